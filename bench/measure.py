@@ -1,0 +1,49 @@
+"""Take one measurement and print its figures as a line of JSON.
+
+    python bench/measure.py limit drain --jobs 20000 --folder /some/empty/folder
+
+A run starts this as a fresh process for every sample, so that no contender inherits another's memory,
+threads or open files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+
+from contenders import MODULES, Order, measure_of
+from workloads import WORKLOADS
+
+
+def main() -> None:
+    options = _parse()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    order = Order(
+        jobs=options.jobs,
+        folder=options.folder.resolve(),
+        shared=(options.shared or options.folder).resolve(),
+        idle_seconds=options.idle_seconds,
+        finished=options.finished,
+        pending=options.pending,
+    )
+    os.sync()  # the sample before must not write to the disk during this one
+    print(json.dumps(measure_of(options.contender, options.workload)(order)))
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Take one measurement.")
+    parser.add_argument("contender", choices=sorted(MODULES))
+    parser.add_argument("workload", choices=[workload.name for workload in WORKLOADS])
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--shared", type=Path, help="where prepared files are kept (default: the folder)")
+    parser.add_argument("--jobs", type=int, default=1_000)
+    parser.add_argument("--idle-seconds", type=float, default=10.0)
+    parser.add_argument("--finished", type=int, default=1_000_000)
+    parser.add_argument("--pending", type=int, default=200_000)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""The targets, in one place: ratios within one run, and three plain bounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from figures import Samples, Spread
+from workloads import OURS
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """Holdfast's figure divided by another's in the same round."""
+
+    workload: str
+    metric: str
+    other: str
+    at_least: float
+
+    def says(self) -> str:
+        return f"{self.workload} ≥ {self.at_least:g} × {self.other}"
+
+    def figure(self, samples: Samples) -> Spread | None:
+        return samples.ratio(self.workload, self.metric, OURS, self.other)
+
+    def is_met(self, figure: float) -> bool:
+        return figure >= self.at_least
+
+    def in_words(self, figure: float) -> str:
+        return f"{figure:.2f} ×"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    workload: str
+    metric: str
+    at_most: float
+    unit: str
+
+    def says(self) -> str:
+        return f"{self.workload} {self.metric} ≤ {self.at_most:g} {self.unit}"
+
+    def figure(self, samples: Samples) -> Spread | None:
+        return samples.spread(self.workload, OURS, self.metric)
+
+    def is_met(self, figure: float) -> bool:
+        return figure <= self.at_most
+
+    def in_words(self, figure: float) -> str:
+        return f"{figure:.2f} {self.unit}"
+
+
+Target = Ratio | Bound
+
+TARGETS: tuple[Target, ...] = (
+    Ratio("submit-one", "rate", "limit", at_least=0.55),
+    Ratio("submit-concurrent", "rate", "limit", at_least=8),
+    Ratio("submit-many", "rate", "limit", at_least=0.25),
+    Ratio("drain", "rate", "huey", at_least=10),
+    Ratio("drain", "rate", "limit", at_least=0.35),
+    Ratio("history", "rate", "holdfast, no history", at_least=0.9),
+    Bound("pickup-other", "p50", at_most=3, unit="ms"),
+    Bound("idle", "cpu", at_most=1, unit="% of a core"),
+    Bound("idle", "rss", at_most=50, unit="MB"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    target: str
+    figure: str
+    spread: str
+    met: bool | None  # None: not measured in this run
+
+    @property
+    def word(self) -> str:
+        return {True: "met", False: "MISSED", None: "not measured"}[self.met]
+
+
+def verdicts(samples: Samples) -> list[Verdict]:
+    return [_verdict(target, samples) for target in TARGETS]
+
+
+def _verdict(target: Target, samples: Samples) -> Verdict:
+    spread = target.figure(samples)
+    if spread is None:
+        return Verdict(target.says(), "", "", None)
+    return Verdict(
+        target.says(),
+        target.in_words(spread.median),
+        f"{spread.low:.2f} - {spread.high:.2f}",
+        target.is_met(spread.median),
+    )

@@ -1,0 +1,123 @@
+"""What is measured: every workload, its size, who takes part, and how its figures read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+OURS = "holdfast"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    name: str
+    unit: str
+    better: Literal["higher", "lower"]
+    digits: int
+
+
+RATE = (Metric("rate", "jobs/s", "higher", 0),)
+LATENCY = (Metric("p50", "ms p50", "lower", 2), Metric("p99", "ms p99", "lower", 2))
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    name: str
+    title: str
+    metrics: tuple[Metric, ...]
+    contenders: tuple[str, ...]
+    jobs: int
+    quick_jobs: int
+    fewer_jobs: Mapping[str, int] = field(default_factory=dict)  # for peers too slow for the full count
+
+    def jobs_for(self, contender: str, *, quick: bool) -> int:
+        jobs = self.quick_jobs if quick else self.jobs
+        return min(jobs, self.fewer_jobs.get(contender, jobs))
+
+
+WORKLOADS = (
+    Workload(
+        "submit-one",
+        "submit one at a time",
+        RATE,
+        (OURS, "limit", "persist-queue", "huey"),
+        jobs=3_000,
+        quick_jobs=1_000,
+    ),
+    Workload(
+        "submit-concurrent",
+        "submit from 64 tasks (limit: single commits)",
+        RATE,
+        (OURS, "limit"),
+        jobs=20_000,
+        quick_jobs=10_000,
+        fewer_jobs={"limit": 3_000},
+    ),
+    Workload(
+        "submit-many",
+        "submit_many of 10,000",
+        RATE,
+        (OURS, "limit", "limit, from dicts"),
+        jobs=10_000,
+        quick_jobs=10_000,
+    ),
+    Workload(
+        "drain",
+        "drain by one worker",
+        RATE,
+        (OURS, "limit", "huey", "huey, 1 ms polling", "persist-queue"),
+        jobs=20_000,
+        quick_jobs=20_000,
+        fewer_jobs={"huey": 4_000, "huey, 1 ms polling": 4_000, "persist-queue": 2_000},
+    ),
+    Workload(
+        "pickup-same",
+        "pickup, same process",
+        LATENCY,
+        (OURS,),
+        jobs=300,
+        quick_jobs=100,
+    ),
+    Workload(
+        "pickup-other",
+        "pickup, other process",
+        LATENCY,
+        (OURS, "huey", "huey, 1 ms polling"),
+        jobs=300,
+        quick_jobs=100,
+    ),
+    Workload(
+        "idle",
+        "idle worker",
+        (Metric("cpu", "% of a core", "lower", 2), Metric("rss", "MB RSS", "lower", 1)),
+        (OURS, "huey", "huey, 1 ms polling"),
+        jobs=0,
+        quick_jobs=0,
+    ),
+    Workload(
+        "history",
+        "drain in a large file",
+        RATE,
+        (OURS, "holdfast, no history"),
+        jobs=20_000,
+        quick_jobs=20_000,
+    ),
+)
+
+# The large file of the workload "history": rows that are over, and rows that wait.
+FINISHED, PENDING = 1_000_000, 200_000
+QUICK_FINISHED, QUICK_PENDING = 100_000, 50_000
+IDLE_SECONDS, QUICK_IDLE_SECONDS = 10.0, 3.0
+
+
+def select(only: str | None) -> tuple[Workload, ...]:
+    """The workloads whose name begins with one of the comma-separated words; all without any."""
+    if only is None:
+        return WORKLOADS
+    words = tuple(word.strip() for word in only.split(","))
+    for word in words:
+        if not any(workload.name.startswith(word) for workload in WORKLOADS):
+            names = ", ".join(workload.name for workload in WORKLOADS)
+            raise SystemExit(f'No workload begins with "{word}". There are: {names}.')
+    return tuple(workload for workload in WORKLOADS if workload.name.startswith(words))

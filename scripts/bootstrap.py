@@ -1,0 +1,247 @@
+"""Set up .venv for this checkout: `python3 scripts/bootstrap.py run|test`.
+
+Standard library only, safe to run at any time and at the same time. The stamp inside .venv says what is
+installed; it is taken away before any change and written after it, so an interrupted install leaves a
+.venv without a stamp, and that is never trusted: it is made again from nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), ".."))
+VENV = os.path.join(ROOT, ".venv")
+PYTHON = os.path.join(VENV, "bin", "python")
+STAMP = os.path.join(VENV, "holdfast-stamp.json")
+LOCK_FILE = os.path.join(ROOT, ".venv.lock")  # beside .venv: it must outlive a .venv that is made again
+
+OLDEST_PYTHON = (3, 11)
+INSTALL_TRIES = 3
+RETRY_PAUSE_SECONDS = 2
+OUTPUT_LINES_SHOWN = 15  # of a command that failed; pip's reason is in its last lines
+
+# A .venv of `test` serves `run` too: its lock holds the same pins and more.
+SERVED_BY = {"run": ("run", "test"), "test": ("test",)}
+
+# Settings that would send the packages somewhere else than .venv.
+MISLEADING_SETTINGS = ("PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PYTHONHOME", "PYTHONPATH")
+
+
+class SetupError(Exception):
+    """What went wrong and what to do, in one line."""
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1 or arguments[0] not in SERVED_BY:
+        say("usage: python3 scripts/bootstrap.py run|test")
+        return 2
+    try:
+        set_up(arguments[0])
+    except SetupError as error:
+        say(f"error: {error}")
+        return 1
+    except KeyboardInterrupt:
+        say("interrupted; run it again to start over")
+        return 130
+    return 0
+
+
+def set_up(wanted: str) -> None:
+    if is_ready(read_stamp(), wanted):
+        return
+    require_python()
+    with open(LOCK_FILE, "w") as lock:
+        take(lock)
+        # Every command inherits the lock: if this process is killed, its pip keeps others out until it ends.
+        os.set_inheritable(lock.fileno(), True)
+        stamp = read_stamp()  # again: who held the lock may have done the work
+        if not is_sound(stamp):
+            stamp = make_venv()
+        if not serves(stamp, wanted):
+            stamp = install_packages(stamp, wanted)
+        if stamp["project"] != digest("pyproject.toml"):
+            install_project(stamp)
+
+
+def is_ready(stamp: dict | None, wanted: str) -> bool:
+    return is_sound(stamp) and serves(stamp, wanted) and stamp["project"] == digest("pyproject.toml")
+
+
+def is_sound(stamp: dict | None) -> bool:
+    """Whether .venv can be kept: made here, its Python still there, and no lock changed since.
+
+    A changed lock starts over, because installing over the old one would keep what the new one dropped.
+    """
+    return (
+        stamp is not None
+        and stamp["root"] == ROOT
+        and stamp["python"] == os.path.realpath(PYTHON)
+        and os.access(PYTHON, os.X_OK)
+        and all(digest(lock_path(name)) == known for name, known in stamp["locks"].items())
+    )
+
+
+def serves(stamp: dict, wanted: str) -> bool:
+    return any(name in stamp["locks"] for name in SERVED_BY[wanted])
+
+
+def require_python() -> None:
+    if sys.version_info < OLDEST_PYTHON:
+        raise SetupError(
+            "Holdfast needs Python {}.{} or newer and {} is {}.{}: put a newer python3 first on PATH.".format(
+                *OLDEST_PYTHON, sys.executable, *sys.version_info[:2]
+            )
+        )
+
+
+def take(lock) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        say("another set-up of this checkout is under way, waiting for it")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+
+def make_venv() -> dict:
+    started = time.monotonic()
+    require_venv_module()
+    if os.path.islink(VENV):
+        os.unlink(VENV)  # never clear what it points to: that may be another checkout's
+    elif os.path.exists(VENV):
+        drop_stamp()
+        shutil.rmtree(VENV)
+    run([sys.executable, "-I", "-m", "venv", VENV], failing="could not make .venv")
+    say(f"made .venv with Python {sys.version.split()[0]} ({since(started)})")
+    return {"root": ROOT, "python": os.path.realpath(PYTHON), "locks": {}, "project": None}
+
+
+def require_venv_module() -> None:
+    if has_venv_module():
+        return
+    package = "python{}.{}-venv".format(*sys.version_info[:2])
+    if not shutil.which("apt-get"):
+        raise SetupError(f"{sys.executable} lacks venv or ensurepip: install your system's package for them.")
+    if os.geteuid() != 0:
+        raise SetupError(
+            f'{sys.executable} lacks venv: run "sudo apt-get install {package}", then this again.'
+        )
+    started = time.monotonic()
+    environment = {"DEBIAN_FRONTEND": "noninteractive"}
+    failing = f'could not install {package}: run "apt-get update && apt-get install {package}"'
+    run(["apt-get", "update", "-q"], failing=failing, tries=INSTALL_TRIES, environment=environment)
+    run(["apt-get", "install", "-q", "-y", package], failing=failing, environment=environment)
+    say(f"installed {package} with apt-get ({since(started)})")
+
+
+def has_venv_module() -> bool:
+    # In a new process, which sees what apt-get has just installed.
+    probe = [sys.executable, "-I", "-c", "import ensurepip, venv; ensurepip.version()"]
+    return subprocess.run(probe, capture_output=True).returncode == 0
+
+
+def install_packages(stamp: dict, wanted: str) -> dict:
+    started = time.monotonic()
+    drop_stamp()
+    lock = lock_path(wanted)
+    pip(
+        ["install", "--no-deps", "-r", os.path.join(ROOT, lock)],
+        failing=f"could not install {lock}: is the package index within reach (pip config list)?",
+        tries=INSTALL_TRIES,
+    )
+    stamp = {**stamp, "locks": {**stamp["locks"], wanted: digest(lock)}}
+    write_stamp(stamp)
+    say(f"installed {lock} ({since(started)})")
+    return stamp
+
+
+def install_project(stamp: dict) -> None:
+    started = time.monotonic()
+    project = digest("pyproject.toml")
+    drop_stamp()
+    try:
+        pip(
+            ["install", "--no-deps", "--no-index", "--no-build-isolation", "-e", ROOT],
+            failing="could not install holdfast itself from pyproject.toml",
+        )
+    except SetupError:
+        write_stamp({**stamp, "project": None})  # pip has undone its part; the packages are still good
+        raise
+    write_stamp({**stamp, "project": project})
+    say(f"installed holdfast, editable ({since(started)})")
+
+
+def pip(arguments: list[str], failing: str, tries: int = 1) -> None:
+    options = ["--disable-pip-version-check", "--no-input"]
+    run([PYTHON, "-I", "-m", "pip", *options, *arguments], failing=failing, tries=tries)
+
+
+def run(command: list[str], failing: str, tries: int = 1, environment: dict | None = None) -> None:
+    inherited = {name: value for name, value in os.environ.items() if name not in MISLEADING_SETTINGS}
+    for attempt in range(1, tries + 1):
+        done = subprocess.run(
+            command,
+            env={**inherited, **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            close_fds=False,
+            text=True,
+            errors="replace",
+        )
+        if done.returncode == 0:
+            return
+        output = done.stdout.splitlines()[-OUTPUT_LINES_SHOWN:]
+        if attempt < tries:
+            say(f"try {attempt} of {tries} failed, trying again: {output[-1] if output else 'no output'}")
+            time.sleep(RETRY_PAUSE_SECONDS * attempt)
+    for line in output:
+        say(f"  {line}")
+    raise SetupError(failing)
+
+
+def read_stamp() -> dict | None:
+    try:
+        with open(STAMP) as file:
+            return json.load(file)
+    except (OSError, ValueError):
+        return None
+
+
+def write_stamp(stamp: dict) -> None:
+    fresh = STAMP + ".new"
+    with open(fresh, "w") as file:
+        json.dump(stamp, file, indent=2)
+    os.replace(fresh, STAMP)
+
+
+def drop_stamp() -> None:
+    if os.path.exists(STAMP):
+        os.unlink(STAMP)
+
+
+def lock_path(name: str) -> str:
+    return f"requirements/{name}.txt"
+
+
+def digest(path: str) -> str:
+    with open(os.path.join(ROOT, path), "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
+
+
+def since(started: float) -> str:
+    return f"{time.monotonic() - started:.1f} s"
+
+
+def say(line: str) -> None:
+    print(f"set-up: {line}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

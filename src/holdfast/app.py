@@ -1,0 +1,535 @@
+"""Holdfast, the application object: handlers, submitting, reading and changing jobs, workers."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar, Unpack
+
+import msgspec
+
+from holdfast import ids, lifecycle, limits, settings
+from holdfast.clock import Clock, Instant, SystemClock, micros, seconds
+from holdfast.errors import (
+    ConfigurationError,
+    IllegalTransition,
+    InvalidOption,
+    InvalidSubmission,
+    JobCancelled,
+    JobFailed,
+    JobNotFound,
+    NotOpen,
+    ResultTimeout,
+    UnknownJobType,
+    VersionConflict,
+)
+from holdfast.files import LocalFiles, StoredFile
+from holdfast.handlers import Handler, Isolation, JobHandler, check_name
+from holdfast.job import HistoryEntry, Job, JobHandle
+from holdfast.lifecycle import Status, Transition
+from holdfast.retry import Backoff
+from holdfast.store.port import Store
+from holdfast.store.types import DeadGroup, Inserted, JobRecord, JobType, NewJob, Query, Verdict, WorkerRow
+from holdfast.stores import open_url
+from holdfast.submission import JobRef, SubmitOptions, build
+from holdfast.waiting import Waiting
+from holdfast.worker import Worker
+from holdfast.worker.run import Run
+
+_EDIT_TRIES = 20  # each lost race means that someone else made progress
+Target = TypeVar("Target", bound="Callable[..., Any] | type[JobHandler[Any]]")
+Submission = tuple[Any, Any] | tuple[Any, Any, SubmitOptions]
+
+
+class BoundHandler(Handler):
+    """A handler of one app: `await daily_summary.submit(payload)`."""
+
+    app: Holdfast
+
+    async def submit(self, payload: Any, **options: Unpack[SubmitOptions]) -> JobHandle:
+        return await self.app.submit(self, payload, **options)
+
+
+class Page(list[Job]):
+    """Jobs that were found; `next` is the cursor for `after=`, or None at the end."""
+
+    next: str | None = None
+
+
+class Holdfast:
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        artifacts: str | None = None,
+        lease: float | timedelta | None = None,
+        poll_interval: float | timedelta | None = None,
+        claim_limit: int | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.url = settings.url(url)
+        self.handlers: dict[str, BoundHandler] = {}
+        self.clock: Clock = clock or SystemClock()
+        self._artifacts = settings.setting("artifacts", artifacts, str, "") or None
+        self._lease_seconds = settings.lease(None if lease is None else seconds(lease))
+        self._poll_seconds = settings.poll_interval(None if poll_interval is None else seconds(poll_interval))
+        self._claim_limit = settings.claim_limit(claim_limit)
+        self._store: Store | None = None
+        self._files: LocalFiles | None = None
+        self._waiting: Waiting | None = None
+        self._known_types: dict[str, JobType] = {}
+        self._live: dict[str, Run] = {}  # what workers in this process run now, for live progress
+        self._entered = 0
+        open_url(self.url)  # a wrong URL is an error here, not at the first use
+
+    # Handlers
+
+    def job(
+        self,
+        name: str,
+        *,
+        queue: str = "default",
+        priority: int | str = limits.PRIORITY,
+        max_attempts: int = limits.MAX_ATTEMPTS,
+        timeout: float | timedelta = limits.TIMEOUT_SECONDS,
+        backoff: Backoff | None = None,
+        concurrency: int | None = None,
+        global_concurrency: int | None = None,
+        isolation: Isolation | None = None,
+        version: str = "",
+    ) -> Callable[[Callable[..., Any] | type[JobHandler[Any]]], BoundHandler]:
+        """Register a function (or a JobHandler class) as the handler of a job type."""
+
+        def register(target: Callable[..., Any] | type[JobHandler[Any]]) -> BoundHandler:
+            handler = BoundHandler(
+                name,
+                target,
+                queue=queue,
+                priority=priority,
+                max_attempts=max_attempts,
+                timeout=timeout,
+                backoff=backoff,
+                concurrency=concurrency,
+                global_concurrency=global_concurrency,
+                isolation=isolation,
+                version=version,
+            )
+            if name in self.handlers:
+                raise ConfigurationError(f"{name!r} has a handler already: {self.handlers[name]!r}")
+            handler.app = self
+            self.handlers[name] = handler
+            return handler
+
+        return register
+
+    # Opening
+
+    async def __aenter__(self) -> Holdfast:
+        self._entered += 1
+        if self._entered > 1:
+            return self
+        store = open_url(self.url)
+        try:
+            await store.open()
+        except BaseException:
+            self._entered = 0
+            raise
+        self._store = store
+        self._files = self._open_files(store)
+        self._waiting = Waiting(store)
+        if self.handlers:
+            await self._announce(store)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._entered -= 1
+        if self._entered:
+            return
+        store, waiting, self._store, self._waiting = self._store, self._waiting, None, None
+        if waiting is not None:
+            await waiting.close()
+        if store is not None:
+            await store.close()
+
+    def _open_files(self, store: Store) -> LocalFiles | None:
+        if self._artifacts is not None:
+            return LocalFiles.at(self._artifacts)
+        return LocalFiles(store.files_root) if store.files_root is not None else None
+
+    async def _announce(self, store: Store) -> None:
+        """Let those without our code submit to us. Written only where something changed: opening stays cheap."""
+        now = self.clock.now()
+        known = {each.job_type: each for each in await store.job_types()}
+        ours = [handler.describe(now) for handler in self.handlers.values()]
+        changed = [each for each in ours if _differs(each, known.get(each.job_type))]
+        if changed:
+            await store.announce(changed)
+
+    async def migrate(self) -> list[str]:
+        """Make or update the schema; the names of what was applied."""
+        return await open_url(self.url).migrate()
+
+    @property
+    def store(self) -> Store:
+        if self._store is None:
+            raise NotOpen("the app is not open: use it inside `async with app:`")
+        return self._store
+
+    # Submitting
+
+    async def submit(self, job_type: str | Handler, payload: Any = None, **options: Unpack[SubmitOptions]) -> JobHandle:
+        """Store a job. Once this returns, the job is on disk."""
+        if options.get("connection") is not None:
+            raise InvalidOption("connection= comes with a later release; submit outside your transaction for now")
+        store = self.store
+        now = self.clock.now()
+        target = await self._target(job_type)
+        job = build(target, payload, ids.new_id(now), now, options)
+        inserted = (await store.insert((job,), now))[0]
+        return self._handle(job, inserted, now)
+
+    async def submit_many(self, jobs: Iterable[Submission]) -> list[JobHandle]:
+        """Store many jobs in one commit, all or none: (type, payload) or (type, payload, {options})."""
+        store = self.store
+        now = self.clock.now()
+        listed = list(jobs)
+        if len(listed) > limits.SUBMIT_BATCH_MAX:
+            raise InvalidSubmission(
+                f"{len(listed):,} jobs at once; the limit is {limits.SUBMIT_BATCH_MAX:,}: split them"
+            )
+        built: list[NewJob] = []
+        targets: dict[Any, Handler | JobType] = {}
+        for position, (job_id, each) in enumerate(zip(ids.new_ids(len(listed), now), listed, strict=True)):
+            try:
+                job_type, payload, *rest = each
+                target = targets.get(job_type)
+                if target is None:
+                    target = targets[job_type] = await self._target(job_type)
+                built.append(build(target, payload, job_id, now, rest[0] if rest else {}))
+            except InvalidSubmission as error:
+                error.args = (f"job {position} of {len(listed)}: {error}",)
+                raise
+            except (TypeError, ValueError):
+                raise InvalidSubmission(
+                    f"job {position} of {len(listed)}: give (type, payload) or (type, payload, options)"
+                ) from None
+        if not built:
+            return []
+        inserted = await store.insert(built, now)
+        return [self._handle(job, each, now) for job, each in zip(built, inserted, strict=True)]
+
+    async def _target(self, job_type: str | Handler) -> Handler | JobType:
+        if isinstance(job_type, Handler):
+            return job_type
+        handler = self.handlers.get(job_type)
+        if handler is not None:
+            return handler
+        known = self._known_types.get(job_type)
+        if known is None:
+            check_name(job_type, "job type")
+            self._known_types = {each.job_type: each for each in await self.store.job_types()}
+            known = self._known_types.get(job_type)
+        if known is None:
+            names = ", ".join(sorted({*self.handlers, *self._known_types})) or "none yet"
+            raise UnknownJobType(
+                f"{job_type!r} has no handler here and no worker has announced one (known: {names}):"
+                " register it with @app.job, or start its worker once"
+            )
+        return known
+
+    def _handle(self, job: NewJob, inserted: Inserted, now: Instant) -> JobHandle:
+        if inserted.existing is not None:
+            return JobHandle(self, inserted.job_id, inserted.existing, deduplicated=True)
+        return JobHandle(self, job.job_id, lambda: _new_record(job, inserted, now))
+
+    # Reading
+
+    async def get(self, job_id: str) -> Job:
+        """The job as it is now, with live progress where it runs in this process."""
+        job_id = ids.canonical(job_id)
+        record = (await self.store.get([job_id]))[0]
+        if record is None:
+            raise JobNotFound(f"no job {job_id}")
+        return await self._job(record)
+
+    async def _job(self, record: JobRecord) -> Job:
+        run = self._live.get(record.job_id)
+        if run is not None and record.status is Status.PROCESSING and run.job.attempt == record.attempt:
+            record = msgspec.structs.replace(
+                record,
+                progress=record.progress if run.progress is None else run.progress,
+                stage=record.stage if run.stage is None else run.stage,
+                logs=run.logs_json() or record.logs,
+                metrics=run.metrics_json() or record.metrics,
+            )
+        return Job(record, await self._stored_result(record))
+
+    async def _stored_result(self, record: JobRecord) -> str | None:
+        """A large result, from its file."""
+        if record.result_artifact is None or self._files is None:
+            return None
+        stored = msgspec.json.decode(record.result_artifact, type=StoredFile)
+        return (await asyncio.to_thread(self._files.read, stored)).decode()
+
+    async def find(
+        self,
+        *,
+        status: Status | str | None = None,
+        job_type: str | None = None,
+        queue: str | None = None,
+        subject: str | None = None,
+        worker: str | None = None,
+        tag: str | None = None,
+        created_by: str | None = None,
+        root: str | None = None,
+        content_hash: str | None = None,
+        order: str = "created",
+        after: str | None = None,
+        limit: int = 50,
+    ) -> Page:
+        """Jobs, newest first, or in claim order with order="priority". All conditions hold together."""
+        if order not in ("created", "priority"):
+            raise InvalidOption(f'order={order!r}: use "created" or "priority"')
+        if not 1 <= limit <= limits.FIND_LIMIT_MAX:
+            raise InvalidOption(f"limit={limit}: use 1 to {limits.FIND_LIMIT_MAX}, and `after` for the next page")
+        query = Query(
+            status=_status(status),
+            job_type=job_type,
+            queue=queue,
+            subject=subject,
+            worker=worker,
+            tag=tag,
+            created_by=created_by,
+            root=None if root is None else ids.canonical(root),
+            content_hash=content_hash,
+            order=order,
+            after=after,
+            limit=limit,
+        )
+        found = await self.store.find(query)
+        page = Page([await self._job(record) for record in found.items])
+        page.next = found.next
+        return page
+
+    async def history(self, job_id: str) -> list[HistoryEntry]:
+        """Every transition: who, when, which attempt, why. Beyond 200, the first and the last hundred."""
+        return (await self.get(job_id)).history
+
+    async def counts(self) -> dict[str, int]:
+        """Jobs per state."""
+        return await self.store.counts()
+
+    async def dead(self, limit: int = 100) -> list[DeadGroup]:
+        """The dead letters, grouped by type and error."""
+        return await self.store.dead(limit)
+
+    async def workers(self) -> list[WorkerRow]:
+        return await self.store.workers()
+
+    async def result(self, job_id: str, timeout: float | timedelta | None = None) -> Any:
+        """Wait until a job has ended; its result, or JobFailed, JobCancelled, JobNotFound, ResultTimeout."""
+        job_id = ids.canonical(job_id)
+        if self._waiting is None:
+            raise NotOpen("the app is not open: use it inside `async with app:`")
+        try:
+            async with asyncio.timeout(None if timeout is None else seconds(timeout)):
+                record = await self._waiting.ended(job_id)
+        except TimeoutError:
+            raise ResultTimeout(
+                f"job {job_id} has not ended within {seconds(timeout or 0):g} s; it goes on, ask again later"
+            ) from None
+        if record is None:
+            raise JobNotFound(f"no job {job_id}")
+        match record.status:
+            case Status.COMPLETED:
+                return (await self._job(record)).result
+            case Status.CANCELLED:
+                reason = record.history[-1].reason
+                raise JobCancelled(
+                    f"job {job_id} was cancelled{f': {reason}' if reason else ''}",
+                    job_id=job_id,
+                    reason=reason,
+                )
+            case _:
+                raise JobFailed(
+                    f"job {job_id} failed after {record.failures} of {record.max_attempts} attempts:"
+                    f" {record.last_error}",
+                    job_id=job_id,
+                    last_error=record.last_error,
+                )
+
+    # Changing
+
+    async def cancel(
+        self,
+        job_id: str,
+        *,
+        reason: str | None = None,
+        by: str | None = None,
+        expected_version: int | None = None,
+    ) -> Job:
+        """Cancel a job in any active state; a running handler is stopped."""
+        return await self._edit(job_id, expected_version, lambda job, now: lifecycle.cancel(job, by=by, reason=reason))
+
+    async def retry(
+        self,
+        job_id: str,
+        *,
+        reason: str | None = None,
+        by: str | None = None,
+        expected_version: int | None = None,
+    ) -> Job:
+        """Run an ended job again, with a fresh budget of attempts."""
+        return await self._edit(
+            job_id,
+            expected_version,
+            lambda job, now: lifecycle.manual_retry(job, now=now, by=by, reason=reason),
+        )
+
+    async def retry_dead(
+        self, *, job_type: str | None = None, error_type: str | None = None, by: str | None = None
+    ) -> int:
+        """Run many dead letters again: all, or those of a type or an error. How many."""
+        retried, after = 0, None
+        while True:
+            page = await self.store.find(
+                Query(status=Status.FAILED, job_type=job_type, after=after, limit=limits.FIND_LIMIT_MAX)
+            )
+            now = self.clock.now()
+            chosen = [each for each in page.items if error_type is None or _died_of(each) == error_type]
+            edits = [lifecycle.manual_retry(each, now=now, by=by, reason=None) for each in chosen]
+            if edits:
+                verdicts = await self.store.apply(edits, now)
+                retried += verdicts.count(Verdict.APPLIED)
+            after = page.next
+            if after is None:
+                return retried
+
+    async def _edit(
+        self,
+        job_id: str,
+        expected_version: int | None,
+        change: Callable[[JobRecord, Instant], Transition],
+    ) -> Job:
+        """Read, decide, apply while nothing changed; again when something did."""
+        job_id = ids.canonical(job_id)
+        for _ in range(_EDIT_TRIES):
+            record = (await self.store.get([job_id]))[0]
+            if record is None:
+                raise JobNotFound(f"no job {job_id}")
+            if expected_version is not None and record.version != expected_version:
+                raise VersionConflict(
+                    f"job {job_id} is at version {record.version}, not {expected_version}: read it again"
+                )
+            now = self.clock.now()
+            try:
+                transition = change(record, now)
+            except IllegalTransition:
+                raise IllegalTransition(f"job {job_id} is {record.status.value}: {_instead(record.status)}") from None
+            if (await self.store.apply([transition], now))[0] is Verdict.APPLIED:
+                return await self.get(job_id)
+        raise VersionConflict(f"job {job_id} kept changing: try again")
+
+    # Working
+
+    def worker(
+        self,
+        *,
+        concurrency: int | None = None,
+        queues: Sequence[str] = ("default",),
+        lease: float | timedelta | None = None,
+        poll_interval: float | timedelta | None = None,
+        grace: float | timedelta | None = None,
+        job_types: Sequence[str] | None = None,
+    ) -> Worker:
+        """A worker inside this process: `async with app.worker(concurrency=10): …`"""
+        handlers = self.handlers
+        if job_types is not None:
+            if missing := [name for name in job_types if name not in handlers]:
+                raise ConfigurationError(f"no handler for {', '.join(missing)}")
+            handlers = {name: handlers[name] for name in job_types}
+        if not handlers:
+            raise ConfigurationError("this app has no handlers: register one with @app.job before starting a worker")
+        return Worker(
+            self.store,
+            lambda: open_url(self.url),
+            handlers,
+            self.clock,
+            self._files,
+            self._live,
+            queues=tuple(check_name(each, "queue") for each in queues),
+            concurrency=settings.concurrency(concurrency),
+            lease_seconds=self._lease_seconds if lease is None else seconds(lease),
+            poll_seconds=self._poll_seconds if poll_interval is None else seconds(poll_interval),
+            claim_limit=self._claim_limit,
+            grace_seconds=settings.grace(None if grace is None else seconds(grace)),
+            version=_release(),
+        )
+
+
+def _release() -> str:
+    try:
+        return importlib.metadata.version("holdfast")
+    except importlib.metadata.PackageNotFoundError:
+        return "0"
+
+
+def _new_record(job: NewJob, inserted: Inserted, now: Instant) -> JobRecord:
+    """The record of a job that was just stored, without reading it back."""
+    return JobRecord(
+        job_id=job.job_id,
+        job_type=job.job_type,
+        queue=job.queue,
+        status=inserted.status,
+        priority=job.priority,
+        payload=job.payload,
+        created_at=now,
+        updated_at=now,
+        scheduled_for=job.scheduled_for,
+        max_attempts=job.max_attempts,
+        timeout_micros=job.timeout_micros,
+        subject=job.subject,
+        tags=job.tags,
+        created_by=job.created_by,
+        dedup_key=job.dedup_key,
+        content_hash=job.content_hash,
+        reused_from=inserted.reused_from,
+        concurrency_key=job.concurrency_key,
+        concurrency_limit=job.concurrency_limit,
+        parent_job_id=job.parent_job_id,
+        root_job_id=job.root_job_id,
+        job_stage=job.job_stage,
+        on_dependency_failure=job.on_dependency_failure,
+        dependencies=job.depends_on[: limits.LISTED_EDGES_MAX],
+    )
+
+
+def _differs(ours: JobType, stored: JobType | None) -> bool:
+    if stored is None:
+        return True
+    fresh = ours.last_seen - stored.last_seen < micros(timedelta(hours=1))
+    return not fresh or msgspec.structs.replace(ours, last_seen=stored.last_seen) != stored
+
+
+def _status(status: Status | str | None) -> Status | None:
+    if status is None:
+        return None
+    try:
+        return Status(status)
+    except ValueError:
+        raise InvalidOption(f"status={status!r}: use one of {', '.join(Status)}") from None
+
+
+def _died_of(record: JobRecord) -> str:
+    return record.errors[-1].type if record.errors else "DependencyFailed"
+
+
+def _instead(status: Status) -> str:
+    if status in lifecycle.TERMINAL:
+        return "it has ended; it can be retried, not changed"
+    return "it has not ended; it can be cancelled, not retried"
+
+
+__all__ = ["BoundHandler", "Holdfast", "JobRef", "Page"]

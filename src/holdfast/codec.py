@@ -1,0 +1,129 @@
+"""JSON as every engine keeps it, unchanged: one writer, one validator, so that three stores agree.
+
+Refused, with the reason: NaN and infinities (no JSON), NUL (PostgreSQL text has none), lone surrogates (no UTF-8),
+integers beyond 64 bits, nesting beyond 64. Text is stored as it was written, never re-serialised by an engine.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import msgspec
+import pydantic_core
+
+from holdfast.errors import InvalidPayload
+from holdfast.limits import JSON_DEPTH_MAX, JSON_INT_MAX, JSON_INT_MIN
+
+_LONG_NUMBER = re.compile(rb"[0-9]{19}")
+
+decode = msgspec.json.decode
+encode = msgspec.json.encode
+
+
+def to_json(value: Any, what: str = "payload") -> str:
+    """The JSON text of a value, or InvalidPayload that names what is wrong with it."""
+    try:
+        raw = pydantic_core.to_json(value, inf_nan_mode="constants")
+    except (
+        pydantic_core.PydanticSerializationError,
+        UnicodeEncodeError,
+        RecursionError,
+        ValueError,
+    ) as error:
+        raise InvalidPayload(f"the {what} is not JSON: {_why(error)}") from None
+    if _suspicious(raw):
+        _inspect(raw, what)
+    return raw.decode()
+
+
+def from_json(text: str | bytes, what: str = "payload") -> Any:
+    """Strict parsing of JSON that a person or another program wrote."""
+    raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    _inspect(raw, what)
+    return msgspec.json.decode(raw)
+
+
+def _suspicious(raw: bytes) -> bool:
+    """Cheap scans that clear nearly every document; what they cannot clear is inspected."""
+    return (
+        b"NaN" in raw
+        or b"Infinity" in raw
+        or b"\\u" in raw
+        or raw.count(b"{") + raw.count(b"[") > JSON_DEPTH_MAX
+        or _LONG_NUMBER.search(raw) is not None
+    )
+
+
+def _inspect(raw: bytes, what: str) -> None:
+    try:
+        document = json.loads(raw.decode(), parse_constant=_refuse_constant, object_pairs_hook=_refuse_duplicates)
+        problem = _problem(document)
+    except RecursionError:
+        problem = f"it is nested deeper than {JSON_DEPTH_MAX}"
+    except UnicodeDecodeError:
+        problem = "it is not UTF-8 (a lone surrogate, or another encoding)"
+    except (ValueError, InvalidPayload) as error:
+        problem = str(error)
+    if problem:
+        raise InvalidPayload(f"the {what} cannot be stored: {problem}")
+
+
+def _problem(document: Any) -> str | None:
+    level = [document]
+    for _ in range(JSON_DEPTH_MAX + 1):
+        deeper: list[Any] = []
+        for value in level:
+            match value:
+                case str():
+                    if "\0" in value:
+                        return "it has a NUL character, which PostgreSQL text cannot hold"
+                    if not value.isascii() and _has_surrogate(value):
+                        return "it has a lone surrogate, which is not UTF-8"
+                case bool():
+                    pass
+                case int():
+                    if not JSON_INT_MIN <= value <= JSON_INT_MAX:
+                        return "it has an integer beyond 64 bits: send it as a string"
+                case float():
+                    if value in (float("inf"), float("-inf")):
+                        return "it has a number too large for a 64-bit float"
+                case dict():
+                    deeper.extend(value.keys())
+                    deeper.extend(value.values())
+                case list():
+                    deeper.extend(value)
+                case _:
+                    pass
+        if not deeper:
+            return None
+        level = deeper
+    return f"it is nested deeper than {JSON_DEPTH_MAX}"
+
+
+def _has_surrogate(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _refuse_constant(name: str) -> None:
+    raise InvalidPayload(f"{name} is not JSON")
+
+
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        raise InvalidPayload("an object has the same name twice")
+    return document
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, UnicodeEncodeError) or "surrogate" in str(error):
+        return "it has a lone surrogate, which is not UTF-8"
+    if isinstance(error, RecursionError) or "recursion" in str(error).lower() or "Circular" in str(error):
+        return f"it refers to itself or is nested deeper than {JSON_DEPTH_MAX}"
+    return str(error)[:300]

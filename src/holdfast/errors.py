@@ -1,0 +1,129 @@
+"""Every error a user can meet. All derive from HoldfastError and say what to do next."""
+
+from __future__ import annotations
+
+
+class HoldfastError(Exception):
+    """The root of every error that Holdfast raises."""
+
+
+# Submitting
+
+
+class InvalidSubmission(HoldfastError, ValueError):
+    """What was submitted cannot be accepted; nothing was stored."""
+
+
+class UnknownJobType(InvalidSubmission):
+    """No handler of this name is registered here, and no worker has ever announced one."""
+
+
+class InvalidPayload(InvalidSubmission):
+    """The payload does not fit the handler's model, or is not JSON that every engine keeps unchanged."""
+
+
+class PayloadTooLarge(InvalidPayload):
+    """The payload is over the limit. Store the data elsewhere and submit its name."""
+
+
+class InvalidOption(InvalidSubmission):
+    """An option has a value that cannot be meant."""
+
+
+class UnknownDependency(InvalidSubmission):
+    """`depends_on` or `parent` names a job that does not exist."""
+
+
+class DedupConflict(InvalidSubmission):
+    """The dedup key is taken by a job with another payload, and `dedup_conflict="error"` was asked for."""
+
+
+# Reading and changing jobs
+
+
+class JobNotFound(HoldfastError, LookupError):
+    """No job has this id."""
+
+
+class IllegalTransition(HoldfastError):
+    """The job's state does not allow this."""
+
+
+class VersionConflict(HoldfastError):
+    """The job changed since it was read: read it again and decide anew."""
+
+
+class JobFailed(HoldfastError):
+    """The awaited job is out of attempts."""
+
+    def __init__(self, message: str, *, job_id: str = "", last_error: str | None = None) -> None:
+        super().__init__(message)
+        self.job_id = job_id
+        self.last_error = last_error
+
+
+class JobCancelled(HoldfastError):
+    """The awaited job was cancelled."""
+
+    def __init__(self, message: str, *, job_id: str = "", reason: str | None = None) -> None:
+        super().__init__(message)
+        self.job_id = job_id
+        self.reason = reason
+
+
+class ResultTimeout(HoldfastError, TimeoutError):
+    """The awaited job did not end in time. It goes on; ask again later."""
+
+
+# Inside a handler
+
+
+class ClaimLost(HoldfastError):
+    """This run no longer holds its job: another worker has it, or it was cancelled. Stop; nothing is recorded."""
+
+
+class ResultTooLarge(HoldfastError):
+    """The handler's result is over the hard limit. Store it as a file and return its name."""
+
+
+class InvalidResult(HoldfastError):
+    """The handler returned something that is not JSON."""
+
+
+# Setting up and operating
+
+
+class ConfigurationError(HoldfastError):
+    """A setting is missing or cannot be meant."""
+
+
+class NotOpen(HoldfastError, RuntimeError):
+    """The app is used outside `async with app:`."""
+
+
+class SchemaMismatch(HoldfastError):
+    """The store was made by another release of Holdfast."""
+
+
+class StoreError(HoldfastError):
+    """The store could not do what was asked. Nothing was acknowledged that is not stored."""
+
+
+class StoreBusy(StoreError):
+    """Other processes held the store for longer than the busy timeout. Repeating is safe."""
+
+
+class StoreFull(StoreError):
+    """No space is left. New jobs are refused; running ones can still finish. Free some disk space."""
+
+
+class StoreUnsafe(StoreError):
+    """The store cannot keep its promises where it is (network file system, no fsync, foreign file)."""
+
+
+class StoreGone(StoreError):
+    """The store vanished or was replaced under a running app."""
+
+
+class ForkedStore(StoreError):
+    """A store was carried over fork(). Open the app anew in the child."""

@@ -1,0 +1,76 @@
+"""Files that belong to jobs (full logs, large results) in a local folder: <root>/<job_id>/<name>."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from holdfast.errors import ConfigurationError, StoreError
+
+
+class StoredFile(msgspec.Struct, frozen=True):
+    uri: str
+    sha256: str
+    size: int
+
+
+class LocalFiles:
+    """Blocking; called from threads."""
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root).absolute()
+
+    @classmethod
+    def at(cls, uri: str) -> LocalFiles:
+        parts = urlsplit(uri)
+        if parts.scheme != "file" or not parts.path:
+            raise ConfigurationError(f"artifacts={uri!r}: write file:///path/to/folder")
+        return cls(unquote(parts.path))
+
+    def path(self, job_id: str, name: str) -> Path:
+        return self.root / job_id / name
+
+    def uri(self, job_id: str, name: str) -> str:
+        return self.path(job_id, name).as_uri()
+
+    def write(self, job_id: str, name: str, content: bytes) -> StoredFile:
+        """Whole or not at all: a reader never sees half a file."""
+        path = self._folder(job_id) / name
+        draft = path.with_name(f".{name}.{os.getpid()}.draft")
+        descriptor = os.open(draft, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(draft, path)
+        except OSError:
+            draft.unlink(missing_ok=True)
+            raise
+        return StoredFile(path.as_uri(), hashlib.sha256(content).hexdigest(), len(content))
+
+    def append(self, job_id: str, name: str, content: bytes, size_max: int) -> None:
+        """Add to a file until it has reached its limit; what comes after is dropped."""
+        descriptor = os.open(self._folder(job_id) / name, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+        try:
+            if os.fstat(descriptor).st_size < size_max:
+                os.write(descriptor, content)
+        finally:
+            os.close(descriptor)
+
+    def read(self, file: StoredFile) -> bytes:
+        content = Path(unquote(urlsplit(file.uri).path)).read_bytes()
+        if hashlib.sha256(content).hexdigest() != file.sha256:
+            raise StoreError(f"{file.uri} is not what was stored: its hash differs")
+        return content
+
+    def _folder(self, job_id: str) -> Path:
+        folder = self.root / job_id
+        if not folder.is_dir():
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
+        return folder

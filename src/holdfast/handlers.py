@@ -1,0 +1,224 @@
+"""Handlers: a function, the model of its payload, and how it wants to be run."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Generic, Literal, TypeVar
+
+import pydantic
+from pydantic_core import PydanticSerializationError
+
+from holdfast import codec, limits
+from holdfast.clock import Instant, micros
+from holdfast.errors import ConfigurationError, InvalidOption, InvalidPayload, PayloadTooLarge
+from holdfast.retry import Backoff
+from holdfast.store.types import JobType
+
+Isolation = Literal["async", "thread", "process"]
+P = TypeVar("P")
+
+PRIORITIES = {"low": 25, "normal": 50, "high": 75, "urgent": 100}
+_NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+# Words that the HTTP routes need for themselves.
+_RESERVED = frozenset({"batch", "history", "logs", "tree", "explain", "results", "artifacts", "stream", "retry"})
+
+
+class JobHandler(Generic[P]):
+    """A handler as a class: `class Sync(JobHandler[Payload]): async def handle(self, payload, ctx): …`"""
+
+    def handle(self, payload: P, ctx: Any) -> Any:
+        raise TypeError(f"{type(self).__name__} has no handle(self, payload, ctx)")
+
+
+class Handler:
+    """A registered handler. Calling it calls the function, so that it can be tested as one."""
+
+    def __init__(
+        self,
+        name: str,
+        target: Callable[..., Any] | type[JobHandler[Any]],
+        *,
+        queue: str = "default",
+        priority: int | str = limits.PRIORITY,
+        max_attempts: int = limits.MAX_ATTEMPTS,
+        timeout: float | timedelta = limits.TIMEOUT_SECONDS,
+        backoff: Backoff | None = None,
+        concurrency: int | None = None,
+        global_concurrency: int | None = None,
+        isolation: Isolation | None = None,
+        version: str = "",
+    ) -> None:
+        self.name = check_name(name, "job type")
+        if name in _RESERVED:
+            raise ConfigurationError(f"{name!r} is a word of the HTTP routes: choose another job type")
+        self.target = target
+        self.function: Callable[..., Any] = _function(target)
+        self.module, self.qualname = target.__module__, target.__qualname__
+        self.queue = check_name(queue, "queue")
+        self.priority = check_priority(priority)
+        self.max_attempts = check_max_attempts(max_attempts)
+        self.timeout_micros = check_timeout(timeout)
+        self.backoff = backoff or Backoff()
+        self.concurrency = _check_limit(concurrency, "concurrency")
+        self.global_concurrency = _check_limit(global_concurrency, "global_concurrency")
+        self.version = version
+        self.is_async = inspect.iscoroutinefunction(self.function)
+        self.isolation: Isolation = isolation or ("async" if self.is_async else "thread")
+        if self.isolation not in ("async", "thread", "process"):
+            raise ConfigurationError(f'isolation={isolation!r}: choose "async", "thread" or "process"')
+        if self.isolation == "async" and not self.is_async:
+            raise ConfigurationError(f'{name}: isolation="async" needs an `async def`; a `def` runs in a thread')
+        if self.isolation == "thread" and self.is_async:
+            raise ConfigurationError(f'{name}: isolation="thread" needs a plain `def`')
+        annotation, self.takes_context = _signature(self)
+        self.adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(annotation)
+        self._validate = self.adapter.validator.validate_python
+        self._validate_json = self.adapter.validator.validate_json
+        self._serialize = self.adapter.serializer.to_python
+        self.__doc__ = target.__doc__
+        self.__name__ = getattr(target, "__name__", name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<Handler {self.name} ({self.module}.{self.qualname})>"
+
+    def encode(self, payload: Any) -> str:
+        """Validate, then JSON as it is stored."""
+        try:
+            value = self._serialize(self._validate(payload), mode="json", warnings=False)
+        except pydantic.ValidationError as error:
+            raise InvalidPayload(f"payload of {self.name}: {explain_validation(error)}") from None
+        except (PydanticSerializationError, UnicodeEncodeError, RecursionError) as error:
+            raise InvalidPayload(f"payload of {self.name} is not JSON: {str(error)[:300]}") from None
+        return check_payload_size(codec.to_json(value))
+
+    def decode(self, payload: str) -> Any:
+        """The payload as the handler's model; what was stored may be of an older release, or came in by SQL."""
+        try:
+            return self._validate_json(payload)
+        except pydantic.ValidationError as error:
+            raise InvalidPayload(f"payload of {self.name}: {explain_validation(error)}") from None
+
+    def describe(self, now: Instant) -> JobType:
+        try:
+            schema = codec.encode(self.adapter.json_schema()).decode()
+        except (pydantic.errors.PydanticInvalidForJsonSchema, pydantic.errors.PydanticUserError):
+            schema = None
+        return JobType(
+            job_type=self.name,
+            queue=self.queue,
+            priority=self.priority,
+            max_attempts=self.max_attempts,
+            timeout_micros=self.timeout_micros,
+            payload_schema=schema,
+            version=self.version,
+            last_seen=now,
+            concurrency_limit=self.global_concurrency,
+        )
+
+
+def _function(target: Callable[..., Any] | type[JobHandler[Any]]) -> Callable[..., Any]:
+    if not inspect.isclass(target):
+        return target
+    function: Callable[..., Any] | None = getattr(target(), "handle", None)
+    if function is None:
+        raise ConfigurationError(f"{target.__name__} has no handle(self, payload, ctx)")
+    return function
+
+
+def _signature(handler: Handler) -> tuple[Any, bool]:
+    """The payload's annotation, and whether the function wants a context."""
+    function = handler.function
+    try:
+        parameters = [
+            each
+            for each in inspect.signature(function).parameters.values()
+            if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+        ]
+    except (TypeError, ValueError):
+        raise ConfigurationError(f"{handler.name}: {function!r} is not a function") from None
+    if not parameters:
+        raise ConfigurationError(f"{handler.name}: the handler takes no payload; write def f(payload, ctx)")
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise ConfigurationError(f"{handler.name}: an annotation cannot be resolved: {error}") from None
+    annotation = hints.get(parameters[0].name, Any)
+    if annotation is Any or isinstance(annotation, TypeVar):
+        annotation = _generic_payload(handler.target) or Any
+    return annotation, len(parameters) > 1
+
+
+def _generic_payload(target: Any) -> Any:
+    for base in getattr(target, "__orig_bases__", ()):
+        if typing.get_origin(base) is JobHandler:
+            return typing.get_args(base)[0]
+    return None
+
+
+def explain_validation(error: pydantic.ValidationError) -> str:
+    problems = [
+        f"{'.'.join(str(part) for part in problem['loc']) or 'payload'}: {problem['msg']}"
+        for problem in error.errors(include_url=False, include_input=False, include_context=False)[:5]
+    ]
+    more = error.error_count() - len(problems)
+    return "; ".join(problems) + (f"; and {more} more" if more > 0 else "")
+
+
+# Checks that submit shares
+
+
+def check_name(name: str, what: str) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidOption(f"{name!r:.80} cannot be a {what}: use 1 to 128 of A-Z a-z 0-9 . _ : -")
+    return name
+
+
+def check_priority(priority: int | str) -> int:
+    if isinstance(priority, str):
+        if priority not in PRIORITIES:
+            raise InvalidOption(f"priority={priority!r}: use 0 to 100, or one of {', '.join(PRIORITIES)}")
+        return PRIORITIES[priority]
+    if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= 100:
+        raise InvalidOption(f"priority={priority!r}: use 0 to 100, or one of {', '.join(PRIORITIES)}")
+    return priority
+
+
+def check_max_attempts(count: int) -> int:
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= limits.MAX_ATTEMPTS_MAX:
+        raise InvalidOption(f"max_attempts={count!r}: use 1 to {limits.MAX_ATTEMPTS_MAX}")
+    return count
+
+
+def check_timeout(timeout: float | timedelta) -> int:
+    try:
+        span = micros(timeout)
+    except (TypeError, ValueError, OverflowError):
+        span = 0
+    if not 0 < span <= limits.TIMEOUT_SECONDS_MAX * 1_000_000:
+        raise InvalidOption(f"timeout={timeout!r}: use seconds or a timedelta, above 0 and up to 30 days")
+    return span
+
+
+def _check_limit(limit: int | None, what: str) -> int | None:
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise InvalidOption(f"{what}={limit!r}: use a whole number from 1, or leave it out")
+    return limit
+
+
+def check_payload_size(payload: str) -> str:
+    # Encoding only where the length alone cannot tell: a character takes one to four bytes.
+    if len(payload) * 4 > limits.PAYLOAD_BYTES_MAX:
+        size = len(payload.encode())
+        if size > limits.PAYLOAD_BYTES_MAX:
+            raise PayloadTooLarge(
+                f"the payload has {size:,} bytes, over the limit of {limits.PAYLOAD_BYTES_MAX:,}"
+                " (PAYLOAD_BYTES_MAX): store the data elsewhere and submit its name"
+            )
+    return payload

@@ -1,0 +1,48 @@
+"""Job ids: UUIDv7, made by the client, ordered by time, so that an insert is safe to repeat."""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+
+from holdfast.clock import Instant
+from holdfast.errors import InvalidOption
+
+_COUNTER_MAX = 0xFFF
+_lock = threading.Lock()
+_last_millis = 0
+_counter = 0
+
+
+def new_ids(count: int, now: Instant) -> list[str]:
+    """Ids in ascending order within this process, even when the clock stands still or goes back."""
+    global _last_millis, _counter
+    random = os.urandom(8 * count)
+    millis = now // 1000
+    ids = []
+    with _lock:
+        if millis > _last_millis:
+            _last_millis, _counter = millis, 0
+        for i in range(0, 8 * count, 8):
+            _counter += 1
+            if _counter > _COUNTER_MAX:
+                _last_millis, _counter = _last_millis + 1, 0
+            tail = int.from_bytes(random[i : i + 8], "big") & 0x3FFFFFFFFFFFFFFF | 0x8000000000000000
+            h = f"{_last_millis:012x}7{_counter:03x}{tail:016x}"
+            ids.append(f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}")
+    return ids
+
+
+def new_id(now: Instant) -> str:
+    return new_ids(1, now)[0]
+
+
+def canonical(job_id: str | uuid.UUID) -> str:
+    """The one spelling under which an id is stored."""
+    if isinstance(job_id, uuid.UUID):
+        return str(job_id)
+    try:
+        return str(uuid.UUID(job_id))
+    except (ValueError, AttributeError, TypeError):
+        raise InvalidOption(f"{job_id!r:.100} is not a job id: ids are UUIDs") from None

@@ -1,0 +1,401 @@
+"""The lifecycle of a job: states, events, edges, and what follows from what happened.
+
+This is the only place that knows them. It is pure: an outcome goes in, a transition comes out; no I/O, no clock,
+no randomness of its own. Stores apply transitions; they never invent one. A transition carries the guards under
+which it was decided (source state, attempt, and the version, token or lease that the decider saw), and a store
+applies it only while they hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Protocol, assert_never
+
+import msgspec
+
+from holdfast.clock import Instant
+from holdfast.errors import IllegalTransition
+from holdfast.limits import GIVE_BACKS_MAX, REASON_LENGTH_MAX, SNOOZES_MAX
+from holdfast.retry import Backoff
+
+
+class Status(StrEnum):
+    WAITING = "waiting"
+    SCHEDULED = "scheduled"
+    PENDING = "pending"
+    PROCESSING = "processing"
+    RETRYING = "retrying"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class Event(StrEnum):
+    SUBMIT = "submit"
+    REUSE = "reuse"
+    RELEASE = "release"
+    DUE = "due"
+    CLAIM = "claim"
+    COMPLETE = "complete"
+    RETRY = "retry"
+    EXHAUST = "exhaust"
+    DISCARD = "discard"
+    SNOOZE = "snooze"
+    GIVE_BACK = "give_back"
+    WAIT_FOR_CHILDREN = "wait_for_children"
+    RESCUE = "rescue"
+    RESCHEDULE = "reschedule"
+    CANCEL = "cancel"
+    MANUAL_RETRY = "manual_retry"
+
+
+TERMINAL = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
+ACTIVE = frozenset(Status) - TERMINAL
+
+_S = Status
+# None stands for "no job yet".
+EDGES: Mapping[Event, tuple[frozenset[Status | None], frozenset[Status]]] = {
+    Event.SUBMIT: (frozenset({None}), frozenset({_S.WAITING, _S.SCHEDULED, _S.PENDING})),
+    Event.REUSE: (frozenset({None, _S.WAITING}), frozenset({_S.COMPLETED})),
+    Event.RELEASE: (
+        frozenset({_S.WAITING}),
+        frozenset({_S.PENDING, _S.SCHEDULED, _S.CANCELLED, _S.FAILED}),
+    ),
+    Event.DUE: (frozenset({_S.SCHEDULED, _S.RETRYING}), frozenset({_S.PENDING})),
+    Event.CLAIM: (frozenset({_S.PENDING}), frozenset({_S.PROCESSING})),
+    Event.COMPLETE: (frozenset({_S.PROCESSING}), frozenset({_S.COMPLETED})),
+    Event.RETRY: (frozenset({_S.PROCESSING}), frozenset({_S.RETRYING})),
+    Event.EXHAUST: (frozenset({_S.PROCESSING}), frozenset({_S.FAILED})),
+    Event.DISCARD: (frozenset({_S.PROCESSING}), frozenset({_S.FAILED})),
+    Event.SNOOZE: (frozenset({_S.PROCESSING}), frozenset({_S.SCHEDULED})),
+    Event.GIVE_BACK: (frozenset({_S.PROCESSING}), frozenset({_S.PENDING})),
+    Event.WAIT_FOR_CHILDREN: (frozenset({_S.PROCESSING}), frozenset({_S.WAITING})),
+    Event.RESCUE: (frozenset({_S.PROCESSING}), frozenset({_S.RETRYING, _S.FAILED})),
+    Event.RESCHEDULE: (frozenset({_S.PENDING, _S.SCHEDULED}), frozenset({_S.SCHEDULED, _S.PENDING})),
+    Event.CANCEL: (frozenset(ACTIVE), frozenset({_S.CANCELLED})),
+    Event.MANUAL_RETRY: (frozenset(TERMINAL), frozenset({_S.PENDING})),
+}
+
+
+def allowed(event: Event, source: Status | None, target: Status) -> bool:
+    sources, targets = EDGES[event]
+    return source in sources and target in targets
+
+
+def check(event: Event, source: Status | None, target: Status) -> None:
+    if not allowed(event, source, target):
+        raise IllegalTransition(f"{event}: {source or 'no job'} → {target} is not an edge of the lifecycle")
+
+
+# Data
+
+
+class ErrorEntry(msgspec.Struct, frozen=True):
+    """One failure as the job keeps it. Strings only: an error is never rebuilt from storage."""
+
+    attempt: int
+    at: Instant
+    type: str
+    message: str
+    traceback: str = ""
+
+
+class Standing(Protocol):
+    """What a decision needs to know of a job."""
+
+    @property
+    def job_id(self) -> str: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def failures(self) -> int: ...
+    @property
+    def max_attempts(self) -> int: ...
+    @property
+    def snoozes(self) -> int: ...
+    @property
+    def give_backs(self) -> int: ...
+
+
+class Transition(msgspec.Struct, frozen=True, kw_only=True):
+    """A decided change: guards, then what to write. A field left at None keeps what is stored."""
+
+    job_id: str
+    event: Event
+    source: Status
+    target: Status
+    attempt: int
+    version: int | None = None  # guard of editors
+    token: str | None = None  # guard of the claim's holder
+    lease: Instant | None = None  # guard of a rescue: the expiry it saw; an extension in between defeats it
+
+    by: str | None = None
+    reason: str | None = None
+    failures: int | None = None
+    snoozes: int | None = None
+    give_backs: int | None = None
+    scheduled_for: Instant | None = None
+    progress: float | None = None
+    stage: str | None = None
+    error: ErrorEntry | None = None
+    result: str | None = None  # JSON text
+    result_artifact: str | None = None  # JSON text: where a large result lies, its hash and size
+    clear_result: bool = False
+    logs: str | None = None  # JSON text
+    log_location: str | None = None
+    metrics: str | None = None  # JSON text
+
+
+# What can come of an attempt
+
+
+class Completed(msgspec.Struct, frozen=True):
+    result: str | None = None
+    result_artifact: str | None = None
+
+
+class Raised(msgspec.Struct, frozen=True):
+    """The handler raised, timed out, or its process died."""
+
+    error: ErrorEntry
+
+
+class RetryAsked(msgspec.Struct, frozen=True):
+    error: ErrorEntry
+    after_micros: int | None = None
+
+
+class Snoozed(msgspec.Struct, frozen=True):
+    for_micros: int
+    reason: str | None = None
+
+
+class Cancelled(msgspec.Struct, frozen=True):
+    reason: str | None = None
+
+
+class Discarded(msgspec.Struct, frozen=True):
+    error: ErrorEntry
+
+
+class GivenBack(msgspec.Struct, frozen=True):
+    reason: str
+
+
+Outcome = Completed | Raised | RetryAsked | Snoozed | Cancelled | Discarded | GivenBack
+
+
+# Decisions on a claimed job
+
+
+def decide(
+    job: Standing,
+    outcome: Outcome,
+    *,
+    now: Instant,
+    backoff: Backoff,
+    draw: float,
+    token: str | None,
+    by: str | None,
+    logs: str | None = None,
+    log_location: str | None = None,
+    metrics: str | None = None,
+) -> Transition:
+    """The transition that follows from how an attempt ended. `draw` in [0, 1) feeds the jitter."""
+
+    def settle(event: Event, target: Status, **changes: object) -> Transition:
+        return Transition(
+            job_id=job.job_id,
+            event=event,
+            source=Status.PROCESSING,
+            target=target,
+            attempt=job.attempt,
+            token=token,
+            by=by,
+            logs=logs,
+            log_location=log_location,
+            metrics=metrics,
+            **changes,  # type: ignore[arg-type]
+        )
+
+    def fail(error: ErrorEntry, after_micros: int | None) -> Transition:
+        failures = job.failures + 1
+        if failures >= job.max_attempts:
+            return settle(
+                Event.EXHAUST,
+                Status.FAILED,
+                failures=failures,
+                error=error,
+                stage="error",
+                reason=_headline(error),
+            )
+        delay = backoff.delay_micros(failures, draw) if after_micros is None else after_micros
+        return settle(
+            Event.RETRY,
+            Status.RETRYING,
+            failures=failures,
+            error=error,
+            scheduled_for=now + delay,
+            reason=_headline(error),
+        )
+
+    match outcome:
+        case Completed(result, result_artifact):
+            return settle(
+                Event.COMPLETE,
+                Status.COMPLETED,
+                result=result,
+                result_artifact=result_artifact,
+                progress=1.0,
+                stage="complete",
+            )
+        case Raised(error):
+            return fail(error, None)
+        case RetryAsked(error, after_micros):
+            return fail(error, after_micros)
+        case Snoozed(for_micros, reason):
+            if job.snoozes >= SNOOZES_MAX:
+                return fail(_own_error(job, now, "SnoozedTooOften", f"snoozed {job.snoozes} times"), None)
+            return settle(
+                Event.SNOOZE,
+                Status.SCHEDULED,
+                snoozes=job.snoozes + 1,
+                scheduled_for=now + for_micros,
+                reason=_short(reason),
+            )
+        case GivenBack(reason):
+            if job.give_backs >= GIVE_BACKS_MAX:
+                return fail(
+                    _own_error(job, now, "GivenBackTooOften", f"given back {job.give_backs} times: {reason}"),
+                    None,
+                )
+            return settle(
+                Event.GIVE_BACK,
+                Status.PENDING,
+                give_backs=job.give_backs + 1,
+                progress=0.0,
+                stage="requeued",
+                reason=_short(reason),
+            )
+        case Cancelled(reason):
+            return settle(Event.CANCEL, Status.CANCELLED, reason=_short(reason))
+        case Discarded(error):
+            return settle(
+                Event.DISCARD,
+                Status.FAILED,
+                failures=job.failures + 1,
+                error=error,
+                stage="error",
+                reason=_headline(error),
+            )
+        case _:
+            assert_never(outcome)
+
+
+def rescue(job: Standing, *, lease: Instant, now: Instant, reason: str, by: str | None) -> Transition:
+    """The claim ran out: its worker died or stalled. Counted as a failure; runnable again at once."""
+    failures = job.failures + 1
+    exhausted = failures >= job.max_attempts
+    return Transition(
+        job_id=job.job_id,
+        event=Event.RESCUE,
+        source=Status.PROCESSING,
+        target=Status.FAILED if exhausted else Status.RETRYING,
+        attempt=job.attempt,
+        lease=lease,
+        by=by,
+        reason=_short(reason),
+        failures=failures,
+        scheduled_for=None if exhausted else now,
+        progress=0.0,
+        stage="error" if exhausted else "requeued",
+        error=_own_error(job, now, "LeaseLost", reason),
+    )
+
+
+# Decisions of editors: people and programs that change a job they do not hold
+
+
+class Editable(Protocol):
+    @property
+    def job_id(self) -> str: ...
+    @property
+    def status(self) -> Status: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def version(self) -> int: ...
+
+
+def cancel(job: Editable, *, by: str | None, reason: str | None) -> Transition:
+    return _edit(job, Event.CANCEL, Status.CANCELLED, by=by, reason=_short(reason))
+
+
+def manual_retry(job: Editable, *, now: Instant, by: str | None, reason: str | None) -> Transition:
+    """A new generation: the budget starts anew, the attempt goes on counting."""
+    return _edit(
+        job,
+        Event.MANUAL_RETRY,
+        Status.PENDING,
+        by=by,
+        reason=_short(reason),
+        failures=0,
+        snoozes=0,
+        give_backs=0,
+        scheduled_for=now,
+        progress=0.0,
+        stage="",
+        clear_result=True,
+    )
+
+
+def reschedule(job: Editable, *, run_at: Instant, now: Instant, by: str | None, reason: str | None) -> Transition:
+    target = Status.SCHEDULED if run_at > now else Status.PENDING
+    return _edit(job, Event.RESCHEDULE, target, by=by, reason=_short(reason), scheduled_for=run_at)
+
+
+def _edit(job: Editable, event: Event, target: Status, **changes: object) -> Transition:
+    check(event, job.status, target)
+    return Transition(
+        job_id=job.job_id,
+        event=event,
+        source=job.status,
+        target=target,
+        attempt=job.attempt,
+        version=job.version,
+        **changes,  # type: ignore[arg-type]
+    )
+
+
+# Decisions that stores take inside their transaction, where only they see both sides
+
+
+def submitted(*, unmet_dependencies: int, scheduled_for: Instant, now: Instant) -> Status:
+    """The state in which a job begins."""
+    if unmet_dependencies:
+        return Status.WAITING
+    return Status.SCHEDULED if scheduled_for > now else Status.PENDING
+
+
+def released(
+    *, unmet_dependencies: int, failed_dependency: bool, on_failure: str, scheduled_for: Instant, now: Instant
+) -> Status | None:
+    """What becomes of a waiting job when one it depends on has ended; None: it waits on."""
+    if failed_dependency:
+        return Status.FAILED if on_failure == "fail" else Status.CANCELLED
+    if unmet_dependencies:
+        return None
+    return Status.SCHEDULED if scheduled_for > now else Status.PENDING
+
+
+def _own_error(job: Standing, now: Instant, kind: str, message: str) -> ErrorEntry:
+    return ErrorEntry(attempt=job.attempt, at=now, type=kind, message=message)
+
+
+def _headline(error: ErrorEntry) -> str:
+    return _short(f"{error.type}: {error.message}") or error.type
+
+
+def _short(text: str | None) -> str | None:
+    return None if text is None else text[:REASON_LENGTH_MAX]

@@ -1,0 +1,61 @@
+"""Every bound of the system, with its reason. Nothing that is stored or waited for is without one."""
+
+from __future__ import annotations
+
+KIB = 1024
+MIB = 1024 * KIB
+
+# What a caller may hand in.
+PAYLOAD_BYTES_MAX = 256 * KIB  # a DynamoDB item holds 400 KB; the rest of the record needs its share
+RESULT_INLINE_BYTES_MAX = 64 * KIB  # with a full payload and five errors still inside one DynamoDB item
+RESULT_BYTES_MAX = 64 * MIB  # an artifact; beyond this a handler should store a file and return its name
+JSON_DEPTH_MAX = 64  # deeper documents overflow parsers' stacks on some engines
+JSON_INT_MAX = 2**63 - 1  # SQLite and PostgreSQL integers; DynamoDB keeps 38 digits, others do not
+JSON_INT_MIN = -(2**63)
+NAME_LENGTH_MAX = 128  # job types, queues, worker ids: short enough for any index key
+KEY_LENGTH_MAX = 512  # dedup keys, subjects, content hashes: DynamoDB sort keys end at 1,024 bytes
+TAGS_MAX = 32
+TAG_LENGTH_MAX = 128
+DEPENDENCIES_MAX = 10_000  # edges are rows of their own, written in one transaction with the job
+SUBMIT_BATCH_MAX = 50_000  # one atomic submit_many; a longer list is split by the caller, who knows what may split
+REASON_LENGTH_MAX = 2_000  # a sentence, not a document
+MAX_ATTEMPTS_MAX = 1_000
+TIMEOUT_SECONDS_MAX = 30 * 24 * 3600
+DELAY_SECONDS_MAX = 10 * 366 * 24 * 3600  # a date typed wrong by a century is a mistake, not a plan
+
+# What a job keeps.
+ERRORS_KEPT_MAX = 5  # five 4 KB traces leave room for the payload in a 400 KB item
+ERROR_TEXT_MAX = 4_000
+LOG_ENTRIES_MAX = 50  # the full log is a file; the record carries its end
+LOG_MESSAGE_MAX = 1_000
+LOG_FILE_BYTES_MAX = 64 * MIB  # a handler that logs in a loop must not fill the disk
+METRICS_MAX = 64
+HISTORY_HEAD = 100  # the first events tell how it began …
+HISTORY_TAIL = 100  # … the last how it ended; what lies between is counted
+HISTORY_SLACK = 64  # stored beyond head + tail before a trim, so that a trim is rare
+LISTED_EDGES_MAX = 100  # dependencies and dependents shown on a record
+STEPS_MAX = 1_000  # recorded answers of ctx.once per job
+STAGE_LENGTH_MAX = 200
+
+# What the machinery may do at once.
+CLAIM_LIMIT = 100  # batches beyond 100 gain nothing (measured) and hold leases longer
+PREFETCH_MAX = 200  # claimed ahead of free slots, only as far as the worker's pace of 50 ms allows
+PREFETCH_SECONDS = 0.05
+SETTLE_BATCH_MAX = 500  # one transaction; longer ones delay claims behind the writer
+RELEASE_BATCH_MAX = 1_000  # dependents released in one transaction; the rest goes through the outbox
+SWEEP_BATCH_MAX = 500  # promoted or rescued in one transaction
+FIND_LIMIT_MAX = 1_000
+SNOOZES_MAX = 100  # a job that only ever snoozes is stuck: from here on a snooze is a failure
+GIVE_BACKS_MAX = 100  # the same for a job that is handed back by every worker that takes it
+RECORD_INTERVAL_SECONDS = 1.0  # durable progress, at most one write per second and job
+LIVE_PROGRESS_SECONDS = 300  # live progress leaves memory this long after the end
+RESULT_POLL_SECONDS = 0.5  # waiting for a result where no signal arrives
+
+# Defaults that users change by option or HOLDFAST_….
+LEASE_SECONDS = 60.0
+POLL_SECONDS = 5.0  # the fallback; signals wake a worker long before
+CONCURRENCY = 10
+GRACE_SECONDS = 30.0  # how long a stopping worker lets handlers finish
+MAX_ATTEMPTS = 5
+TIMEOUT_SECONDS = 3600.0
+PRIORITY = 50

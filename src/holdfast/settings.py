@@ -1,0 +1,83 @@
+"""Settings: by option, else by HOLDFAST_… in the environment, else in [tool.holdfast] of pyproject.toml."""
+
+from __future__ import annotations
+
+import functools
+import os
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from holdfast import limits
+from holdfast.errors import ConfigurationError
+
+T = TypeVar("T")
+DEFAULT_URL = "sqlite:///holdfast.db"
+
+
+def setting(name: str, given: T | None, convert: Callable[[Any], T], default: T) -> T:
+    if given is not None:
+        return given
+    variable = f"HOLDFAST_{name.upper()}"
+    value = os.environ.get(variable)
+    source = variable
+    if value is None or value == "":
+        value = _pyproject(os.getcwd()).get(name)
+        source = f"[tool.holdfast] {name}"
+    if value is None:
+        return default
+    try:
+        return convert(value)
+    except (TypeError, ValueError):
+        raise ConfigurationError(f"{source}={value!r} cannot be read: expected {convert.__name__}") from None
+
+
+@functools.lru_cache(maxsize=4)
+def _pyproject(folder: str) -> dict[str, Any]:
+    path = Path(folder) / "pyproject.toml"
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("holdfast", {})
+    except (OSError, UnicodeDecodeError):
+        return {}
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{path} is not TOML: {error}") from None
+    return table if isinstance(table, dict) else {}
+
+
+def seconds_above_zero(value: Any) -> float:
+    number = float(value)
+    if not 0 < number < float("inf"):
+        raise ValueError
+    return number
+
+
+def count_above_zero(value: Any) -> int:
+    number = int(value)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+def url(given: str | None = None) -> str:
+    return setting("url", given, str, DEFAULT_URL)
+
+
+def lease(given: float | None = None) -> float:
+    return setting("lease", given, seconds_above_zero, limits.LEASE_SECONDS)
+
+
+def poll_interval(given: float | None = None) -> float:
+    return setting("poll_interval", given, seconds_above_zero, limits.POLL_SECONDS)
+
+
+def concurrency(given: int | None = None) -> int:
+    return setting("concurrency", given, count_above_zero, limits.CONCURRENCY)
+
+
+def claim_limit(given: int | None = None) -> int:
+    return setting("claim_limit", given, count_above_zero, limits.CLAIM_LIMIT)
+
+
+def grace(given: float | None = None) -> float:
+    return setting("grace", given, float, limits.GRACE_SECONDS)

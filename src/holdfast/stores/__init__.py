@@ -1,0 +1,18 @@
+"""The engines, by URL."""
+
+from __future__ import annotations
+
+from holdfast.errors import ConfigurationError
+from holdfast.store.port import Store
+
+
+def open_url(url: str) -> Store:
+    """The store behind a URL; not yet opened."""
+    scheme = url.partition(":")[0]
+    match scheme:
+        case "sqlite":
+            from holdfast.stores.sqlite import SQLiteStore
+
+            return SQLiteStore(url)
+        case _:
+            raise ConfigurationError(f"{scheme}://… is not an engine of this release: use sqlite:///jobs.db")

@@ -1,0 +1,112 @@
+"""Waking other processes on the same file: a datagram socket per listening process, in a folder beside the file.
+
+A socket's name says which signals its owner wants: rd-4711-1f3c.sock wants `ready` and `due`. Whoever commits sends one
+byte per signal to those who want it, after COMMIT, so that the woken process finds what it was woken for. Nothing
+depends on a delivery: polling finds the same jobs later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast.store.types import Signal
+
+_LETTERS = {Signal.READY: "r", Signal.DUE: "d", Signal.STOPPED: "s", Signal.ENDED: "e"}
+_SIGNALS = {letter: signal for signal, letter in _LETTERS.items()}
+_ADDRESS_MAX = 100  # sun_path holds 108 bytes
+
+
+class Bell:
+    def __init__(self, database: Path) -> None:
+        self.folder = database.with_name(database.name + ".bell")
+        self.available = hasattr(socket, "AF_UNIX")
+        self._folder_descriptor: int | None = None
+        self._sender: socket.socket | None = None
+        self._own: set[str] = set()
+
+    def open(self) -> None:
+        try:
+            self.folder.mkdir(mode=0o700, exist_ok=True)
+            self._folder_descriptor = os.open(self.folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+            self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self._sender.setblocking(False)
+        except (OSError, AttributeError):
+            self.available = False
+
+    def close(self) -> None:
+        if self._sender is not None:
+            self._sender.close()
+        if self._folder_descriptor is not None:
+            os.close(self._folder_descriptor)
+        self._sender = self._folder_descriptor = None
+
+    def ring(self, signals: set[Signal]) -> None:
+        """Called by the writer thread after a commit."""
+        if self._sender is None:
+            return
+        wanted = {_LETTERS[signal] for signal in signals}
+        try:
+            names = os.listdir(self.folder)
+        except OSError:
+            return
+        for name in names:
+            letters = wanted.intersection(name.partition("-")[0])
+            if letters and name.endswith(".sock") and name not in self._own:
+                self._send(self._sender, name, "".join(sorted(letters)).encode())
+
+    def _send(self, sender: socket.socket, name: str, message: bytes) -> None:
+        try:
+            sender.sendto(message, self._address(name))
+        except OSError as error:
+            if error.errno in (errno.ECONNREFUSED, errno.ENOENT):  # its owner died
+                with contextlib.suppress(OSError):
+                    os.unlink(self.folder / name)
+
+    def _address(self, name: str) -> str:
+        direct = str(self.folder / name)
+        if len(os.fsencode(direct)) <= _ADDRESS_MAX:
+            return direct
+        return f"/proc/self/fd/{self._folder_descriptor}/{name}"
+
+    def listen(
+        self, signals: frozenset[Signal], wake: Callable[[Signal], None], loop: asyncio.AbstractEventLoop
+    ) -> Callable[[], None]:
+        if not self.available:
+            return lambda: None
+        letters = "".join(sorted(_LETTERS[signal] for signal in signals))
+        name = f"{letters}-{os.getpid()}-{secrets.token_hex(4)}.sock"
+        ear = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        ear.setblocking(False)
+        try:
+            ear.bind(self._address(name))
+            os.chmod(self.folder / name, 0o600)
+        except OSError:
+            ear.close()
+            return lambda: None
+        self._own.add(name)
+
+        def heard() -> None:
+            rung: set[str] = set()
+            with contextlib.suppress(BlockingIOError, ConnectionError):
+                while True:
+                    rung.update(ear.recv(16).decode("ascii", "replace"))
+            for letter in rung:
+                if (signal := _SIGNALS.get(letter)) is not None:
+                    wake(signal)
+
+        def stop() -> None:
+            loop.remove_reader(ear)
+            ear.close()
+            self._own.discard(name)
+            with contextlib.suppress(OSError):
+                os.unlink(self.folder / name)
+
+        loop.add_reader(ear, heard)
+        return stop

@@ -1,0 +1,185 @@
+"""insert: plain jobs as one executemany; special ones one by one in the same transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.clock import Instant
+from holdfast.errors import DedupConflict, UnknownDependency
+from holdfast.lifecycle import TERMINAL, Event, Status, submitted
+from holdfast.store.types import FOREVER, Inserted, NewJob, Signal
+from holdfast.stores.sqlite import reading, releasing, rows
+from holdfast.stores.sqlite.sql import load
+from holdfast.stores.sqlite.writer import Tx
+
+INSERT = load("insert")
+EXTRAS = load("insert_extras")
+REUSED = load("insert_reused")
+REUSABLE = load("reusable")
+JOINABLE = load("joinable")
+_ROW_FIELDS = 18  # the leading fields of NewJob that insert.sql binds, in order
+
+_astuple = msgspec.structs.astuple
+
+
+def insert_plain(tx: Tx, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]:
+    """Jobs that are rows and nothing more."""
+    bindings = []
+    answers = []
+    events: dict[tuple[Status, str | None], str] = {}
+    for job in jobs:
+        status = Status.SCHEDULED if job.scheduled_for > now else Status.PENDING
+        key = (status, job.created_by)
+        event = events.get(key)
+        if event is None:
+            event = events[key] = rows.submit_event(now, Event.SUBMIT, status, job.created_by)
+            tx.signals.add(Signal.DUE if status is Status.SCHEDULED else Signal.READY)
+        bindings.append((*_astuple(job)[:_ROW_FIELDS], status.value, now, event))
+        answers.append(Inserted(job.job_id, status))
+    tx.connection.executemany(INSERT, bindings)
+    return answers
+
+
+def insert(tx: Tx, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]:
+    if not any(job.special for job in jobs):
+        return insert_plain(tx, jobs, now)
+    return [_insert_special(tx, job, now) if job.special else insert_plain(tx, [job], now)[0] for job in jobs]
+
+
+def _insert_special(tx: Tx, job: NewJob, now: Instant) -> Inserted:
+    existing = _by_own_id(tx, job) or _by_dedup_key(tx, job, now)
+    if existing is not None:
+        return existing
+    job = _with_root(tx, job)
+    donor, leader = _identical(tx, job)
+    if donor is not None:
+        return _insert_reused(tx, job, donor, now)
+    depends_on = (*job.depends_on, leader) if leader else job.depends_on
+    unmet, broken = _dependencies(tx, depends_on)
+    status = submitted(unmet_dependencies=len(unmet) + len(broken), scheduled_for=job.scheduled_for, now=now)
+    _write(tx, job, status, now, Event.SUBMIT)
+    parked = status is Status.PENDING and not _has_room(tx, job)
+    tx.execute(
+        EXTRAS,
+        {
+            "job_id": job.job_id,
+            "dedup_key": job.dedup_key,
+            "unmet": len(unmet) + len(broken),
+            "parked": int(parked),
+            "joins": leader,
+            "reused_from": None,
+        },
+    )
+    _guard(tx, job)
+    tx.connection.executemany(
+        "INSERT OR IGNORE INTO edge (parent_id, child_id, met) VALUES (?, ?, ?)",
+        [(parent, job.job_id, int(parent not in unmet and parent not in broken)) for parent in depends_on],
+    )
+    for parent in broken:
+        releasing.release_dependents(tx, [parent], now)
+    if status is not Status.WAITING:
+        tx.signals.add(Signal.DUE if status is Status.SCHEDULED else Signal.READY)
+    return Inserted(job.job_id, _status(tx, job.job_id) if broken else status)
+
+
+def _write(tx: Tx, job: NewJob, status: Status, now: Instant, event: Event) -> None:
+    history = rows.submit_event(now, event, Status.COMPLETED if event is Event.REUSE else status, job.created_by)
+    tx.execute(INSERT, (*_astuple(job)[:_ROW_FIELDS], status.value, now, history))
+
+
+def _with_root(tx: Tx, job: NewJob) -> NewJob:
+    if job.parent_job_id is None:
+        return job
+    row = tx.row("SELECT coalesce(root_job_id, job_id) FROM job WHERE job_id = ?", (job.parent_job_id,))
+    if row is None:
+        raise UnknownDependency(f"no job {job.parent_job_id} to be the parent: submit it first; nothing was stored")
+    return msgspec.structs.replace(job, root_job_id=row[0])
+
+
+def _by_own_id(tx: Tx, job: NewJob) -> Inserted | None:
+    if not job.own_id:
+        return None
+    record = reading.get(tx.connection, [job.job_id])[0]
+    return None if record is None else Inserted(job.job_id, record.status, existing=record)
+
+
+def _by_dedup_key(tx: Tx, job: NewJob, now: Instant) -> Inserted | None:
+    if job.dedup_key is None:
+        return None
+    guard = tx.row("SELECT job_id, until FROM dedup WHERE dedup_key = ?", (job.dedup_key,))
+    if guard is None:
+        return None
+    job_id, until = guard
+    target = reading.get(tx.connection, [job_id])[0]
+    if target is None:
+        return None  # the guard outlived its job: it guards nothing
+    in_force = target.status not in TERMINAL if until is None else now < until
+    if not in_force:
+        return None
+    if job.dedup_conflict_is_error and target.payload != job.payload:
+        raise DedupConflict(f"dedup key {job.dedup_key!r} belongs to job {job_id}, whose payload is another")
+    return Inserted(job_id, target.status, existing=target)
+
+
+def _guard(tx: Tx, job: NewJob) -> None:
+    if job.dedup_key is not None:
+        tx.execute(
+            "INSERT OR REPLACE INTO dedup (dedup_key, job_id, until) VALUES (?, ?, ?)",
+            (job.dedup_key, job.job_id, None if job.dedup_until is None else min(job.dedup_until, FOREVER)),
+        )
+
+
+def _identical(tx: Tx, job: NewJob) -> tuple[str | None, str | None]:
+    """A finished job whose result serves, or one on its way that will."""
+    if job.reuse_since is None:
+        return None, None
+    bindings: dict[str, Any] = {
+        "content_hash": job.content_hash,
+        "job_type": job.job_type,
+        "since": job.reuse_since,
+    }
+    donor = tx.row(REUSABLE, bindings)
+    if donor is not None:
+        return donor[0], None
+    del bindings["since"]
+    leader = tx.row(JOINABLE, bindings)
+    return None, leader[0] if leader else None
+
+
+def _insert_reused(tx: Tx, job: NewJob, donor: str, now: Instant) -> Inserted:
+    _write(tx, job, Status.PENDING, now, Event.REUSE)
+    tx.execute(REUSED, {"job_id": job.job_id, "donor": donor, "now": now})
+    _guard(tx, job)
+    tx.execute("UPDATE job SET dedup_key = ? WHERE job_id = ?", (job.dedup_key, job.job_id))
+    tx.signals.add(Signal.ENDED)
+    return Inserted(job.job_id, Status.COMPLETED, reused_from=donor)
+
+
+def _dependencies(tx: Tx, depends_on: Sequence[str]) -> tuple[set[str], set[str]]:
+    """Those that have not ended, and those that ended badly."""
+    unmet: set[str] = set()
+    broken: set[str] = set()
+    for parent in depends_on:
+        row = tx.row("SELECT status FROM job WHERE job_id = ?", (parent,))
+        if row is None:
+            raise UnknownDependency(f"no job {parent} to depend on: submit it first; nothing was stored")
+        status = Status(row[0])
+        if status not in TERMINAL:
+            unmet.add(parent)
+        elif status is not Status.COMPLETED:
+            broken.add(parent)
+    return unmet, broken
+
+
+def _has_room(tx: Tx, job: NewJob) -> bool:
+    if job.concurrency_key is None or job.concurrency_limit is None:
+        return True
+    running, claimable = releasing.key_room(tx, job.concurrency_key, job.concurrency_limit + 1)
+    return running + claimable - 1 < job.concurrency_limit  # the job itself is already counted as claimable
+
+
+def _status(tx: Tx, job_id: str) -> Status:
+    return Status(tx.value("SELECT status FROM job WHERE job_id = ?", (job_id,)))

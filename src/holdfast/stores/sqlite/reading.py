@@ -1,0 +1,180 @@
+"""get, find and the other reads. Each is short: a long reader would keep the WAL from being checkpointed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import apsw
+import msgspec
+
+from holdfast.errors import InvalidOption
+from holdfast.lifecycle import Status
+from holdfast.limits import LISTED_EDGES_MAX
+from holdfast.store.types import DeadGroup, ExpiredClaim, JobRecord, JobType, Page, Query, WorkerRow
+from holdfast.stores.sqlite import rows, sql
+from holdfast.stores.sqlite.sql import load
+
+GET = load("get")
+EDGES_OF = load("edges_of")
+DEAD = load("dead")
+COUNTS = load("counts")
+EXPIRED = load("expired")
+HELD_BY = load("held_by")
+
+# A search: one qualifier leads through its index, the others filter. Composed once, from constants only.
+_LEADS = {
+    "subject": "FROM job INDEXED BY job_subject WHERE subject = :subject",
+    "content_hash": "FROM job INDEXED BY job_content WHERE content_hash = :content_hash",
+    "root": "FROM job INDEXED BY job_root WHERE root_job_id = :root",
+    "worker": "FROM job INDEXED BY job_lease WHERE status = 'processing' AND worker_id = :worker",
+    "processing": "FROM job INDEXED BY job_lease WHERE status = 'processing'",
+    "pending": "FROM job INDEXED BY job_ready WHERE status = 'pending'",
+    "few": "FROM job INDEXED BY job_status WHERE status = :status"
+    " AND status IN ('waiting', 'scheduled', 'retrying', 'failed', 'cancelled')",
+    "arrival": "FROM job NOT INDEXED WHERE true",
+}
+_FILTERS = """
+  AND (:status IS NULL OR status = :status)
+  AND (:job_type IS NULL OR job_type = :job_type)
+  AND (:queue IS NULL OR queue = :queue)
+  AND (:subject IS NULL OR subject = :subject)
+  AND (:worker IS NULL OR worker_id = :worker)
+  AND (:tag IS NULL OR EXISTS (SELECT 1 FROM json_each(tags) WHERE value = :tag))
+  AND (:created_by IS NULL OR created_by = :created_by)
+  AND (:root IS NULL OR root_job_id = :root)
+  AND (:content_hash IS NULL OR content_hash = :content_hash)
+"""
+_ORDERS = {
+    "created": " AND (:after_seq IS NULL OR seq < :after_seq) ORDER BY seq DESC LIMIT :limit",
+    "priority": " AND (:after_id IS NULL"
+    " OR (-priority, scheduled_for, job_id) > (-:after_priority, :after_due, :after_id))"
+    " ORDER BY priority DESC, scheduled_for, job_id LIMIT :limit",
+}
+_SELECT = GET[: GET.index("FROM job")].replace("history\n", "history, seq\n")
+FIND = {
+    (lead, order): f"{_SELECT}{source}{_FILTERS}{tail}"
+    for lead, source in _LEADS.items()
+    for order, tail in _ORDERS.items()
+}
+
+
+def get(connection: apsw.Connection, job_ids: Sequence[str]) -> list[JobRecord | None]:
+    found = sql.rows(connection, GET, (msgspec.json.encode(job_ids).decode(),))
+    records = {row[0]: rows.record(row, _edges(connection, row[0])) for row in found}
+    return [records.get(job_id) for job_id in job_ids]
+
+
+def _edges(connection: apsw.Connection, job_id: str) -> tuple[str, str, int]:
+    parents, children, count = sql.rows(connection, EDGES_OF, (job_id, LISTED_EDGES_MAX))[0]
+    return parents, children, count
+
+
+def find(connection: apsw.Connection, query: Query) -> Page:
+    bindings: dict[str, Any] = {
+        "status": None if query.status is None else query.status.value,
+        "job_type": query.job_type,
+        "queue": query.queue,
+        "subject": query.subject,
+        "worker": query.worker,
+        "tag": query.tag,
+        "created_by": query.created_by,
+        "root": query.root,
+        "content_hash": query.content_hash,
+        "limit": query.limit + 1,
+        **_position(query),
+    }
+    found = sql.rows(connection, FIND[_lead(query), query.order], bindings)
+    items = found[: query.limit]
+    more = len(found) > query.limit
+    return Page(
+        items=tuple(rows.record(row[:-1], _edges(connection, row[0])) for row in items),
+        next=_cursor(query, items[-1]) if more else None,
+    )
+
+
+def _lead(query: Query) -> str:
+    for name in ("subject", "content_hash", "root"):
+        if getattr(query, name) is not None:
+            return name
+    match query.status:
+        case Status.PROCESSING:
+            return "processing" if query.worker is None else "worker"
+        case Status.PENDING:
+            return "pending"
+        case Status.WAITING | Status.SCHEDULED | Status.RETRYING | Status.FAILED | Status.CANCELLED:
+            return "few"
+        case _:
+            return "arrival"
+
+
+def _position(query: Query) -> dict[str, Any]:
+    """Cursors are opaque to callers: the sort key of the last row they saw."""
+    if query.order not in _ORDERS:
+        raise InvalidOption(f"order={query.order!r:.60}: a search is ordered by {' or '.join(_ORDERS)}")
+    position: dict[str, Any] = {
+        "after_seq": None,
+        "after_priority": None,
+        "after_due": None,
+        "after_id": None,
+    }
+    if query.after is None:
+        return position
+    try:
+        if query.order == "created":
+            position["after_seq"] = _number(query.after)
+        else:
+            priority, due, job_id = query.after.split("~")
+            position.update(after_priority=_number(priority), after_due=_number(due), after_id=job_id)
+    except ValueError:
+        raise InvalidOption(
+            f"after={query.after!r:.60} is not a cursor of this search: pass `next` of a page"
+        ) from None
+    return position
+
+
+def _number(text: str) -> int:
+    number = int(text)
+    if abs(number) >= 2**63:
+        raise ValueError("beyond what SQLite compares")
+    return number
+
+
+def _cursor(query: Query, row: tuple[Any, ...]) -> str:
+    if query.order == "created":
+        return str(row[-1])
+    named = dict(zip(rows.COLUMNS, row, strict=False))
+    return f"{named['priority']}~{named['scheduled_for']}~{named['job_id']}"
+
+
+def expired(connection: apsw.Connection, now: int, limit: int, dead_workers: Sequence[str]) -> list[ExpiredClaim]:
+    found = sql.rows(connection, EXPIRED, {"now": now, "limit": limit})
+    if dead_workers and len(found) < limit:
+        workers = msgspec.json.encode(dead_workers).decode()
+        found += sql.rows(connection, HELD_BY, {"workers": workers, "limit": limit - len(found)})
+    return [ExpiredClaim(*row) for row in dict.fromkeys(found)]
+
+
+def counts(connection: apsw.Connection) -> dict[str, int]:
+    totals = {status.value: 0 for status in Status}
+    totals.update(sql.rows(connection, COUNTS))
+    return totals
+
+
+def dead(connection: apsw.Connection, limit: int) -> list[DeadGroup]:
+    return [DeadGroup(*row) for row in sql.rows(connection, DEAD, (limit,))]
+
+
+def workers(connection: apsw.Connection) -> list[WorkerRow]:
+    found = sql.rows(connection, "SELECT details FROM worker ORDER BY worker_id")
+    return [msgspec.json.decode(details, type=WorkerRow) for (details,) in found]
+
+
+def job_types(connection: apsw.Connection) -> list[JobType]:
+    found = sql.rows(connection, "SELECT details FROM job_type ORDER BY job_type")
+    return [msgspec.json.decode(details, type=JobType) for (details,) in found]
+
+
+def step(connection: apsw.Connection, job_id: str, name: str) -> str | None:
+    row = sql.row(connection, "SELECT answer FROM step WHERE job_id = ? AND name = ?", (job_id, name))
+    return None if row is None else str(row[0])

@@ -1,0 +1,147 @@
+"""What the end of a job sets free: those that depend on it, and those parked behind its concurrency key.
+
+Runs inside the transaction that ends the job. It is bounded: what one transaction does not release is marked in
+release_due, and upkeep goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.clock import Instant
+from holdfast.lifecycle import TERMINAL, Event, Status, released
+from holdfast.limits import RELEASE_BATCH_MAX
+from holdfast.store.types import Signal
+from holdfast.stores.sqlite import rows
+from holdfast.stores.sqlite.sql import load
+from holdfast.stores.sqlite.writer import Tx
+
+UNMET = load("unmet_edges")
+MEET = load("meet_edge")
+CHILD = load("release_child")
+KEY_ROOM = load("key_room")
+KEYS_OF = load("keys_of")
+PARKED_KEYS = load("parked_keys")
+PARK = load("park")
+UNPARK = load("unpark")
+
+
+def release_dependents(tx: Tx, ended: Iterable[str], now: Instant, budget: int = RELEASE_BATCH_MAX) -> int:
+    """Breadth first, because a cancelled dependent has dependents of its own."""
+    queue = deque(ended)
+    done = 0
+    while queue:
+        parent = queue.popleft()
+        outcome = Status(tx.value("SELECT status FROM job WHERE job_id = ?", (parent,)))
+        if outcome not in TERMINAL:
+            continue  # retried by hand since: its dependents wait on
+        room = budget - done
+        children = tx.rows(UNMET, {"parent": parent, "limit": room + 1})
+        for child in children[:room]:
+            if _release_child(tx, parent, outcome, child, now):
+                queue.append(child[0])
+            done += 1
+        if len(children) > room:
+            tx.execute("INSERT OR IGNORE INTO release_due (parent_id) VALUES (?)", (parent,))
+    return done
+
+
+def _release_child(
+    tx: Tx,
+    parent: str,
+    outcome: Status,
+    child: tuple[Any, ...],
+    now: Instant,
+) -> bool:
+    """Consume the edge and move the child on; True when that ended it."""
+    child_id, status, attempt, unmet, on_failure, scheduled_for, joins = child
+    tx.execute(MEET, {"parent": parent, "child": child_id})
+    if status != Status.WAITING:
+        return False  # cancelled meanwhile
+    unmet -= 1
+    succeeded = outcome is Status.COMPLETED
+    event = Event.RELEASE
+    target: Status | None
+    if joins == parent and succeeded:
+        event, target, reason = Event.REUSE, Status.COMPLETED, f"identical job {parent} completed"
+    else:
+        # A job that joined an identical one runs by itself when that one came to nothing.
+        broken = not succeeded and joins != parent
+        target = released(
+            unmet_dependencies=unmet,
+            failed_dependency=broken,
+            on_failure=on_failure,
+            scheduled_for=scheduled_for,
+            now=now,
+        )
+        reason = f"{parent} {outcome.value}"
+    tail = rows.event_tail(now, event, Status.WAITING, target or Status.WAITING, attempt, None, reason)
+    tx.execute(
+        CHILD,
+        {
+            "child": child_id,
+            "unmet": 0 if target else unmet,
+            "target": (target or Status.WAITING).value,
+            "now": now,
+            "reason": f"DependencyFailed: {reason}",
+            "event": tail,
+        },
+    )
+    match target:
+        case Status.PENDING:
+            tx.signals.add(Signal.READY)
+        case Status.SCHEDULED:
+            tx.signals.add(Signal.DUE)
+        case Status.COMPLETED | Status.CANCELLED | Status.FAILED:
+            tx.signals.add(Signal.ENDED)
+            return True
+        case _:
+            pass
+    return False
+
+
+def dependents_exist(tx: Tx) -> bool:
+    return tx.row("SELECT 1 FROM edge INDEXED BY edge_unmet WHERE met = 0 LIMIT 1") is not None
+
+
+def unpark_keys_of(tx: Tx, job_ids: Sequence[str]) -> int:
+    """Jobs have left: let the next ones of their keys be claimed."""
+    if tx.row("SELECT 1 FROM job INDEXED BY job_key WHERE concurrency_key IS NOT NULL LIMIT 1") is None:
+        return 0
+    keys = tx.rows(KEYS_OF, (msgspec.json.encode(job_ids).decode(),))
+    return sum(unpark(tx, key, limit) for key, limit in keys)
+
+
+def key_room(tx: Tx, key: str, count_to: int) -> tuple[int, int]:
+    """How many jobs of a key run, and how many pending ones are in sight (counted up to `count_to`)."""
+    running, claimable = tx.rows(KEY_ROOM, (key, count_to))[0]
+    return running, claimable
+
+
+def unpark(tx: Tx, key: str, limit: int) -> int:
+    running, claimable = key_room(tx, key, limit)
+    room = limit - running - claimable
+    if room <= 0:
+        return 0
+    tx.execute(UNPARK, (key, room))
+    changed = tx.connection.changes()
+    if changed:
+        tx.signals.add(Signal.READY)
+    return changed
+
+
+def release(tx: Tx, now: Instant, limit: int) -> int:
+    """The sweep: marks left by large releases, and keys whose room went unused."""
+    done = 0
+    for (parent,) in tx.rows("SELECT parent_id FROM release_due LIMIT ?", (limit,)):
+        if done >= limit:
+            break
+        tx.execute("DELETE FROM release_due WHERE parent_id = ?", (parent,))
+        done += release_dependents(tx, [parent], now, limit - done)
+    for key, key_limit in tx.rows(PARKED_KEYS, (limit,)):
+        done += unpark(tx, key, key_limit)
+    return done

@@ -1,0 +1,199 @@
+"""apply, extend, note, record_step: every write of a claim's holder, and of editors and rescuers, with its guards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.clock import Instant
+from holdfast.lifecycle import TERMINAL, Event, Status, Transition, check
+from holdfast.limits import ERRORS_KEPT_MAX
+from holdfast.store.types import Hold, Note, Signal, Verdict
+from holdfast.stores.sqlite import releasing, rows
+from holdfast.stores.sqlite.sql import load
+from holdfast.stores.sqlite.writer import Tx
+
+COMPLETE = load("complete")
+APPLY = load("apply")
+STANDING = load("standing")
+EXTEND = load("extend")
+NOTE = load("note")
+RECORD_STEP = load("record_step")
+
+
+def apply(tx: Tx, transitions: Sequence[Transition], now: Instant) -> list[Verdict]:
+    for transition in transitions:
+        check(transition.event, transition.source, transition.target)
+    verdicts: list[Verdict] = [Verdict.APPLIED] * len(transitions)
+    plain = [i for i, transition in enumerate(transitions) if _is_plain_completion(transition)]
+    if plain and not _complete_all(tx, [transitions[i] for i in plain], now):
+        plain = []
+    done = set(plain)
+    for i, transition in enumerate(transitions):
+        if i not in done:
+            verdicts[i] = _apply_one(tx, transition, now)
+    _after(tx, [t for t, verdict in zip(transitions, verdicts, strict=True) if verdict is Verdict.APPLIED], now)
+    return verdicts
+
+
+def _is_plain_completion(transition: Transition) -> bool:
+    """What nearly every settlement is: a result and nothing else."""
+    return (
+        transition.event is Event.COMPLETE
+        and transition.token is not None
+        and transition.version is None
+        and transition.lease is None
+        and transition.logs is None
+        and transition.log_location is None
+        and transition.metrics is None
+        and transition.result_artifact is None
+    )
+
+
+def _complete_all(tx: Tx, transitions: list[Transition], now: Instant) -> bool:
+    """All as one statement, or, when one of them did not hold, none."""
+    batch = [
+        (
+            t.job_id,
+            t.attempt,
+            t.token,
+            t.result,
+            rows.event_tail(now, t.event, t.source, t.target, t.attempt, t.by, t.reason),
+        )
+        for t in transitions
+    ]
+    tx.execute("SAVEPOINT completions")
+    tx.execute(COMPLETE, {"now": now, "batch": msgspec.json.encode(batch).decode()})
+    all_held = tx.connection.changes() == len(transitions)
+    if not all_held:
+        tx.execute("ROLLBACK TO completions")
+    tx.execute("RELEASE completions")
+    return all_held
+
+
+def _apply_one(tx: Tx, t: Transition, now: Instant) -> Verdict:
+    error = t.error
+    tx.execute(
+        APPLY,
+        {
+            "job_id": t.job_id,
+            "source": t.source.value,
+            "target": t.target.value,
+            "attempt": t.attempt,
+            "version": t.version,
+            "token": t.token,
+            "lease": t.lease,
+            "now": now,
+            "scheduled_for": t.scheduled_for,
+            "failures": t.failures,
+            "snoozes": t.snoozes,
+            "give_backs": t.give_backs,
+            "progress": t.progress,
+            "stage": t.stage,
+            "clear_result": int(t.clear_result),
+            "result": t.result,
+            "result_artifact": t.result_artifact,
+            "logs": t.logs,
+            "log_location": t.log_location,
+            "metrics": t.metrics,
+            "last_error": None if error is None else f"{error.type}: {error.message}",
+            "error": None if error is None else msgspec.json.encode(error).decode(),
+            "errors_kept": ERRORS_KEPT_MAX,
+            "event": rows.event_tail(now, t.event, t.source, t.target, t.attempt, t.by, t.reason),
+        },
+    )
+    if tx.connection.changes():
+        return Verdict.APPLIED
+    return _why_not(tx, t)
+
+
+def _why_not(tx: Tx, t: Transition) -> Verdict:
+    row = _standing(tx, [t.job_id]).get(t.job_id)
+    if row is None:
+        return Verdict.GONE
+    status, attempt, token = row
+    # The token outlives only its holder's own settlement: this write, or an earlier try of it, is in.
+    ours = t.token is not None and token == t.token and attempt == t.attempt and status != Status.PROCESSING
+    return Verdict.APPLIED if ours and _is_on_record(tx, t) else Verdict.STALE
+
+
+def _is_on_record(tx: Tx, t: Transition) -> bool:
+    """The claim was settled by its holder; this tells whether as `t` says, or otherwise by an earlier write."""
+    event = f'"{t.event.value}","{t.source.value}","{t.target.value}",{t.attempt},'
+    return bool(tx.value("SELECT instr(history, ?) FROM job WHERE job_id = ?", (event, t.job_id)))
+
+
+def _standing(tx: Tx, job_ids: list[str]) -> dict[str, tuple[str, int, str | None]]:
+    found = tx.rows(STANDING, (msgspec.json.encode(job_ids).decode(),))
+    return {row[0]: (row[1], row[2], row[3]) for row in found}
+
+
+def _after(tx: Tx, applied: list[Transition], now: Instant) -> None:
+    """What follows in the same commit: dependents released, parked jobs let in, signals noted."""
+    ended = [t.job_id for t in applied if t.target in TERMINAL]
+    if ended and releasing.dependents_exist(tx):
+        releasing.release_dependents(tx, ended, now)
+    if applied:
+        releasing.unpark_keys_of(tx, [t.job_id for t in applied])
+    if ended:
+        tx.signals.add(Signal.ENDED)
+    for t in applied:
+        if t.target is Status.PENDING:
+            tx.signals.add(Signal.READY)
+        elif t.target in (Status.SCHEDULED, Status.RETRYING):
+            tx.signals.add(Signal.DUE)
+        if t.source is Status.PROCESSING and t.token is None:
+            tx.signals.add(Signal.STOPPED)
+
+
+def extend(tx: Tx, holds: Sequence[Hold], lease_expires_at: Instant) -> list[Verdict]:
+    batch = [(hold.job_id, hold.attempt, hold.token) for hold in holds]
+    tx.execute(EXTEND, {"lease": lease_expires_at, "batch": msgspec.json.encode(batch).decode()})
+    if tx.connection.changes() == len(holds):
+        return [Verdict.APPLIED] * len(holds)
+    standing = _standing(tx, [hold.job_id for hold in holds])
+    return [_held(hold, standing.get(hold.job_id)) for hold in holds]
+
+
+def _held(hold: Hold, row: tuple[str, int, str | None] | None) -> Verdict:
+    if row is None:
+        return Verdict.GONE
+    holds = row == (Status.PROCESSING.value, hold.attempt, hold.token)
+    return Verdict.APPLIED if holds else Verdict.STALE
+
+
+def note(tx: Tx, notes: Sequence[Note], now: Instant) -> list[Verdict]:
+    return [_note_one(tx, each, now) for each in notes]
+
+
+def _note_one(tx: Tx, note: Note, now: Instant) -> Verdict:
+    bindings: dict[str, Any] = {
+        "job_id": note.hold.job_id,
+        "attempt": note.hold.attempt,
+        "token": note.hold.token,
+        "now": now,
+        "progress": note.progress,
+        "stage": note.stage,
+        "logs": note.logs,
+        "log_location": note.log_location,
+        "metrics": note.metrics,
+    }
+    tx.execute(NOTE, bindings)
+    if tx.connection.changes():
+        return Verdict.APPLIED
+    return _held(note.hold, _standing(tx, [note.hold.job_id]).get(note.hold.job_id))
+
+
+def record_step(tx: Tx, hold: Hold, name: str, answer: str, now: Instant) -> Verdict:
+    bindings = {
+        "job_id": hold.job_id,
+        "attempt": hold.attempt,
+        "token": hold.token,
+        "name": name,
+        "answer": answer,
+        "now": now,
+    }
+    tx.execute(RECORD_STEP, bindings)
+    return _held(hold, _standing(tx, [hold.job_id]).get(hold.job_id))

@@ -1,0 +1,36 @@
+-- Apply one transition while its guards hold. NULL keeps what is stored. Served by the unique index on job_id.
+-- A claim's token outlives its settlement, so that a repeated write is recognised; others' changes clear it.
+UPDATE job
+SET status = :target,
+    version = version + 1,
+    updated_at = :now,
+    completed_at = CASE WHEN :target IN ('completed', 'failed', 'cancelled') THEN :now END,
+    lease_expires_at = NULL,
+    claim_token = CASE WHEN :token IS NULL THEN NULL ELSE claim_token END,
+    parked = 0,
+    scheduled_for = coalesce(:scheduled_for, scheduled_for),
+    failures = coalesce(:failures, failures),
+    snoozes = coalesce(:snoozes, snoozes),
+    give_backs = coalesce(:give_backs, give_backs),
+    progress = coalesce(:progress, progress),
+    stage = coalesce(:stage, stage),
+    unmet_dependencies = CASE WHEN :target = 'waiting' THEN unmet_dependencies ELSE 0 END,
+    result = CASE WHEN :clear_result THEN NULL ELSE coalesce(:result, result) END,
+    result_artifact = CASE WHEN :clear_result THEN NULL ELSE coalesce(:result_artifact, result_artifact) END,
+    reused_from = CASE WHEN :clear_result THEN NULL ELSE reused_from END,
+    logs = coalesce(:logs, logs),
+    log_location = coalesce(:log_location, log_location),
+    metrics = coalesce(:metrics, metrics),
+    last_error = coalesce(:last_error, last_error),
+    errors = CASE WHEN :error IS NULL THEN errors ELSE (
+        SELECT json_group_array(json(value) ORDER BY key) FROM (
+            SELECT key, value FROM json_each(json_insert(coalesce(errors, '[]'), '$[#]', json(:error)))
+            ORDER BY key DESC LIMIT :errors_kept)) END,
+    history = CASE version % 64 WHEN 63 THEN trim_history(history) ELSE history END
+        || char(10) || '[' || (version + 1) || :event
+WHERE job_id = :job_id
+  AND +status = :source
+  AND attempt = :attempt
+  AND (:version IS NULL OR version = :version)
+  AND (:token IS NULL OR claim_token = :token)
+  AND (:lease IS NULL OR lease_expires_at = :lease)

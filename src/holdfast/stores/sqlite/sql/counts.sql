@@ -1,0 +1,2 @@
+-- Jobs per state.
+SELECT status, count(*) FROM job GROUP BY status

@@ -1,0 +1,294 @@
+"""The port on one SQLite file. Each verb is a function over a connection; this class says on which thread it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import apsw
+
+from holdfast.clock import Instant
+from holdfast.errors import ForkedStore, NotOpen, StoreError
+from holdfast.lifecycle import Transition
+from holdfast.store.port import Listener
+from holdfast.store.types import (
+    ClaimedJob,
+    ClaimRequest,
+    DeadGroup,
+    ExpiredClaim,
+    Hold,
+    Inserted,
+    JobRecord,
+    JobType,
+    NewJob,
+    Note,
+    Page,
+    Promoted,
+    Query,
+    Signal,
+    Verdict,
+    WorkerRow,
+)
+from holdfast.stores.sqlite import claiming, connection, inserting, reading, releasing, settling, upkeep
+from holdfast.stores.sqlite.bell import Bell
+from holdfast.stores.sqlite.errors import translate
+from holdfast.stores.sqlite.writer import Tx, Writer
+
+T = TypeVar("T")
+_Submit = tuple[Sequence[NewJob], asyncio.Future[list[Inserted]]]
+READERS = 2  # threads; reads are short, and more would only contend for the GIL
+
+
+class SQLiteStore:
+    def __init__(self, url: str) -> None:
+        self.path = connection.path_of(url)
+        self._writer: Writer | None = None
+        self._bell = Bell(self.path)
+        self._listeners: list[tuple[frozenset[Signal], Listener]] = []
+        self._readers: ThreadPoolExecutor | None = None
+        self._reader_state = threading.local()
+        self._reader_connections: list[apsw.Connection] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._submits: list[_Submit] = []
+        self._submitted_at: Instant = 0
+        self._pid = os.getpid()
+
+    @property
+    def location(self) -> str:
+        return f"sqlite:///{self.path}"
+
+    @property
+    def files_root(self) -> str | None:
+        return f"{self.path}.files"
+
+    # Opening
+
+    async def open(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._pid = os.getpid()
+        opened = await self._loop.run_in_executor(None, self._prepare)
+        self._bell.open()
+        self._writer = Writer(opened, self.path, self._loop, self._committed)
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="holdfast-sqlite-reader")
+
+    def _prepare(self) -> apsw.Connection:
+        connection.create(self.path)
+        opened = connection.connect(self.path)
+        try:
+            connection.migrate(opened, self.path)
+        except BaseException:
+            opened.close()
+            raise
+        return opened
+
+    async def migrate(self) -> list[str]:
+        def run() -> list[str]:
+            connection.create(self.path)
+            opened = connection.connect(self.path)
+            try:
+                return connection.migrate(opened, self.path)
+            finally:
+                opened.close()
+
+        return await asyncio.get_running_loop().run_in_executor(None, run)
+
+    async def close(self) -> None:
+        writer, readers, self._writer, self._readers = self._writer, self._readers, None, None
+        if writer is None or readers is None or os.getpid() != self._pid:
+            return
+
+        def run() -> None:
+            writer.stop()
+            readers.shutdown()
+            for each in self._reader_connections:
+                each.close()
+            self._reader_connections.clear()
+            writer.connection.close()
+            self._bell.close()
+
+        await asyncio.get_running_loop().run_in_executor(None, run)
+
+    # Threads
+
+    def _refuse_fork(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedStore("this store was opened before fork(): open the app anew in the child process")
+
+    def _write(self, name: str, run: Callable[[Tx], T], *, essential: bool) -> asyncio.Future[T]:
+        if self._writer is None:
+            raise NotOpen("the store is not open: use it inside `async with app:`")
+        return self._writer.put(name, run, essential)
+
+    async def _read(self, run: Callable[[apsw.Connection], T]) -> T:
+        self._refuse_fork()
+        if self._readers is None or self._loop is None:
+            raise NotOpen("the store is not open: use it inside `async with app:`")
+        return await self._loop.run_in_executor(self._readers, self._run_read, run)
+
+    def _run_read(self, run: Callable[[apsw.Connection], T]) -> T:
+        own: apsw.Connection | None = getattr(self._reader_state, "connection", None)
+        if self._writer is not None:
+            self._writer.identity.check()
+        try:
+            if own is None:
+                own = self._reader_state.connection = connection.connect(self.path)
+                self._reader_connections.append(own)
+            own.execute("BEGIN")  # one snapshot for all statements of a read
+            try:
+                return run(own)
+            finally:
+                own.execute("ROLLBACK")
+        except apsw.Error as error:
+            raise translate(error, str(self.path)) from None
+
+    def _committed(self, signals: set[Signal]) -> None:
+        """On the writer thread, after COMMIT."""
+        self._bell.ring(signals)
+        if self._listeners and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._wake, signals)
+
+    def _wake(self, signals: set[Signal]) -> None:
+        for wanted, listener in tuple(self._listeners):
+            for signal in wanted & signals:
+                listener(signal)
+
+    def listen(self, signals: frozenset[Signal], listener: Listener) -> Callable[[], None]:
+        if self._loop is None:
+            raise NotOpen("the store is not open: use it inside `async with app:`")
+        entry = (signals, listener)
+        self._listeners.append(entry)
+        stop_bell = self._bell.listen(signals, listener, self._loop)
+
+        def stop() -> None:
+            self._listeners.remove(entry)
+            stop_bell()
+
+        return stop
+
+    # The hot path
+
+    async def insert(self, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]:
+        if any(job.special for job in jobs):
+            return await self._write("insert", lambda tx: inserting.insert(tx, jobs, now), essential=False)
+        return await self._insert_together(jobs, now)
+
+    def _insert_together(self, jobs: Sequence[NewJob], now: Instant) -> asyncio.Future[list[Inserted]]:
+        """Plain inserts of one turn of the loop become one verb; should one of them be refused, each is tried alone."""
+        self._refuse_fork()
+        if self._writer is None or self._loop is None:
+            raise NotOpen("the store is not open: use it inside `async with app:`")
+        future: asyncio.Future[list[Inserted]] = self._loop.create_future()
+        if not self._submits:
+            self._loop.call_soon(self._flush_inserts)
+            self._submitted_at = now
+        self._submitted_at = max(self._submitted_at, now)  # with the first one's, the others would be due later
+        self._submits.append((jobs, future))
+        return future
+
+    def _flush_inserts(self) -> None:
+        submits, self._submits = self._submits, []
+        self._insert_all(submits, self._submitted_at)
+
+    def _insert_all(self, submits: list[_Submit], now: Instant) -> None:
+        everything = [job for jobs, _ in submits for job in jobs]
+        try:
+            written = self._write("insert", lambda tx: inserting.insert_plain(tx, everything, now), essential=False)
+        except Exception as error:
+            for _, future in submits:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        written.add_done_callback(functools.partial(self._share, submits, now))
+
+    def _share(self, submits: list[_Submit], now: Instant, written: asyncio.Future[list[Inserted]]) -> None:
+        """Hand each caller its part of the answer to a common insert."""
+        error = None if written.cancelled() else written.exception()
+        if len(submits) > 1 and type(error) is StoreError:  # a row was refused: let it harm only its own caller
+            for submit in submits:
+                self._insert_all([submit], now)
+            return
+        start = 0
+        for jobs, future in submits:
+            end = start + len(jobs)
+            if not future.done():
+                if written.cancelled():
+                    future.cancel()
+                elif error is not None:
+                    future.set_exception(error)
+                else:
+                    future.set_result(written.result()[start:end])
+            start = end
+
+    async def claim(self, request: ClaimRequest, now: Instant) -> list[ClaimedJob]:
+        return await self._write("claim", lambda tx: claiming.claim(tx, request, now), essential=True)
+
+    async def apply(self, transitions: Sequence[Transition], now: Instant) -> list[Verdict]:
+        return await self._write("apply", lambda tx: settling.apply(tx, transitions, now), essential=True)
+
+    async def extend(self, holds: Sequence[Hold], lease_expires_at: Instant, now: Instant) -> list[Verdict]:
+        return await self._write("extend", lambda tx: settling.extend(tx, holds, lease_expires_at), essential=True)
+
+    async def note(self, notes: Sequence[Note], now: Instant) -> list[Verdict]:
+        return await self._write("note", lambda tx: settling.note(tx, notes, now), essential=True)
+
+    # Upkeep
+
+    async def promote(self, now: Instant, limit: int) -> Promoted:
+        next_due_at = await self._read(upkeep.next_due)
+        if next_due_at is None or next_due_at > now:
+            return Promoted(0, next_due_at)
+        return await self._write("promote", lambda tx: upkeep.promote(tx, now, limit), essential=True)
+
+    async def expired(self, now: Instant, limit: int, dead_workers: Sequence[str] = ()) -> list[ExpiredClaim]:
+        return await self._read(lambda c: reading.expired(c, now, limit, dead_workers))
+
+    async def release(self, now: Instant, limit: int) -> int:
+        if not await self._read(upkeep.release_needed):
+            return 0
+        return await self._write("release", lambda tx: releasing.release(tx, now, limit), essential=True)
+
+    # Workers and types
+
+    async def beat(self, worker: WorkerRow) -> None:
+        await self._write("beat", lambda tx: upkeep.beat(tx, worker), essential=True)
+
+    async def forget(self, worker_ids: Sequence[str]) -> None:
+        await self._write("forget", lambda tx: upkeep.forget(tx, worker_ids), essential=True)
+
+    async def workers(self) -> list[WorkerRow]:
+        return await self._read(reading.workers)
+
+    async def announce(self, types: Sequence[JobType]) -> None:
+        await self._write("announce", lambda tx: upkeep.announce(tx, types), essential=False)
+
+    async def job_types(self) -> list[JobType]:
+        return await self._read(reading.job_types)
+
+    # Steps
+
+    async def step(self, job_id: str, name: str) -> str | None:
+        return await self._read(lambda c: reading.step(c, job_id, name))
+
+    async def record_step(self, hold: Hold, name: str, answer: str, now: Instant) -> Verdict:
+        return await self._write(
+            "record_step", lambda tx: settling.record_step(tx, hold, name, answer, now), essential=True
+        )
+
+    # Reading
+
+    async def get(self, job_ids: Sequence[str]) -> list[JobRecord | None]:
+        return await self._read(lambda c: reading.get(c, job_ids))
+
+    async def find(self, query: Query) -> Page:
+        return await self._read(lambda c: reading.find(c, query))
+
+    async def counts(self) -> dict[str, int]:
+        return await self._read(reading.counts)
+
+    async def dead(self, limit: int) -> list[DeadGroup]:
+        return await self._read(lambda c: reading.dead(c, limit))

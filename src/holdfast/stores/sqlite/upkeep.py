@@ -1,0 +1,59 @@
+"""promote, and the rows of workers and types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import apsw
+import msgspec
+
+from holdfast.clock import Instant
+from holdfast.store.types import JobType, Promoted, Signal, WorkerRow
+from holdfast.stores.sqlite import sql
+from holdfast.stores.sqlite.sql import load
+from holdfast.stores.sqlite.writer import Tx
+
+PROMOTE = load("promote")
+NEXT_DUE = load("next_due")
+
+
+def promote(tx: Tx, now: Instant, limit: int) -> Promoted:
+    tx.execute(PROMOTE, {"now": now, "limit": limit})
+    count = tx.connection.changes()
+    if count:
+        tx.signals.add(Signal.READY)
+    return Promoted(count, next_due(tx.connection))
+
+
+def next_due(connection: apsw.Connection) -> Instant | None:
+    due: Instant | None = sql.value(connection, NEXT_DUE)
+    return due
+
+
+def release_needed(connection: apsw.Connection) -> bool:
+    return bool(
+        sql.value(
+            connection,
+            "SELECT EXISTS (SELECT 1 FROM release_due) OR EXISTS ("
+            "SELECT 1 FROM job INDEXED BY job_key"
+            " WHERE concurrency_key IS NOT NULL AND status = 'pending' AND parked = 1)",
+        )
+    )
+
+
+def beat(tx: Tx, worker: WorkerRow) -> None:
+    tx.execute(
+        "INSERT OR REPLACE INTO worker (worker_id, heartbeat_at, details) VALUES (?, ?, ?)",
+        (worker.worker_id, worker.heartbeat_at, msgspec.json.encode(worker).decode()),
+    )
+
+
+def forget(tx: Tx, worker_ids: Sequence[str]) -> None:
+    tx.connection.executemany("DELETE FROM worker WHERE worker_id = ?", [(each,) for each in worker_ids])
+
+
+def announce(tx: Tx, types: Sequence[JobType]) -> None:
+    tx.connection.executemany(
+        "INSERT OR REPLACE INTO job_type (job_type, details) VALUES (?, ?)",
+        [(each.job_type, msgspec.json.encode(each).decode()) for each in types],
+    )

@@ -1,0 +1,202 @@
+"""The one thread that writes. What waits is committed together; nobody is answered before COMMIT has returned."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import apsw
+
+from holdfast import failpoints
+from holdfast.errors import ForkedStore, StoreError, StoreFull, StoreGone
+from holdfast.store.types import Signal
+from holdfast.stores.sqlite import sql
+from holdfast.stores.sqlite.connection import Identity
+from holdfast.stores.sqlite.errors import translate
+from holdfast.stores.sqlite.reserve import Reserve
+
+GROUP_MAX = 256  # verbs in one transaction: bounds how long others wait for the lock
+
+
+class Tx:
+    """What a verb sees of its transaction: the connection, and the signals to send once it is committed."""
+
+    __slots__ = ("connection", "signals")
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self.connection = connection
+        self.signals: set[Signal] = set()
+
+    def execute(self, statement: str, bindings: apsw.Bindings | None = None) -> None:
+        """Run a statement that answers nothing."""
+        self.connection.execute(statement, bindings)
+
+    def rows(self, statement: str, bindings: apsw.Bindings | None = None) -> list[tuple[Any, ...]]:
+        return sql.rows(self.connection, statement, bindings)
+
+    def row(self, statement: str, bindings: apsw.Bindings | None = None) -> tuple[Any, ...] | None:
+        return sql.row(self.connection, statement, bindings)
+
+    def value(self, statement: str, bindings: apsw.Bindings | None = None) -> Any:
+        return sql.value(self.connection, statement, bindings)
+
+
+class Verb:
+    """A queued piece of work. `essential` verbs (settling, leases) may spend the reserve of a full disk."""
+
+    __slots__ = ("error", "essential", "future", "name", "result", "run")
+
+    def __init__(self, name: str, run: Callable[[Tx], Any], future: asyncio.Future[Any], essential: bool) -> None:
+        self.name = name
+        self.run = run
+        self.future = future
+        self.essential = essential
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+
+class Writer:
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        path: Path,
+        loop: asyncio.AbstractEventLoop,
+        committed: Callable[[set[Signal]], None],
+    ) -> None:
+        self.connection = connection
+        self.path = str(path)
+        self.loop = loop
+        self.committed = committed
+        self.identity = Identity(path)
+        self.reserve = Reserve(path)
+        self.reserve_spent = not self.reserve.ensure()
+        self.queue: SimpleQueue[Verb | None] = SimpleQueue()
+        self.pid = os.getpid()
+        self.thread = threading.Thread(target=self._work, name="holdfast-sqlite-writer", daemon=True)
+        self.thread.start()
+
+    def put(self, name: str, run: Callable[[Tx], Any], essential: bool) -> asyncio.Future[Any]:
+        if os.getpid() != self.pid:
+            raise ForkedStore("this store was opened before fork(): open the app anew in the child process")
+        future: asyncio.Future[Any] = self.loop.create_future()
+        self.queue.put(Verb(name, run, future, essential))
+        return future
+
+    def stop(self) -> None:
+        self.queue.put(None)
+        self.thread.join()
+
+    def _work(self) -> None:
+        stopping = False
+        while not stopping:
+            group, stopping = self._next_group()
+            if group:
+                signals = self._settle(group)
+                self._answer(group, signals)
+
+    def _next_group(self) -> tuple[list[Verb], bool]:
+        first = self.queue.get()
+        if first is None:
+            return [], True
+        group = [first]
+        while len(group) < GROUP_MAX:
+            try:
+                verb = self.queue.get_nowait()
+            except Empty:
+                break
+            if verb is None:
+                return group, True
+            group.append(verb)
+        return group, False
+
+    def _settle(self, group: list[Verb]) -> set[Signal]:
+        """Run the group as one transaction; if that fails as a whole, each verb alone, the essential ones first."""
+        try:
+            return self._transact(group)
+        except Exception as error:
+            if len(group) == 1:
+                return self._once_more(group[0], error)
+            if isinstance(error, apsw.BusyError | StoreGone):  # alone each would only wait, or be gone, in turn
+                for verb in group:
+                    verb.error = translate(error, self.path)
+                return set()
+        signals: set[Signal] = set()
+        for verb in sorted(group, key=lambda verb: not verb.essential):
+            verb.error = None
+            try:
+                signals |= self._transact([verb])
+            except Exception as error:
+                signals |= self._once_more(verb, error)
+        return signals
+
+    def _once_more(self, verb: Verb, error: Exception) -> set[Signal]:
+        full = isinstance(error, apsw.FullError | StoreFull)
+        if full and verb.essential and self.reserve.spend():
+            self.reserve_spent = True
+            try:
+                return self._transact([verb])
+            except Exception as again:
+                error = again
+        verb.error = translate(error, self.path)
+        return set()
+
+    def _transact(self, group: list[Verb]) -> set[Signal]:
+        tx = Tx(self.connection)
+        self.connection.execute("BEGIN IMMEDIATE")
+        try:
+            for verb in group:
+                self._run(tx, verb, alone=len(group) == 1)
+            failpoints.hit_each(group, "uncommitted")
+            self.connection.execute("COMMIT")
+            failpoints.hit_each(group, "committed")
+        except BaseException:
+            if self.connection.in_transaction:
+                self.connection.execute("ROLLBACK")
+            raise
+        self.identity.check()
+        return tx.signals
+
+    def _run(self, tx: Tx, verb: Verb, alone: bool) -> None:
+        if not verb.essential and self.reserve_spent:
+            if not self.reserve.ensure():
+                verb.error = StoreFull(
+                    f"no space left for {self.path}: new jobs are refused until some is free; running ones can finish"
+                )
+                return
+            self.reserve_spent = False
+        if alone:
+            verb.result = verb.run(tx)
+            return
+        tx.execute("SAVEPOINT verb")
+        try:
+            verb.result = verb.run(tx)
+        except Exception as error:
+            if not self.connection.in_transaction or isinstance(error, apsw.FullError):
+                raise  # SQLite has rolled the whole group back, or is about to: each runs alone
+            tx.execute("ROLLBACK TO verb")
+            verb.error = translate(error, self.path)
+        tx.execute("RELEASE verb")
+
+    def _answer(self, group: list[Verb], signals: set[Signal]) -> None:
+        if signals:
+            self.committed(signals)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is waiting any more
+            self.loop.call_soon_threadsafe(_resolve, group)
+
+
+def _resolve(group: list[Verb]) -> None:
+    for verb in group:
+        if verb.future.done():
+            continue
+        if verb.error is None:
+            verb.future.set_result(verb.result)
+        elif isinstance(verb.error, Exception):
+            verb.future.set_exception(verb.error)
+        else:
+            verb.future.set_exception(StoreError(repr(verb.error)))

@@ -1,0 +1,218 @@
+"""From what a caller says to a NewJob: every option checked, every default filled in. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any, Protocol, TypedDict
+
+from holdfast import codec, ids, limits
+from holdfast.clock import Instant, micros, to_instant
+from holdfast.errors import InvalidOption
+from holdfast.handlers import (
+    Handler,
+    check_max_attempts,
+    check_name,
+    check_payload_size,
+    check_priority,
+    check_timeout,
+)
+from holdfast.store.types import FOREVER, JobType, NewJob
+
+
+class HasJobId(Protocol):
+    @property
+    def job_id(self) -> str: ...
+
+
+JobRef = str | HasJobId
+
+
+class SubmitOptions(TypedDict, total=False):
+    """The keyword options of submit."""
+
+    priority: int | str
+    run_at: datetime
+    delay: float | timedelta
+    queue: str
+    subject: str
+    tags: Iterable[str]
+    job_id: str
+    dedup_key: str
+    dedup_for: str | float | timedelta
+    dedup_conflict: str
+    content_hash: str
+    reuse: bool | float | timedelta
+    depends_on: Iterable[JobRef]
+    trigger_rule: str
+    on_dependency_failure: str
+    parent: JobRef
+    stage: str
+    max_attempts: int
+    timeout: float | timedelta
+    created_by: str
+    concurrency_key: str
+    connection: Any
+
+
+_KNOWN = frozenset(SubmitOptions.__annotations__)
+
+
+def build(target: Handler | JobType, payload: Any, job_id: str, now: Instant, options: SubmitOptions) -> NewJob:
+    if isinstance(target, Handler):
+        name, limit = target.name, target.global_concurrency
+        text = target.encode(payload)
+    else:
+        name, limit = target.job_type, target.concurrency_limit
+        text = check_payload_size(codec.to_json(payload))
+    if not options and limit is None:
+        return NewJob(
+            job_id, name, target.queue, target.priority, text, now, target.max_attempts, target.timeout_micros
+        )
+    return _with_options(target, name, limit, text, job_id, now, options)
+
+
+def _with_options(
+    target: Handler | JobType,
+    name: str,
+    limit: int | None,
+    text: str,
+    job_id: str,
+    now: Instant,
+    o: SubmitOptions,
+) -> NewJob:
+    if unknown := o.keys() - _KNOWN:
+        raise InvalidOption(f"submit has no option {', '.join(sorted(unknown))}; it has {', '.join(sorted(_KNOWN))}")
+    key = _text(o, "concurrency_key", limits.KEY_LENGTH_MAX)
+    if key is not None and limit is None:
+        raise InvalidOption(f"concurrency_key={key!r}: {name} has no global_concurrency to apply to it")
+    depends_on = _depends_on(o)
+    parent = None if o.get("parent") is None else _id_of(o["parent"])
+    own_id = o.get("job_id")
+    dedup_key = _text(o, "dedup_key", limits.KEY_LENGTH_MAX)
+    reuse_since = _reuse_since(o, now)
+    return NewJob(
+        job_id=job_id if own_id is None else ids.canonical(own_id),
+        job_type=name,
+        queue=check_name(o["queue"], "queue") if "queue" in o else target.queue,
+        priority=check_priority(o["priority"]) if "priority" in o else target.priority,
+        payload=text,
+        scheduled_for=_scheduled_for(o, now),
+        max_attempts=check_max_attempts(o["max_attempts"]) if "max_attempts" in o else target.max_attempts,
+        timeout_micros=check_timeout(o["timeout"]) if "timeout" in o else target.timeout_micros,
+        subject=_text(o, "subject", limits.KEY_LENGTH_MAX),
+        tags=_tags(o),
+        created_by=_text(o, "created_by", limits.NAME_LENGTH_MAX),
+        job_stage=_text(o, "stage", limits.STAGE_LENGTH_MAX),
+        parent_job_id=parent,
+        root_job_id=parent,
+        content_hash=_text(o, "content_hash", limits.KEY_LENGTH_MAX),
+        concurrency_key=None if limit is None else key or name,
+        concurrency_limit=limit,
+        on_dependency_failure=_one_of(o, "on_dependency_failure", ("cancel", "fail")),
+        special=bool(own_id or dedup_key or depends_on or reuse_since is not None or limit or parent),
+        own_id=own_id is not None,
+        dedup_key=dedup_key,
+        dedup_until=_dedup_until(o, now),
+        dedup_conflict_is_error=_one_of(o, "dedup_conflict", ("return", "error")) == "error",
+        depends_on=depends_on,
+        reuse_since=reuse_since,
+    )
+
+
+def _scheduled_for(o: SubmitOptions, now: Instant) -> Instant:
+    if o.get("run_at") is not None and o.get("delay") is not None:
+        raise InvalidOption("run_at and delay exclude each other: give one")
+    if (run_at := o.get("run_at")) is not None:
+        try:
+            moment = to_instant(run_at)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise InvalidOption(f"run_at={run_at!r}: {error}") from None
+        # What is due already is due now: a job from the past must not overtake those that wait.
+        due = max(moment, now)
+    elif (delay := o.get("delay")) is not None:
+        due = now + max(0, _span("delay", delay))
+    else:
+        return now
+    if due - now > limits.DELAY_SECONDS_MAX * 1_000_000:
+        raise InvalidOption("run_at or delay lies more than ten years ahead")
+    return due
+
+
+def _span(name: str, span: Any) -> int:
+    try:
+        return micros(span)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidOption(f"{name}={span!r}: use seconds or a timedelta") from None
+
+
+def _dedup_until(o: SubmitOptions, now: Instant) -> Instant | None:
+    if "dedup_for" in o and o.get("dedup_key") is None:
+        raise InvalidOption("dedup_for needs a dedup_key")
+    match o.get("dedup_for", "active"):
+        case "active":
+            return None
+        case "forever":
+            return FOREVER
+        case str() as word:
+            raise InvalidOption(f'dedup_for={word!r}: use "active", "forever", seconds or a timedelta')
+        case span:
+            return now + _span("dedup_for", span)
+
+
+def _reuse_since(o: SubmitOptions, now: Instant) -> Instant | None:
+    reuse = o.get("reuse", False)
+    if reuse is False or reuse is None:
+        return None
+    if o.get("content_hash") is None:
+        raise InvalidOption("reuse needs a content_hash to compare by")
+    return 0 if reuse is True else now - _span("reuse", reuse)
+
+
+def _depends_on(o: SubmitOptions) -> tuple[str, ...]:
+    _one_of(o, "trigger_rule", ("all_success",))
+    refs = o.get("depends_on")
+    if refs is None:
+        return ()
+    listed: list[JobRef] = [refs] if isinstance(refs, str) or hasattr(refs, "job_id") else list(refs)  # type: ignore[list-item]
+    found = tuple(dict.fromkeys(_id_of(ref) for ref in listed))
+    if len(found) > limits.DEPENDENCIES_MAX:
+        raise InvalidOption(f"depends_on names {len(found):,} jobs; the limit is {limits.DEPENDENCIES_MAX:,}")
+    return found
+
+
+def _id_of(ref: JobRef) -> str:
+    return ids.canonical(ref if isinstance(ref, str) else getattr(ref, "job_id", str(ref)))
+
+
+def _text(o: SubmitOptions, name: str, longest: int) -> str | None:
+    value = o.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, str) or not 0 < len(value) <= longest or "\0" in value:
+        raise InvalidOption(f"{name}={value!r:.80}: use a text of 1 to {longest} characters, without NUL")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidOption(f"{name} has a lone surrogate, which is not UTF-8") from None
+    return value
+
+
+def _tags(o: SubmitOptions) -> str | None:
+    tags = o.get("tags")
+    if tags is None:
+        return None
+    listed = [tags] if isinstance(tags, str) else list(tags)
+    if len(listed) > limits.TAGS_MAX:
+        raise InvalidOption(f"{len(listed)} tags; the limit is {limits.TAGS_MAX}")
+    for tag in listed:
+        if not isinstance(tag, str) or not 0 < len(tag) <= limits.TAG_LENGTH_MAX:
+            raise InvalidOption(f"tag {tag!r:.80}: use a text of 1 to {limits.TAG_LENGTH_MAX} characters")
+    return codec.to_json(listed, "tags") if listed else None
+
+
+def _one_of(o: SubmitOptions, name: str, allowed: tuple[str, ...]) -> str:
+    value = o.get(name) or allowed[0]
+    if value not in allowed:
+        raise InvalidOption(f"{name}={value!r}: use {' or '.join(allowed)}")
+    return str(value)

@@ -1,0 +1,298 @@
+"""The blocking face, for Django, Flask and scripts: the names of holdfast.Holdfast without `await`.
+
+One thread runs an event loop with the async app in it; each call waits there for its answer. Calls may come from any
+thread; those that come together share commits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, TypeVar, Unpack
+
+from holdfast import limits
+from holdfast.app import Holdfast as AsyncHoldfast
+from holdfast.app import Page, Submission
+from holdfast.clock import Clock
+from holdfast.errors import NotOpen
+from holdfast.handlers import Handler, Isolation, JobHandler
+from holdfast.job import HistoryEntry, Job, JobView
+from holdfast.job import JobHandle as AsyncJobHandle
+from holdfast.lifecycle import Status
+from holdfast.retry import Backoff
+from holdfast.store.types import DeadGroup, WorkerRow
+from holdfast.submission import SubmitOptions
+
+T = TypeVar("T")
+
+
+class JobHandle(JobView):
+    """What submit gives back: the job as it was stored, and the way to its result."""
+
+    __slots__ = ("_app", "_inner")
+
+    def __init__(self, app: Holdfast, inner: AsyncJobHandle) -> None:
+        self._app = app
+        self._inner = inner
+        self._record = lambda: inner.record
+        self.deduplicated = inner.deduplicated
+
+    @property
+    def job_id(self) -> str:
+        return self._inner.job_id
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait for the end. JobFailed, JobCancelled or ResultTimeout where there is no result."""
+        return self._app.result(self.job_id, timeout)
+
+    def refresh(self) -> Job:
+        return self._app.get(self.job_id)
+
+
+class BoundHandler:
+    """A handler of one app: `daily_summary.submit(payload)`. Calling it calls the function."""
+
+    def __init__(self, app: Holdfast, handler: Handler) -> None:
+        self.app = app
+        self.handler = handler
+        self.__doc__ = handler.__doc__
+
+    @property
+    def name(self) -> str:
+        return self.handler.name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.handler(*args, **kwargs)
+
+    def submit(self, payload: Any, **options: Unpack[SubmitOptions]) -> JobHandle:
+        return self.app.submit(self.handler, payload, **options)
+
+
+class Holdfast:
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        artifacts: str | None = None,
+        lease: float | timedelta | None = None,
+        poll_interval: float | timedelta | None = None,
+        claim_limit: int | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.inner = AsyncHoldfast(
+            url, artifacts=artifacts, lease=lease, poll_interval=poll_interval, claim_limit=claim_limit, clock=clock
+        )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._entered = 0
+        self._lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        return self.inner.url
+
+    def job(
+        self,
+        name: str,
+        *,
+        queue: str = "default",
+        priority: int | str = limits.PRIORITY,
+        max_attempts: int = limits.MAX_ATTEMPTS,
+        timeout: float | timedelta = limits.TIMEOUT_SECONDS,
+        backoff: Backoff | None = None,
+        concurrency: int | None = None,
+        global_concurrency: int | None = None,
+        isolation: Isolation | None = None,
+        version: str = "",
+    ) -> Callable[[Callable[..., Any] | type[JobHandler[Any]]], BoundHandler]:
+        """Register a function (or a JobHandler class) as the handler of a job type."""
+        register = self.inner.job(
+            name,
+            queue=queue,
+            priority=priority,
+            max_attempts=max_attempts,
+            timeout=timeout,
+            backoff=backoff,
+            concurrency=concurrency,
+            global_concurrency=global_concurrency,
+            isolation=isolation,
+            version=version,
+        )
+        return lambda target: BoundHandler(self, register(target))
+
+    # Opening
+
+    def __enter__(self) -> Holdfast:
+        with self._lock:
+            self._entered += 1
+            if self._entered > 1:
+                return self
+            self._start_loop()
+            try:
+                self._call(self.inner.__aenter__())
+            except BaseException:
+                self._entered = 0
+                self._stop_loop()
+                raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        with self._lock:
+            self._entered -= 1
+            if self._entered:
+                return
+            try:
+                self._call(self.inner.__aexit__(None, None, None))
+            finally:
+                self._stop_loop()
+
+    def _start_loop(self) -> None:
+        loop = asyncio.new_event_loop()
+        self._loop = loop
+        self._thread = threading.Thread(target=loop.run_forever, name="holdfast-sync", daemon=True)
+        self._thread.start()
+
+    def _stop_loop(self) -> None:
+        loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        if loop is None or thread is None:
+            return
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        if self._loop is None:
+            coroutine.close()
+            raise NotOpen("the app is not open: use it inside `with app:`")
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            raise NotOpen("a blocking call on the event loop would wait for itself: use it from another thread")
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except (KeyboardInterrupt, concurrent.futures.CancelledError):
+            future.cancel()
+            raise
+
+    def migrate(self) -> list[str]:
+        return asyncio.run(self.inner.migrate())
+
+    # Submitting
+
+    def submit(
+        self, job_type: str | Handler | BoundHandler, payload: Any = None, **options: Unpack[SubmitOptions]
+    ) -> JobHandle:
+        """Store a job. Once this returns, the job is on disk."""
+        target = job_type.handler if isinstance(job_type, BoundHandler) else job_type
+        return JobHandle(self, self._call(self.inner.submit(target, payload, **options)))
+
+    def submit_many(self, jobs: Iterable[Submission]) -> list[JobHandle]:
+        """Store many jobs in one commit, all or none."""
+        plain = [(each[0].handler, *each[1:]) if isinstance(each[0], BoundHandler) else each for each in jobs]
+        return [JobHandle(self, handle) for handle in self._call(self.inner.submit_many(plain))]  # type: ignore[arg-type]
+
+    # Reading
+
+    def get(self, job_id: str) -> Job:
+        return self._call(self.inner.get(job_id))
+
+    def find(
+        self,
+        *,
+        status: Status | str | None = None,
+        job_type: str | None = None,
+        queue: str | None = None,
+        subject: str | None = None,
+        worker: str | None = None,
+        tag: str | None = None,
+        created_by: str | None = None,
+        root: str | None = None,
+        content_hash: str | None = None,
+        order: str = "created",
+        after: str | None = None,
+        limit: int = 50,
+    ) -> Page:
+        return self._call(
+            self.inner.find(
+                status=status,
+                job_type=job_type,
+                queue=queue,
+                subject=subject,
+                worker=worker,
+                tag=tag,
+                created_by=created_by,
+                root=root,
+                content_hash=content_hash,
+                order=order,
+                after=after,
+                limit=limit,
+            )
+        )
+
+    def history(self, job_id: str) -> list[HistoryEntry]:
+        return self._call(self.inner.history(job_id))
+
+    def counts(self) -> dict[str, int]:
+        return self._call(self.inner.counts())
+
+    def dead(self, limit: int = 100) -> list[DeadGroup]:
+        return self._call(self.inner.dead(limit))
+
+    def workers(self) -> list[WorkerRow]:
+        return self._call(self.inner.workers())
+
+    def result(self, job_id: str, timeout: float | timedelta | None = None) -> Any:
+        return self._call(self.inner.result(job_id, timeout))
+
+    # Changing
+
+    def cancel(
+        self, job_id: str, *, reason: str | None = None, by: str | None = None, expected_version: int | None = None
+    ) -> Job:
+        return self._call(self.inner.cancel(job_id, reason=reason, by=by, expected_version=expected_version))
+
+    def retry(
+        self, job_id: str, *, reason: str | None = None, by: str | None = None, expected_version: int | None = None
+    ) -> Job:
+        return self._call(self.inner.retry(job_id, reason=reason, by=by, expected_version=expected_version))
+
+    def retry_dead(self, *, job_type: str | None = None, error_type: str | None = None, by: str | None = None) -> int:
+        return self._call(self.inner.retry_dead(job_type=job_type, error_type=error_type, by=by))
+
+    # Working
+
+    @contextmanager
+    def worker(
+        self,
+        *,
+        concurrency: int | None = None,
+        queues: Sequence[str] = ("default",),
+        lease: float | timedelta | None = None,
+        poll_interval: float | timedelta | None = None,
+        grace: float | timedelta | None = None,
+        job_types: Sequence[str] | None = None,
+    ) -> Iterator[None]:
+        """A worker inside this process, on the app's own event loop."""
+
+        async def start() -> Any:
+            worker = self.inner.worker(
+                concurrency=concurrency,
+                queues=queues,
+                lease=lease,
+                poll_interval=poll_interval,
+                grace=grace,
+                job_types=job_types,
+            )
+            return await worker.__aenter__()
+
+        worker = self._call(start())
+        try:
+            yield
+        finally:
+            self._call(worker.stop())

@@ -1,0 +1,243 @@
+"""Invariants between jobs, and between moments: leases, due times, keys, dependencies."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+
+from holdfast.clock import Instant
+from holdfast.lifecycle import TERMINAL, Event, Status
+from holdfast.store.types import FOREVER, HistoryEvent, JobRecord
+from holdfast.testing.history.evidence import NEVER, Edge, Evidence, generations, trimmed
+from holdfast.testing.history.invariants_of_jobs import Finding
+from holdfast.testing.history.operations import Operation, Outcome
+
+
+def lease_exclusion(evidence: Evidence) -> Iterator[Finding]:
+    """S7, in store time: a claim ends by a settlement, or not before the last expiry its holder was told."""
+    for record in evidence.records:
+        held: HistoryEvent | None = None
+        for event in record.history:
+            if event.event is Event.CLAIM:
+                if held is not None and not trimmed(record.history):
+                    told = _last_lease(evidence, record.job_id, held.attempt, NEVER)
+                    if told is None or event.at < told:
+                        yield (
+                            record.job_id,
+                            f"attempt {event.attempt} was claimed while attempt {held.attempt} held it",
+                        )
+                held = event
+                continue
+            if event.event is Event.RESCUE and held is not None:
+                yield from _rescued_early(evidence, record.job_id, held, event)
+            if event.source is Status.PROCESSING:
+                held = None
+
+
+def _rescued_early(
+    evidence: Evidence, job_id: str, claim: HistoryEvent, rescue: HistoryEvent
+) -> Iterator[Finding]:
+    calls = [
+        op
+        for op in evidence.on("apply", job_id, Outcome.OK, Outcome.INFO)
+        if op.item.event is Event.RESCUE and op.attempt == rescue.attempt
+    ]
+    told = _last_lease(evidence, job_id, claim.attempt, min((op.invoked for op in calls), default=0))
+    if told is None or rescue.at >= told:
+        return
+    worker = claim.by or ""
+    if worker not in evidence.dead_workers:
+        early = told - rescue.at
+        yield job_id, f"attempt {claim.attempt} of {worker} was rescued {early} µs before its lease ended"
+        return
+    seen = evidence.last_sign.get(evidence.process_of.get(worker, ""), 0)
+    done = min((op.returned for op in calls if op.returned is not None), default=NEVER)
+    if seen > done:
+        yield (
+            job_id,
+            f"attempt {claim.attempt} of {worker} was rescued as that of a dead worker, which still lived",
+        )
+
+
+def _last_lease(evidence: Evidence, job_id: str, attempt: int, before: int) -> Instant | None:
+    told = [lease for moment, lease in evidence.leases(job_id, attempt) if moment <= before]
+    return told[-1] if told else None
+
+
+def not_before(evidence: Evidence) -> Iterator[Finding]:
+    """S13, in store time: a job becomes claimable at its due time, or when nothing put it off."""
+    for record in evidence.records:
+        due = _first_due(evidence, record.job_id)
+        for event in record.history:
+            if due is not None and event.target is Status.PENDING and event.at < due:
+                yield (
+                    record.job_id,
+                    f"was made pending {due - event.at} µs before it was due (version {event.version})",
+                )
+            if event.target in (Status.RETRYING, Status.SCHEDULED) and event.event is not Event.SUBMIT:
+                due = _due_after(evidence, record.job_id, event) or due
+            elif event.event in (Event.MANUAL_RETRY, Event.RESCHEDULE):
+                due = None
+
+
+def _first_due(evidence: Evidence, job_id: str) -> Instant | None:
+    for op in evidence.on("insert", job_id):
+        if op.known and op.item.scheduled_for is not None:
+            return op.item.scheduled_for
+    return None
+
+
+def _due_after(evidence: Evidence, job_id: str, event: HistoryEvent) -> Instant | None:
+    dues = [
+        op.item.scheduled_for
+        for op in evidence.on("apply", job_id)
+        if op.known and op.item.event is event.event and op.attempt == event.attempt and op.item.scheduled_for
+    ]
+    return min(dues, default=None)
+
+
+def deduplication(evidence: Evidence) -> Iterator[Finding]:
+    """S11: a key has one live job, and everyone who submits under it is given that one."""
+    by_key: dict[str, list[JobRecord]] = defaultdict(list)
+    for record in evidence.records:
+        if record.dedup_key is not None:
+            by_key[record.dedup_key].append(record)
+    for key, holders in by_key.items():
+        for one, other in combinations(holders, 2):
+            yield from _two_of_a_key(evidence, key, one, other)
+    for op in evidence.of("insert", Outcome.OK):
+        if op.item.dedup_key is not None:
+            yield from _answered_wrongly(evidence, op, op.item.dedup_key)
+
+
+def _two_of_a_key(evidence: Evidence, key: str, one: JobRecord, other: JobRecord) -> Iterator[Finding]:
+    if one.status not in TERMINAL and other.status not in TERMINAL:
+        yield other.job_id, f"and {one.job_id} are both active under key {key!r}"
+        return
+    for first, second in ((one, other), (other, one)):
+        until = _window(evidence, first.job_id)
+        if until is not None and first.created_at <= second.created_at < until:
+            yield second.job_id, f"was accepted under key {key!r} while {first.job_id} guarded it"
+            return
+    both_stored = max(evidence.born(one.job_id), evidence.born(other.job_id))
+    if both_stored < min(evidence.end_begun(one.job_id), evidence.end_begun(other.job_id)):
+        yield other.job_id, f"and {one.job_id} were active under key {key!r} at the same time"
+
+
+def _window(evidence: Evidence, job_id: str) -> Instant | None:
+    for op in evidence.on("insert", job_id):
+        if op.known and op.item.dedup_until is not None:
+            return min(op.item.dedup_until, FOREVER)
+    return None
+
+
+def _answered_wrongly(evidence: Evidence, op: Operation, key: str) -> Iterator[Finding]:
+    answered = evidence.by_id.get(op.answer.job_id)
+    if answered is None:
+        return
+    if answered.dedup_key != key and answered.job_id != op.job_id:
+        yield answered.job_id, f"answered for key {key!r}, which is not its own ({answered.dedup_key!r})"
+    elif op.answer.existing and answered.job_id != op.job_id and op.item.dedup_until is None:
+        guarded = _window(evidence, answered.job_id) is not None
+        if not guarded and evidence.end_done(answered.job_id) < op.invoked:
+            yield answered.job_id, f"answered for key {key!r} although it had ended: that submission was lost"
+
+
+def dependencies(evidence: Evidence) -> Iterator[Finding]:
+    """S12: no claim before every parent succeeded; a parent's failure takes its dependents along."""
+    for record in evidence.records:
+        parents = _parents(evidence, record)
+        first_life = generations(record.history)[0]
+        for parent_id in parents:
+            parent = evidence.by_id.get(parent_id)
+            if parent is None:
+                if parent_id not in evidence.deleted:
+                    yield record.job_id, f"depends on {parent_id}, which is not there"
+                continue
+            yield from _claimed_too_early(evidence, record, parent, first_life)
+            yield from _policy(evidence, record, parent)
+    if evidence.edges is not None:
+        yield from _edges(evidence, evidence.edges)
+
+
+def _parents(evidence: Evidence, record: JobRecord) -> set[str]:
+    asked = {
+        parent for op in evidence.on("insert", record.job_id) if op.known for parent in op.item.depends_on
+    }
+    return asked | set(record.dependencies)
+
+
+def _claimed_too_early(
+    evidence: Evidence, child: JobRecord, parent: JobRecord, first_life: Sequence[HistoryEvent]
+) -> Iterator[Finding]:
+    claims = [event for event in first_life if event.event is Event.CLAIM]
+    if not claims or _joined(child, parent):
+        return
+    if not any(event.target is Status.COMPLETED for event in parent.history):
+        yield child.job_id, f"was claimed, and {parent.job_id}, on which it depends, never succeeded"
+        return
+    claimed = [
+        op.returned
+        for op in evidence.on("claim", child.job_id, Outcome.OK)
+        if op.attempt == claims[0].attempt and op.returned is not None
+    ]
+    begun = [
+        op.invoked
+        for op in evidence.on("apply", parent.job_id)
+        if op.item.target is Status.COMPLETED and op.known
+    ]
+    if claimed and begun and min(claimed) < min(begun):
+        yield child.job_id, f"was claimed before {parent.job_id}, on which it depends, was completed"
+
+
+def _joined(child: JobRecord, parent: JobRecord) -> bool:
+    """An identical job that it waited for: when that one comes to nothing, this one runs by itself."""
+    return child.content_hash is not None and child.content_hash == parent.content_hash
+
+
+def _policy(evidence: Evidence, child: JobRecord, parent: JobRecord) -> Iterator[Finding]:
+    lives = len(generations(child.history)), len(generations(parent.history))
+    came_to_nothing = parent.status in (Status.FAILED, Status.CANCELLED)
+    if lives != (1, 1) or not came_to_nothing or _joined(child, parent) or child.reused_from is not None:
+        return
+    if child.status not in TERMINAL:
+        if evidence.ended:
+            yield (
+                child.job_id,
+                f"is {child.status} although {parent.job_id}, on which it depends, is {parent.status}",
+            )
+        return
+    wanted = Status.FAILED if child.on_dependency_failure == "fail" else Status.CANCELLED
+    by_hand = child.history[-1].event is Event.CANCEL
+    others = {evidence.by_id[other].status for other in _parents(evidence, child) if other in evidence.by_id}
+    if child.status is not wanted and not by_hand:
+        yield (
+            child.job_id,
+            f"ended {child.status}; its parents ended {sorted(others)} and its policy is {wanted}",
+        )
+
+
+def _edges(evidence: Evidence, edges: Sequence[Edge]) -> Iterator[Finding]:
+    rows = Counter((edge.parent, edge.child) for edge in edges)
+    unmet: dict[str, set[str]] = defaultdict(set)
+    for edge in edges:
+        parent = evidence.by_id.get(edge.parent)
+        if parent is None:
+            continue
+        lived_once = len(generations(parent.history)) == 1
+        if not edge.met:
+            unmet[edge.child].add(edge.parent)
+        if edge.met and parent.status not in TERMINAL and lived_once:
+            yield edge.child, f"has its dependency on {edge.parent} met, which is {parent.status}"
+        if not edge.met and parent.status in TERMINAL and evidence.ended:
+            yield edge.child, f"has its dependency on {edge.parent} unmet, which is {parent.status}"
+    for record in evidence.records:
+        for parent_id in _parents(evidence, record):
+            if rows[parent_id, record.job_id] != 1:
+                yield (
+                    record.job_id,
+                    f"has {rows[parent_id, record.job_id]} edges to {parent_id}, on which it depends",
+                )
+        if record.status is Status.WAITING and not unmet[record.job_id] and evidence.ended:
+            yield record.job_id, "is waiting although everything it depends on is met"

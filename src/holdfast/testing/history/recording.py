@@ -1,0 +1,132 @@
+"""A store that writes down what it was asked and what it answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, TypeVar, cast
+
+from holdfast.clock import Instant
+from holdfast.errors import HoldfastError, InvalidSubmission, StoreBusy, StoreError, StoreFull
+from holdfast.lifecycle import Transition
+from holdfast.store.port import Store
+from holdfast.store.types import ClaimedJob, ClaimRequest, Hold, Inserted, NewJob, Note, Verdict
+from holdfast.testing.history.operations import Answer, Item, OperationLog, Outcome, digest
+
+T = TypeVar("T")
+_OUTCOMES = {Verdict.APPLIED: Outcome.OK, Verdict.STALE: Outcome.STALE, Verdict.GONE: Outcome.GONE}
+
+
+def recorded(store: Store, log: OperationLog) -> Store:
+    """The same store; every write of jobs that goes through it leaves its lines in `log`."""
+    return cast(Store, _Recorded(store, log))
+
+
+class _Recorded:
+    def __init__(self, store: Store, log: OperationLog) -> None:
+        self._store = store
+        self._log = log
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def insert(self, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]:
+        return await self._call(
+            "insert",
+            map(_inserting, jobs),
+            now,
+            self._store.insert(jobs, now),
+            lambda answers: [Answer(job_id=a.job_id, existing=a.existing is not None) for a in answers],
+        )
+
+    async def claim(self, request: ClaimRequest, now: Instant) -> list[ClaimedJob]:
+        return await self._call(
+            "claim",
+            [Item(token=digest(request.token), worker=request.worker_id)],
+            now,
+            self._store.claim(request, now),
+            lambda jobs: [Answer(job_id=j.job_id, attempt=j.attempt, lease=j.lease_expires_at) for j in jobs],
+        )
+
+    async def apply(self, transitions: Sequence[Transition], now: Instant) -> list[Verdict]:
+        return await self._call(
+            "apply", map(_applying, transitions), now, self._store.apply(transitions, now), _verdicts
+        )
+
+    async def extend(self, holds: Sequence[Hold], lease_expires_at: Instant, now: Instant) -> list[Verdict]:
+        items = [_holding(hold, lease_expires_at) for hold in holds]
+        extending = self._store.extend(holds, lease_expires_at, now)
+        return await self._call("extend", items, now, extending, _verdicts)
+
+    async def note(self, notes: Sequence[Note], now: Instant) -> list[Verdict]:
+        items = [_holding(note.hold) for note in notes]
+        return await self._call("note", items, now, self._store.note(notes, now), _verdicts)
+
+    async def record_step(self, hold: Hold, name: str, answer: str, now: Instant) -> Verdict:
+        recording = self._store.record_step(hold, name, answer, now)
+        return await self._call(
+            "record_step", [_holding(hold)], now, recording, lambda verdict: _verdicts([verdict])
+        )
+
+    async def _call(
+        self,
+        verb: str,
+        items: Iterable[Item],
+        now: Instant,
+        call: Coroutine[Any, Any, T],
+        answers: Callable[[T], Iterable[Answer]],
+    ) -> T:
+        number = self._log.invoke(verb, items, now)
+        try:
+            answer = await call
+        except BaseException as error:
+            self._log.returned(number, _outcome(error), why=repr(error)[:300])
+            raise
+        self._log.returned(number, Outcome.OK, answers(answer))
+        return answer
+
+
+def _outcome(error: BaseException) -> Outcome:
+    match error:
+        case InvalidSubmission() | StoreFull() | StoreBusy():
+            return Outcome.ERROR
+        case StoreError():
+            return Outcome.INFO  # a disk error at the commit leaves open what reached the disk
+        case HoldfastError():
+            return Outcome.ERROR
+        case _:
+            return Outcome.INFO
+
+
+def _inserting(job: NewJob) -> Item:
+    return Item(
+        job_id=job.job_id,
+        payload=digest(job.payload),
+        scheduled_for=job.scheduled_for,
+        dedup_key=job.dedup_key,
+        dedup_until=job.dedup_until,
+        depends_on=job.depends_on,
+        own_id=job.own_id,
+    )
+
+
+def _applying(transition: Transition) -> Item:
+    return Item(
+        job_id=transition.job_id,
+        event=transition.event,
+        source=transition.source,
+        target=transition.target,
+        attempt=transition.attempt,
+        version=transition.version,
+        token=digest(transition.token),
+        lease=transition.lease,
+        result=digest(transition.result),
+        scheduled_for=transition.scheduled_for,
+    )
+
+
+def _holding(hold: Hold, lease: Instant | None = None) -> Item:
+    return Item(job_id=hold.job_id, attempt=hold.attempt, token=digest(hold.token), lease=lease)
+
+
+def _verdicts(verdicts: Iterable[Verdict]) -> list[Answer]:
+    return [Answer(outcome=_OUTCOMES[verdict]) for verdict in verdicts]

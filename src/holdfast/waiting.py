@@ -1,0 +1,68 @@
+"""Waiting for jobs to end: one reader for all who wait in this app, woken by signals, polling as the fallback."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+
+from holdfast.errors import HoldfastError
+from holdfast.lifecycle import TERMINAL
+from holdfast.limits import FIND_LIMIT_MAX, RESULT_POLL_SECONDS
+from holdfast.store.port import Store
+from holdfast.store.types import JobRecord, Signal
+
+log = logging.getLogger("holdfast")
+
+
+class Waiting:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._waiters: dict[str, list[asyncio.Future[JobRecord | None]]] = {}
+        self._stir = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._unlisten: Callable[[], None] | None = None
+
+    async def ended(self, job_id: str) -> JobRecord | None:
+        """The record of a job once it has ended; None when there is no such job."""
+        future: asyncio.Future[JobRecord | None] = asyncio.get_running_loop().create_future()
+        self._waiters.setdefault(job_id, []).append(future)
+        if self._task is None:
+            self._unlisten = self._store.listen(frozenset({Signal.ENDED}), lambda _: self._stir.set())
+            self._task = asyncio.get_running_loop().create_task(self._work())
+        self._stir.set()
+        try:
+            return await future
+        finally:
+            waiting = self._waiters.get(job_id, [])
+            if future in waiting:
+                waiting.remove(future)
+            if not waiting:
+                self._waiters.pop(job_id, None)
+
+    async def close(self) -> None:
+        if self._unlisten is not None:
+            self._unlisten()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _work(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stir.wait(), RESULT_POLL_SECONDS if self._waiters else None)
+            self._stir.clear()
+            wanted = list(self._waiters)
+            try:
+                for start in range(0, len(wanted), FIND_LIMIT_MAX):
+                    await self._look(wanted[start : start + FIND_LIMIT_MAX])
+            except HoldfastError as error:
+                log.warning("waiting for %d jobs: %s", len(wanted), error)
+
+    async def _look(self, job_ids: list[str]) -> None:
+        for job_id, record in zip(job_ids, await self._store.get(job_ids), strict=True):
+            if record is None or record.status in TERMINAL:
+                for future in self._waiters.pop(job_id, []):
+                    if not future.done():
+                        future.set_result(record)

@@ -1,0 +1,115 @@
+"""Running a handler by its kind, and turning whatever comes of it into an outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from typing import Any
+
+from holdfast import codec, failpoints
+from holdfast.clock import MICROS, Clock
+from holdfast.context import BlockingContext, Context
+from holdfast.files import LocalFiles
+from holdfast.lifecycle import Completed, Discarded, ErrorEntry, GivenBack, Outcome, Raised
+from holdfast.limits import RESULT_BYTES_MAX, RESULT_INLINE_BYTES_MAX
+from holdfast.store.port import Store
+from holdfast.worker import capture
+from holdfast.worker.channels import LoopChannel, ThreadChannel
+from holdfast.worker.mistakes import entry, outcome_of
+from holdfast.worker.processes import Processes
+from holdfast.worker.run import Run
+from holdfast.worker.threads import Threads
+
+TIMED_OUT = "timed out"
+SHUT_DOWN = "worker is stopping"
+LOST = "claim lost"
+
+
+class Executor:
+    def __init__(self, store: Store, clock: Clock, files: LocalFiles | None) -> None:
+        self._store = store
+        self._clock = clock
+        self._files = files
+        self._threads = Threads()
+        self._processes = Processes()
+
+    def close(self) -> None:
+        self._threads.close()
+        self._processes.close()
+
+    async def run(self, run: Run) -> Outcome:
+        """Never raises but for a cancellation that nobody of ours asked for."""
+        try:
+            failpoints.hit("handler.before")
+            value = await self._call(run)
+            failpoints.hit("handler.after")
+            if run.stop_reason is not None:
+                return self.stopped(run)
+            if not isinstance(value, str):
+                return value
+            return await self._completed(run, value)
+        except asyncio.CancelledError as error:
+            if run.stop_reason is not None:
+                return self.stopped(run)
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return Raised(entry(error, run.job.attempt, self._clock.now()))
+        except BaseException as error:
+            if run.stop_reason is not None:
+                return self.stopped(run)
+            return outcome_of(error, run.job.attempt, self._clock.now())
+
+    async def _call(self, run: Run) -> Outcome | str:
+        """The result as JSON text, or an outcome that a child process has already named."""
+        handler = run.handler
+        match handler.isolation:
+            case "async":
+                capture.current.set(run)  # the task's own context: nothing to reset
+                payload = handler.decode(run.job.payload)
+                if handler.takes_context:
+                    value = await handler.function(payload, Context(LoopChannel(run, self._store, self._clock)))
+                else:
+                    value = await handler.function(payload)
+                return "null" if value is None else codec.to_json(value, "result")
+            case "thread":
+                return await self._in_thread(run)
+            case "process":
+                channel = LoopChannel(run, self._store, self._clock)
+                return await self._processes.run(run, channel, self._clock)
+
+    async def _in_thread(self, run: Run) -> str:
+        handler = run.handler
+        context = BlockingContext(ThreadChannel(run, self._store, self._clock))
+
+        def call() -> str:
+            capture.current.set(run)
+            payload = handler.decode(run.job.payload)
+            value: Any = handler.function(payload, context) if handler.takes_context else handler.function(payload)
+            return codec.to_json(value, "result")
+
+        text: str = await self._threads.run(contextvars.copy_context(), call)
+        return text
+
+    def stopped(self, run: Run) -> Outcome:
+        """What a stop means for the job. A lost claim is never settled, so what is said here does not matter."""
+        if run.stop_reason == SHUT_DOWN:
+            return GivenBack(SHUT_DOWN)
+        seconds = run.job.timeout_micros / MICROS
+        return Raised(
+            ErrorEntry(run.job.attempt, self._clock.now(), "JobTimeout", f"ran longer than its {seconds:g} s")
+        )
+
+    async def _completed(self, run: Run, result: str) -> Outcome:
+        if len(result) <= RESULT_INLINE_BYTES_MAX // 4:
+            return Completed(result)
+        raw = result.encode()
+        if len(raw) <= RESULT_INLINE_BYTES_MAX:
+            return Completed(result)
+        if len(raw) > RESULT_BYTES_MAX or self._files is None:
+            message = f"the result has {len(raw):,} bytes; the limit is {RESULT_BYTES_MAX:,} (RESULT_BYTES_MAX)"
+            return Discarded(ErrorEntry(run.job.attempt, self._clock.now(), "ResultTooLarge", message))
+        # Written before the completion commits and named in it; one file per attempt, so that a stale run harms none.
+        name = f"result-{run.job.attempt}.json"
+        stored = await asyncio.to_thread(self._files.write, run.job.job_id, name, raw)
+        return Completed(None, codec.encode(stored).decode())

@@ -1,0 +1,130 @@
+"""Deciding how many jobs to claim, and claiming them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast import failpoints
+from holdfast.clock import MICROS, Clock
+from holdfast.errors import HoldfastError
+from holdfast.limits import PREFETCH_MAX, PREFETCH_SECONDS
+from holdfast.store.port import Store
+from holdfast.store.types import ClaimedJob, ClaimRequest
+
+log = logging.getLogger("holdfast.worker")
+
+
+class Pace:
+    """How many jobs a second this worker ends: the measure of how far ahead it may claim."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since = clock.monotonic()
+        self._ended = 0
+        self._per_second = 0.0
+
+    def ended(self) -> None:
+        self._ended += 1
+
+    def prefetch(self) -> int:
+        now = self._clock.monotonic()
+        span = now - self._since
+        if span > 0.001:
+            self._per_second = (self._per_second + self._ended / span) / 2
+            self._since, self._ended = now, 0
+        return min(PREFETCH_MAX, int(self._per_second * PREFETCH_SECONDS))
+
+
+class Room(msgspec.Struct, frozen=True):
+    """What fits: in total, and of each type."""
+
+    total: int
+    of_type: dict[str, int]
+
+
+class Fetcher:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        worker_id: str,
+        version: str,
+        queues: tuple[str, ...],
+        lease_seconds: float,
+        poll_seconds: float,
+        claim_limit: int,
+        room: Callable[[], Room | None],
+        take: Callable[[list[ClaimedJob], str], None],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._worker_id = worker_id
+        self._version = version
+        self._queues = queues
+        self._lease_micros = round(lease_seconds * MICROS)
+        self._poll_seconds = poll_seconds
+        self._claim_limit = claim_limit
+        self._room = room
+        self._take = take
+        self._stir = asyncio.Event()
+        self._maybe_ready = True
+        self._unanswered: ClaimRequest | None = None
+
+    def ready(self) -> None:
+        """Jobs may be waiting."""
+        self._maybe_ready = True
+        self._stir.set()
+
+    def room_changed(self) -> None:
+        self._stir.set()
+
+    async def work(self) -> None:
+        while True:
+            self._stir.clear()
+            room = self._room()
+            if room is None:
+                await self._stir.wait()
+            elif self._maybe_ready:
+                await self._claim(room)
+            else:
+                await self._doze()
+
+    async def _doze(self) -> None:
+        """Until a signal, or a poll interval with jitter, so that idle workers do not ask all at once."""
+        try:
+            await asyncio.wait_for(self._stir.wait(), self._poll_seconds * random.uniform(0.8, 1.2))
+        except TimeoutError:
+            self._maybe_ready = True
+
+    async def _claim(self, room: Room) -> None:
+        request = self._unanswered or ClaimRequest(
+            worker_id=self._worker_id,
+            worker_version=self._version,
+            queues=self._queues,
+            slots=room.of_type,
+            limit=min(self._claim_limit, room.total),
+            lease_micros=self._lease_micros,
+            token=secrets.token_hex(16),
+        )
+        self._maybe_ready = False
+        failpoints.hit("fetch.before")
+        try:
+            jobs = await self._store.claim(request, self._clock.now())
+        except HoldfastError as error:
+            log.warning("claiming failed, trying again: %s", error)
+            # It may have been applied all the same: the same token gets the same jobs.
+            self._unanswered = msgspec.structs.replace(request, repeat=True)
+            self._maybe_ready = True
+            await asyncio.sleep(random.uniform(0.1, 1.0))
+            return
+        self._unanswered = None
+        if jobs:
+            self._maybe_ready = True  # until a claim comes back empty there may be more
+            self._take(jobs, request.token)

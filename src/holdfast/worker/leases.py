@@ -1,0 +1,113 @@
+"""Keeping leases from a thread of its own, with a store of its own.
+
+A handler that blocks the event loop, or a store call that waits, must not cost the worker its claims. The thread reads
+the worker's runs and writes nothing but the store; what it learns goes back to the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+
+from holdfast import failpoints
+from holdfast.clock import MICROS, Clock
+from holdfast.errors import HoldfastError
+from holdfast.store.port import Store
+from holdfast.store.types import Verdict, WorkerRow
+from holdfast.worker.run import Run
+
+log = logging.getLogger("holdfast.worker")
+
+
+class LeaseKeeper:
+    def __init__(
+        self,
+        make_store: Callable[[], Store],
+        clock: Clock,
+        lease_seconds: float,
+        runs: Callable[[], list[Run]],
+        describe: Callable[[], WorkerRow],
+        lost: Callable[[Run], None],
+    ) -> None:
+        self._make_store = make_store
+        self._clock = clock
+        self._lease_seconds = lease_seconds
+        self._runs = runs
+        self._describe = describe
+        self._lost = lost
+        self._main = asyncio.get_running_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stir: asyncio.Event | None = None
+        self._stopping = False
+        self._started = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="holdfast-leases", daemon=True)
+
+    async def start(self) -> None:
+        self._thread.start()
+        await asyncio.get_running_loop().run_in_executor(None, self._started.wait)
+        if self._failure is not None:
+            raise self._failure
+
+    async def stop(self) -> None:
+        self._stopping = True
+        self.check_now()
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+
+    def check_now(self) -> None:
+        """Someone cancelled a running job: find out whether it is one of ours."""
+        if self._loop is not None and self._stir is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._stir.set)
+
+    def _run(self) -> None:
+        asyncio.run(self._work())
+
+    async def _work(self) -> None:
+        self._loop, self._stir = asyncio.get_running_loop(), asyncio.Event()
+        store = self._make_store()
+        try:
+            await store.open()
+            await store.beat(self._describe())
+        except BaseException as error:
+            self._failure = error
+            self._started.set()
+            return
+        self._started.set()
+        try:
+            while not self._stopping:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stir.wait(), self._lease_seconds / 3)
+                self._stir.clear()
+                if not self._stopping:
+                    await self._keep(store)
+            await self._bye(store)
+        finally:
+            await store.close()
+
+    async def _keep(self, store: Store) -> None:
+        try:
+            await self._extend(store)
+            await store.beat(self._describe())
+        except HoldfastError as error:
+            log.warning("leases could not be extended, trying again soon: %s", error)
+
+    async def _extend(self, store: Store) -> None:
+        runs = self._runs()
+        if not runs:
+            return
+        failpoints.hit("extend.before")
+        now = self._clock.now()
+        expiry = now + round(self._lease_seconds * MICROS)
+        verdicts = await store.extend([run.hold for run in runs], expiry, now)
+        for run, verdict in zip(runs, verdicts, strict=True):
+            if verdict is not Verdict.APPLIED and not run.settling:
+                self._main.call_soon_threadsafe(self._lost, run)
+
+    async def _bye(self, store: Store) -> None:
+        try:
+            await store.forget([self._describe().worker_id])
+        except HoldfastError as error:
+            log.warning("could not sign off: %s", error)

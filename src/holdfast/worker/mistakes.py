@@ -1,0 +1,51 @@
+"""Exceptions to error entries: bounded, as text, whatever the exception does when it is looked at."""
+
+from __future__ import annotations
+
+import traceback
+
+from holdfast.clock import Instant
+from holdfast.lifecycle import Cancelled, Discarded, ErrorEntry, Outcome, Raised, RetryAsked, Snoozed
+from holdfast.limits import ERROR_TEXT_MAX
+from holdfast.outcomes import Cancel, Discard, Retry, Snooze
+
+
+def outcome_of(error: BaseException, attempt: int, now: Instant) -> Outcome:
+    """What a raised exception asks for."""
+    match error:
+        case Retry():
+            return RetryAsked(entry(error, attempt, now), error.after_micros)
+        case Snooze():
+            return Snoozed(error.for_micros, error.reason)
+        case Cancel():
+            return Cancelled(message(error))
+        case Discard():
+            return Discarded(entry(error, attempt, now))
+        case _:
+            return Raised(entry(error, attempt, now))
+
+
+def entry(error: BaseException, attempt: int, now: Instant) -> ErrorEntry:
+    return ErrorEntry(attempt, now, type(error).__name__[:200], message(error), trace(error))
+
+
+def message(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except BaseException:
+        text = "<its message cannot be read: __str__ raised>"
+    return clean(text)
+
+
+def trace(error: BaseException) -> str:
+    try:
+        text = "".join(traceback.format_exception(error))
+    except BaseException:
+        text = "<its traceback cannot be read>"
+    return clean(text, keep_end=True)
+
+
+def clean(text: str, *, keep_end: bool = False) -> str:
+    """Text that every engine stores: no NUL, no lone surrogates, not too long."""
+    text = text[-ERROR_TEXT_MAX:] if keep_end else text[:ERROR_TEXT_MAX]
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")

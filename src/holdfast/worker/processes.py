@@ -1,0 +1,188 @@
+"""The parent side of process isolation: warm children, one job each at a time, killed when they must stop."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+from collections.abc import Awaitable
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from holdfast import codec
+from holdfast.clock import Clock, Instant
+from holdfast.errors import HoldfastError
+from holdfast.handlers import Handler
+from holdfast.lifecycle import Cancelled, Discarded, ErrorEntry, Outcome, Raised, RetryAsked, Snoozed
+from holdfast.worker.channels import LoopChannel
+from holdfast.worker.run import Run
+
+START_SECONDS = 60.0  # importing the user's program; beyond this it hangs
+
+
+class Processes:
+    """Idle children by handler. A child that was killed is replaced by the next job that needs one."""
+
+    def __init__(self) -> None:
+        self._context = multiprocessing.get_context("spawn")
+        self._idle: dict[str, list[_Child]] = {}
+        self._all: set[_Child] = set()
+
+    async def run(self, run: Run, channel: LoopChannel, clock: Clock) -> Outcome | str:
+        """The outcome, or the result as JSON text. A child that dies is a failure with its cause."""
+        child = await self._child(run.handler)
+        if isinstance(child, str):
+            return Raised(ErrorEntry(run.job.attempt, clock.now(), "ChildNotStarted", child))
+        run.kill = child.kill
+        if run.is_stopped:
+            child.kill()
+        try:
+            answer = await self._converse(child, run, channel)
+        finally:
+            run.kill = None
+        if answer is None:
+            self._all.discard(child)
+            reason = await child.reason()
+            return Raised(ErrorEntry(run.job.attempt, clock.now(), "ProcessDied", reason))
+        self._idle.setdefault(run.handler.name, []).append(child)
+        return _outcome(answer, run.job.attempt, clock.now())
+
+    async def _child(self, handler: Handler) -> _Child | str:
+        idle = self._idle.get(handler.name, [])
+        while idle:
+            child = idle.pop()
+            if child.alive:
+                return child
+            self._all.discard(child)
+        child = _Child(self._context, handler)
+        self._all.add(child)
+        try:
+            first = await asyncio.wait_for(child.receive(), START_SECONDS)
+        except TimeoutError:
+            first = ("broken", f"it did not start within {START_SECONDS:.0f} s")
+        if first is not None and first[0] == "ready":
+            return child
+        child.kill()
+        self._all.discard(child)
+        return str(first[1]) if first is not None else await child.reason()
+
+    async def _converse(self, child: _Child, run: Run, channel: LoopChannel) -> tuple[Any, ...] | None:
+        """Serve the child until it answers; None when it died."""
+        if not child.send(("job", run.job)):
+            return None
+        while (message := await child.receive()) is not None:
+            match message:
+                case ("progress", fraction, stage):
+                    channel.progress(fraction, stage)
+                case ("metric", name, value):
+                    channel.metric(name, value)
+                case ("log", created, level, text):
+                    run.say_log(created, level, text)
+                case ("step", name):
+                    child.send(("answer", await _answer(channel.step(name))))
+                case ("record_step", name, answer):
+                    child.send(("answer", await _answer(channel.record_step(name, answer))))
+                case _:
+                    return message
+        return None
+
+    def close(self) -> None:
+        for child in self._all:
+            child.kill()
+        self._all.clear()
+        self._idle.clear()
+
+
+async def _answer(call: Awaitable[Any]) -> dict[str, Any]:
+    try:
+        return {"value": await call}
+    except HoldfastError as error:
+        return {"error": str(error)}
+
+
+def _outcome(answer: tuple[Any, ...], attempt: int, now: Instant) -> Outcome | str:
+    match answer:
+        case ("completed", result, _):
+            return str(result)
+        case ("raised", kind, message, trace):
+            return Raised(ErrorEntry(attempt, now, kind, message, trace))
+        case ("retry", kind, message, trace, after_micros):
+            return RetryAsked(ErrorEntry(attempt, now, kind, message, trace), after_micros)
+        case ("snooze", for_micros, reason):
+            return Snoozed(for_micros, reason)
+        case ("cancel", reason):
+            return Cancelled(reason)
+        case ("discard", kind, message, trace):
+            return Discarded(ErrorEntry(attempt, now, kind, message, trace))
+        case _:
+            return Raised(
+                ErrorEntry(attempt, now, "ProcessDied", f"it sent an answer that makes no sense: {answer!r:.200}")
+            )
+
+
+class _Child:
+    def __init__(self, context: multiprocessing.context.SpawnContext, handler: Handler) -> None:
+        self._pipe: Connection
+        self._pipe, theirs = context.Pipe()
+        self._process: BaseProcess = context.Process(
+            target=_child_main, args=(theirs, handler.module, handler.qualname), daemon=True
+        )
+        self._process.start()
+        theirs.close()
+
+    @property
+    def alive(self) -> bool:
+        return self._process.is_alive()
+
+    def send(self, message: tuple[str, Any]) -> bool:
+        try:
+            self._pipe.send_bytes(codec.encode(message))
+        except (OSError, ValueError):
+            return False
+        return True
+
+    async def receive(self) -> tuple[Any, ...] | None:
+        """The next message; None when the child is gone. Waits without a thread."""
+        loop = asyncio.get_running_loop()
+        try:
+            if not self._pipe.poll():
+                ready: asyncio.Future[None] = loop.create_future()
+                loop.add_reader(self._pipe.fileno(), _set, ready)
+                try:
+                    await ready
+                finally:
+                    loop.remove_reader(self._pipe.fileno())
+            return tuple(codec.decode(self._pipe.recv_bytes()))
+        except (EOFError, OSError):
+            return None
+
+    def kill(self) -> None:
+        if self._process.is_alive():
+            self._process.kill()
+
+    async def reason(self) -> str:
+        """How the child ended, in words."""
+        await asyncio.get_running_loop().run_in_executor(None, self._process.join, 5)
+        code = self._process.exitcode
+        self._pipe.close()
+        if code is None:
+            return "it closed its pipe but did not exit"
+        if code >= 0:
+            return f"it exited with status {code} in the middle of the job"
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        hint = " (out of memory, or killed by hand)" if -code == signal.SIGKILL else ""
+        return f"it was killed by {name}{hint}"
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _child_main(pipe: Connection, module: str, qualname: str) -> None:
+    from holdfast.worker.child import main
+
+    main(pipe, module, qualname)
+    os._exit(0)

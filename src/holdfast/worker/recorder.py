@@ -1,0 +1,57 @@
+"""Durable progress and logs: at most once a second and job, a worker's jobs together. Trouble is only logged."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from holdfast.clock import Clock
+from holdfast.errors import HoldfastError
+from holdfast.files import LocalFiles
+from holdfast.limits import LOG_FILE_BYTES_MAX, RECORD_INTERVAL_SECONDS
+from holdfast.store.port import Store
+from holdfast.worker.run import Run
+
+log = logging.getLogger("holdfast.worker")
+LOG_FILE = "job.log"
+
+
+class Recorder:
+    def __init__(self, store: Store, clock: Clock, files: LocalFiles | None, runs: Callable[[], list[Run]]) -> None:
+        self._store = store
+        self._clock = clock
+        self._files = files
+        self._runs = runs
+
+    async def work(self) -> None:
+        while True:
+            await asyncio.sleep(RECORD_INTERVAL_SECONDS)
+            dirty = [run for run in self._runs() if run.dirty and not run.settling]
+            if dirty:
+                await self.record(dirty)
+
+    async def record(self, runs: list[Run]) -> None:
+        for run in runs:
+            await self.write_log(run)
+        try:
+            await self._store.note([run.note() for run in runs], self._clock.now())
+        except HoldfastError as error:
+            log.warning("progress of %d jobs could not be kept: %s", len(runs), error)
+
+    async def write_log(self, run: Run) -> None:
+        """Append what the handler has logged to the job's file, whose place the record names."""
+        text = run.take_log_text()
+        if not text or self._files is None:
+            return
+        try:
+            await asyncio.to_thread(
+                self._files.append,
+                run.job.job_id,
+                LOG_FILE,
+                text.encode("utf-8", "replace"),
+                LOG_FILE_BYTES_MAX,
+            )
+            run.log_location = self._files.uri(run.job.job_id, LOG_FILE)
+        except OSError as error:
+            log.warning("the log of job %s could not be written: %s", run.job.job_id, error)

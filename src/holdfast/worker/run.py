@@ -1,0 +1,134 @@
+"""One attempt of one job, from its claim to its settlement."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast import limits
+from holdfast.store.types import ClaimedJob, Hold, Note
+
+if TYPE_CHECKING:
+    from holdfast.handlers import Handler
+
+
+class Run:
+    """Written by the event loop and, for progress and logs, by the handler's thread."""
+
+    __slots__ = (
+        "_dirty",
+        "_log_text",
+        "_logs",
+        "cancelled",
+        "handler",
+        "hold",
+        "job",
+        "kill",
+        "log_location",
+        "lost",
+        "metrics",
+        "progress",
+        "settling",
+        "stage",
+        "stop_reason",
+        "task",
+        "timer",
+    )
+
+    def __init__(self, job: ClaimedJob, handler: Handler, token: str) -> None:
+        self.job = job
+        self.handler = handler
+        self.hold = Hold(job.job_id, job.attempt, token)
+        self.progress: float | None = None
+        self.stage: str | None = None
+        self.metrics: dict[str, float] | None = None
+        self.log_location: str | None = None
+        self.cancelled: threading.Event | None = None  # only threads wait on it
+        self.stop_reason: str | None = None
+        self.lost = False
+        self.settling = False
+        self.task: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.kill: Callable[[], None] | None = None  # how to end a child process
+        self._dirty = False
+        self._logs: list[dict[str, str]] | None = None
+        self._log_text: list[str] | None = None
+
+    # What the handler says
+
+    def say_progress(self, fraction: float, stage: str | None) -> None:
+        self.progress = min(1.0, max(0.0, float(fraction)))
+        if stage is not None:
+            self.stage = str(stage)[: limits.STAGE_LENGTH_MAX]
+        self._dirty = True
+
+    def say_metric(self, name: str, value: float) -> None:
+        metrics = self.metrics if self.metrics is not None else {}
+        if name in metrics or len(metrics) < limits.METRICS_MAX:
+            metrics[str(name)[: limits.NAME_LENGTH_MAX]] = value
+        self.metrics = metrics
+        self._dirty = True
+
+    def say_log(self, created: float, level: str, message: str) -> None:
+        at = datetime.fromtimestamp(created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        text = message.encode("utf-8", "replace").decode().replace("\0", "\\0")
+        if self._logs is None or self._log_text is None:
+            self._logs = msgspec.json.decode(self.job.logs) if self.job.logs else []
+            self._log_text = []
+        self._logs.append({"timestamp": at, "level": level, "message": text[: limits.LOG_MESSAGE_MAX]})
+        del self._logs[: -limits.LOG_ENTRIES_MAX]
+        self._log_text.append(f"{at} {level} [{self.job.attempt}] {text}\n")
+        self._dirty = True
+
+    # What is written of it
+
+    @property
+    def dirty(self) -> bool:
+        return self._dirty
+
+    def note(self) -> Note:
+        self._dirty = False
+        return Note(
+            self.hold,
+            progress=self.progress,
+            stage=self.stage,
+            logs=self.logs_json(),
+            log_location=self.log_location,
+            metrics=self.metrics_json(),
+        )
+
+    def logs_json(self) -> str | None:
+        return None if self._logs is None else msgspec.json.encode(self._logs).decode()
+
+    def metrics_json(self) -> str | None:
+        return None if self.metrics is None else msgspec.json.encode(self.metrics).decode()
+
+    def take_log_text(self) -> str:
+        if not self._log_text:
+            return ""
+        text = "".join(self._log_text)
+        self._log_text.clear()
+        return text
+
+    def stop(self, reason: str) -> None:
+        """Ask the handler to end, as hard as its kind allows. The first reason counts."""
+        if self.stop_reason is None:
+            self.stop_reason = reason
+        if self.cancelled is not None:
+            self.cancelled.set()
+        if self.kill is not None:
+            self.kill()
+        elif self.task is not None and self.cancelled is None:
+            self.task.cancel()
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.stop_reason is not None
+
+    def __repr__(self) -> str:
+        return f"<Run {self.job.job_type} {self.job.job_id} attempt {self.job.attempt}>"

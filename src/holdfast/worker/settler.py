@@ -1,0 +1,69 @@
+"""Settlements in batches: at once when idle, together when they come faster than commits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+from holdfast import failpoints
+from holdfast.clock import Clock
+from holdfast.errors import ForkedStore, HoldfastError, StoreGone
+from holdfast.lifecycle import Transition
+from holdfast.limits import SETTLE_BATCH_MAX
+from holdfast.store.port import Store
+from holdfast.store.types import Verdict
+from holdfast.worker.run import Run
+
+log = logging.getLogger("holdfast.worker")
+
+
+class Settler:
+    def __init__(self, store: Store, clock: Clock, settled: Callable[[Run, Verdict], None]) -> None:
+        self._store = store
+        self._clock = clock
+        self._settled = settled
+        self._waiting: list[tuple[Run, Transition]] = []
+        self._stir = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def put(self, run: Run, transition: Transition) -> None:
+        self._waiting.append((run, transition))
+        self._stir.set()
+        self._idle.clear()
+
+    async def drained(self) -> None:
+        await self._idle.wait()
+
+    async def work(self) -> None:
+        while True:
+            await self._stir.wait()
+            self._stir.clear()
+            try:
+                while self._waiting:
+                    batch = self._waiting[:SETTLE_BATCH_MAX]
+                    del self._waiting[:SETTLE_BATCH_MAX]
+                    await self._settle(batch)
+            finally:
+                self._idle.set()
+
+    async def _settle(self, batch: list[tuple[Run, Transition]]) -> None:
+        """Until the store has answered: the guards make every repetition safe, and nobody else can say it for us."""
+        transitions = [transition for _, transition in batch]
+        failpoints.hit("settle.before")
+        tries = 0
+        while True:
+            try:
+                verdicts = await self._store.apply(transitions, self._clock.now())
+                break
+            except (StoreGone, ForkedStore):
+                raise  # no try will ever succeed: the worker stops, and the leases run out
+            except HoldfastError as error:
+                tries += 1
+                log.warning("settling %d jobs failed, trying again: %s", len(batch), error)
+                await asyncio.sleep(random.uniform(0.5, 1.0) * min(5.0, 0.1 * 2**tries))
+        failpoints.hit("settle.after")
+        for (run, _), verdict in zip(batch, verdicts, strict=True):
+            self._settled(run, verdict)

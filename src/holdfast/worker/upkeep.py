@@ -1,0 +1,122 @@
+"""Upkeep: promote what is due, rescue what was lost, release what waits. Idempotent; any worker may do it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+from holdfast import failpoints
+from holdfast.clock import MICROS, Clock
+from holdfast.errors import HoldfastError
+from holdfast.lifecycle import rescue
+from holdfast.limits import SWEEP_BATCH_MAX
+from holdfast.store.port import Store
+from holdfast.store.types import ExpiredClaim, Verdict, WorkerRow
+from holdfast.worker import process_key
+
+log = logging.getLogger("holdfast.worker")
+FORGET_AFTER_LEASES = 10  # a worker that is silent for so long is no longer listed
+
+
+class Upkeep:
+    def __init__(
+        self, store: Store, clock: Clock, *, worker_id: str, lease_seconds: float, sweep_seconds: float
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._worker_id = worker_id
+        self._lease_seconds = lease_seconds
+        self._sweep_seconds = sweep_seconds
+        self._due = asyncio.Event()
+        self._wall, self._monotonic = clock.now(), clock.monotonic()
+        self._no_rescue_before = 0.0
+
+    def due_changed(self) -> None:
+        self._due.set()
+
+    async def promote(self) -> None:
+        """Sleep until the next job is due, then make it claimable."""
+        while True:
+            self._due.clear()
+            pause = self._sweep_seconds
+            try:
+                promoted = await self._store.promote(self._clock.now(), SWEEP_BATCH_MAX)
+                if promoted.count == SWEEP_BATCH_MAX:
+                    continue
+                if promoted.next_due_at is not None:
+                    pause = min(pause, max(0.0, (promoted.next_due_at - self._clock.now()) / MICROS))
+            except HoldfastError as error:
+                log.warning("due jobs could not be promoted, trying again: %s", error)
+                pause = min(pause, 1.0)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._due.wait(), pause)
+
+    async def sweep(self) -> None:
+        """Rescue and release, again and again."""
+        while True:
+            try:
+                await self.sweep_once()
+            except HoldfastError as error:
+                log.warning("the sweep failed, trying again: %s", error)
+            await asyncio.sleep(self._sweep_seconds)
+
+    async def sweep_once(self) -> int:
+        dead = await self._bury()
+        rescued = 0
+        if not self._clock_jumped():
+            while (count := await self._rescue(dead)) == SWEEP_BATCH_MAX:
+                rescued += count
+            rescued += count
+        while await self._store.release(self._clock.now(), SWEEP_BATCH_MAX) >= SWEEP_BATCH_MAX:
+            pass
+        for worker_id in dead:
+            await self._store.forget([worker_id])
+        return rescued
+
+    async def _rescue(self, dead: list[str]) -> int:
+        now = self._clock.now()
+        claims = await self._store.expired(now, SWEEP_BATCH_MAX, dead)
+        if not claims:
+            return 0
+        failpoints.hit("rescue.before")
+        decided = [
+            rescue(claim, lease=claim.lease_expires_at, now=now, reason=_reason(claim, dead), by=self._worker_id)
+            for claim in claims
+        ]
+        failpoints.hit("rescue.decided")
+        verdicts = await self._store.apply(decided, now)
+        for claim, verdict in zip(claims, verdicts, strict=True):
+            if verdict is Verdict.APPLIED:
+                log.warning("rescued job %s from worker %s", claim.job_id, claim.worker_id)
+        return len(claims)
+
+    async def _bury(self) -> list[str]:
+        """Workers that are certainly dead; those that were silent for long are only forgotten."""
+        now = self._clock.now()
+        dead = []
+        for worker in await self._store.workers():
+            if worker.worker_id == self._worker_id:
+                continue
+            if process_key.is_dead(worker.process_key) or self._silent(worker, now):
+                dead.append(worker.worker_id)
+        return dead
+
+    def _silent(self, worker: WorkerRow, now: int) -> bool:
+        return now - worker.heartbeat_at > self._lease_seconds * FORGET_AFTER_LEASES * MICROS
+
+    def _clock_jumped(self) -> bool:
+        """After a jump of the wall clock every lease looks expired: give their holders one lease to extend them."""
+        wall, monotonic = self._clock.now(), self._clock.monotonic()
+        drift = abs((wall - self._wall) / MICROS - (monotonic - self._monotonic))
+        self._wall, self._monotonic = wall, monotonic
+        if drift > self._lease_seconds / 2:
+            log.warning("the clock jumped by %.0f s: no rescue for one lease", drift)
+            self._no_rescue_before = monotonic + self._lease_seconds
+        return monotonic < self._no_rescue_before
+
+
+def _reason(claim: ExpiredClaim, dead: list[str]) -> str:
+    if claim.worker_id in dead:
+        return f"worker {claim.worker_id} died"
+    return f"worker {claim.worker_id} let the lease run out: it died, stalled or lost the store"

@@ -1,0 +1,349 @@
+"""The worker's main path: jobs come in from the fetcher, run in slots, and leave through the settler."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import secrets
+import socket
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+
+from holdfast.clock import MICROS, Clock
+from holdfast.files import LocalFiles
+from holdfast.handlers import Handler
+from holdfast.lifecycle import GivenBack, Outcome, decide
+from holdfast.limits import PREFETCH_MAX
+from holdfast.store.port import Store
+from holdfast.store.types import ClaimedJob, Signal, Verdict, WorkerRow
+from holdfast.worker import capture, process_key
+from holdfast.worker.executor import LOST, SHUT_DOWN, TIMED_OUT, Executor
+from holdfast.worker.fetcher import Fetcher, Pace, Room
+from holdfast.worker.leases import LeaseKeeper
+from holdfast.worker.recorder import Recorder
+from holdfast.worker.run import Run
+from holdfast.worker.settler import Settler
+from holdfast.worker.upkeep import Upkeep
+
+log = logging.getLogger("holdfast.worker")
+_SIGNALS = frozenset({Signal.READY, Signal.DUE, Signal.STOPPED})
+STOP_SECONDS = 5.0  # how long a cancelled handler may take to let go before its slot counts as stuck
+
+
+class Worker:
+    def __init__(
+        self,
+        store: Store,
+        make_store: Callable[[], Store],
+        handlers: Mapping[str, Handler],
+        clock: Clock,
+        files: LocalFiles | None,
+        live: dict[str, Run],
+        *,
+        queues: tuple[str, ...],
+        concurrency: int,
+        lease_seconds: float,
+        poll_seconds: float,
+        claim_limit: int,
+        grace_seconds: float,
+        version: str,
+    ) -> None:
+        self.worker_id = f"{_host()}:{os.getpid()}:{secrets.token_hex(3)}"
+        self._store = store
+        self._handlers = handlers
+        self._clock = clock
+        self._queues = queues
+        self._concurrency = concurrency
+        self._lease_seconds = lease_seconds
+        self._grace_seconds = grace_seconds
+        self._version = version
+        self._started_at = clock.now()
+        self._stopping = False
+        self.failure: BaseException | None = None  # why the worker stopped by itself
+
+        self._buffer: deque[Run] = deque()  # claimed, not started
+        self._live = live  # started: by job id, shared with the app for live progress
+        self._held: dict[str, Run] = {}  # everything whose claim is ours, until it is settled
+        self._stuck: set[Run] = set()  # settled or lost, but the handler does not let go of its slot
+        self._busy: dict[str, int] = dict.fromkeys(handlers, 0)
+        self._slots_taken = 0
+        self._pace = Pace(clock)
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+        self._executor = Executor(store, clock, files)
+        self._settler = Settler(store, clock, self._settled)
+        self._recorder = Recorder(store, clock, files, lambda: list(self._live.values()))
+        self._upkeep = Upkeep(
+            store,
+            clock,
+            worker_id=self.worker_id,
+            lease_seconds=lease_seconds,
+            sweep_seconds=min(poll_seconds, max(0.05, lease_seconds / 2)),
+        )
+        self._leases = LeaseKeeper(
+            make_store, clock, lease_seconds, lambda: list(self._held.values()), self._describe, self._lose
+        )
+        self._fetcher = Fetcher(
+            store,
+            clock,
+            worker_id=self.worker_id,
+            version=version,
+            queues=queues,
+            lease_seconds=lease_seconds,
+            poll_seconds=poll_seconds,
+            claim_limit=claim_limit,
+            room=self._room,
+            take=self._take,
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+        self._unlisten: Callable[[], None] = lambda: None
+
+    # Starting and stopping
+
+    async def __aenter__(self) -> Worker:
+        capture.install()
+        await self._leases.start()
+        await self._upkeep.sweep_once()  # what a dead worker of this machine left behind runs again at once
+        self._unlisten = self._store.listen(_SIGNALS, self._hear)
+        for work in (
+            self._settler.work(),
+            self._upkeep.promote(),
+            self._upkeep.sweep(),
+            self._recorder.work(),
+            self._fetcher.work(),
+        ):
+            task = asyncio.get_running_loop().create_task(work)
+            task.add_done_callback(self._check_task)
+            self._tasks.append(task)
+        log.info(
+            "worker %s started: queues %s, concurrency %d",
+            self.worker_id,
+            ", ".join(self._queues),
+            self._concurrency,
+        )
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Stop claiming, give back what has not begun, let the rest finish or, after the grace, give it back too."""
+        if self._stopping:
+            return
+        self._stopping = True
+        self._tasks[-1].cancel()
+        await asyncio.gather(self._tasks[-1], return_exceptions=True)
+        self._unlisten()
+        while self._buffer:
+            self._settle(self._buffer.popleft(), GivenBack(SHUT_DOWN))
+        await self._within(self._grace_seconds, self._idle.wait())
+        for run in list(self._live.values()):
+            self._stop_run(run, SHUT_DOWN)
+        await self._within(STOP_SECONDS, self._idle.wait())
+        await self._within(STOP_SECONDS, self._settler.drained())
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._leases.stop()
+        self._executor.close()
+        capture.remove()
+        log.info("worker %s stopped", self.worker_id)
+
+    async def _within(self, seconds: float, done: Awaitable[object]) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(done, max(0.0, seconds))
+
+    def _check_task(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.critical("a part of the worker broke; it stops", exc_info=error)
+            self.failure = error
+            asyncio.get_running_loop().create_task(self.stop())
+
+    def _hear(self, signal: Signal) -> None:
+        match signal:
+            case Signal.READY:
+                self._fetcher.ready()
+            case Signal.DUE:
+                self._upkeep.due_changed()
+            case Signal.STOPPED:
+                if self._held:
+                    self._leases.check_now()
+            case _:
+                pass
+
+    # Claimed jobs to running handlers
+
+    def _room(self) -> Room | None:
+        """What the next claim may take: free slots, and a little ahead when jobs are short."""
+        prefetch = self._pace.prefetch()
+        total = self._concurrency - self._slots_taken + prefetch - len(self._buffer)
+        if total <= 0 or (self._buffer and total < prefetch // 2):
+            return None
+        of_type = {}
+        for name, handler in self._handlers.items():
+            room = total
+            if handler.concurrency is not None:
+                waiting = sum(run.handler is handler for run in self._buffer)
+                room = min(total, handler.concurrency - self._busy[name] + prefetch - waiting)
+            if room > 0:
+                of_type[name] = room
+        return Room(total, of_type) if of_type else None
+
+    def _take(self, jobs: list[ClaimedJob], token: str) -> None:
+        for job in jobs:
+            run = Run(job, self._handlers[job.job_type], token)
+            self._held[job.job_id] = run
+            self._buffer.append(run)
+        self._dispatch()
+
+    def _dispatch(self) -> None:
+        """Start what fits, in claim order; a type that is full does not hold up the others."""
+        if self._stopping:
+            return
+        passed: list[Run] = []
+        while self._buffer and self._slots_taken < self._concurrency:
+            run = self._buffer.popleft()
+            limit = run.handler.concurrency
+            if limit is not None and self._busy[run.handler.name] >= limit:
+                passed.append(run)
+            else:
+                self._start(run)
+        self._buffer.extendleft(reversed(passed))
+
+    def _start(self, run: Run) -> None:
+        loop = asyncio.get_running_loop()
+        self._slots_taken += 1
+        self._busy[run.handler.name] += 1
+        self._live[run.job.job_id] = run
+        self._idle.clear()
+        run.timer = loop.call_later(run.job.timeout_micros / MICROS, self._stop_run, run, TIMED_OUT)
+        run.task = loop.create_task(self._run(run))
+
+    async def _run(self, run: Run) -> None:
+        outcome = None
+        try:
+            outcome = await self._executor.run(run)
+        finally:
+            if run.timer is not None:
+                run.timer.cancel()
+            self._free(run)
+            if outcome is not None and not run.settling and not run.lost:
+                await self._finish(run, outcome)
+
+    async def _finish(self, run: Run, outcome: Outcome) -> None:
+        if run.dirty:
+            await self._recorder.write_log(run)
+        self._settle(run, outcome)
+
+    def _free(self, run: Run) -> None:
+        """The handler has let go of its slot."""
+        self._slots_taken -= 1
+        self._busy[run.handler.name] -= 1
+        self._pace.ended()
+        self._stuck.discard(run)
+        if self._live.get(run.job.job_id) is run and (run.settling or run.lost):
+            del self._live[run.job.job_id]
+        if self._buffer:
+            self._dispatch()
+        if len(self._buffer) <= PREFETCH_MAX // 2:
+            self._fetcher.room_changed()
+        if self._slots_taken == 0:
+            self._idle.set()
+
+    # Ending
+
+    def _settle(self, run: Run, outcome: Outcome) -> None:
+        run.settling = True
+        transition = decide(
+            run.job,
+            outcome,
+            now=self._clock.now(),
+            backoff=run.handler.backoff,
+            draw=random.random(),
+            token=run.hold.token,
+            by=self.worker_id,
+            logs=run.logs_json(),
+            log_location=run.log_location,
+            metrics=run.metrics_json(),
+        )
+        self._settler.put(run, transition)
+
+    def _settled(self, run: Run, verdict: Verdict) -> None:
+        if self._held.get(run.job.job_id) is run:
+            del self._held[run.job.job_id]
+        if run not in self._stuck and self._live.get(run.job.job_id) is run:
+            del self._live[run.job.job_id]
+        if verdict is not Verdict.APPLIED:
+            log.warning(
+                "job %s attempt %d: its outcome was refused (%s); another run or a cancellation came first",
+                run.job.job_id,
+                run.job.attempt,
+                verdict.value,
+            )
+
+    def _stop_run(self, run: Run, reason: str) -> None:
+        """Stop a handler. One that cannot be stopped keeps its slot, but its job is settled without it."""
+        if run.settling or run.lost:
+            return
+        run.stop(reason)
+        if run.cancelled is not None:  # a thread
+            self._abandon(run)
+        else:
+            asyncio.get_running_loop().call_later(STOP_SECONDS, self._abandon, run)
+
+    def _abandon(self, run: Run) -> None:
+        if run.settling or run.task is None or run.task.done():
+            return
+        self._stuck.add(run)
+        if not run.lost:
+            self._settle(run, self._executor.stopped(run))
+
+    def _lose(self, run: Run) -> None:
+        """The store says that this claim no longer holds."""
+        if run.settling or run.lost or self._held.get(run.job.job_id) is not run:
+            return
+        log.warning("job %s attempt %d: the claim is lost; its handler is stopped", run.job.job_id, run.job.attempt)
+        run.lost = True
+        del self._held[run.job.job_id]
+        if run.task is None:
+            self._buffer.remove(run)
+            return
+        run.stop(LOST)
+        self._stuck.add(run)
+
+    # Telling others
+
+    def _describe(self) -> WorkerRow:
+        """Called from the lease keeper's thread: reads only."""
+        return WorkerRow(
+            worker_id=self.worker_id,
+            host=_host(),
+            pid=os.getpid(),
+            process_key=process_key.own(),
+            version=self._version,
+            queues=self._queues,
+            job_types=tuple(self._handlers),
+            concurrency=self._concurrency,
+            started_at=self._started_at,
+            heartbeat_at=self._clock.now(),
+            stopping=self._stopping,
+            running=tuple(list(self._live)[:100]),
+            stuck=tuple(run.job.job_id for run in list(self._stuck)[:100]),
+        )
+
+    @property
+    def is_idle(self) -> bool:
+        return self._slots_taken == 0 and not self._held
+
+    async def join(self) -> None:
+        """Until this worker is stopped."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _host() -> str:
+    name = "".join(c if c.isalnum() or c in "._-" else "-" for c in socket.gethostname())
+    return name[:60] or "host"

@@ -1,0 +1,25 @@
+"""The SQLite engine keeps the port."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.store.conformance import *  # noqa: F403
+from holdfast.stores.sqlite import SQLiteStore
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SQLiteStore]:
+    opened = SQLiteStore(f"sqlite:///{tmp_path}/jobs.db")
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def second_store(store: SQLiteStore) -> AsyncIterator[SQLiteStore]:
+    second = SQLiteStore(store.location)
+    await second.open()
+    yield second
+    await second.close()

@@ -1,0 +1,77 @@
+"""The application whose processes are killed: a handler of each kind, and a store that records every call."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+import holdfast.app
+from holdfast import Backoff, BlockingContext, Context, Holdfast, failpoints
+from holdfast.store.port import Store
+from holdfast.stores import open_url
+from holdfast.testing.history import OperationLog, recorded
+
+SOON = Backoff(base=0.02, factor=1, max=0.02, jitter=0)
+MAX_ATTEMPTS = 40  # a job that dies with forty workers is a bug of the queue, not of the test
+
+
+class Work(BaseModel):
+    n: int
+    millis: int = 0
+
+
+def record_calls(folder: Path, name: str) -> None:
+    """Every store that an app of this process opens leaves its lines in `folder`."""
+    opened = 0
+
+    def open_recorded(url: str) -> Store:
+        nonlocal opened
+        opened += 1
+        return recorded(open_url(url), OperationLog(folder / f"{name}.{opened}.jsonl"))
+
+    holdfast.app.open_url = open_recorded
+
+
+def make_app(url: str) -> Holdfast:
+    app = Holdfast(url)
+
+    @app.job("quick", max_attempts=MAX_ATTEMPTS, backoff=SOON)
+    async def quick(work: Work, ctx: Context) -> dict[str, Any]:
+        failpoints.hit("handler.inside")
+        return _answer(work, ctx.attempt)
+
+    @app.job("slow", max_attempts=MAX_ATTEMPTS, backoff=SOON)
+    async def slow(work: Work, ctx: Context) -> dict[str, Any]:
+        ctx.progress(0.5, stage="halfway")
+        await asyncio.sleep(work.millis / 1000)
+        failpoints.hit("handler.inside")
+        return _answer(work, ctx.attempt)
+
+    @app.job("flaky", max_attempts=MAX_ATTEMPTS, backoff=SOON)
+    async def flaky(work: Work, ctx: Context) -> dict[str, Any]:
+        if ctx.attempt % 2:
+            raise ConnectionError("the other side is down")
+        return _answer(work, ctx.attempt)
+
+    @app.job("threaded", max_attempts=MAX_ATTEMPTS, backoff=SOON)
+    def threaded(work: Work, ctx: BlockingContext) -> dict[str, Any]:
+        time.sleep(work.millis / 1000)
+        failpoints.hit("handler.inside")
+        return _answer(work, ctx.attempt)
+
+    @app.job("limited", max_attempts=MAX_ATTEMPTS, backoff=SOON, global_concurrency=2)
+    async def limited(work: Work, ctx: Context) -> dict[str, Any]:
+        await asyncio.sleep(work.millis / 1000)
+        return _answer(work, ctx.attempt)
+
+    return app
+
+
+def _answer(work: Work, attempt: int) -> dict[str, Any]:
+    """Different for each run: the judge can tell whose result was kept."""
+    return {"n": work.n, "attempt": attempt, "pid": os.getpid(), "at": time.monotonic_ns()}

@@ -1,0 +1,233 @@
+"""Processes under test, as the harness sees them: started, stopped, killed, waited for by signals only."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from holdfast.lifecycle import ACTIVE
+from holdfast.store.port import Store
+from holdfast.store.types import JobRecord, Query, Signal
+from holdfast.stores import open_url
+from holdfast.testing.history import Edge, Evidence, Operation, read_operations
+
+WORKER = "tests.crash.worker_process:work"
+SUBMITTER = "tests.crash.submit_process:submit"
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(eq=False)
+class Process:
+    name: str
+    failpoint: str
+    pid: int = 0
+    killed_by_us: bool = False
+    terminated_by_us: bool = False
+    died_at: int | None = None  # wall clock, microseconds
+    death: str = ""  # "killed 9", "exited 0"
+    spawned: asyncio.Event = field(default_factory=asyncio.Event)
+    stopped: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def alive(self) -> bool:
+        return not self.ended.is_set()
+
+    @property
+    def died_at_its_failpoint(self) -> bool:
+        return self.death == f"killed {signal.SIGKILL.value}" and bool(self.failpoint) and not self.killed_by_us
+
+    def send(self, number: signal.Signals) -> None:
+        """The zygote reaps a child and tells us: until then its id is its own."""
+        if self.alive:
+            self.killed_by_us |= number is signal.SIGKILL
+            self.terminated_by_us |= number is signal.SIGTERM
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+
+class Fleet:
+    def __init__(self, folder: Path, zygote: asyncio.subprocess.Process) -> None:
+        self.folder = folder
+        self.calls = folder / "calls"
+        self.calls.mkdir(exist_ok=True)
+        self.path = folder / "jobs.db"
+        self.url = f"sqlite:///{self.path}"
+        self.processes: dict[int, Process] = {}
+        self.all: list[Process] = []
+        self.on_death: Callable[[Process], None] = lambda process: None
+        self._zygote = zygote
+        self._requested: dict[int, Process] = {}
+        self._count = 0
+        self._listening = asyncio.get_running_loop().create_task(self._listen())
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def open(cls, folder: Path, *, lease: float, **settings: str) -> AsyncIterator[Fleet]:
+        environment = {
+            **os.environ,
+            "HOLDFAST_LEASE": str(lease),
+            "HOLDFAST_POLL_INTERVAL": "0.5",
+            "PYTHONPATH": str(ROOT),
+            **settings,
+        }
+        with (folder / "zygote.log").open("wb") as errors:
+            zygote = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "tests.crash.zygote",
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=errors,
+                env=environment,
+                cwd=ROOT,
+                limit=1 << 20,
+            )
+        fleet = cls(folder, zygote)
+        try:
+            yield fleet
+        finally:
+            assert zygote.stdin is not None
+            zygote.stdin.close()  # the zygote kills what is left, and ends
+            await zygote.wait()
+            await fleet._listening
+
+    # Starting
+
+    async def worker(self, failpoint: str = "", **options: Any) -> Process:
+        return await self.start(WORKER, "worker", failpoint, **options)
+
+    async def submitter(self, lane: str, failpoint: str = "", **options: Any) -> Process:
+        return await self.start(SUBMITTER, lane, failpoint, lane=lane, **options)
+
+    async def start(self, program: str, kind: str, failpoint: str, **options: Any) -> Process:
+        self._count += 1
+        process = Process(f"{kind}-{self._count}", failpoint)
+        request = {
+            "request": self._count,
+            "program": program,
+            "failpoints": failpoint,
+            "errors": str(self.folder / "errors.log"),
+            "options": {"url": self.url, "calls": str(self.calls), "name": process.name, **options},
+        }
+        self._requested[self._count] = process
+        assert self._zygote.stdin is not None
+        self._zygote.stdin.write(json.dumps(request).encode() + b"\n")
+        await process.spawned.wait()
+        return process
+
+    async def _listen(self) -> None:
+        assert self._zygote.stdout is not None
+        async for line in self._zygote.stdout:
+            event = json.loads(line)
+            match event["event"]:
+                case "spawned":
+                    process = self._requested.pop(event["request"])
+                    process.pid = event["pid"]
+                    self.processes[process.pid] = process
+                    self.all.append(process)
+                    process.spawned.set()
+                case "stopped":
+                    self.processes[event["pid"]].stopped.set()
+                case "continued":
+                    self.processes[event["pid"]].stopped.clear()
+                case "killed" | "exited":
+                    process = self.processes.pop(event["pid"])
+                    process.died_at = event["at"]
+                    process.death = f"{event['event']} {event['code']}"
+                    process.ended.set()
+                    self.on_death(process)
+
+    # Ending
+
+    async def all_ended(self, store: Store, within: float) -> None:
+        """Until every job is in a terminal state. Woken by the store's own signals."""
+        stirred = asyncio.Event()
+        unlisten = store.listen(frozenset(Signal), lambda signal: stirred.set())
+        try:
+            async with asyncio.timeout(within):
+                while True:
+                    stirred.clear()
+                    counts = await store.counts()
+                    if not any(counts[status] for status in ACTIVE):
+                        return
+                    await stirred.wait()
+        except TimeoutError:
+            raise AssertionError(f"after {within} s there is still work: {counts}\n{self.errors()}") from None
+        finally:
+            unlisten()
+
+    async def terminate(self, within: float = 15) -> None:
+        """SIGTERM to all that live; each must end by itself, with code 0."""
+        living = [process for process in self.processes.values() if process.alive]
+        for process in living:
+            process.send(signal.SIGTERM)
+        async with asyncio.timeout(within):
+            for process in living:
+                await process.ended.wait()
+
+    def errors(self) -> str:
+        path = self.folder / "errors.log"
+        return path.read_text()[-4000:] if path.exists() else ""
+
+    # Judging
+
+    def operations(self) -> list[Operation]:
+        return read_operations(self.calls.glob("*.jsonl"))
+
+    async def evidence(self, store: Store) -> Evidence:
+        operations = self.operations()
+        dead = {process.name for process in self.all if process.death.startswith("killed")}
+        return Evidence(
+            await dump(store),
+            operations,
+            counts=await store.counts(),
+            edges=read_edges(self.path),
+            dead_workers={worker for worker, name in worker_names(operations).items() if name in dead},
+        )
+
+
+def worker_names(operations: list[Operation]) -> dict[str, str]:
+    """worker_id → the name under which the fleet knows its process."""
+    claims = (op for op in operations if op.verb == "claim" and op.item.worker is not None)
+    return {str(op.item.worker): op.process.partition(".")[0] for op in claims}
+
+
+@contextlib.asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Store]:
+    store = open_url(url)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def dump(store: Store) -> list[JobRecord]:
+    records: list[JobRecord] = []
+    after = None
+    while True:
+        page = await store.find(Query(limit=1000, after=after))
+        records += page.items
+        if (after := page.next) is None:
+            return records
+
+
+def read_edges(path: Path) -> list[Edge]:
+    """The port has no verb for edges: straight from the file."""
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        rows = connection.execute("SELECT parent_id, child_id, met FROM edge").fetchall()
+    finally:
+        connection.close()
+    return [Edge(parent, child, bool(met)) for parent, child, met in rows]

@@ -1,0 +1,192 @@
+"""Killing on a plan: processes die at named points and at random moments while jobs come in and are worked off."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from holdfast.lifecycle import Event
+from holdfast.testing.checker import Violation, check, unfinished
+from holdfast.testing.history import Evidence
+from tests.crash.fleet import Fleet, Process, opened, worker_names
+
+# Where a process dies, and up to which pass of that point.
+IN_WORKERS = {
+    "fetch.before": 8,
+    "claim.uncommitted": 8,
+    "claim.committed": 8,
+    "handler.before": 20,
+    "handler.inside": 20,
+    "handler.after": 20,
+    "settle.before": 10,
+    "apply.uncommitted": 10,
+    "apply.committed": 10,
+    "settle.after": 10,
+    "extend.before": 2,
+    "extend.uncommitted": 2,
+    "extend.committed": 2,
+    "beat.uncommitted": 2,
+    "beat.committed": 2,
+    "note.uncommitted": 1,
+    "note.committed": 1,
+    "promote.uncommitted": 4,
+    "promote.committed": 4,
+    "rescue.before": 1,
+    "rescue.decided": 1,
+    "release.uncommitted": 2,
+    "release.committed": 2,
+}
+IN_SUBMITTERS = {"insert.uncommitted": 6, "insert.committed": 6}
+POINTS = (*IN_WORKERS, *IN_SUBMITTERS)
+EXTERNAL = "from outside"  # SIGKILL at a random moment
+GRACEFUL = "asked to stop"  # SIGTERM at a random moment: no kill, and nothing may be lost by it either
+
+
+@dataclass
+class Plan:
+    """How often at each point; the seed decides order, passes and moments."""
+
+    at_each_point: int
+    from_outside: int
+    graceful: int
+    seed: int
+    workers: int = 5
+    lanes: int = 2
+    backlog: int = 60
+
+    @property
+    def kills(self) -> int:
+        return self.at_each_point * len(POINTS) + self.from_outside
+
+
+@dataclass
+class Report:
+    kills: Counter[str] = field(default_factory=Counter)
+    graceful: int = 0
+    deaths: list[str] = field(default_factory=list)  # that nobody planned
+    jobs: Counter[str] = field(default_factory=Counter)
+    operations: int = 0
+    unknown: int = 0
+    rescue_seconds: list[float] = field(default_factory=list)
+    violations: list[Violation] = field(default_factory=list)
+
+    def rescue_percentile(self, percent: int) -> float | None:
+        ordered = sorted(self.rescue_seconds)
+        return round(ordered[min(len(ordered) - 1, len(ordered) * percent // 100)], 3) if ordered else None
+
+
+class Killing:
+    def __init__(self, fleet: Fleet, plan: Plan, progress: Callable[[Report], None] = lambda report: None) -> None:
+        self.fleet = fleet
+        self.plan = plan
+        self.draw = random.Random(plan.seed)
+        self.report = Report()
+        self.progress = progress
+        worker_fates = [
+            f"{point}=kill9@{self.draw.randint(1, IN_WORKERS[point])}" for point in self._spread(IN_WORKERS)
+        ]
+        worker_fates += [EXTERNAL] * plan.from_outside + [GRACEFUL] * plan.graceful
+        self.draw.shuffle(worker_fates)
+        submitter_fates = [
+            f"{point}=kill9@{self.draw.randint(1, IN_SUBMITTERS[point])}" for point in self._spread(IN_SUBMITTERS)
+        ]
+        self.draw.shuffle(submitter_fates)
+        self.fates = {"worker": deque(worker_fates), "submitter": deque(submitter_fates)}
+        self.fate_of: dict[Process, str] = {}
+        self.due = len(worker_fates) + len(submitter_fates)
+        self.deaths: asyncio.Queue[Process] = asyncio.Queue()
+
+    def _spread(self, points: dict[str, int]) -> list[str]:
+        return [point for point in points for _ in range(self.plan.at_each_point)]
+
+    async def run(self, within: float) -> Report:
+        self.fleet.on_death = self.deaths.put_nowait
+        try:
+            async with asyncio.timeout(within):
+                await self._kill()
+        except TimeoutError:
+            waiting = [fate for process, fate in self.fate_of.items() if process.alive]
+            raise AssertionError(
+                f"{self.due} deaths did not come within {within} s; waiting: {waiting}\n{self.fleet.errors()}"
+            ) from None
+        await self._calm_down()
+        return self.report
+
+    async def _kill(self) -> None:
+        for number in range(self.plan.lanes):
+            await self._start(f"lane{number}")
+        for _ in range(self.plan.workers):
+            await self._start("worker")
+        while self.due:
+            process = await self.deaths.get()
+            self._count(process)
+            await self._start(process.name.partition("-")[0])
+            self.progress(self.report)
+
+    async def _start(self, kind: str) -> None:
+        """A successor, with the next fate of its kind; when there is none left, it just works."""
+        fates = self.fates["worker" if kind == "worker" else "submitter"]
+        fate = fates.popleft() if fates else ""
+        failpoint = "" if fate in (EXTERNAL, GRACEFUL) else fate
+        if kind == "worker":
+            process = await self.fleet.worker(failpoint, concurrency=self.draw.choice((1, 4, 10)))
+        else:
+            process = await self.fleet.submitter(kind, failpoint, until=10**9, backlog=self.plan.backlog)
+        self.fate_of[process] = fate
+        if fate in (EXTERNAL, GRACEFUL):
+            number = signal.SIGKILL if fate == EXTERNAL else signal.SIGTERM
+            asyncio.get_running_loop().call_later(self.draw.uniform(0.01, 0.6), process.send, number)
+
+    def _count(self, process: Process) -> None:
+        fate = self.fate_of[process]
+        if fate == GRACEFUL and process.death == "exited 0":
+            self.report.graceful += 1
+        elif fate == EXTERNAL and process.killed_by_us:
+            self.report.kills[EXTERNAL] += 1
+        elif fate and process.died_at_its_failpoint:
+            self.report.kills[fate.partition("=")[0]] += 1
+        else:
+            self.report.deaths.append(f"{process.name} ({fate or 'no fate'}): {process.death}")
+        self.due -= bool(fate)
+
+    async def _calm_down(self) -> None:
+        """No more faults: what is there must now be worked off, and then the books are checked."""
+        for process in list(self.fleet.processes.values()):
+            if process.name.startswith("lane"):
+                process.send(signal.SIGTERM)
+                await process.ended.wait()
+        async with opened(self.fleet.url) as store:
+            await self.fleet.all_ended(store, within=30)
+            await self.fleet.terminate()
+            while not self.deaths.empty():
+                process = self.deaths.get_nowait()
+                if process.death != "exited 0":
+                    self.report.deaths.append(f"{process.name} at the end: {process.death}")
+            evidence = await self.fleet.evidence(store)
+        self._judge(evidence)
+
+    def _judge(self, evidence: Evidence) -> None:
+        report = self.report
+        report.violations = check(evidence) + unfinished(evidence)
+        report.jobs = Counter(record.status.value for record in evidence.records)
+        report.operations = len(evidence.operations)
+        report.unknown = sum(operation.outcome == "info" for operation in evidence.operations)
+        processes = {process.name: process for process in self.fleet.all}
+        names = worker_names(list(evidence.operations))
+        for record in evidence.records:
+            holder = ""
+            for event in record.history:
+                if event.event is Event.CLAIM:
+                    holder = names.get(event.by or "", "")
+                process = processes.get(holder)
+                if event.event is not Event.RESCUE or process is None:
+                    continue
+                if process.death == "exited 0":
+                    sentence = f"was abandoned by {holder}, which was asked to stop, and rescued"
+                    report.violations.append(Violation("L4", record.job_id, sentence))
+                elif process.died_at is not None:
+                    report.rescue_seconds.append((event.at - process.died_at) / 1e6)

@@ -1,0 +1,77 @@
+"""A submitter: a lane of jobs whose ids follow from lane and position, so that a successor can go on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import uuid
+from pathlib import Path
+from typing import Any
+
+from holdfast import Holdfast, HoldfastError
+from tests.crash.crash_app import make_app, record_calls
+
+_NAMESPACE = uuid.UUID("0f2f4b5a-6c2e-4a41-9e52-7d6f7c1d2a10")
+
+
+def job_id(lane: str, position: int) -> str:
+    return str(uuid.uuid5(_NAMESPACE, f"{lane}/{position}"))
+
+
+async def submit(*, url: str, calls: str, name: str, lane: str, until: int, backlog: int, pause: float = 0.005) -> None:
+    """Submit the lane's jobs up to `until`, from where the predecessor was last heard of, while fewer than
+    `backlog` are waiting."""
+    record_calls(Path(calls), name)
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    place = Place(Path(calls) / f"{lane}.place")
+    async with make_app(url) as app:
+        while place.position < until and not stop.is_set():
+            counts = await app.counts()
+            if counts["pending"] + counts["waiting"] + counts["retrying"] < backlog:
+                await _step(app, lane, place)
+            await asyncio.sleep(pause)
+
+
+async def _step(app: Holdfast, lane: str, place: Place) -> None:
+    """The same position is the same jobs, whoever submits them: a repeated step must change nothing."""
+    at = place.position
+    draw = random.Random(f"{lane}/{at}")
+    count = draw.choice((1, 1, 1, 4, 8))
+    jobs = [_job(lane, at + i, draw) for i in range(count)]
+    try:
+        if count == 1:
+            await app.submit(jobs[0][0], jobs[0][1], **jobs[0][2])
+        else:
+            await app.submit_many(jobs)
+    except HoldfastError:
+        return  # the next step repeats it
+    place.move(at + count)
+
+
+def _job(lane: str, position: int, draw: random.Random) -> tuple[str, dict[str, Any], Any]:
+    kind = draw.choices(("quick", "slow", "flaky", "threaded", "limited"), (60, 12, 10, 8, 10))[0]
+    millis = {"slow": draw.choice((50, 150, 700, 1300)), "threaded": 20, "limited": 10}.get(kind, 0)
+    options: dict[str, Any] = {"job_id": job_id(lane, position)}
+    if draw.random() < 0.1:
+        options["delay"] = 0.1
+    if draw.random() < 0.15 and position:
+        options["depends_on"] = [job_id(lane, draw.randrange(max(0, position - 20), position))]
+    if draw.random() < 0.1:
+        options["dedup_key"] = f"{lane}/{draw.randrange(5)}"
+        options.pop("depends_on", None)
+    return kind, {"n": position, "millis": millis}, options
+
+
+class Place:
+    """How far a lane has come: kept by the kernel when its process is killed."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+        self.position = int(os.pread(self._descriptor, 20, 0) or b"0")
+
+    def move(self, position: int) -> None:
+        self.position = position
+        os.pwrite(self._descriptor, f"{position:020d}".encode(), 0)

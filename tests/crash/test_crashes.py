@@ -1,0 +1,24 @@
+"""More than a hundred kills, at every named point and at random, judged by the history checker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.crash.fleet import Fleet
+from tests.crash.killing import EXTERNAL, POINTS, Killing, Plan
+
+PLAN = Plan(at_each_point=4, from_outside=15, graceful=10, seed=1)
+
+
+async def test_no_job_is_lost_or_completed_twice_when_processes_are_killed(tmp_path: Path) -> None:
+    async with Fleet.open(tmp_path, lease=0.8) as fleet:
+        report = await Killing(fleet, PLAN).run(within=60)
+        errors = fleet.errors()
+    assert [str(each) for each in report.violations] == [], errors
+    assert report.deaths == [], errors
+    assert {point: report.kills[point] for point in POINTS} == dict.fromkeys(POINTS, PLAN.at_each_point)
+    assert report.kills[EXTERNAL] == PLAN.from_outside
+    assert report.kills.total() >= 100
+    assert report.graceful == PLAN.graceful
+    assert report.jobs["completed"] > 100
+    assert report.rescue_seconds

@@ -1,0 +1,55 @@
+"""The judge finds nothing in a sound engine, and finds each planted bug in a broken one."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from holdfast.stores.sqlite import SQLiteStore
+from holdfast.testing.checker import check, unfinished
+from tests.crash.planted import BUGS, Bug
+from tests.crash.workload import SCENES, START, Gap, Stage, at_random
+
+SEED = 20_240_601
+
+
+async def _play(stage: Stage, steps: int) -> None:
+    for scene in SCENES:
+        await scene(stage)
+    await at_random(stage, steps)
+    await stage.drain()
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+async def test_a_planted_bug_is_caught(bug: Bug, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gap = Gap()
+    async with Stage.open(tmp_path, bug.plant(monkeypatch, gap), gap, SEED) as stage:
+        await _play(stage, steps=60)
+        found = check(await stage.evidence())
+    assert bug.caught_by <= {violation.invariant for violation in found}, [str(each) for each in found]
+
+
+@pytest.mark.parametrize("seed", [SEED, 2, 3, 4])
+async def test_the_engine_as_it_is_breaks_no_invariant(seed: int, tmp_path: Path) -> None:
+    async with Stage.open(tmp_path, SQLiteStore, Gap(), seed) as stage:
+        await _play(stage, steps=400)
+        evidence = await stage.evidence()
+    assert [str(each) for each in check(evidence)] == []
+    assert unfinished(evidence) == []
+
+
+@pytest.mark.parametrize("seed", [5, 6])
+async def test_safety_does_not_depend_on_clocks(seed: int, tmp_path: Path) -> None:
+    def any_time(draw: random.Random, now: int) -> int:
+        return draw.choice((now, START, 0, START - 86_400_000_000, 2**31 * 1_000_000, draw.randrange(2 * START)))
+
+    async with Stage.open(tmp_path, SQLiteStore, Gap(), seed) as stage:
+        await at_random(stage, 400, any_time)
+        evidence = await stage.evidence()
+    assert [str(each) for each in check(evidence, clocks="arbitrary")] == []
+
+
+def test_at_least_ten_bugs_are_planted() -> None:
+    assert len(BUGS) >= 10

@@ -1,0 +1,545 @@
+"""A small world of simulated workers on one file: stalls, slow rescuers, races, crashes between two steps.
+
+Everything runs one call after another in an order that the seed decides, on a clock that the stage sets: the
+same seed is the same history. Where an engine has a gap between reading and writing, `Stage.race` lets a
+rival in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast import failpoints, lifecycle
+from holdfast.clock import MICROS
+from holdfast.errors import HoldfastError
+from holdfast.ids import new_id
+from holdfast.lifecycle import (
+    Completed,
+    Discarded,
+    ErrorEntry,
+    GivenBack,
+    Outcome,
+    Raised,
+    Snoozed,
+)
+from holdfast.retry import Backoff
+from holdfast.store.port import Store
+from holdfast.store.types import (
+    FOREVER,
+    ClaimedJob,
+    ClaimRequest,
+    ExpiredClaim,
+    Hold,
+    JobRecord,
+    NewJob,
+    Note,
+    Verdict,
+)
+from holdfast.testing.history import Evidence, OperationLog, read_operations, recorded
+from tests.crash.fleet import dump, read_edges
+
+LEASE = 10 * MICROS
+BACKOFF = Backoff(base=1, factor=1, max=1, jitter=0)
+START = 1_800_000_000 * MICROS
+
+
+class Gap:
+    """A place between two steps of an engine where another process may get in."""
+
+    def __init__(self) -> None:
+        self.rival: Callable[[], Awaitable[object]] | None = None
+
+    async def __call__(self) -> None:
+        rival, self.rival = self.rival, None
+        if rival is not None:
+            await rival()
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A job in a worker's hands."""
+
+    store: Store
+    worker: str
+    token: str
+    job: ClaimedJob
+
+    @property
+    def hold(self) -> Hold:
+        return Hold(self.job.job_id, self.job.attempt, self.token)
+
+
+class Stage:
+    def __init__(self, path: Path, stores: Sequence[Store], logs: Sequence[OperationLog], gap: Gap, seed: int) -> None:
+        self.path = path
+        self.a, self.b = (recorded(store, log) for store, log in zip(stores, logs, strict=True))
+        self.logs = logs
+        self.gap = gap
+        self.random = random.Random(seed)
+        self.now = START
+        self.errors: list[BaseException] = []
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def open(cls, folder: Path, make: Callable[[str], Store], gap: Gap, seed: int = 1) -> AsyncIterator[Stage]:
+        path = folder / "jobs.db"
+        stores = [make(f"sqlite:///{path}") for _ in range(2)]
+        logs = [OperationLog(folder / f"store-{name}.jsonl") for name in "ab"]
+        for store in stores:
+            await store.open()
+        try:
+            yield cls(path, stores, logs, gap, seed)
+        finally:
+            failpoints.switch("")
+            for store in stores:
+                await store.close()
+            for log in logs:
+                log.close()
+
+    def pass_time(self, micros: int = LEASE + MICROS) -> None:
+        self.now += micros
+
+    async def quietly(self, call: Awaitable[Any]) -> Any:
+        """A broken engine may answer with an error; what counts is what the log and the file say."""
+        try:
+            return await call
+        except (HoldfastError, failpoints.FailpointReached) as error:
+            self.errors.append(error)
+            return None
+
+    async def crash(self, where: str, call: Awaitable[Any]) -> None:
+        """The call, with its process dying at a failpoint as far as a process can die and go on."""
+        failpoints.switch(where)
+        await self.quietly(call)
+        await self.a.forget([])  # the writer has passed the failpoint when it has come to this
+        failpoints.switch("")
+
+    async def race(self, first: Callable[[], Awaitable[Any]], rival: Callable[[], Awaitable[Any]]) -> None:
+        """The rival gets in where the engine lets it; where it does not, it comes second."""
+        self.gap.rival = rival
+        await self.quietly(first())
+        await self.gap()
+
+    # What clients do
+
+    def new(self, job_type: str, **fields: Any) -> NewJob:
+        values: dict[str, Any] = {
+            "job_id": new_id(self.now),
+            "job_type": job_type,
+            "queue": "default",
+            "priority": 50,
+            "payload": msgspec.json.encode({"n": self.random.randrange(10**9)}).decode(),
+            "scheduled_for": self.now,
+            "max_attempts": 5,
+            "timeout_micros": MICROS,
+        }
+        values |= fields
+        values["special"] = bool({"own_id", "dedup_key", "depends_on"} & fields.keys())
+        return NewJob(**values)
+
+    async def submit(self, job_type: str, store: Store | None = None, **fields: Any) -> str:
+        job = self.new(job_type, **fields)
+        answers = await self.quietly((store or self.a).insert([job], self.now))
+        return str(answers[0].job_id) if answers else job.job_id
+
+    async def record(self, job_id: str) -> JobRecord | None:
+        return (await self.a.get([job_id]))[0]
+
+    async def cancel(self, seen: JobRecord | None, store: Store | None = None) -> None:
+        if seen is not None and seen.status in lifecycle.ACTIVE:
+            decided = lifecycle.cancel(seen, by="editor", reason="asked to")
+            await self.quietly((store or self.b).apply([decided], self.now))
+
+    async def retry_by_hand(self, job_id: str) -> None:
+        seen = await self.record(job_id)
+        # A dedup key may have gone to another job by now; a retry by hand does not ask it back.
+        if seen is not None and seen.status in lifecycle.TERMINAL and seen.dedup_key is None:
+            decided = lifecycle.manual_retry(seen, now=self.now, by="editor", reason=None)
+            await self.quietly(self.b.apply([decided], self.now))
+
+    # What workers do
+
+    async def claim(self, store: Store, worker: str, *job_types: str, limit: int = 10) -> list[Claim]:
+        token = secrets.token_hex(16)
+        request = ClaimRequest(
+            worker_id=worker,
+            worker_version="1",
+            queues=("default",),
+            slots=dict.fromkeys(job_types, limit),
+            limit=limit,
+            lease_micros=LEASE,
+            token=token,
+        )
+        jobs = await self.quietly(store.claim(request, self.now))
+        return [Claim(store, worker, token, job) for job in jobs or ()]
+
+    async def settle(self, claim: Claim, outcome: Outcome, *, token: str | None = None) -> Verdict | None:
+        decided = lifecycle.decide(
+            claim.job,
+            outcome,
+            now=self.now,
+            backoff=BACKOFF,
+            draw=0.5,
+            token=token or claim.token,
+            by=claim.worker,
+        )
+        verdicts = await self.quietly(claim.store.apply([decided], self.now))
+        return verdicts[0] if verdicts else None
+
+    async def complete(self, claim: Claim, **more: Any) -> Verdict | None:
+        result = msgspec.json.encode({"by": claim.worker, "attempt": claim.job.attempt}).decode()
+        return await self.settle(claim, Completed(result), **more)
+
+    async def fail(self, claim: Claim) -> Verdict | None:
+        return await self.settle(claim, Raised(self.error(claim)))
+
+    def error(self, claim: Claim) -> ErrorEntry:
+        return ErrorEntry(claim.job.attempt, self.now, "ValueError", "it went wrong")
+
+    async def extend(self, claim: Claim) -> None:
+        await self.quietly(claim.store.extend([claim.hold], self.now + LEASE, self.now))
+
+    async def note(self, claim: Claim) -> None:
+        await self.quietly(claim.store.note([Note(claim.hold, progress=0.5)], self.now))
+
+    # Upkeep
+
+    async def promote(self, store: Store | None = None) -> None:
+        await self.quietly((store or self.b).promote(self.now, 100))
+
+    async def expired(self, store: Store | None = None) -> list[ExpiredClaim]:
+        return list(await self.quietly((store or self.b).expired(self.now, 100)) or ())
+
+    async def rescue(self, claims: Iterable[ExpiredClaim], store: Store | None = None) -> None:
+        decided = [
+            lifecycle.rescue(claim, lease=claim.lease_expires_at, now=self.now, reason="lease ran out", by="sweeper")
+            for claim in claims
+        ]
+        if decided:
+            await self.quietly((store or self.b).apply(decided, self.now))
+
+    async def sweep(self) -> None:
+        await self.rescue(await self.expired())
+        await self.promote()
+        await self.quietly(self.b.release(self.now, 100))
+
+    # The end
+
+    async def drain(self, rounds: int = 60) -> None:
+        """A healthy worker works off what is left."""
+        types = sorted({record.job_type for record in await dump(self.a)})
+        for _ in range(rounds):
+            counts = await self.a.counts()
+            if not any(counts[status] for status in lifecycle.ACTIVE):
+                return
+            self.pass_time()
+            await self.sweep()
+            for claim in await self.claim(self.b, "worker-last", *types, limit=100):
+                await self.complete(claim)
+
+    async def evidence(self) -> Evidence:
+        records = await dump(self.a)
+        return Evidence(
+            records,
+            read_operations(log.path for log in self.logs),
+            counts=await self.a.counts(),
+            edges=read_edges(self.path),
+        )
+
+
+# Scenes: each one situation in which queues have gone wrong
+
+
+async def a_stalled_worker_finishes_late(stage: Stage) -> None:
+    await stage.submit("stall")
+    for late in (stage.complete, stage.fail):
+        for claim in await stage.claim(stage.a, "worker-a", "stall"):
+            stage.pass_time()
+            await stage.sweep()
+            successors = await stage.claim(stage.b, "worker-b", "stall")
+            await stage.extend(claim)
+            await stage.note(claim)
+            await late(claim)
+            for successor in successors:
+                await stage.fail(successor) if late == stage.complete else await stage.complete(successor)
+        stage.pass_time()
+        await stage.sweep()
+
+
+async def a_stalled_worker_finishes_after_its_successor(stage: Stage) -> None:
+    for late in (stage.complete, stage.fail):
+        await stage.submit("late")
+        for claim in await stage.claim(stage.a, "worker-a", "late"):
+            stage.pass_time()
+            await stage.sweep()
+            for successor in await stage.claim(stage.b, "worker-b", "late"):
+                await stage.complete(successor)
+            await late(claim)
+            await stage.extend(claim)
+
+
+async def a_rescuer_is_slower_than_an_extension(stage: Stage) -> None:
+    await stage.submit("alive")
+    for claim in await stage.claim(stage.a, "worker-a", "alive"):
+        stage.pass_time()
+        seen = await stage.expired()
+        await stage.extend(claim)
+        await stage.rescue(seen)
+        await stage.complete(claim)
+
+
+async def a_rescuer_is_slower_than_another(stage: Stage) -> None:
+    await stage.submit("rescued")
+    await stage.claim(stage.a, "worker-a", "rescued")
+    stage.pass_time()
+    seen = await stage.expired(stage.a)
+    await stage.sweep()
+    successors = await stage.claim(stage.b, "worker-b", "rescued")
+    await stage.rescue(seen, stage.a)
+    for successor in successors:
+        await stage.complete(successor)
+
+
+async def a_cancel_races_with_a_completion(stage: Stage) -> None:
+    first = await stage.submit("cancel")
+    for claim in await stage.claim(stage.a, "worker-a", "cancel"):
+        seen = await stage.record(first)
+        await stage.complete(claim)
+        await stage.cancel(seen)
+    second = await stage.submit("cancel")
+    for claim in await stage.claim(stage.a, "worker-a", "cancel"):
+        await stage.cancel(await stage.record(second))
+        await stage.extend(claim)
+        await stage.complete(claim)
+    third = await stage.submit("cancel")
+    await stage.cancel(await stage.record(third))
+
+
+async def two_submit_under_one_key(stage: Stage) -> None:
+    for until in (None, FOREVER):
+        key = f"key {until}"
+
+        def submit(store: Store, key: str = key, until: int | None = until) -> Callable[[], Awaitable[object]]:
+            return lambda: stage.submit("keyed", store, dedup_key=key, dedup_until=until)
+
+        await stage.race(submit(stage.a), submit(stage.b))
+        await submit(stage.b)()
+        for claim in await stage.claim(stage.a, "worker-a", "keyed"):
+            await stage.complete(claim)
+        await submit(stage.a)()
+
+
+async def a_submitter_crashes(stage: Stage) -> None:
+    lost = stage.new("crashed", own_id=True)
+    await stage.crash("insert.uncommitted=raise@1", stage.a.insert([lost], stage.now))
+    await stage.crash("insert.uncommitted=raise@1", stage.a.insert([stage.new("crashed")], stage.now))
+    await stage.quietly(stage.b.insert([lost], stage.now))
+    await stage.quietly(stage.a.insert([lost], stage.now))
+
+
+async def a_batch_crashes_in_the_middle(stage: Stage) -> None:
+    for nth in (1, 3):
+        batch = [stage.new("batch") for _ in range(5)]
+        await stage.crash(f"insert.uncommitted=raise@{nth}", stage.a.insert(batch, stage.now))
+    await stage.quietly(stage.a.insert([stage.new("batch") for _ in range(5)], stage.now))
+
+
+async def two_claim_at_once(stage: Stage) -> None:
+    for _ in range(3):
+        await stage.submit("wanted")
+    taken: list[Claim] = []
+
+    async def take(store: Store, worker: str) -> None:
+        taken.extend(await stage.claim(store, worker, "wanted"))
+
+    await stage.race(lambda: take(stage.a, "worker-a"), lambda: take(stage.b, "worker-b"))
+    for claim in taken:
+        await stage.complete(claim)
+
+
+async def two_promote_at_once(stage: Stage) -> None:
+    await stage.submit("due")
+    for claim in await stage.claim(stage.a, "worker-a", "due"):
+        await stage.fail(claim)
+    stage.pass_time()
+    taken: list[Claim] = []
+
+    async def promote_and_take() -> None:
+        await stage.promote(stage.b)
+        taken.extend(await stage.claim(stage.b, "worker-b", "due"))
+
+    await stage.race(lambda: stage.promote(stage.a), promote_and_take)
+    again = await stage.claim(stage.a, "worker-a", "due")
+    for claim in taken + again:
+        await stage.complete(claim)
+
+
+async def jobs_fail_until_they_are_out_of_attempts(stage: Stage) -> None:
+    await stage.submit("bad", max_attempts=3)
+    await stage.submit("deadly", max_attempts=2)
+    for _ in range(4):
+        for claim in await stage.claim(stage.a, "worker-a", "bad"):
+            await stage.fail(claim)
+        await stage.claim(stage.a, "worker-a", "deadly")
+        stage.pass_time()
+        await stage.sweep()
+
+
+async def handlers_end_in_every_way(stage: Stage) -> None:
+    for _ in range(4):
+        await stage.submit("ways")
+    claims = await stage.claim(stage.a, "worker-a", "ways")
+    ways: list[Callable[[Claim], Outcome]] = [
+        lambda claim: Discarded(stage.error(claim)),
+        lambda claim: Snoozed(MICROS),
+        lambda claim: GivenBack("the worker stops"),
+        lambda claim: lifecycle.Cancelled("no longer wanted"),
+    ]
+    for claim, way in zip(claims, ways, strict=False):
+        await stage.settle(claim, way(claim))
+
+
+async def jobs_wait_for_others(stage: Stage) -> None:
+    top = await stage.submit("top")
+    sides = [await stage.submit("side", depends_on=(top,)) for _ in range(2)]
+    bottom = await stage.submit("bottom", depends_on=tuple(sides))
+    doomed = await stage.submit("doomed", max_attempts=1)
+    heirs = [await stage.submit("heir", depends_on=(doomed,), on_dependency_failure=p) for p in ("cancel", "fail")]
+    await stage.submit("heir", depends_on=(heirs[0], bottom))
+    for round_of in ("bottom", "side", "top", "side", "bottom"):
+        for claim in await stage.claim(stage.b, "worker-b", round_of):
+            await stage.complete(claim)
+    for claim in await stage.claim(stage.a, "worker-a", "doomed"):
+        await stage.fail(claim)
+
+
+async def a_token_is_forged(stage: Stage) -> None:
+    await stage.submit("forged")
+    for claim in await stage.claim(stage.a, "worker-a", "forged"):
+        await stage.complete(claim, token="guessed")
+        await stage.complete(claim)
+
+
+async def answers_are_lost_after_the_commit(stage: Stage) -> None:
+    for repeat in (True, False):
+        await stage.submit("unheard")
+        for claim in await stage.claim(stage.a, "worker-a", "unheard"):
+            await stage.crash("apply.committed=raise@1", stage.complete(claim))
+            if repeat:
+                await stage.complete(claim)
+                await stage.complete(claim)
+
+
+async def a_job_is_for_later(stage: Stage) -> None:
+    await stage.submit("later", scheduled_for=stage.now + 5 * LEASE)
+    await stage.promote()
+    for claim in await stage.claim(stage.a, "worker-a", "later"):
+        await stage.complete(claim)
+    stage.pass_time(5 * LEASE)
+    await stage.promote()
+    for claim in await stage.claim(stage.a, "worker-a", "later"):
+        await stage.complete(claim)
+
+
+async def an_id_is_submitted_again(stage: Stage) -> None:
+    job = stage.new("own", own_id=True)
+    for store in (stage.a, stage.b):
+        await stage.quietly(store.insert([job], stage.now))
+        for claim in await stage.claim(store, "worker-a", "own"):
+            await stage.complete(claim)
+
+
+async def an_ended_job_is_retried_by_hand(stage: Stage) -> None:
+    job_id = await stage.submit("again")
+    for _ in range(2):
+        for claim in await stage.claim(stage.a, "worker-a", "again"):
+            await stage.complete(claim)
+        await stage.retry_by_hand(job_id)
+
+
+async def a_settlement_is_followed_by_another(stage: Stage) -> None:
+    """A handler that timed out and was settled comes back with a result."""
+    await stage.submit("twice")
+    for claim in await stage.claim(stage.a, "worker-a", "twice"):
+        await stage.fail(claim)
+        await stage.complete(claim)
+
+
+SCENES: tuple[Callable[[Stage], Awaitable[None]], ...] = (
+    a_stalled_worker_finishes_late,
+    a_stalled_worker_finishes_after_its_successor,
+    a_rescuer_is_slower_than_an_extension,
+    a_rescuer_is_slower_than_another,
+    a_cancel_races_with_a_completion,
+    two_submit_under_one_key,
+    a_submitter_crashes,
+    a_batch_crashes_in_the_middle,
+    two_claim_at_once,
+    two_promote_at_once,
+    jobs_fail_until_they_are_out_of_attempts,
+    handlers_end_in_every_way,
+    jobs_wait_for_others,
+    a_token_is_forged,
+    answers_are_lost_after_the_commit,
+    a_job_is_for_later,
+    an_id_is_submitted_again,
+    an_ended_job_is_retried_by_hand,
+    a_settlement_is_followed_by_another,
+)
+
+
+async def at_random(stage: Stage, steps: int, clocks: Callable[[random.Random, int], int] | None = None) -> None:
+    """Four workers on two stores do whatever comes; some forget their claims, some come back to them late."""
+    draw = stage.random
+    held: list[Claim] = []
+    seen: list[ExpiredClaim] = []
+    known: list[str] = []
+    edited: JobRecord | None = None
+    for _ in range(steps):
+        if clocks is not None:
+            stage.now = clocks(draw, stage.now)
+        store = draw.choice((stage.a, stage.b))
+        claim = draw.choice(held) if held else None
+        match draw.randrange(14):
+            case 0 | 1:
+                parents = tuple(draw.sample(known, min(len(known), draw.choice((0, 0, 1, 2)))))
+                extra: dict[str, Any] = {"depends_on": parents} if parents else {}
+                if draw.random() < 0.3:
+                    extra["dedup_key"] = f"key {draw.randrange(3)}"
+                known.append(await stage.submit("any", store, max_attempts=draw.choice((1, 3, 9)), **extra))
+            case 2 | 3:
+                held += await stage.claim(store, f"worker-{draw.randrange(4)}", "any", limit=draw.randrange(1, 4))
+            case 4 | 5 | 6 if claim:
+                await stage.complete(claim)
+                if draw.random() < 0.7:
+                    held.remove(claim)
+            case 7 if claim:
+                await stage.fail(claim)
+            case 8 if claim:
+                await stage.extend(claim)
+            case 9:
+                seen = await stage.expired(store)
+            case 10:
+                await stage.rescue(seen, store)
+                await stage.promote(store)
+            case 11 if known:
+                if edited is None:
+                    edited = await stage.record(draw.choice(known))
+                elif edited.status in lifecycle.TERMINAL:
+                    await stage.retry_by_hand(edited.job_id)
+                    edited = None
+                else:
+                    await stage.cancel(edited, store)
+                    edited = None
+            case 12:
+                stage.pass_time(draw.choice((MICROS, LEASE // 2, LEASE + MICROS)))
+            case _:
+                await stage.promote(store)

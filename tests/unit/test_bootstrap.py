@@ -1,0 +1,196 @@
+"""scripts/bootstrap.py, with its commands replaced: no network, no real environment."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+class Commands:
+    """Stands in for subprocess.run: notes what was asked for, and does as little of it as will do."""
+
+    def __init__(self, venv: Path) -> None:
+        self.venv = venv
+        self.asked: list[str] = []
+        self.failures_to_come = 0
+        self.interrupt_at: str | None = None
+        self.has_ensurepip = True
+
+    def __call__(self, command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+        step = self.name(command)
+        if step == "probe":
+            return subprocess.CompletedProcess(command, 0 if self.has_ensurepip else 1, "")
+        self.asked.append(step)
+        if step == self.interrupt_at:
+            raise KeyboardInterrupt
+        if step == "venv":
+            (self.venv / "bin").mkdir(parents=True)
+            (self.venv / "bin" / "python").symlink_to(os.path.realpath(sys.executable))
+        if step in ("run", "test") and self.failures_to_come:
+            self.failures_to_come -= 1
+            return subprocess.CompletedProcess(command, 1, "connection reset")
+        return subprocess.CompletedProcess(command, 0, "")
+
+    def name(self, command: list[str]) -> str:
+        if command[0] == "apt-get":
+            return f"apt-get {command[1]}"
+        if "venv" in command:
+            return "venv"
+        if "-c" in command:
+            return "probe"
+        return "project" if "-e" in command else Path(command[-1]).stem
+
+    def take(self) -> list[str]:
+        asked, self.asked = self.asked, []
+        return asked
+
+
+def load(root: Path, commands: Commands, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("bootstrap", CHECKOUT / "scripts" / "bootstrap.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.ROOT = str(root)
+    module.VENV = str(root / ".venv")
+    module.PYTHON = str(root / ".venv" / "bin" / "python")
+    module.STAMP = str(root / ".venv" / "holdfast-stamp.json")
+    module.LOCK_FILE = str(root / ".venv.lock")
+    module.RETRY_PAUSE_SECONDS = 0
+    monkeypatch.setattr(module.subprocess, "run", commands)
+    return module
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "a checkout"
+    (root / "requirements").mkdir(parents=True)
+    (root / "requirements" / "run.txt").write_text("one==1\n")
+    (root / "requirements" / "test.txt").write_text("one==1\ntwo==2\n")
+    (root / "pyproject.toml").write_text("[project]\n")
+    return root
+
+
+@pytest.fixture
+def commands(root: Path) -> Commands:
+    return Commands(root / ".venv")
+
+
+@pytest.fixture
+def bootstrap(root: Path, commands: Commands, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return load(root, commands, monkeypatch)
+
+
+def test_a_second_start_does_nothing(bootstrap, commands):
+    assert bootstrap.main(["run"]) == 0
+    assert commands.take() == ["venv", "run", "project"]
+    assert bootstrap.main(["run"]) == 0
+    assert commands.take() == []
+
+
+def test_test_is_added_to_an_environment_that_has_only_run(bootstrap, commands):
+    bootstrap.main(["run"])
+    commands.take()
+    bootstrap.main(["test"])
+    assert commands.take() == ["test"]
+
+
+def test_an_environment_for_test_serves_run(bootstrap, commands):
+    bootstrap.main(["test"])
+    commands.take()
+    bootstrap.main(["run"])
+    assert commands.take() == []
+
+
+@pytest.mark.parametrize("step", ["venv", "run", "project"])
+def test_an_interrupted_set_up_starts_over(bootstrap, commands, step):
+    commands.interrupt_at = step
+    assert bootstrap.main(["run"]) == 130
+    commands.take()
+    commands.interrupt_at = None
+    assert bootstrap.main(["run"]) == 0
+    assert commands.take() == ["venv", "run", "project"]
+
+
+def test_a_changed_lock_starts_over(bootstrap, commands, root):
+    bootstrap.main(["run"])
+    commands.take()
+    (root / "requirements" / "run.txt").write_text("one==2\n")
+    bootstrap.main(["run"])
+    assert commands.take() == ["venv", "run", "project"]
+
+
+def test_a_changed_pyproject_only_installs_the_project_again(bootstrap, commands, root):
+    bootstrap.main(["run"])
+    commands.take()
+    (root / "pyproject.toml").write_text("[project]\nname = 'x'\n")
+    bootstrap.main(["run"])
+    assert commands.take() == ["project"]
+
+
+def test_a_moved_checkout_starts_over(bootstrap, commands, root, monkeypatch):
+    bootstrap.main(["run"])
+    moved = root.rename(root.with_name("elsewhere"))
+    commands = Commands(moved / ".venv")
+    load(moved, commands, monkeypatch).main(["run"])
+    assert commands.take() == ["venv", "run", "project"]
+
+
+def test_a_failed_download_is_tried_again(bootstrap, commands):
+    commands.failures_to_come = 2
+    assert bootstrap.main(["run"]) == 0
+    assert commands.take() == ["venv", "run", "run", "run", "project"]
+
+
+def test_a_download_that_keeps_failing_is_one_clear_error(bootstrap, commands, capsys):
+    commands.failures_to_come = 3
+    assert bootstrap.main(["run"]) == 1
+    assert "error: could not install requirements/run.txt" in capsys.readouterr().err
+
+
+def test_a_linked_environment_is_replaced_and_its_target_left_alone(bootstrap, commands, root):
+    other = root.parent / "other"
+    other.mkdir()
+    (other / "keep").touch()
+    (root / ".venv").symlink_to(other)
+    bootstrap.main(["run"])
+    assert (other / "keep").exists()
+    assert not (root / ".venv").is_symlink()
+
+
+def test_without_ensurepip_root_on_debian_installs_it(bootstrap, commands, monkeypatch):
+    commands.has_ensurepip = False
+    monkeypatch.setattr(bootstrap.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(bootstrap.shutil, "which", lambda name: "/usr/bin/apt-get")
+    assert bootstrap.main(["run"]) == 0
+    assert commands.take()[:2] == ["apt-get update", "apt-get install"]
+
+
+def test_without_ensurepip_others_are_told_the_command(bootstrap, commands, monkeypatch, capsys):
+    commands.has_ensurepip = False
+    monkeypatch.setattr(bootstrap.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(bootstrap.shutil, "which", lambda name: "/usr/bin/apt-get")
+    assert bootstrap.main(["run"]) == 1
+    assert "sudo apt-get install python3." in capsys.readouterr().err
+    assert commands.take() == []
+
+
+def test_the_test_lock_holds_every_pin_of_the_run_lock():
+    assert pins("run") <= pins("test")
+
+
+@pytest.mark.parametrize("name", ["run", "test"])
+def test_a_lock_pins_exact_versions_and_names_no_host(name):
+    assert all("==" in line for line in pins(name))
+    assert "//" not in (CHECKOUT / "requirements" / f"{name}.txt").read_text()
+
+
+def pins(name: str) -> set[str]:
+    lines = (CHECKOUT / "requirements" / f"{name}.txt").read_text().splitlines()
+    return {line for line in lines if line and not line.startswith("#")}
