@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import threading
 import uuid
 
@@ -11,6 +12,8 @@ from holdfast.errors import InvalidOption
 
 _COUNTER_MAX = 0xFFF
 _lock = threading.Lock()
+_random = random.Random()  # seeded by the system; ids must be unique, not secret
+os.register_at_fork(after_in_child=_random.seed)  # or a child would repeat its parent's ids
 _last_millis = 0
 _counter = 0
 
@@ -18,17 +21,16 @@ _counter = 0
 def new_ids(count: int, now: Instant) -> list[str]:
     """Ids in ascending order within this process, even when the clock stands still or goes back."""
     global _last_millis, _counter
-    random = os.urandom(8 * count)
     millis = now // 1000
     ids = []
     with _lock:
         if millis > _last_millis:
             _last_millis, _counter = millis, 0
-        for i in range(0, 8 * count, 8):
+        for _ in range(count):
             _counter += 1
             if _counter > _COUNTER_MAX:
                 _last_millis, _counter = _last_millis + 1, 0
-            tail = int.from_bytes(random[i : i + 8], "big") & 0x3FFFFFFFFFFFFFFF | 0x8000000000000000
+            tail = _random.getrandbits(62) | 0x8000000000000000
             h = f"{_last_millis:012x}7{_counter:03x}{tail:016x}"
             ids.append(f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}")
     return ids

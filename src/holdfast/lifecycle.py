@@ -203,6 +203,23 @@ def decide(
     metrics: str | None = None,
 ) -> Transition:
     """The transition that follows from how an attempt ended. `draw` in [0, 1) feeds the jitter."""
+    if isinstance(outcome, Completed):  # nearly every outcome: kept off the general path below
+        return Transition(
+            job_id=job.job_id,
+            event=Event.COMPLETE,
+            source=Status.PROCESSING,
+            target=Status.COMPLETED,
+            attempt=job.attempt,
+            token=token,
+            by=by,
+            progress=1.0,
+            stage="complete",
+            result=outcome.result,
+            result_artifact=outcome.result_artifact,
+            logs=logs,
+            log_location=log_location,
+            metrics=metrics,
+        )
 
     def settle(event: Event, target: Status, **changes: object) -> Transition:
         return Transition(
@@ -241,15 +258,6 @@ def decide(
         )
 
     match outcome:
-        case Completed(result, result_artifact):
-            return settle(
-                Event.COMPLETE,
-                Status.COMPLETED,
-                result=result,
-                result_artifact=result_artifact,
-                progress=1.0,
-                stage="complete",
-            )
         case Raised(error):
             return fail(error, None)
         case RetryAsked(error, after_micros):

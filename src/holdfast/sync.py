@@ -195,7 +195,7 @@ class Holdfast:
     def submit_many(self, jobs: Iterable[Submission]) -> list[JobHandle]:
         """Store many jobs in one commit, all or none."""
         plain = [(each[0].handler, *each[1:]) if isinstance(each[0], BoundHandler) else each for each in jobs]
-        return [JobHandle(self, handle) for handle in self._call(self.inner.submit_many(plain))]  # type: ignore[arg-type]
+        return [JobHandle(self, handle) for handle in self._call(self.inner.submit_many(plain))]
 
     # Reading
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,10 @@ class Work(BaseModel):
 
 def record_calls(folder: Path, name: str) -> None:
     """Every store that an app of this process opens leaves its lines in `folder`."""
+    holdfast.app.open_url = recording(folder, name)
+
+
+def recording(folder: Path, name: str) -> Callable[[str], Store]:
     opened = 0
 
     def open_recorded(url: str) -> Store:
@@ -34,7 +39,7 @@ def record_calls(folder: Path, name: str) -> None:
         opened += 1
         return recorded(open_url(url), OperationLog(folder / f"{name}.{opened}.jsonl"))
 
-    holdfast.app.open_url = open_recorded
+    return open_recorded
 
 
 def make_app(url: str) -> Holdfast:

@@ -78,7 +78,7 @@ class Fleet:
             **os.environ,
             "HOLDFAST_LEASE": str(lease),
             "HOLDFAST_POLL_INTERVAL": "0.5",
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(ROOT)))),
             **settings,
         }
         with (folder / "zygote.log").open("wb") as errors:

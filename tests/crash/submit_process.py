@@ -10,7 +10,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from holdfast import Holdfast, HoldfastError
+from holdfast import Holdfast, StoreError
 from tests.crash.crash_app import make_app, record_calls
 
 _NAMESPACE = uuid.UUID("0f2f4b5a-6c2e-4a41-9e52-7d6f7c1d2a10")
@@ -38,31 +38,37 @@ async def submit(*, url: str, calls: str, name: str, lane: str, until: int, back
 async def _step(app: Holdfast, lane: str, place: Place) -> None:
     """The same position is the same jobs, whoever submits them: a repeated step must change nothing."""
     at = place.position
-    draw = random.Random(f"{lane}/{at}")
-    count = draw.choice((1, 1, 1, 4, 8))
-    jobs = [_job(lane, at + i, draw) for i in range(count)]
+    count = random.Random(f"{lane}/{at}/step").choice((1, 1, 1, 4, 8))
+    jobs = [_job(lane, position) for position in range(at, at + count)]
     try:
         if count == 1:
-            await app.submit(jobs[0][0], jobs[0][1], **jobs[0][2])
+            job_type, payload, options = jobs[0]
+            await app.submit(job_type, payload, **options)
         else:
             await app.submit_many(jobs)
-    except HoldfastError:
+    except StoreError:
         return  # the next step repeats it
     place.move(at + count)
 
 
-def _job(lane: str, position: int, draw: random.Random) -> tuple[str, dict[str, Any], Any]:
-    kind = draw.choices(("quick", "slow", "flaky", "threaded", "limited"), (60, 12, 10, 8, 10))[0]
-    millis = {"slow": draw.choice((50, 150, 700, 1300)), "threaded": 20, "limited": 10}.get(kind, 0)
+def _job(lane: str, position: int) -> tuple[str, dict[str, Any], Any]:
+    draw = random.Random(f"{lane}/{position}")
     options: dict[str, Any] = {"job_id": job_id(lane, position)}
+    if _is_keyed(position):
+        options["dedup_key"] = f"{lane}/{draw.randrange(5)}"
+    elif draw.random() < 0.15 and position > 1:
+        before = draw.randrange(max(0, position - 20), position)
+        # A keyed job may be answered for by another, and then there is none of its id.
+        options["depends_on"] = [job_id(lane, before - _is_keyed(before))]
     if draw.random() < 0.1:
         options["delay"] = 0.1
-    if draw.random() < 0.15 and position:
-        options["depends_on"] = [job_id(lane, draw.randrange(max(0, position - 20), position))]
-    if draw.random() < 0.1:
-        options["dedup_key"] = f"{lane}/{draw.randrange(5)}"
-        options.pop("depends_on", None)
+    kind = draw.choices(("quick", "slow", "flaky", "threaded", "limited"), (60, 12, 10, 8, 10))[0]
+    millis = {"slow": draw.choice((50, 150, 700, 1300)), "threaded": 20, "limited": 50}.get(kind, 0)
     return kind, {"n": position, "millis": millis}, options
+
+
+def _is_keyed(position: int) -> bool:
+    return position % 10 == 9
 
 
 class Place:

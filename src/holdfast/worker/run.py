@@ -18,46 +18,34 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """Written by the event loop and, for progress and logs, by the handler's thread."""
+    """Written by the event loop and, for progress and logs, by the handler's thread.
 
-    __slots__ = (
-        "_dirty",
-        "_log_text",
-        "_logs",
-        "cancelled",
-        "handler",
-        "hold",
-        "job",
-        "kill",
-        "log_location",
-        "lost",
-        "metrics",
-        "progress",
-        "settling",
-        "stage",
-        "stop_reason",
-        "task",
-        "timer",
-    )
+    Most runs never log, report or stop: what those need is a default of the class, not set for every job.
+    """
+
+    progress: float | None = None
+    stage: str | None = None
+    metrics: dict[str, float] | None = None
+    log_location: str | None = None
+    cancelled: threading.Event | None = None  # only threads wait on it
+    stop_reason: str | None = None
+    lost = False
+    settling = False
+    task: asyncio.Task[None] | None = None
+    deadline = 0.0  # on the event loop's clock
+    kill: Callable[[], None] | None = None  # how to end a child process
+    dirty = False
+    _logs: list[dict[str, str]] | None = None
+    _log_text: list[str] | None = None
 
     def __init__(self, job: ClaimedJob, handler: Handler, token: str) -> None:
         self.job = job
         self.handler = handler
-        self.hold = Hold(job.job_id, job.attempt, token)
-        self.progress: float | None = None
-        self.stage: str | None = None
-        self.metrics: dict[str, float] | None = None
-        self.log_location: str | None = None
-        self.cancelled: threading.Event | None = None  # only threads wait on it
-        self.stop_reason: str | None = None
-        self.lost = False
-        self.settling = False
-        self.task: asyncio.Task[None] | None = None
-        self.timer: asyncio.TimerHandle | None = None
-        self.kill: Callable[[], None] | None = None  # how to end a child process
-        self._dirty = False
-        self._logs: list[dict[str, str]] | None = None
-        self._log_text: list[str] | None = None
+        self.token = token
+
+    @property
+    def hold(self) -> Hold:
+        return Hold(self.job.job_id, self.job.attempt, self.token)
 
     # What the handler says
 
@@ -65,14 +53,14 @@ class Run:
         self.progress = min(1.0, max(0.0, float(fraction)))
         if stage is not None:
             self.stage = str(stage)[: limits.STAGE_LENGTH_MAX]
-        self._dirty = True
+        self.dirty = True
 
     def say_metric(self, name: str, value: float) -> None:
         metrics = self.metrics if self.metrics is not None else {}
         if name in metrics or len(metrics) < limits.METRICS_MAX:
             metrics[str(name)[: limits.NAME_LENGTH_MAX]] = value
         self.metrics = metrics
-        self._dirty = True
+        self.dirty = True
 
     def say_log(self, created: float, level: str, message: str) -> None:
         at = datetime.fromtimestamp(created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -83,16 +71,12 @@ class Run:
         self._logs.append({"timestamp": at, "level": level, "message": text[: limits.LOG_MESSAGE_MAX]})
         del self._logs[: -limits.LOG_ENTRIES_MAX]
         self._log_text.append(f"{at} {level} [{self.job.attempt}] {text}\n")
-        self._dirty = True
+        self.dirty = True
 
     # What is written of it
 
-    @property
-    def dirty(self) -> bool:
-        return self._dirty
-
     def note(self) -> Note:
-        self._dirty = False
+        self.dirty = False
         return Note(
             self.hold,
             progress=self.progress,

@@ -12,7 +12,7 @@ import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 
-from holdfast.clock import MICROS, Clock
+from holdfast.clock import Clock
 from holdfast.files import LocalFiles
 from holdfast.handlers import Handler
 from holdfast.lifecycle import GivenBack, Outcome, decide
@@ -20,6 +20,7 @@ from holdfast.limits import PREFETCH_MAX
 from holdfast.store.port import Store
 from holdfast.store.types import ClaimedJob, Signal, Verdict, WorkerRow
 from holdfast.worker import capture, process_key
+from holdfast.worker.deadlines import Deadlines
 from holdfast.worker.executor import LOST, SHUT_DOWN, TIMED_OUT, Executor
 from holdfast.worker.fetcher import Fetcher, Pace, Room
 from holdfast.worker.leases import LeaseKeeper
@@ -73,6 +74,7 @@ class Worker:
         self._pace = Pace(clock)
         self._idle = asyncio.Event()
         self._idle.set()
+        self._deadlines = Deadlines(lambda: self._live.values(), lambda run: self._stop_run(run, TIMED_OUT))
 
         self._executor = Executor(store, clock, files)
         self._settler = Settler(store, clock, self._settled)
@@ -148,6 +150,7 @@ class Worker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._deadlines.close()
         await self._leases.stop()
         self._executor.close()
         capture.remove()
@@ -220,7 +223,7 @@ class Worker:
         self._busy[run.handler.name] += 1
         self._live[run.job.job_id] = run
         self._idle.clear()
-        run.timer = loop.call_later(run.job.timeout_micros / MICROS, self._stop_run, run, TIMED_OUT)
+        self._deadlines.watch(run)
         run.task = loop.create_task(self._run(run))
 
     async def _run(self, run: Run) -> None:
@@ -228,8 +231,6 @@ class Worker:
         try:
             outcome = await self._executor.run(run)
         finally:
-            if run.timer is not None:
-                run.timer.cancel()
             self._free(run)
             if outcome is not None and not run.settling and not run.lost:
                 await self._finish(run, outcome)
@@ -264,7 +265,7 @@ class Worker:
             now=self._clock.now(),
             backoff=run.handler.backoff,
             draw=random.random(),
-            token=run.hold.token,
+            token=run.token,
             by=self.worker_id,
             logs=run.logs_json(),
             log_location=run.log_location,

@@ -30,8 +30,8 @@ _LEADS = {
     "worker": "FROM job INDEXED BY job_lease WHERE status = 'processing' AND worker_id = :worker",
     "processing": "FROM job INDEXED BY job_lease WHERE status = 'processing'",
     "pending": "FROM job INDEXED BY job_ready WHERE status = 'pending'",
-    "few": "FROM job INDEXED BY job_status WHERE status = :status"
-    " AND status IN ('waiting', 'scheduled', 'retrying', 'failed', 'cancelled')",
+    "later": "FROM job INDEXED BY job_later WHERE status = :status AND status > 'processing'",
+    "ended_badly": "FROM job INDEXED BY job_ended_badly WHERE status = :status AND status IN ('failed', 'cancelled')",
     "arrival": "FROM job NOT INDEXED WHERE true",
 }
 _FILTERS = """
@@ -102,8 +102,10 @@ def _lead(query: Query) -> str:
             return "processing" if query.worker is None else "worker"
         case Status.PENDING:
             return "pending"
-        case Status.WAITING | Status.SCHEDULED | Status.RETRYING | Status.FAILED | Status.CANCELLED:
-            return "few"
+        case Status.WAITING | Status.SCHEDULED | Status.RETRYING:
+            return "later"
+        case Status.FAILED | Status.CANCELLED:
+            return "ended_badly"
         case _:
             return "arrival"
 

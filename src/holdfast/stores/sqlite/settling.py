@@ -21,6 +21,7 @@ STANDING = load("standing")
 EXTEND = load("extend")
 NOTE = load("note")
 RECORD_STEP = load("record_step")
+_COMPLETED = f',{{}},"{Event.COMPLETE.value}","{Status.PROCESSING.value}","{Status.COMPLETED.value}",'
 
 
 def apply(tx: Tx, transitions: Sequence[Transition], now: Instant) -> list[Verdict]:
@@ -49,23 +50,15 @@ def _is_plain_completion(transition: Transition) -> bool:
         and transition.log_location is None
         and transition.metrics is None
         and transition.result_artifact is None
+        and transition.reason is None
     )
 
 
 def _complete_all(tx: Tx, transitions: list[Transition], now: Instant) -> bool:
     """All as one statement, or, when one of them did not hold, none."""
-    batch = [
-        (
-            t.job_id,
-            t.attempt,
-            t.token,
-            t.result,
-            rows.event_tail(now, t.event, t.source, t.target, t.attempt, t.by, t.reason),
-        )
-        for t in transitions
-    ]
+    batch = [(t.job_id, t.attempt, t.token, t.result, t.by) for t in transitions]
     tx.execute("SAVEPOINT completions")
-    tx.execute(COMPLETE, {"now": now, "batch": msgspec.json.encode(batch).decode()})
+    tx.execute(COMPLETE, {"now": now, "event": _COMPLETED.format(now), "batch": msgspec.json.encode(batch).decode()})
     all_held = tx.connection.changes() == len(transitions)
     if not all_held:
         tx.execute("ROLLBACK TO completions")

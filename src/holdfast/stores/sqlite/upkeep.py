@@ -35,8 +35,7 @@ def release_needed(connection: apsw.Connection) -> bool:
         sql.value(
             connection,
             "SELECT EXISTS (SELECT 1 FROM release_due) OR EXISTS ("
-            "SELECT 1 FROM job INDEXED BY job_key"
-            " WHERE concurrency_key IS NOT NULL AND status = 'pending' AND parked = 1)",
+            "SELECT 1 FROM job INDEXED BY job_parked WHERE parked = 1)",
         )
     )
 

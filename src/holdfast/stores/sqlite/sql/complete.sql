@@ -1,13 +1,12 @@
--- Settle completions as one set. Each is [job_id, attempt, token, result, event tail]; served by the unique index on
--- job_id. +status keeps the planner from walking all processing rows once per job.
+-- Settle completions as one set. Each is [job_id, attempt, token, result, worker]; served by the unique index on job_id. +status keeps the planner from walking all processing rows once per job.
 UPDATE job
 SET status = 'completed', version = version + 1, completed_at = :now, updated_at = :now, lease_expires_at = NULL,
     progress = 1, stage = 'complete', result = s.result,
     history = CASE version % 64 WHEN 63 THEN trim_history(history) ELSE history END
-        || char(10) || '[' || (version + 1) || s.event
+        || char(10) || '[' || (version + 1) || :event || s.attempt || ',' || s.worker || ']'
 FROM (
     SELECT value ->> 0 AS job_id, value ->> 1 AS attempt, value ->> 2 AS token, value ->> 3 AS result,
-        value ->> 4 AS event
+        value -> 4 AS worker
     FROM json_each(:batch)
 ) AS s
 WHERE job.job_id = s.job_id AND +job.status = 'processing' AND job.attempt = s.attempt AND job.claim_token = s.token

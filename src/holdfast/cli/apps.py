@@ -1,0 +1,135 @@
+"""Which app a command works with: the user's own (--app), or a plain one on a URL."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from holdfast import settings
+from holdfast.app import Holdfast
+from holdfast.errors import ConfigurationError
+
+T = TypeVar("T")
+
+
+def load(url: str | None, name: str | None) -> Holdfast:
+    """The app that was named, on the URL that was named."""
+    if url is not None:
+        os.environ["HOLDFAST_URL"] = url  # for a Holdfast() in the user's module, and in the processes it starts
+    name = settings.setting("app", name, str, "")
+    if not name:
+        return Holdfast(url)
+    app = _find(name)
+    if url is not None:
+        app.url = Holdfast(url).url
+    return app
+
+
+def run(
+    url: str | None, name: str | None, work: Callable[[Holdfast], Awaitable[T]], *, makes: bool = False
+) -> T:
+    """Open the app, do the work. Only a command that `makes` something may make a new queue."""
+    app = load(url, name)
+    if not makes:
+        _check_exists(app.url)
+
+    async def opened() -> T:
+        async with app:
+            return await work(app)
+
+    return asyncio.run(opened())
+
+
+def sqlite_path(url: str) -> Path | None:
+    """The file behind a URL, where it is one."""
+    return Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else None
+
+
+def _check_exists(url: str) -> None:
+    """A mistyped path must not answer "no jobs" from a new empty file."""
+    path = sqlite_path(url)
+    if path is not None and not path.exists():
+        raise ConfigurationError(
+            f'no queue at {url} (in {os.getcwd()}): name another with --url, or make this one with "holdfast migrate"'
+        )
+
+
+def _find(name: str) -> Holdfast:
+    module_name, _, attribute = name.rpartition(":") if ":" in name else (name, "", "app")
+    if not module_name or not attribute:
+        raise ConfigurationError(f"--app {name}: write module:app, for example --app myproject.jobs:app")
+    module = _import(name, module_name)
+    found: Any = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise ConfigurationError(f"--app {name}: {module_name} has no {part!r}{_hint(module)}")
+        found = getattr(found, part)
+    return _async_app(name, found)
+
+
+def _async_app(name: str, found: Any) -> Holdfast:
+    if isinstance(found, Holdfast):
+        return found
+    inner = getattr(found, "inner", None)  # holdfast.sync.Holdfast
+    if isinstance(inner, Holdfast):
+        return inner
+    raise ConfigurationError(
+        f"--app {name}: this is a {type(found).__name__}, not a Holdfast: name the object made with Holdfast(…)"
+    )
+
+
+def _import(name: str, module_name: str) -> Any:
+    _put_first(os.getcwd())
+    if module_name.endswith(".py") or os.sep in module_name:
+        module_name = _module_of_file(name, Path(module_name).absolute())
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if module_name == missing or module_name.startswith(missing + "."):
+            raise ConfigurationError(
+                f"--app {name}: there is no module {missing!r} in {os.getcwd()} or on the Python path"
+            ) from None
+        raise _broken(name, error) from error
+    except (Exception, SystemExit) as error:
+        raise _broken(name, error) from error
+
+
+def _module_of_file(name: str, file: Path) -> str:
+    """The importable name of a file: a handler's process imports it again, by that name."""
+    if not file.is_file():
+        raise ConfigurationError(f"--app {name}: there is no file {file}")
+    parts = [] if file.name == "__init__.py" else [file.stem]
+    folder = file.parent
+    while (folder / "__init__.py").is_file():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    _put_first(str(folder))
+    return ".".join(parts)
+
+
+def _put_first(folder: str) -> None:
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+
+
+def _broken(name: str, error: BaseException) -> ConfigurationError:
+    """One line that says where the user's module broke."""
+    trace = error.__traceback__
+    where = ""
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not file.startswith("<frozen") and file != __file__ and os.sep + "importlib" + os.sep not in file:
+            where = f" ({file}, line {trace.tb_lineno})"
+        trace = trace.tb_next
+    return ConfigurationError(f"--app {name} cannot be imported: {type(error).__name__}: {error}{where}")
+
+
+def _hint(module: Any) -> str:
+    apps = [each for each, value in vars(module).items() if isinstance(getattr(value, "inner", value), Holdfast)]
+    return f"; it has {', '.join(apps)}" if apps else "; it makes no Holdfast at its top level"

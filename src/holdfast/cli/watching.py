@@ -1,0 +1,148 @@
+"""Following a job to its end: a progress bar on a terminal, plain lines elsewhere. Both on stderr."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any
+
+from holdfast.app import Holdfast
+from holdfast.cli import output
+from holdfast.cli.exits import Exit, of_status
+from holdfast.cli.text import away, safe, span
+from holdfast.clock import to_datetime
+from holdfast.errors import JobCancelled, JobFailed
+from holdfast.job import Job
+from holdfast.lifecycle import TERMINAL, Status
+
+_LOOK_SECONDS = 0.25  # durable progress comes at most once a second; its end comes by signal
+_Show = Callable[[Job, datetime], None]
+
+
+async def follow(app: Holdfast, job_id: str, timeout: timedelta | None) -> Job:
+    """Show the job until it has ended. ResultTimeout where that takes too long."""
+    job = await app.get(job_id)
+    if job.status not in TERMINAL:
+        await _warn_where_nobody_works(app, job)
+    with _view() as show:
+        ended = asyncio.ensure_future(app.result(job_id, timeout))
+        try:
+            while job.status not in TERMINAL:
+                show(job, to_datetime(app.clock.now()))
+                await asyncio.wait({ended}, timeout=_LOOK_SECONDS)
+                if ended.done():
+                    with contextlib.suppress(JobFailed, JobCancelled):
+                        ended.result()
+                job = await app.get(job_id)
+            show(job, to_datetime(app.clock.now()))
+        finally:
+            ended.cancel()
+            await asyncio.gather(ended, return_exceptions=True)
+    return job
+
+
+def report(job: Job, as_json: bool) -> Exit:
+    """The result on stdout, or why there is none on stderr."""
+    if as_json:
+        output.emit_json(job.to_dict())
+    elif job.status is Status.COMPLETED:
+        output.emit_json(job.result)
+    match job.status:
+        case Status.COMPLETED:
+            pass
+        case Status.CANCELLED:
+            reason = next((entry.reason for entry in reversed(job.history) if entry.reason), None)
+            output.say(f"job {job.job_id} was cancelled{f': {reason}' if reason else ''}")
+        case _:
+            output.say(
+                f"job {job.job_id} failed after {job.failures} of {job.max_attempts} attempts: {job.last_error};"
+                f' see "holdfast show {job.job_id}"'
+            )
+    return of_status(job.status)
+
+
+def describe(job: Job, now: datetime) -> str:
+    """What the job is at, in a few words."""
+    match job.status:
+        case Status.WAITING:
+            return f"for {len(job.dependencies)} other jobs" if len(job.dependencies) != 1 else "for another job"
+        case Status.SCHEDULED:
+            return f"due {away(job.scheduled_for, now)}"
+        case Status.RETRYING:
+            return f"{job.failures} of {job.max_attempts} attempts failed, again {away(job.scheduled_for, now)}"
+        case Status.PENDING:
+            return "for a worker"
+        case Status.FAILED:
+            return job.last_error or ""
+        case _:
+            return job.stage
+
+
+async def _warn_where_nobody_works(app: Holdfast, job: Job) -> None:
+    for worker in await app.workers():
+        if job.job_type in worker.job_types and job.queue in worker.queues and not worker.stopping:
+            return
+    output.say(
+        f"no worker takes {job.job_type} from the queue {job.queue} now; the job waits:"
+        ' start one with "holdfast worker --app …"'
+    )
+
+
+def _view() -> Any:
+    return _bar() if sys.stderr.isatty() else _lines()
+
+
+@contextmanager
+def _lines() -> Iterator[_Show]:
+    """One line for each change of status or stage."""
+    last = ""
+
+    def show(job: Job, now: datetime) -> None:
+        nonlocal last
+        what = f"{job.status.value} {job.stage}" if job.status is Status.PROCESSING else job.status.value
+        if what != last:
+            last = what
+            detail = f" {job.progress:.0%} {job.stage}" if job.status is Status.PROCESSING else ""
+            output.say(f"job {job.job_id} is {job.status.value}{detail}".rstrip())
+
+    yield show
+
+
+@contextmanager
+def _bar() -> Iterator[_Show]:
+    from rich.progress import BarColumn, Progress, TextColumn
+    from rich.table import Column
+
+    def column(field: str, **options: Any) -> TextColumn:
+        return TextColumn(f"{{task.fields[{field}]}}", markup=False, table_column=Column(no_wrap=True, **options))
+
+    progress = Progress(
+        column("type", max_width=24, overflow="ellipsis"),
+        TextColumn("{task.fields[status]}", style="bold", markup=False, table_column=Column(width=10)),
+        BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=10, max_width=40)),
+        column("percent", width=5, justify="right"),
+        column("detail", ratio=1, overflow="ellipsis"),
+        column("elapsed", width=8, justify="right"),
+        console=output.console(stderr=True),
+        expand=True,
+    )
+    task = progress.add_task("", total=1.0, type="", status="", percent="", detail="", elapsed="")
+
+    def show(job: Job, now: datetime) -> None:
+        until = job.completed_at or now
+        progress.update(
+            task,
+            completed=job.progress,
+            type=safe(job.job_type),
+            status=job.status.value,
+            percent=f"{job.progress:.0%}",
+            detail=safe(describe(job, now)),
+            elapsed=span(max(0.0, (until - job.started_at).total_seconds())) if job.started_at else "",
+        )
+
+    with progress:
+        yield show

@@ -1,0 +1,109 @@
+"""Real processes on one file: stalled past the lease, eight at once, all gone at once."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import holdfast.app
+from holdfast import Holdfast, Status
+from holdfast.lifecycle import Event
+from holdfast.testing.checker import check, unfinished
+from holdfast.testing.history import Outcome
+from tests.crash.crash_app import make_app, recording
+from tests.crash.fleet import Fleet, opened
+
+LEASE = 0.6
+
+
+@pytest.fixture
+def app_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[Fleet], Holdfast]:
+    """An app of the test itself; what it asks the store is part of the evidence."""
+
+    def make(fleet: Fleet) -> Holdfast:
+        monkeypatch.setattr(holdfast.app, "open_url", recording(fleet.calls, "test"))
+        return make_app(fleet.url)
+
+    return make
+
+
+@pytest.mark.parametrize("where", ["claim.committed", "handler.inside", "handler.after", "settle.before"])
+async def test_a_worker_stopped_past_its_lease_is_refused_and_the_result_is_its_successors(
+    where: str, tmp_path: Path, app_of: Callable[[Fleet], Holdfast]
+) -> None:
+    async with Fleet.open(tmp_path, lease=LEASE) as fleet, app_of(fleet) as app:
+        job = await app.submit("quick", {"n": 1})
+        stalled = await fleet.worker(f"{where}=stop")
+        async with asyncio.timeout(10):
+            await stalled.stopped.wait()
+        successor = await fleet.worker()
+        result = await app.result(job.job_id, timeout=10)
+        stalled.send(signal.SIGCONT)
+        stalled.send(signal.SIGTERM)  # it ends when it has said what it had to say
+        async with asyncio.timeout(10):
+            await stalled.ended.wait()
+        await fleet.terminate()
+        evidence = await fleet.evidence(app.store)
+    late = [
+        op.outcome
+        for op in evidence.operations
+        if op.process.startswith(f"{stalled.name}.") and op.verb in ("apply", "extend")
+    ]
+    assert result["pid"] == successor.pid
+    assert late
+    assert set(late) == {Outcome.STALE}
+    assert [str(each) for each in check(evidence) + unfinished(evidence)] == []
+    assert (stalled.death, successor.death) == ("exited 0", "exited 0")
+
+
+async def test_eight_processes_complete_ten_thousand_jobs_once_each(
+    tmp_path: Path, app_of: Callable[[Fleet], Holdfast]
+) -> None:
+    async with Fleet.open(tmp_path, lease=20) as fleet:
+        await asyncio.gather(*(fleet.worker() for _ in range(8)))  # on a file that does not exist yet
+        async with app_of(fleet) as app:
+            for start in range(0, 10_000, 1_000):
+                await app.submit_many(("quick", {"n": n}) for n in range(start, start + 1_000))
+            await fleet.all_ended(app.store, within=60)
+            await fleet.terminate()
+            evidence = await fleet.evidence(app.store)
+    assert [process.death for process in fleet.all] == ["exited 0"] * 8, fleet.errors()
+    assert [str(each) for each in check(evidence) + unfinished(evidence)] == []
+    assert len(evidence.records) == 10_000
+    assert all(record.status is Status.COMPLETED and record.attempt == 1 for record in evidence.records)
+    numbers = {msgspec.json.decode(record.result or "null")["n"] for record in evidence.records}
+    assert numbers == set(range(10_000))
+    assert len({op.process for op in evidence.of("claim", Outcome.OK)}) == 8
+
+
+async def test_what_was_interrupted_runs_again_after_a_restart(
+    tmp_path: Path, app_of: Callable[[Fleet], Holdfast]
+) -> None:
+    async with Fleet.open(tmp_path, lease=60) as fleet:
+        async with app_of(fleet) as app:
+            for n in range(20):
+                await app.submit("slow" if n % 2 else "quick", {"n": n, "millis": 1})
+            doomed = [await fleet.worker("handler.inside=kill9@2", concurrency=10) for _ in range(2)]
+            async with asyncio.timeout(10):
+                for process in doomed:
+                    await process.ended.wait()
+        async with opened(fleet.url) as store:  # everything has died; a lease of a minute is left on what they held
+            interrupted = [
+                record for record in (await fleet.evidence(store)).records if record.status is Status.PROCESSING
+            ]
+            assert interrupted
+            await fleet.worker()
+            await fleet.all_ended(store, within=10)
+            await fleet.terminate()
+            evidence = await fleet.evidence(store)
+    assert [str(each) for each in check(evidence) + unfinished(evidence)] == []
+    for record in interrupted:
+        ended = evidence.by_id[record.job_id]
+        assert (ended.status, ended.attempt) == (Status.COMPLETED, record.attempt + 1)
+        assert ended.failures == record.failures + 1
+        assert Event.RESCUE in {event.event for event in ended.history}

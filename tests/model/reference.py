@@ -1,0 +1,328 @@
+"""A queue in plain Python: what a store must do, said as simply as it can be said. No time of its own, no I/O.
+
+It leaves to the engine what no promise fixes: which jobs of a full concurrency key stand aside, and the wording of
+reasons. `claimed` therefore checks an answer instead of predicting it where keys are in play.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from holdfast.clock import Instant
+from holdfast.errors import DedupConflict, UnknownDependency
+from holdfast.lifecycle import TERMINAL, Event, Status, Transition, allowed
+from holdfast.limits import ERRORS_KEPT_MAX
+from holdfast.store.types import ClaimRequest, Hold, Inserted, JobRecord, NewJob, Note, Verdict
+
+COMPARED = ["status", "scheduled_for", "version", "attempt", "failures", "snoozes", "give_backs", "completed_at"]
+COMPARED += ["progress", "stage", "result", "reused_from"]
+
+
+@dataclass
+class Job:
+    new: NewJob
+    arrival: int
+    status: Status
+    scheduled_for: Instant
+    version: int = 1
+    attempt: int = 0
+    failures: int = 0
+    snoozes: int = 0
+    give_backs: int = 0
+    token: str | None = None
+    settled_as: tuple[Event, Status] | None = None  # by the holder of `token`
+    lease: Instant | None = None
+    worker: str | None = None
+    completed_at: Instant | None = None
+    progress: float = 0.0
+    stage: str = ""
+    result: str | None = None
+    reused_from: str | None = None
+    root: str | None = None
+    joins: str | None = None
+    unmet: set[str] = field(default_factory=set)
+    errors: list[str] = field(default_factory=list)
+    steps: dict[str, str] = field(default_factory=dict)
+    history: list[tuple[int, Event, Status | None, Status, int]] = field(default_factory=list)
+
+    @property
+    def order(self) -> tuple[int, Instant, str]:
+        return -self.new.priority, self.scheduled_for, self.new.job_id
+
+    def move(self, event: Event, target: Status, now: Instant) -> None:
+        assert allowed(event, self.status, target)
+        self.version += 1
+        self.history.append((self.version, event, self.status, target, self.attempt))
+        self.status = target
+        self.completed_at = now if target in TERMINAL else None
+        self.lease = None
+
+    def held_by(self, hold: Hold) -> bool:
+        return self.status is Status.PROCESSING and (self.attempt, self.token) == (hold.attempt, hold.token)
+
+
+class Queue:
+    def __init__(self) -> None:
+        self.jobs: dict[str, Job] = {}
+        self.guards: dict[str, tuple[str, Instant | None]] = {}
+
+    # insert
+
+    def insert(self, batch: Sequence[NewJob], now: Instant, answers: Sequence[Inserted] | None) -> None:
+        """What must follow from a batch; `answers` is None where the store refused it."""
+        for i, new in enumerate(batch):
+            answer = answers[i] if answers is not None else None
+            self._insert_one(new, now, answer)
+
+    def _insert_one(self, new: NewJob, now: Instant, answer: Inserted | None) -> None:
+        existing = self._existing(new, now)
+        if existing is not None:
+            assert answer is None or answer.existing is not None
+            assert answer is None or (answer.job_id, answer.status) == (existing, self.jobs[existing].status)
+            return
+        root = None
+        if new.parent_job_id is not None:
+            if new.parent_job_id not in self.jobs:
+                raise UnknownDependency
+            root = self.jobs[new.parent_job_id].root or new.parent_job_id
+        job = Job(new, len(self.jobs), Status.PENDING, new.scheduled_for, root=root)
+        donors = self._donors(new)
+        if donors:
+            donor = donors[-1] if answer is None else answer.reused_from
+            assert donor in donors
+            self._complete_by(job, donor, now)
+            job.history.append((1, Event.REUSE, None, Status.COMPLETED, 0))
+        else:
+            self._place(job, now)
+        self.jobs[new.job_id] = job
+        if new.dedup_key is not None:
+            self.guards[new.dedup_key] = (new.job_id, new.dedup_until)
+        for parent in tuple(job.unmet):
+            if self.jobs[parent].status in TERMINAL:
+                self._release([parent], now)
+        assert answer is None or answer.existing is None
+        assert answer is None or (answer.job_id, answer.status) == (new.job_id, job.status)
+
+    def _existing(self, new: NewJob, now: Instant) -> str | None:
+        if new.own_id and new.job_id in self.jobs:
+            return new.job_id
+        if new.dedup_key is None or new.dedup_key not in self.guards:
+            return None
+        job_id, until = self.guards[new.dedup_key]
+        in_force = self.jobs[job_id].status not in TERMINAL if until is None else now < until
+        if not in_force:
+            return None
+        if new.dedup_conflict_is_error and self.jobs[job_id].new.payload != new.payload:
+            raise DedupConflict
+        return job_id
+
+    def _donors(self, new: NewJob) -> list[str]:
+        """Completed jobs with the same content, of which the newest serve."""
+        if new.reuse_since is None:
+            return []
+        done = [
+            (job.completed_at, job_id)
+            for job_id, job in self.jobs.items()
+            if self._identical(new, job) and job.status is Status.COMPLETED
+            if job.completed_at is not None and job.completed_at >= new.reuse_since
+        ]
+        return [job_id for at, job_id in done if at == max(done)[0]]
+
+    def _identical(self, new: NewJob, job: Job) -> bool:
+        return (
+            new.content_hash is not None
+            and (job.new.content_hash, job.new.job_type) == (new.content_hash, new.job_type)
+        )  # fmt: skip
+
+    def _place(self, job: Job, now: Instant) -> None:
+        new = job.new
+        if any(parent not in self.jobs for parent in new.depends_on):
+            raise UnknownDependency
+        if new.reuse_since is not None:
+            leaders = (
+                job_id
+                for job_id, other in self.jobs.items()
+                if self._identical(new, other) and other.status not in TERMINAL and other.joins is None
+            )
+            job.joins = next(leaders, None)
+        waits_on = {*new.depends_on, *([job.joins] if job.joins else [])}
+        job.unmet = {parent for parent in waits_on if self.jobs[parent].status is not Status.COMPLETED}
+        if job.unmet:
+            job.status = Status.WAITING
+        elif new.scheduled_for > now:
+            job.status = Status.SCHEDULED
+        job.history.append((1, Event.SUBMIT, None, job.status, 0))
+
+    def _complete_by(self, job: Job, donor: str, now: Instant) -> None:
+        job.status, job.completed_at = Status.COMPLETED, now
+        job.result, job.reused_from = self.jobs[donor].result, donor
+        job.progress, job.stage = 1.0, "complete"
+
+    # claim
+
+    def claimed(self, request: ClaimRequest, now: Instant, taken: Sequence[str]) -> None:
+        """Check what a claim took, and take it."""
+        wanted = [
+            job
+            for job in self.jobs.values()
+            if job.status is Status.PENDING and job.new.queue in request.queues
+            if request.slots.get(job.new.job_type, 0) > 0
+        ]
+        wanted.sort(key=lambda job: job.order)
+        fitting = self._within_slots(wanted, request)
+        if all(job.new.concurrency_key is None for job in wanted):
+            assert list(taken) == [job.new.job_id for job in fitting]
+        jobs = [self.jobs[job_id] for job_id in taken]
+        assert set(taken) <= {job.new.job_id for job in wanted}
+        assert jobs == sorted(jobs, key=lambda job: job.order)
+        assert self._within_slots(jobs, request) == jobs
+        assert taken or all(job.new.concurrency_key is not None for job in fitting)
+        for job in jobs:
+            job.attempt += 1
+            job.move(Event.CLAIM, Status.PROCESSING, now)
+            job.lease, job.token, job.settled_as = now + request.lease_micros, request.token, None
+            job.worker = request.worker_id
+        self.check_keys()
+
+    def _within_slots(self, jobs: Sequence[Job], request: ClaimRequest) -> list[Job]:
+        room = dict(request.slots)
+        fitting = []
+        for job in jobs:
+            room[job.new.job_type] -= 1
+            if room[job.new.job_type] >= 0:
+                fitting.append(job)
+        return fitting[: request.limit]
+
+    def check_keys(self) -> None:
+        running = [job.new for job in self.jobs.values() if job.status is Status.PROCESSING]
+        for new in running:
+            if new.concurrency_key is not None and new.concurrency_limit is not None:
+                assert sum(other.concurrency_key == new.concurrency_key for other in running) <= new.concurrency_limit
+
+    # apply, extend, note, record_step
+
+    def apply(self, batch: Sequence[Transition], now: Instant) -> list[Verdict]:
+        verdicts = [self._apply_one(t, now) for t in batch]
+        self._release([t.job_id for t, verdict in zip(batch, verdicts, strict=True) if verdict is Verdict.APPLIED], now)
+        return verdicts
+
+    def _apply_one(self, t: Transition, now: Instant) -> Verdict:
+        job = self.jobs.get(t.job_id)
+        if job is None:
+            return Verdict.GONE
+        ours = (t.attempt, t.token) == (job.attempt, job.token)
+        if t.token is not None and ours and job.settled_as == (t.event, t.target):
+            return Verdict.APPLIED
+        holds = (
+            (t.source, t.attempt) == (job.status, job.attempt)
+            and t.version in (None, job.version)
+            and t.token in (None, job.token)
+            and t.lease in (None, job.lease)
+        )
+        if not holds:
+            return Verdict.STALE
+        job.move(t.event, t.target, now)
+        for name in ("failures", "snoozes", "give_backs", "scheduled_for", "progress", "stage", "result"):
+            if getattr(t, name) is not None:
+                setattr(job, name, getattr(t, name))
+        if t.clear_result:
+            job.result = job.reused_from = None
+        if t.error is not None:
+            job.errors = [*job.errors, f"{t.error.type}: {t.error.message}"][-ERRORS_KEPT_MAX:]
+        job.settled_as = (t.event, t.target) if t.token is not None else None
+        job.token = t.token
+        return Verdict.APPLIED
+
+    def extend(self, hold: Hold, lease: Instant) -> Verdict:
+        verdict = self._hold(hold)
+        if verdict is Verdict.APPLIED:
+            self.jobs[hold.job_id].lease = lease
+        return verdict
+
+    def note(self, note: Note) -> Verdict:
+        verdict = self._hold(note.hold)
+        if verdict is Verdict.APPLIED:
+            job = self.jobs[note.hold.job_id]
+            job.progress = job.progress if note.progress is None else note.progress
+            job.stage = job.stage if note.stage is None else note.stage
+        return verdict
+
+    def record_step(self, hold: Hold, name: str, answer: str) -> Verdict:
+        verdict = self._hold(hold)
+        if verdict is Verdict.APPLIED:
+            self.jobs[hold.job_id].steps.setdefault(name, answer)
+        return verdict
+
+    def _hold(self, hold: Hold) -> Verdict:
+        if hold.job_id not in self.jobs:
+            return Verdict.GONE
+        return Verdict.APPLIED if self.jobs[hold.job_id].held_by(hold) else Verdict.STALE
+
+    # What the end of a job sets free
+
+    def _release(self, ended: Sequence[str], now: Instant) -> None:
+        queue = deque(ended)
+        while queue:
+            parent = queue.popleft()
+            outcome = self.jobs[parent].status
+            if outcome not in TERMINAL:
+                continue
+            for child_id, child in self.jobs.items():
+                if parent in child.unmet:
+                    child.unmet.discard(parent)
+                    if child.status is Status.WAITING and self._release_child(child, parent, outcome, now):
+                        queue.append(child_id)
+
+    def _release_child(self, child: Job, parent: str, outcome: Status, now: Instant) -> bool:
+        """True when that ended it."""
+        joined = child.joins == parent
+        if joined and outcome is Status.COMPLETED:
+            child.joins = None
+            child.move(Event.REUSE, Status.COMPLETED, now)
+            self._complete_by(child, parent, now)
+            return True
+        if outcome is not Status.COMPLETED and not joined:
+            failing = child.new.on_dependency_failure == "fail"
+            child.joins = None
+            child.move(Event.RELEASE, Status.FAILED if failing else Status.CANCELLED, now)
+            child.stage = "error" if failing else child.stage
+            return True
+        if not child.unmet:
+            child.joins = None
+            child.move(Event.RELEASE, Status.SCHEDULED if child.scheduled_for > now else Status.PENDING, now)
+        return False
+
+    # Upkeep and reading
+
+    def due(self, now: Instant) -> list[Job]:
+        waiting = [job for job in self.jobs.values() if job.status in (Status.SCHEDULED, Status.RETRYING)]
+        return sorted((job for job in waiting if job.scheduled_for <= now), key=lambda job: job.scheduled_for)
+
+    def promote(self, now: Instant, limit: int) -> tuple[int, Instant | None]:
+        due = self.due(now)[:limit]
+        for job in due:
+            job.move(Event.DUE, Status.PENDING, now)
+        left = [job.scheduled_for for job in self.jobs.values() if job.status in (Status.SCHEDULED, Status.RETRYING)]
+        return len(due), min(left, default=None)
+
+    def expired(self, now: Instant) -> set[tuple[str, int, Instant]]:
+        return {
+            (job_id, job.attempt, job.lease)
+            for job_id, job in self.jobs.items()
+            if job.lease is not None and job.lease <= now
+        }
+
+    def counts(self) -> dict[str, int]:
+        return {status.value: sum(job.status is status for job in self.jobs.values()) for status in Status}
+
+    def check(self, record: JobRecord) -> None:
+        """A record says what this queue says."""
+        job = self.jobs[record.job_id]
+        for name in COMPARED:
+            assert getattr(record, name) == getattr(job, name), (name, record, job)
+        assert (record.lease_expires_at, record.worker_id, record.root_job_id) == (job.lease, job.worker, job.root)
+        assert [f"{error.type}: {error.message}" for error in record.errors] == job.errors
+        chain = [(each.version, each.event, each.source, each.target, each.attempt) for each in record.history]
+        assert chain == job.history
+        assert [version for version, *_ in chain] == list(range(1, record.version + 1))
+        assert sum(event is Event.CLAIM for _, event, *_ in chain) == record.attempt
