@@ -62,7 +62,7 @@ def analyse(payload: Analyse, ctx: BlockingContext) -> dict:
     return {"modules": len(measured), "lines": total(measured, "lines"), "functions": total(measured, "functions")}
 
 
-@app.job("report", max_attempts=5, timeout=300, backoff=SOON, isolation="process")
+@app.job("report", max_attempts=5, timeout=300, backoff=SOON)
 def report(payload: Report, ctx: BlockingContext) -> dict:
     """Compare every module with every other and write the page."""
     modules = sorted((each for path in payload.sources for each in read_json(path)), key=lambda each: each["module"])

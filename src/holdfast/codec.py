@@ -7,6 +7,7 @@ integers beyond 64 bits, nesting beyond 64. Text is stored as it was written, ne
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any
 
@@ -33,9 +34,31 @@ def to_json(value: Any, what: str = "payload") -> str:
         ValueError,
     ) as error:
         raise InvalidPayload(f"the {what} is not JSON: {_why(error)}") from None
+    return checked(raw, what)
+
+
+def checked(raw: bytes, what: str) -> str:
+    """JSON that a serializer wrote, as text, unless an engine could not keep it."""
     if _suspicious(raw):
         _inspect(raw, what)
     return raw.decode()
+
+
+def has_nan(value: Any) -> bool:
+    """Whether a NaN or an infinity hides in a value. Serializers write them as null, which would change the data."""
+    waiting = [value]
+    while waiting:
+        match waiting.pop():
+            case float() as number:
+                if not math.isfinite(number):
+                    return True
+            case dict() as mapping:
+                waiting.extend(mapping.values())
+            case list() | tuple() | set() | frozenset() as items:
+                waiting.extend(items)
+            case _:
+                pass
+    return False
 
 
 def from_json(text: str | bytes, what: str = "payload") -> Any:

@@ -78,7 +78,7 @@ class Handler:
         self.adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(annotation)
         self._validate = self.adapter.validator.validate_python
         self._validate_json = self.adapter.validator.validate_json
-        self._serialize = self.adapter.serializer.to_python
+        self._to_json = self.adapter.serializer.to_json
         self.__doc__ = target.__doc__
         self.__name__ = getattr(target, "__name__", name)
 
@@ -91,12 +91,15 @@ class Handler:
     def encode(self, payload: Any) -> str:
         """Validate, then JSON as it is stored."""
         try:
-            value = self._serialize(self._validate(payload), mode="json", warnings=False)
+            value = self._validate(payload)
+            raw = self._to_json(value, warnings=False)
         except pydantic.ValidationError as error:
             raise InvalidPayload(f"payload of {self.name}: {explain_validation(error)}") from None
         except (PydanticSerializationError, UnicodeEncodeError, RecursionError) as error:
             raise InvalidPayload(f"payload of {self.name} is not JSON: {str(error)[:300]}") from None
-        return check_payload_size(codec.to_json(value))
+        if b"null" in raw and codec.has_nan(self.adapter.dump_python(value, warnings=False)):
+            raise InvalidPayload(f"payload of {self.name}: NaN and infinities are not JSON")
+        return check_payload_size(codec.checked(raw, "payload"))
 
     def decode(self, payload: str) -> Any:
         """The payload as the handler's model; what was stored may be of an older release, or came in by SQL."""

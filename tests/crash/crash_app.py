@@ -74,6 +74,10 @@ def make_app(url: str) -> Holdfast:
         await asyncio.sleep(work.millis / 1000)
         return _answer(work, ctx.attempt)
 
+    @app.job("bulky")
+    async def bulky(text: str) -> None:
+        """Never runs: it is submitted for later, to fill the disk."""
+
     return app
 
 

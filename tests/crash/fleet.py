@@ -57,11 +57,11 @@ class Process:
 
 
 class Fleet:
-    def __init__(self, folder: Path, zygote: asyncio.subprocess.Process) -> None:
+    def __init__(self, folder: Path, database: Path, zygote: asyncio.subprocess.Process) -> None:
         self.folder = folder
         self.calls = folder / "calls"
         self.calls.mkdir(exist_ok=True)
-        self.path = folder / "jobs.db"
+        self.path = database
         self.url = f"sqlite:///{self.path}"
         self.processes: dict[int, Process] = {}
         self.all: list[Process] = []
@@ -73,7 +73,9 @@ class Fleet:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def open(cls, folder: Path, *, lease: float, **settings: str) -> AsyncIterator[Fleet]:
+    async def open(
+        cls, folder: Path, *, lease: float, database: Path | None = None, **settings: str
+    ) -> AsyncIterator[Fleet]:
         environment = {
             **os.environ,
             "HOLDFAST_LEASE": str(lease),
@@ -93,7 +95,7 @@ class Fleet:
                 cwd=ROOT,
                 limit=1 << 20,
             )
-        fleet = cls(folder, zygote)
+        fleet = cls(folder, database or folder / "jobs.db", zygote)
         try:
             yield fleet
         finally:

@@ -317,9 +317,7 @@ async def test_a_settlement_that_does_not_fit_spends_the_reserve_and_until_it_is
     assert await store.get([await submit(store)]) != [None]
 
 
-async def test_an_insert_never_spends_the_reserve(
-    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_insert_never_spends_the_reserve(store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     ballast = Ballast(store)
     monkeypatch.setattr(writer_of(store), "reserve", ballast)
     fill(store)
@@ -346,7 +344,7 @@ async def test_a_dedup_guard_whose_job_is_gone_guards_nothing(store: SQLiteStore
     first = await submit(store, dedup_key="k")
     await store._write(
         "purge",
-        lambda tx: tx.execute("DELETE FROM job WHERE job_id = ?", (first,)).fetchall(),
+        lambda tx: tx.execute("DELETE FROM job WHERE job_id = ?", (first,)),
         essential=False,
     )
 

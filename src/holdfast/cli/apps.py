@@ -30,9 +30,7 @@ def load(url: str | None, name: str | None) -> Holdfast:
     return app
 
 
-def run(
-    url: str | None, name: str | None, work: Callable[[Holdfast], Awaitable[T]], *, makes: bool = False
-) -> T:
+def run(url: str | None, name: str | None, work: Callable[[Holdfast], Awaitable[T]], *, makes: bool = False) -> T:
     """Open the app, do the work. Only a command that `makes` something may make a new queue."""
     app = load(url, name)
     if not makes:

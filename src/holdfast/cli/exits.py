@@ -26,9 +26,9 @@ class Exit(IntEnum):
 
 
 MEANINGS = {
-    Exit.OK: "done; with --wait and in watch: the job completed; worker: stopped in good order",
+    Exit.OK: "done; an awaited job completed; a worker stopped in good order",
     Exit.FAILED: "the job failed, or Holdfast could not do it; stderr says why",
-    Exit.USAGE: "an option, a setting, the app or the payload cannot be accepted; nothing was done",
+    Exit.USAGE: "an option, a setting, the app or the payload cannot be accepted",
     Exit.CANCELLED: "the awaited job was cancelled",
     Exit.TIMEOUT: "the awaited job has not ended within --timeout; it goes on",
     Exit.NOT_FOUND: "no job has this id",

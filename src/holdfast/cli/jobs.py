@@ -35,7 +35,9 @@ def list_jobs(
     created_by: Annotated[str | None, typer.Option(metavar="NAME")] = None,
     root: Annotated[str | None, typer.Option(metavar="ID", help="The jobs of one tree.")] = None,
     content_hash: Annotated[str | None, typer.Option(metavar="HASH")] = None,
-    order: Annotated[str, typer.Option(help="created (newest first) or priority (as they would be claimed).")] = "created",
+    order: Annotated[
+        str, typer.Option(help="created (newest first) or priority (as they would be claimed).")
+    ] = "created",
     limit: Annotated[int, typer.Option(help="How many at most.")] = 20,
     after: Annotated[str | None, typer.Option(metavar="CURSOR", help="Go on where a page ended.")] = None,
     as_json: AsJson = False,
@@ -122,7 +124,7 @@ def watch(
 
 
 def logs(job_id: JobId, as_json: AsJson = False, url: Url = None, app: AppName = None) -> None:
-    """Print what a job has logged: in full where its file is here, else the last lines."""
+    """Print what a job has logged."""
     job = apps.run(url, app, lambda each: each.get(job_id))
     if as_json:
         output.emit_json({"job_id": job.job_id, **job.logs})
@@ -177,9 +179,9 @@ def retry(
 ) -> int:
     """Run ended jobs again, with fresh attempts."""
     if dead == bool(job_ids):
-        raise typer.BadParameter("give the ids of jobs, or --dead for all dead letters")
+        raise typer.BadParameter("give the ids of jobs, or --dead for all dead letters", param_hint="ID")
     if not dead and (job_type or error):
-        raise typer.BadParameter("--type and --error choose among the dead letters: add --dead")
+        raise typer.BadParameter("they choose among the dead letters: add --dead", param_hint="--type, --error")
     if dead:
         count = apps.run(url, app, lambda each: each.retry_dead(job_type=job_type, error_type=error, by=_who()))
         if as_json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
@@ -42,13 +42,13 @@ def root(
     if app is not None:
         os.environ["HOLDFAST_APP"] = app
     if version:
-        print(f"holdfast {importlib.metadata.version('holdfast')}")
+        print(f"holdfast {_release()}")
         raise typer.Exit
     if context.invoked_subcommand is None:
         print(context.get_help())
 
 
-for name, command in {
+_COMMANDS: dict[str, Callable[..., int | None]] = {
     "submit": submit.submit,
     "worker": worker.worker,
     "list": jobs.list_jobs,
@@ -61,8 +61,9 @@ for name, command in {
     "workers": workers.workers,
     "migrate": migrate.migrate,
     "bench": bench.bench,
-}.items():
-    cli.command(name)(command)
+}
+for _name, _command in _COMMANDS.items():
+    cli.command(_name)(_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,6 +82,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     return code if isinstance(code, int) else Exit.OK
+
+
+def _release() -> str:
+    try:
+        return importlib.metadata.version("holdfast")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed: run from its source)"
 
 
 def _usage(error: TyperException) -> str:

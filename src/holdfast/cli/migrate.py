@@ -9,7 +9,7 @@ from holdfast.cli.options import AppName, AsJson, Url
 
 
 def migrate(as_json: AsJson = False, url: Url = None, app: AppName = None) -> None:
-    """Make the queue where there is none, or bring its schema to this release."""
+    """Make the queue, or bring its schema to this release."""
     target = apps.load(url, app)
     applied = asyncio.run(target.migrate())
     if as_json:

@@ -11,9 +11,7 @@ from holdfast.cli import text
 
 Url = Annotated[
     str | None,
-    typer.Option(
-        "--url", metavar="URL", help="Where the jobs are (HOLDFAST_URL); default sqlite:///holdfast.db."
-    ),
+    typer.Option("--url", metavar="URL", help="Where the jobs are (HOLDFAST_URL); default sqlite:///holdfast.db."),
 ]
 AppName = Annotated[
     str | None,

@@ -77,10 +77,7 @@ def emit_table(columns: Iterable[Column[T]], rows: Iterable[T]) -> None:
         table.add_column(column.title, justify="right" if column.right else "left", no_wrap=not column.cut)
     for row in rows:
         table.add_row(
-            *(
-                Text(safe(column.value(row)), column.style(row), no_wrap=True, overflow="ellipsis")
-                for column in shown
-            )
+            *(Text(safe(column.value(row)), column.style(row), no_wrap=True, overflow="ellipsis") for column in shown)
         )
     with screen.capture() as captured:
         screen.print(table)

@@ -22,7 +22,7 @@ _LABEL = 14
 
 
 def show(job_id: JobId, as_json: AsJson = False, url: Url = None, app: AppName = None) -> None:
-    """Show everything of a job: state, times, payload, result, errors, history, logs."""
+    """Show everything that is kept of a job."""
 
     async def work(app: Holdfast) -> tuple[Job, datetime]:
         return await app.get(job_id), to_datetime(app.clock.now())

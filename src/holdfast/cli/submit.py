@@ -32,7 +32,9 @@ def submit(
     queue: Annotated[str | None, typer.Option(help="Another queue than the handler's own.")] = None,
     subject: Annotated[str | None, typer.Option(help="What the job is about, to find it by.")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="May be given several times.")] = None,
-    dedup_key: Annotated[str | None, typer.Option(metavar="KEY", help="An equal key answers with the same job …")] = None,
+    dedup_key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="An equal key answers with the same job …")
+    ] = None,
     dedup_for: Annotated[
         str | None, typer.Option(metavar="TIME", help="… while it is active (default), for a TIME, or forever.")
     ] = None,
@@ -55,7 +57,7 @@ def submit(
 ) -> int:
     """Store a job; print its id, or with --wait its result."""
     if timeout is not None and not wait:
-        raise typer.BadParameter("it says how long to --wait; the job's own limit is --job-timeout")
+        raise typer.BadParameter("it says how long to --wait; the job's own limit is --job-timeout", param_hint="--timeout")
     given = {
         "priority": _priority(priority),
         "delay": delay,

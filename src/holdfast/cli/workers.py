@@ -12,7 +12,8 @@ from holdfast.cli.options import AppName, AsJson, Url
 from holdfast.cli.output import Column
 from holdfast.cli.text import away
 from holdfast.clock import to_datetime
-from holdfast.limits import LEASE_SECONDS
+from holdfast.lifecycle import Status
+from holdfast.limits import FIND_LIMIT_MAX, LEASE_SECONDS
 from holdfast.store.types import WorkerRow
 
 
@@ -20,7 +21,8 @@ def workers(as_json: AsJson = False, url: Url = None, app: AppName = None) -> No
     """List the workers and the age of their heartbeats."""
 
     async def work(app: Holdfast) -> tuple[list[WorkerRow], datetime]:
-        return await app.workers(), to_datetime(app.clock.now())
+        rows = await app.workers()
+        return await _with_what_runs_now(app, rows), to_datetime(app.clock.now())
 
     rows, now = apps.run(url, app, work)
     if as_json:
@@ -29,6 +31,17 @@ def workers(as_json: AsJson = False, url: Url = None, app: AppName = None) -> No
         output.emit_table(_columns(now), rows)
     else:
         output.say('no worker is registered: start one with "holdfast worker --app …"')
+
+
+async def _with_what_runs_now(app: Holdfast, rows: list[WorkerRow]) -> list[WorkerRow]:
+    """A heartbeat says what ran when it was sent, up to a third of a lease ago."""
+    page = await app.find(status=Status.PROCESSING, limit=FIND_LIMIT_MAX)
+    if page.next is not None:
+        return rows
+    held: dict[str | None, list[str]] = {}
+    for job in page:
+        held.setdefault(job.worker_id, []).append(job.job_id)
+    return [msgspec.structs.replace(row, running=tuple(held.get(row.worker_id, ()))) for row in rows]
 
 
 def _columns(now: datetime) -> list[Column[WorkerRow]]:

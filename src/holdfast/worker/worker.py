@@ -72,6 +72,8 @@ class Worker:
         self._busy: dict[str, int] = dict.fromkeys(handlers, 0)
         self._slots_taken = 0
         self._pace = Pace(clock)
+        self._hurried = asyncio.Event()
+        self._shutdown: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         self._deadlines = Deadlines(lambda: self._live.values(), lambda run: self._stop_run(run, TIMED_OUT))
@@ -134,15 +136,22 @@ class Worker:
 
     async def stop(self) -> None:
         """Stop claiming, give back what has not begun, let the rest finish or, after the grace, give it back too."""
-        if self._stopping:
-            return
+        if self._shutdown is None:
+            self._shutdown = asyncio.get_running_loop().create_task(self._shut_down())
+        await asyncio.shield(self._shutdown)  # whoever asks waits for the one end there is
+
+    def hurry(self) -> None:
+        """While stopping: do not wait for the grace to end; what runs is stopped and given back now."""
+        self._hurried.set()
+
+    async def _shut_down(self) -> None:
         self._stopping = True
         self._tasks[-1].cancel()
         await asyncio.gather(self._tasks[-1], return_exceptions=True)
         self._unlisten()
         while self._buffer:
             self._settle(self._buffer.popleft(), GivenBack(SHUT_DOWN))
-        await self._within(self._grace_seconds, self._idle.wait())
+        await self._within(self._grace_seconds, self._idle_or_hurried())
         for run in list(self._live.values()):
             self._stop_run(run, SHUT_DOWN)
         await self._within(STOP_SECONDS, self._idle.wait())
@@ -155,6 +164,14 @@ class Worker:
         self._executor.close()
         capture.remove()
         log.info("worker %s stopped", self.worker_id)
+
+    async def _idle_or_hurried(self) -> None:
+        waits = [asyncio.ensure_future(event.wait()) for event in (self._idle, self._hurried)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
 
     async def _within(self, seconds: float, done: Awaitable[object]) -> None:
         with contextlib.suppress(TimeoutError):

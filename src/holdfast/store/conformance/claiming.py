@@ -64,17 +64,10 @@ class TestClaim:
         )
         assert (event.source, event.target) == (Status.PENDING, Status.PROCESSING)
 
-    async def test_the_highest_priority_comes_first_then_the_longest_due_then_the_lowest_id(
-        self, store: Store
-    ) -> None:
-        jobs = [
-            new_job(priority=priority, scheduled_for=NOW - age)
-            for priority in (90, 50, 10)
-            for age in (2, 1, 0)
-            for _ in range(2)
-        ]
-        shuffled = random.Random(1).sample(jobs, len(jobs))  # noqa: S311
-        await store.insert(shuffled, NOW)
+    async def test_the_highest_priority_comes_first_then_the_longest_due_then_the_lowest_id(self, store: Store) -> None:
+        jobs = [new_job(priority=i % 3, scheduled_for=NOW - i % 5 // 2) for i in range(24)]
+        await store.insert(random.Random(1).sample(jobs, len(jobs)), NOW)
+        jobs.sort(key=lambda job: (-job.priority, job.scheduled_for, job.job_id))
 
         one_by_one = [(await claim_ids(store, limit=1))[0] for _ in range(3)]
         rest = await claim_ids(store)
@@ -83,10 +76,9 @@ class TestClaim:
 
     async def test_the_order_holds_over_types_and_queues(self, store: Store) -> None:
         jobs = [
-            new_job(priority=100 - i, job_type="ab"[i % 2], queue="xy"[i // 2 % 2], job_stage=str(i))
-            for i in range(12)
+            new_job(priority=100 - i, job_type="ab"[i % 2], queue="xy"[i // 2 % 2], job_stage=str(i)) for i in range(12)
         ]
-        await store.insert(random.Random(2).sample(jobs, len(jobs)), NOW)  # noqa: S311
+        await store.insert(random.Random(2).sample(jobs, len(jobs)), NOW)
 
         claimed = await claim_ids(store, queues=("x", "y"), slots={"a": 9, "b": 9}, limit=7)
 
@@ -215,9 +207,7 @@ class TestConcurrencyKeys:
 
         assert await claim_ids(store, limit=1) == [plain]
 
-    async def test_jobs_of_a_full_key_that_become_due_together_do_not_hide_others_for_long(
-        self, store: Store
-    ) -> None:
+    async def test_jobs_of_a_full_key_that_become_due_together_do_not_hide_others_for_long(self, store: Store) -> None:
         await running(store, concurrency_key="gpu")
         await submit_many(store, 30, concurrency_key="gpu", priority=100, scheduled_for=NOW + 1)
         await store.promote(NOW + 1, 100)

@@ -174,9 +174,7 @@ class TestCascades:
         assert parent.job_id in ended.last_error
 
     @pytest.mark.parametrize(("policy", "target"), POLICIES)
-    async def test_a_cancelled_parent_is_a_failure_too(
-        self, store: Store, policy: str, target: Status
-    ) -> None:
+    async def test_a_cancelled_parent_is_a_failure_too(self, store: Store, policy: str, target: Status) -> None:
         parent = await submit(store)
         child = await submit(store, depends_on=(parent,), on_dependency_failure=policy)
 
@@ -250,9 +248,7 @@ class TestReleaseOutbox:
         raise AssertionError("release does not come to an end")
 
     @pytest.mark.parametrize("succeeds", [True, False])
-    async def test_more_dependents_than_one_commit_takes_are_all_released(
-        self, store: Store, succeeds: bool
-    ) -> None:
+    async def test_more_dependents_than_one_commit_takes_are_all_released(self, store: Store, succeeds: bool) -> None:
         parent = await running(store, max_attempts=1)
         await submit_many(store, self.COUNT, depends_on=(parent.job_id,))
 
@@ -264,9 +260,7 @@ class TestReleaseOutbox:
         counts = await store.counts()
         assert (counts["waiting"], counts[moved]) == (0, self.COUNT)
 
-    async def test_another_store_goes_on_where_the_first_stopped(
-        self, store: Store, second_store: Store
-    ) -> None:
+    async def test_another_store_goes_on_where_the_first_stopped(self, store: Store, second_store: Store) -> None:
         parent = await running(store)
         await submit_many(store, self.COUNT, depends_on=(parent.job_id,))
         await settle(store, parent.completes())

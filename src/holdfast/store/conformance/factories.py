@@ -95,12 +95,8 @@ class Claim(msgspec.Struct, frozen=True):
     def hold(self) -> Hold:
         return Hold(self.job.job_id, self.job.attempt, self.token)
 
-    def ends(
-        self, outcome: Outcome, *, now: Instant = NOW, by: str | None = "worker-1", **extras: Any
-    ) -> Transition:
-        return decide(
-            self.job, outcome, now=now, backoff=BACKOFF, draw=0.5, token=self.token, by=by, **extras
-        )
+    def ends(self, outcome: Outcome, *, now: Instant = NOW, by: str | None = "worker-1", **extras: Any) -> Transition:
+        return decide(self.job, outcome, now=now, backoff=BACKOFF, draw=0.5, token=self.token, by=by, **extras)
 
     def completes(self, result: str | None = "1", **extras: Any) -> Transition:
         return self.ends(Completed(result), **extras)
@@ -115,9 +111,7 @@ class Claim(msgspec.Struct, frozen=True):
         return self.ends(GivenBack("shutting down"), now=now)
 
 
-def an_error(
-    error_type: str = "ValueError", message: str = "no", attempt: int = 1, at: Instant = NOW
-) -> ErrorEntry:
+def an_error(error_type: str = "ValueError", message: str = "no", attempt: int = 1, at: Instant = NOW) -> ErrorEntry:
     return ErrorEntry(attempt=attempt, at=at, type=error_type, message=message, traceback="Traceback …")
 
 
@@ -134,9 +128,7 @@ async def running(store: Store, *, lease_micros: int = HOUR, now: Instant = NOW,
     job_type = str(changes.pop("job_type", f"type-{secrets.token_hex(4)}"))
     job_id = await submit(store, job_type=job_type, now=now, **changes)
     queue = str(changes.get("queue", "default"))
-    return await claim_one(
-        store, job_id, slots={job_type: 1}, queues=(queue,), lease_micros=lease_micros, now=now
-    )
+    return await claim_one(store, job_id, slots={job_type: 1}, queues=(queue,), lease_micros=lease_micros, now=now)
 
 
 async def claim_again(store: Store, claim: Claim, *, now: Instant = NOW, **changes: Any) -> Claim:

@@ -107,9 +107,7 @@ class TestExtend:
 class TestNote:
     async def test_a_note_is_kept_without_a_version_or_an_event(self, store: Store) -> None:
         claim = await running(store)
-        note = Note(
-            claim.hold, progress=0.5, stage="half", logs='["a"]', log_location="/log", metrics='{"m":1}'
-        )
+        note = Note(claim.hold, progress=0.5, stage="half", logs='["a"]', log_location="/log", metrics='{"m":1}')
 
         assert await store.note([note], NOW + 1) == [APPLIED]
 

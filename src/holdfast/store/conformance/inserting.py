@@ -150,9 +150,7 @@ class TestInsert:
 
         assert None not in await store.get([job.job_id for job in jobs])
 
-    async def test_an_acknowledged_job_is_seen_by_another_store(
-        self, store: Store, second_store: Store
-    ) -> None:
+    async def test_an_acknowledged_job_is_seen_by_another_store(self, store: Store, second_store: Store) -> None:
         job_id = await submit(store)
 
         assert await second_store.get([job_id]) == await store.get([job_id])
@@ -240,9 +238,7 @@ class TestDedup:
         bystander = new_job()
 
         with pytest.raises(DedupConflict):
-            await store.insert(
-                [bystander, new_job(dedup_key="k", payload="2", dedup_conflict_is_error=True)], NOW
-            )
+            await store.insert([bystander, new_job(dedup_key="k", payload="2", dedup_conflict_is_error=True)], NOW)
 
         assert await store.get([bystander.job_id]) == [None]
 

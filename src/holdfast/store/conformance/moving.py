@@ -50,9 +50,7 @@ LEGAL = [
     for target in sorted(targets)
 ]
 APPLIED_EDGES = [
-    (event, source, target)
-    for event, source, target in LEGAL
-    if source is not None and event is not Event.CLAIM
+    (event, source, target) for event, source, target in LEGAL if source is not None and event is not Event.CLAIM
 ]
 
 
@@ -107,9 +105,7 @@ class TestEdges:
         assert await record(store, before.job_id) == before
 
     @pytest.mark.parametrize("state", Status)
-    async def test_an_edge_from_a_state_that_the_job_has_left_is_stale(
-        self, store: Store, state: Status
-    ) -> None:
+    async def test_an_edge_from_a_state_that_the_job_has_left_is_stale(self, store: Store, state: Status) -> None:
         before = await in_state(store, state)
         moves = [transition(before, event, target, source=source) for event, source, target in APPLIED_EDGES]
         elsewhere = [move for move in moves if move.source is not state]
@@ -164,9 +160,7 @@ class TestEdges:
         await running(store, lease_micros=0, max_attempts=max_attempts)
         [claim] = await store.expired(NOW, 10)
 
-        await settle(
-            store, rescue(claim, lease=claim.lease_expires_at, now=NOW, reason="worker died", by="w2")
-        )
+        await settle(store, rescue(claim, lease=claim.lease_expires_at, now=NOW, reason="worker died", by="w2"))
 
         job = await record(store, claim.job_id)
         assert (job.status, job.failures, job.attempt, job.progress) == (target, 1, 1, 0.0)
@@ -178,9 +172,7 @@ OUTCOMES: list[Outcome] = [Discarded(an_error()), Cancelled("no need")]
 
 
 class TestGuards:
-    @pytest.mark.parametrize(
-        "guard", [{"attempt": 2}, {"token": "other"}, {"version": 9}, {"lease": 9}], ids=str
-    )
+    @pytest.mark.parametrize("guard", [{"attempt": 2}, {"token": "other"}, {"version": 9}, {"lease": 9}], ids=str)
     @pytest.mark.parametrize("settlement", ["completes", "fails", "snoozes", "gives_back"])
     async def test_a_settlement_whose_guard_does_not_hold_is_stale_and_changes_nothing(
         self, store: Store, settlement: str, guard: dict[str, Any]
@@ -230,9 +222,7 @@ class TestGuards:
     async def test_a_stale_worker_cannot_finish_a_job_that_was_claimed_again(self, store: Store) -> None:
         stalled = await running(store, lease_micros=0)
         [expired] = await store.expired(NOW, 10)
-        await settle(
-            store, rescue(expired, lease=expired.lease_expires_at, now=NOW, reason="stalled", by=None)
-        )
+        await settle(store, rescue(expired, lease=expired.lease_expires_at, now=NOW, reason="stalled", by=None))
         await store.promote(NOW, 10)
         current = await claim_again(store, stalled)
         before = await record(store, stalled.job_id)

@@ -115,9 +115,7 @@ class TestRaces:
         [expired] = await store.expired(NOW, 10)
         attempt = rescue(expired, lease=expired.lease_expires_at, now=NOW, reason="died", by=None)
 
-        verdicts = await asyncio.gather(
-            *((store, second_store)[i % 2].apply([attempt], NOW) for i in range(8))
-        )
+        verdicts = await asyncio.gather(*((store, second_store)[i % 2].apply([attempt], NOW) for i in range(8)))
 
         assert sum(each == [Verdict.APPLIED] for each in verdicts) == 1
         assert (await record(store, expired.job_id)).failures == 1
@@ -134,9 +132,7 @@ class TestRaces:
         assert verdicts.count([Verdict.APPLIED]) == 1
         assert (await record(store, job.job_id)).history[-1].by == f"editor-{winner}"
 
-    async def test_a_cancel_and_a_claim_leave_one_of_them_standing(
-        self, store: Store, second_store: Store
-    ) -> None:
+    async def test_a_cancel_and_a_claim_leave_one_of_them_standing(self, store: Store, second_store: Store) -> None:
         for _ in range(10):
             job = await in_state(store, Status.PENDING)
 
@@ -146,17 +142,12 @@ class TestRaces:
 
             assert (verdict is Verdict.APPLIED) == (taken == [])
 
-    async def test_parents_that_end_at_once_release_their_child_once(
-        self, store: Store, second_store: Store
-    ) -> None:
+    async def test_parents_that_end_at_once_release_their_child_once(self, store: Store, second_store: Store) -> None:
         parents = [await running(store) for _ in range(8)]
         child = await submit(store, depends_on=tuple(parent.job_id for parent in parents))
 
         await asyncio.gather(
-            *(
-                (store, second_store)[i % 2].apply([parent.completes()], NOW)
-                for i, parent in enumerate(parents)
-            )
+            *((store, second_store)[i % 2].apply([parent.completes()], NOW) for i, parent in enumerate(parents))
         )
 
         job = await record(store, child)

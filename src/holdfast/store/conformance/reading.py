@@ -121,9 +121,7 @@ class TestFind:
             other: dict[str, Any] = {name: '["x"]'}
             await submit(store, **(fields | other))
 
-        query = Query(
-            subject="s", queue="q", job_type="t", tag="a", created_by="me", status=Status.PENDING, root=None
-        )
+        query = Query(subject="s", queue="q", job_type="t", tag="a", created_by="me", status=Status.PENDING, root=None)
         assert [job.job_id for job in (await store.find(query)).items] == [wanted]
 
     async def test_created_means_the_newest_first(self, store: Store) -> None:
@@ -160,10 +158,7 @@ class TestFind:
         self, store: Store, query: dict[str, Any], order: str
     ) -> None:
         common = {"subject": "s", "root_job_id": "r", "content_hash": "h", "tags": '["t"]'}
-        ids = [
-            await submit(store, priority=i % 3, scheduled_for=NOW - i % 2, now=NOW + i, **common)
-            for i in range(23)
-        ]
+        ids = [await submit(store, priority=i % 3, scheduled_for=NOW - i % 2, now=NOW + i, **common) for i in range(23)]
 
         whole = [job.job_id for job in (await store.find(Query(order=order, limit=100, **query))).items]
 

@@ -59,9 +59,7 @@ class TestReuse:
         "other",
         [{"content_hash": "g"}, {"job_type": "other"}, {"reuse_since": NOW + 1}, {"reuse_since": None}],
     )
-    async def test_another_content_type_or_age_is_not_identical(
-        self, store: Store, other: dict[str, object]
-    ) -> None:
+    async def test_another_content_type_or_age_is_not_identical(self, store: Store, other: dict[str, object]) -> None:
         await completed(store, job_type="embed", content_hash="h")
 
         [answer] = await store.insert([identical(**other)], NOW)
@@ -82,9 +80,7 @@ class TestReuse:
 
         assert answer.status is Status.PENDING
 
-    async def test_a_reused_job_that_is_retried_by_hand_runs_and_forgets_its_donor(
-        self, store: Store
-    ) -> None:
+    async def test_a_reused_job_that_is_retried_by_hand_runs_and_forgets_its_donor(self, store: Store) -> None:
         await completed(store, job_type="embed", content_hash="h")
         [answer] = await store.insert([identical()], NOW)
 

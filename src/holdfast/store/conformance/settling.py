@@ -151,9 +151,7 @@ class TestSettle:
         assert await record(store, claim.job_id) == before
 
     @pytest.mark.parametrize("outcome", OUTCOMES, ids=_name)
-    async def test_a_settlement_named_twice_in_a_batch_has_one_effect(
-        self, store: Store, outcome: Outcome
-    ) -> None:
+    async def test_a_settlement_named_twice_in_a_batch_has_one_effect(self, store: Store, outcome: Outcome) -> None:
         claim = await running(store)
         settlement = claim.ends(outcome)
 
@@ -236,9 +234,7 @@ class TestHistory:
     async def test_versions_count_on_without_a_gap(self, store: Store) -> None:
         claim = await running(store)
         for settlement in (claim.gives_back, claim.fails, claim.snoozes):
-            current = (
-                claim if settlement == claim.gives_back else await claim_again(store, claim, now=NOW + HOUR)
-            )
+            current = claim if settlement == claim.gives_back else await claim_again(store, claim, now=NOW + HOUR)
             await settle(store, getattr(current, settlement.__name__)(), now=NOW + HOUR)
             await store.promote(NOW + 3 * HOUR, 10)
 
@@ -252,9 +248,7 @@ class TestHistory:
         self, store: Store, offset: int
     ) -> None:
         claim = await running(store)
-        for i in range(
-            110
-        ):  # three events each, shifted, so that any of them may be the one that is too many
+        for i in range(110):  # three events each, shifted, so that any of them may be the one that is too many
             await settle(store, _leaves(claim, Event.GIVE_BACK if i < offset else Event.SNOOZE))
             await store.promote(NOW, 10)
             claim = await claim_again(store, claim)

@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 
 RESERVE_BYTES_MAX = 8 * 1024 * 1024
-RESERVE_SHARE = 8  # never more than an eighth of what is free: small test volumes have a reserve too
+RESERVE_SHARE = 8  # never more than an eighth of the volume: small test volumes have a reserve too
 
 
 class Reserve:
@@ -27,8 +27,9 @@ class Reserve:
         except OSError:
             pass
         try:
-            size = min(RESERVE_BYTES_MAX, shutil.disk_usage(self.path.parent).free // RESERVE_SHARE)
-            if size < 64 * 1024:
+            disk = shutil.disk_usage(self.path.parent)
+            size = min(RESERVE_BYTES_MAX, disk.total // RESERVE_SHARE)
+            if disk.free < 2 * size:  # what is free may be the reserve that another process has just given up
                 return False
             descriptor = os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600)
             try:

@@ -75,7 +75,7 @@ class Writer:
         self.committed = committed
         self.identity = Identity(path)
         self.reserve = Reserve(path)
-        self.reserve_spent = not self.reserve.ensure()
+        self.reserve.ensure()
         self.queue: SimpleQueue[Verb | None] = SimpleQueue()
         self.pid = os.getpid()
         self.thread = threading.Thread(target=self._work, name="holdfast-sqlite-writer", daemon=True)
@@ -138,7 +138,6 @@ class Writer:
     def _once_more(self, verb: Verb, error: Exception) -> set[Signal]:
         full = isinstance(error, apsw.FullError | StoreFull)
         if full and verb.essential and self.reserve.spend():
-            self.reserve_spent = True
             try:
                 return self._transact([verb])
             except Exception as again:
@@ -163,13 +162,11 @@ class Writer:
         return tx.signals
 
     def _run(self, tx: Tx, verb: Verb, alone: bool) -> None:
-        if not verb.essential and self.reserve_spent:
-            if not self.reserve.ensure():
-                verb.error = StoreFull(
-                    f"no space left for {self.path}: new jobs are refused until some is free; running ones can finish"
-                )
-                return
-            self.reserve_spent = False
+        if not verb.essential and not self.reserve.ensure():  # spent by us, or by another process on this file
+            verb.error = StoreFull(
+                f"no space left for {self.path}: new jobs are refused until some is free; running ones can finish"
+            )
+            return
         if alone:
             verb.result = verb.run(tx)
             return

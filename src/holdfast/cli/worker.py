@@ -1,0 +1,181 @@
+"""holdfast worker: runs jobs until it is told to stop.
+
+The first SIGTERM or SIGINT stops claiming; what runs may finish within the grace and is given back after it. The second
+stops the handlers at once, the third ends the process as it stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated, Any
+
+import typer
+
+from holdfast import settings
+from holdfast.app import Holdfast
+from holdfast.cli import apps, options, supervisor, worker_logs
+from holdfast.cli.exits import Exit
+from holdfast.cli.options import AppName, Url
+from holdfast.errors import ConfigurationError
+
+log = logging.getLogger("holdfast.worker")
+LEAVE_SECONDS = 10.0  # once the worker has stopped, what user code left behind may hold up the exit this long
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    concurrency: int
+    queues: tuple[str, ...]
+    grace_seconds: float
+
+
+def worker(
+    concurrency: Annotated[int | None, typer.Option(min=1, metavar="N", help="Jobs at a time; default 10.")] = None,
+    processes: Annotated[int | None, typer.Option(min=1, metavar="N", help="Worker processes; default 1.")] = None,
+    queues: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Queues to serve; default: `default` and those of the handlers.")
+    ] = None,
+    grace: Annotated[
+        timedelta | None,
+        typer.Option(metavar="TIME", parser=options.length, help="How long running jobs may finish; default 30s."),
+    ] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info (default), warning or error.")] = None,
+    log_format: Annotated[str | None, typer.Option(help="text (default) or json.")] = None,
+    url: Url = None,
+    app: AppName = None,
+) -> int:
+    """Run jobs until SIGTERM or Ctrl-C; once more stops them now."""
+    level = _one_of("log_level", log_level, worker_logs.LEVELS, "info")
+    style = _one_of("log_format", log_format, worker_logs.FORMATS, "text")
+    if settings.setting("processes", processes, settings.count_above_zero, 1) > 1 and not supervisor.is_child():
+        worker_logs.configure(level, style)
+        count = settings.setting("processes", processes, settings.count_above_zero, 1)
+        return supervisor.supervise(count, _arguments(concurrency, queues, grace, level, style, url, app))
+    mine = apps.load(url, app)
+    if not mine.handlers:
+        raise ConfigurationError(
+            "a worker needs handlers: name your app with --app module:app (or HOLDFAST_APP), and register"
+            " handlers on it with @app.job"
+        )
+    chosen = _Settings(
+        settings.concurrency(concurrency),
+        _queues(queues, mine),
+        settings.grace(None if grace is None else grace.total_seconds()),
+    )
+    worker_logs.configure(level, style)
+    return _run(mine, chosen)
+
+
+def _run(app: Holdfast, chosen: _Settings) -> int:
+    with asyncio.Runner() as runner:
+        code = runner.run(_work(app, chosen))
+        _leave_within(LEAVE_SECONDS, code)
+    return code
+
+
+async def _work(app: Holdfast, chosen: _Settings) -> Exit:
+    stop = _Stop(chosen.grace_seconds)
+    async with app:
+        async with app.worker(
+            concurrency=chosen.concurrency, queues=chosen.queues, grace=chosen.grace_seconds
+        ) as worker:
+            worker_logs.name_worker(worker.worker_id)
+            ended = asyncio.ensure_future(worker.join())
+            await _first_of(ended, stop.asked)
+            stopping = asyncio.ensure_future(worker.stop())
+            await _first_of(stopping, stop.hurried)
+            if not stopping.done():
+                worker.hurry()
+            await stopping
+        return Exit.FAILED if worker.failure is not None or stop.hurried.is_set() else Exit.OK
+
+
+async def _first_of(task: asyncio.Future[Any], event: asyncio.Event) -> None:
+    waits = asyncio.ensure_future(event.wait())
+    await asyncio.wait({task, waits}, return_when=asyncio.FIRST_COMPLETED)
+    waits.cancel()
+
+
+class _Stop:
+    """Counts the signals, and takes the end of a supervising parent for the first one."""
+
+    def __init__(self, grace_seconds: float) -> None:
+        self.asked = asyncio.Event()
+        self.hurried = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled, number)
+        supervisor.watch_parent(lambda: loop.call_soon_threadsafe(self.asked.set), grace_seconds)
+
+    def _signalled(self, number: signal.Signals) -> None:
+        if not self.asked.is_set():
+            log.info("%s: no new jobs; what runs may finish. Once more stops it at once", number.name)
+            self.asked.set()
+        elif not self.hurried.is_set():
+            log.warning("%s: what runs is stopped and given back", number.name)
+            self.hurried.set()
+        else:
+            os._exit(Exit.FAILED)
+
+
+def _leave_within(seconds: float, code: int) -> None:
+    """A handler that ignores its cancellation, or a thread that hangs, must not keep a stopped worker alive."""
+
+    def leave() -> None:
+        sys.stderr.flush()
+        os._exit(code)
+
+    timer = threading.Timer(seconds, leave)
+    timer.daemon = True
+    timer.start()
+
+
+# Settings
+
+
+def _queues(given: str | list[str] | None, app: Holdfast) -> tuple[str, ...]:
+    found: Any = settings.setting("queues", given, lambda value: value, None)
+    if found is None:
+        return tuple(dict.fromkeys(["default", *(handler.queue for handler in app.handlers.values())]))
+    listed = found.split(",") if isinstance(found, str) else found
+    names = tuple(name.strip() for name in listed if name.strip())
+    if not names:
+        raise ConfigurationError("--queues names no queue: write --queues emails,reports")
+    return names
+
+
+def _one_of(name: str, given: str | None, allowed: tuple[str, ...], default: str) -> str:
+    value = settings.setting(name, given, str, default).lower()
+    if value not in allowed:
+        raise ConfigurationError(f"--{name.replace('_', '-')} {value}: use {', '.join(allowed)}")
+    return value
+
+
+def _arguments(
+    concurrency: int | None,
+    queues: str | None,
+    grace: timedelta | None,
+    level: str,
+    style: str,
+    url: str | None,
+    app: str | None,
+) -> list[str]:
+    """The same command for a child, with one process."""
+    given = {
+        "--concurrency": concurrency,
+        "--queues": queues,
+        "--grace": None if grace is None else grace.total_seconds(),
+        "--log-level": level,
+        "--log-format": style,
+        "--url": url,
+        "--app": app,
+    }
+    chosen = [f"{name}={value}" for name, value in given.items() if value is not None]
+    return ["worker", "--processes=1", *chosen]

@@ -1,0 +1,48 @@
+"""A file that may not grow: what a full disk is to those who are not root. Prints a JSON report."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from holdfast import StoreError
+from holdfast.testing.checker import check
+from holdfast.testing.history import Evidence, Outcome, read_operations
+from tests.crash.crash_app import make_app, record_calls
+from tests.crash.fleet import dump, opened
+
+LIMIT = 400_000
+
+
+async def main(folder: Path) -> dict[str, Any]:
+    record_calls(folder, "submitter")
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    url = f"sqlite:///{folder / 'jobs.db'}"
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    refused = 0
+    async with make_app(url) as app:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, most))
+        for _ in range(200):
+            try:
+                await app.submit("bulky", "x" * 8_000, delay=3600)
+            except StoreError:
+                refused += 1
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+        await app.submit("bulky", "x" * 8_000, delay=3600)
+    async with opened(url) as store:
+        evidence = Evidence(await dump(store), read_operations(folder.glob("*.jsonl")), ended=False)
+    return {
+        "refused": refused,
+        "acknowledged": sum(1 for _ in evidence.of("insert", Outcome.OK)),
+        "present": len(evidence.records),
+        "violations": [str(each) for each in check(evidence)],
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(main(Path(sys.argv[1])))))

@@ -1,0 +1,59 @@
+"""The pages, and the blocks of code in them.
+
+```python            runs, in order, in one namespace per page; `await` is allowed at the top
+```python jobs.py    is written to that file
+```toml pyproject.toml, ```text notes.txt … likewise
+```sh                runs in bash, line by line, in the page's folder
+
+<!-- snippet: before      code that a reader does not need to see, run like a block of Python
+…
+-->
+<!-- snippet: skip reason -->    the next block is not run
+"""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
+
+_PART = re.compile(
+    r"^(?P<indent> *)```(?P<language>[a-z]*)(?: +(?P<file>\S+))?\n(?P<code>.*?)^ *```$"
+    r"|<!-- snippet: before\n(?P<hidden>.*?)-->"
+    r"|<!-- snippet: skip (?P<reason>[^>]+?) -->",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+class Block(NamedTuple):
+    language: str
+    code: str
+    line: int
+    file: str | None
+    skip: str | None
+
+
+def name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    found, skip = [], None
+    for part in _PART.finditer(text):
+        line = text.count("\n", 0, part.start()) + 2
+        if part["reason"]:
+            skip = part["reason"]
+        elif part["hidden"]:
+            found.append(Block("python", part["hidden"], line, None, None))
+        else:
+            code = "".join(each.removeprefix(part["indent"]) for each in part["code"].splitlines(keepends=True))
+            found.append(Block(part["language"], code, line, part["file"], skip))
+            skip = None
+    return found
+
+
+def prose(page: Path) -> str:
+    """A page without its blocks and comments."""
+    return re.sub(r"^ *```.*?^ *```$|<!--.*?-->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)

@@ -1,0 +1,42 @@
+"""What the pages show works: every block runs, page by page, in an empty folder."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import PAGES, blocks, name
+
+RUN = Path(__file__).with_name("run_page.py")
+WITH_BLOCKS = [page for page in PAGES if any(each.language in ("python", "sh") for each in blocks(page))]
+SKIPPED_MAX = 12  # each one is a promise nobody checks
+
+
+@pytest.mark.parametrize("page", WITH_BLOCKS, ids=name)
+def test_the_snippets_of_a_page_run(page: Path, tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(RUN), str(page)],
+        cwd=tmp_path,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_block_names_its_language(page: Path) -> None:
+    assert [each.line for each in blocks(page) if not each.language] == []
+
+
+def test_few_snippets_are_skipped_and_each_says_why() -> None:
+    skipped = [each for page in PAGES for each in blocks(page) if each.skip is not None]
+    assert len(skipped) <= SKIPPED_MAX
+    assert all(len(str(each.skip)) > 10 for each in skipped)
