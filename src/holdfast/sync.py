@@ -153,18 +153,14 @@ class Holdfast:
     def _start_loop(self) -> None:
         loop = asyncio.new_event_loop()
         self._loop = loop
-        self._thread = threading.Thread(target=loop.run_forever, name="holdfast-sync", daemon=True)
+        self._thread = threading.Thread(target=_run_loop, args=(loop,), name="holdfast-sync", daemon=True)
         self._thread.start()
 
     def _stop_loop(self) -> None:
         loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
-        if loop is None or thread is None:
-            return
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.run_until_complete(loop.shutdown_default_executor())
-        loop.close()
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         if self._loop is None:
@@ -296,3 +292,13 @@ class Holdfast:
             yield
         finally:
             self._call(worker.stop())
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+    finally:
+        loop.close()

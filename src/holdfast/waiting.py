@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 
@@ -12,6 +11,7 @@ from holdfast.lifecycle import TERMINAL
 from holdfast.limits import FIND_LIMIT_MAX, RESULT_POLL_SECONDS
 from holdfast.store.port import Store
 from holdfast.store.types import JobRecord, Signal
+from holdfast.waits import within
 
 log = logging.getLogger("holdfast")
 
@@ -50,8 +50,7 @@ class Waiting:
 
     async def _work(self) -> None:
         while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stir.wait(), RESULT_POLL_SECONDS if self._waiters else None)
+            await within(RESULT_POLL_SECONDS if self._waiters else None, self._stir.wait())
             self._stir.clear()
             wanted = list(self._waiters)
             try:

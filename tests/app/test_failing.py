@@ -6,7 +6,18 @@ from typing import Any
 
 import pytest
 
-from holdfast import Backoff, Cancel, Context, Discard, Holdfast, IllegalTransition, JobFailed, Retry, Snooze, VersionConflict
+from holdfast import (
+    Backoff,
+    Cancel,
+    Context,
+    Discard,
+    Holdfast,
+    IllegalTransition,
+    JobFailed,
+    Retry,
+    Snooze,
+    VersionConflict,
+)
 
 FAST = Backoff(0.01, jitter=0)
 
@@ -124,7 +135,9 @@ def deep(n: int = 0) -> int:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-async def test_whatever_a_handler_raises_is_one_failure_with_bounded_text(app: Holdfast, raiser: Any, kind: str) -> None:
+async def test_whatever_a_handler_raises_is_one_failure_with_bounded_text(
+    app: Holdfast, raiser: Any, kind: str
+) -> None:
     @app.job("work", max_attempts=1)
     async def work(payload: int) -> None:
         raiser()

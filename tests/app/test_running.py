@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from holdfast import BlockingContext, Cancel, Context, Holdfast, JobCancelled, JobFailed, Status
-from holdfast.store.types import Signal
 from tests.app import process_jobs
+from tests.eventually import eventually
 
 
 async def ended(app: Holdfast, job_id: str) -> Any:
@@ -36,7 +36,11 @@ async def test_the_return_value_is_the_result_and_the_record_tells_how_it_went(a
         job = await app.get(handle.job_id)
     assert (job.status, job.result, job.progress, job.stage) == ("completed", {"n": 4}, 1.0, "complete")
     assert job.attempt == 1 and job.worker_id and job.completed_at and job.started_at
-    assert [(h.version, h.event, h.attempt) for h in job.history] == [(1, "submit", 0), (2, "claim", 1), (3, "complete", 1)]
+    assert [(h.version, h.event, h.attempt) for h in job.history] == [
+        (1, "submit", 0),
+        (2, "claim", 1),
+        (3, "complete", 1),
+    ]
     assert job.history[1].by == job.worker_id == job.history[2].by
 
 
@@ -87,7 +91,9 @@ async def test_only_the_last_fifty_log_lines_stay_on_the_job_and_the_file_has_al
     assert os.stat(job.logs["log_location"].removeprefix("file://")).st_mode & 0o077 == 0
 
 
-async def test_progress_is_live_at_once_in_the_same_process_and_durable_for_others(app: Holdfast, make_app: Any) -> None:
+async def test_progress_is_live_at_once_in_the_same_process_and_durable_for_others(
+    app: Holdfast, make_app: Any
+) -> None:
     said, go_on = asyncio.Event(), asyncio.Event()
 
     @app.job("work")
@@ -101,17 +107,19 @@ async def test_progress_is_live_at_once_in_the_same_process_and_durable_for_othe
         await said.wait()
         job = await app.get(handle.job_id)
         assert (job.status, job.progress, job.stage) == ("processing", 0.5, "writing")
-        async with asyncio.timeout(10):
-            while (await other.get(handle.job_id)).stage != "writing":
-                await asyncio.sleep(0.05)
+
+        async def others_see_it() -> bool:
+            return (await other.get(handle.job_id)).stage == "writing"
+
+        await eventually(others_see_it)
         go_on.set()
         assert (await ended(app, handle.job_id)).progress == 1.0
 
 
 async def test_a_bookkeeping_write_that_fails_does_not_fail_the_job(app: Holdfast, monkeypatch: Any) -> None:
     from holdfast.errors import StoreError
-    from holdfast.stores.sqlite import SQLiteStore
     from holdfast.files import LocalFiles
+    from holdfast.stores.sqlite import SQLiteStore
 
     tried = asyncio.Event()
 
@@ -243,9 +251,11 @@ async def test_a_process_that_runs_too_long_is_killed(make_app: Any) -> None:
         job = await ended(app, (await app.submit("hang", 1)).job_id)
         assert (job.status, job.errors[0]["type"]) == ("failed", "JobTimeout")
         pid = int(job.logs["entries"][0]["message"])
-        async with asyncio.timeout(10):
-            while Path(f"/proc/{pid}").exists():
-                await asyncio.sleep(0.01)
+
+        async def gone() -> bool:
+            return not Path(f"/proc/{pid}").exists()
+
+        await eventually(gone)
 
 
 @pytest.mark.parametrize(
@@ -383,7 +393,9 @@ async def test_what_does_not_finish_within_the_grace_is_given_back_and_costs_no_
     assert jobs[0].history[-1].event == "give_back"
 
 
-async def test_an_ended_signal_reaches_those_who_wait_without_polling(app: Holdfast, make_app: Any, monkeypatch: Any) -> None:
+async def test_an_ended_signal_reaches_those_who_wait_without_polling(
+    app: Holdfast, make_app: Any, monkeypatch: Any
+) -> None:
     monkeypatch.setattr("holdfast.waiting.RESULT_POLL_SECONDS", 60)
 
     @app.job("work")
@@ -393,4 +405,3 @@ async def test_an_ended_signal_reaches_those_who_wait_without_polling(app: Holdf
     async with make_app() as other, app, app.worker():
         handle = await other.submit("work", 3)
         assert await handle.result(timeout=5) == 3
-    assert Signal.ENDED == "ended"

@@ -68,7 +68,14 @@ async def test_the_handle_of_a_new_job_shows_what_was_stored_without_reading_it(
 
 @pytest.mark.parametrize(
     "payload",
-    [{"user_id": "x"}, {}, {"user_id": float("nan")}, None, {"user_id": 1, "day": "\0"}, {"user_id": 1, "day": "\ud800"}],
+    [
+        {"user_id": "x"},
+        {},
+        {"user_id": float("nan")},
+        None,
+        {"user_id": 1, "day": "\0"},
+        {"user_id": 1, "day": "\ud800"},
+    ],
 )
 async def test_a_payload_that_does_not_fit_is_refused_and_nothing_is_stored(app: Holdfast, payload: Any) -> None:
     with_summary(app)
@@ -106,7 +113,9 @@ async def test_an_unknown_type_is_refused_and_the_known_ones_are_named(app: Hold
         assert await total(app) == 0
 
 
-async def test_an_app_without_the_code_can_submit_to_a_type_that_another_announced(app: Holdfast, make_app: Any) -> None:
+async def test_an_app_without_the_code_can_submit_to_a_type_that_another_announced(
+    app: Holdfast, make_app: Any
+) -> None:
     with_summary(app)
     async with app, make_app() as other:
         handle = await other.submit("daily_summary", {"user_id": 1})

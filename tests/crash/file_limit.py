@@ -12,9 +12,9 @@ from typing import Any
 
 from holdfast import StoreError
 from holdfast.testing.checker import check
-from holdfast.testing.history import Evidence, Outcome, read_operations
+from holdfast.testing.history import Evidence, Outcome
 from tests.crash.crash_app import make_app, record_calls
-from tests.crash.fleet import dump, opened
+from tests.crash.fleet import calls_in, dump, opened
 
 LIMIT = 400_000
 
@@ -35,7 +35,7 @@ async def main(folder: Path) -> dict[str, Any]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
         await app.submit("bulky", "x" * 8_000, delay=3600)
     async with opened(url) as store:
-        evidence = Evidence(await dump(store), read_operations(folder.glob("*.jsonl")), ended=False)
+        evidence = Evidence(await dump(store), calls_in(folder), ended=False)
     return {
         "refused": refused,
         "acknowledged": sum(1 for _ in evidence.of("insert", Outcome.OK)),

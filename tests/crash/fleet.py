@@ -185,7 +185,7 @@ class Fleet:
     # Judging
 
     def operations(self) -> list[Operation]:
-        return read_operations(self.calls.glob("*.jsonl"))
+        return calls_in(self.calls)
 
     async def evidence(self, store: Store) -> Evidence:
         operations = self.operations()
@@ -197,6 +197,10 @@ class Fleet:
             edges=read_edges(self.path),
             dead_workers={worker for worker, name in worker_names(operations).items() if name in dead},
         )
+
+
+def calls_in(folder: Path) -> list[Operation]:
+    return read_operations(folder.glob("*.jsonl"))
 
 
 def worker_names(operations: list[Operation]) -> dict[str, str]:

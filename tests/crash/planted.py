@@ -15,7 +15,7 @@ from holdfast.lifecycle import Event, Transition
 from holdfast.store.types import ClaimedJob, ClaimRequest, Inserted, NewJob, Promoted, Verdict
 from holdfast.stores.sqlite import SQLiteStore, claiming, inserting, releasing, settling, upkeep, writer
 from holdfast.stores.sqlite.writer import Tx, Verb, Writer
-from tests.crash.workload import Gap
+from tests.crash.stage import Gap
 
 Patch = pytest.MonkeyPatch
 Engine = Callable[[str], SQLiteStore]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,21 @@ import pytest
 from holdfast.stores.sqlite import SQLiteStore
 from holdfast.testing.checker import check, unfinished
 from tests.crash.planted import BUGS, Bug
-from tests.crash.workload import SCENES, START, Gap, Stage, at_random
+from tests.crash.scenes import SCENES, at_random
+from tests.crash.stage import START, Gap, Stage
 
 SEED = 20_240_601
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """In memory where there is some: nothing here depends on a disk, and each bug has its own file."""
+    memory = Path("/dev/shm")
+    if not memory.is_dir():
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=memory, prefix="holdfast-") as name:
+        yield Path(name)
 
 
 async def _play(stage: Stage, steps: int) -> None:
@@ -23,17 +37,17 @@ async def _play(stage: Stage, steps: int) -> None:
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
-async def test_a_planted_bug_is_caught(bug: Bug, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_planted_bug_is_caught(bug: Bug, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gap = Gap()
-    async with Stage.open(tmp_path, bug.plant(monkeypatch, gap), gap, SEED) as stage:
+    async with Stage.open(folder, bug.plant(monkeypatch, gap), gap, SEED) as stage:
         await _play(stage, steps=60)
         found = check(await stage.evidence())
     assert bug.caught_by <= {violation.invariant for violation in found}, [str(each) for each in found]
 
 
 @pytest.mark.parametrize("seed", [SEED, 2, 3, 4])
-async def test_the_engine_as_it_is_breaks_no_invariant(seed: int, tmp_path: Path) -> None:
-    async with Stage.open(tmp_path, SQLiteStore, Gap(), seed) as stage:
+async def test_the_engine_as_it_is_breaks_no_invariant(seed: int, folder: Path) -> None:
+    async with Stage.open(folder, SQLiteStore, Gap(), seed) as stage:
         await _play(stage, steps=400)
         evidence = await stage.evidence()
     assert [str(each) for each in check(evidence)] == []
@@ -41,11 +55,11 @@ async def test_the_engine_as_it_is_breaks_no_invariant(seed: int, tmp_path: Path
 
 
 @pytest.mark.parametrize("seed", [5, 6])
-async def test_safety_does_not_depend_on_clocks(seed: int, tmp_path: Path) -> None:
+async def test_safety_does_not_depend_on_clocks(seed: int, folder: Path) -> None:
     def any_time(draw: random.Random, now: int) -> int:
         return draw.choice((now, START, 0, START - 86_400_000_000, 2**31 * 1_000_000, draw.randrange(2 * START)))
 
-    async with Stage.open(tmp_path, SQLiteStore, Gap(), seed) as stage:
+    async with Stage.open(folder, SQLiteStore, Gap(), seed) as stage:
         await at_random(stage, 400, any_time)
         evidence = await stage.evidence()
     assert [str(each) for each in check(evidence, clocks="arbitrary")] == []

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,8 +20,7 @@ from holdfast.testing.checker import check, unfinished
 from holdfast.testing.history import Outcome
 from tests.crash.crash_app import make_app, recording
 from tests.crash.fleet import Fleet, opened
-
-LEASE = 0.6
+from tests.crash.stalling import STALLS
 
 
 @pytest.fixture
@@ -32,11 +34,11 @@ def app_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[Fleet], Holdfast]:
     return make
 
 
-@pytest.mark.parametrize("where", ["claim.committed", "handler.inside", "handler.after", "settle.before"])
+@pytest.mark.parametrize("where", STALLS)
 async def test_a_worker_stopped_past_its_lease_is_refused_and_the_result_is_its_successors(
     where: str, tmp_path: Path, app_of: Callable[[Fleet], Holdfast]
 ) -> None:
-    async with Fleet.open(tmp_path, lease=LEASE) as fleet, app_of(fleet) as app:
+    async with Fleet.open(tmp_path, lease=0.6) as fleet, app_of(fleet) as app:
         job = await app.submit("quick", {"n": 1})
         stalled = await fleet.worker(f"{where}=stop")
         async with asyncio.timeout(10):
@@ -44,10 +46,7 @@ async def test_a_worker_stopped_past_its_lease_is_refused_and_the_result_is_its_
         successor = await fleet.worker()
         result = await app.result(job.job_id, timeout=10)
         stalled.send(signal.SIGCONT)
-        stalled.send(signal.SIGTERM)  # it ends when it has said what it had to say
-        async with asyncio.timeout(10):
-            await stalled.ended.wait()
-        await fleet.terminate()
+        await fleet.terminate()  # each ends when it has said what it had to say
         evidence = await fleet.evidence(app.store)
     late = [
         op.outcome
@@ -107,3 +106,16 @@ async def test_what_was_interrupted_runs_again_after_a_restart(
         assert (ended.status, ended.attempt) == (Status.COMPLETED, record.attempt + 1)
         assert ended.failures == record.failures + 1
         assert Event.RESCUE in {event.event for event in ended.history}
+
+
+def test_failpoints_are_switched_on_by_the_environment() -> None:
+    program = "from holdfast import failpoints\nfor _ in range(3): failpoints.hit('here'); print('passed', flush=True)"
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "HOLDFAST_FAILPOINTS": "here=kill9@3"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (-signal.SIGKILL, "passed\npassed\n")

@@ -7,12 +7,17 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import typer.main
 
 from holdfast import context, errors, job, lifecycle, limits, outcomes, settings
+from holdfast.cli import exits
+from holdfast.cli.main import cli
 from holdfast.submission import SubmitOptions
 from tests.docs.pages import ROOT
 
 REFERENCE = ROOT / "docs/reference"
+COMMANDS = typer.main.get_group(cli).commands
+NOT_FOR_USERS = {"HOLDFAST_FAILPOINTS", "HOLDFAST_SUPERVISOR_PIPE"}
 
 
 def page(name: str) -> str:
@@ -84,14 +89,26 @@ def test_every_setting_is_listed() -> None:
     sources = [Path(settings.__file__), *Path(settings.__file__).parent.rglob("*.py")]
     code = "\n".join(path.read_text(encoding="utf-8") for path in sources)
     read = {f"HOLDFAST_{name.upper()}" for name in re.findall(r'\bsetting\("(\w+)"', code)}
-    read |= set(re.findall(r'"(HOLDFAST_[A-Z_]+)"', code)) - {"HOLDFAST_FAILPOINTS"}
+    read |= {f"HOLDFAST_{name.upper()}" for name in re.findall(r'\b_one_of\("(\w+)"', code)}
+    read |= set(re.findall(r'"(HOLDFAST_[A-Z_]+)"', code)) - NOT_FOR_USERS
     assert set(rows("settings")) == read
 
 
 def test_every_command_is_listed() -> None:
-    import typer.main
+    assert {name.split()[0] for name in rows("command-line") if not name.startswith("-")} == set(COMMANDS)
 
-    from holdfast.cli.main import app as cli
 
-    commands = set(typer.main.get_group(cli).commands)  # type: ignore[attr-defined]
-    assert {name.split()[0] for name in rows("command-line")} == commands
+def test_every_option_of_a_command_is_listed() -> None:
+    """Each command has a heading; under it stand its options, all of them and no others."""
+    text = page("command-line")
+    everywhere = {"--url", "--app", "--json", "--help"}
+    for name, command in COMMANDS.items():
+        options = {option for each in command.params for option in each.opts if option.startswith("--")}
+        section = text.partition(f"\n## `{name}")[2].partition("\n## ")[0]
+        assert section, f"{name} has no heading"
+        assert set(re.findall(r"`(--[a-z-]+)", section)) - everywhere == options - everywhere, name
+
+
+def test_every_exit_code_is_listed() -> None:
+    listed = dict(re.findall(r"^\| (\d+) \| (.+) \|$", page("command-line"), flags=re.MULTILINE))
+    assert listed == {str(code.value): meaning for code, meaning in exits.MEANINGS.items()}

@@ -56,7 +56,7 @@ CROWDS = {
             '[1,0,"submit",null,"pending",0,null]', '{}', 'h'
         FROM generate_series(1, :count)""",
     "met edges": """
-        INSERT INTO edge (parent_id, child_id, met) SELECT 'p', 'c' || value, 1 FROM generate_series(1, :count)""",
+        INSERT INTO edge (parent_id, child_id, met) SELECT '!', 'c' || value, 1 FROM generate_series(1, :count)""",
 }
 
 

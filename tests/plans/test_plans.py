@@ -141,7 +141,16 @@ def test_a_statement_says_what_it_promises_and_which_index_serves_it(name: str) 
     header = load(name).partition("\nSELECT")[0].partition("\nUPDATE")[0].partition("\nINSERT")[0]
 
     assert header.startswith("-- ")
-    for index in ("job_ready", "job_due", "job_lease", "job_later", "job_ended_badly", "job_content", "job_key", "job_parked"):
+    for index in (
+        "job_ready",
+        "job_due",
+        "job_lease",
+        "job_later",
+        "job_ended_badly",
+        "job_content",
+        "job_key",
+        "job_parked",
+    ):
         if any(index in step for step in PLANS[name]):
             assert index in header
 
@@ -155,6 +164,6 @@ def test_a_search_goes_through_the_index_of_its_leading_qualifier(
     assert steps == [FIND_PLANS[lead]]
 
 
-@pytest.mark.parametrize("lead", ["subject", "root", "few", "arrival"])
+@pytest.mark.parametrize("lead", ["subject", "root", "later", "ended_badly", "arrival"])
 def test_a_search_by_order_of_arrival_sorts_nothing(database: apsw.Connection, lead: str) -> None:
     assert not [step for step in plan_of(database, reading.FIND[lead, "created"]) if "TEMP B-TREE" in step]

@@ -115,9 +115,7 @@ def test_a_job_fails_at_exactly_its_last_attempt(outcome: Outcome, max_attempts:
         made = decided(outcome, a_job(failures=failures, max_attempts=max_attempts))
 
         last = failures + 1 == max_attempts
-        assert (made.event, made.target) == (
-            (Event.EXHAUST, Status.FAILED) if last else (Event.RETRY, Status.RETRYING)
-        )
+        assert (made.event, made.target) == ((Event.EXHAUST, Status.FAILED) if last else (Event.RETRY, Status.RETRYING))
         assert made.failures == failures + 1
         assert (made.scheduled_for is None, made.stage) == (last, "error" if last else None)
 
@@ -277,9 +275,7 @@ def test_every_state_can_be_entered_and_every_active_one_left() -> None:
 # Backoff
 
 spans = st.floats(min_value=0, max_value=1e9, allow_nan=False)
-backoffs = st.builds(
-    Backoff, spans, st.floats(min_value=1, max_value=1e6), spans, st.floats(min_value=0, max_value=1)
-)
+backoffs = st.builds(Backoff, spans, st.floats(min_value=1, max_value=1e6), spans, st.floats(min_value=0, max_value=1))
 
 
 @given(backoffs, st.integers(1, 1000), st.floats(min_value=0, max_value=1, exclude_max=True))

@@ -164,18 +164,21 @@ async def test_a_network_file_system_is_recognised_behind_a_link(
         await open_and_close(tmp_path / "jobs.db")
 
 
-async def test_a_local_disk_beside_or_below_a_network_file_system_is_accepted(
+async def test_a_local_disk_below_a_network_file_system_is_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mounts(
-        monkeypatch,
-        ROOT,
-        mount(tmp_path.parent, "nfs4"),
-        mount(tmp_path, "ext4"),
-        mount(f"{tmp_path}2", "nfs"),
-    )
+    mounts(monkeypatch, mount(tmp_path, "ext4"), mount(tmp_path.parent, "nfs4"), ROOT)
 
     await open_and_close(tmp_path / "jobs.db")
+
+
+async def test_a_local_disk_beside_a_network_file_system_of_nearly_its_name_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "disk2").mkdir()
+    mounts(monkeypatch, ROOT, mount(tmp_path / "disk", "nfs4"))
+
+    await open_and_close(tmp_path / "disk2" / "jobs.db")
 
 
 # What it may be
@@ -235,9 +238,7 @@ async def test_a_newer_schema_is_refused_and_left_as_it_was(tmp_path: Path) -> N
     check.close()
 
 
-def test_an_sqlite_that_can_corrupt_the_file_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_sqlite_that_can_corrupt_the_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     connection.create(tmp_path / "jobs.db")
     monkeypatch.setattr(connection, "_version", lambda: (3, 51, 2))
 
@@ -296,9 +297,7 @@ asyncio.run(main())
 def open_at_once(url: str, count: int) -> list[str]:
     """Processes that wait for one another, then open the store; what each had to complain about."""
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    processes = [
-        subprocess.Popen([sys.executable, "-c", OPENS, url], text=True, **pipes) for _ in range(count)
-    ]
+    processes = [subprocess.Popen([sys.executable, "-c", OPENS, url], text=True, **pipes) for _ in range(count)]
     for process in processes:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -334,9 +333,7 @@ def test_another_process_may_migrate_between_any_two_of_our_steps(
         def _step(self) -> None:
             if self.steps == step:
                 rival = connection_class(str(path))
-                with contextlib.suppress(
-                    StoreError, apsw.BusyError
-                ):  # where we hold the lock, it has to wait
+                with contextlib.suppress(StoreError, apsw.BusyError):  # where we hold the lock, it has to wait
                     rival.pragma("journal_mode", "wal")
                     connection.migrate(rival, path)
                 rival.close()
@@ -380,7 +377,7 @@ async def _write(store: SQLiteStore) -> object:
 
 
 async def _write_many(store: SQLiteStore) -> object:
-    return await asyncio.gather(*(submit(store, dedup_key=str(i)) for i in range(5)))
+    return await asyncio.gather(*(submit(store, concurrency_key=str(i)) for i in range(5)))
 
 
 async def _read(store: SQLiteStore) -> object:

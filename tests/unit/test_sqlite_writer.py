@@ -273,6 +273,18 @@ async def test_a_settlement_goes_through_beside_an_insert_that_does_not_fit(stor
     assert (await record(store, claim.job_id)).status is Status.COMPLETED
 
 
+async def test_the_last_space_goes_to_settlements(store: SQLiteStore) -> None:
+    claim = await running(store)
+    fill(store, 8)  # either fits, but not both
+
+    error, verdicts = await together(
+        store, store.insert([new_job(payload=BULK, own_id=True)], NOW), store.apply([claim.completes(BULK)], NOW)
+    )
+
+    assert verdicts == [Verdict.APPLIED]
+    assert isinstance(error, StoreFull)
+
+
 async def test_when_space_is_back_submits_are_accepted_again(store: SQLiteStore) -> None:
     fill(store)
     with pytest.raises(StoreFull):

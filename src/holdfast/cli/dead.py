@@ -17,7 +17,7 @@ from holdfast.store.types import DeadGroup
 
 
 def dead(
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many groups at most.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="How many groups at most.")] = 50,
     as_json: AsJson = False,
     url: Url = None,
     app: AppName = None,

@@ -26,19 +26,19 @@ _STATUSES = ", ".join(Status)
 
 
 def list_jobs(
-    status: Annotated[str | None, typer.Option(help=f"One of {_STATUSES}.")] = None,
-    job_type: Annotated[str | None, typer.Option("--type", metavar="TYPE")] = None,
-    queue: Annotated[str | None, typer.Option()] = None,
-    subject: Annotated[str | None, typer.Option()] = None,
+    status: Annotated[str | None, typer.Option(metavar="STATUS", help=f"One of {_STATUSES}.")] = None,
+    job_type: Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Of this type.")] = None,
+    queue: Annotated[str | None, typer.Option(metavar="NAME", help="In this queue.")] = None,
+    subject: Annotated[str | None, typer.Option(metavar="TEXT", help="About this subject.")] = None,
     worker: Annotated[str | None, typer.Option(metavar="ID", help="What this worker runs.")] = None,
-    tag: Annotated[str | None, typer.Option()] = None,
-    created_by: Annotated[str | None, typer.Option(metavar="NAME")] = None,
+    tag: Annotated[str | None, typer.Option(metavar="TAG", help="With this tag.")] = None,
+    created_by: Annotated[str | None, typer.Option(metavar="NAME", help="Asked for by this name.")] = None,
     root: Annotated[str | None, typer.Option(metavar="ID", help="The jobs of one tree.")] = None,
-    content_hash: Annotated[str | None, typer.Option(metavar="HASH")] = None,
+    content_hash: Annotated[str | None, typer.Option(metavar="HASH", help="With this content.")] = None,
     order: Annotated[
-        str, typer.Option(help="created (newest first) or priority (as they would be claimed).")
+        str, typer.Option(metavar="ORDER", help="created: newest first; priority: as they would be claimed.")
     ] = "created",
-    limit: Annotated[int, typer.Option(help="How many at most.")] = 20,
+    limit: Annotated[int, typer.Option(metavar="N", help="How many at most.")] = 20,
     after: Annotated[str | None, typer.Option(metavar="CURSOR", help="Go on where a page ended.")] = None,
     as_json: AsJson = False,
     url: Url = None,
@@ -156,7 +156,7 @@ def _log_file(job: Job) -> Path | None:
 
 def cancel(
     job_ids: JobIds,
-    reason: Annotated[str | None, typer.Option(help="Kept in the job's history.")] = None,
+    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Kept in the job's history.")] = None,
     as_json: AsJson = False,
     url: Url = None,
     app: AppName = None,
@@ -168,11 +168,11 @@ def cancel(
 
 
 def retry(
-    job_ids: Annotated[list[str] | None, typer.Argument(metavar="[ID...]", show_default=False)] = None,
+    job_ids: Annotated[list[str] | None, typer.Argument(metavar="ID...", show_default=False)] = None,
     dead: Annotated[bool, typer.Option("--dead", help="All dead letters, instead of ids …")] = False,
     job_type: Annotated[str | None, typer.Option("--type", metavar="TYPE", help="… of this type")] = None,
     error: Annotated[str | None, typer.Option(metavar="NAME", help="… that died of this error.")] = None,
-    reason: Annotated[str | None, typer.Option(help="Kept in the job's history.")] = None,
+    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Kept in the job's history.")] = None,
     as_json: AsJson = False,
     url: Url = None,
     app: AppName = None,

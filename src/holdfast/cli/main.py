@@ -79,8 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except HoldfastError as error:
         output.say(str(error))
         return exits.of_error(error)
-    except KeyboardInterrupt:
-        return Exit.INTERRUPTED
+    if code == Exit.INTERRUPTED:
+        output.say("interrupted; stored jobs go on")
     return code if isinstance(code, int) else Exit.OK
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -49,11 +50,18 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def emit_json(document: Any) -> None:
-    """Pretty for eyes, one line for a pipe; the same document."""
+    """For a pipe one line; for eyes several, where one would not fit."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    print(as_json(document, width))
+
+
+def as_json(document: Any, width: int | None) -> str:
+    """Readable within `width` columns; in one line, without spaces, where there is no width to heed."""
     raw = msgspec.json.encode(document)
-    if sys.stdout.isatty():
-        raw = msgspec.json.format(raw, indent=2)
-    print(safe_json(raw.decode()))
+    if width is not None:
+        line = msgspec.json.format(raw, indent=0)
+        raw = line if len(line) <= width else msgspec.json.format(raw, indent=2)
+    return safe_json(raw.decode())
 
 
 @dataclass(frozen=True, slots=True)

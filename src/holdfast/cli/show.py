@@ -6,18 +6,17 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-import msgspec
-
 from holdfast.app import Holdfast
 from holdfast.cli import apps, output
 from holdfast.cli.options import AppName, AsJson, JobId, Url
 from holdfast.cli.output import STATUS_STYLES
-from holdfast.cli.text import away, safe, safe_json, safe_lines, span, utc
+from holdfast.cli.text import away, safe, safe_lines, span, utc
 from holdfast.clock import to_datetime
 from holdfast.job import HistoryEntry, Job
-from holdfast.lifecycle import ACTIVE, Status
+from holdfast.lifecycle import Status
 
 _LINES_MAX = 60  # of one document; a person who wants more wants the file
+_REASON_MAX = 80  # an error in full stands under Errors
 _LABEL = 14
 
 
@@ -91,7 +90,7 @@ class _Sheet:
     def _relations(self) -> Iterator[tuple[str, str]]:
         job = self._job
         named: dict[str, Any] = {
-            "last error": job.last_error if job.status in ACTIVE or job.status is Status.FAILED else None,
+            "last error": None if job.errors else job.last_error,
             "subject": job.subject,
             "tags": ", ".join(job.tags),
             "dedup key": job.dedup_key,
@@ -164,8 +163,7 @@ class _Sheet:
 
     def _document(self, title: str, value: Any) -> None:
         self._title(title)
-        raw = msgspec.json.encode(value)
-        lines = safe_json(msgspec.json.format(raw, indent=2).decode()).split("\n")
+        lines = output.as_json(value, self._console.width - 2).split("\n")
         self._lines("\n".join(lines[:_LINES_MAX]))
         if len(lines) > _LINES_MAX:
             self._lines(f"… {len(lines) - _LINES_MAX:,} more lines; --json has them all", style="dim")
@@ -186,5 +184,5 @@ def _event(entry: HistoryEntry) -> str:
     if entry.by:
         parts.append(f"by {entry.by}")
     if entry.reason:
-        parts.append(f"({entry.reason})")
+        parts.append(f"({entry.reason[:_REASON_MAX]}{'…' if len(entry.reason) > _REASON_MAX else ''})")
     return " ".join(parts)

@@ -21,17 +21,17 @@ from holdfast.submission import SubmitOptions
 
 def submit(
     job_type: Annotated[str, typer.Argument(metavar="TYPE", show_default=False)],
-    payload: Annotated[str, typer.Argument(metavar="[JSON]", help="The payload: JSON, @file, or - for stdin.")] = "{}",
-    priority: Annotated[str | None, typer.Option(help="0 to 100, or low, normal, high, urgent.")] = None,
+    payload: Annotated[str, typer.Argument(metavar="JSON", help="The payload: JSON, @file, or - for stdin.")] = "{}",
+    priority: Annotated[str | None, typer.Option(metavar="N", help="0 to 100, or low, normal, high, urgent.")] = None,
     delay: Annotated[
         timedelta | None, typer.Option(metavar="TIME", parser=options.length, help="Run after 90, 90s, 5m, 1h30m, 2d.")
     ] = None,
     run_at: Annotated[
         datetime | None, typer.Option(metavar="WHEN", parser=options.moment, help="Run at 2026-11-15T09:30:00Z.")
     ] = None,
-    queue: Annotated[str | None, typer.Option(help="Another queue than the handler's own.")] = None,
-    subject: Annotated[str | None, typer.Option(help="What the job is about, to find it by.")] = None,
-    tag: Annotated[list[str] | None, typer.Option(help="May be given several times.")] = None,
+    queue: Annotated[str | None, typer.Option(metavar="NAME", help="Another queue than the handler's own.")] = None,
+    subject: Annotated[str | None, typer.Option(metavar="TEXT", help="What the job is about, to find it by.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(metavar="TAG", help="May be given several times.")] = None,
     dedup_key: Annotated[
         str | None, typer.Option(metavar="KEY", help="An equal key answers with the same job …")
     ] = None,
@@ -57,7 +57,9 @@ def submit(
 ) -> int:
     """Store a job; print its id, or with --wait its result."""
     if timeout is not None and not wait:
-        raise typer.BadParameter("it says how long to --wait; the job's own limit is --job-timeout", param_hint="--timeout")
+        raise typer.BadParameter(
+            "it says how long to --wait; the job's own limit is --job-timeout", param_hint="--timeout"
+        )
     given = {
         "priority": _priority(priority),
         "delay": delay,

@@ -8,7 +8,6 @@ terminal reaches them once, through the parent.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
@@ -18,6 +17,7 @@ import time
 from collections.abc import Callable
 
 from holdfast.cli.exits import Exit
+from holdfast.waits import within
 
 log = logging.getLogger("holdfast.supervisor")
 _PIPE = "HOLDFAST_SUPERVISOR_PIPE"
@@ -89,8 +89,7 @@ class _Supervisor:
         return code
 
     async def _rest(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stopping.wait(), seconds)
+        await within(seconds, self._stopping.wait())
 
     def _signalled(self, number: signal.Signals) -> None:
         log.info("%s: passed on to %d worker processes", number.name, len(self._children))

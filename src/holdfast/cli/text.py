@@ -48,7 +48,7 @@ def span(seconds: float) -> str:
     if whole < 120:
         return f"{whole} s"
     minutes = whole // 60
-    if minutes < 120:
+    if minutes < 60:
         return f"{minutes} min"
     hours, minutes = divmod(minutes, 60)
     if hours < 48:
@@ -60,7 +60,7 @@ def away(moment: datetime, now: datetime) -> str:
     """How far a moment is from now: 3 s ago, in 5 min."""
     seconds = (moment - now).total_seconds()
     if abs(seconds) < 1:
-        return "now"
+        return "just now" if seconds <= 0 else "now"
     return f"in {span(seconds)}" if seconds > 0 else f"{span(-seconds)} ago"
 
 

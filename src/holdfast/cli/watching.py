@@ -114,19 +114,21 @@ def _lines() -> Iterator[_Show]:
 
 @contextmanager
 def _bar() -> Iterator[_Show]:
+    from rich.console import JustifyMethod
     from rich.progress import BarColumn, Progress, TextColumn
     from rich.table import Column
 
-    def column(field: str, **options: Any) -> TextColumn:
-        return TextColumn(f"{{task.fields[{field}]}}", markup=False, table_column=Column(no_wrap=True, **options))
+    def column(field: str, justify: JustifyMethod = "left", **options: Any) -> TextColumn:
+        table_column = Column(no_wrap=True, **options)
+        return TextColumn(f"{{task.fields[{field}]}}", justify=justify, markup=False, table_column=table_column)
 
     progress = Progress(
         column("type", max_width=24, overflow="ellipsis"),
         TextColumn("{task.fields[status]}", style="bold", markup=False, table_column=Column(width=10)),
         BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=10, max_width=40)),
-        column("percent", width=5, justify="right"),
+        column("percent", "right", width=4),
         column("detail", ratio=1, overflow="ellipsis"),
-        column("elapsed", width=8, justify="right"),
+        column("elapsed", "right", width=8),
         console=output.console(stderr=True),
         expand=True,
     )

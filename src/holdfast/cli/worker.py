@@ -26,6 +26,7 @@ from holdfast.cli.options import AppName, Url
 from holdfast.errors import ConfigurationError
 
 log = logging.getLogger("holdfast.worker")
+SAME_SIGNAL_SECONDS = 0.5  # a service manager tells the whole group, and a parent passes it on: that is one signal
 LEAVE_SECONDS = 10.0  # once the worker has stopped, what user code left behind may hold up the exit this long
 
 
@@ -46,8 +47,10 @@ def worker(
         timedelta | None,
         typer.Option(metavar="TIME", parser=options.length, help="How long running jobs may finish; default 30s."),
     ] = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info (default), warning or error.")] = None,
-    log_format: Annotated[str | None, typer.Option(help="text (default) or json.")] = None,
+    log_level: Annotated[
+        str | None, typer.Option(metavar="LEVEL", help="debug, info (default), warning or error.")
+    ] = None,
+    log_format: Annotated[str | None, typer.Option(metavar="FORMAT", help="text (default) or json.")] = None,
     url: Url = None,
     app: AppName = None,
 ) -> int:
@@ -109,12 +112,17 @@ class _Stop:
     def __init__(self, grace_seconds: float) -> None:
         self.asked = asyncio.Event()
         self.hurried = asyncio.Event()
+        self._last_at = float("-inf")
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
         supervisor.watch_parent(lambda: loop.call_soon_threadsafe(self.asked.set), grace_seconds)
 
     def _signalled(self, number: signal.Signals) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._last_at < SAME_SIGNAL_SECONDS:
+            return
+        self._last_at = now
         if not self.asked.is_set():
             log.info("%s: no new jobs; what runs may finish. Once more stops it at once", number.name)
             self.asked.set()

@@ -16,6 +16,7 @@ from holdfast.errors import HoldfastError
 from holdfast.limits import PREFETCH_MAX, PREFETCH_SECONDS
 from holdfast.store.port import Store
 from holdfast.store.types import ClaimedJob, ClaimRequest
+from holdfast.waits import within
 
 log = logging.getLogger("holdfast.worker")
 
@@ -98,9 +99,7 @@ class Fetcher:
 
     async def _doze(self) -> None:
         """Until a signal, or a poll interval with jitter, so that idle workers do not ask all at once."""
-        try:
-            await asyncio.wait_for(self._stir.wait(), self._poll_seconds * random.uniform(0.8, 1.2))
-        except TimeoutError:
+        if not await within(self._poll_seconds * random.uniform(0.8, 1.2), self._stir.wait()):
             self._maybe_ready = True
 
     async def _claim(self, room: Room) -> None:

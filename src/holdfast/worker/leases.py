@@ -7,7 +7,6 @@ the worker's runs and writes nothing but the store; what it learns goes back to 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from holdfast.clock import MICROS, Clock
 from holdfast.errors import HoldfastError
 from holdfast.store.port import Store
 from holdfast.store.types import Verdict, WorkerRow
+from holdfast.waits import within
 from holdfast.worker.run import Run
 
 log = logging.getLogger("holdfast.worker")
@@ -78,8 +78,7 @@ class LeaseKeeper:
         self._started.set()
         try:
             while not self._stopping:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stir.wait(), self._lease_seconds / 3)
+                await within(self._lease_seconds / 3, self._stir.wait())
                 self._stir.clear()
                 if not self._stopping:
                     await self._keep(store)

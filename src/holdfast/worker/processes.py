@@ -59,7 +59,8 @@ class Processes:
         child = _Child(self._context, handler)
         self._all.add(child)
         try:
-            first = await asyncio.wait_for(child.receive(), START_SECONDS)
+            async with asyncio.timeout(START_SECONDS):
+                first = await child.receive()
         except TimeoutError:
             first = ("broken", f"it did not start within {START_SECONDS:.0f} s")
         if first is not None and first[0] == "ready":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 
 from holdfast import failpoints
@@ -13,6 +12,7 @@ from holdfast.lifecycle import rescue
 from holdfast.limits import SWEEP_BATCH_MAX
 from holdfast.store.port import Store
 from holdfast.store.types import ExpiredClaim, Verdict, WorkerRow
+from holdfast.waits import within
 from holdfast.worker import process_key
 
 log = logging.getLogger("holdfast.worker")
@@ -49,8 +49,7 @@ class Upkeep:
             except HoldfastError as error:
                 log.warning("due jobs could not be promoted, trying again: %s", error)
                 pause = min(pause, 1.0)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._due.wait(), pause)
+            await within(pause, self._due.wait())
 
     async def sweep(self) -> None:
         """Rescue and release, again and again."""

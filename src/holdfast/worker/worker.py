@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import random
 import secrets
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 
 from holdfast.clock import Clock
 from holdfast.files import LocalFiles
@@ -19,6 +18,7 @@ from holdfast.lifecycle import GivenBack, Outcome, decide
 from holdfast.limits import PREFETCH_MAX
 from holdfast.store.port import Store
 from holdfast.store.types import ClaimedJob, Signal, Verdict, WorkerRow
+from holdfast.waits import within
 from holdfast.worker import capture, process_key
 from holdfast.worker.deadlines import Deadlines
 from holdfast.worker.executor import LOST, SHUT_DOWN, TIMED_OUT, Executor
@@ -151,11 +151,12 @@ class Worker:
         self._unlisten()
         while self._buffer:
             self._settle(self._buffer.popleft(), GivenBack(SHUT_DOWN))
-        await self._within(self._grace_seconds, self._idle_or_hurried())
+        await within(self._grace_seconds, self._idle_or_hurried())
         for run in list(self._live.values()):
             self._stop_run(run, SHUT_DOWN)
-        await self._within(STOP_SECONDS, self._idle.wait())
-        await self._within(STOP_SECONDS, self._settler.drained())
+        await within(STOP_SECONDS, self._idle.wait())
+        await within(STOP_SECONDS, self._finished())
+        await within(STOP_SECONDS, self._settler.drained())
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -165,6 +166,12 @@ class Worker:
         capture.remove()
         log.info("worker %s stopped", self.worker_id)
 
+    async def _finished(self) -> None:
+        """Until every handler that has let go has handed its outcome to the settler."""
+        ending = [run.task for run in self._held.values() if run.task is not None and run not in self._stuck]
+        if ending:
+            await asyncio.wait(ending)
+
     async def _idle_or_hurried(self) -> None:
         waits = [asyncio.ensure_future(event.wait()) for event in (self._idle, self._hurried)]
         try:
@@ -172,10 +179,6 @@ class Worker:
         finally:
             for each in waits:
                 each.cancel()
-
-    async def _within(self, seconds: float, done: Awaitable[object]) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(done, max(0.0, seconds))
 
     def _check_task(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -253,6 +256,7 @@ class Worker:
                 await self._finish(run, outcome)
 
     async def _finish(self, run: Run, outcome: Outcome) -> None:
+        run.settling = True  # its outcome is known: a stop that comes while its log is written must not lose it
         if run.dirty:
             await self._recorder.write_log(run)
         self._settle(run, outcome)

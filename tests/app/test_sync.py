@@ -1,0 +1,90 @@
+"""The blocking face: the same names without await."""
+
+import asyncio
+import inspect
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import JobFailed, NotOpen, ResultTimeout
+from holdfast.sync import Holdfast
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Holdfast:
+    return Holdfast(f"sqlite:///{tmp_path}/jobs.db")
+
+
+def test_submit_run_and_read_without_an_event_loop(app: Holdfast) -> None:
+    @app.job("add")
+    def add(payload: dict[str, int], ctx: Any) -> int:
+        return payload["a"] + 1
+
+    with app, app.worker():
+        handle = add.submit({"a": 1})
+        assert handle.result(timeout=10) == 2
+        assert app.get(handle.job_id).status == "completed"
+        handles = app.submit_many([(add, {"a": n}) for n in range(3)])
+        assert [each.result(timeout=10) for each in handles] == [1, 2, 3]
+        assert len(app.find(status="completed")) == 4
+        assert [h.event for h in app.history(handle.job_id)] == ["submit", "claim", "complete"]
+
+
+def test_it_has_every_public_name_of_the_async_face(app: Holdfast) -> None:
+    wanted = {name for name in dir(holdfast.Holdfast) if not name.startswith("_")}
+    assert wanted - {"store"} <= set(dir(app)) | {"handlers", "clock"}
+    for name in sorted(wanted & set(dir(Holdfast))):
+        theirs, ours = getattr(holdfast.Holdfast, name), getattr(Holdfast, name)
+        if callable(theirs):
+            assert list(inspect.signature(ours).parameters) == list(inspect.signature(theirs).parameters), name
+
+
+def test_errors_come_through_as_they_are(app: Holdfast) -> None:
+    @app.job("bad", max_attempts=1)
+    def bad(payload: int) -> None:
+        raise ValueError("no")
+
+    with pytest.raises(NotOpen, match="with app"):
+        bad.submit(1)
+    with app:
+        with pytest.raises(ResultTimeout):
+            bad.submit(1).result(timeout=0.01)
+        with app.worker(), pytest.raises(JobFailed, match="no"):
+            bad.submit(1).result(timeout=10)
+
+
+def test_many_threads_submit_through_one_app(app: Holdfast) -> None:
+    @app.job("work")
+    def work(payload: int) -> None: ...
+
+    with app:
+        threads = [threading.Thread(target=lambda n=n: [work.submit(n) for _ in range(20)]) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert app.counts()["pending"] == 160
+
+
+def test_a_blocking_call_from_inside_its_own_event_loop_is_refused_instead_of_hanging(app: Holdfast) -> None:
+    @app.job("work", max_attempts=1)
+    async def work(payload: int) -> None:
+        app.get("x")
+
+    with app, app.worker(), pytest.raises(JobFailed, match="wait for itself"):
+        work.submit(1).result(timeout=10)
+
+
+def test_it_can_be_used_while_another_event_loop_runs_in_the_caller(app: Holdfast) -> None:
+    @app.job("work")
+    def work(payload: int) -> int:
+        return payload
+
+    async def main() -> Any:
+        with app, app.worker():
+            return work.submit(4).result(timeout=10)
+
+    assert asyncio.run(main()) == 4

@@ -1,0 +1,61 @@
+"""The app that the worker processes of these tests run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+
+from pydantic import BaseModel
+
+from holdfast import Backoff, Context, Holdfast
+
+app = Holdfast()
+
+
+class Numbers(BaseModel):
+    a: int = 0
+    b: int = 0
+
+
+class Gate(BaseModel):
+    fifo: str
+
+
+@app.job("add")
+async def add(payload: Numbers, ctx: Context) -> dict[str, int]:
+    ctx.log.info("adding")
+    await ctx.progress(0.5, stage="adding")
+    return {"sum": payload.a + payload.b}
+
+
+@app.job("fail", max_attempts=2, backoff=Backoff(base=0.01, factor=1, max=0.01, jitter=0))
+async def fail(payload: Numbers) -> None:
+    raise ValueError("no such number")
+
+
+@app.job("until_told")
+async def until_told(payload: Gate, ctx: Context) -> str:
+    """Ends when a byte comes through the fifo."""
+    ctx.log.info("begun")
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    fifo = os.open(payload.fifo, os.O_RDWR | os.O_NONBLOCK)
+    loop.add_reader(fifo, told.set)
+    try:
+        await told.wait()
+    finally:
+        loop.remove_reader(fifo)
+        os.close(fifo)
+    return "told"
+
+
+@app.job("endless")
+async def endless(payload: Numbers, ctx: Context) -> None:
+    ctx.log.info("begun")
+    await asyncio.Event().wait()
+
+
+@app.job("work", queue="bulk")
+def work(payload: Numbers) -> None:
+    time.sleep(0.02)  # real work, so that two processes share it

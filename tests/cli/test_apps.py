@@ -1,0 +1,103 @@
+"""--app, --url, help and exit codes"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli import apps
+from holdfast.cli.exits import MEANINGS
+from holdfast.cli.main import _COMMANDS
+from tests.cli.conftest import Cli, Queue
+
+APP = "from holdfast import Holdfast\napp = Holdfast()\n\n@app.job('{name}')\nasync def f(payload): ...\n"
+
+
+@pytest.fixture(autouse=True)
+def forget_modules(folder: Path) -> object:
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if getattr(sys.modules[name], "__file__", None) and str(folder) in str(sys.modules[name].__file__):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("app", "says"),
+    [
+        ("nowhere:app", "there is no module 'nowhere'"),
+        ("mine:nothing", "has no 'nothing'; it has app"),
+        ("mine:number", "this is a int, not a Holdfast"),
+        ("broken:app", "ZeroDivisionError: division by zero"),
+        ("needy:app", "No module named 'missing_dependency'"),
+        ("missing.py:app", "there is no file"),
+        (":app", "write module:app"),
+        ("mine:", "write module:app"),
+    ],
+)
+def test_a_bad_app_path_says_what_is_wrong_with_it(cli: Cli, queue: Queue, folder: Path, app: str, says: str) -> None:
+    (folder / "mine.py").write_text(APP.format(name="mine") + "number = 7\n")
+    (folder / "broken.py").write_text("1 / 0\n")
+    (folder / "needy.py").write_text("import missing_dependency\n")
+    ran = cli("list", "--app", app)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith(f"holdfast: --app {app}")
+    assert ran.err.count("\n") == 1
+    assert says in ran.err
+
+
+def test_an_app_is_found_by_module_by_file_and_by_a_file_inside_a_package(cli: Cli, folder: Path) -> None:
+    (folder / "byname.py").write_text(APP.format(name="byname"))
+    (folder / "pack" / "inner").mkdir(parents=True)
+    for each in ("pack/__init__.py", "pack/inner/__init__.py"):
+        (folder / each).touch()
+    (folder / "pack/inner/tasks.py").write_text(APP.format(name="infile"))
+    assert cli("submit", "byname", "--app", "byname:app").code == 0
+    assert cli("submit", "byname", "--app", "byname").code == 0
+    assert cli("submit", "infile", "--app", "pack/inner/tasks.py:app").code == 0
+    assert "pack.inner.tasks" in sys.modules
+
+
+def test_the_blocking_face_is_an_app_too(cli: Cli, folder: Path) -> None:
+    (folder / "blocking.py").write_text(APP.format(name="blocking").replace("from holdfast ", "from holdfast.sync "))
+    assert cli("submit", "blocking", "--app", "blocking:app").code == 0
+
+
+def test_the_app_may_stand_in_pyproject(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOLDFAST_APP")
+    (folder / "pyproject.toml").write_text('[tool.holdfast]\napp = "configured:app"\n')
+    (folder / "configured.py").write_text(APP.format(name="configured"))
+    assert list(apps.load(None, None).handlers) == ["configured"]
+
+
+def test_global_options_stand_before_or_after_the_command(cli: Cli, queue: Queue, folder: Path) -> None:
+    (folder / "here.py").write_text(APP.format(name="here"))
+    assert cli("--url", "sqlite:///a.db", "--app", "here:app", "submit", "here").code == 0
+    assert cli("submit", "here", "--url", "sqlite:///b.db", "--app", "here:app").code == 0
+    assert (folder / "a.db").exists()
+    assert (folder / "b.db").exists()
+
+
+def test_a_url_that_is_given_wins_over_the_one_in_the_code(cli: Cli, folder: Path) -> None:
+    (folder / "fixed.py").write_text(APP.format(name="fixed").replace("Holdfast()", "Holdfast('sqlite:///code.db')"))
+    assert cli("submit", "fixed", "--app", "fixed:app", "--url", "sqlite:///given.db").code == 0
+    assert (folder / "given.db").exists()
+    assert not (folder / "code.db").exists()
+
+
+def test_help_lists_every_command_and_every_exit_code(cli: Cli) -> None:
+    text = cli("--help").out
+    assert cli().out == text
+    for word in _COMMANDS:
+        assert f"\n  {word} " in text
+    for code, meaning in MEANINGS.items():
+        assert f"{code.value:<4} {meaning}" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_an_unknown_command_names_the_one_that_was_meant(cli: Cli) -> None:
+    ran = cli("lsit")
+    assert ran.code == 2
+    assert "Did you mean 'list'" in ran.err

@@ -1,0 +1,178 @@
+"""holdfast worker, as the processes that run it see it"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast import Holdfast
+from tests.cli.conftest import APP, Cli, Queue, Worker
+
+Start = Callable[..., Worker]
+
+
+def submit(cli: Cli, *arguments: str) -> str:
+    ran = cli("--app", "", "submit", *arguments)
+    assert ran.code == 0, ran.err
+    return ran.out.strip()
+
+
+def test_submit_with_wait_follows_a_real_worker_to_the_result(start_worker: Start, folder: Path) -> None:
+    start_worker().hear("started")
+
+    def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+        line = [sys.executable, "-m", "holdfast", "submit", *arguments, "--wait", "--timeout", "30"]
+        return subprocess.run(line, capture_output=True, text=True, cwd=folder, check=False)
+
+    done = command("add", '{"a": 2, "b": 3}')
+    assert (done.returncode, done.stdout) == (0, '{"sum":5}\n')
+    assert "is completed" in done.stderr
+    failed = command("fail", "--json")
+    assert failed.returncode == 1
+    assert json.loads(failed.stdout)["failures"] == 2
+    assert "failed after 2 of 2 attempts: ValueError: no such number" in failed.stderr
+
+
+def test_sigterm_lets_a_running_job_finish_and_exits_0(
+    start_worker: Start, cli: Cli, queue: Queue, folder: Path
+) -> None:
+    worker = start_worker()
+    worker.hear("started")
+    fifo = folder / "gate"
+    os.mkfifo(fifo)
+    job_id = submit(cli, "until_told", json.dumps({"fifo": str(fifo)}))
+    worker.hear("begun")
+    worker.send(signal.SIGTERM)
+    worker.hear("SIGTERM: no new jobs")
+    left = submit(cli, "add")
+    with fifo.open("wb") as gate:
+        gate.write(b"!")
+    assert worker.exit_code() == 0
+    assert queue.job(job_id).result == "told"
+    assert queue.job(left).status == "pending"
+
+
+def test_a_handler_that_outlives_the_grace_is_given_back_and_that_costs_no_failure(
+    start_worker: Start, cli: Cli, queue: Queue
+) -> None:
+    worker = start_worker("--grace", "0.1")
+    worker.hear("started")
+    job_id = submit(cli, "endless")
+    worker.hear("begun")
+    worker.send(signal.SIGTERM)
+    assert worker.exit_code() == 0
+    job = queue.job(job_id)
+    assert (job.status, job.attempt, job.failures) == ("pending", 1, 0)
+    assert job.history[-1].event == "give_back"
+
+
+def test_sigint_stops_like_sigterm_and_a_second_one_stops_running_handlers_at_once(
+    start_worker: Start, cli: Cli, queue: Queue
+) -> None:
+    worker = start_worker("--grace", "1h")
+    worker.hear("started")
+    job_id = submit(cli, "endless")
+    worker.hear("begun")
+    worker.send(signal.SIGINT)
+    worker.hear("SIGINT: no new jobs")
+    assert worker.process.stderr is not None
+    while not select.select([worker.process.stderr], [], [], 0.1)[0]:  # one that comes at once counts as the same
+        worker.send(signal.SIGINT)
+    worker.hear("stopped and given back")
+    assert worker.exit_code() == 1
+    assert (queue.job(job_id).status, queue.job(job_id).failures) == ("pending", 0)
+
+
+def test_an_idle_worker_that_is_interrupted_exits_0_and_signs_off(start_worker: Start, cli: Cli, queue: Queue) -> None:
+    worker = start_worker()
+    worker.hear("started")
+    worker.send(signal.SIGINT)
+    assert worker.exit_code() == 0
+    assert cli("workers", "--json").document["items"] == []
+
+
+def test_an_idle_worker_takes_less_than_50_mb(start_worker: Start, queue: Queue) -> None:
+    worker = start_worker()
+    worker.hear("started")
+    status = Path(f"/proc/{worker.pid}/status").read_text()
+    resident = int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:")))
+    assert resident < 50_000
+
+
+def test_json_log_lines_inside_a_job_carry_its_id_type_attempt_and_worker(
+    start_worker: Start, cli: Cli, queue: Queue
+) -> None:
+    worker = start_worker("--log-format", "json")
+    worker.hear("started")
+    job_id = submit(cli, "add")
+    line = json.loads(worker.hear('"adding"'))
+    assert line["worker_id"].split(":")[1] == str(worker.pid)
+    assert (line["job_id"], line["job_type"], line["attempt"]) == (job_id, "add", 1)
+    assert (line["level"], line["message"]) == ("INFO", "adding")
+
+
+def test_a_worker_serves_the_queues_of_its_handlers_unless_told_otherwise(start_worker: Start, queue: Queue) -> None:
+    assert "queues default, bulk," in start_worker().hear("started")
+    assert "queues bulk, night," in start_worker("--queues", "bulk,night").hear("started")
+
+
+def test_a_worker_without_handlers_or_with_a_bad_option_exits_2(cli: Cli) -> None:
+    assert "--app module:app" in cli("worker").err
+    assert cli("worker").code == 2
+    assert "use text, json" in cli("worker", "--app", APP, "--log-format", "xml").err
+    assert cli("worker", "--concurrency", "0").code == 2
+
+
+# Several processes
+
+
+def test_a_killed_child_is_replaced_and_every_job_completes(start_worker: Start, queue: Queue) -> None:
+    worker = start_worker("--processes", "2", "--concurrency", "2")
+    first = child_of(worker)
+    worker.hear("started")
+    worker.hear("started")
+
+    async def submit_and_kill(app: Holdfast) -> list[str]:
+        # A killed claim is a failure like any other; its backoff is the handler's own, a minute.
+        jobs = await app.submit_many([("work", {}) for _ in range(100)])
+        os.kill(first, signal.SIGKILL)
+        worker.hear("was killed by SIGKILL")
+        worker.hear("started")
+        for job in await app.find(status="retrying"):
+            await app.cancel(job.job_id)
+            await app.retry(job.job_id)
+        for job in jobs:
+            await job.result(timeout=30)
+        return [job.status for job in await app.find(job_type="work", limit=200)]
+
+    assert queue.do(submit_and_kill) == ["completed"] * 100
+    worker.send(signal.SIGTERM)
+    assert worker.exit_code() == 0
+
+
+def test_children_stop_when_their_parent_is_killed(start_worker: Start) -> None:
+    worker = start_worker("--processes", "2")
+    children = [child_of(worker), child_of(worker)]
+    worker.hear("started")
+    worker.hear("started")
+    ends = [os.pidfd_open(child) for child in children]
+    worker.send(signal.SIGKILL)
+    for end in ends:
+        assert select.select([end], [], [], 20)[0], "a child outlived its parent"
+        os.close(end)
+
+
+def test_an_app_that_cannot_be_loaded_ends_all_processes_with_exit_code_2(start_worker: Start) -> None:
+    worker = start_worker("--processes", "2", "--app", "nowhere:app")
+    assert worker.exit_code() == 2
+    assert "there is no module 'nowhere'" in "".join(worker.lines)
+
+
+def child_of(worker: Worker) -> int:
+    return int(worker.hear("is pid").rsplit(" ", 1)[1])

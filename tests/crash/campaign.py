@@ -1,0 +1,246 @@
+"""The crash tests with large counts, and a file of figures.
+
+    python -m tests.crash.campaign --kills 3000 --stops 500 --seed 1 --out docs/figures/crashes.json
+    python -m tests.crash.campaign --replay docs/figures/crashes.json
+
+Runs in rounds, each on a fresh file with the next seed; a round that fails keeps its folder and says where it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from tests.crash.fleet import ROOT, Fleet
+from tests.crash.killing import EXTERNAL, POINTS, Killing, Plan, Report
+from tests.crash.stalling import STALLS, stall
+
+LEASE_SECONDS = 0.8
+AT_EACH_POINT = 10  # in one round: about 300 kills, and a history that the checker reads in seconds
+STALLED_AT_ONCE = 20
+
+
+@dataclass
+class Figures:
+    seed: int
+    kills_asked: int
+    stops_asked: int
+    disk_cycles_asked: int
+    kills: Counter[str] = field(default_factory=Counter)
+    graceful: int = 0
+    jobs: Counter[str] = field(default_factory=Counter)
+    operations: int = 0
+    unknown: int = 0
+    rescue_seconds: list[float] = field(default_factory=list)
+    stops: Counter[str] = field(default_factory=Counter)
+    disk: Counter[str] = field(default_factory=Counter)
+    faults: list[str] = field(default_factory=list)  # violations, unplanned deaths, whatever must not be
+
+
+def main() -> None:
+    arguments = _arguments()
+    figures = Figures(arguments.seed, arguments.kills, arguments.stops, arguments.disk_cycles)
+    started = time.monotonic()
+    asyncio.run(_kill(figures))
+    asyncio.run(_stall(figures))
+    _fill_disks(figures)
+    written = _summary(figures, time.monotonic() - started)
+    text = json.dumps(written, indent=2) + "\n"
+    if arguments.out is not None:
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        arguments.out.write_text(text)
+    print(text)
+    sys.exit(0 if written["verdict"] == "passed" else 1)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="tests.crash.campaign", description=__doc__.partition("\n")[0])
+    parser.add_argument("--kills", type=int, default=3000)
+    parser.add_argument("--stops", type=int, default=500)
+    parser.add_argument("--disk-cycles", type=int, default=20 if os.getuid() == 0 else 0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="where the figures go")
+    parser.add_argument("--replay", type=Path, help="run again with the counts and the seed of this file")
+    arguments = parser.parse_args()
+    if arguments.replay is not None:
+        asked = json.loads(arguments.replay.read_text())["asked"]
+        for name, value in asked.items():
+            setattr(arguments, name, value)
+    return arguments
+
+
+# Kills
+
+
+async def _kill(figures: Figures) -> None:
+    seed = figures.seed
+    while figures.kills.total() < figures.kills_asked and not figures.faults:
+        missing = figures.kills_asked - figures.kills.total()
+        each = max(1, min(AT_EACH_POINT, round(missing / (len(POINTS) + 4))))
+        outside = max(4 * each, missing - each * len(POINTS) if missing < 2 * each * len(POINTS) else 0)
+        plan = Plan(at_each_point=each, from_outside=min(outside, 8 * each), graceful=each, seed=seed)
+        await _in_a_folder(figures, f"kill-{seed}", lambda folder, plan=plan: _round(folder, plan, figures))
+        seed += 1
+
+
+async def _round(folder: Path, plan: Plan, figures: Figures) -> None:
+    before = figures.kills.total()
+    print(f"seed {plan.seed}: {plan.kills} kills", file=sys.stderr)
+
+    def tell(report: Report) -> None:
+        done = before + report.kills.total()
+        print(f"\r{done:,} of {figures.kills_asked:,} kills ", end="", file=sys.stderr, flush=True)
+
+    async with Fleet.open(folder, lease=LEASE_SECONDS) as fleet:
+        report = await Killing(fleet, plan, tell).run(within=60 + plan.kills)
+        errors = fleet.errors()
+    figures.kills += report.kills
+    figures.graceful += report.graceful
+    figures.jobs += report.jobs
+    figures.operations += report.operations
+    figures.unknown += report.unknown
+    figures.rescue_seconds += report.rescue_seconds
+    figures.faults += [str(each) for each in report.violations] + report.deaths
+    if report.violations or report.deaths:
+        figures.faults.append(errors)
+
+
+# Stops and full disks
+
+
+async def _stall(figures: Figures) -> None:
+    number = 0
+    while figures.stops["stops"] < figures.stops_asked and not figures.faults:
+        where = STALLS[number % len(STALLS)]
+        count = min(STALLED_AT_ONCE, figures.stops_asked - figures.stops["stops"])
+        await _in_a_folder(
+            figures, f"stall-{number}", lambda folder, where=where, count=count: _stalls(folder, where, count, figures)
+        )
+        number += 1
+        print(f"\r{figures.stops['stops']} of {figures.stops_asked} stops ", end="", file=sys.stderr, flush=True)
+
+
+async def _stalls(folder: Path, where: str, count: int, figures: Figures) -> None:
+    report = await stall(folder, where, count, LEASE_SECONDS)
+    figures.stops["stops"] += report.stops
+    figures.stops["settlements refused"] += report.settlements_refused
+    figures.stops["extensions refused"] += report.extensions_refused
+    figures.stops["accepted"] += len(report.accepted)
+    figures.faults += [str(each) for each in report.violations] + report.accepted + report.deaths
+
+
+def _fill_disks(figures: Figures) -> None:
+    for number in range(figures.disk_cycles_asked):
+        if figures.faults:
+            return
+        with tempfile.TemporaryDirectory(prefix="holdfast-disk-") as folder:
+            command = ("unshare", "--mount", sys.executable, "-m", "tests.crash.disk_full", folder, "1")
+            ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if ended.returncode != 0:
+            figures.faults.append(f"disk cycle {number}: {ended.stderr[-2000:]}")
+            return
+        (cycle,) = json.loads(ended.stdout)["cycles"]
+        figures.disk["cycles"] += 1
+        for name in ("acknowledged", "present", "refused", "settled_on_full_disk"):
+            figures.disk[name] += cycle[name]
+        sound = cycle["still_full"] and cycle["goes_on"] and cycle["acknowledged"] == cycle["present"]
+        if not sound or cycle["violations"] or cycle["deaths"]:
+            figures.faults.append(f"disk cycle {number}: {cycle}")
+        print(f"\r{number + 1} of {figures.disk_cycles_asked} full disks ", end="", file=sys.stderr, flush=True)
+
+
+async def _in_a_folder(figures: Figures, name: str, run: Callable[[Path], Any]) -> None:
+    folder = Path(tempfile.mkdtemp(prefix=f"holdfast-{name}-"))
+    try:
+        await run(folder)
+    except (AssertionError, TimeoutError) as error:
+        figures.faults.append(f"{name}: {error!r}")
+    if figures.faults:
+        print(f"\n{name} went wrong: its files are in {folder}", file=sys.stderr)
+    else:
+        shutil.rmtree(folder)
+
+
+# The file of figures
+
+
+def _summary(figures: Figures, seconds: float) -> dict[str, Any]:
+    kills = figures.kills.total()
+    complete = kills >= figures.kills_asked and figures.stops["stops"] >= figures.stops_asked
+    return {
+        "verdict": "passed" if complete and not figures.faults else "failed",
+        "asked": {
+            "kills": figures.kills_asked,
+            "stops": figures.stops_asked,
+            "disk_cycles": figures.disk_cycles_asked,
+            "seed": figures.seed,
+        },
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seconds": round(seconds),
+        "versions": {
+            "holdfast": _release(),
+            "python": platform.python_version(),
+            "sqlite": apsw.sqlite_lib_version(),
+            "kernel": platform.release(),
+            "cores": os.cpu_count(),
+        },
+        "kills": {
+            "total": kills,
+            "at named points": kills - figures.kills[EXTERNAL],
+            "at random moments": figures.kills[EXTERNAL],
+            "fewest at one point": min((figures.kills[point] for point in POINTS), default=0),
+            "by point": {point: figures.kills[point] for point in POINTS},
+            "bound at 95 %": f"at most {3 / kills:.2%} of kills lose or repeat a job" if kills else None,
+        },
+        "graceful stops": figures.graceful,
+        "jobs": dict(figures.jobs),
+        "operations": {"recorded": figures.operations, "outcome unknown": figures.unknown},
+        "lost": sum("S1:" in fault for fault in figures.faults),
+        "completed twice": sum("S4:" in fault for fault in figures.faults),
+        "stale writes accepted": sum("S5:" in fault for fault in figures.faults),
+        "rescue seconds": _percentiles(figures.rescue_seconds),
+        "stops past the lease": dict(figures.stops),
+        "full disks": dict(figures.disk),
+        "faults": figures.faults[:50],
+    }
+
+
+def _release() -> str:
+    described = ("git", "describe", "--always", "--dirty")
+    commit = subprocess.run(described, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    try:
+        return f"{version('holdfast')} ({commit})"
+    except PackageNotFoundError:
+        return commit
+
+
+def _percentiles(values: list[float]) -> dict[str, float | int]:
+    if not values:
+        return {"count": 0}
+    ordered = sorted(values)
+
+    def at(share: float) -> float:
+        return round(ordered[min(len(ordered) - 1, int(len(ordered) * share))], 3)
+
+    return {"count": len(ordered), "p50": at(0.5), "p99": at(0.99), "max": round(ordered[-1], 3)}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""A small world of simulated workers on one file: stalls, slow rescuers, races, crashes between two steps.
+
+Everything runs one call after another in an order that the seed decides, on a clock that the stage sets: the
+same seed is the same history. Where an engine has a gap between reading and writing, `Stage.race` lets a
+rival in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast import failpoints, lifecycle
+from holdfast.clock import MICROS
+from holdfast.errors import HoldfastError
+from holdfast.ids import new_id
+from holdfast.lifecycle import (
+    Completed,
+    ErrorEntry,
+    Outcome,
+    Raised,
+)
+from holdfast.retry import Backoff
+from holdfast.store.port import Store
+from holdfast.store.types import (
+    ClaimedJob,
+    ClaimRequest,
+    ExpiredClaim,
+    Hold,
+    JobRecord,
+    NewJob,
+    Note,
+    Verdict,
+)
+from holdfast.testing.history import Evidence, OperationLog, read_operations, recorded
+from tests.crash.fleet import dump, read_edges
+
+LEASE = 10 * MICROS
+BACKOFF = Backoff(base=1, factor=1, max=1, jitter=0)
+START = 1_800_000_000 * MICROS
+
+
+class Gap:
+    """A place between two steps of an engine where another process may get in."""
+
+    def __init__(self) -> None:
+        self.rival: Callable[[], Awaitable[object]] | None = None
+
+    async def __call__(self) -> None:
+        rival, self.rival = self.rival, None
+        if rival is not None:
+            await rival()
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A job in a worker's hands."""
+
+    store: Store
+    worker: str
+    token: str
+    job: ClaimedJob
+
+    @property
+    def hold(self) -> Hold:
+        return Hold(self.job.job_id, self.job.attempt, self.token)
+
+
+class Stage:
+    def __init__(self, path: Path, stores: Sequence[Store], logs: Sequence[OperationLog], gap: Gap, seed: int) -> None:
+        self.path = path
+        self.a, self.b = (recorded(store, log) for store, log in zip(stores, logs, strict=True))
+        self.logs = logs
+        self.gap = gap
+        self.random = random.Random(seed)
+        self.now = START
+        self.errors: list[BaseException] = []
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def open(cls, folder: Path, make: Callable[[str], Store], gap: Gap, seed: int = 1) -> AsyncIterator[Stage]:
+        path = folder / "jobs.db"
+        stores = [make(f"sqlite:///{path}") for _ in range(2)]
+        logs = [OperationLog(folder / f"store-{name}.jsonl") for name in "ab"]
+        for store in stores:
+            await store.open()
+        try:
+            yield cls(path, stores, logs, gap, seed)
+        finally:
+            failpoints.switch("")
+            for store in stores:
+                await store.close()
+            for log in logs:
+                log.close()
+
+    def pass_time(self, micros: int = LEASE + MICROS) -> None:
+        self.now += micros
+
+    async def quietly(self, call: Awaitable[Any]) -> Any:
+        """A broken engine may answer with an error; what counts is what the log and the file say."""
+        try:
+            return await call
+        except (HoldfastError, failpoints.FailpointReached) as error:
+            self.errors.append(error)
+            return None
+
+    async def crash(self, where: str, call: Awaitable[Any]) -> None:
+        """The call, with its process dying at a failpoint as far as a process can die and go on."""
+        failpoints.switch(where)
+        await self.quietly(call)
+        await self.a.forget([])  # the writer has passed the failpoint when it has come to this
+        failpoints.switch("")
+
+    async def race(self, first: Callable[[], Awaitable[Any]], rival: Callable[[], Awaitable[Any]]) -> None:
+        """The rival gets in where the engine lets it; where it does not, it comes second."""
+        self.gap.rival = rival
+        await self.quietly(first())
+        await self.gap()
+
+    # What clients do
+
+    def new(self, job_type: str, **fields: Any) -> NewJob:
+        values: dict[str, Any] = {
+            "job_id": new_id(self.now),
+            "job_type": job_type,
+            "queue": "default",
+            "priority": 50,
+            "payload": msgspec.json.encode({"n": self.random.randrange(10**9)}).decode(),
+            "scheduled_for": self.now,
+            "max_attempts": 5,
+            "timeout_micros": MICROS,
+        }
+        values |= fields
+        values["special"] = bool({"own_id", "dedup_key", "depends_on"} & fields.keys())
+        return NewJob(**values)
+
+    async def submit(self, job_type: str, store: Store | None = None, **fields: Any) -> str:
+        job = self.new(job_type, **fields)
+        answers = await self.quietly((store or self.a).insert([job], self.now))
+        return str(answers[0].job_id) if answers else job.job_id
+
+    async def record(self, job_id: str) -> JobRecord | None:
+        return (await self.a.get([job_id]))[0]
+
+    async def cancel(self, seen: JobRecord | None, store: Store | None = None) -> None:
+        if seen is not None and seen.status in lifecycle.ACTIVE:
+            decided = lifecycle.cancel(seen, by="editor", reason="asked to")
+            await self.quietly((store or self.b).apply([decided], self.now))
+
+    async def retry_by_hand(self, job_id: str) -> None:
+        seen = await self.record(job_id)
+        # A dedup key may have gone to another job by now; a retry by hand does not ask it back.
+        if seen is not None and seen.status in lifecycle.TERMINAL and seen.dedup_key is None:
+            decided = lifecycle.manual_retry(seen, now=self.now, by="editor", reason=None)
+            await self.quietly(self.b.apply([decided], self.now))
+
+    # What workers do
+
+    async def claim(self, store: Store, worker: str, *job_types: str, limit: int = 10) -> list[Claim]:
+        token = secrets.token_hex(16)
+        request = ClaimRequest(
+            worker_id=worker,
+            worker_version="1",
+            queues=("default",),
+            slots=dict.fromkeys(job_types, limit),
+            limit=limit,
+            lease_micros=LEASE,
+            token=token,
+        )
+        jobs = await self.quietly(store.claim(request, self.now))
+        return [Claim(store, worker, token, job) for job in jobs or ()]
+
+    async def settle(self, claim: Claim, outcome: Outcome, *, token: str | None = None) -> Verdict | None:
+        decided = lifecycle.decide(
+            claim.job,
+            outcome,
+            now=self.now,
+            backoff=BACKOFF,
+            draw=0.5,
+            token=token or claim.token,
+            by=claim.worker,
+        )
+        verdicts = await self.quietly(claim.store.apply([decided], self.now))
+        return verdicts[0] if verdicts else None
+
+    async def complete(self, claim: Claim, **more: Any) -> Verdict | None:
+        result = msgspec.json.encode({"by": claim.worker, "attempt": claim.job.attempt}).decode()
+        return await self.settle(claim, Completed(result), **more)
+
+    async def fail(self, claim: Claim) -> Verdict | None:
+        return await self.settle(claim, Raised(self.error(claim)))
+
+    def error(self, claim: Claim) -> ErrorEntry:
+        return ErrorEntry(claim.job.attempt, self.now, "ValueError", "it went wrong")
+
+    async def extend(self, claim: Claim) -> None:
+        await self.quietly(claim.store.extend([claim.hold], self.now + LEASE, self.now))
+
+    async def note(self, claim: Claim) -> None:
+        await self.quietly(claim.store.note([Note(claim.hold, progress=0.5)], self.now))
+
+    # Upkeep
+
+    async def promote(self, store: Store | None = None) -> None:
+        await self.quietly((store or self.b).promote(self.now, 100))
+
+    async def expired(self, store: Store | None = None) -> list[ExpiredClaim]:
+        return list(await self.quietly((store or self.b).expired(self.now, 100)) or ())
+
+    async def rescue(self, claims: Iterable[ExpiredClaim], store: Store | None = None) -> None:
+        decided = [
+            lifecycle.rescue(claim, lease=claim.lease_expires_at, now=self.now, reason="lease ran out", by="sweeper")
+            for claim in claims
+        ]
+        if decided:
+            await self.quietly((store or self.b).apply(decided, self.now))
+
+    async def sweep(self) -> None:
+        await self.rescue(await self.expired())
+        await self.promote()
+        await self.quietly(self.b.release(self.now, 100))
+
+    # The end
+
+    async def drain(self, rounds: int = 60) -> None:
+        """A healthy worker works off what is left."""
+        types = sorted({record.job_type for record in await dump(self.a)})
+        for _ in range(rounds):
+            counts = await self.a.counts()
+            if not any(counts[status] for status in lifecycle.ACTIVE):
+                return
+            self.pass_time()
+            await self.sweep()
+            for claim in await self.claim(self.b, "worker-last", *types, limit=100):
+                await self.complete(claim)
+
+    async def evidence(self) -> Evidence:
+        records = await dump(self.a)
+        return Evidence(
+            records,
+            read_operations(log.path for log in self.logs),
+            counts=await self.a.counts(),
+            edges=read_edges(self.path),
+        )

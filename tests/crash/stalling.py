@@ -1,0 +1,55 @@
+"""Workers stopped past their lease, many at once, and then let go: each must be refused."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import holdfast.app
+from holdfast.testing.checker import Violation, check, unfinished
+from holdfast.testing.history import Outcome
+from tests.crash.crash_app import make_app, recording
+from tests.crash.fleet import Fleet
+
+STALLS = ("claim.committed", "handler.inside", "handler.after", "settle.before")
+
+
+@dataclass
+class Stalled:
+    stops: int = 0
+    settlements_refused: int = 0
+    extensions_refused: int = 0
+    accepted: list[str] = field(default_factory=list)
+    deaths: list[str] = field(default_factory=list)
+    violations: list[Violation] = field(default_factory=list)
+
+
+async def stall(folder: Path, where: str, workers: int, lease: float = 0.8) -> Stalled:
+    report = Stalled()
+    async with Fleet.open(folder, lease=lease) as fleet:
+        holdfast.app.open_url = recording(fleet.calls, "harness")
+        async with make_app(fleet.url) as app:
+            jobs = await app.submit_many(("quick", {"n": n}) for n in range(workers))
+            stalled = [await fleet.worker(f"{where}=stop", concurrency=1) for _ in jobs]
+            async with asyncio.timeout(30):
+                for process in stalled:
+                    await process.stopped.wait()
+            await fleet.worker()
+            await fleet.all_ended(app.store, within=30)
+            for process in stalled:
+                process.send(signal.SIGCONT)
+            await fleet.terminate(within=30)
+            evidence = await fleet.evidence(app.store)
+    names = {process.name for process in stalled}
+    for op in evidence.operations:
+        if op.process.partition(".")[0] in names and op.verb in ("apply", "extend"):
+            report.settlements_refused += op.verb == "apply" and op.outcome is Outcome.STALE
+            report.extensions_refused += op.verb == "extend" and op.outcome is Outcome.STALE
+            if op.outcome is not Outcome.STALE:
+                report.accepted.append(f"{op.process}: {op.verb} {op.item.event} {op.outcome}")
+    report.stops = len(stalled)
+    report.deaths = [f"{each.name}: {each.death}" for each in fleet.all if each.death != "exited 0"]
+    report.violations = check(evidence) + unfinished(evidence)
+    return report
