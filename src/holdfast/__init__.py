@@ -3,9 +3,11 @@
 from holdfast.app import Holdfast
 from holdfast.context import BlockingContext, Context
 from holdfast.errors import (
+    ArtifactNotFound,
     ClaimLost,
     ConfigurationError,
     DedupConflict,
+    EffectFailed,
     HoldfastError,
     IllegalTransition,
     InvalidOption,
@@ -31,6 +33,7 @@ from holdfast.outcomes import Cancel, Discard, Retry, Snooze
 from holdfast.retry import Backoff
 
 __all__ = [
+    "ArtifactNotFound",
     "Backoff",
     "BlockingContext",
     "Cancel",
@@ -39,6 +42,7 @@ __all__ = [
     "Context",
     "DedupConflict",
     "Discard",
+    "EffectFailed",
     "Event",
     "HistoryEntry",
     "Holdfast",

@@ -13,6 +13,7 @@ import msgspec
 from holdfast import ids, lifecycle, limits, settings
 from holdfast.clock import Clock, Instant, SystemClock, micros, seconds
 from holdfast.errors import (
+    ArtifactNotFound,
     ConfigurationError,
     IllegalTransition,
     InvalidOption,
@@ -263,6 +264,7 @@ class Holdfast:
                 stage=record.stage if run.stage is None else run.stage,
                 logs=run.logs_json() or record.logs,
                 metrics=run.metrics_json() or record.metrics,
+                artifacts=run.artifacts_json() or record.artifacts,
             )
         return Job(record, await self._stored_result(record))
 
@@ -316,6 +318,18 @@ class Holdfast:
     async def history(self, job_id: str) -> list[HistoryEntry]:
         """Every transition: who, when, which attempt, why. Beyond 200, the first and the last hundred."""
         return (await self.get(job_id)).history
+
+    async def artifacts(self, job_id: str) -> list[StoredFile]:
+        """The files that a job's handler kept with it."""
+        record = (await self.get(job_id)).record
+        return msgspec.json.decode(record.artifacts, type=list[StoredFile]) if record.artifacts else []
+
+    async def artifact(self, job_id: str, name: str) -> bytes:
+        """One of them, checked against the hash that was stored with it."""
+        for stored in await self.artifacts(job_id):
+            if stored.name == name and self._files is not None:
+                return await asyncio.to_thread(self._files.read, stored)
+        raise ArtifactNotFound(f"job {job_id} has no artifact {name!r}")
 
     async def counts(self) -> dict[str, int]:
         """Jobs per state."""

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
 from holdfast import codec
 from holdfast.clock import Instant
 from holdfast.errors import ClaimLost, InvalidResult
+from holdfast.files import check_name
 from holdfast.job import Job
-from holdfast.lifecycle import Status
+from holdfast.lifecycle import Effect, Status
 from holdfast.limits import NAME_LENGTH_MAX
 from holdfast.store.types import ClaimedJob, JobRecord
 
@@ -34,17 +35,57 @@ class Channel(Protocol):
 
     def cancelled(self) -> bool: ...
 
+    def effects(self, statements: list[Effect]) -> None: ...
+
 
 class AsyncChannel(Channel, Protocol):
     async def step(self, name: str) -> str | None: ...
 
     async def record_step(self, name: str, answer: str) -> bool: ...
 
+    async def artifact(self, name: str, content: bytes) -> str: ...
+
 
 class BlockingChannel(Channel, Protocol):
     def step(self, name: str) -> str | None: ...
 
     def record_step(self, name: str, answer: str) -> bool: ...
+
+    def artifact(self, name: str, content: bytes) -> str: ...
+
+
+class Transaction:
+    """Statements that commit with the completion, and only if the claim still holds then.
+
+    They are kept until the handler has returned and run in the completion's own transaction, so they cannot read.
+    A block that raises keeps none of its statements.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._statements: list[Effect] = []
+
+    def execute(self, statement: str, parameters: Sequence[object] = ()) -> None:
+        if not isinstance(statement, str):
+            raise TypeError("a statement is a text; values go into the parameters")
+        self._statements.append((statement, tuple(parameters)))
+
+    def executemany(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
+        for row in rows:
+            self.execute(statement, row)
+
+    def __enter__(self) -> Transaction:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None and self._statements:
+            self._channel.effects(self._statements)
+
+    async def __aenter__(self) -> Transaction:
+        return self
+
+    async def __aexit__(self, kind: object, *rest: object) -> None:
+        self.__exit__(kind, *rest)
 
 
 class _Done:
@@ -102,6 +143,10 @@ class _ContextFields:
         self._channel.progress(fraction, stage)
         return _DONE
 
+    def transaction(self) -> Transaction:
+        """`async with ctx.transaction() as tx: tx.execute("INSERT …", […])`: SQL that commits with the job."""
+        return Transaction(self._channel)
+
     def metric(self, name: str, value: float) -> _Done:
         """Keep a number with the job: `ctx.metric("tokens", 1234)`."""
         self._channel.metric(name, float(value))
@@ -130,6 +175,11 @@ class Context(_ContextFields):
             raise ClaimLost(f"step {name!r}: this run no longer holds job {self.job_id}")
         return cast(T, codec.decode(answer))
 
+    async def artifact(self, name: str, data: bytes | str) -> str:
+        """Keep a file with the job; its URI. A second attempt writes it anew."""
+        content = data.encode() if isinstance(data, str) else bytes(data)
+        return await cast(AsyncChannel, self._channel).artifact(check_name(name), content)
+
 
 class BlockingContext(_ContextFields):
     """For plain `def` handlers, in a thread or a process."""
@@ -146,6 +196,11 @@ class BlockingContext(_ContextFields):
         if not channel.record_step(name, answer):
             raise ClaimLost(f"step {name!r}: this run no longer holds job {self.job_id}")
         return cast(T, codec.decode(answer))
+
+    def artifact(self, name: str, data: bytes | str) -> str:
+        """Keep a file with the job; its URI. A second attempt writes it anew."""
+        content = data.encode() if isinstance(data, str) else bytes(data)
+        return cast(BlockingChannel, self._channel).artifact(check_name(name), content)
 
 
 def _step_name(name: str) -> str:
@@ -182,6 +237,7 @@ def _record(job: ClaimedJob) -> JobRecord:
         version=job.version,
         lease_expires_at=job.lease_expires_at,
         logs=job.logs,
+        artifacts=job.artifacts,
         subject=job.subject,
         parent_job_id=job.parent_job_id,
         root_job_id=job.root_job_id,

@@ -45,6 +45,10 @@ class JobNotFound(HoldfastError, LookupError):
     """No job has this id."""
 
 
+class ArtifactNotFound(HoldfastError, LookupError):
+    """The job keeps no file of this name."""
+
+
 class IllegalTransition(HoldfastError):
     """The job's state does not allow this."""
 
@@ -80,6 +84,14 @@ class ResultTimeout(HoldfastError, TimeoutError):
 
 class ClaimLost(HoldfastError):
     """This run no longer holds its job: another worker has it, or it was cancelled. Stop; nothing is recorded."""
+
+
+class EffectFailed(HoldfastError):
+    """A statement of `ctx.transaction()` failed in the commit of the completion: nothing of either was applied."""
+
+    def __init__(self, message: str, *, job_id: str = "") -> None:
+        super().__init__(message)
+        self.job_id = job_id
 
 
 class ResultTooLarge(HoldfastError):

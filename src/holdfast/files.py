@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from holdfast.errors import ConfigurationError, StoreError
+from holdfast.errors import ConfigurationError, InvalidOption, StoreError
 
 
 class StoredFile(msgspec.Struct, frozen=True):
     uri: str
     sha256: str
     size: int
+    name: str = ""
+
+
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
+
+
+def check_name(name: str) -> str:
+    """A plain file name: nothing that could leave the job's folder, or hide in it."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidOption(f"artifact name {name!r:.80}: use 1 to 128 of A-Z a-z 0-9 . _ - and no leading dot")
+    return name
 
 
 class LocalFiles:
@@ -51,7 +63,7 @@ class LocalFiles:
         except OSError:
             draft.unlink(missing_ok=True)
             raise
-        return StoredFile(path.as_uri(), hashlib.sha256(content).hexdigest(), len(content))
+        return StoredFile(path.as_uri(), hashlib.sha256(content).hexdigest(), len(content), name)
 
     def append(self, job_id: str, name: str, content: bytes, size_max: int) -> None:
         """Add to a file until it has reached its limit; what comes after is dropped."""

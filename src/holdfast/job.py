@@ -42,6 +42,7 @@ FIELDS = [
     "errors",
     "logs",
     "metrics",
+    "artifacts",
     "dedup_key",
     "deduplicated",
     "content_hash",
@@ -200,6 +201,11 @@ class JobView:
     @property
     def metrics(self) -> dict[str, float]:
         return _parsed(self.record.metrics) or {}
+
+    @property
+    def artifacts(self) -> list[str]:
+        """Where the files lie that the handler kept with the job."""
+        return [each["uri"] for each in _parsed(self.record.artifacts) or []]
 
     @property
     def dedup_key(self) -> str | None:

@@ -118,6 +118,9 @@ class Standing(Protocol):
     def give_backs(self) -> int: ...
 
 
+Effect = tuple[str, tuple[object, ...]]  # a statement and its parameters
+
+
 class Transition(msgspec.Struct, frozen=True, kw_only=True):
     """A decided change: guards, then what to write. A field left at None keeps what is stored."""
 
@@ -145,6 +148,8 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True):
     logs: str | None = None  # JSON text
     log_location: str | None = None
     metrics: str | None = None  # JSON text
+    artifacts: str | None = None  # JSON text
+    effects: tuple[Effect, ...] = ()  # statements of the handler's own, for the same commit; SQL engines only
 
 
 # What can come of an attempt
@@ -201,6 +206,8 @@ def decide(
     logs: str | None = None,
     log_location: str | None = None,
     metrics: str | None = None,
+    artifacts: str | None = None,
+    effects: tuple[Effect, ...] = (),
 ) -> Transition:
     """The transition that follows from how an attempt ended. `draw` in [0, 1) feeds the jitter."""
     if isinstance(outcome, Completed):  # nearly every outcome: kept off the general path below
@@ -219,6 +226,8 @@ def decide(
             logs=logs,
             log_location=log_location,
             metrics=metrics,
+            artifacts=artifacts,
+            effects=effects,
         )
 
     def settle(event: Event, target: Status, **changes: object) -> Transition:
@@ -233,6 +242,7 @@ def decide(
             logs=logs,
             log_location=log_location,
             metrics=metrics,
+            artifacts=artifacts,
             **changes,  # type: ignore[arg-type]
         )
 

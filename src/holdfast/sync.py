@@ -19,6 +19,7 @@ from holdfast.app import Holdfast as AsyncHoldfast
 from holdfast.app import Page, Submission
 from holdfast.clock import Clock
 from holdfast.errors import NotOpen
+from holdfast.files import StoredFile
 from holdfast.handlers import Handler, Isolation, JobHandler
 from holdfast.job import HistoryEntry, Job, JobView
 from holdfast.job import JobHandle as AsyncJobHandle
@@ -233,6 +234,12 @@ class Holdfast:
 
     def history(self, job_id: str) -> list[HistoryEntry]:
         return self._call(self.inner.history(job_id))
+
+    def artifacts(self, job_id: str) -> list[StoredFile]:
+        return self._call(self.inner.artifacts(job_id))
+
+    def artifact(self, job_id: str, name: str) -> bytes:
+        return self._call(self.inner.artifact(job_id, name))
 
     def counts(self) -> dict[str, int]:
         return self._call(self.inner.counts())

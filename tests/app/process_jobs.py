@@ -21,6 +21,13 @@ def talk(payload: int, ctx: BlockingContext) -> dict[str, Any]:
     return {"pid": os.getpid(), "step": ctx.once("double", lambda: payload * 2)}
 
 
+@_app.job("effects", isolation="process", max_attempts=1)
+def effects(payload: int, ctx: BlockingContext) -> None:
+    ctx.artifact("child.txt", "from the child")
+    with ctx.transaction() as tx:
+        tx.execute("INSERT INTO ledger VALUES (?, ?)", ("child", payload))
+
+
 @_app.job("talk_async", isolation="process", max_attempts=1)
 async def talk_async(payload: int, ctx: Context) -> int:
     await ctx.progress(0.5)

@@ -1,6 +1,7 @@
 """Failing: retries with backoff, what a handler may ask for, the errors that are kept, dead letters."""
 
 import asyncio
+import contextlib
 from datetime import timedelta
 from typing import Any
 
@@ -23,10 +24,8 @@ FAST = Backoff(0.01, jitter=0)
 
 
 async def ended(app: Holdfast, job_id: str) -> Any:
-    try:
+    with contextlib.suppress(JobFailed):
         await app.result(job_id, timeout=20)
-    except JobFailed:
-        pass
     return await app.get(job_id)
 
 

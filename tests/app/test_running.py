@@ -1,6 +1,7 @@
 """Running: each isolation, what a context offers, and how handlers are stopped."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import threading
@@ -16,10 +17,8 @@ from tests.eventually import eventually
 
 
 async def ended(app: Holdfast, job_id: str) -> Any:
-    try:
+    with contextlib.suppress(JobFailed, JobCancelled):
         await app.result(job_id, timeout=20)
-    except (JobFailed, JobCancelled):
-        pass
     return await app.get(job_id)
 
 

@@ -144,7 +144,7 @@ def test_a_killed_child_is_replaced_and_every_job_completes(start_worker: Start,
         os.kill(first, signal.SIGKILL)
         worker.hear("was killed by SIGKILL")
         worker.hear("started")
-        for job in await app.find(status="retrying"):
+        for job in await app.find(status="retrying", limit=200):
             await app.cancel(job.job_id)
             await app.retry(job.job_id)
         for job in jobs:

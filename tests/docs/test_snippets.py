@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,23 +13,37 @@ from tests.docs.pages import PAGES, blocks, name
 
 RUN = Path(__file__).with_name("run_page.py")
 WITH_BLOCKS = [page for page in PAGES if any(each.language in ("python", "sh") for each in blocks(page))]
-SKIPPED_MAX = 12  # each one is a promise nobody checks
+SKIPPED_MAX = 6  # each one is a promise nobody checks
+
+Runs = dict[Path, Future[subprocess.CompletedProcess[str]]]
 
 
-@pytest.mark.parametrize("page", WITH_BLOCKS, ids=name)
-def test_the_snippets_of_a_page_run(page: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    """The pages that were asked for, two at a time: they spend much of their time waiting."""
+    chosen = [item.callspec.params["page"] for item in request.session.items if "runs" in item.fixturenames]
+    with ThreadPoolExecutor(2) as pool:
+        yield {page: pool.submit(run, page, tmp_path_factory.mktemp(page.stem)) for page in chosen}
+
+
+def run(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-W", "error", str(RUN), str(page)],
-        cwd=tmp_path,
+        cwd=folder,
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=60,
+        timeout=100,
     )
+
+
+@pytest.mark.parametrize("page", WITH_BLOCKS, ids=name)
+def test_the_snippets_of_a_page_run(page: Path, runs: Runs) -> None:
+    done = runs[page].result()
     assert done.returncode == 0, done.stdout
 
 

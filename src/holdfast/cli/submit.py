@@ -18,36 +18,41 @@ from holdfast.errors import InvalidPayload
 from holdfast.limits import PAYLOAD_BYTES_MAX
 from holdfast.submission import SubmitOptions
 
+Payload = Annotated[str, typer.Argument(metavar="JSON", help="The payload: JSON, @file, or - for stdin.")]
+Delay = Annotated[
+    timedelta | None, typer.Option(metavar="TIME", parser=options.length, help="Run after 90, 90s, 5m, 1h30m, 2d.")
+]
+RunAt = Annotated[
+    datetime | None, typer.Option(metavar="WHEN", parser=options.moment, help="Run at 2026-11-15T09:30:00Z.")
+]
+DedupFor = Annotated[
+    str | None, typer.Option(metavar="TIME", help="… while it is active (default), for a TIME, or forever.")
+]
+DependsOn = Annotated[
+    list[str] | None, typer.Option(metavar="ID", help="Wait for this job to complete. May be given several times.")
+]
+JobTimeout = Annotated[
+    timedelta | None, typer.Option(metavar="TIME", parser=options.length, help="How long one attempt may run.")
+]
+OwnId = Annotated[str | None, typer.Option(metavar="UUID", help="Choose the id: then a repeat is the same job.")]
+DedupKey = Annotated[str | None, typer.Option(metavar="KEY", help="An equal key answers with the same job …")]
+
 
 def submit(
     job_type: Annotated[str, typer.Argument(metavar="TYPE", show_default=False)],
-    payload: Annotated[str, typer.Argument(metavar="JSON", help="The payload: JSON, @file, or - for stdin.")] = "{}",
+    payload: Payload = "{}",
     priority: Annotated[str | None, typer.Option(metavar="N", help="0 to 100, or low, normal, high, urgent.")] = None,
-    delay: Annotated[
-        timedelta | None, typer.Option(metavar="TIME", parser=options.length, help="Run after 90, 90s, 5m, 1h30m, 2d.")
-    ] = None,
-    run_at: Annotated[
-        datetime | None, typer.Option(metavar="WHEN", parser=options.moment, help="Run at 2026-11-15T09:30:00Z.")
-    ] = None,
+    delay: Delay = None,
+    run_at: RunAt = None,
     queue: Annotated[str | None, typer.Option(metavar="NAME", help="Another queue than the handler's own.")] = None,
     subject: Annotated[str | None, typer.Option(metavar="TEXT", help="What the job is about, to find it by.")] = None,
     tag: Annotated[list[str] | None, typer.Option(metavar="TAG", help="May be given several times.")] = None,
-    dedup_key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="An equal key answers with the same job …")
-    ] = None,
-    dedup_for: Annotated[
-        str | None, typer.Option(metavar="TIME", help="… while it is active (default), for a TIME, or forever.")
-    ] = None,
-    depends_on: Annotated[
-        list[str] | None, typer.Option(metavar="ID", help="Wait for this job to complete. May be given several times.")
-    ] = None,
+    dedup_key: DedupKey = None,
+    dedup_for: DedupFor = None,
+    depends_on: DependsOn = None,
     max_attempts: Annotated[int | None, typer.Option(metavar="N", help="Failures until it is dead.")] = None,
-    job_timeout: Annotated[
-        timedelta | None, typer.Option(metavar="TIME", parser=options.length, help="How long one attempt may run.")
-    ] = None,
-    job_id: Annotated[
-        str | None, typer.Option(metavar="UUID", help="Choose the id: then a repeat is the same job.")
-    ] = None,
+    job_timeout: JobTimeout = None,
+    job_id: OwnId = None,
     created_by: Annotated[str | None, typer.Option(metavar="NAME", help="Who asked for it.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Show its progress to the end, then print its result.")] = False,
     timeout: options.Timeout = None,

@@ -75,7 +75,8 @@ class Store(Protocol):
 
     async def apply(self, transitions: Sequence[Transition], now: Instant) -> list[Verdict]:
         """Apply each transition whose guards hold. A job that ends releases those that depend on it in the same
-        commit, or leaves a mark from which `release` goes on."""
+        commit, or leaves a mark from which `release` goes on. Where an effect of a transition fails, EffectFailed
+        names its job and nothing of the call is applied."""
         ...
 
     async def extend(self, holds: Sequence[Hold], lease_expires_at: Instant, now: Instant) -> list[Verdict]:

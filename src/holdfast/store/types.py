@@ -105,6 +105,7 @@ class ClaimedJob(msgspec.Struct, frozen=True, array_like=True):
     parent_job_id: str | None
     root_job_id: str | None
     logs: str | None
+    artifacts: str | None
 
 
 class Hold(msgspec.Struct, frozen=True):
@@ -135,6 +136,7 @@ class Note(msgspec.Struct, frozen=True):
     logs: str | None = None
     log_location: str | None = None
     metrics: str | None = None
+    artifacts: str | None = None
 
 
 class HistoryEvent(msgspec.Struct, frozen=True, array_like=True):
@@ -183,6 +185,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     logs: str | None = None
     log_location: str | None = None
     metrics: str | None = None
+    artifacts: str | None = None
     subject: str | None = None
     tags: str | None = None
     created_by: str | None = None

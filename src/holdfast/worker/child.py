@@ -7,6 +7,7 @@ code defined it; nothing that was stored decides what is imported.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import ctypes
 import importlib
@@ -25,6 +26,7 @@ from holdfast import codec
 from holdfast.context import BlockingContext, Context
 from holdfast.errors import StoreError
 from holdfast.handlers import Handler
+from holdfast.lifecycle import Effect
 from holdfast.outcomes import Cancel, Discard, Retry, Snooze
 from holdfast.store.types import ClaimedJob
 from holdfast.worker import capture
@@ -101,6 +103,7 @@ class _Link:
         self.job: ClaimedJob = None  # type: ignore[assignment]  # set before any context exists
         self._pipe = pipe
         self._lock = threading.Lock()
+        self._asking = threading.Lock()
         self._answers: list[Any] = []
         self._answered = threading.Condition()
         self._jobs: list[ClaimedJob | None] = []
@@ -135,10 +138,11 @@ class _Link:
             self._pipe.send_bytes(codec.encode(message))
 
     def _ask(self, *question: Any) -> Any:
-        with self._answered:
+        with self._asking:  # one question at a time, so that answers find their askers
             self.send(*question)
-            self._answered.wait_for(lambda: self._answers)
-            answer = self._answers.pop(0)
+            with self._answered:
+                self._answered.wait_for(lambda: self._answers)
+                answer = self._answers.pop(0)
         if "error" in answer:
             raise StoreError(answer["error"])
         return answer["value"]
@@ -155,6 +159,12 @@ class _Link:
     def cancelled(self) -> bool:
         return self._stopped
 
+    def effects(self, statements: list[Effect]) -> None:
+        self.send("effects", statements)
+
+    def artifact(self, name: str, content: bytes) -> str:
+        return str(self._ask("artifact", name, base64.b64encode(content).decode()))
+
     def step(self, name: str) -> str | None:
         return None if (answer := self._ask("step", name)) is None else str(answer)
 
@@ -170,6 +180,7 @@ class _AsyncLink:
         self.progress = link.progress
         self.metric = link.metric
         self.cancelled = link.cancelled
+        self.effects = link.effects
         self._link = link
 
     async def step(self, name: str) -> str | None:
@@ -177,6 +188,9 @@ class _AsyncLink:
 
     async def record_step(self, name: str, answer: str) -> bool:
         return await asyncio.to_thread(self._link.record_step, name, answer)
+
+    async def artifact(self, name: str, content: bytes) -> str:
+        return await asyncio.to_thread(self._link.artifact, name, content)
 
 
 def _die_with_parent() -> None:

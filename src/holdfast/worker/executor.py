@@ -68,19 +68,21 @@ class Executor:
                 capture.current.set(run)  # the task's own context: nothing to reset
                 payload = handler.decode(run.job.payload)
                 if handler.takes_context:
-                    value = await handler.function(payload, Context(LoopChannel(run, self._store, self._clock)))
+                    value = await handler.function(
+                        payload, Context(LoopChannel(run, self._store, self._clock, self._files))
+                    )
                 else:
                     value = await handler.function(payload)
                 return "null" if value is None else codec.to_json(value, "result")
             case "thread":
                 return await self._in_thread(run)
             case "process":
-                channel = LoopChannel(run, self._store, self._clock)
+                channel = LoopChannel(run, self._store, self._clock, self._files)
                 return await self._processes.run(run, channel, self._clock)
 
     async def _in_thread(self, run: Run) -> str:
         handler = run.handler
-        context = BlockingContext(ThreadChannel(run, self._store, self._clock))
+        context = BlockingContext(ThreadChannel(run, self._store, self._clock, self._files))
 
         def call() -> str:
             capture.current.set(run)

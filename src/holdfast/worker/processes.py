@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import multiprocessing
 import os
 import signal
@@ -81,6 +82,10 @@ class Processes:
                     channel.metric(name, value)
                 case ("log", created, level, text):
                     run.say_log(created, level, text)
+                case ("effects", statements):
+                    channel.effects([(statement, tuple(parameters)) for statement, parameters in statements])
+                case ("artifact", name, content):
+                    child.send(("answer", await _answer(channel.artifact(name, base64.b64decode(content)))))
                 case ("step", name):
                     child.send(("answer", await _answer(channel.step(name))))
                 case ("record_step", name, answer):
@@ -99,7 +104,7 @@ class Processes:
 async def _answer(call: Awaitable[Any]) -> dict[str, Any]:
     try:
         return {"value": await call}
-    except HoldfastError as error:
+    except (HoldfastError, OSError) as error:
         return {"error": str(error)}
 
 

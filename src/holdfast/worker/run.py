@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast import limits
+from holdfast.files import StoredFile
+from holdfast.lifecycle import Effect
 from holdfast.store.types import ClaimedJob, Hold, Note
 
 if TYPE_CHECKING:
@@ -35,6 +38,8 @@ class Run:
     deadline = 0.0  # on the event loop's clock
     kill: Callable[[], None] | None = None  # how to end a child process
     dirty = False
+    effects: tuple[Effect, ...] = ()
+    artifacts: dict[str, StoredFile] | None = None
     _logs: list[dict[str, str]] | None = None
     _log_text: list[str] | None = None
 
@@ -55,15 +60,29 @@ class Run:
             self.stage = str(stage)[: limits.STAGE_LENGTH_MAX]
         self.dirty = True
 
+    def say_effects(self, statements: list[Effect]) -> None:
+        self.effects = (*self.effects, *statements)
+
+    def say_artifact(self, stored: StoredFile) -> None:
+        if self.artifacts is None:
+            before = msgspec.json.decode(self.job.artifacts, type=list[StoredFile]) if self.job.artifacts else []
+            self.artifacts = {each.name: each for each in before}
+        self.artifacts[stored.name] = stored
+        self.dirty = True
+
     def say_metric(self, name: str, value: float) -> None:
+        if not math.isfinite(value):
+            self.say_log(None, "WARNING", f"metric {name} is {value}, which is no number to keep")
+            return
         metrics = self.metrics if self.metrics is not None else {}
         if name in metrics or len(metrics) < limits.METRICS_MAX:
             metrics[str(name)[: limits.NAME_LENGTH_MAX]] = value
         self.metrics = metrics
         self.dirty = True
 
-    def say_log(self, created: float, level: str, message: str) -> None:
-        at = datetime.fromtimestamp(created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    def say_log(self, created: float | None, level: str, message: str) -> None:
+        moment = datetime.now(UTC) if created is None else datetime.fromtimestamp(created, UTC)
+        at = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         text = message.encode("utf-8", "replace").decode().replace("\0", "\\0")
         if self._logs is None or self._log_text is None:
             self._logs = msgspec.json.decode(self.job.logs) if self.job.logs else []
@@ -84,6 +103,7 @@ class Run:
             logs=self.logs_json(),
             log_location=self.log_location,
             metrics=self.metrics_json(),
+            artifacts=self.artifacts_json(),
         )
 
     def logs_json(self) -> str | None:
@@ -91,6 +111,9 @@ class Run:
 
     def metrics_json(self) -> str | None:
         return None if self.metrics is None else msgspec.json.encode(self.metrics).decode()
+
+    def artifacts_json(self) -> str | None:
+        return None if self.artifacts is None else msgspec.json.encode(list(self.artifacts.values())).decode()
 
     def take_log_text(self) -> str:
         if not self._log_text:

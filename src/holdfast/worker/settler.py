@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from holdfast import failpoints
 from holdfast.clock import Clock
-from holdfast.errors import ForkedStore, HoldfastError, StoreGone
+from holdfast.errors import EffectFailed, ForkedStore, HoldfastError, StoreGone
 from holdfast.lifecycle import Transition
 from holdfast.limits import SETTLE_BATCH_MAX
 from holdfast.store.port import Store
@@ -20,10 +20,17 @@ log = logging.getLogger("holdfast.worker")
 
 
 class Settler:
-    def __init__(self, store: Store, clock: Clock, settled: Callable[[Run, Verdict], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        settled: Callable[[Run, Verdict], None],
+        effect_failed: Callable[[Run, EffectFailed], Transition],
+    ) -> None:
         self._store = store
         self._clock = clock
         self._settled = settled
+        self._effect_failed = effect_failed
         self._waiting: list[tuple[Run, Transition]] = []
         self._stir = asyncio.Event()
         self._idle = asyncio.Event()
@@ -58,6 +65,11 @@ class Settler:
             try:
                 verdicts = await self._store.apply(transitions, self._clock.now())
                 break
+            except EffectFailed as error:
+                transitions = [
+                    self._effect_failed(run, error) if run.job.job_id == error.job_id else transition
+                    for (run, _), transition in zip(batch, transitions, strict=True)
+                ]
             except (StoreGone, ForkedStore):
                 raise  # no try will ever succeed: the worker stops, and the leases run out
             except HoldfastError as error:

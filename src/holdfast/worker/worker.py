@@ -12,9 +12,10 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from holdfast.clock import Clock
+from holdfast.errors import EffectFailed
 from holdfast.files import LocalFiles
 from holdfast.handlers import Handler
-from holdfast.lifecycle import GivenBack, Outcome, decide
+from holdfast.lifecycle import ErrorEntry, GivenBack, Outcome, Raised, Transition, decide
 from holdfast.limits import PREFETCH_MAX
 from holdfast.store.port import Store
 from holdfast.store.types import ClaimedJob, Signal, Verdict, WorkerRow
@@ -24,6 +25,7 @@ from holdfast.worker.deadlines import Deadlines
 from holdfast.worker.executor import LOST, SHUT_DOWN, TIMED_OUT, Executor
 from holdfast.worker.fetcher import Fetcher, Pace, Room
 from holdfast.worker.leases import LeaseKeeper
+from holdfast.worker.mistakes import clean
 from holdfast.worker.recorder import Recorder
 from holdfast.worker.run import Run
 from holdfast.worker.settler import Settler
@@ -79,7 +81,7 @@ class Worker:
         self._deadlines = Deadlines(lambda: self._live.values(), lambda run: self._stop_run(run, TIMED_OUT))
 
         self._executor = Executor(store, clock, files)
-        self._settler = Settler(store, clock, self._settled)
+        self._settler = Settler(store, clock, self._settled, self._effect_failed)
         self._recorder = Recorder(store, clock, files, lambda: list(self._live.values()))
         self._upkeep = Upkeep(
             store,
@@ -291,8 +293,25 @@ class Worker:
             logs=run.logs_json(),
             log_location=run.log_location,
             metrics=run.metrics_json(),
+            artifacts=run.artifacts_json(),
+            effects=run.effects,
         )
         self._settler.put(run, transition)
+
+    def _effect_failed(self, run: Run, error: EffectFailed) -> Transition:
+        """The handler's own SQL broke the completion: that is a failure of the attempt."""
+        now = self._clock.now()
+        return decide(
+            run.job,
+            Raised(ErrorEntry(run.job.attempt, now, "EffectFailed", clean(str(error)))),
+            now=now,
+            backoff=run.handler.backoff,
+            draw=random.random(),
+            token=run.token,
+            by=self.worker_id,
+            logs=run.logs_json(),
+            log_location=run.log_location,
+        )
 
     def _settled(self, run: Run, verdict: Verdict) -> None:
         if self._held.get(run.job.job_id) is run:

@@ -41,6 +41,7 @@ COLUMNS = [
     "logs",
     "log_location",
     "metrics",
+    "artifacts",
     "subject",
     "tags",
     "created_by",

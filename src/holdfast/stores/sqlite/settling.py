@@ -11,7 +11,7 @@ from holdfast.clock import Instant
 from holdfast.lifecycle import TERMINAL, Event, Status, Transition, check
 from holdfast.limits import ERRORS_KEPT_MAX
 from holdfast.store.types import Hold, Note, Signal, Verdict
-from holdfast.stores.sqlite import releasing, rows
+from holdfast.stores.sqlite import effects, releasing, rows
 from holdfast.stores.sqlite.sql import load
 from holdfast.stores.sqlite.writer import Tx
 
@@ -49,6 +49,8 @@ def _is_plain_completion(transition: Transition) -> bool:
         and transition.logs is None
         and transition.log_location is None
         and transition.metrics is None
+        and transition.artifacts is None
+        and not transition.effects
         and transition.result_artifact is None
         and transition.reason is None
     )
@@ -91,15 +93,18 @@ def _apply_one(tx: Tx, t: Transition, now: Instant) -> Verdict:
             "logs": t.logs,
             "log_location": t.log_location,
             "metrics": t.metrics,
+            "artifacts": t.artifacts,
             "last_error": None if error is None else f"{error.type}: {error.message}",
             "error": None if error is None else msgspec.json.encode(error).decode(),
             "errors_kept": ERRORS_KEPT_MAX,
             "event": rows.event_tail(now, t.event, t.source, t.target, t.attempt, t.by, t.reason),
         },
     )
-    if tx.connection.changes():
-        return Verdict.APPLIED
-    return _why_not(tx, t)
+    if not tx.connection.changes():
+        return _why_not(tx, t)
+    if t.effects:
+        effects.run(tx.connection, t.job_id, t.effects)
+    return Verdict.APPLIED
 
 
 def _why_not(tx: Tx, t: Transition) -> Verdict:
@@ -172,6 +177,7 @@ def _note_one(tx: Tx, note: Note, now: Instant) -> Verdict:
         "logs": note.logs,
         "log_location": note.log_location,
         "metrics": note.metrics,
+        "artifacts": note.artifacts,
     }
     tx.execute(NOTE, bindings)
     if tx.connection.changes():

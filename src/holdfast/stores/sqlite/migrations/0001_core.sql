@@ -49,6 +49,7 @@ CREATE TABLE job (
     logs                  TEXT,
     log_location          TEXT,
     metrics               TEXT,
+    artifacts             TEXT,
     history               TEXT NOT NULL,
     result                TEXT,
     result_artifact       TEXT,

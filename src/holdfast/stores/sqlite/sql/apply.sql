@@ -21,6 +21,7 @@ SET status = :target,
     logs = coalesce(:logs, logs),
     log_location = coalesce(:log_location, log_location),
     metrics = coalesce(:metrics, metrics),
+    artifacts = coalesce(:artifacts, artifacts),
     last_error = coalesce(:last_error, last_error),
     errors = CASE WHEN :error IS NULL THEN errors ELSE (
         SELECT json_group_array(json(value) ORDER BY key) FROM (

@@ -1,6 +1,7 @@
 -- What a worker needs of the jobs in ?1, as one JSON value in the order of ClaimedJob's fields.
 SELECT json_group_array(json_array(
     job_id, job_type, queue, priority, payload, attempt, version, failures, max_attempts, snoozes, give_backs,
-    timeout_micros, created_at, scheduled_for, lease_expires_at, subject, parent_job_id, root_job_id, logs))
+    timeout_micros, created_at, scheduled_for, lease_expires_at, subject, parent_job_id, root_job_id, logs,
+    artifacts))
 FROM job
 WHERE seq IN (SELECT value FROM json_each(?1))

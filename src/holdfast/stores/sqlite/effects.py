@@ -1,0 +1,39 @@
+"""A handler's own statements, in the commit of its completion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import apsw
+
+from holdfast.errors import EffectFailed
+from holdfast.lifecycle import Effect
+
+# What would end, hide or leave the transaction that they must be part of.
+_FORBIDDEN = frozenset(
+    {
+        apsw.SQLITE_TRANSACTION,
+        apsw.SQLITE_SAVEPOINT,
+        apsw.SQLITE_ATTACH,
+        apsw.SQLITE_DETACH,
+        apsw.SQLITE_PRAGMA,
+    }
+)
+
+
+def run(connection: apsw.Connection, job_id: str, effects: Sequence[Effect]) -> None:
+    connection.authorizer = _authorize
+    try:
+        for statement, parameters in effects:
+            connection.execute(statement, parameters)
+    except (apsw.FullError, apsw.IOError, apsw.BusyError):
+        raise  # not the statement's fault: the whole group is tried again
+    except (apsw.Error, TypeError, ValueError, OverflowError) as error:
+        raise EffectFailed(f"{type(error).__name__}: {error}", job_id=job_id) from None
+    finally:
+        connection.authorizer = None
+
+
+def _authorize(operation: int, *_: Any) -> int:
+    return apsw.SQLITE_DENY if operation in _FORBIDDEN else apsw.SQLITE_OK
