@@ -98,8 +98,15 @@ def neighbours(
     return found
 
 
-def closest_pairs(found: dict[str, list[tuple[str, float]]], count: int) -> list[tuple[str, str, float]]:
-    pairs = {tuple(sorted((name, other))): score for name, others in found.items() for other, score in others}
+def closest_pairs(
+    found: dict[str, list[tuple[str, float]]], among: set[str], count: int
+) -> list[tuple[str, str, float]]:
+    pairs = {
+        tuple(sorted((name, other))): score
+        for name, others in found.items()
+        for other, score in others
+        if name in among and other in among
+    }
     ranked = sorted(pairs.items(), key=lambda pair: (-pair[1], pair[0]))
     return [(one, other, score) for (one, other), score in ranked[:count]]
 

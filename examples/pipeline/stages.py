@@ -73,7 +73,8 @@ def report(payload: Report, ctx: BlockingContext) -> dict:
     for each in modules:
         each["telling_words"] = list(vectors[each["module"]])[:8]
         each["neighbours"] = found[each["module"]]
-    pairs = closest_pairs(found, 25)
+    substantial = {each["module"] for each in modules if each["lines"] >= 50}
+    pairs = closest_pairs(found, substantial, 25)
     totals = {field: total(modules, field) for field in ("lines", "functions", "classes", "branches", "documented")}
     write_json(payload.output / "report.json", {"totals": totals, "closest_pairs": pairs, "modules": modules})
     write_whole(payload.output / "report.html", render(totals, pairs, modules))

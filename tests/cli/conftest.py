@@ -9,9 +9,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import pytest
@@ -145,6 +147,16 @@ class Worker:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self._unheard: SimpleQueue[str | None] = SimpleQueue()
+        self._reader = threading.Thread(target=self._read)  # a full pipe would hold up the worker
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        with self.process.stderr as stderr:
+            for line in stderr:
+                self._unheard.put(line)
+        self._unheard.put(None)
 
     @property
     def pid(self) -> int:
@@ -152,20 +164,34 @@ class Worker:
 
     def hear(self, text: str) -> str:
         """The next line that has `text` in it."""
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
+        while (line := self._unheard.get()) is not None:
             self.lines.append(line)
             if text in line:
                 return line
         raise AssertionError(f"the worker ended without saying {text!r}:\n{''.join(self.lines)}")
 
+    def has_more_within(self, seconds: float) -> bool:
+        try:
+            line = self._unheard.get(timeout=seconds)
+        except Empty:
+            return False
+        self._unheard.put(line)  # the only one there is: its place is kept
+        return True
+
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
     def exit_code(self) -> int:
-        assert self.process.stderr is not None
-        self.lines.extend(self.process.stderr)
-        return self.process.wait()
+        code = self.process.wait()
+        self._reader.join()
+        while (line := self._unheard.get()) is not None:
+            self.lines.append(line)
+        return code
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
 
 
 @pytest.fixture
@@ -178,7 +204,4 @@ def start_worker(folder: Path) -> Iterator[Callable[..., Worker]]:
 
     yield start
     for worker in started:
-        worker.process.kill()
-        worker.process.wait()
-        if worker.process.stderr is not None:
-            worker.process.stderr.close()
+        worker.end()

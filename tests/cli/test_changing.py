@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tests.cli.conftest import Cli, Queue
 
 
@@ -41,7 +43,7 @@ def test_migrate_makes_the_queue_and_then_has_nothing_to_do(cli: Cli) -> None:
     assert cli("migrate", "--json").document["applied"] == []
 
 
-def test_bench_measures_and_leaves_nothing_behind(cli: Cli, queue: Queue, folder) -> None:  # type: ignore[no-untyped-def]
+def test_bench_measures_and_leaves_nothing_behind(cli: Cli, queue: Queue, folder: Path) -> None:
     before = set(folder.iterdir())
     items = cli("bench", "--jobs", "100", "--json").document["items"]
     assert len(items) == 4

@@ -49,6 +49,7 @@ class Figures:
     operations: int = 0
     unknown: int = 0
     rescue_seconds: list[float] = field(default_factory=list)
+    rescued_from_the_living: int = 0
     stops: Counter[str] = field(default_factory=Counter)
     disk: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)  # violations, unplanned deaths, whatever must not be
@@ -117,6 +118,7 @@ async def _round(folder: Path, plan: Plan, figures: Figures) -> None:
     figures.operations += report.operations
     figures.unknown += report.unknown
     figures.rescue_seconds += report.rescue_seconds
+    figures.rescued_from_the_living += report.rescued_from_the_living
     figures.faults += [str(each) for each in report.violations] + report.deaths
     if report.violations or report.deaths:
         figures.faults.append(errors)
@@ -215,7 +217,8 @@ def _summary(figures: Figures, seconds: float) -> dict[str, Any]:
         "lost": sum("S1:" in fault for fault in figures.faults),
         "completed twice": sum("S4:" in fault for fault in figures.faults),
         "stale writes accepted": sum("S5:" in fault for fault in figures.faults),
-        "rescue seconds": _percentiles(figures.rescue_seconds),
+        "rescue seconds after a death": _percentiles(figures.rescue_seconds),
+        "rescued from living workers that were late to extend": figures.rescued_from_the_living,
         "stops past the lease": dict(figures.stops),
         "full disks": dict(figures.disk),
         "faults": figures.faults[:50],

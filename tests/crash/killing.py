@@ -44,6 +44,8 @@ IN_SUBMITTERS = {"insert.uncommitted": 6, "insert.committed": 6}
 POINTS = (*IN_WORKERS, *IN_SUBMITTERS)
 EXTERNAL = "from outside"  # SIGKILL at a random moment
 GRACEFUL = "asked to stop"  # SIGTERM at a random moment: no kill, and nothing may be lost by it either
+EXTRA = "one more from outside"  # for those who wait for a death to rescue from, when nobody else dies
+QUIET_SECONDS = 0.5
 
 
 @dataclass
@@ -72,6 +74,7 @@ class Report:
     operations: int = 0
     unknown: int = 0
     rescue_seconds: list[float] = field(default_factory=list)
+    rescued_from_the_living: int = 0
     violations: list[Violation] = field(default_factory=list)
 
     def rescue_percentile(self, percent: int) -> float | None:
@@ -122,36 +125,48 @@ class Killing:
         for _ in range(self.plan.workers):
             await self._start("worker")
         while self.due:
-            process = await self.deaths.get()
+            process = await self._next_death()
+            if process is None:
+                await self._start("worker", EXTRA)
+                continue
             self._count(process)
-            await self._start(process.name.partition("-")[0])
+            if self.fate_of[process] != EXTRA:
+                await self._start(process.name.partition("-")[0])
             self.progress(self.report)
 
-    async def _start(self, kind: str) -> None:
+    async def _next_death(self) -> Process | None:
+        try:
+            async with asyncio.timeout(QUIET_SECONDS):
+                return await self.deaths.get()
+        except TimeoutError:
+            return None
+
+    async def _start(self, kind: str, fate: str | None = None) -> None:
         """A successor, with the next fate of its kind; when there is none left, it just works."""
         fates = self.fates["worker" if kind == "worker" else "submitter"]
-        fate = fates.popleft() if fates else ""
-        failpoint = "" if fate in (EXTERNAL, GRACEFUL) else fate
+        if fate is None:
+            fate = fates.popleft() if fates else ""
+        failpoint = "" if fate in (EXTERNAL, GRACEFUL, EXTRA) else fate
         if kind == "worker":
             process = await self.fleet.worker(failpoint, concurrency=self.draw.choice((1, 4, 10)))
         else:
             process = await self.fleet.submitter(kind, failpoint, until=10**9, backlog=self.plan.backlog)
         self.fate_of[process] = fate
-        if fate in (EXTERNAL, GRACEFUL):
-            number = signal.SIGKILL if fate == EXTERNAL else signal.SIGTERM
+        if fate in (EXTERNAL, GRACEFUL, EXTRA):
+            number = signal.SIGTERM if fate == GRACEFUL else signal.SIGKILL
             asyncio.get_running_loop().call_later(self.draw.uniform(0.01, 0.6), process.send, number)
 
     def _count(self, process: Process) -> None:
         fate = self.fate_of[process]
         if fate == GRACEFUL and process.death == "exited 0":
             self.report.graceful += 1
-        elif fate == EXTERNAL and process.killed_by_us:
+        elif fate in (EXTERNAL, EXTRA) and process.killed_by_us:
             self.report.kills[EXTERNAL] += 1
         elif fate and process.died_at_its_failpoint:
             self.report.kills[fate.partition("=")[0]] += 1
         else:
             self.report.deaths.append(f"{process.name} ({fate or 'no fate'}): {process.death}")
-        self.due -= bool(fate)
+        self.due -= fate not in ("", EXTRA)
 
     async def _calm_down(self) -> None:
         """No more faults: what is there must now be worked off, and then the books are checked."""
@@ -165,7 +180,7 @@ class Killing:
             while not self.deaths.empty():
                 process = self.deaths.get_nowait()
                 if process.death != "exited 0":
-                    self.report.deaths.append(f"{process.name} at the end: {process.death}")
+                    self._count(process)
             evidence = await self.fleet.evidence(store)
         self._judge(evidence)
 
@@ -183,10 +198,12 @@ class Killing:
                 if event.event is Event.CLAIM:
                     holder = names.get(event.by or "", "")
                 process = processes.get(holder)
-                if event.event is not Event.RESCUE or process is None:
+                if event.event is not Event.RESCUE or process is None or process.died_at is None:
                     continue
-                if process.death == "exited 0":
+                if event.at < process.died_at:
+                    report.rescued_from_the_living += 1  # it came too late to extend: the machine is that busy
+                elif process.death == "exited 0":
                     sentence = f"was abandoned by {holder}, which was asked to stop, and rescued"
                     report.violations.append(Violation("L4", record.job_id, sentence))
-                elif process.died_at is not None:
+                else:
                     report.rescue_seconds.append((event.at - process.died_at) / 1e6)

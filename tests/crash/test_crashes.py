@@ -17,7 +17,7 @@ async def test_no_job_is_lost_or_completed_twice_when_processes_are_killed(tmp_p
     assert [str(each) for each in report.violations] == [], errors
     assert report.deaths == [], errors
     assert {point: report.kills[point] for point in POINTS} == dict.fromkeys(POINTS, PLAN.at_each_point)
-    assert report.kills[EXTERNAL] == PLAN.from_outside
+    assert report.kills[EXTERNAL] >= PLAN.from_outside
     assert report.kills.total() >= 100
     assert report.graceful == PLAN.graceful
     assert report.jobs["completed"] > 100

@@ -15,6 +15,10 @@ BY_ROWID = "SEARCH job USING INTEGER PRIMARY KEY (rowid=?)"
 
 # What each statement's plan must say.
 PLANS = {
+    "anyone_waits": [
+        "SCAN edge USING COVERING INDEX edge_unmet",
+        "SEARCH job USING COVERING INDEX job_key (concurrency_key>?)",
+    ],
     "apply": [BY_ID],
     "candidates": ["SEARCH job USING INDEX job_ready (queue=? AND job_type=? AND parked=?)"],
     "claim": [BY_ROWID],
@@ -37,7 +41,8 @@ PLANS = {
     "joinable": ["SEARCH job USING INDEX job_content (content_hash=? AND job_type=? AND completed_at=?)"],
     "key_room": [
         "SEARCH job USING COVERING INDEX job_key (concurrency_key=? AND status=?)",
-        "SEARCH job USING COVERING INDEX job_key (concurrency_key=? AND status=? AND parked=?)",
+        "SEARCH job USING COVERING INDEX job_key"
+        " (concurrency_key=? AND status=? AND queue=? AND job_type=? AND parked=?)",
     ],
     "keys_of": [BY_ID],
     "meet_edge": ["SEARCH edge USING PRIMARY KEY (parent_id=? AND child_id=?)"],
@@ -45,6 +50,7 @@ PLANS = {
     "note": [BY_ID],
     "park": [BY_ROWID],
     "parked_keys": ["SCAN job USING INDEX job_parked"],
+    "parked_of": ["SEARCH job USING COVERING INDEX job_parked (concurrency_key=?)"],
     "promote": [BY_ROWID, "SEARCH job USING INDEX job_due (scheduled_for<?)"],
     "record_step": [BY_ID],
     "release_child": [BY_ID],
@@ -56,7 +62,8 @@ PLANS = {
     ],
     "unpark": [
         BY_ROWID,
-        "SEARCH job USING COVERING INDEX job_key (concurrency_key=? AND status=? AND parked=?)",
+        "SEARCH job USING COVERING INDEX job_key"
+        " (concurrency_key=? AND status=? AND queue=? AND job_type=? AND parked=?)",
     ],
 }
 FIND_PLANS = {
@@ -73,6 +80,7 @@ FIND_PLANS = {
 
 # Partial indexes over few rows, which are walked from end to end; and what reads the whole table, on purpose.
 WALKS = {
+    "anyone_waits": "SCAN edge USING COVERING INDEX edge_unmet",
     "claimed_before": "SCAN job USING INDEX job_lease",
     "held_by": "SCAN job USING INDEX job_lease",
     "parked_keys": "SCAN job USING INDEX job_parked",

@@ -167,7 +167,7 @@ async def test_a_network_file_system_is_recognised_behind_a_link(
 async def test_a_local_disk_below_a_network_file_system_is_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mounts(monkeypatch, mount(tmp_path, "ext4"), mount(tmp_path.parent, "nfs4"), ROOT)
+    mounts(monkeypatch, ROOT, mount(tmp_path, "ext4"), mount(tmp_path.parent, "nfs4"))
 
     await open_and_close(tmp_path / "jobs.db")
 
@@ -354,6 +354,27 @@ def test_another_process_may_migrate_between_any_two_of_our_steps(
 
     connection.check_schema(ours, path)
     ours.close()
+
+
+def test_a_switch_to_wal_that_another_process_makes_at_the_same_time_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Crowded(apsw.Connection):
+        refusals = 3
+
+        def pragma(self, name: str, *arguments: Any, **options: Any) -> Any:
+            if name == "journal_mode" and self.refusals:
+                self.refusals -= 1
+                raise apsw.BusyError("database is locked")
+            return super().pragma(name, *arguments, **options)
+
+    monkeypatch.setattr(connection.apsw, "Connection", Crowded)
+    connection.create(tmp_path / "jobs.db")
+
+    opened = connection.connect(tmp_path / "jobs.db")
+
+    assert opened.pragma("journal_mode") == "wal"
+    opened.close()
 
 
 async def test_migrating_twice_applies_nothing_twice(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def _admit(tx: Tx, heads: list[list[Any]]) -> tuple[list[int], list[int]]:
             admitted.append(head[_SEQ])
             continue
         if key not in room:
-            running, _ = releasing.key_room(tx, key, 1)
+            running, _ = releasing.key_room(tx, key, "", "", 0)
             room[key] = head[_LIMIT] - running
         room[key] -= 1
         (admitted if room[key] >= 0 else excess).append(head[_SEQ])

@@ -75,7 +75,7 @@ def connect(path: Path) -> apsw.Connection:
 def _configure(connection: apsw.Connection, path: Path) -> None:
     if _version() < SQLITE_VERSION_MIN:
         raise StoreUnsafe(f"SQLite {apsw.sqlite_lib_version()} can corrupt the file: install apsw >= 3.51.3")
-    mode = connection.pragma("journal_mode", "wal")
+    mode = _use_wal(connection)
     connection.pragma("synchronous", "FULL")
     connection.pragma("fullfsync", 1)
     connection.pragma("foreign_keys", 1)
@@ -84,6 +84,19 @@ def _configure(connection: apsw.Connection, path: Path) -> None:
     if mode != "wal" or connection.pragma("synchronous") != 2:
         raise StoreUnsafe(f"{path}: could not set journal_mode=WAL and synchronous=FULL (got {mode})")
     connection.create_scalar_function("trim_history", lambda *texts: trim_history(str(texts[0])), 1, deterministic=True)
+
+
+def _use_wal(connection: apsw.Connection) -> object:
+    """While another process makes the same switch, SQLite refuses at once and never asks the busy handler."""
+    patience = _Patience()
+    tries = 0
+    while True:
+        try:
+            return connection.pragma("journal_mode", "wal")
+        except apsw.BusyError:
+            if not patience(tries):
+                raise
+        tries += 1
 
 
 def _version() -> tuple[int, ...]:

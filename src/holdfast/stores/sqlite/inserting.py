@@ -177,8 +177,9 @@ def _dependencies(tx: Tx, depends_on: Sequence[str]) -> tuple[set[str], set[str]
 def _has_room(tx: Tx, job: NewJob) -> bool:
     if job.concurrency_key is None or job.concurrency_limit is None:
         return True
-    running, claimable = releasing.key_room(tx, job.concurrency_key, job.concurrency_limit + 1)
-    return running + claimable - 1 < job.concurrency_limit  # the job itself is already counted as claimable
+    limit = job.concurrency_limit
+    running, in_sight = releasing.key_room(tx, job.concurrency_key, job.queue, job.job_type, limit + 1)
+    return running + in_sight - 1 < limit  # the job itself is in sight already
 
 
 def _status(tx: Tx, job_id: str) -> Status:

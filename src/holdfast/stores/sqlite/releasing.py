@@ -27,7 +27,9 @@ KEY_ROOM = load("key_room")
 KEYS_OF = load("keys_of")
 PARKED_KEYS = load("parked_keys")
 PARK = load("park")
+PARKED_OF = load("parked_of")
 UNPARK = load("unpark")
+ANYONE_WAITS = load("anyone_waits")
 
 
 def release_dependents(tx: Tx, ended: Iterable[str], now: Instant, budget: int = RELEASE_BATCH_MAX) -> int:
@@ -104,31 +106,32 @@ def _release_child(
     return False
 
 
-def dependents_exist(tx: Tx) -> bool:
-    return tx.row("SELECT 1 FROM edge INDEXED BY edge_unmet WHERE met = 0 LIMIT 1") is not None
+def anyone_waits(tx: Tx) -> tuple[bool, bool]:
+    """Whether any job waits on another, and whether any has a concurrency key: mostly neither, and one look tells."""
+    dependents, keys = tx.rows(ANYONE_WAITS)[0]
+    return bool(dependents), bool(keys)
 
 
 def unpark_keys_of(tx: Tx, job_ids: Sequence[str]) -> int:
     """Jobs have left: let the next ones of their keys be claimed."""
-    if tx.row("SELECT 1 FROM job INDEXED BY job_key WHERE concurrency_key IS NOT NULL LIMIT 1") is None:
-        return 0
     keys = tx.rows(KEYS_OF, (msgspec.json.encode(job_ids).decode(),))
     return sum(unpark(tx, key, limit) for key, limit in keys)
 
 
-def key_room(tx: Tx, key: str, count_to: int) -> tuple[int, int]:
-    """How many jobs of a key run, and how many pending ones are in sight (counted up to `count_to`)."""
-    running, claimable = tx.rows(KEY_ROOM, (key, count_to))[0]
-    return running, claimable
+def key_room(tx: Tx, key: str, queue: str, job_type: str, count_to: int) -> tuple[int, int]:
+    """How many jobs of a key run, and how many pending ones of a queue and type are in sight, up to `count_to`."""
+    running, in_sight = tx.rows(KEY_ROOM, (key, queue, job_type, count_to))[0]
+    return running, in_sight
 
 
 def unpark(tx: Tx, key: str, limit: int) -> int:
-    running, claimable = key_room(tx, key, limit)
-    room = limit - running - claimable
-    if room <= 0:
-        return 0
-    tx.execute(UNPARK, (key, room))
-    changed = tx.connection.changes()
+    """As many as could run, of each queue and type by itself: what nobody here runs must not keep the room."""
+    changed = 0
+    for queue, job_type in tx.rows(PARKED_OF, (key,)):
+        running, in_sight = key_room(tx, key, queue, job_type, limit)
+        if (room := limit - running - in_sight) > 0:
+            tx.execute(UNPARK, (key, queue, job_type, room))
+            changed += tx.connection.changes()
     if changed:
         tx.signals.add(Signal.READY)
     return changed

@@ -30,7 +30,8 @@ def apply(tx: Tx, transitions: Sequence[Transition], now: Instant) -> list[Verdi
     verdicts: list[Verdict] = [Verdict.APPLIED] * len(transitions)
     plain = [i for i, transition in enumerate(transitions) if _is_plain_completion(transition)]
     if plain and not _complete_all(tx, [transitions[i] for i in plain], now):
-        plain = []
+        for i in plain:
+            verdicts[i] = _why_not(tx, transitions[i])  # one that was applied just now is on record, too
     done = set(plain)
     for i, transition in enumerate(transitions):
         if i not in done:
@@ -57,15 +58,10 @@ def _is_plain_completion(transition: Transition) -> bool:
 
 
 def _complete_all(tx: Tx, transitions: list[Transition], now: Instant) -> bool:
-    """All as one statement, or, when one of them did not hold, none."""
+    """All that hold, as one statement; whether that were all of them."""
     batch = [(t.job_id, t.attempt, t.token, t.result, t.by) for t in transitions]
-    tx.execute("SAVEPOINT completions")
     tx.execute(COMPLETE, {"now": now, "event": _COMPLETED.format(now), "batch": msgspec.json.encode(batch).decode()})
-    all_held = tx.connection.changes() == len(transitions)
-    if not all_held:
-        tx.execute("ROLLBACK TO completions")
-    tx.execute("RELEASE completions")
-    return all_held
+    return tx.connection.changes() == len(transitions)
 
 
 def _apply_one(tx: Tx, t: Transition, now: Instant) -> Verdict:
@@ -131,9 +127,10 @@ def _standing(tx: Tx, job_ids: list[str]) -> dict[str, tuple[str, int, str | Non
 def _after(tx: Tx, applied: list[Transition], now: Instant) -> None:
     """What follows in the same commit: dependents released, parked jobs let in, signals noted."""
     ended = [t.job_id for t in applied if t.target in TERMINAL]
-    if ended and releasing.dependents_exist(tx):
+    dependents, keys = releasing.anyone_waits(tx)
+    if ended and dependents:
         releasing.release_dependents(tx, ended, now)
-    if applied:
+    if applied and keys:
         releasing.unpark_keys_of(tx, [t.job_id for t in applied])
     if ended:
         tx.signals.add(Signal.ENDED)

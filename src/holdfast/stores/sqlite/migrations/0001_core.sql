@@ -80,10 +80,10 @@ CREATE INDEX job_content ON job (content_hash, job_type, completed_at) WHERE con
 -- trees
 CREATE INDEX job_root ON job (root_job_id) WHERE root_job_id IS NOT NULL;
 -- concurrency keys: holders and parked jobs
-CREATE INDEX job_key ON job (concurrency_key, status, parked, priority DESC, scheduled_for, job_id)
+CREATE INDEX job_key ON job (concurrency_key, status, queue, job_type, parked, priority DESC, scheduled_for, job_id)
     WHERE concurrency_key IS NOT NULL;
 -- upkeep of concurrency keys: which have parked jobs
-CREATE INDEX job_parked ON job (concurrency_key) WHERE parked = 1;
+CREATE INDEX job_parked ON job (concurrency_key, queue, job_type) WHERE parked = 1;
 
 CREATE TABLE edge (
     parent_id TEXT NOT NULL,
