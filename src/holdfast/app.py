@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar, Unpack
 
@@ -452,13 +452,16 @@ class Holdfast:
         self,
         *,
         concurrency: int | None = None,
-        queues: Sequence[str] = ("default",),
+        queues: Sequence[str] | None = None,
         lease: float | timedelta | None = None,
         poll_interval: float | timedelta | None = None,
         grace: float | timedelta | None = None,
         job_types: Sequence[str] | None = None,
     ) -> Worker:
-        """A worker inside this process: `async with app.worker(concurrency=10): …`"""
+        """A worker inside this process: `async with app.worker(concurrency=10): …`
+
+        It serves the queues of its handlers, and `default`, unless told which.
+        """
         handlers = self.handlers
         if job_types is not None:
             if missing := [name for name in job_types if name not in handlers]:
@@ -473,7 +476,7 @@ class Holdfast:
             self.clock,
             self._files,
             self._live,
-            queues=tuple(check_name(each, "queue") for each in queues),
+            queues=_queues(queues, handlers),
             concurrency=settings.concurrency(concurrency),
             lease_seconds=self._lease_seconds if lease is None else seconds(lease),
             poll_seconds=self._poll_seconds if poll_interval is None else seconds(poll_interval),
@@ -481,6 +484,14 @@ class Holdfast:
             grace_seconds=settings.grace(None if grace is None else seconds(grace)),
             version=_release(),
         )
+
+
+def _queues(given: Sequence[str] | None, handlers: Mapping[str, Handler]) -> tuple[str, ...]:
+    if given is None:
+        return tuple(sorted({"default", *(handler.queue for handler in handlers.values())}))
+    if isinstance(given, str):
+        raise ConfigurationError(f"queues={given!r}: give a list of names")
+    return tuple(dict.fromkeys(check_name(each, "queue") for each in given))
 
 
 def _release() -> str:

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
 from holdfast import codec
-from holdfast.clock import Instant
 from holdfast.errors import ClaimLost, InvalidResult
 from holdfast.files import check_name
 from holdfast.job import Job
@@ -217,7 +216,6 @@ def _answer(name: str, value: Any) -> str:
 
 
 def _record(job: ClaimedJob) -> JobRecord:
-    started: Instant = job.scheduled_for
     return JobRecord(
         job_id=job.job_id,
         job_type=job.job_type,
@@ -226,7 +224,9 @@ def _record(job: ClaimedJob) -> JobRecord:
         priority=job.priority,
         payload=job.payload,
         created_at=job.created_at,
-        updated_at=started,
+        updated_at=job.started_at,
+        started_at=job.started_at,
+        worker_id=job.worker_id,
         scheduled_for=job.scheduled_for,
         attempt=job.attempt,
         failures=job.failures,
@@ -239,6 +239,11 @@ def _record(job: ClaimedJob) -> JobRecord:
         logs=job.logs,
         artifacts=job.artifacts,
         subject=job.subject,
+        tags=job.tags,
+        created_by=job.created_by,
+        job_stage=job.job_stage,
+        dedup_key=job.dedup_key,
+        content_hash=job.content_hash,
         parent_job_id=job.parent_job_id,
         root_job_id=job.root_job_id,
     )

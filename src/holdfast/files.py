@@ -1,4 +1,7 @@
-"""Files that belong to jobs (full logs, large results) in a local folder: <root>/<job_id>/<name>."""
+"""Files that belong to jobs, in a local folder: <root>/<job_id>/job.log, <root>/<job_id>/<attempt>/<name>.
+
+What an attempt writes has a folder of its own, so that a run which lost its claim cannot touch what another recorded.
+"""
 
 from __future__ import annotations
 
@@ -49,9 +52,9 @@ class LocalFiles:
     def uri(self, job_id: str, name: str) -> str:
         return self.path(job_id, name).as_uri()
 
-    def write(self, job_id: str, name: str, content: bytes) -> StoredFile:
+    def write(self, job_id: str, attempt: int, name: str, content: bytes) -> StoredFile:
         """Whole or not at all: a reader never sees half a file."""
-        path = self._folder(job_id) / name
+        path = self._folder(job_id, str(attempt)) / name
         draft = path.with_name(f".{name}.{os.getpid()}.draft")
         descriptor = os.open(draft, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
         try:
@@ -80,9 +83,10 @@ class LocalFiles:
             raise StoreError(f"{file.uri} is not what was stored: its hash differs")
         return content
 
-    def _folder(self, job_id: str) -> Path:
-        folder = self.root / job_id
+    def _folder(self, *parts: str) -> Path:
+        folder = self.root.joinpath(*parts)
         if not folder.is_dir():
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            folder.mkdir(mode=0o700, exist_ok=True)
+            for depth in range(1, len(parts) + 1):
+                self.root.joinpath(*parts[:depth]).mkdir(mode=0o700, exist_ok=True)
         return folder

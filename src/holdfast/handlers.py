@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 import typing
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Generic, Literal, TypeVar
@@ -25,6 +27,22 @@ PRIORITIES = {"low": 25, "normal": 50, "high": 75, "urgent": 100}
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 # Words that the HTTP routes need for themselves.
 _RESERVED = frozenset({"batch", "history", "logs", "tree", "explain", "results", "artifacts", "stream", "retry"})
+
+
+# Every handler of this process, for a child that was told which of them to run.
+_registered: weakref.WeakValueDictionary[tuple[str, str, str], Handler] = weakref.WeakValueDictionary()
+
+
+def registered(name: str, module: str, qualname: str) -> Handler | None:
+    return _registered.get((name, module, qualname))
+
+
+def _calling_module() -> str:
+    """The module in whose code the handler is registered: the first frame that is not ours."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] == "holdfast":
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__", ""))
 
 
 class JobHandler(Generic[P]):
@@ -79,6 +97,8 @@ class Handler:
         self._validate = self.adapter.validator.validate_python
         self._validate_json = self.adapter.validator.validate_json
         self._to_json = self.adapter.serializer.to_json
+        self.registered_in = _calling_module()
+        _registered[self.name, self.module, self.qualname] = self
         self.__doc__ = target.__doc__
         self.__name__ = getattr(target, "__name__", name)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 import msgspec
@@ -274,7 +274,7 @@ class Job(JobView):
 
 
 class _Waits(Protocol):
-    def result(self, job_id: str, timeout: float | None = None) -> Awaitable[Any]: ...
+    def result(self, job_id: str, timeout: float | timedelta | None = None) -> Awaitable[Any]: ...
 
     def get(self, job_id: str) -> Awaitable[Job]: ...
 
@@ -301,7 +301,7 @@ class JobHandle(JobView):
     def job_id(self) -> str:
         return self._id
 
-    async def result(self, timeout: float | None = None) -> Any:
+    async def result(self, timeout: float | timedelta | None = None) -> Any:
         """Wait for the end. JobFailed, JobCancelled or ResultTimeout where there is no result."""
         return await self._app.result(self._id, timeout)
 

@@ -48,7 +48,6 @@ FIND_LIMIT_MAX = 1_000
 SNOOZES_MAX = 100  # a job that only ever snoozes is stuck: from here on a snooze is a failure
 GIVE_BACKS_MAX = 100  # the same for a job that is handed back by every worker that takes it
 RECORD_INTERVAL_SECONDS = 1.0  # durable progress, at most one write per second and job
-LIVE_PROGRESS_SECONDS = 300  # live progress leaves memory this long after the end
 RESULT_POLL_SECONDS = 0.5  # waiting for a result where no signal arrives
 
 # Defaults that users change by option or HOLDFAST_….

@@ -46,7 +46,7 @@ class JobHandle(JobView):
     def job_id(self) -> str:
         return self._inner.job_id
 
-    def result(self, timeout: float | None = None) -> Any:
+    def result(self, timeout: float | timedelta | None = None) -> Any:
         """Wait for the end. JobFailed, JobCancelled or ResultTimeout where there is no result."""
         return self._app.result(self.job_id, timeout)
 
@@ -275,7 +275,7 @@ class Holdfast:
         self,
         *,
         concurrency: int | None = None,
-        queues: Sequence[str] = ("default",),
+        queues: Sequence[str] | None = None,
         lease: float | timedelta | None = None,
         poll_interval: float | timedelta | None = None,
         grace: float | timedelta | None = None,

@@ -229,3 +229,28 @@ async def test_three_hundred_short_jobs_in_threads_run_once_each(app: Holdfast) 
         handles = await app.submit_many([("work", n) for n in range(300)])
         assert [await handle.result(timeout=20) for handle in handles] == list(range(300))
     assert sorted(seen) == list(range(300))
+
+
+async def test_slow_jobs_are_not_hoarded_after_many_fast_ones(app: Holdfast) -> None:
+    release = asyncio.Event()
+    begun = asyncio.Semaphore(0)
+
+    @app.job("fast")
+    async def fast(payload: int) -> None: ...
+
+    @app.job("slow", concurrency=2)
+    async def slow(payload: int) -> None:
+        begun.release()
+        await release.wait()
+
+    async with app, app.worker(concurrency=10):
+        last = (await app.submit_many([("fast", n) for n in range(2000)]))[-1]
+        await last.result(timeout=20)
+        handles = await app.submit_many([("slow", n) for n in range(12)])
+        await begun.acquire()
+        await begun.acquire()
+        await (await fast.submit(1)).result(timeout=10)
+        assert len(await app.find(status="processing", job_type="slow")) == 2
+        release.set()
+        for handle in handles:
+            await handle.result(timeout=10)

@@ -1,12 +1,14 @@
 """Files and SQL that belong to a job: kept with it, and committed with its completion."""
 
+import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
 
-from holdfast import ArtifactNotFound, BlockingContext, Context, Holdfast, JobFailed
+from holdfast import ArtifactNotFound, Backoff, BlockingContext, Context, Holdfast, JobFailed
 from tests.app import process_jobs
 
 
@@ -101,6 +103,11 @@ async def test_sql_of_an_attempt_that_fails_or_a_block_that_raises_leaves_nothin
         "SAVEPOINT x",
         "PRAGMA synchronous = OFF",
         "ATTACH ':memory:' AS other",
+        "UPDATE job SET priority = 99",
+        "DELETE FROM dedup",
+        "DROP TABLE job",
+        "CREATE TRIGGER t AFTER UPDATE ON job BEGIN DELETE FROM ledger; END",
+        "ALTER TABLE job RENAME TO mine",
     ],
 )
 async def test_sql_that_fails_or_would_leave_the_transaction_fails_its_attempt_and_no_other(
@@ -139,3 +146,23 @@ async def test_a_child_process_keeps_artifacts_and_sql_too(make_app: Any) -> Non
         await handle.result(timeout=30)
         assert await app.artifact(handle.job_id, "child.txt") == b"from the child"
         assert rows(app) == [("child", 7)]
+
+
+async def test_a_run_that_lost_its_claim_cannot_touch_the_artifact_that_another_recorded(app: Holdfast) -> None:
+    late, wrote = threading.Event(), threading.Event()
+
+    @app.job("work", timeout=0.2, max_attempts=2, backoff=Backoff(0))
+    def work(payload: int, ctx: BlockingContext) -> int:
+        if ctx.attempt == 1:
+            late.wait(20)
+        ctx.artifact("report", f"attempt {ctx.attempt}")
+        wrote.set()
+        return ctx.attempt
+
+    async with app, app.worker():
+        handle = await work.submit(1)
+        assert await handle.result(timeout=10) == 2
+        wrote.clear()
+        late.set()
+        assert await asyncio.to_thread(wrote.wait, 10)
+        assert await app.artifact(handle.job_id, "report") == b"attempt 2"

@@ -308,6 +308,12 @@ def test_delays_double_up_to_their_cap() -> None:
     assert [backoff.delay_micros(n, 0) // SECOND for n in range(1, 6)] == [60, 120, 240, 300, 300]
 
 
+def test_jitter_reaches_as_far_down_as_up() -> None:
+    backoff = Backoff(100, 1, 1000, 0.1)
+
+    assert [backoff.delay_micros(1, draw) // SECOND for draw in (0, 0.25, 0.5, 0.75, 1)] == [90, 95, 100, 105, 110]
+
+
 def test_a_power_beyond_floats_is_the_cap() -> None:
     assert Backoff(60, 1e6, 3600, 0).delay_micros(1000, 0.5) == 3600 * SECOND
 

@@ -106,6 +106,13 @@ class ClaimedJob(msgspec.Struct, frozen=True, array_like=True):
     root_job_id: str | None
     logs: str | None
     artifacts: str | None
+    tags: str | None
+    created_by: str | None
+    job_stage: str | None
+    dedup_key: str | None
+    content_hash: str | None
+    worker_id: str
+    started_at: Instant
 
 
 class Hold(msgspec.Struct, frozen=True):

@@ -48,7 +48,7 @@ class LoopChannel:
     async def artifact(self, name: str, content: bytes) -> str:
         if self._files is None:
             raise ConfigurationError("this store has no place for artifacts: give Holdfast(..., artifacts=...)")
-        stored = await asyncio.to_thread(self._files.write, self.job.job_id, name, content)
+        stored = await asyncio.to_thread(self._files.write, self.job.job_id, self.job.attempt, name, content)
         self._run.say_artifact(stored)
         return stored.uri
 

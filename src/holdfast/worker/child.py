@@ -14,7 +14,6 @@ import importlib
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 from multiprocessing.connection import Connection
@@ -25,7 +24,7 @@ import msgspec
 from holdfast import codec
 from holdfast.context import BlockingContext, Context
 from holdfast.errors import StoreError
-from holdfast.handlers import Handler
+from holdfast.handlers import Handler, registered
 from holdfast.lifecycle import Effect
 from holdfast.outcomes import Cancel, Discard, Retry, Snooze
 from holdfast.store.types import ClaimedJob
@@ -33,12 +32,12 @@ from holdfast.worker import capture
 from holdfast.worker.mistakes import clean, message, trace
 
 
-def main(pipe: Connection, module: str, qualname: str) -> None:
-    _die_with_parent()
+def main(pipe: Connection, parent: int, name: str, module: str, qualname: str, registered_in: str) -> None:
+    _die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when a child ends
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        handler = _find(module, qualname)
+        handler = _find(name, module, qualname, registered_in)
     except BaseException as error:
         pipe.send_bytes(codec.encode(("broken", f"{type(error).__name__}: {message(error)}")))
         return
@@ -50,15 +49,19 @@ def main(pipe: Connection, module: str, qualname: str) -> None:
         link.send(*_run(handler, request, link))
 
 
-def _find(module: str, qualname: str) -> Handler:
-    found: Any = sys.modules["__main__"] if module == "__main__" else importlib.import_module(module)
-    for name in qualname.split("."):
-        found = getattr(found, name)
-    if not isinstance(found, Handler):
-        found = getattr(found, "handler", found)
-    if not isinstance(found, Handler):
-        raise TypeError(f"{module}.{qualname} is no handler: process isolation needs it at the top level of a module")
-    return found
+def _find(name: str, module: str, qualname: str, registered_in: str) -> Handler:
+    """Import what registers the handler, then take it from the register."""
+    for each in (module, registered_in):
+        if each != "__main__":
+            importlib.import_module(each)
+    own = "__mp_main__" if module == "__main__" else module
+    handler = registered(name, own, qualname)
+    if handler is None:
+        raise LookupError(
+            f"importing {registered_in} does not register {name!r} again: process isolation needs a handler that is"
+            " registered when its module is imported, not inside a function"
+        )
+    return handler
 
 
 def _run(handler: Handler, job: ClaimedJob, link: _Link) -> tuple[Any, ...]:
@@ -193,7 +196,9 @@ class _AsyncLink:
         return await asyncio.to_thread(self._link.artifact, name, content)
 
 
-def _die_with_parent() -> None:
+def _die_with_parent(parent: int) -> None:
     """Linux kills the child with its parent; elsewhere the closed pipe ends it."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:  # it died before the line above
+        os._exit(0)

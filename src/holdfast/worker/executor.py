@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+from collections.abc import Callable
 from typing import Any
 
 from holdfast import codec, failpoints
@@ -26,10 +27,11 @@ LOST = "claim lost"
 
 
 class Executor:
-    def __init__(self, store: Store, clock: Clock, files: LocalFiles | None) -> None:
+    def __init__(self, store: Store, clock: Clock, files: LocalFiles | None, begins: Callable[[Run], None]) -> None:
         self._store = store
         self._clock = clock
         self._files = files
+        self._begins = begins  # called when the handler's time starts to count
         self._threads = Threads()
         self._processes = Processes()
 
@@ -65,6 +67,7 @@ class Executor:
         handler = run.handler
         match handler.isolation:
             case "async":
+                self._begins(run)
                 capture.current.set(run)  # the task's own context: nothing to reset
                 payload = handler.decode(run.job.payload)
                 if handler.takes_context:
@@ -78,9 +81,10 @@ class Executor:
                 return await self._in_thread(run)
             case "process":
                 channel = LoopChannel(run, self._store, self._clock, self._files)
-                return await self._processes.run(run, channel, self._clock)
+                return await self._processes.run(run, channel, self._clock, self._begins)
 
     async def _in_thread(self, run: Run) -> str:
+        self._begins(run)
         handler = run.handler
         context = BlockingContext(ThreadChannel(run, self._store, self._clock, self._files))
 
@@ -111,7 +115,6 @@ class Executor:
         if len(raw) > RESULT_BYTES_MAX or self._files is None:
             message = f"the result has {len(raw):,} bytes; the limit is {RESULT_BYTES_MAX:,} (RESULT_BYTES_MAX)"
             return Discarded(ErrorEntry(run.job.attempt, self._clock.now(), "ResultTooLarge", message))
-        # Written before the completion commits and named in it; one file per attempt, so that a stale run harms none.
-        name = f"result-{run.job.attempt}.json"
-        stored = await asyncio.to_thread(self._files.write, run.job.job_id, name, raw)
+        # Written before the completion commits, and named in it.
+        stored = await asyncio.to_thread(self._files.write, run.job.job_id, run.job.attempt, ".result.json", raw)
         return Completed(None, codec.encode(stored).decode())

@@ -22,7 +22,7 @@ log = logging.getLogger("holdfast.worker")
 
 
 class Pace:
-    """How many jobs a second this worker ends: the measure of how far ahead it may claim."""
+    """How many jobs of a type this worker ends in a second: the measure of how far ahead it may claim them."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -7,7 +7,7 @@ import base64
 import multiprocessing
 import os
 import signal
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -31,11 +31,12 @@ class Processes:
         self._idle: dict[str, list[_Child]] = {}
         self._all: set[_Child] = set()
 
-    async def run(self, run: Run, channel: LoopChannel, clock: Clock) -> Outcome | str:
+    async def run(self, run: Run, channel: LoopChannel, clock: Clock, begins: Callable[[Run], None]) -> Outcome | str:
         """The outcome, or the result as JSON text. A child that dies is a failure with its cause."""
         child = await self._child(run.handler)
         if isinstance(child, str):
             return Raised(ErrorEntry(run.job.attempt, clock.now(), "ChildNotStarted", child))
+        begins(run)  # starting a child and importing the user's program does not count
         run.kill = child.kill
         if run.is_stopped:
             child.kill()
@@ -123,9 +124,7 @@ def _outcome(answer: tuple[Any, ...], attempt: int, now: Instant) -> Outcome | s
         case ("discard", kind, message, trace):
             return Discarded(ErrorEntry(attempt, now, kind, message, trace))
         case _:
-            return Raised(
-                ErrorEntry(attempt, now, "ProcessDied", f"it sent an answer that makes no sense: {answer!r:.200}")
-            )
+            return Raised(ErrorEntry(attempt, now, "ProcessDied", f"its answer makes no sense: {answer!r:.200}"))
 
 
 class _Child:
@@ -133,7 +132,9 @@ class _Child:
         self._pipe: Connection
         self._pipe, theirs = context.Pipe()
         self._process: BaseProcess = context.Process(
-            target=_child_main, args=(theirs, handler.module, handler.qualname), daemon=True
+            target=_child_main,
+            args=(theirs, os.getpid(), handler.name, handler.module, handler.qualname, handler.registered_in),
+            daemon=True,
         )
         self._process.start()
         theirs.close()
@@ -187,8 +188,8 @@ def _set(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-def _child_main(pipe: Connection, module: str, qualname: str) -> None:
+def _child_main(pipe: Connection, *handler: Any) -> None:
     from holdfast.worker.child import main
 
-    main(pipe, module, qualname)
+    main(pipe, *handler)
     os._exit(0)

@@ -35,7 +35,7 @@ class Run:
     lost = False
     settling = False
     task: asyncio.Task[None] | None = None
-    deadline = 0.0  # on the event loop's clock
+    deadline = math.inf  # on the event loop's clock; set when the handler begins
     kill: Callable[[], None] | None = None  # how to end a child process
     dirty = False
     effects: tuple[Effect, ...] = ()

@@ -11,7 +11,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from holdfast.clock import Clock
+from holdfast.clock import Clock, Instant
 from holdfast.errors import EffectFailed
 from holdfast.files import LocalFiles
 from holdfast.handlers import Handler
@@ -73,14 +73,15 @@ class Worker:
         self._stuck: set[Run] = set()  # settled or lost, but the handler does not let go of its slot
         self._busy: dict[str, int] = dict.fromkeys(handlers, 0)
         self._slots_taken = 0
-        self._pace = Pace(clock)
+        self._buffered: dict[str, int] = dict.fromkeys(handlers, 0)
+        self._pace = {name: Pace(clock) for name in handlers}
         self._hurried = asyncio.Event()
         self._shutdown: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         self._deadlines = Deadlines(lambda: self._live.values(), lambda run: self._stop_run(run, TIMED_OUT))
 
-        self._executor = Executor(store, clock, files)
+        self._executor = Executor(store, clock, files, self._deadlines.watch)
         self._settler = Settler(store, clock, self._settled, self._effect_failed)
         self._recorder = Recorder(store, clock, files, lambda: list(self._live.values()))
         self._upkeep = Upkeep(
@@ -152,7 +153,9 @@ class Worker:
         await asyncio.gather(self._tasks[-1], return_exceptions=True)
         self._unlisten()
         while self._buffer:
-            self._settle(self._buffer.popleft(), GivenBack(SHUT_DOWN))
+            run = self._buffer.popleft()
+            self._buffered[run.handler.name] -= 1
+            self._settle(run, GivenBack(SHUT_DOWN))
         await within(self._grace_seconds, self._idle_or_hurried())
         for run in list(self._live.values()):
             self._stop_run(run, SHUT_DOWN)
@@ -203,26 +206,31 @@ class Worker:
     # Claimed jobs to running handlers
 
     def _room(self) -> Room | None:
-        """What the next claim may take: free slots, and a little ahead when jobs are short."""
-        prefetch = self._pace.prefetch()
-        total = self._concurrency - self._slots_taken + prefetch - len(self._buffer)
-        if total <= 0 or (self._buffer and total < prefetch // 2):
-            return None
-        of_type = {}
+        """What the next claim may take: free slots, and of types whose jobs are short a little ahead."""
+        free = max(0, self._concurrency - self._slots_taken - len(self._buffer))
+        total, prefetch_total, of_type = free, 0, {}
         for name, handler in self._handlers.items():
-            room = total
+            prefetch, buffered = self._pace[name].prefetch(), self._buffered[name]
+            ahead = max(0, prefetch - buffered)
+            room = free + ahead
             if handler.concurrency is not None:
-                waiting = sum(run.handler is handler for run in self._buffer)
-                room = min(total, handler.concurrency - self._busy[name] + prefetch - waiting)
+                room = min(room, handler.concurrency - self._busy[name] - buffered + prefetch)
             if room > 0:
                 of_type[name] = room
-        return Room(total, of_type) if of_type else None
+                total += ahead
+                prefetch_total += prefetch
+        if not of_type or (self._buffer and total < prefetch_total // 2):
+            return None
+        return Room(total, of_type)
 
     def _take(self, jobs: list[ClaimedJob], token: str) -> None:
         for job in jobs:
+            if (old := self._held.get(job.job_id)) is not None:
+                self._lose(old)  # cancelled and retried before we heard of it: only the new claim holds
             run = Run(job, self._handlers[job.job_type], token)
             self._held[job.job_id] = run
             self._buffer.append(run)
+            self._buffered[job.job_type] += 1
         self._dispatch()
 
     def _dispatch(self) -> None:
@@ -242,10 +250,10 @@ class Worker:
     def _start(self, run: Run) -> None:
         loop = asyncio.get_running_loop()
         self._slots_taken += 1
+        self._buffered[run.handler.name] -= 1
         self._busy[run.handler.name] += 1
         self._live[run.job.job_id] = run
         self._idle.clear()
-        self._deadlines.watch(run)
         run.task = loop.create_task(self._run(run))
 
     async def _run(self, run: Run) -> None:
@@ -267,7 +275,7 @@ class Worker:
         """The handler has let go of its slot."""
         self._slots_taken -= 1
         self._busy[run.handler.name] -= 1
-        self._pace.ended()
+        self._pace[run.handler.name].ended()
         self._stuck.discard(run)
         if self._live.get(run.job.job_id) is run and (run.settling or run.lost):
             del self._live[run.job.job_id]
@@ -282,10 +290,13 @@ class Worker:
 
     def _settle(self, run: Run, outcome: Outcome) -> None:
         run.settling = True
+        self._settler.put(run, self._decide(run, outcome, self._clock.now()))
+
+    def _decide(self, run: Run, outcome: Outcome, now: Instant) -> Transition:
         transition = decide(
             run.job,
             outcome,
-            now=self._clock.now(),
+            now=now,
             backoff=run.handler.backoff,
             draw=random.random(),
             token=run.token,
@@ -296,22 +307,22 @@ class Worker:
             artifacts=run.artifacts_json(),
             effects=run.effects,
         )
-        self._settler.put(run, transition)
+        if transition.error is not None:
+            log.warning(
+                "%s job %s attempt %d → %s: %s",
+                run.job.job_type,
+                run.job.job_id,
+                run.job.attempt,
+                transition.target.value,
+                transition.reason,
+            )
+        return transition
 
     def _effect_failed(self, run: Run, error: EffectFailed) -> Transition:
         """The handler's own SQL broke the completion: that is a failure of the attempt."""
         now = self._clock.now()
-        return decide(
-            run.job,
-            Raised(ErrorEntry(run.job.attempt, now, "EffectFailed", clean(str(error)))),
-            now=now,
-            backoff=run.handler.backoff,
-            draw=random.random(),
-            token=run.token,
-            by=self.worker_id,
-            logs=run.logs_json(),
-            log_location=run.log_location,
-        )
+        entry = ErrorEntry(run.job.attempt, now, "EffectFailed", clean(str(error)))
+        return self._decide(run, Raised(entry), now)
 
     def _settled(self, run: Run, verdict: Verdict) -> None:
         if self._held.get(run.job.job_id) is run:
@@ -352,6 +363,7 @@ class Worker:
         del self._held[run.job.job_id]
         if run.task is None:
             self._buffer.remove(run)
+            self._buffered[run.handler.name] -= 1
             return
         run.stop(LOST)
         self._stuck.add(run)

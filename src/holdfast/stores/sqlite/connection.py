@@ -173,7 +173,7 @@ def refuse_network_file_system(path: Path) -> None:
     """Locks and shared memory do not work there; SQLite would corrupt the file without a word."""
     kind = _file_system(Path(os.path.realpath(path)).parent)
     if kind in NETWORK_FILE_SYSTEMS:
-        raise StoreUnsafe(f"{path} is on a network file system ({kind}): put it on a local disk, or use PostgreSQL")
+        raise StoreUnsafe(f"{path} is on a network file system ({kind}): put it on a local disk")
 
 
 def _file_system(folder: Path) -> str | None:

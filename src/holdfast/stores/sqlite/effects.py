@@ -22,6 +22,19 @@ _FORBIDDEN = frozenset(
 )
 
 
+_WRITES = frozenset({apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE, apsw.SQLITE_ALTER_TABLE})
+_SCHEMA = frozenset(
+    {
+        apsw.SQLITE_DROP_TABLE,
+        apsw.SQLITE_DROP_INDEX,
+        apsw.SQLITE_CREATE_TRIGGER,
+        apsw.SQLITE_CREATE_TEMP_TRIGGER,
+        apsw.SQLITE_CREATE_INDEX,
+    }
+)
+_OURS = frozenset({"job", "edge", "release_due", "dedup", "step", "worker", "job_type", "meta"})
+
+
 def run(connection: apsw.Connection, job_id: str, effects: Sequence[Effect]) -> None:
     connection.authorizer = _authorize
     try:
@@ -35,5 +48,8 @@ def run(connection: apsw.Connection, job_id: str, effects: Sequence[Effect]) -> 
         connection.authorizer = None
 
 
-def _authorize(operation: int, *_: Any) -> int:
-    return apsw.SQLITE_DENY if operation in _FORBIDDEN else apsw.SQLITE_OK
+def _authorize(operation: int, first: str | None, second: str | None, *_: Any) -> int:
+    """The user's tables are theirs; ours change through the lifecycle alone."""
+    touched = {first, second}
+    ours = (operation in _WRITES or operation in _SCHEMA) and not touched.isdisjoint(_OURS)
+    return apsw.SQLITE_DENY if ours or operation in _FORBIDDEN else apsw.SQLITE_OK
