@@ -22,6 +22,7 @@ from holdfast.stores import open_url
 from holdfast.testing.history import Edge, Evidence, Operation, read_operations
 
 WORKER = "tests.crash.worker_process:work"
+STALLING_WORKER = "tests.crash.worker_process:stall"
 SUBMITTER = "tests.crash.submit_process:submit"
 ROOT = Path(__file__).parents[2]
 
@@ -108,6 +109,10 @@ class Fleet:
 
     async def worker(self, failpoint: str = "", **options: Any) -> Process:
         return await self.start(WORKER, "worker", failpoint, **options)
+
+    async def stalling_worker(self, where: str, **options: Any) -> Process:
+        """A worker that stops (SIGSTOP) at a failpoint."""
+        return await self.start(STALLING_WORKER, "worker", f"{where}=stop", **options)
 
     async def submitter(self, lane: str, failpoint: str = "", **options: Any) -> Process:
         return await self.start(SUBMITTER, lane, failpoint, lane=lane, **options)

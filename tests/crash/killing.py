@@ -200,10 +200,11 @@ class Killing:
                 process = processes.get(holder)
                 if event.event is not Event.RESCUE or process is None or process.died_at is None:
                     continue
-                if event.at < process.died_at:
+                noticed = (event.reason or "").endswith("died")  # maybe before the zygote heard of it
+                if event.at < process.died_at and not noticed:
                     report.rescued_from_the_living += 1  # it came too late to extend: the machine is that busy
                 elif process.death == "exited 0":
                     sentence = f"was abandoned by {holder}, which was asked to stop, and rescued"
                     report.violations.append(Violation("L4", record.job_id, sentence))
                 else:
-                    report.rescue_seconds.append((event.at - process.died_at) / 1e6)
+                    report.rescue_seconds.append(max(0.0, (event.at - process.died_at) / 1e6))

@@ -32,7 +32,7 @@ async def stall(folder: Path, where: str, workers: int, lease: float = 0.8) -> S
         holdfast.app.open_url = recording(fleet.calls, "harness")
         async with make_app(fleet.url) as app:
             jobs = await app.submit_many(("quick", {"n": n}) for n in range(workers))
-            stalled = [await fleet.worker(f"{where}=stop", concurrency=1) for _ in jobs]
+            stalled = [await fleet.stalling_worker(where, concurrency=1) for _ in jobs]
             async with asyncio.timeout(30):
                 for process in stalled:
                     await process.stopped.wait()

@@ -40,7 +40,7 @@ async def test_a_worker_stopped_past_its_lease_is_refused_and_the_result_is_its_
 ) -> None:
     async with Fleet.open(tmp_path, lease=0.6) as fleet, app_of(fleet) as app:
         job = await app.submit("quick", {"n": 1})
-        stalled = await fleet.worker(f"{where}=stop")
+        stalled = await fleet.stalling_worker(where)
         async with asyncio.timeout(10):
             await stalled.stopped.wait()
         successor = await fleet.worker()

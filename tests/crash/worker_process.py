@@ -5,8 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from pathlib import Path
+from typing import Any
 
+from holdfast import failpoints
+from holdfast.store.types import Signal
+from holdfast.stores.sqlite.writer import Verb, Writer
 from tests.crash.crash_app import make_app, record_calls
 
 
@@ -19,3 +24,22 @@ async def work(*, url: str, calls: str, name: str, concurrency: int = 8, grace: 
         if ready >= 0:
             os.write(ready, b"!")
         await stop.wait()
+
+
+async def stall(**options: Any) -> None:
+    """A worker whose failpoints wait until none of its threads is inside a transaction. One that stops while it
+    holds SQLite's write lock stops everyone: that is a limit of one file, and not what a stall is to show."""
+    outside = threading.RLock()
+    hit, transact = failpoints.hit, Writer._transact
+
+    def hit_outside(name: str) -> None:
+        with outside:
+            hit(name)
+
+    def transact_alone(self: Writer, group: list[Verb]) -> set[Signal]:
+        with outside:
+            return transact(self, group)
+
+    failpoints.hit = hit_outside
+    Writer._transact = transact_alone  # type: ignore[method-assign]
+    await work(**options)
