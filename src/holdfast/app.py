@@ -15,6 +15,7 @@ from holdfast.clock import Clock, Instant, SystemClock, micros, seconds
 from holdfast.errors import (
     ArtifactNotFound,
     ConfigurationError,
+    DedupConflict,
     IllegalTransition,
     InvalidOption,
     InvalidSubmission,
@@ -442,8 +443,15 @@ class Holdfast:
                 transition = change(record, now)
             except IllegalTransition:
                 raise IllegalTransition(f"job {job_id} is {record.status.value}: {_instead(record.status)}") from None
-            if (await self.store.apply([transition], now))[0] is Verdict.APPLIED:
-                return await self.get(job_id)
+            match (await self.store.apply([transition], now))[0]:
+                case Verdict.APPLIED:
+                    return await self.get(job_id)
+                case Verdict.TAKEN:
+                    raise DedupConflict(
+                        f"job {job_id} cannot run again: its dedup key {record.dedup_key!r} belongs to another job now"
+                    )
+                case _:
+                    pass  # someone was faster: look again
         raise VersionConflict(f"job {job_id} kept changing: try again")
 
     # Working

@@ -34,13 +34,25 @@ def to_json(value: Any, what: str = "payload") -> str:
         ValueError,
     ) as error:
         raise InvalidPayload(f"the {what} is not JSON: {_why(error)}") from None
+    if may_repeat_names(value, raw):
+        inspect(raw, what)
     return checked(raw, what)
+
+
+def may_repeat_names(value: Any, raw: bytes) -> bool:
+    """{1: …, "1": …} becomes an object with one name twice, of which every reader keeps another."""
+    if raw.count(b"{") > 1:
+        try:
+            return len(encode(decode(raw))) != len(raw)
+        except (msgspec.MsgspecError, RecursionError):
+            return True
+    return isinstance(value, dict) and not all(type(name) is str for name in value)
 
 
 def checked(raw: bytes, what: str) -> str:
     """JSON that a serializer wrote, as text, unless an engine could not keep it."""
     if _suspicious(raw):
-        _inspect(raw, what)
+        inspect(raw, what)
     return raw.decode()
 
 
@@ -64,7 +76,7 @@ def has_nan(value: Any) -> bool:
 def from_json(text: str | bytes, what: str = "payload") -> Any:
     """Strict parsing of JSON that a person or another program wrote."""
     raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-    _inspect(raw, what)
+    inspect(raw, what)
     return msgspec.json.decode(raw)
 
 
@@ -79,7 +91,8 @@ def _suspicious(raw: bytes) -> bool:
     )
 
 
-def _inspect(raw: bytes, what: str) -> None:
+def inspect(raw: bytes, what: str) -> None:
+    """The whole check, for documents that a cheap one could not clear."""
     try:
         document = json.loads(raw.decode(), parse_constant=_refuse_constant, object_pairs_hook=_refuse_duplicates)
         problem = _problem(document)
@@ -95,7 +108,7 @@ def _inspect(raw: bytes, what: str) -> None:
 
 def _problem(document: Any) -> str | None:
     level = [document]
-    for _ in range(JSON_DEPTH_MAX + 1):
+    for depth in range(JSON_DEPTH_MAX + 1):
         deeper: list[Any] = []
         for value in level:
             match value:
@@ -122,6 +135,8 @@ def _problem(document: Any) -> str | None:
         if not deeper:
             return None
         level = deeper
+        if depth == JSON_DEPTH_MAX - 1 and any(isinstance(value, dict | list) for value in level):
+            break
     return f"it is nested deeper than {JSON_DEPTH_MAX}"
 
 

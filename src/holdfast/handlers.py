@@ -96,6 +96,7 @@ class Handler:
         self.adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(annotation)
         self._validate = self.adapter.validator.validate_python
         self._validate_json = self.adapter.validator.validate_json
+        self._may_repeat_names = not (inspect.isclass(annotation) and issubclass(annotation, pydantic.BaseModel))
         self._to_json = self.adapter.serializer.to_json
         self.registered_in = _calling_module()
         _registered[self.name, self.module, self.qualname] = self
@@ -117,6 +118,8 @@ class Handler:
             raise InvalidPayload(f"payload of {self.name}: {explain_validation(error)}") from None
         except (PydanticSerializationError, UnicodeEncodeError, RecursionError) as error:
             raise InvalidPayload(f"payload of {self.name} is not JSON: {str(error)[:300]}") from None
+        if self._may_repeat_names and codec.may_repeat_names(value, raw):
+            codec.inspect(raw, "payload")
         if b"null" in raw and codec.has_nan(self.adapter.dump_python(value, warnings=False)):
             raise InvalidPayload(f"payload of {self.name}: NaN and infinities are not JSON")
         return check_payload_size(codec.checked(raw, "payload"))

@@ -104,3 +104,18 @@ async def test_a_joiner_runs_by_itself_when_the_job_it_joined_comes_to_nothing(a
             assert await joiner.result(timeout=10) == 7
         job = await app.get(joiner.job_id)
         assert (job.reused_from, job.attempt) == (None, 1)
+
+
+async def test_a_retried_job_takes_its_key_back_and_is_refused_where_another_has_it(app: Holdfast) -> None:
+    work = with_work(app)
+    async with app:
+        first = await work.submit(1, dedup_key="k")
+        await app.cancel(first.job_id)
+        await app.retry(first.job_id)
+        assert (await work.submit(2, dedup_key="k")).job_id == first.job_id
+        await app.cancel(first.job_id)
+        second = await work.submit(3, dedup_key="k")
+        with pytest.raises(DedupConflict, match="another job"):
+            await app.retry(first.job_id)
+        assert not second.deduplicated
+        assert (await app.get(first.job_id)).status == "cancelled"

@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.clock import Instant
 from holdfast.lifecycle import Event, Status
-from holdfast.store.types import ClaimedJob, ClaimRequest
+from holdfast.store.types import ClaimedJob, ClaimRequest, Signal
 from holdfast.stores.sqlite import releasing
 from holdfast.stores.sqlite.sql import load
 from holdfast.stores.sqlite.writer import Tx
@@ -68,6 +68,7 @@ def _choose(tx: Tx, request: ClaimRequest) -> list[int]:
             tx.execute(releasing.PARK, (msgspec.json.encode(excess).decode(),))
         if admitted or not excess:
             return admitted
+    tx.signals.add(Signal.READY)  # there is more behind what was parked: whoever is free should come again
     return []
 
 

@@ -10,8 +10,8 @@ import msgspec
 from holdfast.clock import Instant
 from holdfast.errors import DedupConflict, UnknownDependency
 from holdfast.lifecycle import TERMINAL, Event, Status, submitted
-from holdfast.store.types import FOREVER, Inserted, NewJob, Signal
-from holdfast.stores.sqlite import reading, releasing, rows
+from holdfast.store.types import Inserted, NewJob, Signal
+from holdfast.stores.sqlite import dedup, reading, releasing, rows
 from holdfast.stores.sqlite.sql import load
 from holdfast.stores.sqlite.writer import Tx
 
@@ -73,7 +73,8 @@ def _insert_special(tx: Tx, job: NewJob, now: Instant) -> Inserted:
             "reused_from": None,
         },
     )
-    _guard(tx, job)
+    if job.dedup_key is not None:
+        dedup.guard(tx, job.dedup_key, job.job_id, job.dedup_until)
     tx.connection.executemany(
         "INSERT OR IGNORE INTO edge (parent_id, child_id, met) VALUES (?, ?, ?)",
         [(parent, job.job_id, int(parent not in unmet and parent not in broken)) for parent in depends_on],
@@ -107,29 +108,12 @@ def _by_own_id(tx: Tx, job: NewJob) -> Inserted | None:
 
 
 def _by_dedup_key(tx: Tx, job: NewJob, now: Instant) -> Inserted | None:
-    if job.dedup_key is None:
-        return None
-    guard = tx.row("SELECT job_id, until FROM dedup WHERE dedup_key = ?", (job.dedup_key,))
-    if guard is None:
-        return None
-    job_id, until = guard
-    target = reading.get(tx.connection, [job_id])[0]
+    target = None if job.dedup_key is None else dedup.living_target(tx, job.dedup_key, now)
     if target is None:
-        return None  # the guard outlived its job: it guards nothing
-    in_force = target.status not in TERMINAL if until is None else now < until
-    if not in_force:
         return None
     if job.dedup_conflict_is_error and target.payload != job.payload:
-        raise DedupConflict(f"dedup key {job.dedup_key!r} belongs to job {job_id}, whose payload is another")
-    return Inserted(job_id, target.status, existing=target)
-
-
-def _guard(tx: Tx, job: NewJob) -> None:
-    if job.dedup_key is not None:
-        tx.execute(
-            "INSERT OR REPLACE INTO dedup (dedup_key, job_id, until) VALUES (?, ?, ?)",
-            (job.dedup_key, job.job_id, None if job.dedup_until is None else min(job.dedup_until, FOREVER)),
-        )
+        raise DedupConflict(f"dedup key {job.dedup_key!r} belongs to job {target.job_id}, whose payload is another")
+    return Inserted(target.job_id, target.status, existing=target)
 
 
 def _identical(tx: Tx, job: NewJob) -> tuple[str | None, str | None]:
@@ -152,7 +136,8 @@ def _identical(tx: Tx, job: NewJob) -> tuple[str | None, str | None]:
 def _insert_reused(tx: Tx, job: NewJob, donor: str, now: Instant) -> Inserted:
     _write(tx, job, Status.PENDING, now, Event.REUSE)
     tx.execute(REUSED, {"job_id": job.job_id, "donor": donor, "now": now})
-    _guard(tx, job)
+    if job.dedup_key is not None:
+        dedup.guard(tx, job.dedup_key, job.job_id, job.dedup_until)
     tx.execute("UPDATE job SET dedup_key = ? WHERE job_id = ?", (job.dedup_key, job.job_id))
     tx.signals.add(Signal.ENDED)
     return Inserted(job.job_id, Status.COMPLETED, reused_from=donor)

@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 
 from holdfast.clock import Instant
+from holdfast.errors import IllegalTransition
 from holdfast.lifecycle import TERMINAL, Event, Status, Transition, check
 from holdfast.limits import ERRORS_KEPT_MAX
 from holdfast.store.types import Hold, Note, Signal, Verdict
-from holdfast.stores.sqlite import effects, releasing, rows
+from holdfast.stores.sqlite import dedup, effects, releasing, rows
 from holdfast.stores.sqlite.sql import load
 from holdfast.stores.sqlite.writer import Tx
 
@@ -26,6 +27,8 @@ _COMPLETED = f',{{}},"{Event.COMPLETE.value}","{Status.PROCESSING.value}","{Stat
 
 def apply(tx: Tx, transitions: Sequence[Transition], now: Instant) -> list[Verdict]:
     for transition in transitions:
+        if transition.event is Event.CLAIM:
+            raise IllegalTransition("a job is claimed by claim, which gives it a token and a lease")
         check(transition.event, transition.source, transition.target)
     verdicts: list[Verdict] = [Verdict.APPLIED] * len(transitions)
     plain = [i for i, transition in enumerate(transitions) if _is_plain_completion(transition)]
@@ -65,6 +68,8 @@ def _complete_all(tx: Tx, transitions: list[Transition], now: Instant) -> bool:
 
 
 def _apply_one(tx: Tx, t: Transition, now: Instant) -> Verdict:
+    if t.event is Event.MANUAL_RETRY and not dedup.guard_again(tx, t.job_id, now):
+        return Verdict.TAKEN
     error = t.error
     tx.execute(
         APPLY,

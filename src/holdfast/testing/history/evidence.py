@@ -130,9 +130,7 @@ class Evidence:
     def born(self, job_id: str) -> Moment:
         """From this moment the job was certainly stored."""
         answers = [
-            op.returned
-            for op in self.of_answered(job_id)
-            if op.outcome is Outcome.OK and op.returned is not None
+            op.returned for op in self.of_answered(job_id) if op.outcome is Outcome.OK and op.returned is not None
         ]
         return min(answers, default=NEVER)
 

@@ -42,11 +42,7 @@ def single_completion(evidence: Evidence) -> Iterator[Finding]:
                     f"had ended ({before}), yet version {event.version} made it {event.target}",
                 )
             before = event.target
-        if (
-            record.status is Status.COMPLETED
-            and record.result is not None
-            and record.result_artifact is not None
-        ):
+        if record.status is Status.COMPLETED and record.result is not None and record.result_artifact is not None:
             yield record.job_id, "has two results, one inline and one as an artifact"
 
 
@@ -57,9 +53,7 @@ def fencing(evidence: Evidence) -> Iterator[Finding]:
         for event in record.history:
             if event.event is Event.CLAIM:
                 current = event.attempt
-            elif event.event in OF_A_CLAIM or (
-                event.event is Event.CANCEL and event.source is Status.PROCESSING
-            ):
+            elif event.event in OF_A_CLAIM or (event.event is Event.CANCEL and event.source is Status.PROCESSING):
                 if event.attempt != current and not _jumped(record, event.version):
                     yield (
                         record.job_id,
@@ -143,9 +137,7 @@ def _budget(record: JobRecord) -> Iterator[str]:
                     f"goes on after {failures} failures (version {event.version});"
                     f" max_attempts is {record.max_attempts}"
                 )
-            spent = event.event is Event.EXHAUST or (
-                event.event is Event.RESCUE and event.target is Status.FAILED
-            )
+            spent = event.event is Event.EXHAUST or (event.event is Event.RESCUE and event.target is Status.FAILED)
             if spent and failures < record.max_attempts:
                 yield f"gave up after {failures} of {record.max_attempts} failures (version {event.version})"
     if record.failures != failures:

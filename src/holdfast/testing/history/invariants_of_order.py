@@ -35,9 +35,7 @@ def lease_exclusion(evidence: Evidence) -> Iterator[Finding]:
                 held = None
 
 
-def _rescued_early(
-    evidence: Evidence, job_id: str, claim: HistoryEvent, rescue: HistoryEvent
-) -> Iterator[Finding]:
+def _rescued_early(evidence: Evidence, job_id: str, claim: HistoryEvent, rescue: HistoryEvent) -> Iterator[Finding]:
     calls = [
         op
         for op in evidence.on("apply", job_id, Outcome.OK, Outcome.INFO)
@@ -162,9 +160,7 @@ def dependencies(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _parents(evidence: Evidence, record: JobRecord) -> set[str]:
-    asked = {
-        parent for op in evidence.on("insert", record.job_id) if op.known for parent in op.item.depends_on
-    }
+    asked = {parent for op in evidence.on("insert", record.job_id) if op.known for parent in op.item.depends_on}
     return asked | set(record.dependencies)
 
 
@@ -183,9 +179,7 @@ def _claimed_too_early(
         if op.attempt == claims[0].attempt and op.returned is not None
     ]
     begun = [
-        op.invoked
-        for op in evidence.on("apply", parent.job_id)
-        if op.item.target is Status.COMPLETED and op.known
+        op.invoked for op in evidence.on("apply", parent.job_id) if op.item.target is Status.COMPLETED and op.known
     ]
     if claimed and begun and min(claimed) < min(begun):
         yield child.job_id, f"was claimed before {parent.job_id}, on which it depends, was completed"

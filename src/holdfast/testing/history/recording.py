@@ -63,9 +63,7 @@ class _Recorded:
 
     async def record_step(self, hold: Hold, name: str, answer: str, now: Instant) -> Verdict:
         recording = self._store.record_step(hold, name, answer, now)
-        return await self._call(
-            "record_step", [_holding(hold)], now, recording, lambda verdict: _verdicts([verdict])
-        )
+        return await self._call("record_step", [_holding(hold)], now, recording, lambda verdict: _verdicts([verdict]))
 
     async def _call(
         self,

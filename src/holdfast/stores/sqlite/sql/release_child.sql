@@ -13,5 +13,7 @@ SET unmet_dependencies = :unmet,
     result = CASE :target WHEN 'completed' THEN (SELECT d.result FROM job AS d WHERE d.job_id = job.joins) END,
     result_artifact = CASE :target WHEN 'completed'
         THEN (SELECT d.result_artifact FROM job AS d WHERE d.job_id = job.joins) END,
+    metrics = CASE :target WHEN 'completed'
+        THEN (SELECT d.metrics FROM job AS d WHERE d.job_id = job.joins) ELSE metrics END,
     history = CASE WHEN :target = 'waiting' THEN history ELSE history || char(10) || '[' || (version + 1) || :event END
 WHERE job_id = :child AND +status = 'waiting'
