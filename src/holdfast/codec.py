@@ -86,7 +86,7 @@ def _suspicious(raw: bytes) -> bool:
         b"NaN" in raw
         or b"Infinity" in raw
         or b"\\u" in raw
-        or raw.count(b"{") + raw.count(b"[") > JSON_DEPTH_MAX
+        or (len(raw) > JSON_DEPTH_MAX and raw.count(b"{") + raw.count(b"[") > JSON_DEPTH_MAX)
         or _LONG_NUMBER.search(raw) is not None
     )
 

@@ -46,6 +46,7 @@ class Figures:
     kills: Counter[str] = field(default_factory=Counter)
     graceful: int = 0
     jobs: Counter[str] = field(default_factory=Counter)
+    dead_letters: Counter[str] = field(default_factory=Counter)
     operations: int = 0
     unknown: int = 0
     rescue_seconds: list[float] = field(default_factory=list)
@@ -115,6 +116,7 @@ async def _round(folder: Path, plan: Plan, figures: Figures) -> None:
     figures.kills += report.kills
     figures.graceful += report.graceful
     figures.jobs += report.jobs
+    figures.dead_letters += report.dead_letters
     figures.operations += report.operations
     figures.unknown += report.unknown
     figures.rescue_seconds += report.rescue_seconds
@@ -213,6 +215,7 @@ def _summary(figures: Figures, seconds: float) -> dict[str, Any]:
         },
         "graceful stops": figures.graceful,
         "jobs": dict(figures.jobs),
+        "dead letters": dict(figures.dead_letters),
         "operations": {"recorded": figures.operations, "outcome unknown": figures.unknown},
         "lost": sum("S1:" in fault for fault in figures.faults),
         "completed twice": sum("S4:" in fault for fault in figures.faults),

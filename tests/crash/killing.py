@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from holdfast.lifecycle import Event
+from holdfast.lifecycle import Event, Status
 from holdfast.testing.checker import Violation, check, unfinished
 from holdfast.testing.history import Evidence
 from tests.crash.fleet import Fleet, Process, opened, worker_names
@@ -71,6 +71,7 @@ class Report:
     graceful: int = 0
     deaths: list[str] = field(default_factory=list)  # that nobody planned
     jobs: Counter[str] = field(default_factory=Counter)
+    dead_letters: Counter[str] = field(default_factory=Counter)  # why jobs failed
     operations: int = 0
     unknown: int = 0
     rescue_seconds: list[float] = field(default_factory=list)
@@ -188,6 +189,11 @@ class Killing:
         report = self.report
         report.violations = check(evidence) + unfinished(evidence)
         report.jobs = Counter(record.status.value for record in evidence.records)
+        report.dead_letters = Counter(
+            f"{record.job_type} after {record.failures} failures: {record.last_error}"
+            for record in evidence.records
+            if record.status is Status.FAILED
+        )
         report.operations = len(evidence.operations)
         report.unknown = sum(operation.outcome == "info" for operation in evidence.operations)
         processes = {process.name: process for process in self.fleet.all}

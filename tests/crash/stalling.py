@@ -44,11 +44,13 @@ async def stall(folder: Path, where: str, workers: int, lease: float = 0.8) -> S
             evidence = await fleet.evidence(app.store)
     names = {process.name for process in stalled}
     for op in evidence.operations:
-        if op.process.partition(".")[0] in names and op.verb in ("apply", "extend"):
-            report.settlements_refused += op.verb == "apply" and op.outcome is Outcome.STALE
-            report.extensions_refused += op.verb == "extend" and op.outcome is Outcome.STALE
-            if op.outcome is not Outcome.STALE:
-                report.accepted.append(f"{op.process}: {op.verb} {op.item.event} {op.outcome}")
+        if op.process.partition(".")[0] not in names or op.item.token is None:
+            continue
+        report.extensions_refused += op.verb == "extend" and op.outcome is Outcome.STALE
+        if op.verb == "apply" and op.outcome is Outcome.STALE:
+            report.settlements_refused += 1
+        elif op.verb == "apply":
+            report.accepted.append(f"{op.process}: {op.item.event} of attempt {op.attempt} was {op.outcome}")
     report.stops = len(stalled)
     report.deaths = [f"{each.name}: {each.death}" for each in fleet.all if each.death != "exited 0"]
     report.violations = check(evidence) + unfinished(evidence)

@@ -13,33 +13,11 @@ import msgspec
 from holdfast import failpoints
 from holdfast.clock import MICROS, Clock
 from holdfast.errors import HoldfastError
-from holdfast.limits import PREFETCH_MAX, PREFETCH_SECONDS
 from holdfast.store.port import Store
 from holdfast.store.types import ClaimedJob, ClaimRequest
 from holdfast.waits import within
 
 log = logging.getLogger("holdfast.worker")
-
-
-class Pace:
-    """How many jobs of a type this worker ends in a second: the measure of how far ahead it may claim them."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._since = clock.monotonic()
-        self._ended = 0
-        self._per_second = 0.0
-
-    def ended(self) -> None:
-        self._ended += 1
-
-    def prefetch(self) -> int:
-        now = self._clock.monotonic()
-        span = now - self._since
-        if span > 0.001:
-            self._per_second = (self._per_second + self._ended / span) / 2
-            self._since, self._ended = now, 0
-        return min(PREFETCH_MAX, int(self._per_second * PREFETCH_SECONDS))
 
 
 class Room(msgspec.Struct, frozen=True):

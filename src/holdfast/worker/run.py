@@ -7,7 +7,7 @@ import math
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TypedDict
 
 import msgspec
 
@@ -15,9 +15,20 @@ from holdfast import limits
 from holdfast.files import StoredFile
 from holdfast.lifecycle import Effect
 from holdfast.store.types import ClaimedJob, Hold, Note
+from holdfast.worker.lanes import Lane
 
-if TYPE_CHECKING:
-    from holdfast.handlers import Handler
+
+class Said(TypedDict, total=False):
+    """What a handler has said about its run, as it is stored."""
+
+    logs: str | None
+    log_location: str | None
+    metrics: str | None
+    artifacts: str | None
+    effects: tuple[Effect, ...]
+
+
+_NOTHING: Said = {}
 
 
 class Run:
@@ -43,9 +54,10 @@ class Run:
     _logs: list[dict[str, str]] | None = None
     _log_text: list[str] | None = None
 
-    def __init__(self, job: ClaimedJob, handler: Handler, token: str) -> None:
+    def __init__(self, job: ClaimedJob, lane: Lane, token: str) -> None:
         self.job = job
-        self.handler = handler
+        self.lane = lane
+        self.handler = lane.handler
         self.token = token
 
     @property
@@ -104,6 +116,17 @@ class Run:
             log_location=self.log_location,
             metrics=self.metrics_json(),
             artifacts=self.artifacts_json(),
+        )
+
+    def said(self) -> Said:
+        if self._logs is None and self.metrics is None and self.artifacts is None and not self.effects:
+            return _NOTHING
+        return Said(
+            logs=self.logs_json(),
+            log_location=self.log_location,
+            metrics=self.metrics_json(),
+            artifacts=self.artifacts_json(),
+            effects=self.effects,
         )
 
     def logs_json(self) -> str | None:

@@ -23,7 +23,8 @@ from holdfast.waits import within
 from holdfast.worker import capture, process_key
 from holdfast.worker.deadlines import Deadlines
 from holdfast.worker.executor import LOST, SHUT_DOWN, TIMED_OUT, Executor
-from holdfast.worker.fetcher import Fetcher, Pace, Room
+from holdfast.worker.fetcher import Fetcher, Room
+from holdfast.worker.lanes import Lane, Pace
 from holdfast.worker.leases import LeaseKeeper
 from holdfast.worker.mistakes import clean
 from holdfast.worker.recorder import Recorder
@@ -71,10 +72,9 @@ class Worker:
         self._live = live  # started: by job id, shared with the app for live progress
         self._held: dict[str, Run] = {}  # everything whose claim is ours, until it is settled
         self._stuck: set[Run] = set()  # settled or lost, but the handler does not let go of its slot
-        self._busy: dict[str, int] = dict.fromkeys(handlers, 0)
+        self._lanes = {name: Lane(handler, Pace(clock)) for name, handler in handlers.items()}
+        self._loop = asyncio.get_running_loop()
         self._slots_taken = 0
-        self._buffered: dict[str, int] = dict.fromkeys(handlers, 0)
-        self._pace = {name: Pace(clock) for name in handlers}
         self._hurried = asyncio.Event()
         self._shutdown: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
@@ -154,7 +154,7 @@ class Worker:
         self._unlisten()
         while self._buffer:
             run = self._buffer.popleft()
-            self._buffered[run.handler.name] -= 1
+            run.lane.buffered -= 1
             self._settle(run, GivenBack(SHUT_DOWN))
         await within(self._grace_seconds, self._idle_or_hurried())
         for run in list(self._live.values()):
@@ -209,12 +209,12 @@ class Worker:
         """What the next claim may take: free slots, and of types whose jobs are short a little ahead."""
         free = max(0, self._concurrency - self._slots_taken - len(self._buffer))
         total, prefetch_total, of_type = free, 0, {}
-        for name, handler in self._handlers.items():
-            prefetch, buffered = self._pace[name].prefetch(), self._buffered[name]
-            ahead = max(0, prefetch - buffered)
+        for name, lane in self._lanes.items():
+            prefetch = lane.pace.prefetch()
+            ahead = max(0, prefetch - lane.buffered)
             room = free + ahead
-            if handler.concurrency is not None:
-                room = min(room, handler.concurrency - self._busy[name] - buffered + prefetch)
+            if lane.limit is not None:
+                room = min(room, lane.limit - lane.busy - lane.buffered + prefetch)
             if room > 0:
                 of_type[name] = room
                 total += ahead
@@ -227,10 +227,11 @@ class Worker:
         for job in jobs:
             if (old := self._held.get(job.job_id)) is not None:
                 self._lose(old)  # cancelled and retried before we heard of it: only the new claim holds
-            run = Run(job, self._handlers[job.job_type], token)
+            lane = self._lanes[job.job_type]
+            lane.buffered += 1
+            run = Run(job, lane, token)
             self._held[job.job_id] = run
             self._buffer.append(run)
-            self._buffered[job.job_type] += 1
         self._dispatch()
 
     def _dispatch(self) -> None:
@@ -240,21 +241,22 @@ class Worker:
         passed: list[Run] = []
         while self._buffer and self._slots_taken < self._concurrency:
             run = self._buffer.popleft()
-            limit = run.handler.concurrency
-            if limit is not None and self._busy[run.handler.name] >= limit:
+            lane = run.lane
+            if lane.limit is not None and lane.busy >= lane.limit:
                 passed.append(run)
             else:
                 self._start(run)
-        self._buffer.extendleft(reversed(passed))
+        if passed:
+            self._buffer.extendleft(reversed(passed))
 
     def _start(self, run: Run) -> None:
-        loop = asyncio.get_running_loop()
+        if self._slots_taken == 0:
+            self._idle.clear()
         self._slots_taken += 1
-        self._buffered[run.handler.name] -= 1
-        self._busy[run.handler.name] += 1
+        run.lane.buffered -= 1
+        run.lane.busy += 1
         self._live[run.job.job_id] = run
-        self._idle.clear()
-        run.task = loop.create_task(self._run(run))
+        run.task = asyncio.Task(self._run(run), loop=self._loop, name=run.job.job_id)
 
     async def _run(self, run: Run) -> None:
         outcome = None
@@ -274,8 +276,8 @@ class Worker:
     def _free(self, run: Run) -> None:
         """The handler has let go of its slot."""
         self._slots_taken -= 1
-        self._busy[run.handler.name] -= 1
-        self._pace[run.handler.name].ended()
+        run.lane.busy -= 1
+        run.lane.pace.ended += 1
         self._stuck.discard(run)
         if self._live.get(run.job.job_id) is run and (run.settling or run.lost):
             del self._live[run.job.job_id]
@@ -301,11 +303,7 @@ class Worker:
             draw=random.random(),
             token=run.token,
             by=self.worker_id,
-            logs=run.logs_json(),
-            log_location=run.log_location,
-            metrics=run.metrics_json(),
-            artifacts=run.artifacts_json(),
-            effects=run.effects,
+            **run.said(),
         )
         if transition.error is not None:
             log.warning(
@@ -363,7 +361,7 @@ class Worker:
         del self._held[run.job.job_id]
         if run.task is None:
             self._buffer.remove(run)
-            self._buffered[run.handler.name] -= 1
+            run.lane.buffered -= 1
             return
         run.stop(LOST)
         self._stuck.add(run)

@@ -1,0 +1,38 @@
+"""What a worker knows of each type it runs: how many, how many wait, how fast they end."""
+
+from __future__ import annotations
+
+from holdfast.clock import Clock
+from holdfast.handlers import Handler
+from holdfast.limits import PREFETCH_MAX, PREFETCH_SECONDS
+
+
+class Pace:
+    """How many jobs of a type this worker ends in a second: the measure of how far ahead it may claim them."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since = clock.monotonic()
+        self.ended = 0
+        self._per_second = 0.0
+
+    def prefetch(self) -> int:
+        now = self._clock.monotonic()
+        span = now - self._since
+        if span > 0.001:
+            self._per_second = (self._per_second + self.ended / span) / 2
+            self._since, self.ended = now, 0
+        return min(PREFETCH_MAX, int(self._per_second * PREFETCH_SECONDS))
+
+
+class Lane:
+    """The jobs of one type in this worker."""
+
+    __slots__ = ("buffered", "busy", "handler", "limit", "pace")
+
+    def __init__(self, handler: Handler, pace: Pace) -> None:
+        self.handler = handler
+        self.limit = handler.concurrency
+        self.pace = pace
+        self.busy = 0
+        self.buffered = 0
