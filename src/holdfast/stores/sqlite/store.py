@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import apsw
 
@@ -120,9 +120,15 @@ class SQLiteStore:
             raise ForkedStore("this store was opened before fork(): open the app anew in the child process")
 
     def _write(self, name: str, run: Callable[[Tx], T], *, essential: bool) -> asyncio.Future[T]:
-        if self._writer is None:
+        writer, loop = self._opened()
+        future: asyncio.Future[T] = loop.create_future()
+        writer.put(name, run, functools.partial(_answer, future), essential)
+        return future
+
+    def _opened(self) -> tuple[Writer, asyncio.AbstractEventLoop]:
+        if self._writer is None or self._loop is None:
             raise NotOpen("the store is not open: use it inside `async with app:`")
-        return self._writer.put(name, run, essential)
+        return self._writer, self._loop
 
     async def _read(self, run: Callable[[apsw.Connection], T]) -> T:
         self._refuse_fork()
@@ -180,11 +186,10 @@ class SQLiteStore:
     def _insert_together(self, jobs: Sequence[NewJob], now: Instant) -> asyncio.Future[list[Inserted]]:
         """Plain inserts of one turn of the loop become one verb; should one of them be refused, each is tried alone."""
         self._refuse_fork()
-        if self._writer is None or self._loop is None:
-            raise NotOpen("the store is not open: use it inside `async with app:`")
-        future: asyncio.Future[list[Inserted]] = self._loop.create_future()
+        _, loop = self._opened()
+        future: asyncio.Future[list[Inserted]] = loop.create_future()
         if not self._submits:
-            self._loop.call_soon(self._flush_inserts)
+            loop.call_soon(self._flush_inserts)
             self._submitted_at = now
         self._submitted_at = max(self._submitted_at, now)  # with the first one's, the others would be due later
         self._submits.append((jobs, future))
@@ -196,18 +201,17 @@ class SQLiteStore:
 
     def _insert_all(self, submits: list[_Submit], now: Instant) -> None:
         everything = [job for jobs, _ in submits for job in jobs]
+        share = functools.partial(self._share, submits, now)
         try:
-            written = self._write("insert", lambda tx: inserting.insert_plain(tx, everything, now), essential=False)
+            writer, _ = self._opened()
+            writer.put("insert", lambda tx: inserting.insert_plain(tx, everything, now), share, essential=False)
         except Exception as error:
-            for _, future in submits:
-                if not future.done():
-                    future.set_exception(error)
-            return
-        written.add_done_callback(functools.partial(self._share, submits, now))
+            share(None, error)
 
-    def _share(self, submits: list[_Submit], now: Instant, written: asyncio.Future[list[Inserted]]) -> None:
+    def _share(
+        self, submits: list[_Submit], now: Instant, inserted: list[Inserted] | None, error: BaseException | None
+    ) -> None:
         """Hand each caller its part of the answer to a common insert."""
-        error = None if written.cancelled() else written.exception()
         if len(submits) > 1 and type(error) is StoreError:  # a row was refused: let it harm only its own caller
             for submit in submits:
                 self._insert_all([submit], now)
@@ -215,13 +219,7 @@ class SQLiteStore:
         start = 0
         for jobs, future in submits:
             end = start + len(jobs)
-            if not future.done():
-                if written.cancelled():
-                    future.cancel()
-                elif error is not None:
-                    future.set_exception(error)
-                else:
-                    future.set_result(written.result()[start:end])
+            _answer(future, None if inserted is None else inserted[start:end], error)
             start = end
 
     async def claim(self, request: ClaimRequest, now: Instant) -> list[ClaimedJob]:
@@ -292,3 +290,13 @@ class SQLiteStore:
 
     async def dead(self, limit: int) -> list[DeadGroup]:
         return await self._read(lambda c: reading.dead(c, limit))
+
+
+def _answer(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    """On the event loop. Whoever was cancelled meanwhile no longer waits."""
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)

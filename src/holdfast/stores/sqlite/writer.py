@@ -47,15 +47,18 @@ class Tx:
         return sql.value(self.connection, statement, bindings)
 
 
+Done = Callable[[Any, BaseException | None], None]
+
+
 class Verb:
     """A queued piece of work. `essential` verbs (settling, leases) may spend the reserve of a full disk."""
 
-    __slots__ = ("error", "essential", "future", "name", "result", "run")
+    __slots__ = ("done", "error", "essential", "name", "result", "run")
 
-    def __init__(self, name: str, run: Callable[[Tx], Any], future: asyncio.Future[Any], essential: bool) -> None:
+    def __init__(self, name: str, run: Callable[[Tx], Any], done: Done, essential: bool) -> None:
         self.name = name
         self.run = run
-        self.future = future
+        self.done = done  # called on the event loop, with a result or an error
         self.essential = essential
         self.result: Any = None
         self.error: BaseException | None = None
@@ -81,12 +84,10 @@ class Writer:
         self.thread = threading.Thread(target=self._work, name="holdfast-sqlite-writer", daemon=True)
         self.thread.start()
 
-    def put(self, name: str, run: Callable[[Tx], Any], essential: bool) -> asyncio.Future[Any]:
+    def put(self, name: str, run: Callable[[Tx], Any], done: Done, essential: bool) -> None:
         if os.getpid() != self.pid:
             raise ForkedStore("this store was opened before fork(): open the app anew in the child process")
-        future: asyncio.Future[Any] = self.loop.create_future()
-        self.queue.put(Verb(name, run, future, essential))
-        return future
+        self.queue.put(Verb(name, run, done, essential))
 
     def stop(self) -> None:
         self.queue.put(None)
@@ -181,19 +182,15 @@ class Writer:
         tx.execute("RELEASE verb")
 
     def _answer(self, group: list[Verb], signals: set[Signal]) -> None:
-        if signals:
-            self.committed(signals)
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is waiting any more
             self.loop.call_soon_threadsafe(_resolve, group)
+        if signals:
+            self.committed(signals)
 
 
 def _resolve(group: list[Verb]) -> None:
     for verb in group:
-        if verb.future.done():
-            continue
-        if verb.error is None:
-            verb.future.set_result(verb.result)
-        elif isinstance(verb.error, Exception):
-            verb.future.set_exception(verb.error)
-        else:
-            verb.future.set_exception(StoreError(repr(verb.error)))
+        error = verb.error
+        if error is not None and not isinstance(error, Exception):
+            error = StoreError(repr(error))
+        verb.done(verb.result, error)
