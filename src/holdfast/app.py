@@ -6,17 +6,16 @@ import asyncio
 import importlib.metadata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import msgspec
 
 from holdfast import ids, lifecycle, limits, settings
 from holdfast.clock import Clock, Instant, SystemClock, micros, seconds
+from holdfast.editing import edit, retry_dead
 from holdfast.errors import (
     ArtifactNotFound,
     ConfigurationError,
-    DedupConflict,
-    IllegalTransition,
     InvalidOption,
     InvalidSubmission,
     JobCancelled,
@@ -25,22 +24,20 @@ from holdfast.errors import (
     NotOpen,
     ResultTimeout,
     UnknownJobType,
-    VersionConflict,
 )
 from holdfast.files import LocalFiles, StoredFile
-from holdfast.handlers import Handler, Isolation, JobHandler, check_name
+from holdfast.finding import FindOptions, query
+from holdfast.handlers import Handler, HandlerOptions, JobHandler, check_name
 from holdfast.job import HistoryEntry, Job, JobHandle
-from holdfast.lifecycle import Status, Transition
-from holdfast.retry import Backoff
+from holdfast.lifecycle import Status
 from holdfast.store.port import Store
-from holdfast.store.types import DeadGroup, Inserted, JobRecord, JobType, NewJob, Query, Verdict, WorkerRow
+from holdfast.store.types import DeadGroup, Inserted, JobRecord, JobType, NewJob, WorkerRow
 from holdfast.stores import open_url
-from holdfast.submission import JobRef, SubmitOptions, build
+from holdfast.submission import JobRef, SubmitOptions, build, new_record
 from holdfast.waiting import Waiting
 from holdfast.worker import Worker
 from holdfast.worker.run import Run
 
-_EDIT_TRIES = 20  # each lost race means that someone else made progress
 Target = TypeVar("Target", bound="Callable[..., Any] | type[JobHandler[Any]]")
 Submission = tuple[Any, Any] | tuple[Any, Any, SubmitOptions]
 
@@ -52,6 +49,17 @@ class BoundHandler(Handler):
 
     async def submit(self, payload: Any, **options: Unpack[SubmitOptions]) -> JobHandle:
         return await self.app.submit(self, payload, **options)
+
+
+class WorkerOptions(TypedDict, total=False):
+    """The keyword options of worker."""
+
+    concurrency: int | None
+    queues: Sequence[str] | None
+    lease: float | timedelta | None
+    poll_interval: float | timedelta | None
+    grace: float | timedelta | None
+    job_types: Sequence[str] | None
 
 
 class Page(list[Job]):
@@ -89,35 +97,12 @@ class Holdfast:
     # Handlers
 
     def job(
-        self,
-        name: str,
-        *,
-        queue: str = "default",
-        priority: int | str = limits.PRIORITY,
-        max_attempts: int = limits.MAX_ATTEMPTS,
-        timeout: float | timedelta = limits.TIMEOUT_SECONDS,
-        backoff: Backoff | None = None,
-        concurrency: int | None = None,
-        global_concurrency: int | None = None,
-        isolation: Isolation | None = None,
-        version: str = "",
+        self, name: str, **options: Unpack[HandlerOptions]
     ) -> Callable[[Callable[..., Any] | type[JobHandler[Any]]], BoundHandler]:
         """Register a function (or a JobHandler class) as the handler of a job type."""
 
         def register(target: Callable[..., Any] | type[JobHandler[Any]]) -> BoundHandler:
-            handler = BoundHandler(
-                name,
-                target,
-                queue=queue,
-                priority=priority,
-                max_attempts=max_attempts,
-                timeout=timeout,
-                backoff=backoff,
-                concurrency=concurrency,
-                global_concurrency=global_concurrency,
-                isolation=isolation,
-                version=version,
-            )
+            handler = BoundHandler(name, target, **options)
             if name in self.handlers:
                 raise ConfigurationError(f"{name!r} has a handler already: {self.handlers[name]!r}")
             handler.app = self
@@ -244,7 +229,7 @@ class Holdfast:
     def _handle(self, job: NewJob, inserted: Inserted, now: Instant) -> JobHandle:
         if inserted.existing is not None:
             return JobHandle(self, inserted.job_id, inserted.existing, deduplicated=True)
-        return JobHandle(self, job.job_id, lambda: _new_record(job, inserted, now))
+        return JobHandle(self, job.job_id, lambda: new_record(job, inserted, now))
 
     # Reading
 
@@ -276,42 +261,9 @@ class Holdfast:
         stored = msgspec.json.decode(record.result_artifact, type=StoredFile)
         return (await asyncio.to_thread(self._files.read, stored)).decode()
 
-    async def find(
-        self,
-        *,
-        status: Status | str | None = None,
-        job_type: str | None = None,
-        queue: str | None = None,
-        subject: str | None = None,
-        worker: str | None = None,
-        tag: str | None = None,
-        created_by: str | None = None,
-        root: str | None = None,
-        content_hash: str | None = None,
-        order: str = "created",
-        after: str | None = None,
-        limit: int = 50,
-    ) -> Page:
-        """Jobs, newest first, or in claim order with order="priority". All conditions hold together."""
-        if order not in ("created", "priority"):
-            raise InvalidOption(f'order={order!r}: use "created" or "priority"')
-        if not 1 <= limit <= limits.FIND_LIMIT_MAX:
-            raise InvalidOption(f"limit={limit}: use 1 to {limits.FIND_LIMIT_MAX}, and `after` for the next page")
-        query = Query(
-            status=_status(status),
-            job_type=job_type,
-            queue=queue,
-            subject=subject,
-            worker=worker,
-            tag=tag,
-            created_by=created_by,
-            root=None if root is None else ids.canonical(root),
-            content_hash=content_hash,
-            order=order,
-            after=after,
-            limit=limit,
-        )
-        found = await self.store.find(query)
+    async def find(self, **options: Unpack[FindOptions]) -> Page:
+        """Jobs, newest first, or in claim order with order="priority"."""
+        found = await self.store.find(query(**options))
         page = Page([await self._job(record) for record in found.items])
         page.next = found.next
         return page
@@ -386,7 +338,10 @@ class Holdfast:
         expected_version: int | None = None,
     ) -> Job:
         """Cancel a job in any active state; a running handler is stopped."""
-        return await self._edit(job_id, expected_version, lambda job, now: lifecycle.cancel(job, by=by, reason=reason))
+        await edit(
+            self.store, self.clock, job_id, expected_version, lambda job, _: lifecycle.cancel(job, by=by, reason=reason)
+        )
+        return await self.get(job_id)
 
     async def retry(
         self,
@@ -397,86 +352,32 @@ class Holdfast:
         expected_version: int | None = None,
     ) -> Job:
         """Run an ended job again, with a fresh budget of attempts."""
-        return await self._edit(
+        await edit(
+            self.store,
+            self.clock,
             job_id,
             expected_version,
             lambda job, now: lifecycle.manual_retry(job, now=now, by=by, reason=reason),
         )
+        return await self.get(job_id)
 
     async def retry_dead(
         self, *, job_type: str | None = None, error_type: str | None = None, by: str | None = None
     ) -> int:
         """Run many dead letters again: all, or those of a type or an error. How many."""
-        retried, after = 0, None
-        while True:
-            page = await self.store.find(
-                Query(status=Status.FAILED, job_type=job_type, after=after, limit=limits.FIND_LIMIT_MAX)
-            )
-            now = self.clock.now()
-            chosen = [each for each in page.items if error_type is None or _died_of(each) == error_type]
-            edits = [lifecycle.manual_retry(each, now=now, by=by, reason=None) for each in chosen]
-            if edits:
-                verdicts = await self.store.apply(edits, now)
-                retried += verdicts.count(Verdict.APPLIED)
-            after = page.next
-            if after is None:
-                return retried
-
-    async def _edit(
-        self,
-        job_id: str,
-        expected_version: int | None,
-        change: Callable[[JobRecord, Instant], Transition],
-    ) -> Job:
-        """Read, decide, apply while nothing changed; again when something did."""
-        job_id = ids.canonical(job_id)
-        for _ in range(_EDIT_TRIES):
-            record = (await self.store.get([job_id]))[0]
-            if record is None:
-                raise JobNotFound(f"no job {job_id}")
-            if expected_version is not None and record.version != expected_version:
-                raise VersionConflict(
-                    f"job {job_id} is at version {record.version}, not {expected_version}: read it again"
-                )
-            now = self.clock.now()
-            try:
-                transition = change(record, now)
-            except IllegalTransition:
-                raise IllegalTransition(f"job {job_id} is {record.status.value}: {_instead(record.status)}") from None
-            match (await self.store.apply([transition], now))[0]:
-                case Verdict.APPLIED:
-                    return await self.get(job_id)
-                case Verdict.TAKEN:
-                    raise DedupConflict(
-                        f"job {job_id} cannot run again: its dedup key {record.dedup_key!r} belongs to another job now"
-                    )
-                case _:
-                    pass  # someone was faster: look again
-        raise VersionConflict(f"job {job_id} kept changing: try again")
+        return await retry_dead(self.store, self.clock, job_type, error_type, by)
 
     # Working
 
-    def worker(
-        self,
-        *,
-        concurrency: int | None = None,
-        queues: Sequence[str] | None = None,
-        lease: float | timedelta | None = None,
-        poll_interval: float | timedelta | None = None,
-        grace: float | timedelta | None = None,
-        job_types: Sequence[str] | None = None,
-    ) -> Worker:
+    def worker(self, **options: Unpack[WorkerOptions]) -> Worker:
         """A worker inside this process: `async with app.worker(concurrency=10): …`
 
         It serves the queues of its handlers, and `default`, unless told which.
         """
-        handlers = self.handlers
-        if job_types is not None:
-            if missing := [name for name in job_types if name not in handlers]:
-                raise ConfigurationError(f"no handler for {', '.join(missing)}")
-            handlers = {name: handlers[name] for name in job_types}
-        if not handlers:
-            raise ConfigurationError("this app has no handlers: register one with @app.job before starting a worker")
+        if unknown := options.keys() - WorkerOptions.__annotations__.keys():
+            raise ConfigurationError(f"worker has no option {', '.join(sorted(unknown))}")
+        handlers = self._chosen(options.get("job_types"))
+        lease, poll, grace = options.get("lease"), options.get("poll_interval"), options.get("grace")
         return Worker(
             self.store,
             lambda: open_url(self.url),
@@ -484,14 +385,23 @@ class Holdfast:
             self.clock,
             self._files,
             self._live,
-            queues=_queues(queues, handlers),
-            concurrency=settings.concurrency(concurrency),
+            queues=_queues(options.get("queues"), handlers),
+            concurrency=settings.concurrency(options.get("concurrency")),
             lease_seconds=self._lease_seconds if lease is None else seconds(lease),
-            poll_seconds=self._poll_seconds if poll_interval is None else seconds(poll_interval),
+            poll_seconds=self._poll_seconds if poll is None else seconds(poll),
             claim_limit=self._claim_limit,
             grace_seconds=settings.grace(None if grace is None else seconds(grace)),
             version=_release(),
         )
+
+    def _chosen(self, job_types: Sequence[str] | None) -> dict[str, BoundHandler]:
+        if not self.handlers:
+            raise ConfigurationError("this app has no handlers: register one with @app.job before starting a worker")
+        if job_types is None:
+            return self.handlers
+        if missing := [name for name in job_types if name not in self.handlers]:
+            raise ConfigurationError(f"no handler for {', '.join(missing)}")
+        return {name: self.handlers[name] for name in job_types}
 
 
 def _queues(given: Sequence[str] | None, handlers: Mapping[str, Handler]) -> tuple[str, ...]:
@@ -509,60 +419,11 @@ def _release() -> str:
         return "0"
 
 
-def _new_record(job: NewJob, inserted: Inserted, now: Instant) -> JobRecord:
-    """The record of a job that was just stored, without reading it back."""
-    return JobRecord(
-        job_id=job.job_id,
-        job_type=job.job_type,
-        queue=job.queue,
-        status=inserted.status,
-        priority=job.priority,
-        payload=job.payload,
-        created_at=now,
-        updated_at=now,
-        scheduled_for=job.scheduled_for,
-        max_attempts=job.max_attempts,
-        timeout_micros=job.timeout_micros,
-        subject=job.subject,
-        tags=job.tags,
-        created_by=job.created_by,
-        dedup_key=job.dedup_key,
-        content_hash=job.content_hash,
-        reused_from=inserted.reused_from,
-        concurrency_key=job.concurrency_key,
-        concurrency_limit=job.concurrency_limit,
-        parent_job_id=job.parent_job_id,
-        root_job_id=job.root_job_id,
-        job_stage=job.job_stage,
-        on_dependency_failure=job.on_dependency_failure,
-        dependencies=job.depends_on[: limits.LISTED_EDGES_MAX],
-    )
-
-
 def _differs(ours: JobType, stored: JobType | None) -> bool:
     if stored is None:
         return True
     fresh = ours.last_seen - stored.last_seen < micros(timedelta(hours=1))
     return not fresh or msgspec.structs.replace(ours, last_seen=stored.last_seen) != stored
-
-
-def _status(status: Status | str | None) -> Status | None:
-    if status is None:
-        return None
-    try:
-        return Status(status)
-    except ValueError:
-        raise InvalidOption(f"status={status!r}: use one of {', '.join(Status)}") from None
-
-
-def _died_of(record: JobRecord) -> str:
-    return record.errors[-1].type if record.errors else "DependencyFailed"
-
-
-def _instead(status: Status) -> str:
-    if status in lifecycle.TERMINAL:
-        return "it has ended; it can be retried, not changed"
-    return "it has not ended; it can be cancelled, not retried"
 
 
 __all__ = ["BoundHandler", "Holdfast", "JobRef", "Page"]

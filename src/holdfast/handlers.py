@@ -9,7 +9,7 @@ import typing
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypedDict, TypeVar
 
 import pydantic
 from pydantic_core import PydanticSerializationError
@@ -50,6 +50,20 @@ class JobHandler(Generic[P]):
 
     def handle(self, payload: P, ctx: Any) -> Any:
         raise TypeError(f"{type(self).__name__} has no handle(self, payload, ctx)")
+
+
+class HandlerOptions(TypedDict, total=False):
+    """The keyword options of @app.job; the defaults are those of Handler."""
+
+    queue: str
+    priority: int | str
+    max_attempts: int
+    timeout: float | timedelta
+    backoff: Backoff | None
+    concurrency: int | None
+    global_concurrency: int | None
+    isolation: Isolation | None
+    version: str
 
 
 class Handler:

@@ -17,7 +17,7 @@ from holdfast.handlers import (
     check_priority,
     check_timeout,
 )
-from holdfast.store.types import FOREVER, JobType, NewJob
+from holdfast.store.types import FOREVER, Inserted, JobRecord, JobType, NewJob
 
 
 class HasJobId(Protocol):
@@ -216,3 +216,33 @@ def _one_of(o: SubmitOptions, name: str, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
         raise InvalidOption(f"{name}={value!r}: use {' or '.join(allowed)}")
     return str(value)
+
+
+def new_record(job: NewJob, inserted: Inserted, now: Instant) -> JobRecord:
+    """The record of a job that was just stored, without reading it back."""
+    return JobRecord(
+        job_id=job.job_id,
+        job_type=job.job_type,
+        queue=job.queue,
+        status=inserted.status,
+        priority=job.priority,
+        payload=job.payload,
+        created_at=now,
+        updated_at=now,
+        scheduled_for=job.scheduled_for,
+        max_attempts=job.max_attempts,
+        timeout_micros=job.timeout_micros,
+        subject=job.subject,
+        tags=job.tags,
+        created_by=job.created_by,
+        dedup_key=job.dedup_key,
+        content_hash=job.content_hash,
+        reused_from=inserted.reused_from,
+        concurrency_key=job.concurrency_key,
+        concurrency_limit=job.concurrency_limit,
+        parent_job_id=job.parent_job_id,
+        root_job_id=job.root_job_id,
+        job_stage=job.job_stage,
+        on_dependency_failure=job.on_dependency_failure,
+        dependencies=job.depends_on[: limits.LISTED_EDGES_MAX],
+    )

@@ -9,22 +9,20 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar, Unpack
 
-from holdfast import limits
 from holdfast.app import Holdfast as AsyncHoldfast
-from holdfast.app import Page, Submission
+from holdfast.app import Page, Submission, WorkerOptions
 from holdfast.clock import Clock
 from holdfast.errors import NotOpen
 from holdfast.files import StoredFile
-from holdfast.handlers import Handler, Isolation, JobHandler
+from holdfast.finding import FindOptions
+from holdfast.handlers import Handler, HandlerOptions, JobHandler
 from holdfast.job import HistoryEntry, Job, JobView
 from holdfast.job import JobHandle as AsyncJobHandle
-from holdfast.lifecycle import Status
-from holdfast.retry import Backoff
 from holdfast.store.types import DeadGroup, WorkerRow
 from holdfast.submission import SubmitOptions
 
@@ -97,32 +95,10 @@ class Holdfast:
         return self.inner.url
 
     def job(
-        self,
-        name: str,
-        *,
-        queue: str = "default",
-        priority: int | str = limits.PRIORITY,
-        max_attempts: int = limits.MAX_ATTEMPTS,
-        timeout: float | timedelta = limits.TIMEOUT_SECONDS,
-        backoff: Backoff | None = None,
-        concurrency: int | None = None,
-        global_concurrency: int | None = None,
-        isolation: Isolation | None = None,
-        version: str = "",
+        self, name: str, **options: Unpack[HandlerOptions]
     ) -> Callable[[Callable[..., Any] | type[JobHandler[Any]]], BoundHandler]:
         """Register a function (or a JobHandler class) as the handler of a job type."""
-        register = self.inner.job(
-            name,
-            queue=queue,
-            priority=priority,
-            max_attempts=max_attempts,
-            timeout=timeout,
-            backoff=backoff,
-            concurrency=concurrency,
-            global_concurrency=global_concurrency,
-            isolation=isolation,
-            version=version,
-        )
+        register = self.inner.job(name, **options)
         return lambda target: BoundHandler(self, register(target))
 
     # Opening
@@ -199,38 +175,8 @@ class Holdfast:
     def get(self, job_id: str) -> Job:
         return self._call(self.inner.get(job_id))
 
-    def find(
-        self,
-        *,
-        status: Status | str | None = None,
-        job_type: str | None = None,
-        queue: str | None = None,
-        subject: str | None = None,
-        worker: str | None = None,
-        tag: str | None = None,
-        created_by: str | None = None,
-        root: str | None = None,
-        content_hash: str | None = None,
-        order: str = "created",
-        after: str | None = None,
-        limit: int = 50,
-    ) -> Page:
-        return self._call(
-            self.inner.find(
-                status=status,
-                job_type=job_type,
-                queue=queue,
-                subject=subject,
-                worker=worker,
-                tag=tag,
-                created_by=created_by,
-                root=root,
-                content_hash=content_hash,
-                order=order,
-                after=after,
-                limit=limit,
-            )
-        )
+    def find(self, **options: Unpack[FindOptions]) -> Page:
+        return self._call(self.inner.find(**options))
 
     def history(self, job_id: str) -> list[HistoryEntry]:
         return self._call(self.inner.history(job_id))
@@ -271,28 +217,11 @@ class Holdfast:
     # Working
 
     @contextmanager
-    def worker(
-        self,
-        *,
-        concurrency: int | None = None,
-        queues: Sequence[str] | None = None,
-        lease: float | timedelta | None = None,
-        poll_interval: float | timedelta | None = None,
-        grace: float | timedelta | None = None,
-        job_types: Sequence[str] | None = None,
-    ) -> Iterator[None]:
+    def worker(self, **options: Unpack[WorkerOptions]) -> Iterator[None]:
         """A worker inside this process, on the app's own event loop."""
 
         async def start() -> Any:
-            worker = self.inner.worker(
-                concurrency=concurrency,
-                queues=queues,
-                lease=lease,
-                poll_interval=poll_interval,
-                grace=grace,
-                job_types=job_types,
-            )
-            return await worker.__aenter__()
+            return await self.inner.worker(**options).__aenter__()
 
         worker = self._call(start())
         try:

@@ -18,7 +18,7 @@ from holdfast.stores import open_url
 from holdfast.testing.history import OperationLog, recorded
 
 SOON = Backoff(base=0.02, factor=1, max=0.02, jitter=0)
-MAX_ATTEMPTS = 40  # a job that dies with forty workers is a bug of the queue, not of the test
+MAX_ATTEMPTS = 200  # a job that dies with two hundred workers is a bug of the queue, not of the test
 
 
 class Work(BaseModel):

@@ -13,7 +13,7 @@ from holdfast import failpoints
 from holdfast.clock import Instant
 from holdfast.lifecycle import Event, Transition
 from holdfast.store.types import ClaimedJob, ClaimRequest, Inserted, NewJob, Promoted, Verdict
-from holdfast.stores.sqlite import SQLiteStore, claiming, inserting, releasing, settling, upkeep, writer
+from holdfast.stores.sqlite import SQLiteStore, claiming, dedup, inserting, releasing, settling, upkeep, writer
 from holdfast.stores.sqlite.writer import Tx, Verb, Writer
 from tests.crash.stage import Gap
 
@@ -154,7 +154,8 @@ def writes_are_acknowledged_before_the_commit(patch: Patch, gap: Gap) -> None:
             for verb in group:
                 self._run(tx, verb, alone=len(group) == 1)
             for verb in group:
-                self.loop.call_soon_threadsafe(_resolve_early, verb.future, verb.result)
+                self.loop.call_soon_threadsafe(verb.done, verb.result, None)
+                verb.done = lambda result, error: None
             failpoints.hit_each(group, "uncommitted")
             self.connection.execute("COMMIT")
             failpoints.hit_each(group, "committed")
@@ -165,11 +166,6 @@ def writes_are_acknowledged_before_the_commit(patch: Patch, gap: Gap) -> None:
         return tx.signals
 
     patch.setattr(writer.Writer, "_transact", transact)
-
-
-def _resolve_early(future: Any, result: Any) -> None:
-    if not future.done():
-        future.set_result(result)
 
 
 @bug("S14")
@@ -218,7 +214,7 @@ def a_dedup_key_is_checked_before_the_transaction(patch: Patch, gap: Gap) -> Eng
 
 @bug("S11")
 def a_dedup_key_outlives_its_job(patch: Patch, gap: Gap) -> None:
-    patch.setattr(inserting, "TERMINAL", frozenset())
+    patch.setattr(dedup, "TERMINAL", frozenset())
 
 
 @bug("S16")

@@ -156,8 +156,7 @@ class Stage:
 
     async def retry_by_hand(self, job_id: str) -> None:
         seen = await self.record(job_id)
-        # A dedup key may have gone to another job by now; a retry by hand does not ask it back.
-        if seen is not None and seen.status in lifecycle.TERMINAL and seen.dedup_key is None:
+        if seen is not None and seen.status in lifecycle.TERMINAL:
             decided = lifecycle.manual_retry(seen, now=self.now, by="editor", reason=None)
             await self.quietly(self.b.apply([decided], self.now))
 

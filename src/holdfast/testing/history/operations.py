@@ -19,7 +19,7 @@ Moment = int  # nanoseconds of the machine's monotonic clock: comparable between
 
 class Outcome(StrEnum):
     OK = "ok"
-    STALE = "stale"  # refused: the claim, or what the editor saw, no longer holds
+    STALE = "stale"  # refused: the claim, what the editor saw, or the key no longer holds
     GONE = "gone"  # refused: no such job
     ERROR = "error"  # refused: nothing was stored
     INFO = "info"  # nobody knows: the process died, or the error leaves it open

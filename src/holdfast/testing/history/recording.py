@@ -13,7 +13,12 @@ from holdfast.store.types import ClaimedJob, ClaimRequest, Hold, Inserted, NewJo
 from holdfast.testing.history.operations import Answer, Item, OperationLog, Outcome, digest
 
 T = TypeVar("T")
-_OUTCOMES = {Verdict.APPLIED: Outcome.OK, Verdict.STALE: Outcome.STALE, Verdict.GONE: Outcome.GONE}
+_OUTCOMES = {
+    Verdict.APPLIED: Outcome.OK,
+    Verdict.STALE: Outcome.STALE,
+    Verdict.GONE: Outcome.GONE,
+    Verdict.TAKEN: Outcome.STALE,
+}
 
 
 def recorded(store: Store, log: OperationLog) -> Store:
