@@ -21,19 +21,26 @@ _counter = 0
 def new_ids(count: int, now: Instant) -> list[str]:
     """Ids in ascending order within this process, even when the clock stands still or goes back."""
     global _last_millis, _counter
-    millis = now // 1000
     ids = []
+    draw = _random.getrandbits
     with _lock:
-        if millis > _last_millis:
-            _last_millis, _counter = millis, 0
+        if now // 1000 > _last_millis:
+            _last_millis, _counter = now // 1000, 0
+        head = _head(_last_millis)
         for _ in range(count):
             _counter += 1
             if _counter > _COUNTER_MAX:
                 _last_millis, _counter = _last_millis + 1, 0
-            tail = _random.getrandbits(62) | 0x8000000000000000
-            h = f"{_last_millis:012x}7{_counter:03x}{tail:016x}"
-            ids.append(f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}")
+                head = _head(_last_millis)
+            tail = f"{draw(62) | 0x8000000000000000:x}"
+            ids.append(f"{head}{_counter:03x}-{tail[:4]}-{tail[4:]}")
     return ids
+
+
+def _head(millis: int) -> str:
+    """The part that all ids of a millisecond share: the time, and the version 7."""
+    time = f"{millis:012x}"
+    return f"{time[:8]}-{time[8:]}-7"
 
 
 def new_id(now: Instant) -> str:

@@ -29,6 +29,8 @@ LIVES = {
     "rescue to failed": (Event.RESCUE, Status.PROCESSING, Status.FAILED),
     "cancel": (Event.CANCEL, Status.PROCESSING, Status.CANCELLED),
     "cancel pending": (Event.CANCEL, Status.PENDING, Status.CANCELLED),
+    "cancel retrying": (Event.CANCEL, Status.RETRYING, Status.CANCELLED),
+    "retry cancelled by hand": (Event.MANUAL_RETRY, Status.CANCELLED, Status.PENDING),
     "retry by hand": (Event.MANUAL_RETRY, Status.COMPLETED, Status.PENDING),
     "retry failed by hand": (Event.MANUAL_RETRY, Status.FAILED, Status.PENDING),
     "release": (Event.RELEASE, Status.WAITING, Status.PENDING),
@@ -121,7 +123,8 @@ class Calls:
     ) -> None:
         event, source, target = LIVES[word]
         if token == "":
-            token = None if word.startswith(("rescue", "cancel", "retry by")) else f"token {attempt}"
+            by_editor = word.startswith(("rescue", "cancel")) or word.endswith("by hand")
+            token = None if by_editor else f"token {attempt}"
         self._add(
             "apply",
             [

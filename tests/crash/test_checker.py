@@ -380,6 +380,21 @@ def test_s11_a_second_job_after_the_first_has_ended_is_right() -> None:
     assert judged(records, calls) == set()
 
 
+def test_s11_a_job_that_is_retried_by_hand_beside_another_of_its_key_is_reported() -> None:
+    calls = Calls()
+    calls.submit("a", dedup_key="k")
+    calls.claim("a")
+    calls.apply("a", "complete")
+    calls.submit("b", dedup_key="k")
+    calls.apply("a", "retry by hand", version=3)
+    for name, attempt in (("a", 2), ("b", 1)):
+        calls.claim(name, attempt)
+        calls.apply(name, "complete", attempt)
+    words = "submit, claim, complete, retry by hand, claim, complete"
+    records = [job("a", words, dedup_key="k"), job("b", "submit, claim, complete", dedup_key="k")]
+    assert judged(records, calls) == {"S11"}
+
+
 def test_s11_a_second_job_within_the_window_is_reported() -> None:
     calls = Calls()
     calls.submit("a", dedup_key="k", dedup_until=FOREVER)
@@ -483,6 +498,17 @@ def test_s13_a_retry_before_its_delay_is_over_is_reported() -> None:
     calls.claim("a")
     calls.apply("a", "retry", scheduled_for=60_000)
     assert judged([job("a", "submit, claim, retry, due")], calls) == {"S13"}
+
+
+def test_s13_a_retry_by_hand_does_not_wait_for_the_delay() -> None:
+    calls = Calls()
+    calls.submit("a")
+    calls.claim("a")
+    calls.apply("a", "retry", scheduled_for=60_000)
+    calls.apply("a", "cancel retrying", 1)
+    calls.apply("a", "retry cancelled by hand", 1)
+    words = "submit, claim, retry, cancel retrying, retry cancelled by hand"
+    assert judged([job("a", words)], calls) == set()
 
 
 @pytest.mark.parametrize("outcome", [Outcome.OK, Outcome.INFO])

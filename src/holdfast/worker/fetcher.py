@@ -55,17 +55,23 @@ class Fetcher:
         self._stir = asyncio.Event()
         self._maybe_ready = True
         self._unanswered: ClaimRequest | None = None
+        self._stopping = False
 
     def ready(self) -> None:
         """Jobs may be waiting."""
         self._maybe_ready = True
         self._stir.set()
 
+    def stop(self) -> None:
+        """No further claim; one under way is waited for, because what it takes must be given back."""
+        self._stopping = True
+        self._stir.set()
+
     def room_changed(self) -> None:
         self._stir.set()
 
     async def work(self) -> None:
-        while True:
+        while not self._stopping:
             self._stir.clear()
             room = self._room()
             if room is None:

@@ -61,7 +61,7 @@ class Upkeep:
             await asyncio.sleep(self._sweep_seconds)
 
     async def sweep_once(self) -> int:
-        dead = await self._bury()
+        dead, silent = await self._bury()
         rescued = 0
         if not self._clock_jumped():
             while (count := await self._rescue(dead)) == SWEEP_BATCH_MAX:
@@ -69,8 +69,8 @@ class Upkeep:
             rescued += count
         while await self._store.release(self._clock.now(), SWEEP_BATCH_MAX) >= SWEEP_BATCH_MAX:
             pass
-        for worker_id in dead:
-            await self._store.forget([worker_id])
+        if dead or silent:
+            await self._store.forget(dead + silent)
         return rescued
 
     async def _rescue(self, dead: list[str]) -> int:
@@ -90,16 +90,20 @@ class Upkeep:
                 log.warning("rescued job %s from worker %s", claim.job_id, claim.worker_id)
         return len(claims)
 
-    async def _bury(self) -> list[str]:
-        """Workers that are certainly dead; those that were silent for long are only forgotten."""
+    async def _bury(self) -> tuple[list[str], list[str]]:
+        """Workers that are certainly dead, and those that were silent for long: these are only forgotten, because
+        they may live with a longer lease than ours, and their claims end with it."""
         now = self._clock.now()
-        dead = []
+        dead: list[str] = []
+        silent: list[str] = []
         for worker in await self._store.workers():
             if worker.worker_id == self._worker_id:
                 continue
-            if process_key.is_dead(worker.process_key) or self._silent(worker, now):
+            if process_key.is_dead(worker.process_key):
                 dead.append(worker.worker_id)
-        return dead
+            elif self._silent(worker, now):
+                silent.append(worker.worker_id)
+        return dead, silent
 
     def _silent(self, worker: WorkerRow, now: int) -> bool:
         return now - worker.heartbeat_at > self._lease_seconds * FORGET_AFTER_LEASES * MICROS

@@ -149,7 +149,7 @@ class Worker:
 
     async def _shut_down(self) -> None:
         self._stopping = True
-        self._tasks[-1].cancel()
+        self._fetcher.stop()
         await asyncio.gather(self._tasks[-1], return_exceptions=True)
         self._unlisten()
         while self._buffer:

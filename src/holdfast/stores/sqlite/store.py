@@ -179,7 +179,7 @@ class SQLiteStore:
     # The hot path
 
     async def insert(self, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]:
-        if any(job.special for job in jobs):
+        if jobs[0].special if len(jobs) == 1 else any(job.special for job in jobs):
             return await self._write("insert", lambda tx: inserting.insert(tx, jobs, now), essential=False)
         return await self._insert_together(jobs, now)
 

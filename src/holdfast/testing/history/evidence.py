@@ -144,13 +144,33 @@ class Evidence:
             found[op.answer.job_id or op.job_id].append(op)
         return found
 
-    def end_begun(self, job_id: str) -> Moment:
-        """Before this moment the job had certainly not ended."""
-        record = self.by_id.get(job_id)
-        if record is None or not any(event.target in TERMINAL for event in record.history):
+    def lives(self, job_id: str) -> list[tuple[Moment, Moment]]:
+        """For each generation the span in which the job was certainly active: from when its beginning had
+        returned to when its end was called."""
+        record = self.by_id[job_id]
+        spans = []
+        for life in generations(record.history):
+            begun = self.born(job_id) if life[0].event is not Event.MANUAL_RETRY else self._retried(job_id, life[0])
+            spans.append((begun, self._end_called(job_id, life[-1])))
+        return spans
+
+    def _retried(self, job_id: str, event: HistoryEvent) -> Moment:
+        returned = [
+            op.returned
+            for op in self.on("apply", job_id, Outcome.OK)
+            if op.item.event is Event.MANUAL_RETRY and op.item.version == event.version - 1 and op.returned
+        ]
+        return min(returned, default=NEVER)
+
+    def _end_called(self, job_id: str, event: HistoryEvent) -> Moment:
+        if event.target not in TERMINAL:
             return NEVER
-        begun = [op.invoked for op in self.on("apply", job_id) if op.item.target in TERMINAL and op.known]
-        return min(begun, default=0)  # ended by something else: the end of a job that it depended on
+        called = [
+            op.invoked
+            for op in self.on("apply", job_id)
+            if op.known and (op.item.event, op.attempt) == (event.event, event.attempt)
+        ]
+        return min(called, default=0)  # ended by something else: the end of a job that it depended on
 
     def end_done(self, job_id: str) -> Moment:
         """From this moment the job had certainly ended, for good."""

@@ -68,6 +68,8 @@ def not_before(evidence: Evidence) -> Iterator[Finding]:
     for record in evidence.records:
         due = _first_due(evidence, record.job_id)
         for event in record.history:
+            if event.event in (Event.MANUAL_RETRY, Event.RESCHEDULE):
+                due = None  # someone says when, and it may be now
             if due is not None and event.target is Status.PENDING and event.at < due:
                 yield (
                     record.job_id,
@@ -75,8 +77,6 @@ def not_before(evidence: Evidence) -> Iterator[Finding]:
                 )
             if event.target in (Status.RETRYING, Status.SCHEDULED) and event.event is not Event.SUBMIT:
                 due = _due_after(evidence, record.job_id, event) or due
-            elif event.event in (Event.MANUAL_RETRY, Event.RESCHEDULE):
-                due = None
 
 
 def _first_due(evidence: Evidence, job_id: str) -> Instant | None:
@@ -118,9 +118,10 @@ def _two_of_a_key(evidence: Evidence, key: str, one: JobRecord, other: JobRecord
         if until is not None and first.created_at <= second.created_at < until:
             yield second.job_id, f"was accepted under key {key!r} while {first.job_id} guarded it"
             return
-    both_stored = max(evidence.born(one.job_id), evidence.born(other.job_id))
-    if both_stored < min(evidence.end_begun(one.job_id), evidence.end_begun(other.job_id)):
-        yield other.job_id, f"and {one.job_id} were active under key {key!r} at the same time"
+    for begun, ended in evidence.lives(one.job_id):
+        for other_begun, other_ended in evidence.lives(other.job_id):
+            if max(begun, other_begun) < min(ended, other_ended):
+                yield other.job_id, f"and {one.job_id} were active under key {key!r} at the same time"
 
 
 def _window(evidence: Evidence, job_id: str) -> Instant | None:
