@@ -152,7 +152,7 @@ def writes_are_acknowledged_before_the_commit(patch: Patch, gap: Gap) -> None:
         self.connection.execute("BEGIN IMMEDIATE")
         try:
             for verb in group:
-                self._run(tx, verb, alone=len(group) == 1)
+                self._run(tx, verb)
             for verb in group:
                 self.loop.call_soon_threadsafe(verb.done, verb.result, None)
                 verb.done = lambda result, error: None

@@ -20,6 +20,7 @@ PLANS = {
         "SEARCH job USING COVERING INDEX job_key (concurrency_key>?)",
     ],
     "apply": [BY_ID],
+    "awaited": [BY_ID],
     "candidates": ["SEARCH job USING INDEX job_ready (queue=? AND job_type=? AND parked=?)"],
     "claim": [BY_ROWID],
     "claimed": [BY_ROWID],

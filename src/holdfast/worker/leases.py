@@ -76,9 +76,11 @@ class LeaseKeeper:
             self._started.set()
             return
         self._started.set()
+        next_at = self._loop.time()
         try:
             while not self._stopping:
-                await within(self._lease_seconds / 3, self._stir.wait())
+                next_at = max(next_at + self._lease_seconds / 3, self._loop.time())  # a slow round delays no other
+                await within(max(0.0, next_at - self._loop.time()), self._stir.wait())
                 self._stir.clear()
                 if not self._stopping:
                     await self._keep(store)

@@ -107,7 +107,7 @@ class TestJoin:
         assert (joined.completed_at, joined.progress, joined.attempt) == (NOW + 5, 1.0, 0)
         assert joined.history[-1].event is Event.REUSE
 
-    @pytest.mark.parametrize("run_at", [NOW, NOW + HOUR])
+    @pytest.mark.parametrize("run_at", [NOW, NOW + HOUR], ids=["due", "scheduled"])
     async def test_a_job_that_has_not_begun_is_joined_too(self, store: Store, run_at: int) -> None:
         await submit(store, job_type="embed", content_hash="h", scheduled_for=run_at)
 

@@ -20,6 +20,7 @@ EXTRAS = load("insert_extras")
 REUSED = load("insert_reused")
 REUSABLE = load("reusable")
 JOINABLE = load("joinable")
+AWAITED = load("awaited")
 _ROW_FIELDS = 18  # the leading fields of NewJob that insert.sql binds, in order
 
 _astuple = msgspec.structs.astuple
@@ -79,6 +80,8 @@ def _insert_special(tx: Tx, job: NewJob, now: Instant) -> Inserted:
         "INSERT OR IGNORE INTO edge (parent_id, child_id, met) VALUES (?, ?, ?)",
         [(parent, job.job_id, int(parent not in unmet and parent not in broken)) for parent in depends_on],
     )
+    if unmet:
+        tx.execute(AWAITED, (msgspec.json.encode(list(unmet)).decode(),))
     for parent in broken:
         releasing.release_dependents(tx, [parent], now)
     if status is not Status.WAITING:

@@ -31,15 +31,17 @@ def apply(tx: Tx, transitions: Sequence[Transition], now: Instant) -> list[Verdi
             raise IllegalTransition("a job is claimed by claim, which gives it a token and a lease")
         check(transition.event, transition.source, transition.target)
     verdicts: list[Verdict] = [Verdict.APPLIED] * len(transitions)
-    plain = [i for i, transition in enumerate(transitions) if _is_plain_completion(transition)]
-    if plain and not _complete_all(tx, [transitions[i] for i in plain], now):
-        for i in plain:
-            verdicts[i] = _why_not(tx, transitions[i])  # one that was applied just now is on record, too
-    done = set(plain)
+    plain: list[int] = []
+    slow: list[int] = []
     for i, transition in enumerate(transitions):
-        if i not in done:
-            verdicts[i] = _apply_one(tx, transition, now)
-    _after(tx, [t for t, verdict in zip(transitions, verdicts, strict=True) if verdict is Verdict.APPLIED], now)
+        (plain if _is_plain_completion(transition) else slow).append(i)
+    if plain:
+        slow = sorted(slow + _complete(tx, transitions, plain, now))
+        tx.signals.add(Signal.ENDED)
+    for i in slow:
+        verdicts[i] = _apply_one(tx, transitions[i], now)
+    if slow:
+        _after(tx, [transitions[i] for i in slow if verdicts[i] is Verdict.APPLIED], now)
     return verdicts
 
 
@@ -60,11 +62,18 @@ def _is_plain_completion(transition: Transition) -> bool:
     )
 
 
-def _complete_all(tx: Tx, transitions: list[Transition], now: Instant) -> bool:
-    """All that hold, as one statement; whether that were all of them."""
-    batch = [(t.job_id, t.attempt, t.token, t.result, t.by) for t in transitions]
+def _complete(tx: Tx, transitions: Sequence[Transition], plain: list[int], now: Instant) -> list[int]:
+    """All that can be, as one statement; the positions of those that were not: awaited, keyed or refused."""
+    batch = [(t.job_id, t.attempt, t.token, t.result, t.by) for t in map(transitions.__getitem__, plain)]
     tx.execute(COMPLETE, {"now": now, "event": _COMPLETED.format(now), "batch": msgspec.json.encode(batch).decode()})
-    return tx.connection.changes() == len(transitions)
+    if tx.connection.changes() == len(plain):
+        return []
+    standing = _standing(tx, [transitions[i].job_id for i in plain])
+    return [i for i in plain if standing.get(transitions[i].job_id) != _completed_by(transitions[i])]
+
+
+def _completed_by(t: Transition) -> tuple[str, int, str | None]:
+    return Status.COMPLETED.value, t.attempt, t.token
 
 
 def _apply_one(tx: Tx, t: Transition, now: Instant) -> Verdict:

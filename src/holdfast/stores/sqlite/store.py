@@ -223,7 +223,7 @@ class SQLiteStore:
             start = end
 
     async def claim(self, request: ClaimRequest, now: Instant) -> list[ClaimedJob]:
-        return await self._write("claim", lambda tx: claiming.claim(tx, request, now), essential=True)
+        return await self._write("claim", lambda tx: claiming.claim(tx, request, now), essential=False)
 
     async def apply(self, transitions: Sequence[Transition], now: Instant) -> list[Verdict]:
         return await self._write("apply", lambda tx: settling.apply(tx, transitions, now), essential=True)
@@ -232,7 +232,7 @@ class SQLiteStore:
         return await self._write("extend", lambda tx: settling.extend(tx, holds, lease_expires_at), essential=True)
 
     async def note(self, notes: Sequence[Note], now: Instant) -> list[Verdict]:
-        return await self._write("note", lambda tx: settling.note(tx, notes, now), essential=True)
+        return await self._write("note", lambda tx: settling.note(tx, notes, now), essential=False)
 
     # Upkeep
 
@@ -240,7 +240,7 @@ class SQLiteStore:
         next_due_at = await self._read(upkeep.next_due)
         if next_due_at is None or next_due_at > now:
             return Promoted(0, next_due_at)
-        return await self._write("promote", lambda tx: upkeep.promote(tx, now, limit), essential=True)
+        return await self._write("promote", lambda tx: upkeep.promote(tx, now, limit), essential=False)
 
     async def expired(self, now: Instant, limit: int, dead_workers: Sequence[str] = ()) -> list[ExpiredClaim]:
         return await self._read(lambda c: reading.expired(c, now, limit, dead_workers))

@@ -64,6 +64,10 @@ class Verb:
         self.error: BaseException | None = None
 
 
+# Errors of the file, not of the verb that met them.
+_TROUBLE = (apsw.FullError, apsw.IOError, apsw.BusyError, apsw.CorruptError, apsw.ReadOnlyError, StoreFull, StoreGone)
+
+
 class Writer:
     def __init__(
         self,
@@ -79,6 +83,7 @@ class Writer:
         self.identity = Identity(path)
         self.reserve = Reserve(path)
         self.reserve.ensure()
+        self._running: Verb | None = None
         self.queue: SimpleQueue[Verb | None] = SimpleQueue()
         self.pid = os.getpid()
         self.thread = threading.Thread(target=self._work, name="holdfast-sqlite-writer", daemon=True)
@@ -117,23 +122,33 @@ class Writer:
         return group, False
 
     def _settle(self, group: list[Verb]) -> set[Signal]:
-        """Run the group as one transaction; if that fails as a whole, each verb alone, the essential ones first."""
-        try:
-            return self._transact(group)
-        except Exception as error:
-            if len(group) == 1:
-                return self._once_more(group[0], error)
-            if isinstance(error, apsw.BusyError | StoreGone):  # alone each would only wait, or be gone, in turn
-                for verb in group:
-                    verb.error = translate(error, self.path)
-                return set()
+        """Run the group as one transaction. A verb that fails for itself is left out and the others run again: nothing
+        of them is committed yet. Where the file is the trouble, each runs alone, the essential ones first."""
+        while group:
+            try:
+                return self._transact(group)
+            except Exception as error:
+                guilty = self._running
+                if guilty is None or isinstance(error, _TROUBLE):
+                    return self._each_alone(group, error)
+                guilty.error = translate(error, self.path)
+                group = [verb for verb in group if verb is not guilty]
+        return set()
+
+    def _each_alone(self, group: list[Verb], error: Exception) -> set[Signal]:
+        if len(group) == 1:
+            return self._once_more(group[0], error)
+        if isinstance(error, apsw.BusyError | StoreGone):  # alone each would only wait, or be gone, in turn
+            for verb in group:
+                verb.error = translate(error, self.path)
+            return set()
         signals: set[Signal] = set()
         for verb in sorted(group, key=lambda verb: not verb.essential):
             verb.error = None
             try:
                 signals |= self._transact([verb])
-            except Exception as error:
-                signals |= self._once_more(verb, error)
+            except Exception as again:
+                signals |= self._once_more(verb, again)
         return signals
 
     def _once_more(self, verb: Verb, error: Exception) -> set[Signal]:
@@ -148,10 +163,11 @@ class Writer:
 
     def _transact(self, group: list[Verb]) -> set[Signal]:
         tx = Tx(self.connection)
+        self._running = None
         self.connection.execute("BEGIN IMMEDIATE")
         try:
             for verb in group:
-                self._run(tx, verb, alone=len(group) == 1)
+                self._run(tx, verb)
             failpoints.hit_each(group, "uncommitted")
             self.connection.execute("COMMIT")
             failpoints.hit_each(group, "committed")
@@ -162,24 +178,15 @@ class Writer:
         self.identity.check()
         return tx.signals
 
-    def _run(self, tx: Tx, verb: Verb, alone: bool) -> None:
+    def _run(self, tx: Tx, verb: Verb) -> None:
         if not verb.essential and not self.reserve.ensure():  # spent by us, or by another process on this file
             verb.error = StoreFull(
                 f"no space left for {self.path}: new jobs are refused until some is free; running ones can finish"
             )
             return
-        if alone:
-            verb.result = verb.run(tx)
-            return
-        tx.execute("SAVEPOINT verb")
-        try:
-            verb.result = verb.run(tx)
-        except Exception as error:
-            if not self.connection.in_transaction or isinstance(error, apsw.FullError):
-                raise  # SQLite has rolled the whole group back, or is about to: each runs alone
-            tx.execute("ROLLBACK TO verb")
-            verb.error = translate(error, self.path)
-        tx.execute("RELEASE verb")
+        self._running = verb
+        verb.result = verb.run(tx)
+        self._running = None
 
     def _answer(self, group: list[Verb], signals: set[Signal]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is waiting any more

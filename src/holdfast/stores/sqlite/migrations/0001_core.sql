@@ -43,6 +43,7 @@ CREATE TABLE job (
     root_job_id           TEXT,
     job_stage             TEXT,
     on_dependency_failure TEXT NOT NULL DEFAULT 'cancel' CHECK (on_dependency_failure IN ('cancel', 'fail')),
+    awaited               INTEGER NOT NULL DEFAULT 0, -- whether a job waits on this one, or did
     unmet_dependencies    INTEGER NOT NULL DEFAULT 0 CHECK (unmet_dependencies >= 0),
     last_error            TEXT,
     errors                TEXT,

@@ -1,4 +1,4 @@
--- Settle completions as one set. Each is [job_id, attempt, token, result, worker]; served by the unique index on job_id. +status keeps the planner from walking all processing rows once per job.
+-- Settle completions as one set: those of jobs whose end sets nothing else free, which is nearly all. Each is [job_id, attempt, token, result, worker]; served by the unique index on job_id. +status keeps the planner from walking all processing rows once per job.
 UPDATE job
 SET status = 'completed', version = version + 1, completed_at = :now, updated_at = :now, lease_expires_at = NULL,
     progress = 1, stage = 'complete', result = s.result,
@@ -9,4 +9,5 @@ FROM (
         value -> 4 AS worker
     FROM json_each(:batch)
 ) AS s
-WHERE job.job_id = s.job_id AND +job.status = 'processing' AND job.attempt = s.attempt AND job.claim_token = s.token
+WHERE job.job_id = s.job_id AND job.awaited = 0 AND job.concurrency_key IS NULL
+    AND +job.status = 'processing' AND job.attempt = s.attempt AND job.claim_token = s.token
