@@ -39,7 +39,7 @@ STAGE_LENGTH_MAX = 200
 
 # What the machinery may do at once.
 CLAIM_LIMIT = 100  # batches beyond 100 gain nothing (measured) and hold leases longer
-PREFETCH_MAX = 200  # claimed ahead of free slots, only as far as the worker's pace of 50 ms allows
+PREFETCH_MAX = 400  # claimed ahead of free slots, only as far as the worker's pace of 50 ms allows
 PREFETCH_SECONDS = 0.05
 SETTLE_BATCH_MAX = 500  # one transaction; longer ones delay claims behind the writer
 RELEASE_BATCH_MAX = 1_000  # dependents released in one transaction; the rest goes through the outbox

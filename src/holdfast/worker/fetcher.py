@@ -54,7 +54,7 @@ class Fetcher:
         self._take = take
         self._stir = asyncio.Event()
         self._maybe_ready = True
-        self._unanswered: ClaimRequest | None = None
+        self._unanswered: list[ClaimRequest] = []
         self._stopping = False
 
     def ready(self) -> None:
@@ -87,27 +87,45 @@ class Fetcher:
             self._maybe_ready = True
 
     async def _claim(self, room: Room) -> None:
-        request = self._unanswered or ClaimRequest(
+        requests = self._unanswered or self._requests(room)
+        self._unanswered = []
+        self._maybe_ready = False
+        failpoints.hit("fetch.before")
+        now = self._clock.now()
+        claims = (self._store.claim(request, now) for request in requests)
+        for request, answer in zip(requests, await asyncio.gather(*claims, return_exceptions=True), strict=True):
+            match answer:
+                case HoldfastError():
+                    log.warning("claiming failed, trying again: %s", answer)
+                    # It may have been applied all the same: the same token gets the same jobs.
+                    self._unanswered.append(msgspec.structs.replace(request, repeat=True))
+                case BaseException():
+                    raise answer
+                case []:
+                    pass
+                case jobs:
+                    self._maybe_ready = True  # until a claim comes back empty there may be more
+                    self._take(jobs, request.token)
+        if self._unanswered:
+            self._maybe_ready = True
+            await asyncio.sleep(random.uniform(0.1, 1.0))
+
+    def _requests(self, room: Room) -> list[ClaimRequest]:
+        """One claim, or two that share a commit where there is room for both: a commit costs more than a claim."""
+        limit = min(self._claim_limit, room.total)
+        requests = [self._request({name: min(slots, limit) for name, slots in room.of_type.items()}, limit)]
+        rest = {name: slots - limit for name, slots in room.of_type.items() if slots > limit}
+        if rest and room.total >= 2 * limit:
+            requests.append(self._request(rest, limit))
+        return requests
+
+    def _request(self, slots: dict[str, int], limit: int) -> ClaimRequest:
+        return ClaimRequest(
             worker_id=self._worker_id,
             worker_version=self._version,
             queues=self._queues,
-            slots=room.of_type,
-            limit=min(self._claim_limit, room.total),
+            slots=slots,
+            limit=limit,
             lease_micros=self._lease_micros,
             token=secrets.token_hex(16),
         )
-        self._maybe_ready = False
-        failpoints.hit("fetch.before")
-        try:
-            jobs = await self._store.claim(request, self._clock.now())
-        except HoldfastError as error:
-            log.warning("claiming failed, trying again: %s", error)
-            # It may have been applied all the same: the same token gets the same jobs.
-            self._unanswered = msgspec.structs.replace(request, repeat=True)
-            self._maybe_ready = True
-            await asyncio.sleep(random.uniform(0.1, 1.0))
-            return
-        self._unanswered = None
-        if jobs:
-            self._maybe_ready = True  # until a claim comes back empty there may be more
-            self._take(jobs, request.token)
