@@ -51,15 +51,11 @@ class Samples:
 
     def _by_round(self, workload: str, contender: str, metric: str) -> dict[int, float]:
         return {
-            sample.round: sample.figures[metric]
-            for sample in self._of(workload, contender)
-            if metric in sample.figures
+            sample.round: sample.figures[metric] for sample in self._of(workload, contender) if metric in sample.figures
         }
 
     def _of(self, workload: str, contender: str) -> list[Sample]:
-        return [
-            sample for sample in self.all if sample.workload == workload and sample.contender == contender
-        ]
+        return [sample for sample in self.all if sample.workload == workload and sample.contender == contender]
 
 
 def in_words(value: float, metric: Metric) -> str:

@@ -59,9 +59,7 @@ def wait_for_count(marks: Marks, count: int) -> None:
 
 
 def percentiles(begun: list[int], marks: Marks) -> dict[str, float]:
-    milliseconds = sorted(
-        (started - before) / 1e6 for before, started in zip(begun, marks.stamps(), strict=True)
-    )
+    milliseconds = sorted((started - before) / 1e6 for before, started in zip(begun, marks.stamps(), strict=True))
     return {"p50": _nearest_rank(milliseconds, 0.50), "p99": _nearest_rank(milliseconds, 0.99)}
 
 

@@ -73,9 +73,7 @@ def _sample(number: int, workload: Workload, contender: str, folder: Path, *, qu
     command = [sys.executable, str(BENCH / "measure.py"), contender, workload.name]
     command += [f"--folder={own}", f"--shared={folder}", f"--jobs={jobs}", *_sizes(quick=quick)]
     try:
-        child = subprocess.run(
-            command, capture_output=True, text=True, timeout=SAMPLE_TIMEOUT_SECONDS, check=False
-        )
+        child = subprocess.run(command, capture_output=True, text=True, timeout=SAMPLE_TIMEOUT_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         return Sample(number, workload.name, contender, jobs, {}, f"over {SAMPLE_TIMEOUT_SECONDS} s")
     finally:

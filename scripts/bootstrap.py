@@ -129,9 +129,7 @@ def require_venv_module() -> None:
     if not shutil.which("apt-get"):
         raise SetupError(f"{sys.executable} lacks venv or ensurepip: install your system's package for them.")
     if os.geteuid() != 0:
-        raise SetupError(
-            f'{sys.executable} lacks venv: run "sudo apt-get install {package}", then this again.'
-        )
+        raise SetupError(f'{sys.executable} lacks venv: run "sudo apt-get install {package}", then this again.')
     started = time.monotonic()
     environment = {"DEBIAN_FRONTEND": "noninteractive"}
     failing = f'could not install {package}: run "apt-get update && apt-get install {package}"'
