@@ -100,6 +100,11 @@ class Holdfast:
         self, name: str, **options: Unpack[HandlerOptions]
     ) -> Callable[[Callable[..., Any] | type[JobHandler[Any]]], BoundHandler]:
         """Register a function (or a JobHandler class) as the handler of a job type."""
+        if not isinstance(name, str):
+            raise ConfigurationError('write @app.job("name"): a handler is registered under the name of its job type')
+        if unknown := options.keys() - HandlerOptions.__annotations__.keys():
+            known = ", ".join(sorted(HandlerOptions.__annotations__))
+            raise ConfigurationError(f"job has no option {', '.join(sorted(unknown))}; it has {known}")
 
         def register(target: Callable[..., Any] | type[JobHandler[Any]]) -> BoundHandler:
             handler = BoundHandler(name, target, **options)

@@ -94,7 +94,7 @@ class Handler:
         self.priority = check_priority(priority)
         self.max_attempts = check_max_attempts(max_attempts)
         self.timeout_micros = check_timeout(timeout)
-        self.backoff = backoff or Backoff()
+        self.backoff = _check_backoff(backoff)
         self.concurrency = _check_limit(concurrency, "concurrency")
         self.global_concurrency = _check_limit(global_concurrency, "global_concurrency")
         self.version = version
@@ -107,7 +107,7 @@ class Handler:
         if self.isolation == "thread" and self.is_async:
             raise ConfigurationError(f'{name}: isolation="thread" needs a plain `def`')
         annotation, self.takes_context = _signature(self)
-        self.adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(annotation)
+        self.adapter = _adapter(self.name, annotation)
         self._validate = self.adapter.validator.validate_python
         self._validate_json = self.adapter.validator.validate_json
         self._may_repeat_names = not (inspect.isclass(annotation) and issubclass(annotation, pydantic.BaseModel))
@@ -189,10 +189,39 @@ def _signature(handler: Handler) -> tuple[Any, bool]:
         hints = typing.get_type_hints(function, include_extras=True)
     except NameError as error:
         raise ConfigurationError(f"{handler.name}: an annotation cannot be resolved: {error}") from None
+    required = [each for each in parameters if each.default is each.empty]
+    if len(required) > 2:
+        raise ConfigurationError(
+            f"{handler.name}: a handler takes (payload) or (payload, ctx), not {len(required)} arguments"
+        )
     annotation = hints.get(parameters[0].name, Any)
+    if _is_context(annotation):
+        raise ConfigurationError(f"{handler.name}: the payload comes first, then the context: write (payload, ctx)")
+    if len(parameters) > 1:
+        _check_context(handler, hints.get(parameters[1].name))
     if annotation is Any or isinstance(annotation, TypeVar):
         annotation = _generic_payload(handler.target) or Any
     return annotation, len(parameters) > 1
+
+
+def _is_context(annotation: Any) -> bool:
+    return getattr(annotation, "__name__", "") in ("Context", "BlockingContext")
+
+
+def _check_context(handler: Handler, annotation: Any) -> None:
+    wanted = "Context" if handler.is_async else "BlockingContext"
+    if _is_context(annotation) and annotation.__name__ != wanted:
+        kind = "an `async def`" if handler.is_async else "a `def`"
+        raise ConfigurationError(f"{handler.name}: {kind} gets a {wanted}, not a {annotation.__name__}")
+
+
+def _adapter(name: str, annotation: Any) -> pydantic.TypeAdapter[Any]:
+    try:
+        return pydantic.TypeAdapter(annotation)
+    except pydantic.errors.PydanticSchemaGenerationError:
+        raise ConfigurationError(
+            f"{name}: its payload is annotated {annotation!r}, which Pydantic has no model for: use a BaseModel"
+        ) from None
 
 
 def _generic_payload(target: Any) -> Any:
@@ -244,6 +273,12 @@ def check_timeout(timeout: float | timedelta) -> int:
     if not 0 < span <= limits.TIMEOUT_SECONDS_MAX * 1_000_000:
         raise InvalidOption(f"timeout={timeout!r}: use seconds or a timedelta, above 0 and up to 30 days")
     return span
+
+
+def _check_backoff(backoff: Backoff | None) -> Backoff:
+    if backoff is not None and not isinstance(backoff, Backoff):
+        raise InvalidOption(f"backoff={backoff!r}: write backoff=Backoff(base=5)")
+    return backoff or Backoff()
 
 
 def _check_limit(limit: int | None, what: str) -> int | None:

@@ -131,7 +131,7 @@ def _scheduled_for(o: SubmitOptions, now: Instant) -> Instant:
         # What is due already is due now: a job from the past must not overtake those that wait.
         due = max(moment, now)
     elif (delay := o.get("delay")) is not None:
-        due = now + max(0, _span("delay", delay))
+        due = now + _span("delay", delay)
     else:
         return now
     if due - now > limits.DELAY_SECONDS_MAX * 1_000_000:
@@ -141,9 +141,12 @@ def _scheduled_for(o: SubmitOptions, now: Instant) -> Instant:
 
 def _span(name: str, span: Any) -> int:
     try:
-        return micros(span)
+        found = micros(span)
     except (TypeError, ValueError, OverflowError):
-        raise InvalidOption(f"{name}={span!r}: use seconds or a timedelta") from None
+        found = -1
+    if found < 0:
+        raise InvalidOption(f"{name}={span!r}: use seconds or a timedelta, not below 0")
+    return found
 
 
 def _dedup_until(o: SubmitOptions, now: Instant) -> Instant | None:

@@ -404,3 +404,26 @@ async def test_an_ended_signal_reaches_those_who_wait_without_polling(
     async with make_app() as other, app, app.worker():
         handle = await other.submit("work", 3)
         assert await handle.result(timeout=5) == 3
+
+
+async def test_a_handler_that_blocks_the_event_loop_is_named_in_a_warning_and_history_stays_in_order(
+    app: Holdfast, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.job("blocks")
+    async def blocks(payload: int) -> None:
+        time.sleep(2.5)  # noqa: ASYNC251  # the mistake under test
+
+    @app.job("next")
+    async def after(payload: int) -> None: ...
+
+    async with app, app.worker():
+        first, second = await blocks.submit(1), await after.submit(2)
+        await first.result(timeout=10)
+        await second.result(timeout=10)
+
+        async def warned() -> bool:
+            return "stood still" in caplog.text
+
+        await eventually(warned)
+        times = [entry.at for entry in (await app.get(second.job_id)).history]
+    assert times == sorted(times)

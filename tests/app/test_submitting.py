@@ -1,6 +1,7 @@
 """Submitting: what is accepted is stored as it was given; what is not gets a typed error and nothing is stored."""
 
 import asyncio
+import threading
 import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -9,6 +10,8 @@ import pytest
 from pydantic import BaseModel
 
 from holdfast import (
+    BlockingContext,
+    ConfigurationError,
     Context,
     Holdfast,
     InvalidOption,
@@ -131,6 +134,7 @@ async def test_an_app_without_the_code_can_submit_to_a_type_that_another_announc
         {"run_at": datetime(2030, 1, 1)},  # noqa: DTZ001
         {"run_at": datetime.now(UTC), "delay": 1},
         {"delay": "soon"},
+        {"delay": -1},
         {"delay": 1e12},
         {"queue": "a b"},
         {"job_id": "7"},
@@ -251,3 +255,30 @@ async def test_a_handler_class_registers_like_a_function(app: Holdfast) -> None:
         assert await (await app.submit("sync_user", {"user_id": 3})).result(timeout=10) == 3
         with pytest.raises(InvalidPayload):
             await app.submit("sync_user", {"user_id": "x"})
+
+
+def test_a_handler_that_cannot_work_is_refused_when_it_is_registered(app: Holdfast) -> None:
+    async def swapped(ctx: Context, payload: dict[str, int]) -> None: ...
+
+    async def three(a: int, b: int, ctx: Context) -> None: ...
+
+    async def wrong_context(payload: int, ctx: BlockingContext) -> None: ...
+
+    def no_model(payload: threading.Lock) -> None: ...
+
+    def nothing() -> None: ...
+
+    def fine(payload: int) -> None: ...
+
+    for function in (swapped, three, wrong_context, no_model, nothing):
+        with pytest.raises(ConfigurationError, match="x:"):
+            app.job("x")(function)
+    with pytest.raises(ConfigurationError, match=r'@app.job\("name"\)'):
+        app.job(fine)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="max_attempts"):
+        app.job("x", max_attempt=3)  # type: ignore[call-arg]
+    with pytest.raises(InvalidOption, match="Backoff"):
+        app.job("x", backoff=5)(fine)  # type: ignore[arg-type]
+    app.job("x")(fine)
+    with pytest.raises(ConfigurationError, match="already"):
+        app.job("x")(fine)

@@ -40,7 +40,8 @@ def _at(record: logging.LogRecord) -> str:
 class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         job = getattr(capture.current.get(), "job", None)
-        inside = "" if job is None else f" [{job.job_type} {job.job_id} attempt {job.attempt}]"
+        own = record.name == "holdfast.worker"  # says itself which job it means
+        inside = "" if job is None or own else f" [{job.job_type} {job.job_id} attempt {job.attempt}]"
         line = f"{_at(record)} {record.levelname:<7} {record.name}{inside}: {record.getMessage()}"
         if record.exc_info:
             line = f"{line}\n{self.formatException(record.exc_info)}"

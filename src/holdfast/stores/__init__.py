@@ -15,4 +15,6 @@ def open_url(url: str) -> Store:
 
             return SQLiteStore(url)
         case _:
+            if "://" not in url:
+                raise ConfigurationError(f"{url!r} is no URL: write sqlite:///{url}")
             raise ConfigurationError(f"{scheme}://… is not an engine of this release: use sqlite:///jobs.db")

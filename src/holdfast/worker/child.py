@@ -29,7 +29,7 @@ from holdfast.lifecycle import Effect
 from holdfast.outcomes import Cancel, Discard, Retry, Snooze
 from holdfast.store.types import ClaimedJob
 from holdfast.worker import capture
-from holdfast.worker.mistakes import clean, message, trace
+from holdfast.worker.mistakes import clean, message, result_json, trace
 
 
 def main(pipe: Connection, parent: int, name: str, module: str, qualname: str, registered_in: str) -> None:
@@ -76,7 +76,7 @@ def _run(handler: Handler, job: ClaimedJob, link: _Link) -> tuple[Any, ...]:
         else:
             context = BlockingContext(link)
             value = handler.function(payload, context) if handler.takes_context else handler.function(payload)
-        return ("completed", codec.to_json(value, "result"), time.monotonic() - started)
+        return ("completed", result_json(value), time.monotonic() - started)
     except Retry as error:
         return ("retry", *_entry(error), error.after_micros)
     except Snooze as error:

@@ -16,7 +16,7 @@ from holdfast.limits import RESULT_BYTES_MAX, RESULT_INLINE_BYTES_MAX
 from holdfast.store.port import Store
 from holdfast.worker import capture
 from holdfast.worker.channels import LoopChannel, ThreadChannel
-from holdfast.worker.mistakes import entry, outcome_of
+from holdfast.worker.mistakes import entry, outcome_of, result_json
 from holdfast.worker.processes import Processes
 from holdfast.worker.run import Run
 from holdfast.worker.threads import Threads
@@ -76,7 +76,7 @@ class Executor:
                     )
                 else:
                     value = await handler.function(payload)
-                return "null" if value is None else codec.to_json(value, "result")
+                return "null" if value is None else result_json(value)
             case "thread":
                 return await self._in_thread(run)
             case "process":
@@ -92,7 +92,7 @@ class Executor:
             capture.current.set(run)
             payload = handler.decode(run.job.payload)
             value: Any = handler.function(payload, context) if handler.takes_context else handler.function(payload)
-            return codec.to_json(value, "result")
+            return result_json(value)
 
         text: str = await self._threads.run(contextvars.copy_context(), call)
         return text

@@ -91,8 +91,7 @@ class Fetcher:
         self._unanswered = []
         self._maybe_ready = False
         failpoints.hit("fetch.before")
-        now = self._clock.now()
-        claims = (self._store.claim(request, now) for request in requests)
+        claims = (self._ask(request) for request in requests)
         for request, answer in zip(requests, await asyncio.gather(*claims, return_exceptions=True), strict=True):
             match answer:
                 case HoldfastError():
@@ -109,6 +108,10 @@ class Fetcher:
         if self._unanswered:
             self._maybe_ready = True
             await asyncio.sleep(random.uniform(0.1, 1.0))
+
+    async def _ask(self, request: ClaimRequest) -> list[ClaimedJob]:
+        # The time is read here: between making this task and running it a handler may have blocked the loop.
+        return await self._store.claim(request, self._clock.now())
 
     def _requests(self, room: Room) -> list[ClaimRequest]:
         """One claim, or two that share a commit where there is room for both: a commit costs more than a claim."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import traceback
+from typing import Any
 
+from holdfast import codec
 from holdfast.clock import Instant
+from holdfast.errors import InvalidPayload, InvalidResult
 from holdfast.lifecycle import Cancelled, Discarded, ErrorEntry, Outcome, Raised, RetryAsked, Snoozed
 from holdfast.limits import ERROR_TEXT_MAX
 from holdfast.outcomes import Cancel, Discard, Retry, Snooze
@@ -23,6 +26,13 @@ def outcome_of(error: BaseException, attempt: int, now: Instant) -> Outcome:
             return Discarded(entry(error, attempt, now))
         case _:
             return Raised(entry(error, attempt, now))
+
+
+def result_json(value: Any) -> str:
+    try:
+        return codec.to_json(value, "result")
+    except InvalidPayload as error:
+        raise InvalidResult(str(error)) from None
 
 
 def entry(error: BaseException, attempt: int, now: Instant) -> ErrorEntry:

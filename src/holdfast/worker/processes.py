@@ -69,7 +69,10 @@ class Processes:
             return child
         child.kill()
         self._all.discard(child)
-        return str(first[1]) if first is not None else await child.reason()
+        if first is not None:
+            return str(first[1])
+        hint = ' (a script that uses process isolation starts its work under `if __name__ == "__main__":`)'
+        return await child.reason("before it was ready") + (hint if handler.module == "__main__" else "")
 
     async def _converse(self, child: _Child, run: Run, channel: LoopChannel) -> tuple[Any, ...] | None:
         """Serve the child until it answers; None when it died."""
@@ -169,7 +172,7 @@ class _Child:
         if self._process.is_alive():
             self._process.kill()
 
-    async def reason(self) -> str:
+    async def reason(self, when: str = "in the middle of the job") -> str:
         """How the child ended, in words."""
         await asyncio.get_running_loop().run_in_executor(None, self._process.join, 5)
         code = self._process.exitcode
@@ -177,7 +180,7 @@ class _Child:
         if code is None:
             return "it closed its pipe but did not exit"
         if code >= 0:
-            return f"it exited with status {code} in the middle of the job"
+            return f"it exited with status {code} {when}"
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
         hint = " (out of memory, or killed by hand)" if -code == signal.SIGKILL else ""
         return f"it was killed by {name}{hint}"

@@ -15,6 +15,7 @@ from holdfast.worker.run import Run
 
 log = logging.getLogger("holdfast.worker")
 LOG_FILE = "job.log"
+STALL_SECONDS = 1.0  # an event loop that is late by more than this is blocked by a handler
 
 
 class Recorder:
@@ -26,10 +27,22 @@ class Recorder:
 
     async def work(self) -> None:
         while True:
+            before = self._clock.monotonic()
             await asyncio.sleep(RECORD_INTERVAL_SECONDS)
+            self._warn_of_stall(self._clock.monotonic() - before - RECORD_INTERVAL_SECONDS)
             dirty = [run for run in self._runs() if run.dirty and not run.settling]
             if dirty:
                 await self.record(dirty)
+
+    def _warn_of_stall(self, seconds: float) -> None:
+        if seconds > STALL_SECONDS:
+            types = sorted({run.job.job_type for run in self._runs() if run.handler.isolation == "async"})
+            log.warning(
+                "the event loop stood still for %.1f s: an async handler blocks it%s; make it a plain `def`, which runs"
+                ' in a thread, or give it isolation="process"',
+                seconds,
+                f" (running: {', '.join(types)})" if types else "",
+            )
 
     async def record(self, runs: list[Run]) -> None:
         for run in runs:

@@ -11,7 +11,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from holdfast.clock import Clock, Instant
+from holdfast.clock import MICROS, Clock, Instant
 from holdfast.errors import EffectFailed
 from holdfast.files import LocalFiles
 from holdfast.handlers import Handler
@@ -265,7 +265,16 @@ class Worker:
         finally:
             self._free(run)
             if outcome is not None and not run.settling and not run.lost:
-                await self._finish(run, outcome)
+                await self._finish_or_let_go(run, outcome)
+
+    async def _finish_or_let_go(self, run: Run, outcome: Outcome) -> None:
+        """A mistake of ours must not hold a job for ever: its lease runs out, and it is rescued."""
+        try:
+            await self._finish(run, outcome)
+        except Exception:
+            log.exception("%s job %s could not be settled; its lease runs out", run.job.job_type, run.job.job_id)
+            self._held.pop(run.job.job_id, None)
+            self._live.pop(run.job.job_id, None)
 
     async def _finish(self, run: Run, outcome: Outcome) -> None:
         run.settling = True  # its outcome is known: a stop that comes while its log is written must not lose it
@@ -307,11 +316,12 @@ class Worker:
         )
         if transition.error is not None:
             log.warning(
-                "%s job %s attempt %d → %s: %s",
+                "%s job %s attempt %d → %s%s: %s",
                 run.job.job_type,
                 run.job.job_id,
                 run.job.attempt,
                 transition.target.value,
+                "" if transition.scheduled_for is None else f" in {(transition.scheduled_for - now) / MICROS:.3g} s",
                 transition.reason,
             )
         return transition
@@ -356,7 +366,12 @@ class Worker:
         """The store says that this claim no longer holds."""
         if run.settling or run.lost or self._held.get(run.job.job_id) is not run:
             return
-        log.warning("job %s attempt %d: the claim is lost; its handler is stopped", run.job.job_id, run.job.attempt)
+        log.warning(
+            "%s job %s attempt %d: cancelled, or taken over by another worker; its handler is told to stop",
+            run.job.job_type,
+            run.job.job_id,
+            run.job.attempt,
+        )
         run.lost = True
         del self._held[run.job.job_id]
         if run.task is None:
