@@ -10,6 +10,7 @@ import pytest
 from holdfast import Context, Holdfast
 from holdfast.lifecycle import rescue
 from holdfast.store.types import ClaimRequest, Verdict
+from holdfast.worker.run import Run
 from tests.eventually import eventually
 
 
@@ -254,3 +255,23 @@ async def test_slow_jobs_are_not_hoarded_after_many_fast_ones(app: Holdfast) -> 
         release.set()
         for handle in handles:
             await handle.result(timeout=10)
+
+
+async def test_a_claim_that_is_lost_before_its_handler_begins_frees_its_slot(app: Holdfast) -> None:
+    @app.job("work")
+    async def work(payload: int) -> int:
+        return payload
+
+    async with app, app.worker(concurrency=1, grace=0) as worker:
+        start = worker._start
+
+        def start_and_lose(run: Run) -> None:
+            worker._start = start  # type: ignore[method-assign]
+            start(run)
+            worker._lose(run)
+
+        worker._start = start_and_lose  # type: ignore[method-assign]
+        lost = await work.submit(1)
+        kept = await work.submit(2)
+        assert await kept.result(timeout=10) == 2
+        assert (await app.get(lost.job_id)).status == "processing"  # until its lease runs out

@@ -41,6 +41,9 @@ class Executor:
 
     async def run(self, run: Run) -> Outcome:
         """Never raises but for a cancellation that nobody of ours asked for."""
+        run.begun = True
+        if run.stop_reason is not None:
+            return self.stopped(run)
         try:
             failpoints.hit("handler.before")
             value = await self._call(run)

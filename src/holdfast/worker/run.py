@@ -42,6 +42,7 @@ class Run:
     metrics: dict[str, float] | None = None
     log_location: str | None = None
     cancelled: threading.Event | None = None  # only threads wait on it
+    begun = False
     stop_reason: str | None = None
     lost = False
     settling = False
@@ -153,7 +154,9 @@ class Run:
             self.cancelled.set()
         if self.kill is not None:
             self.kill()
-        elif self.task is not None and self.cancelled is None:
+        elif self.task is not None and self.cancelled is None and self.begun:
+            # A task that is cancelled before its first step never runs at all, and would never free its slot; one that
+            # has not begun looks at stop_reason when it does.
             self.task.cancel()
 
     @property
