@@ -11,6 +11,7 @@ from typing import Any, TypedDict, TypeVar, Unpack
 import msgspec
 
 from holdfast import ids, lifecycle, limits, settings
+from holdfast.checks import check_text
 from holdfast.clock import Clock, Instant, SystemClock, micros, seconds
 from holdfast.editing import edit, retry_dead
 from holdfast.errors import (
@@ -125,14 +126,14 @@ class Holdfast:
         store = open_url(self.url)
         try:
             await store.open()
+            files = self._open_files(store)
+            if self.handlers:
+                await self._announce(store)
         except BaseException:
             self._entered = 0
+            await asyncio.shield(store.close())
             raise
-        self._store = store
-        self._files = self._open_files(store)
-        self._waiting = Waiting(store)
-        if self.handlers:
-            await self._announce(store)
+        self._store, self._files, self._waiting = store, files, Waiting(store)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -244,9 +245,9 @@ class Holdfast:
         record = (await self.store.get([job_id]))[0]
         if record is None:
             raise JobNotFound(f"no job {job_id}")
-        return await self._job(record)
+        return self._job(record)
 
-    async def _job(self, record: JobRecord) -> Job:
+    def _job(self, record: JobRecord) -> Job:
         run = self._live.get(record.job_id)
         if run is not None and record.status is Status.PROCESSING and run.job.attempt == record.attempt:
             record = msgspec.structs.replace(
@@ -257,19 +258,13 @@ class Holdfast:
                 metrics=run.metrics_json() or record.metrics,
                 artifacts=run.artifacts_json() or record.artifacts,
             )
-        return Job(record, await self._stored_result(record))
-
-    async def _stored_result(self, record: JobRecord) -> str | None:
-        """A large result, from its file."""
-        if record.result_artifact is None or self._files is None:
-            return None
-        stored = msgspec.json.decode(record.result_artifact, type=StoredFile)
-        return (await asyncio.to_thread(self._files.read, stored)).decode()
+        files = self._files
+        return Job(record, None if files is None else lambda: files.read_result(record.result_artifact))
 
     async def find(self, **options: Unpack[FindOptions]) -> Page:
         """Jobs, newest first, or in claim order with order="priority"."""
         found = await self.store.find(query(**options))
-        page = Page([await self._job(record) for record in found.items])
+        page = Page([self._job(record) for record in found.items])
         page.next = found.next
         return page
 
@@ -316,7 +311,7 @@ class Holdfast:
             raise JobNotFound(f"no job {job_id}")
         match record.status:
             case Status.COMPLETED:
-                return (await self._job(record)).result
+                return await asyncio.to_thread(lambda: self._job(record).result)
             case Status.CANCELLED:
                 reason = record.history[-1].reason
                 raise JobCancelled(
@@ -343,6 +338,10 @@ class Holdfast:
         expected_version: int | None = None,
     ) -> Job:
         """Cancel a job in any active state; a running handler is stopped."""
+        by, reason = (
+            check_text("by", by, limits.NAME_LENGTH_MAX),
+            check_text("reason", reason, limits.REASON_LENGTH_MAX),
+        )
         await edit(
             self.store, self.clock, job_id, expected_version, lambda job, _: lifecycle.cancel(job, by=by, reason=reason)
         )
@@ -357,6 +356,10 @@ class Holdfast:
         expected_version: int | None = None,
     ) -> Job:
         """Run an ended job again, with a fresh budget of attempts."""
+        by, reason = (
+            check_text("by", by, limits.NAME_LENGTH_MAX),
+            check_text("reason", reason, limits.REASON_LENGTH_MAX),
+        )
         await edit(
             self.store,
             self.clock,
@@ -370,6 +373,8 @@ class Holdfast:
         self, *, job_type: str | None = None, error_type: str | None = None, by: str | None = None
     ) -> int:
         """Run many dead letters again: all, or those of a type or an error. How many."""
+        for name, value in (("job_type", job_type), ("error_type", error_type), ("by", by)):
+            check_text(name, value, limits.KEY_LENGTH_MAX)
         return await retry_dead(self.store, self.clock, job_type, error_type, by)
 
     # Working
@@ -392,8 +397,8 @@ class Holdfast:
             self._live,
             queues=_queues(options.get("queues"), handlers),
             concurrency=settings.concurrency(options.get("concurrency")),
-            lease_seconds=self._lease_seconds if lease is None else seconds(lease),
-            poll_seconds=self._poll_seconds if poll is None else seconds(poll),
+            lease_seconds=self._lease_seconds if lease is None else settings.lease(seconds(lease)),
+            poll_seconds=self._poll_seconds if poll is None else settings.poll_interval(seconds(poll)),
             claim_limit=self._claim_limit,
             grace_seconds=settings.grace(None if grace is None else seconds(grace)),
             version=_release(),
@@ -415,6 +420,11 @@ def _queues(given: Sequence[str] | None, handlers: Mapping[str, Handler]) -> tup
     if isinstance(given, str):
         raise ConfigurationError(f"queues={given!r}: give a list of names")
     return tuple(dict.fromkeys(check_name(each, "queue") for each in given))
+
+
+def _check_words(by: str | None, reason: str | None) -> None:
+    check_text("by", by, limits.NAME_LENGTH_MAX)
+    check_text("reason", reason, limits.REASON_LENGTH_MAX)
 
 
 def _release() -> str:

@@ -67,6 +67,9 @@ class Transaction:
     def execute(self, statement: str, parameters: Sequence[object] = ()) -> None:
         if not isinstance(statement, str):
             raise TypeError("a statement is a text; values go into the parameters")
+        for value in parameters:
+            if not (value is None or isinstance(value, str | int | float | bytes)) or value != value:
+                raise TypeError(f"parameter {value!r:.80}: SQLite takes None, text, numbers and bytes")
         self._statements.append((statement, tuple(parameters)))
 
     def executemany(self, statement: str, rows: Iterable[Sequence[object]]) -> None:

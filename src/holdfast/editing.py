@@ -32,6 +32,8 @@ async def edit(store: Store, clock: Clock, job_id: str, expected_version: int | 
         match (await store.apply([transition], now))[0]:
             case Verdict.APPLIED:
                 return
+            case Verdict.BLOCKED:
+                raise IllegalTransition(f"job {job_id} depends on jobs that have not completed: retry those first")
             case Verdict.TAKEN:
                 raise DedupConflict(
                     f"job {job_id} cannot run again: its dedup key {record.dedup_key!r} belongs to another job now"

@@ -77,8 +77,17 @@ class LocalFiles:
         finally:
             os.close(descriptor)
 
+    def read_result(self, artifact: str | None) -> str | None:
+        """A large result, from its file; None where the result is in the record."""
+        return None if artifact is None else self.read(msgspec.json.decode(artifact, type=StoredFile)).decode()
+
     def read(self, file: StoredFile) -> bytes:
-        content = Path(unquote(urlsplit(file.uri).path)).read_bytes()
+        try:
+            content = Path(unquote(urlsplit(file.uri).path)).read_bytes()
+        except OSError as error:
+            raise StoreError(
+                f"{file.uri} cannot be read ({error.strerror}): was the folder beside the database kept?"
+            ) from None
         if hashlib.sha256(content).hexdigest() != file.sha256:
             raise StoreError(f"{file.uri} is not what was stored: its hash differs")
         return content

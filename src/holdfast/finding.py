@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypedDict, Unpack
 
 from holdfast import ids, limits
+from holdfast.checks import check_text
 from holdfast.errors import InvalidOption
 from holdfast.lifecycle import Status
 from holdfast.store.types import Query
@@ -30,6 +31,7 @@ class FindOptions(TypedDict, total=False):
 
 
 _KNOWN = frozenset(FindOptions.__annotations__)
+_TEXTS = ("job_type", "queue", "subject", "worker", "tag", "created_by", "content_hash", "after")
 
 
 def query(**options: Unpack[FindOptions]) -> Query:
@@ -42,19 +44,13 @@ def query(**options: Unpack[FindOptions]) -> Query:
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= limits.FIND_LIMIT_MAX:
         raise InvalidOption(f"limit={limit!r}: use 1 to {limits.FIND_LIMIT_MAX}, and `after` for the next page")
     root = options.get("root")
+    texts = {name: check_text(name, options.get(name), limits.KEY_LENGTH_MAX) for name in _TEXTS}
     return Query(
         status=_status(options.get("status")),
-        job_type=options.get("job_type"),
-        queue=options.get("queue"),
-        subject=options.get("subject"),
-        worker=options.get("worker"),
-        tag=options.get("tag"),
-        created_by=options.get("created_by"),
         root=None if root is None else ids.canonical(root),
-        content_hash=options.get("content_hash"),
         order=order,
-        after=options.get("after"),
         limit=limit,
+        **texts,
     )
 
 

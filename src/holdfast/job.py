@@ -258,15 +258,18 @@ class JobView:
 class Job(JobView):
     """A job's record, as it was when it was read."""
 
-    __slots__ = ("_result",)
+    __slots__ = ("_large_result",)
 
-    def __init__(self, record: JobRecord, result: str | None = None) -> None:
+    def __init__(self, record: JobRecord, large_result: Callable[[], str | None] | None = None) -> None:
         super().__init__(record)
-        self._result = record.result if result is None else result
+        self._large_result = large_result
 
     @property
     def result(self) -> Any:
-        return _parsed(self._result)
+        """What the handler returned. A large result is read from its file, here and only when it is asked for."""
+        if self.record.result_artifact is not None and self._large_result is not None:
+            return _parsed(self._large_result())
+        return _parsed(self.record.result)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON fields of the contract."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from holdfast.clock import micros
+from holdfast.clock import MICROS, micros
 from holdfast.errors import HoldfastError
+from holdfast.limits import DELAY_SECONDS_MAX
 
 
 class Directive(HoldfastError):
@@ -17,7 +18,7 @@ class Retry(Directive):
 
     def __init__(self, reason: str = "retry asked for", *, after: float | timedelta | None = None) -> None:
         super().__init__(reason)
-        self.after_micros = None if after is None else max(0, micros(after))
+        self.after_micros = None if after is None else _bounded(after)
 
 
 class Snooze(Directive):
@@ -25,7 +26,7 @@ class Snooze(Directive):
 
     def __init__(self, for_: float | timedelta, reason: str | None = None) -> None:
         super().__init__(reason or "snoozed")
-        self.for_micros = max(0, micros(for_))
+        self.for_micros = _bounded(for_)
         self.reason = reason
 
 
@@ -41,3 +42,8 @@ class Discard(Directive):
 
     def __init__(self, reason: str = "discarded by its handler") -> None:
         super().__init__(reason)
+
+
+def _bounded(span: float | timedelta) -> int:
+    """Not before now, and not so late that no clock reaches it."""
+    return min(max(0, micros(span)), round(DELAY_SECONDS_MAX * MICROS))

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from holdfast.clock import MICROS, seconds
 from holdfast.errors import InvalidOption
+from holdfast.limits import DELAY_SECONDS_MAX
 
 
 class Backoff:
@@ -52,7 +53,7 @@ class Backoff:
             delay = self.max
         delay = min(self.max, delay)
         delay = min(self.max, delay * (1 + self.jitter * (2 * draw - 1)))
-        return round(delay * MICROS)
+        return round(min(delay, DELAY_SECONDS_MAX) * MICROS)
 
     def __repr__(self) -> str:
         return f"Backoff(base={self.base:g}, factor={self.factor:g}, max={self.max:g}, jitter={self.jitter:g})"

@@ -17,11 +17,11 @@ DEFAULT_URL = "sqlite:///holdfast.db"
 
 
 def setting(name: str, given: T | None, convert: Callable[[Any], T], default: T) -> T:
-    if given is not None:
-        return given
     variable = f"HOLDFAST_{name.upper()}"
-    value = os.environ.get(variable)
-    source = variable
+    value: Any = given
+    source = name
+    if value is None:
+        value, source = os.environ.get(variable), variable
     if value is None or value == "":
         value = _pyproject(os.getcwd()).get(name)
         source = f"[tool.holdfast] {name}"

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol, TypedDict
 
 from holdfast import codec, ids, limits
+from holdfast.checks import check_text
 from holdfast.clock import Instant, micros, to_instant
 from holdfast.errors import InvalidOption
 from holdfast.handlers import (
@@ -169,7 +170,7 @@ def _reuse_since(o: SubmitOptions, now: Instant) -> Instant | None:
         return None
     if o.get("content_hash") is None:
         raise InvalidOption("reuse needs a content_hash to compare by")
-    return 0 if reuse is True else now - _span("reuse", reuse)
+    return 0 if reuse is True else max(0, now - _span("reuse", reuse))
 
 
 def _depends_on(o: SubmitOptions) -> tuple[str, ...]:
@@ -177,7 +178,10 @@ def _depends_on(o: SubmitOptions) -> tuple[str, ...]:
     refs = o.get("depends_on")
     if refs is None:
         return ()
-    listed: list[JobRef] = [refs] if isinstance(refs, str) or hasattr(refs, "job_id") else list(refs)  # type: ignore[list-item]
+    try:
+        listed: list[Any] = [refs] if isinstance(refs, str) or hasattr(refs, "job_id") else list(refs)
+    except TypeError:
+        raise InvalidOption(f"depends_on={refs!r:.80}: use a list of jobs or ids") from None
     found = tuple(dict.fromkeys(_id_of(ref) for ref in listed))
     if len(found) > limits.DEPENDENCIES_MAX:
         raise InvalidOption(f"depends_on names {len(found):,} jobs; the limit is {limits.DEPENDENCIES_MAX:,}")
@@ -189,23 +193,17 @@ def _id_of(ref: JobRef) -> str:
 
 
 def _text(o: SubmitOptions, name: str, longest: int) -> str | None:
-    value = o.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, str) or not 0 < len(value) <= longest or "\0" in value:
-        raise InvalidOption(f"{name}={value!r:.80}: use a text of 1 to {longest} characters, without NUL")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise InvalidOption(f"{name} has a lone surrogate, which is not UTF-8") from None
-    return value
+    return check_text(name, o.get(name), longest)
 
 
 def _tags(o: SubmitOptions) -> str | None:
     tags = o.get("tags")
     if tags is None:
         return None
-    listed = [tags] if isinstance(tags, str) else list(tags)
+    try:
+        listed = [tags] if isinstance(tags, str) else list(tags)
+    except TypeError:
+        raise InvalidOption(f"tags={tags!r:.80}: use a list of texts") from None
     if len(listed) > limits.TAGS_MAX:
         raise InvalidOption(f"{len(listed)} tags; the limit is {limits.TAGS_MAX}")
     for tag in listed:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import ForkedStore, HoldfastError, NotOpen, StoreGone
 from holdfast.lifecycle import TERMINAL
 from holdfast.limits import FIND_LIMIT_MAX, RESULT_POLL_SECONDS
 from holdfast.store.port import Store
@@ -47,6 +47,13 @@ class Waiting:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        self._fail_all(NotOpen("the app was closed while this waited for a result; the job goes on"))
+
+    def _fail_all(self, error: Exception) -> None:
+        for futures in list(self._waiters.values()):
+            for future in list(futures):
+                if not future.done():
+                    future.set_exception(error)
 
     async def _work(self) -> None:
         while True:
@@ -56,8 +63,13 @@ class Waiting:
             try:
                 for start in range(0, len(wanted), FIND_LIMIT_MAX):
                     await self._look(wanted[start : start + FIND_LIMIT_MAX])
+            except (StoreGone, ForkedStore, NotOpen) as error:
+                self._fail_all(error)
             except HoldfastError as error:
                 log.warning("waiting for %d jobs: %s", len(wanted), error)
+            except Exception as error:
+                log.exception("waiting for %d jobs", len(wanted))
+                self._fail_all(error)
 
     async def _look(self, job_ids: list[str]) -> None:
         for job_id, record in zip(job_ids, await self._store.get(job_ids), strict=True):

@@ -4,6 +4,7 @@ import ctypes
 import os
 import resource
 import signal
+import stat
 import time
 from collections.abc import Callable
 from typing import Any
@@ -57,6 +58,36 @@ def out_of_memory(payload: int) -> int:
     limit = 2 * 1024**3
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     return len(bytearray(4 * 1024**3))
+
+
+@_app.job("stops_itself", isolation="process", max_attempts=1, timeout=2)
+def stops_itself(payload: str) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+@_app.job("writes_rubbish", isolation="process", max_attempts=1)
+def writes_rubbish(payload: int) -> None:
+    for descriptor in range(3, 64):
+        try:
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                os.write(descriptor, b"\x00\x00\x00\x05hello")
+        except OSError:
+            pass
+    time.sleep(30)
+
+
+@_app.job("leaves_a_grandchild", isolation="process", max_attempts=1)
+def leaves_a_grandchild(payload: int) -> None:
+    if os.fork() == 0:
+        time.sleep(5)
+        os._exit(0)
+    os._exit(3)
+
+
+@_app.job("stores_bytes", isolation="process", max_attempts=1)
+def stores_bytes(payload: int, ctx: BlockingContext) -> None:
+    with ctx.transaction() as tx:
+        tx.execute("INSERT INTO blobs VALUES (?)", [b"\x00\xff"])
 
 
 def bind(make_app: Callable[..., Holdfast]) -> Holdfast:

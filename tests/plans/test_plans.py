@@ -21,6 +21,11 @@ PLANS = {
     ],
     "apply": [BY_ID],
     "awaited": [BY_ID],
+    "blockers": [
+        "SEARCH e USING COVERING INDEX edge_child (child_id=?)",
+        "SEARCH p USING INDEX sqlite_autoindex_job_1 (job_id=?)",
+        BY_ID,
+    ],
     "candidates": ["SEARCH job USING INDEX job_ready (queue=? AND job_type=? AND parked=?)"],
     "claim": [BY_ROWID],
     "claimed": [BY_ROWID],

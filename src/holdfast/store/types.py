@@ -16,6 +16,7 @@ class Verdict(Enum):
     APPLIED = "applied"  # it is stored, now or by an earlier try of the same write
     STALE = "stale"  # its guards no longer hold; nothing was changed
     GONE = "gone"  # no such job
+    BLOCKED = "blocked"  # a manual retry of a job that depends on one which has not completed; nothing was changed
     TAKEN = "taken"  # a manual retry whose dedup key guards another living job by now; nothing was changed
 
 

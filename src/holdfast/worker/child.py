@@ -29,6 +29,7 @@ from holdfast.lifecycle import Effect
 from holdfast.outcomes import Cancel, Discard, Retry, Snooze
 from holdfast.store.types import ClaimedJob
 from holdfast.worker import capture
+from holdfast.worker.channels import packed
 from holdfast.worker.mistakes import clean, message, result_json, trace
 
 
@@ -163,7 +164,7 @@ class _Link:
         return self._stopped
 
     def effects(self, statements: list[Effect]) -> None:
-        self.send("effects", statements)
+        self.send("effects", [(statement, [packed(value) for value in values]) for statement, values in statements])
 
     def artifact(self, name: str, content: bytes) -> str:
         return str(self._ask("artifact", name, base64.b64encode(content).decode()))

@@ -40,28 +40,26 @@ class Executor:
         self._processes.close()
 
     async def run(self, run: Run) -> Outcome:
-        """Never raises but for a cancellation that nobody of ours asked for."""
+        """Never raises."""
         run.begun = True
-        if run.stop_reason is not None:
+        if _stop_asked(run):
             return self.stopped(run)
         try:
             failpoints.hit("handler.before")
             value = await self._call(run)
             failpoints.hit("handler.after")
-            if run.stop_reason is not None:
+            if _stop_asked(run):
                 return self.stopped(run)
             if not isinstance(value, str):
                 return value
             return await self._completed(run, value)
         except asyncio.CancelledError as error:
-            if run.stop_reason is not None:
+            # We cancel a run only with a reason: without one the handler did it, and that is a failure like any other.
+            if _stop_asked(run):
                 return self.stopped(run)
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
             return Raised(entry(error, run.job.attempt, self._clock.now()))
         except BaseException as error:
-            if run.stop_reason is not None:
+            if _stop_asked(run):
                 return self.stopped(run)
             return outcome_of(error, run.job.attempt, self._clock.now())
 
@@ -121,3 +119,8 @@ class Executor:
         # Written before the completion commits, and named in it.
         stored = await asyncio.to_thread(self._files.write, run.job.job_id, run.job.attempt, ".result.json", raw)
         return Completed(None, codec.encode(stored).decode())
+
+
+def _stop_asked(run: Run) -> bool:
+    """Asked anew each time: it can change at every await, and in a thread at any moment."""
+    return run.stop_reason is not None

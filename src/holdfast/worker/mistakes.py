@@ -19,7 +19,7 @@ def outcome_of(error: BaseException, attempt: int, now: Instant) -> Outcome:
         case Retry():
             return RetryAsked(entry(error, attempt, now), error.after_micros)
         case Snooze():
-            return Snoozed(error.for_micros, error.reason)
+            return Snoozed(error.for_micros, None if error.reason is None else clean(str(error.reason)))
         case Cancel():
             return Cancelled(message(error))
         case Discard():
@@ -55,7 +55,7 @@ def trace(error: BaseException) -> str:
     return clean(text, keep_end=True)
 
 
-def clean(text: str, *, keep_end: bool = False) -> str:
+def clean(text: str, *, keep_end: bool = False, limit: int = ERROR_TEXT_MAX) -> str:
     """Text that every engine stores: no NUL, no lone surrogates, not too long."""
-    text = text[-ERROR_TEXT_MAX:] if keep_end else text[:ERROR_TEXT_MAX]
+    text = text[-limit:] if keep_end else text[:limit]
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")

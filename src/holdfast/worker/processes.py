@@ -7,6 +7,7 @@ import base64
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Awaitable, Callable
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -17,9 +18,11 @@ from holdfast.clock import Clock, Instant
 from holdfast.errors import HoldfastError
 from holdfast.handlers import Handler
 from holdfast.lifecycle import Cancelled, Discarded, ErrorEntry, Outcome, Raised, RetryAsked, Snoozed
-from holdfast.worker.channels import LoopChannel
+from holdfast.worker.channels import LoopChannel, unpacked
 from holdfast.worker.run import Run
 
+LAST_WORDS_SECONDS = 0.2  # for messages that a child sent before it ended
+MESSAGE_BYTES_MAX = 128 * 1024 * 1024  # an artifact in base64; beyond this it is rubbish
 START_SECONDS = 60.0  # importing the user's program; beyond this it hangs
 
 
@@ -76,7 +79,7 @@ class Processes:
 
     async def _converse(self, child: _Child, run: Run, channel: LoopChannel) -> tuple[Any, ...] | None:
         """Serve the child until it answers; None when it died."""
-        if not child.send(("job", run.job)):
+        if not await child.send(("job", run.job)):
             return None
         while (message := await child.receive()) is not None:
             match message:
@@ -87,13 +90,13 @@ class Processes:
                 case ("log", created, level, text):
                     run.say_log(created, level, text)
                 case ("effects", statements):
-                    channel.effects([(statement, tuple(parameters)) for statement, parameters in statements])
+                    channel.effects([(statement, tuple(map(unpacked, values))) for statement, values in statements])
                 case ("artifact", name, content):
-                    child.send(("answer", await _answer(channel.artifact(name, base64.b64decode(content)))))
+                    await child.send(("answer", await _answer(channel.artifact(name, base64.b64decode(content)))))
                 case ("step", name):
-                    child.send(("answer", await _answer(channel.step(name))))
+                    await child.send(("answer", await _answer(channel.step(name))))
                 case ("record_step", name, answer):
-                    child.send(("answer", await _answer(channel.record_step(name, answer))))
+                    await child.send(("answer", await _answer(channel.record_step(name, answer))))
                 case _:
                     return message
         return None
@@ -131,7 +134,12 @@ def _outcome(answer: tuple[Any, ...], attempt: int, now: Instant) -> Outcome | s
 
 
 class _Child:
+    """One child process and its pipe. A thread reads the pipe: a child that stops in the middle of a message, or writes
+    rubbish, must not stop the event loop."""
+
     def __init__(self, context: multiprocessing.context.SpawnContext, handler: Handler) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._messages: asyncio.Queue[tuple[Any, ...] | None] = asyncio.Queue()
         self._pipe: Connection
         self._pipe, theirs = context.Pipe()
         self._process: BaseProcess = context.Process(
@@ -141,32 +149,42 @@ class _Child:
         )
         self._process.start()
         theirs.close()
+        # A forked grandchild may keep the pipe open: the end of the process itself counts, too.
+        self._loop.add_reader(self._process.sentinel, self._exited)
+        threading.Thread(target=self._read, name="holdfast-child-pipe", daemon=True).start()
 
     @property
     def alive(self) -> bool:
         return self._process.is_alive()
 
-    def send(self, message: tuple[str, Any]) -> bool:
+    async def send(self, message: tuple[str, Any]) -> bool:
+        """False when the child is gone. In a thread: a stopped child does not empty its pipe."""
         try:
-            self._pipe.send_bytes(codec.encode(message))
+            await asyncio.to_thread(self._pipe.send_bytes, codec.encode(message))
         except (OSError, ValueError):
             return False
         return True
 
     async def receive(self) -> tuple[Any, ...] | None:
-        """The next message; None when the child is gone. Waits without a thread."""
-        loop = asyncio.get_running_loop()
-        try:
-            if not self._pipe.poll():
-                ready: asyncio.Future[None] = loop.create_future()
-                loop.add_reader(self._pipe.fileno(), _set, ready)
-                try:
-                    await ready
-                finally:
-                    loop.remove_reader(self._pipe.fileno())
-            return tuple(codec.decode(self._pipe.recv_bytes()))
-        except (EOFError, OSError):
-            return None
+        """The next message; None when the child is gone."""
+        return await self._messages.get()
+
+    def _read(self) -> None:
+        message: tuple[Any, ...] | None = ()
+        while message is not None:
+            try:
+                message = tuple(codec.decode(self._pipe.recv_bytes(MESSAGE_BYTES_MAX)))
+            except (EOFError, OSError, ValueError, TypeError):  # gone, or it wrote what is no message
+                message = None
+                self.kill()
+            try:
+                self._loop.call_soon_threadsafe(self._messages.put_nowait, message)
+            except RuntimeError:
+                return  # the loop is closed
+
+    def _exited(self) -> None:
+        self._loop.remove_reader(self._process.sentinel)
+        self._loop.call_later(LAST_WORDS_SECONDS, self._messages.put_nowait, None)  # what it sent before comes first
 
     def kill(self) -> None:
         if self._process.is_alive():
@@ -174,9 +192,8 @@ class _Child:
 
     async def reason(self, when: str = "in the middle of the job") -> str:
         """How the child ended, in words."""
-        await asyncio.get_running_loop().run_in_executor(None, self._process.join, 5)
+        await self._loop.run_in_executor(None, self._process.join, 5)
         code = self._process.exitcode
-        self._pipe.close()
         if code is None:
             return "it closed its pipe but did not exit"
         if code >= 0:
@@ -184,11 +201,6 @@ class _Child:
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
         hint = " (out of memory, or killed by hand)" if -code == signal.SIGKILL else ""
         return f"it was killed by {name}{hint}"
-
-
-def _set(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 def _child_main(pipe: Connection, *handler: Any) -> None:

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable
 
 from holdfast.clock import Clock
-from holdfast.errors import HoldfastError
 from holdfast.files import LocalFiles
 from holdfast.limits import LOG_FILE_BYTES_MAX, RECORD_INTERVAL_SECONDS
 from holdfast.store.port import Store
@@ -49,7 +48,7 @@ class Recorder:
             await self.write_log(run)
         try:
             await self._store.note([run.note() for run in runs], self._clock.now())
-        except HoldfastError as error:
+        except Exception as error:  # bookkeeping never breaks the worker
             log.warning("progress of %d jobs could not be kept: %s", len(runs), error)
 
     async def write_log(self, run: Run) -> None:
@@ -66,5 +65,5 @@ class Recorder:
                 LOG_FILE_BYTES_MAX,
             )
             run.log_location = self._files.uri(run.job.job_id, LOG_FILE)
-        except OSError as error:
+        except Exception as error:
             log.warning("the log of job %s could not be written: %s", run.job.job_id, error)

@@ -16,6 +16,7 @@ from holdfast.files import StoredFile
 from holdfast.lifecycle import Effect
 from holdfast.store.types import ClaimedJob, Hold, Note
 from holdfast.worker.lanes import Lane
+from holdfast.worker.mistakes import clean
 
 
 class Said(TypedDict, total=False):
@@ -70,7 +71,7 @@ class Run:
     def say_progress(self, fraction: float, stage: str | None) -> None:
         self.progress = min(1.0, max(0.0, float(fraction)))
         if stage is not None:
-            self.stage = str(stage)[: limits.STAGE_LENGTH_MAX]
+            self.stage = clean(str(stage))[: limits.STAGE_LENGTH_MAX]
         self.dirty = True
 
     def say_effects(self, statements: list[Effect]) -> None:
@@ -89,14 +90,14 @@ class Run:
             return
         metrics = self.metrics if self.metrics is not None else {}
         if name in metrics or len(metrics) < limits.METRICS_MAX:
-            metrics[str(name)[: limits.NAME_LENGTH_MAX]] = value
+            metrics[clean(str(name))[: limits.NAME_LENGTH_MAX]] = value
         self.metrics = metrics
         self.dirty = True
 
     def say_log(self, created: float | None, level: str, message: str) -> None:
         moment = datetime.now(UTC) if created is None else datetime.fromtimestamp(created, UTC)
         at = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        text = message.encode("utf-8", "replace").decode().replace("\0", "\\0")
+        text = clean(message, limit=limits.LOG_FILE_BYTES_MAX)
         if self._logs is None or self._log_text is None:
             self._logs = msgspec.json.decode(self.job.logs) if self.job.logs else []
             self._log_text = []
@@ -118,6 +119,11 @@ class Run:
             metrics=self.metrics_json(),
             artifacts=self.artifacts_json(),
         )
+
+    def unsay(self) -> None:
+        """Drop what could not be stored."""
+        self._logs = self.metrics = self.artifacts = None
+        self.effects = ()
 
     def said(self) -> Said:
         if self._logs is None and self.metrics is None and self.artifacts is None and not self.effects:

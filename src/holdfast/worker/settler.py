@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from holdfast import failpoints
 from holdfast.clock import Clock
-from holdfast.errors import EffectFailed, ForkedStore, HoldfastError, StoreGone
+from holdfast.errors import EffectFailed, ForkedStore, StoreBusy, StoreFull, StoreGone
 from holdfast.lifecycle import Transition
 from holdfast.limits import SETTLE_BATCH_MAX
 from holdfast.store.port import Store
@@ -17,6 +17,7 @@ from holdfast.store.types import Verdict
 from holdfast.worker.run import Run
 
 log = logging.getLogger("holdfast.worker")
+ISOLATE_AFTER = 3  # tries of a batch, before one of its jobs is suspected
 
 
 class Settler:
@@ -72,10 +73,29 @@ class Settler:
                 ]
             except (StoreGone, ForkedStore):
                 raise  # no try will ever succeed: the worker stops, and the leases run out
-            except HoldfastError as error:
+            except Exception as error:
                 tries += 1
+                if tries >= ISOLATE_AFTER and not isinstance(error, StoreBusy | StoreFull):
+                    await self._isolate(batch, transitions, error)
+                    return
                 log.warning("settling %d jobs failed, trying again: %s", len(batch), error)
                 await asyncio.sleep(random.uniform(0.5, 1.0) * min(5.0, 0.1 * 2**tries))
         failpoints.hit("settle.after")
         for (run, _), verdict in zip(batch, verdicts, strict=True):
             self._settled(run, verdict)
+
+    async def _isolate(
+        self, batch: list[tuple[Run, Transition]], transitions: list[Transition], error: Exception
+    ) -> None:
+        """One job that the store cannot take must not keep the others from being settled."""
+        if len(batch) > 1:
+            for (run, _), transition in zip(batch, transitions, strict=True):
+                await self._settle([(run, transition)])
+            return
+        run, transition = batch[0][0], transitions[0]
+        if transition.effects:
+            failed = self._effect_failed(run, EffectFailed(str(error), job_id=run.job.job_id))
+            await self._settle([(run, failed)])
+        else:
+            log.error("job %s cannot be settled and is let go; its lease runs out: %s", run.job.job_id, error)
+            self._settled(run, Verdict.STALE)

@@ -26,7 +26,7 @@ from holdfast.worker.executor import LOST, SHUT_DOWN, TIMED_OUT, Executor
 from holdfast.worker.fetcher import Fetcher, Room
 from holdfast.worker.lanes import Lane, Pace
 from holdfast.worker.leases import LeaseKeeper
-from holdfast.worker.mistakes import clean
+from holdfast.worker.mistakes import clean, entry
 from holdfast.worker.recorder import Recorder
 from holdfast.worker.run import Run
 from holdfast.worker.settler import Settler
@@ -69,7 +69,8 @@ class Worker:
         self.failure: BaseException | None = None  # why the worker stopped by itself
 
         self._buffer: deque[Run] = deque()  # claimed, not started
-        self._live = live  # started: by job id, shared with the app for live progress
+        self._running: dict[str, Run] = {}  # started, by job id
+        self._live = live  # the same, of all workers of the app, which reads live progress from it
         self._held: dict[str, Run] = {}  # everything whose claim is ours, until it is settled
         self._stuck: set[Run] = set()  # settled or lost, but the handler does not let go of its slot
         self._lanes = {name: Lane(handler, Pace(clock)) for name, handler in handlers.items()}
@@ -79,11 +80,11 @@ class Worker:
         self._shutdown: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
         self._idle.set()
-        self._deadlines = Deadlines(lambda: self._live.values(), lambda run: self._stop_run(run, TIMED_OUT))
+        self._deadlines = Deadlines(lambda: self._running.values(), lambda run: self._stop_run(run, TIMED_OUT))
 
         self._executor = Executor(store, clock, files, self._deadlines.watch)
         self._settler = Settler(store, clock, self._settled, self._effect_failed)
-        self._recorder = Recorder(store, clock, files, lambda: list(self._live.values()))
+        self._recorder = Recorder(store, clock, files, lambda: list(self._running.values()))
         self._upkeep = Upkeep(
             store,
             clock,
@@ -113,8 +114,13 @@ class Worker:
 
     async def __aenter__(self) -> Worker:
         capture.install()
-        await self._leases.start()
-        await self._upkeep.sweep_once()  # what a dead worker of this machine left behind runs again at once
+        try:
+            await self._leases.start()
+            await self._upkeep.sweep_once()  # what a dead worker of this machine left behind runs again at once
+        except BaseException:
+            capture.remove()
+            await asyncio.shield(self._leases.stop())
+            raise
         self._unlisten = self._store.listen(_SIGNALS, self._hear)
         for work in (
             self._settler.work(),
@@ -157,7 +163,7 @@ class Worker:
             run.lane.buffered -= 1
             self._settle(run, GivenBack(SHUT_DOWN))
         await within(self._grace_seconds, self._idle_or_hurried())
-        for run in list(self._live.values()):
+        for run in list(self._running.values()):
             self._stop_run(run, SHUT_DOWN)
         await within(STOP_SECONDS, self._idle.wait())
         await within(STOP_SECONDS, self._finished())
@@ -255,7 +261,7 @@ class Worker:
         self._slots_taken += 1
         run.lane.buffered -= 1
         run.lane.busy += 1
-        self._live[run.job.job_id] = run
+        self._running[run.job.job_id] = self._live[run.job.job_id] = run
         run.task = asyncio.Task(self._run(run), loop=self._loop, name=run.job.job_id)
 
     async def _run(self, run: Run) -> None:
@@ -268,13 +274,17 @@ class Worker:
                 await self._finish_or_let_go(run, outcome)
 
     async def _finish_or_let_go(self, run: Run, outcome: Outcome) -> None:
-        """A mistake of ours must not hold a job for ever: its lease runs out, and it is rescued."""
+        """What cannot be settled as it ended is a failure; what cannot be settled at all is let go, and rescued."""
         try:
             await self._finish(run, outcome)
-        except Exception:
-            log.exception("%s job %s could not be settled; its lease runs out", run.job.job_type, run.job.job_id)
-            self._held.pop(run.job.job_id, None)
-            self._live.pop(run.job.job_id, None)
+        except Exception as error:
+            log.exception("%s job %s could not be settled", run.job.job_type, run.job.job_id)
+            try:
+                run.unsay()
+                self._settle(run, Raised(entry(error, run.job.attempt, self._clock.now())))
+            except Exception:
+                log.exception("%s job %s is let go; its lease runs out", run.job.job_type, run.job.job_id)
+                self._forget(run)
 
     async def _finish(self, run: Run, outcome: Outcome) -> None:
         run.settling = True  # its outcome is known: a stop that comes while its log is written must not lose it
@@ -288,14 +298,23 @@ class Worker:
         run.lane.busy -= 1
         run.lane.pace.ended += 1
         self._stuck.discard(run)
-        if self._live.get(run.job.job_id) is run and (run.settling or run.lost):
-            del self._live[run.job.job_id]
+        if run.settling or run.lost:
+            self._forget_running(run)
         if self._buffer:
             self._dispatch()
         if len(self._buffer) <= PREFETCH_MAX // 2:
             self._fetcher.room_changed()
         if self._slots_taken == 0:
             self._idle.set()
+
+    def _forget_running(self, run: Run) -> None:
+        for where in (self._running, self._live):
+            if where.get(run.job.job_id) is run:
+                del where[run.job.job_id]
+
+    def _forget(self, run: Run) -> None:
+        self._held.pop(run.job.job_id, None)
+        self._forget_running(run)
 
     # Ending
 
@@ -329,14 +348,15 @@ class Worker:
     def _effect_failed(self, run: Run, error: EffectFailed) -> Transition:
         """The handler's own SQL broke the completion: that is a failure of the attempt."""
         now = self._clock.now()
-        entry = ErrorEntry(run.job.attempt, now, "EffectFailed", clean(str(error)))
-        return self._decide(run, Raised(entry), now)
+        failure = ErrorEntry(run.job.attempt, now, "EffectFailed", clean(str(error)))
+        run.effects = ()
+        return self._decide(run, Raised(failure), now)
 
     def _settled(self, run: Run, verdict: Verdict) -> None:
         if self._held.get(run.job.job_id) is run:
             del self._held[run.job.job_id]
-        if run not in self._stuck and self._live.get(run.job.job_id) is run:
-            del self._live[run.job.job_id]
+        if run not in self._stuck:
+            self._forget_running(run)
         if verdict is not Verdict.APPLIED:
             log.warning(
                 "job %s attempt %d: its outcome was refused (%s); another run or a cancellation came first",
@@ -397,7 +417,7 @@ class Worker:
             started_at=self._started_at,
             heartbeat_at=self._clock.now(),
             stopping=self._stopping,
-            running=tuple(list(self._live)[:100]),
+            running=tuple(list(self._running)[:100]),
             stuck=tuple(run.job.job_id for run in list(self._stuck)[:100]),
         )
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import UnknownDependency
-from holdfast.lifecycle import Event, Status, cancel
+from holdfast.lifecycle import Event, Status, cancel, manual_retry
 from holdfast.limits import LISTED_EDGES_MAX, RELEASE_BATCH_MAX
 from holdfast.store.conformance.factories import (
     HOUR,
     NOW,
     cancelled,
+    claim_again,
     claim_ids,
     completed,
     failed,
@@ -24,7 +25,7 @@ from holdfast.store.conformance.factories import (
     submit_many,
 )
 from holdfast.store.port import Store
-from holdfast.store.types import Query
+from holdfast.store.types import Query, Verdict
 
 POLICIES = [("cancel", Status.CANCELLED), ("fail", Status.FAILED)]
 
@@ -227,13 +228,22 @@ class TestCascades:
         assert (await record(store, bottom)).status is Status.CANCELLED
         assert (await record(store, bottom)).version == 2
 
-    async def test_a_cancelled_dependent_that_is_retried_by_hand_runs_alone(self, store: Store) -> None:
-        first, second = await running(store, max_attempts=1), await running(store)
-        child = await submit(store, depends_on=(first.job_id, second.job_id))
+    async def test_a_cancelled_dependent_is_retried_only_once_what_it_depends_on_has_completed(
+        self, store: Store
+    ) -> None:
+        first = await running(store, max_attempts=1)
+        child = await submit(store, depends_on=(first.job_id,))
         await settle(store, first.fails())
+        before = await record(store, child)
 
+        retry = manual_retry(before, now=NOW, by=None, reason=None)
+        assert await store.apply([retry], NOW) == [Verdict.BLOCKED]
+        assert await record(store, child) == before
+
+        await retry_by_hand(store, first.job_id)
+        again = await claim_again(store, first)
+        await settle(store, again.completes())
         await retry_by_hand(store, child)
-        await settle(store, second.completes())
 
         assert await claim_ids(store) == [child]
 

@@ -16,9 +16,7 @@ from holdfast.store.conformance.factories import (
     claim_ids,
     in_state,
     record,
-    retry_by_hand,
     running,
-    settle,
     submit,
 )
 from holdfast.store.port import Store
@@ -152,14 +150,3 @@ class TestRaces:
 
         job = await record(store, child)
         assert (job.status, job.version) == (Status.PENDING, 2)
-
-    async def test_a_manual_retry_of_a_child_is_not_released_again(self, store: Store) -> None:
-        first, second = await running(store, max_attempts=1), await running(store, max_attempts=1)
-        child = await submit(store, depends_on=(first.job_id, second.job_id))
-        await settle(store, first.fails())
-        await retry_by_hand(store, child)
-        before = await record(store, child)
-
-        await settle(store, second.fails())
-
-        assert await record(store, child) == before

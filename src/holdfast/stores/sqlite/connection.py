@@ -43,9 +43,19 @@ def path_of(url: str) -> Path:
         raise ConfigurationError(
             f"{url!r} names no file: write sqlite:///jobs.db (relative) or sqlite:////var/lib/jobs.db (absolute)"
         )
+    if "\0" in rest or rest.endswith("/") or not _encodable(rest):
+        raise ConfigurationError(f"{url!r} names no file")
     if "?" in rest:
         raise ConfigurationError(f"{url!r}: an sqlite URL takes no parameters")
     return Path(rest[1:]).absolute()
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def create(path: Path) -> None:

@@ -30,12 +30,15 @@ def guard(tx: Tx, key: str, job_id: str, until: Instant | None) -> None:
     )
 
 
-def guard_again(tx: Tx, job_id: str, now: Instant) -> bool:
-    """An ended job is to run once more: it needs its key back. False when the key stands for another by now."""
+def may_guard_again(tx: Tx, job_id: str, now: Instant) -> bool:
+    """Whether an ended job that is to run once more can have its key back: not when it stands for another by now."""
     key = tx.value("SELECT dedup_key FROM job WHERE job_id = ?", (job_id,))
-    if key is None:
-        return True
-    target = living_target(tx, key, now)
-    if target is None:
-        guard(tx, key, job_id, None)
+    target = None if key is None else living_target(tx, key, now)
     return target is None or target.job_id == job_id
+
+
+def guard_again(tx: Tx, job_id: str, now: Instant) -> None:
+    """The job runs once more: its key stands for it again, as long as it did and at least while it is active."""
+    key = tx.value("SELECT dedup_key FROM job WHERE job_id = ?", (job_id,))
+    if key is not None and living_target(tx, key, now) is None:
+        guard(tx, key, job_id, None)

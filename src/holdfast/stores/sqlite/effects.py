@@ -18,6 +18,8 @@ _FORBIDDEN = frozenset(
         apsw.SQLITE_ATTACH,
         apsw.SQLITE_DETACH,
         apsw.SQLITE_PRAGMA,
+        apsw.SQLITE_CREATE_VTABLE,
+        apsw.SQLITE_DROP_VTABLE,
     }
 )
 
@@ -40,6 +42,8 @@ def run(connection: apsw.Connection, job_id: str, effects: Sequence[Effect]) -> 
     try:
         for statement, parameters in effects:
             connection.execute(statement, parameters)
+        if connection.status(apsw.SQLITE_DBSTATUS_DEFERRED_FKS)[0]:
+            raise EffectFailed("a deferred foreign key is not satisfied", job_id=job_id)
     except (apsw.FullError, apsw.IOError, apsw.BusyError):
         raise  # not the statement's fault: the whole group is tried again
     except (apsw.Error, TypeError, ValueError, OverflowError) as error:
@@ -48,8 +52,10 @@ def run(connection: apsw.Connection, job_id: str, effects: Sequence[Effect]) -> 
         connection.authorizer = None
 
 
-def _authorize(operation: int, first: str | None, second: str | None, *_: Any) -> int:
-    """The user's tables are theirs; ours change through the lifecycle alone."""
+def _authorize(operation: int, first: str | None, second: str | None, database: str | None, *_: Any) -> int:
+    """The user's tables are theirs; ours change through the lifecycle alone, and no temporary one may hide them."""
+    if database == "temp":
+        return apsw.SQLITE_DENY
     touched = {first, second}
     ours = (operation in _WRITES or operation in _SCHEMA) and not touched.isdisjoint(_OURS)
     return apsw.SQLITE_DENY if ours or operation in _FORBIDDEN else apsw.SQLITE_OK

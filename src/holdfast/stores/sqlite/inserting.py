@@ -56,6 +56,8 @@ def _insert_special(tx: Tx, job: NewJob, now: Instant) -> Inserted:
         return existing
     job = _with_root(tx, job)
     donor, leader = _identical(tx, job)
+    if leader in job.depends_on:
+        leader = None  # it waits for that one anyway, and on its own terms
     if donor is not None:
         return _insert_reused(tx, job, donor, now)
     depends_on = (*job.depends_on, leader) if leader else job.depends_on

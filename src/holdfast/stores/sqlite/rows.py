@@ -103,4 +103,4 @@ def event_tail(
 
 
 def _text(value: str | None) -> str:
-    return "null" if value is None else msgspec.json.encode(value).decode()
+    return "null" if value is None else msgspec.json.encode(str(value)).decode()

@@ -18,6 +18,7 @@ from holdfast.stores.sqlite.writer import Tx
 
 COMPLETE = load("complete")
 APPLY = load("apply")
+BLOCKERS = load("blockers")
 STANDING = load("standing")
 EXTEND = load("extend")
 NOTE = load("note")
@@ -77,8 +78,8 @@ def _completed_by(t: Transition) -> tuple[str, int, str | None]:
 
 
 def _apply_one(tx: Tx, t: Transition, now: Instant) -> Verdict:
-    if t.event is Event.MANUAL_RETRY and not dedup.guard_again(tx, t.job_id, now):
-        return Verdict.TAKEN
+    if t.event is Event.MANUAL_RETRY and (refusal := _refuse_retry(tx, t, now)) is not None:
+        return refusal
     error = t.error
     tx.execute(
         APPLY,
@@ -112,9 +113,21 @@ def _apply_one(tx: Tx, t: Transition, now: Instant) -> Verdict:
     )
     if not tx.connection.changes():
         return _why_not(tx, t)
+    if t.event is Event.MANUAL_RETRY:
+        dedup.guard_again(tx, t.job_id, now)
     if t.effects:
         effects.run(tx.connection, t.job_id, t.effects)
     return Verdict.APPLIED
+
+
+def _refuse_retry(tx: Tx, t: Transition, now: Instant) -> Verdict | None:
+    """Why an ended job may not run again; None also where the guards of the transition will refuse it."""
+    row = _standing(tx, [t.job_id]).get(t.job_id)
+    if row is None or row[0] != t.source:
+        return None
+    if tx.value(BLOCKERS, (t.job_id,)):
+        return Verdict.BLOCKED
+    return None if dedup.may_guard_again(tx, t.job_id, now) else Verdict.TAKEN
 
 
 def _why_not(tx: Tx, t: Transition) -> Verdict:
