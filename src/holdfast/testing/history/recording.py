@@ -18,6 +18,7 @@ _OUTCOMES = {
     Verdict.STALE: Outcome.STALE,
     Verdict.GONE: Outcome.GONE,
     Verdict.TAKEN: Outcome.STALE,
+    Verdict.BLOCKED: Outcome.STALE,
 }
 
 
