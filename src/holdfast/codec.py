@@ -19,6 +19,7 @@ from holdfast.limits import JSON_DEPTH_MAX, JSON_INT_MAX, JSON_INT_MIN
 # Digits all alike: then one search finds a number of 19 digits, five times faster than a pattern.
 _DIGITS_ALIKE = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER = b"0" * 19
+_BACKSLASH, _CAPITAL_N, _CAPITAL_I = b"\\NI"  # as numbers: the fastest search there is
 
 decode = msgspec.json.decode
 encode = msgspec.json.encode
@@ -82,13 +83,14 @@ def from_json(text: str | bytes, what: str = "payload") -> Any:
 
 
 def _suspicious(raw: bytes) -> bool:
-    """Cheap scans that clear nearly every document; what they cannot clear is inspected."""
+    """Cheap scans that clear nearly every document; what they cannot clear is inspected. A single byte is found many
+    times faster than a word, and its absence clears the word."""
     return (
-        b"NaN" in raw
-        or b"Infinity" in raw
-        or b"\\u" in raw
+        (_BACKSLASH in raw and b"\\u" in raw)
+        or (_CAPITAL_N in raw and b"NaN" in raw)
+        or (_CAPITAL_I in raw and b"Infinity" in raw)
         or (len(raw) > JSON_DEPTH_MAX and raw.count(b"{") + raw.count(b"[") > JSON_DEPTH_MAX)
-        or (len(raw) >= 19 and _LONG_NUMBER in raw.translate(_DIGITS_ALIKE))
+        or (len(raw) >= len(_LONG_NUMBER) and _LONG_NUMBER in raw.translate(_DIGITS_ALIKE))
     )
 
 
