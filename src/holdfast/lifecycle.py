@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Protocol, assert_never
+from typing import Protocol, TypedDict, Unpack, assert_never
 
 import msgspec
 
@@ -188,10 +188,21 @@ class GivenBack(msgspec.Struct, frozen=True):
     reason: str
 
 
-Outcome = Completed | Raised | RetryAsked | Snoozed | Cancelled | Discarded | GivenBack
+_WithoutResult = Raised | RetryAsked | Snoozed | Cancelled | Discarded | GivenBack
+Outcome = Completed | _WithoutResult
 
 
 # Decisions on a claimed job
+
+
+class Said(TypedDict, total=False):
+    """What a handler has said about its run, as it is stored with the outcome."""
+
+    logs: str | None
+    log_location: str | None
+    metrics: str | None
+    artifacts: str | None
+    effects: tuple[Effect, ...]
 
 
 def decide(
@@ -203,14 +214,10 @@ def decide(
     draw: float,
     token: str | None,
     by: str | None,
-    logs: str | None = None,
-    log_location: str | None = None,
-    metrics: str | None = None,
-    artifacts: str | None = None,
-    effects: tuple[Effect, ...] = (),
+    **said: Unpack[Said],
 ) -> Transition:
     """The transition that follows from how an attempt ended. `draw` in [0, 1) feeds the jitter."""
-    if isinstance(outcome, Completed):  # nearly every outcome: kept off the general path below
+    if isinstance(outcome, Completed):  # nearly every outcome, and the only one that takes the handler's effects along
         return Transition(
             job_id=job.job_id,
             event=Event.COMPLETE,
@@ -223,59 +230,26 @@ def decide(
             stage="complete",
             result=outcome.result,
             result_artifact=outcome.result_artifact,
-            logs=logs,
-            log_location=log_location,
-            metrics=metrics,
-            artifacts=artifacts,
-            effects=effects,
+            **said,
         )
+    change = _without_result(job, outcome, now, backoff, draw)
+    said.pop("effects", None)
+    return msgspec.structs.replace(change, token=token, by=by, **said)
 
-    def settle(event: Event, target: Status, **changes: object) -> Transition:
-        return Transition(
-            job_id=job.job_id,
-            event=event,
-            source=Status.PROCESSING,
-            target=target,
-            attempt=job.attempt,
-            token=token,
-            by=by,
-            logs=logs,
-            log_location=log_location,
-            metrics=metrics,
-            artifacts=artifacts,
-            **changes,  # type: ignore[arg-type]
-        )
 
-    def fail(error: ErrorEntry, after_micros: int | None) -> Transition:
-        failures = job.failures + 1
-        if failures >= job.max_attempts:
-            return settle(
-                Event.EXHAUST,
-                Status.FAILED,
-                failures=failures,
-                error=error,
-                stage="error",
-                reason=_headline(error),
-            )
-        delay = backoff.delay_micros(failures, draw) if after_micros is None else after_micros
-        return settle(
-            Event.RETRY,
-            Status.RETRYING,
-            failures=failures,
-            error=error,
-            scheduled_for=now + delay,
-            reason=_headline(error),
-        )
-
+def _without_result(job: Standing, outcome: _WithoutResult, now: Instant, backoff: Backoff, draw: float) -> Transition:
     match outcome:
         case Raised(error):
-            return fail(error, None)
+            return _fail(job, error, now + backoff.delay_micros(job.failures + 1, draw))
         case RetryAsked(error, after_micros):
-            return fail(error, after_micros)
+            delay = backoff.delay_micros(job.failures + 1, draw) if after_micros is None else after_micros
+            return _fail(job, error, now + delay)
         case Snoozed(for_micros, reason):
             if job.snoozes >= SNOOZES_MAX:
-                return fail(_own_error(job, now, "SnoozedTooOften", f"snoozed {job.snoozes} times"), None)
-            return settle(
+                error = _own_error(job, now, "SnoozedTooOften", f"snoozed {job.snoozes} times")
+                return _fail(job, error, now + backoff.delay_micros(job.failures + 1, draw))
+            return _end(
+                job,
                 Event.SNOOZE,
                 Status.SCHEDULED,
                 snoozes=job.snoozes + 1,
@@ -284,11 +258,10 @@ def decide(
             )
         case GivenBack(reason):
             if job.give_backs >= GIVE_BACKS_MAX:
-                return fail(
-                    _own_error(job, now, "GivenBackTooOften", f"given back {job.give_backs} times: {reason}"),
-                    None,
-                )
-            return settle(
+                error = _own_error(job, now, "GivenBackTooOften", f"given back {job.give_backs} times: {reason}")
+                return _fail(job, error, now + backoff.delay_micros(job.failures + 1, draw))
+            return _end(
+                job,
                 Event.GIVE_BACK,
                 Status.PENDING,
                 give_backs=job.give_backs + 1,
@@ -297,18 +270,44 @@ def decide(
                 reason=_short(reason),
             )
         case Cancelled(reason):
-            return settle(Event.CANCEL, Status.CANCELLED, reason=_short(reason))
+            return _end(job, Event.CANCEL, Status.CANCELLED, reason=_short(reason))
         case Discarded(error):
-            return settle(
-                Event.DISCARD,
-                Status.FAILED,
-                failures=job.failures + 1,
-                error=error,
-                stage="error",
-                reason=_headline(error),
-            )
+            return _dead(job, Event.DISCARD, error)
         case _:
             assert_never(outcome)
+
+
+def _fail(job: Standing, error: ErrorEntry, next_run: Instant) -> Transition:
+    """A failure: again at `next_run`, or dead when that was the last attempt."""
+    failures = job.failures + 1
+    if failures >= job.max_attempts:
+        return _dead(job, Event.EXHAUST, error)
+    return _end(
+        job,
+        Event.RETRY,
+        Status.RETRYING,
+        failures=failures,
+        error=error,
+        scheduled_for=next_run,
+        reason=_headline(error),
+    )
+
+
+def _dead(job: Standing, event: Event, error: ErrorEntry) -> Transition:
+    return _end(
+        job, event, Status.FAILED, failures=job.failures + 1, error=error, stage="error", reason=_headline(error)
+    )
+
+
+def _end(job: Standing, event: Event, target: Status, **changes: object) -> Transition:
+    return Transition(
+        job_id=job.job_id,
+        event=event,
+        source=Status.PROCESSING,
+        target=target,
+        attempt=job.attempt,
+        **changes,  # type: ignore[arg-type]
+    )
 
 
 def rescue(job: Standing, *, lease: Instant, now: Instant, reason: str, by: str | None) -> Transition:

@@ -7,27 +7,15 @@ import math
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TypedDict
 
 import msgspec
 
 from holdfast import limits
 from holdfast.files import StoredFile
-from holdfast.lifecycle import Effect
+from holdfast.lifecycle import Effect, Said
 from holdfast.store.types import ClaimedJob, Hold, Note
 from holdfast.worker.lanes import Lane
 from holdfast.worker.mistakes import clean
-
-
-class Said(TypedDict, total=False):
-    """What a handler has said about its run, as it is stored."""
-
-    logs: str | None
-    log_location: str | None
-    metrics: str | None
-    artifacts: str | None
-    effects: tuple[Effect, ...]
-
 
 _NOTHING: Said = {}
 
