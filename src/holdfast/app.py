@@ -6,7 +6,7 @@ import asyncio
 import importlib.metadata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, TypedDict, Unpack
 
 import msgspec
 
@@ -39,7 +39,6 @@ from holdfast.waiting import Waiting
 from holdfast.worker import Worker
 from holdfast.worker.run import Run
 
-Target = TypeVar("Target", bound="Callable[..., Any] | type[JobHandler[Any]]")
 Submission = tuple[Any, Any] | tuple[Any, Any, SubmitOptions]
 
 

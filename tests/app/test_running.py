@@ -271,7 +271,8 @@ async def test_a_process_that_dies_is_one_failure_with_its_cause_and_the_next_jo
         assert (await (await app.submit("talk", 1)).result(timeout=30))["step"] == 2
 
 
-async def test_cancelling_a_running_job_stops_its_handler(app: Holdfast) -> None:
+def with_endless_work(app: Holdfast) -> tuple[Any, asyncio.Event, asyncio.Event]:
+    """A handler that runs until it is stopped, and the events of its start and its end."""
     started, stopped = asyncio.Event(), asyncio.Event()
 
     @app.job("work")
@@ -282,6 +283,11 @@ async def test_cancelling_a_running_job_stops_its_handler(app: Holdfast) -> None
         finally:
             stopped.set()
 
+    return work, started, stopped
+
+
+async def test_cancelling_a_running_job_stops_its_handler(app: Holdfast) -> None:
+    work, started, stopped = with_endless_work(app)
     async with app, app.worker():
         handle = await work.submit(1)
         await started.wait()
@@ -294,17 +300,8 @@ async def test_cancelling_a_running_job_stops_its_handler(app: Holdfast) -> None
     assert job.status == "cancelled" and job.history[-1].by == "me" and job.failures == 0
 
 
-async def test_a_cancel_from_another_process_on_the_file_stops_the_handler_too(app: Holdfast, make_app: Any) -> None:
-    started, stopped = asyncio.Event(), asyncio.Event()
-
-    @app.job("work")
-    async def work(payload: int) -> None:
-        started.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            stopped.set()
-
+async def test_a_cancel_by_another_app_on_the_file_stops_the_handler_too(app: Holdfast, make_app: Any) -> None:
+    work, started, stopped = with_endless_work(app)
     async with app, make_app() as other, app.worker():
         handle = await work.submit(1)
         await started.wait()

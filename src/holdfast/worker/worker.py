@@ -421,10 +421,6 @@ class Worker:
             stuck=tuple(run.job.job_id for run in list(self._stuck)[:100]),
         )
 
-    @property
-    def is_idle(self) -> bool:
-        return self._slots_taken == 0 and not self._held
-
     async def join(self) -> None:
         """Until this worker is stopped."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
