@@ -22,6 +22,8 @@ from tests.crash.crash_app import make_app, recording
 from tests.crash.fleet import Fleet, opened
 from tests.crash.stalling import STALLS
 
+CONCURRENCY = 10
+
 
 @pytest.fixture
 def app_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[Fleet], Holdfast]:
@@ -60,10 +62,13 @@ async def test_eight_processes_complete_ten_thousand_jobs_once_each(
     tmp_path: Path, app_of: Callable[[Fleet], Holdfast]
 ) -> None:
     async with Fleet.open(tmp_path, lease=20) as fleet:
-        await asyncio.gather(*(fleet.worker() for _ in range(8)))  # on a file that does not exist yet
+        # On a file that does not exist yet.
+        await asyncio.gather(*(fleet.worker(concurrency=CONCURRENCY) for _ in range(8)))
         async with app_of(fleet) as app:
-            for start in range(0, 10_000, 1_000):
-                await app.submit_many(("quick", {"n": n}) for n in range(start, start + 1_000))
+            # As many slow ones first as all eight can hold: seven cannot, so that none is too late to take part.
+            await app.submit_many(("slow", {"n": n, "millis": 2_000}) for n in range(8 * CONCURRENCY))
+            for start in range(8 * CONCURRENCY, 10_000, 1_000):
+                await app.submit_many(("quick", {"n": n}) for n in range(start, min(start + 1_000, 10_000)))
             await fleet.all_ended(app.store, within=60)
             await fleet.terminate()
             evidence = await fleet.evidence(app.store)
