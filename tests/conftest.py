@@ -1,7 +1,19 @@
 """Settings that all tests share."""
 
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import settings
+
+from tests.servers.postgres import Postgres
 
 # The gate draws the same examples every time, and a busy machine fails nothing. Campaigns draw anew.
 settings.register_profile("gate", derandomize=True, deadline=None, database=None)
 settings.load_profile("gate")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """One server for all tests of this process."""
+    with Postgres() as server:
+        yield server

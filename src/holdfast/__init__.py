@@ -14,14 +14,18 @@ from holdfast.errors import (
     InvalidOption,
     InvalidPayload,
     InvalidResult,
+    InvalidSchedule,
     InvalidSubmission,
     JobCancelled,
     JobFailed,
     JobNotFound,
     NotOpen,
     PayloadTooLarge,
+    QueueFull,
+    ResultGone,
     ResultTimeout,
     ResultTooLarge,
+    ScheduleNotFound,
     SchemaMismatch,
     StoreBusy,
     StoreError,
@@ -32,11 +36,17 @@ from holdfast.errors import (
     UnknownJobType,
     VersionConflict,
 )
+from holdfast.explaining import Explanation, Reason
 from holdfast.handlers import JobHandler
 from holdfast.job import HistoryEntry, Job, JobHandle
 from holdfast.lifecycle import Event, Status
 from holdfast.outcomes import Cancel, Discard, Retry, Snooze
+from holdfast.queues import Queue
+from holdfast.retention import Retention
 from holdfast.retry import Backoff
+from holdfast.schedules import ScheduleInfo
+from holdfast.stats import Stats
+from holdfast.store.types import Finding
 
 __all__ = [
     "ArtifactNotFound",
@@ -50,6 +60,8 @@ __all__ = [
     "Discard",
     "EffectFailed",
     "Event",
+    "Explanation",
+    "Finding",
     "ForkedStore",
     "HistoryEntry",
     "Holdfast",
@@ -58,6 +70,7 @@ __all__ = [
     "InvalidOption",
     "InvalidPayload",
     "InvalidResult",
+    "InvalidSchedule",
     "InvalidSubmission",
     "Job",
     "JobCancelled",
@@ -67,11 +80,19 @@ __all__ = [
     "JobNotFound",
     "NotOpen",
     "PayloadTooLarge",
+    "Queue",
+    "QueueFull",
+    "Reason",
+    "ResultGone",
     "ResultTimeout",
     "ResultTooLarge",
+    "Retention",
     "Retry",
+    "ScheduleInfo",
+    "ScheduleNotFound",
     "SchemaMismatch",
     "Snooze",
+    "Stats",
     "Status",
     "StoreBusy",
     "StoreError",

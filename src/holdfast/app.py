@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypedDict, Unpack
@@ -11,26 +12,29 @@ from typing import Any, TypedDict, Unpack
 import msgspec
 
 from holdfast import ids, lifecycle, limits, settings
+from holdfast import retention as retaining
 from holdfast.checks import check_text
 from holdfast.clock import Clock, Instant, SystemClock, micros, seconds
 from holdfast.editing import edit, retry_dead
 from holdfast.errors import (
     ArtifactNotFound,
     ConfigurationError,
-    InvalidOption,
     InvalidSubmission,
     JobCancelled,
     JobFailed,
     JobNotFound,
     NotOpen,
+    ResultGone,
     ResultTimeout,
     UnknownJobType,
 )
-from holdfast.files import LocalFiles, StoredFile
+from holdfast.files import Files, LocalFiles, StoredFile, read_result
 from holdfast.finding import FindOptions, query
 from holdfast.handlers import Handler, HandlerOptions, JobHandler, check_name
 from holdfast.job import HistoryEntry, Job, JobHandle
 from holdfast.lifecycle import Status
+from holdfast.operating import Operating, check_words
+from holdfast.retention import Retention
 from holdfast.store.port import Store
 from holdfast.store.types import DeadGroup, Inserted, JobRecord, JobType, NewJob, WorkerRow
 from holdfast.stores import open_url
@@ -38,6 +42,8 @@ from holdfast.submission import JobRef, SubmitOptions, build, new_record
 from holdfast.waiting import Waiting
 from holdfast.worker import Worker
 from holdfast.worker.run import Run
+
+_KNOWN_SECONDS = 5.0  # how long a type that others handle is taken as it was read: a deploy may change it
 
 Submission = tuple[Any, Any] | tuple[Any, Any, SubmitOptions]
 
@@ -68,7 +74,7 @@ class Page(list[Job]):
     next: str | None = None
 
 
-class Holdfast:
+class Holdfast(Operating):
     def __init__(
         self,
         url: str | None = None,
@@ -77,6 +83,8 @@ class Holdfast:
         lease: float | timedelta | None = None,
         poll_interval: float | timedelta | None = None,
         claim_limit: int | None = None,
+        retention: Retention | None = None,
+        purge_on_start: bool = False,
         clock: Clock | None = None,
     ) -> None:
         self.url = settings.url(url)
@@ -86,12 +94,16 @@ class Holdfast:
         self._lease_seconds = settings.lease(None if lease is None else seconds(lease))
         self._poll_seconds = settings.poll_interval(None if poll_interval is None else seconds(poll_interval))
         self._claim_limit = settings.claim_limit(claim_limit)
+        self._retention = retaining.default(retention)
+        self._purge_on_start = purge_on_start
         self._store: Store | None = None
-        self._files: LocalFiles | None = None
+        self._files: Files | None = None
         self._waiting: Waiting | None = None
         self._known_types: dict[str, JobType] = {}
+        self._known_since = 0.0
         self._live: dict[str, Run] = {}  # what workers in this process run now, for live progress
         self._entered = 0
+        self._pid = os.getpid()
         open_url(self.url)  # a wrong URL is an error here, not at the first use
 
     # Handlers
@@ -119,6 +131,9 @@ class Holdfast:
     # Opening
 
     async def __aenter__(self) -> Holdfast:
+        if os.getpid() != self._pid:  # forked: what the parent has opened is the parent's
+            self._entered, self._store, self._waiting, self._live = 0, None, None, {}
+            self._pid = os.getpid()
         self._entered += 1
         if self._entered > 1:
             return self
@@ -133,6 +148,12 @@ class Holdfast:
             await asyncio.shield(store.close())
             raise
         self._store, self._files, self._waiting = store, files, Waiting(store)
+        if self._purge_on_start:
+            try:
+                await self.purge()
+            except BaseException:
+                await asyncio.shield(self.__aexit__())
+                raise
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -145,7 +166,7 @@ class Holdfast:
         if store is not None:
             await store.close()
 
-    def _open_files(self, store: Store) -> LocalFiles | None:
+    def _open_files(self, store: Store) -> Files | None:
         if self._artifacts is not None:
             return LocalFiles.at(self._artifacts)
         return LocalFiles(store.files_root) if store.files_root is not None else None
@@ -173,13 +194,15 @@ class Holdfast:
 
     async def submit(self, job_type: str | Handler, payload: Any = None, **options: Unpack[SubmitOptions]) -> JobHandle:
         """Store a job. Once this returns, the job is on disk."""
-        if options.get("connection") is not None:
-            raise InvalidOption("connection= comes with a later release; submit outside your transaction for now")
         store = self.store
         now = self.clock.now()
         target = await self._target(job_type)
         job = build(target, payload, ids.new_id(now), now, options)
-        inserted = (await store.insert((job,), now))[0]
+        connection = options.get("connection")
+        if connection is None:
+            inserted = (await store.insert((job,), now))[0]
+        else:
+            inserted = (await store.insert_in(connection, (job,), now))[0]
         return self._handle(job, inserted, now)
 
     async def submit_many(self, jobs: Iterable[Submission]) -> list[JobHandle]:
@@ -215,13 +238,19 @@ class Holdfast:
     async def _target(self, job_type: str | Handler) -> Handler | JobType:
         if isinstance(job_type, Handler):
             return job_type
-        handler = self.handlers.get(job_type)
+        try:
+            handler = self.handlers.get(job_type)
+        except TypeError:  # a list, say, cannot even be looked up
+            check_name(job_type, "job type")
+            raise
         if handler is not None:
             return handler
         known = self._known_types.get(job_type)
-        if known is None:
+        now = self.clock.monotonic()
+        if known is None or now - self._known_since > _KNOWN_SECONDS:
             check_name(job_type, "job type")
             self._known_types = {each.job_type: each for each in await self.store.job_types()}
+            self._known_since = now
             known = self._known_types.get(job_type)
         if known is None:
             names = ", ".join(sorted({*self.handlers, *self._known_types})) or "none yet"
@@ -234,6 +263,11 @@ class Holdfast:
     def _handle(self, job: NewJob, inserted: Inserted, now: Instant) -> JobHandle:
         if inserted.existing is not None:
             return JobHandle(self, inserted.job_id, inserted.existing, deduplicated=True)
+        if (
+            inserted.job_id != job.job_id
+        ):  # a duplicate that the caller's own transaction has made, and nobody else sees
+            job = msgspec.structs.replace(job, job_id=inserted.job_id)
+            return JobHandle(self, job.job_id, lambda: new_record(job, inserted, now), deduplicated=True)
         return JobHandle(self, job.job_id, lambda: new_record(job, inserted, now))
 
     # Reading
@@ -258,7 +292,7 @@ class Holdfast:
                 artifacts=run.artifacts_json() or record.artifacts,
             )
         files = self._files
-        return Job(record, None if files is None else lambda: files.read_result(record.result_artifact))
+        return Job(record, None if files is None else lambda: read_result(files, record.result_artifact))
 
     async def find(self, **options: Unpack[FindOptions]) -> Page:
         """Jobs, newest first, or in claim order with order="priority"."""
@@ -309,10 +343,12 @@ class Holdfast:
         if record is None:
             raise JobNotFound(f"no job {job_id}")
         match record.status:
+            case Status.COMPLETED if record.archived_at is not None:
+                raise ResultGone(f"job {job_id} completed, but its result went with its retention: submit it anew")
             case Status.COMPLETED:
                 return await asyncio.to_thread(lambda: self._job(record).result)
             case Status.CANCELLED:
-                reason = record.history[-1].reason
+                reason = record.history[-1].reason if record.history else None  # the archive keeps none
                 raise JobCancelled(
                     f"job {job_id} was cancelled{f': {reason}' if reason else ''}",
                     job_id=job_id,
@@ -337,10 +373,7 @@ class Holdfast:
         expected_version: int | None = None,
     ) -> Job:
         """Cancel a job in any active state; a running handler is stopped."""
-        by, reason = (
-            check_text("by", by, limits.NAME_LENGTH_MAX),
-            check_text("reason", reason, limits.REASON_LENGTH_MAX),
-        )
+        by, reason = check_words(by, reason)
         await edit(
             self.store, self.clock, job_id, expected_version, lambda job, _: lifecycle.cancel(job, by=by, reason=reason)
         )
@@ -355,10 +388,7 @@ class Holdfast:
         expected_version: int | None = None,
     ) -> Job:
         """Run an ended job again, with a fresh budget of attempts."""
-        by, reason = (
-            check_text("by", by, limits.NAME_LENGTH_MAX),
-            check_text("reason", reason, limits.REASON_LENGTH_MAX),
-        )
+        by, reason = check_words(by, reason)
         await edit(
             self.store,
             self.clock,
@@ -400,6 +430,7 @@ class Holdfast:
             poll_seconds=self._poll_seconds if poll is None else settings.poll_interval(seconds(poll)),
             claim_limit=self._claim_limit,
             grace_seconds=settings.grace(None if grace is None else seconds(grace)),
+            keep=self._retention,
             version=_release(),
         )
 
@@ -421,11 +452,6 @@ def _queues(given: Sequence[str] | None, handlers: Mapping[str, Handler]) -> tup
     return tuple(dict.fromkeys(check_name(each, "queue") for each in given))
 
 
-def _check_words(by: str | None, reason: str | None) -> None:
-    check_text("by", by, limits.NAME_LENGTH_MAX)
-    check_text("reason", reason, limits.REASON_LENGTH_MAX)
-
-
 def _release() -> str:
     try:
         return importlib.metadata.version("holdfast")
@@ -436,6 +462,8 @@ def _release() -> str:
 def _differs(ours: JobType, stored: JobType | None) -> bool:
     if stored is None:
         return True
+    if stored.version > ours.version:
+        return False  # older code beside newer, in the middle of a deploy: what the newer has announced stands
     fresh = ours.last_seen - stored.last_seen < micros(timedelta(hours=1))
     return not fresh or msgspec.structs.replace(ours, last_seen=stored.last_seen) != stored
 

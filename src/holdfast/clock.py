@@ -60,4 +60,6 @@ def seconds(span: float | timedelta) -> float:
 def micros(span: float | timedelta) -> int:
     if isinstance(span, timedelta):
         return span // _MICROSECOND
+    if not isinstance(span, int | float) or isinstance(span, bool):
+        raise TypeError(f"{type(span).__name__} is no length of time")  # a text times a million would fill the memory
     return round(span * MICROS)

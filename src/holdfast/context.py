@@ -249,4 +249,7 @@ def _record(job: ClaimedJob) -> JobRecord:
         content_hash=job.content_hash,
         parent_job_id=job.parent_job_id,
         root_job_id=job.root_job_id,
+        payload_version=job.payload_version,
+        schedule=job.schedule,
+        tick_at=job.tick_at,
     )

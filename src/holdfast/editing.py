@@ -11,6 +11,7 @@ from holdfast.lifecycle import Status, Transition
 from holdfast.store.port import Store
 from holdfast.store.types import JobRecord, Query, Verdict
 
+_NAMED_MAX = 3  # jobs that a message names; the rest is a number
 _TRIES = 20  # each lost race means that someone else made progress
 
 Change = Callable[[JobRecord, Instant], Transition]
@@ -28,12 +29,14 @@ async def edit(store: Store, clock: Clock, job_id: str, expected_version: int | 
         try:
             transition = change(record, now)
         except IllegalTransition:
-            raise IllegalTransition(f"job {job_id} is {record.status.value}: {_instead(record.status)}") from None
+            raise IllegalTransition(f"job {job_id} is {record.status.value}: {_instead(record)}") from None
+        if record.archived_at is not None:
+            raise IllegalTransition(f"job {job_id} was archived, and its payload is gone: submit it anew")
         match (await store.apply([transition], now))[0]:
             case Verdict.APPLIED:
                 return
             case Verdict.BLOCKED:
-                raise IllegalTransition(f"job {job_id} depends on jobs that have not completed: retry those first")
+                raise IllegalTransition(f"job {job_id} depends on {await _unmet(store, record)}")
             case Verdict.TAKEN:
                 raise DedupConflict(
                     f"job {job_id} cannot run again: its dedup key {record.dedup_key!r} belongs to another job now"
@@ -64,7 +67,25 @@ def _died_of(record: JobRecord) -> str:
     return record.errors[-1].type if record.errors else "DependencyFailed"
 
 
-def _instead(status: Status) -> str:
+async def _unmet(store: Store, record: JobRecord) -> str:
+    """What keeps a job from running again, by name."""
+    statuses = zip(record.dependencies, await store.statuses(record.dependencies), strict=True)
+    unmet = [(job_id, status) for job_id, status in statuses if status not in (Status.COMPLETED, None)]
+    if not unmet:  # beyond those that a record lists
+        return "jobs that have not completed: retry those first"
+    named = [f"{job_id} ({status})" for job_id, status in unmet[:_NAMED_MAX]]
+    more = [f"{len(unmet) - _NAMED_MAX} more"] if len(unmet) > _NAMED_MAX else []
+    ended = any(status in lifecycle.TERMINAL for _, status in unmet)
+    todo = "retry first what has ended, and this when all have completed" if ended else "wait until they have"
+    return f"{' and '.join([*named, *more])}, which {'has' if len(unmet) == 1 else 'have'} not completed: {todo}"
+
+
+def _instead(record: JobRecord) -> str:
+    status = record.status
+    if record.archived_at is not None:
+        return "it has ended and was archived; nothing of it can be changed"
     if status in lifecycle.TERMINAL:
         return "it has ended; it can be retried, not changed"
-    return "it has not ended; it can be cancelled, not retried"
+    if status is Status.PROCESSING:
+        return "it is running; it can be cancelled"
+    return "it has not ended; it can be cancelled or reprioritised, and rescheduled while it is pending or scheduled"

@@ -38,6 +38,18 @@ class DedupConflict(InvalidSubmission):
     """The dedup key is taken by a job with another payload, and `dedup_conflict="error"` was asked for."""
 
 
+class QueueFull(InvalidSubmission):
+    """The queue holds as many pending jobs as it may. Submit again later."""
+
+    def __init__(self, message: str, *, queue: str = "") -> None:
+        super().__init__(message)
+        self.queue = queue
+
+
+class InvalidSchedule(InvalidSubmission):
+    """A schedule's cron expression, time zone or policy cannot be meant."""
+
+
 # Reading and changing jobs
 
 
@@ -47,6 +59,10 @@ class JobNotFound(HoldfastError, LookupError):
 
 class ArtifactNotFound(HoldfastError, LookupError):
     """The job keeps no file of this name."""
+
+
+class ScheduleNotFound(HoldfastError, LookupError):
+    """No schedule has this name."""
 
 
 class IllegalTransition(HoldfastError):
@@ -77,6 +93,10 @@ class JobCancelled(HoldfastError):
 
 class ResultTimeout(HoldfastError, TimeoutError):
     """The awaited job did not end in time. It goes on; ask again later."""
+
+
+class ResultGone(HoldfastError, LookupError):
+    """The job completed, but retention has been there: the archive keeps its figures, not its result."""
 
 
 # Inside a handler
@@ -123,6 +143,10 @@ class StoreError(HoldfastError):
 
 class StoreBusy(StoreError):
     """Other processes held the store for longer than the busy timeout. Repeating is safe."""
+
+
+class StoreUnavailable(StoreError):
+    """The server cannot be reached, or is not ready. Repeating is safe."""
 
 
 class StoreFull(StoreError):

@@ -1,6 +1,7 @@
-"""Files that belong to jobs, in a local folder: <root>/<job_id>/job.log, <root>/<job_id>/<attempt>/<name>.
+"""Files that belong to jobs: full logs, large results, artifacts. The port, and a local folder behind it.
 
-What an attempt writes has a folder of its own, so that a run which lost its claim cannot touch what another recorded.
+In the folder: <root>/<job_id>/job.log and <root>/<job_id>/<attempt>/<name>. What an attempt writes has a place of its
+own, so that a run which lost its claim cannot touch what another recorded.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -23,6 +26,7 @@ class StoredFile(msgspec.Struct, frozen=True):
     name: str = ""
 
 
+LOG_FILE = "job.log"
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 
 
@@ -33,8 +37,41 @@ def check_name(name: str) -> str:
     return name
 
 
+class Files(Protocol):
+    """Where files are kept. Every method blocks, and is called from threads."""
+
+    def uri(self, job_id: str, name: str) -> str:
+        """Where a file of the job is, or would be."""
+        ...
+
+    def write(self, job_id: str, attempt: int, name: str, content: bytes) -> StoredFile:
+        """Whole or not at all: a reader never sees half a file."""
+        ...
+
+    def append(self, job_id: str, name: str, content: bytes, size_max: int) -> None:
+        """Add to a file until it has reached its limit; what comes after is dropped."""
+        ...
+
+    def read(self, file: StoredFile) -> bytes:
+        """Checked against the hash that was stored with it."""
+        ...
+
+    def read_part(self, job_id: str, name: str, start: int, size_max: int) -> bytes | None:
+        """A piece of a file that grows, a log: empty at its end, None where there is no such file."""
+        ...
+
+    def remove(self, job_id: str) -> None:
+        """Everything that belongs to the job; nothing where there is nothing."""
+        ...
+
+
+def read_result(files: Files, artifact: str | None) -> str | None:
+    """A large result, from its file; None where the result is in the record."""
+    return None if artifact is None else files.read(msgspec.json.decode(artifact, type=StoredFile)).decode()
+
+
 class LocalFiles:
-    """Blocking; called from threads."""
+    """A folder beside the database, or the one that was named."""
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root).absolute()
@@ -53,7 +90,6 @@ class LocalFiles:
         return self.path(job_id, name).as_uri()
 
     def write(self, job_id: str, attempt: int, name: str, content: bytes) -> StoredFile:
-        """Whole or not at all: a reader never sees half a file."""
         path = self._folder(job_id, str(attempt)) / name
         draft = path.with_name(f".{name}.{os.getpid()}.draft")
         descriptor = os.open(draft, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
@@ -69,17 +105,12 @@ class LocalFiles:
         return StoredFile(path.as_uri(), hashlib.sha256(content).hexdigest(), len(content), name)
 
     def append(self, job_id: str, name: str, content: bytes, size_max: int) -> None:
-        """Add to a file until it has reached its limit; what comes after is dropped."""
         descriptor = os.open(self._folder(job_id) / name, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
         try:
             if os.fstat(descriptor).st_size < size_max:
                 os.write(descriptor, content)
         finally:
             os.close(descriptor)
-
-    def read_result(self, artifact: str | None) -> str | None:
-        """A large result, from its file; None where the result is in the record."""
-        return None if artifact is None else self.read(msgspec.json.decode(artifact, type=StoredFile)).decode()
 
     def read(self, file: StoredFile) -> bytes:
         try:
@@ -91,6 +122,21 @@ class LocalFiles:
         if hashlib.sha256(content).hexdigest() != file.sha256:
             raise StoreError(f"{file.uri} is not what was stored: its hash differs")
         return content
+
+    def read_part(self, job_id: str, name: str, start: int, size_max: int) -> bytes | None:
+        try:
+            with self.path(job_id, name).open("rb") as file:
+                file.seek(start)
+                return file.read(size_max)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreError(f"{self.uri(job_id, name)} cannot be read: {error.strerror}") from None
+
+    def remove(self, job_id: str) -> None:
+        folder = self.root / job_id
+        if folder.is_dir():
+            shutil.rmtree(folder)
 
     def _folder(self, *parts: str) -> Path:
         folder = self.root.joinpath(*parts)

@@ -14,13 +14,16 @@ from typing import Any, Generic, Literal, TypedDict, TypeVar
 import pydantic
 from pydantic_core import PydanticSerializationError
 
-from holdfast import codec, limits
+from holdfast import codec, limits, rates
+from holdfast import retention as retaining
 from holdfast.clock import Instant, micros
 from holdfast.errors import ConfigurationError, InvalidOption, InvalidPayload, PayloadTooLarge
+from holdfast.retention import Retention
 from holdfast.retry import Backoff
-from holdfast.store.types import JobType
+from holdfast.store.types import JobType, Rate
 
 Isolation = Literal["async", "thread", "process"]
+Upcast = Callable[[Any, int], Any]  # an older payload as decoded JSON, and its version, to what the model reads now
 P = TypeVar("P")
 
 PRIORITIES = {"low": 25, "normal": 50, "high": 75, "urgent": 100}
@@ -63,7 +66,10 @@ class HandlerOptions(TypedDict, total=False):
     concurrency: int | None
     global_concurrency: int | None
     isolation: Isolation | None
-    version: str
+    rate: str | Rate | None
+    retention: Retention | float | timedelta | None
+    version: int
+    upcast: Upcast | None
 
 
 class Handler:
@@ -82,7 +88,10 @@ class Handler:
         concurrency: int | None = None,
         global_concurrency: int | None = None,
         isolation: Isolation | None = None,
-        version: str = "",
+        rate: str | Rate | None = None,
+        retention: Retention | float | timedelta | None = None,
+        version: int = 1,
+        upcast: Upcast | None = None,
     ) -> None:
         self.name = check_name(name, "job type")
         if name in _RESERVED:
@@ -97,7 +106,10 @@ class Handler:
         self.backoff = _check_backoff(backoff)
         self.concurrency = _check_limit(concurrency, "concurrency")
         self.global_concurrency = _check_limit(global_concurrency, "global_concurrency")
-        self.version = version
+        self.rate = rates.parse(rate)
+        self.keep = retaining.of(retention)
+        self.version = _check_version(version)
+        self.upcast = _check_upcast(upcast)
         self.is_async = inspect.iscoroutinefunction(self.function)
         self.isolation: Isolation = isolation or ("async" if self.is_async else "thread")
         if self.isolation not in ("async", "thread", "process"):
@@ -127,7 +139,7 @@ class Handler:
         """Validate, then JSON as it is stored."""
         try:
             value = self._validate(payload)
-            raw = self._to_json(value, warnings=False)
+            raw = self._to_json(value, by_alias=True, warnings=False)  # as it is validated again before it runs
         except pydantic.ValidationError as error:
             raise InvalidPayload(f"payload of {self.name}: {explain_validation(error)}") from None
         except (PydanticSerializationError, UnicodeEncodeError, RecursionError) as error:
@@ -138,12 +150,33 @@ class Handler:
             raise InvalidPayload(f"payload of {self.name}: NaN and infinities are not JSON")
         return check_payload_size(codec.checked(raw, "payload"))
 
-    def decode(self, payload: str) -> Any:
+    def decode(self, payload: str, version: int | None = None) -> Any:
         """The payload as the handler's model; what was stored may be of an older release, or came in by SQL."""
         try:
+            if version is not None and version != self.version:
+                return self._decode_other(payload, version)
             return self._validate_json(payload)
         except pydantic.ValidationError as error:
             raise InvalidPayload(f"payload of {self.name}: {explain_validation(error)}") from None
+
+    def _decode_other(self, payload: str, version: int) -> Any:
+        if version > self.version:
+            raise InvalidPayload(
+                f"payload of {self.name} has version {version}; this worker reads up to {self.version}: upgrade it"
+            )
+        if self.upcast is None:
+            return self._validate_json(payload)  # an older one may fit as it is
+        try:
+            value = self.upcast(codec.decode(payload), version)
+        except Exception as error:
+            raise InvalidPayload(
+                f"payload of {self.name}: upcast from version {version} raised {type(error).__name__}: {error}"
+            ) from error
+        try:
+            text = codec.encode(value)
+        except TypeError:
+            return self._validate(value)  # the model itself
+        return self._validate_json(text)  # as a payload is read: a strict model takes a date as text only there
 
     def describe(self, now: Instant) -> JobType:
         try:
@@ -160,6 +193,8 @@ class Handler:
             version=self.version,
             last_seen=now,
             concurrency_limit=self.global_concurrency,
+            rate=self.rate,
+            keep=self.keep,
         )
 
 
@@ -279,6 +314,18 @@ def _check_backoff(backoff: Backoff | None) -> Backoff:
     if backoff is not None and not isinstance(backoff, Backoff):
         raise InvalidOption(f"backoff={backoff!r}: write backoff=Backoff(base=5)")
     return backoff or Backoff()
+
+
+def _check_version(version: int) -> int:
+    if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version < 2**31:
+        raise InvalidOption(f"version={version!r}: the version of a payload is a whole number from 1")
+    return version
+
+
+def _check_upcast(upcast: Upcast | None) -> Upcast | None:
+    if upcast is not None and (not callable(upcast) or inspect.iscoroutinefunction(upcast)):
+        raise InvalidOption(f"upcast={upcast!r:.80}: give a plain function of (payload, version)")
+    return upcast
 
 
 def _check_limit(limit: int | None, what: str) -> int | None:

@@ -54,6 +54,13 @@ FIELDS = [
     "dependent_jobs",
     "dependent_count",
     "processing_time_ms",
+    "payload_version",
+    "concurrency_key",
+    "rate_key",
+    "fairness_key",
+    "schedule",
+    "tick_at",
+    "archived_at",
 ]
 
 
@@ -246,6 +253,37 @@ class JobView:
     @property
     def processing_time_ms(self) -> int | None:
         return None if self.record.processing_micros is None else self.record.processing_micros // 1000
+
+    @property
+    def payload_version(self) -> int:
+        return self.record.payload_version
+
+    @property
+    def concurrency_key(self) -> str | None:
+        return self.record.concurrency_key
+
+    @property
+    def rate_key(self) -> str | None:
+        return self.record.rate_key
+
+    @property
+    def fairness_key(self) -> str | None:
+        return self.record.fairness_key
+
+    @property
+    def schedule(self) -> str | None:
+        """The schedule that made it."""
+        return self.record.schedule
+
+    @property
+    def tick_at(self) -> datetime | None:
+        """For which of its ticks."""
+        return _moment(self.record.tick_at)
+
+    @property
+    def archived_at(self) -> datetime | None:
+        """Set where retention has been: payload, result, logs and history are gone."""
+        return _moment(self.record.archived_at)
 
     @property
     def history(self) -> list[HistoryEntry]:

@@ -14,7 +14,7 @@ from typing import Protocol, TypedDict, Unpack, assert_never
 
 import msgspec
 
-from holdfast.clock import Instant
+from holdfast.clock import Instant, to_datetime
 from holdfast.errors import IllegalTransition
 from holdfast.limits import GIVE_BACKS_MAX, REASON_LENGTH_MAX, SNOOZES_MAX
 from holdfast.retry import Backoff
@@ -46,6 +46,7 @@ class Event(StrEnum):
     WAIT_FOR_CHILDREN = "wait_for_children"
     RESCUE = "rescue"
     RESCHEDULE = "reschedule"
+    REPRIORITISE = "reprioritise"
     CANCEL = "cancel"
     MANUAL_RETRY = "manual_retry"
 
@@ -73,6 +74,7 @@ EDGES: Mapping[Event, tuple[frozenset[Status | None], frozenset[Status]]] = {
     Event.WAIT_FOR_CHILDREN: (frozenset({_S.PROCESSING}), frozenset({_S.WAITING})),
     Event.RESCUE: (frozenset({_S.PROCESSING}), frozenset({_S.RETRYING, _S.FAILED})),
     Event.RESCHEDULE: (frozenset({_S.PENDING, _S.SCHEDULED}), frozenset({_S.SCHEDULED, _S.PENDING})),
+    Event.REPRIORITISE: (frozenset(ACTIVE), frozenset(ACTIVE)),
     Event.CANCEL: (frozenset(ACTIVE), frozenset({_S.CANCELLED})),
     Event.MANUAL_RETRY: (frozenset(TERMINAL), frozenset({_S.PENDING})),
 }
@@ -80,7 +82,20 @@ EDGES: Mapping[Event, tuple[frozenset[Status | None], frozenset[Status]]] = {
 
 def allowed(event: Event, source: Status | None, target: Status) -> bool:
     sources, targets = EDGES[event]
+    if event is Event.REPRIORITISE and source is not target:
+        return False  # it changes where the job stands in line, never its state
     return source in sources and target in targets
+
+
+def edges() -> list[tuple[Event, Status | None, Status]]:
+    """Every change there is."""
+    return [
+        (event, source, target)
+        for event, (sources, targets) in EDGES.items()
+        for source in sorted(sources, key=str)
+        for target in sorted(targets)
+        if allowed(event, source, target)
+    ]
 
 
 def check(event: Event, source: Status | None, target: Status) -> None:
@@ -101,11 +116,24 @@ class ErrorEntry(msgspec.Struct, frozen=True):
     traceback: str = ""
 
 
+Kind = tuple[str, str, int]  # job type, queue, priority: what counters are kept by
+
+
 class Standing(Protocol):
-    """What a decision needs to know of a job."""
+    """What a decision needs to know of a claimed job."""
 
     @property
     def job_id(self) -> str: ...
+    @property
+    def job_type(self) -> str: ...
+    @property
+    def queue(self) -> str: ...
+    @property
+    def priority(self) -> int: ...
+    @property
+    def scheduled_for(self) -> Instant: ...
+    @property
+    def started_at(self) -> Instant: ...
     @property
     def attempt(self) -> int: ...
     @property
@@ -133,12 +161,17 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True):
     token: str | None = None  # guard of the claim's holder
     lease: Instant | None = None  # guard of a rescue: the expiry it saw; an extension in between defeats it
 
+    kind: Kind  # with the two spans, what the counters add when this is applied
+    ran_micros: int = 0
+    waited_micros: int = 0
+
     by: str | None = None
     reason: str | None = None
     failures: int | None = None
     snoozes: int | None = None
     give_backs: int | None = None
     scheduled_for: Instant | None = None
+    priority: int | None = None
     progress: float | None = None
     stage: str | None = None
     error: ErrorEntry | None = None
@@ -225,6 +258,9 @@ def decide(
             target=Status.COMPLETED,
             attempt=job.attempt,
             token=token,
+            kind=(job.job_type, job.queue, job.priority),
+            ran_micros=now - job.started_at,
+            waited_micros=job.started_at - job.scheduled_for,
             by=by,
             progress=1.0,
             stage="complete",
@@ -234,7 +270,7 @@ def decide(
         )
     change = _without_result(job, outcome, now, backoff, draw)
     said.pop("effects", None)
-    return msgspec.structs.replace(change, token=token, by=by, **said)
+    return msgspec.structs.replace(change, token=token, by=by, ran_micros=now - job.started_at, **said)
 
 
 def _without_result(job: Standing, outcome: _WithoutResult, now: Instant, backoff: Backoff, draw: float) -> Transition:
@@ -306,6 +342,8 @@ def _end(job: Standing, event: Event, target: Status, **changes: object) -> Tran
         source=Status.PROCESSING,
         target=target,
         attempt=job.attempt,
+        kind=(job.job_type, job.queue, job.priority),
+        waited_micros=job.started_at - job.scheduled_for,
         **changes,  # type: ignore[arg-type]
     )
 
@@ -321,6 +359,9 @@ def rescue(job: Standing, *, lease: Instant, now: Instant, reason: str, by: str 
         target=Status.FAILED if exhausted else Status.RETRYING,
         attempt=job.attempt,
         lease=lease,
+        kind=(job.job_type, job.queue, job.priority),
+        ran_micros=now - job.started_at,
+        waited_micros=job.started_at - job.scheduled_for,
         by=by,
         reason=_short(reason),
         failures=failures,
@@ -337,6 +378,12 @@ def rescue(job: Standing, *, lease: Instant, now: Instant, reason: str, by: str 
 class Editable(Protocol):
     @property
     def job_id(self) -> str: ...
+    @property
+    def job_type(self) -> str: ...
+    @property
+    def queue(self) -> str: ...
+    @property
+    def priority(self) -> int: ...
     @property
     def status(self) -> Status: ...
     @property
@@ -369,7 +416,19 @@ def manual_retry(job: Editable, *, now: Instant, by: str | None, reason: str | N
 
 def reschedule(job: Editable, *, run_at: Instant, now: Instant, by: str | None, reason: str | None) -> Transition:
     target = Status.SCHEDULED if run_at > now else Status.PENDING
-    return _edit(job, Event.RESCHEDULE, target, by=by, reason=_short(reason), scheduled_for=run_at)
+    why = _short(reason) or moved_to(run_at)
+    return _edit(job, Event.RESCHEDULE, target, by=by, reason=why, scheduled_for=run_at)
+
+
+def moved_to(run_at: Instant) -> str:
+    """What history says of a new time for which nobody gave a reason."""
+    return f"for {to_datetime(run_at):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def reprioritise(job: Editable, *, priority: int, by: str | None, reason: str | None) -> Transition:
+    """A running job keeps running; the new priority counts when it has to wait again."""
+    why = _short(reason) or f"priority {priority}, was {job.priority}"
+    return _edit(job, Event.REPRIORITISE, job.status, by=by, reason=why, priority=priority)
 
 
 def _edit(job: Editable, event: Event, target: Status, **changes: object) -> Transition:
@@ -381,6 +440,7 @@ def _edit(job: Editable, event: Event, target: Status, **changes: object) -> Tra
         target=target,
         attempt=job.attempt,
         version=job.version,
+        kind=(job.job_type, job.queue, job.priority),
         **changes,  # type: ignore[arg-type]
     )
 
@@ -404,6 +464,43 @@ def released(
     if unmet_dependencies:
         return None
     return Status.SCHEDULED if scheduled_for > now else Status.PENDING
+
+
+# What counters call it
+
+
+class Counted(StrEnum):
+    """What the per-minute counters count: jobs that came, and how each attempt or life ended."""
+
+    SUBMITTED = "submitted"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    RETRIED = "retried"
+    SNOOZED = "snoozed"
+    GIVEN_BACK = "given_back"
+    RETRIED_BY_HAND = "retried_by_hand"
+
+
+_COUNTED_BY_TARGET = {
+    Status.COMPLETED: Counted.COMPLETED,
+    Status.FAILED: Counted.FAILED,
+    Status.CANCELLED: Counted.CANCELLED,
+    Status.RETRYING: Counted.RETRIED,
+}
+_COUNTED_BY_EVENT = {
+    Event.SUBMIT: Counted.SUBMITTED,
+    Event.SNOOZE: Counted.SNOOZED,
+    Event.GIVE_BACK: Counted.GIVEN_BACK,
+    Event.MANUAL_RETRY: Counted.RETRIED_BY_HAND,
+}
+
+
+def counted(event: Event, target: Status) -> Counted | None:
+    """As what a transition is counted; None for one that only moves a job along, or in line."""
+    if event is Event.REPRIORITISE:
+        return None
+    return _COUNTED_BY_EVENT.get(event) or _COUNTED_BY_TARGET.get(target)
 
 
 def _own_error(job: Standing, now: Instant, kind: str, message: str) -> ErrorEntry:

@@ -23,6 +23,11 @@ MAX_ATTEMPTS_MAX = 1_000
 TIMEOUT_SECONDS_MAX = 30 * 24 * 3600
 DELAY_SECONDS_MAX = 10 * 366 * 24 * 3600  # a date typed wrong by a century is a mistake, not a plan
 
+FAIRNESS_WEIGHT_MAX = 1_000  # turns are counted in whole steps of a million; beyond this a weight says nothing more
+SCHEDULES_MAX = 10_000  # workers read them all; more belong into a table of the user's own, one schedule over it
+MAX_PENDING_MAX = 100_000  # a submit to a limited queue counts what is pending there, up to the limit
+RETENTION_DAYS_MAX = 36_525  # a hundred years; beyond that None says what is meant
+
 # What a job keeps.
 ERRORS_KEPT_MAX = 5  # five 4 KB traces leave room for the payload in a 400 KB item
 ERROR_TEXT_MAX = 4_000
@@ -50,6 +55,14 @@ GIVE_BACKS_MAX = 100  # the same for a job that is handed back by every worker t
 RECORD_INTERVAL_SECONDS = 1.0  # durable progress, at most one write per second and job
 RESULT_POLL_SECONDS = 0.5  # waiting for a result where no signal arrives
 
+SCHEDULE_LATE_SECONDS = 60.0  # a tick that is decided so late still counts as on time under missed="skip"
+TICKS_PER_FIRING_MAX = 50  # jobs of one schedule in one commit; DynamoDB takes 100 items
+RETIRE_BATCH_MAX = 500  # ended jobs looked at in one step of retention; others get the store in between
+RETIRE_INTERVAL_SECONDS = 60.0  # between passes of retention while they find something …
+RETIRE_REST_SECONDS = 600.0  # … and while they do not
+FAIR_KEYS_MAX = 1_000  # tenants that take turns in one claim; of more, those that wait longest
+COUNTERS_DAYS = 30  # per-minute counters; plots do not look further back
+
 # Defaults that users change by option or HOLDFAST_….
 LEASE_SECONDS = 60.0
 POLL_SECONDS = 5.0  # the fallback; signals wake a worker long before
@@ -58,3 +71,7 @@ GRACE_SECONDS = 30.0  # how long a stopping worker lets handlers finish
 MAX_ATTEMPTS = 5
 TIMEOUT_SECONDS = 3600.0
 PRIORITY = 50
+KEEP_COMPLETED_DAYS = 7
+KEEP_CANCELLED_DAYS = 7
+KEEP_FAILED_DAYS = 30
+KEEP_ARCHIVE_DAYS = 365  # about half a kilobyte a job; a guard "forever" stands as long as its job's row here

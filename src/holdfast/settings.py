@@ -30,7 +30,8 @@ def setting(name: str, given: T | None, convert: Callable[[Any], T], default: T)
     try:
         return convert(value)
     except (TypeError, ValueError):
-        raise ConfigurationError(f"{source}={value!r} cannot be read: expected {convert.__name__}") from None
+        expected = convert.__name__ if isinstance(convert, type) else convert.__doc__
+        raise ConfigurationError(f"{source}={value!r} cannot be read: expected {expected}") from None
 
 
 @functools.lru_cache(maxsize=4)
@@ -46,6 +47,7 @@ def _pyproject(folder: str) -> dict[str, Any]:
 
 
 def seconds_above_zero(value: Any) -> float:
+    """seconds, above 0"""
     number = float(value)
     if not 0 < number < float("inf"):
         raise ValueError
@@ -53,6 +55,7 @@ def seconds_above_zero(value: Any) -> float:
 
 
 def count_above_zero(value: Any) -> int:
+    """a whole number from 1"""
     number = int(value)
     if number < 1:
         raise ValueError
@@ -81,3 +84,13 @@ def claim_limit(given: int | None = None) -> int:
 
 def grace(given: float | None = None) -> float:
     return setting("grace", given, float, limits.GRACE_SECONDS)
+
+
+def span_or_never(value: Any) -> float | None:
+    """seconds, not below 0, or "never\""""
+    if value == "never":
+        return None
+    number = float(value)
+    if not 0 <= number < float("inf"):
+        raise ValueError
+    return number

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any, Protocol, TypedDict
 
-from holdfast import codec, ids, limits
+from holdfast import codec, ids, limits, schemas
 from holdfast.checks import check_text
 from holdfast.clock import Instant, micros, to_instant
 from holdfast.errors import InvalidOption
@@ -53,6 +53,9 @@ class SubmitOptions(TypedDict, total=False):
     timeout: float | timedelta
     created_by: str
     concurrency_key: str
+    rate_key: str
+    fairness_key: str
+    fairness_weight: int
     connection: Any
 
 
@@ -66,7 +69,8 @@ def build(target: Handler | JobType, payload: Any, job_id: str, now: Instant, op
     else:
         name, limit = target.job_type, target.concurrency_limit
         text = check_payload_size(codec.to_json(payload))
-    if not options and limit is None:
+        schemas.check(name, target.payload_schema, text)
+    if not options and limit is None and target.rate is None and target.version == 1:
         return NewJob(
             job_id, name, target.queue, target.priority, text, now, target.max_attempts, target.timeout_micros
         )
@@ -87,6 +91,9 @@ def _with_options(
     key = _text(o, "concurrency_key", limits.KEY_LENGTH_MAX)
     if key is not None and limit is None:
         raise InvalidOption(f"concurrency_key={key!r}: {name} has no global_concurrency to apply to it")
+    rate_key = _text(o, "rate_key", limits.KEY_LENGTH_MAX)
+    if rate_key is not None and target.rate is None:
+        raise InvalidOption(f"rate_key={rate_key!r}: {name} has no rate to apply to it")
     depends_on = _depends_on(o)
     parent = None if o.get("parent") is None else _id_of(o["parent"])
     own_id = o.get("job_id")
@@ -98,7 +105,7 @@ def _with_options(
         queue=check_name(o["queue"], "queue") if "queue" in o else target.queue,
         priority=check_priority(o["priority"]) if "priority" in o else target.priority,
         payload=text,
-        scheduled_for=_scheduled_for(o, now),
+        scheduled_for=run_at_of(o, now),
         max_attempts=check_max_attempts(o["max_attempts"]) if "max_attempts" in o else target.max_attempts,
         timeout_micros=check_timeout(o["timeout"]) if "timeout" in o else target.timeout_micros,
         subject=_text(o, "subject", limits.KEY_LENGTH_MAX),
@@ -111,17 +118,23 @@ def _with_options(
         concurrency_key=None if limit is None else key or name,
         concurrency_limit=limit,
         on_dependency_failure=_one_of(o, "on_dependency_failure", ("cancel", "fail")),
-        special=bool(own_id or dedup_key or depends_on or reuse_since is not None or limit or parent),
+        payload_version=target.version,
+        fairness_key=_text(o, "fairness_key", limits.KEY_LENGTH_MAX) or None,
+        fairness_weight=_weight(o),
+        special=bool(own_id or dedup_key or depends_on or reuse_since is not None or limit or parent or target.rate),
         own_id=own_id is not None,
         dedup_key=dedup_key,
         dedup_until=_dedup_until(o, now),
         dedup_conflict_is_error=_one_of(o, "dedup_conflict", ("return", "error")) == "error",
         depends_on=depends_on,
         reuse_since=reuse_since,
+        rate_key=None if target.rate is None else rate_key or name,
+        rate=target.rate,
     )
 
 
-def _scheduled_for(o: SubmitOptions, now: Instant) -> Instant:
+def run_at_of(o: SubmitOptions, now: Instant) -> Instant:
+    """When a job is due, from `run_at` or `delay`."""
     if o.get("run_at") is not None and o.get("delay") is not None:
         raise InvalidOption("run_at and delay exclude each other: give one")
     if (run_at := o.get("run_at")) is not None:
@@ -138,6 +151,15 @@ def _scheduled_for(o: SubmitOptions, now: Instant) -> Instant:
     if due - now > limits.DELAY_SECONDS_MAX * 1_000_000:
         raise InvalidOption("run_at or delay lies more than ten years ahead")
     return due
+
+
+def _weight(o: SubmitOptions) -> int:
+    weight = o.get("fairness_weight", 1)
+    if isinstance(weight, bool) or not isinstance(weight, int) or not 1 <= weight <= limits.FAIRNESS_WEIGHT_MAX:
+        raise InvalidOption(f"fairness_weight={weight!r}: use 1 to {limits.FAIRNESS_WEIGHT_MAX:,}")
+    if weight != 1 and not o.get("fairness_key"):
+        raise InvalidOption("fairness_weight needs a fairness_key")
+    return weight
 
 
 def _span(name: str, span: Any) -> int:
@@ -245,5 +267,11 @@ def new_record(job: NewJob, inserted: Inserted, now: Instant) -> JobRecord:
         root_job_id=job.root_job_id,
         job_stage=job.job_stage,
         on_dependency_failure=job.on_dependency_failure,
+        payload_version=job.payload_version,
+        fairness_key=job.fairness_key,
+        fairness_weight=job.fairness_weight,
+        rate_key=job.rate_key,
+        schedule=job.schedule,
+        tick_at=job.tick_at,
         dependencies=job.depends_on[: limits.LISTED_EDGES_MAX],
     )

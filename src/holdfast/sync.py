@@ -8,22 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypeVar, Unpack
 
+from holdfast import limits
 from holdfast.app import Holdfast as AsyncHoldfast
 from holdfast.app import Page, Submission, WorkerOptions
 from holdfast.clock import Clock
-from holdfast.errors import NotOpen
+from holdfast.errors import ForkedStore, NotOpen
+from holdfast.explaining import Explanation
 from holdfast.files import StoredFile
 from holdfast.finding import FindOptions
 from holdfast.handlers import Handler, HandlerOptions, JobHandler
 from holdfast.job import HistoryEntry, Job, JobView
 from holdfast.job import JobHandle as AsyncJobHandle
-from holdfast.store.types import DeadGroup, WorkerRow
+from holdfast.queues import Queue
+from holdfast.retention import Retention
+from holdfast.schedules import ScheduleInfo, ScheduleOptions
+from holdfast.stats import Stats
+from holdfast.store.types import DeadGroup, Finding, WorkerRow
 from holdfast.submission import SubmitOptions
 
 T = TypeVar("T")
@@ -80,14 +87,24 @@ class Holdfast:
         lease: float | timedelta | None = None,
         poll_interval: float | timedelta | None = None,
         claim_limit: int | None = None,
+        retention: Retention | None = None,
+        purge_on_start: bool = False,
         clock: Clock | None = None,
     ) -> None:
         self.inner = AsyncHoldfast(
-            url, artifacts=artifacts, lease=lease, poll_interval=poll_interval, claim_limit=claim_limit, clock=clock
+            url,
+            artifacts=artifacts,
+            lease=lease,
+            poll_interval=poll_interval,
+            claim_limit=claim_limit,
+            retention=retention,
+            purge_on_start=purge_on_start,
+            clock=clock,
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._entered = 0
+        self._pid = os.getpid()
         self._lock = threading.Lock()
 
     @property
@@ -104,6 +121,9 @@ class Holdfast:
     # Opening
 
     def __enter__(self) -> Holdfast:
+        if os.getpid() != self._pid:  # forked: what the parent has opened is the parent's, its lock and loop too
+            self._lock, self._entered, self._loop, self._thread = threading.Lock(), 0, None, None
+            self._pid = os.getpid()
         with self._lock:
             self._entered += 1
             if self._entered > 1:
@@ -118,6 +138,8 @@ class Holdfast:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        if os.getpid() != self._pid:
+            return
         with self._lock:
             self._entered -= 1
             if self._entered:
@@ -130,6 +152,7 @@ class Holdfast:
     def _start_loop(self) -> None:
         loop = asyncio.new_event_loop()
         self._loop = loop
+        self._pid = os.getpid()
         self._thread = threading.Thread(target=_run_loop, args=(loop,), name="holdfast-sync", daemon=True)
         self._thread.start()
 
@@ -140,6 +163,9 @@ class Holdfast:
             thread.join()
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        if self._loop is not None and os.getpid() != self._pid:  # the thread that would answer is not in this process
+            coroutine.close()
+            raise ForkedStore("this app was opened before fork(): open it in the child process, after the fork")
         if self._loop is None:
             coroutine.close()
             raise NotOpen("the app is not open: use it inside `with app:`")
@@ -213,6 +239,93 @@ class Holdfast:
 
     def retry_dead(self, *, job_type: str | None = None, error_type: str | None = None, by: str | None = None) -> int:
         return self._call(self.inner.retry_dead(job_type=job_type, error_type=error_type, by=by))
+
+    def reprioritise(
+        self,
+        job_id: str,
+        priority: int | str,
+        *,
+        reason: str | None = None,
+        by: str | None = None,
+        expected_version: int | None = None,
+    ) -> Job:
+        return self._call(
+            self.inner.reprioritise(job_id, priority, reason=reason, by=by, expected_version=expected_version)
+        )
+
+    def reschedule(
+        self,
+        job_id: str,
+        *,
+        run_at: datetime | None = None,
+        delay: float | timedelta | None = None,
+        reason: str | None = None,
+        by: str | None = None,
+        expected_version: int | None = None,
+    ) -> Job:
+        return self._call(
+            self.inner.reschedule(
+                job_id, run_at=run_at, delay=delay, reason=reason, by=by, expected_version=expected_version
+            )
+        )
+
+    # Operating
+
+    def explain(self, job_id: str) -> Explanation:
+        return self._call(self.inner.explain(job_id))
+
+    def log_bytes(self, job_id: str, start: int = 0, size_max: int = limits.MIB) -> bytes | None:
+        return self._call(self.inner.log_bytes(job_id, start, size_max))
+
+    def queues(self) -> list[Queue]:
+        return self._call(self.inner.queues())
+
+    def pause_queue(self, name: str, *, by: str | None = None, reason: str | None = None) -> Queue:
+        return self._call(self.inner.pause_queue(name, by=by, reason=reason))
+
+    def resume_queue(self, name: str) -> Queue:
+        return self._call(self.inner.resume_queue(name))
+
+    def limit_queue(self, name: str, max_pending: int | None) -> Queue:
+        return self._call(self.inner.limit_queue(name, max_pending))
+
+    def schedule(
+        self,
+        name: str,
+        cron: str,
+        job_type: str | Handler | BoundHandler,
+        payload: Any = None,
+        *,
+        timezone: str = "UTC",
+        missed: str = "one",
+        **options: Unpack[ScheduleOptions],
+    ) -> ScheduleInfo:
+        target = job_type.handler if isinstance(job_type, BoundHandler) else job_type
+        return self._call(self.inner.schedule(name, cron, target, payload, timezone=timezone, missed=missed, **options))
+
+    def schedules(self) -> list[ScheduleInfo]:
+        return self._call(self.inner.schedules())
+
+    def unschedule(self, name: str) -> None:
+        return self._call(self.inner.unschedule(name))
+
+    def pause_schedule(self, name: str, *, by: str | None = None) -> ScheduleInfo:
+        return self._call(self.inner.pause_schedule(name, by=by))
+
+    def resume_schedule(self, name: str) -> ScheduleInfo:
+        return self._call(self.inner.resume_schedule(name))
+
+    def run_schedule(self, name: str, *, by: str | None = None) -> JobHandle:
+        return JobHandle(self, self._call(self.inner.run_schedule(name, by=by)))
+
+    def stats(self, minutes: int = 60) -> Stats:
+        return self._call(self.inner.stats(minutes))
+
+    def check_up(self) -> list[Finding]:
+        return self._call(self.inner.check_up())
+
+    def purge(self, *, older_than: float | timedelta | None = None, job_types: list[str] | None = None) -> int:
+        return self._call(self.inner.purge(older_than=older_than, job_types=job_types))
 
     # Working
 

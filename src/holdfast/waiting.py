@@ -72,8 +72,12 @@ class Waiting:
                 self._fail_all(error)
 
     async def _look(self, job_ids: list[str]) -> None:
-        for job_id, record in zip(job_ids, await self._store.get(job_ids), strict=True):
-            if record is None or record.status in TERMINAL:
-                for future in self._waiters.pop(job_id, []):
-                    if not future.done():
-                        future.set_result(record)
+        """States first: of a thousand jobs that are waited for, one has ended, and records are large."""
+        statuses = await self._store.statuses(job_ids)
+        ended = [each for each, status in zip(job_ids, statuses, strict=True) if status is None or status in TERMINAL]
+        for job_id, record in zip(ended, await self._store.get(ended) if ended else (), strict=True):
+            if record is not None and record.status not in TERMINAL:
+                continue  # retried in between: it has not ended after all
+            for future in self._waiters.pop(job_id, []):
+                if not future.done():
+                    future.set_result(record)

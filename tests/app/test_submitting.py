@@ -3,11 +3,12 @@
 import asyncio
 import threading
 import uuid
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from holdfast import (
     BlockingContext,
@@ -282,3 +283,20 @@ def test_a_handler_that_cannot_work_is_refused_when_it_is_registered(app: Holdfa
     app.job("x")(fine)
     with pytest.raises(ConfigurationError, match="already"):
         app.job("x")(fine)
+
+
+async def test_a_field_with_an_alias_arrives_under_it(make_app: Callable[..., Holdfast]) -> None:
+    app = make_app()
+
+    class Letter(BaseModel):
+        sender: str = Field(alias="from")
+
+    @app.job("letter")
+    async def letter(payload: Letter, ctx: Context) -> str:
+        return payload.sender
+
+    async with app, app.worker():
+        by_name = await letter.submit(Letter(**{"from": "ada"}))
+        by_dict = await app.submit("letter", {"from": "bob"})
+
+        assert [await job.result(timeout=10) for job in (by_name, by_dict)] == ["ada", "bob"]

@@ -2,14 +2,18 @@
 
 import asyncio
 import inspect
+import os
+import select
+import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import holdfast
-from holdfast import JobFailed, NotOpen, ResultTimeout
+from holdfast import ForkedStore, JobFailed, NotOpen, ResultTimeout
 from holdfast.sync import Holdfast
 
 
@@ -88,3 +92,42 @@ def test_it_can_be_used_while_another_event_loop_runs_in_the_caller(app: Holdfas
             return work.submit(4).result(timeout=10)
 
     assert asyncio.run(main()) == 4
+
+
+def _in_child(work: Callable[[], str]) -> str:
+    """What the child says; nothing where it does not end in time."""
+    theirs, ours = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(ours, work().encode())
+        finally:
+            os._exit(0)
+    os.close(ours)
+    try:
+        ready, _, _ = select.select([theirs], [], [], 20)
+        return os.read(theirs, 1000).decode() if ready else ""
+    finally:
+        os.close(theirs)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def test_after_a_fork_the_parents_app_is_refused_and_can_be_opened_anew(tmp_path: Path) -> None:
+    app = Holdfast(f"sqlite:///{tmp_path}/jobs.db")
+
+    @app.job("work")
+    def work(payload: int) -> int:
+        return payload
+
+    def tried() -> str:
+        try:
+            work.submit(1)
+        except ForkedStore:
+            with app:
+                return f"refused, then {work.submit(2).status}"
+        return "not refused"
+
+    with app:
+        assert _in_child(tried) == "refused, then pending"
+        assert app.counts()["pending"] == 1

@@ -69,7 +69,7 @@ class Queue:
 
     def do(self, work: Callable[[Holdfast], Awaitable[Any]]) -> Any:
         async def opened() -> Any:
-            app = _app(self.url)
+            app = sample_app(self.url)
             async with app:
                 return await work(app)
 
@@ -96,13 +96,21 @@ class Queue:
         return self.do(lambda app: app.get(job_id))
 
 
-def _app(url: str) -> Holdfast:
+def sample_app(url: str) -> Holdfast:
     app = Holdfast(url)
 
     @app.job("echo")
     async def echo(payload: Any, ctx: Context) -> Any:
         ctx.log.info("heard %s", payload)
         return payload
+
+    @app.job("talk")
+    async def talk(payload: int, ctx: Context) -> None:
+        for number in range(payload):
+            ctx.log.info("schön-%d", number)
+
+    @app.job("limited", global_concurrency=1, rate="10/s")
+    async def limited(payload: Any) -> None: ...
 
     @app.job("die", max_attempts=1, backoff=Backoff(base=0))
     async def die(payload: str) -> None:

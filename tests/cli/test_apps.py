@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -87,10 +88,48 @@ def test_a_url_that_is_given_wins_over_the_one_in_the_code(cli: Cli, folder: Pat
     assert not (folder / "code.db").exists()
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--url", "sqlite:///given.db", "submit", "fixed"],
+        ["--url", "sqlite:///given.db", "schedules", "add", "nightly", "@daily", "fixed"],
+        ["schedules", "--url", "sqlite:///given.db", "add", "nightly", "@daily", "fixed"],
+        [
+            "--url",
+            "sqlite:///wrong.db",
+            "schedules",
+            "--url",
+            "sqlite:///given.db",
+            "add",
+            "nightly",
+            "@daily",
+            "fixed",
+        ],
+        ["--url", "sqlite:///wrong.db", "submit", "fixed", "--url", "sqlite:///given.db"],
+    ],
+)
+@pytest.mark.parametrize("how", ["--app", "HOLDFAST_APP"])
+def test_a_url_before_the_command_wins_over_the_one_in_the_code_as_well(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], how: str
+) -> None:
+    (folder / "fixed.py").write_text(APP.format(name="fixed").replace("Holdfast()", "Holdfast('sqlite:///code.db')"))
+    if how == "HOLDFAST_APP":
+        monkeypatch.setenv(how, "fixed:app")
+    ran = cli(*([] if how == "HOLDFAST_APP" else [how, "fixed:app"]), *arguments)
+    assert (ran.code, ran.err) == (0, "")
+    assert sorted(path.name for path in folder.glob("*.db")) == ["given.db"]
+
+
+def test_what_one_command_was_given_does_not_reach_the_next(cli: Cli, queue: Queue, folder: Path) -> None:
+    (folder / "here.py").write_text(APP.format(name="here"))
+    assert cli("--url", "sqlite:///a.db", "--app", "here:app", "submit", "here").code == 0
+    assert os.environ["HOLDFAST_APP"] == ""
+
+
 def test_help_lists_every_command_and_every_exit_code(cli: Cli) -> None:
     text = cli("--help").out
     assert cli().out == text
-    for word in _COMMANDS:
+    for word in (name for commands in _COMMANDS.values() for name in commands):
         assert f"\n  {word} " in text
     for code, meaning in MEANINGS.items():
         assert f"{code.value:<4} {meaning}" in text

@@ -1,10 +1,14 @@
-"""holdfast cancel, retry, migrate, bench"""
+"""holdfast cancel, retry, reprioritise, reschedule, dead, purge, migrate, bench"""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Cli, Queue
+from tests.cli.terminal import on_a_terminal
 
 
 def test_cancel_takes_several_and_one_that_cannot_be_cancelled_does_not_stop_the_others(cli: Cli, queue: Queue) -> None:
@@ -24,12 +28,153 @@ def test_retry_runs_an_ended_job_again(cli: Cli, queue: Queue) -> None:
     assert cli("retry", job_id).code == 1
 
 
+def test_a_retry_that_has_to_wait_for_other_jobs_names_them(cli: Cli, queue: Queue) -> None:
+    firsts = [queue.submit(delay=3600) for _ in range(4)]
+    last = queue.submit(depends_on=firsts)
+    for first in firsts:
+        cli("cancel", first)
+    ran = cli("retry", last)
+    assert ran.code == 1
+    assert sum(f"{first} (cancelled)" in ran.err for first in firsts) == 3
+    assert "and 1 more, which have not completed: retry first what has ended" in ran.err
+    cli("retry", *firsts)
+    assert "have not completed: wait until they have" in cli("retry", last).err
+
+
+def test_an_archived_job_cannot_be_changed_and_is_run_again_by_submitting_it(cli: Cli, queue: Queue) -> None:
+    job_id = queue.run()
+    cli("purge", "--older-than", "0", "--yes")
+    for command in (["cancel"], ["reprioritise", "high"], ["reschedule", "--in", "0"]):
+        ran = cli(command[0], job_id, *command[1:])
+        assert ran.code == 1
+        assert "was archived; nothing of it can be changed" in ran.err, command
+        assert "submit it anew" not in ran.err
+    assert "submit it anew" in cli("retry", job_id).err
+
+
+def test_the_history_says_which_place_and_which_time_a_job_got(cli: Cli, queue: Queue) -> None:
+    job_id = queue.submit()
+    cli("reprioritise", job_id, "high", "--by", "ada")
+    cli("reschedule", job_id, "--at", "2031-01-02T03:04:05Z", "--by", "ada")
+    shown = cli("show", job_id).out
+    assert "by ada (priority 75, was 50)" in shown
+    assert "by ada (for 2031-01-02 03:04:05 UTC)" in shown
+    assert cli("explain", job_id, "--json").document["explanation"].endswith(" by ada")
+    cli("reschedule", job_id, "--in", "1h", "--reason", "too early")
+    assert "(too early)" in cli("show", job_id).out
+    assert cli("explain", job_id, "--json").document["explanation"].endswith(": too early")
+
+
 def test_retry_dead_takes_those_of_a_type_and_an_error(cli: Cli, queue: Queue) -> None:
     for job_type in ("die", "die", "other"):
         queue.run(job_type, "x")
     assert cli("retry", "--dead", "--type", "die", "--error", "LookupError").out == "0 jobs run again\n"
     assert cli("retry", "--dead", "--error", "LookupError").out == "1 job runs again\n"
     assert cli("retry", "--dead", "--type", "die", "--json").document == {"retried": 2}
+
+
+def test_dead_letters_are_grouped_by_type_and_error(cli: Cli, queue: Queue) -> None:
+    queue.run("die", "one")
+    newest = queue.run("die", "two")
+    queue.run("other", "three")
+    groups = cli("dead", "--json").document["items"]
+    assert [(each["job_type"], each["error_type"], each["count"]) for each in groups] == [
+        ("die", "ValueError", 2),
+        ("other", "LookupError", 1),
+    ]
+    assert groups[0]["newest_job_id"] == newest
+    assert groups[0]["newest_at"].endswith("Z")
+    ran = cli("dead")
+    assert "ValueError" in ran.out
+    assert "holdfast dead retry" in ran.err
+    assert len(cli("dead", "--limit", "1", "--json").document["items"]) == 1
+
+
+def test_dead_retry_does_what_retry_dead_does(cli: Cli, queue: Queue) -> None:
+    for job_type in ("die", "other"):
+        queue.run(job_type, "x")
+    assert cli("dead", "retry", "--error", "LookupError", "--by", "ada").out == "1 job runs again\n"
+    assert cli("dead", "retry", "--type", "die", "--json").document == {"retried": 1}
+    assert cli("dead").err == "holdfast: no dead letters\n"
+
+
+def test_a_job_gets_another_place_in_line(cli: Cli, queue: Queue) -> None:
+    job_id = queue.submit()
+    assert cli("reprioritise", job_id, "urgent").out == f"{job_id} is pending with priority 100\n"
+    assert cli("reprioritise", job_id, "7", "--by", "ada", "--json").document["priority"] == 7
+    assert queue.job(job_id).history[-1].by == "ada"
+    for wrong in ("101", "-1", "highest"):
+        assert cli("reprioritise", job_id, wrong).code == 2, wrong
+    assert cli("reprioritise", queue.run(), "low").code == 1
+
+
+def test_a_job_runs_at_another_time(cli: Cli, queue: Queue) -> None:
+    job_id = queue.submit()
+    at = cli("reschedule", job_id, "--at", "2031-01-02T03:04:05Z", "--reason", "too early")
+    assert at.out == f"{job_id} is scheduled for 2031-01-02 03:04:05 UTC\n"
+    assert queue.job(job_id).scheduled_for == datetime(2031, 1, 2, 3, 4, 5, tzinfo=UTC)
+    assert queue.job(job_id).history[-1].reason == "too early"
+    assert cli("reschedule", job_id, "--in", "2d", "--json").document["status"] == "scheduled"
+    assert cli("reschedule", job_id, "--in", "0").out == f"{job_id} is pending\n"
+
+
+def test_reschedule_needs_one_time_and_not_two(cli: Cli, queue: Queue) -> None:
+    job_id = queue.submit()
+    for times in ([], ["--in", "5m", "--at", "2031-01-02T03:04:05Z"]):
+        ran = cli("reschedule", job_id, *times)
+        assert ran.code == 2
+        assert "--in 0 means now" in ran.err
+
+
+# Purging
+
+
+def test_purge_moves_what_is_over_its_time_to_the_archive_and_says_how_many(cli: Cli, queue: Queue) -> None:
+    done, waiting, died = queue.run(), queue.submit(delay=3600), queue.run("die", "x")
+    assert cli("purge").out == "0 jobs were moved to the archive\n"
+    assert cli("purge", "--older-than", "0", "--type", "die", "--yes", "--json").document == {"archived": 1}
+    assert cli("purge", "--older-than", "0", "--yes").out == "1 job was moved to the archive\n"
+    assert queue.job(waiting).status == "scheduled"
+    shown = cli("show", done).out
+    assert "payload, result, logs and history are gone" in shown
+    assert "Payload" not in shown
+    assert "its log went with its retention" in cli("logs", died).err
+
+
+def test_without_a_terminal_to_ask_on_purge_takes_what_retention_would_keep_only_when_told_yes(
+    cli: Cli, queue: Queue
+) -> None:
+    job_id = queue.run(payload="precious")
+    ran = cli("purge", "--older-than", "0")
+    assert (ran.code, ran.out) == (2, "")
+    assert "add --yes" in ran.err
+    assert queue.job(job_id).archived_at is None
+    assert cli("purge").code == 0  # by retention nothing is lost that should be kept
+
+
+def test_purge_says_when_a_type_is_one_that_nobody_knows(cli: Cli, queue: Queue) -> None:
+    queue.run()
+    ran = cli("purge", "--older-than", "0", "--type", "ehco", "--yes")
+    assert ran.out == "0 jobs were moved to the archive\n"
+    assert "no job is of type ehco, and no program has a handler for it: did you mean echo?" in ran.err
+    assert cli("purge", "--older-than", "0", "--type", "echo", "--yes").err == ""
+
+
+@pytest.mark.parametrize(("typed", "code", "kept"), [("n\n", 1, True), ("y\n", 0, False)])
+def test_purge_asks_on_a_terminal_before_it_takes_what_retention_would_keep(
+    queue: Queue, typed: str, code: int, kept: bool
+) -> None:
+    job_id = queue.run(payload="precious")
+    said = "\n".join(on_a_terminal(80, "purge", "--older-than", "0", typed=typed, code=code))
+    assert "Archive all jobs that have ended?" in said
+    assert ("nothing was done" in said) is kept
+    assert (queue.job(job_id).archived_at is None) is kept
+
+
+def test_purge_does_not_ask_when_told_yes(queue: Queue) -> None:
+    queue.run()
+    said = on_a_terminal(80, "purge", "--older-than", "0", "--yes")
+    assert said[0] == "1 job was moved to the archive"
 
 
 def test_retry_needs_ids_or_dead_but_not_both(cli: Cli, queue: Queue) -> None:

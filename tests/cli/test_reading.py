@@ -1,13 +1,9 @@
-"""holdfast list, show, watch, logs, dead, workers"""
+"""holdfast list, show, watch, and what holds for all that reads"""
 
 from __future__ import annotations
 
-import os
-import pty
-import re
-import subprocess
-import sys
-import termios
+import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -16,6 +12,7 @@ from holdfast import Holdfast
 from holdfast.ids import new_id
 from holdfast.job import FIELDS
 from tests.cli.conftest import Cli, Queue
+from tests.cli.terminal import on_a_terminal
 
 EVIL = "\x1b]0;owned\x07 \x1b[31mred \x9b2J \u202eevil [bold]not bold[/bold]"
 
@@ -66,17 +63,6 @@ def test_show_lays_out_everything_of_a_job(cli: Cli, queue: Queue) -> None:
         assert part in shown.out
 
 
-def test_logs_prints_the_file_in_full_or_the_last_lines_of_the_record(cli: Cli, queue: Queue, folder: Path) -> None:
-    job_id = queue.run(payload="knock")
-    assert "heard knock" in cli("logs", job_id).out
-    entries = cli("logs", job_id, "--json").document
-    assert entries["entries"][0]["message"] == "heard knock"
-    (folder / "jobs.db.files" / job_id / "job.log").unlink()
-    ran = cli("logs", job_id)
-    assert "heard knock" in ran.out
-    assert "the last lines" in ran.err
-
-
 def test_watch_prints_the_result_of_a_job_that_has_ended_and_exits_with_its_fate(cli: Cli, queue: Queue) -> None:
     assert cli("watch", queue.run(payload={"n": 1})).out == '{"n":1}\n'
     failed = cli("watch", queue.run("die", "x"))
@@ -89,43 +75,16 @@ def test_watch_prints_the_result_of_a_job_that_has_ended_and_exits_with_its_fate
     assert "not now" in ran.err
 
 
-def test_dead_letters_are_grouped_by_type_and_error(cli: Cli, queue: Queue) -> None:
-    queue.run("die", "one")
-    newest = queue.run("die", "two")
-    queue.run("other", "three")
-    groups = cli("dead", "--json").document["items"]
-    assert [(each["job_type"], each["error_type"], each["count"]) for each in groups] == [
-        ("die", "ValueError", 2),
-        ("other", "LookupError", 1),
-    ]
-    assert groups[0]["newest_job_id"] == newest
-    assert groups[0]["newest_at"].endswith("Z")
-    assert "ValueError" in cli("dead").out
-
-
-def test_workers_are_listed_with_the_age_of_their_heartbeat(cli: Cli, queue: Queue) -> None:
-    async def look(app: Holdfast) -> list[subprocess.CompletedProcess[str]]:
-        async with app.worker(concurrency=3):
-            return [
-                subprocess.run(  # noqa: ASYNC221  # the worker has nothing to do meanwhile
-                    [sys.executable, "-m", "holdfast", "workers", *more], capture_output=True, text=True, check=True
-                )
-                for more in ([], ["--json"])
-            ]
-
-    plain, machine = queue.do(look)
-    assert "HEARTBEAT" in plain.stdout
-    assert "0/3" in plain.stdout
-    assert '"concurrency":3' in machine.stdout
-    assert "no worker is registered" in cli("workers").err
-
-
-@pytest.mark.parametrize("command", ["show", "watch", "logs", "cancel", "retry"])
+@pytest.mark.parametrize(
+    "command",
+    ["show", "watch", "logs", "tree", "explain", "cancel", "retry", "reprioritise ID low", "reschedule ID --in 5m"],
+)
 def test_an_unknown_id_exits_5_and_text_that_is_no_id_exits_2(cli: Cli, queue: Queue, command: str) -> None:
+    name, *rest = command.split()
     unknown = new_id(1)
-    ran = cli(command, unknown)
+    ran = cli(name, unknown, *rest[1:])
     assert (ran.code, ran.out, ran.err) == (5, "", f"holdfast: no job {unknown}\n")
-    ran = cli(command, "seven")
+    ran = cli(name, "seven", *rest[1:])
     assert (ran.code, ran.out) == (2, "")
     assert "ids are UUIDs" in ran.err
 
@@ -134,15 +93,31 @@ def test_a_mistyped_url_is_an_error_and_makes_no_file(cli: Cli, folder: Path) ->
     ran = cli("list", "--url", "sqlite:///typo.db")
     assert ran.code == 2
     assert "no queue at sqlite:///typo.db" in ran.err
+    assert "holdfast migrate" in ran.err
     assert list(folder.iterdir()) == []
+
+
+def test_a_url_in_a_folder_that_is_not_there_advises_to_make_the_folder(cli: Cli, folder: Path) -> None:
+    for command in ("list", "doctor", "queues"):
+        ran = cli(command, "--url", "sqlite:///nowhere/jobs.db")
+        assert ran.code == 2
+        assert f'mkdir -p {folder}/nowhere"' in ran.err
+        assert "migrate" not in ran.err
 
 
 def test_stored_text_cannot_drive_the_terminal(cli: Cli, queue: Queue) -> None:
     job_id = queue.run("die", EVIL, subject=EVIL, tags=[EVIL])
     spoken = queue.run("echo", EVIL)
+    cli("queues", "pause", "default", "--reason", EVIL, "--by", EVIL)
+    cli("schedules", "add", "evil", "@daily", "echo", json.dumps(EVIL))
+    cli("schedules", "pause", "evil", "--by", EVIL)
+    held = queue.submit("echo", EVIL)
     for arguments in (
         ["list"], ["show", job_id], ["dead"], ["watch", job_id], ["logs", spoken], ["show", spoken],
         ["list", "--json"], ["show", job_id, "--json"], ["logs", spoken, "--json"],
+        ["explain", job_id], ["explain", held], ["logs", held], ["tree", held], ["queues"], ["queues", "--json"],
+        ["schedules"], ["schedules", "show", "evil"], ["schedules", "show", "evil", "--json"], ["doctor"], ["stats"],
+        ["submit", "echo", "--wait", "--timeout", "0.05"], ["show", EVIL], ["schedules", "run", EVIL],
     ):  # fmt: skip
         ran = cli(*arguments)
         for text in (ran.out, ran.err):
@@ -155,25 +130,27 @@ def test_stored_text_cannot_drive_the_terminal(cli: Cli, queue: Queue) -> None:
 @pytest.mark.parametrize("columns", [80, 140])
 def test_a_table_fits_the_terminal(queue: Queue, columns: int) -> None:
     queue.run("die", "a long message " * 20, subject="s" * 100)
-    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in on_a_terminal(columns, "list").split("\r\n")]
+    lines = on_a_terminal(columns, "list")
     assert max(len(line) for line in lines) <= columns
     assert ("SUBJECT" in lines[0]) is (columns == 140)
 
 
-def on_a_terminal(columns: int, *arguments: str) -> str:
-    ours, theirs = pty.openpty()
-    termios.tcsetwinsize(theirs, (50, columns))
-    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | {"TERM": "xterm"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "holdfast", *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
-    )
-    os.close(theirs)
-    said = bytearray()
-    try:
-        while chunk := os.read(ours, 65536):
-            said += chunk
-    except OSError:  # Linux says so when the last writer is gone
-        pass
-    os.close(ours)
-    assert process.wait() == 0
-    return said.decode()
+def test_a_traceback_begins_with_the_handler(cli: Cli, queue: Queue) -> None:
+    trace = queue.job(queue.run("die", "x")).errors[0]["traceback"]
+    assert trace.splitlines()[0] == "Traceback (most recent call last):"
+    assert "in die" in trace.splitlines()[1]
+    assert trace.endswith("ValueError: x\n")
+
+
+def test_a_traceback_that_is_all_ours_is_kept(queue: Queue) -> None:
+    async def unreadable(app: Holdfast) -> str:
+        @app.job("wrong", max_attempts=1)
+        async def wrong(payload: object) -> object:
+            return object()
+
+        async with app.worker():
+            job = await app.submit("wrong")
+            await asyncio.gather(job.result(), return_exceptions=True)
+            return (await app.get(job.job_id)).errors[0]["traceback"]
+
+    assert "executor.py" in queue.do(unreadable)

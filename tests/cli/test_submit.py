@@ -42,6 +42,31 @@ def test_every_option_of_submit_reaches_the_record(cli: Cli, queue: Queue) -> No
     assert (due - created).total_seconds() == 5400
 
 
+def test_the_keys_that_limit_pace_and_share_reach_the_record(cli: Cli, queue: Queue) -> None:
+    options = (
+        "--concurrency-key c --rate-key r --fairness-key f --fairness-weight 3 --content-hash h --stage s"
+        f" --parent {queue.submit()} --on-dependency-failure fail"
+    )
+    job = queue.job(cli("submit", "limited", "{}", *options.split()).out.strip())
+    assert (job.concurrency_key, job.rate_key, job.fairness_key, job.content_hash) == ("c", "r", "f", "h")
+    assert (job.record.fairness_weight, job.job_stage, job.record.on_dependency_failure) == (3, "s", "fail")
+    assert job.parent_job_id is not None
+
+
+def test_a_dedup_conflict_is_an_error_only_on_demand(cli: Cli, queue: Queue) -> None:
+    first = cli("submit", "echo", "1", "--dedup-key", "k").out
+    assert cli("submit", "echo", "2", "--dedup-key", "k").out == first
+    ran = cli("submit", "echo", "2", "--dedup-key", "k", "--dedup-conflict", "error")
+    assert (ran.code, ran.out) == (2, "")
+
+
+@pytest.mark.parametrize("age", ["1h", "any"])
+def test_reuse_takes_a_result_that_is_young_enough_or_any(cli: Cli, queue: Queue, age: str) -> None:
+    done = queue.run(payload={"n": 1}, content_hash="h")
+    document = cli("submit", "echo", "{}", "--content-hash", "h", "--reuse", age, "--json").document
+    assert (document["reused_from"], document["result"]) == (done, {"n": 1})
+
+
 def test_run_at_takes_a_moment_with_its_zone(cli: Cli, queue: Queue) -> None:
     job_id = cli("submit", "echo", "--run-at", "2031-01-02T03:04:05+01:00").out.strip()
     assert queue.job(job_id).scheduled_for == datetime(2031, 1, 2, 2, 4, 5, tzinfo=UTC)
@@ -62,8 +87,13 @@ def test_the_payload_may_come_from_a_file(cli: Cli, queue: Queue, folder: Path) 
     [
         (["echo", "{n: 1}"], "single quotes"),
         (["echo", "@missing.json"], "missing.json cannot be read"),
-        (["echo", "NaN"], "NaN is not JSON"),
-        (["nobody"], "known: die, echo, other"),
+        (["echo", "NaN"], 'NaN is not JSON; write null for NaN, or text: "NaN"'),
+        (["echo", '{"n": -Infinity}'], "write null for -Infinity"),
+        (["echo", "--dedup-conflict", "shout", "--dedup-key", "k"], "return or error"),
+        (["echo", "--reuse", "some", "--content-hash", "h"], "1h30m"),
+        (["echo", "--rate-key", "k"], "no rate"),
+        (["echo", "--fairness-weight", "3"], "fairness_key"),
+        (["nobody"], "known: die, echo, limited, other, talk"),
         (["echo", "--priority", "max"], "low, normal, high, urgent"),
         (["echo", "--delay", "soon"], "1h30m"),
         (["echo", "--dedup-for", "later", "--dedup-key", "k"], "1h30m"),
@@ -96,6 +126,6 @@ def test_a_duplicate_prints_the_id_of_the_first_and_says_so(cli: Cli, queue: Que
 def test_waiting_longer_than_the_timeout_exits_4_and_the_job_goes_on(cli: Cli, queue: Queue) -> None:
     ran = cli("submit", "echo", "--wait", "--timeout", "0.05")
     assert (ran.code, ran.out) == (4, "")
-    assert "no worker takes echo" in ran.err
+    assert "the job waits: no worker is alive" in ran.err
     assert "it goes on" in ran.err
     assert cli("list", "--status", "pending", "--json").document["items"] != []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import select
@@ -11,8 +12,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+import pytest
+
 from holdfast import Holdfast
-from tests.cli.conftest import APP, Cli, Queue, Worker
+from holdfast.cli import worker_logs
+from holdfast.store.types import WorkerRow
+from tests.cli.conftest import APP, Cli, Queue, Worker, sample_app
+from tests.eventually import eventually
 
 Start = Callable[..., Worker]
 
@@ -114,6 +121,54 @@ def test_json_log_lines_inside_a_job_carry_its_id_type_attempt_and_worker(
     assert line["worker_id"].split(":")[1] == str(worker.pid)
     assert (line["job_id"], line["job_type"], line["attempt"]) == (job_id, "add", 1)
     assert (line["level"], line["message"]) == ("INFO", "adding")
+
+
+def test_a_line_per_job_that_ends_well_is_for_debug(start_worker: Start, cli: Cli, queue: Queue) -> None:
+    worker = start_worker("--log-level", "debug")
+    worker.hear("started")
+    job_id = submit(cli, "add")
+    assert "DEBUG" in worker.hear(f"add job {job_id} attempt 1 → completed after ")
+    quiet = start_worker()
+    worker.send(signal.SIGTERM)
+    assert worker.exit_code() == 0
+    quiet.hear("started")
+    submit(cli, "add")
+    quiet.hear("adding")
+    quiet.send(signal.SIGTERM)
+    assert quiet.exit_code() == 0
+    assert "→ completed" not in "".join(quiet.lines)
+
+
+def test_a_minute_is_summed_up_in_a_line_where_something_ended() -> None:
+    row = WorkerRow(
+        worker_id="w", host="h", pid=1, process_key="", version="1", queues=(), job_types=(), concurrency=1,
+        started_at=0, heartbeat_at=0, running=("a",), ended=1500, failed=2, busy_micros=3_000_000,
+    )  # fmt: skip
+    assert worker_logs.minute(None, row) == (
+        "in the last minute 1,500 attempts ended, 2 of them failed; on average each took 2 ms; 1 job running now"
+    )
+    later = msgspec.structs.replace(row, ended=1501, busy_micros=3_500_000)
+    line = worker_logs.minute(row, later)
+    assert line is not None
+    assert "1 attempt ended, 0 of them failed; on average each took 500 ms" in line
+    assert worker_logs.minute(later, later) is None
+
+
+async def test_the_minutes_of_a_worker_are_told_while_it_works(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(worker_logs, "MINUTE_SECONDS", 0.01)
+    caplog.set_level("INFO", logger="holdfast.worker")
+
+    async def told() -> bool:
+        return "in the last minute 1 attempt ended" in caplog.text
+
+    app = sample_app(queue.url)
+    async with app, app.worker(lease=4) as worker:
+        telling = asyncio.ensure_future(worker_logs.sum_up_minutes(app, worker.worker_id))
+        await (await app.submit("echo")).result()
+        await eventually(told)
+        telling.cancel()
 
 
 def test_a_worker_serves_the_queues_of_its_handlers_unless_told_otherwise(start_worker: Start, queue: Queue) -> None:

@@ -1,7 +1,9 @@
 """The crash tests with large counts, and a file of figures.
 
-    python -m tests.crash.campaign --kills 3000 --stops 500 --seed 1 --out docs/figures/crashes.json
-    python -m tests.crash.campaign --replay docs/figures/crashes.json
+    python -m tests.crash.campaign --kills 3000 --stops 500 --seed 1 --out docs/figures/crash-campaign.json
+    python -m tests.crash.campaign schedules --kills 200 --ticks 2000 --out docs/figures/schedule-campaign.json
+    python -m tests.crash.campaign retention --kills 200 --jobs 10000 --out docs/figures/retention-campaign.json
+    python -m tests.crash.campaign --replay docs/figures/crash-campaign.json
 
 Runs in rounds, each on a fresh file with the next seed; a round that fails keeps its folder and says where it is.
 """
@@ -12,24 +14,20 @@ import argparse
 import asyncio
 import json
 import os
-import platform
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import apsw
-
 from tests.crash.fleet import ROOT, Fleet
 from tests.crash.killing import EXTERNAL, POINTS, Killing, Plan, Report
+from tests.crash.operating_campaign import retention, schedules
+from tests.crash.rounds import in_a_folder, versions
 from tests.crash.stalling import STALLS, stall
 
 LEASE_SECONDS = 0.8
@@ -58,12 +56,13 @@ class Figures:
 
 def main() -> None:
     arguments = _arguments()
-    figures = Figures(arguments.seed, arguments.kills, arguments.stops, arguments.disk_cycles)
-    started = time.monotonic()
-    asyncio.run(_kill(figures))
-    asyncio.run(_stall(figures))
-    _fill_disks(figures)
-    written = _summary(figures, time.monotonic() - started)
+    match arguments.what:
+        case "schedules":
+            written = asyncio.run(schedules(arguments.seed, arguments.kills, arguments.ticks))
+        case "retention":
+            written = asyncio.run(retention(arguments.seed, arguments.kills, arguments.jobs))
+        case _:
+            written = _crash(arguments)
     text = json.dumps(written, indent=2) + "\n"
     if arguments.out is not None:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
@@ -72,17 +71,32 @@ def main() -> None:
     sys.exit(0 if written["verdict"] == "passed" else 1)
 
 
+def _crash(arguments: argparse.Namespace) -> dict[str, Any]:
+    figures = Figures(arguments.seed, arguments.kills, arguments.stops, arguments.disk_cycles)
+    started = time.monotonic()
+    asyncio.run(_kill(figures))
+    asyncio.run(_stall(figures))
+    _fill_disks(figures)
+    return _summary(figures, time.monotonic() - started)
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tests.crash.campaign", description=__doc__.partition("\n")[0])
-    parser.add_argument("--kills", type=int, default=3000)
-    parser.add_argument("--stops", type=int, default=500)
-    parser.add_argument("--disk-cycles", type=int, default=20 if os.getuid() == 0 else 0)
+    parser.add_argument("what", nargs="?", choices=("crashes", "schedules", "retention"), default="crashes")
+    parser.add_argument("--kills", type=int, help="default 3000; 200 of schedules and retention")
+    parser.add_argument("--stops", type=int, default=500, help="crashes: workers stopped past their lease")
+    parser.add_argument("--disk-cycles", type=int, default=20 if os.getuid() == 0 else 0, help="crashes: full disks")
+    parser.add_argument("--ticks", type=int, default=2000, help="schedules: ticks that make a job")
+    parser.add_argument("--jobs", type=int, default=10_000, help="retention: jobs that leave")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, help="where the figures go")
     parser.add_argument("--replay", type=Path, help="run again with the counts and the seed of this file")
     arguments = parser.parse_args()
+    if arguments.kills is None:
+        arguments.kills = 3000 if arguments.what == "crashes" else 200
     if arguments.replay is not None:
-        asked = json.loads(arguments.replay.read_text())["asked"]
+        told = json.loads(arguments.replay.read_text())
+        asked = {"what": told.get("what", "crashes"), **told["asked"]}
         for name, value in asked.items():
             setattr(arguments, name, value)
     return arguments
@@ -98,7 +112,7 @@ async def _kill(figures: Figures) -> None:
         each = max(1, min(AT_EACH_POINT, round(missing / (len(POINTS) + 4))))
         outside = max(4 * each, missing - each * len(POINTS) if missing < 2 * each * len(POINTS) else 0)
         plan = Plan(at_each_point=each, from_outside=min(outside, 8 * each), graceful=each, seed=seed)
-        await _in_a_folder(figures, f"kill-{seed}", lambda folder, plan=plan: _round(folder, plan, figures))
+        await in_a_folder(figures.faults, f"kill-{seed}", lambda folder, plan=plan: _round(folder, plan, figures))
         seed += 1
 
 
@@ -134,8 +148,10 @@ async def _stall(figures: Figures) -> None:
     while figures.stops["stops"] < figures.stops_asked and not figures.faults:
         where = STALLS[number % len(STALLS)]
         count = min(STALLED_AT_ONCE, figures.stops_asked - figures.stops["stops"])
-        await _in_a_folder(
-            figures, f"stall-{number}", lambda folder, where=where, count=count: _stalls(folder, where, count, figures)
+        await in_a_folder(
+            figures.faults,
+            f"stall-{number}",
+            lambda folder, where=where, count=count: _stalls(folder, where, count, figures),
         )
         number += 1
         print(f"\r{figures.stops['stops']} of {figures.stops_asked} stops ", end="", file=sys.stderr, flush=True)
@@ -170,18 +186,6 @@ def _fill_disks(figures: Figures) -> None:
         print(f"\r{number + 1} of {figures.disk_cycles_asked} full disks ", end="", file=sys.stderr, flush=True)
 
 
-async def _in_a_folder(figures: Figures, name: str, run: Callable[[Path], Any]) -> None:
-    folder = Path(tempfile.mkdtemp(prefix=f"holdfast-{name}-"))
-    try:
-        await run(folder)
-    except (AssertionError, TimeoutError) as error:
-        figures.faults.append(f"{name}: {error!r}")
-    if figures.faults:
-        print(f"\n{name} went wrong: its files are in {folder}", file=sys.stderr)
-    else:
-        shutil.rmtree(folder)
-
-
 # The file of figures
 
 
@@ -198,13 +202,7 @@ def _summary(figures: Figures, seconds: float) -> dict[str, Any]:
         },
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(seconds),
-        "versions": {
-            "holdfast": _release(),
-            "python": platform.python_version(),
-            "sqlite": apsw.sqlite_lib_version(),
-            "kernel": platform.release(),
-            "cores": os.cpu_count(),
-        },
+        "versions": versions(),
         "kills": {
             "total": kills,
             "at named points": kills - figures.kills[EXTERNAL],
@@ -226,15 +224,6 @@ def _summary(figures: Figures, seconds: float) -> dict[str, Any]:
         "full disks": dict(figures.disk),
         "faults": figures.faults[:50],
     }
-
-
-def _release() -> str:
-    described = ("git", "describe", "--always", "--dirty")
-    commit = subprocess.run(described, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
-    try:
-        return f"{version('holdfast')} ({commit})"
-    except PackageNotFoundError:
-        return commit
 
 
 def _percentiles(values: list[float]) -> dict[str, float | int]:

@@ -200,6 +200,8 @@ class Fleet:
             operations,
             counts=await store.counts(),
             edges=read_edges(self.path),
+            schedules=await store.schedules(),
+            counters=await store.counters(0, 2**62),
             dead_workers={worker for worker, name in worker_names(operations).items() if name in dead},
         )
 

@@ -117,7 +117,7 @@ def claims_are_read_and_taken_in_two_steps(patch: Patch, gap: Gap) -> Engine:
 
     class TwoSteps(SQLiteStore):
         async def claim(self, request: ClaimRequest, now: Instant) -> list[ClaimedJob]:
-            chosen = await self._write("look", lambda tx: claiming._choose(tx, request), essential=True)
+            chosen = await self._write("look", lambda tx: claiming._choose(tx, request, now), essential=True)
             await gap()
             take = _claim_of(request, now, chosen)
             return await self._write("claim", take, essential=True)
@@ -125,9 +125,9 @@ def claims_are_read_and_taken_in_two_steps(patch: Patch, gap: Gap) -> Engine:
     return TwoSteps
 
 
-def _claim_of(request: ClaimRequest, now: Instant, chosen: list[int]) -> Callable[[Tx], list[ClaimedJob]]:
+def _claim_of(request: ClaimRequest, now: Instant, chosen: list[Any]) -> Callable[[Tx], list[ClaimedJob]]:
     def take(tx: Tx) -> list[ClaimedJob]:
-        real, claiming._choose = claiming._choose, lambda tx, request: chosen  # type: ignore[assignment]
+        real, claiming._choose = claiming._choose, lambda tx, request, now: chosen  # type: ignore[assignment]
         try:
             return claiming.claim(tx, request, now)
         finally:

@@ -11,6 +11,7 @@ from holdfast.clock import MICROS
 from holdfast.lifecycle import Discarded, GivenBack, Outcome, Snoozed
 from holdfast.store.port import Store
 from holdfast.store.types import FOREVER, ExpiredClaim, JobRecord
+from tests.crash.operating_scenes import Operator
 from tests.crash.stage import LEASE, Claim, Stage
 
 
@@ -255,6 +256,7 @@ SCENES: tuple[Callable[[Stage], Awaitable[None]], ...] = (
 async def at_random(stage: Stage, steps: int, clocks: Callable[[random.Random, int], int] | None = None) -> None:
     """Four workers on two stores do whatever comes; some forget their claims, some come back to them late."""
     draw = stage.random
+    operator = Operator(stage, retires=steps > 100 and draw.random() < 0.5)  # of archived jobs less can be judged
     held: list[Claim] = []
     seen: list[ExpiredClaim] = []
     known: list[str] = []
@@ -264,12 +266,13 @@ async def at_random(stage: Stage, steps: int, clocks: Callable[[random.Random, i
             stage.now = clocks(draw, stage.now)
         store = draw.choice((stage.a, stage.b))
         claim = draw.choice(held) if held else None
-        match draw.randrange(14):
+        match draw.randrange(16):
             case 0 | 1:
                 parents = tuple(draw.sample(known, min(len(known), draw.choice((0, 0, 1, 2)))))
                 extra: dict[str, Any] = {"depends_on": parents} if parents else {}
                 if draw.random() < 0.3:
-                    extra["dedup_key"] = f"key {draw.randrange(3)}"
+                    extra["dedup_key"] = f"key {draw.randrange(9)}"
+                    extra["dedup_until"] = draw.choice((None, None, FOREVER))
                 known.append(await stage.submit("any", store, max_attempts=draw.choice((1, 3, 9)), **extra))
             case 2 | 3:
                 held += await stage.claim(store, f"worker-{draw.randrange(4)}", "any", limit=draw.randrange(1, 4))
@@ -292,10 +295,15 @@ async def at_random(stage: Stage, steps: int, clocks: Callable[[random.Random, i
                 elif edited.status in lifecycle.TERMINAL:
                     await stage.retry_by_hand(edited.job_id)
                     edited = None
+                elif draw.random() < 0.5:
+                    await stage.reprioritise(edited, draw.randrange(100), store)
+                    edited = None
                 else:
                     await stage.cancel(edited, store)
                     edited = None
-            case 12:
+            case 12 | 13:
+                await operator.act(store)
+            case 14:
                 stage.pass_time(draw.choice((MICROS, LEASE // 2, LEASE + MICROS)))
             case _:
                 await stage.promote(store)

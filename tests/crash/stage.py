@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import apsw
 import msgspec
 
-from holdfast import failpoints, lifecycle
+from holdfast import failpoints, lifecycle, schedules, ticks
 from holdfast.clock import MICROS
 from holdfast.errors import HoldfastError
 from holdfast.ids import new_id
@@ -37,8 +38,12 @@ from holdfast.store.types import (
     JobRecord,
     NewJob,
     Note,
+    QueueChange,
+    RetentionPolicy,
+    Schedule,
     Verdict,
 )
+from holdfast.stores.sqlite import archiving
 from holdfast.testing.history import Evidence, OperationLog, read_operations, recorded
 from tests.crash.fleet import dump, read_edges
 
@@ -138,7 +143,7 @@ class Stage:
             "timeout_micros": MICROS,
         }
         values |= fields
-        values["special"] = bool({"own_id", "dedup_key", "depends_on"} & fields.keys())
+        values["special"] = bool({"own_id", "dedup_key", "depends_on", "parent_job_id"} & fields.keys())
         return NewJob(**values)
 
     async def submit(self, job_type: str, store: Store | None = None, **fields: Any) -> str:
@@ -160,14 +165,58 @@ class Stage:
             decided = lifecycle.manual_retry(seen, now=self.now, by="editor", reason=None)
             await self.quietly(self.b.apply([decided], self.now))
 
+    async def reprioritise(self, seen: JobRecord | None, priority: int, store: Store | None = None) -> None:
+        if seen is not None and seen.status in lifecycle.ACTIVE:
+            decided = lifecycle.reprioritise(seen, priority=priority, by="editor", reason=None)
+            await self.quietly((store or self.b).apply([decided], self.now))
+
+    # What operators do
+
+    async def pause(self, queue: str = "default", *, paused: bool = True, store: Store | None = None) -> None:
+        change = QueueChange(paused=paused, by="operator")
+        await self.quietly((store or self.a).change_queue(queue, change, self.now))
+
+    async def schedule(self, name: str, missed: str, store: Store | None = None) -> None:
+        """Every minute, from the next one on."""
+        stored = await self.stored_schedule(name)
+        wanted = schedules.defined(stored, name, "* * * * *", "UTC", missed, self.new("ticked"), self.now)
+        await self.save(wanted, stored, store)
+
+    async def save(self, wanted: Schedule | None, seen: Schedule | None, store: Store | None = None) -> None:
+        if wanted is not None:
+            version = None if seen is None else seen.version
+            await self.quietly((store or self.a).save_schedule(wanted, version))
+
+    async def stored_schedule(self, name: str) -> Schedule | None:
+        return next((each for each in await self.a.schedules() if each.name == name), None)
+
+    async def fire(self, seen: Schedule | None, store: Store | None = None) -> None:
+        """By a worker that has read the schedule, now or some time ago."""
+        due = None if seen is None else ticks.firing(seen, self.now)
+        if due is not None:
+            await self.quietly((store or self.a).fire([due], self.now))
+
+    async def retire(self, policy: RetentionPolicy, store: Store | None = None) -> None:
+        """One pass, a few jobs at a time; the files of archived jobs are taken for removed."""
+        store = store or self.b
+        await store.cleaned(await store.with_files(1000))
+        after = None
+        for _ in range(1000):
+            done = await self.quietly(store.retire(policy, self.now, 20, after))
+            after = done.next if done else None
+            if after is None:
+                return
+
     # What workers do
 
-    async def claim(self, store: Store, worker: str, *job_types: str, limit: int = 10) -> list[Claim]:
+    async def claim(
+        self, store: Store, worker: str, *job_types: str, limit: int = 10, queue: str = "default"
+    ) -> list[Claim]:
         token = secrets.token_hex(16)
         request = ClaimRequest(
             worker_id=worker,
             worker_version="1",
-            queues=("default",),
+            queues=(queue,),
             slots=dict.fromkeys(job_types, limit),
             limit=limit,
             lease_micros=LEASE,
@@ -230,15 +279,20 @@ class Stage:
 
     async def drain(self, rounds: int = 60) -> None:
         """A healthy worker works off what is left."""
-        types = sorted({record.job_type for record in await dump(self.a)})
+        records = await dump(self.a)
+        types = sorted({record.job_type for record in records})
+        queues = sorted({record.queue for record in records})
+        for queue in queues:
+            await self.pause(queue, paused=False)
         for _ in range(rounds):
             counts = await self.a.counts()
             if not any(counts[status] for status in lifecycle.ACTIVE):
                 return
             self.pass_time()
             await self.sweep()
-            for claim in await self.claim(self.b, "worker-last", *types, limit=100):
-                await self.complete(claim)
+            for queue in queues:
+                for claim in await self.claim(self.b, "worker-last", *types, limit=100, queue=queue):
+                    await self.complete(claim)
 
     async def evidence(self) -> Evidence:
         records = await dump(self.a)
@@ -247,4 +301,17 @@ class Stage:
             read_operations(log.path for log in self.logs),
             counts=await self.a.counts(),
             edges=read_edges(self.path),
+            archive=read_archive(self.path),
+            schedules=await self.a.schedules(),
+            counters=await self.a.counters(-(2**62), 2**62),
         )
+
+
+def read_archive(path: Path) -> list[JobRecord]:
+    """Straight from the file: `get` answers from the archive only for jobs that are nowhere else."""
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        job_ids = [job_id for (job_id,) in connection.execute("SELECT job_id FROM archive").fetchall()]
+        return list(archiving.get(connection, job_ids).values())
+    finally:
+        connection.close()

@@ -8,10 +8,13 @@ from typing import Any
 import msgspec
 
 from holdfast.lifecycle import TERMINAL, Event, Status
-from holdfast.store.types import HistoryEvent, JobRecord
-from holdfast.testing.history import Operation, Outcome, digest
+from holdfast.store.types import HistoryEvent, JobRecord, RetentionPolicy, Schedule
+from holdfast.testing.checker import check
+from holdfast.testing.history import Evidence, Operation, Outcome, digest
 from holdfast.testing.history.evidence import FAILURES, generations
 from holdfast.testing.history.operations import Answer, Item
+
+MINUTE = 60_000_000
 
 LIVES = {
     "submit": (Event.SUBMIT, None, Status.PENDING),
@@ -33,6 +36,8 @@ LIVES = {
     "retry cancelled by hand": (Event.MANUAL_RETRY, Status.CANCELLED, Status.PENDING),
     "retry by hand": (Event.MANUAL_RETRY, Status.COMPLETED, Status.PENDING),
     "retry failed by hand": (Event.MANUAL_RETRY, Status.FAILED, Status.PENDING),
+    "reprioritise": (Event.REPRIORITISE, Status.PROCESSING, Status.PROCESSING),
+    "reprioritise pending": (Event.REPRIORITISE, Status.PENDING, Status.PENDING),
     "release": (Event.RELEASE, Status.WAITING, Status.PENDING),
     "release to cancelled": (Event.RELEASE, Status.WAITING, Status.CANCELLED),
 }
@@ -62,6 +67,7 @@ def job(job_id: str, words: str | tuple[HistoryEvent, ...], **changes: Any) -> J
         "updated_at": history[-1].at,
         "scheduled_for": history[0].at,
         "completed_at": history[-1].at if status in TERMINAL else None,
+        "lease_expires_at": 10_000 if status is Status.PROCESSING else None,
         "attempt": max(event.attempt for event in history),
         "version": history[-1].version,
         "failures": sum(event.event in FAILURES for event in generations(history)[-1]),
@@ -72,6 +78,27 @@ def job(job_id: str, words: str | tuple[HistoryEvent, ...], **changes: Any) -> J
         "history": history,
     }
     return JobRecord(**{**fields, **changes})
+
+
+def archived(job_id: str, words: str, *, at: int = 9_000, **changes: Any) -> JobRecord:
+    """What the archive has of a job after such a life."""
+    return job(job_id, words, **({"archived_at": at, "payload": "null", "result": None, "history": ()} | changes))
+
+
+def a_schedule(**changes: Any) -> Schedule:
+    """Every minute of the story's clock."""
+    fields: dict[str, Any] = {
+        "name": "tick",
+        "cron": "* * * * *",
+        "timezone": "UTC",
+        "missed": "all",
+        "job_type": "work",
+        "template": "",
+        "created_at": 0,
+        "updated_at": 0,
+        "next_at": MINUTE,
+    }
+    return Schedule(**(fields | changes))
 
 
 def changed(history: Iterable[HistoryEvent], version: int, /, **changes: Any) -> tuple[HistoryEvent, ...]:
@@ -123,7 +150,7 @@ class Calls:
     ) -> None:
         event, source, target = LIVES[word]
         if token == "":
-            by_editor = word.startswith(("rescue", "cancel")) or word.endswith("by hand")
+            by_editor = word.startswith(("rescue", "cancel", "reprioritise")) or word.endswith("by hand")
             token = None if by_editor else f"token {attempt}"
         self._add(
             "apply",
@@ -150,6 +177,37 @@ class Calls:
         item = Item(job_id=job_id, attempt=attempt, token=f"token {attempt}")
         self._add("note", [item], [Answer(outcome=outcome)])
 
+    def fire(
+        self, *ticks: int, due: int | None = None, to: int | None = None, outcome: Outcome = Outcome.OK, **item: Any
+    ) -> None:
+        """Each tick makes the job "tick <minute>"; the schedule goes on a minute after the last."""
+        jobs = tuple(
+            Item(job_id=f"tick {tick}", job_type="work", payload=digest("{}"), schedule="tick", tick_at=tick * MINUTE)
+            for tick in ticks
+        )
+        now = item.pop("now", max(ticks, default=0) * MINUTE)
+        fields: dict[str, Any] = {
+            "schedule": "tick",
+            "version": 1,
+            "due_at": (ticks[0] if due is None else due) * MINUTE,
+            "next_at": (ticks[-1] + 1 if to is None else to) * MINUTE,
+            "jobs": jobs,
+        }
+        self._add("fire", [Item(**(fields | item))], [Answer(outcome=outcome)], now=now)
+
+    def save(self, schedule: Schedule, *, outcome: Outcome = Outcome.OK) -> None:
+        item = Item(schedule=schedule.name, definition=schedule)
+        self._add("save_schedule", [item], [Answer(outcome=outcome)])
+
+    def drop(self, name: str = "tick") -> None:
+        self._add("drop_schedule", [Item(schedule=name)], [Answer()])
+
+    def change_queue(self, name: str = "default", *, paused: bool, outcome: Outcome = Outcome.OK) -> None:
+        self._add("change_queue", [Item(queue=name, paused=paused)], [Answer(outcome=outcome)])
+
+    def retire(self, policy: RetentionPolicy, *, now: int = 9_000, outcome: Outcome = Outcome.OK) -> None:
+        self._add("retire", [Item(policy=policy)], [Answer(outcome=outcome)], now=now)
+
     def purge(self, job_id: str) -> None:
         self._add("purge", [Item(job_id=job_id)], [Answer()])
 
@@ -160,7 +218,7 @@ class Calls:
         done = max(op.returned or 0 for op in last)
         self.made[-count:] = [msgspec.structs.replace(op, invoked=begun, returned=done) for op in last]
 
-    def _add(self, verb: str, items: list[Item], answers: list[Answer]) -> None:
+    def _add(self, verb: str, items: list[Item], answers: list[Answer], now: int = 0) -> None:
         number = len(self.made) + 1
         invoked, returned = self._moment + 1, self._moment + 2
         self._moment += 2
@@ -174,8 +232,15 @@ class Calls:
                     outcome=answer.outcome,
                     invoked=invoked,
                     returned=None if answer.outcome is Outcome.INFO else returned,
+                    now=now,
                     answer=answer,
                     size=len(items),
                     answers=len(answers) if answer.outcome is Outcome.OK else None,
                 )
             )
+
+
+def judged(records: list[JobRecord], calls: Calls | None = None, **more: Any) -> set[str]:
+    """The invariants that this breaks."""
+    evidence = Evidence(records, None if calls is None else calls.made, **more)
+    return {violation.invariant for violation in check(evidence)}

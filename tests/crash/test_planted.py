@@ -11,6 +11,8 @@ import pytest
 
 from holdfast.stores.sqlite import SQLiteStore
 from holdfast.testing.checker import check, unfinished
+from tests.crash import operating_planted  # noqa: F401 - plants bugs of its own
+from tests.crash.operating_scenes import OPERATING
 from tests.crash.planted import BUGS, Bug
 from tests.crash.scenes import SCENES, at_random
 from tests.crash.stage import START, Gap, Stage
@@ -30,7 +32,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 async def _play(stage: Stage, steps: int) -> None:
-    for scene in SCENES:
+    for scene in SCENES + OPERATING:
         await scene(stage)
     await at_random(stage, steps)
     await stage.drain()

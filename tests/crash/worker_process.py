@@ -27,8 +27,13 @@ async def work(*, url: str, calls: str, name: str, concurrency: int = 8, grace: 
 
 
 async def stall(**options: Any) -> None:
-    """A worker whose failpoints wait until none of its threads is inside a transaction. One that stops while it
-    holds SQLite's write lock stops everyone: that is a limit of one file, and not what a stall is to show."""
+    stop_outside_transactions()
+    await work(**options)
+
+
+def stop_outside_transactions() -> None:
+    """From now on failpoints wait until none of this process's threads is inside a transaction. One that stops while
+    it holds SQLite's write lock stops everyone: that is a limit of one file, and not what a stall is to show."""
     outside = threading.RLock()
     hit, transact = failpoints.hit, Writer._transact
 
@@ -42,4 +47,3 @@ async def stall(**options: Any) -> None:
 
     failpoints.hit = hit_outside
     Writer._transact = transact_alone  # type: ignore[method-assign]
-    await work(**options)

@@ -21,9 +21,9 @@ from typing import Any
 
 import holdfast
 from holdfast import failpoints
-from tests.crash import submit_process, worker_process
+from tests.crash import retention_process, schedule_process, submit_process, worker_process
 
-_PRELOADED = (holdfast, submit_process, worker_process)
+_PRELOADED = (holdfast, retention_process, schedule_process, submit_process, worker_process)
 _PR_SET_PDEATHSIG = 1
 
 
@@ -66,6 +66,7 @@ def _become(request: dict[str, Any]) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # asked to stop before it has begun: then it does not
         nothing = os.open(os.devnull, os.O_RDWR)
         os.dup2(nothing, 0)
         errors = os.open(request["errors"], os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)

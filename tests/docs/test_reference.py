@@ -5,14 +5,23 @@ import inspect
 import re
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import typer.main
 
-from holdfast import context, errors, job, lifecycle, limits, outcomes, settings
+from holdfast import Holdfast, context, cron, errors, job, lifecycle, limits, outcomes, settings
 from holdfast.cli import exits
 from holdfast.cli.main import cli
+from holdfast.explaining import Reason
+from holdfast.handlers import Handler, HandlerOptions
+from holdfast.operating import Operating
+from holdfast.queues import Queue
+from holdfast.retention import Retention
+from holdfast.schedules import ScheduleInfo, ScheduleOptions
+from holdfast.stats import Figures
 from holdfast.submission import SubmitOptions
+from holdfast.ticks import MISSED
 from tests.docs.pages import ROOT
 
 REFERENCE = ROOT / "docs/reference"
@@ -29,6 +38,13 @@ def rows(name: str) -> list[str]:
     cells = re.findall(r"^\| `([^`]+)`", page(name), flags=re.MULTILINE)
     assert len(cells) == len(set(cells)), "a name is listed twice"
     return cells
+
+
+def section(name: str, heading: str) -> list[str]:
+    """The first cells of the tables under one heading of a page."""
+    found = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#|\Z)", page(name), flags=re.MULTILINE | re.DOTALL)
+    assert found, f"{name}.md has no heading {heading!r}"
+    return re.findall(r"^\| `([^`]+)`", found[1], flags=re.MULTILINE)
 
 
 def generator(name: str) -> ModuleType:
@@ -48,11 +64,9 @@ def test_generated_parts_are_current(script: str) -> None:
 
 def test_the_diagram_has_every_edge() -> None:
     text = (ROOT / "docs/explanation/lifecycle.md").read_text(encoding="utf-8")
-    for event, (sources, targets) in lifecycle.EDGES.items():
-        for source in sources:
-            for target in targets:
-                edge = f"    {source.value if source else '[*]'} --> {target.value}: "
-                assert any(line.startswith(edge) and event.value in line for line in text.splitlines()), edge + event
+    for event, source, target in lifecycle.edges():
+        edge = f"    {source.value if source else '[*]'} --> {target.value}: "
+        assert any(line.startswith(edge) and event.value in line for line in text.splitlines()), edge + event
 
 
 def test_every_error_is_listed() -> None:
@@ -74,6 +88,52 @@ def test_every_submit_option_is_listed() -> None:
     assert rows("submit-options") == list(SubmitOptions.__annotations__)
 
 
+def test_every_handler_option_is_listed_with_its_default() -> None:
+    assert rows("handler-options") == list(HandlerOptions.__annotations__)
+    signature = inspect.signature(Handler).parameters
+    for name, default in re.findall(r"^\| `(\w+)` \| ([^|]+) \|", page("handler-options"), flags=re.MULTILINE):
+        match signature[name].default:
+            case None:
+                assert re.match(r"no|by kind|the app's|`Backoff", default), name
+            case str() as text:
+                assert default == f'`"{text}"`', name
+            case number:
+                assert default.removesuffix(" s") == f"{number:g}", name
+
+
+def test_everything_of_operating_is_listed() -> None:
+    public = {name for name in vars(Operating) if not name.startswith("_")} - {"store", "get"}
+    head = page("operating").partition("\n## ")[0]
+    listed = re.findall(r"^\| `app\.(\w+)\(([^)]*)\)`", head, flags=re.MULTILINE)
+    assert {name for name, _ in listed} == public
+    for name, arguments in listed:
+        known = inspect.signature(getattr(Holdfast, name)).parameters
+        named = [each.strip().partition("=")[0] for each in arguments.split(",") if each.strip("… ")]
+        assert [each for each in named if each not in known] == [], name
+
+
+def test_every_reason_of_explain_is_listed() -> None:
+    assert set(section("operating", "What `explain` can find")) == {each.value for each in Reason}
+
+
+def test_every_field_of_a_queue_a_schedule_and_the_figures_is_listed() -> None:
+    assert section("operating", "`Queue`") == [*Queue.__struct_fields__, "paused"]
+    assert section("operating", "Figures") == list(Figures.__struct_fields__)
+    assert section("schedules", "`ScheduleInfo`") == [*ScheduleInfo.__struct_fields__, "paused"]
+
+
+def test_every_option_and_word_of_a_schedule_is_listed() -> None:
+    assert section("schedules", "Options") == list(ScheduleOptions.__annotations__)
+    assert {word.strip('"') for word in section("schedules", "Missed ticks")} == set(MISSED)
+    rules = re.findall(r"`(@\w+)`", page("schedules").partition("## The rule")[2].partition("\n## ")[0])
+    assert set(rules) == set(cron.NICKNAMES)
+
+
+async def test_every_check_of_the_check_up_is_listed(tmp_path: Path) -> None:
+    async with Holdfast(f"sqlite:///{tmp_path}/jobs.db") as app:
+        assert section("operating", "The check-up") == [finding.check for finding in await app.check_up()]
+
+
 def test_every_field_of_the_record_is_listed() -> None:
     assert [name for name in rows("job-record") if name in job.FIELDS] == job.FIELDS
     extra = set(rows("job-record")) - set(job.FIELDS)
@@ -91,6 +151,7 @@ def test_every_setting_is_listed() -> None:
     read = {f"HOLDFAST_{name.upper()}" for name in re.findall(r'\bsetting\("(\w+)"', code)}
     read |= {f"HOLDFAST_{name.upper()}" for name in re.findall(r'\b_one_of\("(\w+)"', code)}
     read |= set(re.findall(r'"(HOLDFAST_[A-Z_]+)"', code)) - NOT_FOR_USERS
+    read |= {f"HOLDFAST_RETENTION_{name.upper()}" for name in Retention.__struct_fields__}
     assert set(rows("settings")) == read
 
 
@@ -99,14 +160,21 @@ def test_every_command_is_listed() -> None:
 
 
 def test_every_option_of_a_command_is_listed() -> None:
-    """Each command has a heading; under it stand its options, all of them and no others."""
-    text = page("command-line")
+    """Each command has a heading; under it stand its options and its verbs, all of them and no others."""
     everywhere = {"--url", "--app", "--json", "--help"}
     for name, command in COMMANDS.items():
-        options = {option for each in command.params for option in each.opts if option.startswith("--")}
-        section = text.partition(f"\n## `{name}")[2].partition("\n## ")[0]
-        assert section, f"{name} has no heading"
-        assert set(re.findall(r"`(--[a-z-]+)", section)) - everywhere == options - everywhere, name
+        verbs = dict(getattr(command, "commands", {}))
+        options = {option for each in (command, *verbs.values()) for option in _options(each)}
+        under = "".join(
+            re.findall(rf"^## `{name}\b[^\n]*\n.*?(?=^## |\Z)", page("command-line"), re.MULTILINE | re.DOTALL)
+        )
+        assert under, f"{name} has no heading"
+        assert set(re.findall(r"`(--[a-z-]+)", under)) - everywhere == options - everywhere, name
+        assert [verb for verb in verbs if f"{name} {verb}" not in under] == [], name
+
+
+def _options(command: Any) -> set[str]:
+    return {option for each in command.params for option in each.opts if option.startswith("--")}
 
 
 def test_every_exit_code_is_listed() -> None:

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,18 +15,29 @@ RUN = Path(__file__).with_name("run_page.py")
 WITH_BLOCKS = [page for page in PAGES if any(each.language in ("python", "sh") for each in blocks(page))]
 SKIPPED_MAX = 6  # each one is a promise nobody checks
 
-Runs = dict[Path, Future[subprocess.CompletedProcess[str]]]
+PAGE_SECONDS = 280  # a page is done within half a minute, on a machine that has nothing else to do
+
+Done = subprocess.CompletedProcess[str]
 
 
 @pytest.fixture(scope="module")
-def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+def outcome(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[Path], Done]]:
     """The pages that were asked for, two at a time: they spend much of their time waiting."""
-    chosen = [item.callspec.params["page"] for item in request.session.items if "runs" in item.fixturenames]
     with ThreadPoolExecutor(2) as pool:
-        yield {page: pool.submit(run, page, tmp_path_factory.mktemp(page.stem)) for page in chosen}
+
+        def start(page: Path) -> Future[Done]:
+            return pool.submit(run, page, tmp_path_factory.mktemp(page.stem))
+
+        ahead = {}
+        if "PYTEST_XDIST_WORKER" not in os.environ:  # there, each of several processes gets only some of the pages
+            pages = [item.callspec.params["page"] for item in request.session.items if "outcome" in item.fixturenames]
+            ahead = {page: start(page) for page in pages}
+        yield lambda page: (ahead.get(page) or start(page)).result()
 
 
-def run(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+def run(page: Path, folder: Path) -> Done:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     return subprocess.run(
@@ -37,13 +48,14 @@ def run(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=100,
+        timeout=PAGE_SECONDS,
     )
 
 
+@pytest.mark.timeout(PAGE_SECONDS + 20)
 @pytest.mark.parametrize("page", WITH_BLOCKS, ids=name)
-def test_the_snippets_of_a_page_run(page: Path, runs: Runs) -> None:
-    done = runs[page].result()
+def test_the_snippets_of_a_page_run(page: Path, outcome: Callable[[Path], Done]) -> None:
+    done = outcome(page)
     assert done.returncode == 0, done.stdout
 
 

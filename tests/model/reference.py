@@ -4,18 +4,18 @@ It leaves to the engine what no promise fixes: which jobs of a full concurrency 
 reasons. `claimed` therefore checks an answer instead of predicting it where keys are in play.
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from holdfast.clock import Instant
-from holdfast.errors import DedupConflict, UnknownDependency
-from holdfast.lifecycle import TERMINAL, Event, Status, Transition, allowed
+from holdfast.clock import MICROS, Instant
+from holdfast.errors import DedupConflict, QueueFull, UnknownDependency
+from holdfast.lifecycle import TERMINAL, Counted, Event, Kind, Status, Transition, allowed, counted
 from holdfast.limits import ERRORS_KEPT_MAX
-from holdfast.store.types import ClaimRequest, Hold, Inserted, JobRecord, NewJob, Note, Verdict
+from holdfast.store.types import ClaimRequest, Hold, Inserted, NewJob, Note, Verdict
 
-COMPARED = ["status", "scheduled_for", "version", "attempt", "failures", "snoozes", "give_backs", "completed_at"]
-COMPARED += ["progress", "stage", "result", "reused_from"]
+WRITTEN = ["failures", "snoozes", "give_backs", "scheduled_for", "priority", "progress", "stage", "result"]
+CounterKey = tuple[Instant, Kind, Counted]
 
 
 @dataclass
@@ -24,6 +24,7 @@ class Job:
     arrival: int
     status: Status
     scheduled_for: Instant
+    priority: int
     version: int = 1
     attempt: int = 0
     failures: int = 0
@@ -44,10 +45,15 @@ class Job:
     errors: list[str] = field(default_factory=list)
     steps: dict[str, str] = field(default_factory=dict)
     history: list[tuple[int, Event, Status | None, Status, int]] = field(default_factory=list)
+    archived_at: Instant | None = None
 
     @property
     def order(self) -> tuple[int, Instant, str]:
-        return -self.new.priority, self.scheduled_for, self.new.job_id
+        return -self.priority, self.scheduled_for, self.new.job_id
+
+    @property
+    def kind(self) -> Kind:
+        return self.new.job_type, self.new.queue, self.priority
 
     def move(self, event: Event, target: Status, now: Instant) -> None:
         assert allowed(event, self.status, target)
@@ -55,7 +61,8 @@ class Job:
         self.history.append((self.version, event, self.status, target, self.attempt))
         self.status = target
         self.completed_at = now if target in TERMINAL else None
-        self.lease = None
+        if target is not Status.PROCESSING:
+            self.lease = None
 
     def held_by(self, hold: Hold) -> bool:
         return self.status is Status.PROCESSING and (self.attempt, self.token) == (hold.attempt, hold.token)
@@ -64,7 +71,20 @@ class Job:
 class Queue:
     def __init__(self) -> None:
         self.jobs: dict[str, Job] = {}
+        self.archive: dict[str, Job] = {}
         self.guards: dict[str, tuple[str, Instant | None]] = {}
+        self.paused: set[str] = set()
+        self.max_pending: dict[str, int] = {}
+        self.counters: dict[CounterKey, list[int]] = defaultdict(lambda: [0, 0, 0])
+        self.arrivals = 0
+
+    def known(self, job_id: str) -> Job | None:
+        return self.jobs.get(job_id) or self.archive.get(job_id)
+
+    def count(self, kind: Kind, outcome: Counted | None, now: Instant, ran: int = 0, waited: int = 0) -> None:
+        if outcome is not None:
+            sums = self.counters[now - now % (60 * MICROS), kind, outcome]
+            sums[:] = [sums[0] + 1, sums[1] + ran, sums[2] + waited]
 
     # insert
 
@@ -78,43 +98,64 @@ class Queue:
         existing = self._existing(new, now)
         if existing is not None:
             assert answer is None or answer.existing is not None
-            assert answer is None or (answer.job_id, answer.status) == (existing, self.jobs[existing].status)
+            assert answer is None or (answer.job_id, answer.status) == (existing.new.job_id, existing.status)
             return
         root = None
         if new.parent_job_id is not None:
             if new.parent_job_id not in self.jobs:
                 raise UnknownDependency
             root = self.jobs[new.parent_job_id].root or new.parent_job_id
-        job = Job(new, len(self.jobs), Status.PENDING, new.scheduled_for, root=root)
+        self.arrivals += 1
+        job = Job(new, self.arrivals, Status.PENDING, new.scheduled_for, new.priority, root=root)
+        self.count(job.kind, Counted.SUBMITTED, now)
         donors = self._donors(new)
+        if any(self.known(parent) is None for parent in new.depends_on):
+            raise UnknownDependency
         if donors:
             donor = donors[-1] if answer is None else answer.reused_from
             assert donor in donors
             self._complete_by(job, donor, now)
+            self.count(job.kind, Counted.COMPLETED, now)
             job.history.append((1, Event.REUSE, None, Status.COMPLETED, 0))
         else:
             self._place(job, now)
+            self._refuse_over_limit(job)
         self.jobs[new.job_id] = job
         if new.dedup_key is not None:
             self.guards[new.dedup_key] = (new.job_id, new.dedup_until)
         for parent in tuple(job.unmet):
-            if self.jobs[parent].status in TERMINAL:
+            if self._standing(parent) in TERMINAL:
                 self._release([parent], now)
         assert answer is None or answer.existing is None
         assert answer is None or (answer.job_id, answer.status) == (new.job_id, job.status)
 
-    def _existing(self, new: NewJob, now: Instant) -> str | None:
-        if new.own_id and new.job_id in self.jobs:
-            return new.job_id
-        if new.dedup_key is None or new.dedup_key not in self.guards:
+    def _refuse_over_limit(self, new: Job) -> None:
+        limit = self.max_pending.get(new.new.queue)
+        pending = sum(job.status is Status.PENDING and job.new.queue == new.new.queue for job in self.jobs.values())
+        if limit is not None and new.status is Status.PENDING and pending >= limit:
+            raise QueueFull("", queue=new.new.queue)
+
+    def _existing(self, new: NewJob, now: Instant) -> Job | None:
+        if new.own_id and (found := self.known(new.job_id)) is not None:
+            return found
+        if new.dedup_key is None or (target := self.guarding(new.dedup_key, now)) is None:
             return None
-        job_id, until = self.guards[new.dedup_key]
-        in_force = self.jobs[job_id].status not in TERMINAL if until is None else now < until
-        if not in_force:
-            return None
-        if new.dedup_conflict_is_error and self.jobs[job_id].new.payload != new.payload:
+        if new.dedup_conflict_is_error and target.archived_at is None and target.new.payload != new.payload:
             raise DedupConflict
-        return job_id
+        return target
+
+    def guarding(self, key: str, now: Instant) -> Job | None:
+        """The job that a key stands for."""
+        job_id, until = self.guards.get(key, ("", None))
+        target = self.known(job_id)
+        if target is None:
+            return None
+        in_force = target.status not in TERMINAL if until is None else now < until
+        return target if in_force else None
+
+    def _standing(self, job_id: str) -> Status | None:
+        found = self.known(job_id)
+        return None if found is None else found.status
 
     def _donors(self, new: NewJob) -> list[str]:
         """Completed jobs with the same content, of which the newest serve."""
@@ -136,17 +177,16 @@ class Queue:
 
     def _place(self, job: Job, now: Instant) -> None:
         new = job.new
-        if any(parent not in self.jobs for parent in new.depends_on):
-            raise UnknownDependency
         if new.reuse_since is not None:
             leaders = (
                 job_id
                 for job_id, other in self.jobs.items()
                 if self._identical(new, other) and other.status not in TERMINAL and other.joins is None
             )
-            job.joins = next(leaders, None)
+            leader = next(leaders, None)
+            job.joins = None if leader in new.depends_on else leader  # it waits for that one on its own terms
         waits_on = {*new.depends_on, *([job.joins] if job.joins else [])}
-        job.unmet = {parent for parent in waits_on if self.jobs[parent].status is not Status.COMPLETED}
+        job.unmet = {parent for parent in waits_on if self._standing(parent) is not Status.COMPLETED}
         if job.unmet:
             job.status = Status.WAITING
         elif new.scheduled_for > now:
@@ -165,7 +205,7 @@ class Queue:
         wanted = [
             job
             for job in self.jobs.values()
-            if job.status is Status.PENDING and job.new.queue in request.queues
+            if job.status is Status.PENDING and job.new.queue in request.queues and job.new.queue not in self.paused
             if request.slots.get(job.new.job_type, 0) > 0
         ]
         wanted.sort(key=lambda job: job.order)
@@ -181,7 +221,7 @@ class Queue:
             job.attempt += 1
             job.move(Event.CLAIM, Status.PROCESSING, now)
             job.lease, job.token, job.settled_as = now + request.lease_micros, request.token, None
-            job.worker = request.worker_id
+            job.worker, job.progress, job.stage = request.worker_id, 0.0, ""
         self.check_keys()
 
     def _within_slots(self, jobs: Sequence[Job], request: ClaimRequest) -> list[Job]:
@@ -210,6 +250,8 @@ class Queue:
         job = self.jobs.get(t.job_id)
         if job is None:
             return Verdict.GONE
+        if t.event is Event.MANUAL_RETRY and t.source is job.status and (refusal := self._refuse_retry(job, now)):
+            return refusal
         ours = (t.attempt, t.token) == (job.attempt, job.token)
         if t.token is not None and ours and job.settled_as == (t.event, t.target):
             return Verdict.APPLIED
@@ -222,16 +264,28 @@ class Queue:
         if not holds:
             return Verdict.STALE
         job.move(t.event, t.target, now)
-        for name in ("failures", "snoozes", "give_backs", "scheduled_for", "progress", "stage", "result"):
+        self.count(t.kind, counted(t.event, t.target), now, t.ran_micros, t.waited_micros)
+        for name in WRITTEN:
             if getattr(t, name) is not None:
                 setattr(job, name, getattr(t, name))
         if t.clear_result:
             job.result = job.reused_from = None
         if t.error is not None:
             job.errors = [*job.errors, f"{t.error.type}: {t.error.message}"][-ERRORS_KEPT_MAX:]
-        job.settled_as = (t.event, t.target) if t.token is not None else None
-        job.token = t.token
+        if t.target is not Status.PROCESSING:  # a running job that was only reprioritised keeps its holder
+            job.settled_as = (t.event, t.target) if t.token is not None else None
+            job.token = t.token
+        key = job.new.dedup_key
+        if t.event is Event.MANUAL_RETRY and key is not None and self.guarding(key, now) is None:
+            self.guards[key] = (t.job_id, None)
         return Verdict.APPLIED
+
+    def _refuse_retry(self, job: Job, now: Instant) -> Verdict | None:
+        waits_on = set(job.new.depends_on)
+        if any(self._standing(parent) not in (None, Status.COMPLETED) for parent in waits_on):
+            return Verdict.BLOCKED
+        target = None if job.new.dedup_key is None else self.guarding(job.new.dedup_key, now)
+        return Verdict.TAKEN if target is not None and target is not job else None
 
     def extend(self, hold: Hold, lease: Instant) -> Verdict:
         verdict = self._hold(hold)
@@ -264,8 +318,8 @@ class Queue:
         queue = deque(ended)
         while queue:
             parent = queue.popleft()
-            outcome = self.jobs[parent].status
-            if outcome not in TERMINAL:
+            outcome = self._standing(parent)
+            if outcome not in TERMINAL or outcome is None:
                 continue
             for child_id, child in self.jobs.items():
                 if parent in child.unmet:
@@ -280,12 +334,14 @@ class Queue:
             child.joins = None
             child.move(Event.REUSE, Status.COMPLETED, now)
             self._complete_by(child, parent, now)
+            self.count(child.kind, Counted.COMPLETED, now)
             return True
         if outcome is not Status.COMPLETED and not joined:
             failing = child.new.on_dependency_failure == "fail"
             child.joins = None
             child.move(Event.RELEASE, Status.FAILED if failing else Status.CANCELLED, now)
             child.stage = "error" if failing else child.stage
+            self.count(child.kind, Counted.FAILED if failing else Counted.CANCELLED, now)
             return True
         if not child.unmet:
             child.joins = None
@@ -314,15 +370,3 @@ class Queue:
 
     def counts(self) -> dict[str, int]:
         return {status.value: sum(job.status is status for job in self.jobs.values()) for status in Status}
-
-    def check(self, record: JobRecord) -> None:
-        """A record says what this queue says."""
-        job = self.jobs[record.job_id]
-        for name in COMPARED:
-            assert getattr(record, name) == getattr(job, name), (name, record, job)
-        assert (record.lease_expires_at, record.worker_id, record.root_job_id) == (job.lease, job.worker, job.root)
-        assert [f"{error.type}: {error.message}" for error in record.errors] == job.errors
-        chain = [(each.version, each.event, each.source, each.target, each.attempt) for each in record.history]
-        assert chain == job.history
-        assert [version for version, *_ in chain] == list(range(1, record.version + 1))
-        assert sum(event is Event.CLAIM for _, event, *_ in chain) == record.attempt

@@ -1,12 +1,8 @@
 """A verb does not pay for what it has nothing to do with. Counted in SQLite's own steps, not in time."""
 
-import asyncio
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-import apsw
 import pytest
 
 from holdfast.store.conformance.factories import (
@@ -21,96 +17,7 @@ from holdfast.store.conformance.factories import (
     submit,
 )
 from holdfast.stores.sqlite import SQLiteStore
-from holdfast.stores.sqlite.store import READERS
-
-# Rows that stand in the way, made by one statement: the queue itself would take a while.
-CROWDS = {
-    "foreign pending": """
-        INSERT INTO job (job_id, job_type, queue, status, priority, scheduled_for, max_attempts, timeout_micros,
-            created_at, updated_at, history, payload)
-        SELECT 'f' || value, 'foreign', 'default', 'pending', 100, 0, 1, 1, 0, 0,
-            '[1,0,"submit",null,"pending",0,null]', '{}'
-        FROM generate_series(1, :count)""",
-    "foreign queue": """
-        INSERT INTO job (job_id, job_type, queue, status, priority, scheduled_for, max_attempts, timeout_micros,
-            created_at, updated_at, history, payload)
-        SELECT 'q' || value, 'mine', 'other', 'pending', 100, 0, 1, 1, 0, 0,
-            '[1,0,"submit",null,"pending",0,null]', '{}'
-        FROM generate_series(1, :count)""",
-    "finished": """
-        INSERT INTO job (job_id, job_type, queue, status, priority, scheduled_for, max_attempts, timeout_micros,
-            created_at, updated_at, completed_at, history, payload, concurrency_key, concurrency_limit)
-        SELECT 'c' || value, 'mine', 'default', 'completed', 100, 0, 1, 1, 0, 0, 1,
-            '[1,0,"submit",null,"pending",0,null]', '{}', 'old', 1
-        FROM generate_series(1, :count)""",
-    "far future": """
-        INSERT INTO job (job_id, job_type, queue, status, priority, scheduled_for, max_attempts, timeout_micros,
-            created_at, updated_at, history, payload)
-        SELECT 's' || value, 'mine', 'default', 'scheduled', 100, 1 << 60, 1, 1, 0, 0,
-            '[1,0,"submit",null,"scheduled",0,null]', '{}'
-        FROM generate_series(1, :count)""",
-    "same content": """
-        INSERT INTO job (job_id, job_type, queue, status, priority, scheduled_for, max_attempts, timeout_micros,
-            created_at, updated_at, completed_at, history, payload, content_hash)
-        SELECT 'h' || value, 'embed', 'default', 'completed', 100, 0, 1, 1, 0, 0, value,
-            '[1,0,"submit",null,"pending",0,null]', '{}', 'h'
-        FROM generate_series(1, :count)""",
-    "met edges": """
-        INSERT INTO edge (parent_id, child_id, met) SELECT '!', 'c' || value, 1 FROM generate_series(1, :count)""",
-}
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SQLiteStore]:
-    opened = SQLiteStore(f"sqlite:///{tmp_path}/jobs.db")
-    await opened.open()
-    yield opened
-    await opened.close()
-
-
-async def crowd(store: SQLiteStore, kind: str, count: int) -> None:
-    statement = CROWDS[kind]
-    series = (
-        "(WITH RECURSIVE s(value) AS (SELECT 1 UNION ALL SELECT value + 1 FROM s LIMIT :count) SELECT value FROM s)"
-    )
-    statement = statement.replace("generate_series(1, :count)", series)
-    await store._write(
-        "crowd", lambda tx: tx.connection.execute(statement, {"count": count}).fetchall(), essential=False
-    )
-
-
-class Meter:
-    """Counts the steps and sorts of every statement of a store, its readers' too."""
-
-    def __init__(self, store: SQLiteStore) -> None:
-        self.steps = self.sorts = 0
-        self._seen: dict[int, tuple[int, int]] = {}
-        assert store._writer is not None
-        for each in (store._writer.connection, *store._reader_connections):
-            each.trace_v2(apsw.SQLITE_TRACE_PROFILE, self._note)
-
-    def _note(self, event: dict[str, Any]) -> None:
-        status = event["stmt_status"]
-        steps, sorts = status["SQLITE_STMTSTATUS_VM_STEP"], status["SQLITE_STMTSTATUS_SORT"]
-        before = self._seen.get(event["id"], (0, 0))  # a cached statement goes on counting
-        if before[0] > steps:
-            before = (0, 0)  # another statement in its place
-        self._seen[event["id"]] = (steps, sorts)
-        self.steps += steps - before[0]
-        self.sorts += sorts - before[1]
-
-    async def cost(self, call: Callable[[], Awaitable[Any]]) -> tuple[int, int]:
-        """Steps and sorts of one call."""
-        self.steps = self.sorts = 0
-        await call()
-        return self.steps, self.sorts
-
-
-@pytest.fixture
-async def meter(store: SQLiteStore) -> Meter:
-    meeting = threading.Barrier(READERS)
-    await asyncio.gather(*(store._read(lambda c: meeting.wait()) for _ in range(READERS)))  # all have connected
-    return Meter(store)
+from tests.plans.crowds import CROWDS, Meter, crowd
 
 
 async def _claim(store: SQLiteStore) -> Callable[[], Awaitable[Any]]:
@@ -203,8 +110,9 @@ VERBS = [
 async def test_a_claim_never_walks_past_a_hundred_thousand_jobs_of_a_foreign_type(
     store: SQLiteStore, meter: Meter
 ) -> None:
+    await (await _claim(store))()  # every statement has been prepared
     alone = await meter.cost(await _claim(store))
-    await crowd(store, "foreign pending", 100_000)
+    await crowd(store, CROWDS["foreign pending"], 100_000)
 
     beside = await meter.cost(await _claim(store))
 
@@ -217,8 +125,8 @@ async def test_no_verb_of_the_hot_path_or_the_upkeep_pays_for_what_stands_beside
     store: SQLiteStore, meter: Meter, kind: str
 ) -> None:
     alone = {verb.__name__: (await meter.cost(await verb(store)))[0] for verb in VERBS}
-    await crowd(store, kind, 5_000)
+    await crowd(store, CROWDS[kind], 5_000)
 
     beside = {verb.__name__: (await meter.cost(await verb(store)))[0] for verb in VERBS}
 
-    assert {name: (alone[name], beside[name]) for name in alone if beside[name] > alone[name] + 200} == {}
+    assert {name: (alone[name], beside[name]) for name in alone if beside[name] > alone[name] + 500} == {}

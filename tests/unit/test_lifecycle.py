@@ -48,6 +48,7 @@ ERROR = ErrorEntry(attempt=1, at=NOW, type="ValueError", message="no")
 
 def a_job(**changes: Any) -> Any:
     fields = {"job_id": "j", "attempt": 4, "failures": 0, "max_attempts": 5, "snoozes": 0, "give_backs": 0}
+    fields |= {"job_type": "work", "queue": "default", "priority": 50, "scheduled_for": NOW - 9, "started_at": NOW - 5}
     return SimpleNamespace(**(fields | {"status": Status.PENDING, "version": 9} | changes))
 
 

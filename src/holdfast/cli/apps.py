@@ -51,10 +51,17 @@ def sqlite_path(url: str) -> Path | None:
 def _check_exists(url: str) -> None:
     """A mistyped path must not answer "no jobs" from a new empty file."""
     path = sqlite_path(url)
-    if path is not None and not path.exists():
+    if path is None or path.exists():
+        return
+    folder = path.absolute().parent
+    if not folder.is_dir():
         raise ConfigurationError(
-            f'no queue at {url} (in {os.getcwd()}): name another with --url, or make this one with "holdfast migrate"'
+            f"no queue at {url}: the folder {folder} does not exist; name another with --url, or create it with"
+            f' "mkdir -p {folder}"'
         )
+    raise ConfigurationError(
+        f'no queue at {url} (in {os.getcwd()}): name another with --url, or make this one with "holdfast migrate"'
+    )
 
 
 def _find(name: str) -> Holdfast:

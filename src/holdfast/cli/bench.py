@@ -36,7 +36,7 @@ class _Figure:
 
 def bench(
     jobs: Annotated[
-        int, typer.Option(min=100, max=50_000, metavar="N", help="Jobs in the bulk submit and the drain.")
+        int, typer.Option(min=100, max=50_000, metavar="N", help="How many to store and run; default 5000.")
     ] = 5000,
     as_json: AsJson = False,
     url: Url = None,

@@ -10,7 +10,9 @@ from holdfast.errors import (
     InvalidSubmission,
     JobCancelled,
     JobNotFound,
+    QueueFull,
     ResultTimeout,
+    ScheduleNotFound,
 )
 from holdfast.lifecycle import Status
 
@@ -31,7 +33,7 @@ MEANINGS = {
     Exit.USAGE: "an option, a setting, the app or the payload cannot be accepted",
     Exit.CANCELLED: "the awaited job was cancelled",
     Exit.TIMEOUT: "the awaited job has not ended within --timeout; it goes on",
-    Exit.NOT_FOUND: "no job has this id",
+    Exit.NOT_FOUND: "no job has this id, or no schedule this name",
     Exit.INTERRUPTED: "interrupted with Ctrl-C; jobs go on",
 }
 
@@ -42,8 +44,10 @@ def of_error(error: HoldfastError) -> Exit:
             return Exit.CANCELLED
         case ResultTimeout():
             return Exit.TIMEOUT
-        case JobNotFound():
+        case JobNotFound() | ScheduleNotFound():
             return Exit.NOT_FOUND
+        case QueueFull():  # nothing is wrong with what was asked; later it works
+            return Exit.FAILED
         case ConfigurationError() | InvalidSubmission():
             return Exit.USAGE
         case _:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated
@@ -12,12 +11,83 @@ import typer
 import typer.main
 from typer.exceptions import TyperException
 
-from holdfast.cli import bench, dead, exits, jobs, migrate, output, show, submit, worker, workers
+from holdfast.cli import (
+    bench,
+    changing,
+    dead,
+    demo,
+    doctor,
+    exits,
+    explain,
+    jobs,
+    logs,
+    migrate,
+    options,
+    output,
+    purge,
+    queues,
+    schedules,
+    show,
+    stats,
+    submit,
+    tree,
+    worker,
+    workers,
+)
 from holdfast.cli.exits import Exit
+from holdfast.cli.helping import Command, Group
 from holdfast.cli.options import AppName, Url
 from holdfast.errors import HoldfastError
 
+_Action = Callable[..., int | None]
+_COMMANDS: dict[str, dict[str, _Action | tuple[_Action, dict[str, _Action]]]] = {
+    "Jobs": {
+        "submit": submit.submit,
+        "list": jobs.list_jobs,
+        "show": show.show,
+        "watch": jobs.watch,
+        "logs": logs.logs,
+        "tree": tree.tree,
+        "explain": explain.explain,
+        "cancel": changing.cancel,
+        "retry": changing.retry,
+        "reprioritise": changing.reprioritise,
+        "reschedule": changing.reschedule,
+    },
+    "Operating": {
+        "worker": worker.worker,
+        "workers": workers.workers,
+        "queues": (queues.queues, {"pause": queues.pause, "resume": queues.resume, "limit": queues.limit}),
+        "schedules": (
+            schedules.schedules,
+            {
+                "add": schedules.add,
+                "show": schedules.show,
+                "pause": schedules.pause,
+                "resume": schedules.resume,
+                "run": schedules.run,
+                "remove": schedules.remove,
+            },
+        ),
+        "dead": (dead.dead, {"retry": dead.retry}),
+        "stats": stats.stats,
+        "doctor": doctor.doctor,
+        "purge": purge.purge,
+    },
+    "Setting up": {
+        "migrate": migrate.migrate,
+        "bench": bench.bench,
+        "demo": demo.demo,
+    },
+}
+
+
+class _Root(Group):
+    order = tuple(name for commands in _COMMANDS.values() for name in commands)
+
+
 cli = typer.Typer(
+    cls=_Root,
     add_completion=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -34,13 +104,10 @@ def root(
 ) -> None:
     """Durable jobs for Python: start on a file, and never lose one.
 
-    Settings come from options, else from HOLDFAST_… variables, else from [tool.holdfast] in pyproject.toml.
+    Settings come from options, else from variables (HOLDFAST_URL, HOLDFAST_APP, …), else from [tool.holdfast] in
+    pyproject.toml.
     """
-    # What stands before the command is the default for what stands after it.
-    if url is not None:
-        os.environ["HOLDFAST_URL"] = url
-    if app is not None:
-        os.environ["HOLDFAST_APP"] = app
+    options.hand_on(context, url, app)
     if version:
         print(f"holdfast {_release()}")
         raise typer.Exit
@@ -48,22 +115,25 @@ def root(
         print(context.get_help())
 
 
-_COMMANDS: dict[str, Callable[..., int | None]] = {
-    "submit": submit.submit,
-    "worker": worker.worker,
-    "list": jobs.list_jobs,
-    "show": show.show,
-    "watch": jobs.watch,
-    "logs": jobs.logs,
-    "cancel": jobs.cancel,
-    "retry": jobs.retry,
-    "dead": dead.dead,
-    "workers": workers.workers,
-    "migrate": migrate.migrate,
-    "bench": bench.bench,
-}
-for _name, _command in _COMMANDS.items():
-    cli.command(_name)(_command)
+def _register() -> None:
+    for heading, commands in _COMMANDS.items():
+        for name, command in commands.items():
+            if isinstance(command, tuple):
+                cli.add_typer(_group(*command), name=name, rich_help_panel=heading)
+            else:
+                cli.command(name, cls=Command, rich_help_panel=heading)(command)
+
+
+def _group(bare: _Action, commands: dict[str, _Action]) -> typer.Typer:
+    """A noun with verbs: bare, it lists."""
+    group = typer.Typer(cls=Group, rich_markup_mode=None, invoke_without_command=True)
+    group.callback()(bare)
+    for name, command in commands.items():
+        group.command(name, cls=Command)(command)
+    return group
+
+
+_register()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -94,4 +164,4 @@ def _release() -> str:
 def _usage(error: TyperException) -> str:
     message = error.format_message().rstrip(".")
     context = getattr(error, "ctx", None)
-    return message if context is None else f'{message}; see "{context.command_path} --help"'
+    return message if context is None else f'{message} (see "{context.command_path} --help")'

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
 from holdfast.app import Holdfast
-from holdfast.cli import apps, output
+from holdfast.cli import apps, lookup, output
 from holdfast.cli.options import AppName, AsJson, JobId, Url
 from holdfast.cli.output import STATUS_STYLES
 from holdfast.cli.text import away, safe, safe_lines, span, utc
@@ -18,33 +19,38 @@ from holdfast.lifecycle import Status
 _LINES_MAX = 60  # of one document; a person who wants more wants the file
 _REASON_MAX = 80  # an error in full stands under Errors
 _LABEL = 14
+_TIME = 13  # what an event's time takes; the rest of the event stands beside it
 
 
 def show(job_id: JobId, as_json: AsJson = False, url: Url = None, app: AppName = None) -> None:
     """Show everything that is kept of a job."""
 
-    async def work(app: Holdfast) -> tuple[Job, datetime]:
-        return await app.get(job_id), to_datetime(app.clock.now())
+    async def work(app: Holdfast) -> tuple[Job, str | None, datetime]:
+        job = await app.get(await lookup.job_id(app, job_id))
+        why = await app.explain(job.job_id) if job.status is Status.PENDING else None
+        return job, why, to_datetime(app.clock.now())
 
-    job, now = apps.run(url, app, work)
+    job, why, now = apps.run(url, app, work)
     if as_json:
         output.emit_json({**job.to_dict(), "history": job.history})
     else:
-        _Sheet(job, now).print()
+        _Sheet(job, why, now).print()
 
 
 class _Sheet:
-    def __init__(self, job: Job, now: datetime) -> None:
+    def __init__(self, job: Job, why: str | None, now: datetime) -> None:
         self._job = job
+        self._why = why
         self._now = now
         self._console = output.console()
 
     def print(self) -> None:
         for label, value in self._facts():
             self._fact(label, value)
-        self._document("Payload", self._job.payload)
-        if self._job.status is Status.COMPLETED:
-            self._document("Result", self._job.result)
+        if self._job.archived_at is None:
+            self._document("Payload", self._job.payload)
+            if self._job.status is Status.COMPLETED:
+                self._document("Result", self._job.result)
         self._errors()
         self._history()
         self._logs()
@@ -56,8 +62,12 @@ class _Sheet:
         yield "job", job.job_id
         yield "type", job.job_type
         yield "status", job.status.value
-        if job.progress or job.stage:
-            yield "progress", f"{job.progress:.0%} {job.stage}"
+        if self._why is not None:
+            yield "why", self._why
+        if job.archived_at is not None:
+            yield "archived", f"{self._moment(job.archived_at)}; payload, result, logs and history are gone"
+        if job.progress or job.status is Status.PROCESSING:
+            yield "progress", f"{job.progress:.0%} {job.stage}".rstrip()
         yield "queue", f"{job.queue}, priority {job.priority}"
         yield from self._times()
         yield "attempts", self._attempts()
@@ -69,7 +79,7 @@ class _Sheet:
 
     def _times(self) -> Iterator[tuple[str, str]]:
         job = self._job
-        yield "created", self._moment(job.created_at) + (f" by {job.created_by}" if job.created_by else "")
+        yield "created", self._moment(job.created_at) + (f", by {job.created_by}" if job.created_by else "")
         if job.scheduled_for != job.created_at:
             yield "due", self._moment(job.scheduled_for)
         if job.started_at is not None:
@@ -102,6 +112,11 @@ class _Sheet:
             "depends on": ", ".join(job.dependencies),
             "needed by": ", ".join(job.dependent_jobs)
             + (f" and {more} more" if (more := job.dependent_count - len(job.dependent_jobs)) > 0 else ""),
+            "schedule": job.schedule and f"{job.schedule}, for {utc(job.tick_at) if job.tick_at else 'a run by hand'}",
+            "limited by": job.concurrency_key and f"concurrency key {job.concurrency_key}",
+            "paced by": job.rate_key and f"rate key {job.rate_key}",
+            "takes turns": job.fairness_key and f"under the fairness key {job.fairness_key}",
+            "artifacts": ", ".join(job.artifacts),
             "metrics": ", ".join(f"{name} {value:g}" for name, value in job.metrics.items()),
         }
         yield from ((label, value) for label, value in named.items() if value)
@@ -128,7 +143,7 @@ class _Sheet:
             day = "" if previous is not None and previous.at.date() == entry.at.date() else f"{entry.at:%Y-%m-%d} UTC"
             if day:
                 self._lines(day, style="dim")
-            self._lines(_event(entry))
+            self._lines(_event(entry), hang=_TIME)
             previous = entry
 
     def _logs(self) -> None:
@@ -168,21 +183,24 @@ class _Sheet:
         if len(lines) > _LINES_MAX:
             self._lines(f"… {len(lines) - _LINES_MAX:,} more lines; --json has them all", style="dim")
 
-    def _lines(self, text: str, *, style: str = "", indent: int = 2) -> None:
+    def _lines(self, text: str, *, style: str = "", indent: int = 2, hang: int = 0) -> None:
         from rich.padding import Padding
         from rich.text import Text
 
-        body = Text(safe_lines(text), style, overflow="fold")
+        shown = safe_lines(text)
+        if hang and output.width() is not None:
+            shown = textwrap.fill(shown, self._console.width - indent, subsequent_indent=" " * hang)
+        body = Text(shown, style, overflow="fold")
         self._console.print(Padding(body, (0, 0, 0, indent), expand=False))
 
 
 def _event(entry: HistoryEntry) -> str:
     at = f"{entry.at:%H:%M:%S}.{entry.at.microsecond // 1000:03d}"
-    parts = [at, f"{entry.event.value:<12}", f"→ {entry.target.value}"]
+    parts = [at, f"{entry.event.value:<12}", f"{output.arrow()} {entry.target.value:<10}"]
     if entry.attempt:
         parts.append(f"attempt {entry.attempt}")
     if entry.by:
         parts.append(f"by {entry.by}")
     if entry.reason:
         parts.append(f"({entry.reason[:_REASON_MAX]}{'…' if len(entry.reason) > _REASON_MAX else ''})")
-    return " ".join(parts)
+    return " ".join(parts).rstrip()

@@ -35,6 +35,11 @@ def _escape(found: re.Match[str]) -> str:
     return _SHORT.get(character) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
 
 
+def count(number: int, what: str) -> str:
+    """1 job, 2 jobs, 1,204 jobs."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 # Times
 
 

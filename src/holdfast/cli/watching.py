@@ -11,11 +11,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from holdfast.app import Holdfast
-from holdfast.cli import output
+from holdfast.cli import notes, output
 from holdfast.cli.exits import Exit, of_status
-from holdfast.cli.text import away, safe, span
+from holdfast.cli.text import safe, span
 from holdfast.clock import to_datetime
 from holdfast.errors import JobCancelled, JobFailed
+from holdfast.explaining import Reason
 from holdfast.job import Job
 from holdfast.lifecycle import TERMINAL, Status
 
@@ -49,13 +50,16 @@ def report(job: Job, as_json: bool) -> Exit:
     """The result on stdout, or why there is none on stderr."""
     if as_json:
         output.emit_json(job.to_dict())
-    elif job.status is Status.COMPLETED:
+    elif job.status is Status.COMPLETED and job.archived_at is None:
         output.emit_json(job.result)
     match job.status:
+        case Status.COMPLETED if job.archived_at is not None:
+            output.say(f"job {job.job_id} completed, but its result went with its retention: submit it anew")
+            return Exit.FAILED
         case Status.COMPLETED:
             pass
         case Status.CANCELLED:
-            reason = next((entry.reason for entry in reversed(job.history) if entry.reason), None)
+            reason = notes.why_cancelled(job)
             output.say(f"job {job.job_id} was cancelled{f': {reason}' if reason else ''}")
         case _:
             output.say(
@@ -65,24 +69,21 @@ def report(job: Job, as_json: bool) -> Exit:
     return of_status(job.status)
 
 
-def describe(job: Job, now: datetime) -> str:
-    """What the job is at, in a few words."""
-    match job.status:
-        case Status.WAITING:
-            return f"for {len(job.dependencies)} other jobs" if len(job.dependencies) != 1 else "for another job"
-        case Status.SCHEDULED:
-            return f"due {away(job.scheduled_for, now)}"
-        case Status.RETRYING:
-            return f"{job.failures} of {job.max_attempts} attempts failed, again {away(job.scheduled_for, now)}"
-        case Status.PENDING:
-            return "for a worker"
-        case Status.FAILED:
-            return job.last_error or ""
-        case _:
-            return job.stage
+_NOBODY = (
+    Reason.QUEUE_PAUSED,
+    Reason.NO_WORKER,
+    Reason.NO_WORKER_FOR_TYPE,
+    Reason.NO_WORKER_FOR_QUEUE,
+    Reason.NO_WORKER_FOR_VERSION,
+)
 
 
 async def _warn_where_nobody_works(app: Holdfast, job: Job) -> None:
+    if job.status is Status.PENDING:
+        why = await app.explain(job.job_id)
+        if why.reason in _NOBODY:
+            output.say(f"the job waits: {why}")
+        return
     for worker in await app.workers():
         if job.job_type in worker.job_types and job.queue in worker.queues and not worker.stopping:
             return
@@ -98,18 +99,41 @@ def _view() -> Any:
 
 @contextmanager
 def _lines() -> Iterator[_Show]:
-    """One line for each change of status or stage."""
-    last = ""
+    """One line for each change of status or stage, and for each attempt that failed."""
+    last: tuple[object, ...] = ()
+    failures: int | None = None
 
     def show(job: Job, now: datetime) -> None:
-        nonlocal last
-        what = f"{job.status.value} {job.stage}" if job.status is Status.PROCESSING else job.status.value
+        nonlocal last, failures
+        if failures is not None and job.failures > failures and job.status in (Status.PENDING, Status.PROCESSING):
+            output.say(f"job {job.job_id}: {_failed(job)}")
+        failures = job.failures
+        what = (job.status, job.failures, job.stage if job.status is Status.PROCESSING else "")
         if what != last:
             last = what
-            detail = f" {job.progress:.0%} {job.stage}" if job.status is Status.PROCESSING else ""
-            output.say(f"job {job.job_id} is {job.status.value}{detail}".rstrip())
+            output.say(f"job {job.job_id} is {job.status.value}{_detail(job, now)}")
 
     yield show
+
+
+def _failed(job: Job) -> str:
+    return f"{job.failures} of {job.max_attempts} attempts failed: {job.last_error}"
+
+
+def _elapsed(job: Job, now: datetime) -> str:
+    """Of the attempt that runs or has ended the job."""
+    until = now if job.status is Status.PROCESSING else job.completed_at
+    return "" if until is None or job.started_at is None else span(max(0.0, (until - job.started_at).total_seconds()))
+
+
+def _detail(job: Job, now: datetime) -> str:
+    match job.status:
+        case Status.PROCESSING:
+            return f" {job.progress:.0%} {job.stage}".rstrip()
+        case Status.PENDING | Status.WAITING | Status.SCHEDULED | Status.RETRYING:
+            return f": {notes.progress_line(job, now)}"
+        case Status.COMPLETED | Status.FAILED | Status.CANCELLED:
+            return ""  # what came of it is said at the end
 
 
 @contextmanager
@@ -134,16 +158,21 @@ def _bar() -> Iterator[_Show]:
     )
     task = progress.add_task("", total=1.0, type="", status="", percent="", detail="", elapsed="")
 
+    failures: int | None = None
+
     def show(job: Job, now: datetime) -> None:
-        until = job.completed_at or now
+        nonlocal failures
+        if failures is not None and job.failures > failures and job.status not in TERMINAL:
+            progress.console.print(safe(_failed(job)), soft_wrap=True)
+        failures = job.failures
         progress.update(
             task,
             completed=job.progress,
             type=safe(job.job_type),
             status=job.status.value,
             percent=f"{job.progress:.0%}",
-            detail=safe(describe(job, now)),
-            elapsed=span(max(0.0, (until - job.started_at).total_seconds())) if job.started_at else "",
+            detail="" if job.status is Status.COMPLETED else safe(notes.short_line(job, now)),
+            elapsed=_elapsed(job, now),
         )
 
     with progress:

@@ -49,7 +49,7 @@ def worker(
         typer.Option(metavar="TIME", parser=options.length, help="How long running jobs may finish; default 30s."),
     ] = None,
     log_level: Annotated[
-        str | None, typer.Option(metavar="LEVEL", help="debug, info (default), warning or error.")
+        str | None, typer.Option(metavar="LEVEL", help="debug (a line per job), info (default), warning or error.")
     ] = None,
     log_format: Annotated[str | None, typer.Option(metavar="FORMAT", help="text (default) or json.")] = None,
     url: Url = None,
@@ -102,7 +102,9 @@ async def _work(app: Holdfast, chosen: _Settings) -> Exit:
         ) as worker:
             worker_logs.name_worker(worker.worker_id)
             ended = asyncio.ensure_future(worker.join())
+            minutes = asyncio.ensure_future(worker_logs.sum_up_minutes(app, worker.worker_id))
             await _first_of(ended, stop.asked)
+            minutes.cancel()
             stopping = asyncio.ensure_future(worker.stop())
             await _first_of(stopping, stop.hurried)
             if not stopping.done():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 from datetime import UTC, datetime
@@ -9,8 +10,14 @@ from typing import Any
 
 import msgspec
 
-from holdfast.cli.text import safe_lines
+from holdfast.app import Holdfast
+from holdfast.cli.text import count, safe_lines, span
+from holdfast.errors import HoldfastError
+from holdfast.store.types import WorkerRow
 from holdfast.worker import capture
+
+log = logging.getLogger("holdfast.worker")
+MINUTE_SECONDS = 60.0
 
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error", "critical")
@@ -31,6 +38,36 @@ def configure(level: str, style: str) -> None:
 def name_worker(worker_id: str) -> None:
     global _worker_id
     _worker_id = worker_id
+
+
+async def sum_up_minutes(app: Holdfast, worker_id: str) -> None:
+    """A line a minute in which something ended: at thousands of jobs a second, a line for each is for --log-level
+    debug. The figures are those of the last heartbeat."""
+    before: WorkerRow | None = None
+    while True:
+        try:
+            now = next((row for row in await app.workers() if row.worker_id == worker_id), None)
+        except HoldfastError as error:  # a busy store is no reason to stop telling
+            log.debug("the figures of the last minute could not be read: %s", error)
+            now = None
+        if now is not None:
+            if line := minute(before, now):
+                log.info("%s", line)
+            before = now
+        await asyncio.sleep(MINUTE_SECONDS)
+
+
+def minute(before: WorkerRow | None, now: WorkerRow) -> str | None:
+    """What a worker did between two heartbeats, in a line; None where nothing ended."""
+    ended = now.ended - (0 if before is None else before.ended)
+    if not ended:
+        return None
+    failed = now.failed - (0 if before is None else before.failed)
+    busy = now.busy_micros - (0 if before is None else before.busy_micros)
+    return (
+        f"in the last minute {count(ended, 'attempt')} ended, {failed:,} of them failed; on average each took"
+        f" {span(busy / ended / 1e6)}; {count(len(now.running), 'job')} running now"
+    )
 
 
 def _at(record: logging.LogRecord) -> str:

@@ -1,4 +1,4 @@
-"""holdfast workers: who works, on what, and when each was last heard of."""
+"""holdfast workers: who works, on what, how it goes, and when each was last heard of."""
 
 from __future__ import annotations
 
@@ -7,54 +7,87 @@ from datetime import datetime
 import msgspec
 
 from holdfast.app import Holdfast
-from holdfast.cli import apps, output
+from holdfast.cli import apps, notes, output
 from holdfast.cli.options import AppName, AsJson, Url
-from holdfast.cli.output import Column
-from holdfast.cli.text import away
+from holdfast.cli.output import STATUS_STYLES, Column
+from holdfast.cli.text import away, count, span
 from holdfast.clock import to_datetime
+from holdfast.job import Job
 from holdfast.lifecycle import Status
 from holdfast.limits import FIND_LIMIT_MAX, LEASE_SECONDS
 from holdfast.store.types import WorkerRow
 
+_JOBS_SHOWN = 20  # of all workers together; "list --worker ID" has the others
+
 
 def workers(as_json: AsJson = False, url: Url = None, app: AppName = None) -> None:
-    """List the workers and the age of their heartbeats."""
+    """List the workers, what they run and how they do.
 
-    async def work(app: Holdfast) -> tuple[list[WorkerRow], datetime]:
+    ENDED, FAILED and AVERAGE are what a worker said with its last heartbeat, up to a third of a lease ago.
+    """
+
+    async def work(app: Holdfast) -> tuple[list[WorkerRow], list[Job], datetime]:
         rows = await app.workers()
-        return await _with_what_runs_now(app, rows), to_datetime(app.clock.now())
+        page = await app.find(status=Status.PROCESSING, limit=FIND_LIMIT_MAX)
+        held = _with_what_runs_now(rows, page) if page.next is None else rows
+        return held, list(page), to_datetime(app.clock.now())
 
-    rows, now = apps.run(url, app, work)
+    rows, jobs, now = apps.run(url, app, work)
     if as_json:
-        output.emit_json({"items": [_document(row) for row in rows]})
+        output.emit_json({"items": [_document(row, now) for row in rows]})
     elif rows:
         output.emit_table(_columns(now), rows)
+        _emit_jobs(rows, jobs, now)
     else:
         output.say('no worker is registered: start one with "holdfast worker --app …"')
 
 
-async def _with_what_runs_now(app: Holdfast, rows: list[WorkerRow]) -> list[WorkerRow]:
+def _with_what_runs_now(rows: list[WorkerRow], jobs: list[Job]) -> list[WorkerRow]:
     """A heartbeat says what ran when it was sent, up to a third of a lease ago."""
-    page = await app.find(status=Status.PROCESSING, limit=FIND_LIMIT_MAX)
-    if page.next is not None:
-        return rows
     held: dict[str | None, list[str]] = {}
-    for job in page:
+    for job in jobs:
         held.setdefault(job.worker_id, []).append(job.job_id)
     return [msgspec.structs.replace(row, running=tuple(held.get(row.worker_id, ()))) for row in rows]
 
 
+def _emit_jobs(rows: list[WorkerRow], jobs: list[Job], now: datetime) -> None:
+    known = {row.worker_id for row in rows}
+    running = sorted((job for job in jobs if job.worker_id in known), key=lambda job: (job.worker_id, job.job_id))
+    if not running:
+        return
+    print()
+    output.emit_table(_job_columns(now), running[:_JOBS_SHOWN])
+    if len(running) > _JOBS_SHOWN:
+        output.say(f'{count(len(running) - _JOBS_SHOWN, "more job")}: see "holdfast list --status processing"')
+
+
 def _columns(now: datetime) -> list[Column[WorkerRow]]:
     return [
-        Column("WORKER", lambda row: row.worker_id),
+        Column("WORKER", lambda row: row.worker_id, wrap=True),  # host, pid and a random part
         Column("STATE", lambda row: _state(row, now), style=lambda row: _style(row, now)),
         Column("HEARTBEAT", lambda row: away(to_datetime(row.heartbeat_at), now), right=True),
         Column("RUNS", lambda row: f"{len(row.running)}/{row.concurrency}", right=True),
-        Column("UP", lambda row: away(to_datetime(row.started_at), now), right=True, wide=True),
+        Column("ENDED", lambda row: f"{row.ended:,}", right=True),
+        Column("FAILED", lambda row: f"{row.failed:,}", right=True),
+        Column("AVERAGE", lambda row: span(row.busy_micros / row.ended / 1e6) if row.ended else "", right=True),
+        Column("UP", lambda row: _up(row, now), right=True, wide=True),
         Column("RELEASE", lambda row: row.version, wide=True),
-        Column("QUEUES", lambda row: ", ".join(row.queues), cut=True),
+        Column("QUEUES", lambda row: ", ".join(row.queues), wrap=True, wide=True),
         Column("TYPES", lambda row: ", ".join(row.job_types), cut=True, wide=True),
     ]
+
+
+def _job_columns(now: datetime) -> list[Column[Job]]:
+    return [
+        Column("WORKER", lambda job: job.worker_id or "", wrap=True),
+        Column("JOB", lambda job: job.job_id, is_id=True),
+        Column("TYPE", lambda job: job.job_type, cut=True),
+        Column("AT", lambda job: notes.note(job, now), cut=True, style=lambda job: STATUS_STYLES[job.status]),
+    ]
+
+
+def _up(row: WorkerRow, now: datetime) -> str:
+    return span(max(0.0, (now - to_datetime(row.started_at)).total_seconds()))
 
 
 def _state(row: WorkerRow, now: datetime) -> str:
@@ -69,9 +102,11 @@ def _style(row: WorkerRow, now: datetime) -> str:
     return {"idle": "", "working": "green"}.get(_state(row, now), "yellow")
 
 
-def _document(row: WorkerRow) -> dict[str, object]:
+def _document(row: WorkerRow, now: datetime) -> dict[str, object]:
     document = msgspec.structs.asdict(row)
     del document["process_key"]  # of no meaning outside its machine
     document["started_at"] = to_datetime(row.started_at)
     document["heartbeat_at"] = to_datetime(row.heartbeat_at)
+    document["heartbeat_age_seconds"] = (now - to_datetime(row.heartbeat_at)).total_seconds()
+    document["average_time_ms"] = row.busy_micros / row.ended / 1000 if row.ended else None
     return document

@@ -16,12 +16,16 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from holdfast.clock import Instant
-from holdfast.lifecycle import Transition
+from holdfast.lifecycle import Status, Transition
 from holdfast.store.types import (
     ClaimedJob,
     ClaimRequest,
+    Counter,
     DeadGroup,
+    Depth,
     ExpiredClaim,
+    Finding,
+    Firing,
     Hold,
     Inserted,
     JobRecord,
@@ -31,6 +35,11 @@ from holdfast.store.types import (
     Page,
     Promoted,
     Query,
+    QueueChange,
+    QueueRow,
+    RetentionPolicy,
+    Retired,
+    Schedule,
     Signal,
     Verdict,
     WorkerRow,
@@ -68,6 +77,10 @@ class Store(Protocol):
         """Store all of them or, on an error, none."""
         ...
 
+    async def insert_in(self, connection: object, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]:
+        """Store them inside the caller's own transaction on `connection`: with its commit, or not at all."""
+        ...
+
     async def claim(self, request: ClaimRequest, now: Instant) -> list[ClaimedJob]:
         """Take pending jobs: by priority (highest first), then due time, then id; never more than asked, in total
         and per type; never one whose concurrency key is full. Attempt and version grow by one."""
@@ -97,6 +110,24 @@ class Store(Protocol):
         """Claims whose lease ran out, or whose worker is known to be dead. Only reads."""
         ...
 
+    async def fire(self, firings: Sequence[Firing], now: Instant) -> list[Verdict]:
+        """Insert the jobs of each schedule's ticks and move it on, in one commit each; STALE when another was faster
+        or the schedule changed, so that a tick makes one job however many workers see it."""
+        ...
+
+    async def retire(self, policy: RetentionPolicy, now: Instant, limit: int, after: str | None) -> Retired:
+        """Look at about `limit` ended jobs from `after` on; move those over their time to the archive, a tree as a
+        whole, never one that is active. Rows of the archive and counters over theirs go."""
+        ...
+
+    async def with_files(self, limit: int) -> list[str]:
+        """Archived jobs whose files have not been removed yet."""
+        ...
+
+    async def cleaned(self, job_ids: Sequence[str]) -> None:
+        """Their files are gone."""
+        ...
+
     async def release(self, now: Instant, limit: int) -> int:
         """Go on releasing dependents of ended jobs, and unpark jobs whose key has room; how many changed."""
         ...
@@ -115,6 +146,24 @@ class Store(Protocol):
 
     async def job_types(self) -> list[JobType]: ...
 
+    # Queues and schedules
+
+    async def change_queue(self, name: str, change: QueueChange, now: Instant) -> QueueRow: ...
+
+    async def queues(self) -> list[QueueRow]:
+        """Those of which something was said."""
+        ...
+
+    async def save_schedule(self, schedule: Schedule, expected_version: int | None) -> Verdict:
+        """Store a schedule whole if it is still at this version; None: if there is none of its name."""
+        ...
+
+    async def drop_schedule(self, name: str) -> Verdict: ...
+
+    async def schedules(self) -> list[Schedule]:
+        """All, by name."""
+        ...
+
     # Steps: the recorded answers of ctx.once
 
     async def step(self, job_id: str, name: str) -> str | None: ...
@@ -125,12 +174,39 @@ class Store(Protocol):
 
     # Reading
 
-    async def get(self, job_ids: Sequence[str]) -> list[JobRecord | None]: ...
+    async def get(self, job_ids: Sequence[str]) -> list[JobRecord | None]:
+        """From the jobs or, where retention has been, from the archive."""
+        ...
+
+    async def statuses(self, job_ids: Sequence[str]) -> list[Status | None]:
+        """Where each stands: what `get` would say, at a fraction of its cost."""
+        ...
 
     async def find(self, query: Query) -> Page: ...
 
     async def counts(self) -> dict[str, int]:
         """Jobs per state."""
+        ...
+
+    async def depths(self) -> list[Depth]:
+        """Active jobs by queue, type and state."""
+        ...
+
+    async def counters(self, since: Instant, until: Instant) -> list[Counter]:
+        """The minutes that begin in [since, until), oldest first."""
+        ...
+
+    async def rate_due(self, key: str, now: Instant) -> Instant | None:
+        """When the next job of a rate key may start; None: now."""
+        ...
+
+    async def ahead(self, job_id: str, limit: int) -> int:
+        """How many pending jobs of its queue and type a claim would take before this one, up to `limit`; 0 where it is
+        not pending. Jobs that a key holds back do not count, nor do those of other fairness keys: they take turns."""
+        ...
+
+    async def diagnose(self, now: Instant) -> list[Finding]:
+        """What the engine can tell about its own health."""
         ...
 
     async def dead(self, limit: int) -> list[DeadGroup]:

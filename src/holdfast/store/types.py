@@ -7,7 +7,7 @@ from enum import Enum, StrEnum
 import msgspec
 
 from holdfast.clock import Instant
-from holdfast.lifecycle import ErrorEntry, Event, Status
+from holdfast.lifecycle import Counted, ErrorEntry, Event, Status
 
 
 class Verdict(Enum):
@@ -27,6 +27,21 @@ class Signal(StrEnum):
     DUE = "due"  # a job was scheduled; the next due time may be earlier
     STOPPED = "stopped"  # a running job was cancelled: holders should check their claims
     ENDED = "ended"  # jobs reached a terminal state
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """At most `count` starts in any span of `micros`, roughly: a bucket of `count` that refills evenly."""
+
+    count: int
+    micros: int
+
+
+class Keep(msgspec.Struct, frozen=True):
+    """How long ended jobs are kept before they are archived, from their end; None: for ever."""
+
+    completed_micros: int | None
+    failed_micros: int | None
+    cancelled_micros: int | None
 
 
 class NewJob(msgspec.Struct, frozen=True):
@@ -50,6 +65,9 @@ class NewJob(msgspec.Struct, frozen=True):
     concurrency_key: str | None = None
     concurrency_limit: int | None = None
     on_dependency_failure: str = "cancel"
+    payload_version: int = 1
+    fairness_key: str | None = None  # jobs of one key take turns with those of others
+    fairness_weight: int = 1
     # What makes an insert more than a row. `special` tells a store at a glance that one of these is set.
     special: bool = False
     own_id: bool = False  # the caller chose the id: a repeat answers with the job that has it
@@ -58,6 +76,10 @@ class NewJob(msgspec.Struct, frozen=True):
     dedup_conflict_is_error: bool = False
     depends_on: tuple[str, ...] = ()
     reuse_since: Instant | None = None  # reuse an identical job completed at or after this
+    rate_key: str | None = None
+    rate: Rate | None = None
+    schedule: str | None = None  # the schedule that made it, and for which of its ticks
+    tick_at: Instant | None = None
 
 
 FOREVER: Instant = 2**62
@@ -82,6 +104,7 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     limit: int
     lease_micros: int
     token: str  # random per request: proves the claim
+    versions: dict[str, int] = {}  # the newest payload version that this worker reads of a type; unnamed: any
     repeat: bool = False  # an earlier try with this token may have been applied: answer with what it took
 
 
@@ -115,6 +138,9 @@ class ClaimedJob(msgspec.Struct, frozen=True, array_like=True):
     content_hash: str | None
     worker_id: str
     started_at: Instant
+    payload_version: int = 1
+    schedule: str | None = None
+    tick_at: Instant | None = None
 
 
 class Hold(msgspec.Struct, frozen=True):
@@ -134,6 +160,11 @@ class ExpiredClaim(msgspec.Struct, frozen=True):
     give_backs: int
     worker_id: str
     lease_expires_at: Instant
+    job_type: str
+    queue: str
+    priority: int
+    scheduled_for: Instant
+    started_at: Instant
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -212,6 +243,13 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     dependent_jobs: tuple[str, ...] = ()
     dependent_count: int = 0
     processing_micros: int | None = None
+    payload_version: int = 1
+    fairness_key: str | None = None
+    fairness_weight: int = 1
+    rate_key: str | None = None
+    schedule: str | None = None
+    tick_at: Instant | None = None
+    archived_at: Instant | None = None  # set: retention has been here; payload, result, logs and history are gone
     history: tuple[HistoryEvent, ...] = ()
 
 
@@ -227,6 +265,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     created_by: str | None = None
     root: str | None = None
     content_hash: str | None = None
+    concurrency_key: str | None = None
     order: str = "created"  # newest first; or "priority": the order in which they would be claimed
     after: str | None = None
     limit: int = 50
@@ -261,7 +300,14 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_at: Instant
     stopping: bool = False
     running: tuple[str, ...] = ()  # job ids
+    limits: dict[str, int] = {}  # how many jobs of a type it runs at once, where the type has a limit of its own
+    busy: dict[str, int] = {}  # how many it runs of each type
+    versions: dict[str, int] = {}  # the newest payload version it reads of each type
+    ended: int = 0  # attempts since it started, how many of them failed, and the time they took
+    failed: int = 0
+    busy_micros: int = 0
     stuck: tuple[str, ...] = ()  # threads that outlived their claim and still hold a slot
+    lease_micros: int = 0  # it is heard three times in each; 0: unknown
 
 
 class JobType(msgspec.Struct, frozen=True, kw_only=True):
@@ -273,9 +319,11 @@ class JobType(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int
     timeout_micros: int
     payload_schema: str | None
-    version: str
+    version: int  # of the payload
     last_seen: Instant
     concurrency_limit: int | None = None
+    rate: Rate | None = None
+    keep: Keep | None = None
 
 
 class Promoted(msgspec.Struct, frozen=True):
@@ -283,3 +331,103 @@ class Promoted(msgspec.Struct, frozen=True):
 
     count: int
     next_due_at: Instant | None
+
+
+# Operating
+
+
+class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What was said about a queue. One of which nothing was said has no row, and takes and gives jobs."""
+
+    name: str
+    paused_at: Instant | None = None
+    paused_by: str | None = None
+    pause_reason: str | None = None
+    max_pending: int | None = None
+
+
+class QueueChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What to change of a queue; None leaves a thing as it is."""
+
+    paused: bool | None = None
+    by: str | None = None
+    reason: str | None = None
+    max_pending: int | None = None  # 0: no limit
+
+
+class Depth(msgspec.Struct, frozen=True):
+    """How many jobs of a queue and type are in an active state, and since when the oldest is due."""
+
+    queue: str
+    job_type: str
+    status: Status
+    count: int
+    oldest_at: Instant
+
+
+class Counter(msgspec.Struct, frozen=True, array_like=True):
+    """What happened within one minute to jobs of one kind."""
+
+    minute: Instant  # its start
+    job_type: str
+    queue: str
+    priority: int
+    outcome: Counted
+    count: int
+    ran_micros: int  # sums
+    waited_micros: int
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that comes again and again. `template` is the NewJob to submit, as JSON; id and times are the tick's."""
+
+    name: str
+    cron: str
+    timezone: str
+    missed: str  # what becomes of ticks at which no worker ran: skip, one, all
+    job_type: str
+    template: str
+    created_at: Instant
+    updated_at: Instant
+    next_at: Instant  # the first tick that has not been decided; never goes back by itself
+    version: int = 1  # of the definition; ticks do not change it
+    paused_at: Instant | None = None
+    paused_by: str | None = None
+    last_at: Instant | None = None  # the last tick that made a job, and that job
+    last_job_id: str | None = None
+
+
+class Firing(msgspec.Struct, frozen=True):
+    """Ticks to decide: insert `jobs` and move on to `next_at`, if the schedule is still as it was read."""
+
+    name: str
+    version: int
+    due_at: Instant  # the next_at that was read
+    next_at: Instant
+    jobs: tuple[NewJob, ...]
+
+
+class RetentionPolicy(msgspec.Struct, frozen=True):
+    """What may go, decided for everyone: by default, by type, and for rows of the archive."""
+
+    keep: Keep
+    by_type: dict[str, Keep]
+    archive_micros: int | None
+    job_types: tuple[str, ...] = ()  # only these; empty: all
+
+
+class Retired(msgspec.Struct, frozen=True):
+    """What a step of retention did; `next` is where the following one starts, None when all was looked at."""
+
+    archived: int
+    dropped: int  # rows of the archive that were over their own time
+    next: str | None
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One line of a check-up: what was looked at, whether it is well, and what to do where it is not."""
+
+    check: str
+    level: str  # ok, warn, bad
+    says: str
+    advice: str = ""

@@ -14,6 +14,14 @@ def open_url(url: str) -> Store:
             from holdfast.stores.sqlite import SQLiteStore
 
             return SQLiteStore(url)
+        case "postgresql" | "postgres":
+            try:
+                from holdfast.stores.postgres import PostgresStore
+            except ModuleNotFoundError as error:
+                raise ConfigurationError(
+                    f'{error.name} is not installed: pip install "holdfast[postgres]" for {scheme}://…'
+                ) from None
+            return PostgresStore(url)
         case _:
             if "://" not in url:
                 raise ConfigurationError(f"{url!r} is no URL: write sqlite:///{url}")

@@ -2,7 +2,7 @@
 
 Each invariant is a small pure function; its id is that of the guarantees. S17 (isolation) belongs to the
 server; S18 (clock freedom) is a way to run the others: with `clocks="arbitrary"` those that compare store
-times are left out.
+times are left out. S19 to S21 are those of operating: schedules, pausing, counting; retention is part of S1.
 """
 
 from __future__ import annotations
@@ -13,19 +13,22 @@ from typing import Literal, NamedTuple
 from holdfast.lifecycle import TERMINAL
 from holdfast.testing.history import invariants_of_calls as calls
 from holdfast.testing.history import invariants_of_jobs as jobs
+from holdfast.testing.history import invariants_of_operating as operating
 from holdfast.testing.history import invariants_of_order as order
+from holdfast.testing.history import invariants_of_retention as retention
+from holdfast.testing.history import invariants_of_schedules as schedules
 from holdfast.testing.history.evidence import Evidence
 
 Invariant = Callable[[Evidence], Iterator[tuple[str, str]]]
 
 INVARIANTS: Mapping[str, tuple[Invariant, ...]] = {
-    "S1": (calls.durable_acknowledgement,),
+    "S1": (calls.durable_acknowledgement, retention.retention),
     "S2": (calls.no_invention,),
     "S3": (calls.conservation,),
     "S4": (jobs.single_completion,),
     "S5": (jobs.fencing, calls.fenced_calls),
     "S6": (jobs.version_chain, calls.attempts_are_single),
-    "S7": (order.lease_exclusion,),
+    "S7": (order.lease_exclusion, order.leases_go_with_claims),
     "S8": (calls.result_integrity,),
     "S9": (calls.told_the_truth,),
     "S10": (jobs.retry_bound,),
@@ -35,6 +38,9 @@ INVARIANTS: Mapping[str, tuple[Invariant, ...]] = {
     "S14": (calls.batches,),
     "S15": (jobs.cancel_or_complete,),
     "S16": (calls.repeatable,),
+    "S19": (schedules.schedules,),
+    "S20": (operating.pausing,),
+    "S21": (operating.counting,),
 }
 OF_STORE_TIME = frozenset({"S7", "S13"})
 

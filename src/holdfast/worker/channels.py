@@ -8,7 +8,7 @@ import threading
 
 from holdfast.clock import Clock
 from holdfast.errors import ConfigurationError
-from holdfast.files import LocalFiles
+from holdfast.files import Files
 from holdfast.lifecycle import Effect
 from holdfast.store.port import Store
 from holdfast.store.types import ClaimedJob, Verdict
@@ -29,7 +29,7 @@ class LoopChannel:
 
     __slots__ = ("_clock", "_files", "_run", "_store", "job")
 
-    def __init__(self, run: Run, store: Store, clock: Clock, files: LocalFiles | None) -> None:
+    def __init__(self, run: Run, store: Store, clock: Clock, files: Files | None) -> None:
         self.job: ClaimedJob = run.job
         self._run = run
         self._store = store
@@ -68,7 +68,7 @@ class ThreadChannel:
 
     __slots__ = ("_inner", "_loop", "job")
 
-    def __init__(self, run: Run, store: Store, clock: Clock, files: LocalFiles | None) -> None:
+    def __init__(self, run: Run, store: Store, clock: Clock, files: Files | None) -> None:
         run.cancelled = threading.Event()
         self.job: ClaimedJob = run.job
         self._inner = LoopChannel(run, store, clock, files)

@@ -69,7 +69,7 @@ def _run(handler: Handler, job: ClaimedJob, link: _Link) -> tuple[Any, ...]:
     started = time.monotonic()
     token = capture.current.set(link)
     try:
-        payload = handler.decode(job.payload)
+        payload = handler.decode(job.payload, job.payload_version)
         link.job = job
         if handler.is_async:
             context: Any = Context(_AsyncLink(link))

@@ -10,7 +10,7 @@ from typing import Any
 from holdfast import codec, failpoints
 from holdfast.clock import MICROS, Clock
 from holdfast.context import BlockingContext, Context
-from holdfast.files import LocalFiles
+from holdfast.files import Files
 from holdfast.lifecycle import Completed, Discarded, ErrorEntry, GivenBack, Outcome, Raised
 from holdfast.limits import RESULT_BYTES_MAX, RESULT_INLINE_BYTES_MAX
 from holdfast.store.port import Store
@@ -27,7 +27,7 @@ LOST = "claim lost"
 
 
 class Executor:
-    def __init__(self, store: Store, clock: Clock, files: LocalFiles | None, begins: Callable[[Run], None]) -> None:
+    def __init__(self, store: Store, clock: Clock, files: Files | None, begins: Callable[[Run], None]) -> None:
         self._store = store
         self._clock = clock
         self._files = files
@@ -70,7 +70,7 @@ class Executor:
             case "async":
                 self._begins(run)
                 capture.current.set(run)  # the task's own context: nothing to reset
-                payload = handler.decode(run.job.payload)
+                payload = handler.decode(run.job.payload, run.job.payload_version)
                 if handler.takes_context:
                     value = await handler.function(
                         payload, Context(LoopChannel(run, self._store, self._clock, self._files))
@@ -91,7 +91,7 @@ class Executor:
 
         def call() -> str:
             capture.current.set(run)
-            payload = handler.decode(run.job.payload)
+            payload = handler.decode(run.job.payload, run.job.payload_version)
             value: Any = handler.function(payload, context) if handler.takes_context else handler.function(payload)
             return result_json(value)
 

@@ -36,6 +36,7 @@ class Fetcher:
         worker_id: str,
         version: str,
         queues: tuple[str, ...],
+        versions: dict[str, int],
         lease_seconds: float,
         poll_seconds: float,
         claim_limit: int,
@@ -47,6 +48,7 @@ class Fetcher:
         self._worker_id = worker_id
         self._version = version
         self._queues = queues
+        self._versions = versions
         self._lease_micros = round(lease_seconds * MICROS)
         self._poll_seconds = poll_seconds
         self._claim_limit = claim_limit
@@ -131,4 +133,5 @@ class Fetcher:
             limit=limit,
             lease_micros=self._lease_micros,
             token=secrets.token_hex(16),
+            versions=self._versions,
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import traceback
+from types import TracebackType
 from typing import Any
 
 from holdfast import codec
@@ -11,6 +13,8 @@ from holdfast.errors import InvalidPayload, InvalidResult
 from holdfast.lifecycle import Cancelled, Discarded, ErrorEntry, Outcome, Raised, RetryAsked, Snoozed
 from holdfast.limits import ERROR_TEXT_MAX
 from holdfast.outcomes import Cancel, Discard, Retry, Snooze
+
+_OURS = os.path.dirname(__file__)
 
 
 def outcome_of(error: BaseException, attempt: int, now: Instant) -> Outcome:
@@ -49,10 +53,18 @@ def message(error: BaseException) -> str:
 
 def trace(error: BaseException) -> str:
     try:
-        text = "".join(traceback.format_exception(error))
+        text = "".join(traceback.format_exception(type(error), error, _from_the_handler_on(error.__traceback__)))
     except BaseException:
         text = "<its traceback cannot be read>"
     return clean(text, keep_end=True)
+
+
+def _from_the_handler_on(trace: TracebackType | None) -> TracebackType | None:
+    """How the worker came to call the handler says nothing about the error; where nothing else is left, all is kept."""
+    found = trace
+    while found is not None and os.path.dirname(found.tb_frame.f_code.co_filename) == _OURS:
+        found = found.tb_next
+    return found or trace
 
 
 def clean(text: str, *, keep_end: bool = False, limit: int = ERROR_TEXT_MAX) -> str:

@@ -18,6 +18,7 @@ from holdfast.clock import Clock, Instant
 from holdfast.errors import HoldfastError
 from holdfast.handlers import Handler
 from holdfast.lifecycle import Cancelled, Discarded, ErrorEntry, Outcome, Raised, RetryAsked, Snoozed
+from holdfast.worker import memory
 from holdfast.worker.channels import LoopChannel, unpacked
 from holdfast.worker.run import Run
 
@@ -49,8 +50,8 @@ class Processes:
             run.kill = None
         if answer is None:
             self._all.discard(child)
-            reason = await child.reason()
-            return Raised(ErrorEntry(run.job.attempt, clock.now(), "ProcessDied", reason))
+            kind, reason = await child.reason()
+            return Raised(ErrorEntry(run.job.attempt, clock.now(), kind, reason))
         self._idle.setdefault(run.handler.name, []).append(child)
         return _outcome(answer, run.job.attempt, clock.now())
 
@@ -75,7 +76,8 @@ class Processes:
         if first is not None:
             return str(first[1])
         hint = ' (a script that uses process isolation starts its work under `if __name__ == "__main__":`)'
-        return await child.reason("before it was ready") + (hint if handler.module == "__main__" else "")
+        _, reason = await child.reason("before it was ready")
+        return reason + (hint if handler.module == "__main__" else "")
 
     async def _converse(self, child: _Child, run: Run, channel: LoopChannel) -> tuple[Any, ...] | None:
         """Serve the child until it answers; None when it died."""
@@ -147,6 +149,7 @@ class _Child:
             args=(theirs, os.getpid(), handler.name, handler.module, handler.qualname, handler.registered_in),
             daemon=True,
         )
+        self._ooms = memory.oom_kills()
         self._process.start()
         theirs.close()
         # A forked grandchild may keep the pipe open: the end of the process itself counts, too.
@@ -190,17 +193,19 @@ class _Child:
         if self._process.is_alive():
             self._process.kill()
 
-    async def reason(self, when: str = "in the middle of the job") -> str:
-        """How the child ended, in words."""
+    async def reason(self, when: str = "in the middle of the job") -> tuple[str, str]:
+        """How the child ended: the type of error it is, and words."""
         await self._loop.run_in_executor(None, self._process.join, 5)
         code = self._process.exitcode
         if code is None:
-            return "it closed its pipe but did not exit"
+            return "ProcessDied", "it closed its pipe but did not exit"
         if code >= 0:
-            return f"it exited with status {code} {when}"
+            return "ProcessDied", f"it exited with status {code} {when}"
+        if -code == signal.SIGKILL and self._ooms is not None and (memory.oom_kills() or 0) > self._ooms:
+            return "OutOfMemory", "the kernel killed it (SIGKILL): the memory of this control group is used up"
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
         hint = " (out of memory, or killed by hand)" if -code == signal.SIGKILL else ""
-        return f"it was killed by {name}{hint}"
+        return "ProcessDied", f"it was killed by {name}{hint}"
 
 
 def _child_main(pipe: Connection, *handler: Any) -> None:

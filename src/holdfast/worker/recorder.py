@@ -7,18 +7,17 @@ import logging
 from collections.abc import Callable
 
 from holdfast.clock import Clock
-from holdfast.files import LocalFiles
+from holdfast.files import LOG_FILE, Files
 from holdfast.limits import LOG_FILE_BYTES_MAX, RECORD_INTERVAL_SECONDS
 from holdfast.store.port import Store
 from holdfast.worker.run import Run
 
 log = logging.getLogger("holdfast.worker")
-LOG_FILE = "job.log"
 STALL_SECONDS = 1.0  # an event loop that is late by more than this is blocked by a handler
 
 
 class Recorder:
-    def __init__(self, store: Store, clock: Clock, files: LocalFiles | None, runs: Callable[[], list[Run]]) -> None:
+    def __init__(self, store: Store, clock: Clock, files: Files | None, runs: Callable[[], list[Run]]) -> None:
         self._store = store
         self._clock = clock
         self._files = files

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from holdfast import failpoints
 from holdfast.clock import Clock
-from holdfast.errors import EffectFailed, ForkedStore, StoreBusy, StoreFull, StoreGone
+from holdfast.errors import EffectFailed, ForkedStore, StoreBusy, StoreFull, StoreGone, StoreUnavailable
 from holdfast.lifecycle import Transition
 from holdfast.limits import SETTLE_BATCH_MAX
 from holdfast.store.port import Store
@@ -75,7 +75,7 @@ class Settler:
                 raise  # no try will ever succeed: the worker stops, and the leases run out
             except Exception as error:
                 tries += 1
-                if tries >= ISOLATE_AFTER and not isinstance(error, StoreBusy | StoreFull):
+                if tries >= ISOLATE_AFTER and not isinstance(error, StoreBusy | StoreFull | StoreUnavailable):
                     await self._isolate(batch, transitions, error)
                     return
                 log.warning("settling %d jobs failed, trying again: %s", len(batch), error)

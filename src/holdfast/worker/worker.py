@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping
 
 from holdfast.clock import MICROS, Clock, Instant
 from holdfast.errors import EffectFailed
-from holdfast.files import LocalFiles
+from holdfast.files import Files
 from holdfast.handlers import Handler
 from holdfast.lifecycle import ErrorEntry, GivenBack, Outcome, Raised, Transition, decide
 from holdfast.limits import PREFETCH_MAX
+from holdfast.retention import Retention
 from holdfast.store.port import Store
 from holdfast.store.types import ClaimedJob, Signal, Verdict, WorkerRow
 from holdfast.waits import within
@@ -24,11 +25,13 @@ from holdfast.worker import capture, process_key
 from holdfast.worker.deadlines import Deadlines
 from holdfast.worker.executor import LOST, SHUT_DOWN, TIMED_OUT, Executor
 from holdfast.worker.fetcher import Fetcher, Room
+from holdfast.worker.janitor import Janitor
 from holdfast.worker.lanes import Lane, Pace
 from holdfast.worker.leases import LeaseKeeper
 from holdfast.worker.mistakes import clean, entry
 from holdfast.worker.recorder import Recorder
 from holdfast.worker.run import Run
+from holdfast.worker.scheduler import Scheduler
 from holdfast.worker.settler import Settler
 from holdfast.worker.upkeep import Upkeep
 
@@ -44,7 +47,7 @@ class Worker:
         make_store: Callable[[], Store],
         handlers: Mapping[str, Handler],
         clock: Clock,
-        files: LocalFiles | None,
+        files: Files | None,
         live: dict[str, Run],
         *,
         queues: tuple[str, ...],
@@ -53,6 +56,7 @@ class Worker:
         poll_seconds: float,
         claim_limit: int,
         grace_seconds: float,
+        keep: Retention,
         version: str,
     ) -> None:
         self.worker_id = f"{_host()}:{os.getpid()}:{secrets.token_hex(3)}"
@@ -80,6 +84,7 @@ class Worker:
         self._shutdown: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
         self._idle.set()
+        self._ended = self._failed = self._busy_micros = 0  # attempts, for whoever asks how this worker does
         self._deadlines = Deadlines(lambda: self._running.values(), lambda run: self._stop_run(run, TIMED_OUT))
 
         self._executor = Executor(store, clock, files, self._deadlines.watch)
@@ -92,6 +97,8 @@ class Worker:
             lease_seconds=lease_seconds,
             sweep_seconds=min(poll_seconds, max(0.05, lease_seconds / 2)),
         )
+        self._scheduler = Scheduler(store, clock, look_seconds=poll_seconds)
+        self._janitor = Janitor(store, clock, files, keep)
         self._leases = LeaseKeeper(
             make_store, clock, lease_seconds, lambda: list(self._held.values()), self._describe, self._lose
         )
@@ -101,6 +108,7 @@ class Worker:
             worker_id=self.worker_id,
             version=version,
             queues=queues,
+            versions={name: handler.version for name, handler in handlers.items()},
             lease_seconds=lease_seconds,
             poll_seconds=poll_seconds,
             claim_limit=claim_limit,
@@ -127,6 +135,8 @@ class Worker:
             self._upkeep.promote(),
             self._upkeep.sweep(),
             self._recorder.work(),
+            self._scheduler.work(),
+            self._janitor.work(),
             self._fetcher.work(),
         ):
             task = asyncio.get_running_loop().create_task(work)
@@ -155,6 +165,7 @@ class Worker:
 
     async def _shut_down(self) -> None:
         self._stopping = True
+        self._leases.check_now()  # and says that it is stopping: nobody should count on it until then
         self._fetcher.stop()
         await asyncio.gather(self._tasks[-1], return_exceptions=True)
         self._unlisten()
@@ -175,6 +186,9 @@ class Worker:
         await self._leases.stop()
         self._executor.close()
         capture.remove()
+        if self._stuck:
+            left = ", ".join(f"{run.job.job_type} {run.job.job_id}" for run in list(self._stuck)[:10])
+            log.warning("worker %s leaves handlers behind that did not stop: %s", self.worker_id, left)
         log.info("worker %s stopped", self.worker_id)
 
     async def _finished(self) -> None:
@@ -203,6 +217,7 @@ class Worker:
                 self._fetcher.ready()
             case Signal.DUE:
                 self._upkeep.due_changed()
+                self._scheduler.changed()
             case Signal.STOPPED:
                 if self._held:
                     self._leases.check_now()
@@ -333,7 +348,10 @@ class Worker:
             by=self.worker_id,
             **run.said(),
         )
+        self._ended += 1
+        self._busy_micros += transition.ran_micros
         if transition.error is not None:
+            self._failed += 1
             log.warning(
                 "%s job %s attempt %d → %s%s: %s",
                 run.job.job_type,
@@ -342,6 +360,15 @@ class Worker:
                 transition.target.value,
                 "" if transition.scheduled_for is None else f" in {(transition.scheduled_for - now) / MICROS:.3g} s",
                 transition.reason,
+            )
+        elif log.isEnabledFor(logging.DEBUG):  # a line per job is too much for every day: there are thousands a second
+            log.debug(
+                "%s job %s attempt %d → %s after %.3g s",
+                run.job.job_type,
+                run.job.job_id,
+                run.job.attempt,
+                transition.target.value,
+                transition.ran_micros / MICROS,
             )
         return transition
 
@@ -379,6 +406,12 @@ class Worker:
         if run.settling or run.task is None or run.task.done():
             return
         self._stuck.add(run)
+        log.warning(
+            "%s job %s attempt %d does not stop: its slot stays taken until its handler returns",
+            run.job.job_type,
+            run.job.job_id,
+            run.job.attempt,
+        )
         if not run.lost:
             self._settle(run, self._executor.stopped(run))
 
@@ -418,7 +451,14 @@ class Worker:
             heartbeat_at=self._clock.now(),
             stopping=self._stopping,
             running=tuple(list(self._running)[:100]),
+            limits={name: lane.limit for name, lane in self._lanes.items() if lane.limit is not None},
+            busy={name: lane.busy for name, lane in self._lanes.items() if lane.busy},
+            versions={name: handler.version for name, handler in self._handlers.items()},
+            ended=self._ended,
+            failed=self._failed,
+            busy_micros=self._busy_micros,
             stuck=tuple(run.job.job_id for run in list(self._stuck)[:100]),
+            lease_micros=round(self._lease_seconds * MICROS),
         )
 
     async def join(self) -> None:

@@ -24,10 +24,20 @@ _MODULES = (
     "depending",
     "reusing",
     "claiming",
+    "turns",
+    "rating",
+    "versioning",
+    "lining_up",
     "moving",
     "settling",
+    "editing",
     "holding",
     "upkeep",
+    "queueing",
+    "scheduling",
+    "retiring",
+    "archived",
+    "counting",
     "reading",
     "listening",
     "racing",
@@ -35,46 +45,93 @@ _MODULES = (
 # Before they are imported: a failed assert in here should say as much as one in the engine's own tests.
 pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in _MODULES))
 
+from holdfast.store.conformance.archived import (  # noqa: E402
+    TestArchive,
+    TestDedupOfArchived,
+    TestDependingOnArchived,
+    TestEndOfTheArchive,
+    TestFilesOfArchived,
+)
 from holdfast.store.conformance.claiming import TestClaim, TestConcurrencyKeys  # noqa: E402
+from holdfast.store.conformance.counting import TestCounters, TestDepths  # noqa: E402
 from holdfast.store.conformance.depending import TestCascades, TestDependencies, TestReleaseOutbox  # noqa: E402
+from holdfast.store.conformance.editing import TestReprioritise, TestReschedule  # noqa: E402
 from holdfast.store.conformance.holding import TestExtend, TestNote, TestSteps  # noqa: E402
 from holdfast.store.conformance.inserting import TestDedup, TestInsert, TestOwnId  # noqa: E402
+from holdfast.store.conformance.lining_up import TestAhead  # noqa: E402
 from holdfast.store.conformance.listening import TestListen  # noqa: E402
 from holdfast.store.conformance.moving import TestEdges, TestGuards  # noqa: E402
+from holdfast.store.conformance.queueing import TestMaxPending, TestPause, TestQueues  # noqa: E402
 from holdfast.store.conformance.racing import TestRaces  # noqa: E402
-from holdfast.store.conformance.reading import TestCounts, TestDead, TestFind, TestGet  # noqa: E402
+from holdfast.store.conformance.rating import TestRateDue, TestRates  # noqa: E402
+from holdfast.store.conformance.reading import TestCounts, TestDead, TestFind, TestGet, TestStatuses  # noqa: E402
+from holdfast.store.conformance.retiring import TestPassesOfRetention, TestRetire, TestTrees  # noqa: E402
 from holdfast.store.conformance.reusing import TestJoin, TestReuse  # noqa: E402
+from holdfast.store.conformance.scheduling import TestFire, TestSchedules  # noqa: E402
 from holdfast.store.conformance.settling import TestErrors, TestHistory, TestSettle  # noqa: E402
-from holdfast.store.conformance.upkeep import TestExpired, TestOpen, TestPromote, TestTypes, TestWorkers  # noqa: E402
+from holdfast.store.conformance.turns import TestTurns  # noqa: E402
+from holdfast.store.conformance.upkeep import (  # noqa: E402
+    TestDiagnose,
+    TestExpired,
+    TestOpen,
+    TestPromote,
+    TestTypes,
+    TestWorkers,
+)
+from holdfast.store.conformance.versioning import TestPayloadVersions  # noqa: E402
 
 __all__ = [
+    "TestAhead",
+    "TestArchive",
     "TestCascades",
     "TestClaim",
     "TestConcurrencyKeys",
+    "TestCounters",
     "TestCounts",
     "TestDead",
     "TestDedup",
+    "TestDedupOfArchived",
     "TestDependencies",
+    "TestDependingOnArchived",
+    "TestDepths",
+    "TestDiagnose",
     "TestEdges",
+    "TestEndOfTheArchive",
     "TestErrors",
     "TestExpired",
     "TestExtend",
+    "TestFilesOfArchived",
     "TestFind",
+    "TestFire",
     "TestGet",
     "TestGuards",
     "TestHistory",
     "TestInsert",
     "TestJoin",
     "TestListen",
+    "TestMaxPending",
     "TestNote",
     "TestOpen",
     "TestOwnId",
+    "TestPassesOfRetention",
+    "TestPause",
+    "TestPayloadVersions",
     "TestPromote",
+    "TestQueues",
     "TestRaces",
+    "TestRateDue",
+    "TestRates",
     "TestReleaseOutbox",
+    "TestReprioritise",
+    "TestReschedule",
+    "TestRetire",
     "TestReuse",
+    "TestSchedules",
     "TestSettle",
+    "TestStatuses",
     "TestSteps",
+    "TestTrees",
+    "TestTurns",
     "TestTypes",
     "TestWorkers",
 ]

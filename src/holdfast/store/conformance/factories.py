@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import uuid
 from typing import Any
 
 import msgspec
@@ -25,15 +26,40 @@ from holdfast.lifecycle import (
 )
 from holdfast.retry import Backoff
 from holdfast.store.port import Store
-from holdfast.store.types import ClaimedJob, ClaimRequest, Hold, JobRecord, NewJob, Verdict, WorkerRow
+from holdfast.store.types import (
+    ClaimedJob,
+    ClaimRequest,
+    Firing,
+    Hold,
+    JobRecord,
+    Keep,
+    NewJob,
+    RetentionPolicy,
+    Schedule,
+    Verdict,
+    WorkerRow,
+)
 
 # The real time, once: an engine that takes leases from its server's clock then agrees with us well enough.
 NOW: Instant = SystemClock().now()
 SECOND = MICROS
+MINUTE = 60 * SECOND
 HOUR = 3600 * SECOND
+DAY = 24 * HOUR
 BACKOFF = Backoff(60, 2, 3600, 0)
 
-_SPECIAL = {"own_id", "dedup_key", "depends_on", "reuse_since", "concurrency_key", "parent_job_id"}
+_SPECIAL = {
+    "own_id",
+    "dedup_key",
+    "depends_on",
+    "reuse_since",
+    "concurrency_key",
+    "parent_job_id",
+    "rate_key",
+    "rate",
+    "schedule",
+    "tick_at",
+}
 
 
 def new_job(**changes: Any) -> NewJob:
@@ -207,6 +233,7 @@ def transition(job: JobRecord, event: Event, target: Status, **changes: Any) -> 
         "source": job.status,
         "target": target,
         "attempt": job.attempt,
+        "kind": (job.job_type, job.queue, job.priority),
     }
     return Transition(**(fields | changes))
 
@@ -225,3 +252,76 @@ def a_worker(worker_id: str = "worker-1", **changes: Any) -> WorkerRow:
         "heartbeat_at": NOW,
     }
     return WorkerRow(**(fields | changes))
+
+
+def a_schedule(name: str = "nightly", **changes: Any) -> Schedule:
+    """One that ticks every hour, first in an hour."""
+    fields: dict[str, Any] = {
+        "name": name,
+        "cron": "0 * * * *",
+        "timezone": "UTC",
+        "missed": "one",
+        "job_type": "work",
+        "template": "{}",
+        "created_at": NOW,
+        "updated_at": NOW,
+        "next_at": NOW + HOUR,
+    }
+    return Schedule(**(fields | changes))
+
+
+def a_tick(schedule: Schedule, tick: Instant, **changes: Any) -> NewJob:
+    """The job of a tick. Its id follows from the two, so that all who see the tick make the same one."""
+    job_id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{schedule.name} {tick}"))
+    return new_job(job_id=job_id, own_id=True, schedule=schedule.name, tick_at=tick, **changes)
+
+
+def a_firing(schedule: Schedule, *ticks: Instant, **changes: Any) -> Firing:
+    """For the ticks that are named, or else the one that is due; the schedule goes on an hour after the last."""
+    ticks = ticks or (schedule.next_at,)
+    fields: dict[str, Any] = {
+        "name": schedule.name,
+        "version": schedule.version,
+        "due_at": schedule.next_at,
+        "next_at": ticks[-1] + HOUR,
+        "jobs": tuple(a_tick(schedule, tick) for tick in ticks),
+    }
+    return Firing(**(fields | changes))
+
+
+def a_policy(
+    completed: int | None = DAY,
+    failed: int | None = DAY,
+    cancelled: int | None = DAY,
+    *,
+    by_type: dict[str, Keep] | None = None,
+    archive: int | None = None,
+    job_types: tuple[str, ...] = (),
+) -> RetentionPolicy:
+    return RetentionPolicy(Keep(completed, failed, cancelled), by_type or {}, archive, job_types)
+
+
+async def retire(store: Store, policy: RetentionPolicy, *, now: Instant, limit: int = 100) -> int:
+    """A whole pass of retention; how many jobs it archived."""
+    archived, after = 0, None
+    for _ in range(1_000):
+        done = await store.retire(policy, now, limit, after)
+        archived, after = archived + done.archived, done.next
+        if after is None:
+            return archived
+    raise AssertionError("retention does not come to an end")
+
+
+async def remove_files(store: Store) -> None:
+    """As if the files of all archived jobs had been removed: rows of the archive wait for that."""
+    while job_ids := await store.with_files(100):
+        await store.cleaned(job_ids)
+
+
+async def archived(store: Store, state: Status = Status.COMPLETED, **changes: Any) -> JobRecord:
+    """A job that ended in `state` and was archived a second later, as its record was before."""
+    job = await in_state(store, state, **changes)
+    only = a_policy(0, 0, 0, job_types=(job.job_type,))
+    assert await retire(store, only, now=NOW + SECOND) >= 1
+    await remove_files(store)
+    return job

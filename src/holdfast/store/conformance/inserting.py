@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from holdfast.errors import DedupConflict, UnknownDependency
-from holdfast.lifecycle import Event, Status, cancel
+from holdfast.lifecycle import Event, Status, cancel, manual_retry
 from holdfast.store.conformance.factories import (
     HOUR,
     NOW,
@@ -16,13 +16,14 @@ from holdfast.store.conformance.factories import (
     failed,
     new_job,
     record,
+    retry_by_hand,
     running,
     settle,
     submit,
     submit_many,
 )
 from holdfast.store.port import Store
-from holdfast.store.types import FOREVER, NewJob
+from holdfast.store.types import FOREVER, NewJob, Rate, Verdict
 
 _NOT_ON_THE_RECORD = {
     "special",
@@ -31,6 +32,7 @@ _NOT_ON_THE_RECORD = {
     "dedup_conflict_is_error",
     "depends_on",
     "reuse_since",
+    "rate",
 }
 FIELDS = sorted(set(NewJob.__struct_fields__) - _NOT_ON_THE_RECORD)
 
@@ -64,6 +66,13 @@ class TestInsert:
             concurrency_limit=7,
             on_dependency_failure="fail",
             dedup_key="k",
+            payload_version=3,
+            fairness_key="tenant-1",
+            fairness_weight=5,
+            rate_key="api",
+            rate=Rate(1, HOUR),
+            schedule="nightly",
+            tick_at=NOW - HOUR,
         )
 
         await store.insert([job], NOW)
@@ -71,6 +80,14 @@ class TestInsert:
         stored = await record(store, job.job_id)
         for field in FIELDS:
             assert getattr(stored, field) == getattr(job, field), field
+
+    async def test_a_plain_job_keeps_its_version_and_its_fairness_too(self, store: Store) -> None:
+        job = new_job(payload_version=3, fairness_key="tenant-1", fairness_weight=5)
+
+        await store.insert([job], NOW)
+
+        stored = await record(store, job.job_id)
+        assert (stored.payload_version, stored.fairness_key, stored.fairness_weight) == (3, "tenant-1", 5)
 
     async def test_a_child_has_the_root_of_its_parent(self, store: Store) -> None:
         root = await submit(store)
@@ -258,3 +275,23 @@ class TestDedup:
 
         assert len(set(ids)) == 1
         assert sum((await store.counts()).values()) == 1
+
+    async def test_a_retry_by_hand_does_not_take_a_key_that_stands_for_another_job_by_now(self, store: Store) -> None:
+        first = await completed(store, dedup_key="k")
+        second = await submit(store, dedup_key="k")
+        before = await record(store, first)
+
+        retry = manual_retry(before, now=NOW, by=None, reason=None)
+        assert await store.apply([retry], NOW) == [Verdict.TAKEN]
+
+        assert await record(store, first) == before
+        assert await submit(store, dedup_key="k") == second
+
+    async def test_a_job_that_is_retried_by_hand_has_its_key_again(self, store: Store) -> None:
+        for until in (None, NOW + 1):
+            key = f"{until}"
+            job_id = await completed(store, dedup_key=key, dedup_until=until)
+
+            await retry_by_hand(store, job_id, now=NOW + HOUR)
+
+            assert await submit(store, dedup_key=key, now=NOW + HOUR) == job_id

@@ -7,10 +7,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from holdfast.lifecycle import cancel
+from holdfast.lifecycle import cancel, reschedule
 from holdfast.store.conformance.factories import (
     HOUR,
     NOW,
+    a_firing,
+    a_schedule,
     cancelled,
     completed,
     failed,
@@ -20,7 +22,7 @@ from holdfast.store.conformance.factories import (
     submit,
 )
 from holdfast.store.port import Store
-from holdfast.store.types import Signal
+from holdfast.store.types import QueueChange, Rate, Signal
 
 DEADLINE_SECONDS = 20.0
 
@@ -40,6 +42,11 @@ class Ear:
     async def heard(self) -> None:
         async with asyncio.timeout(DEADLINE_SECONDS):
             await self._arrived.wait()
+
+    async def heard_anew(self) -> None:
+        """As `heard`, for a signal that no earlier call has come back with."""
+        await self.heard()
+        self._arrived.clear()
 
 
 async def _insert_due(store: Store) -> None:
@@ -79,12 +86,43 @@ async def _insert_special(store: Store) -> None:
     await submit(store, dedup_key="k")
 
 
+async def _put_off(store: Store) -> None:
+    job_id = await submit(store)
+    edit = reschedule(await record(store, job_id), run_at=NOW + HOUR, now=NOW, by=None, reason=None)
+    await settle(store, edit)
+
+
+async def _resume(store: Store) -> None:
+    for paused in (True, False):
+        await store.change_queue("default", QueueChange(paused=paused), NOW)
+
+
+async def _fire(store: Store) -> None:
+    schedule = a_schedule(next_at=NOW)
+    await store.save_schedule(schedule, None)
+    await store.fire([a_firing(schedule)], NOW)
+
+
+async def _save_schedule(store: Store) -> None:
+    await store.save_schedule(a_schedule(), None)
+
+
+async def _hold_back(store: Store) -> None:
+    for _ in range(2):
+        await submit(store, rate_key="api", rate=Rate(1, HOUR))
+
+
 CASES = [
     (Signal.READY, _insert_due),
     (Signal.READY, _insert_special),
     (Signal.READY, _give_back),
+    (Signal.READY, _resume),
+    (Signal.READY, _fire),
     (Signal.DUE, _insert_for_later),
     (Signal.DUE, _retry),
+    (Signal.DUE, _put_off),
+    (Signal.DUE, _save_schedule),
+    (Signal.DUE, _hold_back),
     (Signal.ENDED, _complete),
     (Signal.ENDED, _fail),
     (Signal.ENDED, _cancel),
@@ -140,13 +178,16 @@ class TestListen:
 
     async def test_who_is_woken_finds_what_woke_it(self, store: Store, second_store: Store) -> None:
         ear = Ear(second_store, Signal.READY)
+        idle = 0  # a hint may come when a listener connects, whatever has happened; that is once
 
-        inserting = asyncio.create_task(submit(store))
-        await ear.heard()
-        counts = await second_store.counts()
-
-        assert counts["pending"] == 1
-        await inserting
+        for expected in (1, 2, 3):
+            inserting = asyncio.create_task(submit(store))
+            await ear.heard_anew()
+            while (await second_store.counts())["pending"] < expected:
+                idle += 1
+                assert idle == 1
+                await ear.heard_anew()
+            await inserting
         ear.stop()
 
     async def test_only_the_wanted_signals_arrive(self, store: Store, second_store: Store) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from holdfast.errors import HoldfastError, IllegalTransition
 from holdfast.lifecycle import (
-    EDGES,
     TERMINAL,
     Cancelled,
     Discarded,
@@ -19,6 +18,7 @@ from holdfast.lifecycle import (
     Status,
     allowed,
     cancel,
+    edges,
     manual_retry,
     reschedule,
     rescue,
@@ -43,12 +43,7 @@ from holdfast.store.conformance.factories import (
 from holdfast.store.port import Store
 from holdfast.store.types import Verdict
 
-LEGAL = [
-    (event, source, target)
-    for event, (sources, targets) in EDGES.items()
-    for source in sorted(sources, key=str)
-    for target in sorted(targets)
-]
+LEGAL = edges()
 APPLIED_EDGES = [
     (event, source, target) for event, source, target in LEGAL if source is not None and event is not Event.CLAIM
 ]

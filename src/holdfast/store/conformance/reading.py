@@ -25,6 +25,7 @@ from holdfast.store.port import Store
 from holdfast.store.types import DeadGroup, Query
 
 ORDERS = ["created", "priority"]
+ROOT, OTHER_ROOT = "01890000-0000-7000-8000-000000000001", "01890000-0000-7000-8000-000000000002"
 
 
 async def _all_pages(store: Store, limit: int, **query: Any) -> list[str]:
@@ -58,6 +59,15 @@ class TestGet:
             assert await second_store.get([job.job_id]) == [job]
 
 
+class TestStatuses:
+    async def test_each_says_what_its_record_says(self, store: Store) -> None:
+        jobs = [await in_state(store, state) for state in Status]
+
+        found = await store.statuses([*(job.job_id for job in jobs), new_job().job_id])
+
+        assert found == [*Status, None]
+
+
 class TestFind:
     @pytest.mark.parametrize("order", ORDERS)
     @pytest.mark.parametrize("state", Status)
@@ -80,7 +90,7 @@ class TestFind:
             ("subject", "subject", "song-1", "song-2"),
             ("tag", "tags", '["red","blue"]', '["bluered"]'),
             ("created_by", "created_by", "me", "you"),
-            ("root", "root_job_id", "r1", "r2"),
+            ("root", "root_job_id", ROOT, OTHER_ROOT),
             ("content_hash", "content_hash", "h1", "h2"),
         ],
     )
@@ -147,7 +157,7 @@ class TestFind:
             {},
             {"status": Status.PENDING},
             {"subject": "s"},
-            {"root": "r"},
+            {"root": ROOT},
             {"content_hash": "h"},
             {"job_type": "work"},
             {"tag": "t"},
@@ -157,7 +167,7 @@ class TestFind:
     async def test_pages_show_every_match_exactly_once_and_in_order(
         self, store: Store, query: dict[str, Any], order: str
     ) -> None:
-        common = {"subject": "s", "root_job_id": "r", "content_hash": "h", "tags": '["t"]'}
+        common = {"subject": "s", "root_job_id": ROOT, "content_hash": "h", "tags": '["t"]'}
         ids = [await submit(store, priority=i % 3, scheduled_for=NOW - i % 2, now=NOW + i, **common) for i in range(23)]
 
         whole = [job.job_id for job in (await store.find(Query(order=order, limit=100, **query))).items]

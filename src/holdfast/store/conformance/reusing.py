@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.lifecycle import Completed, Event, Status, cancel
+from holdfast.lifecycle import Completed, Event, Status, cancel, manual_retry
 from holdfast.store.conformance.factories import (
     HOUR,
     NOW,
     claim_ids,
+    claim_one,
     completed,
     failed,
     new_job,
@@ -20,7 +21,7 @@ from holdfast.store.conformance.factories import (
     submit,
 )
 from holdfast.store.port import Store
-from holdfast.store.types import NewJob
+from holdfast.store.types import NewJob, Rate, Verdict
 
 
 def identical(**changes: object) -> NewJob:
@@ -39,6 +40,31 @@ class TestReuse:
         assert (stored.progress, stored.stage, stored.dedup_key) == (1.0, "complete", "k")
         [event] = stored.history
         assert (event.event, event.source, event.target) == (Event.REUSE, None, Status.COMPLETED)
+
+    async def test_a_reused_job_keeps_every_field_of_its_own(self, store: Store) -> None:
+        await completed(store, job_type="embed", content_hash="h")
+        parent = await submit(store)
+        job = identical(depends_on=(parent,), rate_key="api", rate=Rate(1, HOUR), schedule="nightly", tick_at=NOW)
+
+        await store.insert([job], NOW)
+
+        stored = await record(store, job.job_id)
+        assert (stored.status, stored.dependencies) == (Status.COMPLETED, (parent,))
+        assert (stored.rate_key, stored.schedule, stored.tick_at) == ("api", "nightly", NOW)
+
+    async def test_a_reused_job_that_is_retried_by_hand_runs_after_what_it_depends_on(self, store: Store) -> None:
+        await completed(store, job_type="embed", content_hash="h")
+        parent = await running(store)
+        [answer] = await store.insert([identical(depends_on=(parent.job_id,))], NOW)
+        before = await record(store, answer.job_id)
+
+        retry = manual_retry(before, now=NOW, by=None, reason=None)
+        assert await store.apply([retry], NOW) == [Verdict.BLOCKED]
+        await settle(store, parent.completes())
+        assert await record(store, answer.job_id) == before
+        await retry_by_hand(store, answer.job_id)
+
+        assert await status(store, answer.job_id) is Status.PENDING
 
     async def test_a_reused_job_is_never_claimed(self, store: Store) -> None:
         await completed(store, job_type="embed", content_hash="h")
@@ -150,3 +176,21 @@ class TestJoin:
         await settle(store, leader.fails())
 
         assert await status(store, answer.job_id) is Status.WAITING
+
+    @pytest.mark.parametrize("released", [True, False], ids=["its leader failed", "it was cancelled meanwhile"])
+    async def test_one_who_joined_may_be_retried_by_hand_whatever_became_of_the_leader(
+        self, store: Store, released: bool
+    ) -> None:
+        leader = await running(store, job_type="embed", content_hash="h", max_attempts=1)
+        [answer] = await store.insert([identical(max_attempts=1)], NOW)
+        if not released:
+            await settle(store, cancel(await record(store, answer.job_id), by=None, reason=None))
+        await settle(store, leader.fails())
+        if not released:
+            await retry_by_hand(store, answer.job_id)
+        claim = await claim_one(store, answer.job_id, slots={"embed": 1})
+        await settle(store, claim.fails())
+
+        await retry_by_hand(store, answer.job_id)
+
+        assert await status(store, answer.job_id) is Status.PENDING

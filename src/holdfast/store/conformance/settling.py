@@ -271,5 +271,6 @@ def _leaves(claim: Claim, event: Event) -> Transition:
         target=Status.PENDING if event is Event.GIVE_BACK else Status.SCHEDULED,
         attempt=claim.job.attempt,
         token=claim.token,
+        kind=(claim.job.job_type, claim.job.queue, claim.job.priority),
         scheduled_for=NOW,
     )

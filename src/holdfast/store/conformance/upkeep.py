@@ -24,7 +24,7 @@ from holdfast.store.conformance.factories import (
     submit_many,
 )
 from holdfast.store.port import Store
-from holdfast.store.types import JobType, Promoted
+from holdfast.store.types import JobType, Keep, Promoted, Rate
 
 
 class TestPromote:
@@ -88,13 +88,21 @@ class TestPromote:
 
 class TestExpired:
     async def test_a_claim_that_ran_out_is_found_with_all_that_a_rescue_needs(self, store: Store) -> None:
-        claim = await running(store, lease_micros=0)
+        claim = await running(store, lease_micros=0, queue="q", priority=77, scheduled_for=NOW - 5)
 
         [expired] = await store.expired(NOW, 10)
 
         assert (expired.job_id, expired.attempt, expired.worker_id) == (claim.job_id, 1, "worker-1")
         assert (expired.failures, expired.max_attempts, expired.snoozes, expired.give_backs) == (0, 3, 0, 0)
         assert expired.lease_expires_at == claim.job.lease_expires_at
+        assert (expired.job_type, expired.queue, expired.priority) == (claim.job.job_type, "q", 77)
+        assert (expired.scheduled_for, expired.started_at) == (NOW - 5, NOW)
+
+    async def test_the_claim_of_a_dead_worker_says_the_same(self, store: Store) -> None:
+        await running(store, lease_micros=0, queue="q", priority=77)
+        [expired] = await store.expired(NOW, 10)
+
+        assert await store.expired(NOW - HOUR, 10, ["worker-1"]) == [expired]
 
     async def test_a_claim_that_still_holds_is_not_found(self, store: Store) -> None:
         await running(store, lease_micros=HOUR)
@@ -148,7 +156,19 @@ class TestExpired:
 class TestWorkers:
     async def test_a_worker_is_known_by_its_last_beat(self, store: Store) -> None:
         await store.beat(a_worker())
-        latest = a_worker(heartbeat_at=NOW + 5, stopping=True, running=("a", "b"), stuck=("c",))
+        latest = a_worker(
+            heartbeat_at=NOW + 5,
+            stopping=True,
+            running=("a", "b"),
+            stuck=("c",),
+            limits={"work": 3},
+            busy={"work": 2},
+            versions={"work": 4},
+            ended=9,
+            failed=1,
+            busy_micros=12_345,
+            lease_micros=60 * SECOND,
+        )
 
         await store.beat(latest)
 
@@ -178,14 +198,16 @@ class TestTypes:
             "max_attempts": 5,
             "timeout_micros": HOUR,
             "payload_schema": '{"type":"object"}',
-            "version": "1",
+            "version": 1,
             "last_seen": NOW,
         }
         return JobType(**(fields | changes))
 
     async def test_an_announced_type_is_remembered_as_it_was_last_announced(self, store: Store) -> None:
         await store.announce([self._type(), self._type(job_type="other", payload_schema=None)])
-        latest = self._type(version="2", last_seen=NOW + 5, concurrency_limit=3)
+        latest = self._type(
+            version=2, last_seen=NOW + 5, concurrency_limit=3, rate=Rate(10, SECOND), keep=Keep(HOUR, None, 0)
+        )
 
         await store.announce([latest])
 
@@ -221,3 +243,31 @@ class TestOpen:
 
     async def test_a_store_says_where_it_is(self, store: Store, second_store: Store) -> None:
         assert store.location == second_store.location != ""
+
+
+class TestDiagnose:
+    async def test_a_new_store_finds_nothing_bad_about_itself(self, store: Store) -> None:
+        findings = await store.diagnose(NOW)
+
+        assert findings
+        assert [finding for finding in findings if finding.level == "bad"] == []
+
+    async def test_each_finding_names_what_was_looked_at_and_what_to_do_where_it_is_not_well(
+        self, store: Store
+    ) -> None:
+        findings = await store.diagnose(NOW)
+
+        assert len({finding.check for finding in findings}) == len(findings)
+        for finding in findings:
+            assert finding.level in ("ok", "warn", "bad")
+            assert finding.check
+            assert finding.says
+            assert finding.level == "ok" or finding.advice
+
+    async def test_looking_changes_nothing(self, store: Store) -> None:
+        claim = await running(store)
+        before = await record(store, claim.job_id)
+
+        await store.diagnose(NOW + HOUR)
+
+        assert await record(store, claim.job_id) == before

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from holdfast.clock import Instant
 from holdfast.lifecycle import Event, Status
-from holdfast.store.types import ClaimedJob, ClaimRequest, Signal
-from holdfast.stores.sqlite import releasing
+from holdfast.store.types import ClaimedJob, ClaimRequest, Rate, Signal
+from holdfast.stores.sqlite import queueing, rating, releasing, taking_turns
 from holdfast.stores.sqlite.sql import load
-from holdfast.stores.sqlite.writer import Tx
+from holdfast.stores.sqlite.tx import Tx
 
 CANDIDATES = load("candidates")
 CLAIM = load("claim")
@@ -21,18 +22,22 @@ _PARK_ROUNDS = 20  # each round parks what stands in the way; more than this is 
 
 _jobs = msgspec.json.Decoder(list[ClaimedJob])
 _decode = msgspec.json.decode
-_KEY, _LIMIT, _SEQ = 4, 5, 3
+_ANY_VERSION = 2**31
+# Where things are in a candidate, as candidates.sql and fair_head.sql give it.
+_ID, _SEQ, _KEY, _LIMIT, _RATE_KEY, _RATE_COUNT, _RATE_MICROS, _FAIRNESS = 2, 3, 4, 5, 6, 7, 8, 9
+Candidate = list[Any]
+_Lanes = dict[tuple[str, str], list[tuple[str, int]]]  # queue and type, to the keys and weights whose turn it was
 
 
 def claim(tx: Tx, request: ClaimRequest, now: Instant) -> list[ClaimedJob]:
     if request.repeat:
         before = str(tx.value(CLAIMED_BEFORE, {"token": request.token, "worker_id": request.worker_id}))
         if before != "[]":
-            return _fetch(tx, before)
-    seqs = _choose(tx, request)
-    if not seqs:
+            return sorted(_fetch(tx, before), key=_claim_order)
+    chosen = _choose(tx, request, now)
+    if not chosen:
         return []
-    encoded = msgspec.json.encode(seqs).decode()
+    encoded = msgspec.json.encode([candidate[_SEQ] for candidate in chosen]).decode()
     worker = msgspec.json.encode(request.worker_id).decode()
     tx.execute(
         CLAIM,
@@ -47,66 +52,110 @@ def claim(tx: Tx, request: ClaimRequest, now: Instant) -> list[ClaimedJob]:
             "seqs": encoded,
         },
     )
-    return _fetch(tx, encoded)
+    turns = {candidate[_ID]: turn for turn, candidate in enumerate(chosen)}
+    return sorted(_fetch(tx, encoded), key=lambda job: turns[job.job_id])
 
 
 def _fetch(tx: Tx, seqs: str) -> list[ClaimedJob]:
-    jobs = _jobs.decode(tx.value(CLAIMED, (seqs,)))
-    jobs.sort(key=_claim_order)
-    return jobs
+    return _jobs.decode(tx.value(CLAIMED, (seqs,)))
 
 
 def _claim_order(job: ClaimedJob) -> tuple[int, Instant, str]:
     return -job.priority, job.scheduled_for, job.job_id
 
 
-def _choose(tx: Tx, request: ClaimRequest) -> list[int]:
+def _choose(tx: Tx, request: ClaimRequest, now: Instant) -> list[Candidate]:
+    paused = queueing.paused(tx)
+    queues = [queue for queue in request.queues if queue not in paused] if paused else request.queues
     for _ in range(_PARK_ROUNDS):
-        heads = _heads(tx, request)
-        admitted, excess = _admit(tx, heads)
-        if excess:
-            tx.execute(releasing.PARK, (msgspec.json.encode(excess).decode(),))
-        if admitted or not excess:
+        admitted, key_full, over_rate = _admit(tx, _heads(tx, request, queues), request.limit, now)
+        _park(tx, key_full, over_rate, now)
+        if admitted:
+            _take_turns(tx, admitted)
+        if admitted or not (key_full or over_rate):
             return admitted
     tx.signals.add(Signal.READY)  # there is more behind what was parked: whoever is free should come again
     return []
 
 
-def _heads(tx: Tx, request: ClaimRequest) -> list[list[Any]]:
+def _heads(tx: Tx, request: ClaimRequest, queues: Sequence[str]) -> list[Candidate]:
     """The first jobs over all asked queues and types, each type within its slots."""
-    found: list[list[Any]] = []
+    found: list[Candidate] = []
     for job_type, slots in request.slots.items():
         limit = min(slots, request.limit)
         if limit <= 0:
             continue
-        of_type: list[list[Any]] = []
-        for queue in request.queues:
-            of_type += _decode(tx.value(CANDIDATES, (queue, job_type, limit)))
-        if len(request.queues) > 1:
+        version = request.versions.get(job_type, _ANY_VERSION)
+        of_type: list[Candidate] = []
+        for queue in queues:
+            of_type += _lane(tx, queue, job_type, limit, version)
+        if len(queues) > 1:
             of_type.sort(key=_order)
         found += of_type[:limit]
     if len(request.slots) > 1:
         found.sort(key=_order)
-    return found[: request.limit]
+    return found  # more than may be taken, maybe: those of one type that have to wait must not hide another's
 
 
-def _order(candidate: list[Any]) -> tuple[int, Instant, str]:
-    return -candidate[0], candidate[1], candidate[2]
+def _lane(tx: Tx, queue: str, job_type: str, limit: int, version: int) -> list[Candidate]:
+    if not taking_turns.any_keys(tx, queue, job_type):
+        plain: list[Candidate] = _decode(tx.value(CANDIDATES, (queue, job_type, limit, version)))
+        return plain
+    turns = taking_turns.heads(tx, queue, job_type, limit, version)
+    return [[*candidate, (queue, job_type, key, weight)] for *candidate, key, weight in turns]
 
 
-def _admit(tx: Tx, heads: list[list[Any]]) -> tuple[list[int], list[int]]:
-    """Split by whether the concurrency key has room."""
+def _order(candidate: Candidate) -> tuple[int, Instant, str]:
+    # Those that take turns come as one block with one due time: what follows must not change their order.
+    return -candidate[0], candidate[1], "" if len(candidate) > _FAIRNESS else candidate[2]
+
+
+def _admit(
+    tx: Tx, heads: list[Candidate], limit: int, now: Instant
+) -> tuple[list[Candidate], list[Candidate], list[Candidate]]:
+    """Split by whether the concurrency key and the rate key have room, until there are enough."""
     room: dict[str, int] = {}
-    admitted: list[int] = []
-    excess: list[int] = []
+    buckets: rating.Buckets | None = None
+    admitted: list[Candidate] = []
+    key_full: list[Candidate] = []
+    over_rate: list[Candidate] = []
     for head in heads:
-        key = head[_KEY]
-        if key is None or head[_LIMIT] is None:
-            admitted.append(head[_SEQ])
-            continue
-        if key not in room:
-            running, _ = releasing.key_room(tx, key, "", "", 0)
-            room[key] = head[_LIMIT] - running
-        room[key] -= 1
-        (admitted if room[key] >= 0 else excess).append(head[_SEQ])
-    return admitted, excess
+        if len(admitted) == limit:
+            break
+        key, rate_key = head[_KEY], head[_RATE_KEY]
+        if key is not None and head[_LIMIT] is not None:
+            if key not in room:
+                running, _ = releasing.key_room(tx, key, ("", "", 0), 0)
+                room[key] = head[_LIMIT] - running
+            if room[key] <= 0:
+                key_full.append(head)
+                continue
+        if rate_key is not None:
+            buckets = buckets or rating.Buckets(tx, now)
+            if not buckets.admit(rate_key, Rate(head[_RATE_COUNT], head[_RATE_MICROS])):
+                over_rate.append(head)
+                continue
+        if key in room:
+            room[key] -= 1
+        admitted.append(head)
+    if buckets is not None:
+        buckets.write()
+    return admitted, key_full, over_rate
+
+
+def _park(tx: Tx, key_full: list[Candidate], over_rate: list[Candidate], now: Instant) -> None:
+    for parked, by_rate in ((key_full, 0), (over_rate, 1)):
+        if parked:
+            tx.execute(releasing.PARK, (msgspec.json.encode([each[_SEQ] for each in parked]).decode(), by_rate))
+    if rate_keys := {each[_RATE_KEY] for each in key_full if each[_RATE_KEY] is not None}:
+        rating.left_sight(tx, rate_keys, now)
+
+
+def _take_turns(tx: Tx, admitted: list[Candidate]) -> None:
+    lanes: _Lanes = {}
+    for candidate in admitted:
+        if len(candidate) > _FAIRNESS:
+            queue, job_type, key, weight = candidate[_FAIRNESS]
+            lanes.setdefault((queue, job_type), []).append((key, weight))
+    for (queue, job_type), taken in lanes.items():
+        taking_turns.count_turns(tx, queue, job_type, taken)

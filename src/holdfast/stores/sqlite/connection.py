@@ -181,12 +181,12 @@ def trim_history(history: str) -> str:
 
 def refuse_network_file_system(path: Path) -> None:
     """Locks and shared memory do not work there; SQLite would corrupt the file without a word."""
-    kind = _file_system(Path(os.path.realpath(path)).parent)
+    kind = file_system(Path(os.path.realpath(path)).parent)
     if kind in NETWORK_FILE_SYSTEMS:
         raise StoreUnsafe(f"{path} is on a network file system ({kind}): put it on a local disk")
 
 
-def _file_system(folder: Path) -> str | None:
+def file_system(folder: Path) -> str | None:
     try:
         lines = Path("/proc/self/mountinfo").read_text().splitlines()
     except OSError:

@@ -6,7 +6,7 @@ from holdfast.clock import Instant
 from holdfast.lifecycle import TERMINAL
 from holdfast.store.types import FOREVER, JobRecord
 from holdfast.stores.sqlite import reading
-from holdfast.stores.sqlite.writer import Tx
+from holdfast.stores.sqlite.tx import Tx
 
 
 def living_target(tx: Tx, key: str, now: Instant) -> JobRecord | None:

@@ -9,11 +9,11 @@ import msgspec
 
 from holdfast.clock import Instant
 from holdfast.errors import DedupConflict, UnknownDependency
-from holdfast.lifecycle import TERMINAL, Event, Status, submitted
+from holdfast.lifecycle import TERMINAL, Counted, Event, Kind, Status, submitted
 from holdfast.store.types import Inserted, NewJob, Signal
-from holdfast.stores.sqlite import dedup, reading, releasing, rows
+from holdfast.stores.sqlite import dedup, queueing, rating, reading, releasing, rows
 from holdfast.stores.sqlite.sql import load
-from holdfast.stores.sqlite.writer import Tx
+from holdfast.stores.sqlite.tx import Tx
 
 INSERT = load("insert")
 EXTRAS = load("insert_extras")
@@ -21,16 +21,19 @@ REUSED = load("insert_reused")
 REUSABLE = load("reusable")
 JOINABLE = load("joinable")
 AWAITED = load("awaited")
-_ROW_FIELDS = 18  # the leading fields of NewJob that insert.sql binds, in order
+ROOT = "SELECT coalesce(root_job_id, job_id) FROM job WHERE job_id = ?"
+_ROW_FIELDS = 21  # the leading fields of NewJob that insert.sql binds, in order
 
 _astuple = msgspec.structs.astuple
 
 
 def insert_plain(tx: Tx, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]:
     """Jobs that are rows and nothing more."""
+    queueing.refuse_over_limit(tx, jobs, now)
     bindings = []
     answers = []
     events: dict[tuple[Status, str | None], str] = {}
+    kinds: dict[Kind, int] = {}
     for job in jobs:
         status = Status.SCHEDULED if job.scheduled_for > now else Status.PENDING
         key = (status, job.created_by)
@@ -40,7 +43,11 @@ def insert_plain(tx: Tx, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]
             tx.signals.add(Signal.DUE if status is Status.SCHEDULED else Signal.READY)
         bindings.append((*_astuple(job)[:_ROW_FIELDS], status.value, now, event))
         answers.append(Inserted(job.job_id, status))
+        kind = (job.job_type, job.queue, job.priority)
+        kinds[kind] = kinds.get(kind, 0) + 1
     tx.connection.executemany(INSERT, bindings)
+    for kind, count in kinds.items():
+        tx.count(kind, Counted.SUBMITTED, now, count)
     return answers
 
 
@@ -63,27 +70,20 @@ def _insert_special(tx: Tx, job: NewJob, now: Instant) -> Inserted:
     depends_on = (*job.depends_on, leader) if leader else job.depends_on
     unmet, broken = _dependencies(tx, depends_on)
     status = submitted(unmet_dependencies=len(unmet) + len(broken), scheduled_for=job.scheduled_for, now=now)
+    if status is Status.PENDING:
+        queueing.refuse_over_limit(tx, [job], now)
     _write(tx, job, status, now, Event.SUBMIT)
     parked = status is Status.PENDING and not _has_room(tx, job)
-    tx.execute(
-        EXTRAS,
-        {
-            "job_id": job.job_id,
-            "dedup_key": job.dedup_key,
-            "unmet": len(unmet) + len(broken),
-            "parked": int(parked),
-            "joins": leader,
-            "reused_from": None,
-        },
+    rate_parked = status is Status.PENDING and not parked and rating.has_to_wait(tx, job, now)
+    _write_extras(
+        tx,
+        job,
+        unmet=len(unmet) + len(broken),
+        parked=int(parked or rate_parked),
+        rate_parked=int(rate_parked),
+        joins=leader,
     )
-    if job.dedup_key is not None:
-        dedup.guard(tx, job.dedup_key, job.job_id, job.dedup_until)
-    tx.connection.executemany(
-        "INSERT OR IGNORE INTO edge (parent_id, child_id, met) VALUES (?, ?, ?)",
-        [(parent, job.job_id, int(parent not in unmet and parent not in broken)) for parent in depends_on],
-    )
-    if unmet:
-        tx.execute(AWAITED, (msgspec.json.encode(list(unmet)).decode(),))
+    _write_edges(tx, job.job_id, depends_on, unmet, broken, leader)
     for parent in broken:
         releasing.release_dependents(tx, [parent], now)
     if status is not Status.WAITING:
@@ -94,12 +94,46 @@ def _insert_special(tx: Tx, job: NewJob, now: Instant) -> Inserted:
 def _write(tx: Tx, job: NewJob, status: Status, now: Instant, event: Event) -> None:
     history = rows.submit_event(now, event, Status.COMPLETED if event is Event.REUSE else status, job.created_by)
     tx.execute(INSERT, (*_astuple(job)[:_ROW_FIELDS], status.value, now, history))
+    kind = (job.job_type, job.queue, job.priority)
+    tx.count(kind, Counted.SUBMITTED, now)
+    if event is Event.REUSE:
+        tx.count(kind, Counted.COMPLETED, now)
+
+
+def _write_extras(tx: Tx, job: NewJob, **standing: int | str | None) -> None:
+    """What a special job has beside its row: fields of its own, and the guard of its key."""
+    extras = {
+        "job_id": job.job_id,
+        "dedup_key": job.dedup_key,
+        "rate_key": job.rate_key,
+        "rate_count": None if job.rate is None else job.rate.count,
+        "rate_micros": None if job.rate is None else job.rate.micros,
+        "schedule": job.schedule,
+        "tick_at": job.tick_at,
+    }
+    tx.execute(EXTRAS, {"unmet": 0, "parked": 0, "rate_parked": 0, "joins": None, **extras, **standing})
+    if job.dedup_key is not None:
+        dedup.guard(tx, job.dedup_key, job.job_id, job.dedup_until)
+
+
+def _write_edges(
+    tx: Tx, job_id: str, depends_on: Sequence[str], unmet: set[str], broken: set[str], leader: str | None
+) -> None:
+    tx.connection.executemany(
+        "INSERT OR IGNORE INTO edge (parent_id, child_id, met, joined) VALUES (?, ?, ?, ?)",
+        [
+            (parent, job_id, int(parent not in unmet and parent not in broken), int(parent == leader))
+            for parent in depends_on
+        ],
+    )
+    if unmet:
+        tx.execute(AWAITED, (msgspec.json.encode(list(unmet)).decode(),))
 
 
 def _with_root(tx: Tx, job: NewJob) -> NewJob:
     if job.parent_job_id is None:
         return job
-    row = tx.row("SELECT coalesce(root_job_id, job_id) FROM job WHERE job_id = ?", (job.parent_job_id,))
+    row = tx.row(ROOT, (job.parent_job_id,))
     if row is None:
         raise UnknownDependency(f"no job {job.parent_job_id} to be the parent: submit it first; nothing was stored")
     return msgspec.structs.replace(job, root_job_id=row[0])
@@ -116,7 +150,8 @@ def _by_dedup_key(tx: Tx, job: NewJob, now: Instant) -> Inserted | None:
     target = None if job.dedup_key is None else dedup.living_target(tx, job.dedup_key, now)
     if target is None:
         return None
-    if job.dedup_conflict_is_error and target.payload != job.payload:
+    # The archive keeps no payload: nothing can be said against a repeat then.
+    if job.dedup_conflict_is_error and target.archived_at is None and target.payload != job.payload:
         raise DedupConflict(f"dedup key {job.dedup_key!r} belongs to job {target.job_id}, whose payload is another")
     return Inserted(target.job_id, target.status, existing=target)
 
@@ -140,10 +175,11 @@ def _identical(tx: Tx, job: NewJob) -> tuple[str | None, str | None]:
 
 def _insert_reused(tx: Tx, job: NewJob, donor: str, now: Instant) -> Inserted:
     _write(tx, job, Status.PENDING, now, Event.REUSE)
+    _write_extras(tx, job)
     tx.execute(REUSED, {"job_id": job.job_id, "donor": donor, "now": now})
-    if job.dedup_key is not None:
-        dedup.guard(tx, job.dedup_key, job.job_id, job.dedup_until)
-    tx.execute("UPDATE job SET dedup_key = ? WHERE job_id = ?", (job.dedup_key, job.job_id))
+    # It waits for nobody. But should someone retry it by hand, it runs, and then on its own terms.
+    unmet, _ = _dependencies(tx, job.depends_on)
+    _write_edges(tx, job.job_id, job.depends_on, unmet, set(), None)
     tx.signals.add(Signal.ENDED)
     return Inserted(job.job_id, Status.COMPLETED, reused_from=donor)
 
@@ -153,10 +189,10 @@ def _dependencies(tx: Tx, depends_on: Sequence[str]) -> tuple[set[str], set[str]
     unmet: set[str] = set()
     broken: set[str] = set()
     for parent in depends_on:
-        row = tx.row("SELECT status FROM job WHERE job_id = ?", (parent,))
-        if row is None:
+        found = tx.value(releasing.STATUS, (parent,))
+        if found is None:
             raise UnknownDependency(f"no job {parent} to depend on: submit it first; nothing was stored")
-        status = Status(row[0])
+        status = Status(found)
         if status not in TERMINAL:
             unmet.add(parent)
         elif status is not Status.COMPLETED:
@@ -168,7 +204,8 @@ def _has_room(tx: Tx, job: NewJob) -> bool:
     if job.concurrency_key is None or job.concurrency_limit is None:
         return True
     limit = job.concurrency_limit
-    running, in_sight = releasing.key_room(tx, job.concurrency_key, job.queue, job.job_type, limit + 1)
+    lane = (job.queue, job.job_type, job.payload_version)
+    running, in_sight = releasing.key_room(tx, job.concurrency_key, lane, limit + 1)
     return running + in_sight - 1 < limit  # the job itself is in sight already
 
 

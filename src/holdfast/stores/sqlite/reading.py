@@ -8,19 +8,40 @@ from typing import Any
 import apsw
 import msgspec
 
+from holdfast.clock import Instant
 from holdfast.errors import InvalidOption
-from holdfast.lifecycle import Status
+from holdfast.lifecycle import Counted, Status
 from holdfast.limits import LISTED_EDGES_MAX
-from holdfast.store.types import DeadGroup, ExpiredClaim, JobRecord, JobType, Page, Query, WorkerRow
-from holdfast.stores.sqlite import rows, sql
+from holdfast.store.types import (
+    Counter,
+    DeadGroup,
+    Depth,
+    ExpiredClaim,
+    JobRecord,
+    JobType,
+    Page,
+    Query,
+    WorkerRow,
+)
+from holdfast.stores import records
+from holdfast.stores.sqlite import archiving, sql
 from holdfast.stores.sqlite.sql import load
 
 GET = load("get")
 EDGES_OF = load("edges_of")
 DEAD = load("dead")
 COUNTS = load("counts")
+COUNTERS = load("counters")
+DEPTHS = load("depths")
 EXPIRED = load("expired")
 HELD_BY = load("held_by")
+STANDING = load("standing")
+AHEAD = load("ahead")
+FAIR_AHEAD = load("fair_ahead")
+_PLACE = (
+    "SELECT queue, job_type, priority, scheduled_for, job_id, fairness_key FROM job"
+    " WHERE job_id = ? AND +status = 'pending'"
+)
 
 # A search: one qualifier leads through its index, the others filter. Composed once, from constants only.
 _LEADS = {
@@ -29,7 +50,11 @@ _LEADS = {
     "root": "FROM job INDEXED BY job_root WHERE root_job_id = :root",
     "worker": "FROM job INDEXED BY job_lease WHERE status = 'processing' AND worker_id = :worker",
     "processing": "FROM job INDEXED BY job_lease WHERE status = 'processing'",
-    "pending": "FROM job INDEXED BY job_ready WHERE status = 'pending'",
+    "pending": "FROM job NOT INDEXED WHERE seq IN ("
+    "SELECT seq FROM job INDEXED BY job_ready WHERE status = 'pending' AND fairness_key IS NULL"
+    " UNION ALL SELECT seq FROM job INDEXED BY job_fair WHERE status = 'pending' AND fairness_key IS NOT NULL)",
+    "concurrency_key": "FROM job INDEXED BY job_key WHERE concurrency_key = :concurrency_key",
+    "holders": "FROM job INDEXED BY job_key WHERE concurrency_key = :concurrency_key AND status = :status",
     "later": "FROM job INDEXED BY job_later WHERE status = :status AND status > 'processing'",
     "ended_badly": "FROM job INDEXED BY job_ended_badly WHERE status = :status AND status IN ('failed', 'cancelled')",
     "arrival": "FROM job NOT INDEXED WHERE true",
@@ -44,6 +69,7 @@ _FILTERS = """
   AND (:created_by IS NULL OR created_by = :created_by)
   AND (:root IS NULL OR root_job_id = :root)
   AND (:content_hash IS NULL OR content_hash = :content_hash)
+  AND (:concurrency_key IS NULL OR concurrency_key = :concurrency_key)
 """
 _ORDERS = {
     "created": " AND (:after_seq IS NULL OR seq < :after_seq) ORDER BY seq DESC LIMIT :limit",
@@ -61,8 +87,17 @@ FIND = {
 
 def get(connection: apsw.Connection, job_ids: Sequence[str]) -> list[JobRecord | None]:
     found = sql.rows(connection, GET, (msgspec.json.encode(job_ids).decode(),))
-    records = {row[0]: rows.record(row, _edges(connection, row[0])) for row in found}
-    return [records.get(job_id) for job_id in job_ids]
+    known = {row[0]: records.record(row, _edges(connection, row[0])) for row in found}
+    if len(known) < len(job_ids) and (missing := [each for each in job_ids if each not in known]):
+        known.update(archiving.get(connection, missing))
+    return [known.get(job_id) for job_id in job_ids]
+
+
+def statuses(connection: apsw.Connection, job_ids: Sequence[str]) -> list[Status | None]:
+    found = {row[0]: Status(row[1]) for row in sql.rows(connection, STANDING, (msgspec.json.encode(job_ids).decode(),))}
+    if len(found) < len(job_ids) and (missing := [each for each in job_ids if each not in found]):
+        found.update({job_id: record.status for job_id, record in archiving.get(connection, missing).items()})
+    return [found.get(job_id) for job_id in job_ids]
 
 
 def _edges(connection: apsw.Connection, job_id: str) -> tuple[str, str, int]:
@@ -81,6 +116,7 @@ def find(connection: apsw.Connection, query: Query) -> Page:
         "created_by": query.created_by,
         "root": query.root,
         "content_hash": query.content_hash,
+        "concurrency_key": query.concurrency_key,
         "limit": query.limit + 1,
         **_position(query),
     }
@@ -88,15 +124,15 @@ def find(connection: apsw.Connection, query: Query) -> Page:
     items = found[: query.limit]
     more = len(found) > query.limit
     return Page(
-        items=tuple(rows.record(row[:-1], _edges(connection, row[0])) for row in items),
+        items=tuple(records.record(row[:-1], _edges(connection, row[0])) for row in items),
         next=_cursor(query, items[-1]) if more else None,
     )
 
 
 def _lead(query: Query) -> str:
-    for name in ("subject", "content_hash", "root"):
+    for name in ("subject", "content_hash", "root", "concurrency_key"):
         if getattr(query, name) is not None:
-            return name
+            return "holders" if name == "concurrency_key" and query.status is not None else name
     match query.status:
         case Status.PROCESSING:
             return "processing" if query.worker is None else "worker"
@@ -145,7 +181,7 @@ def _number(text: str) -> int:
 def _cursor(query: Query, row: tuple[Any, ...]) -> str:
     if query.order == "created":
         return str(row[-1])
-    named = dict(zip(rows.COLUMNS, row, strict=False))
+    named = dict(zip(records.COLUMNS, row, strict=False))
     return f"{named['priority']}~{named['scheduled_for']}~{named['job_id']}"
 
 
@@ -160,7 +196,37 @@ def expired(connection: apsw.Connection, now: int, limit: int, dead_workers: Seq
 def counts(connection: apsw.Connection) -> dict[str, int]:
     totals = {status.value: 0 for status in Status}
     totals.update(sql.rows(connection, COUNTS))
+    everything = totals[Status.COMPLETED]
+    totals[Status.COMPLETED] = everything - sum(totals.values()) + everything
     return totals
+
+
+def depths(connection: apsw.Connection) -> list[Depth]:
+    sums: dict[tuple[str, str, str], tuple[int, int]] = {}
+    for queue, job_type, status, count, oldest in sql.rows(connection, DEPTHS):
+        before = sums.get((queue, job_type, status), (0, oldest))
+        sums[queue, job_type, status] = (before[0] + count, min(before[1], oldest))
+    return [Depth(queue, kind, Status(status), *sums[queue, kind, status]) for queue, kind, status in sorted(sums)]
+
+
+def ahead(connection: apsw.Connection, job_id: str, limit: int) -> int:
+    row = sql.row(connection, _PLACE, (job_id,))
+    if row is None:
+        return 0
+    *place, fairness_key = row
+    if fairness_key is None:
+        count: int = sql.value(connection, AHEAD, (*place, limit))
+    else:
+        count = sql.value(connection, FAIR_AHEAD, (*place, limit, fairness_key))
+    return count
+
+
+def counters(connection: apsw.Connection, since: Instant, until: Instant) -> list[Counter]:
+    found = sql.rows(connection, COUNTERS, (since, until))
+    return [
+        Counter(minute, job_type, queue, priority, Counted(outcome), count, ran, waited)
+        for minute, job_type, queue, priority, outcome, count, ran, waited in found
+    ]
 
 
 def dead(connection: apsw.Connection, limit: int) -> list[DeadGroup]:

@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 
 from holdfast.clock import Instant
-from holdfast.lifecycle import TERMINAL, Event, Status, released
+from holdfast.lifecycle import TERMINAL, Event, Status, counted, released
 from holdfast.limits import RELEASE_BATCH_MAX
 from holdfast.store.types import Signal
-from holdfast.stores.sqlite import rows
+from holdfast.stores.sqlite import rows, taking_turns
 from holdfast.stores.sqlite.sql import load
-from holdfast.stores.sqlite.writer import Tx
+from holdfast.stores.sqlite.tx import Tx
 
 UNMET = load("unmet_edges")
 MEET = load("meet_edge")
@@ -30,6 +30,7 @@ PARK = load("park")
 PARKED_OF = load("parked_of")
 UNPARK = load("unpark")
 ANYONE_WAITS = load("anyone_waits")
+STATUS = load("status")
 
 
 def release_dependents(tx: Tx, ended: Iterable[str], now: Instant, budget: int = RELEASE_BATCH_MAX) -> int:
@@ -38,7 +39,7 @@ def release_dependents(tx: Tx, ended: Iterable[str], now: Instant, budget: int =
     done = 0
     while queue:
         parent = queue.popleft()
-        outcome = Status(tx.value("SELECT status FROM job WHERE job_id = ?", (parent,)))
+        outcome = Status(tx.value(STATUS, (parent,)))
         if outcome not in TERMINAL:
             continue  # retried by hand since: its dependents wait on
         room = budget - done
@@ -60,7 +61,7 @@ def _release_child(
     now: Instant,
 ) -> bool:
     """Consume the edge and move the child on; True when that ended it."""
-    child_id, status, attempt, unmet, on_failure, scheduled_for, joins = child
+    child_id, status, attempt, unmet, on_failure, scheduled_for, joins, *kind = child
     tx.execute(MEET, {"parent": parent, "child": child_id})
     if status != Status.WAITING:
         return False  # cancelled meanwhile
@@ -93,6 +94,8 @@ def _release_child(
             "event": tail,
         },
     )
+    if target is not None and (outcome_counted := counted(event, target)) is not None:
+        tx.count((kind[0], kind[1], kind[2]), outcome_counted, now)
     match target:
         case Status.PENDING:
             tx.signals.add(Signal.READY)
@@ -118,19 +121,20 @@ def unpark_keys_of(tx: Tx, job_ids: Sequence[str]) -> int:
     return sum(unpark(tx, key, limit) for key, limit in keys)
 
 
-def key_room(tx: Tx, key: str, queue: str, job_type: str, count_to: int) -> tuple[int, int]:
-    """How many jobs of a key run, and how many pending ones of a queue and type are in sight, up to `count_to`."""
-    running, in_sight = tx.rows(KEY_ROOM, (key, queue, job_type, count_to))[0]
+def key_room(tx: Tx, key: str, lane: tuple[str, str, int], count_to: int) -> tuple[int, int]:
+    """How many jobs of a key run, and how many pending ones of a queue, type and version are in sight, up to
+    `count_to`."""
+    running, in_sight = tx.rows(KEY_ROOM, (key, *lane, count_to))[0]
     return running, in_sight
 
 
 def unpark(tx: Tx, key: str, limit: int) -> int:
-    """As many as could run, of each queue and type by itself: what nobody here runs must not keep the room."""
+    """As many as could run, of each queue, type and version by itself: what nobody here runs must not keep the room."""
     changed = 0
-    for queue, job_type in tx.rows(PARKED_OF, (key,)):
-        running, in_sight = key_room(tx, key, queue, job_type, limit)
+    for lane in tx.rows(PARKED_OF, (key,)):
+        running, in_sight = key_room(tx, key, (lane[0], lane[1], lane[2]), limit)
         if (room := limit - running - in_sight) > 0:
-            tx.execute(UNPARK, (key, queue, job_type, room))
+            tx.execute(UNPARK, (key, *lane, room))
             changed += tx.connection.changes()
     if changed:
         tx.signals.add(Signal.READY)
@@ -147,4 +151,5 @@ def release(tx: Tx, now: Instant, limit: int) -> int:
         done += release_dependents(tx, [parent], now, limit - done)
     for key, key_limit in tx.rows(PARKED_KEYS, (limit,)):
         done += unpark(tx, key, key_limit)
+    taking_turns.forget_idle(tx)
     return done

@@ -9,17 +9,16 @@ import msgspec
 
 from holdfast.clock import Instant
 from holdfast.errors import IllegalTransition
-from holdfast.lifecycle import TERMINAL, Event, Status, Transition, check
+from holdfast.lifecycle import TERMINAL, Event, Status, Transition, check, counted
 from holdfast.limits import ERRORS_KEPT_MAX
 from holdfast.store.types import Hold, Note, Signal, Verdict
-from holdfast.stores.sqlite import dedup, effects, releasing, rows
+from holdfast.stores.sqlite import dedup, effects, rating, reading, releasing, rows
 from holdfast.stores.sqlite.sql import load
-from holdfast.stores.sqlite.writer import Tx
+from holdfast.stores.sqlite.tx import Tx
 
 COMPLETE = load("complete")
 APPLY = load("apply")
 BLOCKERS = load("blockers")
-STANDING = load("standing")
 EXTEND = load("extend")
 NOTE = load("note")
 RECORD_STEP = load("record_step")
@@ -65,12 +64,29 @@ def _is_plain_completion(transition: Transition) -> bool:
 
 def _complete(tx: Tx, transitions: Sequence[Transition], plain: list[int], now: Instant) -> list[int]:
     """All that can be, as one statement; the positions of those that were not: awaited, keyed or refused."""
-    batch = [(t.job_id, t.attempt, t.token, t.result, t.by) for t in map(transitions.__getitem__, plain)]
+    chosen = [transitions[i] for i in plain]
+    batch = [(t.job_id, t.attempt, t.token, t.result, t.by) for t in chosen]
+    tx.execute("SAVEPOINT complete")
     tx.execute(COMPLETE, {"now": now, "event": _COMPLETED.format(now), "batch": msgspec.json.encode(batch).decode()})
-    if tx.connection.changes() == len(plain):
-        return []
-    standing = _standing(tx, [transitions[i].job_id for i in plain])
-    return [i for i in plain if standing.get(transitions[i].job_id) != _completed_by(transitions[i])]
+    changed = tx.connection.changes()
+    done = {t.job_id: t for t in chosen}
+    if changed < len(plain):
+        standing = _standing(tx, list(done))
+        done = {t.job_id: t for t in chosen if standing.get(t.job_id) == _completed_by(t)}
+    if changed != len(done):
+        # Some were completed, and counted, by an earlier try of this write. Which, only a look at each by itself tells.
+        tx.execute("ROLLBACK TO complete")
+        done = {}
+    tx.execute("RELEASE complete")
+    _count(tx, list(done.values()), now)
+    return [i for i in plain if transitions[i].job_id not in done] if len(done) < len(plain) else []
+
+
+def _count(tx: Tx, applied: Sequence[Transition], now: Instant) -> None:
+    for t in applied:
+        outcome = counted(t.event, t.target)
+        if outcome is not None:
+            tx.count(t.kind, outcome, now, 1, t.ran_micros, t.waited_micros)
 
 
 def _completed_by(t: Transition) -> tuple[str, int, str | None]:
@@ -93,6 +109,7 @@ def _apply_one(tx: Tx, t: Transition, now: Instant) -> Verdict:
             "lease": t.lease,
             "now": now,
             "scheduled_for": t.scheduled_for,
+            "priority": t.priority,
             "failures": t.failures,
             "snoozes": t.snoozes,
             "give_backs": t.give_backs,
@@ -113,6 +130,7 @@ def _apply_one(tx: Tx, t: Transition, now: Instant) -> Verdict:
     )
     if not tx.connection.changes():
         return _why_not(tx, t)
+    _count(tx, [t], now)
     if t.event is Event.MANUAL_RETRY:
         dedup.guard_again(tx, t.job_id, now)
     if t.effects:
@@ -147,7 +165,7 @@ def _is_on_record(tx: Tx, t: Transition) -> bool:
 
 
 def _standing(tx: Tx, job_ids: list[str]) -> dict[str, tuple[str, int, str | None]]:
-    found = tx.rows(STANDING, (msgspec.json.encode(job_ids).decode(),))
+    found = tx.rows(reading.STANDING, (msgspec.json.encode(job_ids).decode(),))
     return {row[0]: (row[1], row[2], row[3]) for row in found}
 
 
@@ -161,12 +179,16 @@ def _after(tx: Tx, applied: list[Transition], now: Instant) -> None:
         releasing.unpark_keys_of(tx, [t.job_id for t in applied])
     if ended:
         tx.signals.add(Signal.ENDED)
+    if left := [t.job_id for t in applied if t.source is Status.PENDING and t.target is not Status.PENDING]:
+        rating.left_sight_by_id(tx, left, now)
     for t in applied:
+        if t.event is Event.REPRIORITISE:
+            continue
         if t.target is Status.PENDING:
             tx.signals.add(Signal.READY)
         elif t.target in (Status.SCHEDULED, Status.RETRYING):
             tx.signals.add(Signal.DUE)
-        if t.source is Status.PROCESSING and t.token is None:
+        if t.source is Status.PROCESSING and t.token is None and t.target is not Status.PROCESSING:
             tx.signals.add(Signal.STOPPED)
 
 

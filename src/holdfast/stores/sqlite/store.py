@@ -13,14 +13,18 @@ from typing import Any, TypeVar
 import apsw
 
 from holdfast.clock import Instant
-from holdfast.errors import ForkedStore, NotOpen, StoreError
-from holdfast.lifecycle import Transition
+from holdfast.errors import ForkedStore, NotOpen, QueueFull, StoreError
+from holdfast.lifecycle import Status, Transition
 from holdfast.store.port import Listener
 from holdfast.store.types import (
     ClaimedJob,
     ClaimRequest,
+    Counter,
     DeadGroup,
+    Depth,
     ExpiredClaim,
+    Finding,
+    Firing,
     Hold,
     Inserted,
     JobRecord,
@@ -30,14 +34,34 @@ from holdfast.store.types import (
     Page,
     Promoted,
     Query,
+    QueueChange,
+    QueueRow,
+    RetentionPolicy,
+    Retired,
+    Schedule,
     Signal,
     Verdict,
     WorkerRow,
 )
-from holdfast.stores.sqlite import claiming, connection, inserting, reading, releasing, settling, upkeep
+from holdfast.stores.sqlite import (
+    archiving,
+    claiming,
+    connection,
+    diagnosing,
+    guests,
+    inserting,
+    queueing,
+    rating,
+    reading,
+    releasing,
+    scheduling,
+    settling,
+    upkeep,
+)
 from holdfast.stores.sqlite.bell import Bell
 from holdfast.stores.sqlite.errors import translate
-from holdfast.stores.sqlite.writer import Tx, Writer
+from holdfast.stores.sqlite.tx import Tx
+from holdfast.stores.sqlite.writer import Writer
 
 T = TypeVar("T")
 _Submit = tuple[Sequence[NewJob], asyncio.Future[list[Inserted]]]
@@ -56,6 +80,8 @@ class SQLiteStore:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._submits: list[_Submit] = []
         self._submitted_at: Instant = 0
+        self._lone = True  # whether submits come one at a time, as far as the last turn tells
+        self._ahead: asyncio.Future[list[Inserted]] | None = None  # the last one that went straight to the writer
         self._pid = os.getpid()
 
     @property
@@ -183,11 +209,20 @@ class SQLiteStore:
             return await self._write("insert", lambda tx: inserting.insert(tx, jobs, now), essential=False)
         return await self._insert_together(jobs, now)
 
+    async def insert_in(self, connection: object, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]:
+        self._opened()
+        return guests.insert(connection, self.path, jobs, now, self._committed)
+
     def _insert_together(self, jobs: Sequence[NewJob], now: Instant) -> asyncio.Future[list[Inserted]]:
-        """Plain inserts of one turn of the loop become one verb; should one of them be refused, each is tried alone."""
+        """Plain inserts of one turn of the loop become one verb; one that is likely to come alone goes straight to the
+        writer. Should one of several be refused, each is tried alone."""
         self._refuse_fork()
-        _, loop = self._opened()
+        writer, loop = self._opened()
         future: asyncio.Future[list[Inserted]] = loop.create_future()
+        if self._lone and writer.idle and not self._submits:
+            self._ahead = future
+            self._insert_all([(jobs, future)], now)
+            return future
         if not self._submits:
             loop.call_soon(self._flush_inserts)
             self._submitted_at = now
@@ -197,6 +232,7 @@ class SQLiteStore:
 
     def _flush_inserts(self) -> None:
         submits, self._submits = self._submits, []
+        self._lone = len(submits) == 1 and (self._ahead is None or self._ahead.done())
         self._insert_all(submits, self._submitted_at)
 
     def _insert_all(self, submits: list[_Submit], now: Instant) -> None:
@@ -212,7 +248,7 @@ class SQLiteStore:
         self, submits: list[_Submit], now: Instant, inserted: list[Inserted] | None, error: BaseException | None
     ) -> None:
         """Hand each caller its part of the answer to a common insert."""
-        if len(submits) > 1 and type(error) is StoreError:  # a row was refused: let it harm only its own caller
+        if len(submits) > 1 and type(error) in (StoreError, QueueFull):  # let what was refused harm only its own caller
             for submit in submits:
                 self._insert_all([submit], now)
             return
@@ -237,13 +273,31 @@ class SQLiteStore:
     # Upkeep
 
     async def promote(self, now: Instant, limit: int) -> Promoted:
-        next_due_at = await self._read(upkeep.next_due)
+        next_due_at = await self._read(lambda c: upkeep.next_due(c, now))
         if next_due_at is None or next_due_at > now:
             return Promoted(0, next_due_at)
         return await self._write("promote", lambda tx: upkeep.promote(tx, now, limit), essential=False)
 
     async def expired(self, now: Instant, limit: int, dead_workers: Sequence[str] = ()) -> list[ExpiredClaim]:
         return await self._read(lambda c: reading.expired(c, now, limit, dead_workers))
+
+    async def fire(self, firings: Sequence[Firing], now: Instant) -> list[Verdict]:
+        return await self._write("fire", lambda tx: scheduling.fire(tx, firings, now), essential=False)
+
+    async def retire(self, policy: RetentionPolicy, now: Instant, limit: int, after: str | None) -> Retired:
+        found = await self._read(lambda c: archiving.look(c, policy, now, limit, after))
+        if not found.batch and not await self._read(lambda c: archiving.anything_to_drop(c, policy, now)):
+            return Retired(0, 0, found.next)
+        archived, dropped = await self._write(
+            "retire", lambda tx: archiving.retire(tx, found.batch, policy, now, limit), essential=True
+        )
+        return archiving.answer(found, archived, dropped, limit)
+
+    async def with_files(self, limit: int) -> list[str]:
+        return await self._read(lambda c: archiving.with_files(c, limit))
+
+    async def cleaned(self, job_ids: Sequence[str]) -> None:
+        await self._write("cleaned", lambda tx: archiving.cleaned(tx, job_ids), essential=True)
 
     async def release(self, now: Instant, limit: int) -> int:
         if not await self._read(upkeep.release_needed):
@@ -267,6 +321,27 @@ class SQLiteStore:
     async def job_types(self) -> list[JobType]:
         return await self._read(reading.job_types)
 
+    # Queues and schedules
+
+    async def change_queue(self, name: str, change: QueueChange, now: Instant) -> QueueRow:
+        return await self._write(
+            "change_queue", lambda tx: queueing.change_queue(tx, name, change, now), essential=True
+        )
+
+    async def queues(self) -> list[QueueRow]:
+        return await self._read(queueing.queues)
+
+    async def save_schedule(self, schedule: Schedule, expected_version: int | None) -> Verdict:
+        return await self._write(
+            "save_schedule", lambda tx: scheduling.save_schedule(tx, schedule, expected_version), essential=False
+        )
+
+    async def drop_schedule(self, name: str) -> Verdict:
+        return await self._write("drop_schedule", lambda tx: scheduling.drop_schedule(tx, name), essential=True)
+
+    async def schedules(self) -> list[Schedule]:
+        return await self._read(scheduling.schedules)
+
     # Steps
 
     async def step(self, job_id: str, name: str) -> str | None:
@@ -282,11 +357,29 @@ class SQLiteStore:
     async def get(self, job_ids: Sequence[str]) -> list[JobRecord | None]:
         return await self._read(lambda c: reading.get(c, job_ids))
 
+    async def statuses(self, job_ids: Sequence[str]) -> list[Status | None]:
+        return await self._read(lambda c: reading.statuses(c, job_ids))
+
     async def find(self, query: Query) -> Page:
         return await self._read(lambda c: reading.find(c, query))
 
     async def counts(self) -> dict[str, int]:
         return await self._read(reading.counts)
+
+    async def depths(self) -> list[Depth]:
+        return await self._read(reading.depths)
+
+    async def counters(self, since: Instant, until: Instant) -> list[Counter]:
+        return await self._read(lambda c: reading.counters(c, since, until))
+
+    async def rate_due(self, key: str, now: Instant) -> Instant | None:
+        return await self._read(lambda c: rating.rate_due(c, key, now))
+
+    async def ahead(self, job_id: str, limit: int) -> int:
+        return await self._read(lambda c: reading.ahead(c, job_id, limit))
+
+    async def diagnose(self, now: Instant) -> list[Finding]:
+        return await self._read(lambda c: diagnosing.diagnose(c, self.path))
 
     async def dead(self, limit: int) -> list[DeadGroup]:
         return await self._read(lambda c: reading.dead(c, limit))

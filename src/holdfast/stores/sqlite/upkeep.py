@@ -9,9 +9,9 @@ import msgspec
 
 from holdfast.clock import Instant
 from holdfast.store.types import JobType, Promoted, Signal, WorkerRow
-from holdfast.stores.sqlite import sql
+from holdfast.stores.sqlite import rating, sql
 from holdfast.stores.sqlite.sql import load
-from holdfast.stores.sqlite.writer import Tx
+from holdfast.stores.sqlite.tx import Tx
 
 PROMOTE = load("promote")
 NEXT_DUE = load("next_due")
@@ -22,12 +22,15 @@ def promote(tx: Tx, now: Instant, limit: int) -> Promoted:
     count = tx.connection.changes()
     if count:
         tx.signals.add(Signal.READY)
-    return Promoted(count, next_due(tx.connection))
+    rating.unpark_due(tx, now)
+    return Promoted(count, next_due(tx.connection, now))
 
 
-def next_due(connection: apsw.Connection) -> Instant | None:
+def next_due(connection: apsw.Connection, now: Instant) -> Instant | None:
+    """When the next scheduled, retrying or rate-limited job may run."""
     due: Instant | None = sql.value(connection, NEXT_DUE)
-    return due
+    rate_due = rating.next_due(connection, now)
+    return min((each for each in (due, rate_due) if each is not None), default=None)
 
 
 def release_needed(connection: apsw.Connection) -> bool:
@@ -35,7 +38,9 @@ def release_needed(connection: apsw.Connection) -> bool:
         sql.value(
             connection,
             "SELECT EXISTS (SELECT 1 FROM release_due) OR EXISTS ("
-            "SELECT 1 FROM job INDEXED BY job_parked WHERE parked = 1)",
+            "SELECT 1 FROM job INDEXED BY job_parked"
+            " WHERE parked = 1 AND rate_parked = 0 AND concurrency_key IS NOT NULL)"
+            " OR EXISTS (SELECT 1 FROM fair_key)",
         )
     )
 

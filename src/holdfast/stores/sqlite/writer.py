@@ -16,35 +16,12 @@ import apsw
 from holdfast import failpoints
 from holdfast.errors import ForkedStore, StoreError, StoreFull, StoreGone
 from holdfast.store.types import Signal
-from holdfast.stores.sqlite import sql
 from holdfast.stores.sqlite.connection import Identity
 from holdfast.stores.sqlite.errors import translate
 from holdfast.stores.sqlite.reserve import Reserve
+from holdfast.stores.sqlite.tx import Tx
 
 GROUP_MAX = 256  # verbs in one transaction: bounds how long others wait for the lock
-
-
-class Tx:
-    """What a verb sees of its transaction: the connection, and the signals to send once it is committed."""
-
-    __slots__ = ("connection", "signals")
-
-    def __init__(self, connection: apsw.Connection) -> None:
-        self.connection = connection
-        self.signals: set[Signal] = set()
-
-    def execute(self, statement: str, bindings: apsw.Bindings | None = None) -> None:
-        """Run a statement that answers nothing."""
-        self.connection.execute(statement, bindings)
-
-    def rows(self, statement: str, bindings: apsw.Bindings | None = None) -> list[tuple[Any, ...]]:
-        return sql.rows(self.connection, statement, bindings)
-
-    def row(self, statement: str, bindings: apsw.Bindings | None = None) -> tuple[Any, ...] | None:
-        return sql.row(self.connection, statement, bindings)
-
-    def value(self, statement: str, bindings: apsw.Bindings | None = None) -> Any:
-        return sql.value(self.connection, statement, bindings)
 
 
 Done = Callable[[Any, BaseException | None], None]
@@ -84,10 +61,16 @@ class Writer:
         self.reserve = Reserve(path)
         self.reserve.ensure()
         self._running: Verb | None = None
+        self._asleep = False
         self.queue: SimpleQueue[Verb | None] = SimpleQueue()
         self.pid = os.getpid()
         self.thread = threading.Thread(target=self._work, name="holdfast-sqlite-writer", daemon=True)
         self.thread.start()
+
+    @property
+    def idle(self) -> bool:
+        """Whether a verb that is put now would be taken up at once. A hint: it may be over as it is read."""
+        return self._asleep and self.queue.empty()
 
     def put(self, name: str, run: Callable[[Tx], Any], done: Done, essential: bool) -> None:
         if os.getpid() != self.pid:
@@ -107,7 +90,9 @@ class Writer:
                 self._answer(group, signals)
 
     def _next_group(self) -> tuple[list[Verb], bool]:
+        self._asleep = True
         first = self.queue.get()
+        self._asleep = False
         if first is None:
             return [], True
         group = [first]
@@ -168,6 +153,7 @@ class Writer:
         try:
             for verb in group:
                 self._run(tx, verb)
+            tx.write_counters()
             failpoints.hit_each(group, "uncommitted")
             self.connection.execute("COMMIT")
             failpoints.hit_each(group, "committed")

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 
 from holdfast.lifecycle import Event, Status
 from holdfast.store.types import HistoryEvent, JobRecord
-from holdfast.testing.history.evidence import NEVER, Evidence, trimmed
+from holdfast.testing.history.evidence import NEVER, Evidence, ends_a_claim, trimmed
 from holdfast.testing.history.invariants_of_jobs import OF_A_CLAIM, Finding
 from holdfast.testing.history.operations import Operation, Outcome, digest
 
 
 def durable_acknowledgement(evidence: Evidence) -> Iterator[Finding]:
-    """S1: what was acknowledged is there."""
-    for op in evidence.of("insert", Outcome.OK):
-        if op.answer.job_id not in evidence.by_id and op.answer.job_id not in evidence.deleted:
-            yield op.answer.job_id, f"was acknowledged to {op.process} and is not in the store"
+    """S1: what was acknowledged is there, or left by a retention whose time had come."""
+    for job_id, op in evidence.acknowledged.items():
+        if job_id not in evidence.by_id and not evidence.may_be_gone(job_id):
+            yield job_id, f"was acknowledged to {op.process} and is not in the store"
 
 
 def no_invention(evidence: Evidence) -> Iterator[Finding]:
@@ -24,8 +24,12 @@ def no_invention(evidence: Evidence) -> Iterator[Finding]:
     if not evidence.recorded:
         return
     submitted: dict[str, set[str | None]] = defaultdict(set)
-    for op in evidence.of("insert", Outcome.OK, Outcome.INFO):
-        submitted[op.job_id].add(op.item.payload)
+    for item, op in evidence.submissions:
+        if op.known:
+            submitted[item.job_id].add(item.payload)
+    for job_id in evidence.archive:
+        if job_id not in submitted:
+            yield job_id, "is in the archive and nobody submitted it"
     for record in evidence.records:
         if record.job_id not in submitted:
             yield record.job_id, "is in the store and nobody submitted it"
@@ -38,6 +42,8 @@ def conservation(evidence: Evidence) -> Iterator[Finding]:
     for job_id, times in Counter(record.job_id for record in evidence.records).items():
         if times > 1:
             yield job_id, f"is in the dump {times} times"
+        if job_id in evidence.archive:
+            yield job_id, "is among the jobs and in the archive"
     for record in evidence.records:
         if record.history and record.history[-1].target is not record.status:
             yield record.job_id, f"is {record.status}; its history says {record.history[-1].target}"
@@ -48,13 +54,13 @@ def conservation(evidence: Evidence) -> Iterator[Finding]:
                 counted = evidence.counts.get(status.value, 0)
                 yield "", f"{counted} jobs are counted as {status}, {states[status.value]} are found"
     if evidence.recorded:
-        acknowledged = {op.answer.job_id for op in evidence.of("insert", Outcome.OK)} - evidence.deleted
-        unknown = {op.job_id for op in evidence.of("insert", Outcome.INFO)}
-        stored = len(evidence.by_id)
-        if not len(acknowledged) <= stored <= len(acknowledged | unknown | evidence.deleted):
+        stored = evidence.by_id.keys() | evidence.archive.keys()
+        told = {job_id for job_id in evidence.acknowledged if job_id in stored or not evidence.may_be_gone(job_id)}
+        most = evidence.acknowledged.keys() | evidence.unknown | evidence.deleted
+        if not len(told) <= len(stored) <= len(most):
             yield (
                 "",
-                f"{len(acknowledged)} jobs were acknowledged, {len(unknown)} are unknown, {stored} stored",
+                f"{len(told)} jobs were acknowledged, {len(evidence.unknown)} are unknown, {len(stored)} stored",
             )
 
 
@@ -129,7 +135,7 @@ def told_the_truth(evidence: Evidence) -> Iterator[Finding]:
         yield from _log_was_asked_for(evidence, record)
     for verb in ("claim", "apply", "extend", "note", "record_step"):
         for op in evidence.of(verb, Outcome.OK):
-            if op.job_id not in evidence.by_id and op.job_id not in evidence.deleted:
+            if op.job_id not in evidence.by_id and not evidence.may_be_gone(op.job_id):
                 yield op.job_id, f"{verb} by {op.process} was granted on a job that is not there"
 
 
@@ -146,6 +152,22 @@ def _grants_are_logged(evidence: Evidence, record: JobRecord) -> Iterator[Findin
             yield record.job_id, f"{_says(op)} was granted and is not in the history"
         if op.outcome is Outcome.STALE and present and not known[_key(op)]:
             yield record.job_id, f"{_says(op)} was refused, yet it is in the history"
+    yield from _refused_for_nothing(evidence, record)
+
+
+def _refused_for_nothing(evidence: Evidence, record: JobRecord) -> Iterator[Finding]:
+    """Who holds the claim is not refused: someone must have been able to end it before that."""
+    tokens = {(op.attempt, op.item.token) for op in evidence.on("claim", record.job_id, Outcome.OK)}
+    for op in evidence.on("apply", record.job_id, Outcome.STALE):
+        if (op.attempt, op.item.token) not in tokens or op.returned is None:
+            continue
+        others = [
+            other
+            for other in evidence.on("apply", record.job_id)
+            if other.known and ends_a_claim(other.item) and other.attempt == op.attempt
+        ]
+        if ends_a_claim(op.item) and not any(other.invoked < op.returned for other in others):
+            yield record.job_id, f"{_says(op)} was refused, who held the job"
 
 
 def _log_was_asked_for(evidence: Evidence, record: JobRecord) -> Iterator[Finding]:
@@ -154,13 +176,16 @@ def _log_was_asked_for(evidence: Evidence, record: JobRecord) -> Iterator[Findin
             heard = any(op.attempt == event.attempt for op in evidence.on("claim", record.job_id, Outcome.OK))
             if not heard and event.by not in evidence.unheard:
                 yield record.job_id, f"attempt {event.attempt} was claimed for {event.by}, who did not ask"
-        elif event.event in OF_A_CLAIM or event.event in (Event.CANCEL, Event.MANUAL_RETRY, Event.RESCHEDULE):
+        elif event.event in OF_A_CLAIM or event.event in EDITS:
             asked = any(_could_be(op, event) for op in evidence.on("apply", record.job_id))
             if not asked:
                 yield (
                     record.job_id,
                     f"version {event.version} ({event.event}) is in the history and nobody asked for it",
                 )
+
+
+EDITS = frozenset({Event.CANCEL, Event.MANUAL_RETRY, Event.RESCHEDULE, Event.REPRIORITISE})
 
 
 def _key(op: Operation) -> tuple[Event | None, int | None, Status | None]:
@@ -188,7 +213,7 @@ def batches(evidence: Evidence) -> Iterator[Finding]:
         if first.verb != "insert" or first.size == 1:
             continue
         own = [op.job_id for op in call if carriers[op.job_id] - op.known == 0 and not op.answer.existing]
-        stored = [job_id for job_id in own if job_id in evidence.by_id or job_id in evidence.deleted]
+        stored = [job_id for job_id in own if job_id in evidence.by_id or evidence.may_be_gone(job_id)]
         if stored and len(stored) < len(own):
             missing = next(job_id for job_id in own if job_id not in stored)
             yield (
@@ -196,7 +221,7 @@ def batches(evidence: Evidence) -> Iterator[Finding]:
                 f"is missing from a batch of {first.process} of which {len(stored)} of {len(own)} are stored",
             )
     for op in evidence.of("insert", Outcome.ERROR):
-        if not carriers[op.job_id] and op.job_id in evidence.by_id:
+        if not carriers[op.job_id] and evidence.find(op.job_id) is not None:
             yield op.job_id, f"was refused to {op.process} with an error, yet it is stored"
 
 
@@ -210,7 +235,7 @@ def repeatable(evidence: Evidence) -> Iterator[Finding]:
         if len(answered) > 1:
             yield job_id, f"was submitted again under its id and answered as {sorted(answered)}"
     for record in evidence.records:
-        ends = Counter(event.attempt for event in record.history if event.source is Status.PROCESSING)
+        ends = Counter(event.attempt for event in record.history if ends_a_claim(event))
         for attempt, times in ends.items():
             if times > 1:
                 yield record.job_id, f"attempt {attempt} was settled {times} times"

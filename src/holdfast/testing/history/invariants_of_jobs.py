@@ -157,10 +157,11 @@ def cancel_or_complete(evidence: Evidence) -> Iterator[Finding]:
                 )
     for op in evidence.of("apply"):
         acknowledged = op.outcome == "ok" and op.item.event is Event.CANCEL and op.item.token is None
-        found = evidence.by_id.get(op.job_id)
+        found = evidence.find(op.job_id)
         if not acknowledged or found is None:
             continue
-        last_life = generations(found.history)[-1]
-        retried = last_life[0].event is Event.MANUAL_RETRY if last_life else False
+        retried = any(
+            later.item.event is Event.MANUAL_RETRY for later in evidence.on("apply", op.job_id) if later.known
+        )
         if found.status is not Status.CANCELLED and not retried:
             yield op.job_id, f"was cancelled for {op.process}, acknowledged, and ended {found.status}"

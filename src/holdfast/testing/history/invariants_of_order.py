@@ -9,7 +9,7 @@ from itertools import combinations
 from holdfast.clock import Instant
 from holdfast.lifecycle import TERMINAL, Event, Status
 from holdfast.store.types import FOREVER, HistoryEvent, JobRecord
-from holdfast.testing.history.evidence import NEVER, Edge, Evidence, generations, trimmed
+from holdfast.testing.history.evidence import NEVER, Edge, Evidence, ends_a_claim, generations, trimmed
 from holdfast.testing.history.invariants_of_jobs import Finding
 from holdfast.testing.history.operations import Operation, Outcome
 
@@ -31,8 +31,15 @@ def lease_exclusion(evidence: Evidence) -> Iterator[Finding]:
                 continue
             if event.event is Event.RESCUE and held is not None:
                 yield from _rescued_early(evidence, record.job_id, held, event)
-            if event.source is Status.PROCESSING:
+            if ends_a_claim(event):
                 held = None
+
+
+def leases_go_with_claims(evidence: Evidence) -> Iterator[Finding]:
+    """S7: a running job has a lease, without which nobody would ever rescue it; no other has one."""
+    for record in evidence.records:
+        if (record.lease_expires_at is not None) != (record.status is Status.PROCESSING):
+            yield record.job_id, f"is {record.status}, and its lease ends at {record.lease_expires_at}"
 
 
 def _rescued_early(evidence: Evidence, job_id: str, claim: HistoryEvent, rescue: HistoryEvent) -> Iterator[Finding]:
@@ -98,7 +105,7 @@ def _due_after(evidence: Evidence, job_id: str, event: HistoryEvent) -> Instant 
 def deduplication(evidence: Evidence) -> Iterator[Finding]:
     """S11: a key has one live job, and everyone who submits under it is given that one."""
     by_key: dict[str, list[JobRecord]] = defaultdict(list)
-    for record in evidence.records:
+    for record in (*evidence.records, *evidence.archive.values()):
         if record.dedup_key is not None:
             by_key[record.dedup_key].append(record)
     for key, holders in by_key.items():
@@ -110,18 +117,36 @@ def deduplication(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _two_of_a_key(evidence: Evidence, key: str, one: JobRecord, other: JobRecord) -> Iterator[Finding]:
-    if one.status not in TERMINAL and other.status not in TERMINAL:
-        yield other.job_id, f"and {one.job_id} are both active under key {key!r}"
-        return
-    for first, second in ((one, other), (other, one)):
-        until = _window(evidence, first.job_id)
-        if until is not None and first.created_at <= second.created_at < until:
-            yield second.job_id, f"was accepted under key {key!r} while {first.job_id} guarded it"
-            return
-    for begun, ended in evidence.lives(one.job_id):
-        for other_begun, other_ended in evidence.lives(other.job_id):
-            if max(begun, other_begun) < min(ended, other_ended):
-                yield other.job_id, f"and {one.job_id} were active under key {key!r} at the same time"
+    orders = _possible_orders(evidence, one, other)
+    first, second = orders[0]
+    if all(_both_guard(evidence, *order) for order in orders):
+        yield second.job_id, f"was accepted under key {key!r} while {first.job_id} guarded it"
+
+
+def _possible_orders(evidence: Evidence, one: JobRecord, other: JobRecord) -> list[tuple[JobRecord, JobRecord]]:
+    """Which of the two was stored first, as far as callers can tell."""
+    if evidence.born(one.job_id) < evidence.asked_for(other.job_id):
+        return [(one, other)]
+    if evidence.born(other.job_id) < evidence.asked_for(one.job_id):
+        return [(other, one)]
+    return [(one, other), (other, one)]
+
+
+def _both_guard(evidence: Evidence, first: JobRecord, second: JobRecord) -> bool:
+    """Whether the second came, or was brought back to life, while the key was the first one's."""
+    until = _window(evidence, first.job_id)
+    if until is not None:
+        return second.created_at < until
+    if first.status not in TERMINAL and second.status not in TERMINAL:
+        return True
+    lives = evidence.lives(first.job_id)
+    if _window(evidence, second.job_id) is not None:
+        lives = lives[:1]  # by the time of another life, the second one's window may be over
+    return any(
+        max(begun, other_begun) < min(ended, other_ended)
+        for begun, ended in lives
+        for other_begun, other_ended in evidence.lives(second.job_id)
+    )
 
 
 def _window(evidence: Evidence, job_id: str) -> Instant | None:
@@ -132,13 +157,14 @@ def _window(evidence: Evidence, job_id: str) -> Instant | None:
 
 
 def _answered_wrongly(evidence: Evidence, op: Operation, key: str) -> Iterator[Finding]:
-    answered = evidence.by_id.get(op.answer.job_id)
+    answered = evidence.find(op.answer.job_id)
     if answered is None:
         return
     if answered.dedup_key != key and answered.job_id != op.job_id:
         yield answered.job_id, f"answered for key {key!r}, which is not its own ({answered.dedup_key!r})"
-    elif op.answer.existing and answered.job_id != op.job_id and op.item.dedup_until is None:
-        guarded = _window(evidence, answered.job_id) is not None
+    elif op.answer.existing and answered.job_id != op.job_id:
+        until = _window(evidence, answered.job_id)
+        guarded = until is not None and op.now < until
         if not guarded and evidence.end_done(answered.job_id) < op.invoked:
             yield answered.job_id, f"answered for key {key!r} although it had ended: that submission was lost"
 
@@ -149,12 +175,13 @@ def dependencies(evidence: Evidence) -> Iterator[Finding]:
         parents = _parents(evidence, record)
         first_life = generations(record.history)[0]
         for parent_id in parents:
-            parent = evidence.by_id.get(parent_id)
+            parent = evidence.find(parent_id)
             if parent is None:
-                if parent_id not in evidence.deleted:
+                if not evidence.may_be_gone(parent_id):
                     yield record.job_id, f"depends on {parent_id}, which is not there"
                 continue
             yield from _claimed_too_early(evidence, record, parent, first_life)
+            yield from _retried_too_early(evidence, record, parent)
             yield from _policy(evidence, record, parent)
     if evidence.edges is not None:
         yield from _edges(evidence, evidence.edges)
@@ -171,7 +198,7 @@ def _claimed_too_early(
     claims = [event for event in first_life if event.event is Event.CLAIM]
     if not claims or _joined(child, parent):
         return
-    if not any(event.target is Status.COMPLETED for event in parent.history):
+    if not _succeeded(evidence, parent):
         yield child.job_id, f"was claimed, and {parent.job_id}, on which it depends, never succeeded"
         return
     claimed = [
@@ -186,13 +213,26 @@ def _claimed_too_early(
         yield child.job_id, f"was claimed before {parent.job_id}, on which it depends, was completed"
 
 
+def _retried_too_early(evidence: Evidence, child: JobRecord, parent: JobRecord) -> Iterator[Finding]:
+    retried = any(event.event is Event.MANUAL_RETRY for event in child.history)
+    if retried and not _succeeded(evidence, parent) and not _joined(child, parent):
+        yield child.job_id, f"was retried by hand, and {parent.job_id}, on which it depends, never succeeded"
+
+
+def _succeeded(evidence: Evidence, job: JobRecord) -> bool:
+    """In any of its lives; of an archived job only callers still know about the earlier ones."""
+    logged = any(event.target is Status.COMPLETED for event in job.history)
+    told = any(op.known and op.item.target is Status.COMPLETED for op in evidence.on("apply", job.job_id))
+    return job.status is Status.COMPLETED or (told if job.archived_at is not None else logged)
+
+
 def _joined(child: JobRecord, parent: JobRecord) -> bool:
     """An identical job that it waited for: when that one comes to nothing, this one runs by itself."""
     return child.content_hash is not None and child.content_hash == parent.content_hash
 
 
 def _policy(evidence: Evidence, child: JobRecord, parent: JobRecord) -> Iterator[Finding]:
-    lives = len(generations(child.history)), len(generations(parent.history))
+    lives = len(generations(child.history)), 1 + evidence.retries_by_hand(parent)
     came_to_nothing = parent.status in (Status.FAILED, Status.CANCELLED)
     if lives != (1, 1) or not came_to_nothing or _joined(child, parent) or child.reused_from is not None:
         return
@@ -205,7 +245,8 @@ def _policy(evidence: Evidence, child: JobRecord, parent: JobRecord) -> Iterator
         return
     wanted = Status.FAILED if child.on_dependency_failure == "fail" else Status.CANCELLED
     by_hand = child.history[-1].event is Event.CANCEL
-    others = {evidence.by_id[other].status for other in _parents(evidence, child) if other in evidence.by_id}
+    parents = (evidence.find(other) for other in _parents(evidence, child))
+    others = {other.status for other in parents if other is not None}
     if child.status is not wanted and not by_hand:
         yield (
             child.job_id,

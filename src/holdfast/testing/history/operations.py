@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.clock import Instant
 from holdfast.lifecycle import Event, Status
+from holdfast.store.types import RetentionPolicy, Schedule
 
 Moment = int  # nanoseconds of the machine's monotonic clock: comparable between its processes
 
@@ -26,9 +27,11 @@ class Outcome(StrEnum):
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was asked for one job. Only the fields that its verb has are set."""
+    """What was asked for one job, queue or schedule. Only the fields that its verb has are set."""
 
     job_id: str = ""
+    job_type: str | None = None
+    queue: str | None = None
     event: Event | None = None
     source: Status | None = None
     target: Status | None = None
@@ -44,6 +47,15 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     dedup_until: Instant | None = None
     depends_on: tuple[str, ...] = ()
     own_id: bool = False
+    repeat: bool = False
+    paused: bool | None = None
+    schedule: str | None = None
+    tick_at: Instant | None = None
+    due_at: Instant | None = None
+    next_at: Instant | None = None
+    jobs: tuple[Item, ...] = ()  # of a firing
+    definition: Schedule | None = None
+    policy: RetentionPolicy | None = None
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -54,6 +66,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempt: int | None = None
     lease: Instant | None = None
     existing: bool = False
+    archived: int = 0
+    dropped: int = 0
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):

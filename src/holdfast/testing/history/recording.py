@@ -5,11 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
+import msgspec
+
 from holdfast.clock import Instant
 from holdfast.errors import HoldfastError, InvalidSubmission, StoreBusy, StoreError, StoreFull
 from holdfast.lifecycle import Transition
 from holdfast.store.port import Store
-from holdfast.store.types import ClaimedJob, ClaimRequest, Hold, Inserted, NewJob, Note, Verdict
+from holdfast.store.types import (
+    ClaimedJob,
+    ClaimRequest,
+    Firing,
+    Hold,
+    Inserted,
+    NewJob,
+    Note,
+    QueueChange,
+    QueueRow,
+    RetentionPolicy,
+    Retired,
+    Schedule,
+    Verdict,
+)
 from holdfast.testing.history.operations import Answer, Item, OperationLog, Outcome, digest
 
 T = TypeVar("T")
@@ -23,7 +39,7 @@ _OUTCOMES = {
 
 
 def recorded(store: Store, log: OperationLog) -> Store:
-    """The same store; every write of jobs that goes through it leaves its lines in `log`."""
+    """The same store; what is written through it to jobs, queues and schedules leaves its lines in `log`."""
     return cast(Store, _Recorded(store, log))
 
 
@@ -47,7 +63,7 @@ class _Recorded:
     async def claim(self, request: ClaimRequest, now: Instant) -> list[ClaimedJob]:
         return await self._call(
             "claim",
-            [Item(token=digest(request.token), worker=request.worker_id)],
+            [Item(token=digest(request.token), worker=request.worker_id, repeat=request.repeat)],
             now,
             self._store.claim(request, now),
             lambda jobs: [Answer(job_id=j.job_id, attempt=j.attempt, lease=j.lease_expires_at) for j in jobs],
@@ -70,6 +86,35 @@ class _Recorded:
     async def record_step(self, hold: Hold, name: str, answer: str, now: Instant) -> Verdict:
         recording = self._store.record_step(hold, name, answer, now)
         return await self._call("record_step", [_holding(hold)], now, recording, lambda verdict: _verdicts([verdict]))
+
+    async def fire(self, firings: Sequence[Firing], now: Instant) -> list[Verdict]:
+        return await self._call("fire", map(_firing, firings), now, self._store.fire(firings, now), _verdicts)
+
+    async def retire(self, policy: RetentionPolicy, now: Instant, limit: int, after: str | None) -> Retired:
+        return await self._call(
+            "retire",
+            [Item(policy=policy)],
+            now,
+            self._store.retire(policy, now, limit, after),
+            lambda done: [Answer(archived=done.archived, dropped=done.dropped)],
+        )
+
+    async def change_queue(self, name: str, change: QueueChange, now: Instant) -> QueueRow:
+        item = Item(queue=name, paused=change.paused)
+        changing = self._store.change_queue(name, change, now)
+        return await self._call("change_queue", [item], now, changing, lambda row: [Answer()])
+
+    async def save_schedule(self, schedule: Schedule, expected_version: int | None) -> Verdict:
+        definition = msgspec.structs.replace(schedule, template=str(digest(schedule.template)))
+        item = Item(schedule=schedule.name, version=expected_version, definition=definition)
+        saving = self._store.save_schedule(schedule, expected_version)
+        return await self._call("save_schedule", [item], 0, saving, lambda verdict: _verdicts([verdict]))
+
+    async def drop_schedule(self, name: str) -> Verdict:
+        dropping = self._store.drop_schedule(name)
+        return await self._call(
+            "drop_schedule", [Item(schedule=name)], 0, dropping, lambda verdict: _verdicts([verdict])
+        )
 
     async def _call(
         self,
@@ -104,12 +149,25 @@ def _outcome(error: BaseException) -> Outcome:
 def _inserting(job: NewJob) -> Item:
     return Item(
         job_id=job.job_id,
+        job_type=job.job_type,
         payload=digest(job.payload),
         scheduled_for=job.scheduled_for,
         dedup_key=job.dedup_key,
         dedup_until=job.dedup_until,
         depends_on=job.depends_on,
         own_id=job.own_id,
+        schedule=job.schedule,
+        tick_at=job.tick_at,
+    )
+
+
+def _firing(firing: Firing) -> Item:
+    return Item(
+        schedule=firing.name,
+        version=firing.version,
+        due_at=firing.due_at,
+        next_at=firing.next_at,
+        jobs=tuple(map(_inserting, firing.jobs)),
     )
 
 

@@ -1,2 +1,21 @@
--- The queues and types in which a key has parked jobs. Index: job_parked.
-SELECT DISTINCT queue, job_type FROM job INDEXED BY job_parked WHERE concurrency_key = ?1 AND parked = 1
+-- The queues, types and versions in which a key has parked jobs: some seeks of job_parked for each, however many jobs wait.
+WITH RECURSIVE each (queue, job_type, version) AS (
+    SELECT * FROM (
+        SELECT queue, job_type, payload_version FROM job INDEXED BY job_parked
+        WHERE concurrency_key = ?1 AND parked = 1 AND rate_parked = 0
+        ORDER BY queue, job_type, payload_version LIMIT 1)
+    UNION ALL
+    SELECT next.queue, next.job_type, next.payload_version FROM each JOIN job AS next ON next.seq = coalesce(
+        (SELECT seq FROM job INDEXED BY job_parked
+         WHERE concurrency_key = ?1 AND parked = 1 AND rate_parked = 0
+           AND queue = each.queue AND job_type = each.job_type AND payload_version > each.version
+         ORDER BY payload_version LIMIT 1),
+        (SELECT seq FROM job INDEXED BY job_parked
+         WHERE concurrency_key = ?1 AND parked = 1 AND rate_parked = 0
+           AND queue = each.queue AND job_type > each.job_type
+         ORDER BY job_type, payload_version LIMIT 1),
+        (SELECT seq FROM job INDEXED BY job_parked
+         WHERE concurrency_key = ?1 AND parked = 1 AND rate_parked = 0 AND queue > each.queue
+         ORDER BY queue, job_type, payload_version LIMIT 1))
+)
+SELECT queue, job_type, version FROM each

@@ -1,7 +1,8 @@
--- Put the next parked jobs of a key, queue and type back in sight, in claim order. Index: job_key.
+-- Put the next parked jobs of a key, queue, type and version back in sight, in claim order. Index: job_parked.
 UPDATE job SET parked = 0
 WHERE seq IN (
-    SELECT seq FROM job INDEXED BY job_key
-    WHERE concurrency_key = ?1 AND status = 'pending' AND queue = ?2 AND job_type = ?3 AND parked = 1
+    SELECT seq FROM job INDEXED BY job_parked
+    WHERE concurrency_key = ?1 AND queue = ?2 AND job_type = ?3 AND payload_version = ?4
+      AND parked = 1 AND rate_parked = 0
     ORDER BY priority DESC, scheduled_for, job_id
-    LIMIT ?4)
+    LIMIT ?5)

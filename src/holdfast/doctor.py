@@ -1,0 +1,170 @@
+"""The check-up: what the engine says of itself, and what jobs, workers and schedules tell."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from holdfast import cron
+from holdfast.clock import MICROS, Clock, Instant, to_datetime
+from holdfast.errors import HoldfastError
+from holdfast.lifecycle import Status
+from holdfast.store.port import Store
+from holdfast.store.types import Depth, Finding, JobType, QueueRow, Schedule, WorkerRow
+
+CLOCK_SECONDS_WARN = 5.0
+CLOCK_SECONDS_BAD = 60.0
+
+
+async def check_up(
+    store: Store, clock: Clock, lease_seconds: float, is_dead: Callable[[WorkerRow], bool]
+) -> list[Finding]:
+    """`is_dead` knows which workers are certainly gone, though they were heard of not long ago."""
+    now = clock.now()
+    everyone = await store.workers()
+    workers = [worker for worker in everyone if not is_dead(worker)]
+    depths = await store.depths()
+    expired = await store.expired(now, 100)
+    lease = round(lease_seconds * MICROS)
+    return [
+        *await store.diagnose(now),
+        _clock(workers, now),
+        _workers(workers, len(everyone) - len(workers), now, lease),
+        _leases(len(expired)),
+        _stuck_types(depths, workers, now, lease),
+        _versions(depths, await store.job_types(), workers),
+        _overdue(depths, now, lease),
+        _paused(await store.queues(), depths),
+        _schedules(await store.schedules(), now, lease),
+    ]
+
+
+def _clock(workers: Iterable[WorkerRow], now: Instant) -> Finding:
+    """Nobody's clock is right by itself; a heartbeat from the future says that two of them differ."""
+    ahead = max((worker.heartbeat_at - now for worker in workers), default=0) / MICROS
+    if ahead > CLOCK_SECONDS_BAD:
+        return Finding("clock", "bad", f"a worker's clock is {ahead:.0f} s ahead of this one", "set both by NTP")
+    if ahead > CLOCK_SECONDS_WARN:
+        return Finding("clock", "warn", f"a worker's clock is {ahead:.0f} s ahead of this one", "set both by NTP")
+    return Finding("clock", "ok", f"{to_datetime(now):%Y-%m-%d %H:%M:%S} UTC, and no worker is ahead of it")
+
+
+def _workers(workers: list[WorkerRow], dead: int, now: Instant, lease: int) -> Finding:
+    silent = [worker.worker_id for worker in workers if _silent(worker, now, lease)]
+    stuck = [worker.worker_id for worker in workers if worker.stuck]
+    if silent:
+        return Finding(
+            "workers",
+            "warn",
+            f"{len(silent)} of {len(workers)} silent for more than a lease: {', '.join(silent[:3])}",
+            "they died or lost the store; the others forget them in a while",
+        )
+    if stuck:
+        return Finding(
+            "workers",
+            "warn",
+            f"a thread does not stop in {', '.join(stuck[:3])}",
+            "let the handler watch ctx.cancelled, or isolate it in a process",
+        )
+    if not workers:
+        says = f"none is alive; {dead} died" if dead else "none is registered"
+        return Finding("workers", "warn", says, 'start one with "holdfast worker --app …"')
+    if dead:
+        return Finding("workers", "ok", f"{len(workers)} alive; {dead} died, and what they ran is being taken up")
+    return Finding("workers", "ok", f"{len(workers)} alive")
+
+
+def _silent(worker: WorkerRow, now: Instant, lease: int) -> bool:
+    return now - worker.heartbeat_at > max(lease, worker.lease_micros)
+
+
+def _leases(expired: int) -> Finding:
+    if not expired:
+        return Finding("leases", "ok", "none has run out")
+    count = "100 or more" if expired >= 100 else str(expired)
+    return Finding(
+        "leases", "warn", f"{count} ran out and wait to be taken up", "start a worker: it rescues them at once"
+    )
+
+
+def _stuck_types(depths: list[Depth], workers: list[WorkerRow], now: Instant, lease: int) -> Finding:
+    live = [worker for worker in workers if not worker.stopping and not _silent(worker, now, lease)]
+    stuck = [
+        depth
+        for depth in depths
+        if depth.status is Status.PENDING
+        and not any(depth.job_type in worker.job_types and depth.queue in worker.queues for worker in live)
+    ]
+    if not stuck:
+        return Finding("types", "ok", "every pending job has a worker that handles it")
+    names = dict.fromkeys(f"{depth.job_type} in {depth.queue} ({depth.count:,})" for depth in stuck)
+    return Finding(
+        "types",
+        "bad" if any(now - depth.oldest_at > lease for depth in stuck) else "warn",  # a worker may be just starting
+        f"no live worker takes {', '.join(list(names)[:5])}",
+        "start a worker with these handlers and queues",
+    )
+
+
+def _versions(depths: list[Depth], types: list[JobType], workers: list[WorkerRow]) -> Finding:
+    """A type whose newest code no live worker has: payloads of that version wait for one."""
+    pending = {depth.job_type for depth in depths if depth.status is Status.PENDING}
+    behind = []
+    for each in types:
+        read = [worker.versions[each.job_type] for worker in workers if each.job_type in worker.versions]
+        if each.job_type in pending and read and max(read) < each.version:
+            behind.append(f"{each.job_type} up to {max(read)} of {each.version}")
+    if not behind:
+        return Finding("versions", "ok", "live workers read the newest payloads of every pending type")
+    return Finding(
+        "versions", "warn", f"live workers read {', '.join(behind[:5])}", "upgrade them: newer payloads wait"
+    )
+
+
+def _overdue(depths: list[Depth], now: Instant, lease: int) -> Finding:
+    late = [d for d in depths if d.status in (Status.SCHEDULED, Status.RETRYING) and now - d.oldest_at > lease]
+    if not late:
+        return Finding("due jobs", "ok", "none waits past its time")
+    return Finding(
+        "due jobs",
+        "warn",
+        f"{late[0].job_type} is overdue since {to_datetime(late[0].oldest_at):%H:%M:%S} UTC",
+        "a running worker makes due jobs ready: start one",
+    )
+
+
+def _paused(rows: list[QueueRow], depths: list[Depth]) -> Finding:
+    paused = [row for row in rows if row.paused_at is not None]
+    if not paused:
+        return Finding("queues", "ok", "none is paused")
+    held = Counter[str]()
+    for depth in depths:
+        if depth.status is Status.PENDING:
+            held[depth.queue] += depth.count
+    names = ", ".join(f"{row.name} (by {row.paused_by or 'someone'}, {held[row.name]:,} pending)" for row in paused[:5])
+    return Finding("queues", "warn", f"paused: {names}", f"holdfast queues resume {paused[0].name}")
+
+
+def _schedules(schedules: list[Schedule], now: Instant, lease: int) -> Finding:
+    for schedule in schedules:
+        if schedule.paused_at is not None:
+            continue
+        try:
+            rule = cron.parse(schedule.cron, schedule.timezone)
+        except HoldfastError as error:
+            return Finding("schedules", "bad", f"{schedule.name}: {error}", "save it again, or remove it")
+        if now - schedule.next_at > lease:
+            return Finding(
+                "schedules",
+                "warn",
+                f"{schedule.name} missed its tick at {to_datetime(schedule.next_at):%Y-%m-%d %H:%M} UTC",
+                "start a worker",
+            )
+        if rule.after(now) < schedule.next_at and (schedule.last_at or 0) > now:
+            return Finding(
+                "schedules",
+                "warn",
+                f"{schedule.name} was moved on to {to_datetime(schedule.next_at):%Y-%m-%d %H:%M} UTC by a wrong clock",
+                "pause and resume it: it goes on from now",
+            )
+    return Finding("schedules", "ok", f"{len(schedules)}, none behind" if schedules else "there are none")

@@ -1,0 +1,104 @@
+"""Figures from the per-minute counters: what happened in a span, by type and over time. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+import msgspec
+
+from holdfast.clock import MICROS, Instant, to_datetime
+from holdfast.lifecycle import Counted
+from holdfast.store.types import Counter
+
+_FINISHED = (Counted.COMPLETED, Counted.FAILED, Counted.RETRIED)
+
+
+class Figures(msgspec.Struct, kw_only=True):
+    """What happened to some jobs in some span."""
+
+    submitted: int = 0
+    completed: int = 0
+    failed: int = 0  # for good
+    cancelled: int = 0
+    retried: int = 0  # attempts that failed and are made again
+    snoozed: int = 0
+    given_back: int = 0
+    retried_by_hand: int = 0
+    average_time_ms: float | None = None  # of an attempt that completed or failed
+    average_wait_ms: float | None = None  # from when it was due until it started
+
+
+class TypeFigures(Figures, kw_only=True):
+    job_type: str
+    queue: str
+
+
+class MinuteFigures(Figures, kw_only=True):
+    minute: datetime
+
+
+class Stats(msgspec.Struct, kw_only=True):
+    since: datetime
+    until: datetime
+    counts: dict[str, int]  # jobs by state, now
+    total: Figures
+    by_type: list[TypeFigures]  # busiest first
+    by_minute: list[MinuteFigures]  # only minutes in which something happened
+
+    @property
+    def per_minute(self) -> float:
+        """Completed jobs, on average over the span."""
+        minutes = max(1.0, (self.until - self.since).total_seconds() / 60)
+        return self.total.completed / minutes
+
+
+class _Sums:
+    def __init__(self) -> None:
+        self.counts = dict.fromkeys(Counted, 0)
+        self.finished = self.ran = self.waited = 0
+
+    def add(self, counter: Counter) -> None:
+        self.counts[counter.outcome] += counter.count
+        if counter.outcome in _FINISHED:
+            self.finished += counter.count
+            self.ran += counter.ran_micros
+            self.waited += counter.waited_micros
+
+    def fields(self) -> dict[str, int | float | None]:
+        return {
+            **{outcome.value: count for outcome, count in self.counts.items()},
+            "average_time_ms": self.ran / self.finished / 1000 if self.finished else None,
+            "average_wait_ms": self.waited / self.finished / 1000 if self.finished else None,
+        }
+
+
+def summary(counters: Iterable[Counter], counts: dict[str, int], since: Instant, until: Instant) -> Stats:
+    total = _Sums()
+    by_type: dict[tuple[str, str], _Sums] = {}
+    by_minute: dict[Instant, _Sums] = {}
+    for counter in counters:
+        total.add(counter)
+        by_type.setdefault((counter.job_type, counter.queue), _Sums()).add(counter)
+        by_minute.setdefault(counter.minute, _Sums()).add(counter)
+    busiest = sorted(by_type.items(), key=lambda each: (-sum(each[1].counts.values()), each[0]))
+    return Stats(
+        since=to_datetime(since),
+        until=to_datetime(until),
+        counts=counts,
+        total=Figures(**total.fields()),  # type: ignore[arg-type]
+        by_type=[
+            TypeFigures(job_type=job_type, queue=queue, **sums.fields())  # type: ignore[arg-type]
+            for (job_type, queue), sums in busiest
+        ],
+        by_minute=[
+            MinuteFigures(minute=to_datetime(minute), **sums.fields())  # type: ignore[arg-type]
+            for minute, sums in sorted(by_minute.items())
+        ],
+    )
+
+
+def span(until: Instant, minutes: int) -> tuple[Instant, Instant]:
+    """The last so many whole minutes, and the one that runs."""
+    end = until - until % (60 * MICROS) + 60 * MICROS
+    return end - minutes * 60 * MICROS, end

@@ -1,0 +1,291 @@
+"""counters and depths: every outcome is counted once, in the commit that brings it about."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from holdfast.errors import HoldfastError
+from holdfast.lifecycle import (
+    ACTIVE,
+    Cancelled,
+    Completed,
+    Counted,
+    Discarded,
+    GivenBack,
+    Outcome,
+    Raised,
+    Snoozed,
+    Status,
+    cancel,
+    reprioritise,
+    reschedule,
+    rescue,
+)
+from holdfast.store import types
+from holdfast.store.conformance.factories import (
+    DAY,
+    HOUR,
+    MINUTE,
+    NOW,
+    SECOND,
+    a_firing,
+    a_schedule,
+    an_error,
+    claim_again,
+    claim_ids,
+    claim_one,
+    completed,
+    failed,
+    in_state,
+    new_job,
+    record,
+    retry_by_hand,
+    running,
+    settle,
+    submit,
+    submit_many,
+)
+from holdfast.store.port import Store
+from holdfast.store.types import Depth, QueueChange, Verdict
+
+THE_MINUTE = NOW - NOW % MINUTE
+SUBMITTED, COMPLETED, CANCELLED = Counted.SUBMITTED, Counted.COMPLETED, Counted.CANCELLED
+
+
+async def _rows(store: Store) -> list[types.Counter]:
+    return await store.counters(THE_MINUTE - DAY, THE_MINUTE + DAY)
+
+
+async def _tally(store: Store) -> dict[Counted, int]:
+    sums: Counter[Counted] = Counter()
+    for row in await _rows(store):
+        sums[row.outcome] += row.count
+    return dict(sums)
+
+
+OUTCOMES: list[tuple[Outcome, Counted]] = [
+    (Completed("1"), Counted.COMPLETED),
+    (Completed(result_artifact='{"uri":"x"}'), Counted.COMPLETED),
+    (Raised(an_error()), Counted.RETRIED),
+    (Snoozed(HOUR), Counted.SNOOZED),
+    (GivenBack("shutting down"), Counted.GIVEN_BACK),
+    (Discarded(an_error()), Counted.FAILED),
+    (Cancelled("no need"), Counted.CANCELLED),
+]
+
+
+class TestCounters:
+    async def test_an_empty_store_has_counted_nothing(self, store: Store) -> None:
+        assert await _rows(store) == []
+
+    @pytest.mark.parametrize(("outcome", "counted"), OUTCOMES, ids=lambda each: type(each).__name__)
+    async def test_an_outcome_is_counted_once_however_often_it_is_told(
+        self, store: Store, outcome: Outcome, counted: Counted
+    ) -> None:
+        claim = await running(store)
+
+        for _ in range(2):
+            assert await store.apply([claim.ends(outcome)] * 2, NOW) == [Verdict.APPLIED] * 2
+
+        assert await _tally(store) == {SUBMITTED: 1, counted: 1}
+
+    async def test_a_repeat_beside_new_ones_counts_only_those_and_as_what_they_are(self, store: Store) -> None:
+        first, second, third = [await running(store, job_type=name) for name in "abc"]
+        await settle(store, first.completes())
+
+        await settle(store, first.completes(), second.completes(), first.completes(), third.completes())
+
+        done = {row.job_type: row.count for row in await _rows(store) if row.outcome is COMPLETED}
+        assert done == {"a": 1, "b": 1, "c": 1}
+
+    async def test_a_refused_settlement_is_not_counted(self, store: Store) -> None:
+        claim = await running(store)
+        await settle(store, claim.gives_back())
+        await claim_again(store, claim)
+
+        assert await store.apply([claim.completes(), claim.fails()], NOW) == [Verdict.STALE] * 2
+
+        assert await _tally(store) == {SUBMITTED: 1, Counted.GIVEN_BACK: 1}
+
+    @pytest.mark.parametrize(("max_attempts", "counted"), [(1, Counted.FAILED), (2, Counted.RETRIED)])
+    async def test_a_failure_is_counted_by_what_becomes_of_the_job(
+        self, store: Store, max_attempts: int, counted: Counted
+    ) -> None:
+        claim = await running(store, max_attempts=max_attempts)
+        await settle(store, claim.fails())
+        await running(store, max_attempts=max_attempts, lease_micros=0)
+        [expired] = await store.expired(NOW, 10)
+
+        lost = rescue(expired, lease=expired.lease_expires_at, now=NOW, reason="died", by=None)
+        await settle(store, lost)
+
+        assert await _tally(store) == {SUBMITTED: 2, counted: 2}
+
+    async def test_editors_are_counted_where_they_end_or_begin_a_life(self, store: Store) -> None:
+        job_id = await submit(store)
+        for edit in (
+            reprioritise(await record(store, job_id), priority=9, by=None, reason=None),
+            reschedule(await record(store, job_id), run_at=NOW + 1, now=NOW, by=None, reason=None),
+        ):
+            await store.apply([edit], NOW)
+        await settle(store, cancel(await record(store, job_id), by=None, reason=None))
+        await retry_by_hand(store, job_id)
+
+        assert await _tally(store) == {SUBMITTED: 1, CANCELLED: 1, Counted.RETRIED_BY_HAND: 1}
+
+    async def test_moving_along_is_not_counted(self, store: Store) -> None:
+        parent = await running(store)
+        await submit(store, depends_on=(parent.job_id,))
+        await submit(store, scheduled_for=NOW + 1)
+        await store.promote(NOW + 1, 10)
+        await settle(store, parent.completes())
+        await claim_ids(store, now=NOW + 1)
+
+        assert await _tally(store) == {SUBMITTED: 3, COMPLETED: 1}
+
+    async def test_dependents_that_end_with_their_parent_are_counted(self, store: Store) -> None:
+        parent = await running(store, max_attempts=1)
+        await submit_many(store, 2, depends_on=(parent.job_id,))
+        await submit(store, depends_on=(parent.job_id,), on_dependency_failure="fail")
+
+        await settle(store, parent.fails())
+
+        assert await _tally(store) == {SUBMITTED: 4, Counted.FAILED: 2, CANCELLED: 2}
+
+    async def test_one_that_ends_as_it_comes_is_counted_as_both(self, store: Store) -> None:
+        parent = await failed(store)
+        await submit(store, depends_on=(parent,))
+        await completed(store, job_type="embed", content_hash="h")
+        await submit(store, job_type="embed", content_hash="h", reuse_since=0)
+
+        assert await _tally(store) == {SUBMITTED: 4, Counted.FAILED: 1, CANCELLED: 1, COMPLETED: 2}
+
+    async def test_all_who_joined_are_counted_when_their_leader_completes(self, store: Store) -> None:
+        leader = await running(store, job_type="embed", content_hash="h")
+        await submit_many(store, 3, job_type="embed", content_hash="h", reuse_since=0)
+
+        await settle(store, leader.completes())
+
+        assert await _tally(store) == {SUBMITTED: 4, COMPLETED: 4}
+
+    async def test_only_what_is_stored_counts_as_submitted(self, store: Store) -> None:
+        await submit_many(store, 5)
+        await submit_many(store, 2, dedup_key="k")
+        own = new_job(own_id=True)
+        await store.insert([own, own], NOW)
+        await store.change_queue("full", QueueChange(max_pending=1), NOW)
+        for refused in ([new_job(), new_job(depends_on=("no such job",))], [new_job(queue="full") for _ in range(2)]):
+            with pytest.raises(HoldfastError):
+                await store.insert(refused, NOW)
+
+        assert await _tally(store) == {SUBMITTED: 7}
+
+    async def test_the_job_of_a_tick_is_counted_once(self, store: Store) -> None:
+        schedule = a_schedule(next_at=NOW)
+        await store.save_schedule(schedule, None)
+        for _ in range(2):
+            await store.fire([a_firing(schedule)], NOW)
+
+        assert await _tally(store) == {SUBMITTED: 1}
+
+    async def test_each_type_queue_and_priority_has_its_own(self, store: Store) -> None:
+        kinds = [("a", "x", 10), ("a", "x", 90), ("a", "y", 10), ("b", "x", 10)]
+        for job_type, queue, priority in kinds:
+            await submit_many(store, 2, job_type=job_type, queue=queue, priority=priority)
+
+        rows = await _rows(store)
+
+        assert sorted((row.job_type, row.queue, row.priority) for row in rows) == kinds
+        assert {(row.minute, row.outcome, row.count) for row in rows} == {(THE_MINUTE, SUBMITTED, 2)}
+
+    async def test_times_of_running_and_waiting_are_summed(self, store: Store) -> None:
+        start = THE_MINUTE + 10 * SECOND
+        for waited, ran in ((2, 3), (5, 7)):
+            begun = start + waited * SECOND
+            await submit(store, scheduled_for=start, now=start)
+            claim = await claim_one(store, now=begun)
+            await settle(store, claim.completes(now=begun + ran * SECOND), now=begun + ran * SECOND)
+
+        [row] = [row for row in await _rows(store) if row.outcome is COMPLETED]
+        assert (row.count, row.ran_micros, row.waited_micros) == (2, 10 * SECOND, 7 * SECOND)
+
+    async def test_a_minute_ends_where_the_next_one_begins(self, store: Store) -> None:
+        for at in (THE_MINUTE, THE_MINUTE + MINUTE - 1, THE_MINUTE + MINUTE):
+            await submit(store, now=at)
+
+        rows = await store.counters(THE_MINUTE, THE_MINUTE + 2 * MINUTE)
+
+        assert [(row.minute, row.count) for row in rows] == [(THE_MINUTE, 2), (THE_MINUTE + MINUTE, 1)]
+
+    async def test_a_span_takes_the_minutes_that_begin_in_it_oldest_first(self, store: Store) -> None:
+        for i in (3, 0, 2, 1):
+            await submit(store, now=THE_MINUTE + i * MINUTE)
+
+        rows = await store.counters(THE_MINUTE + MINUTE, THE_MINUTE + 3 * MINUTE)
+
+        assert [row.minute for row in rows] == [THE_MINUTE + MINUTE, THE_MINUTE + 2 * MINUTE]
+
+    async def test_an_outcome_counts_in_the_minute_in_which_it_came(self, store: Store) -> None:
+        claim = await running(store, scheduled_for=THE_MINUTE, now=THE_MINUTE)
+        await settle(store, claim.completes(now=THE_MINUTE + HOUR), now=THE_MINUTE + HOUR)
+
+        assert [(row.minute, row.outcome) for row in await _rows(store)] == [
+            (THE_MINUTE, SUBMITTED),
+            (THE_MINUTE + HOUR, COMPLETED),
+        ]
+
+    async def test_no_reader_sees_an_outcome_without_its_count_nor_a_count_without_its_outcome(
+        self, store: Store, second_store: Store
+    ) -> None:
+        claims = [await running(store) for _ in range(20)]
+
+        async def look() -> None:
+            for _ in range(10):
+                before = (await second_store.counts())["completed"]
+                counted = (await _tally(second_store)).get(COMPLETED, 0)
+                after = (await second_store.counts())["completed"]
+                assert before <= counted <= after
+
+        await asyncio.gather(look(), look(), *(store.apply([claim.completes()], NOW) for claim in claims))
+        assert (await _tally(store))[COMPLETED] == 20
+
+    async def test_what_two_stores_count_adds_up(self, store: Store, second_store: Store) -> None:
+        await asyncio.gather(*(submit((store, second_store)[i % 2]) for i in range(40)))
+
+        [row] = await _rows(store)
+        assert (row.count, row.outcome) == (40, SUBMITTED)
+
+
+class TestDepths:
+    async def test_an_empty_store_has_none(self, store: Store) -> None:
+        assert await store.depths() == []
+
+    async def test_every_active_job_is_in_one_by_queue_type_and_state(self, store: Store) -> None:
+        expected: Counter[tuple[str, str, Status]] = Counter()
+        for state in Status:
+            for queue in ("x", "y"):
+                job = await in_state(store, state, queue=queue, job_type=f"{state}-type")
+                expected[queue, job.job_type, state] += 1
+        expected["default", "parent", Status.PENDING] = 2  # brought along by the waiting ones
+
+        found = {(each.queue, each.job_type, each.status): each.count for each in await store.depths()}
+
+        assert found == {key: n for key, n in expected.items() if key[2] in ACTIVE}
+
+    @pytest.mark.parametrize("changes", [{}, {"fairness_key": "t"}, {"concurrency_key": "gpu"}], ids=str)
+    async def test_it_says_since_when_the_oldest_is_due(self, store: Store, changes: dict[str, Any]) -> None:
+        for age in (3, 9, 6):
+            await submit(store, scheduled_for=NOW - age, **changes)
+        await submit(store, scheduled_for=NOW - 5)
+
+        assert await store.depths() == [Depth("default", "work", Status.PENDING, 4, NOW - 9)]
+
+    async def test_a_running_one_counts_from_its_start(self, store: Store) -> None:
+        await submit(store, scheduled_for=NOW - HOUR)
+        await claim_ids(store, now=NOW + 5)
+
+        assert await store.depths() == [Depth("default", "work", Status.PROCESSING, 1, NOW + 5)]

@@ -1,0 +1,89 @@
+"""Records of the port from the columns that the SQL engines share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast.lifecycle import ErrorEntry, Status
+from holdfast.store.types import HistoryEvent, JobRecord
+
+COLUMNS = [
+    "job_id",
+    "job_type",
+    "queue",
+    "status",
+    "priority",
+    "payload",
+    "created_at",
+    "updated_at",
+    "scheduled_for",
+    "started_at",
+    "completed_at",
+    "attempt",
+    "failures",
+    "snoozes",
+    "give_backs",
+    "max_attempts",
+    "timeout_micros",
+    "version",
+    "worker_id",
+    "worker_version",
+    "lease_expires_at",
+    "progress",
+    "stage",
+    "result",
+    "result_artifact",
+    "last_error",
+    "errors",
+    "logs",
+    "log_location",
+    "metrics",
+    "artifacts",
+    "subject",
+    "tags",
+    "created_by",
+    "dedup_key",
+    "content_hash",
+    "reused_from",
+    "concurrency_key",
+    "concurrency_limit",
+    "parked",
+    "parent_job_id",
+    "root_job_id",
+    "job_stage",
+    "on_dependency_failure",
+    "payload_version",
+    "fairness_key",
+    "fairness_weight",
+    "rate_key",
+    "schedule",
+    "tick_at",
+    "history",
+]
+
+_errors = msgspec.json.Decoder(tuple[ErrorEntry, ...])
+_history = msgspec.json.Decoder(tuple[HistoryEvent, ...])
+_STATUS, _STARTED, _COMPLETED, _ERRORS, _PARKED, _HISTORY = (
+    COLUMNS.index(name) for name in ("status", "started_at", "completed_at", "errors", "parked", "history")
+)
+
+
+def record(row: tuple[Any, ...], edges: tuple[str, str, int] | None = None) -> JobRecord:
+    fields = dict(zip(COLUMNS, row, strict=True))
+    fields["status"] = Status(row[_STATUS])
+    fields["errors"] = _errors.decode(row[_ERRORS]) if row[_ERRORS] else ()
+    fields["parked"] = bool(row[_PARKED])
+    fields["history"] = history(row[_HISTORY])
+    if row[_STARTED] is not None and row[_COMPLETED] is not None:
+        fields["processing_micros"] = max(0, row[_COMPLETED] - row[_STARTED])
+    if edges is not None:
+        fields["dependencies"] = tuple(msgspec.json.decode(edges[0]))
+        fields["dependent_jobs"] = tuple(msgspec.json.decode(edges[1]))
+        fields["dependent_count"] = edges[2]
+    return JobRecord(**fields)
+
+
+def history(text: str) -> tuple[HistoryEvent, ...]:
+    return _history.decode("[" + text.replace("\n", ",") + "]")

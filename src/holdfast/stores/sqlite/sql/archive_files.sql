@@ -1,0 +1,8 @@
+-- Archived jobs whose files can go: all but those in which a large result lies that a job which reused it still has.
+-- Indexes: archive_files, job_content.
+SELECT a.job_id FROM archive AS a INDEXED BY archive_files
+WHERE a.has_files = 1 AND NOT EXISTS (
+    SELECT 1 FROM job INDEXED BY job_content
+    WHERE job.content_hash = a.details ->> 'content_hash' AND job.job_type = a.details ->> 'job_type'
+      AND instr(job.result_artifact, a.job_id) > 0)
+LIMIT ?1

@@ -1,0 +1,51 @@
+"""Retention, from inside a worker: now and then a pass in small steps, with rests in between."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+
+from holdfast import retention
+from holdfast.clock import Clock
+from holdfast.errors import HoldfastError
+from holdfast.files import Files
+from holdfast.limits import RETIRE_INTERVAL_SECONDS, RETIRE_REST_SECONDS
+from holdfast.retention import Retention
+from holdfast.store.port import Store
+
+log = logging.getLogger("holdfast.worker")
+START_SECONDS = 5.0  # soon after the start, but not in its way
+REST_FACTOR = 9  # times as long as a step took, for each worker: all of them together have a tenth of the store at most
+
+
+class Janitor:
+    def __init__(self, store: Store, clock: Clock, files: Files | None, keep: Retention) -> None:
+        self._store = store
+        self._clock = clock
+        self._files = files
+        self._keep = keep
+
+    async def work(self) -> None:
+        pause = START_SECONDS
+        while True:
+            await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+            try:
+                archived = await self.clean_up()
+                pause = RETIRE_INTERVAL_SECONDS if archived else RETIRE_REST_SECONDS
+            except Exception as error:  # it can wait; the jobs cannot
+                log.warning("retention stopped, trying again: %s", error, exc_info=not isinstance(error, HoldfastError))
+                pause = RETIRE_INTERVAL_SECONDS
+
+    async def clean_up(self) -> int:
+        policy = retention.policy(self._keep, await self._store.job_types())
+        rest = REST_FACTOR * max(1, len(await self._store.workers()))  # they all do this, maybe all at once
+        archived = 0
+        before = self._clock.monotonic()
+        async for count in retention.steps(self._store, self._clock, self._files, policy):
+            archived += count
+            await asyncio.sleep(rest * max(0.0, self._clock.monotonic() - before))
+            before = self._clock.monotonic()
+        if archived:
+            log.info("retention moved %d jobs to the archive", archived)
+        return archived

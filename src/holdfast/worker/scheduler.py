@@ -1,0 +1,86 @@
+"""Schedules: at each tick, its job. Every worker looks; the store lets one of them through."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from holdfast import failpoints, ticks
+from holdfast.clock import MICROS, Clock, Instant
+from holdfast.errors import HoldfastError, QueueFull
+from holdfast.store.port import Store
+from holdfast.store.types import Firing, Schedule, Verdict
+from holdfast.waits import within
+
+log = logging.getLogger("holdfast.worker")
+
+
+class Scheduler:
+    def __init__(self, store: Store, clock: Clock, *, look_seconds: float) -> None:
+        self._store = store
+        self._clock = clock
+        self._look_seconds = look_seconds
+        self._changed = asyncio.Event()
+        self._complained: set[tuple[str, int]] = set()
+
+    def changed(self) -> None:
+        self._changed.set()
+
+    async def work(self) -> None:
+        """Sleep until the next tick, then decide it."""
+        while True:
+            self._changed.clear()
+            pause = self._look_seconds
+            try:
+                next_at = await self.look()
+                if next_at is not None:
+                    pause = min(pause, max(0.0, (next_at - self._clock.now()) / MICROS))
+            except HoldfastError as error:
+                log.warning("schedules could not be looked at, trying again: %s", error)
+                pause = min(pause, 1.0)
+            await within(pause, self._changed.wait())
+
+    async def look(self) -> int | None:
+        """Decide every tick that is due; when the next one is."""
+        due: list[int] = []
+        for schedule in await self._store.schedules():
+            if schedule.paused_at is None:
+                due.append(await self._catch_up(schedule))
+        return min(due, default=None)
+
+    async def _catch_up(self, schedule: Schedule) -> int:
+        """Under missed="all" there may be more ticks than one firing takes; then it is due again at once."""
+        now = self._clock.now()
+        try:
+            firing = ticks.firing(schedule, now)
+            if firing is None:
+                return schedule.next_at
+            try:
+                verdict = await self._fire(firing, now)
+            except QueueFull:
+                if len(firing.jobs) < 2:
+                    raise
+                # A queue may never have room for all of them at once: one at a time, then.
+                firing = ticks.firing(schedule, now, most=1) or firing
+                verdict = await self._fire(firing, now)
+        except Exception as error:  # one that cannot be read, or is refused, must not stop the others
+            self._complain(schedule, error)
+            return now + round(self._look_seconds * MICROS)
+        if verdict is not Verdict.APPLIED:
+            return now  # another worker was faster, or it was changed: read it again
+        if firing.jobs:
+            log.info("schedule %s: %d job%s", schedule.name, len(firing.jobs), "" if len(firing.jobs) == 1 else "s")
+        return firing.next_at
+
+    async def _fire(self, firing: Firing, now: Instant) -> Verdict:
+        failpoints.hit("fire.before")
+        verdict = (await self._store.fire([firing], now))[0]
+        failpoints.hit("fire.after")
+        return verdict
+
+    def _complain(self, schedule: Schedule, error: Exception) -> None:
+        """Once for each tick, not at every look."""
+        mark = (schedule.name, schedule.next_at)
+        if mark not in self._complained:
+            self._complained = {each for each in self._complained if each[0] != schedule.name} | {mark}
+            log.error("schedule %s: its tick waits: %s", schedule.name, error)

@@ -1,0 +1,351 @@
+"""The check-up: what is well is said to be, and each thing that is not is found, with what to do."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from holdfast import Finding, Holdfast
+from holdfast.store.types import ClaimRequest, WorkerRow
+from holdfast.stores.sqlite import connection, diagnosing
+from holdfast.stores.sqlite.sql import migrations
+from holdfast.testing import ManualClock
+from holdfast.worker import process_key
+from tests.eventually import eventually
+
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+LEASE = 60.0
+CHECKS = {
+    *("engine", "durability", "file system", "access", "disk space", "schema", "WAL", "reserve", "integrity"),
+    *("clock", "workers", "leases", "types", "versions", "due jobs", "queues", "schedules"),
+}
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(NOON)
+
+
+@pytest.fixture
+async def app(make_app: Callable[..., Holdfast], clock: ManualClock) -> AsyncIterator[Holdfast]:
+    app = make_app(clock=clock, lease=LEASE)
+
+    @app.job("work")
+    async def work(payload: Any) -> None: ...
+
+    async with app:
+        yield app
+
+
+async def finding(app: Holdfast, check: str) -> Finding:
+    return next(each for each in await app.check_up() if each.check == check)
+
+
+async def heard_of(app: Holdfast, **changes: Any) -> None:
+    """A worker that lives elsewhere, as it tells of itself."""
+    fields: dict[str, Any] = {
+        "worker_id": "elsewhere",
+        "host": "there",
+        "pid": 1,
+        "process_key": "",
+        "version": "1",
+        "queues": ("default",),
+        "job_types": ("work",),
+        "concurrency": 1,
+        "started_at": app.clock.now(),
+        "heartbeat_at": app.clock.now(),
+    }
+    await app.store.beat(WorkerRow(**(fields | changes)))
+
+
+async def test_a_queue_with_a_worker_is_well(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "file_system", lambda path: "ext4")  # tests may run in memory
+    await app.submit("work", 1, delay=60)
+    await app.schedule("daily", "@daily", "work")
+    async with app.worker():
+        found = await app.check_up()
+
+    assert {each.check for each in found} == CHECKS
+    assert [each for each in found if each.level != "ok"] == []
+    assert all(each.says and not each.advice for each in found)
+
+
+# The file
+
+
+async def test_a_file_that_others_can_read_is_found(app: Holdfast, tmp_path: Path) -> None:
+    assert (await finding(app, "access")).level == "ok"
+    os.chmod(tmp_path / "jobs.db", 0o644)
+
+    found = await finding(app, "access")
+
+    assert (found.level, found.advice) == ("warn", f"chmod 600 {tmp_path}/jobs.db")
+    assert "644" in found.says
+
+
+@pytest.mark.parametrize(("kind", "level"), [("nfs4", "bad"), ("tmpfs", "warn"), ("ext4", "ok"), (None, "ok")])
+async def test_a_file_system_that_cannot_keep_it_is_found(
+    app: Holdfast, monkeypatch: pytest.MonkeyPatch, kind: str | None, level: str
+) -> None:
+    monkeypatch.setattr(connection, "file_system", lambda path: kind)
+
+    found = await finding(app, "file system")
+
+    assert found.level == level
+    assert (kind or "unknown") in found.says
+    assert bool(found.advice) == (level != "ok")
+
+
+@pytest.mark.parametrize(("free_mib", "level"), [(1, "bad"), (500, "warn"), (50_000, "ok")])
+async def test_a_disk_that_fills_up_is_found(
+    app: Holdfast, monkeypatch: pytest.MonkeyPatch, free_mib: int, level: str
+) -> None:
+    usage = shutil._ntuple_diskusage(100_000 * 2**20, 0, free_mib * 2**20)  # type: ignore[attr-defined]
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+
+    found = await finding(app, "disk space")
+
+    assert (found.level, bool(found.advice)) == (level, level != "ok")
+    assert f"{free_mib:,} MiB" in found.says
+
+
+async def test_a_write_ahead_log_that_grows_is_found(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    await app.submit("work", 1)
+    assert (await finding(app, "WAL")).level == "ok"
+    monkeypatch.setattr(diagnosing, "WAL_BYTES_WARN", 0)
+
+    found = await finding(app, "WAL")
+
+    assert (found.level, found.advice) == ("warn", "find and end that reader")
+
+
+async def test_a_reserve_that_was_spent_is_found(app: Holdfast, tmp_path: Path) -> None:
+    assert (await finding(app, "reserve")).level == "ok"
+    (tmp_path / "jobs.db.reserve").unlink()
+
+    assert (await finding(app, "reserve")).level == "warn"
+
+
+async def test_a_schema_of_another_release_is_found(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    newest = migrations()[-1][0]
+    monkeypatch.setattr(diagnosing, "migrations", lambda: [(newest + 1, "later", "")])
+
+    found = await finding(app, "schema")
+
+    assert (found.level, found.advice) == ("bad", 'run "holdfast migrate"')
+    assert f"version {newest}" in found.says
+
+
+async def test_a_damaged_file_is_found(make_app: Callable[..., Holdfast], tmp_path: Path) -> None:
+    async with make_app() as app:
+        assert (await finding(app, "integrity")).level == "ok"
+        root, size = await app.store._read(_page_of_an_index)  # type: ignore[attr-defined]
+    with (tmp_path / "jobs.db").open("r+b") as file:
+        file.seek((root - 1) * size)
+        file.write(b"\xff" * size)
+
+    async with make_app() as app:
+        found = await finding(app, "integrity")
+
+    assert (found.level, found.advice) == ("bad", "stop the workers and restore a backup")
+    assert found.says
+
+
+def _page_of_an_index(database: apsw.Connection) -> tuple[int, int]:
+    [(root,)] = database.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'job_subject'")
+    return root, database.pragma("page_size")
+
+
+# Jobs, workers, queues and schedules
+
+
+async def test_no_worker_at_all_is_found(app: Holdfast) -> None:
+    found = await finding(app, "workers")
+
+    assert (found.level, "holdfast worker" in found.advice) == ("warn", True)
+
+
+async def test_a_silent_worker_is_found(app: Holdfast, clock: ManualClock) -> None:
+    await heard_of(app)
+    clock.advance(LEASE)
+    assert (await finding(app, "workers")).level == "ok"
+    clock.advance(1)
+
+    found = await finding(app, "workers")
+
+    assert found.level == "warn"
+    assert "1 of 1 silent" in found.says and "elsewhere" in found.says
+
+
+async def test_a_worker_with_a_longer_lease_is_not_silent_so_soon(app: Holdfast, clock: ManualClock) -> None:
+    await heard_of(app, lease_micros=600_000_000)
+    await app.submit("work", 1)
+    clock.advance(5 * LEASE)
+
+    assert (await finding(app, "workers")).level == "ok"
+    assert (await finding(app, "types")).level == "ok"
+
+
+async def test_a_thread_that_does_not_stop_is_found(app: Holdfast) -> None:
+    await heard_of(app, stuck=("some-job",))
+
+    found = await finding(app, "workers")
+
+    assert (found.level, "ctx.cancelled" in found.advice) == ("warn", True)
+
+
+@pytest.mark.parametrize(("ahead", "level"), [(1, "ok"), (10, "warn"), (100, "bad")])
+async def test_a_clock_that_is_ahead_is_found(app: Holdfast, ahead: int, level: str) -> None:
+    await heard_of(app, heartbeat_at=app.clock.now() + ahead * 1_000_000)
+
+    found = await finding(app, "clock")
+
+    assert (found.level, "NTP" in found.advice) == (level, level != "ok")
+
+
+async def test_a_claim_that_ran_out_is_found(app: Holdfast, clock: ManualClock) -> None:
+    await app.submit("work", 1)
+    request = ClaimRequest("ghost", "1", ("default",), {"work": 1}, 1, round(LEASE * 1_000_000), "token")
+    await app.store.claim(request, clock.now())
+    assert (await finding(app, "leases")).level == "ok"
+    clock.advance(LEASE + 1)
+
+    found = await finding(app, "leases")
+
+    assert (found.level, found.says) == ("warn", "1 ran out and wait to be taken up")
+
+
+async def test_a_type_that_no_live_worker_takes_is_found(app: Holdfast, clock: ManualClock) -> None:
+    await app.submit("work", 1)
+    await app.submit("work", 2, queue="elsewhere")
+    assert "work in default (1)" in (await finding(app, "types")).says
+    await heard_of(app)
+
+    found = await finding(app, "types")
+    assert (found.level, found.says) == ("warn", "no live worker takes work in elsewhere (1)")
+
+    await heard_of(app, stopping=True)
+    assert "work in default (1)" in (await finding(app, "types")).says
+
+
+async def test_a_paused_queue_is_found_with_who_did_it_and_what_waits(app: Holdfast) -> None:
+    await app.pause_queue("default", by="ada")
+    await app.submit("work", 1)
+    await app.submit("work", 2, fairness_key="tenant")
+
+    found = await finding(app, "queues")
+
+    assert (found.level, found.says) == ("warn", "paused: default (by ada, 2 pending)")
+    assert "resume" in found.advice
+
+
+async def test_jobs_that_are_past_their_time_are_found(app: Holdfast, clock: ManualClock) -> None:
+    await app.submit("work", 1, delay=30)
+    clock.advance(30 + LEASE)
+    assert (await finding(app, "due jobs")).level == "ok"
+    clock.advance(1)
+
+    found = await finding(app, "due jobs")
+
+    assert (found.level, found.says) == ("warn", "work is overdue since 12:00:30 UTC")
+
+
+async def test_a_missed_tick_is_found(app: Holdfast, clock: ManualClock) -> None:
+    await app.schedule("hourly", "@hourly", "work")
+    await app.schedule("paused", "@hourly", "work")
+    await app.pause_schedule("paused")
+    clock.advance(3600 + LEASE)
+    assert (await finding(app, "schedules")).level == "ok"
+    clock.advance(1)
+
+    found = await finding(app, "schedules")
+
+    assert (found.level, found.says) == ("warn", "hourly missed its tick at 2030-01-01 13:00 UTC")
+
+
+async def test_a_schedule_that_a_wrong_clock_has_moved_on_is_found(app: Holdfast, clock: ManualClock) -> None:
+    await app.schedule("hourly", "@hourly", "work")
+    clock.set(NOON + timedelta(days=1))
+    async with app.worker(queues=["elsewhere"]):
+
+        async def moved_on() -> bool:
+            return (await app.schedules())[0].last_at is not None
+
+        await eventually(moved_on)
+    clock.set(NOON)
+
+    found = await finding(app, "schedules")
+
+    assert (found.level, "wrong clock" in found.says) == ("warn", True)
+    await app.pause_schedule("hourly")
+    await app.resume_schedule("hourly")
+    assert (await finding(app, "schedules")).level == "ok"
+
+
+async def test_a_rule_that_can_no_longer_be_read_is_found(app: Holdfast) -> None:
+    await app.schedule("hourly", "@hourly", "work")
+    await app.store._write(  # type: ignore[attr-defined]
+        "spoil", lambda tx: tx.execute("UPDATE schedule SET timezone = 'Nowhere'"), essential=False
+    )
+
+    found = await finding(app, "schedules")
+
+    assert found.level == "bad"
+    assert "hourly" in found.says and "save it again" in found.advice
+
+
+async def test_a_pending_type_that_nobody_takes_for_a_lease_is_bad(app: Holdfast, clock: ManualClock) -> None:
+    await app.submit("work", 1)
+    assert (await finding(app, "types")).level == "warn"
+
+    clock.advance(LEASE + 1)
+
+    assert (await finding(app, "types")).level == "bad"
+
+
+async def test_a_worker_whose_process_is_gone_is_not_taken_for_alive(app: Holdfast) -> None:
+    ended = await asyncio.create_subprocess_exec("sleep", "60")
+    key = f"{process_key._machine()}:{ended.pid}:{process_key._started(ended.pid)}"
+    ended.kill()
+    await ended.wait()
+    await heard_of(app, process_key=key)
+
+    found = await finding(app, "workers")
+
+    assert (found.level, found.says) == ("warn", "none is alive; 1 died")
+    assert [queue.workers for queue in await app.queues()] == [0]
+
+
+async def test_live_workers_that_do_not_read_the_newest_payloads_are_found(
+    app: Holdfast, make_app: Callable[..., Holdfast]
+) -> None:
+    newer = make_app()
+
+    @newer.job("work", version=2)
+    async def work(payload: Any) -> None: ...
+
+    async with newer:
+        await newer.submit("work", 1)
+    await heard_of(app, versions={"work": 1})
+
+    found = await finding(app, "versions")
+
+    assert (found.level, found.says) == ("warn", "live workers read work up to 1 of 2")
+
+
+async def test_older_code_does_not_take_back_what_newer_code_has_announced(make_app: Callable[..., Holdfast]) -> None:
+    async def work(payload: Any) -> None: ...
+
+    for version in (2, 1):
+        app = make_app()
+        app.job("work", version=version)(work)
+        async with app:
+            announced = await app.store.job_types()
+
+    assert [each.version for each in announced] == [2]

@@ -1,0 +1,216 @@
+"""explain: every reason it can name, brought about for real."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+import pytest
+
+from holdfast import Holdfast, JobNotFound, Reason
+from tests.app.explain_stage import NOON, Stage
+
+SECOND = timedelta(seconds=1)
+
+
+class Scene(NamedTuple):
+    job_id: str
+    says: list[str]
+    until: datetime | None = None
+    names: tuple[str, ...] = ()
+
+
+@pytest.fixture
+async def stage(make_app: Callable[..., Holdfast]) -> AsyncIterator[Stage]:
+    async with AsyncExitStack() as stack:
+        stage = Stage(make_app, stack)
+        await stack.enter_async_context(stage.app)
+        yield stage
+
+
+async def _completed(stage: Stage) -> Scene:
+    await stage.worker()
+    job_id = await stage.in_state(await stage.submit("other"), "completed")
+    stage.clock.advance(60)
+    return Scene(job_id, ["completed at 2030-01-01 12:00:00 UTC"])
+
+
+async def _failed(stage: Stage) -> Scene:
+    await stage.worker()
+    job_id = await stage.in_state(await stage.submit("failing", max_attempts=1), "failed")
+    return Scene(job_id, ["failed for good at 2030-01-01 12:00:00", "1 of 1", "ValueError: no such customer", "retry"])
+
+
+async def _cancelled(stage: Stage) -> Scene:
+    job_id = await stage.submit("other")
+    await stage.app.cancel(job_id, by="ada", reason="no longer wanted")
+    return Scene(job_id, ["cancelled at 2030-01-01 12:00:00 UTC by ada: no longer wanted"])
+
+
+async def _archived(stage: Stage) -> Scene:
+    await stage.worker()
+    job_id = await stage.in_state(await stage.submit("other"), "completed")
+    stage.clock.advance(3600)
+    await stage.app.purge(older_than=0)
+    return Scene(job_id, ["ended completed at 2030-01-01 12:00:00", "archived at 2030-01-01 13:00:00"])
+
+
+async def _running(stage: Stage) -> Scene:
+    worker = await stage.worker()
+    job_id = await stage.started("work")
+    return Scene(job_id, ["running", "attempt 1", worker.worker_id, "since 2030-01-01 12:00:00", "25% halfway"])
+
+
+async def _lease_expired(stage: Stage) -> Scene:
+    job_id = await stage.submit("work")
+    await stage.claimed_by("ghost", "work", lease=30)
+    stage.clock.advance(31)
+    return Scene(job_id, ["ghost", "run out at 2030-01-01 12:00:30", "start one"], NOON + timedelta(seconds=30))
+
+
+async def _waiting(stage: Stage) -> Scene:
+    await stage.worker()
+    first, second = await stage.started("work"), await stage.submit("work", delay=60)
+    done = await stage.in_state(await stage.submit("other"), "completed")
+    job_id = await stage.submit("other", depends_on=[first, second, done])
+    return Scene(job_id, ["waits on", f"{first} (processing)", f"{second} (scheduled)"], names=(first, second))
+
+
+async def _scheduled(stage: Stage) -> Scene:
+    await stage.worker()
+    return Scene(await stage.submit("other", delay=90), ["scheduled for 2030-01-01 12:01:30"], NOON + 90 * SECOND)
+
+
+async def _snoozed(stage: Stage) -> Scene:
+    await stage.worker()
+    job_id = await stage.in_state(await stage.submit("sleepy"), "scheduled")
+    await stage.app.reprioritise(job_id, 90, by="ada", reason="important")
+    return Scene(job_id, ["snoozes until 2030-01-01 14:00:00", "the shop is closed"], NOON + timedelta(hours=2))
+
+
+async def _backing_off(stage: Stage) -> Scene:
+    await stage.worker()
+    job_id = await stage.in_state(await stage.submit("failing"), "retrying")
+    return Scene(job_id, ["backs off until 2030-01-01 12:01:00", "1 of 2", "no such customer"], NOON + 60 * SECOND)
+
+
+async def _overdue(stage: Stage) -> Scene:
+    job_id = await stage.submit("other", delay=90)
+    stage.clock.advance(100)
+    return Scene(job_id, ["was due at 2030-01-01 12:01:30", "start one"], NOON + 90 * SECOND)
+
+
+async def _queue_paused(stage: Stage) -> Scene:
+    await stage.worker()
+    await stage.app.pause_queue("default", by="ada", reason="the shop moves")
+    stage.clock.advance(5)
+    return Scene(await stage.submit("other"), ["default", "by ada", "since 2030-01-01 12:00:00", "the shop moves"])
+
+
+async def _no_worker(stage: Stage) -> Scene:
+    return Scene(await stage.submit("other"), ["no worker is alive", "holdfast worker"])
+
+
+async def _no_worker_for_type(stage: Stage) -> Scene:
+    worker = await stage.worker(job_types=["other", "rated"])
+    return Scene(
+        await stage.submit("work"), ["no live worker handles work", f"{worker.worker_id} handles other, rated"]
+    )
+
+
+async def _no_worker_for_queue(stage: Stage) -> Scene:
+    worker = await stage.worker(queues=["default", "slow"])
+    job_id = await stage.submit("other", queue="fast")
+    return Scene(job_id, ["serves the queue fast", f"{worker.worker_id} serves default, slow"])
+
+
+async def _no_worker_for_version(stage: Stage) -> Scene:
+    await stage.worker()
+    newer = stage.make_app(clock=stage.clock)
+    stage.register(newer, version=3)
+    async with newer:
+        job_id = (await newer.submit("work", None)).job_id
+    return Scene(job_id, ["version 3", "up to 1", "upgrade"])
+
+
+async def _key_full(stage: Stage) -> Scene:
+    """Full in another queue: the key counts over all of them."""
+    await stage.worker(queues=["default", "keys"])
+    holder = await stage.started("keyed", concurrency_key="gpu")
+    job_id = await stage.submit("keyed", queue="default", concurrency_key="gpu")
+    return Scene(job_id, ["key gpu is full", f"{holder} runs under it", "1 may"], names=(holder,))
+
+
+async def _rate_limited(stage: Stage) -> Scene:
+    await stage.worker()
+    await stage.in_state(await stage.submit("rated", rate_key="shop"), "completed")
+    job_id = await stage.submit("rated", rate_key="shop")
+    return Scene(job_id, ["rate of the key shop", "until 2030-01-01 13:00:00"], NOON + timedelta(hours=1))
+
+
+async def _type_full(stage: Stage) -> Scene:
+    worker = await stage.worker(concurrency=5)
+    await stage.started("limited")
+    return Scene(await stage.submit("limited"), ["as many of them at once", f"{worker.worker_id} 1", "it is next"])
+
+
+async def _workers_busy(stage: Stage) -> Scene:
+    worker = await stage.worker(concurrency=1)
+    await stage.started("work")
+    await stage.submit("other")
+    return Scene(await stage.submit("other"), ["busy", worker.worker_id, "1 job of its queue and type comes first"])
+
+
+async def _in_line(stage: Stage) -> Scene:
+    """A worker is alive and has room; that it has not come for it yet is a moment that only its row can hold still."""
+    await stage.heard_of()
+    for _ in range(2):
+        await stage.submit("other")
+    return Scene(await stage.submit("other"), ["in line", "2 jobs of its queue and type come first"])
+
+
+SCENES: dict[Reason, Callable[[Stage], Awaitable[Scene]]] = {
+    Reason.COMPLETED: _completed,
+    Reason.FAILED: _failed,
+    Reason.CANCELLED: _cancelled,
+    Reason.ARCHIVED: _archived,
+    Reason.RUNNING: _running,
+    Reason.LEASE_EXPIRED: _lease_expired,
+    Reason.WAITING: _waiting,
+    Reason.SCHEDULED: _scheduled,
+    Reason.SNOOZED: _snoozed,
+    Reason.BACKING_OFF: _backing_off,
+    Reason.OVERDUE: _overdue,
+    Reason.QUEUE_PAUSED: _queue_paused,
+    Reason.NO_WORKER: _no_worker,
+    Reason.NO_WORKER_FOR_TYPE: _no_worker_for_type,
+    Reason.NO_WORKER_FOR_QUEUE: _no_worker_for_queue,
+    Reason.NO_WORKER_FOR_VERSION: _no_worker_for_version,
+    Reason.KEY_FULL: _key_full,
+    Reason.RATE_LIMITED: _rate_limited,
+    Reason.TYPE_FULL: _type_full,
+    Reason.WORKERS_BUSY: _workers_busy,
+    Reason.IN_LINE: _in_line,
+}
+
+
+def test_every_reason_is_brought_about() -> None:
+    assert set(SCENES) == set(Reason)
+
+
+@pytest.mark.parametrize("reason", Reason)
+async def test_the_reason_is_found_and_said_in_one_sentence(stage: Stage, reason: Reason) -> None:
+    scene = await SCENES[reason](stage)
+
+    explanation = await stage.app.explain(scene.job_id)
+
+    assert explanation.reason is reason, explanation
+    for words in scene.says:
+        assert words in explanation
+    assert "\n" not in explanation
+    assert (explanation.until, set(explanation.job_ids)) == (scene.until, set(scene.names))
+
+
+async def test_a_job_that_is_not_there_is_an_error(stage: Stage) -> None:
+    with pytest.raises(JobNotFound):
+        await stage.app.explain("01890000-0000-7000-8000-000000000000")

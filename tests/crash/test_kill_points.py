@@ -1,0 +1,30 @@
+"""Wherever a process can be made to die, some plan makes it die."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import holdfast
+from tests.crash.killing import POINTS
+from tests.crash.retiring import KILL_POINTS
+from tests.crash.ticking import FIRE_POINTS
+
+SOURCE = Path(holdfast.__file__).parent
+# One statement each, and nothing that was said depends on them: a repeated call puts them right.
+SAID_AGAIN = {"announce", "change_queue", "drop_schedule", "forget", "record_step", "save_schedule"}
+
+
+def test_every_failpoint_is_one_at_which_processes_are_killed() -> None:
+    planned = {*POINTS, *FIRE_POINTS, *(point for points in KILL_POINTS.values() for point in points)}
+    named = {
+        name
+        for path in (SOURCE / "worker").glob("*.py")
+        for name in re.findall(r'failpoints\.hit\("([a-z.]+)"\)', path.read_text())
+    }
+    verbs = set(re.findall(r'_write\(\s*"([a-z_]+)"', (SOURCE / "stores" / "sqlite" / "store.py").read_text()))
+    assert len(named) > 8
+    assert len(verbs) > 12
+    commits = {f"{verb}.{moment}" for verb in verbs - SAID_AGAIN for moment in ("uncommitted", "committed")}
+    assert named | commits <= planned
+    assert verbs >= SAID_AGAIN

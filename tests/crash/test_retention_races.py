@@ -1,0 +1,173 @@
+"""What happens to jobs between the moment retention looks at them and the moment it moves them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import apsw
+import pytest
+
+import holdfast.app
+from holdfast import Holdfast, Status, retention
+from holdfast.clock import Instant, SystemClock
+from holdfast.files import LocalFiles
+from holdfast.limits import RELEASE_BATCH_MAX, RESULT_INLINE_BYTES_MAX
+from holdfast.retention import Retention
+from holdfast.store.types import RetentionPolicy
+from holdfast.stores.sqlite import SQLiteStore
+from holdfast.worker import janitor
+from holdfast.worker.janitor import Janitor
+
+T = TypeVar("T")
+AT_ONCE = RetentionPolicy(Retention(completed=0, failed=0, cancelled=0).keep(), {}, None)
+LARGE = "x" * (RESULT_INLINE_BYTES_MAX + 1)
+
+
+class Interrupted(SQLiteStore):
+    """A rival gets in after the next look, before what was found is moved."""
+
+    rival: Callable[[], Awaitable[Any]] | None = None
+
+    async def _read(self, run: Callable[[apsw.Connection], T]) -> T:
+        found = await super()._read(run)
+        rival, self.rival = self.rival, None
+        if rival is not None:
+            await rival()
+        return found
+
+    async def retire_all(self, rival: Callable[[], Awaitable[Any]] | None = None) -> int:
+        self.rival = rival
+        return (await self.retire(AT_ONCE, SystemClock().now(), 500, None)).archived
+
+
+@pytest.fixture
+async def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Holdfast]:
+    monkeypatch.setattr(holdfast.app, "open_url", Interrupted)
+    app = Holdfast(f"sqlite:///{tmp_path / 'jobs.db'}", poll_interval=0.05)
+
+    @app.job("quick")
+    async def quick(payload: str = "") -> str:
+        return payload
+
+    async with app:
+        yield app
+
+
+async def _ended(app: Holdfast, payload: str = "", **options: Any) -> str:
+    job = await app.submit("quick", payload, **options)
+    async with app.worker():
+        await job.result(timeout=10)
+    return job.job_id
+
+
+def _store(app: Holdfast) -> Interrupted:
+    assert isinstance(app.store, Interrupted)
+    return app.store
+
+
+async def _stayed(app: Holdfast, *job_ids: str) -> list[str]:
+    return [job_id for job_id in job_ids if (await app.get(job_id)).archived_at is None]
+
+
+async def test_a_job_that_is_retried_after_the_look_stays(app: Holdfast) -> None:
+    retried, other = await _ended(app), await _ended(app)
+    assert await _store(app).retire_all(lambda: app.retry(retried)) == 1
+    assert await _stayed(app, retried, other) == [retried]
+    assert (await app.get(retried)).status is Status.PENDING
+
+
+@pytest.mark.parametrize("part", ["root", "leaf"])
+async def test_a_tree_of_which_a_part_is_retried_after_the_look_stays_whole(app: Holdfast, part: str) -> None:
+    root = await _ended(app)
+    leaf, twig = await _ended(app, parent=root), await _ended(app, parent=root)
+    assert await _store(app).retire_all(lambda: app.retry({"root": root, "leaf": leaf}[part])) == 0
+    assert await _stayed(app, root, leaf, twig) == [root, leaf, twig]
+
+
+async def test_a_tree_that_grows_after_the_look_stays_whole(app: Holdfast) -> None:
+    root = await _ended(app)
+    assert await _store(app).retire_all(lambda: app.submit("quick", "", parent=root)) == 0
+    assert await _stayed(app, root) == [root]
+
+
+async def test_a_tree_that_has_ended_leaves_as_a_whole(app: Holdfast) -> None:
+    root = await _ended(app)
+    leaf = await _ended(app, parent=root)
+    assert await _store(app).retire_all() == 2
+    assert await _stayed(app, root, leaf) == []
+
+
+async def test_a_job_stays_until_its_end_has_reached_all_that_wait_for_it(app: Holdfast) -> None:
+    parent = await app.submit("quick", "")
+    await app.submit_many(("quick", "", {"depends_on": [parent.job_id]}) for _ in range(RELEASE_BATCH_MAX + 1))
+    await app.cancel(parent.job_id)
+    assert (await app.counts())["waiting"] == 1, "the end of the parent has reached all of them already"
+    await _store(app).retire_all()
+    assert await _stayed(app, parent.job_id) == [parent.job_id]
+    await app.store.release(SystemClock().now(), 100)
+    await _store(app).retire_all()
+    assert await _stayed(app, parent.job_id) == []
+
+
+async def test_a_large_result_that_was_reused_outlives_the_job_that_made_it(app: Holdfast) -> None:
+    donor = await _ended(app, LARGE, content_hash="same")
+    again = await app.submit("quick", LARGE, content_hash="same", reuse=True)
+    once_more = await app.submit("quick", LARGE, content_hash="same", reuse=True)
+    assert (await app.get(once_more.job_id)).status is Status.COMPLETED
+    files = LocalFiles(str(app.store.files_root))
+    await _leaves(app, donor)
+    assert await app.result(again.job_id) == await app.result(once_more.job_id) == LARGE
+    await _leaves(app, again.job_id)
+    assert await app.result(once_more.job_id) == LARGE
+    assert await app.purge(older_than=0) == 1
+    assert not any((files.root / each).exists() for each in (donor, again.job_id, once_more.job_id))
+
+
+async def _leaves(app: Holdfast, job_id: str) -> None:
+    """It alone, at the moment at which it ended: the others ended later."""
+    record = (await app.get(job_id)).record
+    assert record.completed_at is not None
+    clock = Stopped(record.completed_at + 1)
+    files = LocalFiles(str(app.store.files_root))
+    assert [each async for each in retention.steps(app.store, clock, files, AT_ONCE)] == [1]
+    assert await _stayed(app, job_id) == []
+
+
+class Stopped(SystemClock):
+    __slots__ = ("_at",)
+
+    def __init__(self, at: Instant) -> None:
+        self._at = at
+
+    def now(self) -> Instant:
+        return self._at
+
+
+@pytest.mark.parametrize("workers", [1, 8])
+async def test_all_workers_together_give_retention_the_same_share(
+    workers: int, app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rests: list[float] = []
+
+    class OfManyWorkers:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(app.store, name)
+
+        async def workers(self) -> list[object]:
+            return [object()] * workers
+
+    class ASecondEachTime(SystemClock):
+        ticks = 0
+
+        def monotonic(self) -> float:
+            self.ticks += 1
+            return float(self.ticks)
+
+    async def rest(seconds: float) -> None:
+        rests.append(seconds)
+
+    monkeypatch.setattr(janitor.asyncio, "sleep", rest)
+    await Janitor(OfManyWorkers(), ASecondEachTime(), None, Retention()).clean_up()  # type: ignore[arg-type]
+    assert rests == [janitor.REST_FACTOR * workers]

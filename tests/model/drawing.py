@@ -1,0 +1,80 @@
+"""Jobs, outcomes and policies, drawn at random."""
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any, TypeVar
+
+from holdfast.lifecycle import Cancelled, Completed, Discarded, GivenBack, Outcome, Raised, RetryAsked, Snoozed
+from holdfast.store.conformance.factories import SECOND, a_policy, an_error, new_job
+from holdfast.store.types import FOREVER, Keep, NewJob, RetentionPolicy
+
+CONCURRENCY_LIMITS = {"c1": 1, "c2": 2}
+T = TypeVar("T")
+
+
+def lately(draw: Random, found: Sequence[T]) -> T:
+    """Mostly one of the last; some come back to what is long past."""
+    return draw.choice(found[-3:]) if draw.random() < 0.7 else draw.choice(found)
+
+
+def common(draw: Random) -> dict[str, Any]:
+    return {
+        "job_type": draw.choice("ab"),
+        "queue": draw.choice("xy"),
+        "priority": draw.choice((10, 50, 90)),
+        "payload": draw.choice("12"),
+        "max_attempts": draw.randint(1, 3),
+        "on_dependency_failure": draw.choice(("cancel", "fail")),
+    }
+
+
+def job(draw: Random, now: int, known: Sequence[str]) -> NewJob:
+    """With none, one or several of the things that make an insert special."""
+    fields = common(draw) | {"scheduled_for": now + draw.choice((0, 0, 25 * SECOND))}
+    often = draw.choice((0.0, 0.2, 0.5))
+    if draw.random() < often:
+        fields["dedup_key"] = draw.choice(("k1", "k1", "k2"))
+        fields["dedup_conflict_is_error"] = draw.random() < 0.3
+        fields["dedup_until"] = draw.choice((None, now + 30 * SECOND, FOREVER))
+    if draw.random() < often:
+        fields["content_hash"] = draw.choice(("h1", "h1", "h2"))
+        if draw.random() < 0.8:
+            fields["reuse_since"] = max(0, now - draw.choice((0, 60 * SECOND, FOREVER)))
+    if draw.random() < often:
+        key = draw.choice(("c1", "c2"))
+        fields |= {"concurrency_key": key, "concurrency_limit": CONCURRENCY_LIMITS[key]}
+    if known and draw.random() < often:
+        fields["depends_on"] = tuple(draw.choices(known, k=draw.randint(1, 2)))
+    if known and draw.random() < often:
+        fields["parent_job_id"] = draw.choice(known)
+    if draw.random() < often:
+        fields["own_id"] = True
+        if known and draw.random() < 0.5:
+            fields["job_id"] = draw.choice(known)
+    return new_job(**fields)
+
+
+def outcome(draw: Random) -> Outcome:
+    return draw.choice(
+        (
+            Completed(draw.choice(("1", "null", '{"a":"snö"}'))),
+            Completed("2"),
+            Completed("3"),
+            Raised(an_error()),
+            RetryAsked(an_error("Again", "later"), draw.choice((0, 10 * SECOND))),
+            Snoozed(draw.choice((0, 20 * SECOND))),
+            GivenBack("stopping"),
+            Discarded(an_error("Poison", "never")),
+            Cancelled("no need"),
+        )
+    )
+
+
+def policy(draw: Random) -> RetentionPolicy:
+    spans = [draw.choice((0, 0, 40 * SECOND, None)) for _ in range(3)]
+    return a_policy(
+        *spans,
+        by_type=draw.choice((None, None, {"a": Keep(None, None, None)}, {"b": Keep(0, 0, 0)})),
+        archive=draw.choice((None, None, 0, 60 * SECOND)),
+        job_types=draw.choice(((), (), ("a",), ("b",))),
+    )
