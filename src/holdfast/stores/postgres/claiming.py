@@ -1,0 +1,169 @@
+"""claim: one statement where no limit and no turn is to be looked at; else the heads of the lanes, one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.clock import Instant
+from holdfast.store.types import ClaimedJob, ClaimRequest, Rate
+from holdfast.stores.postgres import rating, releasing, taking_turns
+from holdfast.stores.postgres.tx import Tx
+
+_ANY_VERSION = 2**31 - 1
+PARK_ROUNDS = 20  # each round parks what stands in the way; more than this is left to the next claim
+# Where things are in a candidate, as candidates.sql and fair_head.sql give it.
+_ID, _SEQ, _KEY, _LIMIT, _RATE_KEY, _RATE_COUNT, _RATE_MICROS, _FAIRNESS = 2, 3, 4, 5, 6, 7, 8, 9
+Candidate = list[Any]
+Lane = tuple[str, str, int, int]  # queue, type, slots, version
+
+
+async def claim_plain(
+    tx: Tx, request: ClaimRequest, store_now: Instant | None, repeat: bool
+) -> list[ClaimedJob] | None:
+    """None where keys have to be looked at: that takes a transaction."""
+    lanes = _lanes(request)
+    if not lanes:
+        return []
+    if (request.repeat or repeat) and (before := await _claimed_before(tx, request)):
+        return before
+    queues, types, slots, versions = (list(column) for column in zip(*lanes, strict=True))
+    if await tx.value("keyed_any", queues, types):
+        return None
+    taken = await tx.rows(
+        "claim_plain",
+        queues,
+        types,
+        slots,
+        versions,
+        request.limit,
+        request.token,
+        request.worker_id,
+        request.worker_version,
+        request.lease_micros,
+        store_now,
+    )
+    return _in_order([ClaimedJob(*row) for row in taken])
+
+
+async def claim_keyed(tx: Tx, request: ClaimRequest, now: Instant, repeat: bool) -> list[ClaimedJob] | None:
+    """None where all that was found had to be parked: there may be more behind it. That is looked at in a transaction
+    of its own, because the names of further keys, held after those of the first, could be held the other way round by
+    someone else."""
+    if (request.repeat or repeat) and (before := await _claimed_before(tx, request)):
+        return before
+    chosen, parked = await _choose(tx, request, now)
+    if not chosen:
+        return None if parked else []
+    taken = await tx.rows(
+        "claim_seqs",
+        [candidate[_SEQ] for candidate in chosen],
+        request.token,
+        request.worker_id,
+        request.worker_version,
+        request.lease_micros,
+        now,
+    )
+    turns = {candidate[_ID]: turn for turn, candidate in enumerate(chosen)}
+    return sorted((ClaimedJob(*row) for row in taken), key=lambda job: turns[job.job_id])
+
+
+async def _claimed_before(tx: Tx, request: ClaimRequest) -> list[ClaimedJob]:
+    return _in_order([ClaimedJob(*row) for row in await tx.rows("claimed_before", request.worker_id, request.token)])
+
+
+def _in_order(jobs: list[ClaimedJob]) -> list[ClaimedJob]:
+    jobs.sort(key=lambda job: (-job.priority, job.scheduled_for, job.job_id))
+    return jobs
+
+
+def _lanes(request: ClaimRequest) -> list[Lane]:
+    return [
+        (queue, job_type, min(slots, request.limit), request.versions.get(job_type, _ANY_VERSION))
+        for job_type, slots in request.slots.items()
+        if min(slots, request.limit) > 0
+        for queue in request.queues
+    ]
+
+
+async def _choose(tx: Tx, request: ClaimRequest, now: Instant) -> tuple[list[Candidate], bool]:
+    """The jobs to take, and whether others were parked."""
+    paused = {row[0] for row in await tx.rows("paused")}
+    lanes = [lane for lane in _lanes(request) if lane[0] not in paused]
+    admitted, key_full, over_rate = await _admit(tx, await _heads(tx, request, lanes), now)
+    for parked, by_rate in ((key_full, False), (over_rate, True)):
+        if parked:
+            await tx.execute("park", [each[_SEQ] for each in parked], by_rate)
+    await rating.left_sight(tx, {each[_RATE_KEY] for each in key_full if each[_RATE_KEY] is not None}, now)
+    await _take_turns(tx, admitted)
+    return admitted, bool(key_full or over_rate)
+
+
+async def _heads(tx: Tx, request: ClaimRequest, lanes: list[Lane]) -> list[Candidate]:
+    """The first jobs over all asked lanes, each type within its slots."""
+    by_type: dict[str, list[Candidate]] = {}
+    turns = {lane for lane in lanes if await tx.value("fair_any", lane[0], lane[1])}
+    await taking_turns.hold(tx, [(queue, job_type) for queue, job_type, _, _ in turns])
+    for lane in lanes:
+        by_type.setdefault(lane[1], []).extend(await _lane(tx, lane, lane in turns))
+    found: list[Candidate] = []
+    for job_type, candidates in by_type.items():
+        candidates.sort(key=_order)
+        found += candidates[: min(request.slots[job_type], request.limit)]
+    found.sort(key=_order)
+    return found[: request.limit]
+
+
+async def _lane(tx: Tx, lane: Lane, take_turns: bool) -> list[Candidate]:
+    queue, job_type, limit, version = lane
+    if not take_turns:
+        return await taking_turns.without_turns(tx, queue, job_type, limit, version, None, [])
+    turns = await taking_turns.heads(tx, queue, job_type, limit, version)
+    return [[*candidate, (queue, job_type, key, weight)] for *candidate, key, weight in turns]
+
+
+def _order(candidate: Candidate) -> tuple[int, Instant, str]:
+    # Those that take turns come as one block with one due time: what follows must not change their order.
+    return -candidate[0], candidate[1], "" if len(candidate) > _FAIRNESS else candidate[2]
+
+
+async def _admit(
+    tx: Tx, heads: list[Candidate], now: Instant
+) -> tuple[list[Candidate], list[Candidate], list[Candidate]]:
+    """Split by whether the concurrency key and the rate key have room. The names are held until the commit, so that two
+    claims do not both see the last place."""
+    names = {releasing.name_of(head[_KEY]) for head in heads if head[_KEY] is not None}
+    names |= {rating.name_of(head[_RATE_KEY]) for head in heads if head[_RATE_KEY] is not None}
+    if names:
+        await tx.rows("lock_names", sorted(names))
+    room: dict[str, int] = {}
+    buckets = rating.Buckets(tx, now)
+    admitted: list[Candidate] = []
+    key_full: list[Candidate] = []
+    over_rate: list[Candidate] = []
+    for head in heads:
+        key, rate_key = head[_KEY], head[_RATE_KEY]
+        if key is not None and head[_LIMIT] is not None:
+            if key not in room:
+                running, _ = await releasing.key_room(tx, key, ("", "", 0), 0)
+                room[key] = head[_LIMIT] - running
+            if room[key] <= 0:
+                key_full.append(head)
+                continue
+        if rate_key is not None and not await buckets.admit(rate_key, Rate(head[_RATE_COUNT], head[_RATE_MICROS])):
+            over_rate.append(head)
+            continue
+        if key in room:
+            room[key] -= 1
+        admitted.append(head)
+    await buckets.write()
+    return admitted, key_full, over_rate
+
+
+async def _take_turns(tx: Tx, admitted: list[Candidate]) -> None:
+    lanes: dict[tuple[str, str], list[tuple[str, int]]] = {}
+    for candidate in admitted:
+        if len(candidate) > _FAIRNESS:
+            queue, job_type, key, weight = candidate[_FAIRNESS]
+            lanes.setdefault((queue, job_type), []).append((key, weight))
+    for (queue, job_type), taken in lanes.items():
+        await taking_turns.count_turns(tx, queue, job_type, taken)

@@ -1,0 +1,80 @@
+"""insert: plain jobs as one statement; special ones by the function that SQL submits with, too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.clock import Instant
+from holdfast.lifecycle import Status
+from holdfast.store.types import Inserted, NewJob, Signal
+from holdfast.stores.postgres import reading
+from holdfast.stores.postgres.tx import Tx
+
+_NAMES = (
+    "job_id", "job_type", "queue", "priority", "payload", "scheduled_for", "max_attempts", "timeout_micros", "subject",
+    "tags", "created_by", "job_stage", "root_job_id", "content_hash", "payload_version", "fairness_key",
+    "fairness_weight",
+)  # fmt: skip
+
+
+async def insert(
+    tx: Tx, jobs: Sequence[NewJob], now: Instant, store_now: Instant | None, repeat: bool
+) -> list[Inserted]:
+    if not any(job.special for job in jobs):
+        return await insert_plain(tx, jobs, now, store_now, repeat)
+    special = [job for job in jobs if job.special]
+    if len(special) > 1:
+        await tx.value("hold_for", msgspec.json.encode(special).decode())
+    answers = []
+    for job in jobs:
+        if job.special:
+            answers.append(await _insert_special(tx, job, now, store_now, repeat))
+        else:
+            answers += await insert_plain(tx, [job], now, store_now, repeat)
+    return answers
+
+
+async def insert_plain(
+    tx: Tx, jobs: Sequence[NewJob], now: Instant, store_now: Instant | None, repeat: bool
+) -> list[Inserted]:
+    if repeat and await tx.value("present", [job.job_id for job in jobs]) == len(jobs):
+        return [_inserted(tx, job, now) for job in jobs]  # the earlier try was applied; only its answer was lost
+    await tx.value("insert_plain", *columns(jobs), now, store_now)
+    return [_inserted(tx, job, now) for job in jobs]
+
+
+def columns(jobs: Sequence[NewJob]) -> list[list[Any]]:
+    return [[getattr(job, name) for job in jobs] for name in _NAMES]
+
+
+def _inserted(tx: Tx, job: NewJob, now: Instant) -> Inserted:
+    later = job.scheduled_for > now
+    tx.signals.add(Signal.DUE if later else Signal.READY)
+    return Inserted(job.job_id, Status.SCHEDULED if later else Status.PENDING)
+
+
+async def _insert_special(tx: Tx, job: NewJob, now: Instant, store_now: Instant | None, repeat: bool) -> Inserted:
+    if repeat:
+        job = msgspec.structs.replace(job, own_id=True)  # then a job that is there already answers for it
+    text = await tx.value("insert_special", msgspec.json.encode(job).decode(), now, store_now)
+    answer = msgspec.json.decode(text)
+    status = Status(answer["status"])
+    if answer["existing"]:
+        existing = (await reading.get(tx, [answer["job_id"]]))[0]
+        same = repeat and answer["job_id"] == job.job_id
+        return Inserted(answer["job_id"], status, existing=None if same else existing)
+    if answer["rate_parked"]:
+        tx.signals.add(Signal.DUE)
+    match status:
+        case Status.PENDING:
+            tx.signals.add(Signal.READY)
+        case Status.SCHEDULED:
+            tx.signals.add(Signal.DUE)
+        case Status.COMPLETED | Status.CANCELLED | Status.FAILED:
+            tx.signals.add(Signal.ENDED)
+        case _:
+            pass
+    return Inserted(job.job_id, status, reused_from=answer.get("reused_from"))

@@ -1,0 +1,595 @@
+-- The whole schema. `holdfast.` stands for the schema's name, which is a setting.
+-- Times are microseconds since the epoch, UTC. JSON is text, exactly as it was submitted.
+
+CREATE TABLE holdfast.job (
+    seq                   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    job_id                uuid NOT NULL UNIQUE,
+    job_type              text COLLATE "C" NOT NULL,
+    queue                 text COLLATE "C" NOT NULL,
+    status                text COLLATE "C" NOT NULL CHECK (status IN (
+        'waiting', 'scheduled', 'pending', 'processing', 'retrying', 'completed', 'failed', 'cancelled')),
+    priority              integer NOT NULL CHECK (priority BETWEEN 0 AND 100),
+    scheduled_for         bigint NOT NULL,
+    parked                boolean NOT NULL DEFAULT false,
+    rate_parked           boolean NOT NULL DEFAULT false, -- it waits for its rate key, not for its concurrency key
+    attempt               integer NOT NULL DEFAULT 0 CHECK (attempt >= 0),
+    version               integer NOT NULL DEFAULT 1 CHECK (version >= 1),
+    failures              integer NOT NULL DEFAULT 0 CHECK (failures >= 0),
+    snoozes               integer NOT NULL DEFAULT 0,
+    give_backs            integer NOT NULL DEFAULT 0,
+    max_attempts          integer NOT NULL CHECK (max_attempts >= 1),
+    timeout_micros        bigint NOT NULL CHECK (timeout_micros > 0),
+    claim_token           text COLLATE "C",
+    worker_id             text COLLATE "C",
+    worker_version        text,
+    lease_expires_at      bigint,
+    created_at            bigint NOT NULL,
+    updated_at            bigint NOT NULL,
+    started_at            bigint,
+    completed_at          bigint,
+    progress              double precision NOT NULL DEFAULT 0 CHECK (progress BETWEEN 0 AND 1),
+    stage                 text NOT NULL DEFAULT '',
+    subject               text COLLATE "C",
+    tags                  text,
+    created_by            text,
+    dedup_key             text COLLATE "C",
+    content_hash          text COLLATE "C",
+    reused_from           uuid,
+    joins                 uuid,
+    concurrency_key       text COLLATE "C",
+    concurrency_limit     integer,
+    rate_key              text COLLATE "C",
+    rate_count            integer,
+    rate_micros           bigint,
+    fairness_key          text COLLATE "C",
+    fairness_weight       integer NOT NULL DEFAULT 1 CHECK (fairness_weight >= 1),
+    parent_job_id         uuid,
+    root_job_id           uuid,
+    job_stage             text,
+    on_dependency_failure text NOT NULL DEFAULT 'cancel' CHECK (on_dependency_failure IN ('cancel', 'fail')),
+    awaited               boolean NOT NULL DEFAULT false, -- whether a job waits on this one, or did
+    unmet_dependencies    integer NOT NULL DEFAULT 0 CHECK (unmet_dependencies >= 0),
+    payload_version       integer NOT NULL DEFAULT 1 CHECK (payload_version >= 1),
+    schedule              text COLLATE "C",
+    tick_at               bigint,
+    last_error            text,
+    errors                text,
+    logs                  text,
+    log_location          text,
+    metrics               text,
+    artifacts             text,
+    history               text NOT NULL,
+    result                text,
+    result_artifact       text,
+    payload               text NOT NULL,
+    -- The lifecycle, mirrored: what a state implies.
+    CHECK ((status = 'processing') = (lease_expires_at IS NOT NULL)),
+    CHECK (status <> 'processing' OR (worker_id IS NOT NULL AND claim_token IS NOT NULL AND attempt >= 1)),
+    CHECK ((status IN ('completed', 'failed', 'cancelled')) = (completed_at IS NOT NULL)),
+    CHECK (status = 'completed' OR (result IS NULL AND result_artifact IS NULL)),
+    CHECK (status <> 'retrying' OR failures < max_attempts),
+    CHECK (NOT parked OR status = 'pending'),
+    CHECK (NOT rate_parked OR parked)
+) WITH (
+    -- Every job is updated twice in its life: room for that on its page, and a vacuum that keeps up.
+    fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.02
+);
+
+-- claim: each pending job is in one of these three, by whether a turn or a limit has to be looked at for it. The version
+-- comes last, to be read without the row.
+CREATE INDEX job_ready ON holdfast.job (queue, job_type, priority DESC, scheduled_for, job_id, payload_version)
+    WHERE status = 'pending' AND fairness_key IS NULL AND concurrency_key IS NULL AND rate_key IS NULL;
+CREATE INDEX job_keyed ON holdfast.job (queue, job_type, parked, priority DESC, scheduled_for, job_id, payload_version)
+    WHERE status = 'pending' AND fairness_key IS NULL AND (concurrency_key IS NOT NULL OR rate_key IS NOT NULL);
+CREATE INDEX job_fair ON holdfast.job
+    (queue, job_type, parked, priority DESC, fairness_key, scheduled_for, job_id, payload_version)
+    WHERE status = 'pending' AND fairness_key IS NOT NULL;
+-- promote
+CREATE INDEX job_due ON holdfast.job (scheduled_for) WHERE status IN ('scheduled', 'retrying');
+-- expired, and what a worker runs. Not by lease: extending one would then never be a cheap update.
+CREATE INDEX job_processing ON holdfast.job (worker_id) WHERE status = 'processing';
+-- find by state, for the states that are few
+CREATE INDEX job_state ON holdfast.job (status, seq)
+    WHERE status IN ('waiting', 'scheduled', 'retrying', 'failed', 'cancelled');
+-- find by subject
+CREATE INDEX job_subject ON holdfast.job (subject, seq) WHERE subject IS NOT NULL;
+-- reuse
+CREATE INDEX job_content ON holdfast.job (content_hash, job_type, completed_at) WHERE content_hash IS NOT NULL;
+-- trees
+CREATE INDEX job_root ON holdfast.job (root_job_id) WHERE root_job_id IS NOT NULL;
+-- keys: holders, which jobs are in sight, and which are parked; versions apart, because not every worker reads all
+CREATE INDEX job_key ON holdfast.job (concurrency_key, status, queue, job_type, payload_version, parked)
+    WHERE concurrency_key IS NOT NULL AND status IN ('pending', 'processing');
+CREATE INDEX job_parked ON holdfast.job
+    (concurrency_key, queue, job_type, payload_version, priority DESC, scheduled_for, job_id)
+    WHERE parked AND NOT rate_parked AND concurrency_key IS NOT NULL;
+CREATE INDEX job_rate ON holdfast.job (rate_key, queue, job_type, payload_version)
+    WHERE status = 'pending' AND rate_key IS NOT NULL AND NOT parked;
+CREATE INDEX job_rate_parked ON holdfast.job
+    (rate_key, queue, job_type, payload_version, priority DESC, scheduled_for, job_id)
+    WHERE rate_parked;
+
+CREATE TABLE holdfast.edge (
+    parent_id uuid NOT NULL,
+    child_id  uuid NOT NULL,
+    met       boolean NOT NULL DEFAULT false,
+    joined    boolean NOT NULL DEFAULT false, -- the child only joined an identical job: it may run without it
+    PRIMARY KEY (parent_id, child_id)
+);
+CREATE INDEX edge_child ON holdfast.edge (child_id);
+CREATE INDEX edge_unmet ON holdfast.edge (parent_id) WHERE NOT met;
+
+-- Jobs that ended with more dependents than one transaction releases.
+CREATE TABLE holdfast.release_due (parent_id uuid PRIMARY KEY);
+
+CREATE TABLE holdfast.dedup (
+    dedup_key text COLLATE "C" PRIMARY KEY,
+    job_id    uuid NOT NULL,
+    until     bigint
+);
+CREATE INDEX dedup_job ON holdfast.dedup (job_id);
+
+CREATE TABLE holdfast.step (
+    job_id      uuid NOT NULL,
+    name        text COLLATE "C" NOT NULL,
+    answer      text NOT NULL,
+    attempt     integer NOT NULL,
+    recorded_at bigint NOT NULL,
+    PRIMARY KEY (job_id, name)
+);
+
+CREATE TABLE holdfast.worker (
+    worker_id    text COLLATE "C" PRIMARY KEY,
+    heartbeat_at bigint NOT NULL,
+    details      text NOT NULL
+);
+
+CREATE TABLE holdfast.job_type (
+    job_type text COLLATE "C" PRIMARY KEY,
+    details  text NOT NULL
+);
+
+CREATE TABLE holdfast.rate (
+    rate_key text COLLATE "C" PRIMARY KEY,
+    full_at  bigint NOT NULL, -- when the bucket would be full again
+    due_at   bigint,          -- when to look at its parked jobs again; set for every key that has some
+    set_at   bigint NOT NULL  -- what the clock said when this was written
+);
+CREATE INDEX rate_due ON holdfast.rate (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX rate_set ON holdfast.rate (set_at);
+CREATE INDEX rate_full ON holdfast.rate (full_at) WHERE due_at IS NULL;
+
+-- Turns: how far each fairness key has come, and how far the lane has. A key behind its lane has no row.
+CREATE TABLE holdfast.fair_lane (
+    queue     text COLLATE "C" NOT NULL,
+    job_type  text COLLATE "C" NOT NULL,
+    position  bigint NOT NULL,
+    after_key text COLLATE "C" NOT NULL DEFAULT '', -- where the next look at more keys than one claim compares begins
+    PRIMARY KEY (queue, job_type)
+);
+CREATE TABLE holdfast.fair_key (
+    queue        text COLLATE "C" NOT NULL,
+    job_type     text COLLATE "C" NOT NULL,
+    fairness_key text COLLATE "C" NOT NULL, -- '' stands for jobs without one
+    position     bigint NOT NULL,
+    PRIMARY KEY (queue, job_type, fairness_key)
+);
+
+CREATE TABLE holdfast.queue (
+    name         text COLLATE "C" PRIMARY KEY,
+    paused_at    bigint,
+    paused_by    text,
+    pause_reason text,
+    max_pending  integer CHECK (max_pending >= 1)
+);
+
+CREATE TABLE holdfast.schedule (
+    name        text COLLATE "C" PRIMARY KEY,
+    cron        text NOT NULL,
+    timezone    text NOT NULL,
+    missed      text NOT NULL CHECK (missed IN ('skip', 'one', 'all')),
+    job_type    text NOT NULL,
+    template    text NOT NULL,
+    created_at  bigint NOT NULL,
+    updated_at  bigint NOT NULL,
+    next_at     bigint NOT NULL,
+    version     integer NOT NULL CHECK (version >= 1),
+    paused_at   bigint,
+    paused_by   text,
+    last_at     bigint,
+    last_job_id text
+);
+
+-- A row per kind, outcome and shard: those who count at the same time must not wait for each other's commits.
+CREATE TABLE holdfast.counter (
+    minute        bigint NOT NULL,
+    job_type      text COLLATE "C" NOT NULL,
+    queue         text COLLATE "C" NOT NULL,
+    priority      integer NOT NULL,
+    outcome       text COLLATE "C" NOT NULL,
+    shard         integer NOT NULL,
+    count         bigint NOT NULL,
+    ran_micros    bigint NOT NULL,
+    waited_micros bigint NOT NULL,
+    PRIMARY KEY (minute, job_type, queue, priority, outcome, shard)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
+
+-- What is left of a job after its retention.
+CREATE TABLE holdfast.archive (
+    job_id      uuid PRIMARY KEY,
+    archived_at bigint NOT NULL,
+    status      text COLLATE "C" NOT NULL CHECK (status IN ('completed', 'failed', 'cancelled')),
+    has_files   boolean NOT NULL,
+    details     text NOT NULL
+);
+CREATE INDEX archive_age ON holdfast.archive (archived_at);
+CREATE INDEX archive_files ON holdfast.archive (job_id) WHERE has_files;
+
+CREATE FUNCTION holdfast.micros() RETURNS bigint LANGUAGE sql VOLATILE PARALLEL SAFE AS
+$$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
+
+-- A history event. Versions count on from the one that the row has.
+CREATE FUNCTION holdfast.event(
+    version integer, at bigint, event text, source text, target text, attempt integer, by text, reason text)
+RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
+$$ SELECT '[' || version || ',' || at || ',"' || event || '",' || coalesce('"' || source || '"', 'null') || ',"'
+    || target || '",' || attempt || ',' || coalesce(to_json(by)::text, 'null')
+    || coalesce(',' || to_json(reason)::text, '') || ']' $$;
+
+-- The first and the last hundred events; the versions in them tell how many were dropped.
+CREATE FUNCTION holdfast.trimmed(history text, version integer) RETURNS text LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS
+$$
+DECLARE
+    events text[];
+BEGIN
+    IF version % 64 <> 63 THEN
+        RETURN history;
+    END IF;
+    events := string_to_array(history, E'\n');
+    IF cardinality(events) <= 200 THEN
+        RETURN history;
+    END IF;
+    RETURN array_to_string(events[:100] || events[cardinality(events) - 99:], E'\n');
+END
+$$;
+
+-- Add to the counters of this minute, in a shard that this connection has for itself, nearly always.
+CREATE FUNCTION holdfast.count_jobs(
+    at bigint, of_type text, of_queue text, of_priority integer, as_outcome text, jobs bigint, ran bigint, waited bigint)
+RETURNS void LANGUAGE sql AS
+$$
+    INSERT INTO holdfast.counter AS c
+        (minute, job_type, queue, priority, outcome, shard, count, ran_micros, waited_micros)
+    VALUES (at - at % 60000000, of_type, of_queue, of_priority, as_outcome, pg_backend_pid() % 64, jobs, ran, waited)
+    ON CONFLICT (minute, job_type, queue, priority, outcome, shard) DO UPDATE SET count = c.count + excluded.count,
+        ran_micros = c.ran_micros + excluded.ran_micros, waited_micros = c.waited_micros + excluded.waited_micros
+$$;
+
+-- QueueFull where so many more jobs would be too many. Whoever submits to a limited queue waits for the others who do.
+CREATE FUNCTION holdfast.refuse_over_limit(to_queue text, coming bigint) RETURNS void LANGUAGE plpgsql AS
+$$
+DECLARE
+    most integer;
+    waiting bigint;
+BEGIN
+    SELECT max_pending INTO most FROM holdfast.queue WHERE name = to_queue;
+    IF most IS NULL OR coming = 0 THEN
+        RETURN;
+    END IF;
+    PERFORM pg_advisory_xact_lock(hashtextextended('holdfast queue ' || to_queue, 0));
+    SELECT count(*) INTO waiting FROM (
+        (SELECT 1 FROM holdfast.job WHERE status = 'pending' AND fairness_key IS NULL AND concurrency_key IS NULL
+            AND rate_key IS NULL AND queue = to_queue LIMIT most)
+        UNION ALL
+        (SELECT 1 FROM holdfast.job WHERE status = 'pending' AND fairness_key IS NULL
+            AND (concurrency_key IS NOT NULL OR rate_key IS NOT NULL) AND queue = to_queue LIMIT most)
+        UNION ALL
+        (SELECT 1 FROM holdfast.job WHERE status = 'pending' AND fairness_key IS NOT NULL AND queue = to_queue LIMIT most)
+    ) AS found;
+    IF waiting + coming > most THEN
+        RAISE EXCEPTION USING ERRCODE = 'HF003', MESSAGE = format(
+            'the queue %s takes %s pending jobs and has room for %s: nothing was stored;'
+            ' submit again when workers have caught up', to_queue, most, greatest(0, most - waiting)),
+            DETAIL = to_queue;
+    END IF;
+END
+$$;
+
+-- Jobs that are rows and nothing more. `client_now` is the caller's clock, by which a job is due now or later.
+CREATE FUNCTION holdfast.insert_plain(
+    ids uuid[], types text[], queues text[], priorities integer[], payloads text[], times bigint[],
+    attempts integer[], timeouts bigint[], subjects text[], all_tags text[], creators text[], stages text[],
+    roots uuid[], hashes text[], versions integer[], fairness_keys text[], fairness_weights integer[],
+    client_now bigint, store_now bigint)
+RETURNS void LANGUAGE plpgsql AS
+$$
+DECLARE
+    at bigint := coalesce(store_now, holdfast.micros());
+    each record;
+BEGIN
+    IF EXISTS (SELECT 1 FROM holdfast.queue WHERE max_pending IS NOT NULL) THEN
+        FOR each IN
+            SELECT q, count(*) AS jobs FROM unnest(queues, times) AS n (q, t) WHERE t <= client_now GROUP BY q ORDER BY q
+        LOOP
+            PERFORM holdfast.refuse_over_limit(each.q, each.jobs);
+        END LOOP;
+    END IF;
+    INSERT INTO holdfast.job (job_id, job_type, queue, priority, payload, scheduled_for, max_attempts, timeout_micros,
+        subject, tags, created_by, job_stage, root_job_id, content_hash, payload_version, fairness_key, fairness_weight,
+        status, created_at, updated_at, history)
+    SELECT id, type, queue, priority, payload, CASE WHEN later THEN due ELSE due + at - client_now END, max_attempts, timeout, subject,
+        tags, creator, stage, root, hash, version, fairness_key, fairness_weight,
+        CASE WHEN later THEN 'scheduled' ELSE 'pending' END, at, at,
+        holdfast.event(1, at, 'submit', NULL, CASE WHEN later THEN 'scheduled' ELSE 'pending' END, 0, creator, NULL)
+    FROM unnest(ids, types, queues, priorities, payloads, times, attempts, timeouts, subjects, all_tags, creators,
+            stages, roots, hashes, versions, fairness_keys, fairness_weights)
+        AS n (id, type, queue, priority, payload, due, max_attempts, timeout, subject, tags, creator, stage, root,
+            hash, version, fairness_key, fairness_weight),
+        LATERAL (SELECT due > client_now AS later) AS l;
+    PERFORM holdfast.count_jobs(at, type, queue, priority, 'submitted', count(*), 0, 0)
+    FROM unnest(types, queues, priorities) AS n (type, queue, priority)
+    GROUP BY type, queue, priority
+    ORDER BY type, queue, priority;
+END
+$$;
+
+-- How a job stands, in the jobs or in the archive.
+CREATE FUNCTION holdfast.status_of(id uuid) RETURNS text LANGUAGE sql STABLE AS
+$$
+    SELECT coalesce((SELECT status FROM holdfast.job WHERE job_id = id),
+        (SELECT status FROM holdfast.archive WHERE job_id = id))
+$$;
+
+-- The newest completed job with the same type and content. Index: job_content.
+CREATE FUNCTION holdfast.reusable(j jsonb) RETURNS uuid LANGUAGE sql VOLATILE AS
+$$
+    SELECT job_id FROM holdfast.job
+    WHERE content_hash = j ->> 'content_hash' AND job_type = j ->> 'job_type' AND status = 'completed'
+      AND completed_at >= (j ->> 'reuse_since')::bigint
+    ORDER BY completed_at DESC LIMIT 1
+$$;
+
+-- Everything that several special jobs will wait for, in the order in which everyone does: names of what must be there
+-- once, rows, names of keys. One by one, two who submit at the same time could wait for each other.
+CREATE FUNCTION holdfast.hold_for(jobs jsonb) RETURNS void LANGUAGE plpgsql AS
+$$
+BEGIN
+    PERFORM pg_advisory_xact_lock(lock) FROM (
+        SELECT hashtextextended('holdfast id ' || (j ->> 'job_id'), 0) AS lock FROM jsonb_array_elements(jobs) AS j
+            WHERE (j ->> 'own_id')::boolean
+        UNION SELECT hashtextextended('holdfast dedup ' || (j ->> 'dedup_key'), 0) FROM jsonb_array_elements(jobs) AS j
+            WHERE j ->> 'dedup_key' IS NOT NULL
+        UNION SELECT hashtextextended('holdfast content ' || (j ->> 'job_type') || ' ' || (j ->> 'content_hash'), 0)
+            FROM jsonb_array_elements(jobs) AS j WHERE j ->> 'reuse_since' IS NOT NULL
+        ORDER BY lock) AS locks;
+    PERFORM pg_advisory_xact_lock(lock) FROM (
+        SELECT DISTINCT hashtextextended('holdfast queue ' || q.name, 0) AS lock
+        FROM jsonb_array_elements(jobs) AS j JOIN holdfast.queue AS q ON q.name = j ->> 'queue'
+        WHERE q.max_pending IS NOT NULL
+        ORDER BY lock) AS locks;
+    PERFORM 1 FROM holdfast.job WHERE job_id IN (
+        SELECT parent::uuid FROM jsonb_array_elements(jobs) AS j, jsonb_array_elements_text(j -> 'depends_on') AS parent
+        UNION
+        SELECT same.job_id FROM jsonb_array_elements(jobs) AS j JOIN holdfast.job AS same
+            ON same.content_hash = j ->> 'content_hash' AND same.job_type = j ->> 'job_type'
+                AND same.completed_at IS NULL AND same.joins IS NULL
+        WHERE j ->> 'reuse_since' IS NOT NULL)
+    ORDER BY job_id FOR UPDATE;
+    PERFORM pg_advisory_xact_lock(lock) FROM (
+        SELECT hashtextextended('holdfast key ' || (j ->> 'concurrency_key'), 0) AS lock
+            FROM jsonb_array_elements(jobs) AS j WHERE j ->> 'concurrency_key' IS NOT NULL
+        UNION SELECT hashtextextended('holdfast rate ' || (j ->> 'rate_key'), 0) FROM jsonb_array_elements(jobs) AS j
+            WHERE j ->> 'rate_key' IS NOT NULL
+        ORDER BY lock) AS locks;
+END
+$$;
+
+-- One job that is more than a row: {"job_id": …, "status": …, "existing": …, "reused_from": …, "rate_parked": …}.
+-- Locks on names come first, and in an order, so that two who submit the same see each other.
+CREATE FUNCTION holdfast.insert_special(j jsonb, client_now bigint, store_now bigint) RETURNS jsonb LANGUAGE plpgsql AS
+$$
+DECLARE
+    at bigint := coalesce(store_now, holdfast.micros());
+    own uuid := j ->> 'job_id';
+    kind text := j ->> 'job_type';
+    key text := j ->> 'dedup_key';
+    later boolean := (j ->> 'scheduled_for')::bigint > client_now;
+    parents uuid[] := coalesce(ARRAY(SELECT DISTINCT value::uuid FROM jsonb_array_elements_text(j -> 'depends_on')), '{}');
+    written_as integer := coalesce((j ->> 'payload_version')::integer, 1);
+    root uuid := (j ->> 'root_job_id')::uuid;
+    target uuid;
+    guarded_until bigint;
+    target_status text;
+    donor uuid;
+    leader uuid;
+    unmet uuid[];
+    broken uuid[];
+    starts text;
+    is_parked boolean := false;
+    is_over_rate boolean := false;
+    room bigint;
+    bucket_full bigint;
+    bucket_due bigint;
+    found record;
+BEGIN
+    PERFORM pg_advisory_xact_lock(lock) FROM (
+        SELECT hashtextextended('holdfast id ' || own, 0) AS lock WHERE (j ->> 'own_id')::boolean
+        UNION SELECT hashtextextended('holdfast dedup ' || key, 0) WHERE key IS NOT NULL
+        UNION SELECT hashtextextended('holdfast content ' || kind || ' ' || (j ->> 'content_hash'), 0)
+            WHERE j ->> 'reuse_since' IS NOT NULL
+        ORDER BY lock) AS locks;
+    IF (j ->> 'own_id')::boolean AND holdfast.status_of(own) IS NOT NULL THEN
+        RETURN jsonb_build_object('job_id', own, 'status', holdfast.status_of(own), 'existing', true);
+    END IF;
+    IF key IS NOT NULL THEN
+        SELECT d.job_id, d.until INTO target, guarded_until FROM holdfast.dedup AS d WHERE d.dedup_key = key FOR UPDATE;
+        target_status := holdfast.status_of(target);
+        IF target_status IS NOT NULL AND (CASE WHEN guarded_until IS NULL
+                THEN target_status NOT IN ('completed', 'failed', 'cancelled') ELSE at < guarded_until END) THEN
+            -- The archive keeps no payload: nothing can be said against a repeat then.
+            IF (j ->> 'dedup_conflict_is_error')::boolean
+                    AND (SELECT payload FROM holdfast.job WHERE job_id = target) <> j ->> 'payload' THEN
+                RAISE EXCEPTION USING ERRCODE = 'HF001', MESSAGE = format(
+                    'dedup key %L belongs to job %s, whose payload is another', key, target);
+            END IF;
+            RETURN jsonb_build_object('job_id', target, 'status', target_status, 'existing', true);
+        END IF;
+    END IF;
+    -- Held before any row is, as by those who submit many; whether there is room is asked of a job that will wait there.
+    PERFORM pg_advisory_xact_lock(hashtextextended('holdfast queue ' || name, 0)) FROM holdfast.queue
+    WHERE name = j ->> 'queue' AND max_pending IS NOT NULL AND NOT later;
+    IF j ->> 'parent_job_id' IS NOT NULL THEN
+        -- Held, so that retention does not take the tree away from under this job.
+        SELECT coalesce(root_job_id, job_id) INTO root FROM holdfast.job
+        WHERE job_id = (j ->> 'parent_job_id')::uuid FOR KEY SHARE;
+        IF root IS NULL THEN
+            RAISE EXCEPTION USING ERRCODE = 'HF002', MESSAGE = format(
+                'no job %s to be the parent: submit it first; nothing was stored', j ->> 'parent_job_id');
+        END IF;
+    END IF;
+    IF j ->> 'reuse_since' IS NOT NULL THEN
+        donor := holdfast.reusable(j);
+        IF donor IS NULL THEN
+            SELECT job_id INTO leader FROM holdfast.job
+            WHERE content_hash = j ->> 'content_hash' AND job_type = kind AND completed_at IS NULL AND joins IS NULL
+            ORDER BY seq LIMIT 1 FOR UPDATE;
+            IF leader IS NULL THEN
+                donor := holdfast.reusable(j); -- it may have ended while we waited for its row
+            ELSIF leader = ANY (parents) THEN
+                leader := NULL; -- it waits for that one anyway, and on its own terms
+            END IF;
+        END IF;
+    END IF;
+    IF leader IS NOT NULL THEN
+        parents := parents || leader;
+    END IF;
+    -- One that is done at once waits for nobody; but should someone retry it by hand, it runs, and on its own terms.
+    -- Locking the parents makes their completion wait until this job is there to be released by it, or be seen by us.
+    PERFORM 1 FROM holdfast.job WHERE job_id = ANY (parents) ORDER BY job_id FOR UPDATE;
+    FOR found IN SELECT p, holdfast.status_of(p) AS status FROM unnest(parents) AS p LOOP
+        IF found.status IS NULL THEN
+            RAISE EXCEPTION USING ERRCODE = 'HF002', MESSAGE = format(
+                'no job %s to depend on: submit it first; nothing was stored', found.p);
+        ELSIF found.status IN ('failed', 'cancelled') THEN
+            broken := broken || found.p;
+        ELSIF found.status <> 'completed' THEN
+            unmet := unmet || found.p;
+        END IF;
+    END LOOP;
+    starts := CASE WHEN donor IS NOT NULL THEN 'completed' WHEN unmet IS NOT NULL OR broken IS NOT NULL THEN 'waiting'
+        WHEN later THEN 'scheduled' ELSE 'pending' END;
+    IF starts = 'pending' THEN
+        PERFORM holdfast.refuse_over_limit(j ->> 'queue', 1);
+        -- Whoever starts, ends or lets in jobs of these keys holds their names too: what is counted here stays so.
+        PERFORM pg_advisory_xact_lock(lock) FROM (
+            SELECT hashtextextended('holdfast key ' || (j ->> 'concurrency_key'), 0) AS lock
+                WHERE j ->> 'concurrency_key' IS NOT NULL
+            UNION SELECT hashtextextended('holdfast rate ' || (j ->> 'rate_key'), 0) WHERE j ->> 'rate_key' IS NOT NULL
+            ORDER BY lock) AS locks;
+    END IF;
+    IF starts = 'pending' AND j ->> 'concurrency_limit' IS NOT NULL AND j ->> 'concurrency_key' IS NOT NULL THEN
+        room := (j ->> 'concurrency_limit')::integer;
+        is_parked := room <= (SELECT count(*) FROM holdfast.job
+                WHERE concurrency_key = j ->> 'concurrency_key' AND status = 'processing')
+            + (SELECT count(*) FROM (
+                SELECT 1 FROM holdfast.job
+                WHERE concurrency_key = j ->> 'concurrency_key' AND status = 'pending' AND queue = j ->> 'queue'
+                  AND job_type = kind AND payload_version = written_as AND NOT parked LIMIT room) AS in_sight);
+    END IF;
+    IF starts = 'pending' AND NOT is_parked AND j ->> 'rate_key' IS NOT NULL AND j -> 'rate' ->> 'count' IS NOT NULL THEN
+        SELECT holdfast.bucket(full_at, set_at, at), due_at INTO bucket_full, bucket_due FROM holdfast.rate
+        WHERE rate_key = j ->> 'rate_key';
+        room := least(200, holdfast.rate_room( -- 200: see _IN_SIGHT_MAX in rating.py
+            (j -> 'rate' ->> 'count')::integer, (j -> 'rate' ->> 'micros')::bigint, bucket_full, at));
+        is_over_rate := room <= (SELECT count(*) FROM (
+            SELECT 1 FROM holdfast.job
+            WHERE rate_key = j ->> 'rate_key' AND status = 'pending' AND NOT parked AND queue = j ->> 'queue'
+              AND job_type = kind AND payload_version = written_as LIMIT room) AS in_sight);
+        IF is_over_rate AND bucket_due IS NULL THEN
+            -- 2^62: as many are in sight as may start; see NO_TIME in rating.py.
+            INSERT INTO holdfast.rate AS r (rate_key, full_at, due_at, set_at)
+            VALUES (j ->> 'rate_key', coalesce(bucket_full, 0),
+                CASE WHEN room > 0 THEN 4611686018427387904 ELSE holdfast.rate_due_at(
+                    (j -> 'rate' ->> 'count')::integer, (j -> 'rate' ->> 'micros')::bigint, bucket_full, at) END, at)
+            ON CONFLICT (rate_key) DO UPDATE SET full_at = excluded.full_at, due_at = excluded.due_at,
+                set_at = excluded.set_at;
+        END IF;
+    END IF;
+    INSERT INTO holdfast.job (job_id, job_type, queue, priority, payload, scheduled_for, max_attempts, timeout_micros,
+        subject, tags, created_by, job_stage, parent_job_id, root_job_id, content_hash, concurrency_key,
+        concurrency_limit, on_dependency_failure, payload_version, fairness_key, fairness_weight, rate_key, rate_count,
+        rate_micros, schedule, tick_at, dedup_key, unmet_dependencies, parked, rate_parked, joins, status, created_at,
+        updated_at, history, completed_at, progress, stage, reused_from, result, result_artifact, metrics)
+    SELECT own, kind, j ->> 'queue', (j ->> 'priority')::integer, j ->> 'payload',
+        (j ->> 'scheduled_for')::bigint + CASE WHEN later THEN 0 ELSE at - client_now END, (j ->> 'max_attempts')::integer,
+        (j ->> 'timeout_micros')::bigint, j ->> 'subject', j ->> 'tags', j ->> 'created_by', j ->> 'job_stage',
+        (j ->> 'parent_job_id')::uuid, root, j ->> 'content_hash', j ->> 'concurrency_key',
+        (j ->> 'concurrency_limit')::integer, coalesce(j ->> 'on_dependency_failure', 'cancel'),
+        written_as, j ->> 'fairness_key',
+        coalesce((j ->> 'fairness_weight')::integer, 1), j ->> 'rate_key', (j -> 'rate' ->> 'count')::integer,
+        (j -> 'rate' ->> 'micros')::bigint, j ->> 'schedule', (j ->> 'tick_at')::bigint, key,
+        CASE WHEN starts = 'waiting' THEN coalesce(cardinality(unmet), 0) + coalesce(cardinality(broken), 0) ELSE 0 END,
+        is_parked OR is_over_rate, is_over_rate, leader, starts, at, at,
+        holdfast.event(1, at, CASE WHEN donor IS NULL THEN 'submit' ELSE 'reuse' END, NULL, starts, 0,
+            j ->> 'created_by', NULL),
+        CASE WHEN donor IS NOT NULL THEN at END, CASE WHEN donor IS NULL THEN 0 ELSE 1 END,
+        CASE WHEN donor IS NULL THEN '' ELSE 'complete' END, donor, d.result, d.result_artifact, d.metrics
+    FROM (SELECT 1) AS one LEFT JOIN holdfast.job AS d ON d.job_id = donor;
+    INSERT INTO holdfast.edge (parent_id, child_id, met, joined)
+    SELECT DISTINCT p, own, NOT (p = ANY (coalesce(unmet, '{}')) OR donor IS NULL AND p = ANY (coalesce(broken, '{}'))),
+        coalesce(p = leader, false)
+    FROM unnest(parents) AS p;
+    IF unmet IS NOT NULL THEN
+        UPDATE holdfast.job SET awaited = true WHERE job_id = ANY (unmet) AND NOT awaited;
+    END IF;
+    IF key IS NOT NULL THEN
+        INSERT INTO holdfast.dedup (dedup_key, job_id, until) VALUES (key, own, (j ->> 'dedup_until')::bigint)
+        ON CONFLICT (dedup_key) DO UPDATE SET job_id = excluded.job_id, until = excluded.until;
+    END IF;
+    PERFORM holdfast.count_jobs(at, kind, j ->> 'queue', (j ->> 'priority')::integer, 'submitted', 1, 0, 0);
+    IF donor IS NOT NULL THEN
+        PERFORM holdfast.count_jobs(at, kind, j ->> 'queue', (j ->> 'priority')::integer, 'completed', 1, 0, 0);
+    ELSIF broken IS NOT NULL THEN
+        starts := CASE j ->> 'on_dependency_failure' WHEN 'fail' THEN 'failed' ELSE 'cancelled' END;
+        UPDATE holdfast.job SET status = starts, version = 2, completed_at = at, unmet_dependencies = 0, joins = NULL,
+            stage = CASE starts WHEN 'failed' THEN 'error' ELSE '' END,
+            last_error = CASE starts WHEN 'failed'
+                THEN 'DependencyFailed: ' || broken[1] || ' ' || holdfast.status_of(broken[1]) END,
+            history = history || E'\n' || holdfast.event(2, at, 'release', 'waiting', starts, 0, NULL,
+                broken[1] || ' ' || holdfast.status_of(broken[1]))
+        WHERE job_id = own;
+        UPDATE holdfast.edge SET met = true WHERE child_id = own AND parent_id = ANY (broken);
+        PERFORM holdfast.count_jobs(at, kind, j ->> 'queue', (j ->> 'priority')::integer, starts, 1, 0, 0);
+    END IF;
+    RETURN jsonb_build_object('job_id', own, 'status', starts, 'existing', false, 'reused_from', donor,
+        'rate_parked', is_over_rate);
+END
+$$;
+
+-- How many starts a rate still allows: see rates.py, which says the same in Python.
+CREATE FUNCTION holdfast.rate_room(starts integer, span bigint, full_at bigint, at bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
+$$ SELECT floor((span - least(greatest(coalesce(full_at, 0) - at, 0), span))::numeric * starts / span)::bigint $$;
+
+-- When the next may start.
+CREATE FUNCTION holdfast.rate_due_at(starts integer, span bigint, full_at bigint, at bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
+$$ SELECT greatest(at, least(coalesce(full_at, 0), at + span) + ceil(span::numeric / starts)::bigint - span) $$;
+
+-- When a bucket is full again by this clock: one that was set back has left behind what it said before.
+CREATE FUNCTION holdfast.bucket(full_at bigint, set_at bigint, at bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
+$$ SELECT CASE WHEN set_at - at > 1000000 THEN full_at - (set_at - at) ELSE full_at END $$;
+
+-- The last errors of a job, with one more.
+CREATE FUNCTION holdfast.with_error(errors text, error text, kept integer) RETURNS text LANGUAGE sql IMMUTABLE AS
+$$
+    SELECT json_agg(value ORDER BY place)::text FROM (
+        SELECT value, place FROM (
+            SELECT value, ordinality AS place FROM json_array_elements(coalesce(errors, '[]')::json) WITH ORDINALITY
+            UNION ALL SELECT error::json, 1000000
+        ) AS every
+        ORDER BY place DESC LIMIT kept
+    ) AS last
+$$;

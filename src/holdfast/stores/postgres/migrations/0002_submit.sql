@@ -1,0 +1,184 @@
+-- Submitting from SQL: with the same defaults, deduplication and options as from Python.
+
+-- Ids in the order of time, as Python makes them; PostgreSQL has such a function of its own from 18 on.
+CREATE FUNCTION holdfast.new_id() RETURNS uuid LANGUAGE sql VOLATILE PARALLEL SAFE AS
+$$
+    SELECT encode(
+        substring(int8send((extract(epoch FROM clock_timestamp()) * 1000)::bigint) FROM 3)
+        || set_byte(set_byte(random.bytes, 0, (get_byte(random.bytes, 0) & 15) | 112), 2,
+            (get_byte(random.bytes, 2) & 63) | 128), 'hex')::uuid
+    FROM (SELECT substring(uuid_send(gen_random_uuid()) FROM 1 FOR 6) || substring(uuid_send(gen_random_uuid()) FROM 1 FOR 4)
+        AS bytes) AS random
+$$;
+
+-- Jobs as Python hands them over, inside whatever transaction the caller has; the wake-up goes with its commit.
+CREATE FUNCTION holdfast.insert_jobs(jobs jsonb, client_now bigint, store_now bigint, notify boolean)
+RETURNS jsonb LANGUAGE plpgsql AS
+$$
+DECLARE
+    answers jsonb := '[]';
+    job jsonb;
+BEGIN
+    IF jsonb_array_length(jobs) > 1 THEN
+        PERFORM holdfast.hold_for(jobs);
+    END IF;
+    FOR job IN SELECT value FROM jsonb_array_elements(jobs) LOOP
+        answers := answers || holdfast.insert_special(job, client_now, store_now);
+    END LOOP;
+    IF notify THEN
+        PERFORM pg_notify(holdfast.channel(), 'sql ready due ended');
+    END IF;
+    RETURN answers;
+END
+$$;
+
+-- The channel of wake-ups is named after the schema, which this function is in.
+CREATE FUNCTION holdfast.channel() RETURNS text LANGUAGE plpgsql STABLE AS
+$$
+BEGIN
+    RETURN 'holdfast_' || (SELECT n.nspname FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
+        WHERE p.oid = 'holdfast.channel()'::regprocedure);
+END
+$$;
+
+-- SELECT holdfast.submit('embed', '{"text": "…"}', priority => 75, dedup_key => 'rule:7');
+CREATE FUNCTION holdfast.submit(
+    job_type text,
+    payload jsonb DEFAULT 'null',
+    queue text DEFAULT NULL,
+    priority integer DEFAULT NULL,
+    run_at timestamptz DEFAULT NULL,
+    delay interval DEFAULT NULL,
+    subject text DEFAULT NULL,
+    tags text[] DEFAULT NULL,
+    job_id uuid DEFAULT NULL,
+    dedup_key text DEFAULT NULL,
+    dedup_for text DEFAULT 'active', -- active, forever, or an interval
+    dedup_conflict text DEFAULT 'return',
+    content_hash text DEFAULT NULL,
+    reuse text DEFAULT NULL, -- true, or an interval
+    depends_on uuid[] DEFAULT NULL,
+    on_dependency_failure text DEFAULT 'cancel',
+    parent uuid DEFAULT NULL,
+    stage text DEFAULT NULL,
+    max_attempts integer DEFAULT NULL,
+    timeout interval DEFAULT NULL,
+    created_by text DEFAULT NULL,
+    concurrency_key text DEFAULT NULL,
+    rate_key text DEFAULT NULL,
+    fairness_key text DEFAULT NULL,
+    fairness_weight integer DEFAULT 1,
+    notify boolean DEFAULT true)
+RETURNS uuid LANGUAGE plpgsql AS
+$$
+#variable_conflict use_variable
+DECLARE
+    at bigint := holdfast.micros();
+    known jsonb := (SELECT t.details::jsonb FROM holdfast.job_type AS t WHERE t.job_type = submit.job_type);
+    due bigint := greatest(at, coalesce((extract(epoch FROM run_at) * 1000000)::bigint,
+        at + (extract(epoch FROM delay) * 1000000)::bigint, at));
+BEGIN
+    IF known IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'HF004', MESSAGE = format(
+            '%L has no worker that has announced it: start its worker once', job_type);
+    ELSIF octet_length(payload::text) > 262144 THEN
+        RAISE EXCEPTION USING ERRCODE = 'HF005', MESSAGE = format(
+            'the payload has %s bytes, over the limit of 262144: store the data elsewhere and submit its name',
+            octet_length(payload::text));
+    ELSIF run_at IS NOT NULL AND delay IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'HF005', MESSAGE = 'run_at and delay exclude each other: give one';
+    ELSIF concurrency_key IS NOT NULL AND known ->> 'concurrency_limit' IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'HF005', MESSAGE = format('%s has no global_concurrency', job_type);
+    ELSIF reuse IS NOT NULL AND content_hash IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'HF005', MESSAGE = 'reuse needs a content_hash to compare by';
+    END IF;
+    RETURN (holdfast.insert_jobs(jsonb_build_array(jsonb_strip_nulls(jsonb_build_object(
+        'job_id', coalesce(job_id, holdfast.new_id()),
+        'own_id', job_id IS NOT NULL,
+        'job_type', job_type,
+        'queue', coalesce(queue, known ->> 'queue'),
+        'priority', coalesce(priority, (known ->> 'priority')::integer),
+        'payload', payload::text,
+        'scheduled_for', due,
+        'max_attempts', coalesce(max_attempts, (known ->> 'max_attempts')::integer),
+        'timeout_micros', coalesce((extract(epoch FROM timeout) * 1000000)::bigint,
+            (known ->> 'timeout_micros')::bigint),
+        'subject', subject,
+        'tags', to_jsonb(tags)::text,
+        'created_by', created_by,
+        'job_stage', stage,
+        'parent_job_id', parent,
+        'content_hash', content_hash,
+        'reuse_since', CASE WHEN reuse IS NULL OR reuse = 'false' THEN NULL WHEN reuse = 'true' THEN 0
+            ELSE at - (extract(epoch FROM reuse::interval) * 1000000)::bigint END,
+        'concurrency_key', CASE WHEN known ->> 'concurrency_limit' IS NOT NULL THEN coalesce(concurrency_key, job_type) END,
+        'concurrency_limit', (known ->> 'concurrency_limit')::integer,
+        'on_dependency_failure', on_dependency_failure,
+        'payload_version', (known ->> 'version')::integer)
+    || jsonb_build_object(
+        'fairness_key', fairness_key,
+        'fairness_weight', fairness_weight,
+        'rate_key', CASE WHEN known -> 'rate' ->> 'count' IS NOT NULL THEN coalesce(rate_key, job_type) END,
+        'rate', known -> 'rate',
+        'dedup_key', dedup_key,
+        'dedup_until', CASE dedup_for WHEN 'active' THEN NULL WHEN 'forever' THEN 4611686018427387904
+            ELSE at + (extract(epoch FROM dedup_for::interval) * 1000000)::bigint END,
+        'dedup_conflict_is_error', dedup_conflict = 'error',
+        'depends_on', coalesce(to_jsonb(depends_on), '[]')))), at, at, notify) -> 0 ->> 'job_id')::uuid;
+END
+$$;
+
+-- Cancel every job of a subject that has not ended; how many. Those that wait on them are released by upkeep.
+CREATE FUNCTION holdfast.cancel_jobs(of_type text, of_subject text, by text) RETURNS integer LANGUAGE plpgsql AS
+$$
+DECLARE
+    at bigint := holdfast.micros();
+    cancelled integer := 0;
+    each record;
+BEGIN
+    FOR each IN
+        SELECT * FROM holdfast.job
+        WHERE subject = of_subject AND job_type = of_type
+          AND status IN ('waiting', 'scheduled', 'pending', 'processing', 'retrying')
+        ORDER BY job_id FOR UPDATE
+    LOOP
+        UPDATE holdfast.job AS j SET status = 'cancelled', version = j.version + 1, updated_at = at, completed_at = at,
+            lease_expires_at = NULL, claim_token = NULL, parked = false, rate_parked = false, unmet_dependencies = 0,
+            history = holdfast.trimmed(j.history, j.version) || E'\n' || holdfast.event(
+                j.version + 1, at, 'cancel', j.status, 'cancelled', j.attempt, by, NULL)
+        WHERE j.seq = each.seq;
+        IF each.status = 'pending' AND each.rate_key IS NOT NULL THEN
+            -- It may have been the one in sight: then others take its place.
+            PERFORM pg_advisory_xact_lock(hashtextextended('holdfast rate ' || each.rate_key, 0));
+            UPDATE holdfast.rate SET due_at = at WHERE rate_key = each.rate_key AND due_at = 4611686018427387904;
+        END IF;
+        IF each.awaited THEN
+            INSERT INTO holdfast.release_due (parent_id) VALUES (each.job_id) ON CONFLICT DO NOTHING;
+        END IF;
+        PERFORM holdfast.count_jobs(at, each.job_type, each.queue, each.priority, 'cancelled', 1, 0, 0);
+        cancelled := cancelled + 1;
+    END LOOP;
+    IF cancelled > 0 THEN
+        PERFORM pg_notify(holdfast.channel(), 'sql stopped ended due');
+    END IF;
+    RETURN cancelled;
+END
+$$;
+
+-- Remove every job of a subject, whatever its state; how many. A run that is under way is told that its job is gone.
+CREATE FUNCTION holdfast.drop_jobs(of_type text, of_subject text, by text) RETURNS integer LANGUAGE plpgsql AS
+$$
+DECLARE
+    dropped uuid[];
+BEGIN
+    PERFORM holdfast.cancel_jobs(of_type, of_subject, by);
+    WITH gone AS (
+        DELETE FROM holdfast.job WHERE subject = of_subject AND job_type = of_type AND NOT awaited RETURNING job_id
+    )
+    SELECT array_agg(job_id) INTO dropped FROM gone;
+    DELETE FROM holdfast.edge WHERE child_id = ANY (dropped);
+    DELETE FROM holdfast.step WHERE job_id = ANY (dropped);
+    DELETE FROM holdfast.dedup WHERE job_id = ANY (dropped);
+    RETURN coalesce(cardinality(dropped), 0);
+END
+$$;

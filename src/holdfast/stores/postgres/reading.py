@@ -1,0 +1,187 @@
+"""get, find and the other reads."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.clock import Instant
+from holdfast.errors import InvalidOption
+from holdfast.lifecycle import Counted, Status
+from holdfast.limits import LISTED_EDGES_MAX
+from holdfast.store.types import Counter, DeadGroup, Depth, ExpiredClaim, JobRecord, JobType, Page, Query, WorkerRow
+from holdfast.stores import records
+from holdfast.stores.postgres.tx import Tx
+
+_record = msgspec.json.Decoder(JobRecord)
+_FILTERS = {
+    "job_type": "job_type = {}",
+    "queue": "queue = {}",
+    "subject": "subject = {}",
+    "worker": "worker_id = {}",
+    "tag": "tags::jsonb ? {}",
+    "created_by": "created_by = {}",
+    "root": "root_job_id = {}::uuid",
+    "content_hash": "content_hash = {}",
+    "concurrency_key": "concurrency_key = {}",
+}
+_ORDERS = {
+    "created": ("seq < {}", "seq DESC"),
+    "priority": (
+        "(-priority, scheduled_for, job_id) > (-{}::integer, {}::bigint, {}::uuid)",
+        "priority DESC, scheduled_for, job_id",
+    ),
+}
+# Constants, because indexes that hold one state are only used where the planner sees which. Each pending job is in one
+# of three.
+_STATES = {status: f"status = '{status.value}'" for status in Status}
+_STATES[Status.PENDING] = (
+    "(status = 'pending' AND fairness_key IS NULL AND concurrency_key IS NULL AND rate_key IS NULL"
+    " OR status = 'pending' AND fairness_key IS NULL AND (concurrency_key IS NOT NULL OR rate_key IS NOT NULL)"
+    " OR status = 'pending' AND fairness_key IS NOT NULL)"
+)
+
+
+async def get(tx: Tx, job_ids: Sequence[str]) -> list[JobRecord | None]:
+    if not job_ids:
+        return []
+    found = await tx.rows("get", list(job_ids))
+    edges = await _edges(tx, [row[0] for row in found])
+    known = {row[0]: records.record(tuple(row), edges.get(row[0])) for row in found}
+    if len(known) < len(set(job_ids)):
+        for job_id, archived_at, status, details in await tx.rows("archive_get", list(job_ids)):
+            known[job_id] = msgspec.structs.replace(
+                _record.decode(details), archived_at=archived_at, status=Status(status)
+            )
+    return [known.get(job_id) for job_id in job_ids]
+
+
+async def _edges(tx: Tx, job_ids: list[str]) -> dict[str, tuple[str, str, int]]:
+    if not job_ids:
+        return {}
+    return {row[0]: (row[1], row[2], row[3]) for row in await tx.rows("edges_of", job_ids, LISTED_EDGES_MAX)}
+
+
+async def statuses(tx: Tx, job_ids: Sequence[str]) -> list[Status | None]:
+    known = {row[0]: Status(row[1]) for row in await tx.rows("statuses", list(job_ids))}
+    return [known.get(job_id) for job_id in job_ids]
+
+
+async def find(tx: Tx, query: Query) -> Page:
+    statement, values = search(tx.sql["get"], query)
+    found = await tx.connection.fetch(statement, *values)
+    items = found[: query.limit]
+    edges = await _edges(tx, [row[0] for row in items])
+    return Page(
+        items=tuple(records.record(tuple(row)[:-1], edges.get(row[0])) for row in items),
+        next=_cursor(query, items[-1]) if len(found) > query.limit else None,
+    )
+
+
+def search(get_statement: str, query: Query) -> tuple[str, list[Any]]:
+    """A statement of constants; only values are bound."""
+    if query.order not in _ORDERS:
+        raise InvalidOption(f"order={query.order!r:.60}: a search is ordered by {' or '.join(_ORDERS)}")
+    select, _, source = get_statement.partition("FROM ")
+    source = source.partition("WHERE ")[0]
+    conditions: list[str] = ["true"]
+    values: list[Any] = []
+
+    def bound(value: Any) -> str:
+        values.append(value)
+        return f"${len(values)}"
+
+    if query.status is not None:
+        conditions.append(_STATES[query.status])
+    for name, condition in _FILTERS.items():
+        value = getattr(query, name)
+        if value is not None:
+            conditions.append(condition.format(bound(value)))
+    after, order = _ORDERS[query.order]
+    if query.after is not None:
+        conditions.append(after.format(*(bound(part) for part in _position(query))))
+    statement = (
+        f"{select.rstrip()}, seq FROM {source} WHERE {' AND '.join(conditions)}"
+        f" ORDER BY {order} LIMIT {bound(query.limit + 1)}"
+    )
+    return statement, values
+
+
+def _position(query: Query) -> tuple[Any, ...]:
+    """Cursors are opaque to callers: the sort key of the last row they saw."""
+    assert query.after is not None  # noqa: S101 - the caller has looked
+    try:
+        if query.order == "created":
+            return (_number(query.after),)
+        priority, due, job_id = query.after.split("~")
+        return (_number(priority), _number(due), str(msgspec.convert(job_id, type=uuid.UUID)))
+    except (ValueError, msgspec.ValidationError):
+        raise InvalidOption(
+            f"after={query.after!r:.60} is not a cursor of this search: pass `next` of a page"
+        ) from None
+
+
+def _number(text: str) -> int:
+    number = int(text)
+    if abs(number) >= 2**63:
+        raise ValueError("beyond what the server compares")
+    return number
+
+
+def _cursor(query: Query, row: Any) -> str:
+    if query.order == "created":
+        return str(row[-1])
+    named = dict(zip(records.COLUMNS, tuple(row), strict=False))
+    return f"{named['priority']}~{named['scheduled_for']}~{named['job_id']}"
+
+
+async def expired(tx: Tx, store_now: Instant | None, limit: int, dead_workers: Sequence[str]) -> list[ExpiredClaim]:
+    return [ExpiredClaim(*row) for row in await tx.rows("expired", store_now, limit, list(dead_workers))]
+
+
+async def counts(tx: Tx) -> dict[str, int]:
+    totals = {status.value: 0 for status in Status}
+    totals.update({row[0]: row[1] for row in await tx.rows("counts")})
+    return totals
+
+
+async def depths(tx: Tx) -> list[Depth]:
+    return [Depth(row[0], row[1], Status(row[2]), row[3], row[4]) for row in await tx.rows("depths")]
+
+
+async def ahead(tx: Tx, job_id: str, limit: int) -> int:
+    row = await tx.row("place", job_id)
+    if row is None:
+        return 0
+    *place, fairness_key = row
+    if fairness_key is None:
+        count: int = await tx.value("ahead", *place, limit)
+    else:
+        count = await tx.value("fair_ahead", *place, limit, fairness_key)
+    return count
+
+
+async def counters(tx: Tx, since: Instant, until: Instant) -> list[Counter]:
+    return [
+        Counter(minute, job_type, queue, priority, Counted(outcome), count, ran, waited)
+        for minute, job_type, queue, priority, outcome, count, ran, waited in await tx.rows("counters", since, until)
+    ]
+
+
+async def dead(tx: Tx, limit: int) -> list[DeadGroup]:
+    return [DeadGroup(*row) for row in await tx.rows("dead", limit)]
+
+
+async def workers(tx: Tx) -> list[WorkerRow]:
+    found = await tx.rows("workers")
+    return [
+        msgspec.structs.replace(msgspec.json.decode(details, type=WorkerRow), heartbeat_at=heartbeat_at)
+        for details, heartbeat_at in found
+    ]
+
+
+async def job_types(tx: Tx) -> list[JobType]:
+    return [msgspec.json.decode(row[0], type=JobType) for row in await tx.rows("job_types")]

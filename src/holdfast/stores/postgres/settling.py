@@ -1,0 +1,248 @@
+"""apply, extend, note, record_step: every write of a claim's holder, and of editors and rescuers, with its guards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from holdfast.clock import Instant
+from holdfast.errors import EffectFailed, IllegalTransition
+from holdfast.lifecycle import TERMINAL, Event, Status, Transition, check, counted
+from holdfast.limits import ERRORS_KEPT_MAX
+from holdfast.store.types import Hold, Note, Signal, Verdict
+from holdfast.stores.postgres import rating, releasing
+from holdfast.stores.postgres.errors import is_collision, is_outage
+from holdfast.stores.postgres.tx import Tx
+
+Standing = tuple[str, int, str | None]
+
+
+def check_all(transitions: Sequence[Transition]) -> None:
+    for transition in transitions:
+        if transition.event is Event.CLAIM:
+            raise IllegalTransition("a job is claimed by claim, which gives it a token and a lease")
+        check(transition.event, transition.source, transition.target)
+
+
+def is_plain_completion(transition: Transition) -> bool:
+    """What nearly every settlement is: a result and nothing else."""
+    return (
+        transition.event is Event.COMPLETE
+        and transition.token is not None
+        and transition.version is None
+        and transition.lease is None
+        and transition.logs is None
+        and transition.log_location is None
+        and transition.metrics is None
+        and transition.artifacts is None
+        and not transition.effects
+        and transition.result_artifact is None
+        and transition.reason is None
+    )
+
+
+async def complete(tx: Tx, plain: Sequence[Transition], store_now: Instant | None) -> set[str]:
+    """All that can be, as one statement; the ids of those that were. A job that is named twice is completed once."""
+    rows = await tx.rows(
+        "complete",
+        [t.job_id for t in plain],
+        [t.attempt for t in plain],
+        [t.token for t in plain],
+        [t.result for t in plain],
+        [t.by for t in plain],
+        store_now,
+    )
+    if rows:
+        tx.signals.add(Signal.ENDED)
+    return {row[0] for row in rows}
+
+
+async def apply_each(tx: Tx, transitions: Sequence[Transition], now: Instant) -> list[Verdict]:
+    """One by one, in one transaction that holds all their jobs from the start."""
+    await _hold_dedup_keys(tx, [t.job_id for t in transitions if t.event is Event.MANUAL_RETRY])
+    await tx.rows("lock_jobs", [t.job_id for t in transitions])
+    verdicts = [await _apply_one(tx, transition, now) for transition in transitions]
+    applied = [t for t, verdict in zip(transitions, verdicts, strict=True) if verdict is Verdict.APPLIED]
+    await _after(tx, applied, now)
+    return verdicts
+
+
+async def _hold_dedup_keys(tx: Tx, job_ids: list[str]) -> None:
+    """Before any row: who submits with a key holds its name first, and then the rows of what the job depends on."""
+    if job_ids and (keys := [row[0] for row in await tx.rows("dedup_keys_of", job_ids)]):
+        await tx.rows("lock_names", [f"holdfast dedup {key}" for key in keys])
+
+
+async def _apply_one(tx: Tx, t: Transition, now: Instant) -> Verdict:
+    if t.event is Event.MANUAL_RETRY and (refusal := await _refuse_retry(tx, t, now)) is not None:
+        return refusal
+    error = t.error
+    changed = await tx.execute(
+        "apply",
+        t.job_id,
+        t.source.value,
+        t.target.value,
+        t.attempt,
+        t.version,
+        t.token,
+        t.lease,
+        now,
+        t.priority,
+        t.scheduled_for,
+        t.failures,
+        t.snoozes,
+        t.give_backs,
+        t.progress,
+        t.stage,
+        t.clear_result,
+        t.result,
+        t.result_artifact,
+        t.logs,
+        t.log_location,
+        t.metrics,
+        t.artifacts,
+        None if error is None else f"{error.type}: {error.message}",
+        None if error is None else msgspec.json.encode(error).decode(),
+        ERRORS_KEPT_MAX,
+        t.event.value,
+        t.by,
+        t.reason,
+    )
+    if not changed:
+        return await _why_not(tx, t)
+    if (outcome := counted(t.event, t.target)) is not None:
+        tx.count(t.kind, outcome, now, 1, t.ran_micros, t.waited_micros)
+    if t.event is Event.MANUAL_RETRY:
+        await _guard_again(tx, t.job_id, now)
+    if t.effects:
+        await _run_effects(tx, t)
+    return Verdict.APPLIED
+
+
+async def _run_effects(tx: Tx, t: Transition) -> None:
+    for statement, values in t.effects:
+        try:
+            await tx.connection.execute(statement, *values)
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, ValueError, TypeError) as error:
+            if is_collision(error) or (is_outage(error) and tx.connection.is_closed()):
+                raise
+            raise EffectFailed(f"{type(error).__name__}: {error} in {statement[:200]!r}", job_id=t.job_id) from None
+
+
+async def _refuse_retry(tx: Tx, t: Transition, now: Instant) -> Verdict | None:
+    """Why an ended job may not run again; None also where the guards of the transition will refuse it."""
+    row = (await _standing(tx, [t.job_id])).get(t.job_id)
+    if row is None or row[0] != t.source:
+        return None
+    if await tx.value("blockers", t.job_id):
+        return Verdict.BLOCKED
+    key = await tx.value("dedup_key_of", t.job_id)
+    target = None if key is None else await _living_target(tx, key, now)
+    return None if target is None or target == t.job_id else Verdict.TAKEN
+
+
+async def _living_target(tx: Tx, key: str, now: Instant) -> str | None:
+    row = await tx.row("guard_target", key)
+    if row is None:
+        return None
+    status = await tx.value("status", row[0])
+    if status is None:
+        return None
+    in_force = Status(status) not in TERMINAL if row[1] is None else now < row[1]
+    return str(row[0]) if in_force else None
+
+
+async def _guard_again(tx: Tx, job_id: str, now: Instant) -> None:
+    """The job runs once more: its key stands for it again, as long as it did and at least while it is active."""
+    key = await tx.value("dedup_key_of", job_id)
+    if key is not None and await _living_target(tx, key, now) is None:
+        await tx.execute("save_guard", key, job_id)
+
+
+async def _why_not(tx: Tx, t: Transition) -> Verdict:
+    row = (await _standing(tx, [t.job_id])).get(t.job_id)
+    if row is None:
+        return Verdict.GONE
+    status, attempt, token = row
+    # The token outlives only its holder's own settlement: this write, or an earlier try of it, is in.
+    ours = t.token is not None and token == t.token and attempt == t.attempt and status != Status.PROCESSING
+    if not ours:
+        return Verdict.STALE
+    event = f'"{t.event.value}","{t.source.value}","{t.target.value}",{t.attempt},'
+    return Verdict.APPLIED if await tx.value("on_record", t.job_id, event) else Verdict.STALE
+
+
+async def _standing(tx: Tx, job_ids: list[str]) -> dict[str, Standing]:
+    return {row[0]: (row[1], row[2], row[3]) for row in await tx.rows("standing", job_ids)}
+
+
+async def _after(tx: Tx, applied: list[Transition], now: Instant) -> None:
+    """What follows in the same commit: dependents released, parked jobs let in, signals noted."""
+    if not applied:
+        return
+    ended = [t.job_id for t in applied if t.target in TERMINAL]
+    left = [t.job_id for t in applied if t.source is Status.PENDING and t.target is not Status.PENDING]
+    awaited, encoded, rate_keys = await tx.row("keys_of", [t.job_id for t in applied], left) or (False, None, None)
+    if ended and awaited:
+        await releasing.release_dependents(tx, ended, now)
+    await _let_in(tx, msgspec.json.decode(encoded or "{}"), rate_keys or [], now)
+    if ended:
+        tx.signals.add(Signal.ENDED)
+    for t in applied:
+        if t.event is Event.REPRIORITISE:
+            continue
+        if t.target is Status.PENDING:
+            tx.signals.add(Signal.READY)
+        elif t.target in (Status.SCHEDULED, Status.RETRYING):
+            tx.signals.add(Signal.DUE)
+        if t.source is Status.PROCESSING and t.token is None and t.target is not Status.PROCESSING:
+            tx.signals.add(Signal.STOPPED)
+
+
+async def _let_in(tx: Tx, keys: dict[str, int], rate_keys: list[str], now: Instant) -> None:
+    names = [*map(releasing.name_of, keys), *map(rating.name_of, rate_keys)]
+    if names:
+        await tx.rows("lock_names", names)
+    for key, limit in keys.items():
+        await releasing.unpark(tx, key, limit)
+    await rating.left_sight(tx, rate_keys, now)
+
+
+async def extend(tx: Tx, holds: Sequence[Hold], span: int, store_now: Instant | None) -> list[Verdict]:
+    rows = await tx.rows("extend", *_columns(holds), span, store_now)
+    return await _answer(tx, holds, {row[0] for row in rows})
+
+
+async def note(tx: Tx, notes: Sequence[Note], store_now: Instant | None) -> list[Verdict]:
+    fields = [[getattr(each, name) for each in notes] for name in _NOTED]
+    rows = await tx.rows("note", *_columns([each.hold for each in notes]), *fields, store_now)
+    return await _answer(tx, [each.hold for each in notes], {row[0] for row in rows})
+
+
+_NOTED = ("progress", "stage", "logs", "log_location", "metrics", "artifacts")
+
+
+def _columns(holds: Sequence[Hold]) -> list[list[Any]]:
+    return [[hold.job_id for hold in holds], [hold.attempt for hold in holds], [hold.token for hold in holds]]
+
+
+async def record_step(tx: Tx, hold: Hold, name: str, answer: str, store_now: Instant | None) -> Verdict:
+    await tx.execute("record_step", hold.job_id, hold.attempt, hold.token, name, answer, store_now)
+    return (await _answer(tx, [hold], set()))[0]
+
+
+async def _answer(tx: Tx, holds: Sequence[Hold], done: set[str]) -> list[Verdict]:
+    if len(done) == len(holds):
+        return [Verdict.APPLIED] * len(holds)
+    standing = await _standing(tx, [hold.job_id for hold in holds])
+    return [_held(hold, standing.get(hold.job_id)) for hold in holds]
+
+
+def _held(hold: Hold, row: Standing | None) -> Verdict:
+    if row is None:
+        return Verdict.GONE
+    holds = row == (Status.PROCESSING.value, hold.attempt, hold.token)
+    return Verdict.APPLIED if holds else Verdict.STALE

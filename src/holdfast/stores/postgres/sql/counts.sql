@@ -1,0 +1,2 @@
+-- Jobs per state.
+SELECT status, count(*) FROM holdfast.job GROUP BY status

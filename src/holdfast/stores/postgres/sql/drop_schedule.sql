@@ -1,0 +1,2 @@
+-- Remove a schedule.
+DELETE FROM holdfast.schedule WHERE name = $1

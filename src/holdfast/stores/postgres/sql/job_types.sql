@@ -1,0 +1,2 @@
+-- What is known of types.
+SELECT details FROM holdfast.job_type ORDER BY job_type

@@ -1,0 +1,2 @@
+-- The server's clock.
+SELECT holdfast.micros()

@@ -1,0 +1,14 @@
+-- The queues, types and versions in which a concurrency key has parked jobs: one seek of job_parked for each, however
+-- many jobs wait.
+WITH RECURSIVE each (queue, job_type, version) AS (
+    (SELECT queue, job_type, payload_version FROM holdfast.job
+     WHERE concurrency_key = $1 AND parked AND NOT rate_parked
+     ORDER BY queue, job_type, payload_version LIMIT 1)
+    UNION ALL
+    SELECT next.queue, next.job_type, next.payload_version FROM each CROSS JOIN LATERAL (
+        SELECT queue, job_type, payload_version FROM holdfast.job
+        WHERE concurrency_key = $1 AND parked AND NOT rate_parked
+          AND (queue, job_type, payload_version) > (each.queue, each.job_type, each.version)
+        ORDER BY queue, job_type, payload_version LIMIT 1) AS next
+)
+SELECT queue, job_type, version FROM each

@@ -1,0 +1,9 @@
+-- Put the next parked jobs of a rate key, queue, type and version back in sight, in claim order. Index: job_rate_parked.
+WITH next AS MATERIALIZED (
+    SELECT seq FROM holdfast.job
+    WHERE rate_key = $1 AND rate_parked AND queue = $2 AND job_type = $3 AND payload_version = $4
+    ORDER BY priority DESC, scheduled_for, job_id
+    LIMIT $5
+    FOR UPDATE SKIP LOCKED
+)
+UPDATE holdfast.job AS j SET parked = false, rate_parked = false FROM next WHERE j.seq = next.seq

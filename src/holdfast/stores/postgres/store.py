@@ -1,0 +1,394 @@
+"""The port on PostgreSQL: each verb is a function over a transaction; this class says how it is run."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from holdfast.clock import Instant
+from holdfast.errors import NotOpen, QueueFull, StoreError
+from holdfast.lifecycle import Status, Transition
+from holdfast.store.port import Listener
+from holdfast.store.types import (
+    ClaimedJob,
+    ClaimRequest,
+    Counter,
+    DeadGroup,
+    Depth,
+    ExpiredClaim,
+    Finding,
+    Firing,
+    Hold,
+    Inserted,
+    JobRecord,
+    JobType,
+    NewJob,
+    Note,
+    Page,
+    Promoted,
+    Query,
+    QueueChange,
+    QueueRow,
+    RetentionPolicy,
+    Retired,
+    Schedule,
+    Signal,
+    Verdict,
+    WorkerRow,
+)
+from holdfast.stores.postgres import (
+    claiming,
+    diagnosing,
+    guests,
+    inserting,
+    migrating,
+    rating,
+    reading,
+    releasing,
+    settling,
+    upkeep,
+)
+from holdfast.stores.postgres.address import parse
+from holdfast.stores.postgres.errors import guest_error
+from holdfast.stores.postgres.session import Session, refuse_unsafe
+from holdfast.stores.postgres.tx import Tx
+from holdfast.stores.postgres.waker import Waker
+
+T = TypeVar("T")
+_Submit = tuple[Sequence[NewJob], asyncio.Future[list[Inserted]]]
+
+
+class PostgresStore:
+    def __init__(self, url: str) -> None:
+        self.address = parse(url)
+        self._session = Session(self.address)
+        self._waker: Waker | None = None
+        self._submits: list[_Submit] = []
+        self._submitted_at: Instant = 0
+        self._inserts: set[asyncio.Task[None]] = set()
+
+    @property
+    def location(self) -> str:
+        return self.address.shown
+
+    @property
+    def files_root(self) -> str | None:
+        """None: workers may be on other hosts, where a folder of this one is nowhere."""
+        return None
+
+    # Opening
+
+    async def open(self) -> None:
+        await self._session.open()
+        try:
+            await self._run(self._prepare, transaction=False)
+        except BaseException:
+            await asyncio.shield(self._session.close())
+            raise
+        self._waker = Waker(self._session)
+        self._waker.start()
+
+    async def _prepare(self, tx: Tx, _repeat: bool) -> None:
+        await refuse_unsafe(tx.connection, self.location)
+        if not await migrating.check(tx.connection, tx.sql, self.location):
+            await migrating.migrate(tx.connection, tx.sql)
+            await migrating.check(tx.connection, tx.sql, self.location)
+
+    async def migrate(self) -> list[str]:
+        session = Session(self.address)  # of its own: this one may be open
+        await session.open()
+        try:
+            return (await session.run(lambda tx, _: migrating.migrate(tx.connection, tx.sql), transaction=False))[0]
+        finally:
+            await session.close()
+
+    def migration_sql(self) -> str:
+        return migrating.statements(self._session.sql)
+
+    async def close(self) -> None:
+        if self._inserts:
+            await asyncio.gather(*self._inserts, return_exceptions=True)
+        waker, self._waker = self._waker, None
+        if waker is not None:
+            await waker.stop()
+        await self._session.close()
+
+    # Running verbs
+
+    def _store_now(self, now: Instant) -> Instant | None:
+        """None: the server's clock counts."""
+        return now if self.address.caller_clock else None
+
+    async def _now(self, tx: Tx, now: Instant) -> Instant:
+        return now if self.address.caller_clock else int(await tx.value("now"))
+
+    async def _run(self, verb: Callable[[Tx, bool], Awaitable[T]], *, transaction: bool = True) -> T:
+        answer, tx = await self._session.run(verb, transaction=transaction)
+        if tx.signals and self._waker is not None:
+            self._waker.committed(tx.signals)
+        return answer
+
+    async def _at(self, now: Instant, verb: Callable[[Tx, Instant], Awaitable[T]]) -> T:
+        """A verb in a transaction that needs the time as a number."""
+
+        async def run(tx: Tx, _repeat: bool) -> T:
+            return await verb(tx, await self._now(tx, now))
+
+        return await self._run(run)
+
+    async def _read(self, verb: Callable[[Tx], Awaitable[T]]) -> T:
+        return await self._run(lambda tx, _: verb(tx), transaction=False)
+
+    def listen(self, signals: frozenset[Signal], listener: Listener) -> Callable[[], None]:
+        if self._waker is None:
+            raise NotOpen("the store is not open: use it inside `async with app:`")
+        return self._waker.listen(signals, listener)
+
+    # The hot path
+
+    async def insert(self, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]:
+        if any(job.special for job in jobs):
+            return await self._run(lambda tx, repeat: inserting.insert(tx, jobs, now, self._store_now(now), repeat))
+        return await self._insert_together(jobs, now)
+
+    async def insert_in(self, connection: object, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]:
+        encoded = msgspec.json.encode(list(jobs)).decode()
+        try:
+            text = await guests.insert_jobs(
+                connection, self.address.schema, encoded, now, self._store_now(now), self.address.wake
+            )
+        except Exception as error:
+            raise guest_error(error, self.location) from error
+        return [
+            await self._inserted_in(job, answer) for job, answer in zip(jobs, msgspec.json.decode(text), strict=True)
+        ]
+
+    async def _inserted_in(self, job: NewJob, answer: dict[str, Any]) -> Inserted:
+        existing = None
+        if answer["existing"]:
+            # None where the same transaction has made it, which nobody else sees yet.
+            existing = (await self.get([answer["job_id"]]))[0]
+        return Inserted(answer["job_id"], Status(answer["status"]), existing, answer.get("reused_from"))
+
+    def _insert_together(self, jobs: Sequence[NewJob], now: Instant) -> asyncio.Future[list[Inserted]]:
+        """Plain inserts of one turn of the loop are one statement; should it be refused, each is tried alone."""
+        self._session.pool()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[list[Inserted]] = loop.create_future()
+        if not self._submits:
+            loop.call_soon(self._flush_inserts)
+            self._submitted_at = now
+        self._submitted_at = max(self._submitted_at, now)
+        self._submits.append((jobs, future))
+        return future
+
+    def _flush_inserts(self) -> None:
+        submits, self._submits = self._submits, []
+        task = asyncio.get_running_loop().create_task(self._insert_all(submits, self._submitted_at))
+        self._inserts.add(task)
+        task.add_done_callback(self._inserts.discard)
+
+    async def _insert_all(self, submits: list[_Submit], now: Instant) -> None:
+        everything = [job for jobs, _ in submits for job in jobs]
+        plain = functools.partial(self._insert_plain, everything, now)
+        try:
+            inserted = await self._run(plain, transaction=False)
+        except Exception as error:
+            if len(submits) > 1 and type(error) in (StoreError, QueueFull):
+                for submit in submits:  # let what was refused harm only its own caller
+                    await self._insert_all([submit], now)
+                return
+            for _, future in submits:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        start = 0
+        for jobs, future in submits:
+            if not future.done():
+                future.set_result(inserted[start : start + len(jobs)])
+            start += len(jobs)
+
+    async def _insert_plain(self, jobs: list[NewJob], now: Instant, tx: Tx, repeat: bool) -> list[Inserted]:
+        return await inserting.insert_plain(tx, jobs, now, self._store_now(now), repeat)
+
+    async def claim(self, request: ClaimRequest, now: Instant) -> list[ClaimedJob]:
+        plain = await self._run(
+            lambda tx, repeat: claiming.claim_plain(tx, request, self._store_now(now), repeat), transaction=False
+        )
+        if plain is not None:
+            return plain
+
+        async def keyed(tx: Tx, repeat: bool) -> list[ClaimedJob] | None:
+            return await claiming.claim_keyed(tx, request, await self._now(tx, now), repeat)
+
+        for _ in range(claiming.PARK_ROUNDS):
+            taken = await self._run(keyed)
+            if taken is not None:
+                return taken
+        if self._waker is not None:
+            self._waker.committed({Signal.READY})  # there is more behind what was parked: whoever is free comes again
+        return []
+
+    async def apply(self, transitions: Sequence[Transition], now: Instant) -> list[Verdict]:
+        settling.check_all(transitions)
+        verdicts: list[Verdict] = [Verdict.APPLIED] * len(transitions)
+        plain = [i for i, transition in enumerate(transitions) if settling.is_plain_completion(transition)]
+        slow = [i for i in range(len(transitions)) if i not in set(plain)] if len(plain) < len(transitions) else []
+        if plain and not slow:
+            chosen = [transitions[i] for i in plain]
+            done = await self._run(lambda tx, _: settling.complete(tx, chosen, self._store_now(now)), transaction=False)
+            slow = [i for i in plain if transitions[i].job_id not in done]
+        else:
+            slow = list(range(len(transitions)))  # all or nothing, and then in one transaction
+        if slow:
+            rest = [transitions[i] for i in slow]
+            found = await self._at(now, lambda tx, at: settling.apply_each(tx, rest, at))
+            for i, verdict in zip(slow, found, strict=True):
+                verdicts[i] = verdict
+        return verdicts
+
+    async def extend(self, holds: Sequence[Hold], lease_expires_at: Instant, now: Instant) -> list[Verdict]:
+        span = lease_expires_at - now
+        return await self._run(lambda tx, _: settling.extend(tx, holds, span, self._store_now(now)), transaction=False)
+
+    async def note(self, notes: Sequence[Note], now: Instant) -> list[Verdict]:
+        return await self._run(lambda tx, _: settling.note(tx, notes, self._store_now(now)), transaction=False)
+
+    # Upkeep
+
+    async def promote(self, now: Instant, limit: int) -> Promoted:
+        async def due(tx: Tx, _repeat: bool) -> tuple[Instant, Instant | None]:
+            at = await self._now(tx, now)
+            return at, await upkeep.next_due(tx, at)
+
+        at, next_due_at = await self._run(due, transaction=False)
+        if next_due_at is None or next_due_at > at:
+            return Promoted(0, self._here(next_due_at, at, now))
+        promoted = await self._at(now, lambda tx, at: upkeep.promote(tx, at, limit))
+        return Promoted(promoted.count, self._here(promoted.next_due_at, at, now))
+
+    def _here(self, moment: Instant | None, at: Instant, now: Instant) -> Instant | None:
+        """A moment of the server's clock on the caller's, who is going to sleep until it."""
+        return None if moment is None else moment - at + now
+
+    async def expired(self, now: Instant, limit: int, dead_workers: Sequence[str] = ()) -> list[ExpiredClaim]:
+        return await self._read(lambda tx: reading.expired(tx, self._store_now(now), limit, dead_workers))
+
+    async def fire(self, firings: Sequence[Firing], now: Instant) -> list[Verdict]:
+        async def each(tx: Tx, _repeat: bool) -> list[Verdict]:
+            return [await upkeep.fire(tx, firing, now, self._store_now(now)) for firing in firings]
+
+        return await self._run(each)
+
+    async def retire(self, policy: RetentionPolicy, now: Instant, limit: int, after: str | None) -> Retired:
+        async def look(tx: Tx) -> Any:
+            at = await self._now(tx, now)
+            return at, await upkeep.look(tx, policy, at, limit, after)
+
+        at, found = await self._read(look)
+
+        async def move(tx: Tx, _repeat: bool) -> tuple[int, int]:
+            return await upkeep.retire(tx, found.batch, at), await upkeep.drop(tx, policy, at, limit)
+
+        archived, dropped = await self._run(move)
+        more_to_drop = found.next is None and dropped == limit
+        return Retired(archived, dropped, "0" if more_to_drop else found.next)
+
+    async def with_files(self, limit: int) -> list[str]:
+        return [row[0] for row in await self._read(lambda tx: tx.rows("with_files", limit))]
+
+    async def cleaned(self, job_ids: Sequence[str]) -> None:
+        await self._read(lambda tx: tx.execute("cleaned", list(job_ids)))
+
+    async def release(self, now: Instant, limit: int) -> int:
+        return await self._at(now, lambda tx, at: releasing.release(tx, at, limit))
+
+    # Workers and types
+
+    async def beat(self, worker: WorkerRow) -> None:
+        async def beat(tx: Tx) -> None:
+            at = await self._now(tx, worker.heartbeat_at)
+            details = msgspec.json.encode(worker).decode()
+            await tx.execute("beat", worker.worker_id, at, details)
+
+        await self._read(beat)
+
+    async def forget(self, worker_ids: Sequence[str]) -> None:
+        await self._read(lambda tx: tx.execute("forget", list(worker_ids)))
+
+    async def workers(self) -> list[WorkerRow]:
+        return await self._read(reading.workers)
+
+    async def announce(self, types: Sequence[JobType]) -> None:
+        details = [msgspec.json.encode(each).decode() for each in types]
+        await self._read(lambda tx: tx.execute("announce", [each.job_type for each in types], details))
+
+    async def job_types(self) -> list[JobType]:
+        return await self._read(reading.job_types)
+
+    # Queues and schedules
+
+    async def change_queue(self, name: str, change: QueueChange, now: Instant) -> QueueRow:
+        return await self._at(now, lambda tx, at: upkeep.change_queue(tx, name, change, at))
+
+    async def queues(self) -> list[QueueRow]:
+        return await self._read(upkeep.queues)
+
+    async def save_schedule(self, schedule: Schedule, expected_version: int | None) -> Verdict:
+        return await self._run(lambda tx, _: upkeep.save_schedule(tx, schedule, expected_version))
+
+    async def drop_schedule(self, name: str) -> Verdict:
+        return await self._run(lambda tx, _: upkeep.drop_schedule(tx, name))
+
+    async def schedules(self) -> list[Schedule]:
+        return await self._read(upkeep.schedules)
+
+    # Steps
+
+    async def step(self, job_id: str, name: str) -> str | None:
+        return await self._read(lambda tx: tx.value("step", job_id, name))
+
+    async def record_step(self, hold: Hold, name: str, answer: str, now: Instant) -> Verdict:
+        return await self._run(
+            lambda tx, _: settling.record_step(tx, hold, name, answer, self._store_now(now)), transaction=False
+        )
+
+    # Reading
+
+    async def get(self, job_ids: Sequence[str]) -> list[JobRecord | None]:
+        return await self._read(lambda tx: reading.get(tx, job_ids))
+
+    async def statuses(self, job_ids: Sequence[str]) -> list[Status | None]:
+        return await self._read(lambda tx: reading.statuses(tx, job_ids))
+
+    async def find(self, query: Query) -> Page:
+        return await self._read(lambda tx: reading.find(tx, query))
+
+    async def counts(self) -> dict[str, int]:
+        return await self._read(reading.counts)
+
+    async def depths(self) -> list[Depth]:
+        return await self._read(reading.depths)
+
+    async def counters(self, since: Instant, until: Instant) -> list[Counter]:
+        return await self._read(lambda tx: reading.counters(tx, since, until))
+
+    async def rate_due(self, key: str, now: Instant) -> Instant | None:
+        async def due(tx: Tx) -> Instant | None:
+            at = await self._now(tx, now)
+            return self._here(await rating.rate_due(tx, key, at), at, now)
+
+        return await self._read(due)
+
+    async def ahead(self, job_id: str, limit: int) -> int:
+        return await self._read(lambda tx: reading.ahead(tx, job_id, limit))
+
+    async def diagnose(self, now: Instant) -> list[Finding]:
+        return await self._read(lambda tx: diagnosing.diagnose(tx, now))
+
+    async def dead(self, limit: int) -> list[DeadGroup]:
+        return await self._read(lambda tx: reading.dead(tx, limit))

@@ -1,0 +1,78 @@
+"""A trigger on a user's table that submits a job for each row that is inserted or changed. SQL out, nothing run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from holdfast.errors import InvalidOption
+from holdfast.handlers import check_name
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})?")
+_COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+
+
+def trigger_sql(
+    schema: str,
+    table: str,
+    job_type: str,
+    *,
+    payload: str,
+    columns: Sequence[str] = (),
+    subject: str = "NULL",
+    priority: str = "NULL",
+    content_hash: str = "NULL",
+    dedup_key: str = "NULL",
+    when: str = "true",
+    on_delete: str | None = None,
+) -> str:
+    """`payload`, `subject`, `priority`, `content_hash`, `dedup_key` and `when` are SQL expressions over NEW, written by
+    whoever may write SQL there anyway; `columns` says which updates count, all where it is empty."""
+    check_name(job_type, "job type")
+    _check(_NAME, table, "table")
+    for column in columns:
+        _check(_COLUMN, column, "column")
+    if on_delete not in (None, "cancel", "delete"):
+        raise InvalidOption(f"on_delete={on_delete!r}: use cancel or delete")
+    if on_delete is not None and subject == "NULL":
+        raise InvalidOption("on_delete finds a row's jobs by their subject: give one")
+    name = (
+        f"holdfast_{job_type}_on_{table.rpartition('.')[2]}"[:63].replace("-", "_").replace(":", "_").replace(".", "_")
+    )
+    updates = f"UPDATE OF {', '.join(columns)}" if columns else "UPDATE"
+    parts = [
+        f"""
+CREATE OR REPLACE FUNCTION "{schema}"."{name}"() RETURNS trigger LANGUAGE plpgsql AS $trigger$
+BEGIN
+    IF {when} THEN
+        PERFORM "{schema}".submit('{job_type}', ({payload})::jsonb, subject => ({subject})::text,
+            priority => ({priority})::integer, content_hash => ({content_hash})::text,
+            dedup_key => ({dedup_key})::text, created_by => 'trigger:{table}');
+    END IF;
+    RETURN NULL;
+END
+$trigger$;
+CREATE OR REPLACE TRIGGER "{name}" AFTER INSERT OR {updates} ON {table}
+    FOR EACH ROW EXECUTE FUNCTION "{schema}"."{name}"();"""
+    ]
+    if on_delete is not None:
+        parts.append(_on_delete(schema, name, table, job_type, subject.replace("NEW.", "OLD."), on_delete))
+    return "\n".join(parts).strip() + "\n"
+
+
+def _on_delete(schema: str, name: str, table: str, job_type: str, subject: str, how: str) -> str:
+    act = "drop_jobs" if how == "delete" else "cancel_jobs"
+    return f"""
+CREATE OR REPLACE FUNCTION "{schema}"."{name}_gone"() RETURNS trigger LANGUAGE plpgsql AS $trigger$
+BEGIN
+    PERFORM "{schema}".{act}('{job_type}', ({subject})::text, 'trigger:{table}');
+    RETURN NULL;
+END
+$trigger$;
+CREATE OR REPLACE TRIGGER "{name}_gone" AFTER DELETE ON {table}
+    FOR EACH ROW EXECUTE FUNCTION "{schema}"."{name}_gone"();"""
+
+
+def _check(pattern: re.Pattern[str], name: str, what: str) -> None:
+    if not isinstance(name, str) or not pattern.fullmatch(name):
+        raise InvalidOption(f"{name!r:.80} cannot be a {what}: write its plain name, with its schema if it needs one")

@@ -1,0 +1,154 @@
+"""promote, schedules, queues and retention: what upkeep and operators ask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast.clock import MICROS, Instant
+from holdfast.errors import InvalidSchedule
+from holdfast.limits import COUNTERS_DAYS, SCHEDULES_MAX
+from holdfast.store.types import (
+    Firing,
+    Promoted,
+    QueueChange,
+    QueueRow,
+    RetentionPolicy,
+    Schedule,
+    Signal,
+    Verdict,
+)
+from holdfast.stores import retiring
+from holdfast.stores.postgres import inserting, rating
+from holdfast.stores.postgres.tx import Tx
+
+# The order in which the statements give and take a schedule's fields.
+_SCHEDULE_ORDER = (
+    "name", "cron", "timezone", "missed", "job_type", "template", "created_at", "updated_at", "next_at", "version",
+    "paused_at", "paused_by", "last_at", "last_job_id",
+)  # fmt: skip
+
+
+async def promote(tx: Tx, now: Instant, limit: int) -> Promoted:
+    count = await tx.execute("promote", now, limit)
+    if count:
+        tx.signals.add(Signal.READY)
+    await rating.unpark_due(tx, now)
+    return Promoted(count, await next_due(tx, now))
+
+
+async def next_due(tx: Tx, now: Instant) -> Instant | None:
+    """When the next scheduled, retrying or rate-limited job may run."""
+    due = await tx.value("next_due")
+    rate_due = await rating.next_due(tx, now)
+    return min((each for each in (due, rate_due) if each is not None), default=None)
+
+
+# Queues
+
+
+async def change_queue(tx: Tx, name: str, change: QueueChange, now: Instant) -> QueueRow:
+    row = await tx.row("change_queue", name, change.paused, change.by, change.reason, now, change.max_pending)
+    await tx.execute("forget_queues")
+    if change.paused is False:
+        tx.signals.add(Signal.READY)
+    return _queue(row)
+
+
+async def queues(tx: Tx) -> list[QueueRow]:
+    return [_queue(row) for row in await tx.rows("queues")]
+
+
+def _queue(row: Any) -> QueueRow:
+    return QueueRow(name=row[0], paused_at=row[1], paused_by=row[2], pause_reason=row[3], max_pending=row[4])
+
+
+# Schedules
+
+
+async def save_schedule(tx: Tx, schedule: Schedule, expected_version: int | None) -> Verdict:
+    stored, count = await tx.row("schedule_version", schedule.name) or (None, 0)
+    if stored is None and expected_version is not None:
+        return Verdict.GONE
+    if stored is None and count >= SCHEDULES_MAX:
+        raise InvalidSchedule(f"there are {SCHEDULES_MAX:,} schedules already (SCHEDULES_MAX): remove some first")
+    values = [getattr(schedule, name) for name in _SCHEDULE_ORDER]
+    if not await tx.execute("save_schedule", *values, expected_version):
+        return Verdict.STALE
+    tx.signals.add(Signal.DUE)
+    return Verdict.APPLIED
+
+
+async def drop_schedule(tx: Tx, name: str) -> Verdict:
+    return Verdict.APPLIED if await tx.execute("drop_schedule", name) else Verdict.GONE
+
+
+async def schedules(tx: Tx) -> list[Schedule]:
+    return [Schedule(**dict(zip(_SCHEDULE_ORDER, row, strict=True))) for row in await tx.rows("schedules")]
+
+
+async def fire(tx: Tx, firing: Firing, now: Instant, store_now: Instant | None) -> Verdict:
+    last = firing.jobs[-1] if firing.jobs else None
+    moved = await tx.execute(
+        "fire",
+        firing.name,
+        firing.version,
+        firing.due_at,
+        firing.next_at,
+        None if last is None else last.tick_at,
+        None if last is None else last.job_id,
+    )
+    if not moved:
+        stored, _ = await tx.row("schedule_version", firing.name) or (None, 0)
+        return Verdict.GONE if stored is None else Verdict.STALE
+    if firing.jobs:
+        await inserting.insert(tx, firing.jobs, now, store_now, repeat=False)
+    return Verdict.APPLIED
+
+
+# Retention
+
+
+async def look(tx: Tx, policy: RetentionPolicy, now: Instant, limit: int, after: str | None) -> retiring.Found:
+    newest = retiring.newest_cutoff(policy, now)
+    if newest is None:
+        return retiring.Found([], None)
+    text, last, arrived, count = await tx.row("retirable", int(after or 0), limit, newest) or (None, None, None, 0)
+    batch: dict[int, Instant] = {}
+    for seq, job_id, job_type, status, completed_at, root in msgspec.json.decode(text or "[]"):
+        if seq in batch or not retiring.is_over(policy, job_type, status, completed_at, now):
+            continue
+        members = [] if root is None else await tx.rows("tree_members", root)
+        batch.update(retiring.with_tree(policy, (seq, job_id, job_type, status, completed_at), list(members), now))
+    done = count < limit or arrived is None or arrived >= newest
+    return retiring.Found(list(batch.items()), None if done else str(last))
+
+
+async def retire(tx: Tx, batch: list[tuple[int, Instant]], now: Instant) -> int:
+    standing = await _standing(tx, batch) if batch else []
+    if not standing:
+        return 0
+    archived: int = await tx.value("archive", standing, now)
+    return archived
+
+
+async def _standing(tx: Tx, batch: list[tuple[int, Instant]]) -> list[int]:
+    """Those of the batch that are still as they were read, a tree only if all of it is: someone may have retried a
+    part of it since, or added one. Held first, so that this stays true until the commit."""
+    seqs, ends = (list(column) for column in zip(*batch, strict=True))
+    await tx.rows("retire_lock", seqs)
+    trees: dict[str, list[int]] = {}
+    sizes: dict[str, int] = {}
+    for seq, root, size in await tx.rows("retire_standing", seqs, ends):
+        trees.setdefault(root, []).append(seq)
+        sizes[root] = size
+    return [seq for root, members in trees.items() if len(members) == sizes[root] for seq in members]
+
+
+async def drop(tx: Tx, policy: RetentionPolicy, now: Instant, limit: int) -> int:
+    await tx.execute("counters_drop", now - COUNTERS_DAYS * 86_400 * MICROS)
+    if policy.archive_micros is None:
+        return 0
+    dropped: int = await tx.value("archive_drop", now - policy.archive_micros, limit)
+    return dropped

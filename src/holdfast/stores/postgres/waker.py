@@ -1,0 +1,118 @@
+"""Wake-ups: signals to other processes by NOTIFY, coalesced and outside every commit; and LISTEN for theirs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import asyncpg
+
+from holdfast.store.port import Listener
+from holdfast.store.types import Signal
+from holdfast.stores.postgres.address import Address
+from holdfast.stores.postgres.errors import OUTAGES
+from holdfast.stores.postgres.session import CONNECT_SECONDS, Session, connection_options
+
+log = logging.getLogger("holdfast.postgres")
+COALESCE_SECONDS = 0.002  # signals that come within this go as one: NOTIFY takes a lock that the whole cluster shares
+KEEP_ALIVE_SECONDS = 20.0  # how soon a dead connection is noticed
+RECONNECT_SECONDS_MAX = 5.0
+
+
+class Waker:
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._address: Address = session.address
+        self._channel = f"holdfast_{session.address.schema}"
+        self._own = secrets.token_hex(4)  # our own notifications come back; their listeners have been called already
+        self._listeners: list[tuple[frozenset[Signal], Listener]] = []
+        self._unsent: set[Signal] = set()
+        self._stir = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._missed = set(Signal) - {Signal.STOPPED}  # who has only begun to listen holds no claims yet
+
+    def start(self) -> None:
+        if self._address.wake:
+            self._tasks.append(asyncio.get_running_loop().create_task(self._send()))
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+
+    def listen(self, signals: frozenset[Signal], listener: Listener) -> Callable[[], None]:
+        entry = (signals, listener)
+        self._listeners.append(entry)
+        if self._address.wake and len(self._tasks) == 1:
+            self._tasks.append(asyncio.get_running_loop().create_task(self._hear()))
+        return lambda: self._listeners.remove(entry)
+
+    def committed(self, signals: set[Signal]) -> None:
+        if not signals:
+            return
+        self._wake(signals)
+        if self._address.wake:
+            self._unsent |= signals
+            self._stir.set()
+
+    def _wake(self, signals: set[Signal]) -> None:
+        for wanted, listener in tuple(self._listeners):
+            for signal in wanted & signals:
+                listener(signal)
+
+    async def _send(self) -> None:
+        while True:
+            await self._stir.wait()
+            self._stir.clear()
+            signals, self._unsent = self._unsent, set()
+            payload = f"{self._own} {' '.join(sorted(signals))}"
+            try:
+                async with self._session.pool().acquire(timeout=CONNECT_SECONDS) as connection:
+                    await connection.execute("SELECT pg_notify($1, $2)", self._channel, payload)
+            except (*OUTAGES, asyncpg.PostgresError) as error:
+                log.debug("a wake-up was not sent: %s", error)  # a lost one costs a poll interval
+            await asyncio.sleep(COALESCE_SECONDS)
+
+    async def _hear(self) -> None:
+        pause = 0.1
+        while True:
+            try:
+                await self._hear_once()
+                pause = 0.1
+            except (*OUTAGES, asyncpg.PostgresError) as error:
+                log.warning("wake-ups are interrupted, polling meanwhile: %s", error)
+            await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+            pause = min(RECONNECT_SECONDS_MAX, pause * 2)
+
+    async def _hear_once(self) -> None:
+        """Until the connection is lost. Its own connection: a pooled one would be handed on."""
+        connection: Any = await asyncpg.connect(
+            self._address.dsn,
+            timeout=CONNECT_SECONDS,
+            command_timeout=CONNECT_SECONDS,
+            **connection_options(self._address),
+        )
+        lost = asyncio.Event()
+        connection.add_termination_listener(lambda _: lost.set())
+        try:
+            await connection.add_listener(self._channel, self._heard)
+            self._wake(self._missed)  # what came before we listened
+            self._missed = set(Signal)
+            while not lost.is_set():
+                try:
+                    async with asyncio.timeout(KEEP_ALIVE_SECONDS):
+                        await lost.wait()
+                except TimeoutError:
+                    await connection.execute("SELECT 1")
+        finally:
+            connection.terminate()
+
+    def _heard(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
+        sender, *names = str(payload).split()
+        if sender != self._own:
+            self._wake({Signal(name) for name in names if name in set(Signal)})
