@@ -15,6 +15,7 @@ from pathlib import Path
 MODULES = {
     "holdfast": "holdfast_load",
     "holdfast, no history": "holdfast_bare",
+    "holdfast, no retention": "holdfast_untidy",
     "limit": "limits",
     "limit, from dicts": "limits_from_dicts",
     "huey": "peers.huey_default",
@@ -24,6 +25,7 @@ MODULES = {
 PACKAGES = {
     "holdfast": "holdfast",
     "holdfast, no history": "holdfast",
+    "holdfast, no retention": "holdfast",
     "limit": "apsw",
     "limit, from dicts": "apsw",
     "huey": "huey",
@@ -42,6 +44,7 @@ class Order:
     idle_seconds: float  # how long to watch an idle worker
     finished: int  # a large file: rows that are over
     pending: int  # and rows that wait, of which `jobs` are measured
+    retirable: int  # rows that are over their time
 
 
 Figures = dict[str, float]

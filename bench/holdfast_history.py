@@ -39,17 +39,17 @@ def _drain(order: Order, *, finished: int, pending: int) -> Figures:
     setup = open_setup(order, marked_jobs=0)
     prepared = order.shared / f"prepared-{finished}-{pending}.db"
     if not prepared.exists():
-        asyncio.run(_prepare(setup, finished, pending))
+        asyncio.run(prepare(setup, finished, pending))
         setup.file.rename(prepared)
         setup.marks.clear()
     large_file.copy(prepared, setup.file)
     with setup.worker(f"--concurrency={DRAIN_CONCURRENCY}") as worker:
         wait_for_marks(worker, setup.marks, order.jobs)
-        unsettled, at_ns = _snapshot(setup.file)
+        unsettled, at_ns = snapshot(setup.file)
     return {"rate": (pending - unsettled) / ((at_ns - setup.marks.first_ns) / 1e9)}
 
 
-def _snapshot(file: Path) -> tuple[int, float]:
+def snapshot(file: Path) -> tuple[int, float]:
     """The number of unsettled jobs, and the moment for which it is true: when the reading began."""
     connection = apsw.Connection(str(file))
     connection.set_busy_timeout(10_000)
@@ -63,7 +63,7 @@ def _snapshot(file: Path) -> tuple[int, float]:
         connection.close()
 
 
-async def _prepare(setup: Setup, finished: int, pending: int) -> None:
+async def prepare(setup: Setup, finished: int, pending: int) -> None:
     """One finished and one waiting job by Holdfast itself, the rest by copying their rows."""
     async with setup.app as app:
         if finished:

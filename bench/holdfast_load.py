@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast_history import drain_large
+from holdfast_retention import drain_with_retention
 from holdfast_submit import submit_concurrent, submit_many, submit_one
 from holdfast_worker import drain, idle, pickup_other, pickup_same
 
@@ -15,4 +16,5 @@ MEASURES = {
     "pickup-other": pickup_other,
     "idle": idle,
     "history": drain_large,
+    "retention": drain_with_retention,
 }

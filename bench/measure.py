@@ -27,6 +27,7 @@ def main() -> None:
         idle_seconds=options.idle_seconds,
         finished=options.finished,
         pending=options.pending,
+        retirable=options.retirable,
     )
     os.sync()  # the sample before must not write to the disk during this one
     print(json.dumps(measure_of(options.contender, options.workload)(order)))
@@ -42,6 +43,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--idle-seconds", type=float, default=10.0)
     parser.add_argument("--finished", type=int, default=1_000_000)
     parser.add_argument("--pending", type=int, default=200_000)
+    parser.add_argument("--retirable", type=int, default=300_000)
     return parser.parse_args()
 
 

@@ -3,7 +3,7 @@
     scripts/bench                             everything, 3 rounds
     scripts/bench --only drain,submit         workloads whose name begins so
     scripts/bench --quick --rounds 1          a first look
-    scripts/bench --only history --rounds 7   a ratio near 1 wants seven pairs
+    scripts/bench --only history,retention --rounds 7   a ratio near 1 wants seven pairs
 
 Prints two tables, figures and verdicts, and writes all samples to bench/results/.
 """
@@ -87,8 +87,14 @@ def _sample(number: int, workload: Workload, contender: str, folder: Path, *, qu
 def _sizes(*, quick: bool) -> list[str]:
     finished = sizes.QUICK_FINISHED if quick else sizes.FINISHED
     pending = sizes.QUICK_PENDING if quick else sizes.PENDING
+    retirable = sizes.QUICK_RETIRABLE if quick else sizes.RETIRABLE
     seconds = sizes.QUICK_IDLE_SECONDS if quick else sizes.IDLE_SECONDS
-    return [f"--finished={finished}", f"--pending={pending}", f"--idle-seconds={seconds}"]
+    return [
+        f"--finished={finished}",
+        f"--pending={pending}",
+        f"--retirable={retirable}",
+        f"--idle-seconds={seconds}",
+    ]
 
 
 def _outcome(sample: Sample) -> str:

@@ -59,6 +59,7 @@ TARGETS: tuple[Target, ...] = (
     Ratio("drain", "rate", "huey", at_least=10),
     Ratio("drain", "rate", "limit", at_least=0.35),
     Ratio("history", "rate", "holdfast, no history", at_least=0.9),
+    Ratio("retention", "rate", "holdfast, no retention", at_least=0.9),
     Bound("pickup-other", "p50", at_most=3, unit="ms"),
     Bound("idle", "cpu", at_most=1, unit="% of a core"),
     Bound("idle", "rss", at_most=50, unit="MB"),

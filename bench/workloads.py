@@ -103,11 +103,21 @@ WORKLOADS = (
         jobs=20_000,
         quick_jobs=20_000,
     ),
+    Workload(
+        "retention",
+        "drain beside retention",
+        RATE,
+        (OURS, "holdfast, no retention"),
+        jobs=20_000,
+        quick_jobs=20_000,
+    ),
 )
 
 # The large file of the workload "history": rows that are over, and rows that wait.
 FINISHED, PENDING = 1_000_000, 200_000
 QUICK_FINISHED, QUICK_PENDING = 100_000, 50_000
+# The file of the workload "retention": finished rows that are over their time. More than go while it is measured.
+RETIRABLE, QUICK_RETIRABLE = 300_000, 50_000
 IDLE_SECONDS, QUICK_IDLE_SECONDS = 10.0, 3.0
 
 
