@@ -54,6 +54,21 @@ async def test_a_job_starts_within_50_ms_of_its_due_time_and_never_before(app: H
     assert sorted(lateness)[2] < 0.05, lateness
 
 
+async def test_a_type_that_was_full_goes_on_as_soon_as_it_has_room(app: Holdfast) -> None:
+    @app.job("slow", concurrency=1)
+    async def slow(payload: int) -> None:
+        await asyncio.sleep(0.02)
+
+    @app.job("other")  # asked for, and found to have none, while the first type is full
+    async def other(payload: int) -> None: ...
+
+    async with app:
+        handles = await app.submit_many([("slow", n) for n in range(4)])
+        async with app.worker(poll_interval=60):
+            for handle in handles:
+                await handle.result(timeout=10)
+
+
 async def test_a_job_with_an_earlier_due_time_wakes_the_promoter(app: Holdfast, make_app: Any) -> None:
     @app.job("work")
     async def work(payload: int) -> int:

@@ -55,13 +55,13 @@ class Fetcher:
         self._room = room
         self._take = take
         self._stir = asyncio.Event()
-        self._maybe_ready = True
+        self._maybe_ready = set(versions)  # types that may have jobs: those of the last claim that came back empty do not
         self._unanswered: list[ClaimRequest] = []
         self._stopping = False
 
     def ready(self) -> None:
         """Jobs may be waiting."""
-        self._maybe_ready = True
+        self._maybe_ready.update(self._versions)
         self._stir.set()
 
     def stop(self) -> None:
@@ -78,20 +78,22 @@ class Fetcher:
             room = self._room()
             if room is None:
                 await self._stir.wait()
-            elif self._maybe_ready:
-                await self._claim(room)
+            elif self._unanswered:
+                await self._claim(self._unanswered)
+            elif asked := {name: slots for name, slots in room.of_type.items() if name in self._maybe_ready}:
+                await self._claim(self._requests(room.total, asked))
             else:
                 await self._doze()
 
     async def _doze(self) -> None:
         """Until a signal, or a poll interval with jitter, so that idle workers do not ask all at once."""
         if not await within(self._poll_seconds * random.uniform(0.8, 1.2), self._stir.wait()):
-            self._maybe_ready = True
+            self._maybe_ready.update(self._versions)
 
-    async def _claim(self, room: Room) -> None:
-        requests = self._unanswered or self._requests(room)
+    async def _claim(self, requests: list[ClaimRequest]) -> None:
         self._unanswered = []
-        self._maybe_ready = False
+        for request in requests:
+            self._maybe_ready.difference_update(request.slots)
         failpoints.hit("fetch.before")
         claims = (self._ask(request) for request in requests)
         for request, answer in zip(requests, await asyncio.gather(*claims, return_exceptions=True), strict=True):
@@ -105,22 +107,21 @@ class Fetcher:
                 case []:
                     pass
                 case jobs:
-                    self._maybe_ready = True  # until a claim comes back empty there may be more
+                    self._maybe_ready.update(request.slots)  # until a claim comes back empty there may be more
                     self._take(jobs, request.token)
         if self._unanswered:
-            self._maybe_ready = True
             await asyncio.sleep(random.uniform(0.1, 1.0))
 
     async def _ask(self, request: ClaimRequest) -> list[ClaimedJob]:
         # The time is read here: between making this task and running it a handler may have blocked the loop.
         return await self._store.claim(request, self._clock.now())
 
-    def _requests(self, room: Room) -> list[ClaimRequest]:
+    def _requests(self, total: int, of_type: dict[str, int]) -> list[ClaimRequest]:
         """One claim, or two that share a commit where there is room for both: a commit costs more than a claim."""
-        limit = min(self._claim_limit, room.total)
-        requests = [self._request({name: min(slots, limit) for name, slots in room.of_type.items()}, limit)]
-        rest = {name: slots - limit for name, slots in room.of_type.items() if slots > limit}
-        if rest and room.total >= 2 * limit:
+        limit = min(self._claim_limit, total)
+        requests = [self._request({name: min(slots, limit) for name, slots in of_type.items()}, limit)]
+        rest = {name: slots - limit for name, slots in of_type.items() if slots > limit}
+        if rest and total >= 2 * limit:
             requests.append(self._request(rest, limit))
         return requests
 
