@@ -78,6 +78,10 @@ class Claim:
         return Hold(self.job.job_id, self.job.attempt, self.token)
 
 
+class Missing(Exception):
+    """The scene cannot go on."""
+
+
 class Stage:
     def __init__(self, path: Path, stores: Sequence[Store], logs: Sequence[OperationLog], gap: Gap, seed: int) -> None:
         self.path = path
@@ -189,6 +193,11 @@ class Stage:
 
     async def stored_schedule(self, name: str) -> Schedule | None:
         return next((each for each in await self.a.schedules() if each.name == name), None)
+
+    async def acknowledged_schedule(self, name: str) -> Schedule:
+        if (stored := await self.stored_schedule(name)) is None:
+            raise Missing(f"schedule {name} was acknowledged, and is not there")
+        return stored
 
     async def fire(self, seen: Schedule | None, store: Store | None = None) -> None:
         """By a worker that has read the schedule, now or some time ago."""

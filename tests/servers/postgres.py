@@ -35,8 +35,11 @@ def installed_binaries() -> Path | None:
 class Postgres:
     """`with Postgres() as server:`; every test gets a schema of its own from it."""
 
-    def __init__(self, binaries: Path | None = None, settings: dict[str, str] | None = None) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
+    def __init__(
+        self, binaries: Path | None = None, settings: dict[str, str] | None = None, folder: Path | None = None
+    ) -> None:
+        self._folder = folder or Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
+        self._folder.mkdir(exist_ok=True)
         self._binaries = _reachable(binaries or packaged_binaries(), self._folder)
         self._settings = {"max_connections": "200", **(settings or {})}
         self.port = _free_port()

@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import os
+import signal
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -473,3 +475,38 @@ def _use_after_fork(store: SQLiteStore) -> int:
             pass
         wrong += 1
     return wrong
+
+
+def test_a_child_can_open_a_queue_though_its_parent_was_writing_when_it_forked(tmp_path: Path) -> None:
+    stop = threading.Event()
+
+    def keep_writing(name: str) -> None:
+        async def run() -> None:
+            store = SQLiteStore(f"sqlite:///{tmp_path}/{name}.db")
+            await store.open()
+            while not stop.is_set():
+                await asyncio.gather(*[submit(store) for _ in range(50)], *[store.depths() for _ in range(10)])
+            await store.close()
+
+        asyncio.run(run())
+
+    writers = [threading.Thread(target=keep_writing, args=(name,)) for name in ("one", "two")]
+    for writer in writers:
+        writer.start()
+    hung = 0
+    for number in range(30):
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)  # ends it where SQLite hangs
+            connect_to_new(tmp_path / f"child-{number}.db")
+            os._exit(0)
+        hung += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
+    stop.set()
+    for writer in writers:
+        writer.join()
+    assert hung == 0
+
+
+def connect_to_new(path: Path) -> None:
+    connection.create(path)
+    connection.migrate(connection.connect(path), path)

@@ -55,7 +55,7 @@ class Fetcher:
         self._room = room
         self._take = take
         self._stir = asyncio.Event()
-        self._maybe_ready = set(versions)  # types that may have jobs: those of the last claim that came back empty do not
+        self._maybe_ready = set(versions)  # types that may have jobs; those of a claim that came back empty have none
         self._unanswered: list[ClaimRequest] = []
         self._stopping = False
 

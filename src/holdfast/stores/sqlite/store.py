@@ -60,6 +60,7 @@ from holdfast.stores.sqlite import (
 )
 from holdfast.stores.sqlite.bell import Bell
 from holdfast.stores.sqlite.errors import translate
+from holdfast.stores.sqlite.forking import inside
 from holdfast.stores.sqlite.tx import Tx
 from holdfast.stores.sqlite.writer import Writer
 
@@ -103,23 +104,25 @@ class SQLiteStore:
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="holdfast-sqlite-reader")
 
     def _prepare(self) -> apsw.Connection:
-        connection.create(self.path)
-        opened = connection.connect(self.path)
-        try:
-            connection.migrate(opened, self.path)
-        except BaseException:
-            opened.close()
-            raise
-        return opened
-
-    async def migrate(self) -> list[str]:
-        def run() -> list[str]:
+        with inside():
             connection.create(self.path)
             opened = connection.connect(self.path)
             try:
-                return connection.migrate(opened, self.path)
-            finally:
+                connection.migrate(opened, self.path)
+            except BaseException:
                 opened.close()
+                raise
+            return opened
+
+    async def migrate(self) -> list[str]:
+        def run() -> list[str]:
+            with inside():
+                connection.create(self.path)
+                opened = connection.connect(self.path)
+                try:
+                    return connection.migrate(opened, self.path)
+                finally:
+                    opened.close()
 
         return await asyncio.get_running_loop().run_in_executor(None, run)
 
@@ -131,10 +134,11 @@ class SQLiteStore:
         def run() -> None:
             writer.stop()
             readers.shutdown()
-            for each in self._reader_connections:
-                each.close()
-            self._reader_connections.clear()
-            writer.connection.close()
+            with inside():
+                for each in self._reader_connections:
+                    each.close()
+                self._reader_connections.clear()
+                writer.connection.close()
             self._bell.close()
 
         await asyncio.get_running_loop().run_in_executor(None, run)
@@ -167,14 +171,15 @@ class SQLiteStore:
         if self._writer is not None:
             self._writer.identity.check()
         try:
-            if own is None:
-                own = self._reader_state.connection = connection.connect(self.path)
-                self._reader_connections.append(own)
-            own.execute("BEGIN")  # one snapshot for all statements of a read
-            try:
-                return run(own)
-            finally:
-                own.execute("ROLLBACK")
+            with inside():
+                if own is None:
+                    own = self._reader_state.connection = connection.connect(self.path)
+                    self._reader_connections.append(own)
+                own.execute("BEGIN")  # one snapshot for all statements of a read
+                try:
+                    return run(own)
+                finally:
+                    own.execute("ROLLBACK")
         except apsw.Error as error:
             raise translate(error, str(self.path)) from None
 

@@ -18,6 +18,7 @@ from holdfast.errors import ForkedStore, StoreError, StoreFull, StoreGone
 from holdfast.store.types import Signal
 from holdfast.stores.sqlite.connection import Identity
 from holdfast.stores.sqlite.errors import translate
+from holdfast.stores.sqlite.forking import inside
 from holdfast.stores.sqlite.reserve import Reserve
 from holdfast.stores.sqlite.tx import Tx
 
@@ -86,7 +87,8 @@ class Writer:
         while not stopping:
             group, stopping = self._next_group()
             if group:
-                signals = self._settle(group)
+                with inside():
+                    signals = self._settle(group)
                 self._answer(group, signals)
 
     def _next_group(self) -> tuple[list[Verb], bool]:
