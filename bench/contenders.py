@@ -12,26 +12,35 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
+from peers import node
+
 MODULES = {
-    "holdfast": "holdfast_load",
-    "holdfast, no history": "holdfast_bare",
-    "holdfast, no retention": "holdfast_untidy",
-    "limit": "limits",
-    "limit, from dicts": "limits_from_dicts",
-    "huey": "peers.huey_default",
-    "huey, 1 ms polling": "peers.huey_polling",
-    "persist-queue": "peers.persist_queue",
+    "sqlite": {
+        "holdfast": "holdfast_load",
+        "holdfast, no history": "holdfast_bare",
+        "holdfast, no retention": "holdfast_untidy",
+        "limit": "limits",
+        "limit, from dicts": "limits_from_dicts",
+        "huey": "peers.huey_default",
+        "huey, 1 ms polling": "peers.huey_polling",
+        "persist-queue": "peers.persist_queue",
+    },
+    "postgres": {
+        "holdfast": "holdfast_load",
+        "holdfast, 2 processes": "holdfast_two_processes",
+        "holdfast, no history": "holdfast_bare",
+        "limit": "postgres_limits",
+        "limit, COPY": "postgres_limits_copy",
+        "pgqueuer": "peers.pgqueuer_peer",
+        "procrastinate": "peers.procrastinate_peer",
+        "pg-boss": "peers.pg_boss",
+        "graphile-worker": "peers.graphile_worker",
+    },
 }
-PACKAGES = {
-    "holdfast": "holdfast",
-    "holdfast, no history": "holdfast",
-    "holdfast, no retention": "holdfast",
-    "limit": "apsw",
-    "limit, from dicts": "apsw",
-    "huey": "huey",
-    "huey, 1 ms polling": "huey",
-    "persist-queue": "persistqueue",
+NEEDS = {"huey": "huey", "huey, 1 ms polling": "huey", "persist-queue": "persistqueue"} | {
+    name: name for name in ("pgqueuer", "procrastinate")
 }
+NODE_PEERS = ("pg-boss", "graphile-worker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +54,20 @@ class Order:
     finished: int  # a large file: rows that are over
     pending: int  # and rows that wait, of which `jobs` are measured
     retirable: int  # rows that are over their time
+    url: str | None = None  # an empty database of this sample; None: the store is a file in the folder
 
 
 Figures = dict[str, float]
 Measure = Callable[[Order], Figures]
 
 
-def measure_of(contender: str, workload: str) -> Measure:
-    measures: Mapping[str, Measure] = import_module(MODULES[contender]).MEASURES
+def measure_of(store: str, contender: str, workload: str) -> Measure:
+    measures: Mapping[str, Measure] = import_module(MODULES[store][contender]).MEASURES
     return measures[workload]
 
 
 def is_installed(contender: str) -> bool:
-    spec = find_spec(PACKAGES[contender])
-    return spec is not None and spec.origin is not None  # a folder without __init__.py is no package yet
+    if contender in NODE_PEERS:
+        return node.is_installed(contender)
+    package = NEEDS.get(contender)
+    return package is None or find_spec(package) is not None

@@ -40,9 +40,12 @@ class Samples:
     def spread(self, workload: str, contender: str, metric: str) -> Spread | None:
         return Spread.of(list(self._by_round(workload, contender, metric).values()))
 
-    def ratio(self, workload: str, metric: str, ours: str, theirs: str) -> Spread | None:
+    def ratio(
+        self, workload: str, metric: str, ours: str, theirs: str, their_workload: str | None = None
+    ) -> Spread | None:
         """Ours ÷ theirs round by round, so that a machine that slows down slows both."""
-        mine, other = (self._by_round(workload, name, metric) for name in (ours, theirs))
+        mine = self._by_round(workload, ours, metric)
+        other = self._by_round(their_workload or workload, theirs, metric)
         return Spread.of([mine[number] / other[number] for number in mine if other.get(number)])
 
     def error(self, workload: str, contender: str) -> str | None:

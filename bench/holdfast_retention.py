@@ -11,19 +11,19 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 
-import apsw
-
-import large_file
 from contenders import Figures, Order
 from drain import wait_for_marks
-from holdfast_history import BARE_PENDING_FACTOR, prepare, snapshot
+from holdfast_history import BARE_PENDING_FACTOR, prepare
 from holdfast_setup import Setup, open_setup
 from holdfast_worker import DRAIN_CONCURRENCY
 from processes import BENCH, check_alive, worker_process
 
 AGE_MICROS = 30 * 86_400 * 1_000_000
+GROW_OLD = f"""
+UPDATE job SET created_at = created_at - {AGE_MICROS}, completed_at = completed_at - {AGE_MICROS}
+WHERE completed_at IS NOT NULL
+"""
 KEEP = ("COMPLETED", "FAILED", "CANCELLED", "ARCHIVE")
 
 
@@ -44,20 +44,20 @@ def _drain(order: Order, *, retention: bool) -> Figures:
     for name in KEEP:
         os.environ[f"HOLDFAST_RETENTION_{name}"] = "never"
     setup = open_setup(order, marked_jobs=0)
-    prepared = order.shared / f"retirable-{order.retirable}-{pending}.db"
-    if not prepared.exists():
+    name = f"retirable-{order.retirable}-{pending}"
+    if not setup.store.is_kept(name):
         asyncio.run(prepare(setup, order.retirable, pending))
-        _grow_old(setup.file)
-        setup.file.rename(prepared)
+        setup.store.execute(GROW_OLD)
+        setup.store.keep(name)
         setup.marks.clear()
-    large_file.copy(prepared, setup.file)
+    setup.store.restore(name)
     with (
         _janitor(setup) if retention else nullcontext(),
         setup.worker(f"--concurrency={DRAIN_CONCURRENCY}") as worker,
     ):
         wait_for_marks(worker, setup.marks, order.jobs)
-        unsettled, at_ns = snapshot(setup.file)
-        archived = _archived(setup.file)
+        unsettled, at_ns = setup.store.unsettled()
+        archived = setup.store.value("SELECT count(*) FROM archive")
     seconds = (at_ns - setup.marks.first_ns) / 1e9
     if retention and not archived:
         raise NothingMoved(f"no job was archived in {seconds:.1f} s")
@@ -71,22 +71,3 @@ def _janitor(setup: Setup) -> Iterator[None]:
     with worker_process([sys.executable, str(BENCH / "retention_process.py")], log, {}) as process:
         yield
         check_alive(process)
-
-
-def _grow_old(file: Path) -> None:
-    connection = apsw.Connection(str(file))
-    try:
-        older = "UPDATE job SET created_at = created_at - ?1, completed_at = completed_at - ?1"
-        connection.execute(f"{older} WHERE completed_at IS NOT NULL", (AGE_MICROS,))
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    finally:
-        connection.close()
-
-
-def _archived(file: Path) -> int:
-    connection = apsw.Connection(str(file))
-    connection.set_busy_timeout(10_000)
-    try:
-        return int(connection.execute("SELECT count(*) FROM archive").get)
-    finally:
-        connection.close()

@@ -1,4 +1,4 @@
-"""Opening Holdfast for a measurement: a fresh file, the application, its worker process."""
+"""Opening Holdfast for a measurement: an empty store, the application, its worker process."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import apsw
-
 from contenders import Order
 from marks import FILE_VARIABLE as MARKS_VARIABLE
 from marks import Marks
 from processes import worker_process
+from under_test_postgres import PostgresDatabase
+from under_test_sqlite import SqliteFile
 
 if TYPE_CHECKING:
     from holdfast import Holdfast
@@ -28,31 +28,23 @@ JOB_TYPE = "noop"
 class Setup:
     app: Holdfast
     marks: Marks
-    file: Path
+    store: SqliteFile | PostgresDatabase
     log: Path
 
     def worker(self, *options: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
-        """`holdfast worker`, as a user starts it; it finds the file and the marks in the environment."""
+        """`holdfast worker`, as a user starts it; it finds the store and the marks in the environment."""
         return worker_process([*COMMAND, *options], self.log, {})
 
-    def count(self, status: str) -> int:
-        """Read through apsw: a second SQLite library in this process would drop the first one's locks."""
-        connection = apsw.Connection(str(self.file))
-        connection.set_busy_timeout(10_000)
-        try:
-            return int(connection.execute(f"SELECT count(*) FROM job WHERE status = '{status}'").get)
-        finally:
-            connection.close()
-
     def anything_left(self) -> bool:
-        return self.count("pending") + self.count("processing") > 0
+        return self.store.count("pending") + self.store.count("processing") > 0
 
 
 def open_setup(order: Order, *, marked_jobs: int | None = None) -> Setup:
-    file, marks = order.folder / "jobs.db", order.folder / "marks"
+    store = SqliteFile(order) if order.url is None else PostgresDatabase(order)
+    marks = order.folder / "marks"
     created = Marks.create(marks, order.jobs if marked_jobs is None else marked_jobs)
-    os.environ["HOLDFAST_URL"] = f"sqlite:///{file}"
+    os.environ["HOLDFAST_URL"] = store.url
     os.environ[MARKS_VARIABLE] = str(marks)
     from bench_app import app  # reads the two variables on import
 
-    return Setup(app, created, file, order.folder / "worker.log")
+    return Setup(app, created, store, order.folder / "worker.log")

@@ -34,7 +34,7 @@ async def _submit_one(order: Order) -> Figures:
         for payload in payloads:
             await app.submit(JOB_TYPE, payload)
         seconds = time.perf_counter() - start
-    assert setup.count("pending") == order.jobs + WARM_UP_JOBS
+    assert setup.store.count("pending") == order.jobs + WARM_UP_JOBS
     return {"rate": order.jobs / seconds}
 
 
@@ -53,7 +53,7 @@ async def _submit_concurrent(order: Order) -> Figures:
             for task in range(TASKS):
                 group.create_task(submit_each(payloads[task::TASKS]))
         seconds = time.perf_counter() - start
-    assert setup.count("pending") == order.jobs + WARM_UP_JOBS
+    assert setup.store.count("pending") == order.jobs + WARM_UP_JOBS
     return {"rate": order.jobs / seconds}
 
 
@@ -65,5 +65,5 @@ async def _submit_many(order: Order) -> Figures:
         start = time.perf_counter()
         await app.submit_many(jobs)
         seconds = time.perf_counter() - start
-    assert setup.count("pending") == order.jobs + WARM_UP_JOBS
+    assert setup.store.count("pending") == order.jobs + WARM_UP_JOBS
     return {"rate": order.jobs / seconds}

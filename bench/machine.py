@@ -13,7 +13,17 @@ from typing import Any
 
 import apsw
 
-DISTRIBUTIONS = ("holdfast", "apsw", "pydantic", "msgspec", "huey", "persist-queue")
+DISTRIBUTIONS = (
+    "holdfast",
+    "apsw",
+    "pydantic",
+    "msgspec",
+    "huey",
+    "persist-queue",
+    "asyncpg",
+    "pgqueuer",
+    "procrastinate",
+)
 SYNC_TRIES = 100
 PAGE = b"\0" * 4096
 IN_MEMORY = ("tmpfs", "ramfs")

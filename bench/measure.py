@@ -1,6 +1,6 @@
 """Take one measurement and print its figures as a line of JSON.
 
-    python bench/measure.py limit drain --jobs 20000 --folder /some/empty/folder
+    python bench/measure.py sqlite limit drain --jobs 20000 --folder /some/empty/folder
 
 A run starts this as a fresh process for every sample, so that no contender inherits another's memory,
 threads or open files.
@@ -28,15 +28,18 @@ def main() -> None:
         finished=options.finished,
         pending=options.pending,
         retirable=options.retirable,
+        url=options.url,
     )
     os.sync()  # the sample before must not write to the disk during this one
-    print(json.dumps(measure_of(options.contender, options.workload)(order)))
+    print(json.dumps(measure_of(options.store, options.contender, options.workload)(order)))
 
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Take one measurement.")
-    parser.add_argument("contender", choices=sorted(MODULES))
-    parser.add_argument("workload", choices=[workload.name for workload in WORKLOADS])
+    parser.add_argument("store", choices=sorted(WORKLOADS))
+    parser.add_argument("contender", choices=sorted({name for modules in MODULES.values() for name in modules}))
+    parser.add_argument("workload", choices=sorted({each.name for all_of in WORKLOADS.values() for each in all_of}))
+    parser.add_argument("--url", help="an empty database, for a store that is a server")
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--shared", type=Path, help="where prepared files are kept (default: the folder)")
     parser.add_argument("--jobs", type=int, default=1_000)

@@ -4,6 +4,7 @@
     scripts/bench --only drain,submit         workloads whose name begins so
     scripts/bench --quick --rounds 1          a first look
     scripts/bench --only history,retention --rounds 7   a ratio near 1 wants seven pairs
+    scripts/bench --store postgres            the same on a PostgreSQL that the run starts
 
 Prints two tables, figures and verdicts, and writes all samples to bench/results/.
 """
@@ -24,9 +25,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import machine
+import places
 import workloads as sizes
 from contenders import is_installed
 from figures import Sample, Samples
+from peers import node
 from table import figures_table, targets_table
 from targets import verdicts
 from workloads import Workload
@@ -39,20 +42,26 @@ ERROR_LINES = 3
 
 def main() -> int:
     options = _parse()
-    chosen = sizes.select(options.only)
+    chosen = sizes.select(options.store, options.only)
+    if options.store == "postgres":
+        node.install()
     with _scratch(options.dir) as folder:
         place = machine.describe(folder)
         if machine.is_in_memory(folder):
             _say(f"{folder} is in memory: commits cost nothing there, so these figures mean little.")
-        samples = Samples(_measure_all(chosen, folder, options))
-    judged = verdicts(samples)
+        with places.of(options.store, folder) as place_of_sample:
+            samples = Samples(_measure_all(chosen, folder, place_of_sample, options))
+            place |= place_of_sample.describe()
+    judged = verdicts(options.store, samples)
     print(figures_table(chosen, samples), targets_table(judged), sep="\n\n")
     path = _write(samples, place, options)
     print(f"\n{len(samples.all)} samples in {path}")
     return 1 if options.gate and any(verdict.met is False for verdict in judged) else 0
 
 
-def _measure_all(chosen: Sequence[Workload], folder: Path, options: argparse.Namespace) -> list[Sample]:
+def _measure_all(
+    chosen: Sequence[Workload], folder: Path, place: places.Place, options: argparse.Namespace
+) -> list[Sample]:
     """Round by round; within a round the contenders of a workload follow each other in random order."""
     shuffled = random.Random(options.seed)
     samples = []
@@ -61,17 +70,19 @@ def _measure_all(chosen: Sequence[Workload], folder: Path, options: argparse.Nam
             contenders = [name for name in workload.contenders if is_installed(name)]
             shuffled.shuffle(contenders)
             for contender in contenders:
-                sample = _sample(number, workload, contender, folder, quick=options.quick)
+                sample = _sample(number, workload, contender, folder, place, quick=options.quick)
                 samples.append(sample)
                 _say(f"round {number}  {workload.name:18} {contender:22} {_outcome(sample)}")
     return samples
 
 
-def _sample(number: int, workload: Workload, contender: str, folder: Path, *, quick: bool) -> Sample:
+def _sample(
+    number: int, workload: Workload, contender: str, folder: Path, place: places.Place, *, quick: bool
+) -> Sample:
     jobs = workload.jobs_for(contender, quick=quick)
     own = folder / "sample"  # a short name: worker sockets beside the file have short paths
-    command = [sys.executable, str(BENCH / "measure.py"), contender, workload.name]
-    command += [f"--folder={own}", f"--shared={folder}", f"--jobs={jobs}", *_sizes(quick=quick)]
+    command = [sys.executable, str(BENCH / "measure.py"), place.store, contender, workload.name]
+    command += [f"--folder={own}", f"--shared={folder}", f"--jobs={jobs}", *_sizes(quick=quick), *place.fresh()]
     try:
         child = subprocess.run(command, capture_output=True, text=True, timeout=SAMPLE_TIMEOUT_SECONDS, check=False)
     except subprocess.TimeoutExpired:
@@ -105,7 +116,7 @@ def _outcome(sample: Sample) -> str:
 
 def _write(samples: Samples, place: dict[str, object], options: argparse.Namespace) -> Path:
     now = datetime.now(UTC)
-    what = options.label or (options.only or "all").replace(",", "-")
+    what = options.label or f"{options.store}-{(options.only or 'all').replace(',', '-')}"
     path = RESULTS / f"{now:%Y-%m-%dT%H%M%S}-{what}.json"
     RESULTS.mkdir(exist_ok=True)
     report = {
@@ -115,7 +126,7 @@ def _write(samples: Samples, place: dict[str, object], options: argparse.Namespa
         "rounds": options.rounds,
         "quick": options.quick,
         "machine": place,
-        "targets": [{**asdict(verdict), "verdict": verdict.word} for verdict in verdicts(samples)],
+        "targets": [{**asdict(verdict), "verdict": verdict.word} for verdict in verdicts(options.store, samples)],
         "samples": [asdict(sample) for sample in samples.all],
     }
     path.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
@@ -139,8 +150,9 @@ def _say(line: str) -> None:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="Measure Holdfast, its peers and the machine's limits.",
-        epilog="Workloads: " + ", ".join(workload.name for workload in sizes.WORKLOADS),
+        epilog="Workloads: " + ", ".join(workload.name for workload in sizes.SQLITE),
     )
+    parser.add_argument("--store", choices=sorted(sizes.WORKLOADS), default="sqlite", help="where the jobs are kept")
     parser.add_argument("--only", metavar="NAMES", help="workloads whose name begins so, by comma")
     parser.add_argument("--rounds", type=int, default=3, help="samples per figure (default 3)")
     parser.add_argument("--quick", action="store_true", help="fewer jobs, and a tenth of the history")

@@ -1,11 +1,11 @@
-"""The targets, in one place: ratios within one run, and three plain bounds."""
+"""The targets, in one place: ratios within one run, and plain bounds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from figures import Samples, Spread
-from workloads import OURS
+from workloads import OURS, OURS_TWICE
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,12 +16,16 @@ class Ratio:
     metric: str
     other: str
     at_least: float
+    ours: str = OURS
+    other_workload: str | None = None  # where the other's figure is of another workload
 
     def says(self) -> str:
-        return f"{self.workload} ≥ {self.at_least:g} × {self.other}"
+        ours = "" if self.ours == OURS else f" by {self.ours}"
+        other = f"{self.other}'s {self.other_workload}" if self.other_workload else self.other
+        return f"{self.workload}{ours} ≥ {self.at_least:g} × {other}"
 
     def figure(self, samples: Samples) -> Spread | None:
-        return samples.ratio(self.workload, self.metric, OURS, self.other)
+        return samples.ratio(self.workload, self.metric, self.ours, self.other, self.other_workload)
 
     def is_met(self, figure: float) -> bool:
         return figure >= self.at_least
@@ -52,7 +56,7 @@ class Bound:
 
 Target = Ratio | Bound
 
-TARGETS: tuple[Target, ...] = (
+SQLITE: tuple[Target, ...] = (
     Ratio("submit-one", "rate", "limit", at_least=0.55),
     Ratio("submit-concurrent", "rate", "limit", at_least=8),
     Ratio("submit-many", "rate", "limit", at_least=0.25),
@@ -64,6 +68,23 @@ TARGETS: tuple[Target, ...] = (
     Bound("idle", "cpu", at_most=1, unit="% of a core"),
     Bound("idle", "rss", at_most=50, unit="MB"),
 )
+
+POSTGRES: tuple[Target, ...] = (
+    Ratio("drain", "rate", "pgqueuer", at_least=1.8),
+    Ratio("drain", "rate", "limit", at_least=0.5),
+    Ratio("drain", "rate", "graphile-worker", at_least=1),
+    # Of these two, one is enough.
+    Ratio("drain", "rate", OURS, at_least=1.2, ours=OURS_TWICE),
+    Ratio("drain", "rate", "limit", at_least=0.8, ours=OURS_TWICE),
+    Ratio("submit-one", "rate", "pgqueuer", at_least=1.4),
+    Ratio("submit-concurrent", "rate", OURS, at_least=5, other_workload="submit-one"),
+    Ratio("submit-many", "rate", "pg-boss", at_least=1.5),
+    Ratio("history", "rate", "holdfast, no history", at_least=0.9),
+    Bound("pickup-other", "p50", at_most=4, unit="ms"),
+    Bound("idle", "rss", at_most=50, unit="MB"),
+)
+
+TARGETS = {"sqlite": SQLITE, "postgres": POSTGRES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +99,8 @@ class Verdict:
         return {True: "met", False: "MISSED", None: "not measured"}[self.met]
 
 
-def verdicts(samples: Samples) -> list[Verdict]:
-    return [_verdict(target, samples) for target in TARGETS]
+def verdicts(store: str, samples: Samples) -> list[Verdict]:
+    return [_verdict(target, samples) for target in TARGETS[store]]
 
 
 def _verdict(target: Target, samples: Samples) -> Verdict:

@@ -1,4 +1,4 @@
-"""What is measured: every workload, its size, who takes part, and how its figures read."""
+"""What is measured on each store: every workload, its size, who takes part, and how its figures read."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 OURS = "holdfast"
+OURS_TWICE = "holdfast, 2 processes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class Workload:
         return min(jobs, self.fewer_jobs.get(contender, jobs))
 
 
-WORKLOADS = (
+SQLITE = (
     Workload(
         "submit-one",
         "submit one at a time",
@@ -113,6 +114,63 @@ WORKLOADS = (
     ),
 )
 
+POSTGRES = (
+    Workload(
+        "submit-one",
+        "submit one at a time",
+        RATE,
+        (OURS, "limit", "pgqueuer", "procrastinate", "pg-boss", "graphile-worker"),
+        jobs=3_000,
+        quick_jobs=1_000,
+        fewer_jobs={"procrastinate": 1_000},
+    ),
+    Workload("submit-concurrent", "submit from 64 tasks", RATE, (OURS,), jobs=20_000, quick_jobs=10_000),
+    Workload(
+        "submit-many",
+        "submit_many of 10,000",
+        RATE,
+        (OURS, "limit", "limit, COPY", "pgqueuer", "procrastinate", "pg-boss", "graphile-worker"),
+        jobs=10_000,
+        quick_jobs=10_000,
+    ),
+    Workload(
+        "drain",
+        "drain",
+        RATE,
+        (OURS, OURS_TWICE, "limit", "pgqueuer", "procrastinate", "pg-boss", "graphile-worker"),
+        jobs=40_000,
+        quick_jobs=20_000,
+        fewer_jobs={"procrastinate": 2_000},
+    ),
+    Workload("pickup-same", "pickup, same process", LATENCY, (OURS,), jobs=300, quick_jobs=100),
+    Workload(
+        "pickup-other",
+        "pickup, other process",
+        LATENCY,
+        (OURS, "pgqueuer", "procrastinate", "graphile-worker"),
+        jobs=300,
+        quick_jobs=100,
+    ),
+    Workload(
+        "idle",
+        "idle worker",
+        (Metric("cpu", "% of a core", "lower", 2), Metric("rss", "MB RSS", "lower", 1)),
+        (OURS, "pgqueuer", "procrastinate", "graphile-worker"),
+        jobs=0,
+        quick_jobs=0,
+    ),
+    Workload(
+        "history",
+        "drain in a large table",
+        RATE,
+        (OURS, "holdfast, no history"),
+        jobs=40_000,
+        quick_jobs=20_000,
+    ),
+)
+
+WORKLOADS = {"sqlite": SQLITE, "postgres": POSTGRES}
+
 # The large file of the workload "history": rows that are over, and rows that wait.
 FINISHED, PENDING = 1_000_000, 200_000
 QUICK_FINISHED, QUICK_PENDING = 100_000, 50_000
@@ -121,13 +179,14 @@ RETIRABLE, QUICK_RETIRABLE = 300_000, 50_000
 IDLE_SECONDS, QUICK_IDLE_SECONDS = 10.0, 3.0
 
 
-def select(only: str | None) -> tuple[Workload, ...]:
-    """The workloads whose name begins with one of the comma-separated words; all without any."""
+def select(store: str, only: str | None) -> tuple[Workload, ...]:
+    """The store's workloads whose name begins with one of the comma-separated words; all without any."""
+    workloads = WORKLOADS[store]
     if only is None:
-        return WORKLOADS
+        return workloads
     words = tuple(word.strip() for word in only.split(","))
     for word in words:
-        if not any(workload.name.startswith(word) for workload in WORKLOADS):
-            names = ", ".join(workload.name for workload in WORKLOADS)
+        if not any(workload.name.startswith(word) for workload in workloads):
+            names = ", ".join(workload.name for workload in workloads)
             raise SystemExit(f'No workload begins with "{word}". There are: {names}.')
-    return tuple(workload for workload in WORKLOADS if workload.name.startswith(words))
+    return tuple(workload for workload in workloads if workload.name.startswith(words))

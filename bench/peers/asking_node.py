@@ -1,0 +1,90 @@
+"""What is the same for the peers that run on Node.js: a script of theirs submits and works, Python counts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pickup
+from contenders import Figures, Measure, Order
+from drain import jobs_per_second
+from marks import FILE_VARIABLE as MARKS_VARIABLE
+from marks import Marks
+from peers.node import FOLDER
+from processes import cpu_percent, resident_megabytes, worker_process
+from under_test_postgres import PostgresDatabase
+
+FILL_BATCH = 5_000
+URL_VARIABLE = "BENCH_POSTGRES_URL"
+
+
+class NodePeer:
+    def __init__(self, script: str, unsettled: str) -> None:
+        self._script = str(FOLDER / script)
+        self._unsettled = unsettled
+
+    def measures(self) -> dict[str, Measure]:
+        return {
+            "submit-one": self._submit_one,
+            "submit-many": self._submit_many,
+            "drain": self._drain,
+            "pickup-other": self._pickup,
+            "idle": self._idle,
+        }
+
+    def _submit_one(self, order: Order) -> Figures:
+        self._open(order)
+        return {"rate": order.jobs / self._run("one", order.jobs)["seconds"]}
+
+    def _submit_many(self, order: Order) -> Figures:
+        self._open(order)
+        return {"rate": order.jobs / self._run("many", order.jobs, FILL_BATCH)["seconds"]}
+
+    def _drain(self, order: Order) -> Figures:
+        marks = self._open(order)
+        self._run("many", order.jobs, FILL_BATCH)
+        store = PostgresDatabase(order)
+        store.execute("VACUUM ANALYZE")
+        store.execute("CHECKPOINT")
+        with self._worker(order) as worker:
+            return {"rate": jobs_per_second(worker, marks, order.jobs, lambda: store.value(self._unsettled) > 0)}
+
+    def _pickup(self, order: Order) -> Figures:
+        marks = self._open(order)
+        self._run("many", 0, FILL_BATCH)
+        with self._worker(order):
+            self._run("warm", pickup.WARM_UP_JOBS, pickup.WARM_UP_NUMBER)
+            pickup.wait_for_count(marks, pickup.WARM_UP_JOBS)
+            begun = self._run("load", order.jobs, pickup.GAP_SECONDS * 1000)["begun"]
+            pickup.wait_for_count(marks, pickup.WARM_UP_JOBS + order.jobs)
+        return pickup.percentiles([int(each) for each in begun], marks)
+
+    def _idle(self, order: Order) -> Figures:
+        marks = self._open(order)
+        self._run("many", 0, FILL_BATCH)
+        with self._worker(order) as worker:
+            self._run("warm", 1, pickup.WARM_UP_NUMBER)
+            pickup.wait_for_count(marks, 1)
+            time.sleep(1.0)
+            return {"cpu": cpu_percent(worker.pid, order.idle_seconds), "rss": resident_megabytes(worker.pid)}
+
+    def _open(self, order: Order) -> Marks:
+        assert order.url is not None
+        os.environ[URL_VARIABLE] = order.url
+        os.environ[MARKS_VARIABLE] = str(order.folder / "marks")
+        return Marks.create(order.folder / "marks", order.jobs)
+
+    def _run(self, what: str, *arguments: float) -> dict[str, Any]:
+        command = ["node", self._script, what, *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{self._script} {what} failed: {done.stderr[-500:]}")
+        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return answer
+
+    def _worker(self, order: Order) -> AbstractContextManager[subprocess.Popen[bytes]]:
+        return worker_process(["node", self._script, "worker"], order.folder / "worker.log", {})

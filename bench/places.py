@@ -1,0 +1,71 @@
+"""Where the samples of a run take place: in files, or in fresh databases of a server that the run starts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import psycopg
+
+from under_test_postgres import execute
+
+ROOT = Path(__file__).resolve().parent.parent
+DATABASE = "sample"
+SETTINGS = ("server_version", "fsync", "synchronous_commit", "full_page_writes", "shared_buffers", "max_wal_size")
+
+
+class Place(Protocol):
+    store: str
+
+    def fresh(self) -> list[str]:
+        """Make an empty store for one sample; the options of `measure.py` that name it."""
+        ...
+
+    def describe(self) -> dict[str, Any]: ...
+
+
+class Files:
+    store = "sqlite"
+
+    def fresh(self) -> list[str]:
+        return []  # every sample has an empty folder
+
+    def describe(self) -> dict[str, Any]:
+        return {}
+
+
+class Server:
+    store = "postgres"
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def fresh(self) -> list[str]:
+        execute(self._url, f"DROP DATABASE IF EXISTS {DATABASE} WITH (FORCE)")
+        execute(self._url, f"CREATE DATABASE {DATABASE}")
+        execute(self._url, "CHECKPOINT")  # that of the sample before must not fall into this one
+        return [f"--url={self._url.removesuffix('/postgres')}/{DATABASE}"]
+
+    def describe(self) -> dict[str, Any]:
+        with psycopg.connect(self._url) as connection:
+            rows = connection.execute(
+                "SELECT name, current_setting(name) FROM pg_settings WHERE name = ANY (%s)", (list(SETTINGS),)
+            )
+            return {"postgres": dict(rows.fetchall())}
+
+
+@contextmanager
+def of(store: str, folder: Path) -> Iterator[Place]:
+    if store == "sqlite":
+        yield Files()
+        return
+    sys.path.append(str(ROOT))
+    from tests.servers.postgres import Postgres
+
+    # As a server is set up that does more than wait: the defaults take 128 MB of memory and checkpoint each gigabyte.
+    settings = {"shared_buffers": "1GB", "max_wal_size": "8GB"}
+    with Postgres(settings=settings, folder=folder / "server") as server:
+        yield Server(server.url())
