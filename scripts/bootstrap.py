@@ -1,4 +1,4 @@
-"""Set up .venv for this checkout: `python3 scripts/bootstrap.py run|test`.
+"""Set up .venv for this checkout: `python3 scripts/bootstrap.py run|test|bench`.
 
 Standard library only, safe to run at any time and at the same time. The stamp inside .venv says what is
 installed; it is taken away before any change and written after it, so an interrupted install leaves a
@@ -27,8 +27,8 @@ INSTALL_TRIES = 3
 RETRY_PAUSE_SECONDS = 2
 OUTPUT_LINES_SHOWN = 15  # of a command that failed; pip's reason is in its last lines
 
-# A .venv of `test` serves `run` too: its lock holds the same pins and more.
-SERVED_BY = {"run": ("run", "test"), "test": ("test",)}
+# A .venv of `bench` serves `test` and `run` too: its lock holds the same pins and more.
+SERVED_BY = {"run": ("run", "test", "bench"), "test": ("test", "bench"), "bench": ("bench",)}
 
 # Settings that would send the packages somewhere else than .venv.
 MISLEADING_SETTINGS = ("PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PYTHONHOME", "PYTHONPATH")
@@ -40,7 +40,7 @@ class SetupError(Exception):
 
 def main(arguments: list[str]) -> int:
     if len(arguments) != 1 or arguments[0] not in SERVED_BY:
-        say("usage: python3 scripts/bootstrap.py run|test")
+        say("usage: python3 scripts/bootstrap.py run|test|bench")
         return 2
     try:
         set_up(arguments[0])

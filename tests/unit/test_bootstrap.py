@@ -181,11 +181,11 @@ def test_without_ensurepip_others_are_told_the_command(bootstrap, commands, monk
     assert commands.take() == []
 
 
-def test_the_test_lock_holds_every_pin_of_the_run_lock():
-    assert pins("run") <= pins("test")
+def test_each_lock_holds_every_pin_of_the_smaller_ones():
+    assert pins("run") <= pins("test") <= pins("bench")
 
 
-@pytest.mark.parametrize("name", ["run", "test"])
+@pytest.mark.parametrize("name", ["run", "test", "bench"])
 def test_a_lock_pins_exact_versions_and_names_no_host(name):
     assert all("==" in line for line in pins(name))
     assert "//" not in (CHECKOUT / "requirements" / f"{name}.txt").read_text()
