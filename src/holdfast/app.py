@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypedDict, Unpack
 
 import msgspec
@@ -28,7 +29,7 @@ from holdfast.errors import (
     ResultTimeout,
     UnknownJobType,
 )
-from holdfast.files import Files, LocalFiles, StoredFile, read_result
+from holdfast.files import Files, StoredFile, read_result
 from holdfast.finding import FindOptions, query
 from holdfast.handlers import Handler, HandlerOptions, JobHandler, check_name
 from holdfast.job import HistoryEntry, Job, JobHandle
@@ -37,7 +38,7 @@ from holdfast.operating import Operating, check_words
 from holdfast.retention import Retention
 from holdfast.store.port import Store
 from holdfast.store.types import DeadGroup, Inserted, JobRecord, JobType, NewJob, WorkerRow
-from holdfast.stores import open_url
+from holdfast.stores import open_files, open_url
 from holdfast.submission import JobRef, SubmitOptions, build, new_record
 from holdfast.waiting import Waiting
 from holdfast.worker import Worker
@@ -104,7 +105,7 @@ class Holdfast(Operating):
         self._live: dict[str, Run] = {}  # what workers in this process run now, for live progress
         self._entered = 0
         self._pid = os.getpid()
-        open_url(self.url)  # a wrong URL is an error here, not at the first use
+        open_files(self.url, open_url(self.url), self._artifacts)  # a wrong URL is an error here, not at the first use
 
     # Handlers
 
@@ -132,7 +133,7 @@ class Holdfast(Operating):
 
     async def __aenter__(self) -> Holdfast:
         if os.getpid() != self._pid:  # forked: what the parent has opened is the parent's
-            self._entered, self._store, self._waiting, self._live = 0, None, None, {}
+            self._entered, self._store, self._files, self._waiting, self._live = 0, None, None, None, {}
             self._pid = os.getpid()
         self._entered += 1
         if self._entered > 1:
@@ -140,14 +141,14 @@ class Holdfast(Operating):
         store = open_url(self.url)
         try:
             await store.open()
-            files = self._open_files(store)
             if self.handlers:
                 await self._announce(store)
         except BaseException:
             self._entered = 0
             await asyncio.shield(store.close())
             raise
-        self._store, self._files, self._waiting = store, files, Waiting(store)
+        self._store, self._waiting = store, Waiting(store)
+        self._files = open_files(self.url, store, self._artifacts)
         if self._purge_on_start:
             try:
                 await self.purge()
@@ -160,16 +161,14 @@ class Holdfast(Operating):
         self._entered -= 1
         if self._entered:
             return
-        store, waiting, self._store, self._waiting = self._store, self._waiting, None, None
+        store, waiting, files = self._store, self._waiting, self._files
+        self._store = self._waiting = self._files = None
         if waiting is not None:
             await waiting.close()
+        if files is not None:
+            await asyncio.to_thread(files.close)
         if store is not None:
             await store.close()
-
-    def _open_files(self, store: Store) -> Files | None:
-        if self._artifacts is not None:
-            return LocalFiles.at(self._artifacts)
-        return LocalFiles(store.files_root) if store.files_root is not None else None
 
     async def _announce(self, store: Store) -> None:
         """Let those without our code submit to us. Written only where something changed: opening stays cheap."""
@@ -183,6 +182,15 @@ class Holdfast(Operating):
     async def migrate(self) -> list[str]:
         """Make or update the schema; the names of what was applied."""
         return await open_url(self.url).migrate()
+
+    def migration_sql(self) -> str:
+        """The schema's migrations as a script, for those who let nobody but themselves change a schema."""
+        script = open_url(self.url).migration_sql()
+        if script is None:
+            raise ConfigurationError(
+                f"{self.url} is a file that is migrated as it is opened: there is no script for it"
+            )
+        return script
 
     @property
     def store(self) -> Store:
@@ -267,8 +275,8 @@ class Holdfast(Operating):
             inserted.job_id != job.job_id
         ):  # a duplicate that the caller's own transaction has made, and nobody else sees
             job = msgspec.structs.replace(job, job_id=inserted.job_id)
-            return JobHandle(self, job.job_id, lambda: new_record(job, inserted, now), deduplicated=True)
-        return JobHandle(self, job.job_id, lambda: new_record(job, inserted, now))
+            return JobHandle(self, job.job_id, partial(new_record, job, inserted, now), deduplicated=True)
+        return JobHandle(self, job.job_id, partial(new_record, job, inserted, now))
 
     # Reading
 

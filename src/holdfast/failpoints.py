@@ -58,15 +58,21 @@ def hit(name: str) -> None:
         point.hit(name)
 
 
+def hit_moment(verb: str, moment: str) -> None:
+    """`insert.committed`, `claim.uncommitted`, …: a place that every verb passes."""
+    if _points:
+        hit(f"{verb}.{moment}")
+
+
 class Named(Protocol):
     name: str
 
 
 def hit_each(verbs: Iterable[Named], moment: str) -> None:
-    """`insert.committed`, `claim.uncommitted`, …: a place that several verbs pass together."""
+    """The same, where several pass together."""
     if _points:
         for verb in verbs:
-            hit(f"{verb.name}.{moment}")
+            hit_moment(verb.name, moment)
 
 
 def switch(setting: str) -> None:

@@ -1,4 +1,4 @@
-"""Files that belong to jobs: full logs, large results, artifacts. The port, and a local folder behind it.
+"""Files that belong to jobs: full logs, large results, artifacts. The port, and a folder behind it.
 
 In the folder: <root>/<job_id>/job.log and <root>/<job_id>/<attempt>/<name>. What an attempt writes has a place of its
 own, so that a run which lost its claim cannot touch what another recorded.
@@ -7,9 +7,12 @@ own, so that a run which lost its claim cannot touch what another recorded.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import shutil
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
@@ -17,6 +20,8 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from holdfast.errors import ConfigurationError, InvalidOption, StoreError
+
+log = logging.getLogger("holdfast")
 
 
 class StoredFile(msgspec.Struct, frozen=True):
@@ -38,7 +43,7 @@ def check_name(name: str) -> str:
 
 
 class Files(Protocol):
-    """Where files are kept. Every method blocks, and is called from threads."""
+    """Where files are kept. Every method blocks, and is called from any thread, that of the event loop included."""
 
     def uri(self, job_id: str, name: str) -> str:
         """Where a file of the job is, or would be."""
@@ -60,8 +65,12 @@ class Files(Protocol):
         """A piece of a file that grows, a log: empty at its end, None where there is no such file."""
         ...
 
-    def remove(self, job_id: str) -> None:
-        """Everything that belongs to the job; nothing where there is nothing."""
+    def remove(self, job_ids: Sequence[str]) -> list[str]:
+        """Everything that belongs to these jobs; those of which nothing is left. The log says why others are not."""
+        ...
+
+    def close(self) -> None:
+        """Give back what reading and writing needs; the files stay."""
         ...
 
 
@@ -71,16 +80,22 @@ def read_result(files: Files, artifact: str | None) -> str | None:
 
 
 class LocalFiles:
-    """A folder beside the database, or the one that was named."""
+    """A folder: beside the database, or the one that was named."""
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root).absolute()
 
     @classmethod
-    def at(cls, uri: str) -> LocalFiles:
+    def at(cls, uri: str, *, several_hosts: bool = False) -> LocalFiles:
+        """Where workers can be on several hosts, only a folder of which the user says that all of them have it."""
         parts = urlsplit(uri)
-        if parts.scheme != "file" or not parts.path:
+        if parts.scheme != "file" or parts.netloc or not parts.path or parts.query not in ("", "shared=true"):
             raise ConfigurationError(f"artifacts={uri!r}: write file:///path/to/folder")
+        if several_hosts and not parts.query:
+            raise ConfigurationError(
+                f"artifacts={uri!r}: workers on other hosts have folders of their own; write {uri}?shared=true"
+                " if all of them mount this one, or leave it out to keep files in the database"
+            )
         return cls(unquote(parts.path))
 
     def path(self, job_id: str, name: str) -> Path:
@@ -91,7 +106,7 @@ class LocalFiles:
 
     def write(self, job_id: str, attempt: int, name: str, content: bytes) -> StoredFile:
         path = self._folder(job_id, str(attempt)) / name
-        draft = path.with_name(f".{name}.{os.getpid()}.draft")
+        draft = path.with_name(f".{name}.{os.getpid()}.{threading.get_ident()}.draft")  # two may write it at once
         descriptor = os.open(draft, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
         try:
             with os.fdopen(descriptor, "wb") as file:
@@ -133,10 +148,20 @@ class LocalFiles:
         except OSError as error:
             raise StoreError(f"{self.uri(job_id, name)} cannot be read: {error.strerror}") from None
 
-    def remove(self, job_id: str) -> None:
+    def remove(self, job_ids: Sequence[str]) -> list[str]:
+        return [job_id for job_id in job_ids if self._removed(job_id)]
+
+    def _removed(self, job_id: str) -> bool:
         folder = self.root / job_id
-        if folder.is_dir():
-            shutil.rmtree(folder)
+        try:
+            if folder.is_dir():
+                shutil.rmtree(folder)
+        except OSError as error:
+            log.warning("the files of job %s could not be removed: %s", job_id, error)
+            return False
+        return True
+
+    def close(self) -> None: ...
 
     def _folder(self, *parts: str) -> Path:
         folder = self.root.joinpath(*parts)

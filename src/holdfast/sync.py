@@ -182,6 +182,9 @@ class Holdfast:
     def migrate(self) -> list[str]:
         return asyncio.run(self.inner.migrate())
 
+    def migration_sql(self) -> str:
+        return self.inner.migration_sql()
+
     # Submitting
 
     def submit(

@@ -39,6 +39,20 @@ async def fill(connection: Any, sql: Statements) -> None:
     await connection.execute(sql.named("ANALYZE holdfast.job"))
 
 
+async def add_running(connection: Any, sql: Statements, count: int, *, analysed_before: bool) -> None:
+    """The server is not told to look at them, or only before they run."""
+    await connection.execute(sql.named("ALTER TABLE holdfast.job SET (autovacuum_enabled = off)"))
+    await connection.execute(sql.named(_ROWS.format(**{**_USUAL, "status": "pending", "count": count})))
+    if analysed_before:
+        await connection.execute(sql.named("VACUUM ANALYZE holdfast.job"))
+    await connection.execute(
+        sql.named(
+            "UPDATE holdfast.job SET status = 'processing', attempt = 1, claim_token = 't', worker_id = 'w',"
+            " lease_expires_at = 1, started_at = 1"
+        )
+    )
+
+
 def literal(value: Any) -> str:
     match value:
         case None:

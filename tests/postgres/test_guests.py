@@ -4,12 +4,14 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import asyncpg
 import psycopg
 import pytest
 import sqlalchemy
+from psycopg.rows import class_row, dict_row, scalar_row
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from holdfast import DedupConflict, Holdfast, InvalidOption
@@ -120,6 +122,17 @@ async def test_a_duplicate_is_found_inside_the_transaction_too(app: Holdfast, po
         with pytest.raises(DedupConflict):
             await app.submit("greet", {"name": "eve"}, dedup_key="k", dedup_conflict="error", connection=connection)
         await end("rollback")
+
+
+@pytest.mark.parametrize("rows", [dict_row, class_row(SimpleNamespace), scalar_row], ids=["dict", "class", "scalar"])
+async def test_it_does_not_matter_what_rows_the_caller_has_asked_for(
+    app: Holdfast, postgres: Postgres, rows: Any
+) -> None:
+    with await asyncio.to_thread(psycopg.connect, postgres.url(), row_factory=rows) as connection:
+        job = await app.submit("greet", {"name": "ada"}, connection=connection)
+    async with await psycopg.AsyncConnection.connect(postgres.url(), row_factory=rows) as connection:
+        other = await app.submit("greet", {"name": "eve"}, connection=connection)
+    assert {each.job_id for each in await app.find()} == {job.job_id, other.job_id}
 
 
 async def test_anything_else_is_refused_with_what_to_give(app: Holdfast) -> None:

@@ -103,6 +103,13 @@ class Postgres:
         self.stop(how)
         self.start()
 
+    def become_standby(self) -> None:
+        """From the next start on it takes no writes, until it is promoted."""
+        signal_file = self._folder / "data" / "standby.signal"
+        signal_file.touch()
+        if os.getuid() == 0:
+            os.chown(signal_file, NOBODY, NOBODY)
+
     def _binary(self, name: str) -> str:
         return str(self._binaries / name)
 

@@ -1,14 +1,16 @@
-"""A TCP proxy in front of a server, which can cut, swallow replies, go silent and come back."""
+"""A proxy in front of a PostgreSQL server, which can cut, swallow the replies to commits, go silent and come back."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 CHUNK = 65_536
+_WRITES = re.compile(rb"\b(INSERT|UPDATE|DELETE)\b|\.(insert_plain|insert_special)\(")
 
 
 class Proxy:
@@ -17,8 +19,9 @@ class Proxy:
     def __init__(self, target_port: int) -> None:
         self._target_port = target_port
         self.port = 0
-        self.swallowed = 0  # requests that reached the server, whose replies the client never saw
+        self.swallowed = 0  # commits of which the client never heard
         self._swallow = 0
+        self._swallowing = threading.Condition()
         self._silent = threading.Event()
         self._refusing = False
         self._links: set[asyncio.StreamWriter] = set()
@@ -42,8 +45,23 @@ class Proxy:
         self._call(self._cut)
 
     def swallow(self, count: int = 1) -> None:
-        """Let the next requests through to the server, then cut instead of handing back what it answers."""
-        self._swallow += count
+        """Let the next writes through to the server, and cut when it says that they are committed."""
+        with self._swallowing:
+            self._swallow += count
+
+    def await_swallowed(self, total: int, seconds: float) -> bool:
+        with self._swallowing:
+            return self._swallowing.wait_for(lambda: self.swallowed >= total, seconds)
+
+    def take_swallow(self) -> bool:
+        """Whether this reply is one of those that are to be lost."""
+        with self._swallowing:
+            if self._swallow <= 0:
+                return False
+            self._swallow -= 1
+            self.swallowed += 1
+            self._swallowing.notify_all()
+            return True
 
     def silence(self) -> None:
         """Keep connections open and hand nothing on."""
@@ -110,7 +128,11 @@ class Proxy:
             return
         self._links |= {writer, server_writer}
         line = _Line(self, writer, server_writer)
-        await asyncio.gather(line.forth(reader), line.back(server_reader), return_exceptions=True)
+        ways = [asyncio.ensure_future(way) for way in (line.forth(reader), line.back(server_reader))]
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        for way in ways:
+            way.cancel()  # who is gone on one side is gone on the other: a server that never hears of it keeps locks
+        await asyncio.gather(*ways, return_exceptions=True)
         for each in (writer, server_writer):
             self._links.discard(each)
             with contextlib.suppress(OSError, RuntimeError):
@@ -118,35 +140,70 @@ class Proxy:
 
 
 class _Line:
-    """One connection. It swallows the reply to a request that was chosen, once that request has been handed on."""
+    """One connection. It follows what is said closely enough to know which reply tells of a commit that wrote."""
 
     def __init__(self, proxy: Proxy, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
         self._proxy = proxy
         self._client = client
         self._server = server
-        self._greeted = False  # the login is not a request
-        self._swallowing = False
+        self._greeted = False  # the login is none of this
+        self._asked, self._answered = _Frames(), _Frames()
+        self._statements: dict[bytes, bool] = {}  # by name: whether it writes
+        self._writing = False  # the statement that runs may write
+        self._wrote = False  # something was written since the last commit
 
     async def forth(self, reader: asyncio.StreamReader) -> None:
         while data := await reader.read(CHUNK):
             await self._proxy.sound()
-            if self._greeted and self._proxy._swallow > 0 and not self._swallowing:
-                self._proxy._swallow -= 1
-                self._swallowing = True
+            if self._greeted:
+                self._hear_client(data)
             self._server.write(data)
             await self._server.drain()
-        self._server.transport.abort()
 
     async def back(self, reader: asyncio.StreamReader) -> None:
         while data := await reader.read(CHUNK):
             await self._proxy.sound()
-            if self._swallowing:
-                self._proxy.swallowed += 1
-                self._client.transport.abort()
-                self._server.transport.abort()
+            if self._greeted and self._tells_of_a_commit(data) and self._proxy.take_swallow():
                 return
+            self._greeted = self._greeted or data[-6:-5] == b"Z"
             self._client.write(data)
             await self._client.drain()
-            if data[-6:-5] == b"Z" or b"Z\x00\x00\x00\x05" in data[-6:]:
-                self._greeted = True
-        self._client.transport.abort()
+
+    def _hear_client(self, data: bytes) -> None:
+        for kind, body in self._asked.of(data):
+            if kind == b"P":  # Parse
+                name, text, _ = body.split(b"\0", 2)
+                self._statements[name] = bool(_WRITES.search(text))
+            elif kind == b"B":  # Bind
+                self._writing = self._statements.get(body.split(b"\0", 2)[1], False)
+            elif kind == b"Q" and body.startswith(b"ROLLBACK"):
+                self._wrote = False
+
+    def _tells_of_a_commit(self, data: bytes) -> bool:
+        committed = False
+        for kind, body in self._answered.of(data):
+            if kind == b"E":
+                self._wrote = False
+            elif kind == b"C":  # it ran, over so many rows
+                self._wrote |= self._writing and not body.endswith(b" 0\0")
+            elif kind == b"Z" and body == b"I":  # ready, and outside a transaction
+                committed, self._wrote = committed or self._wrote, False
+        return committed
+
+
+class _Frames:
+    """Messages out of a stream of bytes: a kind, a length, a body."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def of(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
+        data = self._rest + data
+        start = 0
+        while len(data) - start >= 5:
+            end = start + 1 + int.from_bytes(data[start + 1 : start + 5], "big")
+            if end > len(data):
+                break
+            yield data[start : start + 1], data[start + 5 : end]
+            start = end
+        self._rest = data[start:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.errors import ConfigurationError
+from holdfast.files import Files, LocalFiles
 from holdfast.store.port import Store
 
 
@@ -26,3 +27,15 @@ def open_url(url: str) -> Store:
             if "://" not in url:
                 raise ConfigurationError(f"{url!r} is no URL: write sqlite:///{url}")
             raise ConfigurationError(f"{scheme}://… is not an engine of this release: use sqlite:///jobs.db")
+
+
+def open_files(url: str, store: Store, artifacts: str | None) -> Files:
+    """Where the files of its jobs are: in the folder that was named, else beside the store, else in it."""
+    beside = store.files_root
+    if artifacts is not None:
+        return LocalFiles.at(artifacts, several_hosts=beside is None)
+    if beside is not None:
+        return LocalFiles(beside)
+    from holdfast.stores.postgres.files import DatabaseFiles
+
+    return DatabaseFiles(url)

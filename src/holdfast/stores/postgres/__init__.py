@@ -7,5 +7,6 @@ job may also be submitted from there.
 """
 
 from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.postgres.triggers import trigger_sql
 
-__all__ = ["PostgresStore"]
+__all__ = ["PostgresStore", "trigger_sql"]

@@ -10,7 +10,7 @@ import msgspec
 from holdfast.errors import ConfigurationError
 
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,47}")
-_OWN = {"schema", "pool", "wake", "pgbouncer", "clock"}
+OPTIONS = {"schema", "pool", "wake", "pgbouncer", "clock"}
 POOL_CONNECTIONS = 5  # claim, settle, submit and read at the same time, and one to spare
 POOL_CONNECTIONS_MAX = 100
 
@@ -20,7 +20,8 @@ class Address(msgspec.Struct, frozen=True):
     shown: str  # for people: no password in it
     schema: str = "holdfast"
     pool: int = POOL_CONNECTIONS
-    wake: bool = True  # LISTEN and NOTIFY; without, workers poll
+    wake: bool = True  # NOTIFY others
+    listen: bool = True  # LISTEN to them; without, workers poll
     pgbouncer: bool = False  # in transaction mode: no prepared statements, no session settings, no LISTEN
     caller_clock: bool = False  # times are the caller's, not the server's: for tests
 
@@ -28,11 +29,12 @@ class Address(msgspec.Struct, frozen=True):
 def parse(url: str) -> Address:
     parts = urlsplit(url)
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
-    own = {name: given.pop(name) for name in list(given) if name in _OWN}
+    own = {name: given.pop(name) for name in list(given) if name in OPTIONS}
     schema = own.get("schema", "holdfast")
     if not _SCHEMA.fullmatch(schema):
         raise ConfigurationError(f"schema={schema!r:.60}: use 1 to 48 of a-z 0-9 _, not beginning with a digit")
     pgbouncer = _flag("pgbouncer", own.get("pgbouncer", "false"))
+    wake = _flag("wake", own.get("wake", "true"))
     clock = own.get("clock", "server")
     if clock not in ("server", "caller"):
         raise ConfigurationError(f"clock={clock!r:.60}: use server or caller")
@@ -44,7 +46,8 @@ def parse(url: str) -> Address:
         shown=f"postgresql://{f'{name}@' if name else ''}{host}{parts.path} (schema {schema})",
         schema=schema,
         pool=_pool(own.get("pool")),
-        wake=_flag("wake", own.get("wake", "true")) and not pgbouncer,
+        wake=wake,
+        listen=wake and not pgbouncer,
         pgbouncer=pgbouncer,
         caller_clock=clock == "caller",
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from holdfast.clock import Instant
-from holdfast.store.types import ClaimedJob, ClaimRequest, Rate
+from holdfast.store.types import ClaimedJob, ClaimRequest, Rate, Signal
 from holdfast.stores.postgres import rating, releasing, taking_turns
 from holdfast.stores.postgres.tx import Tx
 
@@ -27,8 +28,6 @@ async def claim_plain(
     if (request.repeat or repeat) and (before := await _claimed_before(tx, request)):
         return before
     queues, types, slots, versions = (list(column) for column in zip(*lanes, strict=True))
-    if await tx.value("keyed_any", queues, types):
-        return None
     taken = await tx.rows(
         "claim_plain",
         queues,
@@ -42,7 +41,12 @@ async def claim_plain(
         request.lease_micros,
         store_now,
     )
-    return _in_order([ClaimedJob(*row) for row in taken])
+    if not taken and await tx.value("keyed_any", queues, types):
+        return None
+    jobs = _in_order([ClaimedJob(*row) for row in taken])
+    if len(lanes) > 1:
+        _offer_the_rest(tx, request, jobs)
+    return jobs
 
 
 async def claim_keyed(tx: Tx, request: ClaimRequest, now: Instant, repeat: bool) -> list[ClaimedJob] | None:
@@ -64,7 +68,17 @@ async def claim_keyed(tx: Tx, request: ClaimRequest, now: Instant, repeat: bool)
         now,
     )
     turns = {candidate[_ID]: turn for turn, candidate in enumerate(chosen)}
-    return sorted((ClaimedJob(*row) for row in taken), key=lambda job: turns[job.job_id])
+    jobs = sorted((ClaimedJob(*row) for row in taken), key=lambda job: turns[job.job_id])
+    _offer_the_rest(tx, request, jobs)
+    return jobs
+
+
+def _offer_the_rest(tx: Tx, request: ClaimRequest, jobs: list[ClaimedJob]) -> None:
+    """A claim that ended at a limit may have held more than it took. Who claimed meanwhile has passed over that, and
+    would sleep for a poll interval."""
+    taken = Counter(job.job_type for job in jobs)
+    if len(jobs) == request.limit or any(count == request.slots[job_type] for job_type, count in taken.items()):
+        tx.signals.add(Signal.READY)
 
 
 async def _claimed_before(tx: Tx, request: ClaimRequest) -> list[ClaimedJob]:
@@ -89,12 +103,12 @@ async def _choose(tx: Tx, request: ClaimRequest, now: Instant) -> tuple[list[Can
     """The jobs to take, and whether others were parked."""
     paused = {row[0] for row in await tx.rows("paused")}
     lanes = [lane for lane in _lanes(request) if lane[0] not in paused]
-    admitted, key_full, over_rate = await _admit(tx, await _heads(tx, request, lanes), now)
+    admitted, key_full, over_rate = await _admit(tx, await _heads(tx, request, lanes), request.limit, now)
     for parked, by_rate in ((key_full, False), (over_rate, True)):
         if parked:
             await tx.execute("park", [each[_SEQ] for each in parked], by_rate)
     await rating.left_sight(tx, {each[_RATE_KEY] for each in key_full if each[_RATE_KEY] is not None}, now)
-    await _take_turns(tx, admitted)
+    await _take_turns(tx, admitted, now)
     return admitted, bool(key_full or over_rate)
 
 
@@ -110,7 +124,7 @@ async def _heads(tx: Tx, request: ClaimRequest, lanes: list[Lane]) -> list[Candi
         candidates.sort(key=_order)
         found += candidates[: min(request.slots[job_type], request.limit)]
     found.sort(key=_order)
-    return found[: request.limit]
+    return found  # more than may be taken, maybe: those of one type that have to wait must not hide another's
 
 
 async def _lane(tx: Tx, lane: Lane, take_turns: bool) -> list[Candidate]:
@@ -127,10 +141,10 @@ def _order(candidate: Candidate) -> tuple[int, Instant, str]:
 
 
 async def _admit(
-    tx: Tx, heads: list[Candidate], now: Instant
+    tx: Tx, heads: list[Candidate], limit: int, now: Instant
 ) -> tuple[list[Candidate], list[Candidate], list[Candidate]]:
-    """Split by whether the concurrency key and the rate key have room. The names are held until the commit, so that two
-    claims do not both see the last place."""
+    """Split by whether the concurrency key and the rate key have room, until there are enough. The names are held until
+    the commit, so that two claims do not both see the last place."""
     names = {releasing.name_of(head[_KEY]) for head in heads if head[_KEY] is not None}
     names |= {rating.name_of(head[_RATE_KEY]) for head in heads if head[_RATE_KEY] is not None}
     if names:
@@ -141,15 +155,16 @@ async def _admit(
     key_full: list[Candidate] = []
     over_rate: list[Candidate] = []
     for head in heads:
+        if len(admitted) == limit:
+            break
         key, rate_key = head[_KEY], head[_RATE_KEY]
         if key is not None and head[_LIMIT] is not None:
             if key not in room:
-                running, _ = await releasing.key_room(tx, key, ("", "", 0), 0)
-                room[key] = head[_LIMIT] - running
+                room[key] = head[_LIMIT] - await releasing.running(tx, key)
             if room[key] <= 0:
                 key_full.append(head)
                 continue
-        if rate_key is not None and not await buckets.admit(rate_key, Rate(head[_RATE_COUNT], head[_RATE_MICROS])):
+        if rate_key is not None and not await buckets.admit((rate_key, Rate(head[_RATE_COUNT], head[_RATE_MICROS]))):
             over_rate.append(head)
             continue
         if key in room:
@@ -159,11 +174,11 @@ async def _admit(
     return admitted, key_full, over_rate
 
 
-async def _take_turns(tx: Tx, admitted: list[Candidate]) -> None:
+async def _take_turns(tx: Tx, admitted: list[Candidate], now: Instant) -> None:
     lanes: dict[tuple[str, str], list[tuple[str, int]]] = {}
     for candidate in admitted:
         if len(candidate) > _FAIRNESS:
             queue, job_type, key, weight = candidate[_FAIRNESS]
             lanes.setdefault((queue, job_type), []).append((key, weight))
     for (queue, job_type), taken in lanes.items():
-        await taking_turns.count_turns(tx, queue, job_type, taken)
+        await taking_turns.count_turns(tx, queue, job_type, taken, now)

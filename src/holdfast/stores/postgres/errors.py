@@ -67,6 +67,10 @@ def translate(error: BaseException, where: str) -> BaseException:
             return ConfigurationError(f"{where}: {error}; create it first")
         case asyncpg.InvalidSchemaNameError() | asyncpg.UndefinedTableError() | asyncpg.UndefinedFunctionError():
             return SchemaMismatch(f'{where} has no tables of this release ({error}): run "holdfast migrate"')
+        case asyncpg.ProtocolViolationError() if "startup parameter" in str(error):
+            return ConfigurationError(f"{where} is behind a connection pooler ({error}): add pgbouncer=true to the URL")
+        case asyncpg.InvalidSQLStatementNameError() | asyncpg.DuplicatePreparedStatementError():
+            return ConfigurationError(f"{where} is behind a connection pooler ({error}): add pgbouncer=true to the URL")
         case asyncpg.InsufficientPrivilegeError():
             return StoreError(f"{where}: {error}; grant the role what it needs on the schema")
         case asyncpg.DiskFullError():
@@ -75,6 +79,8 @@ def translate(error: BaseException, where: str) -> BaseException:
             return StoreBusy(f"{where} took too long ({error}): repeat the call")
         case _ if is_collision(error):
             return StoreBusy(f"{where}: others kept what this needed ({error}): repeat the call")
+        case asyncpg.ReadOnlySQLTransactionError():
+            return StoreUnavailable(f"{where} takes no writes now, as a standby does ({error}): repeat the call")
         case _ if is_outage(error):
             return StoreUnavailable(f"{where} cannot be reached ({type(error).__name__}: {error}): repeat the call")
         case asyncpg.PostgresError():

@@ -36,12 +36,15 @@ async def insert_jobs(
 
 
 async def _psycopg(connection: Any, statement: str, values: tuple[Any, ...]) -> str:
+    from psycopg.rows import tuple_row  # whatever rows the caller has asked for on this connection
+
+    cursor = connection.cursor(row_factory=tuple_row)
     if type(connection).__name__.startswith("Async"):
-        cursor = await connection.execute(statement, values)
+        await cursor.execute(statement, values)
         row = await cursor.fetchone()
     else:
-        row = await asyncio.to_thread(lambda: connection.execute(statement, values).fetchone())
-    return str(next(iter(row.values())) if isinstance(row, dict) else row[0])
+        row = await asyncio.to_thread(lambda: cursor.execute(statement, values).fetchone())
+    return str(row[0])
 
 
 async def _sqlalchemy(connection: Any, statement: str, values: dict[str, Any]) -> str:

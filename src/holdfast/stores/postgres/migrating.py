@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import asyncpg
+
 from holdfast.errors import SchemaMismatch
 from holdfast.stores.postgres.sql import Statements, migrations
 
+MIGRATION_SECONDS = 3600.0  # a new index on many jobs takes as long as it takes
 _BREAKING = re.compile(r"^-- breaking\b", re.MULTILINE)
 _TABLE = """
-CREATE SCHEMA IF NOT EXISTS holdfast.;
 CREATE TABLE IF NOT EXISTS holdfast.migration (
     number     integer PRIMARY KEY,
     name       text NOT NULL,
@@ -20,34 +22,46 @@ CREATE TABLE IF NOT EXISTS holdfast.migration (
 """
 
 
-def _bootstrap(sql: Statements) -> str:
-    return sql.named(_TABLE).replace('".;', '";')
-
-
 def is_breaking(text: str) -> bool:
     return bool(_BREAKING.search(text))
 
 
 async def migrate(connection: Any, sql: Statements) -> list[str]:
     """Apply what is missing; the names of what was."""
-    applied = []
-    async with connection.transaction():
-        # One lock for the whole: twenty starters wait for the first, and find everything done.
-        await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", sql.named("holdfast.migrate"))
-        await connection.execute("SET LOCAL lock_timeout = '10s'")
-        await connection.execute(_bootstrap(sql))
-        done = {row[0] for row in await connection.fetch(sql.named("SELECT number FROM holdfast.migration"))}
-        for number, name, text in migrations():
-            if number not in done:
-                await connection.execute(sql.named(text))
-                await connection.execute(
-                    sql.named("INSERT INTO holdfast.migration (number, name, breaking) VALUES ($1, $2, $3)"),
-                    number,
-                    name,
-                    is_breaking(text),
-                )
-                applied.append(name)
-    return applied
+    try:
+        async with connection.transaction():
+            await connection.execute("SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '10s'")
+            return await _apply_missing(connection, sql)
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise SchemaMismatch(
+            f'this role may not make or change the schema "{sql.schema}" ({error}): run "holdfast migrate" as one that'
+            ' may, or have the script applied that "holdfast migrate --sql" prints'
+        ) from None
+
+
+async def _apply_missing(connection: Any, sql: Statements) -> list[str]:
+    names = []
+    # One lock for the whole: twenty starters wait for the first, and find everything done.
+    await connection.execute(_lock(sql), timeout=MIGRATION_SECONDS)
+    if not await connection.fetchval("SELECT to_regnamespace($1) IS NOT NULL", f'"{sql.schema}"'):
+        await connection.execute(f'CREATE SCHEMA "{sql.schema}"')  # where there is one, no right to make one is needed
+    await connection.execute(sql.named(_TABLE))
+    done = {row["number"] for row in await applied(connection, sql)}
+    for number, name, text in migrations():
+        if number not in done:
+            await connection.execute(sql.named(text), timeout=MIGRATION_SECONDS)
+            await connection.execute(_mark(sql, number, name, text))
+            names.append(name)
+    return names
+
+
+def _lock(sql: Statements) -> str:
+    return f"SELECT pg_advisory_xact_lock(hashtextextended('{sql.named('holdfast.migrate')}', 0))"
+
+
+def _mark(sql: Statements, number: int, name: str, text: str) -> str:
+    values = f"({number}, '{name}', {'true' if is_breaking(text) else 'false'})"
+    return sql.named(f"INSERT INTO holdfast.migration (number, name, breaking) VALUES {values}")  # noqa: S608
 
 
 async def check(connection: Any, sql: Statements, where: str) -> bool:
@@ -55,23 +69,47 @@ async def check(connection: Any, sql: Statements, where: str) -> bool:
     exists = await connection.fetchval("SELECT to_regclass($1) IS NOT NULL", sql.named("holdfast.migration"))
     if not exists:
         return False
-    rows = await connection.fetch(sql.named("SELECT number, name, breaking FROM holdfast.migration ORDER BY number"))
-    known = {number for number, _, _ in migrations()}
-    newer = [row for row in rows if row["number"] not in known]
-    if any(row["breaking"] for row in newer):
+    rows = await applied(connection, sql)
+    later = newer(rows)
+    if any(row["breaking"] for row in later):
         raise SchemaMismatch(
-            f"{where} was migrated to {newer[-1]['name']}, which this release cannot work with: upgrade holdfast"
+            f"{where} was migrated to {later[-1]['name']}, which this release cannot work with: upgrade holdfast"
         )
-    return known <= {row["number"] for row in rows}
+    return {number for number, _, _ in migrations()} <= {row["number"] for row in rows}
 
 
-def statements(sql: Statements) -> str:
-    """All of them, for people who apply migrations by hand."""
-    parts = [f"{_bootstrap(sql).strip()};\n"]
+async def applied(connection: Any, sql: Statements) -> list[Any]:
+    return list(
+        await connection.fetch(sql.named("SELECT number, name, breaking FROM holdfast.migration ORDER BY number"))
+    )
+
+
+def newer(rows: list[Any]) -> list[Any]:
+    """What a later release has applied."""
+    known = {number for number, _, _ in migrations()}
+    return [row for row in rows if row["number"] not in known]
+
+
+def last() -> str:
+    """The name of the last one that this release has."""
+    return migrations()[-1][1]
+
+
+def script(sql: Statements) -> str:
+    """All of them, each with a look whether it was applied: to be run by hand, once or again after an upgrade."""
+    parts = [
+        f'-- The migrations of Holdfast for the schema "{sql.schema}". What was applied before is left as it is.',
+        "BEGIN;",
+        f"{_lock(sql)};",
+        f'CREATE SCHEMA IF NOT EXISTS "{sql.schema}";',
+        f"{sql.named(_TABLE).strip()};",
+    ]
     for number, name, text in migrations():
-        parts.append(f"-- {name}\n{sql.named(text).strip()}\n")
-        mark = (
-            f"INSERT INTO holdfast.migration (number, name, breaking) VALUES ({number}, '{name}', {is_breaking(text)});"  # noqa: S608
-        )
-        parts.append(sql.named(mark))
-    return "\n".join(["BEGIN;", *parts, "COMMIT;", ""])
+        missing = sql.named(f"NOT EXISTS (SELECT FROM holdfast.migration WHERE number = {number})")
+        parts += [
+            f"\n-- {name}",
+            f"DO $holdfast$ BEGIN IF {missing} THEN EXECUTE $migration$",
+            sql.named(text).strip(),
+            f"$migration$; {_mark(sql, number, name, text)}; END IF; END $holdfast$;",
+        ]
+    return "\n".join([*parts, "\nCOMMIT;", ""])

@@ -156,12 +156,18 @@ async def ahead(tx: Tx, job_id: str, limit: int) -> int:
     row = await tx.row("place", job_id)
     if row is None:
         return 0
-    *place, fairness_key = row
-    if fairness_key is None:
-        count: int = await tx.value("ahead", *place, limit)
+    queue, job_type, version, *turn, fairness_key, parked, by_rate, key, rate_key, rate_count, rate_micros = row
+    lane = (queue, job_type, version)
+    count: int
+    if by_rate:
+        count = await tx.value("rate_ahead", rate_key, rate_count, rate_micros, *lane, *turn, limit)
+    elif parked:
+        count = await tx.value("key_ahead", key, *lane, *turn, limit)
+    elif fairness_key is None:
+        count = await tx.value("ahead", queue, job_type, *turn, limit)
     else:
-        count = await tx.value("fair_ahead", *place, limit, fairness_key)
-    return count
+        count = await tx.value("fair_ahead", queue, job_type, *turn, limit, fairness_key)
+    return min(count, limit)
 
 
 async def counters(tx: Tx, since: Instant, until: Instant) -> list[Counter]:
@@ -176,11 +182,7 @@ async def dead(tx: Tx, limit: int) -> list[DeadGroup]:
 
 
 async def workers(tx: Tx) -> list[WorkerRow]:
-    found = await tx.rows("workers")
-    return [
-        msgspec.structs.replace(msgspec.json.decode(details, type=WorkerRow), heartbeat_at=heartbeat_at)
-        for details, heartbeat_at in found
-    ]
+    return [records.worker(*row) for row in await tx.rows("workers")]
 
 
 async def job_types(tx: Tx) -> list[JobType]:

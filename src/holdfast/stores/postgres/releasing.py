@@ -14,6 +14,7 @@ from holdfast.clock import Instant
 from holdfast.lifecycle import TERMINAL, Event, Status, counted, released
 from holdfast.limits import RELEASE_BATCH_MAX
 from holdfast.store.types import Signal
+from holdfast.stores.postgres import taking_turns
 from holdfast.stores.postgres.tx import Tx
 
 
@@ -83,21 +84,18 @@ def name_of(key: str) -> str:
     return f"holdfast key {key}"
 
 
-async def key_room(tx: Tx, key: str, lane: tuple[str, str, int], count_to: int) -> tuple[int, int]:
-    """How many jobs of a key run, and how many pending ones of a queue, type and version are in sight, up to
-    `count_to`."""
-    running, in_sight = await tx.row("key_room", key, *lane, count_to) or (0, 0)
-    return running, in_sight
+async def running(tx: Tx, key: str) -> int:
+    count: int = await tx.value("key_running", key)
+    return count
 
 
 async def unpark(tx: Tx, key: str, limit: int) -> int:
     """As many as could run, of each queue, type and version by itself: what nobody here runs must not keep the room.
     The key's name is held: a job that is submitted meanwhile is parked before, and seen here, or finds the room."""
     changed = 0
-    for queue, job_type, version in await tx.rows("parked_of", key):
-        running, in_sight = await key_room(tx, key, (queue, job_type, version), limit)
-        if (room := limit - running - in_sight) > 0:
-            changed += await tx.execute("unpark", key, queue, job_type, version, room)
+    if (room := limit - await running(tx, key)) > 0:
+        for lane in await tx.rows("parked_of", key):
+            changed += await tx.execute("unpark", key, *lane, room)
     if changed:
         tx.signals.add(Signal.READY)
     return changed
@@ -112,5 +110,5 @@ async def release(tx: Tx, now: Instant, limit: int) -> int:
         await tx.rows("lock_names", [name_of(key) for key, _ in keys])
         for key, key_limit in keys:
             done += await unpark(tx, key, key_limit)
-    await tx.execute("forget_idle_keys")
+    await taking_turns.forget_idle(tx, now)
     return done

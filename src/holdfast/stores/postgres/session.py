@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import random
 from collections.abc import Awaitable, Callable
@@ -10,9 +11,11 @@ from typing import Any, TypeVar
 
 import asyncpg
 
+from holdfast import failpoints
 from holdfast.errors import ForkedStore, NotOpen, StoreUnsafe
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.errors import is_collision, is_outage, translate
+from holdfast.stores.postgres.pool import Pool
 from holdfast.stores.postgres.sql import Statements
 from holdfast.stores.postgres.tx import Tx
 
@@ -32,70 +35,90 @@ class Session:
     def __init__(self, address: Address) -> None:
         self.address = address
         self.sql = Statements(address.schema)
-        self._pool: asyncpg.Pool[Any] | None = None
+        self._pool: Pool | None = None
         self._pid = os.getpid()
 
     async def open(self) -> None:
         self._pid = os.getpid()
+        pool = Pool(functools.partial(connect, self.address), self.address.pool, CONNECT_SECONDS)
         try:
-            self._pool = await asyncpg.create_pool(
-                self.address.dsn,
-                min_size=1,
-                max_size=self.address.pool,
-                max_inactive_connection_lifetime=300,
-                command_timeout=STATEMENT_SECONDS,
-                timeout=CONNECT_SECONDS,
-                **connection_options(self.address),
-            )
+            async with pool.lend():
+                self._pool = pool
         except Exception as error:
             raise translate(error, self.address.shown) from None
 
     async def close(self) -> None:
         pool, self._pool = self._pool, None
-        if pool is None or os.getpid() != self._pid:
-            return
-        try:
-            async with asyncio.timeout(CONNECT_SECONDS):
-                await pool.close()
-        except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
-            pool.terminate()
+        if pool is not None and os.getpid() == self._pid:
+            await pool.close(CONNECT_SECONDS)
 
-    def pool(self) -> asyncpg.Pool[Any]:
+    def pool(self) -> Pool:
         if os.getpid() != self._pid:
             raise ForkedStore("this store was opened before fork(): open the app anew in the child process")
         if self._pool is None:
             raise NotOpen("the store is not open: use it inside `async with app:`")
         return self._pool
 
-    async def run(self, verb: Callable[[Tx, bool], Awaitable[T]], *, transaction: bool) -> tuple[T, Tx]:
-        """The verb's answer, once it is committed. It is told whether an earlier try may have been applied."""
+    async def run(
+        self, verb: Callable[[Tx, bool], Awaitable[T]], *, transaction: bool, name: str = "read"
+    ) -> tuple[T, Tx]:
+        """The verb's answer, once it is committed. It is told whether an earlier try may have been applied. By its name
+        crash tests know it."""
         collisions = 0
         repeat = False
+        cancels = _cancels()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + OUTAGE_SECONDS
         while True:
             try:
-                return await self._once(verb, transaction, repeat)
+                return await self._once(verb, transaction, name, repeat)
             except Exception as error:
-                if is_collision(error) and collisions < COLLISIONS_MAX:
+                if _cancels() > cancels:  # and then the rollback failed: its error took the place of the cancellation
+                    raise asyncio.CancelledError from None
+                if is_collision(error) and collisions < COLLISIONS_MAX and loop.time() < deadline:
                     collisions += 1
                     await asyncio.sleep(random.uniform(0, min(0.2, 0.002 * 2**collisions)))
                     continue
+                if repeat and isinstance(error, asyncpg.UniqueViolationError) and loop.time() < deadline:
+                    continue  # the earlier try was still under way when we looked for it: now it is there
                 if is_outage(error) and loop.time() < deadline:
                     repeat = True
                     await asyncio.sleep(random.uniform(0.05, 0.5))
                     continue
                 raise translate(error, self.address.shown) from None
 
-    async def _once(self, verb: Callable[[Tx, bool], Awaitable[T]], transaction: bool, repeat: bool) -> tuple[T, Tx]:
-        async with self.pool().acquire(timeout=CONNECT_SECONDS) as connection:
+    async def _once(
+        self, verb: Callable[[Tx, bool], Awaitable[T]], transaction: bool, name: str, repeat: bool
+    ) -> tuple[T, Tx]:
+        async with self.pool().lend() as connection:
             tx = Tx(connection, self.sql)
             if not transaction:
-                return await verb(tx, repeat), tx
-            async with connection.transaction():
+                failpoints.hit_moment(name, "uncommitted")  # a statement by itself commits as it runs
                 answer = await verb(tx, repeat)
-                await tx.write_counters()
+                failpoints.hit_moment(name, "committed")
+                return answer, tx
+            try:
+                async with connection.transaction():
+                    answer = await verb(tx, repeat)
+                    await tx.write_counters()
+                    failpoints.hit_moment(name, "uncommitted")
+                failpoints.hit_moment(name, "committed")
+            finally:
+                if tx.unclean and not connection.is_closed():
+                    await connection.reset()
             return answer, tx
+
+
+def _cancels() -> int:
+    """How often this task was told to end."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
+
+
+async def connect(address: Address) -> Any:
+    return await asyncpg.connect(
+        address.dsn, timeout=CONNECT_SECONDS, command_timeout=STATEMENT_SECONDS, **connection_options(address)
+    )
 
 
 def connection_options(address: Address) -> dict[str, Any]:

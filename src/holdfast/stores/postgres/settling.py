@@ -60,11 +60,11 @@ async def complete(tx: Tx, plain: Sequence[Transition], store_now: Instant | Non
     return {row[0] for row in rows}
 
 
-async def apply_each(tx: Tx, transitions: Sequence[Transition], now: Instant) -> list[Verdict]:
+async def apply_each(tx: Tx, transitions: Sequence[Transition], now: Instant, repeat: bool) -> list[Verdict]:
     """One by one, in one transaction that holds all their jobs from the start."""
     await _hold_dedup_keys(tx, [t.job_id for t in transitions if t.event is Event.MANUAL_RETRY])
     await tx.rows("lock_jobs", [t.job_id for t in transitions])
-    verdicts = [await _apply_one(tx, transition, now) for transition in transitions]
+    verdicts = [await _apply_one(tx, transition, now, repeat) for transition in transitions]
     applied = [t for t, verdict in zip(transitions, verdicts, strict=True) if verdict is Verdict.APPLIED]
     await _after(tx, applied, now)
     return verdicts
@@ -76,7 +76,7 @@ async def _hold_dedup_keys(tx: Tx, job_ids: list[str]) -> None:
         await tx.rows("lock_names", [f"holdfast dedup {key}" for key in keys])
 
 
-async def _apply_one(tx: Tx, t: Transition, now: Instant) -> Verdict:
+async def _apply_one(tx: Tx, t: Transition, now: Instant, repeat: bool) -> Verdict:
     if t.event is Event.MANUAL_RETRY and (refusal := await _refuse_retry(tx, t, now)) is not None:
         return refusal
     error = t.error
@@ -112,7 +112,7 @@ async def _apply_one(tx: Tx, t: Transition, now: Instant) -> Verdict:
         t.reason,
     )
     if not changed:
-        return await _why_not(tx, t)
+        return await _why_not(tx, t, repeat)
     if (outcome := counted(t.event, t.target)) is not None:
         tx.count(t.kind, outcome, now, 1, t.ran_micros, t.waited_micros)
     if t.event is Event.MANUAL_RETRY:
@@ -123,6 +123,7 @@ async def _apply_one(tx: Tx, t: Transition, now: Instant) -> Verdict:
 
 
 async def _run_effects(tx: Tx, t: Transition) -> None:
+    tx.unclean = True
     for statement, values in t.effects:
         try:
             await tx.connection.execute(statement, *values)
@@ -162,17 +163,20 @@ async def _guard_again(tx: Tx, job_id: str, now: Instant) -> None:
         await tx.execute("save_guard", key, job_id)
 
 
-async def _why_not(tx: Tx, t: Transition) -> Verdict:
+async def _why_not(tx: Tx, t: Transition, repeat: bool) -> Verdict:
     row = (await _standing(tx, [t.job_id])).get(t.job_id)
     if row is None:
         return Verdict.GONE
     status, attempt, token = row
     # The token outlives only its holder's own settlement: this write, or an earlier try of it, is in.
     ours = t.token is not None and token == t.token and attempt == t.attempt and status != Status.PROCESSING
-    if not ours:
+    if not ours and not repeat:
         return Verdict.STALE
     event = f'"{t.event.value}","{t.source.value}","{t.target.value}",{t.attempt},'
-    return Verdict.APPLIED if await tx.value("on_record", t.job_id, event) else Verdict.STALE
+    if not ours:  # an earlier try may be in, though the job has moved on since: then it is there under our name
+        event += msgspec.json.encode(t.by).decode()
+    version = None if t.version is None else t.version + 1
+    return Verdict.APPLIED if await tx.value("on_record", t.job_id, event, version) else Verdict.STALE
 
 
 async def _standing(tx: Tx, job_ids: list[str]) -> dict[str, Standing]:
@@ -184,7 +188,12 @@ async def _after(tx: Tx, applied: list[Transition], now: Instant) -> None:
     if not applied:
         return
     ended = [t.job_id for t in applied if t.target in TERMINAL]
-    left = [t.job_id for t in applied if t.source is Status.PENDING and t.target is not Status.PENDING]
+    # One that is more urgent now, or less, may change places with another of its rate key.
+    left = [
+        t.job_id
+        for t in applied
+        if t.source is Status.PENDING and (t.target is not Status.PENDING or t.event is Event.REPRIORITISE)
+    ]
     awaited, encoded, rate_keys = await tx.row("keys_of", [t.job_id for t in applied], left) or (False, None, None)
     if ended and awaited:
         await releasing.release_dependents(tx, ended, now)

@@ -11,7 +11,7 @@ class Statements:
     """Every statement, for one schema."""
 
     def __init__(self, schema: str) -> None:
-        self._schema = schema
+        self.schema = schema
         self._texts = {
             entry.name.removesuffix(".sql"): self.named(entry.read_text(encoding="utf-8"))
             for entry in _FOLDER.joinpath("sql").iterdir()
@@ -22,7 +22,7 @@ class Statements:
         return self._texts[name]
 
     def named(self, text: str) -> str:
-        return text.replace("holdfast.", f'"{self._schema}".')
+        return text.replace("holdfast.", f'"{self.schema}".')
 
     def names(self) -> list[str]:
         return sorted(self._texts)

@@ -40,6 +40,7 @@ from holdfast.store.types import (
     Verdict,
     WorkerRow,
 )
+from holdfast.stores import retiring
 from holdfast.stores.postgres import (
     claiming,
     diagnosing,
@@ -85,7 +86,7 @@ class PostgresStore:
     async def open(self) -> None:
         await self._session.open()
         try:
-            await self._run(self._prepare, transaction=False)
+            await self._session.run(self._prepare, transaction=False)
         except BaseException:
             await asyncio.shield(self._session.close())
             raise
@@ -107,7 +108,7 @@ class PostgresStore:
             await session.close()
 
     def migration_sql(self) -> str:
-        return migrating.statements(self._session.sql)
+        return migrating.script(self._session.sql)
 
     async def close(self) -> None:
         if self._inserts:
@@ -126,22 +127,22 @@ class PostgresStore:
     async def _now(self, tx: Tx, now: Instant) -> Instant:
         return now if self.address.caller_clock else int(await tx.value("now"))
 
-    async def _run(self, verb: Callable[[Tx, bool], Awaitable[T]], *, transaction: bool = True) -> T:
-        answer, tx = await self._session.run(verb, transaction=transaction)
+    async def _write(self, name: str, verb: Callable[[Tx, bool], Awaitable[T]], *, transaction: bool = True) -> T:
+        answer, tx = await self._session.run(verb, transaction=transaction, name=name)
         if tx.signals and self._waker is not None:
             self._waker.committed(tx.signals)
         return answer
 
-    async def _at(self, now: Instant, verb: Callable[[Tx, Instant], Awaitable[T]]) -> T:
+    async def _at(self, name: str, now: Instant, verb: Callable[[Tx, Instant], Awaitable[T]]) -> T:
         """A verb in a transaction that needs the time as a number."""
 
         async def run(tx: Tx, _repeat: bool) -> T:
             return await verb(tx, await self._now(tx, now))
 
-        return await self._run(run)
+        return await self._write(name, run)
 
     async def _read(self, verb: Callable[[Tx], Awaitable[T]]) -> T:
-        return await self._run(lambda tx, _: verb(tx), transaction=False)
+        return (await self._session.run(lambda tx, _: verb(tx), transaction=False))[0]
 
     def listen(self, signals: frozenset[Signal], listener: Listener) -> Callable[[], None]:
         if self._waker is None:
@@ -152,7 +153,9 @@ class PostgresStore:
 
     async def insert(self, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]:
         if any(job.special for job in jobs):
-            return await self._run(lambda tx, repeat: inserting.insert(tx, jobs, now, self._store_now(now), repeat))
+            return await self._write(
+                "insert", lambda tx, repeat: inserting.insert(tx, jobs, now, self._store_now(now), repeat)
+            )
         return await self._insert_together(jobs, now)
 
     async def insert_in(self, connection: object, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]:
@@ -196,7 +199,7 @@ class PostgresStore:
         everything = [job for jobs, _ in submits for job in jobs]
         plain = functools.partial(self._insert_plain, everything, now)
         try:
-            inserted = await self._run(plain, transaction=False)
+            inserted = await self._write("insert", plain, transaction=False)
         except Exception as error:
             if len(submits) > 1 and type(error) in (StoreError, QueueFull):
                 for submit in submits:  # let what was refused harm only its own caller
@@ -216,8 +219,10 @@ class PostgresStore:
         return await inserting.insert_plain(tx, jobs, now, self._store_now(now), repeat)
 
     async def claim(self, request: ClaimRequest, now: Instant) -> list[ClaimedJob]:
-        plain = await self._run(
-            lambda tx, repeat: claiming.claim_plain(tx, request, self._store_now(now), repeat), transaction=False
+        plain = await self._write(
+            "claim",
+            lambda tx, repeat: claiming.claim_plain(tx, request, self._store_now(now), repeat),
+            transaction=False,
         )
         if plain is not None:
             return plain
@@ -226,7 +231,7 @@ class PostgresStore:
             return await claiming.claim_keyed(tx, request, await self._now(tx, now), repeat)
 
         for _ in range(claiming.PARK_ROUNDS):
-            taken = await self._run(keyed)
+            taken = await self._write("claim", keyed)
             if taken is not None:
                 return taken
         if self._waker is not None:
@@ -238,37 +243,52 @@ class PostgresStore:
         verdicts: list[Verdict] = [Verdict.APPLIED] * len(transitions)
         plain = [i for i, transition in enumerate(transitions) if settling.is_plain_completion(transition)]
         slow = [i for i in range(len(transitions)) if i not in set(plain)] if len(plain) < len(transitions) else []
+        repeated = False
         if plain and not slow:
             chosen = [transitions[i] for i in plain]
-            done = await self._run(lambda tx, _: settling.complete(tx, chosen, self._store_now(now)), transaction=False)
+
+            async def complete(tx: Tx, repeat: bool) -> set[str]:
+                nonlocal repeated
+                repeated = repeat
+                return await settling.complete(tx, chosen, self._store_now(now))
+
+            done = await self._write("apply", complete, transaction=False)
             slow = [i for i in plain if transitions[i].job_id not in done]
         else:
             slow = list(range(len(transitions)))  # all or nothing, and then in one transaction
         if slow:
             rest = [transitions[i] for i in slow]
-            found = await self._at(now, lambda tx, at: settling.apply_each(tx, rest, at))
+
+            async def each(tx: Tx, repeat: bool) -> list[Verdict]:
+                return await settling.apply_each(tx, rest, await self._now(tx, now), repeat or repeated)
+
+            found = await self._write("apply", each)
             for i, verdict in zip(slow, found, strict=True):
                 verdicts[i] = verdict
         return verdicts
 
     async def extend(self, holds: Sequence[Hold], lease_expires_at: Instant, now: Instant) -> list[Verdict]:
         span = lease_expires_at - now
-        return await self._run(lambda tx, _: settling.extend(tx, holds, span, self._store_now(now)), transaction=False)
+        return await self._write(
+            "extend", lambda tx, _: settling.extend(tx, holds, span, self._store_now(now)), transaction=False
+        )
 
     async def note(self, notes: Sequence[Note], now: Instant) -> list[Verdict]:
-        return await self._run(lambda tx, _: settling.note(tx, notes, self._store_now(now)), transaction=False)
+        return await self._write(
+            "note", lambda tx, _: settling.note(tx, notes, self._store_now(now)), transaction=False
+        )
 
     # Upkeep
 
     async def promote(self, now: Instant, limit: int) -> Promoted:
-        async def due(tx: Tx, _repeat: bool) -> tuple[Instant, Instant | None]:
+        async def due(tx: Tx) -> tuple[Instant, Instant | None]:
             at = await self._now(tx, now)
             return at, await upkeep.next_due(tx, at)
 
-        at, next_due_at = await self._run(due, transaction=False)
+        at, next_due_at = await self._read(due)
         if next_due_at is None or next_due_at > at:
             return Promoted(0, self._here(next_due_at, at, now))
-        promoted = await self._at(now, lambda tx, at: upkeep.promote(tx, at, limit))
+        promoted = await self._at("promote", now, lambda tx, at: upkeep.promote(tx, at, limit))
         return Promoted(promoted.count, self._here(promoted.next_due_at, at, now))
 
     def _here(self, moment: Instant | None, at: Instant, now: Instant) -> Instant | None:
@@ -282,10 +302,10 @@ class PostgresStore:
         async def each(tx: Tx, _repeat: bool) -> list[Verdict]:
             return [await upkeep.fire(tx, firing, now, self._store_now(now)) for firing in firings]
 
-        return await self._run(each)
+        return await self._write("fire", each)
 
     async def retire(self, policy: RetentionPolicy, now: Instant, limit: int, after: str | None) -> Retired:
-        async def look(tx: Tx) -> Any:
+        async def look(tx: Tx) -> tuple[Instant, retiring.Found]:
             at = await self._now(tx, now)
             return at, await upkeep.look(tx, policy, at, limit, after)
 
@@ -294,38 +314,38 @@ class PostgresStore:
         async def move(tx: Tx, _repeat: bool) -> tuple[int, int]:
             return await upkeep.retire(tx, found.batch, at), await upkeep.drop(tx, policy, at, limit)
 
-        archived, dropped = await self._run(move)
-        more_to_drop = found.next is None and dropped == limit
-        return Retired(archived, dropped, "0" if more_to_drop else found.next)
+        archived, dropped = await self._write("retire", move)
+        return retiring.answer(found, archived, dropped, limit)
 
     async def with_files(self, limit: int) -> list[str]:
         return [row[0] for row in await self._read(lambda tx: tx.rows("with_files", limit))]
 
     async def cleaned(self, job_ids: Sequence[str]) -> None:
-        await self._read(lambda tx: tx.execute("cleaned", list(job_ids)))
+        await self._write("cleaned", lambda tx, _: tx.execute("cleaned", list(job_ids)), transaction=False)
 
     async def release(self, now: Instant, limit: int) -> int:
-        return await self._at(now, lambda tx, at: releasing.release(tx, at, limit))
+        return await self._at("release", now, lambda tx, at: releasing.release(tx, at, limit))
 
     # Workers and types
 
     async def beat(self, worker: WorkerRow) -> None:
-        async def beat(tx: Tx) -> None:
+        async def beat(tx: Tx, _repeat: bool) -> None:
             at = await self._now(tx, worker.heartbeat_at)
             details = msgspec.json.encode(worker).decode()
             await tx.execute("beat", worker.worker_id, at, details)
 
-        await self._read(beat)
+        await self._write("beat", beat, transaction=False)
 
     async def forget(self, worker_ids: Sequence[str]) -> None:
-        await self._read(lambda tx: tx.execute("forget", list(worker_ids)))
+        await self._write("forget", lambda tx, _: tx.execute("forget", list(worker_ids)), transaction=False)
 
     async def workers(self) -> list[WorkerRow]:
         return await self._read(reading.workers)
 
     async def announce(self, types: Sequence[JobType]) -> None:
         details = [msgspec.json.encode(each).decode() for each in types]
-        await self._read(lambda tx: tx.execute("announce", [each.job_type for each in types], details))
+        names = [each.job_type for each in types]
+        await self._write("announce", lambda tx, _: tx.execute("announce", names, details), transaction=False)
 
     async def job_types(self) -> list[JobType]:
         return await self._read(reading.job_types)
@@ -333,19 +353,21 @@ class PostgresStore:
     # Queues and schedules
 
     async def change_queue(self, name: str, change: QueueChange, now: Instant) -> QueueRow:
-        return await self._at(now, lambda tx, at: upkeep.change_queue(tx, name, change, at))
+        return await self._at("change_queue", now, lambda tx, at: upkeep.change_queue(tx, name, change, at))
 
     async def queues(self) -> list[QueueRow]:
         return await self._read(upkeep.queues)
 
     async def save_schedule(self, schedule: Schedule, expected_version: int | None) -> Verdict:
-        return await self._run(lambda tx, _: upkeep.save_schedule(tx, schedule, expected_version))
+        return await self._write(
+            "save_schedule", lambda tx, repeat: upkeep.save_schedule(tx, schedule, expected_version, repeat)
+        )
 
     async def drop_schedule(self, name: str) -> Verdict:
-        return await self._run(lambda tx, _: upkeep.drop_schedule(tx, name))
+        return await self._write("drop_schedule", lambda tx, repeat: upkeep.drop_schedule(tx, name, repeat))
 
-    async def schedules(self) -> list[Schedule]:
-        return await self._read(upkeep.schedules)
+    async def schedules(self, names: Sequence[str] = ()) -> list[Schedule]:
+        return await self._read(lambda tx: upkeep.schedules(tx, names))
 
     # Steps
 
@@ -353,8 +375,10 @@ class PostgresStore:
         return await self._read(lambda tx: tx.value("step", job_id, name))
 
     async def record_step(self, hold: Hold, name: str, answer: str, now: Instant) -> Verdict:
-        return await self._run(
-            lambda tx, _: settling.record_step(tx, hold, name, answer, self._store_now(now)), transaction=False
+        return await self._write(
+            "record_step",
+            lambda tx, _: settling.record_step(tx, hold, name, answer, self._store_now(now)),
+            transaction=False,
         )
 
     # Reading
@@ -377,10 +401,10 @@ class PostgresStore:
     async def counters(self, since: Instant, until: Instant) -> list[Counter]:
         return await self._read(lambda tx: reading.counters(tx, since, until))
 
-    async def rate_due(self, key: str, now: Instant) -> Instant | None:
+    async def rate_due(self, job_id: str, now: Instant) -> Instant | None:
         async def due(tx: Tx) -> Instant | None:
             at = await self._now(tx, now)
-            return self._here(await rating.rate_due(tx, key, at), at, now)
+            return self._here(await rating.rate_due(tx, job_id, at), at, now)
 
         return await self._read(due)
 

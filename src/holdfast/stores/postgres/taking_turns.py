@@ -8,7 +8,8 @@ from __future__ import annotations
 import heapq
 from typing import Any
 
-from holdfast.limits import FAIR_KEYS_MAX
+from holdfast.clock import MICROS, Instant
+from holdfast.limits import FAIR_KEY_SECONDS, FAIR_KEYS_MAX
 from holdfast.stores.postgres.tx import Tx
 
 _STEP = 1_000_000
@@ -39,7 +40,7 @@ async def heads(tx: Tx, queue: str, job_type: str, limit: int, version: int) -> 
 
 async def _at_level(tx: Tx, queue: str, job_type: str, level: int, limit: int, version: int) -> list[list[Any]]:
     lane, after = await tx.row("fair_lane", queue, job_type) or (0, "")
-    keys = await _keys(tx, queue, job_type, level, after)
+    keys = await _keys(tx, queue, job_type, level, after, version)
     waiting = [(max(lane, position), key, weight) for key, weight, position in keys]
     own: int = await tx.value("fair_position", queue, job_type, "") or 0
     waiting.append((max(lane, own), "", 1))
@@ -60,11 +61,11 @@ async def _at_level(tx: Tx, queue: str, job_type: str, level: int, limit: int, v
     return taken
 
 
-async def _keys(tx: Tx, queue: str, job_type: str, level: int, after: str) -> list[Any]:
+async def _keys(tx: Tx, queue: str, job_type: str, level: int, after: str, version: int) -> list[Any]:
     """The keys that take part. Of more than fit, each claim looks at those beyond the last: nobody is left out."""
-    keys = await tx.rows("fair_keys", queue, job_type, level, FAIR_KEYS_MAX, after)
+    keys = await tx.rows("fair_keys", queue, job_type, level, FAIR_KEYS_MAX, after, version)
     if after and len(keys) < FAIR_KEYS_MAX:
-        again = await tx.rows("fair_keys", queue, job_type, level, FAIR_KEYS_MAX - len(keys), "")
+        again = await tx.rows("fair_keys", queue, job_type, level, FAIR_KEYS_MAX - len(keys), "", version)
         keys = [*keys, *(each for each in again if each[0] <= after)]
     if len(keys) == FAIR_KEYS_MAX:
         await tx.execute("save_fair_after", queue, job_type, keys[-1][0])
@@ -91,7 +92,7 @@ async def without_turns(
     return found[:count]
 
 
-async def count_turns(tx: Tx, queue: str, job_type: str, taken: list[tuple[str, int]]) -> None:
+async def count_turns(tx: Tx, queue: str, job_type: str, taken: list[tuple[str, int]], now: Instant) -> None:
     """Keep how far each key of a lane has come, for jobs that were really claimed."""
     lane, _ = await tx.row("fair_lane", queue, job_type) or (0, "")
     positions: dict[str, int] = {}
@@ -102,4 +103,8 @@ async def count_turns(tx: Tx, queue: str, job_type: str, taken: list[tuple[str, 
         reached = max(reached, positions[key])
         positions[key] += _STEP // weight
     await tx.execute("save_fair_lane", queue, job_type, reached)
-    await tx.execute("save_fair_keys", queue, job_type, list(positions), list(positions.values()))
+    await tx.execute("save_fair_keys", queue, job_type, list(positions), list(positions.values()), now)
+
+
+async def forget_idle(tx: Tx, now: Instant) -> None:
+    await tx.execute("forget_idle_keys", now - FAIR_KEY_SECONDS * MICROS)

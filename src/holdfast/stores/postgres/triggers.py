@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 
@@ -9,6 +10,8 @@ from holdfast.errors import InvalidOption
 from holdfast.handlers import check_name
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})?")
+_OF_NEW = re.compile(r"\bNEW\.", re.IGNORECASE)
+_NAME_LENGTH_MAX = 58  # PostgreSQL cuts names at 63, and one of ours has an ending
 _COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 
@@ -36,9 +39,7 @@ def trigger_sql(
         raise InvalidOption(f"on_delete={on_delete!r}: use cancel or delete")
     if on_delete is not None and subject == "NULL":
         raise InvalidOption("on_delete finds a row's jobs by their subject: give one")
-    name = (
-        f"holdfast_{job_type}_on_{table.rpartition('.')[2]}"[:63].replace("-", "_").replace(":", "_").replace(".", "_")
-    )
+    name = _trigger_name(table, job_type)
     updates = f"UPDATE OF {', '.join(columns)}" if columns else "UPDATE"
     parts = [
         f"""
@@ -56,8 +57,18 @@ CREATE OR REPLACE TRIGGER "{name}" AFTER INSERT OR {updates} ON {table}
     FOR EACH ROW EXECUTE FUNCTION "{schema}"."{name}"();"""
     ]
     if on_delete is not None:
-        parts.append(_on_delete(schema, name, table, job_type, subject.replace("NEW.", "OLD."), on_delete))
+        parts.append(_on_delete(schema, name, table, job_type, _OF_NEW.sub("OLD.", subject), on_delete))
     return "\n".join(parts).strip() + "\n"
+
+
+def _trigger_name(table: str, job_type: str) -> str:
+    """One for each table and type: where the plain name would not fit or be unique, a hash makes it so."""
+    plain = f"holdfast_{job_type}_on_{table}"
+    name = re.sub(r"\W", "_", plain)
+    if name == plain and len(name) <= _NAME_LENGTH_MAX:
+        return name
+    mark = hashlib.sha256(plain.encode()).hexdigest()[:8]
+    return f"{name[: _NAME_LENGTH_MAX - len(mark) - 1]}_{mark}"
 
 
 def _on_delete(schema: str, name: str, table: str, job_type: str, subject: str, how: str) -> str:

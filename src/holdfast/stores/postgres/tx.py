@@ -16,12 +16,13 @@ _MINUTE = 60 * MICROS
 
 
 class Tx:
-    __slots__ = ("_counts", "connection", "signals", "sql")
+    __slots__ = ("_counts", "connection", "signals", "sql", "unclean")
 
     def __init__(self, connection: Any, sql: Statements) -> None:
         self.connection: asyncpg.Connection[Any] = connection
         self.sql = sql
         self.signals: set[Signal] = set()
+        self.unclean = False  # whether the session's state may have been changed by someone else's SQL
         self._counts: dict[tuple[Instant, Kind, Counted], list[int]] = {}
 
     async def execute(self, name: str, *values: Any) -> int:

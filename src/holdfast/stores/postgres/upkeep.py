@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
-
-import msgspec
 
 from holdfast.clock import MICROS, Instant
 from holdfast.errors import InvalidSchedule
@@ -67,25 +66,30 @@ def _queue(row: Any) -> QueueRow:
 # Schedules
 
 
-async def save_schedule(tx: Tx, schedule: Schedule, expected_version: int | None) -> Verdict:
+async def save_schedule(tx: Tx, schedule: Schedule, expected_version: int | None, repeat: bool) -> Verdict:
     stored, count = await tx.row("schedule_version", schedule.name) or (None, 0)
     if stored is None and expected_version is not None:
         return Verdict.GONE
     if stored is None and count >= SCHEDULES_MAX:
         raise InvalidSchedule(f"there are {SCHEDULES_MAX:,} schedules already (SCHEDULES_MAX): remove some first")
     values = [getattr(schedule, name) for name in _SCHEDULE_ORDER]
-    if not await tx.execute("save_schedule", *values, expected_version):
+    saved = await tx.execute("save_schedule", *values, expected_version)
+    if not saved and repeat:  # the earlier try of it may be in
+        saved = [schedule] == await schedules(tx, [schedule.name])
+    if not saved:
         return Verdict.STALE
-    tx.signals.add(Signal.DUE)
+    tx.signals.add(Signal.PLANNED)
     return Verdict.APPLIED
 
 
-async def drop_schedule(tx: Tx, name: str) -> Verdict:
-    return Verdict.APPLIED if await tx.execute("drop_schedule", name) else Verdict.GONE
+async def drop_schedule(tx: Tx, name: str, repeat: bool) -> Verdict:
+    dropped = await tx.execute("drop_schedule", name) or repeat  # the earlier try of it may have: gone it is
+    return Verdict.APPLIED if dropped else Verdict.GONE
 
 
-async def schedules(tx: Tx) -> list[Schedule]:
-    return [Schedule(**dict(zip(_SCHEDULE_ORDER, row, strict=True))) for row in await tx.rows("schedules")]
+async def schedules(tx: Tx, names: Sequence[str]) -> list[Schedule]:
+    found = await tx.rows("schedules_named", list(names)) if names else await tx.rows("schedules")
+    return [Schedule(**dict(zip(_SCHEDULE_ORDER, row, strict=True))) for row in found]
 
 
 async def fire(tx: Tx, firing: Firing, now: Instant, store_now: Instant | None) -> Verdict:
@@ -114,15 +118,12 @@ async def look(tx: Tx, policy: RetentionPolicy, now: Instant, limit: int, after:
     newest = retiring.newest_cutoff(policy, now)
     if newest is None:
         return retiring.Found([], None)
-    text, last, arrived, count = await tx.row("retirable", int(after or 0), limit, newest) or (None, None, None, 0)
+    text, last, arrived, count = await tx.row("retirable", int(after or 0), limit, newest) or (None, 0, 0, 0)
     batch: dict[int, Instant] = {}
-    for seq, job_id, job_type, status, completed_at, root in msgspec.json.decode(text or "[]"):
-        if seq in batch or not retiring.is_over(policy, job_type, status, completed_at, now):
-            continue
+    for job, root in retiring.over(policy, text, now):
         members = [] if root is None else await tx.rows("tree_members", root)
-        batch.update(retiring.with_tree(policy, (seq, job_id, job_type, status, completed_at), list(members), now))
-    done = count < limit or arrived is None or arrived >= newest
-    return retiring.Found(list(batch.items()), None if done else str(last))
+        batch.update(retiring.with_tree(policy, job, members, now))
+    return retiring.Found(list(batch.items()), retiring.next_step(last, arrived, count, limit, newest))
 
 
 async def retire(tx: Tx, batch: list[tuple[int, Instant]], now: Instant) -> int:
@@ -134,16 +135,10 @@ async def retire(tx: Tx, batch: list[tuple[int, Instant]], now: Instant) -> int:
 
 
 async def _standing(tx: Tx, batch: list[tuple[int, Instant]]) -> list[int]:
-    """Those of the batch that are still as they were read, a tree only if all of it is: someone may have retried a
-    part of it since, or added one. Held first, so that this stays true until the commit."""
+    """Those of the batch that are still as they were read. Held first, so that this stays true until the commit."""
     seqs, ends = (list(column) for column in zip(*batch, strict=True))
     await tx.rows("retire_lock", seqs)
-    trees: dict[str, list[int]] = {}
-    sizes: dict[str, int] = {}
-    for seq, root, size in await tx.rows("retire_standing", seqs, ends):
-        trees.setdefault(root, []).append(seq)
-        sizes[root] = size
-    return [seq for root, members in trees.items() if len(members) == sizes[root] for seq in members]
+    return retiring.whole_trees((seq, root, size) for seq, root, size in await tx.rows("retire_standing", seqs, ends))
 
 
 async def drop(tx: Tx, policy: RetentionPolicy, now: Instant, limit: int) -> int:

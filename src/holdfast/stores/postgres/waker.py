@@ -18,7 +18,7 @@ from holdfast.stores.postgres.errors import OUTAGES
 from holdfast.stores.postgres.session import CONNECT_SECONDS, Session, connection_options
 
 log = logging.getLogger("holdfast.postgres")
-COALESCE_SECONDS = 0.002  # signals that come within this go as one: NOTIFY takes a lock that the whole cluster shares
+COALESCE_SECONDS = 0.005  # signals that come within this go as one: NOTIFY takes a lock that the whole cluster shares
 KEEP_ALIVE_SECONDS = 20.0  # how soon a dead connection is noticed
 RECONNECT_SECONDS_MAX = 5.0
 
@@ -48,7 +48,7 @@ class Waker:
     def listen(self, signals: frozenset[Signal], listener: Listener) -> Callable[[], None]:
         entry = (signals, listener)
         self._listeners.append(entry)
-        if self._address.wake and len(self._tasks) == 1:
+        if self._address.listen and len(self._tasks) == 1:
             self._tasks.append(asyncio.get_running_loop().create_task(self._hear()))
         return lambda: self._listeners.remove(entry)
 
@@ -72,7 +72,7 @@ class Waker:
             signals, self._unsent = self._unsent, set()
             payload = f"{self._own} {' '.join(sorted(signals))}"
             try:
-                async with self._session.pool().acquire(timeout=CONNECT_SECONDS) as connection:
+                async with self._session.pool().lend() as connection:
                     await connection.execute("SELECT pg_notify($1, $2)", self._channel, payload)
             except (*OUTAGES, asyncpg.PostgresError) as error:
                 log.debug("a wake-up was not sent: %s", error)  # a lost one costs a poll interval

@@ -1,24 +1,48 @@
 -- The whole schema. `holdfast.` stands for the schema's name, which is a setting.
 -- Times are microseconds since the epoch, UTC. JSON is text, exactly as it was submitted.
 
+-- The lifecycle, mirrored: what a state implies, and the bounds of numbers. One function, because the server reads the
+-- text of every CHECK again for each statement: nineteen of them cost a single insert more than all its indexes.
+CREATE FUNCTION holdfast.is_lawful(
+    status text, priority integer, parked boolean, rate_parked boolean, attempt integer, version integer,
+    failures integer, max_attempts integer, timeout_micros bigint, claim_token text, worker_id text,
+    lease_expires_at bigint, completed_at bigint, progress double precision, fairness_weight integer,
+    on_dependency_failure text, unmet_dependencies integer, payload_version integer, result text, result_artifact text)
+RETURNS boolean LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS
+$$
+BEGIN
+    RETURN status IN (
+            'waiting', 'scheduled', 'pending', 'processing', 'retrying', 'completed', 'failed', 'cancelled')
+        AND (status = 'processing') = (lease_expires_at IS NOT NULL)
+        AND (status <> 'processing' OR (worker_id IS NOT NULL AND claim_token IS NOT NULL AND attempt >= 1))
+        AND (status IN ('completed', 'failed', 'cancelled')) = (completed_at IS NOT NULL)
+        AND (status = 'completed' OR (result IS NULL AND result_artifact IS NULL))
+        AND (status <> 'retrying' OR failures < max_attempts)
+        AND (NOT parked OR status = 'pending')
+        AND (NOT rate_parked OR parked)
+        AND priority BETWEEN 0 AND 100 AND progress BETWEEN 0 AND 1 AND attempt >= 0 AND version >= 1
+        AND failures >= 0 AND max_attempts >= 1 AND timeout_micros > 0 AND fairness_weight >= 1
+        AND on_dependency_failure IN ('cancel', 'fail') AND unmet_dependencies >= 0 AND payload_version >= 1;
+END
+$$;
+
 CREATE TABLE holdfast.job (
     seq                   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     job_id                uuid NOT NULL UNIQUE,
     job_type              text COLLATE "C" NOT NULL,
     queue                 text COLLATE "C" NOT NULL,
-    status                text COLLATE "C" NOT NULL CHECK (status IN (
-        'waiting', 'scheduled', 'pending', 'processing', 'retrying', 'completed', 'failed', 'cancelled')),
-    priority              integer NOT NULL CHECK (priority BETWEEN 0 AND 100),
+    status                text COLLATE "C" NOT NULL,
+    priority              integer NOT NULL,
     scheduled_for         bigint NOT NULL,
     parked                boolean NOT NULL DEFAULT false,
     rate_parked           boolean NOT NULL DEFAULT false, -- it waits for its rate key, not for its concurrency key
-    attempt               integer NOT NULL DEFAULT 0 CHECK (attempt >= 0),
-    version               integer NOT NULL DEFAULT 1 CHECK (version >= 1),
-    failures              integer NOT NULL DEFAULT 0 CHECK (failures >= 0),
+    attempt               integer NOT NULL DEFAULT 0,
+    version               integer NOT NULL DEFAULT 1,
+    failures              integer NOT NULL DEFAULT 0,
     snoozes               integer NOT NULL DEFAULT 0,
     give_backs            integer NOT NULL DEFAULT 0,
-    max_attempts          integer NOT NULL CHECK (max_attempts >= 1),
-    timeout_micros        bigint NOT NULL CHECK (timeout_micros > 0),
+    max_attempts          integer NOT NULL,
+    timeout_micros        bigint NOT NULL,
     claim_token           text COLLATE "C",
     worker_id             text COLLATE "C",
     worker_version        text,
@@ -27,7 +51,7 @@ CREATE TABLE holdfast.job (
     updated_at            bigint NOT NULL,
     started_at            bigint,
     completed_at          bigint,
-    progress              double precision NOT NULL DEFAULT 0 CHECK (progress BETWEEN 0 AND 1),
+    progress              double precision NOT NULL DEFAULT 0,
     stage                 text NOT NULL DEFAULT '',
     subject               text COLLATE "C",
     tags                  text,
@@ -42,14 +66,14 @@ CREATE TABLE holdfast.job (
     rate_count            integer,
     rate_micros           bigint,
     fairness_key          text COLLATE "C",
-    fairness_weight       integer NOT NULL DEFAULT 1 CHECK (fairness_weight >= 1),
+    fairness_weight       integer NOT NULL DEFAULT 1,
     parent_job_id         uuid,
     root_job_id           uuid,
     job_stage             text,
-    on_dependency_failure text NOT NULL DEFAULT 'cancel' CHECK (on_dependency_failure IN ('cancel', 'fail')),
+    on_dependency_failure text NOT NULL DEFAULT 'cancel',
     awaited               boolean NOT NULL DEFAULT false, -- whether a job waits on this one, or did
-    unmet_dependencies    integer NOT NULL DEFAULT 0 CHECK (unmet_dependencies >= 0),
-    payload_version       integer NOT NULL DEFAULT 1 CHECK (payload_version >= 1),
+    unmet_dependencies    integer NOT NULL DEFAULT 0,
+    payload_version       integer NOT NULL DEFAULT 1,
     schedule              text COLLATE "C",
     tick_at               bigint,
     last_error            text,
@@ -62,14 +86,9 @@ CREATE TABLE holdfast.job (
     result                text,
     result_artifact       text,
     payload               text NOT NULL,
-    -- The lifecycle, mirrored: what a state implies.
-    CHECK ((status = 'processing') = (lease_expires_at IS NOT NULL)),
-    CHECK (status <> 'processing' OR (worker_id IS NOT NULL AND claim_token IS NOT NULL AND attempt >= 1)),
-    CHECK ((status IN ('completed', 'failed', 'cancelled')) = (completed_at IS NOT NULL)),
-    CHECK (status = 'completed' OR (result IS NULL AND result_artifact IS NULL)),
-    CHECK (status <> 'retrying' OR failures < max_attempts),
-    CHECK (NOT parked OR status = 'pending'),
-    CHECK (NOT rate_parked OR parked)
+    CONSTRAINT job_is_lawful CHECK (holdfast.is_lawful(status, priority, parked, rate_parked, attempt, version, failures,
+        max_attempts, timeout_micros, claim_token, worker_id, lease_expires_at, completed_at, progress, fairness_weight,
+        on_dependency_failure, unmet_dependencies, payload_version, result, result_artifact))
 ) WITH (
     -- Every job is updated twice in its life: room for that on its page, and a vacuum that keeps up.
     fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000,
@@ -99,15 +118,15 @@ CREATE INDEX job_content ON holdfast.job (content_hash, job_type, completed_at) 
 -- trees
 CREATE INDEX job_root ON holdfast.job (root_job_id) WHERE root_job_id IS NOT NULL;
 -- keys: holders, which jobs are in sight, and which are parked; versions apart, because not every worker reads all
-CREATE INDEX job_key ON holdfast.job (concurrency_key, status, queue, job_type, payload_version, parked)
+CREATE INDEX job_key ON holdfast.job (concurrency_key, status, queue, job_type, payload_version, parked, priority)
     WHERE concurrency_key IS NOT NULL AND status IN ('pending', 'processing');
 CREATE INDEX job_parked ON holdfast.job
     (concurrency_key, queue, job_type, payload_version, priority DESC, scheduled_for, job_id)
     WHERE parked AND NOT rate_parked AND concurrency_key IS NOT NULL;
-CREATE INDEX job_rate ON holdfast.job (rate_key, queue, job_type, payload_version)
+CREATE INDEX job_rate ON holdfast.job (rate_key, rate_count, rate_micros, queue, job_type, payload_version, priority)
     WHERE status = 'pending' AND rate_key IS NOT NULL AND NOT parked;
 CREATE INDEX job_rate_parked ON holdfast.job
-    (rate_key, queue, job_type, payload_version, priority DESC, scheduled_for, job_id)
+    (rate_key, rate_count, rate_micros, queue, job_type, payload_version, priority DESC, scheduled_for, job_id)
     WHERE rate_parked;
 
 CREATE TABLE holdfast.edge (
@@ -150,11 +169,15 @@ CREATE TABLE holdfast.job_type (
     details  text NOT NULL
 );
 
+-- A bucket for each key and rate: under one key, two types with different rates do not draw from the same.
 CREATE TABLE holdfast.rate (
-    rate_key text COLLATE "C" PRIMARY KEY,
-    full_at  bigint NOT NULL, -- when the bucket would be full again
-    due_at   bigint,          -- when to look at its parked jobs again; set for every key that has some
-    set_at   bigint NOT NULL  -- what the clock said when this was written
+    rate_key    text COLLATE "C" NOT NULL,
+    rate_count  integer NOT NULL,
+    rate_micros bigint NOT NULL,
+    full_at     bigint NOT NULL, -- when the bucket would be full again
+    due_at      bigint,          -- when to look at its parked jobs again; set for every one that has some
+    set_at      bigint NOT NULL, -- what the clock said when this was written
+    PRIMARY KEY (rate_key, rate_count, rate_micros)
 );
 CREATE INDEX rate_due ON holdfast.rate (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX rate_set ON holdfast.rate (set_at);
@@ -173,6 +196,7 @@ CREATE TABLE holdfast.fair_key (
     job_type     text COLLATE "C" NOT NULL,
     fairness_key text COLLATE "C" NOT NULL, -- '' stands for jobs without one
     position     bigint NOT NULL,
+    turn_at      bigint NOT NULL, -- when it last had its turn
     PRIMARY KEY (queue, job_type, fairness_key)
 );
 
@@ -232,27 +256,25 @@ $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
 -- A history event. Versions count on from the one that the row has.
 CREATE FUNCTION holdfast.event(
     version integer, at bigint, event text, source text, target text, attempt integer, by text, reason text)
-RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
+RETURNS text LANGUAGE sql STABLE PARALLEL SAFE AS -- as to_json is: else it would not be inlined
 $$ SELECT '[' || version || ',' || at || ',"' || event || '",' || coalesce('"' || source || '"', 'null') || ',"'
     || target || '",' || attempt || ',' || coalesce(to_json(by)::text, 'null')
     || coalesce(',' || to_json(reason)::text, '') || ']' $$;
 
 -- The first and the last hundred events; the versions in them tell how many were dropped.
-CREATE FUNCTION holdfast.trimmed(history text, version integer) RETURNS text LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS
+CREATE FUNCTION holdfast.shortened(history text) RETURNS text LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS
 $$
 DECLARE
-    events text[];
+    events text[] := string_to_array(history, E'\n');
 BEGIN
-    IF version % 64 <> 63 THEN
-        RETURN history;
-    END IF;
-    events := string_to_array(history, E'\n');
     IF cardinality(events) <= 200 THEN
         RETURN history;
     END IF;
     RETURN array_to_string(events[:100] || events[cardinality(events) - 99:], E'\n');
 END
 $$;
+CREATE FUNCTION holdfast.trimmed(history text, version integer) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
+$$ SELECT CASE WHEN version % 64 = 63 THEN holdfast.shortened(history) ELSE history END $$;
 
 -- Add to the counters of this minute, in a shard that this connection has for itself, nearly always.
 CREATE FUNCTION holdfast.count_jobs(
@@ -272,21 +294,32 @@ $$
 DECLARE
     most integer;
     waiting bigint;
+    noted_as text;
+    noted jsonb;
 BEGIN
     SELECT max_pending INTO most FROM holdfast.queue WHERE name = to_queue;
     IF most IS NULL OR coming = 0 THEN
         RETURN;
     END IF;
     PERFORM pg_advisory_xact_lock(hashtextextended('holdfast queue ' || to_queue, 0));
-    SELECT count(*) INTO waiting FROM (
-        (SELECT 1 FROM holdfast.job WHERE status = 'pending' AND fairness_key IS NULL AND concurrency_key IS NULL
-            AND rate_key IS NULL AND queue = to_queue LIMIT most)
-        UNION ALL
-        (SELECT 1 FROM holdfast.job WHERE status = 'pending' AND fairness_key IS NULL
-            AND (concurrency_key IS NOT NULL OR rate_key IS NOT NULL) AND queue = to_queue LIMIT most)
-        UNION ALL
-        (SELECT 1 FROM holdfast.job WHERE status = 'pending' AND fairness_key IS NOT NULL AND queue = to_queue LIMIT most)
-    ) AS found;
+    -- Counted once in a transaction, and noted in it: a thousand jobs with keys must not count the queue a thousand
+    -- times. Counted again before a refusal: what was claimed since has made room.
+    noted_as := 'holdfast_pending.in_' || 'holdfast.queue'::regclass::oid;
+    noted := coalesce(nullif(current_setting(noted_as, true), ''), '{}');
+    waiting := (noted ->> to_queue)::bigint;
+    IF waiting IS NULL OR waiting + coming > most THEN
+        SELECT count(*) INTO waiting FROM (
+            (SELECT 1 FROM holdfast.job WHERE status = 'pending' AND fairness_key IS NULL AND concurrency_key IS NULL
+                AND rate_key IS NULL AND queue = to_queue LIMIT most)
+            UNION ALL
+            (SELECT 1 FROM holdfast.job WHERE status = 'pending' AND fairness_key IS NULL
+                AND (concurrency_key IS NOT NULL OR rate_key IS NOT NULL) AND queue = to_queue LIMIT most)
+            UNION ALL
+            (SELECT 1 FROM holdfast.job
+                WHERE status = 'pending' AND fairness_key IS NOT NULL AND queue = to_queue LIMIT most)
+        ) AS found;
+    END IF;
+    PERFORM set_config(noted_as, (noted || jsonb_build_object(to_queue, waiting + coming))::text, true);
     IF waiting + coming > most THEN
         RAISE EXCEPTION USING ERRCODE = 'HF003', MESSAGE = format(
             'the queue %s takes %s pending jobs and has room for %s: nothing was stored;'
@@ -296,41 +329,21 @@ BEGIN
 END
 $$;
 
--- Jobs that are rows and nothing more. `client_now` is the caller's clock, by which a job is due now or later.
-CREATE FUNCTION holdfast.insert_plain(
-    ids uuid[], types text[], queues text[], priorities integer[], payloads text[], times bigint[],
-    attempts integer[], timeouts bigint[], subjects text[], all_tags text[], creators text[], stages text[],
-    roots uuid[], hashes text[], versions integer[], fairness_keys text[], fairness_weights integer[],
-    client_now bigint, store_now bigint)
-RETURNS void LANGUAGE plpgsql AS
+-- The same for many jobs, of which those count that are due.
+CREATE FUNCTION holdfast.refuse_over_limits(queues text[], times bigint[], client_now bigint) RETURNS void
+LANGUAGE plpgsql AS
 $$
 DECLARE
-    at bigint := coalesce(store_now, holdfast.micros());
     each record;
 BEGIN
-    IF EXISTS (SELECT 1 FROM holdfast.queue WHERE max_pending IS NOT NULL) THEN
-        FOR each IN
-            SELECT q, count(*) AS jobs FROM unnest(queues, times) AS n (q, t) WHERE t <= client_now GROUP BY q ORDER BY q
-        LOOP
-            PERFORM holdfast.refuse_over_limit(each.q, each.jobs);
-        END LOOP;
+    IF NOT EXISTS (SELECT 1 FROM holdfast.queue WHERE max_pending IS NOT NULL) THEN
+        RETURN;
     END IF;
-    INSERT INTO holdfast.job (job_id, job_type, queue, priority, payload, scheduled_for, max_attempts, timeout_micros,
-        subject, tags, created_by, job_stage, root_job_id, content_hash, payload_version, fairness_key, fairness_weight,
-        status, created_at, updated_at, history)
-    SELECT id, type, queue, priority, payload, CASE WHEN later THEN due ELSE due + at - client_now END, max_attempts, timeout, subject,
-        tags, creator, stage, root, hash, version, fairness_key, fairness_weight,
-        CASE WHEN later THEN 'scheduled' ELSE 'pending' END, at, at,
-        holdfast.event(1, at, 'submit', NULL, CASE WHEN later THEN 'scheduled' ELSE 'pending' END, 0, creator, NULL)
-    FROM unnest(ids, types, queues, priorities, payloads, times, attempts, timeouts, subjects, all_tags, creators,
-            stages, roots, hashes, versions, fairness_keys, fairness_weights)
-        AS n (id, type, queue, priority, payload, due, max_attempts, timeout, subject, tags, creator, stage, root,
-            hash, version, fairness_key, fairness_weight),
-        LATERAL (SELECT due > client_now AS later) AS l;
-    PERFORM holdfast.count_jobs(at, type, queue, priority, 'submitted', count(*), 0, 0)
-    FROM unnest(types, queues, priorities) AS n (type, queue, priority)
-    GROUP BY type, queue, priority
-    ORDER BY type, queue, priority;
+    FOR each IN
+        SELECT q, count(*) AS jobs FROM unnest(queues, times) AS n (q, t) WHERE t <= client_now GROUP BY q ORDER BY q
+    LOOP
+        PERFORM holdfast.refuse_over_limit(each.q, each.jobs);
+    END LOOP;
 END
 $$;
 
@@ -398,6 +411,8 @@ DECLARE
     parents uuid[] := coalesce(ARRAY(SELECT DISTINCT value::uuid FROM jsonb_array_elements_text(j -> 'depends_on')), '{}');
     written_as integer := coalesce((j ->> 'payload_version')::integer, 1);
     root uuid := (j ->> 'root_job_id')::uuid;
+    rate_starts integer := (j -> 'rate' ->> 'count')::integer;
+    rate_span bigint := (j -> 'rate' ->> 'micros')::bigint;
     target uuid;
     guarded_until bigint;
     target_status text;
@@ -495,25 +510,29 @@ BEGIN
             + (SELECT count(*) FROM (
                 SELECT 1 FROM holdfast.job
                 WHERE concurrency_key = j ->> 'concurrency_key' AND status = 'pending' AND queue = j ->> 'queue'
-                  AND job_type = kind AND payload_version = written_as AND NOT parked LIMIT room) AS in_sight);
+                  AND job_type = kind AND payload_version = written_as AND NOT parked
+                  AND priority >= (j ->> 'priority')::integer -- less urgent ones are parked when this one is claimed
+                LIMIT room) AS in_sight);
     END IF;
-    IF starts = 'pending' AND NOT is_parked AND j ->> 'rate_key' IS NOT NULL AND j -> 'rate' ->> 'count' IS NOT NULL THEN
+    IF starts = 'pending' AND NOT is_parked AND j ->> 'rate_key' IS NOT NULL AND rate_starts IS NOT NULL THEN
         SELECT holdfast.bucket(full_at, set_at, at), due_at INTO bucket_full, bucket_due FROM holdfast.rate
-        WHERE rate_key = j ->> 'rate_key';
-        room := least(200, holdfast.rate_room( -- 200: see _IN_SIGHT_MAX in rating.py
-            (j -> 'rate' ->> 'count')::integer, (j -> 'rate' ->> 'micros')::bigint, bucket_full, at));
+        WHERE rate_key = j ->> 'rate_key' AND rate_count = rate_starts AND rate_micros = rate_span;
+        -- 200: see _IN_SIGHT_MAX in rating.py.
+        room := least(200, holdfast.rate_room(rate_starts, rate_span, bucket_full, at));
         is_over_rate := room <= (SELECT count(*) FROM (
             SELECT 1 FROM holdfast.job
-            WHERE rate_key = j ->> 'rate_key' AND status = 'pending' AND NOT parked AND queue = j ->> 'queue'
-              AND job_type = kind AND payload_version = written_as LIMIT room) AS in_sight);
+            WHERE rate_key = j ->> 'rate_key' AND rate_count = rate_starts AND rate_micros = rate_span
+              AND status = 'pending' AND NOT parked AND queue = j ->> 'queue' AND job_type = kind
+              AND payload_version = written_as AND priority >= (j ->> 'priority')::integer
+            LIMIT room) AS in_sight);
         IF is_over_rate AND bucket_due IS NULL THEN
             -- 2^62: as many are in sight as may start; see NO_TIME in rating.py.
-            INSERT INTO holdfast.rate AS r (rate_key, full_at, due_at, set_at)
-            VALUES (j ->> 'rate_key', coalesce(bucket_full, 0),
-                CASE WHEN room > 0 THEN 4611686018427387904 ELSE holdfast.rate_due_at(
-                    (j -> 'rate' ->> 'count')::integer, (j -> 'rate' ->> 'micros')::bigint, bucket_full, at) END, at)
-            ON CONFLICT (rate_key) DO UPDATE SET full_at = excluded.full_at, due_at = excluded.due_at,
-                set_at = excluded.set_at;
+            INSERT INTO holdfast.rate (rate_key, rate_count, rate_micros, full_at, due_at, set_at)
+            VALUES (j ->> 'rate_key', rate_starts, rate_span, coalesce(bucket_full, 0),
+                CASE WHEN room > 0 THEN 4611686018427387904
+                    ELSE holdfast.rate_due_at(rate_starts, rate_span, bucket_full, at) END, at)
+            ON CONFLICT (rate_key, rate_count, rate_micros) DO UPDATE SET full_at = excluded.full_at,
+                due_at = excluded.due_at, set_at = excluded.set_at;
         END IF;
     END IF;
     INSERT INTO holdfast.job (job_id, job_type, queue, priority, payload, scheduled_for, max_attempts, timeout_micros,
@@ -527,8 +546,8 @@ BEGIN
         (j ->> 'parent_job_id')::uuid, root, j ->> 'content_hash', j ->> 'concurrency_key',
         (j ->> 'concurrency_limit')::integer, coalesce(j ->> 'on_dependency_failure', 'cancel'),
         written_as, j ->> 'fairness_key',
-        coalesce((j ->> 'fairness_weight')::integer, 1), j ->> 'rate_key', (j -> 'rate' ->> 'count')::integer,
-        (j -> 'rate' ->> 'micros')::bigint, j ->> 'schedule', (j ->> 'tick_at')::bigint, key,
+        coalesce((j ->> 'fairness_weight')::integer, 1), j ->> 'rate_key', rate_starts, rate_span,
+        j ->> 'schedule', (j ->> 'tick_at')::bigint, key,
         CASE WHEN starts = 'waiting' THEN coalesce(cardinality(unmet), 0) + coalesce(cardinality(broken), 0) ELSE 0 END,
         is_parked OR is_over_rate, is_over_rate, leader, starts, at, at,
         holdfast.event(1, at, CASE WHEN donor IS NULL THEN 'submit' ELSE 'reuse' END, NULL, starts, 0,
@@ -577,10 +596,11 @@ CREATE FUNCTION holdfast.rate_due_at(starts integer, span bigint, full_at bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
 $$ SELECT greatest(at, least(coalesce(full_at, 0), at + span) + ceil(span::numeric / starts)::bigint - span) $$;
 
--- When a bucket is full again by this clock: one that was set back has left behind what it said before.
+-- When a bucket is full again by this clock: one that was set back has left behind what it said before. 60 s: see
+-- _SET_BACK in rating.py.
 CREATE FUNCTION holdfast.bucket(full_at bigint, set_at bigint, at bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
-$$ SELECT CASE WHEN set_at - at > 1000000 THEN full_at - (set_at - at) ELSE full_at END $$;
+$$ SELECT CASE WHEN set_at - at > 60000000 THEN full_at - (set_at - at) ELSE full_at END $$;
 
 -- The last errors of a job, with one more.
 CREATE FUNCTION holdfast.with_error(errors text, error text, kept integer) RETURNS text LANGUAGE sql IMMUTABLE AS

@@ -1,11 +1,21 @@
--- Take the first plain pending jobs over the asked lanes. Index: job_ready, one descent per lane; rows that others
--- hold are passed over. The limit is applied to what was locked, never by joining back to a moving subquery.
-WITH lane AS (
+-- Take the first plain pending jobs over the asked lanes; none where keyed jobs wait in one of them, because the two
+-- kinds are claimed in one order. Index: job_ready, one descent per lane; rows that others hold are passed over. The
+-- limit is applied to what was locked, never by joining back to a moving subquery.
+WITH asked AS MATERIALIZED (
     SELECT * FROM unnest($1::text[], $2::text[], $3::integer[], $4::integer[]) AS l (queue, job_type, slots, version)
-    WHERE l.queue NOT IN (SELECT name FROM holdfast.queue WHERE paused_at IS NOT NULL)
+), lane AS MATERIALIZED (
+    SELECT * FROM asked
+    WHERE queue NOT IN (SELECT name FROM holdfast.queue WHERE paused_at IS NOT NULL)
+      AND NOT EXISTS (
+        SELECT 1 FROM asked AS l JOIN holdfast.job AS j ON j.queue = l.queue AND j.job_type = l.job_type
+        WHERE j.status = 'pending' AND j.fairness_key IS NULL AND NOT j.parked
+          AND (j.concurrency_key IS NOT NULL OR j.rate_key IS NOT NULL))
+      AND NOT EXISTS (
+        SELECT 1 FROM asked AS l JOIN holdfast.job AS j ON j.queue = l.queue AND j.job_type = l.job_type
+        WHERE j.status = 'pending' AND j.fairness_key IS NOT NULL AND NOT j.parked)
 ), head AS MATERIALIZED (
     SELECT h.* FROM lane CROSS JOIN LATERAL (
-        SELECT j.seq, j.job_type, j.priority, j.scheduled_for, j.job_id FROM holdfast.job AS j
+        SELECT j.ctid AS place_of, j.job_type, j.priority, j.scheduled_for, j.job_id FROM holdfast.job AS j
         WHERE j.status = 'pending' AND j.fairness_key IS NULL AND j.concurrency_key IS NULL AND j.rate_key IS NULL
           AND j.queue = lane.queue AND j.job_type = lane.job_type AND j.payload_version <= lane.version
         ORDER BY j.priority DESC, j.scheduled_for, j.job_id
@@ -13,8 +23,8 @@ WITH lane AS (
         FOR UPDATE SKIP LOCKED
     ) AS h
 ), chosen AS MATERIALIZED (
-    SELECT seq FROM (
-        SELECT seq, priority, scheduled_for, job_id,
+    SELECT place_of FROM (
+        SELECT place_of, priority, scheduled_for, job_id,
             row_number() OVER (PARTITION BY job_type ORDER BY priority DESC, scheduled_for, job_id) AS place,
             job_type
         FROM head
@@ -32,7 +42,7 @@ SET status = 'processing', attempt = j.attempt + 1, version = j.version + 1, cla
     history = holdfast.trimmed(j.history, j.version) || E'\n'
         || holdfast.event(j.version + 1, moment.now, 'claim', 'pending', 'processing', j.attempt + 1, $7, NULL)
 FROM chosen, moment
-WHERE j.seq = chosen.seq AND (j.status || '') = 'pending'
+WHERE j.ctid = chosen.place_of
 RETURNING j.job_id::text, j.job_type, j.queue, j.priority, j.payload, j.attempt, j.version, j.failures, j.max_attempts,
     j.snoozes, j.give_backs, j.timeout_micros, j.created_at, j.scheduled_for, j.lease_expires_at, j.subject,
     j.parent_job_id::text, j.root_job_id::text, j.logs, j.artifacts, j.tags, j.created_by, j.job_stage, j.dedup_key,

@@ -1,14 +1,20 @@
 -- Settle completions as one set: those of jobs whose end sets nothing else free, which is nearly all. Rows are locked in
--- the order of their ids; (status || '') keeps the planner from pairing every processing row with every settlement.
-WITH s AS MATERIALIZED (
-    SELECT * FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::text[], $5::text[])
-        AS s (job_id, attempt, token, result, worker)
-), locked AS MATERIALIZED (
-    SELECT j.seq, s.result, s.worker FROM holdfast.job AS j JOIN s ON j.job_id = s.job_id
+-- the order of their ids, each looked up by its own: a join would let the planner pair every row of the table with every
+-- settlement, as soon as its statistics are old; (status || '') keeps it from doing so with the rows that are processing.
+WITH locked AS MATERIALIZED (
+    SELECT j.place_of, s.result, s.worker
+    FROM (
+        SELECT * FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::text[], $5::text[])
+            AS s (job_id, attempt, token, result, worker)
+        ORDER BY job_id
+    ) AS s
+    CROSS JOIN LATERAL (
+        SELECT ctid AS place_of, status, attempt, claim_token, awaited, concurrency_key FROM holdfast.job
+        WHERE job_id = s.job_id
+        FOR NO KEY UPDATE
+    ) AS j
     WHERE (j.status || '') = 'processing' AND j.attempt = s.attempt AND j.claim_token = s.token
       AND NOT j.awaited AND j.concurrency_key IS NULL
-    ORDER BY j.job_id
-    FOR NO KEY UPDATE OF j
 ), moment AS MATERIALIZED (
     SELECT coalesce($6::bigint, holdfast.micros()) AS now
 ), done AS (
@@ -18,7 +24,7 @@ WITH s AS MATERIALIZED (
         history = holdfast.trimmed(j.history, j.version) || E'\n' || holdfast.event(
             j.version + 1, moment.now, 'complete', 'processing', 'completed', j.attempt, locked.worker, NULL)
     FROM locked, moment
-    WHERE j.seq = locked.seq
+    WHERE j.ctid = locked.place_of
     RETURNING j.job_id, j.job_type, j.queue, j.priority, moment.now AS now, moment.now - j.started_at AS ran,
         j.started_at - j.scheduled_for AS waited
 ), counted AS (

@@ -1,2 +1,2 @@
 -- All workers; a heartbeat's time is the server's.
-SELECT details, heartbeat_at FROM holdfast.worker ORDER BY worker_id
+SELECT worker_id, heartbeat_at, details FROM holdfast.worker ORDER BY worker_id

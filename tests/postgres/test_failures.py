@@ -1,0 +1,287 @@
+"""A server that is there and does not do what it is asked: said in Holdfast's own errors, and got over by itself."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+import pytest
+
+from holdfast import Holdfast
+from holdfast.errors import StoreBusy, StoreUnavailable
+from holdfast.lifecycle import Status
+from holdfast.store.conformance.factories import NOW, Claim, new_job, record, request
+from holdfast.store.types import Verdict
+from holdfast.stores.postgres import PostgresStore, session
+from tests.eventually import eventually
+from tests.servers.postgres import Postgres
+from tests.servers.proxy import Proxy
+
+
+@pytest.fixture
+def url(postgres: Postgres) -> str:
+    return postgres.url(schema=f"failing_{secrets.token_hex(3)}")
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[PostgresStore]:
+    opened = PostgresStore(f"{url}&clock=caller&wake=false")
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def foreigner(postgres: Postgres) -> AsyncIterator[Any]:
+    """Someone else on the same server."""
+    connection = await asyncpg.connect(postgres.url())
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verbs give up on a server after half a second."""
+    monkeypatch.setattr(session, "OUTAGE_SECONDS", 0.5)
+
+
+@pytest.fixture
+def server() -> Iterator[Postgres]:
+    """One that this test may spoil."""
+    with Postgres(settings={"max_connections": "15", "superuser_reserved_connections": "0"}) as own:
+        yield own
+
+
+def an_app(url: str) -> Holdfast:
+    app = Holdfast(url, lease=5, poll_interval=0.5)
+
+    @app.job("double", max_attempts=20, backoff=None)
+    async def double(payload: dict[str, int], ctx: Any) -> int:
+        return 2 * payload["n"]
+
+    return app
+
+
+@asynccontextmanager
+async def held(foreigner: Any, statement: str) -> AsyncIterator[None]:
+    """Someone else's transaction has run it, and does not end."""
+    transaction = foreigner.transaction()
+    await transaction.start()
+    await foreigner.execute(statement)
+    try:
+        yield
+    finally:
+        await transaction.rollback()
+
+
+async def someone_waits(postgres: Postgres, count: int = 1) -> None:
+    """For a lock."""
+    watcher = await asyncpg.connect(postgres.url())
+
+    async def waiting() -> bool:
+        found = await watcher.fetchval("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+        return bool(found >= count)
+
+    await eventually(waiting)
+    await watcher.close()
+
+
+async def all_free_connections(server: Postgres) -> list[Any]:
+    taken: list[Any] = []
+    while True:
+        try:
+            taken.append(await asyncpg.connect(server.url()))
+        except asyncpg.TooManyConnectionsError:
+            return taken
+
+
+# Read-only
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_read_only_server_is_unavailable_until_it_takes_writes_again(server: Postgres) -> None:
+    app = an_app(server.url())
+    async with app, app.worker():
+        await (await app.submit("double", {"n": 1})).result(timeout=10)
+        operator = await asyncpg.connect(server.url())
+        await operator.execute("ALTER SYSTEM SET default_transaction_read_only = on")
+        await operator.execute("SELECT pg_reload_conf()")
+
+        async def refused() -> bool:
+            try:
+                await app.submit("double", {"n": 2})
+            except StoreUnavailable as error:
+                return "read-only" in str(error)
+            return False
+
+        await eventually(refused)
+        await operator.execute("SET default_transaction_read_only = off")
+        await operator.execute("ALTER SYSTEM RESET default_transaction_read_only")
+        await operator.execute("SELECT pg_reload_conf()")
+        await operator.close()
+
+        async def accepted() -> bool:
+            try:
+                return await (await app.submit("double", {"n": 3})).result(timeout=10) == 6
+            except StoreUnavailable:
+                return False
+
+        await eventually(accepted)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_standby_is_unavailable_until_it_is_promoted(server: Postgres) -> None:
+    app = an_app(server.url())
+    async with app, app.worker():
+        await (await app.submit("double", {"n": 1})).result(timeout=10)
+        await asyncio.to_thread(server.stop)
+        server.become_standby()
+        await asyncio.to_thread(server.start)
+        with pytest.raises(StoreUnavailable, match="read-only"):
+            await app.submit("double", {"n": 2})
+        operator = await asyncpg.connect(server.url())
+        assert await operator.fetchval("SELECT pg_promote()")
+        await operator.close()
+        assert await (await app.submit("double", {"n": 3})).result(timeout=10) == 6
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_an_app_does_not_open_on_a_standby_without_a_schema_and_says_why(server: Postgres) -> None:
+    server.stop()
+    server.become_standby()
+    server.start()
+
+    with pytest.raises(StoreUnavailable, match="read-only"):
+        await PostgresStore(server.url()).open()
+
+
+# Too many connections
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_server_without_a_free_connection_is_unavailable_until_it_has_one(server: Postgres) -> None:
+    app = an_app(server.url())
+    async with app, app.worker():
+        crowd = await all_free_connections(server)
+        with pytest.raises(StoreUnavailable, match="too many clients"):
+            await PostgresStore(server.url()).open()
+        for connection in crowd:
+            await connection.close()
+        assert await (await app.submit("double", {"n": 4})).result(timeout=10) == 8
+        late = PostgresStore(server.url())
+        await late.open()
+        await late.close()
+
+
+# Locks of others
+
+
+async def test_a_deadlock_with_someone_else_is_got_over(
+    store: PostgresStore, postgres: Postgres, foreigner: Any
+) -> None:
+    first, second = sorted((new_job(), new_job()), key=lambda job: job.job_id)
+    await store.insert([first, second], NOW)
+    asked = request(limit=2)
+    claims = [Claim(job, asked.token) for job in await store.claim(asked, NOW)]
+    lock = f"SELECT 1 FROM \"{store.address.schema}\".job WHERE job_id = '{{}}' FOR UPDATE"
+
+    async with held(foreigner, lock.format(second.job_id)):
+        settling = asyncio.create_task(store.apply([claim.completes() for claim in claims], NOW))
+        await someone_waits(postgres)  # we hold the first and want the second
+        await foreigner.execute(lock.format(first.job_id))  # until the server ends the circle, at our cost
+    assert await settling == [Verdict.APPLIED] * 2
+
+    for claim in claims:
+        assert len((await record(store, claim.job_id)).history) == 3
+
+
+async def test_a_lock_that_is_not_given_back_makes_a_verb_busy_and_leaves_nothing_behind(
+    store: PostgresStore, foreigner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await _set_timeouts(store, monkeypatch, lock_timeout="200")
+    monkeypatch.setattr(session, "OUTAGE_SECONDS", 0.5)
+    job = new_job()
+
+    async with held(foreigner, f'LOCK TABLE "{store.address.schema}".job IN EXCLUSIVE MODE'):
+        with pytest.raises(StoreBusy):
+            await store.insert([job], NOW)
+
+    assert await store.get([job.job_id]) == [None]
+    assert (await store.insert([job], NOW))[0].status is Status.PENDING
+
+
+async def test_a_statement_that_takes_too_long_is_ended_and_leaves_nothing_behind(
+    store: PostgresStore, foreigner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await _set_timeouts(store, monkeypatch, statement_timeout="200")
+    job = new_job()
+
+    async with held(foreigner, f'LOCK TABLE "{store.address.schema}".job IN EXCLUSIVE MODE'):
+        with pytest.raises(StoreBusy, match="too long"):
+            await store.insert([job], NOW)
+
+    assert await store.get([job.job_id]) == [None]
+    assert (await store.insert([job], NOW))[0].status is Status.PENDING
+
+
+async def _set_timeouts(store: PostgresStore, patch: pytest.MonkeyPatch, **millis: str) -> None:
+    usual = session.connection_options(store.address)
+    changed = {**usual, "server_settings": {**usual["server_settings"], **millis}}
+    patch.setattr(session, "connection_options", lambda address: changed)
+    await store.close()
+    await store.open()
+
+
+# A line that is cut
+
+
+@pytest.fixture
+def line(postgres: Postgres) -> Iterator[Proxy]:
+    with Proxy(postgres.port) as proxy:
+        yield proxy
+
+
+@pytest.mark.parametrize("fields", [{}, {"dedup_key": "k"}])
+async def test_a_line_cut_before_the_commit_stores_a_job_once(
+    url: str, postgres: Postgres, line: Proxy, foreigner: Any, fields: dict[str, str]
+) -> None:
+    """The server goes on with what it was asked, and the repetition comes while it does."""
+    store = PostgresStore(f"{url.replace(f':{postgres.port}/', f':{line.port}/')}&wake=false&clock=caller")
+    await store.open()
+    job = new_job(**fields)
+
+    async with held(foreigner, f'LOCK TABLE "{store.address.schema}".job IN EXCLUSIVE MODE'):
+        inserting = asyncio.create_task(store.insert([job], NOW))
+        await someone_waits(postgres)
+        line.cut()
+        await someone_waits(postgres, 2)
+    [answer] = await inserting
+
+    assert (answer.job_id, answer.status, answer.existing) == (job.job_id, Status.PENDING, None)
+    assert (await store.counts())["pending"] == 1
+    await store.close()
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_silent_line_hangs_nobody(
+    url: str, postgres: Postgres, line: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "STATEMENT_SECONDS", 0.5)
+    monkeypatch.setattr(session, "CONNECT_SECONDS", 0.5)
+    app = an_app(url.replace(f":{postgres.port}/", f":{line.port}/"))
+    async with app, app.worker():
+        await (await app.submit("double", {"n": 1})).result(timeout=10)
+        line.silence()
+        with pytest.raises(StoreUnavailable):
+            await app.submit("double", {"n": 2})
+        line.heal()
+
+        async def answered() -> bool:
+            try:
+                return await (await app.submit("double", {"n": 3})).result(timeout=10) == 6
+            except StoreUnavailable:
+                return False
+
+        await eventually(answered)

@@ -1,0 +1,268 @@
+"""Jobs are submitted from SQL, and by a trigger on a table of the user's own."""
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+from pydantic import BaseModel
+
+from holdfast import Holdfast, InvalidOption, JobFailed
+from holdfast.stores.postgres import trigger_sql
+from tests.servers.postgres import Postgres
+
+
+class Rule(BaseModel):
+    rule_id: int
+    text: str = ""
+
+
+@pytest.fixture
+def schema() -> str:
+    return f"from_sql_{secrets.token_hex(3)}"
+
+
+@pytest.fixture
+async def app(postgres: Postgres, schema: str) -> AsyncIterator[Holdfast]:
+    app = Holdfast(postgres.url(schema=schema), poll_interval=60)  # a worker has to be woken
+
+    @app.job("embed", priority=70, queue="embeddings", max_attempts=3, timeout=90)
+    async def embed(payload: Rule) -> str:
+        return payload.text.upper()
+
+    @app.job("one_by_one", global_concurrency=1)
+    async def one_by_one(payload: Any) -> None: ...
+
+    async with app:
+        yield app
+
+
+@pytest.fixture
+async def sql(postgres: Postgres, schema: str) -> AsyncIterator[Any]:
+    """Someone who knows nothing of Python."""
+    connection = await asyncpg.connect(postgres.url(), server_settings={"search_path": f"{schema}, public"})
+    yield connection
+    await connection.close()
+
+
+async def submit(sql: Any, arguments: str) -> str:
+    return str(await sql.fetchval(f"SELECT submit({arguments})"))
+
+
+RULE = """'embed', '{"rule_id": 7, "text": "be kind"}'"""
+
+
+# holdfast.submit
+
+
+async def test_a_job_from_sql_has_the_defaults_of_its_handler_and_wakes_a_worker(app: Holdfast, sql: Any) -> None:
+    async with app.worker():
+        job_id = await submit(sql, RULE)
+        assert await app.result(job_id, timeout=5) == "BE KIND"
+
+    job = await app.get(job_id)
+    assert (job.priority, job.queue, job.record.max_attempts) == (70, "embeddings", 3)
+    assert job.record.timeout_micros == 90_000_000
+
+
+async def test_what_sql_asks_for_is_what_the_job_has(app: Holdfast, sql: Any) -> None:
+    before = await submit(sql, RULE)
+    job_id = await submit(
+        sql,
+        f"{RULE}, priority => 99, queue => 'slow', delay => '1 hour', subject => 'rule:7', tags => '{{a,b}}',"
+        f" depends_on => '{{{before}}}', max_attempts => 9, timeout => '5 min', created_by => 'a view',"
+        " stage => 'second'",
+    )
+
+    job = await app.get(job_id)
+    assert (job.priority, job.queue, job.subject, job.tags) == (99, "slow", "rule:7", ["a", "b"])
+    assert (job.status, job.created_by, job.record.job_stage) == ("waiting", "a view", "second")
+    assert (job.record.max_attempts, job.record.timeout_micros) == (9, 300_000_000)
+    assert timedelta(minutes=59) < job.scheduled_for - job.created_at < timedelta(minutes=61)
+
+
+async def test_sql_and_python_find_each_others_duplicates(app: Holdfast, sql: Any) -> None:
+    from_python = await app.submit("embed", Rule(rule_id=1), dedup_key="rule:1")
+    assert await submit(sql, f"{RULE}, dedup_key => 'rule:1'") == from_python.job_id
+
+    from_sql = await submit(sql, f"{RULE}, dedup_key => 'rule:2', dedup_for => '1 day'")
+    assert (await app.submit("embed", Rule(rule_id=2), dedup_key="rule:2")).job_id == from_sql
+
+    own = str(await sql.fetchval("SELECT gen_random_uuid()"))
+    assert await submit(sql, f"{RULE}, job_id => '{own}'") == await submit(sql, f"{RULE}, job_id => '{own}'") == own
+
+
+async def test_a_result_that_is_there_is_reused(app: Holdfast, sql: Any) -> None:
+    async with app.worker():
+        first = await submit(sql, f"{RULE}, content_hash => 'h'")
+        await app.result(first, timeout=5)
+        again = await submit(sql, f"{RULE}, content_hash => 'h', reuse => 'true'")
+
+    assert (await app.get(again)).record.reused_from == first
+    assert await app.result(again, timeout=5) == "BE KIND"
+
+
+async def test_a_limit_over_all_workers_counts_jobs_from_sql(app: Holdfast, sql: Any) -> None:
+    job = await app.get(await submit(sql, "'one_by_one'"))
+
+    assert (job.record.concurrency_key, job.record.concurrency_limit) == ("one_by_one", 1)
+
+
+async def test_a_rollback_takes_the_job_along(app: Holdfast, sql: Any) -> None:
+    await sql.execute("BEGIN")
+    await submit(sql, RULE)
+    await sql.execute("ROLLBACK")
+
+    assert sum((await app.counts()).values()) == 0
+
+
+async def test_a_payload_that_does_not_fit_fails_without_running_the_handler(app: Holdfast, sql: Any) -> None:
+    async with app.worker():
+        job_id = await submit(sql, """'embed', '{"rule_id": "seven"}', max_attempts => 1""")
+        with pytest.raises(JobFailed, match="rule_id"):
+            await app.result(job_id, timeout=5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("'unheard_of'", "start its worker once"),
+        (f"{RULE}, run_at => now(), delay => '1 s'", "exclude each other"),
+        (f"{RULE}, reuse => 'true'", "content_hash"),
+        (f"{RULE}, concurrency_key => 'k'", "global_concurrency"),
+        ("'embed', to_jsonb(repeat('x', 300000))", "over the limit"),
+        (f"{RULE}, depends_on => '{{00000000-0000-7000-8000-000000000000}}'", "00000000"),
+    ],
+)
+async def test_what_cannot_be_meant_is_refused(app: Holdfast, sql: Any, arguments: str, says: str) -> None:
+    with pytest.raises(asyncpg.PostgresError, match=says):
+        await submit(sql, arguments)
+
+    assert sum((await app.counts()).values()) == 0
+
+
+# By trigger
+
+
+@pytest.fixture
+async def rules(sql: Any, schema: str) -> str:
+    await sql.execute(f"CREATE TABLE {schema}.rule (id integer PRIMARY KEY, text text, urgent boolean, seen integer)")
+    return f"{schema}.rule"
+
+
+def a_trigger(schema: str, rules: str, **options: Any) -> str:
+    return trigger_sql(
+        schema,
+        rules,
+        "embed",
+        payload="jsonb_build_object('rule_id', NEW.id, 'text', NEW.text)",
+        columns=["text"],
+        subject="'rule:' || new.id",
+        priority="CASE WHEN NEW.urgent THEN 90 END",
+        content_hash="md5(NEW.text)",
+        **options,
+    )
+
+
+async def jobs(app: Holdfast) -> list[dict[str, Any]]:
+    return [job.payload for job in reversed(await app.find())]
+
+
+async def test_a_row_that_comes_or_changes_submits_a_job_made_of_it(
+    app: Holdfast, sql: Any, schema: str, rules: str
+) -> None:
+    await sql.execute(a_trigger(schema, rules))
+    async with app.worker():
+        await sql.execute(f"INSERT INTO {rules} VALUES (1, 'be kind', true)")
+        [job] = await app.find()
+        assert await app.result(job.job_id, timeout=5) == "BE KIND"
+
+    assert (job.subject, job.priority, job.created_by) == ("rule:1", 90, f"trigger:{rules}")
+    assert job.content_hash == await sql.fetchval("SELECT md5('be kind')")
+    await sql.execute(f"UPDATE {rules} SET seen = 1")  # a column that does not count
+    await sql.execute(f"UPDATE {rules} SET text = 'be brief'")
+    assert [each["text"] for each in await jobs(app)] == ["be kind", "be brief"]
+
+
+async def test_only_rows_that_are_meant_submit_and_a_second_one_is_a_duplicate(
+    app: Holdfast, sql: Any, schema: str, rules: str
+) -> None:
+    await sql.execute(
+        a_trigger(schema, rules, when="NEW.text IS DISTINCT FROM OLD.text", dedup_key="'rule:' || NEW.id")
+    )
+    await sql.execute(f"INSERT INTO {rules} VALUES (1, 'be kind', false), (2, NULL, false)")
+    await sql.execute(f"UPDATE {rules} SET text = 'be kind' WHERE id = 1")
+    await sql.execute(f"UPDATE {rules} SET text = 'be brief' WHERE id = 1")
+
+    assert [each["text"] for each in await jobs(app)] == ["be kind"]
+
+
+@pytest.mark.parametrize(("how", "left"), [("cancel", ["cancelled", "pending"]), ("delete", ["pending"])])
+async def test_a_row_that_goes_takes_its_jobs_along(
+    app: Holdfast, sql: Any, schema: str, rules: str, how: str, left: list[str]
+) -> None:
+    await sql.execute(a_trigger(schema, rules, on_delete=how))
+    await sql.execute(f"INSERT INTO {rules} VALUES (1, 'be kind', false), (2, 'be brief', false)")
+
+    await sql.execute(f"DELETE FROM {rules} WHERE id = 1")
+
+    assert sorted(job.status.value for job in await app.find()) == left
+
+
+async def test_long_names_and_tables_of_the_same_name_do_not_get_into_each_others_way(
+    app: Holdfast, sql: Any, schema: str
+) -> None:
+    long = "r" * 60
+    for table in (f"{schema}.{long}", f"public.{long}"):
+        await sql.execute(f"CREATE TABLE {table} (id integer)")
+        script = trigger_sql(
+            schema,
+            table,
+            "embed",
+            payload=f"""'{json.dumps({"rule_id": 1, "text": table})}'""",
+            subject="'row:' || NEW.id",
+            on_delete="cancel",
+        )
+        await sql.execute(script)
+        await sql.execute(script)  # again, after a change to it
+    try:
+        for table in (f"{schema}.{long}", f"public.{long}"):
+            await sql.execute(f"INSERT INTO {table} VALUES (1)")
+        assert [each["text"] for each in await jobs(app)] == [f"{schema}.{long}", f"public.{long}"]
+        await sql.execute(f"DELETE FROM {schema}.{long}")
+        assert {job.status.value for job in await app.find()} == {"cancelled"}  # both have the subject row:1
+    finally:
+        await sql.execute(f"DROP TABLE public.{long}")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"table": "rule; DROP TABLE rule"}, "cannot be a table"),
+        ({"columns": ["text, seen"]}, "cannot be a column"),
+        ({"job_type": "em bed'"}, "job type"),
+        ({"on_delete": "ignore"}, "cancel or delete"),
+        ({"on_delete": "cancel"}, "subject"),
+    ],
+)
+def test_a_trigger_that_cannot_be_meant_is_refused(wrong: dict[str, Any], says: str) -> None:
+    given: dict[str, Any] = {"schema": "holdfast", "table": "rule", "job_type": "embed", "payload": "'null'"}
+    with pytest.raises(InvalidOption, match=says):
+        trigger_sql(**given | wrong)
+
+
+async def test_twenty_connections_that_submit_the_same_key_get_the_same_job(
+    app: Holdfast, postgres: Postgres, schema: str
+) -> None:
+    async def one() -> Any:
+        connection = await asyncpg.connect(postgres.url())
+        try:
+            return await connection.fetchval(f"SELECT {schema}.submit({RULE}, dedup_key => 'same')")
+        finally:
+            await connection.close()
+
+    assert len(set(await asyncio.gather(*(one() for _ in range(20))))) == 1
