@@ -52,6 +52,14 @@ def _clock(workers: Iterable[WorkerRow], now: Instant) -> Finding:
 def _workers(workers: list[WorkerRow], dead: int, now: Instant, lease: int) -> Finding:
     silent = [worker.worker_id for worker in workers if _silent(worker, now, lease)]
     stuck = [worker.worker_id for worker in workers if worker.stuck]
+    unread = [worker.worker_id for worker in workers if worker.unread]
+    if unread:
+        return Finding(
+            "workers",
+            "warn",
+            f"what is stored of {', '.join(unread[:3])} cannot be read",
+            "it was written by another release, or by hand: restart that worker; a row of none is forgotten in a while",
+        )
     if silent:
         return Finding(
             "workers",

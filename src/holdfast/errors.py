@@ -134,7 +134,7 @@ class NotOpen(HoldfastError, RuntimeError):
 
 
 class SchemaMismatch(HoldfastError):
-    """The store was made by another release of Holdfast."""
+    """The store has the schema of another release of Holdfast, or none and may not be given one."""
 
 
 class StoreError(HoldfastError):

@@ -94,7 +94,7 @@ async def explain(
         facts.queue = next((row for row in await store.queues() if row.name == job.queue), None)
         facts.holders = await _holders(store, job)
         if job.rate_key is not None:
-            facts.rate_due_at = await store.rate_due(job.rate_key, now)
+            facts.rate_due_at = await store.rate_due(job.job_id, now)
         facts.claims = await _claims(store, facts)
         facts.ahead = await store.ahead(job.job_id, _AHEAD_MAX)
     return judge(facts)
@@ -321,15 +321,18 @@ def _in_line(facts: Facts) -> Explanation:
 
 
 def _jobs_ahead(facts: Facts) -> str:
-    """How many pending jobs of its queue and type come first."""
-    key = facts.job.fairness_key
-    turns = "" if key is None else f" of {key}, and keys take turns"
+    """How many pending jobs of its queue and type come first; of one that a key holds back, how many of that key. Those
+    are let in without taking turns."""
+    kin, turns = "its queue and type", ""
+    if facts.job.parked:
+        kin = "its key"
+    elif facts.job.fairness_key is not None:
+        kin, turns = f"the key {facts.job.fairness_key}", ", and keys take turns"
     if not facts.ahead:
-        return f"it is next{turns}"
-    kin = "its queue and type" if key is None else f"the key {key}"
+        return f"it is next of {kin}{turns}"
     count = f"{facts.ahead} or more" if facts.ahead >= _AHEAD_MAX else str(facts.ahead)
     comes = f"job of {kin} comes" if facts.ahead == 1 else f"jobs of {kin} come"
-    return f"{count} {comes} first" + ("" if key is None else ", and keys take turns")
+    return f"{count} {comes} first{turns}"
 
 
 def _able(facts: Facts) -> list[WorkerRow]:

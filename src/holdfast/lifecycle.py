@@ -149,7 +149,7 @@ class Standing(Protocol):
 Effect = tuple[str, tuple[object, ...]]  # a statement and its parameters
 
 
-class Transition(msgspec.Struct, frozen=True, kw_only=True):
+class Transition(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A decided change: guards, then what to write. A field left at None keeps what is stored."""
 
     job_id: str
@@ -188,7 +188,7 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True):
 # What can come of an attempt
 
 
-class Completed(msgspec.Struct, frozen=True):
+class Completed(msgspec.Struct, frozen=True, gc=False):
     result: str | None = None
     result_artifact: str | None = None
 

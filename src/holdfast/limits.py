@@ -61,6 +61,7 @@ RETIRE_BATCH_MAX = 500  # ended jobs looked at in one step of retention; others 
 RETIRE_INTERVAL_SECONDS = 60.0  # between passes of retention while they find something …
 RETIRE_REST_SECONDS = 600.0  # … and while they do not
 FAIR_KEYS_MAX = 1_000  # tenants that take turns in one claim; of more, those that wait longest
+FAIR_KEY_SECONDS = 3600  # how long the turn of a tenant is remembered; without it one comes at most one turn early
 COUNTERS_DAYS = 30  # per-minute counters; plots do not look further back
 
 # Defaults that users change by option or HOLDFAST_….

@@ -225,7 +225,7 @@ class Operating(ABC):
         raise VersionConflict(f"schedule {name} kept changing: try again")
 
     async def _stored_schedule(self, name: str) -> Schedule | None:
-        return next((each for each in await self.store.schedules() if each.name == name), None)
+        return next(iter(await self.store.schedules([name])), None)
 
     # Figures, check-up, retention
 

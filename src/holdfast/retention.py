@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Iterable
 from datetime import timedelta
 
@@ -16,8 +15,6 @@ from holdfast.files import Files
 from holdfast.limits import RETIRE_BATCH_MAX
 from holdfast.store.port import Store
 from holdfast.store.types import JobType, Keep, RetentionPolicy
-
-log = logging.getLogger("holdfast")
 
 Span = float | timedelta | None
 _DAY = 86_400
@@ -114,20 +111,8 @@ async def remove_files(store: Store, files: Files | None) -> None:
     if files is None:
         return
     while job_ids := await store.with_files(RETIRE_BATCH_MAX):
-        gone = await asyncio.to_thread(_remove, files, job_ids)
+        gone = await asyncio.to_thread(files.remove, job_ids)
         if gone:
             await store.cleaned(gone)
         if len(gone) < len(job_ids):
             return  # what cannot be removed now is tried again in the next pass
-
-
-def _remove(files: Files, job_ids: list[str]) -> list[str]:
-    gone = []
-    for job_id in job_ids:
-        try:
-            files.remove(job_id)
-        except OSError as error:
-            log.warning("the files of archived job %s could not be removed: %s", job_id, error)
-        else:
-            gone.append(job_id)
-    return gone

@@ -1,5 +1,6 @@
 """The archive from a user's side: what is left of a job, what still answers for it, and that its files go."""
 
+import shutil
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
@@ -149,7 +150,7 @@ class Died(BaseException):
     """As if the process had ended here."""
 
 
-def _die(job_id: str) -> None:
+def _die(job_ids: list[str]) -> None:
     raise Died
 
 
@@ -157,16 +158,15 @@ async def test_files_that_cannot_be_removed_now_are_tried_again_and_keep_nothing
     app: Holdfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     stuck, free = await ended(app, "large", "keep")
-    assert app._files is not None
-    remove = app._files.remove
+    rmtree = shutil.rmtree
 
-    def refuse(job_id: str) -> None:
-        if job_id == stuck:
+    def refuse(path: Path) -> None:
+        if path.name == stuck:
             raise PermissionError("not yours")
-        remove(job_id)
+        rmtree(path)
 
     with monkeypatch.context() as trouble:
-        trouble.setattr(app._files, "remove", refuse)
+        trouble.setattr(shutil, "rmtree", refuse)
         assert await app.purge(older_than=0) == 2
     assert f"{stuck} could not be removed" in caplog.text
     assert folder(tmp_path, stuck).is_dir() and not folder(tmp_path, free).exists()

@@ -234,6 +234,23 @@ async def test_a_type_that_no_live_worker_takes_is_found(app: Holdfast, clock: M
     assert "work in default (1)" in (await finding(app, "types")).says
 
 
+@pytest.mark.parametrize("row", ["", "{", "{}", '{"worker_id": 7}', "[1]", "null"])
+async def test_a_worker_whose_row_cannot_be_read_is_found_and_hides_no_other(app: Holdfast, row: str) -> None:
+    await heard_of(app, worker_id="sound")
+    await heard_of(app, worker_id="spoilt")
+    await app.store._write(  # type: ignore[attr-defined]
+        "spoil",
+        lambda tx: tx.execute("UPDATE worker SET details = ? WHERE worker_id = 'spoilt'", (row,)),
+        essential=False,
+    )
+    await app.submit("work", 1)
+
+    found = await finding(app, "workers")
+
+    assert (found.level, "spoilt" in found.says) == ("warn", True)
+    assert (await finding(app, "types")).level == "ok"  # the other takes it
+
+
 async def test_a_paused_queue_is_found_with_who_did_it_and_what_waits(app: Holdfast) -> None:
     await app.pause_queue("default", by="ada")
     await app.submit("work", 1)

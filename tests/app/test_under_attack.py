@@ -13,6 +13,9 @@ from pydantic import BaseModel, Field
 
 from holdfast import Holdfast, HoldfastError, InvalidOption, InvalidPayload, Retention, cron
 from holdfast.clock import to_datetime, to_instant
+from holdfast.limits import FAIR_KEY_SECONDS
+from holdfast.testing import ManualClock, drain
+from tests.eventually import eventually
 
 MakeApp = Callable[..., Holdfast]
 
@@ -26,11 +29,16 @@ def with_work(app: Holdfast, name: str = "work", **options: Any) -> Holdfast:
 
 def edited(app: Holdfast, statement: str, *values: Any) -> None:
     """As another process might leave it."""
+    read(app, statement, *values)
+
+
+def read(app: Holdfast, statement: str, *values: Any) -> Any:
     connection = apsw.Connection(app.url.removeprefix("sqlite:///"))
     connection.set_busy_timeout(5000)
     connection.create_scalar_function("trim_history", lambda text: text)
-    connection.execute(statement, values)
+    found = connection.execute(statement, values).get
     connection.close()
+    return found
 
 
 @pytest.mark.parametrize("active", [False, True], ids=["all of it over", "its root still active"])
@@ -113,6 +121,21 @@ async def test_jobs_that_a_rate_holds_back_do_not_hide_those_of_another_type(mak
             assert await job.result(timeout=3) is None
 
 
+async def test_the_turns_of_tenants_that_ran_once_are_forgotten(make_app: MakeApp) -> None:
+    clock = ManualClock()
+    app = with_work(make_app(clock=clock))
+    async with app:
+        for tenant in range(5):
+            await app.submit("work", fairness_key=f"tenant-{tenant}")
+            await drain(app)
+        assert read(app, "SELECT count(*) FROM fair_key") == 5
+
+        clock.advance(FAIR_KEY_SECONDS + 1)
+        await app.store.release(clock.now(), 100)
+
+        assert read(app, "SELECT count(*) FROM fair_key") == 0
+
+
 async def test_a_pattern_is_left_to_the_handlers_own_model(make_app: MakeApp) -> None:
     class Name(BaseModel):
         name: str = Field(pattern=r"^(\p{L}+)+$")
@@ -144,6 +167,35 @@ async def test_one_schedule_that_cannot_be_read_does_not_stop_the_others(
                     await asyncio.sleep(0.05)
         assert worker.failure is None
     assert "broken" in caplog.text
+
+
+async def test_thousands_of_schedules_are_not_read_again_for_every_job_for_later(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = with_work(make_app())
+    async with app:
+        await app.schedule("yearly", "@yearly", "work")
+        reads = 0
+        real = app.store.schedules
+
+        async def schedules(*names: Any) -> Any:
+            nonlocal reads
+            reads += not names
+            return await real(*names)
+
+        monkeypatch.setattr(app.store, "schedules", schedules)
+        async with app.worker(poll_interval=60):
+            for _ in range(20):
+                job = await app.submit("work", delay=0.01)
+                await job.result(timeout=10)
+            assert reads == 1
+
+            async def ticked() -> bool:
+                return any(each.schedule == "often" for each in await app.find())
+
+            await app.schedule("often", "@every 1s", "work")  # and one that is saved takes effect at once
+            await eventually(ticked)
+        assert reads == 2
 
 
 @pytest.mark.parametrize("name", ["\ud800", [], {}, 10**30])

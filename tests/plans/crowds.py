@@ -48,8 +48,8 @@ CROWDS = {
         INSERT INTO counter (minute, job_type, queue, priority, outcome, count, ran_micros, waited_micros)
         SELECT value * 60000000, 'mine', 'default', 50, 'completed', 1, 1, 1 FROM generate_series(1, :count)""",
     "spent rates": """
-        INSERT INTO rate (rate_key, full_at, due_at, set_at)
-        SELECT 'k' || value, 1 << 60, 1 << 60, 0 FROM generate_series(1, :count)""",
+        INSERT INTO rate (rate_key, rate_count, rate_micros, full_at, due_at, set_at)
+        SELECT 'k' || value, 1, 1000000, 1 << 60, 1 << 60, 0 FROM generate_series(1, :count)""",
     "schedules": """
         INSERT INTO schedule (name, cron, timezone, missed, job_type, template, created_at, updated_at, next_at,
             version)

@@ -19,6 +19,8 @@ from holdfast.store.conformance.factories import (
 from holdfast.stores.sqlite import SQLiteStore
 from tests.plans.crowds import CROWDS, Meter, crowd
 
+SLACK = 700  # steps, to let one job in that a key has held back; a walk past the crowd would take ten times as many
+
 
 async def _claim(store: SQLiteStore) -> Callable[[], Awaitable[Any]]:
     job_id = await submit(store, job_type="mine")
@@ -129,4 +131,4 @@ async def test_no_verb_of_the_hot_path_or_the_upkeep_pays_for_what_stands_beside
 
     beside = {verb.__name__: (await meter.cost(await verb(store)))[0] for verb in VERBS}
 
-    assert {name: (alone[name], beside[name]) for name in alone if beside[name] > alone[name] + 500} == {}
+    assert {name: (alone[name], beside[name]) for name in alone if beside[name] > alone[name] + SLACK} == {}

@@ -14,6 +14,11 @@ from holdfast.stores.sqlite.sql import load
 BY_ID = "SEARCH job USING INDEX sqlite_autoindex_job_1 (job_id=?)"
 BY_ROWID = "SEARCH job USING INTEGER PRIMARY KEY (rowid=?)"
 OF_LANE = "(concurrency_key=? AND queue=? AND job_type=? AND payload_version=?)"
+IN_SIGHT = (
+    "(concurrency_key=? AND status=? AND queue=? AND job_type=? AND payload_version=? AND parked=? AND priority>?)"
+)
+OF_RATE = "rate_key=? AND rate_count=? AND rate_micros=?"
+RATE_LANE = f"{OF_RATE} AND queue=? AND job_type=? AND payload_version=?"
 AT_LEVEL = "(queue=? AND job_type=? AND parked=? AND priority=?"
 
 # What each statement's plan must say.
@@ -84,11 +89,9 @@ PLANS = {
     "insert_extras": [BY_ID],
     "insert_reused": [BY_ID],
     "joinable": ["SEARCH job USING INDEX job_content (content_hash=? AND job_type=? AND completed_at=?)"],
-    "key_room": [
-        "SEARCH job USING COVERING INDEX job_key (concurrency_key=? AND status=?)",
-        "SEARCH job USING COVERING INDEX job_key"
-        " (concurrency_key=? AND status=? AND queue=? AND job_type=? AND payload_version=? AND parked=?)",
-    ],
+    "key_ahead": [f"SEARCH job USING INDEX job_parked {OF_LANE}", f"SEARCH job USING INDEX job_key {IN_SIGHT}"],
+    "key_in_sight": [f"SEARCH job USING COVERING INDEX job_key {IN_SIGHT}"],
+    "key_running": ["SEARCH job USING COVERING INDEX job_key (concurrency_key=? AND status=?)"],
     "keys_of": [BY_ID],
     "meet_edge": ["SEARCH edge USING PRIMARY KEY (parent_id=? AND child_id=?)"],
     "next_due": ["SEARCH job USING INDEX job_due"],
@@ -109,24 +112,25 @@ PLANS = {
     ],
     "plain_head": [f"SEARCH job USING INDEX job_ready {AT_LEVEL})"],
     "promote": [BY_ROWID, "SEARCH job USING INDEX job_due (scheduled_for<?)"],
+    "rate_ahead": [
+        f"SEARCH job USING COVERING INDEX job_rate_parked ({RATE_LANE})",
+        f"SEARCH job USING INDEX job_rate ({RATE_LANE} AND priority>?)",
+    ],
     "rate_due": [
         "SEARCH rate USING COVERING INDEX rate_due (due_at<?)",
         "SEARCH rate USING COVERING INDEX rate_set (set_at>?)",
     ],
-    "rate_in_sight": ["SEARCH job USING INDEX job_rate (rate_key=? AND queue=? AND job_type=? AND payload_version=?)"],
+    "rate_in_sight": [f"SEARCH job USING INDEX job_rate ({RATE_LANE} AND priority>?)"],
     "rate_lanes": [
-        "SEARCH job USING COVERING INDEX job_rate_parked (rate_key=?)",
-        "SEARCH job USING COVERING INDEX job_rate_parked (rate_key=? AND queue>?)",
+        f"SEARCH job USING COVERING INDEX job_rate_parked ({OF_RATE})",
+        f"SEARCH job USING COVERING INDEX job_rate_parked ({OF_RATE} AND queue>?)",
         "SEARCH next USING INTEGER PRIMARY KEY (rowid=?)",
-    ],
-    "rate_of": [
-        "SEARCH job USING INDEX job_rate_parked (rate_key=?)",
-        "SEARCH job USING INDEX job_rate (rate_key=?)",
     ],
     "rate_save": [],
     "rate_unpark": [
         BY_ROWID,
-        "SEARCH job USING COVERING INDEX job_rate_parked (rate_key=? AND queue=? AND job_type=? AND payload_version=?)",
+        f"SEARCH job USING COVERING INDEX job_rate_parked ({RATE_LANE})",
+        f"SEARCH job USING INDEX job_rate ({RATE_LANE} AND priority>?)",
     ],
     "record_step": [BY_ID],
     "release_child": [BY_ID],
@@ -150,7 +154,11 @@ PLANS = {
         "SEARCH e USING COVERING INDEX edge_unmet (parent_id=?)",
         "SEARCH c USING INDEX sqlite_autoindex_job_1 (job_id=?)",
     ],
-    "unpark": [BY_ROWID, f"SEARCH job USING INDEX job_parked {OF_LANE}"],
+    "unpark": [
+        BY_ROWID,
+        f"SEARCH job USING INDEX job_parked {OF_LANE}",
+        f"SEARCH job USING COVERING INDEX job_key {IN_SIGHT}",
+    ],
 }
 FIND_PLANS = {
     "subject": ["SEARCH job USING INDEX job_subject (subject=?)"],
@@ -168,9 +176,11 @@ FIND_PLANS = {
 
 # Statements in the code: too short for a file, and served all the same.
 SHORT = {
-    "bucket": (rating._BUCKET, ["SEARCH rate USING PRIMARY KEY (rate_key=?)"]),
+    "bucket": (rating._BUCKET, [f"SEARCH rate USING PRIMARY KEY ({OF_RATE})"]),
+    "settled": (rating._SETTLED, [f"SEARCH rate USING PRIMARY KEY ({OF_RATE})"]),
     "left": (rating._LEFT, ["SEARCH rate USING PRIMARY KEY (rate_key=?)"]),
     "keys of": (rating._KEYS_OF, [BY_ID]),
+    "rate of": (rating._RATE_OF, [BY_ID]),
     "forget": (rating._FORGET, ["SEARCH rate USING INDEX rate_full (full_at<?)"]),
     "next": (rating._NEXT, ["SEARCH rate USING COVERING INDEX rate_due (due_at<?)"]),
     "jumped": (rating._JUMPED, ["SEARCH rate USING COVERING INDEX rate_set (set_at>?)"]),
@@ -192,8 +202,8 @@ WALKS = {
     "held_by": ["SCAN job USING INDEX job_lease"],
 }
 # Sorts of a handful of rows: five errors, the keys of a batch, groups of errors or of active jobs, keys that are due,
-# the trees of a batch.
-SORTS = {"apply", "dead", "depths", "keys_of", "rate_due", "retire_standing"}
+# the trees of a batch, those who may be let in.
+SORTS = {"apply", "dead", "depths", "keys_of", "rate_due", "rate_unpark", "retire_standing", "unpark"}
 TABLES = (
     "job",
     "edge",

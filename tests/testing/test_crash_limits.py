@@ -141,6 +141,20 @@ def test_what_cannot_be_meant_is_refused_before_anything_runs(app: Holdfast, out
         outside.crash(lambda payload: None)
     with pytest.raises(InvalidOption, match="delay"):
         outside.crash(handler, options={"delay": 60})
+    for odd in (
+        {"max_attempts": 0},
+        {"timeout": -1},
+        {"priority": "whenever"},
+        {"atempts": 3},
+        {"concurrency_key": "k"},
+    ):
+        with pytest.raises(InvalidOption, match=next(iter(odd))):
+            outside.crash(handler, options=odd)
+    for span in (-1, 0, float("nan"), float("inf"), "soon", None):
+        with pytest.raises(InvalidOption, match="lease="):
+            outside.crash(handler, lease=span)
+        with pytest.raises(InvalidOption, match="timeout="):
+            outside.crash(handler, timeout=span)
 
     async def effect() -> None: ...
 

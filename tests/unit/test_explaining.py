@@ -121,6 +121,13 @@ def test_a_claim_that_ran_out_is_taken_up_by_any_worker() -> None:
     assert "start one" in said(lost)
 
 
+def test_one_that_its_key_holds_back_is_told_how_many_of_that_key_come_first() -> None:
+    held_back = a_job(parked=True, concurrency_key="gpu", concurrency_limit=1, fairness_key="tenant")
+
+    assert said(held_back, a_worker(), claims={"w": {}}, ahead=3) == "it is in line: 3 jobs of its key come first"
+    assert said(held_back, a_worker(), claims={"w": {}}) == "nothing stands in its way: it is next of its key"
+
+
 def test_many_ahead_are_not_counted_to_the_end() -> None:
     assert "100 or more jobs" in said(a_job(), a_worker(), claims={"w": {}}, ahead=100)
     assert "99 jobs" in said(a_job(), a_worker(), claims={"w": {}}, ahead=99)

@@ -507,6 +507,18 @@ def test_a_child_can_open_a_queue_though_its_parent_was_writing_when_it_forked(t
     assert hung == 0
 
 
+def test_a_thread_that_never_used_a_queue_can_fork() -> None:
+    """In a process of its own: where it cannot, it hangs."""
+    program = (
+        "import subprocess, threading, holdfast.stores.sqlite\n"
+        "fork = lambda: subprocess.run(['true'], preexec_fn=lambda: None, check=True)\n"
+        "thread = threading.Thread(target=fork)\n"
+        "thread.start()\n"
+        "thread.join()\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
+
+
 def connect_to_new(path: Path) -> None:
     connection.create(path)
     connection.migrate(connection.connect(path), path)

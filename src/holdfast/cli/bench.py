@@ -8,7 +8,6 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -42,7 +41,9 @@ def bench(
     url: Url = None,
 ) -> None:
     """Measure how fast jobs are stored and run on this disk."""
-    beside = apps.sqlite_path(url_setting(url)) or Path("holdfast.db")
+    beside = apps.sqlite_path(url_setting(url))
+    if beside is None:
+        raise ConfigurationError("bench measures what a disk does for a file, not a server: give --url sqlite:///…")
     folder = beside.absolute().parent
     try:
         with tempfile.TemporaryDirectory(prefix=".holdfast-bench-", dir=folder) as temporary:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from holdfast.errors import (
+    ArtifactNotFound,
     ConfigurationError,
     HoldfastError,
     InvalidSubmission,
@@ -33,7 +34,7 @@ MEANINGS = {
     Exit.USAGE: "an option, a setting, the app or the payload cannot be accepted",
     Exit.CANCELLED: "the awaited job was cancelled",
     Exit.TIMEOUT: "the awaited job has not ended within --timeout; it goes on",
-    Exit.NOT_FOUND: "no job has this id, or no schedule this name",
+    Exit.NOT_FOUND: "no job has this id, no schedule this name, or the job no such file",
     Exit.INTERRUPTED: "interrupted with Ctrl-C; jobs go on",
 }
 
@@ -44,7 +45,7 @@ def of_error(error: HoldfastError) -> Exit:
             return Exit.CANCELLED
         case ResultTimeout():
             return Exit.TIMEOUT
-        case JobNotFound() | ScheduleNotFound():
+        case JobNotFound() | ScheduleNotFound() | ArtifactNotFound():
             return Exit.NOT_FOUND
         case QueueFull():  # nothing is wrong with what was asked; later it works
             return Exit.FAILED

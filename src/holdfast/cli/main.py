@@ -12,6 +12,7 @@ import typer.main
 from typer.exceptions import TyperException
 
 from holdfast.cli import (
+    artifacts,
     bench,
     changing,
     dead,
@@ -47,6 +48,7 @@ _COMMANDS: dict[str, dict[str, _Action | tuple[_Action, dict[str, _Action]]]] = 
         "show": show.show,
         "watch": jobs.watch,
         "logs": logs.logs,
+        "artifacts": artifacts.artifacts,
         "tree": tree.tree,
         "explain": explain.explain,
         "cancel": changing.cancel,

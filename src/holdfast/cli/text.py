@@ -11,6 +11,7 @@ _UNSAFE = "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-
 _ANY = re.compile(f"[{_UNSAFE}]")
 _IN_LINES = re.compile(f"(?!\n)[{_UNSAFE}]")
 _IN_JSON = re.compile(f"(?![\n\t])[{_UNSAFE}]")
+_PASSWORD = re.compile(r"(://[^/@]*?:|[?&]password=)[^@&/]+(?=@|&|$)")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -33,6 +34,11 @@ def _escape(found: re.Match[str]) -> str:
     character = found[0]
     code = ord(character)
     return _SHORT.get(character) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+
+
+def without_password(url: str) -> str:
+    """A URL for people: what it says ends up in logs and on slides."""
+    return _PASSWORD.sub(r"\1…", url)
 
 
 def count(number: int, what: str) -> str:

@@ -61,6 +61,10 @@ class Store(Protocol):
         """Bring the schema to this release; the names of what was applied."""
         ...
 
+    def migration_sql(self) -> str | None:
+        """The same as a script that may be run at any time, for those who do it by hand; None where nobody would."""
+        ...
+
     @property
     def location(self) -> str:
         """Where this store is, for people: no secrets in it."""
@@ -68,7 +72,7 @@ class Store(Protocol):
 
     @property
     def files_root(self) -> str | None:
-        """A local folder for logs and artifacts that belongs to this store, where it has one."""
+        """A folder for logs and artifacts beside this store; None where workers can be on other hosts."""
         ...
 
     # The hot path
@@ -160,8 +164,8 @@ class Store(Protocol):
 
     async def drop_schedule(self, name: str) -> Verdict: ...
 
-    async def schedules(self) -> list[Schedule]:
-        """All, by name."""
+    async def schedules(self, names: Sequence[str] = ()) -> list[Schedule]:
+        """All, by name; where names are given, those of them that there are."""
         ...
 
     # Steps: the recorded answers of ctx.once
@@ -196,13 +200,14 @@ class Store(Protocol):
         """The minutes that begin in [since, until), oldest first."""
         ...
 
-    async def rate_due(self, key: str, now: Instant) -> Instant | None:
-        """When the next job of a rate key may start; None: now."""
+    async def rate_due(self, job_id: str, now: Instant) -> Instant | None:
+        """When the rate of this job's key allows the next start; None: now, or it has no rate."""
         ...
 
     async def ahead(self, job_id: str, limit: int) -> int:
         """How many pending jobs of its queue and type a claim would take before this one, up to `limit`; 0 where it is
-        not pending. Jobs that a key holds back do not count, nor do those of other fairness keys: they take turns."""
+        not pending. Jobs that a key holds back do not count, nor do those of other fairness keys: they take turns. Of
+        one that a key holds back itself: how many of that key come before it."""
         ...
 
     async def diagnose(self, now: Instant) -> list[Finding]:

@@ -25,11 +25,12 @@ class Signal(StrEnum):
 
     READY = "ready"  # jobs became claimable
     DUE = "due"  # a job was scheduled; the next due time may be earlier
+    PLANNED = "planned"  # a schedule was saved; its next tick may be earlier, or never come
     STOPPED = "stopped"  # a running job was cancelled: holders should check their claims
     ENDED = "ended"  # jobs reached a terminal state
 
 
-class Rate(msgspec.Struct, frozen=True):
+class Rate(msgspec.Struct, frozen=True, gc=False):
     """At most `count` starts in any span of `micros`, roughly: a bucket of `count` that refills evenly."""
 
     count: int
@@ -44,7 +45,7 @@ class Keep(msgspec.Struct, frozen=True):
     cancelled_micros: int | None
 
 
-class NewJob(msgspec.Struct, frozen=True):
+class NewJob(msgspec.Struct, frozen=True, gc=False):
     """A job to insert: validated, with its id."""
 
     job_id: str
@@ -85,7 +86,7 @@ class NewJob(msgspec.Struct, frozen=True):
 FOREVER: Instant = 2**62
 
 
-class Inserted(msgspec.Struct, frozen=True):
+class Inserted(msgspec.Struct, frozen=True, gc=False):
     """The answer to one NewJob. `existing` is set where an earlier job answers for it."""
 
     job_id: str
@@ -108,7 +109,7 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     repeat: bool = False  # an earlier try with this token may have been applied: answer with what it took
 
 
-class ClaimedJob(msgspec.Struct, frozen=True, array_like=True):
+class ClaimedJob(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """What a worker needs to run a job. Engines may fill it by position."""
 
     job_id: str
@@ -143,7 +144,7 @@ class ClaimedJob(msgspec.Struct, frozen=True, array_like=True):
     tick_at: Instant | None = None
 
 
-class Hold(msgspec.Struct, frozen=True):
+class Hold(msgspec.Struct, frozen=True, gc=False):
     """A claim as its holder names it: the fence (attempt) and the credential (token)."""
 
     job_id: str
@@ -151,7 +152,7 @@ class Hold(msgspec.Struct, frozen=True):
     token: str
 
 
-class ExpiredClaim(msgspec.Struct, frozen=True):
+class ExpiredClaim(msgspec.Struct, frozen=True, gc=False):
     job_id: str
     attempt: int
     failures: int
@@ -179,7 +180,7 @@ class Note(msgspec.Struct, frozen=True):
     artifacts: str | None = None
 
 
-class HistoryEvent(msgspec.Struct, frozen=True, array_like=True):
+class HistoryEvent(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One committed transition. Versions count 1, 2, 3 … without a gap, except where the middle was dropped."""
 
     version: int
@@ -308,6 +309,7 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     busy_micros: int = 0
     stuck: tuple[str, ...] = ()  # threads that outlived their claim and still hold a slot
     lease_micros: int = 0  # it is heard three times in each; 0: unknown
+    unread: bool = False  # its row could not be read: nothing is known but its name and when it was last heard of
 
 
 class JobType(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 
+from holdfast.clock import Instant
 from holdfast.lifecycle import ErrorEntry, Status
-from holdfast.store.types import HistoryEvent, JobRecord
+from holdfast.store.types import HistoryEvent, JobRecord, WorkerRow
 
 COLUMNS = [
     "job_id",
@@ -65,6 +66,7 @@ COLUMNS = [
 
 _errors = msgspec.json.Decoder(tuple[ErrorEntry, ...])
 _history = msgspec.json.Decoder(tuple[HistoryEvent, ...])
+_worker = msgspec.json.Decoder(WorkerRow)
 _STATUS, _STARTED, _COMPLETED, _ERRORS, _PARKED, _HISTORY = (
     COLUMNS.index(name) for name in ("status", "started_at", "completed_at", "errors", "parked", "history")
 )
@@ -87,3 +89,24 @@ def record(row: tuple[Any, ...], edges: tuple[str, str, int] | None = None) -> J
 
 def history(text: str) -> tuple[HistoryEvent, ...]:
     return _history.decode("[" + text.replace("\n", ",") + "]")
+
+
+def worker(worker_id: str, heartbeat_at: Instant, details: str) -> WorkerRow:
+    """A row that another release, or a hand, has made unreadable must not hide the other workers. As one that takes no
+    jobs it is forgotten like any that is silent for long."""
+    try:
+        return msgspec.structs.replace(_worker.decode(details), heartbeat_at=heartbeat_at)
+    except msgspec.MsgspecError:
+        return WorkerRow(
+            worker_id=worker_id,
+            host="",
+            pid=0,
+            process_key="",
+            version="",
+            queues=(),
+            job_types=(),
+            concurrency=0,
+            started_at=heartbeat_at,
+            heartbeat_at=heartbeat_at,
+            unread=True,
+        )

@@ -1,9 +1,15 @@
-"""Schedules: at each tick, its job. Every worker looks; the store lets one of them through."""
+"""Schedules: at each tick, its job. Every worker looks; the store lets one of them through.
+
+There may be thousands. They are read when one was saved, and again after a while; what is known of them in between is
+enough to try, because the store takes a tick only from who has read the schedule as it stands.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+
+import msgspec
 
 from holdfast import failpoints, ticks
 from holdfast.clock import MICROS, Clock, Instant
@@ -20,6 +26,7 @@ class Scheduler:
         self._store = store
         self._clock = clock
         self._look_seconds = look_seconds
+        self._known: dict[str, Schedule] = {}
         self._changed = asyncio.Event()
         self._complained: set[tuple[str, int]] = set()
 
@@ -28,27 +35,36 @@ class Scheduler:
 
     async def work(self) -> None:
         """Sleep until the next tick, then decide it."""
+        good_for = 0.0  # seconds for which what is known will do
         while True:
+            read = good_for <= 0 or self._changed.is_set()
             self._changed.clear()
-            pause = self._look_seconds
+            if read:
+                good_for = self._look_seconds
+            pause = good_for
             try:
-                next_at = await self.look()
+                next_at = await (self.look() if read else self._decide())
                 if next_at is not None:
                     pause = min(pause, max(0.0, (next_at - self._clock.now()) / MICROS))
             except HoldfastError as error:
                 log.warning("schedules could not be looked at, trying again: %s", error)
-                pause = min(pause, 1.0)
+                pause = good_for = min(pause, 1.0)
             await within(pause, self._changed.wait())
+            good_for -= pause
 
-    async def look(self) -> int | None:
-        """Decide every tick that is due; when the next one is."""
-        due: list[int] = []
-        for schedule in await self._store.schedules():
+    async def look(self) -> Instant | None:
+        """Read all schedules and decide every tick that is due; when the next one is."""
+        self._known = {schedule.name: schedule for schedule in await self._store.schedules()}
+        return await self._decide()
+
+    async def _decide(self) -> Instant | None:
+        due: list[Instant] = []
+        for schedule in tuple(self._known.values()):
             if schedule.paused_at is None:
                 due.append(await self._catch_up(schedule))
         return min(due, default=None)
 
-    async def _catch_up(self, schedule: Schedule) -> int:
+    async def _catch_up(self, schedule: Schedule) -> Instant:
         """Under missed="all" there may be more ticks than one firing takes; then it is due again at once."""
         now = self._clock.now()
         try:
@@ -67,10 +83,16 @@ class Scheduler:
             self._complain(schedule, error)
             return now + round(self._look_seconds * MICROS)
         if verdict is not Verdict.APPLIED:
-            return now  # another worker was faster, or it was changed: read it again
+            await self._read_one(schedule.name)  # another worker was faster, or it was changed
+            return now
         if firing.jobs:
             log.info("schedule %s: %d job%s", schedule.name, len(firing.jobs), "" if len(firing.jobs) == 1 else "s")
+        self._known[schedule.name] = msgspec.structs.replace(schedule, next_at=firing.next_at)
         return firing.next_at
+
+    async def _read_one(self, name: str) -> None:
+        self._known.pop(name, None)
+        self._known.update({schedule.name: schedule for schedule in await self._store.schedules([name])})
 
     async def _fire(self, firing: Firing, now: Instant) -> Verdict:
         failpoints.hit("fire.before")

@@ -36,7 +36,7 @@ from holdfast.worker.settler import Settler
 from holdfast.worker.upkeep import Upkeep
 
 log = logging.getLogger("holdfast.worker")
-_SIGNALS = frozenset({Signal.READY, Signal.DUE, Signal.STOPPED})
+_SIGNALS = frozenset({Signal.READY, Signal.DUE, Signal.PLANNED, Signal.STOPPED})
 STOP_SECONDS = 5.0  # how long a cancelled handler may take to let go before its slot counts as stuck
 
 
@@ -217,6 +217,7 @@ class Worker:
                 self._fetcher.ready()
             case Signal.DUE:
                 self._upkeep.due_changed()
+            case Signal.PLANNED:
                 self._scheduler.changed()
             case Signal.STOPPED:
                 if self._held:

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from holdfast.lifecycle import Event, Status, cancel
+from holdfast.lifecycle import Event, Status, cancel, reprioritise
 from holdfast.store.conformance.factories import (
     HOUR,
     NOW,
@@ -269,6 +269,32 @@ class TestConcurrencyKeys:
         await settle(store, holder.completes())
 
         assert await claim_ids(store) == [high]
+
+    async def test_a_less_urgent_job_that_could_start_keeps_no_urgent_one_out(self, store: Store) -> None:
+        low = await submit(store, concurrency_key="gpu", priority=10)
+        high = await submit(store, concurrency_key="gpu", priority=90)
+
+        holder = await claim_one(store, high)
+        assert await claim_ids(store) == []
+        await settle(store, holder.completes())
+
+        assert await claim_ids(store) == [low]
+
+    async def test_a_less_urgent_job_that_is_given_back_keeps_no_urgent_one_out(self, store: Store) -> None:
+        await submit(store, concurrency_key="gpu", priority=10)
+        holder = await claim_one(store)
+        high = await submit(store, concurrency_key="gpu", priority=90)
+
+        await settle(store, holder.gives_back())
+
+        assert await claim_ids(store) == [high]
+
+    async def test_one_that_is_made_urgent_while_it_is_kept_out_comes_first(self, store: Store) -> None:
+        _, second = await submit_many(store, 2, concurrency_key="gpu")
+
+        await settle(store, reprioritise(await record(store, second), priority=90, by=None, reason=None))
+
+        assert await claim_ids(store) == [second]
 
     async def test_a_job_for_later_does_not_overfill_its_key(self, store: Store) -> None:
         holder = await running(store, concurrency_key="gpu")

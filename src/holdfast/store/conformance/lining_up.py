@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from holdfast.lifecycle import Status, reprioritise
@@ -47,7 +49,22 @@ class TestAhead:
 
         assert await store.ahead(await submit(store), 9) == 0
 
-    async def test_those_that_a_key_holds_back_are_not_ahead(self, store: Store) -> None:
+    @pytest.mark.parametrize(
+        "changes",
+        [{"concurrency_key": "gpu"}, {"rate_key": "api", "rate": Rate(1, HOUR)}],
+        ids=["a concurrency key", "a rate key"],
+    )
+    @pytest.mark.parametrize("tenants", [(None,) * 5, ("a",) * 5, ("a", "a", "a", "b", "a")], ids=str)
+    async def test_of_one_that_a_key_holds_back_those_of_the_key_are_counted_that_come_before_it(
+        self, store: Store, changes: dict[str, Any], tenants: tuple[str | None, ...]
+    ) -> None:
+        ids = [await submit(store, fairness_key=tenant, **changes) for tenant in tenants]
+        await submit_many(store, 3, priority=90, fairness_key=tenants[-1])  # of no such key
+
+        assert [await store.ahead(job_id, 9) for job_id in ids[1:]] == [1, 2, 3, 4]
+        assert await store.ahead(ids[-1], 2) == 2
+
+    async def test_those_that_a_key_holds_back_are_not_ahead_of_others(self, store: Store) -> None:
         await submit_many(store, 3, concurrency_key="gpu", priority=90)
         await submit_many(store, 3, rate_key="api", rate=Rate(1, HOUR), priority=90)
         last = await submit(store)

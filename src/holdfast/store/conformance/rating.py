@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 
-from holdfast.lifecycle import cancel
+from holdfast.lifecycle import cancel, reprioritise
 from holdfast.store.conformance.factories import (
     DAY,
+    HOUR,
     NOW,
     SECOND,
     Claim,
     claim_again,
     claim_ids,
     claim_one,
+    new_job,
     record,
     request,
     settle,
@@ -32,7 +34,8 @@ SHARE = SPAN // RATE.count
 
 
 async def _submit(store: Store, count: int, key: str = "api", **changes: Any) -> list[str]:
-    return await submit_many(store, count, rate_key=key, rate=RATE, **changes)
+    said: dict[str, Any] = {"rate_key": key, "rate": RATE}
+    return await submit_many(store, count, **(said | changes))
 
 
 async def _starts(store: Store, now: int, **changes: Any) -> list[str]:
@@ -138,6 +141,37 @@ class TestRates:
 
         assert order == [[each] for each in (*high, *low)]
 
+    async def test_a_less_urgent_job_that_could_start_keeps_no_urgent_one_waiting(self, store: Store) -> None:
+        low = await _submit(store, 3, priority=10)
+        high = await _submit(store, 2, priority=90)
+
+        assert [await claim_ids(store, limit=1) for _ in range(3)] == [[each] for each in (*high, low[0])]
+        assert await _starts(store, NOW + SHARE) == [low[1]]
+
+    async def test_one_that_is_made_urgent_while_it_is_held_back_comes_first(self, store: Store) -> None:
+        ids = await _submit(store, 4)
+
+        await settle(store, reprioritise(await record(store, ids[3]), priority=90, by=None, reason=None))
+
+        assert await _starts(store, NOW, limit=1) == [ids[3]]
+
+    async def test_under_one_key_each_rate_counts_for_itself(self, store: Store) -> None:
+        slow, *_ = await submit_many(store, 3, job_type="slow", rate_key="api", rate=Rate(1, HOUR))
+        quick = await _submit(store, 5)
+        slots = {"slow": 9, "work": 9}
+
+        assert sorted(await claim_ids(store, slots=slots)) == sorted((slow, *quick[:3]))
+        assert await _starts(store, NOW + SHARE, slots=slots) == [quick[3]]
+
+        assert len(await _starts(store, NOW + HOUR, slots=slots)) == 2  # the next of the slow ones, the last quick one
+
+    async def test_those_that_have_to_wait_leave_their_place_in_a_claim_to_others(self, store: Store) -> None:
+        first, *_ = await _submit(store, 5, rate=Rate(1, HOUR), priority=90, scheduled_for=NOW + 1)
+        await store.promote(NOW + 1, 10)
+        plain = await submit(store, job_type="plain")
+
+        assert await claim_ids(store, limit=2, slots={"work": 9, "plain": 9}) == [first, plain]
+
     async def test_every_start_counts_that_of_another_attempt_too(self, store: Store) -> None:
         [job_id] = await _submit(store, 1)
         claim = await claim_one(store, job_id)
@@ -182,6 +216,15 @@ class TestRates:
 
         assert len(await _starts(store, NOW)) == 1
 
+    async def test_who_asks_late_and_gets_nothing_gives_nothing_back_either(self, store: Store) -> None:
+        await _submit(store, 10, scheduled_for=NOW + 1)
+        await store.promote(NOW + 1, 10)
+        await claim_ids(store, limit=3)
+
+        assert await claim_ids(store, now=NOW - SPAN // 2) == []
+
+        assert len(await _starts(store, NOW + SHARE)) == 1
+
     @pytest.mark.parametrize("back", [SECOND, SPAN, 365 * DAY], ids=["a second", "a span", "a year"])
     async def test_a_clock_that_goes_back_holds_nothing_up_for_more_than_two_spans(
         self, store: Store, back: int
@@ -198,20 +241,26 @@ class TestRates:
 
 class TestRateDue:
     async def test_a_key_that_is_not_spent_may_start_now(self, store: Store) -> None:
-        assert await store.rate_due("unknown", NOW) is None
-        await _submit(store, 5)
-        assert await store.rate_due("api", NOW) is None
+        *_, last = await _submit(store, 5)
+        assert await store.rate_due(last, NOW) is None
 
         await claim_ids(store, limit=2)
 
-        assert await store.rate_due("api", NOW) is None
+        assert await store.rate_due(last, NOW) is None
 
     async def test_a_spent_key_says_when(self, store: Store) -> None:
-        await _submit(store, 5)
+        *_, last = await _submit(store, 5)
         await claim_ids(store)
 
-        due = await store.rate_due("api", NOW)
+        due = await store.rate_due(last, NOW)
 
         assert due == NOW + SHARE
         assert await _starts(store, due - 1) == []
         assert len(await _starts(store, due)) == 1
+
+    async def test_a_job_without_a_rate_or_one_that_is_not_there_may_start_now(self, store: Store) -> None:
+        await _submit(store, 5)
+        await claim_ids(store)
+
+        for job_id in (await submit(store), *await _submit(store, 1, "other"), new_job().job_id):
+            assert await store.rate_due(job_id, NOW) is None

@@ -63,6 +63,7 @@ class TestSchedules:
             await _saved(store, a_schedule(name))
 
         assert [each.name for each in await store.schedules()] == ["a", "b", "c"]
+        assert [each.name for each in await store.schedules(["c", "none", "a"])] == ["a", "c"]
 
     async def test_a_name_that_is_taken_is_not_taken_over(self, store: Store) -> None:
         first = await _saved(store)

@@ -6,9 +6,11 @@ import asyncio
 from collections import Counter
 from typing import Any
 
+from holdfast.limits import FAIR_KEYS_MAX
 from holdfast.store.conformance.factories import (
     NOW,
     claim_ids,
+    new_job,
     record,
     request,
     submit,
@@ -129,6 +131,14 @@ class TestTurns:
             await store.release(NOW, 100)
 
         assert 84 <= turns["heavy"] <= 96, turns
+
+    async def test_keys_whose_payloads_are_too_new_hide_no_other_however_many_they_are(self, store: Store) -> None:
+        await store.insert(
+            [new_job(fairness_key=f"a{i:05}", payload_version=2) for i in range(2 * FAIR_KEYS_MAX + 1)], NOW
+        )
+        [readable] = await _submit(store, "b", 1)
+
+        assert await claim_ids(store, versions={"work": 1}) == [readable]
 
     async def test_turns_are_taken_over_all_claimers(self, store: Store, second_store: Store) -> None:
         await _submit(store, "a", 100)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from holdfast.store.types import Signal
 
-_LETTERS = {Signal.READY: "r", Signal.DUE: "d", Signal.STOPPED: "s", Signal.ENDED: "e"}
+_LETTERS = {Signal.READY: "r", Signal.DUE: "d", Signal.PLANNED: "p", Signal.STOPPED: "s", Signal.ENDED: "e"}
 _SIGNALS = {letter: signal for signal, letter in _LETTERS.items()}
 _ADDRESS_MAX = 100  # sun_path holds 108 bytes
 

@@ -71,7 +71,7 @@ def _choose(tx: Tx, request: ClaimRequest, now: Instant) -> list[Candidate]:
         admitted, key_full, over_rate = _admit(tx, _heads(tx, request, queues), request.limit, now)
         _park(tx, key_full, over_rate, now)
         if admitted:
-            _take_turns(tx, admitted)
+            _take_turns(tx, admitted, now)
         if admitted or not (key_full or over_rate):
             return admitted
     tx.signals.add(Signal.READY)  # there is more behind what was parked: whoever is free should come again
@@ -125,14 +125,13 @@ def _admit(
         key, rate_key = head[_KEY], head[_RATE_KEY]
         if key is not None and head[_LIMIT] is not None:
             if key not in room:
-                running, _ = releasing.key_room(tx, key, ("", "", 0), 0)
-                room[key] = head[_LIMIT] - running
+                room[key] = head[_LIMIT] - releasing.running(tx, key)
             if room[key] <= 0:
                 key_full.append(head)
                 continue
         if rate_key is not None:
             buckets = buckets or rating.Buckets(tx, now)
-            if not buckets.admit(rate_key, Rate(head[_RATE_COUNT], head[_RATE_MICROS])):
+            if not buckets.admit((rate_key, Rate(head[_RATE_COUNT], head[_RATE_MICROS]))):
                 over_rate.append(head)
                 continue
         if key in room:
@@ -151,11 +150,11 @@ def _park(tx: Tx, key_full: list[Candidate], over_rate: list[Candidate], now: In
         rating.left_sight(tx, rate_keys, now)
 
 
-def _take_turns(tx: Tx, admitted: list[Candidate]) -> None:
+def _take_turns(tx: Tx, admitted: list[Candidate], now: Instant) -> None:
     lanes: _Lanes = {}
     for candidate in admitted:
         if len(candidate) > _FAIRNESS:
             queue, job_type, key, weight = candidate[_FAIRNESS]
             lanes.setdefault((queue, job_type), []).append((key, weight))
     for (queue, job_type), taken in lanes.items():
-        taking_turns.count_turns(tx, queue, job_type, taken)
+        taking_turns.count_turns(tx, queue, job_type, taken, now)

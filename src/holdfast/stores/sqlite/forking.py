@@ -32,9 +32,9 @@ def inside() -> threading.Lock:
 
 
 def _before() -> None:
+    own = _gate.lock  # first: a thread that has none yet registers it now
     _one_fork.acquire()
     _registering.acquire()
-    own = _gate.lock
     for lock in tuple(_locks):
         if lock is not own and lock.acquire(timeout=WAIT_SECONDS):
             _taken.append(lock)

@@ -203,10 +203,13 @@ def _dependencies(tx: Tx, depends_on: Sequence[str]) -> tuple[set[str], set[str]
 def _has_room(tx: Tx, job: NewJob) -> bool:
     if job.concurrency_key is None or job.concurrency_limit is None:
         return True
-    limit = job.concurrency_limit
+    room = job.concurrency_limit - releasing.running(tx, job.concurrency_key)
+    if room <= 0:
+        return False
     lane = (job.queue, job.job_type, job.payload_version)
-    running, in_sight = releasing.key_room(tx, job.concurrency_key, lane, limit + 1)
-    return running + in_sight - 1 < limit  # the job itself is in sight already
+    # The job itself is in sight already. Less urgent ones keep it from nothing: they are parked when it is claimed.
+    in_sight: int = tx.value(releasing.KEY_IN_SIGHT, (job.concurrency_key, *lane, job.priority, room + 1))
+    return in_sight <= room
 
 
 def _status(tx: Tx, job_id: str) -> Status:

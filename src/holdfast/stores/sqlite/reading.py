@@ -38,9 +38,11 @@ HELD_BY = load("held_by")
 STANDING = load("standing")
 AHEAD = load("ahead")
 FAIR_AHEAD = load("fair_ahead")
+KEY_AHEAD = load("key_ahead")
+RATE_AHEAD = load("rate_ahead")
 _PLACE = (
-    "SELECT queue, job_type, priority, scheduled_for, job_id, fairness_key FROM job"
-    " WHERE job_id = ? AND +status = 'pending'"
+    "SELECT queue, job_type, payload_version, priority, scheduled_for, job_id, fairness_key, parked, rate_parked,"
+    " concurrency_key, rate_key, rate_count, rate_micros FROM job WHERE job_id = ? AND +status = 'pending'"
 )
 
 # A search: one qualifier leads through its index, the others filter. Composed once, from constants only.
@@ -213,12 +215,18 @@ def ahead(connection: apsw.Connection, job_id: str, limit: int) -> int:
     row = sql.row(connection, _PLACE, (job_id,))
     if row is None:
         return 0
-    *place, fairness_key = row
-    if fairness_key is None:
-        count: int = sql.value(connection, AHEAD, (*place, limit))
+    queue, job_type, version, *turn, fairness_key, parked, by_rate, key, rate_key, rate_count, rate_micros = row
+    lane = (queue, job_type, version)
+    count: int
+    if by_rate:
+        count = sql.value(connection, RATE_AHEAD, (rate_key, rate_count, rate_micros, *lane, *turn, limit))
+    elif parked:
+        count = sql.value(connection, KEY_AHEAD, (key, *lane, *turn, limit))
+    elif fairness_key is None:
+        count = sql.value(connection, AHEAD, (queue, job_type, *turn, limit))
     else:
-        count = sql.value(connection, FAIR_AHEAD, (*place, limit, fairness_key))
-    return count
+        count = sql.value(connection, FAIR_AHEAD, (queue, job_type, *turn, limit, fairness_key))
+    return min(count, limit)
 
 
 def counters(connection: apsw.Connection, since: Instant, until: Instant) -> list[Counter]:
@@ -234,8 +242,8 @@ def dead(connection: apsw.Connection, limit: int) -> list[DeadGroup]:
 
 
 def workers(connection: apsw.Connection) -> list[WorkerRow]:
-    found = sql.rows(connection, "SELECT details FROM worker ORDER BY worker_id")
-    return [msgspec.json.decode(details, type=WorkerRow) for (details,) in found]
+    found = sql.rows(connection, "SELECT worker_id, heartbeat_at, details FROM worker ORDER BY worker_id")
+    return [records.worker(*row) for row in found]
 
 
 def job_types(connection: apsw.Connection) -> list[JobType]:

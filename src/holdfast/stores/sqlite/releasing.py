@@ -23,7 +23,8 @@ from holdfast.stores.sqlite.tx import Tx
 UNMET = load("unmet_edges")
 MEET = load("meet_edge")
 CHILD = load("release_child")
-KEY_ROOM = load("key_room")
+KEY_RUNNING = load("key_running")
+KEY_IN_SIGHT = load("key_in_sight")
 KEYS_OF = load("keys_of")
 PARKED_KEYS = load("parked_keys")
 PARK = load("park")
@@ -121,19 +122,16 @@ def unpark_keys_of(tx: Tx, job_ids: Sequence[str]) -> int:
     return sum(unpark(tx, key, limit) for key, limit in keys)
 
 
-def key_room(tx: Tx, key: str, lane: tuple[str, str, int], count_to: int) -> tuple[int, int]:
-    """How many jobs of a key run, and how many pending ones of a queue, type and version are in sight, up to
-    `count_to`."""
-    running, in_sight = tx.rows(KEY_ROOM, (key, *lane, count_to))[0]
-    return running, in_sight
+def running(tx: Tx, key: str) -> int:
+    count: int = tx.value(KEY_RUNNING, (key,))
+    return count
 
 
 def unpark(tx: Tx, key: str, limit: int) -> int:
     """As many as could run, of each queue, type and version by itself: what nobody here runs must not keep the room."""
     changed = 0
-    for lane in tx.rows(PARKED_OF, (key,)):
-        running, in_sight = key_room(tx, key, (lane[0], lane[1], lane[2]), limit)
-        if (room := limit - running - in_sight) > 0:
+    if (room := limit - running(tx, key)) > 0:
+        for lane in tx.rows(PARKED_OF, (key,)):
             tx.execute(UNPARK, (key, *lane, room))
             changed += tx.connection.changes()
     if changed:
@@ -151,5 +149,5 @@ def release(tx: Tx, now: Instant, limit: int) -> int:
         done += release_dependents(tx, [parent], now, limit - done)
     for key, key_limit in tx.rows(PARKED_KEYS, (limit,)):
         done += unpark(tx, key, key_limit)
-    taking_turns.forget_idle(tx)
+    taking_turns.forget_idle(tx, now)
     return done

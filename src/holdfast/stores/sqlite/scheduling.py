@@ -19,6 +19,7 @@ SAVE = load("save_schedule")
 FIRE = load("fire")
 _FIELDS = Schedule.__struct_fields__
 _ALL = f"SELECT {', '.join(_FIELDS)} FROM schedule ORDER BY name"  # noqa: S608
+_NAMED = _ALL.replace("ORDER BY", "WHERE name IN (SELECT value FROM json_each(?)) ORDER BY")
 _EXISTS = "SELECT version FROM schedule WHERE name = ?"
 
 
@@ -31,7 +32,7 @@ def save_schedule(tx: Tx, schedule: Schedule, expected_version: int | None) -> V
     tx.execute(SAVE, {**msgspec.structs.asdict(schedule), "expected": expected_version})
     if not tx.connection.changes():
         return Verdict.STALE
-    tx.signals.add(Signal.DUE)
+    tx.signals.add(Signal.PLANNED)
     return Verdict.APPLIED
 
 
@@ -40,8 +41,11 @@ def drop_schedule(tx: Tx, name: str) -> Verdict:
     return Verdict.APPLIED if tx.connection.changes() else Verdict.GONE
 
 
-def schedules(connection: apsw.Connection) -> list[Schedule]:
-    return [Schedule(**dict(zip(_FIELDS, row, strict=True))) for row in sql.rows(connection, _ALL)]
+def schedules(connection: apsw.Connection, names: Sequence[str]) -> list[Schedule]:
+    found = (
+        sql.rows(connection, _NAMED, (msgspec.json.encode(names).decode(),)) if names else sql.rows(connection, _ALL)
+    )
+    return [Schedule(**dict(zip(_FIELDS, row, strict=True))) for row in found]
 
 
 def fire(tx: Tx, firings: Sequence[Firing], now: Instant) -> list[Verdict]:

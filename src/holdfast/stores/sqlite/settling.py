@@ -179,8 +179,14 @@ def _after(tx: Tx, applied: list[Transition], now: Instant) -> None:
         releasing.unpark_keys_of(tx, [t.job_id for t in applied])
     if ended:
         tx.signals.add(Signal.ENDED)
-    if left := [t.job_id for t in applied if t.source is Status.PENDING and t.target is not Status.PENDING]:
-        rating.left_sight_by_id(tx, left, now)
+    # One that is more urgent now, or less, may change places with another of its rate key.
+    moved = [
+        t.job_id
+        for t in applied
+        if t.source is Status.PENDING and (t.target is not Status.PENDING or t.event is Event.REPRIORITISE)
+    ]
+    if moved:
+        rating.left_sight_by_id(tx, moved, now)
     for t in applied:
         if t.event is Event.REPRIORITISE:
             continue

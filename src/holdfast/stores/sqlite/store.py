@@ -43,6 +43,7 @@ from holdfast.store.types import (
     Verdict,
     WorkerRow,
 )
+from holdfast.stores import retiring
 from holdfast.stores.sqlite import (
     archiving,
     claiming,
@@ -125,6 +126,9 @@ class SQLiteStore:
                     opened.close()
 
         return await asyncio.get_running_loop().run_in_executor(None, run)
+
+    def migration_sql(self) -> None:
+        """None: whoever may write the file may migrate it."""
 
     async def close(self) -> None:
         writer, readers, self._writer, self._readers = self._writer, self._readers, None, None
@@ -296,7 +300,7 @@ class SQLiteStore:
         archived, dropped = await self._write(
             "retire", lambda tx: archiving.retire(tx, found.batch, policy, now, limit), essential=True
         )
-        return archiving.answer(found, archived, dropped, limit)
+        return retiring.answer(found, archived, dropped, limit)
 
     async def with_files(self, limit: int) -> list[str]:
         return await self._read(lambda c: archiving.with_files(c, limit))
@@ -344,8 +348,8 @@ class SQLiteStore:
     async def drop_schedule(self, name: str) -> Verdict:
         return await self._write("drop_schedule", lambda tx: scheduling.drop_schedule(tx, name), essential=True)
 
-    async def schedules(self) -> list[Schedule]:
-        return await self._read(scheduling.schedules)
+    async def schedules(self, names: Sequence[str] = ()) -> list[Schedule]:
+        return await self._read(lambda c: scheduling.schedules(c, names))
 
     # Steps
 
@@ -377,8 +381,8 @@ class SQLiteStore:
     async def counters(self, since: Instant, until: Instant) -> list[Counter]:
         return await self._read(lambda c: reading.counters(c, since, until))
 
-    async def rate_due(self, key: str, now: Instant) -> Instant | None:
-        return await self._read(lambda c: rating.rate_due(c, key, now))
+    async def rate_due(self, job_id: str, now: Instant) -> Instant | None:
+        return await self._read(lambda c: rating.rate_due(c, job_id, now))
 
     async def ahead(self, job_id: str, limit: int) -> int:
         return await self._read(lambda c: reading.ahead(c, job_id, limit))

@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.limits import FAIR_KEYS_MAX
+from holdfast.clock import MICROS, Instant
+from holdfast.limits import FAIR_KEY_SECONDS, FAIR_KEYS_MAX
 from holdfast.stores.sqlite.sql import load
 from holdfast.stores.sqlite.tx import Tx
 
@@ -55,7 +56,7 @@ def heads(tx: Tx, queue: str, job_type: str, limit: int, version: int) -> list[l
 def _at_level(tx: Tx, queue: str, job_type: str, level: int, limit: int, version: int) -> list[list[Any]]:
     lane, after = tx.row(_LANE, (queue, job_type)) or (0, "")
     waiting: list[tuple[int, str, int, list[list[Any]]]] = []
-    for key, weight, position in _keys(tx, queue, job_type, level, after):
+    for key, weight, position in _keys(tx, queue, job_type, level, after, version):
         waiting.append((max(lane, position), key, weight, []))
     own: int = tx.value(_POSITION, (queue, job_type, "")) or 0
     waiting.append((max(lane, own), "", 1, []))
@@ -76,11 +77,11 @@ def _at_level(tx: Tx, queue: str, job_type: str, level: int, limit: int, version
     return taken
 
 
-def _keys(tx: Tx, queue: str, job_type: str, level: int, after: str) -> list[tuple[Any, ...]]:
+def _keys(tx: Tx, queue: str, job_type: str, level: int, after: str, version: int) -> list[tuple[Any, ...]]:
     """The keys that take part. Of more than fit, each claim looks at those beyond the last: nobody is left out."""
-    keys = tx.rows(KEYS, (queue, job_type, level, FAIR_KEYS_MAX, after))
+    keys = tx.rows(KEYS, (queue, job_type, level, FAIR_KEYS_MAX, after, version))
     if after and len(keys) < FAIR_KEYS_MAX:
-        again = tx.rows(KEYS, (queue, job_type, level, FAIR_KEYS_MAX - len(keys), ""))
+        again = tx.rows(KEYS, (queue, job_type, level, FAIR_KEYS_MAX - len(keys), "", version))
         keys += [each for each in again if each[0] <= after]
     if len(keys) == FAIR_KEYS_MAX:
         tx.execute(f"{_SAVE_LANE} after_key = excluded.after_key", (queue, job_type, 0, keys[-1][0]))
@@ -99,7 +100,7 @@ def _read(
     return rows[seen:]
 
 
-def count_turns(tx: Tx, queue: str, job_type: str, taken: list[tuple[str, int]]) -> None:
+def count_turns(tx: Tx, queue: str, job_type: str, taken: list[tuple[str, int]], now: Instant) -> None:
     """Keep how far each key of a lane has come, for jobs that were really claimed."""
     lane, after = tx.row(_LANE, (queue, job_type)) or (0, "")
     positions: dict[str, int] = {}
@@ -113,14 +114,16 @@ def count_turns(tx: Tx, queue: str, job_type: str, taken: list[tuple[str, int]])
     tx.execute(f"{_SAVE_LANE} position = excluded.position", (queue, job_type, reached, after))
     for key, position in positions.items():
         tx.execute(
-            "INSERT OR REPLACE INTO fair_key (queue, job_type, fairness_key, position) VALUES (?, ?, ?, ?)",
-            (queue, job_type, key, position),
+            "INSERT OR REPLACE INTO fair_key (queue, job_type, fairness_key, position, turn_at) VALUES (?, ?, ?, ?, ?)",
+            (queue, job_type, key, position, now),
         )
 
 
-def forget_idle(tx: Tx) -> None:
-    """A key that is no further than its lane is where a new one would start: its row says nothing."""
+def forget_idle(tx: Tx, now: Instant) -> None:
+    """A key that is no further than its lane is where a new one would start: its row says nothing. Nor does that of one
+    whose last turn was long ago: it was one step ahead of its lane, and that may not have moved since."""
     tx.execute(
-        "DELETE FROM fair_key WHERE position <= "
-        "(SELECT position FROM fair_lane AS l WHERE l.queue = fair_key.queue AND l.job_type = fair_key.job_type)"
+        "DELETE FROM fair_key WHERE turn_at < ? OR position <= "
+        "(SELECT position FROM fair_lane AS l WHERE l.queue = fair_key.queue AND l.job_type = fair_key.job_type)",
+        (now - FAIR_KEY_SECONDS * MICROS,),
     )

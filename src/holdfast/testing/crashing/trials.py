@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast import ids, sync
+from holdfast import ids, submission, sync
 from holdfast.app import BoundHandler
-from holdfast.clock import SystemClock, seconds
+from holdfast.clock import MICROS, SystemClock, micros
 from holdfast.errors import ConfigurationError, InvalidOption
 from holdfast.limits import LEASE_SECONDS
 from holdfast.submission import SubmitOptions
@@ -29,7 +29,7 @@ STALLS_MAX = 3  # progress calls at which one is stopped: each costs a lease
 STALL_LEASE_SECONDS = 0.5  # long enough to be kept on a busy machine, and short enough to wait for
 CHILD_SECONDS = 30.0  # how long one worker may take for the job; beyond this something hangs
 ATTEMPTS_MIN = 5  # enough for every disturbance: a handler with one attempt runs again too, when someone retries it
-_FIXED = frozenset({"job_id", "queue", "run_at", "delay", "depends_on", "parent", "reuse", "rate_key"})
+_FIXED = frozenset({"job_id", "queue", "run_at", "delay", "depends_on", "parent", "reuse", "rate_key", "connection"})
 
 Outside = Callable[..., Any]  # takes nothing, or the path of the trial's queue
 
@@ -53,9 +53,20 @@ def crash_test(
     __tracebackhide__ = True  # pytest shows the line of the test
     if inspect.iscoroutinefunction(effect) or inspect.iscoroutinefunction(reset):
         raise ConfigurationError("effect and reset are called without await: write a plain `def`")
-    orders = _orders(handler, payload, options or {}, seconds(timeout))
+    lease_seconds, child_seconds = _seconds("lease", lease), _seconds("timeout", timeout)
+    orders = _orders(handler, payload, options or {}, child_seconds)
     with tempfile.TemporaryDirectory(prefix="holdfast-crash-", ignore_cleanup_errors=True) as folder:
-        return _Bench(Path(folder), orders, effect, reset, seconds(lease), seconds(timeout)).run()
+        return _Bench(Path(folder), orders, effect, reset, lease_seconds, child_seconds).run()
+
+
+def _seconds(name: str, span: float | timedelta) -> float:
+    try:
+        found = micros(span)
+    except (TypeError, ValueError, OverflowError):
+        found = 0
+    if found <= 0:
+        raise InvalidOption(f"{name}={span!r:.80}: use seconds or a timedelta, above 0")
+    return found / MICROS
 
 
 def _orders(handler: BoundHandler | sync.BoundHandler, payload: Any, options: SubmitOptions, timeout: float) -> Orders:
@@ -67,10 +78,12 @@ def _orders(handler: BoundHandler | sync.BoundHandler, payload: Any, options: Su
         raise InvalidOption(
             f"crash_test takes no {', '.join(sorted(fixed))}: the job runs alone, at once, on its own file"
         )
-    job_id = ids.new_id(SystemClock().now())  # the same in all trials: ctx.idempotency_key may be part of the effect
-    attempts = max(ATTEMPTS_MIN, inner.max_attempts, options.get("max_attempts", 0))
+    now = SystemClock().now()
+    job_id = ids.new_id(now)  # the same in all trials: ctx.idempotency_key may be part of the effect
+    job = submission.build(inner, payload, job_id, now, options)  # what submit would refuse is refused here, at once
+    attempts = max(ATTEMPTS_MIN, inner.max_attempts, job.max_attempts)
     filled: SubmitOptions = {**options, "job_id": job_id, "queue": QUEUE, "max_attempts": attempts}
-    return Orders(app, inner, inner.encode(payload), filled, job_id, timeout)
+    return Orders(app, inner, job.payload, filled, job_id, timeout)
 
 
 class _Bench:

@@ -25,21 +25,26 @@ CREATE INDEX job_fair ON job (queue, job_type, parked, priority DESC, fairness_k
     WHERE status = 'pending' AND fairness_key IS NOT NULL;
 -- keys: holders, which jobs are in sight, and which are parked; versions apart, because not every worker reads all
 DROP INDEX job_key;
-CREATE INDEX job_key ON job (concurrency_key, status, queue, job_type, payload_version, parked)
+CREATE INDEX job_key ON job (concurrency_key, status, queue, job_type, payload_version, parked, priority)
     WHERE concurrency_key IS NOT NULL;
 DROP INDEX job_parked;
 CREATE INDEX job_parked ON job (concurrency_key, queue, job_type, payload_version, priority DESC, scheduled_for, job_id)
     WHERE parked = 1 AND rate_parked = 0 AND concurrency_key IS NOT NULL;
-CREATE INDEX job_rate ON job (rate_key, queue, job_type, payload_version)
+CREATE INDEX job_rate ON job (rate_key, rate_count, rate_micros, queue, job_type, payload_version, priority)
     WHERE status = 'pending' AND rate_key IS NOT NULL AND parked = 0;
-CREATE INDEX job_rate_parked ON job (rate_key, queue, job_type, payload_version, priority DESC, scheduled_for, job_id)
+CREATE INDEX job_rate_parked ON job (rate_key, rate_count, rate_micros, queue, job_type, payload_version,
+        priority DESC, scheduled_for, job_id)
     WHERE rate_parked = 1;
 
+-- A bucket for each key and rate: under one key, two types with different rates do not draw from the same.
 CREATE TABLE rate (
-    rate_key TEXT PRIMARY KEY,
-    full_at  INTEGER NOT NULL, -- when the bucket would be full again
-    due_at   INTEGER,          -- when to look at its parked jobs again; set for every key that has some
-    set_at   INTEGER NOT NULL  -- what the clock said when this was written
+    rate_key    TEXT NOT NULL,
+    rate_count  INTEGER NOT NULL,
+    rate_micros INTEGER NOT NULL,
+    full_at     INTEGER NOT NULL, -- when the bucket would be full again
+    due_at      INTEGER,          -- when to look at its parked jobs again; set for every one that has some
+    set_at      INTEGER NOT NULL, -- what the clock said when this was written
+    PRIMARY KEY (rate_key, rate_count, rate_micros)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX rate_due ON rate (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX rate_set ON rate (set_at);
@@ -58,6 +63,7 @@ CREATE TABLE fair_key (
     job_type     TEXT NOT NULL,
     fairness_key TEXT NOT NULL, -- '' stands for jobs without one
     position     INTEGER NOT NULL,
+    turn_at      INTEGER NOT NULL, -- when it last had its turn
     PRIMARY KEY (queue, job_type, fairness_key)
 ) STRICT, WITHOUT ROWID;
 

@@ -1,9 +1,0 @@
--- How many jobs of a concurrency key run, and how many pending ones of one queue, type and version are in sight.
--- Index: job_key.
-SELECT
-    (SELECT count(*) FROM job INDEXED BY job_key WHERE concurrency_key = ?1 AND status = 'processing'),
-    (SELECT count(*) FROM (
-        SELECT 1 FROM job INDEXED BY job_key
-        WHERE concurrency_key = ?1 AND status = 'pending' AND queue = ?2 AND job_type = ?3 AND payload_version = ?4
-          AND parked = 0
-        LIMIT ?5))
