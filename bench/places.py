@@ -65,6 +65,7 @@ def of(store: str, folder: Path) -> Iterator[Place]:
     sys.path.append(str(ROOT))
     from tests.servers.postgres import Postgres
 
+    folder.chmod(0o755)  # as root we start it as nobody, who has to get there
     # As a server is set up that does more than wait: the defaults take 128 MB of memory and checkpoint each gigabyte.
     settings = {"shared_buffers": "1GB", "max_wal_size": "8GB"}
     with Postgres(settings=settings, folder=folder / "server") as server:

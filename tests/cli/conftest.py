@@ -109,6 +109,11 @@ def sample_app(url: str) -> Holdfast:
         for number in range(payload):
             ctx.log.info("schön-%d", number)
 
+    @app.job("keep")
+    async def keep(payload: dict[str, str | list[int]], ctx: Context) -> None:
+        for name, content in payload.items():
+            await ctx.artifact(name, content if isinstance(content, str) else bytes(content))
+
     @app.job("limited", global_concurrency=1, rate="10/s")
     async def limited(payload: Any) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Lengths of time, as they are written and as they are read."""
+"""Lengths of time and URLs, as they are written and as they are read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.cli.text import duration, safe, safe_json, safe_lines, span
+from holdfast.cli.text import duration, safe, safe_json, safe_lines, span, without_password
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,17 @@ def test_escaping_leaves_ordinary_text_alone_and_shows_the_rest() -> None:
     assert safe("a\nb\x1b[0m\x9b\u202e\ud800") == "a\\nb\\x1b[0m\\x9b\\u202e\\ud800"
     assert safe_lines("a\n\tb\r") == "a\n    b\\r"
     assert safe_json('{"a": "\x9b"}') == '{"a": "\\u009b"}'
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://ada:secret@db:5432/shop?schema=jobs", "postgresql://ada:…@db:5432/shop?schema=jobs"),
+        ("postgresql://db/shop?user=ada&password=secret", "postgresql://db/shop?user=ada&password=…"),
+        ("postgresql://db:5432/shop", "postgresql://db:5432/shop"),
+        ("postgresql://ada@db:5432/shop", "postgresql://ada@db:5432/shop"),
+        ("sqlite:///jobs.db", "sqlite:///jobs.db"),
+    ],
+)
+def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
+    assert without_password(url) == shown

@@ -4,6 +4,7 @@
 ```python jobs.py    is written to that file
 ```toml pyproject.toml, ```text notes.txt … likewise
 ```sh                runs in bash, line by line, in the page's folder
+```sql               runs on a database of the page's own, which its other blocks find in DATABASE_URL
 
 <!-- snippet: before      code that a reader does not need to see, run like a block of Python
 …
@@ -52,6 +53,10 @@ def blocks(page: Path) -> list[Block]:
             found.append(Block(part["language"], code, line, part["file"], skip))
             skip = None
     return found
+
+
+def wants_database(page: Path) -> bool:
+    return "DATABASE_URL" in page.read_text(encoding="utf-8")
 
 
 def prose(page: Path) -> str:

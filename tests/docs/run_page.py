@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from types import CodeType, ModuleType
 
+import asyncpg
 from pages import Block, blocks
 
 
@@ -29,6 +30,8 @@ def run(block: Block, page: Path, namespace: dict[str, object], runner: asyncio.
         run_python(block, page, namespace, runner)
     elif block.language == "sh":
         run_shell(block, page)
+    elif block.language == "sql":
+        runner.run(run_sql(block))
 
 
 def run_python(block: Block, page: Path, namespace: dict[str, object], runner: asyncio.Runner) -> None:
@@ -39,6 +42,12 @@ def run_python(block: Block, page: Path, namespace: dict[str, object], runner: a
     value = eval(code, namespace)  # noqa: S307  our own pages
     if asyncio.iscoroutine(value):
         runner.run(value)
+
+
+async def run_sql(block: Block) -> None:
+    connection = await asyncpg.connect(os.environ["DATABASE_URL"])
+    await connection.execute(block.code)
+    await connection.close()
 
 
 def run_shell(block: Block, page: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import asyncpg
 import pytest
 import typer.main
 
@@ -20,9 +21,11 @@ from holdfast.queues import Queue
 from holdfast.retention import Retention
 from holdfast.schedules import ScheduleInfo, ScheduleOptions
 from holdfast.stats import Figures
+from holdfast.stores.postgres import address, trigger_sql
 from holdfast.submission import SubmitOptions
 from holdfast.ticks import MISSED
 from tests.docs.pages import ROOT
+from tests.servers.postgres import Postgres
 
 REFERENCE = ROOT / "docs/reference"
 COMMANDS = typer.main.get_group(cli).commands
@@ -132,6 +135,20 @@ def test_every_option_and_word_of_a_schedule_is_listed() -> None:
 async def test_every_check_of_the_check_up_is_listed(tmp_path: Path) -> None:
     async with Holdfast(f"sqlite:///{tmp_path}/jobs.db") as app:
         assert section("operating", "The check-up") == [finding.check for finding in await app.check_up()]
+
+
+async def test_what_is_particular_to_postgresql_is_listed(postgres: Postgres) -> None:
+    assert set(section("postgresql", "The URL")) == address.OPTIONS
+    assert section("postgresql", "By trigger") == list(inspect.signature(trigger_sql).parameters)
+    async with Holdfast(postgres.url(schema="reference")) as app:
+        own = [finding.check for finding in await app.store.diagnose(app.clock.now())]
+        connection = await asyncpg.connect(postgres.url())
+        parameters = await connection.fetchval(
+            "SELECT proargnames FROM pg_proc WHERE oid = 'reference.submit'::regproc"
+        )
+        await connection.close()
+    assert section("postgresql", "The check-up") == own
+    assert section("postgresql", "From SQL") == parameters
 
 
 def test_every_field_of_the_record_is_listed() -> None:

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+import psycopg
 import pytest
 
-from tests.docs.pages import PAGES, blocks, name
+from tests.docs.pages import PAGES, blocks, name, wants_database
+from tests.servers.postgres import Postgres
 
 RUN = Path(__file__).with_name("run_page.py")
 WITH_BLOCKS = [page for page in PAGES if any(each.language in ("python", "sh") for each in blocks(page))]
@@ -28,7 +30,8 @@ def outcome(
     with ThreadPoolExecutor(2) as pool:
 
         def start(page: Path) -> Future[Done]:
-            return pool.submit(run, page, tmp_path_factory.mktemp(page.stem))
+            server = request.getfixturevalue("postgres") if wants_database(page) else None
+            return pool.submit(run, page, tmp_path_factory.mktemp(page.stem), server)
 
         ahead = {}
         if "PYTEST_XDIST_WORKER" not in os.environ:  # there, each of several processes gets only some of the pages
@@ -37,8 +40,10 @@ def outcome(
         yield lambda page: (ahead.get(page) or start(page)).result()
 
 
-def run(page: Path, folder: Path) -> Done:
+def run(page: Path, folder: Path, server: Postgres | None) -> Done:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    if server is not None:
+        environment["DATABASE_URL"] = new_database(server, page)
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     return subprocess.run(
         [sys.executable, "-W", "error", str(RUN), str(page)],
@@ -50,6 +55,13 @@ def run(page: Path, folder: Path) -> Done:
         text=True,
         timeout=PAGE_SECONDS,
     )
+
+
+def new_database(server: Postgres, page: Path) -> str:
+    database = f"page_{page.parent.name}_{page.stem}".replace("-", "_")
+    with psycopg.connect(server.url(), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {database}".encode())
+    return server.url().removesuffix("/postgres") + f"/{database}"
 
 
 @pytest.mark.timeout(PAGE_SECONDS + 20)
