@@ -3,9 +3,11 @@
     python -m tests.crash.campaign --kills 3000 --stops 500 --seed 1 --out docs/figures/crash-campaign.json
     python -m tests.crash.campaign schedules --kills 200 --ticks 2000 --out docs/figures/schedule-campaign.json
     python -m tests.crash.campaign retention --kills 200 --jobs 10000 --out docs/figures/retention-campaign.json
+    python -m tests.crash.campaign postgres --kills 200 --restarts 20 --out docs/figures/postgres-campaign.json
     python -m tests.crash.campaign --replay docs/figures/crash-campaign.json
 
-Runs in rounds, each on a fresh file with the next seed; a round that fails keeps its folder and says where it is.
+Runs in rounds, each on a fresh file or schema, with the next seed; a round that fails keeps its folder and says where
+it is.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from typing import Any
 from tests.crash.fleet import ROOT, Fleet
 from tests.crash.killing import EXTERNAL, POINTS, Killing, Plan, Report
 from tests.crash.operating_campaign import retention, schedules
+from tests.crash.postgres_campaign import outages
 from tests.crash.rounds import in_a_folder, versions
 from tests.crash.stalling import STALLS, stall
 
@@ -61,6 +64,8 @@ def main() -> None:
             written = asyncio.run(schedules(arguments.seed, arguments.kills, arguments.ticks))
         case "retention":
             written = asyncio.run(retention(arguments.seed, arguments.kills, arguments.jobs))
+        case "postgres":
+            written = asyncio.run(outages(arguments.seed, arguments.kills, arguments.restarts, arguments.replies))
         case _:
             written = _crash(arguments)
     text = json.dumps(written, indent=2) + "\n"
@@ -82,12 +87,14 @@ def _crash(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tests.crash.campaign", description=__doc__.partition("\n")[0])
-    parser.add_argument("what", nargs="?", choices=("crashes", "schedules", "retention"), default="crashes")
-    parser.add_argument("--kills", type=int, help="default 3000; 200 of schedules and retention")
+    parser.add_argument("what", nargs="?", choices=("crashes", "schedules", "retention", "postgres"), default="crashes")
+    parser.add_argument("--kills", type=int, help="default 3000; 200 of schedules, retention and postgres")
     parser.add_argument("--stops", type=int, default=500, help="crashes: workers stopped past their lease")
     parser.add_argument("--disk-cycles", type=int, default=20 if os.getuid() == 0 else 0, help="crashes: full disks")
     parser.add_argument("--ticks", type=int, default=2000, help="schedules: ticks that make a job")
     parser.add_argument("--jobs", type=int, default=10_000, help="retention: jobs that leave")
+    parser.add_argument("--restarts", type=int, default=20, help="postgres: of the server, under load")
+    parser.add_argument("--replies", type=int, default=200, help="postgres: replies lost after the commit")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, help="where the figures go")
     parser.add_argument("--replay", type=Path, help="run again with the counts and the seed of this file")

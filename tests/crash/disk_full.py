@@ -19,7 +19,8 @@ from holdfast import Holdfast, StoreFull
 from holdfast.testing.checker import check
 from holdfast.testing.history import Evidence, Outcome
 from tests.crash.crash_app import make_app, recording
-from tests.crash.fleet import Fleet, dump, opened, read_edges
+from tests.crash.fleet import Fleet, dump, opened
+from tests.crash.places import File
 
 SMALL, LARGE = "size=12m", "size=48m"
 RUNNING = 20
@@ -39,7 +40,7 @@ async def main(folder: Path, cycles: int) -> dict[str, Any]:
 
 
 async def _cycle(place: Path, disk: Path) -> dict[str, Any]:
-    async with Fleet.open(place, lease=10, database=disk / "jobs.db") as fleet:
+    async with Fleet.open(place, lease=10, place=File(disk / "jobs.db")) as fleet:
         holdfast.app.open_url = recording(fleet.calls, "harness")
         async with make_app(fleet.url) as app:
             settled_on_full_disk = await _fill(fleet, app, disk)
@@ -52,7 +53,7 @@ async def _cycle(place: Path, disk: Path) -> dict[str, Any]:
                 await dump(store),
                 fleet.operations(),
                 counts=await store.counts(),
-                edges=read_edges(fleet.path),
+                edges=await fleet.place.edges(),
                 ended=False,
             )
     return {

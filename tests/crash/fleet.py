@@ -13,18 +13,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import apsw
-
 from holdfast.lifecycle import ACTIVE
 from holdfast.store.port import Store
 from holdfast.store.types import JobRecord, Query, Signal
 from holdfast.stores import open_url
-from holdfast.testing.history import Edge, Evidence, Operation, read_operations
+from holdfast.testing.history import Evidence, Operation, read_operations
+from holdfast.waits import within
+from tests.crash.places import File, Place
 
 WORKER = "tests.crash.worker_process:work"
 STALLING_WORKER = "tests.crash.worker_process:stall"
 SUBMITTER = "tests.crash.submit_process:submit"
 ROOT = Path(__file__).parents[2]
+QUIET_SECONDS = 0.5
 
 
 @dataclass(eq=False)
@@ -58,12 +59,12 @@ class Process:
 
 
 class Fleet:
-    def __init__(self, folder: Path, database: Path, zygote: asyncio.subprocess.Process) -> None:
+    def __init__(self, folder: Path, place: Place, zygote: asyncio.subprocess.Process) -> None:
         self.folder = folder
         self.calls = folder / "calls"
         self.calls.mkdir(exist_ok=True)
-        self.path = database
-        self.url = f"sqlite:///{self.path}"
+        self.place = place
+        self.url = place.url
         self.processes: dict[int, Process] = {}
         self.all: list[Process] = []
         self.on_death: Callable[[Process], None] = lambda process: None
@@ -75,8 +76,9 @@ class Fleet:
     @classmethod
     @contextlib.asynccontextmanager
     async def open(
-        cls, folder: Path, *, lease: float, database: Path | None = None, **settings: str
+        cls, folder: Path, *, lease: float, place: Place | None = None, **settings: str
     ) -> AsyncIterator[Fleet]:
+        """On a file in the folder, unless another place is named."""
         environment = {
             **os.environ,
             "HOLDFAST_LEASE": str(lease),
@@ -96,7 +98,7 @@ class Fleet:
                 cwd=ROOT,
                 limit=1 << 20,
             )
-        fleet = cls(folder, database or folder / "jobs.db", zygote)
+        fleet = cls(folder, place or File(folder / "jobs.db"), zygote)
         try:
             yield fleet
         finally:
@@ -131,6 +133,7 @@ class Fleet:
         assert self._zygote.stdin is not None
         self._zygote.stdin.write(json.dumps(request).encode() + b"\n")
         await process.spawned.wait()
+        assert process.pid, f"the zygote died:\n{(self.folder / 'zygote.log').read_text()[-2000:]}"
         return process
 
     async def _listen(self) -> None:
@@ -154,23 +157,30 @@ class Fleet:
                     process.death = f"{event['event']} {event['code']}"
                     process.ended.set()
                     self.on_death(process)
+        for process in self._requested.values():
+            process.spawned.set()  # it will never be: whoever waits for it must hear that
 
     # Ending
 
-    async def all_ended(self, store: Store, within: float) -> None:
-        """Until every job is in a terminal state. Woken by the store's own signals."""
+    async def all_ended(self, store: Store, seconds: float) -> None:
+        """Until every job is in a terminal state."""
+        await self.until(store, lambda counts: not any(counts[status] for status in ACTIVE), seconds)
+
+    async def until(self, store: Store, holds: Callable[[dict[str, int]], bool], seconds: float) -> None:
+        """Until it holds of the counts of jobs. Woken by the store's own signals."""
         stirred = asyncio.Event()
         unlisten = store.listen(frozenset(Signal), lambda signal: stirred.set())
+        counts: dict[str, int] = {}
         try:
-            async with asyncio.timeout(within):
+            async with asyncio.timeout(seconds):
                 while True:
                     stirred.clear()
                     counts = await store.counts()
-                    if not any(counts[status] for status in ACTIVE):
+                    if holds(counts):
                         return
-                    await stirred.wait()
+                    await within(QUIET_SECONDS, stirred.wait())  # a signal is a hint: whoever is killed sends none
         except TimeoutError:
-            raise AssertionError(f"after {within} s there is still work: {counts}\n{self.errors()}") from None
+            raise AssertionError(f"after {seconds} s jobs are {counts}\n{self.errors()}") from None
         finally:
             unlisten()
 
@@ -199,7 +209,7 @@ class Fleet:
             await dump(store),
             operations,
             counts=await store.counts(),
-            edges=read_edges(self.path),
+            edges=await self.place.edges(),
             schedules=await store.schedules(),
             counters=await store.counters(0, 2**62),
             dead_workers={worker for worker, name in worker_names(operations).items() if name in dead},
@@ -234,13 +244,3 @@ async def dump(store: Store) -> list[JobRecord]:
         records += page.items
         if (after := page.next) is None:
             return records
-
-
-def read_edges(path: Path) -> list[Edge]:
-    """The port has no verb for edges: straight from the file."""
-    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
-    try:
-        rows = connection.execute("SELECT parent_id, child_id, met FROM edge").fetchall()
-    finally:
-        connection.close()
-    return [Edge(parent, child, bool(met)) for parent, child, met in rows]

@@ -12,8 +12,8 @@ from holdfast import failpoints
 from holdfast.clock import Instant
 from holdfast.lifecycle import Transition
 from holdfast.store.types import Firing, RetentionPolicy, Retired, Verdict
+from holdfast.stores import retiring
 from holdfast.stores.sqlite import SQLiteStore, archiving, inserting, queueing, releasing, scheduling, settling
-from holdfast.stores.sqlite.archiving import Found
 from holdfast.stores.sqlite.tx import Tx
 from holdfast.stores.sqlite.writer import Verb, Writer
 from tests.crash.planted import Engine, Patch, bug, rewrite
@@ -105,7 +105,7 @@ def a_job_is_archived_as_it_was_read(patch: Patch, gap: Gap) -> Engine:
     return Blind
 
 
-def _read_rows(tx: Tx, found: Found, now: Instant) -> list[tuple[Any, ...]]:
+def _read_rows(tx: Tx, found: retiring.Found, now: Instant) -> list[tuple[Any, ...]]:
     """What the archive would keep of each job, without keeping it."""
     batch = msgspec.json.encode([seq for seq, _ in found.batch]).decode()
     before = {row[0] for row in tx.rows("SELECT job_id FROM archive")}
@@ -145,18 +145,18 @@ def an_active_job_is_archived(patch: Patch, gap: Gap) -> Engine:
 
 @bug("S1")
 def jobs_are_archived_as_soon_as_they_end(patch: Patch, gap: Gap) -> None:
-    real = archiving._is_over
+    real = retiring.is_over
 
     def is_over(policy: RetentionPolicy, job_type: str, status: str, at: Instant | None, now: Instant) -> bool:
         return real(policy, job_type, status, None if at is None else 0, now)
 
-    patch.setattr(archiving, "_is_over", is_over)
-    patch.setattr(archiving, "_newest_cutoff", lambda policy, now: now)
+    patch.setattr(retiring, "is_over", is_over)
+    patch.setattr(retiring, "newest_cutoff", lambda policy, now: now)
 
 
 @bug("S1")
 def a_tree_is_archived_piece_by_piece(patch: Patch, gap: Gap) -> None:
-    patch.setattr(archiving, "_with_tree", lambda connection, policy, job, root, now: {job[0]: job[4]})
+    patch.setattr(retiring, "with_tree", lambda policy, job, members, now: {job[0]: job[4]})
     patch.setattr(archiving, "_standing", lambda tx, batch: [seq for seq, _ in batch])
 
 

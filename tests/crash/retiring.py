@@ -86,7 +86,7 @@ class Retiring:
     async def run(self, within: float) -> RetireReport:
         self.fleet.on_death = self.deaths.put_nowait
         async with make_app(self.fleet.url) as app:
-            install_witness(self.fleet.path)
+            install_witness(self.fleet.folder / "jobs.db")
             try:
                 async with asyncio.timeout(within):
                     await self._kill(app.store)
@@ -151,7 +151,7 @@ class Retiring:
         async with asyncio.timeout(30):
             for process in others:
                 await process.ended.wait()
-        await self.fleet.all_ended(store, within=60)
+        await self.fleet.all_ended(store, seconds=60)
 
         async def all_left() -> bool:
             return not _overdue(await dump(store)) and not await store.with_files(1)
@@ -162,7 +162,7 @@ class Retiring:
             f"{each.name}: {each.death}" for each in self.fleet.all if each.death not in ("exited 0", "killed 9")
         ]
         operations = self.fleet.operations()
-        books = read_books(self.fleet.path, await dump(store), operations)
+        books = read_books(self.fleet.folder / "jobs.db", await dump(store), operations)
         self._judge(books, await store.counts())
 
     def _judge(self, books: Books, counts: dict[str, int]) -> None:

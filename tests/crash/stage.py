@@ -1,4 +1,4 @@
-"""A small world of simulated workers on one file: stalls, slow rescuers, races, crashes between two steps.
+"""A small world of simulated workers on one store: stalls, slow rescuers, races, crashes between two steps.
 
 Everything runs one call after another in an order that the seed decides, on a clock that the stage sets: the
 same seed is the same history. Where an engine has a gap between reading and writing, `Stage.race` lets a
@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import apsw
 import msgspec
 
 from holdfast import failpoints, lifecycle, schedules, ticks
@@ -43,9 +42,9 @@ from holdfast.store.types import (
     Schedule,
     Verdict,
 )
-from holdfast.stores.sqlite import archiving
 from holdfast.testing.history import Evidence, OperationLog, read_operations, recorded
-from tests.crash.fleet import dump, read_edges
+from tests.crash.fleet import dump
+from tests.crash.places import File, Place
 
 LEASE = 10 * MICROS
 BACKOFF = Backoff(base=1, factor=1, max=1, jitter=0)
@@ -83,8 +82,10 @@ class Missing(Exception):
 
 
 class Stage:
-    def __init__(self, path: Path, stores: Sequence[Store], logs: Sequence[OperationLog], gap: Gap, seed: int) -> None:
-        self.path = path
+    def __init__(
+        self, place: Place, stores: Sequence[Store], logs: Sequence[OperationLog], gap: Gap, seed: int
+    ) -> None:
+        self.place = place
         self.a, self.b = (recorded(store, log) for store, log in zip(stores, logs, strict=True))
         self.logs = logs
         self.gap = gap
@@ -94,14 +95,17 @@ class Stage:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def open(cls, folder: Path, make: Callable[[str], Store], gap: Gap, seed: int = 1) -> AsyncIterator[Stage]:
-        path = folder / "jobs.db"
-        stores = [make(f"sqlite:///{path}") for _ in range(2)]
+    async def open(
+        cls, folder: Path, make: Callable[[str], Store], gap: Gap, seed: int = 1, place: Place | None = None
+    ) -> AsyncIterator[Stage]:
+        """On a file in the folder, unless another place is named."""
+        place = place or File(folder / "jobs.db")
+        stores = [make(place.url) for _ in range(2)]
         logs = [OperationLog(folder / f"store-{name}.jsonl") for name in "ab"]
         for store in stores:
             await store.open()
         try:
-            yield cls(path, stores, logs, gap, seed)
+            yield cls(place, stores, logs, gap, seed)
         finally:
             failpoints.switch("")
             for store in stores:
@@ -113,7 +117,7 @@ class Stage:
         self.now += micros
 
     async def quietly(self, call: Awaitable[Any]) -> Any:
-        """A broken engine may answer with an error; what counts is what the log and the file say."""
+        """A broken engine may answer with an error; what counts is what the log and the store say."""
         try:
             return await call
         except (HoldfastError, failpoints.FailpointReached) as error:
@@ -309,18 +313,8 @@ class Stage:
             records,
             read_operations(log.path for log in self.logs),
             counts=await self.a.counts(),
-            edges=read_edges(self.path),
-            archive=read_archive(self.path),
+            edges=await self.place.edges(),
+            archive=await self.place.archive(),
             schedules=await self.a.schedules(),
             counters=await self.a.counters(-(2**62), 2**62),
         )
-
-
-def read_archive(path: Path) -> list[JobRecord]:
-    """Straight from the file: `get` answers from the archive only for jobs that are nowhere else."""
-    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
-    try:
-        job_ids = [job_id for (job_id,) in connection.execute("SELECT job_id FROM archive").fetchall()]
-        return list(archiving.get(connection, job_ids).values())
-    finally:
-        connection.close()

@@ -37,7 +37,7 @@ async def stall(folder: Path, where: str, workers: int, lease: float = 0.8) -> S
                 for process in stalled:
                     await process.stopped.wait()
             await fleet.worker()
-            await fleet.all_ended(app.store, within=30)
+            await fleet.all_ended(app.store, seconds=30)
             for process in stalled:
                 process.send(signal.SIGCONT)
             await fleet.terminate(within=30)

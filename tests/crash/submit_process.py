@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,10 @@ async def submit(*, url: str, calls: str, name: str, lane: str, until: int, back
     place = Place(Path(calls) / f"{lane}.place")
     async with make_app(url) as app:
         while place.position < until and not stop.is_set():
-            counts = await app.counts()
-            if counts["pending"] + counts["waiting"] + counts["retrying"] < backlog:
-                await _step(app, lane, place)
+            with suppress(StoreError):  # the next step repeats it
+                counts = await app.counts()
+                if counts["pending"] + counts["waiting"] + counts["retrying"] < backlog:
+                    await _step(app, lane, place)
             await asyncio.sleep(pause)
 
 
@@ -40,14 +42,11 @@ async def _step(app: Holdfast, lane: str, place: Place) -> None:
     at = place.position
     count = random.Random(f"{lane}/{at}/step").choice((1, 1, 1, 4, 8))
     jobs = [_job(lane, position) for position in range(at, at + count)]
-    try:
-        if count == 1:
-            job_type, payload, options = jobs[0]
-            await app.submit(job_type, payload, **options)
-        else:
-            await app.submit_many(jobs)
-    except StoreError:
-        return  # the next step repeats it
+    if count == 1:
+        job_type, payload, options = jobs[0]
+        await app.submit(job_type, payload, **options)
+    else:
+        await app.submit_many(jobs)
     place.move(at + count)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 import holdfast
 from tests.crash.killing import POINTS
 from tests.crash.retiring import KILL_POINTS
@@ -15,14 +17,16 @@ SOURCE = Path(holdfast.__file__).parent
 SAID_AGAIN = {"announce", "change_queue", "drop_schedule", "forget", "record_step", "save_schedule"}
 
 
-def test_every_failpoint_is_one_at_which_processes_are_killed() -> None:
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+def test_every_failpoint_is_one_at_which_processes_are_killed(engine: str) -> None:
     planned = {*POINTS, *FIRE_POINTS, *(point for points in KILL_POINTS.values() for point in points)}
     named = {
         name
         for path in (SOURCE / "worker").glob("*.py")
         for name in re.findall(r'failpoints\.hit\("([a-z.]+)"\)', path.read_text())
     }
-    verbs = set(re.findall(r'_write\(\s*"([a-z_]+)"', (SOURCE / "stores" / "sqlite" / "store.py").read_text()))
+    store = (SOURCE / "stores" / engine / "store.py").read_text()
+    verbs = set(re.findall(r'_(?:write|at)\(\s*"([a-z_]+)"', store))
     assert len(named) > 8
     assert len(verbs) > 12
     commits = {f"{verb}.{moment}" for verb in verbs - SAID_AGAIN for moment in ("uncommitted", "committed")}

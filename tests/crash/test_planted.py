@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
 
+from holdfast.store.port import Store
+from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.sqlite import SQLiteStore
 from holdfast.testing.checker import check, unfinished
 from tests.crash import operating_planted  # noqa: F401 - plants bugs of its own
 from tests.crash.operating_scenes import OPERATING
+from tests.crash.places import File, Place, Schema
 from tests.crash.planted import BUGS, Bug
+from tests.crash.postgres_planted import MISSPELT, Misspelt
 from tests.crash.scenes import SCENES, at_random
 from tests.crash.stage import START, Gap, Missing, Stage
+from tests.servers.postgres import Postgres
 
 SEED = 20_240_601
+Engine = tuple[Callable[[str], Store], Place]
 
 
 @pytest.fixture
@@ -30,6 +36,13 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(dir=memory, prefix="holdfast-") as name:
         yield Path(name)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def engine(request: pytest.FixtureRequest, folder: Path) -> Engine:
+    if request.param == "sqlite":
+        return SQLiteStore, File(folder / "jobs.db")
+    return PostgresStore, Schema.new(request.getfixturevalue("postgres"), clock="caller")
 
 
 async def _play(stage: Stage, steps: int, *, planted: bool = False) -> None:
@@ -49,9 +62,19 @@ async def test_a_planted_bug_is_caught(bug: Bug, folder: Path, monkeypatch: pyte
     assert bug.caught_by <= {violation.invariant for violation in found}, [str(each) for each in found]
 
 
+@pytest.mark.parametrize("bug", MISSPELT, ids=lambda bug: bug.name)
+async def test_a_bug_planted_into_postgresql_is_caught(bug: Misspelt, folder: Path, postgres: Postgres) -> None:
+    place = Schema.new(postgres, clock="caller")
+    async with Stage.open(folder, bug.plant(), Gap(), SEED, place) as stage:
+        await _play(stage, steps=60, planted=True)
+        found = check(await stage.evidence())
+    assert bug.caught_by in {violation.invariant for violation in found}, [str(each) for each in found]
+
+
 @pytest.mark.parametrize("seed", [SEED, 2, 3, 4])
-async def test_the_engine_as_it_is_breaks_no_invariant(seed: int, folder: Path) -> None:
-    async with Stage.open(folder, SQLiteStore, Gap(), seed) as stage:
+async def test_the_engine_as_it_is_breaks_no_invariant(seed: int, folder: Path, engine: Engine) -> None:
+    make, place = engine
+    async with Stage.open(folder, make, Gap(), seed, place) as stage:
         await _play(stage, steps=400)
         evidence = await stage.evidence()
     assert [str(each) for each in check(evidence)] == []
@@ -59,11 +82,12 @@ async def test_the_engine_as_it_is_breaks_no_invariant(seed: int, folder: Path) 
 
 
 @pytest.mark.parametrize("seed", [5, 6])
-async def test_safety_does_not_depend_on_clocks(seed: int, folder: Path) -> None:
+async def test_safety_does_not_depend_on_clocks(seed: int, folder: Path, engine: Engine) -> None:
     def any_time(draw: random.Random, now: int) -> int:
         return draw.choice((now, START, 0, START - 86_400_000_000, 2**31 * 1_000_000, draw.randrange(2 * START)))
 
-    async with Stage.open(folder, SQLiteStore, Gap(), seed) as stage:
+    make, place = engine
+    async with Stage.open(folder, make, Gap(), seed, place) as stage:
         await at_random(stage, 400, any_time)
         evidence = await stage.evidence()
     assert [str(each) for each in check(evidence, clocks="arbitrary")] == []

@@ -1,4 +1,4 @@
-"""Real processes on one file: stalled past the lease, eight at once, all gone at once."""
+"""Real processes on one store: stalled past the lease, eight at once, all gone at once."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from holdfast.testing.checker import check, unfinished
 from holdfast.testing.history import Outcome
 from tests.crash.crash_app import make_app, recording
 from tests.crash.fleet import Fleet, opened
+from tests.crash.places import Place
 from tests.crash.stalling import STALLS
 
 CONCURRENCY = 10
@@ -38,9 +39,9 @@ def app_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[Fleet], Holdfast]:
 
 @pytest.mark.parametrize("where", STALLS)
 async def test_a_worker_stopped_past_its_lease_is_refused_and_the_result_is_its_successors(
-    where: str, tmp_path: Path, app_of: Callable[[Fleet], Holdfast]
+    where: str, tmp_path: Path, place: Place, app_of: Callable[[Fleet], Holdfast]
 ) -> None:
-    async with Fleet.open(tmp_path, lease=0.6) as fleet, app_of(fleet) as app:
+    async with Fleet.open(tmp_path, lease=0.6, place=place) as fleet, app_of(fleet) as app:
         job = await app.submit("quick", {"n": 1})
         stalled = await fleet.stalling_worker(where)
         async with asyncio.timeout(10):
@@ -59,17 +60,17 @@ async def test_a_worker_stopped_past_its_lease_is_refused_and_the_result_is_its_
 
 
 async def test_eight_processes_complete_ten_thousand_jobs_once_each(
-    tmp_path: Path, app_of: Callable[[Fleet], Holdfast]
+    tmp_path: Path, place: Place, app_of: Callable[[Fleet], Holdfast]
 ) -> None:
-    async with Fleet.open(tmp_path, lease=20) as fleet:
-        # On a file that does not exist yet.
+    async with Fleet.open(tmp_path, lease=20, place=place) as fleet:
+        # On a file or a schema that does not exist yet.
         await asyncio.gather(*(fleet.worker(concurrency=CONCURRENCY) for _ in range(8)))
         async with app_of(fleet) as app:
             # As many slow ones first as all eight can hold: seven cannot, so that none is too late to take part.
             await app.submit_many(("slow", {"n": n, "millis": 2_000}) for n in range(8 * CONCURRENCY))
             for start in range(8 * CONCURRENCY, 10_000, 1_000):
                 await app.submit_many(("quick", {"n": n}) for n in range(start, min(start + 1_000, 10_000)))
-            await fleet.all_ended(app.store, within=60)
+            await fleet.all_ended(app.store, seconds=60)
             await fleet.terminate()
             evidence = await fleet.evidence(app.store)
     assert [process.death for process in fleet.all] == ["exited 0"] * 8, fleet.errors()
@@ -82,9 +83,9 @@ async def test_eight_processes_complete_ten_thousand_jobs_once_each(
 
 
 async def test_what_was_interrupted_runs_again_after_a_restart(
-    tmp_path: Path, app_of: Callable[[Fleet], Holdfast]
+    tmp_path: Path, place: Place, app_of: Callable[[Fleet], Holdfast]
 ) -> None:
-    async with Fleet.open(tmp_path, lease=60) as fleet:
+    async with Fleet.open(tmp_path, lease=60, place=place) as fleet:
         async with app_of(fleet) as app:
             for n in range(20):
                 await app.submit("slow" if n % 2 else "quick", {"n": n, "millis": 1})
@@ -98,7 +99,7 @@ async def test_what_was_interrupted_runs_again_after_a_restart(
             ]
             assert interrupted
             await fleet.worker()
-            await fleet.all_ended(store, within=10)
+            await fleet.all_ended(store, seconds=10)
             await fleet.terminate()
             evidence = await fleet.evidence(store)
     assert [str(each) for each in check(evidence) + unfinished(evidence)] == []

@@ -107,7 +107,7 @@ class Ticking:
                 await app.schedule(
                     rule.name, rule.cron, "tick", {"of": rule.name}, missed=rule.missed, timezone=rule.timezone
                 )
-            install_witness(self.fleet.path)
+            install_witness(self.fleet.folder / "jobs.db")
             self.first = {each.name: each.next_at for each in await app.store.schedules()}
             try:
                 async with asyncio.timeout(within):
@@ -257,14 +257,14 @@ class Ticking:
         for rule in RULES:
             await app.pause_schedule(rule.name, by="harness")
         self.clocks.move_all(3 * DAY)  # whatever a clock that was ahead has put off is due now
-        await self.fleet.all_ended(app.store, within=60)
+        await self.fleet.all_ended(app.store, seconds=60)
         await self.fleet.terminate()
         self._judge(await dump(app.store))
 
     def _judge(self, records: list[JobRecord]) -> None:
         report = self.report
         fired = [each for path in sorted(self.fleet.calls.glob("*.fired")) for each in fired_in(path)]
-        stories = read_stories(self.fleet.path, RULES, self.first, fired)
+        stories = read_stories(self.fleet.folder / "jobs.db", RULES, self.first, fired)
         for story in stories:
             report.faults += judge(story)
             report.ticks[story.rule.name] = len(story.rule.ticks(story.first, story.cursor))

@@ -11,6 +11,7 @@ from typing import Any
 
 from holdfast import failpoints
 from holdfast.store.types import Signal
+from holdfast.stores.postgres import session
 from holdfast.stores.sqlite.writer import Verb, Writer
 from tests.crash.crash_app import make_app, record_calls
 
@@ -26,9 +27,12 @@ async def work(*, url: str, calls: str, name: str, concurrency: int = 8, grace: 
         await stop.wait()
 
 
-async def stall(**options: Any) -> None:
-    stop_outside_transactions()
-    await work(**options)
+async def stall(*, url: str, **options: Any) -> None:
+    if url.startswith("sqlite:"):
+        stop_outside_transactions()
+    else:
+        session.IDLE_IN_TRANSACTION_SECONDS = 1.0  # so soon the server takes back what a stopped one holds
+    await work(url=url, **options)
 
 
 def stop_outside_transactions() -> None:

@@ -1,4 +1,4 @@
-"""The SQLite store, driven at random beside a queue in plain Python: after every step both say the same.
+"""A store, driven at random beside a queue in plain Python: after every step both say the same.
 
 Hypothesis draws one number per step, and the step follows from it: all things are tried about equally often, and a
 failure still shrinks to the few steps that it needs. What a step did is told beside it. These are the steps of callers,
@@ -7,11 +7,9 @@ workers and editors; those of operators are in test_model.py.
 
 import asyncio
 import copy
-import os
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from random import Random
 from typing import Any, ClassVar, TypeVar
 
@@ -25,11 +23,10 @@ from holdfast.errors import HoldfastError, IllegalTransition
 from holdfast.lifecycle import TERMINAL, Transition, cancel, manual_retry, reprioritise, reschedule, rescue
 from holdfast.store.conformance.factories import HOUR, NOW, SECOND, Claim, new_job, request
 from holdfast.store.types import ExpiredClaim, Hold, JobRecord, NewJob, Note, Verdict
-from holdfast.stores.sqlite import SQLiteStore
 from tests.model import drawing
+from tests.model.engines import Engine
 from tests.model.operating import OperatedQueue
 
-FAST_DISK = "/dev/shm" if os.path.isdir("/dev/shm") else None
 EVERYTHING: dict[str, Any] = {"queues": ("x", "y"), "slots": {"a": 100, "b": 100}, "limit": 100}
 
 T = TypeVar("T")
@@ -49,12 +46,16 @@ class StoreBesideQueue(RuleBasedStateMachine):
         "edit": 4,
     }
 
+    def __init__(self, engine: Engine) -> None:
+        super().__init__()
+        self.engine = engine
+        self.opened = ExitStack()
+
     @initialize(seed=seeds)
     def begin(self, seed: int) -> None:
         self.loop = asyncio.new_event_loop()
-        self.folder = tempfile.mkdtemp(dir=FAST_DISK)
-        self.store = SQLiteStore(f"sqlite:///{self.folder}/jobs.db")
-        self.run(self.store.open())
+        self.opened.callback(self.loop.close)
+        self.store = self.opened.enter_context(self.engine(self.loop))
         self.queue = OperatedQueue()
         self.now = NOW - NOW % HOUR  # ticks then come at the same steps in every run
         self.claims: list[Claim] = []
@@ -66,14 +67,9 @@ class StoreBesideQueue(RuleBasedStateMachine):
         self.weights = [max(1, moods[name]) if name in ("insert", "work_off") else moods[name] for name in self.STEPS]
 
     def teardown(self) -> None:
-        if not hasattr(self, "store"):
-            return
-        try:
-            self.drain()
-        finally:
-            self.run(self.store.close())
-            self.loop.close()
-            shutil.rmtree(self.folder)
+        with self.opened:
+            if hasattr(self, "store"):
+                self.drain()
 
     def run(self, call: Awaitable[T]) -> T:
         return self.loop.run_until_complete(call)  # type: ignore[arg-type]

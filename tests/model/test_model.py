@@ -1,4 +1,4 @@
-"""Operators beside callers and workers: schedules, pauses, limits and retention, on the store and on the model.
+"""Operators beside callers and workers: schedules, pauses, limits and retention, on each store and on the model.
 
 HOLDFAST_MODEL_EXAMPLES=5000 makes a campaign of it, with new examples each time.
 """
@@ -8,8 +8,9 @@ from random import Random
 from typing import ClassVar
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, note, settings
-from hypothesis.stateful import initialize
+from hypothesis.stateful import initialize, run_state_machine_as_test
 
 from holdfast.errors import HoldfastError
 from holdfast.schedules import defined, paused, resumed
@@ -17,10 +18,11 @@ from holdfast.store.conformance.factories import SECOND, new_job, remove_files
 from holdfast.store.types import QueueChange, Schedule
 from holdfast.ticks import MISSED, firing
 from tests.model import drawing
+from tests.model.engines import Engine, on_postgres, on_sqlite
 from tests.model.machine import StoreBesideQueue
+from tests.servers.postgres import Postgres
 
-GATE_EXAMPLES = 100
-EXAMPLES = int(os.environ.get("HOLDFAST_MODEL_EXAMPLES", GATE_EXAMPLES))
+CAMPAIGN = os.environ.get("HOLDFAST_MODEL_EXAMPLES")
 STEPS = 40
 TWENTY_MINUTES = "*/20 * * * *"
 
@@ -131,12 +133,29 @@ class OperatedStoreBesideQueue(StoreBesideQueue):
         super().drain()
 
 
-TestStoreBesideQueue = OperatedStoreBesideQueue.TestCase
-TestStoreBesideQueue.settings = settings(
-    max_examples=EXAMPLES,
-    stateful_step_count=STEPS,
-    derandomize=EXAMPLES == GATE_EXAMPLES,
-    deadline=None,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
+def test_sqlite_does_what_a_queue_in_plain_python_does() -> None:
+    _drive(on_sqlite, examples=100)
+
+
+@pytest.mark.timeout(600)
+def test_postgresql_does_what_a_queue_in_plain_python_does(postgres: Postgres) -> None:
+    _drive(on_postgres(postgres), examples=50)
+
+
+@pytest.mark.timeout(600)
+def test_an_older_postgresql_does_too(postgres_15: Postgres) -> None:
+    _drive(on_postgres(postgres_15), examples=15)
+
+
+def _drive(engine: Engine, examples: int) -> None:
+    run_state_machine_as_test(
+        lambda: OperatedStoreBesideQueue(engine),
+        settings=settings(
+            max_examples=int(CAMPAIGN or examples),
+            stateful_step_count=STEPS,
+            derandomize=CAMPAIGN is None,
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

@@ -1,0 +1,113 @@
+"""A server that goes away and a line that loses replies, while jobs come in and workers work them off.
+
+Nobody restarts the workers: each has to get over it by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast.store.port import Store
+from holdfast.testing.checker import Violation, check, unfinished
+from holdfast.testing.history import Evidence, Outcome
+from tests.crash.fleet import Fleet, opened
+from tests.crash.places import Schema
+from tests.servers.postgres import Postgres
+from tests.servers.proxy import Proxy
+
+LEASE_SECONDS = 2.0
+BETWEEN = 60  # jobs completed between two faults
+STEP_SECONDS = 60.0  # for as many jobs to be completed, or a reply to be lost
+FIRST_CLAIM_SECONDS = 10.0  # after the server is back
+
+
+@dataclass
+class Suffered:
+    """What happened to the fleet, and what became of it."""
+
+    restarts: Counter[str] = field(default_factory=Counter)
+    lost_replies: int = 0
+    first_claims: list[float] = field(default_factory=list)  # seconds after the server was back
+    jobs: Counter[str] = field(default_factory=Counter)
+    operations: int = 0
+    unknown: int = 0
+    faults: list[str] = field(default_factory=list)
+
+
+Trouble = Callable[[Fleet, Store, Suffered], Awaitable[None]]
+
+
+async def restart(folder: Path, server: Postgres, ways: Sequence[str], workers: int = 3) -> Suffered:
+    """Each way is fast, immediate or kill."""
+    returns: list[int] = []
+
+    async def again_and_again(fleet: Fleet, store: Store, suffered: Suffered) -> None:
+        for way in ways:
+            await _some_are_completed(fleet, store)
+            await asyncio.to_thread(server.restart, way)
+            returns.append(time.monotonic_ns())
+            suffered.restarts[way] += 1
+        await _some_are_completed(fleet, store)
+
+    suffered, evidence = await _under_load(folder, Schema.new(server), workers, again_and_again)
+    claims = [op for op in evidence.of("claim", Outcome.OK) if op.returned is not None]
+    for back in returns:
+        first = min((op.returned for op in claims if op.invoked > back or op.returned > back), default=None)
+        suffered.first_claims.append(float("inf") if first is None else (first - back) / 1e9)
+    suffered.faults += [
+        f"first claim {late:.1f} s late" for late in suffered.first_claims if late > FIRST_CLAIM_SECONDS
+    ]
+    working_on = {op.process.partition(".")[0] for op in claims if op.invoked > returns[-1]}
+    if len(working_on) < workers:
+        suffered.faults.append(f"after the last restart only {sorted(working_on)} claimed")
+    return suffered
+
+
+async def lose_replies(folder: Path, server: Postgres, count: int, workers: int = 3) -> Suffered:
+    with Proxy(server.port) as proxy:
+
+        async def one_by_one(fleet: Fleet, store: Store, suffered: Suffered) -> None:
+            await _some_are_completed(fleet, store)
+            for number in range(1, count + 1):
+                proxy.swallow()
+                assert await asyncio.to_thread(proxy.await_swallowed, number, STEP_SECONDS), fleet.errors()
+                suffered.lost_replies = proxy.swallowed
+            await _some_are_completed(fleet, store)
+
+        suffered, _ = await _under_load(folder, Schema.new(server, proxy), workers, one_by_one)
+    return suffered
+
+
+async def _under_load(folder: Path, place: Schema, workers: int, trouble: Trouble) -> tuple[Suffered, Evidence]:
+    suffered = Suffered()
+    async with Fleet.open(folder, lease=LEASE_SECONDS, place=place) as fleet, opened(place.direct) as store:
+        lanes = [await fleet.submitter(f"lane{n}", until=10**9, backlog=80) for n in range(2)]
+        for _ in range(workers):
+            await fleet.worker(concurrency=10)
+        await trouble(fleet, store, suffered)
+        for lane in lanes:
+            lane.send(signal.SIGTERM)
+            await lane.ended.wait()
+        await fleet.all_ended(store, seconds=30)
+        await fleet.terminate()
+        evidence = await fleet.evidence(store)
+        deaths = [f"{process.name}: {process.death}" for process in fleet.all if process.death != "exited 0"]
+        violations: list[Violation] = check(evidence) + unfinished(evidence)
+        suffered.faults += [*map(str, violations), *deaths]
+        if suffered.faults:
+            suffered.faults.append(fleet.errors())
+    suffered.jobs = Counter(record.status.value for record in evidence.records)
+    suffered.operations = len(evidence.operations)
+    suffered.unknown = sum(operation.outcome is Outcome.INFO for operation in evidence.operations)
+    return suffered, evidence
+
+
+async def _some_are_completed(fleet: Fleet, store: Store) -> None:
+    goal = (await store.counts())["completed"] + BETWEEN
+    await fleet.until(store, lambda counts: counts["completed"] >= goal, STEP_SECONDS)

@@ -1,0 +1,41 @@
+"""A fresh store for each run of the machine."""
+
+import asyncio
+import os
+import secrets
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from holdfast.store.port import Store
+from holdfast.stores.postgres import PostgresStore
+from holdfast.stores.sqlite import SQLiteStore
+from tests.servers.postgres import Postgres
+from tests.servers.schemas import empty
+
+Engine = Callable[[asyncio.AbstractEventLoop], AbstractContextManager[Store]]
+FAST_DISK = "/dev/shm" if os.path.isdir("/dev/shm") else None
+
+
+@contextmanager
+def on_sqlite(loop: asyncio.AbstractEventLoop) -> Iterator[Store]:
+    with tempfile.TemporaryDirectory(dir=FAST_DISK) as folder:
+        store = SQLiteStore(f"sqlite:///{folder}/jobs.db")
+        loop.run_until_complete(store.open())
+        yield store
+        loop.run_until_complete(store.close())
+
+
+def on_postgres(server: Postgres) -> Engine:
+    """One schema for all runs, emptied for each: to make one takes longer than to empty it."""
+    url = server.url(schema=f"model_{secrets.token_hex(4)}", clock="caller", wake="false")
+
+    @contextmanager
+    def fresh(loop: asyncio.AbstractEventLoop) -> Iterator[Store]:
+        store = PostgresStore(url)
+        loop.run_until_complete(store.open())
+        loop.run_until_complete(empty(store))
+        yield store
+        loop.run_until_complete(store.close())
+
+    return fresh
