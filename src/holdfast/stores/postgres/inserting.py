@@ -55,7 +55,8 @@ async def insert_copied(tx: Tx, jobs: Sequence[NewJob], now: Instant, at: Instan
     """Many plain jobs, as rows that are made here: the server only has to store them."""
     if repeat and await tx.value("present", [job.job_id for job in jobs]) == len(jobs):
         return [_inserted(tx, job, now) for job in jobs]
-    await tx.value("refuse_over_limits", [job.queue for job in jobs], [job.scheduled_for for job in jobs], now)
+    coming = sorted(Counter(job.queue for job in jobs if job.scheduled_for <= now).items())
+    await tx.rows("refuse_over_limit", [queue for queue, _ in coming], [count for _, count in coming])
     await tx.connection.copy_records_to_table(
         "job", schema_name=tx.sql.schema, columns=_COPIED, records=_copied(jobs, now, at)
     )

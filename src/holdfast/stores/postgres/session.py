@@ -133,6 +133,7 @@ def connection_options(address: Address) -> dict[str, Any]:
             "lock_timeout": str(round(LOCK_SECONDS * millis)),
             "idle_in_transaction_session_timeout": str(round(IDLE_IN_TRANSACTION_SECONDS * millis)),
             "jit": "off",  # our statements are short; compiling them costs more than running them
+            "plan_cache_mode": "force_generic_plan",  # planned once: a claim is planned as long as it runs
         }
     }
 

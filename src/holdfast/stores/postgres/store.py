@@ -156,7 +156,12 @@ class PostgresStore:
             return await self._write(
                 "insert", lambda tx, repeat: inserting.insert(tx, jobs, now, self._store_now(now), repeat)
             )
+        if len(jobs) >= inserting.COPY_JOBS_MIN:
+            return await self._write("insert", functools.partial(self._insert_copied, jobs, now))
         return await self._insert_together(jobs, now)
+
+    async def _insert_copied(self, jobs: Sequence[NewJob], now: Instant, tx: Tx, repeat: bool) -> list[Inserted]:
+        return await inserting.insert_copied(tx, jobs, now, await self._now(tx, now), repeat)
 
     async def insert_in(self, connection: object, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]:
         encoded = msgspec.json.encode(list(jobs)).decode()
