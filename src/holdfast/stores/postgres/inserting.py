@@ -22,6 +22,7 @@ _NAMES = (
 )  # fmt: skip
 
 _COPIED = (*_NAMES, "status", "created_at", "updated_at", "history")
+_row = attrgetter(*_NAMES)
 COPY_JOBS_MIN = 200  # from here on COPY's extra round trips are won back
 
 
@@ -47,7 +48,10 @@ async def insert_plain(
 ) -> list[Inserted]:
     if repeat and await tx.value("present", [job.job_id for job in jobs]) == len(jobs):
         return [_inserted(tx, job, now) for job in jobs]  # the earlier try was applied; only its answer was lost
-    await tx.execute("insert_plain", *columns(jobs), now, store_now)
+    if len(jobs) == 1:
+        await tx.execute("insert_one", *_row(jobs[0]), now, store_now)
+    else:
+        await tx.execute("insert_plain", *columns(jobs), now, store_now)
     return [_inserted(tx, job, now) for job in jobs]
 
 
@@ -67,11 +71,10 @@ async def insert_copied(tx: Tx, jobs: Sequence[NewJob], now: Instant, at: Instan
 
 def _copied(jobs: Sequence[NewJob], now: Instant, at: Instant) -> Iterator[tuple[Any, ...]]:
     """As insert_plain.sql makes them."""
-    value = attrgetter(*_NAMES)
     due = _NAMES.index("scheduled_for")
     begun: dict[tuple[bool, str | None], str] = {}
     for job in jobs:
-        row = value(job)
+        row = _row(job)
         later = job.scheduled_for > now
         status = "scheduled" if later else "pending"
         history = begun.get((later, job.created_by))

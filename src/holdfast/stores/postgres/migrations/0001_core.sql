@@ -329,24 +329,6 @@ BEGIN
 END
 $$;
 
--- The same for many jobs, of which those count that are due.
-CREATE FUNCTION holdfast.refuse_over_limits(queues text[], times bigint[], client_now bigint) RETURNS void
-LANGUAGE plpgsql AS
-$$
-DECLARE
-    each record;
-BEGIN
-    IF NOT EXISTS (SELECT 1 FROM holdfast.queue WHERE max_pending IS NOT NULL) THEN
-        RETURN;
-    END IF;
-    FOR each IN
-        SELECT q, count(*) AS jobs FROM unnest(queues, times) AS n (q, t) WHERE t <= client_now GROUP BY q ORDER BY q
-    LOOP
-        PERFORM holdfast.refuse_over_limit(each.q, each.jobs);
-    END LOOP;
-END
-$$;
-
 -- How a job stands, in the jobs or in the archive.
 CREATE FUNCTION holdfast.status_of(id uuid) RETURNS text LANGUAGE sql STABLE AS
 $$

@@ -1,4 +1,5 @@
 -- Jobs that are rows and nothing more, in one statement. $18 is the caller's clock, by which a job is due now or later.
+-- For a single job, sql.py puts VALUES in the place of unnest.
 WITH n AS MATERIALIZED (
     SELECT *, due > $18::bigint AS later
     FROM unnest($1::uuid[], $2::text[], $3::text[], $4::integer[], $5::text[], $6::bigint[], $7::integer[], $8::bigint[],
@@ -7,7 +8,8 @@ WITH n AS MATERIALIZED (
         AS n (job_id, job_type, queue, priority, payload, due, max_attempts, timeout, subject, tags, creator, stage,
             root, hash, version, fairness_key, fairness_weight)
 ), allowed AS MATERIALIZED (
-    SELECT holdfast.refuse_over_limits($3::text[], $6::bigint[], $18::bigint)
+    SELECT holdfast.refuse_over_limit(queue, coming)
+    FROM (SELECT queue, count(*) AS coming FROM n WHERE NOT later GROUP BY queue ORDER BY queue) AS due
     WHERE EXISTS (SELECT 1 FROM holdfast.queue WHERE max_pending IS NOT NULL)
 ), moment AS MATERIALIZED (
     -- The time, once it is known that there is room: no row may be there before it is counted.
