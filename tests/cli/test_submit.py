@@ -93,7 +93,7 @@ def test_the_payload_may_come_from_a_file(cli: Cli, queue: Queue, folder: Path) 
         (["echo", "--reuse", "some", "--content-hash", "h"], "1h30m"),
         (["echo", "--rate-key", "k"], "no rate"),
         (["echo", "--fairness-weight", "3"], "fairness_key"),
-        (["nobody"], "known: die, echo, limited, other, talk"),
+        (["nobody"], "known: die, echo, keep, limited, other, talk"),
         (["echo", "--priority", "max"], "low, normal, high, urgent"),
         (["echo", "--delay", "soon"], "1h30m"),
         (["echo", "--dedup-for", "later", "--dedup-key", "k"], "1h30m"),

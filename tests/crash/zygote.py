@@ -25,6 +25,7 @@ from tests.crash import retention_process, schedule_process, submit_process, wor
 
 _PRELOADED = (holdfast, retention_process, schedule_process, submit_process, worker_process)
 _PR_SET_PDEATHSIG = 1
+_UNTIL_ANSWERED = {signal.SIGTERM}
 
 
 def main() -> None:
@@ -53,9 +54,11 @@ def main() -> None:
 
 
 def _spawn(request: dict[str, Any]) -> int:
+    signal.pthread_sigmask(signal.SIG_BLOCK, _UNTIL_ANSWERED)  # on a busy machine one may come before the child runs
     pid = os.fork()
     if pid == 0:
         _become(request)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _UNTIL_ANSWERED)
     _say(event="spawned", request=request["request"], pid=pid)
     return pid
 
@@ -67,6 +70,7 @@ def _become(request: dict[str, Any]) -> None:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # asked to stop before it has begun: then it does not
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _UNTIL_ANSWERED)
         nothing = os.open(os.devnull, os.O_RDWR)
         os.dup2(nothing, 0)
         errors = os.open(request["errors"], os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)

@@ -267,15 +267,33 @@ async def test_a_line_cut_before_the_commit_stores_a_job_once(
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_silent_line_hangs_nobody(
-    url: str, postgres: Postgres, line: Proxy, monkeypatch: pytest.MonkeyPatch
+async def test_a_call_that_was_cut_off_and_then_finds_the_server_busy_is_not_said_to_be_refused(
+    url: str, postgres: Postgres, line: Proxy, foreigner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PostgresStore(f"{url.replace(f':{postgres.port}/', f':{line.port}/')}&wake=false&clock=caller&pool=1")
+    await store.open()
+    await _set_timeouts(store, monkeypatch, lock_timeout="2000")
+
+    async with held(foreigner, f'LOCK TABLE "{store.address.schema}".job IN EXCLUSIVE MODE'):
+        inserting = asyncio.create_task(store.insert([new_job()], NOW))
+        await someone_waits(postgres)
+        line.cut()
+        with pytest.raises(StoreUnavailable, match="may have been applied"):
+            await inserting
+    await store.close()
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("how", ["silence", "refuse"])
+async def test_a_line_that_is_silent_or_refused_hangs_nobody(
+    url: str, postgres: Postgres, line: Proxy, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     monkeypatch.setattr(session, "STATEMENT_SECONDS", 0.5)
     monkeypatch.setattr(session, "CONNECT_SECONDS", 0.5)
     app = an_app(url.replace(f":{postgres.port}/", f":{line.port}/"))
     async with app, app.worker():
         await (await app.submit("double", {"n": 1})).result(timeout=10)
-        line.silence()
+        getattr(line, how)()
         with pytest.raises(StoreUnavailable):
             await app.submit("double", {"n": 2})
         line.heal()

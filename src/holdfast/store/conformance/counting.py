@@ -102,6 +102,15 @@ class TestCounters:
         done = {row.job_type: row.count for row in await _rows(store) if row.outcome is COMPLETED}
         assert done == {"a": 1, "b": 1, "c": 1}
 
+    async def test_a_job_is_counted_with_the_priority_that_it_was_claimed_with(self, store: Store) -> None:
+        claim = await running(store, priority=10)
+        seen = await record(store, claim.job_id)
+        await settle(store, reprioritise(seen, priority=90, by="me", reason=None))
+
+        await settle(store, claim.completes())
+
+        assert [row.priority for row in await _rows(store) if row.outcome is COMPLETED] == [10]
+
     async def test_a_refused_settlement_is_not_counted(self, store: Store) -> None:
         claim = await running(store)
         await settle(store, claim.gives_back())

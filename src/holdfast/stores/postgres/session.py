@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import asyncpg
 
 from holdfast import failpoints
-from holdfast.errors import ForkedStore, NotOpen, StoreUnsafe
+from holdfast.errors import ForkedStore, NotOpen, StoreBusy, StoreUnavailable, StoreUnsafe
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.errors import is_collision, is_outage, translate
 from holdfast.stores.postgres.pool import Pool
@@ -79,13 +79,13 @@ class Session:
                     collisions += 1
                     await asyncio.sleep(random.uniform(0, min(0.2, 0.002 * 2**collisions)))
                     continue
-                if repeat and isinstance(error, asyncpg.UniqueViolationError) and loop.time() < deadline:
-                    continue  # the earlier try was still under way when we looked for it: now it is there
-                if is_outage(error) and loop.time() < deadline:
+                # What is there already is the earlier try, if it was still under way when we looked for it.
+                found_late = repeat and isinstance(error, asyncpg.UniqueViolationError)
+                if (is_outage(error) or found_late) and loop.time() < deadline:
                     repeat = True
                     await asyncio.sleep(random.uniform(0.05, 0.5))
                     continue
-                raise translate(error, self.address.shown) from None
+                raise _told(error, self.address.shown, repeat) from None
 
     async def _once(
         self, verb: Callable[[Tx, bool], Awaitable[T]], transaction: bool, name: str, repeat: bool
@@ -119,6 +119,13 @@ async def connect(address: Address) -> Any:
     return await asyncpg.connect(
         address.dsn, timeout=CONNECT_SECONDS, command_timeout=STATEMENT_SECONDS, **connection_options(address)
     )
+
+
+def _told(error: BaseException, where: str, repeat: bool) -> BaseException:
+    told = translate(error, where)
+    if repeat and isinstance(told, StoreBusy):  # that would say that nothing was applied
+        return StoreUnavailable(f"{told}; an earlier try of it was cut off, and may have been applied")
+    return told
 
 
 def connection_options(address: Address) -> dict[str, Any]:

@@ -53,6 +53,7 @@ async def complete(tx: Tx, plain: Sequence[Transition], store_now: Instant | Non
         [t.token for t in plain],
         [t.result for t in plain],
         [t.by for t in plain],
+        [t.kind[2] for t in plain],
         store_now,
     )
     if rows:

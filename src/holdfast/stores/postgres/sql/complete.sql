@@ -1,11 +1,12 @@
 -- Settle completions as one set: those of jobs whose end sets nothing else free, which is nearly all. Rows are locked in
 -- the order of their ids, each looked up by its own: a join would let the planner pair every row of the table with every
 -- settlement, as soon as its statistics are old; (status || '') keeps it from doing so with the rows that are processing.
+-- Counted as what was claimed: someone may have changed the priority since.
 WITH locked AS MATERIALIZED (
-    SELECT j.place_of, s.result, s.worker
+    SELECT j.place_of, s.result, s.worker, s.priority
     FROM (
-        SELECT * FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::text[], $5::text[])
-            AS s (job_id, attempt, token, result, worker)
+        SELECT * FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::text[], $5::text[], $6::integer[])
+            AS s (job_id, attempt, token, result, worker, priority)
         ORDER BY job_id
     ) AS s
     CROSS JOIN LATERAL (
@@ -16,7 +17,7 @@ WITH locked AS MATERIALIZED (
     WHERE (j.status || '') = 'processing' AND j.attempt = s.attempt AND j.claim_token = s.token
       AND NOT j.awaited AND j.concurrency_key IS NULL
 ), moment AS MATERIALIZED (
-    SELECT coalesce($6::bigint, holdfast.micros()) AS now
+    SELECT coalesce($7::bigint, holdfast.micros()) AS now
 ), done AS (
     UPDATE holdfast.job AS j
     SET status = 'completed', version = j.version + 1, completed_at = moment.now, updated_at = moment.now,
@@ -25,7 +26,7 @@ WITH locked AS MATERIALIZED (
             j.version + 1, moment.now, 'complete', 'processing', 'completed', j.attempt, locked.worker, NULL)
     FROM locked, moment
     WHERE j.ctid = locked.place_of
-    RETURNING j.job_id, j.job_type, j.queue, j.priority, moment.now AS now, moment.now - j.started_at AS ran,
+    RETURNING j.job_id, j.job_type, j.queue, locked.priority, moment.now AS now, moment.now - j.started_at AS ran,
         j.started_at - j.scheduled_for AS waited
 ), counted AS (
     INSERT INTO holdfast.counter AS c
