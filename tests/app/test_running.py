@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import BlockingContext, Cancel, Context, Holdfast, JobCancelled, JobFailed, Status
+from holdfast import BlockingContext, Cancel, Context, Holdfast, JobCancelled, JobFailed, Status, StoreBusy
+from holdfast.worker.upkeep import Upkeep
 from tests.app import process_jobs
 from tests.eventually import eventually
 
@@ -424,3 +425,25 @@ async def test_a_handler_that_blocks_the_event_loop_is_named_in_a_warning_and_hi
         await eventually(warned)
         times = [entry.at for entry in (await app.get(second.job_id)).history]
     assert times == sorted(times)
+
+
+async def test_a_worker_starts_though_someone_still_holds_the_lost_claims(
+    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that died in silence keeps its locks on the server for a while."""
+
+    @app.job("work")
+    async def work(payload: int) -> int:
+        return payload
+
+    async def busy(*_: object) -> int:
+        raise StoreBusy("others kept what this needed")
+
+    async with app:
+        with monkeypatch.context() as patch:
+            patch.setattr(Upkeep, "sweep_once", busy)
+            worker = app.worker()
+            await worker.__aenter__()
+        handle = await work.submit(1)
+        assert await handle.result(timeout=10) == 1
+        await worker.__aexit__(None, None, None)

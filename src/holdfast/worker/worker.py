@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from holdfast.clock import MICROS, Clock, Instant
-from holdfast.errors import EffectFailed
+from holdfast.errors import EffectFailed, StoreBusy
 from holdfast.files import Files
 from holdfast.handlers import Handler
 from holdfast.lifecycle import ErrorEntry, GivenBack, Outcome, Raised, Transition, decide
@@ -120,11 +120,18 @@ class Worker:
 
     # Starting and stopping
 
+    async def _sweep_first(self) -> None:
+        """What a dead worker of this machine left behind runs again at once; what someone still holds comes later."""
+        try:
+            await self._upkeep.sweep_once()
+        except StoreBusy as error:
+            log.warning("the first look at lost claims is put off: %s", error)
+
     async def __aenter__(self) -> Worker:
         capture.install()
         try:
             await self._leases.start()
-            await self._upkeep.sweep_once()  # what a dead worker of this machine left behind runs again at once
+            await self._sweep_first()
         except BaseException:
             capture.remove()
             await asyncio.shield(self._leases.stop())
