@@ -1,6 +1,7 @@
 """A server that is there and does not do what it is asked: said in Holdfast's own errors, and got over by itself."""
 
 import asyncio
+import logging
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -13,7 +14,7 @@ from holdfast import Holdfast
 from holdfast.errors import StoreBusy, StoreUnavailable
 from holdfast.lifecycle import Status
 from holdfast.store.conformance.factories import NOW, Claim, new_job, record, request
-from holdfast.store.types import Verdict
+from holdfast.store.types import Signal, Verdict
 from holdfast.stores.postgres import PostgresStore, session
 from tests.eventually import eventually
 from tests.servers.postgres import Postgres
@@ -305,3 +306,28 @@ async def test_a_line_that_is_silent_or_refused_hangs_nobody(
                 return False
 
         await eventually(answered)
+
+
+async def test_an_outage_of_wake_ups_is_told_once_and_over_by_itself(
+    server: Postgres, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "holdfast.postgres")
+    store = PostgresStore(server.url(schema=f"told_{secrets.token_hex(3)}"))
+    await store.open()
+    heard = asyncio.Event()
+    store.listen(frozenset({Signal.READY}), lambda _: heard.set())
+    await heard.wait()  # it listens now
+    heard.clear()
+
+    server.stop("fast")
+    levels: list[int] = []
+
+    async def tried_again_and_again() -> bool:
+        levels[:] = [each.levelno for each in caplog.records if "interrupted" in each.message]
+        return len(levels) >= 3
+
+    await eventually(tried_again_and_again)
+    server.start()
+    await heard.wait()
+    await store.close()
+    assert levels[:3] == [logging.WARNING, logging.DEBUG, logging.DEBUG]

@@ -20,7 +20,7 @@ from holdfast.stores.postgres.session import CONNECT_SECONDS, Session, connectio
 log = logging.getLogger("holdfast.postgres")
 COALESCE_SECONDS = 0.005  # signals that come within this go as one: NOTIFY takes a lock that the whole cluster shares
 KEEP_ALIVE_SECONDS = 20.0  # how soon a dead connection is noticed
-RECONNECT_SECONDS_MAX = 5.0
+RECONNECT_SECONDS_MIN, RECONNECT_SECONDS_MAX = 0.1, 5.0
 
 
 class Waker:
@@ -79,15 +79,17 @@ class Waker:
             await asyncio.sleep(COALESCE_SECONDS)
 
     async def _hear(self) -> None:
-        pause = 0.1
+        pause = RECONNECT_SECONDS_MIN
         while True:
             try:
                 await self._hear_once()
-                pause = 0.1
+                pause = RECONNECT_SECONDS_MIN
             except (*OUTAGES, asyncpg.PostgresError) as error:
-                log.warning("wake-ups are interrupted, polling meanwhile: %s", error)
+                # Once per outage: every try would say the same.
+                level = logging.WARNING if pause == RECONNECT_SECONDS_MIN else logging.DEBUG
+                log.log(level, "wake-ups are interrupted, polling until the server is back: %s", error)
+                pause = min(RECONNECT_SECONDS_MAX, pause * 2)
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))
-            pause = min(RECONNECT_SECONDS_MAX, pause * 2)
 
     async def _hear_once(self) -> None:
         """Until the connection is lost. Its own connection: a pooled one would be handed on."""
