@@ -9,39 +9,14 @@ import asyncpg
 import msgspec
 
 from holdfast.clock import Instant
-from holdfast.errors import EffectFailed, IllegalTransition
-from holdfast.lifecycle import TERMINAL, Event, Status, Transition, check, counted
+from holdfast.errors import EffectFailed
+from holdfast.lifecycle import TERMINAL, Event, Status, Transition, counted
 from holdfast.limits import ERRORS_KEPT_MAX
 from holdfast.store.types import Hold, Note, Signal, Verdict
 from holdfast.stores.postgres import rating, releasing
 from holdfast.stores.postgres.errors import is_collision, is_outage
 from holdfast.stores.postgres.tx import Tx
-
-Standing = tuple[str, int, str | None]
-
-
-def check_all(transitions: Sequence[Transition]) -> None:
-    for transition in transitions:
-        if transition.event is Event.CLAIM:
-            raise IllegalTransition("a job is claimed by claim, which gives it a token and a lease")
-        check(transition.event, transition.source, transition.target)
-
-
-def is_plain_completion(transition: Transition) -> bool:
-    """What nearly every settlement is: a result and nothing else."""
-    return (
-        transition.event is Event.COMPLETE
-        and transition.token is not None
-        and transition.version is None
-        and transition.lease is None
-        and transition.logs is None
-        and transition.log_location is None
-        and transition.metrics is None
-        and transition.artifacts is None
-        and not transition.effects
-        and transition.result_artifact is None
-        and transition.reason is None
-    )
+from holdfast.stores.transitions import Standing, held, left_their_place, signals_of
 
 
 async def complete(tx: Tx, plain: Sequence[Transition], store_now: Instant | None) -> set[str]:
@@ -189,27 +164,12 @@ async def _after(tx: Tx, applied: list[Transition], now: Instant) -> None:
     if not applied:
         return
     ended = [t.job_id for t in applied if t.target in TERMINAL]
-    # One that is more urgent now, or less, may change places with another of its rate key.
-    left = [
-        t.job_id
-        for t in applied
-        if t.source is Status.PENDING and (t.target is not Status.PENDING or t.event is Event.REPRIORITISE)
-    ]
-    awaited, encoded, rate_keys = await tx.row("keys_of", [t.job_id for t in applied], left) or (False, None, None)
+    asked = ([t.job_id for t in applied], left_their_place(applied))
+    awaited, encoded, rate_keys = await tx.row("keys_of", *asked) or (False, None, None)
     if ended and awaited:
         await releasing.release_dependents(tx, ended, now)
     await _let_in(tx, msgspec.json.decode(encoded or "{}"), rate_keys or [], now)
-    if ended:
-        tx.signals.add(Signal.ENDED)
-    for t in applied:
-        if t.event is Event.REPRIORITISE:
-            continue
-        if t.target is Status.PENDING:
-            tx.signals.add(Signal.READY)
-        elif t.target in (Status.SCHEDULED, Status.RETRYING):
-            tx.signals.add(Signal.DUE)
-        if t.source is Status.PROCESSING and t.token is None and t.target is not Status.PROCESSING:
-            tx.signals.add(Signal.STOPPED)
+    tx.signals |= signals_of(applied)
 
 
 async def _let_in(tx: Tx, keys: dict[str, int], rate_keys: list[str], now: Instant) -> None:
@@ -248,11 +208,4 @@ async def _answer(tx: Tx, holds: Sequence[Hold], done: set[str]) -> list[Verdict
     if len(done) == len(holds):
         return [Verdict.APPLIED] * len(holds)
     standing = await _standing(tx, [hold.job_id for hold in holds])
-    return [_held(hold, standing.get(hold.job_id)) for hold in holds]
-
-
-def _held(hold: Hold, row: Standing | None) -> Verdict:
-    if row is None:
-        return Verdict.GONE
-    holds = row == (Status.PROCESSING.value, hold.attempt, hold.token)
-    return Verdict.APPLIED if holds else Verdict.STALE
+    return [held(hold, standing.get(hold.job_id)) for hold in holds]

@@ -58,6 +58,7 @@ from holdfast.stores.postgres.errors import guest_error
 from holdfast.stores.postgres.session import Session, refuse_unsafe
 from holdfast.stores.postgres.tx import Tx
 from holdfast.stores.postgres.waker import Waker
+from holdfast.stores.transitions import check_all, is_plain_completion
 
 T = TypeVar("T")
 _Submit = tuple[Sequence[NewJob], asyncio.Future[list[Inserted]]]
@@ -244,9 +245,9 @@ class PostgresStore:
         return []
 
     async def apply(self, transitions: Sequence[Transition], now: Instant) -> list[Verdict]:
-        settling.check_all(transitions)
+        check_all(transitions)
         verdicts: list[Verdict] = [Verdict.APPLIED] * len(transitions)
-        plain = [i for i, transition in enumerate(transitions) if settling.is_plain_completion(transition)]
+        plain = [i for i, transition in enumerate(transitions) if is_plain_completion(transition)]
         slow = [i for i in range(len(transitions)) if i not in set(plain)] if len(plain) < len(transitions) else []
         repeated = False
         if plain and not slow:

@@ -8,13 +8,20 @@ from typing import Any
 import msgspec
 
 from holdfast.clock import Instant
-from holdfast.errors import IllegalTransition
-from holdfast.lifecycle import TERMINAL, Event, Status, Transition, check, counted
+from holdfast.lifecycle import TERMINAL, Event, Status, Transition, counted
 from holdfast.limits import ERRORS_KEPT_MAX
 from holdfast.store.types import Hold, Note, Signal, Verdict
 from holdfast.stores.sqlite import dedup, effects, rating, reading, releasing, rows
 from holdfast.stores.sqlite.sql import load
 from holdfast.stores.sqlite.tx import Tx
+from holdfast.stores.transitions import (
+    Standing,
+    check_all,
+    held,
+    is_plain_completion,
+    left_their_place,
+    signals_of,
+)
 
 COMPLETE = load("complete")
 APPLY = load("apply")
@@ -26,15 +33,12 @@ _COMPLETED = f',{{}},"{Event.COMPLETE.value}","{Status.PROCESSING.value}","{Stat
 
 
 def apply(tx: Tx, transitions: Sequence[Transition], now: Instant) -> list[Verdict]:
-    for transition in transitions:
-        if transition.event is Event.CLAIM:
-            raise IllegalTransition("a job is claimed by claim, which gives it a token and a lease")
-        check(transition.event, transition.source, transition.target)
+    check_all(transitions)
     verdicts: list[Verdict] = [Verdict.APPLIED] * len(transitions)
     plain: list[int] = []
     slow: list[int] = []
     for i, transition in enumerate(transitions):
-        (plain if _is_plain_completion(transition) else slow).append(i)
+        (plain if is_plain_completion(transition) else slow).append(i)
     if plain:
         slow = sorted(slow + _complete(tx, transitions, plain, now))
         tx.signals.add(Signal.ENDED)
@@ -43,23 +47,6 @@ def apply(tx: Tx, transitions: Sequence[Transition], now: Instant) -> list[Verdi
     if slow:
         _after(tx, [transitions[i] for i in slow if verdicts[i] is Verdict.APPLIED], now)
     return verdicts
-
-
-def _is_plain_completion(transition: Transition) -> bool:
-    """What nearly every settlement is: a result and nothing else."""
-    return (
-        transition.event is Event.COMPLETE
-        and transition.token is not None
-        and transition.version is None
-        and transition.lease is None
-        and transition.logs is None
-        and transition.log_location is None
-        and transition.metrics is None
-        and transition.artifacts is None
-        and not transition.effects
-        and transition.result_artifact is None
-        and transition.reason is None
-    )
 
 
 def _complete(tx: Tx, transitions: Sequence[Transition], plain: list[int], now: Instant) -> list[int]:
@@ -164,7 +151,7 @@ def _is_on_record(tx: Tx, t: Transition) -> bool:
     return bool(tx.value("SELECT instr(history, ?) FROM job WHERE job_id = ?", (event, t.job_id)))
 
 
-def _standing(tx: Tx, job_ids: list[str]) -> dict[str, tuple[str, int, str | None]]:
+def _standing(tx: Tx, job_ids: list[str]) -> dict[str, Standing]:
     found = tx.rows(reading.STANDING, (msgspec.json.encode(job_ids).decode(),))
     return {row[0]: (row[1], row[2], row[3]) for row in found}
 
@@ -177,25 +164,9 @@ def _after(tx: Tx, applied: list[Transition], now: Instant) -> None:
         releasing.release_dependents(tx, ended, now)
     if applied and keys:
         releasing.unpark_keys_of(tx, [t.job_id for t in applied])
-    if ended:
-        tx.signals.add(Signal.ENDED)
-    # One that is more urgent now, or less, may change places with another of its rate key.
-    moved = [
-        t.job_id
-        for t in applied
-        if t.source is Status.PENDING and (t.target is not Status.PENDING or t.event is Event.REPRIORITISE)
-    ]
-    if moved:
-        rating.left_sight_by_id(tx, moved, now)
-    for t in applied:
-        if t.event is Event.REPRIORITISE:
-            continue
-        if t.target is Status.PENDING:
-            tx.signals.add(Signal.READY)
-        elif t.target in (Status.SCHEDULED, Status.RETRYING):
-            tx.signals.add(Signal.DUE)
-        if t.source is Status.PROCESSING and t.token is None and t.target is not Status.PROCESSING:
-            tx.signals.add(Signal.STOPPED)
+    if left := left_their_place(applied):
+        rating.left_sight_by_id(tx, left, now)
+    tx.signals |= signals_of(applied)
 
 
 def extend(tx: Tx, holds: Sequence[Hold], lease_expires_at: Instant) -> list[Verdict]:
@@ -204,14 +175,7 @@ def extend(tx: Tx, holds: Sequence[Hold], lease_expires_at: Instant) -> list[Ver
     if tx.connection.changes() == len(holds):
         return [Verdict.APPLIED] * len(holds)
     standing = _standing(tx, [hold.job_id for hold in holds])
-    return [_held(hold, standing.get(hold.job_id)) for hold in holds]
-
-
-def _held(hold: Hold, row: tuple[str, int, str | None] | None) -> Verdict:
-    if row is None:
-        return Verdict.GONE
-    holds = row == (Status.PROCESSING.value, hold.attempt, hold.token)
-    return Verdict.APPLIED if holds else Verdict.STALE
+    return [held(hold, standing.get(hold.job_id)) for hold in holds]
 
 
 def note(tx: Tx, notes: Sequence[Note], now: Instant) -> list[Verdict]:
@@ -234,7 +198,7 @@ def _note_one(tx: Tx, note: Note, now: Instant) -> Verdict:
     tx.execute(NOTE, bindings)
     if tx.connection.changes():
         return Verdict.APPLIED
-    return _held(note.hold, _standing(tx, [note.hold.job_id]).get(note.hold.job_id))
+    return held(note.hold, _standing(tx, [note.hold.job_id]).get(note.hold.job_id))
 
 
 def record_step(tx: Tx, hold: Hold, name: str, answer: str, now: Instant) -> Verdict:
@@ -247,4 +211,4 @@ def record_step(tx: Tx, hold: Hold, name: str, answer: str, now: Instant) -> Ver
         "now": now,
     }
     tx.execute(RECORD_STEP, bindings)
-    return _held(hold, _standing(tx, [hold.job_id]).get(hold.job_id))
+    return held(hold, _standing(tx, [hold.job_id]).get(hold.job_id))
