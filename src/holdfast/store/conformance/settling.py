@@ -6,6 +6,7 @@ import asyncio
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.lifecycle import (
@@ -53,6 +54,13 @@ def _name(outcome: Outcome) -> str:
 
 
 class TestSettle:
+    async def test_the_reason_of_a_completion_is_in_its_history(self, store: Store) -> None:
+        claim = await running(store)
+
+        await settle(store, msgspec.structs.replace(claim.completes(), reason="found in the cache"))
+
+        assert (await record(store, claim.job_id)).history[-1].reason == "found in the cache"
+
     async def test_a_completion_stores_its_result_and_its_event(self, store: Store) -> None:
         claim = await running(store)
 
