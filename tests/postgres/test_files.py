@@ -292,6 +292,16 @@ def test_what_was_closed_says_so_instead_of_waiting(url: str, job_id: str) -> No
 # What it costs
 
 
+# So many that the server, which knows of them, has a reason to use an index.
+_CROWD = """
+INSERT INTO holdfast.file (job_id, attempt, name, size)
+    SELECT gen_random_uuid(), 1, 'x', 0 FROM generate_series(1, 5000);
+INSERT INTO holdfast.file_part (file_id, start, content) SELECT file_id, 0, '' FROM holdfast.file WHERE name = 'x';
+ANALYZE holdfast.file;
+ANALYZE holdfast.file_part;
+"""
+
+
 async def test_a_look_into_a_long_log_touches_only_the_parts_that_are_asked_for(
     url: str, files: Files, job_id: str, postgres: Postgres
 ) -> None:
@@ -299,6 +309,7 @@ async def test_a_look_into_a_long_log_touches_only_the_parts_that_are_asked_for(
         await asyncio.to_thread(files.append, job_id, LOG_FILE, b"%09d\n" % number, 10_000)
     statements = Statements(url.partition("schema=")[2])
     connection = await asyncpg.connect(postgres.url())
+    await connection.execute(statements.named(_CROWD))
     file_id, size = await connection.fetchrow(statements["file_size"], job_id, 0, LOG_FILE)
 
     plan = await explain(connection, statements["file_parts"], [file_id, size - 25, size], "force_generic_plan")
