@@ -29,7 +29,7 @@ async def claim_plain(
         return before
     queues, types, slots, versions = (list(column) for column in zip(*lanes, strict=True))
     taken = await tx.rows(
-        "claim_plain",
+        "claim_lane" if len(lanes) == 1 else "claim_plain",
         queues,
         types,
         slots,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,13 +28,18 @@ async def complete(tx: Tx, plain: Sequence[Transition], store_now: Instant | Non
         [t.attempt for t in plain],
         [t.token for t in plain],
         [t.result for t in plain],
-        [t.by for t in plain],
+        [_json(t.by) for t in plain],
         [t.kind[2] for t in plain],
         store_now,
     )
     if rows:
         tx.signals.add(Signal.ENDED)
     return {row[0] for row in rows}
+
+
+@functools.lru_cache(maxsize=64)
+def _json(by: str | None) -> str:
+    return msgspec.json.encode(by).decode()
 
 
 async def apply_each(tx: Tx, transitions: Sequence[Transition], now: Instant, repeat: bool) -> list[Verdict]:

@@ -1,31 +1,9 @@
 -- The whole schema. `holdfast.` stands for the schema's name, which is a setting.
 -- Times are microseconds since the epoch, UTC. JSON is text, exactly as it was submitted.
 
--- The lifecycle, mirrored: what a state implies, and the bounds of numbers. One function, because the server reads the
--- text of every CHECK again for each statement: nineteen of them cost a single insert more than all its indexes.
-CREATE FUNCTION holdfast.is_lawful(
-    status text, priority integer, parked boolean, rate_parked boolean, attempt integer, version integer,
-    failures integer, max_attempts integer, timeout_micros bigint, claim_token text, worker_id text,
-    lease_expires_at bigint, completed_at bigint, progress double precision, fairness_weight integer,
-    on_dependency_failure text, unmet_dependencies integer, payload_version integer, result text, result_artifact text)
-RETURNS boolean LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS
-$$
-BEGIN
-    RETURN status IN (
-            'waiting', 'scheduled', 'pending', 'processing', 'retrying', 'completed', 'failed', 'cancelled')
-        AND (status = 'processing') = (lease_expires_at IS NOT NULL)
-        AND (status <> 'processing' OR (worker_id IS NOT NULL AND claim_token IS NOT NULL AND attempt >= 1))
-        AND (status IN ('completed', 'failed', 'cancelled')) = (completed_at IS NOT NULL)
-        AND (status = 'completed' OR (result IS NULL AND result_artifact IS NULL))
-        AND (status <> 'retrying' OR failures < max_attempts)
-        AND (NOT parked OR status = 'pending')
-        AND (NOT rate_parked OR parked)
-        AND priority BETWEEN 0 AND 100 AND progress BETWEEN 0 AND 1 AND attempt >= 0 AND version >= 1
-        AND failures >= 0 AND max_attempts >= 1 AND timeout_micros > 0 AND fairness_weight >= 1
-        AND on_dependency_failure IN ('cancel', 'fail') AND unmet_dependencies >= 0 AND payload_version >= 1;
-END
-$$;
-
+-- No CHECK says what a state implies: one that does takes a sixth of a claim's time and of a completion's, and a tenth of
+-- a single submit's, because the server reads its text again for each statement. The transitions are decided in one
+-- place, and the tests ask after each of them whether every row is lawful.
 CREATE TABLE holdfast.job (
     seq                   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     job_id                uuid NOT NULL UNIQUE,
@@ -85,10 +63,7 @@ CREATE TABLE holdfast.job (
     history               text NOT NULL,
     result                text,
     result_artifact       text,
-    payload               text NOT NULL,
-    CONSTRAINT job_is_lawful CHECK (holdfast.is_lawful(status, priority, parked, rate_parked, attempt, version, failures,
-        max_attempts, timeout_micros, claim_token, worker_id, lease_expires_at, completed_at, progress, fairness_weight,
-        on_dependency_failure, unmet_dependencies, payload_version, result, result_artifact))
+    payload               text NOT NULL
 ) WITH (
     -- Every job is updated twice in its life: room for that on its page, and a vacuum that keeps up.
     fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000,

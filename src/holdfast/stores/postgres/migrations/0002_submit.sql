@@ -91,6 +91,20 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'HF005', MESSAGE = format('%s has no global_concurrency', job_type);
     ELSIF reuse IS NOT NULL AND content_hash IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'HF005', MESSAGE = 'reuse needs a content_hash to compare by';
+    ELSIF priority NOT BETWEEN 0 AND 100 THEN
+        RAISE EXCEPTION USING ERRCODE = 'HF005', MESSAGE = format('priority %s: use 0 to 100', priority);
+    ELSIF max_attempts NOT BETWEEN 1 AND 1000 THEN
+        RAISE EXCEPTION USING ERRCODE = 'HF005', MESSAGE = format('max_attempts %s: use 1 to 1000', max_attempts);
+    ELSIF timeout <= '0 s' OR timeout > '30 days' THEN
+        RAISE EXCEPTION USING ERRCODE = 'HF005', MESSAGE = format('timeout %s: use up to 30 days', timeout);
+    ELSIF fairness_weight NOT BETWEEN 1 AND 1000 OR fairness_weight IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'HF005', MESSAGE = format('fairness_weight %s: use 1 to 1000', fairness_weight);
+    ELSIF on_dependency_failure NOT IN ('cancel', 'fail') OR on_dependency_failure IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'HF005', MESSAGE = format(
+            'on_dependency_failure %L: use cancel or fail', on_dependency_failure);
+    ELSIF dedup_conflict NOT IN ('return', 'error') OR dedup_conflict IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'HF005', MESSAGE = format(
+            'dedup_conflict %L: use return or error', dedup_conflict);
     END IF;
     RETURN (holdfast.insert_jobs(jsonb_build_array(jsonb_strip_nulls(jsonb_build_object(
         'job_id', coalesce(job_id, holdfast.new_id()),

@@ -33,14 +33,16 @@ WITH asked AS MATERIALIZED (
     ORDER BY priority DESC, scheduled_for, job_id
     LIMIT $5
 ), moment AS MATERIALIZED (
-    SELECT coalesce($10::bigint, holdfast.micros()) AS now
+    -- And what is the same in every row's history: spelt once, not once for each.
+    SELECT now, ',' || now || ',"claim","pending","processing",' AS event, ',' || to_json($7::text) || ']' AS by
+    FROM (SELECT coalesce($10::bigint, holdfast.micros()) AS now) AS clock
 )
 UPDATE holdfast.job AS j
 SET status = 'processing', attempt = j.attempt + 1, version = j.version + 1, claim_token = $6, worker_id = $7,
     worker_version = $8, lease_expires_at = moment.now + $9::bigint, started_at = moment.now, updated_at = moment.now,
     progress = 0, stage = '',
-    history = holdfast.trimmed(j.history, j.version) || E'\n'
-        || holdfast.event(j.version + 1, moment.now, 'claim', 'pending', 'processing', j.attempt + 1, $7, NULL)
+    history = holdfast.trimmed(j.history, j.version) || E'\n[' || j.version + 1 || moment.event || j.attempt + 1
+        || moment.by
 FROM chosen, moment
 WHERE j.ctid = chosen.place_of
 RETURNING j.job_id::text, j.job_type, j.queue, j.priority, j.payload, j.attempt, j.version, j.failures, j.max_attempts,

@@ -1,12 +1,12 @@
 -- Settle completions as one set: those of jobs whose end sets nothing else free, which is nearly all. Rows are locked in
 -- the order of their ids, each looked up by its own: a join would let the planner pair every row of the table with every
 -- settlement, as soon as its statistics are old; (status || '') keeps it from doing so with the rows that are processing.
--- Counted as what was claimed: someone may have changed the priority since.
+-- `by` comes as JSON. Counted as what was claimed: someone may have changed the priority since.
 WITH locked AS MATERIALIZED (
-    SELECT j.place_of, s.result, s.worker, s.priority
+    SELECT j.place_of, s.result, s.by, s.priority
     FROM (
         SELECT * FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::text[], $5::text[], $6::integer[])
-            AS s (job_id, attempt, token, result, worker, priority)
+            AS s (job_id, attempt, token, result, by, priority)
         ORDER BY job_id
     ) AS s
     CROSS JOIN LATERAL (
@@ -17,13 +17,14 @@ WITH locked AS MATERIALIZED (
     WHERE (j.status || '') = 'processing' AND j.attempt = s.attempt AND j.claim_token = s.token
       AND NOT j.awaited AND j.concurrency_key IS NULL
 ), moment AS MATERIALIZED (
-    SELECT coalesce($7::bigint, holdfast.micros()) AS now
+    SELECT now, ',' || now || ',"complete","processing","completed",' AS event
+    FROM (SELECT coalesce($7::bigint, holdfast.micros()) AS now) AS clock
 ), done AS (
     UPDATE holdfast.job AS j
     SET status = 'completed', version = j.version + 1, completed_at = moment.now, updated_at = moment.now,
         lease_expires_at = NULL, progress = 1, stage = 'complete', result = locked.result,
-        history = holdfast.trimmed(j.history, j.version) || E'\n' || holdfast.event(
-            j.version + 1, moment.now, 'complete', 'processing', 'completed', j.attempt, locked.worker, NULL)
+        history = holdfast.trimmed(j.history, j.version) || E'\n[' || j.version + 1 || moment.event || j.attempt
+            || ',' || locked.by || ']'
     FROM locked, moment
     WHERE j.ctid = locked.place_of
     RETURNING j.job_id, j.job_type, j.queue, locked.priority, moment.now AS now, moment.now - j.started_at AS ran,

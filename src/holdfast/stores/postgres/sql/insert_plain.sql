@@ -1,5 +1,4 @@
 -- Jobs that are rows and nothing more, in one statement. $18 is the caller's clock, by which a job is due now or later.
--- For a single job, sql.py puts VALUES in the place of unnest.
 WITH n AS MATERIALIZED (
     SELECT *, due > $18::bigint AS later
     FROM unnest($1::uuid[], $2::text[], $3::text[], $4::integer[], $5::text[], $6::bigint[], $7::integer[], $8::bigint[],
