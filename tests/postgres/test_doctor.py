@@ -117,7 +117,7 @@ async def test_rows_that_nobody_cleans_up_are_found(app: Holdfast, owner: Any, u
         f"INSERT INTO {schema}.job (job_id, {columns})"
         f" SELECT gen_random_uuid(), {columns} FROM {schema}.job, generate_series(1, {diagnosing.DEAD_ROWS_WARN})"
     )
-    await owner.execute(f"UPDATE {schema}.job SET stage = 'again'")
+    await owner.execute(f"UPDATE {schema}.job SET stage = 'again'; SELECT pg_stat_force_next_flush()")
     dead = await found(app, "dead rows", "warn")
 
     assert "50,001 beside 50,001" in dead.says and "never vacuumed" in dead.says

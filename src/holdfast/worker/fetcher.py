@@ -56,7 +56,6 @@ class Fetcher:
         self._take = take
         self._stir = asyncio.Event()
         self._maybe_ready = set(versions)  # types that may have jobs; those of a claim that came back empty have none
-        self._unanswered: list[ClaimRequest] = []
         self._stopping = False
 
     def ready(self) -> None:
@@ -78,10 +77,8 @@ class Fetcher:
             room = self._room()
             if room is None:
                 await self._stir.wait()
-            elif self._unanswered:
-                await self._claim(self._unanswered)
             elif asked := {name: slots for name, slots in room.of_type.items() if name in self._maybe_ready}:
-                await self._claim(self._requests(room.total, asked))
+                await self._claim(self._request(asked, min(self._claim_limit, room.total)))
             else:
                 await self._doze()
 
@@ -90,47 +87,34 @@ class Fetcher:
         if not await within(self._poll_seconds * random.uniform(0.8, 1.2), self._stir.wait()):
             self._maybe_ready.update(self._versions)
 
-    async def _claim(self, requests: list[ClaimRequest]) -> None:
-        self._unanswered = []
-        for request in requests:
-            self._maybe_ready.difference_update(request.slots)
+    async def _claim(self, request: ClaimRequest) -> None:
+        self._maybe_ready.difference_update(request.slots)
+        jobs = await self._answer(request)
+        if jobs:
+            self._maybe_ready.update(request.slots)  # until a claim comes back empty there may be more
+            self._take(jobs, request.token)
+
+    async def _answer(self, request: ClaimRequest) -> list[ClaimedJob]:
+        """However often it takes: a claim without an answer may have been applied, and the same token gets the same
+        jobs."""
         failpoints.hit("fetch.before")
-        claims = (self._ask(request) for request in requests)
-        for request, answer in zip(requests, await asyncio.gather(*claims, return_exceptions=True), strict=True):
-            match answer:
-                case HoldfastError():
-                    log.warning("claiming failed, trying again: %s", answer)
-                    # It may have been applied all the same: the same token gets the same jobs.
-                    self._unanswered.append(msgspec.structs.replace(request, repeat=True))
-                case BaseException():
-                    raise answer
-                case []:
-                    pass
-                case jobs:
-                    self._maybe_ready.update(request.slots)  # until a claim comes back empty there may be more
-                    self._take(jobs, request.token)
-        if self._unanswered:
-            await asyncio.sleep(random.uniform(0.1, 1.0))
-
-    async def _ask(self, request: ClaimRequest) -> list[ClaimedJob]:
-        # The time is read here: between making this task and running it a handler may have blocked the loop.
-        return await self._store.claim(request, self._clock.now())
-
-    def _requests(self, total: int, of_type: dict[str, int]) -> list[ClaimRequest]:
-        """One claim, or two that share a commit where there is room for both: a commit costs more than a claim."""
-        limit = min(self._claim_limit, total)
-        requests = [self._request({name: min(slots, limit) for name, slots in of_type.items()}, limit)]
-        rest = {name: slots - limit for name, slots in of_type.items() if slots > limit}
-        if rest and total >= 2 * limit:
-            requests.append(self._request(rest, limit))
-        return requests
+        while True:
+            try:
+                return await self._store.claim(request, self._clock.now())
+            except HoldfastError as error:
+                log.warning("claiming failed, trying again: %s", error)
+                self._maybe_ready.update(request.slots)
+                await asyncio.sleep(random.uniform(0.1, 1.0))
+                if self._stopping:
+                    return []
+                request = msgspec.structs.replace(request, repeat=True)
 
     def _request(self, slots: dict[str, int], limit: int) -> ClaimRequest:
         return ClaimRequest(
             worker_id=self._worker_id,
             worker_version=self._version,
             queues=self._queues,
-            slots=slots,
+            slots={name: min(count, limit) for name, count in slots.items()},
             limit=limit,
             lease_micros=self._lease_micros,
             token=secrets.token_hex(16),

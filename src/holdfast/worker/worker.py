@@ -261,7 +261,7 @@ class Worker:
             run = Run(job, lane, token)
             self._held[job.job_id] = run
             self._buffer.append(run)
-        self._dispatch()
+        self._loop.call_soon(self._dispatch)  # after the next claim, which the store works on while handlers run
 
     def _dispatch(self) -> None:
         """Start what fits, in claim order; a type that is full does not hold up the others."""

@@ -71,6 +71,7 @@ class PostgresStore:
         self._waker: Waker | None = None
         self._submits: list[_Submit] = []
         self._submitted_at: Instant = 0
+        self._inserting = 0  # statements under way
         self._inserts: set[asyncio.Task[None]] = set()
 
     @property
@@ -159,7 +160,13 @@ class PostgresStore:
             )
         if len(jobs) >= inserting.COPY_JOBS_MIN:
             return await self._write("insert", functools.partial(self._insert_copied, jobs, now))
-        return await self._insert_together(jobs, now)
+        if self._inserting or self._submits:
+            return await self._insert_together(jobs, now)
+        self._inserting += 1  # alone, so far: at once, in the caller's own task
+        try:
+            return await self._write("insert", functools.partial(self._insert_plain, jobs, now), transaction=False)
+        finally:
+            self._inserting -= 1
 
     async def _insert_copied(self, jobs: Sequence[NewJob], now: Instant, tx: Tx, repeat: bool) -> list[Inserted]:
         return await inserting.insert_copied(tx, jobs, now, await self._now(tx, now), repeat)
@@ -202,6 +209,13 @@ class PostgresStore:
         task.add_done_callback(self._inserts.discard)
 
     async def _insert_all(self, submits: list[_Submit], now: Instant) -> None:
+        self._inserting += 1
+        try:
+            await self._insert_each(submits, now)
+        finally:
+            self._inserting -= 1
+
+    async def _insert_each(self, submits: list[_Submit], now: Instant) -> None:
         everything = [job for jobs, _ in submits for job in jobs]
         plain = functools.partial(self._insert_plain, everything, now)
         try:
@@ -209,7 +223,7 @@ class PostgresStore:
         except Exception as error:
             if len(submits) > 1 and type(error) in (StoreError, QueueFull):
                 for submit in submits:  # let what was refused harm only its own caller
-                    await self._insert_all([submit], now)
+                    await self._insert_each([submit], now)
                 return
             for _, future in submits:
                 if not future.done():
@@ -221,7 +235,7 @@ class PostgresStore:
                 future.set_result(inserted[start : start + len(jobs)])
             start += len(jobs)
 
-    async def _insert_plain(self, jobs: list[NewJob], now: Instant, tx: Tx, repeat: bool) -> list[Inserted]:
+    async def _insert_plain(self, jobs: Sequence[NewJob], now: Instant, tx: Tx, repeat: bool) -> list[Inserted]:
         return await inserting.insert_plain(tx, jobs, now, self._store_now(now), repeat)
 
     async def claim(self, request: ClaimRequest, now: Instant) -> list[ClaimedJob]:
