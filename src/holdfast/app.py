@@ -93,7 +93,6 @@ class Holdfast(Operating):
         self.clock: Clock = clock or SystemClock()
         self._artifacts = settings.setting("artifacts", artifacts, str, "") or None
         self._lease_seconds = settings.lease(None if lease is None else seconds(lease))
-        self._poll_seconds = settings.poll_interval(None if poll_interval is None else seconds(poll_interval))
         self._claim_limit = settings.claim_limit(claim_limit)
         self._retention = retaining.default(retention)
         self._purge_on_start = purge_on_start
@@ -105,7 +104,10 @@ class Holdfast(Operating):
         self._live: dict[str, Run] = {}  # what workers in this process run now, for live progress
         self._entered = 0
         self._pid = os.getpid()
-        open_files(self.url, open_url(self.url), self._artifacts)  # a wrong URL is an error here, not at the first use
+        store = open_url(self.url)  # a wrong URL is an error here, not at the first use
+        open_files(self.url, store, self._artifacts)
+        poll = None if poll_interval is None else seconds(poll_interval)
+        self._poll_seconds = settings.poll_interval(poll, store.poll_seconds)
 
     # Handlers
 
@@ -182,6 +184,10 @@ class Holdfast(Operating):
     async def migrate(self) -> list[str]:
         """Make or update the schema; the names of what was applied."""
         return await open_url(self.url).migrate()
+
+    async def erase(self) -> list[str]:
+        """Delete the queue with all that is in it, for good; the names of the tables that there were."""
+        return await open_url(self.url).erase()
 
     def migration_sql(self) -> str:
         """The schema's migrations as a script, for those who let nobody but themselves change a schema."""

@@ -70,8 +70,8 @@ def lease(given: float | None = None) -> float:
     return setting("lease", given, seconds_above_zero, limits.LEASE_SECONDS)
 
 
-def poll_interval(given: float | None = None) -> float:
-    return setting("poll_interval", given, seconds_above_zero, limits.POLL_SECONDS)
+def poll_interval(given: float | None = None, usual: float = limits.POLL_SECONDS) -> float:
+    return setting("poll_interval", given, seconds_above_zero, usual)
 
 
 def concurrency(given: int | None = None) -> int:

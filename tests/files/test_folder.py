@@ -41,7 +41,7 @@ def left_of(tmp_path: Path) -> Callable[[str], int]:
 POSTGRES = "postgresql://db.example/shop"
 
 
-@pytest.mark.parametrize("uri", ["/srv/files", "s3://bucket", "file://srv/files", "file:///srv?share=true", "file:"])
+@pytest.mark.parametrize("uri", ["/srv/files", "ftp://bucket", "file://srv/files", "file:///srv?share=true", "file:"])
 def test_what_is_no_folder_is_an_error_at_once(uri: str) -> None:
     with pytest.raises(ConfigurationError, match="file:///path/to/folder"):
         Holdfast("sqlite:///jobs.db", artifacts=uri)

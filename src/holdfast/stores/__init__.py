@@ -23,6 +23,10 @@ def open_url(url: str) -> Store:
                     f'{error.name} is not installed: pip install "holdfast[postgres]" for {scheme}://…'
                 ) from None
             return PostgresStore(url)
+        case "dynamodb":
+            from holdfast.stores.dynamodb import DynamoStore
+
+            return DynamoStore(url)
         case _:
             if "://" not in url:
                 raise ConfigurationError(f"{url!r} is no URL: write sqlite:///{url}")
@@ -30,12 +34,21 @@ def open_url(url: str) -> Store:
 
 
 def open_files(url: str, store: Store, artifacts: str | None) -> Files:
-    """Where the files of its jobs are: in the folder that was named, else beside the store, else in it."""
+    """Where the files of its jobs are: where `artifacts` says, else beside the store, else in it."""
     beside = store.files_root
+    if artifacts is not None and artifacts.startswith("s3:"):
+        from holdfast.stores.s3 import S3Files
+
+        return S3Files(artifacts)
     if artifacts is not None:
         return LocalFiles.at(artifacts, several_hosts=beside is None)
     if beside is not None:
         return LocalFiles(beside)
+    if url.startswith("dynamodb:"):
+        from holdfast.stores.dynamodb.address import parse
+        from holdfast.stores.dynamodb.files import TableFiles
+
+        return TableFiles(parse(url))
     from holdfast.stores.postgres.files import DatabaseFiles
 
     return DatabaseFiles(url)

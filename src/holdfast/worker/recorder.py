@@ -1,4 +1,4 @@
-"""Durable progress and logs: at most once a second and job, a worker's jobs together. Trouble is only logged."""
+"""Durable progress and logs: about once a second, a worker's jobs together. Trouble is only logged."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from holdfast.clock import Clock
 from holdfast.files import LOG_FILE, Files
-from holdfast.limits import LOG_FILE_BYTES_MAX, RECORD_INTERVAL_SECONDS
+from holdfast.limits import LOG_FILE_BYTES_MAX
 from holdfast.store.port import Store
 from holdfast.worker.run import Run
 
@@ -26,8 +26,9 @@ class Recorder:
     async def work(self) -> None:
         while True:
             before = self._clock.monotonic()
-            await asyncio.sleep(RECORD_INTERVAL_SECONDS)
-            self._warn_of_stall(self._clock.monotonic() - before - RECORD_INTERVAL_SECONDS)
+            interval = self._store.record_seconds
+            await asyncio.sleep(interval)
+            self._warn_of_stall(self._clock.monotonic() - before - interval)
             dirty = [run for run in self._runs() if run.dirty and not run.settling]
             if dirty:
                 await self.record(dirty)

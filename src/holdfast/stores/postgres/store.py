@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.clock import Instant
-from holdfast.errors import NotOpen, QueueFull, StoreError
+from holdfast.errors import ConfigurationError, NotOpen, QueueFull, StoreError
 from holdfast.lifecycle import Status, Transition
+from holdfast.limits import POLL_SECONDS, RECORD_INTERVAL_SECONDS
 from holdfast.store.port import Listener
 from holdfast.store.types import (
     ClaimedJob,
@@ -83,6 +84,14 @@ class PostgresStore:
         """None: workers may be on other hosts, where a folder of this one is nowhere."""
         return None
 
+    @property
+    def poll_seconds(self) -> float:
+        return POLL_SECONDS
+
+    @property
+    def record_seconds(self) -> float:
+        return RECORD_INTERVAL_SECONDS
+
     # Opening
 
     async def open(self) -> None:
@@ -111,6 +120,11 @@ class PostgresStore:
 
     def migration_sql(self) -> str:
         return migrating.script(self._session.sql)
+
+    async def erase(self) -> list[str]:
+        raise ConfigurationError(
+            f'stop all workers, then delete the queue with its schema: DROP SCHEMA "{self.address.schema}" CASCADE'
+        )
 
     async def close(self) -> None:
         if self._inserts:

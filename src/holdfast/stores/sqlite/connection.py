@@ -11,7 +11,7 @@ from pathlib import Path
 import apsw
 
 from holdfast.errors import ConfigurationError, SchemaMismatch, StoreError, StoreGone, StoreUnsafe
-from holdfast.limits import HISTORY_HEAD, HISTORY_TAIL
+from holdfast.stores import history
 from holdfast.stores.sqlite.errors import translate
 from holdfast.stores.sqlite.sql import migrations
 
@@ -93,7 +93,7 @@ def _configure(connection: apsw.Connection, path: Path) -> None:
     connection.pragma("journal_size_limit", 64 * 1024 * 1024)
     if mode != "wal" or connection.pragma("synchronous") != 2:
         raise StoreUnsafe(f"{path}: could not set journal_mode=WAL and synchronous=FULL (got {mode})")
-    connection.create_scalar_function("trim_history", lambda *texts: trim_history(str(texts[0])), 1, deterministic=True)
+    connection.create_scalar_function("trim_history", lambda *texts: history.trim(str(texts[0])), 1, deterministic=True)
 
 
 def _use_wal(connection: apsw.Connection) -> object:
@@ -169,14 +169,6 @@ def _refuse_foreign(connection: apsw.Connection, path: Path) -> None:
         used = connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
     if mark not in (0, APPLICATION_ID) or (mark == 0 and used):
         raise StoreUnsafe(f"{path} is a database of another program: choose another file")
-
-
-def trim_history(history: str) -> str:
-    """First and last events; the versions in them tell how many were dropped."""
-    lines = history.split("\n")
-    if len(lines) <= HISTORY_HEAD + HISTORY_TAIL:
-        return history
-    return "\n".join(lines[:HISTORY_HEAD] + lines[-HISTORY_TAIL:])
 
 
 def refuse_network_file_system(path: Path) -> None:

@@ -11,7 +11,8 @@ from holdfast.clock import Instant
 from holdfast.errors import DedupConflict, UnknownDependency
 from holdfast.lifecycle import TERMINAL, Counted, Event, Kind, Status, submitted
 from holdfast.store.types import Inserted, NewJob, Signal
-from holdfast.stores.sqlite import dedup, queueing, rating, reading, releasing, rows
+from holdfast.stores import history as histories
+from holdfast.stores.sqlite import dedup, queueing, rating, reading, releasing
 from holdfast.stores.sqlite.sql import load
 from holdfast.stores.sqlite.tx import Tx
 
@@ -39,7 +40,7 @@ def insert_plain(tx: Tx, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]
         key = (status, job.created_by)
         event = events.get(key)
         if event is None:
-            event = events[key] = rows.submit_event(now, Event.SUBMIT, status, job.created_by)
+            event = events[key] = histories.submit_event(now, Event.SUBMIT, status, job.created_by)
             tx.signals.add(Signal.DUE if status is Status.SCHEDULED else Signal.READY)
         bindings.append((*_astuple(job)[:_ROW_FIELDS], status.value, now, event))
         answers.append(Inserted(job.job_id, status))
@@ -92,7 +93,7 @@ def _insert_special(tx: Tx, job: NewJob, now: Instant) -> Inserted:
 
 
 def _write(tx: Tx, job: NewJob, status: Status, now: Instant, event: Event) -> None:
-    history = rows.submit_event(now, event, Status.COMPLETED if event is Event.REUSE else status, job.created_by)
+    history = histories.submit_event(now, event, Status.COMPLETED if event is Event.REUSE else status, job.created_by)
     tx.execute(INSERT, (*_astuple(job)[:_ROW_FIELDS], status.value, now, history))
     kind = (job.job_type, job.queue, job.priority)
     tx.count(kind, Counted.SUBMITTED, now)

@@ -16,7 +16,8 @@ from holdfast.clock import Instant
 from holdfast.lifecycle import TERMINAL, Event, Status, counted, released
 from holdfast.limits import RELEASE_BATCH_MAX
 from holdfast.store.types import Signal
-from holdfast.stores.sqlite import rows, taking_turns
+from holdfast.stores import history
+from holdfast.stores.sqlite import taking_turns
 from holdfast.stores.sqlite.sql import load
 from holdfast.stores.sqlite.tx import Tx
 
@@ -83,7 +84,7 @@ def _release_child(
             now=now,
         )
         reason = f"{parent} {outcome.value}"
-    tail = rows.event_tail(now, event, Status.WAITING, target or Status.WAITING, attempt, None, reason)
+    tail = history.event_tail(now, event, Status.WAITING, target or Status.WAITING, attempt, None, reason)
     tx.execute(
         CHILD,
         {

@@ -11,7 +11,8 @@ from holdfast.clock import Instant
 from holdfast.lifecycle import TERMINAL, Event, Status, Transition, counted
 from holdfast.limits import ERRORS_KEPT_MAX
 from holdfast.store.types import Hold, Note, Signal, Verdict
-from holdfast.stores.sqlite import dedup, effects, rating, reading, releasing, rows
+from holdfast.stores import history
+from holdfast.stores.sqlite import dedup, effects, rating, reading, releasing
 from holdfast.stores.sqlite.sql import load
 from holdfast.stores.sqlite.tx import Tx
 from holdfast.stores.transitions import (
@@ -112,7 +113,7 @@ def _apply_one(tx: Tx, t: Transition, now: Instant) -> Verdict:
             "last_error": None if error is None else f"{error.type}: {error.message}",
             "error": None if error is None else msgspec.json.encode(error).decode(),
             "errors_kept": ERRORS_KEPT_MAX,
-            "event": rows.event_tail(now, t.event, t.source, t.target, t.attempt, t.by, t.reason),
+            "event": history.event_tail(now, t.event, t.source, t.target, t.attempt, t.by, t.reason),
         },
     )
     if not tx.connection.changes():

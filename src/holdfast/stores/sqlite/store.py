@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 import apsw
 
 from holdfast.clock import Instant
-from holdfast.errors import ForkedStore, NotOpen, QueueFull, StoreError
+from holdfast.errors import ConfigurationError, ForkedStore, NotOpen, QueueFull, StoreError
 from holdfast.lifecycle import Status, Transition
+from holdfast.limits import POLL_SECONDS, RECORD_INTERVAL_SECONDS
 from holdfast.store.port import Listener
 from holdfast.store.types import (
     ClaimedJob,
@@ -94,6 +95,14 @@ class SQLiteStore:
     def files_root(self) -> str | None:
         return f"{self.path}.files"
 
+    @property
+    def poll_seconds(self) -> float:
+        return POLL_SECONDS
+
+    @property
+    def record_seconds(self) -> float:
+        return RECORD_INTERVAL_SECONDS
+
     # Opening
 
     async def open(self) -> None:
@@ -129,6 +138,9 @@ class SQLiteStore:
 
     def migration_sql(self) -> None:
         """None: whoever may write the file may migrate it."""
+
+    async def erase(self) -> list[str]:
+        raise ConfigurationError(f"a queue in a file is deleted with it: stop all workers, then remove {self.path}*")
 
     async def close(self) -> None:
         writer, readers, self._writer, self._readers = self._writer, self._readers, None, None

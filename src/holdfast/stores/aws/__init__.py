@@ -1,0 +1,1 @@
+"""What every service of AWS asks for: signatures and credentials."""

@@ -1,0 +1,238 @@
+"""The board: one partition that tells what was said about queues, which lanes take turns, and that something happened.
+
+A claim reads it once, consistently, and so sees a pause. Who listens reads it now and then: often while things happen,
+up to a ceiling while nothing does. Signals are counters that only grow; one that moved is a signal that was given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from holdfast.clock import Instant
+from holdfast.errors import HoldfastError, StoreBusy
+from holdfast.store.port import Listener
+from holdfast.store.types import QueueChange, QueueRow, Signal
+from holdfast.stores.dynamodb import keys
+from holdfast.stores.dynamodb.asking import Ask
+from holdfast.stores.dynamodb.expressions import equals
+from holdfast.stores.dynamodb.layout import Table
+from holdfast.stores.dynamodb.table import Failed, Lane, Tables
+from holdfast.stores.dynamodb.values import Item
+from holdfast.stores.dynamodb.writes import delete, put, update
+
+log = logging.getLogger("holdfast.stores.dynamodb")
+
+TELL_SECONDS = 0.5  # between two tellings of one process: workers elsewhere need no more
+POLL_SECONDS = 0.2  # between looks while things happen
+POLL_GROWTH = 1.6
+FRESH_SECONDS = 1.0  # how old a board may be where nothing rests on it
+CHANGE_ROUNDS = 20
+_ALL = Ask(table=Table.RECORDS, hash=keys.BOARD)
+
+
+class BoardState(msgspec.Struct, frozen=True):
+    signals: dict[Signal, int]
+    queues: dict[str, QueueRow]
+    fair: frozenset[tuple[str, str]]  # queue and type of lanes that have, or had, jobs with a fairness key
+
+
+class Board:
+    def __init__(self, tables: Tables, *, wake: bool, ceiling_seconds: float) -> None:
+        self._tables = tables
+        self._wake = wake
+        self._ceiling = ceiling_seconds
+        self._listeners: list[tuple[frozenset[Signal], Listener]] = []
+        self._state: BoardState | None = None
+        self._read_at = 0.0
+        self._seen: dict[Signal, int] = {}
+        self._told: set[Signal] = set()
+        self._teller: asyncio.Task[None] | None = None
+        self._poller: asyncio.Task[None] | None = None
+        self._stir = asyncio.Event()
+        self._closing = False
+
+    # Reading
+
+    async def read(self, *, fresh: bool) -> BoardState:
+        """As it is now, or where that is enough as it was a moment ago."""
+        now = asyncio.get_running_loop().time()
+        if not fresh and self._state is not None and now - self._read_at < FRESH_SECONDS:
+            return self._state
+        ask = msgspec.structs.replace(_ALL, consistent=True)
+        self._state = state_of([item async for item in self._tables.ask(ask)])
+        self._read_at = now
+        return self._state
+
+    async def begin(self) -> None:
+        """What was signalled before is none of our listeners' business."""
+        self._seen = dict((await self.read(fresh=True)).signals)
+
+    # Fair lanes
+
+    async def mark_fair(self, queue: str, job_type: str) -> None:
+        """Before the first job with a fairness key is put there: a claim looks for such jobs only where this is."""
+        known = self._state.fair if self._state is not None else ()
+        if (queue, job_type) in known:
+            return
+        pk, sk = keys.fair_lane(queue, job_type)
+        await self._tables.put(Table.RECORDS, {"pk": pk, "sk": sk, "queue": queue, "job_type": job_type})
+        if self._state is not None:
+            self._state = msgspec.structs.replace(self._state, fair=self._state.fair | {(queue, job_type)})
+
+    # Queues
+
+    async def change_queue(self, name: str, change: QueueChange, now: Instant) -> QueueRow:
+        pk, sk = key = keys.queue_row(name)
+        for _ in range(CHANGE_ROUNDS):
+            [found] = await self._tables.get(Table.RECORDS, [key])
+            row = changed(queue_of(found, name), change, now)
+            condition = equals("nonce", None if found is None else found.get("nonce"))
+            nothing = row.paused_at is None and row.max_pending is None
+            try:
+                if not nothing:
+                    item = {"pk": pk, "sk": sk, "nonce": secrets.token_hex(8), **msgspec.structs.asdict(row)}
+                    item["wid"] = item["nonce"]
+                    await self._tables.update(put(Table.RECORDS, item, condition))
+                elif found is not None:
+                    await self._tables.update(delete(Table.RECORDS, key, condition))
+            except Failed:
+                continue
+            if change.max_pending is not None:  # what was counted under another limit says nothing about this one
+                await self._tables.delete_many(Table.RECORDS, [keys.queue_gate(name)])
+            self._state = None
+            if change.paused is False:
+                self.committed({Signal.READY})
+            return row
+        raise StoreBusy(f"{self._tables.shown}: others keep changing the queue {name}: try again")
+
+    async def queues(self) -> list[QueueRow]:
+        state = await self.read(fresh=True)
+        return [state.queues[name] for name in sorted(state.queues)]
+
+    # Signals
+
+    def committed(self, signals: Iterable[Signal]) -> None:
+        """After a commit: wake who listens here, and tell the others."""
+        given = set(signals)
+        if not given:
+            return
+        self._hear(given)
+        if not self._wake or self._closing:
+            return
+        self._told |= given
+        self._stir.set()
+        if self._teller is None or self._teller.done():
+            self._teller = asyncio.get_running_loop().create_task(self._tell())
+
+    def listen(self, signals: frozenset[Signal], listener: Listener) -> Callable[[], None]:
+        entry = (signals, listener)
+        self._listeners.append(entry)
+        if self._wake and (self._poller is None or self._poller.done()):
+            self._poller = asyncio.get_running_loop().create_task(self._poll())
+
+        def stop() -> None:
+            if entry in self._listeners:
+                self._listeners.remove(entry)
+            if not self._listeners and self._poller is not None:
+                self._poller.cancel()
+                self._poller = None
+
+        return stop
+
+    def _hear(self, signals: set[Signal]) -> None:
+        for wanted, listener in tuple(self._listeners):
+            for signal in wanted & signals:
+                listener(signal)
+
+    async def _tell(self) -> None:
+        """The first at once, then together what half a second brings. A signal told twice is a hint given twice."""
+        while self._told:
+            signals, self._told = self._told, set()
+            try:
+                await self._add(signals)
+            except HoldfastError as error:
+                log.warning("signals could not be told, others find out when they poll: %s", error)
+            await asyncio.sleep(TELL_SECONDS)
+
+    async def _add(self, signals: set[Signal]) -> None:
+        write = update(Table.RECORDS, keys.SIGNALS_KEY, adds={each.value: 1 for each in signals})
+        reply = await self._tables.send(write, returning="UPDATED_NEW")
+        for name, value in reply.items():
+            signal = Signal(name)
+            if value == self._seen.get(signal, 0) + 1:  # nobody else's came in between: it is not heard again
+                self._seen[signal] = value
+
+    async def _poll(self) -> None:
+        pause = POLL_SECONDS
+        while True:
+            self._stir.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._stir.wait()
+                    pause = POLL_SECONDS
+                    await asyncio.sleep(pause)
+            try:
+                moved = await self._moved()
+            except HoldfastError as error:
+                log.warning("the board cannot be read, workers find jobs when they poll: %s", error)
+                moved = set()
+            pause = POLL_SECONDS if moved else min(pause * POLL_GROWTH, self._ceiling)
+            self._hear(moved)
+
+    async def _moved(self) -> set[Signal]:
+        items = [item async for item in self._tables.ask(_ALL, lane=Lane.IDLE)]
+        found = state_of(items).signals
+        moved = {signal for signal, value in found.items() if value > self._seen.get(signal, 0)}
+        for signal in moved:
+            self._seen[signal] = found[signal]
+        return moved
+
+    async def close(self) -> None:
+        """Tell what is left to tell; a lost signal costs a poll interval, never a job."""
+        self._closing = True
+        tasks = [task for task in (self._teller, self._poller) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._told:
+            with contextlib.suppress(HoldfastError, TimeoutError):
+                async with asyncio.timeout(1):
+                    await self._add(self._told)
+
+
+def state_of(items: list[Item]) -> BoardState:
+    signals: dict[Signal, int] = {}
+    queues: dict[str, QueueRow] = {}
+    fair = set()
+    for item in items:
+        kind = item["sk"].partition("|")[0]
+        if kind == "signals":
+            signals = {signal: item[signal.value] for signal in Signal if signal.value in item}
+        elif kind == "queue":
+            queues[item["name"]] = queue_of(item, item["name"])
+        elif kind == "fair":
+            fair.add((item["queue"], item["job_type"]))
+    return BoardState(signals, queues, frozenset(fair))
+
+
+def queue_of(item: Item | None, name: str) -> QueueRow:
+    fields: dict[str, Any] = {each: (item or {}).get(each) for each in QueueRow.__struct_fields__}
+    return QueueRow(**{**fields, "name": name})
+
+
+def changed(row: QueueRow, change: QueueChange, now: Instant) -> QueueRow:
+    """Pausing what is paused keeps who did it first, and when."""
+    if change.paused is True and row.paused_at is None:
+        row = msgspec.structs.replace(row, paused_at=now, paused_by=change.by, pause_reason=change.reason)
+    elif change.paused is False:
+        row = msgspec.structs.replace(row, paused_at=None, paused_by=None, pause_reason=None)
+    if change.max_pending is not None:
+        row = msgspec.structs.replace(row, max_pending=change.max_pending or None)
+    return row

@@ -1,0 +1,30 @@
+"""Going on from marks: whatever a process has begun and died over is finished by any other."""
+
+from __future__ import annotations
+
+from holdfast.clock import Instant
+from holdfast.stores.dynamodb import journal, linking, outbox, releasing, retiring_trees
+from holdfast.stores.dynamodb.ground import Ground
+from holdfast.stores.dynamodb.outbox import Mark, MarkKind
+
+
+async def go_on(ground: Ground, now: Instant, limit: int) -> int:
+    """Up to `limit` changes, over all marks that stand."""
+    done = 0
+    for mark in [each async for each in outbox.marks(ground.tables, limit)]:
+        if done >= limit:
+            break
+        done += await _go_on_from(ground, mark, now, limit - done)
+    return done
+
+
+async def _go_on_from(ground: Ground, mark: Mark, now: Instant, limit: int) -> int:
+    match MarkKind(mark.kind):
+        case MarkKind.ENDED:
+            return await releasing.go_on(ground, [mark], now, limit)
+        case MarkKind.INSERT:
+            return await journal.go_on(ground, mark, now)
+        case MarkKind.LINK:
+            return await linking.go_on(ground, mark, now)
+        case MarkKind.TREE:
+            return await retiring_trees.go_on(ground, mark, now)

@@ -1,0 +1,352 @@
+"""Where everything lies. Pure.
+
+Jobs are in `<prefix>_jobs` (HASH job_id), with what retention leaves of them in place; everything else is in
+`<prefix>_records` (HASH pk, RANGE sk), always read consistently. Attributes that only indexes read are derived from a
+job by `derived`, never set by hand: their names begin with g.
+
+* Instants in keys are 16 digits, ids 32 hex digits, priorities `100 - priority` as 3 digits: text order is the order
+  in which they are wanted.
+* Names in composed keys are escaped and, where long, cut and hashed (`part`), because a RANGE key ends at 1,024 bytes.
+  Items that must give a name back carry it as an attribute.
+* `#n` marks shard n of an index partition; the first has no mark, so that one shard means plain values.
+
+    StatusCreatedIndex  gs status            gc created|id             every job
+    ConversationIndex   subject              gc
+    JobTypeIndex        gt type              gp prio|due|id            every job
+    WorkerStatusIndex   worker_id            status                    claimed at least once
+    ReadyIndex          gr queue|type        gq prio|due|id            pending and in sight
+                        gr f|queue|type      gq prio|key|due|id        … with a fairness key
+    TimeIndex           gd due, lease        ge at|id                  scheduled, retrying; processing
+    RootIndex           root_job_id          gc                        members of trees but the root
+    ContentIndex        content_hash         gh type|done|completed|id, type|open|created|id, type|else|created|id
+    KeyIndex            concurrency_key      gk run|…, in|lane|prio|due|id, out|lane|…, off|…, end|…
+    RateIndex           gb key|count|micros  gm in|lane|prio|due|id, out|lane|…
+    ArchiveIndex        ga files, clean      gz archived|id
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterable
+
+import msgspec
+
+from holdfast.clock import Instant
+from holdfast.lifecycle import ACTIVE, Status
+from holdfast.stores.dynamodb.layout import Key
+from holdfast.stores.dynamodb.values import Item
+
+# Every one of them is set or removed in every change.
+DERIVED = ("gs", "gc", "gt", "gp", "gr", "gq", "gd", "ge", "gh", "gk", "gb", "gm", "ga", "gz", "error_type")
+DERIVED_BYTES_MAX = 4_000
+NO_TIME: Instant = 9_999_999_999_999_999
+HIGH = "\U0010ffff"  # after every text
+SLOTS = 4  # partitions over which writers of counters and marks are spread
+_PART_BYTES_MAX = 200
+_ended = frozenset(status.value for status in Status) - frozenset(status.value for status in ACTIVE)
+
+
+class _ErrorType(msgspec.Struct):
+    type: str
+
+
+_errors = msgspec.json.Decoder(list[_ErrorType])
+
+
+# Parts of keys
+
+
+def at(instant: Instant) -> str:
+    return f"{min(max(instant, 0), NO_TIME):016d}"
+
+
+def short(job_id: str) -> str:
+    return job_id.replace("-", "")
+
+
+def dashed(shortened: str) -> str:
+    """The id again, from the end of a key."""
+    h = shortened[-32:]
+    return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
+
+
+def part(text: str) -> str:
+    escaped = text.replace("%", "%25").replace("|", "%7C").replace("#", "%23")
+    raw = escaped.encode()
+    if len(raw) <= _PART_BYTES_MAX:
+        return escaped
+    head = raw[:80].decode(errors="ignore")
+    return f"{head}~{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+
+def joined(*parts: str) -> str:
+    return "|".join(part(each) for each in parts)
+
+
+def shard(text: str, shards: int) -> int:
+    return zlib.crc32(text.encode()) % shards
+
+
+def suffix(number: int) -> str:
+    return f"#{number}" if number else ""
+
+
+def all_shards(plain: str, shards: int) -> list[str]:
+    """A partition of an index, in all its shards."""
+    return [f"{plain}{suffix(number)}" for number in range(shards)]
+
+
+def slot(text: str) -> int:
+    return zlib.crc32(text.encode()) % SLOTS
+
+
+# Keys of indexes
+
+
+def created(created_at: Instant, job_id: str) -> str:
+    return f"{at(created_at)}|{short(job_id)}"
+
+
+def rank(priority: int) -> str:
+    return f"{100 - priority:03d}"
+
+
+def place(priority: int, due_at: Instant, job_id: str) -> str:
+    """Where a job stands in line."""
+    return f"{rank(priority)}|{at(due_at)}|{short(job_id)}"
+
+
+def fair_place(priority: int, fairness_key: str, due_at: Instant, job_id: str) -> str:
+    return f"{rank(priority)}|{part(fairness_key)}|{at(due_at)}|{short(job_id)}"
+
+
+def ready(queue: str, job_type: str) -> str:
+    return joined(queue, job_type)
+
+
+def fair_ready(queue: str, job_type: str) -> str:
+    return f"f|{joined(queue, job_type)}"
+
+
+def ready_hash(queue: str, job_type: str, number: int, fair: bool = False) -> str:
+    """A lane of the ready index, in one of its shards."""
+    return f"{fair_ready(queue, job_type) if fair else ready(queue, job_type)}{suffix(number)}"
+
+
+def lane(queue: str, job_type: str, payload_version: int) -> str:
+    return f"{joined(queue, job_type)}|{payload_version}"
+
+
+def rate_name(rate_key: str, count: int, micros: int) -> str:
+    return f"{part(rate_key)}|{count}|{micros}"
+
+
+def lease_place(lease_expires_at: Instant, job_id: str) -> str:
+    """`ge` of a running job: what an extension sets together with `lease_expires_at`."""
+    return f"{at(lease_expires_at)}|{short(job_id)}"
+
+
+def derived(item: Item, shards: int) -> Item:
+    """Every index attribute that this job has; those of DERIVED that are not in the answer are to be removed."""
+    job_id = item["job_id"]
+    if "archived_at" in item:
+        return {
+            "ga": "files" if item.get("files") else "clean",
+            "gz": created(item["archived_at"], job_id),
+        }
+    status = item["status"]
+    arrived = created(item["created_at"], job_id)
+    stands = place(item["priority"], item["scheduled_for"], job_id)
+    mark = suffix(shard(job_id, shards))
+    found: Item = {"gs": f"{status}{mark}", "gc": arrived, "gt": f"{part(item['job_type'])}{mark}", "gp": stands}
+    match status:
+        case "pending":
+            if "parked" not in item:
+                found.update(_ready(item, stands, shards))
+        case "processing":
+            found.update(gd=f"lease{mark}", ge=lease_place(item["lease_expires_at"], job_id))
+        case "scheduled" | "retrying":
+            found.update(gd=f"due{mark}", ge=f"{at(item['scheduled_for'])}|{short(job_id)}")
+        case "failed":
+            found["error_type"] = error_type(item)
+    if item.get("content_hash"):
+        found["gh"] = f"{part(item['job_type'])}|{_content(item, status, arrived)}"
+    if item.get("concurrency_key"):
+        found["gk"] = _by_key(item, status, arrived, stands)
+    if item.get("rate_count") and status == "pending" and item.get("parked") != "c":
+        found["gb"] = rate_name(item.get("rate_key", ""), item["rate_count"], item["rate_micros"])
+        found["gm"] = f"{'out' if item.get('parked') == 'r' else 'in'}|{lane_of(item)}|{stands}"
+    return found
+
+
+def lane_of(item: Item) -> str:
+    return lane(item["queue"], item["job_type"], item.get("payload_version", 1))
+
+
+def error_type(item: Item) -> str:
+    """Of what a failed job died."""
+    errors = _errors.decode(item["errors"]) if item.get("errors") else []
+    return errors[-1].type if errors else "DependencyFailed"
+
+
+def _ready(item: Item, stands: str, shards: int) -> Item:
+    key = item.get("fairness_key")
+    if key is None:
+        mark = suffix(shard(item["job_id"], shards))
+        return {"gr": f"{ready(item['queue'], item['job_type'])}{mark}", "gq": stands}
+    mark = suffix(shard(key, shards))  # all jobs of a key in one shard
+    return {
+        "gr": f"{fair_ready(item['queue'], item['job_type'])}{mark}",
+        "gq": fair_place(item["priority"], key, item["scheduled_for"], item["job_id"]),
+    }
+
+
+def _content(item: Item, status: str, arrived: str) -> str:
+    if status == Status.COMPLETED:
+        return f"done|{created(item['completed_at'], item['job_id'])}"
+    return f"{'else' if status in _ended else 'open'}|{arrived}"
+
+
+def _by_key(item: Item, status: str, arrived: str, stands: str) -> str:
+    if status == Status.PROCESSING:
+        return f"run|{arrived}"
+    if status in _ended:
+        return f"end|{arrived}"
+    match item.get("parked"):
+        case None if status == Status.PENDING:
+            return f"in|{lane_of(item)}|{stands}"
+        case "c" if status == Status.PENDING:
+            return f"out|{lane_of(item)}|{stands}"
+        case _:
+            return f"off|{arrived}"
+
+
+# Keys of records
+
+SCHEMA_KEY: Key = ("meta", "schema")
+BOARD = "board"
+SIGNALS_KEY: Key = (BOARD, "signals")
+SCHEDULES = "schedules"
+WORKERS = "workers"
+TYPES = "types"
+WAITING = "waiting"
+COUNT_HOURS = "counthours"
+
+
+def turn(name: str) -> Key:
+    """Whose turn a costly sweep is: sweep, keys, scan."""
+    return ("meta", f"turn|{name}")
+
+
+def queue_row(name: str) -> Key:
+    return (BOARD, f"queue|{part(name)}")
+
+
+def fair_lane(queue: str, job_type: str) -> Key:
+    return (BOARD, f"fair|{joined(queue, job_type)}")
+
+
+def body(job_id: str, name: str, number: int) -> Key:
+    return (f"body|{job_id}", f"{name}.{number}")
+
+
+def guard(dedup_key: str) -> Key:
+    return (f"dedup|{part(dedup_key)}", "guard")
+
+
+def edges(parent: str) -> str:
+    return f"edge|{parent}"
+
+
+def edge(parent: str, child: str) -> Key:
+    return (edges(parent), child)
+
+
+def needs(child: str, number: int = 0) -> Key:
+    return (f"needs|{child}", f"{number:04d}")
+
+
+def steps(job_id: str) -> str:
+    return f"step|{job_id}"
+
+
+def step(job_id: str, name: str) -> Key:
+    return (steps(job_id), part(name) or "|")
+
+
+def key_gate(concurrency_key: str) -> Key:
+    return (f"gate|c|{part(concurrency_key)}", "gate")
+
+
+def rate_gate(rate_key: str, count: int, micros: int) -> Key:
+    return (f"gate|r|{rate_name(rate_key, count, micros)}", "gate")
+
+
+def queue_gate(queue: str) -> Key:
+    return (f"gate|q|{part(queue)}", "gate")
+
+
+def waiting_key(concurrency_key: str) -> Key:
+    return (WAITING, f"c|{part(concurrency_key)}")
+
+
+def waiting_rate(due_at: Instant, rate_name: str) -> Key:
+    """`rate_name` is what `rate_name` made."""
+    return (WAITING, f"r|{at(due_at)}|{rate_name}")
+
+
+def turns(queue: str, job_type: str) -> str:
+    return f"turns|{joined(queue, job_type)}"
+
+
+def turns_lane(queue: str, job_type: str) -> Key:
+    return (turns(queue, job_type), "lane")
+
+
+def turn_of(queue: str, job_type: str, fairness_key: str | None) -> Key:
+    return (turns(queue, job_type), f"key|{'' if fairness_key is None else '|' + part(fairness_key)}")
+
+
+def schedule(name: str) -> Key:
+    return (SCHEDULES, part(name))
+
+
+def worker(worker_id: str) -> Key:
+    return (WORKERS, part(worker_id))
+
+
+def job_type(name: str) -> Key:
+    return (TYPES, part(name))
+
+
+def counted(hour: int, number: int) -> str:
+    """The counters of one hour (since the epoch) and slot."""
+    return f"count|{hour}|{number}"
+
+
+def journal(journal_id: str, number: int) -> Key:
+    return (f"journal|{journal_id}", f"{number:04d}")
+
+
+def outbox(number: int) -> str:
+    return f"outbox|{number}"
+
+
+def mark(kind: str, name: str) -> Key:
+    """An outbox mark: insert, ended, link, tree."""
+    return (outbox(slot(name)), f"{kind}|{name}")
+
+
+def files(job_id: str) -> str:
+    return f"file|{job_id}"
+
+
+def file(job_id: str, attempt: int, name: str) -> Key:
+    """The head of a file; its parts go on from there."""
+    return (files(job_id), f"{attempt}|{part(name)}")
+
+
+def in_order(keys: Iterable[str]) -> list[str]:
+    """As DynamoDB orders texts: by their bytes."""
+    return sorted(keys, key=lambda text: text.encode())

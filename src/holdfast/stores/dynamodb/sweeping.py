@@ -1,0 +1,187 @@
+"""The backstop: costly looks that one process takes for the whole fleet, a page at a time.
+
+Nothing here is needed while everything goes as it should. It finds what an index has lost, what is parked without a
+mark, ice without a mark, and texts that nobody names because their commit never came.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import uuid
+
+from holdfast.clock import MICROS, Instant
+from holdfast.lifecycle import Status
+from holdfast.stores.dynamodb import gates, keys, parking, rating, retiring_trees, taking_turns
+from holdfast.stores.dynamodb.admitting import bucket_of
+from holdfast.stores.dynamodb.asking import Ask
+from holdfast.stores.dynamodb.commit import change, delete, update
+from holdfast.stores.dynamodb.expressions import equals
+from holdfast.stores.dynamodb.ground import Ground
+from holdfast.stores.dynamodb.layout import READY, TIME, Index, Table
+from holdfast.stores.dynamodb.table import Failed, bare
+from holdfast.stores.dynamodb.values import Item
+from holdfast.stores.dynamodb.wire import Lane
+
+log = logging.getLogger("holdfast.stores.dynamodb")
+
+TURN_MICROS = 60 * MICROS  # between two pages, whoever reads them
+REST_MICROS = 24 * 3600 * MICROS  # between two walks through a table
+PAGE = 500
+LATE_MICROS = 600 * MICROS  # what stands still for so long is looked up in its index
+LITTER_MICROS = 24 * 3600 * MICROS
+_LOOKED_UP_MAX = 50  # of one page
+_OF_A_JOB = ("body|", "step|", "edge|", "needs|")
+
+
+async def sweep(ground: Ground, now: Instant) -> None:
+    """One page of each table, if it is time and nobody else has taken the turn."""
+    if not await _take_turn(ground, now):
+        return
+    board = await ground.board.read(fresh=False)
+    await taking_turns.forget_idle(ground, board.fair, now)
+    for table in Table:
+        await _sweep_page(ground, table, now)
+
+
+async def _take_turn(ground: Ground, now: Instant) -> bool:
+    place = keys.turn("sweep")
+    [last] = await ground.tables.get(Table.RECORDS, [place], lane=Lane.IDLE)
+    taken_at = None if last is None else last["taken_at"]
+    if taken_at is not None and abs(now - taken_at) < TURN_MICROS:
+        return False
+    sets = {"taken_at": now, "by": ground.writer}
+    try:
+        await ground.tables.update(
+            update(Table.RECORDS, place, sets=sets, condition=equals("taken_at", taken_at)), lane=Lane.IDLE
+        )
+    except Failed:
+        return False
+    return True
+
+
+async def _sweep_page(ground: Ground, table: Table, now: Instant) -> None:
+    place = keys.turn(f"scan {table.value}")
+    [last] = await ground.tables.get(Table.RECORDS, [place], lane=Lane.IDLE)
+    start = None if last is None else last.get("at")
+    if start is None and last is not None and abs(now - last["ended_at"]) < REST_MICROS:
+        return
+    rows, then = await ground.tables.scan(table, start=start, page=PAGE, lane=Lane.IDLE)
+    if table is Table.JOBS:
+        await _look_at_jobs(ground, rows, now)
+    else:
+        await _look_at_records(ground, rows, now)
+    if then is None:
+        write = update(Table.RECORDS, place, sets={"ended_at": now}, removes=("at",))
+    else:
+        write = update(Table.RECORDS, place, sets={"at": then, "ended_at": 0})
+    await ground.tables.update(write, lane=Lane.IDLE)
+
+
+# Jobs
+
+
+async def _look_at_jobs(ground: Ground, rows: list[Item], now: Instant) -> None:
+    looked_up = 0
+    for row in rows:
+        item = bare(row)
+        if "archived_at" in item:
+            continue
+        if keys.derived(item, ground.shards) != {name: row[name] for name in keys.DERIVED if name in row}:
+            await _derive_anew(ground, item)
+        elif looked_up < _LOOKED_UP_MAX and _is_late(item, now):
+            looked_up += 1
+            await _look_up(ground, row, item)
+        if "parked" in item:
+            await _mark(ground, item, now)
+        if "frozen" in item:
+            await retiring_trees.thaw(ground, item, now)
+
+
+def _is_late(item: Item, now: Instant) -> bool:
+    """Whether something should have happened to it long ago. Its worker or its queue may have stopped; or an index has
+    lost it."""
+    match Status(item["status"]):
+        case Status.PENDING:
+            return "parked" not in item and bool(item["updated_at"] < now - LATE_MICROS)
+        case Status.SCHEDULED | Status.RETRYING:
+            return bool(item["scheduled_for"] < now - LATE_MICROS)
+        case Status.PROCESSING:
+            return bool(item["lease_expires_at"] < now - LATE_MICROS)
+        case _:
+            return False
+
+
+async def _look_up(ground: Ground, row: Item, item: Item) -> None:
+    index: Index = READY if item["status"] == Status.PENDING else TIME
+    ask = Ask(table=Table.JOBS, index=index.name, hash=row[index.hash], begins=row[index.range])
+    if await ground.tables.count(ask, stop_at=1, lane=Lane.IDLE):
+        return
+    log.warning("%s is not in %s, where it should be: put there again", item["job_id"], index.name)
+    standing = equals("version", item["version"])
+    gone = update(Table.JOBS, (item["job_id"],), removes=(index.hash, index.range), condition=standing)
+    with contextlib.suppress(Failed):
+        await ground.tables.update(gone, lane=Lane.IDLE)
+        await _derive_anew(ground, item)
+
+
+async def _derive_anew(ground: Ground, item: Item) -> None:
+    also = equals("parked", item.get("parked")) & equals("lease_expires_at", item.get("lease_expires_at"))
+    with contextlib.suppress(Failed):
+        await ground.tables.update(change(item, item, also=also), lane=Lane.IDLE)
+
+
+async def _mark(ground: Ground, item: Item, now: Instant) -> None:
+    """Whatever is parked has to be looked at again."""
+    bucket = bucket_of(item)
+    if item["parked"] == parking.BY_KEY:
+        await parking.mark_keys(ground, [item], now)
+    elif bucket is not None:
+        states = await gates.read(ground.tables, [item], now, Lane.IDLE)
+        await rating.mark(ground, states.rates, bucket, 0, now)
+
+
+# Records
+
+
+async def _look_at_records(ground: Ground, rows: list[Item], now: Instant) -> None:
+    await _remove_litter(ground, [row for row in rows if row["pk"].startswith(_OF_A_JOB)], now)
+    for row in rows:
+        if row["pk"].startswith("gate|r|") and row["full_at"] < now - LITTER_MICROS and "due_at" not in row:
+            await _delete_unchanged(ground, row)  # a full bucket is as good as none
+
+
+async def _remove_litter(ground: Ground, rows: list[Item], now: Instant) -> None:
+    """What lies around jobs that are nowhere: their commit never came, or whoever retired them died. An id tells its
+    age; one that does not is left alone."""
+    old = [row for row in rows if _is_old(_job_of(row), now)]
+    ids = sorted({_job_of(row) for row in old})
+    found = await ground.tables.get(Table.JOBS, [(job_id,) for job_id in ids], only=("status",), lane=Lane.IDLE)
+    gone = {job_id for job_id, item in zip(ids, found, strict=True) if item is None or "status" not in item}
+    litter = [(row["pk"], row["sk"]) for row in old if _job_of(row) in gone and not _is_kept_for_another(row)]
+    if litter:
+        log.info("%d records of jobs that are gone are removed", len(litter))
+        await ground.tables.delete_many(Table.RECORDS, litter, lane=Lane.IDLE)
+
+
+def _job_of(row: Item) -> str:
+    return str(row["pk"]).partition("|")[2]
+
+
+def _is_kept_for_another(row: Item) -> bool:
+    return str(row["pk"]).startswith("edge|") and "met" not in row
+
+
+def _is_old(job_id: str, now: Instant) -> bool:
+    try:
+        number = uuid.UUID(job_id)
+    except ValueError:
+        return False
+    return number.version == 7 and (number.int >> 80) * 1_000 < now - LITTER_MICROS
+
+
+async def _delete_unchanged(ground: Ground, row: Item) -> None:
+    with contextlib.suppress(Failed):
+        await ground.tables.update(
+            delete(Table.RECORDS, (row["pk"], row["sk"]), equals("nonce", row["nonce"])), lane=Lane.IDLE
+        )

@@ -1,0 +1,33 @@
+"""What `doctor` says of DynamoDB, and what it costs."""
+
+from __future__ import annotations
+
+from holdfast.store.conformance.factories import NOW, SECOND
+from holdfast.stores.dynamodb import DynamoStore, costs, outbox
+from holdfast.stores.dynamodb.outbox import MarkKind
+
+
+async def test_work_that_was_left_half_done_is_named_when_nobody_goes_on_with_it(store: DynamoStore) -> None:
+    assert store._ground is not None
+    mark = outbox.new_mark(MarkKind.ENDED, "0198d0c2-6c1e-7001-8a3b-1f2e3d4c5b6a", NOW)
+    await store._ground.tables.update(outbox.written(mark))
+
+    levels = {each.check: each.level for each in await store.diagnose(NOW + 10 * SECOND)}
+    assert levels["outbox"] == "ok"
+    levels = {each.check: each.level for each in await store.diagnose(NOW + 3_600 * SECOND)}
+    assert levels["outbox"] == "warn"
+
+
+async def test_tables_indexes_schema_clock_and_costs_are_looked_at(store: DynamoStore) -> None:
+    found = {each.check: each for each in await store.diagnose(NOW)}
+
+    assert {"table jobs", "table records", "indexes", "schema", "clock", "conflicts", "costs"} <= set(found)
+    assert found["indexes"].says == "all 11 are there and active"
+    assert "a million plain jobs" in found["costs"].says
+
+
+def test_a_plain_job_costs_nineteen_units_and_its_share_of_the_counters() -> None:
+    assert costs.units_of_job(1) == 22
+    assert costs.units_of_job(50) == 19 + 4 / 50
+    assert 10 < costs.dollars_of_million_jobs(50) < costs.dollars_of_million_jobs(1) < 20
+    assert costs.dollars_of_idle_day(4, 30) < 0.01

@@ -1,0 +1,72 @@
+"""The tables keep the files of jobs."""
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from holdfast.errors import StoreError
+from holdfast.files import Files
+from holdfast.stores.dynamodb import DynamoStore, filing, keys
+from holdfast.stores.dynamodb.asking import Ask
+from holdfast.stores.dynamodb.files import TableFiles
+from holdfast.stores.dynamodb.layout import Table
+from tests.files.suite import *  # noqa: F403
+from tests.servers.dynamodb import DynamoDB
+
+
+@pytest.fixture(scope="module")
+def store(dynamodb: DynamoDB) -> DynamoStore:
+    made = DynamoStore(dynamodb.url())
+    asyncio.run(made.migrate())
+    return made
+
+
+@pytest.fixture
+def files(store: DynamoStore) -> Iterator[Files]:
+    place = TableFiles(store.address)
+    yield place
+    place.close()
+
+
+@pytest.fixture
+def again(store: DynamoStore) -> Iterator[Files]:
+    place = TableFiles(store.address)
+    yield place
+    place.close()
+
+
+@pytest.fixture
+def new_job() -> Callable[[], str]:
+    return lambda: str(uuid.uuid4())
+
+
+@pytest.fixture
+def job_id(new_job: Callable[[], str]) -> str:
+    return new_job()
+
+
+@pytest.fixture
+def left_of(store: DynamoStore) -> Callable[[str], int]:
+    async def count(job_id: str) -> int:
+        tables = store._tables()
+        found = await tables.count(Ask(table=Table.RECORDS, hash=keys.files(job_id), consistent=True))
+        await tables.wire.close()
+        return found
+
+    return lambda job_id: asyncio.run(count(job_id))
+
+
+def test_a_file_that_is_replaced_leaves_nothing_behind(
+    files: Files, job_id: str, left_of: Callable[[str], int]
+) -> None:
+    files.write(job_id, 1, "report.txt", b"x" * 1_000_000)
+    files.write(job_id, 1, "report.txt", b"short")
+
+    assert left_of(job_id) == 2  # its head and one part
+
+
+def test_what_is_too_large_for_a_table_says_where_it_belongs(files: Files, job_id: str) -> None:
+    with pytest.raises(StoreError, match="artifacts=s3://"):
+        files.write(job_id, 1, "video", bytes(filing.FILE_BYTES_MAX + 1))

@@ -1,0 +1,158 @@
+"""The backstop: what was lost by a death at the worst moment, or by an index, is found again."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.clock import MICROS
+from holdfast.ids import new_id
+from holdfast.lifecycle import cancel
+from holdfast.store.conformance.factories import (
+    HOUR,
+    NOW,
+    SECOND,
+    claim_ids,
+    claim_one,
+    record,
+    running,
+    settle,
+    submit,
+    submit_many,
+)
+from holdfast.store.types import Rate, Signal
+from holdfast.stores.dynamodb import DynamoStore, gates, keys, parking, sweeping
+from holdfast.stores.dynamodb.commit import update
+from holdfast.stores.dynamodb.ground import Ground
+from holdfast.stores.dynamodb.layout import Table
+from holdfast.stores.dynamodb.values import Item
+
+LATER = NOW + HOUR
+
+
+def _ground(store: DynamoStore) -> Ground:
+    assert store._ground is not None
+    return store._ground
+
+
+async def _forget_marks(store: DynamoStore) -> None:
+    rows, _ = await _ground(store).tables.scan(Table.RECORDS)
+    marks = [(row["pk"], row["sk"]) for row in rows if row["pk"] == keys.WAITING]
+    assert marks
+    await _ground(store).tables.delete_many(Table.RECORDS, marks)
+
+
+async def test_a_job_whose_index_attributes_are_lost_is_found(store: DynamoStore) -> None:
+    job_id = await submit(store)
+    await _ground(store).tables.update(update(Table.JOBS, (job_id,), removes=("gr", "gq")))
+    assert await claim_ids(store) == []
+
+    await store.release(LATER, 100)
+
+    assert await claim_ids(store) == [job_id]
+
+
+async def test_whoever_leaves_and_dies_before_it_lets_the_next_one_in_is_stood_in_for(
+    store: DynamoStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder = await running(store, concurrency_key="gpu")
+    waiting = await submit(store, concurrency_key="gpu")
+    with monkeypatch.context() as patched:
+        patched.setattr(parking, "after_leaving", _nothing)
+        await settle(store, holder.completes())
+    assert await claim_ids(store) == []
+
+    assert await store.release(NOW, 100) == 1
+
+    assert await claim_ids(store) == [waiting]
+
+
+async def test_a_rate_whose_jobs_nobody_looks_at_is_looked_at(
+    store: DynamoStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await submit_many(store, 2, rate_key="api", rate=Rate(1, HOUR))
+    with monkeypatch.context() as patched:
+        patched.setattr(parking, "after_leaving", _nothing)
+        await settle(store, cancel(await record(store, first), by=None, reason=None))
+    await store.promote(NOW, 10)
+    assert await claim_ids(store) == []
+
+    await store.release(NOW, 100)
+
+    assert await claim_ids(store) == [second]
+
+
+@pytest.mark.parametrize("changes", [{"concurrency_key": "gpu"}, {"rate_key": "api", "rate": Rate(1, SECOND)}], ids=str)
+async def test_what_is_parked_without_a_mark_is_found(store: DynamoStore, changes: dict[str, object]) -> None:
+    first, second = await submit_many(store, 2, **changes)
+    holder = await claim_one(store, first)
+    await _forget_marks(store)
+    if "rate_key" in changes:
+        gate = keys.rate_gate("api", 1, SECOND)
+        await _ground(store).tables.update(update(Table.RECORDS, gate, removes=("due_at",)))
+
+    await store.release(LATER, 100)
+    await settle(store, holder.completes())
+    await store.promote(LATER + 2 * SECOND, 10)
+
+    assert await claim_ids(store, now=LATER + 2 * SECOND) == [second]
+
+
+async def test_marks_that_stand_for_nobody_go_when_they_are_old(store: DynamoStore) -> None:
+    ids = await submit_many(store, 2, concurrency_key="gpu", concurrency_limit=1)
+    for job_id in ids:
+        await settle(store, (await claim_one(store, job_id)).completes())
+
+    await store.release(NOW, 100)
+    assert await _waiting(store) != []
+    await store.release(LATER, 100)
+
+    assert await _waiting(store) == []
+
+
+async def test_a_gate_that_names_one_who_does_not_run_lets_him_go(store: DynamoStore) -> None:
+    ghost = await submit(store, job_type="ghost", concurrency_key="gpu")
+    await _ground(store).tables.update(gates.enter("gpu", 1, {ghost}))
+    waiting = await submit(store, concurrency_key="gpu")
+    assert await claim_ids(store) == []
+
+    await store.release(NOW, 100)
+
+    assert await claim_ids(store) == [waiting]
+
+
+async def test_texts_of_jobs_that_never_came_are_removed_when_they_are_old(store: DynamoStore) -> None:
+    old, young = new_id(NOW - 48 * HOUR), new_id(NOW)
+    here = await submit(store, payload='"' + "x" * 1_000 + '"')
+    for job_id in (old, young):
+        pk, sk = keys.body(job_id, "w.p.1", 0)
+        await _ground(store).tables.put(Table.RECORDS, {"pk": pk, "sk": sk, "text": "x"})
+
+    await store.release(LATER, 100)
+
+    rows, _ = await _ground(store).tables.scan(Table.RECORDS)
+    assert {row["pk"] for row in rows if row["pk"].startswith("body|")} == {f"body|{young}", f"body|{here}"}
+
+
+async def test_one_sweeps_for_all(
+    store: DynamoStore, second_store: DynamoStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swept: list[Table] = []
+
+    async def page(ground: Ground, table: Table, now: int) -> None:
+        swept.append(table)
+
+    monkeypatch.setattr(sweeping, "_sweep_page", page)
+    for _ in range(3):
+        await store.release(LATER, 100)
+        await second_store.release(LATER + 30 * MICROS, 100)
+
+    assert swept == [Table.JOBS, Table.RECORDS]
+
+
+async def _waiting(store: DynamoStore) -> list[Item]:
+    rows, _ = await _ground(store).tables.scan(Table.RECORDS)
+    return [row for row in rows if row["pk"] == keys.WAITING]
+
+
+async def _nothing(*_: object) -> set[Signal]:
+    return set()

