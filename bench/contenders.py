@@ -36,6 +36,7 @@ MODULES = {
         "pg-boss": "peers.pg_boss",
         "graphile-worker": "peers.graphile_worker",
     },
+    "dynamodb": {"holdfast": "holdfast_units"},
 }
 NEEDS = {"huey": "huey", "huey, 1 ms polling": "huey", "persist-queue": "persistqueue"} | {
     name: name for name in ("pgqueuer", "procrastinate")

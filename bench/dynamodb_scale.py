@@ -3,11 +3,11 @@
     .venv/bin/python bench/dynamodb_scale.py                       # 10,000 jobs/s, 1 to 128 shards
     .venv/bin/python bench/dynamodb_scale.py --rate 2000 --workers 20 --lag 0.5
 
-What is simulated is this engine's protocol (stores/dynamodb/claiming.py and keys.py): submits, claims and completions as
-transactions, each with its writes to the table's indexes; heads of a shard from a random start; a consistent read of
-what the index proposed; a commit that is refused when an item is in another's, or was taken. What is assumed of DynamoDB:
-a partition takes 1,000 writes a second and throttles the whole commit beyond that, an index follows the table after a lag,
-calls take some milliseconds. Partitions that split under heat are not assumed: a key's own partition cannot.
+What is simulated is this engine's protocol (stores/dynamodb/claiming.py and keys.py): submits, claims and completions
+as transactions, each with its writes to the table's indexes; heads of a shard from a random start; a consistent read of
+what the index proposed; a commit that is refused when an item is in another's, or was taken. What is assumed of
+DynamoDB: a partition takes 1,000 writes a second and throttles the whole commit beyond that, an index follows the table
+after a lag, calls take some milliseconds. Partitions that split under heat are not assumed: a key's own cannot.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ SPARE = 4
 REFUSED_UNITS = 2  # a refused commit is charged for its items all the same
 TABLE_UNITS = 2  # an item in a transaction
 COUNTER_SLOTS = 4
+SECONDS_OF_DAY = 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ class Job:
 class Simulation:
     def __init__(self, world: World) -> None:
         self.world = world
-        self.random = random.Random(world.seed)  # noqa: S311  # repeatable, not secret
+        self.random = random.Random(world.seed)  # repeatable, not secret
         self.events: list[tuple[float, int, Callable[[float], None]]] = []
         self.number = 0
         self.partitions: defaultdict[str, Partition] = defaultdict(lambda: Partition(world.partition))
@@ -269,9 +270,10 @@ def report(rate: float, outcomes: list[Outcome]) -> None:
     if enough is None:
         print(f"\nno shard count of these serves {rate:,.0f} jobs/s")
         return
+    dollars = dollars_of_million(enough.units)
     print(
-        f"\n{enough.shards} shards serve {rate:,.0f} jobs/s: {dollars_of_million(enough.units):.2f} dollars per million jobs,"
-        f" {dollars_of_million(enough.units) * rate * 0.0864:,.0f} a day at that rate ({costs.PRICES_OF}, on demand)"
+        f"\n{enough.shards} shards serve {rate:,.0f} jobs/s: {dollars:.2f} dollars per million jobs,"
+        f" {dollars * rate * SECONDS_OF_DAY / 1e6:,.0f} a day at that rate ({costs.PRICES_OF}, on demand)"
     )
 
 

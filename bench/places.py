@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -57,12 +58,32 @@ class Server:
             return {"postgres": dict(rows.fetchall())}
 
 
+class Tables:
+    store = "dynamodb"
+
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
+
+    def fresh(self) -> list[str]:
+        url = f"dynamodb://bench_{secrets.token_hex(4)}?region=local&endpoint={self._endpoint}&meter=true"
+        return [f"--url={url}"]
+
+    def describe(self) -> dict[str, Any]:
+        return {"dynamodb": "DynamoDB Local, in memory"}
+
+
 @contextmanager
 def of(store: str, folder: Path) -> Iterator[Place]:
     if store == "sqlite":
         yield Files()
         return
     sys.path.append(str(ROOT))
+    if store == "dynamodb":
+        from tests.servers.dynamodb import DynamoDB
+
+        with DynamoDB() as local:
+            yield Tables(local.endpoint)
+        return
     from tests.servers.postgres import Postgres
 
     folder.chmod(0o755)  # as root we start it as nobody, who has to get there

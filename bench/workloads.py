@@ -169,7 +169,28 @@ POSTGRES = (
     ),
 )
 
-WORKLOADS = {"sqlite": SQLITE, "postgres": POSTGRES}
+UNITS = (
+    Metric("submit", "write units/job: submit", "lower", 2),
+    Metric("claim", "write units/job: claim", "lower", 2),
+    Metric("complete", "write units/job: complete", "lower", 2),
+    Metric("reads", "read units/job", "lower", 2),
+    Metric("rate", "jobs/s on DynamoDB Local", "higher", 0),
+)
+DYNAMODB = (
+    Workload("units-one", "jobs one by one", UNITS, (OURS,), jobs=40, quick_jobs=10),
+    # Of a transaction with several items DynamoDB Local reports the write units of one: only reads are told here.
+    Workload("units-together", "jobs by fifties", UNITS[3:], (OURS,), jobs=400, quick_jobs=100),
+    Workload(
+        "units-idle",
+        "idle worker",
+        (Metric("reads", "read units/day", "lower", 0), Metric("writes", "write units/day", "lower", 0)),
+        (OURS,),
+        jobs=0,
+        quick_jobs=0,
+    ),
+)
+
+WORKLOADS = {"sqlite": SQLITE, "postgres": POSTGRES, "dynamodb": DYNAMODB}
 
 # The large file of the workload "history": rows that are over, and rows that wait.
 FINISHED, PENDING = 1_000_000, 200_000
