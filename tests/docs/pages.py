@@ -5,6 +5,7 @@
 ```toml pyproject.toml, ```text notes.txt … likewise
 ```sh                runs in bash, line by line, in the page's folder
 ```sql               runs on a database of the page's own, which its other blocks find in DATABASE_URL
+                     (and in DYNAMODB_URL, tables of its own)
 
 <!-- snippet: before      code that a reader does not need to see, run like a block of Python
 …
@@ -57,6 +58,10 @@ def blocks(page: Path) -> list[Block]:
 
 def wants_database(page: Path) -> bool:
     return "DATABASE_URL" in page.read_text(encoding="utf-8")
+
+
+def wants_tables(page: Path) -> bool:
+    return "DYNAMODB_URL" in page.read_text(encoding="utf-8")
 
 
 def prose(page: Path) -> str:

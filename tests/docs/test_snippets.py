@@ -10,7 +10,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.docs.pages import PAGES, blocks, name, wants_database
+from tests.docs.pages import PAGES, blocks, name, wants_database, wants_tables
+from tests.servers.dynamodb import DynamoDB
 from tests.servers.postgres import Postgres
 
 RUN = Path(__file__).with_name("run_page.py")
@@ -31,7 +32,8 @@ def outcome(
 
         def start(page: Path) -> Future[Done]:
             server = request.getfixturevalue("postgres") if wants_database(page) else None
-            return pool.submit(run, page, tmp_path_factory.mktemp(page.stem), server)
+            tables = request.getfixturevalue("dynamodb") if wants_tables(page) else None
+            return pool.submit(run, page, tmp_path_factory.mktemp(page.stem), server, tables)
 
         ahead = {}
         if "PYTEST_XDIST_WORKER" not in os.environ:  # there, each of several processes gets only some of the pages
@@ -40,10 +42,12 @@ def outcome(
         yield lambda page: (ahead.get(page) or start(page)).result()
 
 
-def run(page: Path, folder: Path, server: Postgres | None) -> Done:
+def run(page: Path, folder: Path, server: Postgres | None, tables: DynamoDB | None) -> Done:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     if server is not None:
         environment["DATABASE_URL"] = new_database(server, page)
+    if tables is not None:
+        environment["DYNAMODB_URL"] = tables.url()
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     return subprocess.run(
         [sys.executable, "-W", "error", str(RUN), str(page)],
