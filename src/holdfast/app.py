@@ -20,6 +20,7 @@ from holdfast.editing import edit, retry_dead
 from holdfast.errors import (
     ArtifactNotFound,
     ConfigurationError,
+    InvalidOption,
     InvalidSubmission,
     JobCancelled,
     JobFailed,
@@ -185,6 +186,12 @@ class Holdfast(Operating):
         """Make or update the schema; the names of what was applied."""
         return await open_url(self.url).migrate()
 
+    async def exists(self) -> bool:
+        """Whether there is a queue at its URL. Makes none, as opening the app would."""
+        store = open_url(self.url)
+        look = getattr(store, "exists", None)  # where nothing can be mistyped into being, nobody has to look
+        return True if look is None else bool(await look())
+
     async def erase(self) -> list[str]:
         """Delete the queue with all that is in it, for good; the names of the tables that there were."""
         return await open_url(self.url).erase()
@@ -193,9 +200,7 @@ class Holdfast(Operating):
         """The schema's migrations as a script, for those who let nobody but themselves change a schema."""
         script = open_url(self.url).migration_sql()
         if script is None:
-            raise ConfigurationError(
-                f"{self.url} is a file that is migrated as it is opened: there is no script for it"
-            )
+            raise ConfigurationError(f"{self.url} is migrated as it is opened: there is no script for it")
         return script
 
     @property
@@ -219,8 +224,9 @@ class Holdfast(Operating):
             inserted = (await store.insert_in(connection, (job,), now))[0]
         return self._handle(job, inserted, now)
 
-    async def submit_many(self, jobs: Iterable[Submission]) -> list[JobHandle]:
-        """Store many jobs in one commit, all or none: (type, payload) or (type, payload, {options})."""
+    async def submit_many(self, jobs: Iterable[Submission], *, connection: Any = None) -> list[JobHandle]:
+        """Store many jobs in one commit, all or none: (type, payload) or (type, payload, {options}). With `connection`,
+        all of them inside the caller's own transaction."""
         store = self.store
         now = self.clock.now()
         listed = list(jobs)
@@ -236,7 +242,7 @@ class Holdfast(Operating):
                 target = targets.get(job_type)
                 if target is None:
                     target = targets[job_type] = await self._target(job_type)
-                built.append(build(target, payload, job_id, now, rest[0] if rest else {}))
+                built.append(build(target, payload, job_id, now, _of_one(rest)))
             except InvalidSubmission as error:
                 error.args = (f"job {position} of {len(listed)}: {error}",)
                 raise
@@ -246,7 +252,7 @@ class Holdfast(Operating):
                 ) from None
         if not built:
             return []
-        inserted = await store.insert(built, now)
+        inserted = await (store.insert(built, now) if connection is None else store.insert_in(connection, built, now))
         return [self._handle(job, each, now) for job, each in zip(built, inserted, strict=True)]
 
     async def _target(self, job_type: str | Handler) -> Handler | JobType:
@@ -456,6 +462,14 @@ class Holdfast(Operating):
         if missing := [name for name in job_types if name not in self.handlers]:
             raise ConfigurationError(f"no handler for {', '.join(missing)}")
         return {name: self.handlers[name] for name in job_types}
+
+
+def _of_one(rest: Sequence[SubmitOptions]) -> SubmitOptions:
+    """The options of one of many."""
+    options = rest[0] if rest else SubmitOptions()
+    if options and options.get("connection") is not None:
+        raise InvalidOption("connection is for all of them or for none: write submit_many(…, connection=…)")
+    return options
 
 
 def _queues(given: Sequence[str] | None, handlers: Mapping[str, Handler]) -> tuple[str, ...]:

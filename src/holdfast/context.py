@@ -11,8 +11,8 @@ import logging
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
-from holdfast import codec
-from holdfast.errors import ClaimLost, InvalidResult
+from holdfast import codec, effects
+from holdfast.errors import ClaimLost, EffectFailed, InvalidResult
 from holdfast.files import check_name
 from holdfast.job import Job
 from holdfast.lifecycle import Effect, Status
@@ -67,10 +67,12 @@ class Transaction:
     def execute(self, statement: str, parameters: Sequence[object] = ()) -> None:
         if not isinstance(statement, str):
             raise TypeError("a statement is a text; values go into the parameters")
-        for value in parameters:
-            if not (value is None or isinstance(value, str | int | float | bytes)) or value != value:
-                raise TypeError(f"parameter {value!r:.80}: SQLite takes None, text, numbers and bytes")
-        self._statements.append((statement, tuple(parameters)))
+        if (word := effects.control_word(statement)) is not None:
+            raise EffectFailed(
+                f"{word} in ctx.transaction(): its statements commit with the job, all or none; leave it out",
+                job_id=self._channel.job.job_id,
+            )
+        self._statements.append((statement, tuple(effects.kept(value) for value in parameters)))
 
     def executemany(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
         for row in rows:

@@ -194,10 +194,10 @@ class Holdfast:
         target = job_type.handler if isinstance(job_type, BoundHandler) else job_type
         return JobHandle(self, self._call(self.inner.submit(target, payload, **options)))
 
-    def submit_many(self, jobs: Iterable[Submission]) -> list[JobHandle]:
+    def submit_many(self, jobs: Iterable[Submission], *, connection: Any = None) -> list[JobHandle]:
         """Store many jobs in one commit, all or none."""
         plain = [(each[0].handler, *each[1:]) if isinstance(each[0], BoundHandler) else each for each in jobs]
-        return [JobHandle(self, handle) for handle in self._call(self.inner.submit_many(plain))]
+        return [JobHandle(self, handle) for handle in self._call(self.inner.submit_many(plain, connection=connection))]
 
     # Reading
 

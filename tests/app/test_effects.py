@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,31 @@ async def test_sql_that_fails_or_would_leave_the_transaction_fails_its_attempt_a
             assert [await handle.result(timeout=10) for handle in handles] == [0, 1, 2, 3, 4]
         assert rows(app) == [("already", 1)]
         assert (await app.get(broken.job_id)).failures == 1
+
+
+async def test_a_value_that_sqlite_does_not_take_fails_the_attempt_and_says_which_it_takes(app: Holdfast) -> None:
+    @app.job("work", max_attempts=1)
+    async def work(payload: int, ctx: Context) -> None:
+        async with ctx.transaction() as tx:
+            tx.execute("INSERT INTO ledger VALUES (?, 1)", [datetime.now(UTC)])
+
+    async with app, app.worker():
+        with_ledger(app)
+        with pytest.raises(JobFailed, match=r"parameter datetime.*SQLite takes None, text, numbers and bytes"):
+            await (await work.submit(1)).result(timeout=10)
+        assert rows(app) == []
+
+
+async def test_a_dict_goes_as_json(app: Holdfast) -> None:
+    @app.job("work", max_attempts=1)
+    async def work(payload: int, ctx: Context) -> None:
+        async with ctx.transaction() as tx:
+            tx.execute("INSERT INTO ledger VALUES (?, 1)", [{"who": ["ann"]}])
+
+    async with app, app.worker():
+        with_ledger(app)
+        await (await work.submit(1)).result(timeout=10)
+        assert rows(app) == [('{"who":["ann"]}', 1)]
 
 
 async def test_a_child_process_keeps_artifacts_and_sql_too(make_app: Any) -> None:

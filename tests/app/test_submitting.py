@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import apsw
 import pytest
 from pydantic import BaseModel, Field
 
@@ -300,3 +301,22 @@ async def test_a_field_with_an_alias_arrives_under_it(make_app: Callable[..., Ho
         by_dict = await app.submit("letter", {"from": "bob"})
 
         assert [await job.result(timeout=10) for job in (by_name, by_dict)] == ["ada", "bob"]
+
+
+async def test_many_jobs_inside_a_transaction_of_the_callers_own_go_with_its_rollback(app: Holdfast) -> None:
+    @app.job("work")
+    async def work(payload: int) -> None: ...
+
+    async with app:
+        mine = apsw.Connection(str(app.store.path))  # type: ignore[attr-defined]
+        mine.execute("BEGIN IMMEDIATE")
+        await app.submit_many([("work", 1), (work, 2, {"priority": 80})], connection=mine)
+        with pytest.raises(InvalidOption, match="job 0 of 1: connection is for all of them or for none"):
+            await app.submit_many([("work", 3, {"connection": mine})])
+        mine.execute("ROLLBACK")
+        assert sum((await app.counts()).values()) == 0
+        mine.execute("BEGIN IMMEDIATE")
+        await app.submit_many([("work", 1), ("work", 2)], connection=mine)
+        mine.execute("COMMIT")
+        assert (await app.counts())["pending"] == 2
+        mine.close()

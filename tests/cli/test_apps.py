@@ -120,6 +120,19 @@ def test_a_url_before_the_command_wins_over_the_one_in_the_code_as_well(
     assert sorted(path.name for path in folder.glob("*.db")) == ["given.db"]
 
 
+def test_a_url_that_cannot_be_meant_is_not_blamed_on_the_app(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "fine.py").write_text(APP.format(name="fine"))
+    monkeypatch.setenv("HOLDFAST_APP", "fine:app")
+    monkeypatch.setenv("HOLDFAST_URL", "postgresql://127.0.0.1/shop?wake=maybe")
+    ran = cli("list")
+    assert ran.code == 2
+    assert "wake='maybe': use true or false" in ran.err
+    assert "cannot be imported" not in ran.err
+    assert f"{folder}/fine.py, line 2" in ran.err  # who asked for it
+
+
 def test_what_one_command_was_given_does_not_reach_the_next(cli: Cli, queue: Queue, folder: Path) -> None:
     (folder / "here.py").write_text(APP.format(name="here"))
     assert cli("--url", "sqlite:///a.db", "--app", "here:app", "submit", "here").code == 0

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import secrets
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from holdfast import Holdfast
+from holdfast.cli import worker as worker_command
+from holdfast.stores.postgres import session
 from tests.cli.conftest import Cli, Worker, sample_app
+from tests.eventually import eventually
 from tests.servers.postgres import Postgres
 
 PASSWORD = "open-sesame"
@@ -64,6 +71,11 @@ COMMANDS = [
 ]
 
 
+READING = [
+    command for command, _ in COMMANDS if command.split()[0] not in ("submit", "migrate", "cancel", "retry", "purge")
+]
+
+
 def test_every_command_answers_from_the_server(cli: Cli, jobs: list[str]) -> None:
     for command, says in COMMANDS:
         ran = cli(*command.format(*jobs).split())
@@ -79,6 +91,40 @@ def test_the_bench_of_a_disk_says_nothing_of_a_server(cli: Cli, url: str) -> Non
     assert "--url sqlite:///" in ran.err
 
 
+def schema_exists(url: str) -> bool:
+    plain, _, schema = url.partition("?schema=")
+    with psycopg.connect(plain) as connection:
+        return connection.execute("SELECT to_regnamespace(%s) IS NOT NULL", [schema]).fetchone() == (True,)
+
+
+@pytest.mark.parametrize("command", [*READING, "cancel {0}", "retry {0}", "purge --older-than 0 --yes"])
+def test_a_command_that_makes_nothing_says_that_there_is_no_queue(cli: Cli, url: str, command: str) -> None:
+    ran = cli(*command.format(*["01890000-0000-7000-8000-000000000000"] * 3).split())
+
+    assert (ran.code, ran.out) == (2, "")
+    assert "no queue at postgresql://postgres:…@" in ran.err
+    assert "holdfast migrate" in ran.err
+    assert PASSWORD not in ran.err
+    assert not schema_exists(url)
+
+
+def test_a_mistyped_option_of_the_url_is_a_mistake_of_usage(
+    cli: Cli, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_URL", url.replace("schema=", "shema="))
+
+    ran = cli("list")
+
+    assert ran.code == 2
+    assert "shema" in ran.err
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "OUTAGE_SECONDS", 0.2)
+
+
+@pytest.mark.usefixtures("impatient")
 def test_a_server_that_is_not_there_is_named_without_the_password(
     cli: Cli, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,11 +137,40 @@ def test_a_server_that_is_not_there_is_named_without_the_password(
     assert PASSWORD not in ran.err
 
 
+@pytest.mark.usefixtures("impatient")
+async def test_a_worker_waits_for_its_server_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with Postgres() as server:
+        await asyncio.to_thread(server.stop)
+        working = asyncio.ensure_future(worker_command._work(sample_app(server.url()), A_FEW))
+        await eventually(lambda: heard(caplog, "waiting for the store"))
+        await asyncio.to_thread(server.start)
+        await eventually(lambda: heard(caplog, "started: queues default"))
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await working == 0
+    assert caplog.text.count("waiting for the store") == 1
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_worker_that_waits_for_its_server_can_be_stopped(caplog: pytest.LogCaptureFixture) -> None:
+    working = asyncio.ensure_future(worker_command._work(sample_app("postgresql://127.0.0.1:1/nowhere"), A_FEW))
+    await eventually(lambda: heard(caplog, "waiting for the store"))
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await working == 0
+
+
+A_FEW = worker_command._Settings(concurrency=1, queues=("default",), grace_seconds=1)
+
+
+async def heard(caplog: pytest.LogCaptureFixture, text: str) -> bool:
+    return text in caplog.text
+
+
 def test_a_worker_process_says_where_it_works_without_the_password(
     url: str, start_worker: Callable[..., Worker]
 ) -> None:
     worker = start_worker()
-    worker.hear("started")
+    assert "on postgresql://postgres@" in worker.hear("started")
     worker.process.terminate()
 
     assert worker.exit_code() == 0

@@ -61,6 +61,7 @@ def test_show_lays_out_everything_of_a_job(cli: Cli, queue: Queue) -> None:
         job_id, "failed", "UTC, just now", "user:7", '"out of cheese"', "ValueError: out of cheese", "Traceback",
     ):  # fmt: skip
         assert part in shown.out
+    assert [line for line in shown.out.splitlines() if line != line.rstrip()] == []
 
 
 def test_watch_prints_the_result_of_a_job_that_has_ended_and_exits_with_its_fate(cli: Cli, queue: Queue) -> None:

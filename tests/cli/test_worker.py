@@ -152,6 +152,9 @@ def test_a_minute_is_summed_up_in_a_line_where_something_ended() -> None:
     assert line is not None
     assert "1 attempt ended, 0 of them failed; on average each took 500 ms" in line
     assert worker_logs.minute(later, later) is None
+    silent = msgspec.structs.replace(later, heartbeat_at=2 * 60_000_000)
+    line = worker_logs.minute(row, silent)
+    assert line is not None and line.startswith("in the last 2 minutes 1 attempt ended")
 
 
 async def test_the_minutes_of_a_worker_are_told_while_it_works(
@@ -174,6 +177,30 @@ async def test_the_minutes_of_a_worker_are_told_while_it_works(
 def test_a_worker_serves_the_queues_of_its_handlers_unless_told_otherwise(start_worker: Start, queue: Queue) -> None:
     assert "queues default, bulk," in start_worker().hear("started")
     assert "queues bulk, night," in start_worker("--queues", "bulk,night").hear("started")
+
+
+def test_a_worker_says_where_it_works_and_that_another_url_was_not_heard(
+    start_worker: Start, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "fixed.py").write_text(
+        "from holdfast import Holdfast\napp = Holdfast('sqlite:///code.db')\n\n"
+        "@app.job('fixed')\nasync def fixed(payload): ...\n"
+    )
+    monkeypatch.setenv("HOLDFAST_URL", "sqlite:///meant.db")
+    worker = start_worker("--app", "fixed:app")
+    assert "HOLDFAST_URL is sqlite:///meant.db, but the app has sqlite:///code.db" in worker.hear("HOLDFAST_URL")
+    assert "code.db" in worker.hear("started")
+    worker.send(signal.SIGTERM)
+    assert worker.exit_code() == 0
+
+
+def test_a_worker_that_logs_json_says_in_json_why_it_cannot_open(
+    start_worker: Start, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "jobs.db").write_text("this is no database, but a text of some length\n" * 100)
+    worker = start_worker("--log-format", "json")
+    assert worker.exit_code() == 1
+    assert [json.loads(line)["level"] for line in worker.lines] == ["CRITICAL"]
 
 
 def test_a_worker_without_handlers_or_with_a_bad_option_exits_2(cli: Cli) -> None:

@@ -4,10 +4,11 @@
     python -m tests.crash.campaign schedules --kills 200 --ticks 2000 --out docs/figures/schedule-campaign.json
     python -m tests.crash.campaign retention --kills 200 --jobs 10000 --out docs/figures/retention-campaign.json
     python -m tests.crash.campaign postgres --kills 200 --restarts 20 --out docs/figures/postgres-campaign.json
+    python -m tests.crash.campaign dynamodb --kills 200 --stops 40 --out docs/figures/dynamodb-campaign.json
     python -m tests.crash.campaign --replay docs/figures/crash-campaign.json
 
-Runs in rounds, each on a fresh file or schema, with the next seed; a round that fails keeps its folder and says where
-it is.
+Runs in rounds, each on a fresh file, schema or pair of tables, with the next seed; a round that fails keeps its folder
+and says where it is.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tests.crash.dynamodb_campaign import bad_days
 from tests.crash.fleet import ROOT, Fleet
 from tests.crash.killing import EXTERNAL, POINTS, Killing, Plan, Report
 from tests.crash.operating_campaign import retention, schedules
@@ -33,6 +35,7 @@ from tests.crash.postgres_campaign import outages
 from tests.crash.rounds import in_a_folder, versions
 from tests.crash.stalling import STALLS, stall
 
+WHAT = ("crashes", "schedules", "retention", "postgres", "dynamodb")
 LEASE_SECONDS = 0.8
 AT_EACH_POINT = 10  # in one round: about 300 kills, and a history that the checker reads in seconds
 STALLED_AT_ONCE = 20
@@ -66,6 +69,8 @@ def main() -> None:
             written = asyncio.run(retention(arguments.seed, arguments.kills, arguments.jobs))
         case "postgres":
             written = asyncio.run(outages(arguments.seed, arguments.kills, arguments.restarts, arguments.replies))
+        case "dynamodb":
+            written = asyncio.run(bad_days(arguments.seed, arguments.kills, arguments.stops))
         case _:
             written = _crash(arguments)
     text = json.dumps(written, indent=2) + "\n"
@@ -87,9 +92,9 @@ def _crash(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tests.crash.campaign", description=__doc__.partition("\n")[0])
-    parser.add_argument("what", nargs="?", choices=("crashes", "schedules", "retention", "postgres"), default="crashes")
-    parser.add_argument("--kills", type=int, help="default 3000; 200 of schedules, retention and postgres")
-    parser.add_argument("--stops", type=int, default=500, help="crashes: workers stopped past their lease")
+    parser.add_argument("what", nargs="?", choices=WHAT, default="crashes")
+    parser.add_argument("--kills", type=int, help="default 3000; 200 of all but crashes")
+    parser.add_argument("--stops", type=int, help="workers stopped past their lease: 500; 40 of dynamodb")
     parser.add_argument("--disk-cycles", type=int, default=20 if os.getuid() == 0 else 0, help="crashes: full disks")
     parser.add_argument("--ticks", type=int, default=2000, help="schedules: ticks that make a job")
     parser.add_argument("--jobs", type=int, default=10_000, help="retention: jobs that leave")
@@ -101,6 +106,8 @@ def _arguments() -> argparse.Namespace:
     arguments = parser.parse_args()
     if arguments.kills is None:
         arguments.kills = 3000 if arguments.what == "crashes" else 200
+    if arguments.stops is None:
+        arguments.stops = 40 if arguments.what == "dynamodb" else 500
     if arguments.replay is not None:
         told = json.loads(arguments.replay.read_text())
         asked = {"what": told.get("what", "crashes"), **told["asked"]}

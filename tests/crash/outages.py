@@ -17,7 +17,7 @@ from holdfast.store.port import Store
 from holdfast.testing.checker import Violation, check, unfinished
 from holdfast.testing.history import Evidence, Outcome
 from tests.crash.fleet import Fleet, opened
-from tests.crash.places import Schema
+from tests.crash.places import Schema, Tables
 from tests.servers.postgres import Postgres
 from tests.servers.proxy import Proxy
 
@@ -49,13 +49,13 @@ async def restart(folder: Path, server: Postgres, ways: Sequence[str], workers: 
 
     async def again_and_again(fleet: Fleet, store: Store, suffered: Suffered) -> None:
         for way in ways:
-            await _some_are_completed(fleet, store)
+            await some_are_completed(fleet, store)
             await asyncio.to_thread(server.restart, way)
             returns.append(time.monotonic_ns())
             suffered.restarts[way] += 1
-        await _some_are_completed(fleet, store)
+        await some_are_completed(fleet, store)
 
-    suffered, evidence = await _under_load(folder, Schema.new(server), workers, again_and_again)
+    suffered, evidence = await under_load(folder, Schema.new(server), workers, again_and_again)
     claims = [op for op in evidence.of("claim", Outcome.OK) if op.returned is not None]
     for back in returns:
         first = min((op.returned for op in claims if op.invoked > back or op.returned > back), default=None)
@@ -73,18 +73,18 @@ async def lose_replies(folder: Path, server: Postgres, count: int, workers: int 
     with Proxy(server.port) as proxy:
 
         async def one_by_one(fleet: Fleet, store: Store, suffered: Suffered) -> None:
-            await _some_are_completed(fleet, store)
+            await some_are_completed(fleet, store)
             for number in range(1, count + 1):
                 proxy.swallow()
                 assert await asyncio.to_thread(proxy.await_swallowed, number, STEP_SECONDS), fleet.errors()
                 suffered.lost_replies = proxy.swallowed
-            await _some_are_completed(fleet, store)
+            await some_are_completed(fleet, store)
 
-        suffered, _ = await _under_load(folder, Schema.new(server, proxy), workers, one_by_one)
+        suffered, _ = await under_load(folder, Schema.new(server, proxy), workers, one_by_one)
     return suffered
 
 
-async def _under_load(folder: Path, place: Schema, workers: int, trouble: Trouble) -> tuple[Suffered, Evidence]:
+async def under_load(folder: Path, place: Schema | Tables, workers: int, trouble: Trouble) -> tuple[Suffered, Evidence]:
     suffered = Suffered()
     async with Fleet.open(folder, lease=LEASE_SECONDS, place=place) as fleet, opened(place.direct) as store:
         lanes = [await fleet.submitter(f"lane{n}", until=10**9, backlog=80) for n in range(2)]
@@ -108,6 +108,6 @@ async def _under_load(folder: Path, place: Schema, workers: int, trouble: Troubl
     return suffered, evidence
 
 
-async def _some_are_completed(fleet: Fleet, store: Store) -> None:
-    goal = (await store.counts())["completed"] + BETWEEN
+async def some_are_completed(fleet: Fleet, store: Store, count: int = BETWEEN) -> None:
+    goal = (await store.counts())["completed"] + count
     await fleet.until(store, lambda counts: counts["completed"] >= goal, STEP_SECONDS)

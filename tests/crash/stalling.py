@@ -12,6 +12,7 @@ from holdfast.testing.checker import Violation, check, unfinished
 from holdfast.testing.history import Outcome
 from tests.crash.crash_app import make_app, recording
 from tests.crash.fleet import Fleet
+from tests.crash.places import Place
 
 STALLS = ("claim.committed", "handler.inside", "handler.after", "settle.before")
 
@@ -26,9 +27,9 @@ class Stalled:
     violations: list[Violation] = field(default_factory=list)
 
 
-async def stall(folder: Path, where: str, workers: int, lease: float = 0.8) -> Stalled:
+async def stall(folder: Path, where: str, workers: int, lease: float = 0.8, place: Place | None = None) -> Stalled:
     report = Stalled()
-    async with Fleet.open(folder, lease=lease) as fleet:
+    async with Fleet.open(folder, lease=lease, place=place) as fleet:
         holdfast.app.open_url = recording(fleet.calls, "harness")
         async with make_app(fleet.url) as app:
             jobs = await app.submit_many(("quick", {"n": n}) for n in range(workers))

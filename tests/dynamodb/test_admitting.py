@@ -7,6 +7,7 @@ from typing import Any
 from holdfast.clock import MICROS
 from holdfast.stores.dynamodb.admitting import (
     COMMIT_ITEMS_MAX,
+    HOLDERS_MAX,
     Admission,
     Bucket,
     Drawn,
@@ -69,6 +70,14 @@ def test_a_key_takes_as_many_as_it_has_room_for_and_says_who_comes_in() -> None:
     assert _ids(admission.admitted) == ["a", "c", "d"]
     assert _ids(admission.key_full) == ["b"]
     assert admission.joins() == [("gpu", 2, {"a"}), ("other", 2, {"d"})]
+
+
+def test_a_key_holds_no_more_than_fit_its_gate() -> None:
+    admission = _admission(GateStates(running={"gpu": HOLDERS_MAX - 1}))
+
+    admission.consider([_keyed("a", limit=100_000), _keyed("b", limit=100_000)])
+
+    assert (_ids(admission.admitted), _ids(admission.key_full)) == (["a"], ["b"])
 
 
 def test_a_key_without_a_limit_limits_nothing() -> None:

@@ -27,7 +27,10 @@ def looked(*found: Item, **more: Any) -> Looked:
 
 
 def decided(*jobs: NewJob, seen: Looked | None = None, promised: bool = False) -> Decided:
-    return decide(jobs, seen or Looked(), NOW, "ours", promised=promised)
+    made = decide(jobs, seen or Looked(), NOW, "ours", promised=promised)
+    if made.refusal is not None:
+        raise made.refusal
+    return made
 
 
 class TestDependencies:

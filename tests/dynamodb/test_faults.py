@@ -5,22 +5,27 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 
+from holdfast.clock import SystemClock
 from holdfast.errors import StoreUnavailable, StoreUnsafe
 from holdfast.store.conformance.factories import (
     HOUR,
     NOW,
+    SECOND,
     Claim,
     claim_ids,
     new_job,
     record,
     request,
+    running,
     submit,
     submit_many,
 )
-from holdfast.store.types import Verdict
+from holdfast.store.conformance.listening import Ear
+from holdfast.store.types import Rate, Signal, Verdict
 from holdfast.stores.dynamodb import DynamoStore
 from tests.servers.dynamo_proxy import DynamoProxy
 from tests.servers.dynamodb import DynamoDB
@@ -75,6 +80,40 @@ async def test_a_job_that_the_index_does_not_show_yet_is_claimed_later(store: Dy
     assert await claim_ids(store) == [job_id]
 
 
+async def test_who_is_woken_before_the_index_shows_the_job_is_woken_again(
+    store: DynamoStore, line: DynamoProxy
+) -> None:
+    line.stale(0.3)
+    ear = Ear(store, Signal.READY)
+    job_id = await submit(store)
+
+    taken: list[str] = []
+    async with asyncio.timeout(5):
+        while not taken:
+            await ear.heard_anew()
+            taken = await claim_ids(store)
+
+    assert taken == [job_id]
+    ear.stop()
+
+
+async def test_a_job_for_later_that_the_index_does_not_show_yet_is_asked_for_again(
+    store: DynamoStore, line: DynamoProxy
+) -> None:
+    line.stale(0.3)
+    ear = Ear(store, Signal.DUE)
+    await submit(store, scheduled_for=NOW + HOUR)
+
+    due = None
+    async with asyncio.timeout(5):
+        while due is None:
+            await ear.heard_anew()
+            due = (await store.promote(NOW, 10)).next_due_at
+
+    assert due == NOW + HOUR
+    ear.stop()
+
+
 async def test_a_job_that_the_index_still_shows_is_not_claimed_again(
     store: DynamoStore, second_store: DynamoStore, line: DynamoProxy
 ) -> None:
@@ -103,27 +142,53 @@ async def test_with_late_indexes_no_job_is_claimed_twice_and_none_is_lost(
     assert {(await record(store, job_id)).attempt for job_id in ids} == {1}
 
 
-async def test_with_late_indexes_a_key_is_not_over_its_limit_and_all_its_jobs_get_in(
-    store: DynamoStore, line: DynamoProxy
+@pytest.mark.parametrize(
+    "changes",
+    [{"concurrency_key": "gpu", "concurrency_limit": 2}, {"rate_key": "api", "rate": Rate(4, SECOND)}],
+    ids=["key", "rate"],
+)
+async def test_with_late_indexes_those_that_have_to_wait_get_in_without_a_sweep(
+    store: DynamoStore, line: DynamoProxy, changes: dict[str, Any]
 ) -> None:
-    line.stale(0.05)
-    ids = await submit_many(store, 6, concurrency_key="gpu", concurrency_limit=2)
+    """As a worker does it: claim when woken, promote when due. Upkeep would let them in too, half a minute later."""
+    line.stale(0.3)
+    clock = SystemClock()
+    ids = [await submit(store, now=clock.now(), **changes) for _ in range(8)]
     holders: list[Claim] = []
     done: list[str] = []
-    for _ in range(500):
-        asked = request(limit=5)
-        holders += [Claim(job, asked.token) for job in await store.claim(asked, NOW)]
-        assert len(holders) <= 2
-        if holders:
-            claim = holders.pop(0)
-            assert await store.apply([claim.completes()], NOW) == [Verdict.APPLIED]
-            done.append(claim.job_id)
-        else:
-            await store.release(NOW, 100)
-        if len(done) == len(ids):
-            break
+    async with asyncio.timeout(20):
+        while len(done) < len(ids):
+            asked = request(limit=5)
+            await store.promote(clock.now(), 10)
+            holders += [Claim(job, asked.token) for job in await store.claim(asked, clock.now())]
+            assert len(holders) <= (2 if "concurrency_key" in changes else 5)
+            if holders:
+                claim = holders.pop(0)
+                assert await store.apply([claim.completes()], clock.now()) == [Verdict.APPLIED]
+                done.append(claim.job_id)
 
     assert sorted(done) == sorted(ids)
+
+
+async def test_one_that_was_parked_while_its_holder_was_leaving_gets_in_without_a_sweep(
+    store: DynamoStore, line: DynamoProxy
+) -> None:
+    clock = SystemClock()
+    holder = await running(store, concurrency_key="gpu", now=clock.now())
+    line.stale(0.3)
+    waiting = await submit(store, concurrency_key="gpu", now=clock.now())
+    assert (await record(store, waiting)).parked
+    ear = Ear(store, Signal.READY)
+    assert await store.apply([holder.completes(now=clock.now())], clock.now()) == [Verdict.APPLIED]
+
+    taken: list[str] = []
+    async with asyncio.timeout(5):
+        while not taken:
+            await ear.heard_anew()
+            taken = await claim_ids(store, now=clock.now())
+
+    assert taken == [waiting]
+    ear.stop()
 
 
 async def test_throttled_by_a_third_everything_is_done_once_and_no_lease_is_lost(

@@ -24,6 +24,7 @@ from holdfast.store.conformance.factories import (
     record,
     request,
     submit,
+    submit_many,
 )
 from holdfast.store.types import Note, QueueChange, Rate, Verdict
 from holdfast.stores.dynamodb import DynamoStore
@@ -218,3 +219,26 @@ async def test_operators_are_told_that_it_is_done(store: DynamoStore, unheard: U
     assert stored.cron == nightly.cron
     assert await unheard(store.drop_schedule("nightly")) is Verdict.APPLIED
     assert await store.schedules() == []
+
+
+@pytest.mark.parametrize("children", [2, 45])
+async def test_an_end_releases_those_who_wait_for_it_once(store: DynamoStore, unheard: Unheard, children: int) -> None:
+    claim = await _claimed(store)
+    waiting = await submit_many(store, children, depends_on=(claim.job_id,))
+
+    assert await unheard(store.apply([claim.completes()], NOW)) == [Verdict.APPLIED]
+
+    found = await store.get(waiting)
+    assert {(job.status, job.version) for job in found if job is not None} == {(Status.PENDING, 2)}
+
+
+@pytest.mark.parametrize("fields", [{}, {"own_id": True}], ids=["plain", "own ids"])
+async def test_a_batch_that_goes_through_the_journal_is_stored_once(
+    store: DynamoStore, unheard: Unheard, fields: dict[str, bool]
+) -> None:
+    jobs = [new_job(**fields) for _ in range(120)]
+
+    answers = await unheard(store.insert(jobs, NOW))
+
+    assert [(answer.job_id, answer.existing) for answer in answers] == [(job.job_id, None) for job in jobs]
+    assert (await store.counts())["pending"] == 120

@@ -39,7 +39,7 @@ def test_a_request_to_dynamodb_is_signed_as_botocore_does(token: str | None) -> 
 
 
 def test_a_path_and_a_query_are_signed_as_botocore_does() -> None:
-    url = "https://bucket.s3.eu-north-1.amazonaws.com/a%20b/c+d~e?list-type=2&prefix=x%2Fy"
+    url = "https://bucket.s3.eu-north-1.amazonaws.com/a%20b/c%2Bd~e?list-type=2&prefix=x%2Fy"
     request = awsrequest.AWSRequest("GET", url, headers={"X-Amz-Content-SHA256": signing.sha256(b"")})
     theirs = credentials.Credentials("AKIDEXAMPLE", "secret")
     auth.S3SigV4Auth(theirs, "s3", "eu-north-1").add_auth(request)
@@ -55,8 +55,7 @@ def test_a_path_and_a_query_are_signed_as_botocore_does() -> None:
         request.headers["X-Amz-Content-SHA256"],
     )
 
-    assert "Signature=" in ours["authorization"]
-    assert ours["authorization"].split("Signature=")[0] == request.headers["Authorization"].split("Signature=")[0]
+    assert ours["authorization"] == request.headers["Authorization"]
 
 
 def test_keys_are_not_shown() -> None:

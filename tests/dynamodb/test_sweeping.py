@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
+import uuid
+
 import pytest
 
 from holdfast.clock import MICROS
@@ -13,6 +16,7 @@ from holdfast.store.conformance.factories import (
     SECOND,
     claim_ids,
     claim_one,
+    new_job,
     record,
     running,
     settle,
@@ -59,11 +63,28 @@ async def test_whoever_leaves_and_dies_before_it_lets_the_next_one_in_is_stood_i
     with monkeypatch.context() as patched:
         patched.setattr(parking, "after_leaving", _nothing)
         await settle(store, holder.completes())
-    assert await claim_ids(store) == []
+    assert await claim_ids(store, now=NOW + 60 * SECOND) == []
 
     assert await store.release(NOW, 100) == 1
 
     assert await claim_ids(store) == [waiting]
+
+
+async def test_of_more_keys_than_one_sweep_looks_at_each_gets_its_turn(
+    store: DynamoStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parking, "MARKS_MAX", 2)
+    for i in range(5):
+        await submit(store, job_type="first", concurrency_key=f"key {i}")
+        await submit(store, concurrency_key=f"key {i}", job_type="first")
+    holders = [await claim_one(store, slots={"first": 1}) for _ in range(5)]
+    with monkeypatch.context() as patched:
+        patched.setattr(parking, "after_leaving", _nothing)
+        await settle(store, *(holder.completes() for holder in holders))
+
+    assert sum([await store.release(NOW, 100) for _ in range(4)]) == 5
+
+    assert len(await claim_ids(store, slots={"first": 9})) == 5
 
 
 async def test_a_rate_whose_jobs_nobody_looks_at_is_looked_at(
@@ -120,17 +141,27 @@ async def test_a_gate_that_names_one_who_does_not_run_lets_him_go(store: DynamoS
     assert await claim_ids(store) == [waiting]
 
 
-async def test_texts_of_jobs_that_never_came_are_removed_when_they_are_old(store: DynamoStore) -> None:
-    old, young = new_id(NOW - 48 * HOUR), new_id(NOW)
-    here = await submit(store, payload='"' + "x" * 1_000 + '"')
-    for job_id in (old, young):
-        pk, sk = keys.body(job_id, "w.p.1", 0)
+async def test_texts_that_nobody_names_are_removed_when_they_are_old(store: DynamoStore) -> None:
+    days = 24 * HOUR
+    never_came, about_to_come, here = _id_of(NOW - 2 * days), _id_of(NOW + 2 * days), new_id(NOW)
+    await store.insert([new_job(job_id=here, payload='"' + "x" * 1_000 + '"')], NOW)
+    for job_id in (never_came, about_to_come, here):
+        pk, sk = keys.body(job_id, "other.p.1", 0)
         await _ground(store).tables.put(Table.RECORDS, {"pk": pk, "sk": sk, "text": "x"})
 
-    await store.release(LATER, 100)
+    await store.release(NOW + 2 * days, 100)
 
     rows, _ = await _ground(store).tables.scan(Table.RECORDS)
-    assert {row["pk"] for row in rows if row["pk"].startswith("body|")} == {f"body|{young}", f"body|{here}"}
+    assert sorted(row["pk"] for row in rows if row["pk"].startswith("body|")) == sorted(
+        (f"body|{about_to_come}", f"body|{here}")
+    )
+    [job] = await store.get([here])
+    assert job is not None
+    assert len(job.payload) == 1_002
+
+
+def _id_of(instant: int) -> str:
+    return str(uuid.UUID(int=(instant // 1_000) << 80 | 7 << 76 | 2 << 62 | secrets.randbits(60)))
 
 
 async def test_one_sweeps_for_all(

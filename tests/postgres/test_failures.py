@@ -11,11 +11,13 @@ import asyncpg
 import pytest
 
 from holdfast import Holdfast
-from holdfast.errors import StoreBusy, StoreUnavailable
+from holdfast.errors import ConfigurationError, StoreBusy, StoreUnavailable
+from holdfast.files import LOG_FILE
 from holdfast.lifecycle import Status
 from holdfast.store.conformance.factories import NOW, Claim, new_job, record, request
 from holdfast.store.types import Signal, Verdict
 from holdfast.stores.postgres import PostgresStore, session
+from holdfast.stores.postgres.files import DatabaseFiles
 from tests.eventually import eventually
 from tests.servers.postgres import Postgres
 from tests.servers.proxy import Proxy
@@ -331,3 +333,71 @@ async def test_an_outage_of_wake_ups_is_told_once_and_over_by_itself(
     await heard.wait()
     await store.close()
     assert levels[:3] == [logging.WARNING, logging.DEBUG, logging.DEBUG]
+
+
+# A server that is away
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_what_a_handler_logs_while_the_server_is_away_is_in_its_log_when_it_is_back(
+    server: Postgres, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    said, away, more = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    app = an_app(server.url())
+
+    @app.job("talk", max_attempts=1)
+    async def talk(payload: int, ctx: Any) -> None:
+        ctx.log.info("line 1")
+        said.set()
+        await away.wait()
+        ctx.log.info("line 2")
+        await more.wait()
+        ctx.log.info("line 3")
+
+    async def warned() -> bool:
+        return "is kept here until it can be written" in caplog.text
+
+    async with app, app.worker():
+        handle = await talk.submit(1)
+        await said.wait()
+        await asyncio.to_thread(server.stop, "immediate")
+        away.set()
+        await eventually(warned)
+        more.set()  # and the job ends, while the server is still away
+        await asyncio.to_thread(server.start)
+        await handle.result(timeout=30)
+    files = DatabaseFiles(server.url())
+    text = await asyncio.to_thread(files.read_part, handle.job_id, LOG_FILE, 0, 10_000)
+    await asyncio.to_thread(files.close)
+    assert [line[-6:] for line in (text or b"").decode().splitlines()] == ["line 1", "line 2", "line 3"]
+    assert caplog.text.count("is kept here until") == 1
+    assert "the store is back" in caplog.text
+
+
+async def test_an_app_opens_on_a_server_that_is_about_to_start(server: Postgres) -> None:
+    app = an_app(server.url())
+    await asyncio.to_thread(server.stop)
+    opening = asyncio.ensure_future(app.__aenter__())
+    await asyncio.to_thread(server.start)
+    await opening
+    assert sum((await app.counts()).values()) == 0
+    await app.__aexit__()
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_server_that_stays_away_is_unavailable_to_one_who_opens_an_app() -> None:
+    with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1/nowhere.*see that it runs"):
+        await PostgresStore("postgresql://127.0.0.1:1/nowhere").open()
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [("shema=x", "neither here nor to the server .*schema"), ("sslmode=require", "SSL"), ("sslmode=maybe", "sslmode")],
+)
+async def test_an_option_of_the_url_that_cannot_work_is_said_at_once(
+    postgres: Postgres, option: str, says: str
+) -> None:
+    async with asyncio.timeout(5):
+        with pytest.raises(ConfigurationError, match=says):
+            await PostgresStore(f"{postgres.url()}?{option}").open()

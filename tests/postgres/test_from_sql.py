@@ -96,6 +96,26 @@ async def test_sql_and_python_find_each_others_duplicates(app: Holdfast, sql: An
     assert await submit(sql, f"{RULE}, job_id => '{own}'") == await submit(sql, f"{RULE}, job_id => '{own}'") == own
 
 
+async def test_the_same_payload_is_the_same_whether_it_comes_from_sql_or_from_python(app: Holdfast, sql: Any) -> None:
+    from_python = await app.submit("embed", Rule(rule_id=1, text="be kind"), dedup_key="same")
+    again = """'embed', '{"text": "be kind", "rule_id": 1}', dedup_key => 'same', dedup_conflict => 'error'"""
+    assert await submit(sql, again) == from_python.job_id
+    with pytest.raises(asyncpg.PostgresError, match="whose payload is another"):
+        await submit(sql, again.replace("kind", "brief"))
+
+
+async def test_payloads_that_jsonb_does_not_take_are_compared_as_they_are(app: Holdfast, sql: Any) -> None:
+    same = "SELECT same_json($1, $2)"
+    assert await sql.fetchval(same, '"\\u0000"', '"\\u0000"') is True
+    assert await sql.fetchval(same, '"\\u0000"', '"a"') is False
+
+
+async def test_jobs_of_a_subject_are_cancelled_without_saying_by_whom(app: Holdfast, sql: Any) -> None:
+    job_id = await submit(sql, f"{RULE}, subject => 'rule:7'")
+    assert await sql.fetchval("SELECT cancel_jobs('embed', 'rule:7')") == 1
+    assert (await app.history(job_id))[-1].by == "sql"
+
+
 async def test_a_result_that_is_there_is_reused(app: Holdfast, sql: Any) -> None:
     async with app.worker():
         first = await submit(sql, f"{RULE}, content_hash => 'h'")
@@ -132,7 +152,11 @@ async def test_a_payload_that_does_not_fit_fails_without_running_the_handler(app
     [
         ("'unheard_of'", "start its worker once"),
         (f"{RULE}, run_at => now(), delay => '1 s'", "exclude each other"),
+        ("NULL", "job_type is NULL"),
         (f"{RULE}, reuse => 'true'", "content_hash"),
+        (f"{RULE}, reuse => 'often', content_hash => 'h'", "true, false or an interval"),
+        (f"{RULE}, dedup_for => 'forever'", "needs a dedup_key"),
+        (f"{RULE}, dedup_for => 'often', dedup_key => 'k'", "active, forever or an interval"),
         (f"{RULE}, concurrency_key => 'k'", "global_concurrency"),
         ("'embed', to_jsonb(repeat('x', 300000))", "over the limit"),
         (f"{RULE}, priority => 101", "use 0 to 100"),
@@ -148,8 +172,10 @@ async def test_a_payload_that_does_not_fit_fails_without_running_the_handler(app
     ],
 )
 async def test_what_cannot_be_meant_is_refused(app: Holdfast, sql: Any, arguments: str, says: str) -> None:
-    with pytest.raises(asyncpg.PostgresError, match=says):
+    with pytest.raises(asyncpg.PostgresError, match=says) as refused:
         await submit(sql, arguments)
+
+    assert refused.value.sqlstate[:2] == "HF"
 
     assert sum((await app.counts()).values()) == 0
 
@@ -222,6 +248,63 @@ async def test_a_row_that_goes_takes_its_jobs_along(
     assert sorted(job.status.value for job in await app.find()) == left
 
 
+async def test_whoever_owns_the_table_applies_the_trigger_with_the_rights_that_submitting_needs(
+    app: Holdfast, sql: Any, schema: str, postgres: Postgres
+) -> None:
+    role = f"{schema}_shop"
+    await sql.execute(f"CREATE ROLE {role} LOGIN; CREATE SCHEMA {role} AUTHORIZATION {role}")
+    await sql.execute(f"GRANT USAGE ON SCHEMA {schema} TO {role}")
+    await sql.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role}")
+    shop = await asyncpg.connect(postgres.url().replace("postgres@", f"{role}@"))
+    await shop.execute(f"SET search_path = {role}")  # the table's name alone is enough
+    await shop.execute("CREATE TABLE rule (id integer PRIMARY KEY, text text, urgent boolean, seen integer)")
+    await shop.execute(a_trigger(schema, "rule", on_delete="cancel"))
+    await shop.execute("INSERT INTO rule VALUES (1, 'be kind', true)")
+    assert await jobs(app) == [{"rule_id": 1, "text": "be kind"}]
+    await shop.execute("DELETE FROM rule")
+    assert [job.status.value for job in await app.find()] == ["cancelled"]
+    await shop.close()
+
+
+async def test_a_trigger_that_is_applied_again_is_one_trigger_and_does_what_it_says_now(
+    app: Holdfast, sql: Any, schema: str, rules: str
+) -> None:
+    await sql.execute(a_trigger(schema, rules, on_delete="cancel"))
+    await sql.execute(a_trigger(schema, "rule"))  # the same table by its short name, and no on_delete any more
+    await sql.execute(f"INSERT INTO {rules} VALUES (1, 'be kind', false)")
+    await sql.execute(f"DELETE FROM {rules}")
+    assert [job.status.value for job in await app.find()] == ["pending"]
+
+
+async def test_an_update_that_changes_nothing_submits_nothing(app: Holdfast, sql: Any, schema: str, rules: str) -> None:
+    for columns in (["text"], []):
+        await sql.execute(f"TRUNCATE {rules}")
+        await sql.execute(
+            trigger_sql(schema, rules, "embed", payload="jsonb_build_object('rule_id', 1)", columns=columns)
+        )
+        before = len(await jobs(app))
+        await sql.execute(f"INSERT INTO {rules} VALUES (1, NULL, false)")
+        await sql.execute(f"UPDATE {rules} SET text = NULL")
+        assert len(await jobs(app)) == before + 1
+        await sql.execute(f"UPDATE {rules} SET text = 'new'")
+        assert len(await jobs(app)) == before + 2
+
+
+async def test_a_trigger_is_removed_with_all_that_it_made(app: Holdfast, sql: Any, schema: str, rules: str) -> None:
+    await sql.execute(a_trigger(schema, rules, on_delete="cancel"))
+    script = trigger_sql(schema, rules, "embed", drop=True)
+    await sql.execute(script)
+    await sql.execute(script)
+    await sql.execute(f"INSERT INTO {rules} VALUES (1, 'be kind', false)")
+    assert await jobs(app) == []
+    assert (
+        await sql.fetch(
+            "SELECT * FROM pg_proc WHERE proname LIKE 'holdfast_embed%' AND pronamespace = $1::regnamespace", schema
+        )
+        == []
+    )
+
+
 async def test_long_names_and_tables_of_the_same_name_do_not_get_into_each_others_way(
     app: Holdfast, sql: Any, schema: str
 ) -> None:
@@ -256,6 +339,7 @@ async def test_long_names_and_tables_of_the_same_name_do_not_get_into_each_other
         ({"job_type": "em bed'"}, "job type"),
         ({"on_delete": "ignore"}, "cancel or delete"),
         ({"on_delete": "cancel"}, "subject"),
+        ({"payload": None}, "payload is missing"),
     ],
 )
 def test_a_trigger_that_cannot_be_meant_is_refused(wrong: dict[str, Any], says: str) -> None:

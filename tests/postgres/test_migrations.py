@@ -132,6 +132,22 @@ async def test_a_role_that_may_not_make_the_schema_is_told_which_command_helps(u
         await PostgresStore(as_role(url, role)).migrate()
 
 
+async def test_a_role_that_may_not_change_the_schema_is_told_when_there_is_nothing_to_do(
+    url: str, role: str, owner: Any, schema: str
+) -> None:
+    await owner.execute(await printed(url))
+    await owner.execute(RIGHTS.format(schema=schema, role=role))
+
+    assert await PostgresStore(as_role(url, role)).migrate() == []
+
+
+async def test_a_role_without_rights_is_told_which_it_needs(url: str, role: str, owner: Any) -> None:
+    await owner.execute(await printed(url))
+
+    with pytest.raises(StoreError, match="USAGE on the schema and SELECT, INSERT, UPDATE, DELETE on all its tables"):
+        await PostgresStore(as_role(url, role)).open()
+
+
 async def test_a_role_that_may_use_the_tables_needs_no_other_right_to_submit_and_work(
     url: str, role: str, owner: Any, schema: str
 ) -> None:

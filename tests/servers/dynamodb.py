@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import http.client
@@ -18,13 +19,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from holdfast.stores.dynamodb import DynamoStore
-from holdfast.stores.dynamodb.layout import Table
+from holdfast.stores.dynamodb import DynamoStore, migrating
+from holdfast.stores.dynamodb.layout import Key, Table
+from holdfast.stores.dynamodb.table import Tables
 
 INSTALLED = Path(sys.prefix) / "dynamodb-local" / "lib"
 READY_SECONDS = 60.0
 MEMORY = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 KEPT = ("meta", "schema")
+MANY = 300  # items that take longer to delete than tables to make
 
 
 def folder_of_jar() -> Path:
@@ -116,21 +119,29 @@ class DynamoDB:
 
 
 async def empty(store: DynamoStore) -> None:
-    """Every item but the one that says which schema this is."""
+    """Every item but the one that says which schema this is; where there are many, new tables are made sooner."""
     tables = store._tables()
-    for table in Table:
-        names = table.key_names
-        body: dict[str, Any] = {"TableName": tables.names[table], "ConsistentRead": True}
-        body["ProjectionExpression"] = ", ".join(names)
-        keys = []
-        while True:
-            reply = await tables.call("Scan", body)
-            keys += [tuple(item[name]["S"] for name in names) for item in reply["Items"]]
-            if not reply.get("LastEvaluatedKey"):
-                break
-            body["ExclusiveStartKey"] = reply["LastEvaluatedKey"]
-        await tables.delete_many(table, [key for key in keys if key != KEPT])
+    found = await asyncio.gather(*(_keys(tables, table) for table in Table))
+    if sum(map(len, found)) > MANY:
+        await migrating.erase(tables)
+        await migrating.migrate(tables, provisioned=False)
+    else:
+        for table, keys in zip(Table, found, strict=True):
+            await tables.delete_many(table, [key for key in keys if key != KEPT])
     await tables.wire.close()
+
+
+async def _keys(tables: Tables, table: Table) -> list[Key]:
+    names = table.key_names
+    body: dict[str, Any] = {"TableName": tables.names[table], "ConsistentRead": True}
+    body["ProjectionExpression"] = ", ".join(names)
+    found: list[Key] = []
+    while True:
+        reply = await tables.call("Scan", body)
+        found += [tuple(item[name]["S"] for name in names) for item in reply["Items"]]
+        if not reply.get("LastEvaluatedKey"):
+            return found
+        body["ExclusiveStartKey"] = reply["LastEvaluatedKey"]
 
 
 def _answers(port: int) -> bool:

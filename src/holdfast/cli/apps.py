@@ -12,9 +12,11 @@ from typing import Any, TypeVar
 
 from holdfast import settings
 from holdfast.app import Holdfast
-from holdfast.errors import ConfigurationError
+from holdfast.cli.text import without_password
+from holdfast.errors import ConfigurationError, HoldfastError
 
 T = TypeVar("T")
+_OURS = str(Path(__file__).parents[1]) + os.sep
 
 
 def load(url: str | None, name: str | None) -> Holdfast:
@@ -37,6 +39,11 @@ def run(url: str | None, name: str | None, work: Callable[[Holdfast], Awaitable[
         _check_exists(app.url)
 
     async def opened() -> T:
+        if not makes and not await app.exists():
+            raise ConfigurationError(
+                f"no queue at {without_password(app.url)}: name another with --url, or make this one with"
+                ' "holdfast migrate"'
+            )
         async with app:
             return await work(app)
 
@@ -125,13 +132,17 @@ def _put_first(folder: str) -> None:
 
 def _broken(name: str, error: BaseException) -> ConfigurationError:
     """One line that says where the user's module broke."""
+    ours = isinstance(error, HoldfastError)  # it says itself what is wrong; where the user's code asked for that helps
     trace = error.__traceback__
     where = ""
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
-        if not file.startswith("<frozen") and file != __file__ and os.sep + "importlib" + os.sep not in file:
+        passed = file.startswith("<frozen") or file == __file__ or os.sep + "importlib" + os.sep in file
+        if not passed and not (ours and file.startswith(_OURS)):
             where = f" ({file}, line {trace.tb_lineno})"
         trace = trace.tb_next
+    if ours:
+        return ConfigurationError(f"{error}{where}")
     return ConfigurationError(f"--app {name} cannot be imported: {type(error).__name__}: {error}{where}")
 
 

@@ -33,6 +33,8 @@ def artifacts(
         stored = await app.artifacts(whole)
         if as_json:
             output.emit_json({"job_id": whole, "items": stored})
+        elif not stored:
+            output.say(f"job {output.named(whole)} keeps no files")
         else:
             output.emit_table(_COLUMNS, stored)
 

@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import apps, output
+from holdfast.cli.exits import Exit
 from holdfast.cli.options import AppName, AsJson, Url
-from holdfast.cli.text import without_password
+from holdfast.cli.text import safe, without_password
 
 
 def migrate(
@@ -23,18 +24,23 @@ def migrate(
     as_json: AsJson = False,
     url: Url = None,
     app: AppName = None,
-) -> None:
+) -> int:
     """Make the queue, or bring its schema to this release."""
+    if delete_existing and not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise typer.BadParameter(
+            "it deletes every job, and there is no terminal to ask on: add --yes", param_hint="--delete-existing"
+        )
     target = apps.load(url, app)
     if sql:
         print(target.migration_sql(), end="")
-        return
+        return Exit.OK
     place = without_password(target.url)
     if delete_existing:
-        if not yes:
-            typer.confirm(f"Delete {place} with all its jobs, for good?", abort=True, err=True)
+        if not yes and not _agreed(place):
+            output.say("nothing was done")
+            return Exit.FAILED
         gone = asyncio.run(target.erase())
-        print(f"deleted {', '.join(gone) or 'nothing: there were no tables'}", file=sys.stderr)
+        output.say(f"deleted {', '.join(gone)}" if gone else "there was nothing to delete")
     applied = asyncio.run(target.migrate())
     if as_json:
         output.emit_json({"url": place, "applied": applied})
@@ -42,3 +48,11 @@ def migrate(
         print(f"{place}: applied {', '.join(applied)}")
     else:
         print(f"{place} is up to date")
+    return Exit.OK
+
+
+def _agreed(place: str) -> bool:
+    """A y that was typed too fast must not be enough."""
+    question = f"This deletes {place} with all its jobs, for good. Type delete to go on: "
+    print(safe(question), end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip() == "delete"

@@ -168,9 +168,7 @@ class _Sheet:
         row.add_column(width=_LABEL, no_wrap=True, style="bold")
         row.add_column(overflow="fold")
         row.add_row(Text(label), Text(safe(value), STATUS_STYLES[self._job.status] if label == "status" else ""))
-        with self._console.capture() as captured:
-            self._console.print(Padding(row, 0, expand=False))
-        print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+        self._print(Padding(row, 0, expand=False))
 
     def _title(self, title: str) -> None:
         self._console.print()
@@ -191,7 +189,13 @@ class _Sheet:
         if hang and output.width() is not None:
             shown = textwrap.fill(shown, self._console.width - indent, subsequent_indent=" " * hang)
         body = Text(shown, style, overflow="fold")
-        self._console.print(Padding(body, (0, 0, 0, indent), expand=False))
+        self._print(Padding(body, (0, 0, 0, indent), expand=False))
+
+    def _print(self, body: Any) -> None:
+        """Without the blanks with which rich fills up lines."""
+        with self._console.capture() as captured:
+            self._console.print(body)
+        print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def _event(entry: HistoryEntry) -> str:

@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any
@@ -22,13 +23,16 @@ import typer
 
 from holdfast import settings
 from holdfast.app import Holdfast
-from holdfast.cli import apps, options, supervisor, worker_logs
+from holdfast.cli import apps, exits, options, supervisor, worker_logs
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import AppName, Url
-from holdfast.errors import ConfigurationError
+from holdfast.cli.text import without_password
+from holdfast.errors import ConfigurationError, HoldfastError, StoreUnavailable
+from holdfast.worker import Worker
 
 log = logging.getLogger("holdfast.worker")
 SAME_SIGNAL_SECONDS = 0.5  # a service manager tells the whole group, and a parent passes it on: that is one signal
+START_AGAIN_SECONDS = 1.0
 LEAVE_SECONDS = 10.0  # once the worker has stopped, what user code left behind may hold up the exit this long
 
 
@@ -75,7 +79,24 @@ def worker(
         settings.grace(None if grace is None else grace.total_seconds()),
     )
     worker_logs.configure(level, style)
-    return _run(mine, chosen)
+    _warn_of_another_url(mine)
+    try:
+        return _run(mine, chosen)
+    except HoldfastError as error:
+        if style != "json":
+            raise
+        log.critical("%s", error)  # who reads JSON reads only that
+        return exits.of_error(error)
+
+
+def _warn_of_another_url(app: Holdfast) -> None:
+    meant = os.environ.get("HOLDFAST_URL")
+    if meant and meant != app.url:
+        log.warning(
+            "HOLDFAST_URL is %s, but the app has %s in its code, and that counts: write Holdfast() there or use --url",
+            without_password(meant),
+            without_password(app.url),
+        )
 
 
 def _run(app: Holdfast, chosen: _Settings) -> int:
@@ -106,27 +127,59 @@ def _tune() -> None:
 
 async def _work(app: Holdfast, chosen: _Settings) -> Exit:
     stop = _Stop(chosen.grace_seconds)
-    async with app:
-        async with app.worker(
-            concurrency=chosen.concurrency, queues=chosen.queues, grace=chosen.grace_seconds
-        ) as worker:
-            worker_logs.name_worker(worker.worker_id)
-            ended = asyncio.ensure_future(worker.join())
-            minutes = asyncio.ensure_future(worker_logs.sum_up_minutes(app, worker.worker_id))
-            await _first_of(ended, stop.asked)
-            minutes.cancel()
-            stopping = asyncio.ensure_future(worker.stop())
-            await _first_of(stopping, stop.hurried)
-            if not stopping.done():
-                worker.hurry()
-            await stopping
+    async with AsyncExitStack() as opened:
+        starting = asyncio.ensure_future(_start(app, chosen, opened))
+        await _first_of(starting, stop.asked)
+        if not starting.done():
+            starting.cancel()
+            await asyncio.wait({starting})
+            return Exit.OK
+        worker = starting.result()
+        worker_logs.name_worker(worker.worker_id)
+        ended = asyncio.ensure_future(worker.join())
+        minutes = asyncio.ensure_future(worker_logs.sum_up_minutes(app, worker.worker_id))
+        await _first_of(ended, stop.asked)
+        minutes.cancel()
+        stopping = asyncio.ensure_future(worker.stop())
+        await _first_of(stopping, stop.hurried)
+        if not stopping.done():
+            worker.hurry()
+        await stopping
         return Exit.FAILED if worker.failure is not None or stop.hurried.is_set() else Exit.OK
+
+
+async def _start(app: Holdfast, chosen: _Settings, opened: AsyncExitStack) -> Worker:
+    """Waits for a server that is away: machines start in any order, and a worker of all things need not be watched."""
+    warned = False
+    while True:
+        async with AsyncExitStack() as tried:
+            try:
+                await tried.enter_async_context(app)
+                worker = await tried.enter_async_context(
+                    app.worker(concurrency=chosen.concurrency, queues=chosen.queues, grace=chosen.grace_seconds)
+                )
+            except StoreUnavailable as error:
+                if not warned:
+                    log.warning("waiting for the store: %s", error)
+                warned = True
+            else:
+                await opened.enter_async_context(tried.pop_all())
+                return worker
+        await asyncio.sleep(START_AGAIN_SECONDS)
 
 
 async def _first_of(task: asyncio.Future[Any], event: asyncio.Event) -> None:
     waits = asyncio.ensure_future(event.wait())
     await asyncio.wait({task, waits}, return_when=asyncio.FIRST_COMPLETED)
     waits.cancel()
+
+
+def _hear_no_signals() -> None:
+    """In a child that a handler has forked: it shares the pipe that tells this process of signals, and one sent to the
+    child would stop the worker."""
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
 
 
 class _Stop:
@@ -139,6 +192,7 @@ class _Stop:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
+        os.register_at_fork(after_in_child=_hear_no_signals)
         supervisor.watch_parent(lambda: loop.call_soon_threadsafe(self.asked.set), grace_seconds)
 
     def _signalled(self, number: signal.Signals) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import threading
 
 from holdfast.clock import Clock
@@ -13,15 +12,6 @@ from holdfast.lifecycle import Effect
 from holdfast.store.port import Store
 from holdfast.store.types import ClaimedJob, Verdict
 from holdfast.worker.run import Run
-
-
-def packed(value: object) -> object:
-    """A parameter of a statement for the JSON pipe of a child process: bytes must arrive as bytes."""
-    return {"base64": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
-
-
-def unpacked(value: object) -> object:
-    return base64.b64decode(str(value["base64"])) if isinstance(value, dict) else value
 
 
 class LoopChannel:

@@ -23,13 +23,13 @@ import msgspec
 
 from holdfast import codec
 from holdfast.context import BlockingContext, Context
+from holdfast.effects import packed
 from holdfast.errors import StoreError
 from holdfast.handlers import Handler, registered
 from holdfast.lifecycle import Effect
 from holdfast.outcomes import Cancel, Discard, Retry, Snooze
 from holdfast.store.types import ClaimedJob
 from holdfast.worker import capture
-from holdfast.worker.channels import packed
 from holdfast.worker.mistakes import clean, message, result_json, trace
 
 

@@ -55,6 +55,7 @@ class Fetcher:
         self._room = room
         self._take = take
         self._stir = asyncio.Event()
+        self.under_way: ClaimRequest | None = None  # asked, and not yet taken over; the lease keeper's thread reads it
         self._maybe_ready = set(versions)  # types that may have jobs; those of a claim that came back empty have none
         self._stopping = False
 
@@ -89,10 +90,14 @@ class Fetcher:
 
     async def _claim(self, request: ClaimRequest) -> None:
         self._maybe_ready.difference_update(request.slots)
-        jobs = await self._answer(request)
-        if jobs:
-            self._maybe_ready.update(request.slots)  # until a claim comes back empty there may be more
-            self._take(jobs, request.token)
+        self.under_way = request
+        try:
+            jobs = await self._answer(request)
+            if jobs:
+                self._maybe_ready.update(request.slots)  # until a claim comes back empty there may be more
+                self._take(jobs, request.token)
+        finally:
+            self.under_way = None
 
     async def _answer(self, request: ClaimRequest) -> list[ClaimedJob]:
         """However often it takes: a claim without an answer may have been applied, and the same token gets the same

@@ -24,6 +24,10 @@ class Pace:
             self._since, self.ended = now, 0
         return min(PREFETCH_MAX, int(self._per_second * PREFETCH_SECONDS))
 
+    def stalled(self) -> None:
+        """What was claimed ahead had to be given back: nothing more is, until jobs end again."""
+        self._since, self.ended, self._per_second = self._clock.monotonic(), 0, 0.0
+
 
 class Lane:
     """The jobs of one type in this worker."""
@@ -36,3 +40,8 @@ class Lane:
         self.pace = pace
         self.busy = 0
         self.buffered = 0
+
+    @property
+    def next_up(self) -> int:
+        """Of those that wait here, how many would take a free slot: a full type leaves it to the others."""
+        return self.buffered if self.limit is None else min(self.buffered, max(0, self.limit - self.busy))

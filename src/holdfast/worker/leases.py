@@ -11,11 +11,13 @@ import logging
 import threading
 from collections.abc import Callable
 
+import msgspec
+
 from holdfast import failpoints
 from holdfast.clock import MICROS, Clock
 from holdfast.errors import HoldfastError
 from holdfast.store.port import Store
-from holdfast.store.types import Verdict, WorkerRow
+from holdfast.store.types import ClaimRequest, Hold, Verdict, WorkerRow
 from holdfast.waits import within
 from holdfast.worker.run import Run
 
@@ -31,6 +33,7 @@ class LeaseKeeper:
         runs: Callable[[], list[Run]],
         describe: Callable[[], WorkerRow],
         lost: Callable[[Run], None],
+        claim_under_way: Callable[[], ClaimRequest | None],
     ) -> None:
         self._make_store = make_store
         self._clock = clock
@@ -38,6 +41,7 @@ class LeaseKeeper:
         self._runs = runs
         self._describe = describe
         self._lost = lost
+        self._claim_under_way = claim_under_way
         self._main = asyncio.get_running_loop()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stir: asyncio.Event | None = None
@@ -96,16 +100,25 @@ class LeaseKeeper:
             log.warning("leases could not be extended, trying again soon: %s", error)
 
     async def _extend(self, store: Store) -> None:
+        unheard = await self._unheard_of(store)
         runs = self._runs()
-        if not runs:
+        if not runs and not unheard:
             return
         failpoints.hit("extend.before")
         now = self._clock.now()
         expiry = now + round(self._lease_seconds * MICROS)
-        verdicts = await store.extend([run.hold for run in runs], expiry, now)
-        for run, verdict in zip(runs, verdicts, strict=True):
+        verdicts = await store.extend([*(run.hold for run in runs), *unheard], expiry, now)
+        for run, verdict in zip(runs, verdicts, strict=False):
             if verdict is not Verdict.APPLIED and not run.settling:
                 self._main.call_soon_threadsafe(self._lost, run)
+
+    async def _unheard_of(self, store: Store) -> list[Hold]:
+        """What a claim has taken whose answer a blocked event loop has not read. A repeat without slots takes nothing."""
+        request = self._claim_under_way()
+        if request is None:
+            return []
+        only_ask = msgspec.structs.replace(request, slots={}, limit=0, repeat=True)
+        return [Hold(job.job_id, job.attempt, request.token) for job in await store.claim(only_ask, self._clock.now())]
 
     async def _bye(self, store: Store) -> None:
         try:

@@ -15,11 +15,12 @@ from typing import Any
 
 from holdfast import codec
 from holdfast.clock import Clock, Instant
+from holdfast.effects import unpacked
 from holdfast.errors import HoldfastError
 from holdfast.handlers import Handler
 from holdfast.lifecycle import Cancelled, Discarded, ErrorEntry, Outcome, Raised, RetryAsked, Snoozed
 from holdfast.worker import memory
-from holdfast.worker.channels import LoopChannel, unpacked
+from holdfast.worker.channels import LoopChannel
 from holdfast.worker.run import Run
 
 LAST_WORDS_SECONDS = 0.2  # for messages that a child sent before it ended

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 
 from holdfast.clock import Clock
+from holdfast.errors import StoreBusy, StoreUnavailable
 from holdfast.files import LOG_FILE, Files
-from holdfast.limits import LOG_FILE_BYTES_MAX
+from holdfast.limits import LOG_FILE_BYTES_MAX, LOG_KEPT_BYTES_MAX
 from holdfast.store.port import Store
+from holdfast.waits import within
 from holdfast.worker.run import Run
 
 log = logging.getLogger("holdfast.worker")
@@ -22,6 +25,8 @@ class Recorder:
         self._clock = clock
         self._files = files
         self._runs = runs
+        self._kept: deque[tuple[str, bytes]] = deque()  # lines that could not be written yet, by job, in order
+        self._kept_bytes = 0
 
     async def work(self) -> None:
         while True:
@@ -29,6 +34,8 @@ class Recorder:
             interval = self._store.record_seconds
             await asyncio.sleep(interval)
             self._warn_of_stall(self._clock.monotonic() - before - interval)
+            if self._kept:
+                await self.write_kept()
             dirty = [run for run in self._runs() if run.dirty and not run.settling]
             if dirty:
                 await self.record(dirty)
@@ -50,20 +57,64 @@ class Recorder:
             await self._store.note([run.note() for run in runs], self._clock.now())
         except Exception as error:  # bookkeeping never breaks the worker
             log.warning("progress of %d jobs could not be kept: %s", len(runs), error)
+            for run in runs:
+                run.dirty = True  # what they said last is still worth a write
 
     async def write_log(self, run: Run) -> None:
         """Append what the handler has logged to the job's file, whose place the record names."""
         text = run.take_log_text()
         if not text or self._files is None:
             return
+        job_id, lines = run.job.job_id, text.encode("utf-8", "replace")
+        where = self._files.uri(job_id, LOG_FILE)
+        if (
+            self._kept
+        ):  # the store is away: a job that has ended need not wait to hear the same, and lines stay in order
+            self._keep(job_id, lines)
+            run.log_location = where
+            return
         try:
-            await asyncio.to_thread(
-                self._files.append,
-                run.job.job_id,
-                LOG_FILE,
-                text.encode("utf-8", "replace"),
-                LOG_FILE_BYTES_MAX,
-            )
-            run.log_location = self._files.uri(run.job.job_id, LOG_FILE)
+            await self._append(job_id, lines)
+            run.log_location = where
+        except (StoreUnavailable, StoreBusy) as error:
+            if not self._kept:
+                log.warning("the log of job %s is kept here until it can be written: %s", job_id, error)
+            self._keep(job_id, lines)
+            run.log_location = where
         except Exception as error:
-            log.warning("the log of job %s could not be written: %s", run.job.job_id, error)
+            log.warning("lines of the log of job %s are lost, they cannot be written: %s", job_id, error)
+
+    async def _append(self, job_id: str, lines: bytes) -> None:
+        if self._files is not None:
+            await asyncio.to_thread(self._files.append, job_id, LOG_FILE, lines, LOG_FILE_BYTES_MAX)
+
+    def _keep(self, job_id: str, lines: bytes) -> None:
+        if self._kept_bytes + len(lines) > LOG_KEPT_BYTES_MAX:
+            log.warning("lines of the log of job %s are lost: the store is away for too long to keep more", job_id)
+            return
+        self._kept.append((job_id, lines))
+        self._kept_bytes += len(lines)
+
+    async def write_kept(self) -> None:
+        """As much as the store takes; the rest waits for another try."""
+        written: set[str] = set()
+        while self._kept:
+            job_id, lines = self._kept[0]
+            try:
+                await self._append(job_id, lines)
+                written.add(job_id)
+            except (StoreUnavailable, StoreBusy):
+                return
+            except Exception as error:
+                log.warning("lines of the log of job %s are lost, they cannot be written: %s", job_id, error)
+            self._kept.popleft()
+            self._kept_bytes -= len(lines)
+        log.info("the store is back: logs of %d jobs are written that were kept here", len(written))
+
+    async def close(self, seconds: float) -> None:
+        """A last try."""
+        if self._kept:
+            await within(seconds, self.write_kept())
+        if self._kept:
+            jobs = sorted({job_id for job_id, _ in self._kept})
+            log.warning("lines of the logs of %d jobs are lost, the store is away: %s", len(jobs), ", ".join(jobs[:10]))

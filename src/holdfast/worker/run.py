@@ -31,6 +31,7 @@ class Run:
     metrics: dict[str, float] | None = None
     log_location: str | None = None
     cancelled: threading.Event | None = None  # only threads wait on it
+    taken_at = 0.0  # on the event loop's clock
     begun = False
     stop_reason: str | None = None
     lost = False

@@ -33,6 +33,7 @@ class Settler:
         self._settled = settled
         self._effect_failed = effect_failed
         self._waiting: list[tuple[Run, Transition]] = []
+        self._apart: set[asyncio.Task[None]] = set()
         self._stir = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -54,8 +55,13 @@ class Settler:
                     batch = self._waiting[:SETTLE_BATCH_MAX]
                     del self._waiting[:SETTLE_BATCH_MAX]
                     await self._settle(batch)
+            except asyncio.CancelledError:
+                for task in self._apart:
+                    task.cancel()
+                raise
             finally:
-                self._idle.set()
+                if not self._apart:
+                    self._idle.set()
 
     async def _settle(self, batch: list[tuple[Run, Transition]]) -> None:
         """Until the store has answered: the guards make every repetition safe, and nobody else can say it for us."""
@@ -75,6 +81,9 @@ class Settler:
                 raise  # no try will ever succeed: the worker stops, and the leases run out
             except Exception as error:
                 tries += 1
+                if isinstance(error, StoreBusy) and len(batch) > 1:
+                    self._settle_apart(batch, transitions)
+                    return
                 if tries >= ISOLATE_AFTER and not isinstance(error, StoreBusy | StoreFull | StoreUnavailable):
                     await self._isolate(batch, transitions, error)
                     return
@@ -83,6 +92,20 @@ class Settler:
         failpoints.hit("settle.after")
         for (run, _), verdict in zip(batch, verdicts, strict=True):
             self._settled(run, verdict)
+
+    def _settle_apart(self, batch: list[tuple[Run, Transition]], transitions: list[Transition]) -> None:
+        """Someone keeps one of these jobs locked, maybe for long: neither the others nor later ones wait for it."""
+        for (run, _), transition in zip(batch, transitions, strict=True):
+            task = asyncio.get_running_loop().create_task(self._settle([(run, transition)]))
+            self._apart.add(task)
+            task.add_done_callback(self._settled_apart)
+
+    def _settled_apart(self, task: asyncio.Task[None]) -> None:
+        self._apart.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("a job cannot be settled and is let go; its lease runs out: %s", error)
+        if not self._apart and not self._waiting:
+            self._idle.set()
 
     async def _isolate(
         self, batch: list[tuple[Run, Transition]], transitions: list[Transition], error: Exception

@@ -16,7 +16,7 @@ from holdfast.errors import EffectFailed, StoreBusy
 from holdfast.files import Files
 from holdfast.handlers import Handler
 from holdfast.lifecycle import ErrorEntry, GivenBack, Outcome, Raised, Transition, decide
-from holdfast.limits import PREFETCH_MAX
+from holdfast.limits import AHEAD_SECONDS_MAX, PREFETCH_MAX
 from holdfast.retention import Retention
 from holdfast.store.port import Store
 from holdfast.store.types import ClaimedJob, Signal, Verdict, WorkerRow
@@ -80,6 +80,7 @@ class Worker:
         self._lanes = {name: Lane(handler, Pace(clock)) for name, handler in handlers.items()}
         self._loop = asyncio.get_running_loop()
         self._slots_taken = 0
+        self._patience: asyncio.TimerHandle | None = None  # with what was claimed ahead
         self._hurried = asyncio.Event()
         self._shutdown: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
@@ -100,7 +101,13 @@ class Worker:
         self._scheduler = Scheduler(store, clock, look_seconds=poll_seconds)
         self._janitor = Janitor(store, clock, files, keep)
         self._leases = LeaseKeeper(
-            make_store, clock, lease_seconds, lambda: list(self._held.values()), self._describe, self._lose
+            make_store,
+            clock,
+            lease_seconds,
+            lambda: list(self._held.values()),
+            self._describe,
+            self._lose,
+            lambda: self._fetcher.under_way,
         )
         self._fetcher = Fetcher(
             store,
@@ -150,10 +157,11 @@ class Worker:
             task.add_done_callback(self._check_task)
             self._tasks.append(task)
         log.info(
-            "worker %s started: queues %s, concurrency %d",
+            "worker %s started: queues %s, concurrency %d, on %s",
             self.worker_id,
             ", ".join(self._queues),
             self._concurrency,
+            self._store.location,
         )
         return self
 
@@ -189,6 +197,7 @@ class Worker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._recorder.close(STOP_SECONDS)
         self._deadlines.close()
         await self._leases.stop()
         self._executor.close()
@@ -236,7 +245,7 @@ class Worker:
 
     def _room(self) -> Room | None:
         """What the next claim may take: free slots, and of types whose jobs are short a little ahead."""
-        free = max(0, self._concurrency - self._slots_taken - len(self._buffer))
+        free = max(0, self._concurrency - self._slots_taken - sum(lane.next_up for lane in self._lanes.values()))
         total, prefetch_total, of_type = free, 0, {}
         for name, lane in self._lanes.items():
             prefetch = lane.pace.prefetch()
@@ -253,15 +262,36 @@ class Worker:
         return Room(total, of_type)
 
     def _take(self, jobs: list[ClaimedJob], token: str) -> None:
+        now = self._loop.time()
         for job in jobs:
             if (old := self._held.get(job.job_id)) is not None:
                 self._lose(old)  # cancelled and retried before we heard of it: only the new claim holds
             lane = self._lanes[job.job_type]
             lane.buffered += 1
             run = Run(job, lane, token)
+            run.taken_at = now
             self._held[job.job_id] = run
             self._buffer.append(run)
+        if self._patience is None:
+            self._patience = self._loop.call_later(AHEAD_SECONDS_MAX, self._give_back_late)
         self._loop.call_soon(self._dispatch)  # after the next claim, which the store works on while handlers run
+
+    def _give_back_late(self) -> None:
+        """Jobs that were claimed ahead, because the last ones were short, and whose turn does not come: others may
+        have a slot for them."""
+        self._patience = None
+        if self._stopping or not self._buffer:
+            return
+        since = self._loop.time() - AHEAD_SECONDS_MAX
+        late = [run for run in self._buffer if run.taken_at <= since]
+        self._buffer = deque(run for run in self._buffer if run.taken_at > since)
+        for run in late:
+            run.lane.buffered -= 1
+            run.lane.pace.stalled()
+            self._settle(run, GivenBack("claimed ahead, and no slot was free in time"))
+        if self._buffer:
+            self._patience = self._loop.call_later(AHEAD_SECONDS_MAX / 2, self._give_back_late)
+        self._fetcher.room_changed()
 
     def _dispatch(self) -> None:
         """Start what fits, in claim order; a type that is full does not hold up the others."""
@@ -438,6 +468,7 @@ class Worker:
         if run.task is None:
             self._buffer.remove(run)
             run.lane.buffered -= 1
+            self._fetcher.room_changed()
             return
         run.stop(LOST)
         self._stuck.add(run)

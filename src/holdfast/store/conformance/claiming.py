@@ -142,6 +142,16 @@ class TestClaim:
         assert again == first
         assert len(await claim_ids(store)) == 2
 
+    async def test_a_repeat_without_slots_only_answers(self, store: Store) -> None:
+        await submit_many(store, 3)
+        asked = request(limit=2)
+        first = await store.claim(asked, NOW)
+
+        only_ask = request(limit=0, slots={}, token=asked.token, repeat=True)
+        assert await store.claim(only_ask, NOW) == first
+        assert await store.claim(request(limit=0, slots={}, repeat=True), NOW) == []
+        assert (await store.counts())["pending"] == 1
+
     async def test_a_repeat_whose_first_try_never_arrived_claims(self, store: Store) -> None:
         await running(store)
         job_id = await submit(store)

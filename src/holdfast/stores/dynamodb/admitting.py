@@ -19,6 +19,7 @@ from holdfast.stores.dynamodb.values import Item, size
 
 Bucket = tuple[str, int, int]  # a rate key, and the rate that its jobs were submitted with: count, micros
 SET_BACK = 60 * MICROS  # a call may be late, but not so late: the clock was set back, and what it left behind is too
+HOLDERS_MAX = 8_000  # of one key at a time: their ids are one item, which holds 400 KB
 COMMIT_ITEMS_MAX = 90  # of the 100 that one transaction takes
 COMMIT_BYTES_MAX = 3_000_000  # of its 4 MB, index attributes apart
 
@@ -32,7 +33,7 @@ def bucket_of(item: Item) -> Bucket | None:
 def limited_key(item: Item) -> tuple[str, int] | None:
     """The concurrency key of a job and its limit, where it has both."""
     key, limit = item.get("concurrency_key"), item.get("concurrency_limit")
-    return None if key is None or limit is None else (key, limit)
+    return None if key is None or limit is None else (key, min(limit, HOLDERS_MAX))
 
 
 def rate_of(bucket: Bucket) -> Rate:
@@ -46,6 +47,7 @@ class RateGate(msgspec.Struct, frozen=True):
     full_at: Instant = 0
     due_at: Instant | None = None
     nonce: str | None = None
+    looks: int = 0  # in a row at which there was room, and nobody to be put back in sight
 
     def room(self, bucket: Bucket, now: Instant) -> int:
         return rates.room(rate_of(bucket), self.full_at, now)
@@ -55,7 +57,9 @@ def rate_gate(item: Item | None, now: Instant) -> RateGate:
     if item is None:
         return RateGate()
     full, set_at = item["full_at"], item["set_at"]
-    return RateGate(full - (set_at - now) if set_at - now > SET_BACK else full, item.get("due_at"), item["nonce"])
+    if set_at - now > SET_BACK:
+        full -= set_at - now
+    return RateGate(full, item.get("due_at"), item["nonce"], item.get("looks", 0))
 
 
 class GateStates(msgspec.Struct):
@@ -99,6 +103,7 @@ class Drawn(msgspec.Struct, frozen=True):
     was: RateGate
     full_at: Instant
     due_at: Instant | None
+    looks: int = 0
 
 
 class Admission:

@@ -32,6 +32,7 @@ log = logging.getLogger("holdfast.stores.dynamodb")
 TELL_SECONDS = 0.5  # between two tellings of one process: workers elsewhere need no more
 POLL_SECONDS = 0.2  # between looks while things happen
 POLL_GROWTH = 1.6
+ECHO_SECONDS = 2.0  # an index is hardly ever further behind; then the next poll finds what it shows
 FRESH_SECONDS = 1.0  # how old a board may be where nothing rests on it
 CHANGE_ROUNDS = 20
 _ALL = Ask(table=Table.RECORDS, hash=keys.BOARD)
@@ -56,6 +57,8 @@ class Board:
         self._teller: asyncio.Task[None] | None = None
         self._poller: asyncio.Task[None] | None = None
         self._stir = asyncio.Event()
+        self._echoes: dict[Signal, asyncio.TimerHandle] = {}
+        self.heard_at: dict[Signal, float] = {}  # by the loop's clock
         self._closing = False
 
     # Reading
@@ -146,7 +149,26 @@ class Board:
 
         return stop
 
+    def again_if_new(self, signal: Signal) -> bool:
+        """For one who was woken and found nothing: an index may be behind the signal. So it is given again here, later
+        each time, until it is old. Whether it is not yet."""
+        loop = asyncio.get_running_loop()
+        age = loop.time() - self.heard_at.get(signal, float("-inf"))
+        is_new = age < ECHO_SECONDS and not self._closing
+        if is_new and signal not in self._echoes:
+            self._echoes[signal] = loop.call_later(max(age, POLL_SECONDS), self._echo, signal)
+        return is_new
+
+    def _echo(self, signal: Signal) -> None:
+        del self._echoes[signal]
+        self._call({signal})
+
     def _hear(self, signals: set[Signal]) -> None:
+        now = asyncio.get_running_loop().time()
+        self.heard_at.update(dict.fromkeys(signals, now))
+        self._call(signals)
+
+    def _call(self, signals: set[Signal]) -> None:
         for wanted, listener in tuple(self._listeners):
             for signal in wanted & signals:
                 listener(signal)
@@ -197,6 +219,9 @@ class Board:
     async def close(self) -> None:
         """Tell what is left to tell; a lost signal costs a poll interval, never a job."""
         self._closing = True
+        for echo in self._echoes.values():
+            echo.cancel()
+        self._echoes.clear()
         tasks = [task for task in (self._teller, self._poller) if task is not None]
         for task in tasks:
             task.cancel()

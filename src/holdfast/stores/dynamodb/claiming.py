@@ -54,7 +54,14 @@ class Claims:
             return await self._answer(sorted(before, key=_claim_order))
         async with self._one_at_a_time:
             taken = await self._take_all(request, now)
+            if not taken and await self._has_more(now):
+                taken = await self._take_all(request, now)
         return await self._answer(taken)
+
+    async def _has_more(self, now: Instant) -> bool:
+        """Woken, and nothing is there: the index may be behind, also behind one who was parked a moment ago."""
+        ground = self._ground
+        return ground.board.again_if_new(Signal.READY) and await parking.unpark_fresh(ground, now) > 0
 
     async def _claimed_before(self, request: ClaimRequest) -> list[Item]:
         """What an earlier try of the same request took and still holds."""

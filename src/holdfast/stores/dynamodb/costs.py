@@ -1,20 +1,31 @@
 """What DynamoDB charges, as far as this engine can tell it beforehand. Pure.
 
-The figures are Amazon's list prices on demand in us-east-1 as of November 2024; other regions cost up to a half more.
+The prices are Amazon's list prices on demand in us-east-1 since November 2024; other regions cost up to a half more.
+
+Whether entries of indexes are charged double inside transactions, as the items themselves are, Amazon's documents do
+not say; DynamoDB Local says they are. So every figure is a range, from the one to the other.
 """
 
 from __future__ import annotations
+
+import msgspec
 
 PRICES_OF = "us-east-1, November 2024"
 WRITES_PER_MILLION = 0.625  # dollars for a million write units
 READS_PER_MILLION = 0.125
 
-# Write units of one plain job with a small payload, as keys.py lays it out: an index costs a unit for each entry that
-# comes, goes or changes, and whatever is in a transaction costs double.
-SUBMIT_UNITS = 5
-CLAIM_UNITS = 7
-COMPLETE_UNITS = 7
-COUNTER_UNITS = 4  # shared by all jobs of a batch
+
+class Step(msgspec.Struct, frozen=True):
+    """What is written of one plain job with a small payload, as keys.py lays it out: itself, and an index entry for
+    each that comes, goes or changes; an entry that moves is two."""
+
+    entries: int
+    counted: bool  # a counter is in the same commit, shared by all jobs of it
+
+
+SUBMIT = Step(entries=3, counted=True)  # by state, by type, ready
+CLAIM = Step(entries=5, counted=False)  # by state moves, by worker, no longer ready, by time
+COMPLETE = Step(entries=5, counted=True)  # by state and by worker move, no longer by time
 READ_UNITS_OF_JOB = 2.5
 
 # Read units of a worker that finds nothing: the board and the head of each lane at a poll; what is due, what ran out,
@@ -26,14 +37,31 @@ SWEEP_UNITS = 10.0
 _SECONDS_OF_DAY = 86_400
 
 
-def units_of_job(batch: int) -> float:
+class Range(msgspec.Struct, frozen=True):
+    least: float
+    most: float
+
+    def __str__(self) -> str:
+        return f"${self.least:.2f} to ${self.most:.2f}"
+
+
+def units_of_job(batch: int) -> Range:
     """Write units of a job from its submission to its completion, where so many go together."""
-    claim = CLAIM_UNITS if batch > 1 else CLAIM_UNITS - 1  # a single one is no transaction
-    return SUBMIT_UNITS + claim + COMPLETE_UNITS + COUNTER_UNITS / batch
+    return Range(_units(batch, entry=1), _units(batch, entry=2))
 
 
-def dollars_of_million_jobs(batch: int) -> float:
-    return units_of_job(batch) * WRITES_PER_MILLION + READ_UNITS_OF_JOB * READS_PER_MILLION
+def _units(batch: int, *, entry: int) -> float:
+    total = 0.0
+    for step in (SUBMIT, CLAIM, COMPLETE):
+        in_transaction = batch > 1 or step.counted  # one job alone is claimed by a plain update
+        total += 2 + entry * step.entries if in_transaction else 1 + step.entries
+        total += 2 / batch if step.counted else 0
+    return total
+
+
+def dollars_of_million_jobs(batch: int) -> Range:
+    units, reads = units_of_job(batch), READ_UNITS_OF_JOB * READS_PER_MILLION
+    return Range(units.least * WRITES_PER_MILLION + reads, units.most * WRITES_PER_MILLION + reads)
 
 
 def dollars_of_idle_day(lanes: int, poll_seconds: float) -> float:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.clock import Instant
-from holdfast.errors import DedupConflict, StoreError, UnknownDependency
+from holdfast.errors import DedupConflict, HoldfastError, StoreError, UnknownDependency
 from holdfast.lifecycle import ACTIVE, TERMINAL, Counted, Event, Kind, Status, submitted
 from holdfast.store.types import Inserted, NewJob, Signal
 from holdfast.stores.dynamodb import dedup, items, moving
@@ -79,21 +79,30 @@ class Guarded(msgspec.Struct):
 
 
 class Decided(msgspec.Struct):
-    """`answers` in order: of an existing job, or one that comes earlier in the batch, only the id."""
+    """`answers` in order: of an existing job, or one that comes earlier in the batch, only the id. `refusal`: why one
+    cannot be stored, and with it none; what is decided is what comes before it."""
 
     answers: list[Inserted | str] = []
     news: dict[str, New] = {}
     touched: dict[str, Touched] = {}
     guarded: dict[str, Guarded] = {}
     signals: set[Signal] = set()
+    refusal: HoldfastError | None = None
+
+    @property
+    def pending(self) -> list[NewJob]:
+        return [new.job for new in self.news.values() if new.status is Status.PENDING]
 
 
 def decide(jobs: Sequence[NewJob], looked: Looked, now: Instant, wid: str, *, promised: bool = False) -> Decided:
     """`promised`: the batch is accepted and this is a part of it: nothing is refused any more, and a job that is there
     was stored by an earlier try."""
     decider = _Decider(looked, now, wid, promised)
-    for job in jobs:
-        decider.decide(job)
+    try:
+        for job in jobs:
+            decider.decide(job)
+    except (DedupConflict, StoreError, UnknownDependency) as refusal:
+        decider.decided.refusal = refusal
     return decider.decided
 
 

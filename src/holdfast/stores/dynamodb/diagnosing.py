@@ -138,7 +138,7 @@ def _costs() -> Finding:
     alone, together = costs.dollars_of_million_jobs(1), costs.dollars_of_million_jobs(50)
     idle = costs.dollars_of_idle_day(4, 30)
     says = (
-        f"on demand a million plain jobs cost about ${together:.2f} in batches of 50 and ${alone:.2f} one by one,"
+        f"on demand a million plain jobs cost {together} in batches of 50 and {alone} one by one,"
         f" an idle worker ${idle:.3f} a day ({costs.PRICES_OF})"
     )
     return Finding("costs", "ok", says)

@@ -98,7 +98,7 @@ def draw(drawn: Drawn, now: Instant) -> list[Write]:
     rate_key, count, micros = drawn.bucket
     pk, sk = keys.rate_gate(*drawn.bucket)
     said = {"rate_key": rate_key, "rate_count": count, "rate_micros": micros, "set_at": now, "due_at": drawn.due_at}
-    gate = {"pk": pk, "sk": sk, **said, "full_at": drawn.full_at, "nonce": nonce()}
+    gate = {"pk": pk, "sk": sk, **said, "full_at": drawn.full_at, "nonce": nonce(), "looks": drawn.looks or None}
     writes = [put(Table.RECORDS, _without_none(gate), equals("nonce", drawn.was.nonce))]
     if drawn.due_at is not None or drawn.was.due_at is not None:
         # A job may be on its way that saw the gate a moment ago and counts on being looked at: the mark stays, and goes

@@ -15,7 +15,6 @@ import msgspec
 
 from holdfast import failpoints
 from holdfast.clock import Instant
-from holdfast.lifecycle import Status
 from holdfast.store.types import Inserted, NewJob
 from holdfast.stores.dynamodb import gates, items, keys, outbox, storing
 from holdfast.stores.dynamodb.commit import Cancelled, Commit, Write
@@ -42,13 +41,19 @@ async def insert(
     whole = _encoder.encode(list(jobs))
     parts = [whole[start : start + PART_BYTES] for start in range(0, len(whole), PART_BYTES)]
     mark = outbox.new_mark(outbox.MarkKind.INSERT, wid, now, parts=len(parts))
-    decided = decide(jobs, await look(ground, jobs), now, wid)  # what it refuses need not be written down
+    decided = await _decide(ground, jobs, now, wid)  # what is refused need not be written down
     await ground.tables.put_many(Table.RECORDS, [_part(wid, n, part) for n, part in enumerate(parts)])
     await _accept(ground, jobs, decided, now, verb, mark, also)
     failpoints.hit("journal.between")
     answers = await _store(ground, jobs, now, wid, again=False)
     await _finish(ground, mark, len(parts))
     return answers
+
+
+async def _decide(ground: Ground, jobs: Sequence[NewJob], now: Instant, wid: str) -> Decided:
+    decided = decide(jobs, await look(ground, jobs), now, wid)
+    await storing.refuse(ground, decided, now)
+    return decided
 
 
 async def _accept(
@@ -65,8 +70,7 @@ async def _accept(
     while True:
         commit = Commit(ground.tables, verb, now)
         commit.write(outbox.written(mark), *also)
-        pending = [new.job for new in decided.news.values() if new.status is Status.PENDING]
-        commit.write(*await gates.queue_room(ground, pending, now))
+        commit.write(*await gates.queue_room(ground, decided.pending, now))
         try:
             await commit.run(Lane.USUAL)
         except Cancelled as cancelled:
@@ -74,7 +78,7 @@ async def _accept(
                 if (write.table, write.key) in cancelled.failed:
                     raise storing.ElseRefused from None
             await rounds.again()
-            decided = decide(jobs, await look(ground, jobs), now, mark.name)
+            decided = await _decide(ground, jobs, now, mark.name)
             continue
         return
 

@@ -35,17 +35,8 @@ DDL_SECONDS = 30.0
 
 async def check(tables: Tables) -> bool:
     """Whether the tables are there and this release's; refuse what cannot keep the promises."""
-    for table in Table:
-        try:
-            described = await _describe(tables, table)
-        except Refused as refused:
-            if refused.code != "AccessDeniedException":
-                raise translate(refused, tables.shown) from None
-            log.warning("%s may not be described: nothing is known of replicas and indexes", tables.names[table])
-            continue
-        if described is None:
-            return False
-        _refuse_unsafe(tables, table, described)
+    if not all(await asyncio.gather(*(_is_ours(tables, table) for table in Table))):
+        return False
     [schema] = await tables.get(Table.RECORDS, [keys.SCHEMA_KEY])
     if schema is None or schema["number"] < SCHEMA:
         return False
@@ -55,6 +46,21 @@ async def check(tables: Tables) -> bool:
             " install that release"
         )
     return bool(schema["shards"] >= tables.shards) or _refuse_shards(tables, schema)
+
+
+async def _is_ours(tables: Tables, table: Table) -> bool:
+    """Whether it is there, and as it has to be; who may not ask has to take it on trust."""
+    try:
+        described = await _describe(tables, table)
+    except Refused as refused:
+        if refused.code != "AccessDeniedException":
+            raise translate(refused, tables.shown) from None
+        log.warning("%s may not be described: nothing is known of replicas and indexes", tables.names[table])
+        return True
+    if described is None:
+        return False
+    _refuse_unsafe(tables, table, described)
+    return True
 
 
 def _refuse_unsafe(tables: Tables, table: Table, described: dict[str, Any]) -> None:

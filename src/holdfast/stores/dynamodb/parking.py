@@ -19,7 +19,7 @@ from holdfast.store.types import Signal
 from holdfast.stores.dynamodb import gates, keys, moving, rating
 from holdfast.stores.dynamodb.admitting import Bucket, Head, bucket_of, limited_key
 from holdfast.stores.dynamodb.asking import Ask
-from holdfast.stores.dynamodb.commit import change, delete
+from holdfast.stores.dynamodb.commit import change, delete, update
 from holdfast.stores.dynamodb.expressions import equals
 from holdfast.stores.dynamodb.ground import Ground
 from holdfast.stores.dynamodb.layout import KEY, RATE, Index, Table
@@ -28,10 +28,21 @@ from holdfast.stores.dynamodb.table import Failed
 from holdfast.stores.dynamodb.values import Item
 from holdfast.stores.dynamodb.wire import Lane
 
-__all__ = ["after_leaving", "bucket_of", "decide_at_insert", "mark_keys", "park", "unpark", "unpark_marked"]
+__all__ = [
+    "after_leaving",
+    "bucket_of",
+    "decide_at_insert",
+    "drop_dead_holders",
+    "mark_keys",
+    "park",
+    "unpark",
+    "unpark_marked",
+]
 
 BY_KEY, BY_RATE = "c", "r"
 TOGETHER = 16
+MARKS_MAX = 100  # keys looked at in one sweep
+FRESH_MICROS = 5 * MICROS  # longer than an index is behind
 MARK_MICROS = 60 * MICROS  # a mark so old is nobody's who is about to park
 
 
@@ -132,12 +143,36 @@ async def after_leaving(
     """Jobs have left, or changed their places: let the next ones of their keys and rates be claimed. `limits` are
     concurrency keys with their limits, `buckets` the rates of those that left the line without starting."""
     changed = 0
+    alone: list[str] = []
     named = list(limits.items())
     for start in range(0, len(named), TOGETHER):
         batch = named[start : start + TOGETHER]
-        changed += sum(count for count, _ in await asyncio.gather(*(unpark(ground, *each) for each in batch)))
+        for (key, _), (count, left) in zip(
+            batch, await asyncio.gather(*(unpark(ground, *each) for each in batch)), strict=True
+        ):
+            changed += count
+            if not count and not left:
+                alone.append(key)
     signals = await rating.left_sight(ground, buckets, now)
-    return signals | {Signal.READY} if changed else signals
+    if changed or await _are_parked_just_now(ground, alone, now):
+        signals = signals | {Signal.READY}
+    return signals
+
+
+async def _are_parked_just_now(ground: Ground, limited: Sequence[str], now: Instant) -> bool:
+    """Whether the index may be behind one who was parked a moment ago. A claim that finds nothing looks for him."""
+    marks = await ground.tables.get(Table.RECORDS, [keys.waiting_key(key) for key in limited])
+    return any(mark is not None and _is_fresh(mark, now) for mark in marks)
+
+
+def _is_fresh(mark: Item, now: Instant) -> bool:
+    return abs(now - int(mark["set_at"])) <= FRESH_MICROS
+
+
+async def unpark_fresh(ground: Ground, now: Instant) -> int:
+    """Those that were parked a moment ago, while whoever they waited for was leaving."""
+    marks, _ = await _marks_after(ground, None)
+    return sum([await _unpark_marked(ground, mark, now) for mark in marks if _is_fresh(mark, now)])
 
 
 async def unpark(ground: Ground, key: str, limit: int, lane: Lane = Lane.USUAL) -> tuple[int, bool]:
@@ -152,20 +187,46 @@ async def unpark(ground: Ground, key: str, limit: int, lane: Lane = Lane.USUAL) 
     return await back_in_sight(ground, KEY, key, BY_KEY, min(room, 2 * CLAIM_LIMIT), lane)
 
 
-async def unpark_marked(ground: Ground, now: Instant, limit: int) -> int:
+async def unpark_marked(ground: Ground, now: Instant) -> int:
     """The sweep: keys whose room went unused, because whoever left died before it could let others in, or too soon."""
+    marks = await _some_marks(ground)
     changed = 0
-    ask = Ask(table=Table.RECORDS, hash=keys.WAITING, begins="c|", page=100, consistent=True)
-    marks = [mark async for mark in ground.tables.ask(ask, lane=Lane.IDLE)]
-    for mark in marks[:limit]:
-        await _drop_dead_holders(ground, mark["key"], mark["limit"])
-        count, left = await unpark(ground, mark["key"], mark["limit"], Lane.IDLE)
-        changed += count
-        if not count and not left and abs(now - mark["set_at"]) > MARK_MICROS:
-            place = (mark["pk"], mark["sk"])
-            with contextlib.suppress(Failed):
-                await ground.tables.update(delete(Table.RECORDS, place, equals("nonce", mark["nonce"])), lane=Lane.IDLE)
+    for start in range(0, len(marks), TOGETHER):
+        batch = marks[start : start + TOGETHER]
+        changed += sum(await asyncio.gather(*(_unpark_marked(ground, mark, now) for mark in batch)))
     return changed
+
+
+async def _some_marks(ground: Ground) -> list[Item]:
+    """All that there are; of very many, those after the last ones that anybody looked at."""
+    marks, more = await _marks_after(ground, None)
+    if more:
+        place = keys.turn("keys")
+        [last] = await ground.tables.get(Table.RECORDS, [place], lane=Lane.IDLE)
+        marks, more = await _marks_after(ground, None if last is None else last.get("after"))
+        after = {"sets": {"after": marks[-1]["sk"]}} if more else {"removes": ("after",)}
+        await ground.tables.update(update(Table.RECORDS, place, **after), lane=Lane.IDLE)
+    return marks
+
+
+async def _marks_after(ground: Ground, after: str | None) -> tuple[list[Item], bool]:
+    ask = Ask(table=Table.RECORDS, hash=keys.WAITING, begins="c|", above=after, page=MARKS_MAX, consistent=True)
+    marks, then = await ground.tables.page(ask, lane=Lane.IDLE)
+    return marks, then is not None
+
+
+async def _unpark_marked(ground: Ground, mark: Item, now: Instant) -> int:
+    count, left = await unpark(ground, mark["key"], mark["limit"], Lane.IDLE)
+    if not count and not left and abs(now - mark["set_at"]) > MARK_MICROS:
+        unchanged = equals("nonce", mark["nonce"])
+        with contextlib.suppress(Failed):
+            await ground.tables.update(delete(Table.RECORDS, (mark["pk"], mark["sk"]), unchanged), lane=Lane.IDLE)
+    return count
+
+
+async def drop_dead_holders(ground: Ground) -> None:
+    for mark in await _some_marks(ground):
+        await _drop_dead_holders(ground, mark["key"], mark["limit"])
 
 
 async def _drop_dead_holders(ground: Ground, key: str, limit: int) -> None:

@@ -7,10 +7,11 @@ are in sight as may start. Then whatever takes one out of sight gives it a time.
 from __future__ import annotations
 
 import contextlib
+import random
 from collections.abc import Collection
 
 from holdfast import rates
-from holdfast.clock import Instant
+from holdfast.clock import MICROS, Instant
 from holdfast.store.types import Signal
 from holdfast.stores.dynamodb import gates, keys
 from holdfast.stores.dynamodb.admitting import (
@@ -35,6 +36,9 @@ from holdfast.stores.dynamodb.wire import Lane
 
 _TRIES = 5  # a gate that others change at the same moment is looked at so often, then left to them
 _BUCKETS_MAX = 1_000  # looked at in one promotion
+_LOOKS = 2  # again where there is room and nobody to be put back in sight, before that is believed
+_LOOK_AGAIN_MICROS = MICROS
+_SWEPT_MAX = 100  # looked at in one sweep
 
 
 async def save(ground: Ground, drawn: Collection[Drawn], now: Instant, lane: Lane) -> bool:
@@ -126,17 +130,21 @@ async def _look(ground: Ground, bucket: Bucket, now: Instant) -> tuple[int, Inst
         room = min(was.room(bucket, now), IN_SIGHT_MAX)
         count, left = await back_in_sight(ground, RATE, keys.rate_name(*bucket), "r", room, Lane.IDLE)
         changed += count
-        due = None if not left else NO_TIME if room else rates.due_at(rate, was.full_at, now)
-        if await save(ground, [Drawn(bucket, was, was.full_at, due)], now, Lane.IDLE):
+        due, looks = None if not left else NO_TIME if room else rates.due_at(rate, was.full_at, now), 0
+        if not changed and room and was.looks < _LOOKS:
+            # Whoever is said to wait may have been parked a moment ago, and the index is behind.
+            due, looks = now + _LOOK_AGAIN_MICROS, was.looks + 1
+        if await save(ground, [Drawn(bucket, was, was.full_at, due, looks)], now, Lane.IDLE):
             return changed, due
     return changed, now
 
 
-async def unpark_marked(ground: Ground, now: Instant, limit: int) -> int:
+async def unpark_marked(ground: Ground, now: Instant) -> int:
     """The sweep: rates that have nobody's time, because whoever took a job out of sight died before it could say so. A
     mark that is old and stands for nobody goes."""
     changed = 0
-    for each in [mark for mark in await _marks(ground) if mark["due_at"] >= NO_TIME][:limit]:
+    timeless = [mark for mark in await _marks(ground) if mark["due_at"] >= NO_TIME]
+    for each in random.sample(timeless, min(len(timeless), _SWEPT_MAX)):
         bucket = _bucket(each)
         was = await _read(ground, bucket, now, Lane.IDLE)
         room = min(was.room(bucket, now), IN_SIGHT_MAX)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.clock import Instant
-from holdfast.lifecycle import ACTIVE, Status
+from holdfast.lifecycle import TERMINAL, Status
 from holdfast.limits import LISTED_EDGES_MAX
 from holdfast.store.types import DeadGroup, Depth, JobRecord, JobType, WorkerRow
 from holdfast.stores import records
@@ -19,6 +19,7 @@ from holdfast.stores.dynamodb.items import Edges
 from holdfast.stores.dynamodb.layout import STATUS, Key, Table
 from holdfast.stores.dynamodb.table import Lane
 from holdfast.stores.dynamodb.values import Item
+from holdfast.stores.dynamodb.writes import put
 
 
 async def get(ground: Ground, job_ids: Sequence[str]) -> list[JobRecord | None]:
@@ -72,18 +73,26 @@ async def _dependencies(ground: Ground, item: Item) -> tuple[str, ...]:
 # Sums over the index of states
 
 
+# In this order a job that moves on while others are counted may be counted twice, but never missed.
+_FLOW = (Status.WAITING, Status.SCHEDULED, Status.RETRYING, Status.PENDING, Status.PROCESSING)
+
+
 async def counts(ground: Ground) -> dict[str, int]:
     async def one(status: Status) -> int:
         asks = (Ask(table=Table.JOBS, index=STATUS.name, hash=each) for each in _partitions(ground, status))
         return sum(await asyncio.gather(*(ground.tables.count(ask) for ask in asks)))
 
-    totals = await asyncio.gather(*(one(status) for status in Status))
-    return {status.value: total for status, total in zip(Status, totals, strict=True)}
+    ran = await one(Status.PROCESSING)  # a running job may go back to any of those before it
+    totals = {status: await one(status) for status in _FLOW}
+    totals[Status.PROCESSING] = max(ran, totals[Status.PROCESSING])
+    ended = sorted(TERMINAL)
+    totals.update(zip(ended, await asyncio.gather(*(one(status) for status in ended)), strict=True))
+    return {status.value: totals[status] for status in Status}
 
 
 async def depths(ground: Ground) -> list[Depth]:
     sums: dict[tuple[str, str, str], tuple[int, Instant]] = {}
-    for status in sorted(ACTIVE):
+    for status in _FLOW:
         since = "started_at" if status is Status.PROCESSING else "scheduled_for"
         for partition in _partitions(ground, status):
             ask = Ask(table=Table.JOBS, index=STATUS.name, hash=partition, only=("queue", "job_type", since))
@@ -128,7 +137,7 @@ async def beat(ground: Ground, worker: WorkerRow) -> None:
         "heartbeat_at": worker.heartbeat_at,
         "details": msgspec.json.encode(worker).decode(),
     }
-    await ground.tables.put(Table.RECORDS, item, lane=Lane.URGENT)
+    await ground.tables.update(put(Table.RECORDS, item), lane=Lane.URGENT, verb="beat")
 
 
 async def forget(ground: Ground, worker_ids: Sequence[str]) -> None:

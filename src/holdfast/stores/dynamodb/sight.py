@@ -75,18 +75,36 @@ async def back_in_sight(
     lanes = await parked_lanes(ground.tables, index, hash_value, room + 1, wire_lane)
     changed, left = 0, False
     for lane, parked in lanes.items():
-        before: dict[str, int] = {}
-        for each in parked[:room]:
-            if each.urgency not in before:
-                before[each.urgency] = await in_sight(
-                    ground.tables, index, hash_value, lane, each.urgency, room, wire_lane
-                )
+        seen = await _in_sight_indeed(ground.tables, index, hash_value, lane, room, wire_lane) if room > 0 else []
         chosen = [
-            each.job_id for place, each in enumerate(parked[:room], start=1) if place + before[each.urgency] <= room
+            each.job_id
+            for place, each in enumerate(parked[:room], start=1)
+            if place + sum(urgency <= each.urgency for urgency in seen) <= room
         ]
         left = left or len(chosen) < len(parked)
         changed += await _unpark(ground, chosen, by, wire_lane)
     return changed, left
+
+
+async def _in_sight_indeed(
+    tables: Tables, index: Index, hash_value: str, lane: str, most: int, wire_lane: Lane
+) -> list[str]:
+    """The urgencies of the first `most` of a lane that are in sight. An index that is behind still shows who has just
+    started, and he would keep the next one out."""
+    begins = f"in|{lane}|"
+    ask = Ask(table=Table.JOBS, index=index.name, hash=hash_value, begins=begins, page=most)
+    shown: dict[str, str] = {}
+    async for row in tables.ask(ask, lane=wire_lane):
+        shown[row["job_id"]] = str(row[index.range])[len(begins) :].partition("|")[0]
+        if len(shown) == most:
+            break
+    items = await tables.get(Table.JOBS, [(job_id,) for job_id in shown], only=("status", "parked"), lane=wire_lane)
+    there = zip(shown.values(), items, strict=True)
+    return [
+        urgency
+        for urgency, item in there
+        if item is not None and item.get("status") == Status.PENDING and "parked" not in item
+    ]
 
 
 async def _unpark(ground: Ground, job_ids: list[str], by: str, wire_lane: Lane) -> int:
@@ -104,7 +122,8 @@ async def _unpark(ground: Ground, job_ids: list[str], by: str, wire_lane: Lane) 
 async def _unpark_one(ground: Ground, item: Item, by: str, wire_lane: Lane) -> bool:
     condition = equals("status", Status.PENDING.value) & equals("parked", by)
     try:
-        await ground.tables.update(change(item, moving.parked(item, None), also=condition), lane=wire_lane)
+        write = change(item, moving.parked(item, None), also=condition)
+        await ground.tables.update(write, lane=wire_lane, verb="release")
     except Failed:
         return False
     return True

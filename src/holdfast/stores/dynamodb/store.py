@@ -56,7 +56,7 @@ from holdfast.stores.dynamodb.claiming import Claims
 from holdfast.stores.dynamodb.ground import Ground, Remembered
 from holdfast.stores.dynamodb.inserting import Submits
 from holdfast.stores.dynamodb.table import Tables
-from holdfast.stores.dynamodb.wire import Wire
+from holdfast.stores.dynamodb.wire import Meter, Wire
 
 POLL_SECONDS = 30.0  # every look is paid for; the board wakes a worker long before
 RECORD_SECONDS = 5.0  # and so is every note of progress
@@ -83,6 +83,11 @@ class DynamoStore:
     @property
     def record_seconds(self) -> float:
         return RECORD_SECONDS
+
+    @property
+    def meter(self) -> Meter:
+        """What this store has used since it was opened; units only where the URL says `meter=true`."""
+        return self._open().tables.wire.meter
 
     # Opening
 
@@ -134,9 +139,11 @@ class DynamoStore:
         ground, self._ground = self._ground, None
         if ground is None or os.getpid() != self._pid:
             return
-        await self._submits.finish()
-        await ground.board.close()
-        await ground.tables.wire.close()
+        try:
+            await self._submits.finish()
+            await ground.board.close()
+        finally:
+            await ground.tables.wire.close()
 
     def _open(self) -> Ground:
         if os.getpid() != self._pid:

@@ -54,6 +54,7 @@ async def store(
     while True:
         looked = await look(ground, jobs, every_id=promised is not None and (rounds.lost > 0 or promised.again))
         decided = decide(jobs, looked, now, wid, promised=promised is not None)
+        await refuse(ground, decided, now)
         marks = [
             outbox.new_mark(outbox.MarkKind.LINK, job_id, now)
             for job_id, new in decided.news.items()
@@ -72,6 +73,13 @@ async def store(
         for mark in marks:
             await linking.link(ground, mark, now)
         return await _answers(ground, decided)
+
+
+async def refuse(ground: Ground, decided: Decided, now: Instant) -> None:
+    """Raise why these cannot be stored. The first of them that cannot be says why: a queue may be full before."""
+    if decided.refusal is not None:
+        await gates.queue_room(ground, decided.pending, now)
+        raise decided.refusal
 
 
 async def _prepare(

@@ -12,7 +12,7 @@ import uuid
 
 from holdfast.clock import MICROS, Instant
 from holdfast.lifecycle import Status
-from holdfast.stores.dynamodb import gates, keys, parking, rating, retiring_trees, taking_turns
+from holdfast.stores.dynamodb import bodies, gates, keys, parking, rating, retiring_trees, taking_turns
 from holdfast.stores.dynamodb.admitting import bucket_of
 from holdfast.stores.dynamodb.asking import Ask
 from holdfast.stores.dynamodb.commit import change, delete, update
@@ -26,12 +26,12 @@ from holdfast.stores.dynamodb.wire import Lane
 log = logging.getLogger("holdfast.stores.dynamodb")
 
 TURN_MICROS = 60 * MICROS  # between two pages, whoever reads them
-REST_MICROS = 24 * 3600 * MICROS  # between two walks through a table
 PAGE = 500
 LATE_MICROS = 600 * MICROS  # what stands still for so long is looked up in its index
 LITTER_MICROS = 24 * 3600 * MICROS
 _LOOKED_UP_MAX = 50  # of one page
 _OF_A_JOB = ("body|", "step|", "edge|", "needs|")
+_NAMES = ("status", "updated_at", "body", "result_body", "artifacts_body")
 
 
 async def sweep(ground: Ground, now: Instant) -> None:
@@ -40,6 +40,7 @@ async def sweep(ground: Ground, now: Instant) -> None:
         return
     board = await ground.board.read(fresh=False)
     await taking_turns.forget_idle(ground, board.fair, now)
+    await parking.drop_dead_holders(ground)
     for table in Table:
         await _sweep_page(ground, table, now)
 
@@ -64,7 +65,8 @@ async def _sweep_page(ground: Ground, table: Table, now: Instant) -> None:
     place = keys.turn(f"scan {table.value}")
     [last] = await ground.tables.get(Table.RECORDS, [place], lane=Lane.IDLE)
     start = None if last is None else last.get("at")
-    if start is None and last is not None and abs(now - last["ended_at"]) < REST_MICROS:
+    rest = int(ground.tables.wire.address.sweep_hours * 3600) * MICROS  # between two walks through a table
+    if start is None and last is not None and abs(now - last["ended_at"]) < rest:
         return
     rows, then = await ground.tables.scan(table, start=start, page=PAGE, lane=Lane.IDLE)
     if table is Table.JOBS:
@@ -152,27 +154,31 @@ async def _look_at_records(ground: Ground, rows: list[Item], now: Instant) -> No
 
 
 async def _remove_litter(ground: Ground, rows: list[Item], now: Instant) -> None:
-    """What lies around jobs that are nowhere: their commit never came, or whoever retired them died. An id tells its
-    age; one that does not is left alone."""
-    old = [row for row in rows if _is_old(_job_of(row), now)]
-    ids = sorted({_job_of(row) for row in old})
-    found = await ground.tables.get(Table.JOBS, [(job_id,) for job_id in ids], only=("status",), lane=Lane.IDLE)
-    gone = {job_id for job_id, item in zip(ids, found, strict=True) if item is None or "status" not in item}
-    litter = [(row["pk"], row["sk"]) for row in old if _job_of(row) in gone and not _is_kept_for_another(row)]
+    """What lies around jobs that are nowhere: their commit never came, or whoever retired them died; and texts that a
+    job does not name, because the commit which would have named them failed."""
+    ids = sorted({_job_of(row) for row in rows})
+    found = await ground.tables.get(Table.JOBS, [(job_id,) for job_id in ids], only=_NAMES, lane=Lane.IDLE)
+    jobs = {job_id: item for job_id, item in zip(ids, found, strict=True) if item is not None and "status" in item}
+    litter = [(row["pk"], row["sk"]) for row in rows if _is_litter(row, jobs.get(_job_of(row)), now)]
     if litter:
-        log.info("%d records of jobs that are gone are removed", len(litter))
+        log.info("%d records that nobody names are removed", len(litter))
         await ground.tables.delete_many(Table.RECORDS, litter, lane=Lane.IDLE)
+
+
+def _is_litter(row: Item, job: Item | None, now: Instant) -> bool:
+    kind = str(row["pk"]).partition("|")[0]
+    if job is None:
+        return _is_old(_job_of(row), now) and not (kind == "edge" and "met" not in row)
+    unnamed = kind == "body" and (row["pk"], row["sk"]) not in bodies.names_of(job)
+    return unnamed and bool(job["updated_at"] < now - LITTER_MICROS)
 
 
 def _job_of(row: Item) -> str:
     return str(row["pk"]).partition("|")[2]
 
 
-def _is_kept_for_another(row: Item) -> bool:
-    return str(row["pk"]).startswith("edge|") and "met" not in row
-
-
 def _is_old(job_id: str, now: Instant) -> bool:
+    """An id tells its age; one that does not is left alone."""
     try:
         number = uuid.UUID(job_id)
     except ValueError:

@@ -31,6 +31,8 @@ async def promote(ground: Ground, now: Instant, limit: int) -> Promoted:
     if promoted:
         signals = signals | {Signal.READY}
     ground.board.committed(signals)
+    if not promoted:
+        ground.board.again_if_new(Signal.DUE)
     return Promoted(promoted, min((due for due in (next_due, next_rate) if due is not None), default=None))
 
 
@@ -115,11 +117,10 @@ async def expired(ground: Ground, now: Instant, limit: int, dead_workers: Sequen
 
 
 async def release(ground: Ground, now: Instant, limit: int) -> int:
-    """Go on with what a commit has begun, then let in whom unused room waits for; the rest is the sweep's."""
+    """Go on with what a commit has begun, then let in whom unused room waits for."""
     done = await going_on.go_on(ground, now, limit)
-    unparked = await parking.unpark_marked(ground, now, limit)
-    unparked += await rating.unpark_marked(ground, now, limit)
+    await sweeping.sweep(ground, now)
+    unparked = await parking.unpark_marked(ground, now) + await rating.unpark_marked(ground, now)
     if unparked:
         ground.board.committed({Signal.READY})
-    await sweeping.sweep(ground, now)
     return done + unparked

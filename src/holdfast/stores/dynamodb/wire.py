@@ -80,6 +80,7 @@ class Wire:
         self._signer = Signer("dynamodb", address.region)
         self._tls = tls() if address.scheme == "https" else None
         self._free: list[Connection] = []
+        self._dropped: deque[Connection] = deque(maxlen=address.pool)  # closed, but the loop may not have come to it
         self._all = asyncio.Semaphore(address.pool)
         self._usual = asyncio.Semaphore(address.pool - URGENT_ONLY)
         self._idle = asyncio.Semaphore(address.pool // 2)
@@ -188,17 +189,21 @@ class Wire:
                 if connection.reusable:
                     self._free.append(connection)
                 else:
-                    connection.close()
+                    self._drop(connection)
+
+    def _drop(self, connection: Connection) -> None:
+        connection.close()
+        self._dropped.append(connection)
 
     def _take(self) -> Connection | None:
         while self._free:
             connection = self._free.pop()
             if not connection.stale:
                 return connection
-            connection.close()
+            self._drop(connection)
         return None
 
     async def close(self) -> None:
         free, self._free = self._free, []
-        for connection in free:
+        for connection in (*free, *self._dropped):
             await connection.closed()

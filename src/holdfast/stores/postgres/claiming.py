@@ -22,11 +22,11 @@ async def claim_plain(
     tx: Tx, request: ClaimRequest, store_now: Instant | None, repeat: bool
 ) -> list[ClaimedJob] | None:
     """None where keys have to be looked at: that takes a transaction."""
+    if (request.repeat or repeat) and (before := await _claimed_before(tx, request)):
+        return before
     lanes = _lanes(request)
     if not lanes:
         return []
-    if (request.repeat or repeat) and (before := await _claimed_before(tx, request)):
-        return before
     queues, types, slots, versions = (list(column) for column in zip(*lanes, strict=True))
     taken = await tx.rows(
         "claim_lane" if len(lanes) == 1 else "claim_plain",

@@ -52,7 +52,7 @@ async def _time_limits(tx: Tx, settings: dict[str, str]) -> Finding:
             "time limits",
             "warn",
             f"none for {', '.join(missing)}: what hangs on the server holds its locks",
-            f"ALTER ROLE {role} SET {missing[0]} = '{_advised(missing[0])}'; and so on",
+            " ".join(f"ALTER ROLE {role} SET {name} = '{_advised(name)}';" for name in missing),
         )
     limits = (f"{name} {int(settings[name]) / 1000:g} s" for name in _TIME_LIMITS)
     return Finding("time limits", "ok", ", ".join(limits))

@@ -40,6 +40,9 @@ class DatabaseFiles:
         self._lock = threading.Lock()
         self._server: _Server | None = None
         self._closed = False
+        self._unsure: dict[
+            tuple[str, str], tuple[bytes, str]
+        ] = {}  # appends of which the answer was lost, with their ids
 
     def uri(self, job_id: str, name: str) -> str:
         return f"holdfast:///{job_id}/{name}"
@@ -52,8 +55,14 @@ class DatabaseFiles:
         )
 
     def append(self, job_id: str, name: str, content: bytes, size_max: int) -> None:
-        append_id = str(uuid.uuid4())
-        self._ask(lambda tx: filing.append(tx, job_id, name, content, size_max, append_id))
+        # The same again after an outage is the same append: its first try may have been applied.
+        before = self._unsure.pop((job_id, name), None)
+        append_id = before[1] if before is not None and before[0] == content else str(uuid.uuid4())
+        try:
+            self._ask(lambda tx: filing.append(tx, job_id, name, content, size_max, append_id))
+        except StoreUnavailable:
+            self._unsure[job_id, name] = content, append_id
+            raise
 
     def read(self, file: StoredFile) -> bytes:
         job_id, attempt, name = _place(file.uri)

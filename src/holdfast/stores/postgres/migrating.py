@@ -42,7 +42,7 @@ async def migrate(connection: Any, sql: Statements) -> list[str]:
 async def _apply_missing(connection: Any, sql: Statements) -> list[str]:
     names = []
     # One lock for the whole: twenty starters wait for the first, and find everything done.
-    await connection.execute(_lock(sql), timeout=MIGRATION_SECONDS)
+    await connection.execute(f"SELECT {_lock(sql)}", timeout=MIGRATION_SECONDS)
     if not await connection.fetchval("SELECT to_regnamespace($1) IS NOT NULL", f'"{sql.schema}"'):
         await connection.execute(f'CREATE SCHEMA "{sql.schema}"')  # where there is one, no right to make one is needed
     await connection.execute(sql.named(_TABLE))
@@ -56,7 +56,7 @@ async def _apply_missing(connection: Any, sql: Statements) -> list[str]:
 
 
 def _lock(sql: Statements) -> str:
-    return f"SELECT pg_advisory_xact_lock(hashtextextended('{sql.named('holdfast.migrate')}', 0))"
+    return f"pg_advisory_xact_lock(hashtextextended('{sql.named('holdfast.migrate')}', 0))"
 
 
 def _mark(sql: Statements, number: int, name: str, text: str) -> str:
@@ -64,10 +64,13 @@ def _mark(sql: Statements, number: int, name: str, text: str) -> str:
     return sql.named(f"INSERT INTO holdfast.migration (number, name, breaking) VALUES {values}")  # noqa: S608
 
 
+async def exists(connection: Any, sql: Statements) -> bool:
+    return bool(await connection.fetchval("SELECT to_regclass($1) IS NOT NULL", sql.named("holdfast.migration")))
+
+
 async def check(connection: Any, sql: Statements, where: str) -> bool:
     """Whether the schema is there and this release can work with it; SchemaMismatch where it cannot."""
-    exists = await connection.fetchval("SELECT to_regclass($1) IS NOT NULL", sql.named("holdfast.migration"))
-    if not exists:
+    if not await exists(connection, sql):
         return False
     rows = await applied(connection, sql)
     later = newer(rows)
@@ -100,7 +103,8 @@ def script(sql: Statements) -> str:
     parts = [
         f'-- The migrations of Holdfast for the schema "{sql.schema}". What was applied before is left as it is.',
         "BEGIN;",
-        f"{_lock(sql)};",
+        "SET LOCAL client_min_messages = warning;",
+        f"DO $holdfast$ BEGIN PERFORM {_lock(sql)}; END $holdfast$;",
         f'CREATE SCHEMA IF NOT EXISTS "{sql.schema}";',
         f"{sql.named(_TABLE).strip()};",
     ]

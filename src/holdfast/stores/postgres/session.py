@@ -41,11 +41,17 @@ class Session:
     async def open(self) -> None:
         self._pid = os.getpid()
         pool = Pool(functools.partial(connect, self.address), self.address.pool, CONNECT_SECONDS)
-        try:
-            async with pool.lend():
-                self._pool = pool
-        except Exception as error:
-            raise translate(error, self.address.shown) from None
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + OUTAGE_SECONDS
+        while True:
+            try:
+                async with pool.lend():
+                    self._pool = pool
+                    return
+            except Exception as error:
+                if not is_outage(error) or loop.time() >= deadline:
+                    raise translate(error, self.address.shown) from None
+            await asyncio.sleep(random.uniform(0.05, 0.5))  # a server that restarts is back soon
 
     async def close(self) -> None:
         pool, self._pool = self._pool, None

@@ -108,11 +108,13 @@ async def _run_effects(tx: Tx, t: Transition) -> None:
     tx.unclean = True
     for statement, values in t.effects:
         try:
-            await tx.connection.execute(statement, *values)
+            # Always as a prepared statement, which is one command: no COMMIT can hide behind a semicolon.
+            await tx.connection.fetch(statement, *values)
         except (asyncpg.PostgresError, asyncpg.InterfaceError, ValueError, TypeError) as error:
             if is_collision(error) or (is_outage(error) and tx.connection.is_closed()):
                 raise
-            raise EffectFailed(f"{type(error).__name__}: {error} in {statement[:200]!r}", job_id=t.job_id) from None
+            said = " ".join(str(error).split())  # with the server's hints it has several lines
+            raise EffectFailed(f"{type(error).__name__}: {said} in {statement[:200]!r}", job_id=t.job_id) from None
 
 
 async def _refuse_retry(tx: Tx, t: Transition, now: Instant) -> Verdict | None:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.clock import Instant
-from holdfast.errors import ConfigurationError, NotOpen, QueueFull, StoreError
+from holdfast.errors import ConfigurationError, HoldfastError, NotOpen, QueueFull, StoreError
 from holdfast.lifecycle import Status, Transition
 from holdfast.limits import POLL_SECONDS, RECORD_INTERVAL_SECONDS
 from holdfast.store.port import Listener
@@ -73,6 +73,8 @@ class PostgresStore:
         self._submits: list[_Submit] = []
         self._submitted_at: Instant = 0
         self._inserting = 0  # statements under way
+        self._no_insert = asyncio.Event()
+        self._no_insert.set()
         self._inserts: set[asyncio.Task[None]] = set()
 
     @property
@@ -111,10 +113,22 @@ class PostgresStore:
             await migrating.check(tx.connection, tx.sql, self.location)
 
     async def migrate(self) -> list[str]:
-        session = Session(self.address)  # of its own: this one may be open
+        async def missing(tx: Tx, _repeat: bool) -> list[str]:
+            if await migrating.check(tx.connection, tx.sql, self.location):
+                return []  # and no right to change anything is needed for that
+            return await migrating.migrate(tx.connection, tx.sql)
+
+        return await self._by_itself(missing)
+
+    async def exists(self) -> bool:
+        """Whether the schema is there; makes none."""
+        return await self._by_itself(lambda tx, _: migrating.exists(tx.connection, tx.sql))
+
+    async def _by_itself(self, verb: Callable[[Tx, bool], Awaitable[T]]) -> T:
+        session = Session(self.address)  # of its own: this one may be open, or not yet
         await session.open()
         try:
-            return (await session.run(lambda tx, _: migrating.migrate(tx.connection, tx.sql), transaction=False))[0]
+            return (await session.run(verb, transaction=False))[0]
         finally:
             await session.close()
 
@@ -129,6 +143,7 @@ class PostgresStore:
     async def close(self) -> None:
         if self._inserts:
             await asyncio.gather(*self._inserts, return_exceptions=True)
+        await self._no_insert.wait()
         waker, self._waker = self._waker, None
         if waker is not None:
             await waker.stop()
@@ -177,10 +192,12 @@ class PostgresStore:
         if self._inserting or self._submits:
             return await self._insert_together(jobs, now)
         self._inserting += 1  # alone, so far: at once, in the caller's own task
+        self._no_insert.clear()
         try:
             return await self._write("insert", functools.partial(self._insert_plain, jobs, now), transaction=False)
         finally:
             self._inserting -= 1
+            self._no_insert.set()
 
     async def _insert_copied(self, jobs: Sequence[NewJob], now: Instant, tx: Tx, repeat: bool) -> list[Inserted]:
         return await inserting.insert_copied(tx, jobs, now, await self._now(tx, now), repeat)
@@ -188,16 +205,22 @@ class PostgresStore:
     async def insert_in(self, connection: object, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]:
         encoded = msgspec.json.encode(list(jobs)).decode()
         try:
-            text = await guests.insert_jobs(
-                connection, self.address.schema, encoded, now, self._store_now(now), self.address.wake
+            answers = await guests.insert_jobs(
+                connection,
+                self.address.schema,
+                encoded,
+                now,
+                self._store_now(now),
+                self.address.wake,
+                self.location,
             )
+        except HoldfastError:
+            raise
         except Exception as error:
             raise guest_error(error, self.location) from error
-        return [
-            await self._inserted_in(job, answer) for job, answer in zip(jobs, msgspec.json.decode(text), strict=True)
-        ]
+        return [await self._inserted_in(answer) for answer in answers]
 
-    async def _inserted_in(self, job: NewJob, answer: dict[str, Any]) -> Inserted:
+    async def _inserted_in(self, answer: dict[str, Any]) -> Inserted:
         existing = None
         if answer["existing"]:
             # None where the same transaction has made it, which nobody else sees yet.

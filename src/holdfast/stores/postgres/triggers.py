@@ -20,7 +20,7 @@ def trigger_sql(
     table: str,
     job_type: str,
     *,
-    payload: str,
+    payload: str | None = None,
     columns: Sequence[str] = (),
     subject: str = "NULL",
     priority: str = "NULL",
@@ -28,9 +28,14 @@ def trigger_sql(
     dedup_key: str = "NULL",
     when: str = "true",
     on_delete: str | None = None,
+    drop: bool = False,
 ) -> str:
     """`payload`, `subject`, `priority`, `content_hash`, `dedup_key` and `when` are SQL expressions over NEW, written by
-    whoever may write SQL there anyway; `columns` says which updates count, all where it is empty."""
+    whoever may write SQL there anyway; `columns` says which updates count, all where it is empty. `drop` removes what
+    the same call without it has made.
+
+    The functions are made beside the table, where its owner may make some; a right to change the queue's schema is not
+    needed."""
     check_name(job_type, "job type")
     _check(_NAME, table, "table")
     for column in columns:
@@ -39,13 +44,20 @@ def trigger_sql(
         raise InvalidOption(f"on_delete={on_delete!r}: use cancel or delete")
     if on_delete is not None and subject == "NULL":
         raise InvalidOption("on_delete finds a row's jobs by their subject: give one")
-    name = _trigger_name(table, job_type)
+    place, _, bare = table.lower().rpartition(".")
+    name = _trigger_name(bare, job_type)
+    function = f'"{place}"."{name}"' if place else f'"{name}"'
+    if drop:
+        return _dropped(table, name, function) + _dropped(table, f"{name}_gone", _gone(function))
+    if payload is None:
+        raise InvalidOption("payload is missing: give an SQL expression over NEW")
+    changed = f"ROW({_of('NEW', columns)})::record *<> ROW({_of('OLD', columns)})::record" if columns else "NEW *<> OLD"
     updates = f"UPDATE OF {', '.join(columns)}" if columns else "UPDATE"
     parts = [
         f"""
-CREATE OR REPLACE FUNCTION "{schema}"."{name}"() RETURNS trigger LANGUAGE plpgsql AS $trigger$
+CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $trigger$
 BEGIN
-    IF {when} THEN
+    IF (TG_OP = 'INSERT' OR {changed}) AND ({when}) THEN
         PERFORM "{schema}".submit('{job_type}', ({payload})::jsonb, subject => ({subject})::text,
             priority => ({priority})::integer, content_hash => ({content_hash})::text,
             dedup_key => ({dedup_key})::text, created_by => 'trigger:{table}');
@@ -54,15 +66,29 @@ BEGIN
 END
 $trigger$;
 CREATE OR REPLACE TRIGGER "{name}" AFTER INSERT OR {updates} ON {table}
-    FOR EACH ROW EXECUTE FUNCTION "{schema}"."{name}"();"""
+    FOR EACH ROW EXECUTE FUNCTION {function}();"""
     ]
-    if on_delete is not None:
-        parts.append(_on_delete(schema, name, table, job_type, _OF_NEW.sub("OLD.", subject), on_delete))
+    if on_delete is None:  # an earlier version of it may have had one
+        parts.append(_dropped(table, f"{name}_gone", _gone(function)))
+    else:
+        parts.append(_on_delete(schema, name, function, table, job_type, _OF_NEW.sub("OLD.", subject), on_delete))
     return "\n".join(parts).strip() + "\n"
 
 
+def _of(row: str, columns: Sequence[str]) -> str:
+    return ", ".join(f"{row}.{column}" for column in columns)
+
+
+def _gone(function: str) -> str:
+    return f'{function[:-1]}_gone"'
+
+
+def _dropped(table: str, trigger: str, function: str) -> str:
+    return f'DROP TRIGGER IF EXISTS "{trigger}" ON {table};\nDROP FUNCTION IF EXISTS {function}();\n'
+
+
 def _trigger_name(table: str, job_type: str) -> str:
-    """One for each table and type: where the plain name would not fit or be unique, a hash makes it so."""
+    """One for each table and type, however it is written: a hash where the plain name would not fit or be unique."""
     plain = f"holdfast_{job_type}_on_{table}"
     name = re.sub(r"\W", "_", plain)
     if name == plain and len(name) <= _NAME_LENGTH_MAX:
@@ -71,17 +97,17 @@ def _trigger_name(table: str, job_type: str) -> str:
     return f"{name[: _NAME_LENGTH_MAX - len(mark) - 1]}_{mark}"
 
 
-def _on_delete(schema: str, name: str, table: str, job_type: str, subject: str, how: str) -> str:
+def _on_delete(schema: str, name: str, function: str, table: str, job_type: str, subject: str, how: str) -> str:
     act = "drop_jobs" if how == "delete" else "cancel_jobs"
     return f"""
-CREATE OR REPLACE FUNCTION "{schema}"."{name}_gone"() RETURNS trigger LANGUAGE plpgsql AS $trigger$
+CREATE OR REPLACE FUNCTION {_gone(function)}() RETURNS trigger LANGUAGE plpgsql AS $trigger$
 BEGIN
     PERFORM "{schema}".{act}('{job_type}', ({subject})::text, 'trigger:{table}');
     RETURN NULL;
 END
 $trigger$;
 CREATE OR REPLACE TRIGGER "{name}_gone" AFTER DELETE ON {table}
-    FOR EACH ROW EXECUTE FUNCTION "{schema}"."{name}_gone"();"""
+    FOR EACH ROW EXECUTE FUNCTION {_gone(function)}();"""
 
 
 def _check(pattern: re.Pattern[str], name: str, what: str) -> None:

@@ -41,6 +41,9 @@ def run(connection: apsw.Connection, job_id: str, effects: Sequence[Effect]) -> 
     connection.authorizer = _authorize
     try:
         for statement, parameters in effects:
+            for value in parameters:
+                if not (value is None or isinstance(value, str | int | float | bytes)):
+                    raise TypeError(f"parameter {value!r:.80}: SQLite takes None, text, numbers and bytes")
             connection.execute(statement, parameters)
         if connection.status(apsw.SQLITE_DBSTATUS_DEFERRED_FKS)[0]:
             raise EffectFailed("a deferred foreign key is not satisfied", job_id=job_id)

@@ -355,6 +355,16 @@ BEGIN
 END
 $$;
 
+-- Whether two texts say the same: one from SQL has been through jsonb, which has an order of keys and blanks of its own.
+CREATE FUNCTION holdfast.same_json(one text, other text) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS
+$$
+BEGIN
+    RETURN one = other OR one::jsonb = other::jsonb;
+EXCEPTION WHEN data_exception THEN -- JSON that jsonb does not take, as one with a \u0000
+    RETURN false;
+END
+$$;
+
 -- One job that is more than a row: {"job_id": …, "status": …, "existing": …, "reused_from": …, "rate_parked": …}.
 -- Locks on names come first, and in an order, so that two who submit the same see each other.
 CREATE FUNCTION holdfast.insert_special(j jsonb, client_now bigint, store_now bigint) RETURNS jsonb LANGUAGE plpgsql AS
@@ -401,7 +411,7 @@ BEGIN
                 THEN target_status NOT IN ('completed', 'failed', 'cancelled') ELSE at < guarded_until END) THEN
             -- The archive keeps no payload: nothing can be said against a repeat then.
             IF (j ->> 'dedup_conflict_is_error')::boolean
-                    AND (SELECT payload FROM holdfast.job WHERE job_id = target) <> j ->> 'payload' THEN
+                    AND NOT holdfast.same_json((SELECT payload FROM holdfast.job WHERE job_id = target), j ->> 'payload') THEN
                 RAISE EXCEPTION USING ERRCODE = 'HF001', MESSAGE = format(
                     'dedup key %L belongs to job %s, whose payload is another', key, target);
             END IF;

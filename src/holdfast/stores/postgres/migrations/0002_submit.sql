@@ -32,12 +32,35 @@ BEGIN
 END
 $$;
 
+-- The same, as a caller's own transaction needs it: what is refused is an answer, and the transaction goes on.
+CREATE FUNCTION holdfast.insert_in(jobs jsonb, client_now bigint, store_now bigint, notify boolean)
+RETURNS jsonb LANGUAGE plpgsql AS
+$$
+DECLARE
+    said text;
+BEGIN
+    RETURN holdfast.insert_jobs(jobs, client_now, store_now, notify);
+EXCEPTION WHEN OTHERS THEN
+    GET STACKED DIAGNOSTICS said = PG_EXCEPTION_DETAIL;
+    RETURN jsonb_build_object('sqlstate', SQLSTATE, 'message', SQLERRM, 'detail', said);
+END
+$$;
+
 -- The channel of wake-ups is named after the schema, which this function is in.
 CREATE FUNCTION holdfast.channel() RETURNS text LANGUAGE plpgsql STABLE AS
 $$
 BEGIN
     RETURN 'holdfast_' || (SELECT n.nspname FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
         WHERE p.oid = 'holdfast.channel()'::regprocedure);
+END
+$$;
+
+CREATE FUNCTION holdfast.is_interval(given text) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS
+$$
+BEGIN
+    RETURN given::interval IS NOT NULL;
+EXCEPTION WHEN data_exception THEN
+    RETURN false;
 END
 $$;
 
@@ -78,9 +101,11 @@ DECLARE
     due bigint := greatest(at, coalesce((extract(epoch FROM run_at) * 1000000)::bigint,
         at + (extract(epoch FROM delay) * 1000000)::bigint, at));
 BEGIN
-    IF known IS NULL THEN
+    IF job_type IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'HF005', MESSAGE = 'job_type is NULL: name the type of the job';
+    ELSIF known IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'HF004', MESSAGE = format(
-            '%L has no worker that has announced it: start its worker once', job_type);
+            '%L was never announced here: open the app that has its handler once, or start its worker once', job_type);
     ELSIF octet_length(payload::text) > 262144 THEN
         RAISE EXCEPTION USING ERRCODE = 'HF005', MESSAGE = format(
             'the payload has %s bytes, over the limit of 262144: store the data elsewhere and submit its name',
@@ -89,6 +114,13 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'HF005', MESSAGE = 'run_at and delay exclude each other: give one';
     ELSIF concurrency_key IS NOT NULL AND known ->> 'concurrency_limit' IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'HF005', MESSAGE = format('%s has no global_concurrency', job_type);
+    ELSIF dedup_for <> 'active' AND dedup_key IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'HF005', MESSAGE = 'dedup_for needs a dedup_key';
+    ELSIF dedup_for NOT IN ('active', 'forever') AND NOT holdfast.is_interval(dedup_for) THEN
+        RAISE EXCEPTION USING ERRCODE = 'HF005', MESSAGE = format(
+            'dedup_for %L: use active, forever or an interval', dedup_for);
+    ELSIF reuse NOT IN ('true', 'false') AND NOT holdfast.is_interval(reuse) THEN
+        RAISE EXCEPTION USING ERRCODE = 'HF005', MESSAGE = format('reuse %L: use true, false or an interval', reuse);
     ELSIF reuse IS NOT NULL AND content_hash IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'HF005', MESSAGE = 'reuse needs a content_hash to compare by';
     ELSIF priority NOT BETWEEN 0 AND 100 THEN
@@ -130,7 +162,7 @@ BEGIN
         'on_dependency_failure', on_dependency_failure,
         'payload_version', (known ->> 'version')::integer)
     || jsonb_build_object(
-        'fairness_key', fairness_key,
+        'fairness_key', nullif(fairness_key, ''),
         'fairness_weight', fairness_weight,
         'rate_key', CASE WHEN known -> 'rate' ->> 'count' IS NOT NULL THEN coalesce(rate_key, job_type) END,
         'rate', known -> 'rate',
@@ -143,7 +175,8 @@ END
 $$;
 
 -- Cancel every job of a subject that has not ended; how many. Those that wait on them are released by upkeep.
-CREATE FUNCTION holdfast.cancel_jobs(of_type text, of_subject text, by text) RETURNS integer LANGUAGE plpgsql AS
+CREATE FUNCTION holdfast.cancel_jobs(of_type text, of_subject text, by text DEFAULT 'sql') RETURNS integer
+LANGUAGE plpgsql AS
 $$
 DECLARE
     at bigint := holdfast.micros();
@@ -180,7 +213,7 @@ END
 $$;
 
 -- Remove every job of a subject, whatever its state; how many. A run that is under way is told that its job is gone.
-CREATE FUNCTION holdfast.drop_jobs(of_type text, of_subject text, by text) RETURNS integer LANGUAGE plpgsql AS
+CREATE FUNCTION holdfast.drop_jobs(of_type text, of_subject text, by text DEFAULT 'sql') RETURNS integer LANGUAGE plpgsql AS
 $$
 DECLARE
     dropped uuid[];

@@ -20,7 +20,7 @@ CREATE TABLE holdfast.file_part (
 );
 
 -- As before, and the files with the jobs, at once: who deletes a row wants what was made of it to be gone.
-CREATE OR REPLACE FUNCTION holdfast.drop_jobs(of_type text, of_subject text, by text) RETURNS integer
+CREATE OR REPLACE FUNCTION holdfast.drop_jobs(of_type text, of_subject text, by text DEFAULT 'sql') RETURNS integer
 LANGUAGE plpgsql AS
 $$
 DECLARE

@@ -1,6 +1,7 @@
 -- Settle completions as one set: those of jobs whose end sets nothing else free, which is nearly all. Rows are locked in
 -- the order of their ids, each looked up by its own: a join would let the planner pair every row of the table with every
 -- settlement, as soon as its statistics are old; (status || '') keeps it from doing so with the rows that are processing.
+-- Rows that someone else holds are passed over: the slow way waits for them, once the others are settled.
 -- `by` comes as JSON. Counted as what was claimed: someone may have changed the priority since.
 WITH locked AS MATERIALIZED (
     SELECT j.place_of, s.result, s.by, s.priority
@@ -12,7 +13,7 @@ WITH locked AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT ctid AS place_of, status, attempt, claim_token, awaited, concurrency_key FROM holdfast.job
         WHERE job_id = s.job_id
-        FOR NO KEY UPDATE
+        FOR NO KEY UPDATE SKIP LOCKED
     ) AS j
     WHERE (j.status || '') = 'processing' AND j.attempt = s.attempt AND j.claim_token = s.token
       AND NOT j.awaited AND j.concurrency_key IS NULL

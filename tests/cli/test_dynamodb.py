@@ -1,0 +1,106 @@
+"""Every command works on a queue in DynamoDB, and nothing is deleted by mistake."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast import Holdfast
+from tests.cli.conftest import Cli, sample_app
+from tests.servers.dynamodb import DynamoDB
+
+
+@pytest.fixture
+def url(dynamodb: DynamoDB, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    url = dynamodb.url()
+    monkeypatch.setenv("HOLDFAST_URL", url)
+    return url
+
+
+@pytest.fixture
+def jobs(url: str) -> list[str]:
+    """One that ran, one that failed, one for later."""
+
+    async def work() -> list[str]:
+        app: Holdfast = sample_app(url)
+        async with app, app.worker(queues=["default"]):
+            ids = []
+            for job_type, options in (("echo", {}), ("die", {}), ("echo", {"delay": 3600})):
+                job = await app.submit(job_type, "hello", **options)
+                ids.append(job.job_id)
+                if not options:
+                    await asyncio.gather(job.result(timeout=20), return_exceptions=True)
+            await app.schedule("nightly", "30 3 * * *", "echo", "good night")
+            return ids
+
+    return asyncio.run(work())
+
+
+COMMANDS = [
+    ("list", "echo"),
+    ("show {0}", "completed"),
+    ("show {1}", "ValueError"),
+    ("logs {0}", "heard hello"),
+    ("tree {0}", "echo"),
+    ("explain {2}", "scheduled"),
+    ("workers", ""),
+    ("queues", "default"),
+    ("schedules", "nightly"),
+    ("stats", "echo"),
+    ("dead", "ValueError"),
+    ("doctor", "DynamoDB"),
+    ("migrate", "up to date"),
+    ("submit echo 7", "-"),
+]
+
+
+def test_every_command_works(cli: Cli, jobs: list[str]) -> None:
+    for command, expected in COMMANDS:
+        ran = cli(*command.format(*jobs).split())
+
+        assert ran.code == 0, (command, ran.err)
+        assert expected in ran.out, command
+
+
+def test_tables_are_made_once(cli: Cli, url: str) -> None:
+    assert "applied 0001_tables" in cli("migrate").out
+    assert "up to date" in cli("migrate").out
+
+
+@pytest.mark.parametrize(("answer", "left"), [("y\n", True), ("delete\n", False)])
+def test_everything_is_deleted_only_by_who_types_it_out(
+    cli: Cli, jobs: list[str], monkeypatch: pytest.MonkeyPatch, answer: str, left: bool
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+
+    ran = cli("migrate", "--delete-existing")
+
+    assert (ran.code == 0) is not left
+    assert ("nothing was done" in ran.err) is left
+    assert ("echo" in cli("list").out) is left
+
+
+def test_without_a_terminal_to_ask_on_nothing_is_deleted_unless_told_yes(cli: Cli, jobs: list[str]) -> None:
+    ran = cli("migrate", "--delete-existing")
+
+    assert ran.code == 2
+    assert "--yes" in ran.err
+    assert "echo" in cli("list").out
+
+
+def test_who_knows_what_he_does_is_not_asked(cli: Cli, jobs: list[str]) -> None:
+    assert cli("migrate", "--delete-existing", "--yes").code == 0
+    assert "echo" not in cli("list").out
+
+
+def test_a_file_is_not_deleted_by_a_command(cli: Cli, folder: Path) -> None:
+    ran = cli("migrate", "--delete-existing", "--yes")
+
+    assert ran.code != 0
+    assert "jobs.db" in ran.err

@@ -1,0 +1,52 @@
+"""DynamoDB's workers are killed, and have a bad day: the campaign in small (scripts/campaign dynamodb)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.crash.dynamodb_campaign import LEASE_SECONDS, kill, suffer
+from tests.crash.killing import EXTERNAL, Plan
+from tests.crash.places import Tables
+from tests.crash.stalling import stall
+from tests.servers.dynamo_proxy import DynamoProxy
+from tests.servers.dynamodb import DynamoDB
+
+
+@pytest.mark.timeout(180)
+async def test_no_job_is_lost_or_completed_twice_when_processes_are_killed_and_replies_are_lost(
+    tmp_path: Path, dynamodb: DynamoDB
+) -> None:
+    plan = Plan(at_each_point=0, from_outside=12, graceful=2, seed=1, workers=3, lanes=1, backlog=20)
+
+    report, errors, unheard = await kill(tmp_path, dynamodb, plan, within=90)
+
+    assert ([str(each) for each in report.violations], report.deaths) == ([], []), errors
+    assert report.kills[EXTERNAL] >= plan.from_outside
+    assert report.graceful == plan.graceful
+    assert report.jobs["completed"] > 20
+    assert unheard > 0
+
+
+@pytest.mark.timeout(180)
+async def test_no_job_is_lost_or_completed_twice_on_a_throttled_line_that_loses_replies_and_shows_old_indexes(
+    tmp_path: Path, dynamodb: DynamoDB
+) -> None:
+    def a_bad_day(line: DynamoProxy) -> None:
+        line.throttle(0.3)
+        line.lose(10)
+        line.reply_500_after(10)
+        line.stale(1.0)
+
+    suffered = await suffer(tmp_path, dynamodb, a_bad_day, workers=2, between=15)
+
+    assert suffered.faults == []
+    assert suffered.lost_replies >= 10
+
+
+@pytest.mark.timeout(120)
+async def test_a_worker_that_was_stopped_past_its_lease_is_refused(tmp_path: Path, dynamodb: DynamoDB) -> None:
+    report = await stall(tmp_path, "handler.after", 2, LEASE_SECONDS / 2, Tables.new(dynamodb))
+
+    assert (report.settlements_refused, report.accepted, report.deaths, report.violations) == (2, [], [], [])

@@ -1,0 +1,124 @@
+"""SQL of a handler commits with its completion: with whatever values PostgreSQL takes, and never by itself."""
+
+import secrets
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from holdfast import Context, Holdfast, JobFailed
+from tests.postgres import effects_jobs
+from tests.postgres.effects_jobs import INSERT, TABLE, VALUES
+from tests.servers.postgres import Postgres
+
+
+@pytest.fixture
+def schema() -> str:
+    return f"effects_{secrets.token_hex(3)}"
+
+
+@pytest.fixture
+def app(postgres: Postgres, schema: str) -> Holdfast:
+    return Holdfast(postgres.url(schema=schema))
+
+
+@pytest.fixture
+async def sql(postgres: Postgres, app: Holdfast, schema: str) -> AsyncIterator[Any]:
+    async with app:
+        pass  # makes the schema
+    connection = await asyncpg.connect(postgres.url(), server_settings={"search_path": schema})
+    await connection.execute(f"CREATE TABLE every_kind ({TABLE}); CREATE TABLE ledger (n integer PRIMARY KEY)")
+    yield connection
+    await connection.close()
+
+
+async def the_row(sql: Any) -> list[Any]:
+    [row] = await sql.fetch("SELECT * FROM every_kind")
+    return list(row.values())
+
+
+AS_READ = [*VALUES[:-2], '{"k": [1, null]}', None]
+
+
+async def test_every_kind_of_value_that_the_server_takes_is_stored_with_the_completion(
+    app: Holdfast, sql: Any, schema: str
+) -> None:
+    @app.job("work", max_attempts=1)
+    async def work(payload: int, ctx: Context) -> None:
+        values: list[Any] = [list(value) if isinstance(value, list) else value for value in VALUES]
+        async with ctx.transaction() as tx:
+            tx.execute(INSERT.replace("every_kind", f"{schema}.every_kind"), values)
+        values[11].append(4)  # what the handler does to a list then is not what it gave
+
+    async with app, app.worker():
+        await (await work.submit(1)).result(timeout=10)
+    assert await the_row(sql) == AS_READ
+
+
+async def test_the_same_values_arrive_from_a_child_process(app: Holdfast, sql: Any, schema: str) -> None:
+    app.handlers.update(effects_jobs.app.handlers)
+    async with app, app.worker():
+        await (await app.submit("in_a_process", schema)).result(timeout=30)
+    assert await the_row(sql) == AS_READ
+
+
+async def test_a_value_that_cannot_be_kept_fails_the_attempt_with_what_can_be(app: Holdfast, sql: Any) -> None:
+    @app.job("work", max_attempts=1)
+    async def work(payload: int, ctx: Context) -> None:
+        async with ctx.transaction() as tx:
+            tx.execute("SELECT $1::text", [object()])
+
+    async with app, app.worker():
+        with pytest.raises(JobFailed, match=r"TypeError: parameter <object .*give None, text, .*UUID") as failed:
+            await (await work.submit(1)).result(timeout=10)
+    assert "SQLite" not in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "COMMIT",
+        "rollback",
+        " \n-- over\nEND",
+        "/* a */ ; SAVEPOINT a",
+        "BEGIN",
+        "START TRANSACTION",
+        "ABORT",
+        "RELEASE a",
+        "PREPARE TRANSACTION 'p'",
+        "SELECT 1; COMMIT",
+        "DO $$ BEGIN COMMIT; END $$",
+    ],
+)
+async def test_a_statement_that_would_end_the_transaction_fails_the_attempt_and_stores_nothing(
+    app: Holdfast, sql: Any, schema: str, statement: str
+) -> None:
+    @app.job("work", max_attempts=1)
+    async def work(payload: int, ctx: Context) -> None:
+        async with ctx.transaction() as tx:
+            tx.execute(f"INSERT INTO {schema}.ledger VALUES (1)")
+            tx.execute(statement)
+
+    async with app, app.worker():
+        handle = await work.submit(1)
+        with pytest.raises(JobFailed, match="EffectFailed"):
+            await handle.result(timeout=10)
+        assert (await app.get(handle.job_id)).status == "failed"
+    assert await sql.fetch("SELECT * FROM ledger") == []
+
+
+async def test_what_the_server_said_of_a_statement_is_one_line(app: Holdfast, sql: Any, schema: str) -> None:
+    @app.job("work", max_attempts=1)
+    async def work(payload: int, ctx: Context) -> None:
+        async with ctx.transaction() as tx:
+            tx.executemany(f"INSERT INTO {schema}.ledger VALUES ($1)", [[1], [1]])
+
+    async with app, app.worker():
+        handle = await work.submit(1)
+        with pytest.raises(JobFailed):
+            await handle.result(timeout=10)
+        error = (await app.get(handle.job_id)).last_error
+    assert error is not None
+    assert "(n)=(1) already exists" in error
+    assert "\n" not in error

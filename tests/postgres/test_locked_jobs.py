@@ -1,0 +1,40 @@
+"""Somebody's open transaction holds a running job: only that job waits for it."""
+
+import asyncio
+import secrets
+
+import asyncpg
+
+from holdfast import Holdfast
+from tests.eventually import eventually
+from tests.servers.postgres import Postgres
+
+
+async def test_others_keep_their_leases_and_are_settled_while_a_job_is_locked(postgres: Postgres) -> None:
+    schema = f"locked_{secrets.token_hex(3)}"
+    app = Holdfast(postgres.url(schema=schema), lease=3)
+    go, last = asyncio.Event(), asyncio.Event()
+
+    @app.job("work", max_attempts=1)
+    async def work(payload: int) -> int:
+        await (last if payload == 9 else go).wait()
+        return payload
+
+    async with app, app.worker(concurrency=10):
+        jobs = await app.submit_many([("work", number) for number in range(10)])
+        await eventually(lambda: _count(app, "processing", 10))
+        someone = await asyncpg.connect(postgres.url())
+        async with someone.transaction():
+            await someone.execute(f"SELECT 1 FROM {schema}.job WHERE job_id = $1 FOR UPDATE", jobs[0].job_id)
+            go.set()  # nine end, one of them locked
+            await eventually(lambda: _count(app, "completed", 8), seconds=30)
+            await asyncio.sleep(4)  # longer than a lease: the ninth runs on
+            assert await _count(app, "failed", 0)
+            last.set()
+            await eventually(lambda: _count(app, "completed", 9), seconds=30)
+        await someone.close()
+        await eventually(lambda: _count(app, "completed", 10), seconds=30)
+
+
+async def _count(app: Holdfast, status: str, count: int) -> bool:
+    return (await app.counts())[status] == count
