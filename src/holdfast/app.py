@@ -187,9 +187,8 @@ class Holdfast(Operating):
         return await open_url(self.url).migrate()
 
     async def exists(self) -> bool:
-        """Whether there is a queue at its URL. Makes none, as opening the app would."""
-        store = open_url(self.url)
-        look = getattr(store, "exists", None)  # where nothing can be mistyped into being, nobody has to look
+        """Whether there is a queue at its URL; True where the engine cannot tell. It makes none, as opening would."""
+        look = getattr(open_url(self.url), "exists", None)
         return True if look is None else bool(await look())
 
     async def erase(self) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import time
 
@@ -54,6 +55,16 @@ async def until_told(payload: Gate, ctx: Context) -> str:
 async def endless(payload: Numbers, ctx: Context) -> None:
     ctx.log.info("begun")
     await asyncio.Event().wait()
+
+
+@app.job("forks")
+def forks(payload: Numbers) -> int | None:
+    """Starts a child by fork, and terminates it."""
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    child.start()
+    child.terminate()
+    child.join(10)
+    return child.exitcode
 
 
 @app.job("work", queue="bulk")

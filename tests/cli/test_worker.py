@@ -65,6 +65,17 @@ def test_sigterm_lets_a_running_job_finish_and_exits_0(
     assert queue.job(left).status == "pending"
 
 
+def test_a_handler_that_terminates_a_child_of_its_own_does_not_stop_the_worker(
+    start_worker: Start, cli: Cli, queue: Queue
+) -> None:
+    worker = start_worker()
+    worker.hear("started")
+    forked = submit(cli, "forks")
+    assert queue.do(lambda app: app.result(forked, timeout=30)) == -signal.SIGTERM
+    after = submit(cli, "add")
+    assert queue.do(lambda app: app.result(after, timeout=30)) == {"sum": 0}
+
+
 def test_a_handler_that_outlives_the_grace_is_given_back_and_that_costs_no_failure(
     start_worker: Start, cli: Cli, queue: Queue
 ) -> None:

@@ -71,10 +71,6 @@ def test_no_key_is_too_long(queue: str, job_type: str, version: int, fairness_ke
         assert 1 <= len(value.encode()) <= 1024, name
 
 
-def test_an_id_comes_back_from_the_end_of_a_key() -> None:
-    assert keys.dashed(keys.place(50, 1, FIRST)) == FIRST
-
-
 def test_a_pending_job_is_ready_unless_it_is_parked() -> None:
     assert keys.derived(_job(), 1)["gr"] == "default|PCA"
     assert "gr" not in keys.derived(_job(parked="c", concurrency_key="k"), 1)
@@ -147,7 +143,6 @@ def test_records_of_different_kinds_never_meet() -> None:
         keys.rate_gate("a", 1, 1),
         keys.queue_gate("a"),
         keys.waiting_key("a"),
-        keys.waiting_rate(1, "a"),
         keys.turns_lane("a", "b"),
         keys.turn_of("a", "b", None),
         keys.turn_of("a", "b", ""),

@@ -1,6 +1,7 @@
 """A job is submitted inside the caller's own transaction: it is there with the commit, and gone with a rollback."""
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -14,7 +15,7 @@ import sqlalchemy
 from psycopg.rows import class_row, dict_row, scalar_row
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
-from holdfast import DedupConflict, Holdfast, InvalidOption, QueueFull, UnknownDependency
+from holdfast import DedupConflict, Holdfast, InvalidOption, QueueFull, StoreUnavailable, UnknownDependency
 from tests.servers.postgres import Postgres
 
 Guest = Callable[[str], Any]
@@ -274,6 +275,22 @@ async def test_a_connection_that_is_closed_is_said_to_be_so(app: Holdfast, postg
             await closing
         with pytest.raises(InvalidOption, match="closed"):
             await app.submit("greet", {"name": "ada"}, connection=connection)
+
+
+@pytest.mark.parametrize("guest", GUESTS)
+async def test_a_connection_that_was_lost_is_an_outage(app: Holdfast, postgres: Postgres, guest: Guest) -> None:
+    async with guest(postgres.url()) as (connection, end):
+        await app.submit("greet", {"name": "ada"}, connection=connection)
+        operator = await asyncpg.connect(postgres.url())
+        await operator.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE state = 'idle in transaction'"
+        )
+        await operator.close()
+        with pytest.raises((StoreUnavailable, InvalidOption), match=r"lost|closed"):
+            await app.submit("greet", {"name": "eve"}, connection=connection)
+        with contextlib.suppress(Exception):
+            await end("rollback")
+    assert sum((await app.counts()).values()) == 0
 
 
 async def test_a_cursor_is_refused_with_what_to_give_instead(app: Holdfast, postgres: Postgres) -> None:

@@ -174,12 +174,27 @@ async def _first_of(task: asyncio.Future[Any], event: asyncio.Event) -> None:
     waits.cancel()
 
 
-def _hear_no_signals() -> None:
-    """In a child that a handler has forked: it shares the pipe that tells this process of signals, and one sent to the
-    child would stop the worker."""
-    signal.set_wakeup_fd(-1)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)
+_STOPPING = (signal.SIGTERM, signal.SIGINT)
+_unmasked = threading.local()
+
+
+def _let_children_have_their_own_signals() -> None:
+    """A child that a handler forks shares the pipe that tells this process of signals: one sent to the child would stop
+    the worker. It gets the usual ones back, and until then hears none."""
+
+    def mask() -> None:
+        _unmasked.signals = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
+
+    def unmask() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, _unmasked.signals)
+
+    def forget() -> None:
+        signal.set_wakeup_fd(-1)
+        for number in _STOPPING:
+            signal.signal(number, signal.SIG_DFL)
+        unmask()
+
+    os.register_at_fork(before=mask, after_in_parent=unmask, after_in_child=forget)
 
 
 class _Stop:
@@ -190,9 +205,9 @@ class _Stop:
         self.hurried = asyncio.Event()
         self._last_at = float("-inf")
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _STOPPING:
             loop.add_signal_handler(number, self._signalled, number)
-        os.register_at_fork(after_in_child=_hear_no_signals)
+        _let_children_have_their_own_signals()
         supervisor.watch_parent(lambda: loop.call_soon_threadsafe(self.asked.set), grace_seconds)
 
     def _signalled(self, number: signal.Signals) -> None:

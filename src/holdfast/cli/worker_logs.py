@@ -65,8 +65,9 @@ def minute(before: WorkerRow | None, now: WorkerRow) -> str | None:
     failed = now.failed - (0 if before is None else before.failed)
     busy = now.busy_micros - (0 if before is None else before.busy_micros)
     minutes = 1 if before is None else round((now.heartbeat_at - before.heartbeat_at) / 60e6)  # no news in an outage
+    since = "minute" if minutes <= 1 else f"{minutes} minutes"
     return (
-        f"in the last {'minute' if minutes <= 1 else f'{minutes} minutes'} {count(ended, 'attempt')} ended, {failed:,} of them failed; on average each took"
+        f"in the last {since} {count(ended, 'attempt')} ended, {failed:,} of them failed; on average each took"
         f" {span(busy / ended / 1e6)}; {count(len(now.running), 'job')} running now"
     )
 

@@ -113,7 +113,7 @@ class LeaseKeeper:
                 self._main.call_soon_threadsafe(self._lost, run)
 
     async def _unheard_of(self, store: Store) -> list[Hold]:
-        """What a claim has taken whose answer a blocked event loop has not read. A repeat without slots takes nothing."""
+        """What a claim took whose answer a blocked event loop has not read. A repeat without slots takes nothing."""
         request = self._claim_under_way()
         if request is None:
             return []

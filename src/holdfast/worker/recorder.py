@@ -67,9 +67,8 @@ class Recorder:
             return
         job_id, lines = run.job.job_id, text.encode("utf-8", "replace")
         where = self._files.uri(job_id, LOG_FILE)
-        if (
-            self._kept
-        ):  # the store is away: a job that has ended need not wait to hear the same, and lines stay in order
+        if self._kept:
+            # The store is away: a job that has ended need not wait to hear the same, and lines stay in order.
             self._keep(job_id, lines)
             run.log_location = where
             return

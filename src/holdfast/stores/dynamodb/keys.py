@@ -10,25 +10,57 @@ job by `derived`, never set by hand: their names begin with g.
   Items that must give a name back carry it as an attribute.
 * `#n` marks shard n of an index partition; the first has no mark, so that one shard means plain values.
 
+Indexes of the jobs, and who is in them; examples are of the job 0198d0c2-6c1e-7001-8a3b-1f2e3d4c5b6a, PCA in default:
+
     StatusCreatedIndex  gs status            gc created|id             every job
-    ConversationIndex   subject              gc
+                        pending              1763300000000000|0198d0c26c1e70018a3b1f2e3d4c5b6a
+    ConversationIndex   subject              gc                        jobs with a subject
     JobTypeIndex        gt type              gp prio|due|id            every job
-    WorkerStatusIndex   worker_id            status                    claimed at least once
-    ReadyIndex          gr queue|type        gq prio|due|id            pending and in sight
-                        gr f|queue|type      gq prio|key|due|id        … with a fairness key
+                        PCA                  050|1763300000000000|0198d0c26c1e70018a3b1f2e3d4c5b6a
+    WorkerStatusIndex   worker_id            status                    claimed at least once: host-7 / processing
+    ReadyIndex          gr queue|type        gq prio|due|id            pending and in sight: default|PCA / 050|1763…
+                        gr f|queue|type      gq prio|key|due|id        … with a fairness key: 050|tenant-7|1763…
     TimeIndex           gd due, lease        ge at|id                  scheduled, retrying; processing
     RootIndex           root_job_id          gc                        members of trees but the root
     ContentIndex        content_hash         gh type|done|completed|id, type|open|created|id, type|else|created|id
-    KeyIndex            concurrency_key      gk run|…, in|lane|prio|due|id, out|lane|…, off|…, end|…
-    RateIndex           gb key|count|micros  gm in|lane|prio|due|id, out|lane|…
-    ArchiveIndex        ga files, clean      gz archived|id
+    KeyIndex            concurrency_key      gk run|created|id, in|lane|prio|due|id (lane: queue|type|version),
+                                             out|lane|… (parked by it), off|created|id, end|created|id
+                        gpu                  in|default|PCA|1|050|1763300000000000|0198d0c26c1e70018a3b1f2e3d4c5b6a
+    RateIndex           gb key|count|micros  gm in|lane|prio|due|id, out|lane|…: api|5|1000000 / in|default|PCA|1|050|…
+    ArchiveIndex        ga files, clean      gz archived|id            what retention left
+
+Records, by pk and sk:
+
+    meta / schema                            number, names, shards, place, created_at
+    meta / turn|scan                         who does a costly sweep: taken_at, by, at
+    board / signals                          ready, due, planned, stopped, ended: counters that only grow
+    board / queue|mail                       paused_at, paused_by, pause_reason, max_pending, nonce
+    board / fair|mail|send                   the lane has, or had, jobs with a fairness key
+    body|0198d0c2-… / k3J9x0a2Qe1.p.1.0      text: a payload (p), result (r) or list of artifacts (a), in parts
+    dedup|summary:7 / guard                  key, job_id, until, nonce
+    edge|<parent> / <child>                  met, joined
+    needs|<child> / 0000                     parents, where they are more than the job itself lists
+    step|<job_id> / charge                   name, answer, attempt, recorded_at
+    gate|c|gpu / gate                        holders: the ids of those that run
+    gate|r|api|5|1000000 / gate              full_at, nonce, looks
+    gate|q|mail / gate                       room, counted_at, limit, nonce; while max_pending is set
+    waiting / c|gpu                          a key that keeps jobs out of sight: limit, set_at, nonce
+    waiting / r|api|5|1000000                a rate that does: due_at, nonce
+    turns|mail|send / lane, key||tenant-7    position, after, nonce; position, turn_at
+    schedules / nightly                      every field of Schedule
+    workers / host-7                         worker_id, heartbeat_at, details
+    types / PCA                              details
+    counthours / 00489805|2                  the hours and slots that have counters
+    count|489805|2 / 1763300040000000|5f2a9c010|PCA|default|50|completed    n, ran, waited; a writer's own
+    journal|k3J9x0a2Qe1 / 0000               part of a batch that is larger than one commit
+    outbox|3 / ended|<job_id>                kind, name, nonce, at: what upkeep goes on with (insert, ended, link, tree)
+    file|<job_id> / 1|report.txt             made, size; its parts go on with |made|start
 """
 
 from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterable
 
 import msgspec
 
@@ -63,12 +95,6 @@ def at(instant: Instant) -> str:
 
 def short(job_id: str) -> str:
     return job_id.replace("-", "")
-
-
-def dashed(shortened: str) -> str:
-    """The id again, from the end of a key."""
-    h = shortened[-32:]
-    return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
 
 
 def part(text: str) -> str:
@@ -291,11 +317,6 @@ def waiting_key(concurrency_key: str) -> Key:
     return (WAITING, f"c|{part(concurrency_key)}")
 
 
-def waiting_rate(due_at: Instant, rate_name: str) -> Key:
-    """`rate_name` is what `rate_name` made."""
-    return (WAITING, f"r|{at(due_at)}|{rate_name}")
-
-
 def turns(queue: str, job_type: str) -> str:
     return f"turns|{joined(queue, job_type)}"
 
@@ -345,8 +366,3 @@ def files(job_id: str) -> str:
 def file(job_id: str, attempt: int, name: str) -> Key:
     """The head of a file; its parts go on from there."""
     return (files(job_id), f"{attempt}|{part(name)}")
-
-
-def in_order(keys: Iterable[str]) -> list[str]:
-    """As DynamoDB orders texts: by their bytes."""
-    return sorted(keys, key=lambda text: text.encode())

@@ -153,8 +153,11 @@ def guest_error(error: BaseException, where: str) -> BaseException:
         if state is not None:
             return refused(state, _first_line(cause), "", where)
         cause, seen = cause.__cause__, seen + 1
-    if isinstance(error, OSError):
-        return StoreUnavailable(f"{where}: the connection was lost ({error}): roll back, and repeat your transaction")
+    lost = any(kind.__name__ == "OperationalError" for kind in type(error).__mro__)  # psycopg's, or SQLAlchemy's of it
+    if lost or isinstance(error, OSError):
+        return StoreUnavailable(
+            f"{where}: the connection was lost ({_first_line(error)}): roll back and repeat your transaction"
+        )
     if type(error).__module__.partition(".")[0] in ("asyncpg", "psycopg", "sqlalchemy"):
         return InvalidOption(f"connection= cannot be used ({type(error).__name__}: {_first_line(error)})")
     return error

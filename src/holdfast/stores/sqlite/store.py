@@ -124,6 +124,10 @@ class SQLiteStore:
                 raise
             return opened
 
+    async def exists(self) -> bool:
+        """Whether the file is there; makes none."""
+        return self.path.exists()
+
     async def migrate(self) -> list[str]:
         def run() -> list[str]:
             with inside():
