@@ -59,10 +59,11 @@ class Plan:
     workers: int = 5
     lanes: int = 2
     backlog: int = 60
+    points: tuple[str, ...] = POINTS
 
     @property
     def kills(self) -> int:
-        return self.at_each_point * len(POINTS) + self.from_outside
+        return self.at_each_point * len(self.points) + self.from_outside
 
 
 @dataclass
@@ -105,7 +106,7 @@ class Killing:
         self.deaths: asyncio.Queue[Process] = asyncio.Queue()
 
     def _spread(self, points: dict[str, int]) -> list[str]:
-        return [point for point in points for _ in range(self.plan.at_each_point)]
+        return [point for point in points if point in self.plan.points for _ in range(self.plan.at_each_point)]
 
     async def run(self, within: float) -> Report:
         self.fleet.on_death = self.deaths.put_nowait

@@ -168,6 +168,17 @@ async def test_a_payload_that_does_not_fit_fails_without_running_the_handler(app
         (f"{RULE}, fairness_weight => NULL", "use 1 to 1000"),
         (f"{RULE}, on_dependency_failure => 'ignore'", "cancel or fail"),
         (f"{RULE}, dedup_conflict => 'raise'", "return or error"),
+        ("'embed', NULL", "payload is NULL"),
+        (f"{RULE}, run_at => '200000-01-01'", "ten years"),
+        (f"{RULE}, run_at => '-infinity'", "ten years"),
+        (f"{RULE}, delay => '100000 years'", "ten years"),
+        (f"{RULE}, delay => '-1 s'", "ten years"),
+        (f"{RULE}, queue => ''", "cannot be a queue"),
+        (f"{RULE}, queue => E'a\nb'", "cannot be a queue"),
+        (f"{RULE}, subject => ''", "not empty"),
+        (f"{RULE}, subject => repeat('x', 513)", "too long"),
+        (f"{RULE}, tags => ARRAY[NULL]", "up to 32 texts"),
+        (f"{RULE}, tags => ARRAY[ARRAY['a'], ARRAY['b']]", "up to 32 texts"),
         (f"{RULE}, depends_on => '{{00000000-0000-7000-8000-000000000000}}'", "00000000"),
     ],
 )
@@ -178,6 +189,12 @@ async def test_what_cannot_be_meant_is_refused(app: Holdfast, sql: Any, argument
     assert refused.value.sqlstate[:2] == "HF"
 
     assert sum((await app.counts()).values()) == 0
+
+
+async def test_an_empty_fairness_key_is_none(app: Holdfast, sql: Any) -> None:
+    async with app.worker():
+        job_id = await submit(sql, f"{RULE}, fairness_key => ''")
+        await app.result(job_id, timeout=10)
 
 
 # By trigger

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -32,6 +33,7 @@ log = logging.getLogger("holdfast.stores.dynamodb")
 TELL_SECONDS = 0.5  # between two tellings of one process: workers elsewhere need no more
 POLL_SECONDS = 0.2  # between looks while things happen
 POLL_GROWTH = 1.6
+CLOSE_SECONDS = 1.0  # for the last telling: who submits and ends at once should be heard
 ECHO_SECONDS = 2.0  # an index is hardly ever further behind; then the next poll finds what it shows
 FRESH_SECONDS = 1.0  # how old a board may be where nothing rests on it
 CHANGE_ROUNDS = 20
@@ -56,9 +58,13 @@ class Board:
         self._told: set[Signal] = set()
         self._teller: asyncio.Task[None] | None = None
         self._poller: asyncio.Task[None] | None = None
+        self._stopped: deque[asyncio.Task[None]] = deque(
+            maxlen=4
+        )  # pollers that were cancelled, and may not know it yet
         self._stir = asyncio.Event()
         self._echoes: dict[Signal, asyncio.TimerHandle] = {}
         self.heard_at: dict[Signal, float] = {}  # by the loop's clock
+        self._ended = asyncio.Event()
         self._closing = False
 
     # Reading
@@ -145,6 +151,7 @@ class Board:
                 self._listeners.remove(entry)
             if not self._listeners and self._poller is not None:
                 self._poller.cancel()
+                self._stopped.append(self._poller)
                 self._poller = None
 
         return stop
@@ -181,7 +188,9 @@ class Board:
                 await self._add(signals)
             except HoldfastError as error:
                 log.warning("signals could not be told, others find out when they poll: %s", error)
-            await asyncio.sleep(TELL_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TELL_SECONDS):
+                    await self._ended.wait()
 
     async def _add(self, signals: set[Signal]) -> None:
         write = update(Table.RECORDS, keys.SIGNALS_KEY, adds={each.value: 1 for each in signals})
@@ -222,14 +231,13 @@ class Board:
         for echo in self._echoes.values():
             echo.cancel()
         self._echoes.clear()
-        tasks = [task for task in (self._teller, self._poller) if task is not None]
+        self._ended.set()
+        if self._teller is not None:
+            await asyncio.wait([self._teller], timeout=CLOSE_SECONDS)
+        tasks = [task for task in (self._teller, self._poller, *self._stopped) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._told:
-            with contextlib.suppress(HoldfastError, TimeoutError):
-                async with asyncio.timeout(1):
-                    await self._add(self._told)
 
 
 def state_of(items: list[Item]) -> BoardState:

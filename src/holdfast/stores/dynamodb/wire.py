@@ -80,6 +80,7 @@ class Wire:
         self._signer = Signer("dynamodb", address.region)
         self._tls = tls() if address.scheme == "https" else None
         self._free: list[Connection] = []
+        self._closed = False
         self._dropped: deque[Connection] = deque(maxlen=address.pool)  # closed, but the loop may not have come to it
         self._all = asyncio.Semaphore(address.pool)
         self._usual = asyncio.Semaphore(address.pool - URGENT_ONLY)
@@ -186,7 +187,7 @@ class Wire:
             try:
                 yield connection
             finally:
-                if connection.reusable:
+                if connection.reusable and not self._closed:
                     self._free.append(connection)
                 else:
                     self._drop(connection)
@@ -204,6 +205,7 @@ class Wire:
         return None
 
     async def close(self) -> None:
+        self._closed = True
         free, self._free = self._free, []
         for connection in (*free, *self._dropped):
             await connection.closed()

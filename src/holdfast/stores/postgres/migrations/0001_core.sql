@@ -367,7 +367,9 @@ $$;
 
 -- One job that is more than a row: {"job_id": …, "status": …, "existing": …, "reused_from": …, "rate_parked": …}.
 -- Locks on names come first, and in an order, so that two who submit the same see each other.
-CREATE FUNCTION holdfast.insert_special(j jsonb, client_now bigint, store_now bigint) RETURNS jsonb LANGUAGE plpgsql AS
+-- Without sequential scans: its plans are kept, and may have been made while the table was empty.
+CREATE FUNCTION holdfast.insert_special(j jsonb, client_now bigint, store_now bigint) RETURNS jsonb
+LANGUAGE plpgsql SET enable_seqscan = off AS
 $$
 DECLARE
     at bigint := coalesce(store_now, holdfast.micros());

@@ -98,14 +98,30 @@ $$
 DECLARE
     at bigint := holdfast.micros();
     known jsonb := (SELECT t.details::jsonb FROM holdfast.job_type AS t WHERE t.job_type = submit.job_type);
-    due bigint := greatest(at, coalesce((extract(epoch FROM run_at) * 1000000)::bigint,
-        at + (extract(epoch FROM delay) * 1000000)::bigint, at));
+    due bigint;
 BEGIN
     IF job_type IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'HF005', MESSAGE = 'job_type is NULL: name the type of the job';
     ELSIF known IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'HF004', MESSAGE = format(
             '%L was never announced here: open the app that has its handler once, or start its worker once', job_type);
+    ELSIF payload IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'HF005', MESSAGE = 'payload is NULL: leave it out, or give JSON';
+    ELSIF run_at > now() + '3660 days' OR delay > '3660 days' OR run_at = '-infinity' OR delay < '0 s' THEN
+        RAISE EXCEPTION USING ERRCODE = 'HF005', MESSAGE = format(
+            '%s: a job may be due within the next ten years', coalesce(run_at::text, delay::text));
+    ELSIF queue !~ '^[A-Za-z0-9._:-]{1,128}$' THEN
+        RAISE EXCEPTION USING ERRCODE = 'HF005', MESSAGE = format(
+            '%L cannot be a queue: use 1 to 128 of A-Z a-z 0-9 . _ : -', left(queue, 80));
+    ELSIF greatest(length(subject), length(dedup_key), length(content_hash), length(concurrency_key), length(rate_key),
+            length(fairness_key)) > 512 OR length(created_by) > 128 OR length(stage) > 200 THEN
+        RAISE EXCEPTION USING ERRCODE = 'HF005', MESSAGE =
+            'too long: subject, hash and keys end at 512 characters, stage at 200, created_by at 128';
+    ELSIF '' IN (subject, dedup_key, content_hash, concurrency_key, rate_key) THEN
+        RAISE EXCEPTION USING ERRCODE = 'HF005', MESSAGE = 'subject, hash and keys are not empty: leave out what there is not';
+    ELSIF array_ndims(tags) > 1 OR cardinality(tags) > 32 OR array_position(tags, NULL) IS NOT NULL
+            OR EXISTS (SELECT 1 FROM unnest(tags) AS tag WHERE length(tag) NOT BETWEEN 1 AND 128) THEN
+        RAISE EXCEPTION USING ERRCODE = 'HF005', MESSAGE = 'tags: use up to 32 texts of 1 to 128 characters';
     ELSIF octet_length(payload::text) > 262144 THEN
         RAISE EXCEPTION USING ERRCODE = 'HF005', MESSAGE = format(
             'the payload has %s bytes, over the limit of 262144: store the data elsewhere and submit its name',
@@ -138,6 +154,8 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'HF005', MESSAGE = format(
             'dedup_conflict %L: use return or error', dedup_conflict);
     END IF;
+    due := greatest(at, coalesce((extract(epoch FROM run_at) * 1000000)::bigint,
+        at + (extract(epoch FROM delay) * 1000000)::bigint, at));
     RETURN (holdfast.insert_jobs(jsonb_build_array(jsonb_strip_nulls(jsonb_build_object(
         'job_id', coalesce(job_id, holdfast.new_id()),
         'own_id', job_id IS NOT NULL,
