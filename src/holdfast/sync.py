@@ -182,6 +182,14 @@ class Holdfast:
     def migrate(self) -> list[str]:
         return asyncio.run(self.inner.migrate())
 
+    def exists(self) -> bool:
+        """Whether there is a queue at its URL; True where the engine cannot tell. It makes none, as opening would."""
+        return asyncio.run(self.inner.exists())
+
+    def erase(self) -> list[str]:
+        """Delete the queue with all that is in it, for good; the names of the tables that there were."""
+        return asyncio.run(self.inner.erase())
+
     def migration_sql(self) -> str:
         return self.inner.migration_sql()
 

@@ -245,6 +245,29 @@ async def test_an_async_handler_runs_in_a_process_too(make_app: Any) -> None:
         assert await (await app.submit("talk_async", 5)).result(timeout=30) == 10
 
 
+async def test_a_job_that_is_cancelled_while_its_process_starts_leaves_none_behind(make_app: Any) -> None:
+    app = process_jobs.bind(make_app)
+    async with app, app.worker() as worker:
+        handle = await app.submit("talk", 5)
+        children = worker._executor._processes._all
+
+        async def has_begun() -> bool:
+            return len(children) == 1
+
+        async def has_ended() -> bool:
+            return not children
+
+        await eventually(has_begun)
+        [child] = children
+        await app.cancel(handle.job_id)
+        await eventually(has_ended)
+
+        async def is_gone() -> bool:
+            return not child.alive
+
+        await eventually(is_gone)
+
+
 async def test_a_process_that_runs_too_long_is_killed(make_app: Any) -> None:
     app = process_jobs.bind(make_app)
     async with app, app.worker():

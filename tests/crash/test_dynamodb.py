@@ -30,7 +30,7 @@ POINTS = (
 async def test_no_job_is_lost_or_completed_twice_when_processes_are_killed_and_replies_are_lost(
     tmp_path: Path, dynamodb: DynamoDB
 ) -> None:
-    plan = Plan(at_each_point=2, from_outside=2, graceful=1, seed=1, workers=3, lanes=1, backlog=20, points=POINTS)
+    plan = Plan(at_each_point=1, from_outside=4, graceful=1, seed=1, workers=3, lanes=1, backlog=20, points=POINTS)
 
     report, errors, unheard = await kill(tmp_path, dynamodb, plan, within=90)
 

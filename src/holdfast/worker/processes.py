@@ -70,6 +70,10 @@ class Processes:
                 first = await child.receive()
         except TimeoutError:
             first = ("broken", f"it did not start within {START_SECONDS:.0f} s")
+        except BaseException:  # the job was cancelled meanwhile: nobody would ever use or end this child
+            child.kill()
+            self._all.discard(child)
+            raise
         if first is not None and first[0] == "ready":
             return child
         child.kill()
