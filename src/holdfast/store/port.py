@@ -102,8 +102,8 @@ class Store(Protocol):
 
     async def claim(self, request: ClaimRequest, now: Instant) -> list[ClaimedJob]:
         """Take pending jobs: by priority (highest first), then due time, then id; never more than asked, in total
-        and per type; never one whose concurrency key is full. Attempt and version grow by one. A repeat without slots takes
-        nothing, and answers with what its earlier try took."""
+        and per type; never one whose concurrency key is full. Attempt and version grow by one. A repeat without slots
+        takes nothing, and answers with what its earlier try took."""
         ...
 
     async def apply(self, transitions: Sequence[Transition], now: Instant) -> list[Verdict]:
