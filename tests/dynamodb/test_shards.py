@@ -32,6 +32,17 @@ def url(dynamodb: DynamoDB) -> str:
     return dynamodb.url(f"s_{secrets.token_hex(4)}", shards="4")
 
 
+async def test_who_opens_with_fewer_shards_sees_every_job_all_the_same(store: DynamoStore, dynamodb: DynamoDB) -> None:
+    ids = await submit_many(store, JOBS)
+    prefix = store.address.prefix
+
+    old = DynamoStore(dynamodb.url(prefix))
+    await old.open()
+    assert (await old.counts())["pending"] == JOBS
+    assert set(await claim_ids(old, limit=JOBS)) == set(ids)
+    await old.close()
+
+
 async def test_every_job_is_claimed_once(store: DynamoStore) -> None:
     ids = await submit_many(store, JOBS)
 

@@ -125,6 +125,18 @@ async def test_the_script_of_a_later_release_adds_what_is_missing(
         assert (await app.get(job.job_id)).status == "pending"
 
 
+async def test_the_script_prints_nothing_and_says_nothing_when_it_is_run_again(url: str, owner: Any) -> None:
+    script = PostgresStore(url).migration_sql()
+    heard: list[Any] = []
+    owner.add_log_listener(lambda _, message: heard.append(message))
+
+    await owner.execute(script)
+    await owner.execute(script)
+
+    assert heard == []
+    assert "\nSELECT pg_advisory" not in script
+
+
 async def test_a_role_that_may_not_make_the_schema_is_told_which_command_helps(url: str, role: str) -> None:
     with pytest.raises(SchemaMismatch, match=r"may not make or change.*holdfast migrate --sql"):
         await PostgresStore(as_role(url, role)).open()

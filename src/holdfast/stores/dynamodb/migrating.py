@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from typing import Any
+from typing import Any, NoReturn
 
 from holdfast.clock import SystemClock
 from holdfast.errors import SchemaMismatch, StoreError, StoreUnavailable, StoreUnsafe
@@ -45,7 +45,10 @@ async def check(tables: Tables) -> bool:
             f"{tables.shown} has the schema of a later release ({schema['number']}, this one knows {SCHEMA}):"
             " install that release"
         )
-    return bool(schema["shards"] >= tables.shards) or _refuse_shards(tables, schema)
+    if schema["shards"] < tables.shards:
+        _refuse_shards(tables, schema)
+    tables.shards = schema["shards"]  # more than the URL says, maybe: jobs lie in all of them
+    return True
 
 
 async def _is_ours(tables: Tables, table: Table) -> bool:
@@ -75,7 +78,7 @@ def _refuse_unsafe(tables: Tables, table: Table, described: dict[str, Any]) -> N
         raise StoreUnsafe(f"{name} is a table of another program: choose another prefix")
 
 
-def _refuse_shards(tables: Tables, schema: Item) -> bool:
+def _refuse_shards(tables: Tables, schema: Item) -> NoReturn:
     raise SchemaMismatch(
         f"{tables.shown} was made for {schema['shards']} shards and is opened with {tables.shards}:"
         " run holdfast migrate with this URL first, so that every process looks everywhere"
