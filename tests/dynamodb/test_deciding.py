@@ -116,6 +116,7 @@ class TestKeys:
             (Status.COMPLETED, NOW + 1, True),
             (Status.PENDING, NOW, False),
         ],
+        ids=["active", "ended", "not yet over", "over"],
     )
     def test_a_guard_stands_while_its_job_is_active_or_its_time_lasts(
         self, status: Status, until: int | None, answers: bool
