@@ -191,9 +191,10 @@ async def test_a_deadlock_with_someone_else_is_got_over(
     lock = f"SELECT 1 FROM \"{store.address.schema}\".job WHERE job_id = '{{}}' FOR UPDATE"
 
     async with held(foreigner, lock.format(second.job_id)):
-        settling = asyncio.create_task(store.apply([claim.completes() for claim in claims], NOW))
+        await foreigner.execute("SET deadlock_timeout = '30s'")  # so that the server ends it at our cost
+        settling = asyncio.create_task(store.apply([claim.fails("ValueError", "no") for claim in claims], NOW))
         await someone_waits(postgres)  # we hold the first and want the second
-        await foreigner.execute(lock.format(first.job_id))  # until the server ends the circle, at our cost
+        await foreigner.execute(lock.format(first.job_id))  # until the server ends the circle
     assert await settling == [Verdict.APPLIED] * 2
 
     for claim in claims:

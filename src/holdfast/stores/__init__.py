@@ -30,7 +30,11 @@ def open_url(url: str) -> Store:
         case _:
             if "://" not in url:
                 raise ConfigurationError(f"{url!r} is no URL: write sqlite:///{url}")
-            raise ConfigurationError(f"{scheme}://… is not an engine of this release: use sqlite:///jobs.db")
+            if scheme.partition("+")[0] in ("postgresql", "postgres"):
+                raise ConfigurationError(f"{scheme}://… names a driver, which Holdfast brings itself: write postgresql://…")
+            raise ConfigurationError(
+                f"{scheme}://… is not an engine of this release: use sqlite:///jobs.db, postgresql://… or dynamodb://…"
+            )
 
 
 def open_files(url: str, store: Store, artifacts: str | None) -> Files:
