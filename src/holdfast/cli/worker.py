@@ -7,6 +7,7 @@ stops the handlers at once, the third ends the process as it stands.
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import logging
 import os
@@ -178,6 +179,7 @@ _STOPPING = (signal.SIGTERM, signal.SIGINT)
 _unmasked = threading.local()
 
 
+@functools.cache  # once in a process: a second pair would find the signals masked, and leave them so
 def _let_children_have_their_own_signals() -> None:
     """A child that a handler forks shares the pipe that tells this process of signals: one sent to the child would stop
     the worker. It gets the usual ones back, and until then hears none."""
