@@ -31,7 +31,9 @@ def open_url(url: str) -> Store:
             if "://" not in url:
                 raise ConfigurationError(f"{url!r} is no URL: write sqlite:///{url}")
             if scheme.partition("+")[0] in ("postgresql", "postgres"):
-                raise ConfigurationError(f"{scheme}://… names a driver, which Holdfast brings itself: write postgresql://…")
+                raise ConfigurationError(
+                    f"{scheme}://… names a driver, which Holdfast brings itself: write postgresql://…"
+                )
             raise ConfigurationError(
                 f"{scheme}://… is not an engine of this release: use sqlite:///jobs.db, postgresql://… or dynamodb://…"
             )
