@@ -10,7 +10,7 @@ from holdfast.errors import StoreError
 from holdfast.files import Files
 from holdfast.stores.dynamodb import DynamoStore, filing, keys
 from holdfast.stores.dynamodb.asking import Ask
-from holdfast.stores.dynamodb.files import TableFiles
+from holdfast.stores.dynamodb.filing import files_of
 from holdfast.stores.dynamodb.layout import Table
 from tests.files.suite import *  # noqa: F403
 from tests.servers.dynamodb import DynamoDB
@@ -25,14 +25,14 @@ def store(dynamodb: DynamoDB) -> DynamoStore:
 
 @pytest.fixture
 def files(store: DynamoStore) -> Iterator[Files]:
-    place = TableFiles(store.address)
+    place = files_of(store.address)
     yield place
     place.close()
 
 
 @pytest.fixture
 def again(store: DynamoStore) -> Iterator[Files]:
-    place = TableFiles(store.address)
+    place = files_of(store.address)
     yield place
     place.close()
 
@@ -70,3 +70,12 @@ def test_a_file_that_is_replaced_leaves_nothing_behind(
 def test_what_is_too_large_for_a_table_says_where_it_belongs(files: Files, job_id: str) -> None:
     with pytest.raises(StoreError, match="artifacts=s3://"):
         files.write(job_id, 1, "video", bytes(filing.FILE_BYTES_MAX + 1))
+
+
+async def test_an_append_that_is_asked_for_again_is_there_once(store: DynamoStore, job_id: str) -> None:
+    """Its first answer was lost, for longer than the request was repeated."""
+    place = filing.TableFiling(store._tables())
+    for append_id in ("first", "first", "second"):
+        await place.append(job_id, "log", b"line\n", 1_000, append_id)
+    assert await place.read(job_id, 0, "log", 0, None) == b"line\nline\n"
+    await place.close()

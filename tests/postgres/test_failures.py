@@ -17,7 +17,7 @@ from holdfast.lifecycle import Status
 from holdfast.store.conformance.factories import NOW, Claim, new_job, record, request
 from holdfast.store.types import Signal, Verdict
 from holdfast.stores.postgres import PostgresStore, session
-from holdfast.stores.postgres.files import DatabaseFiles
+from holdfast.stores.postgres.filing import files_of
 from tests.eventually import eventually
 from tests.servers.postgres import Postgres
 from tests.servers.proxy import Proxy
@@ -368,7 +368,7 @@ async def test_what_a_handler_logs_while_the_server_is_away_is_in_its_log_when_i
         more.set()  # and the job ends, while the server is still away
         await asyncio.to_thread(server.start)
         await handle.result(timeout=30)
-    files = DatabaseFiles(server.url())
+    files = files_of(server.url())
     text = await asyncio.to_thread(files.read_part, handle.job_id, LOG_FILE, 0, 10_000)
     await asyncio.to_thread(files.close)
     assert [line[-6:] for line in (text or b"").decode().splitlines()] == ["line 1", "line 2", "line 3"]

@@ -22,7 +22,7 @@ from holdfast.files import LOG_FILE, Files
 from holdfast.store.conformance.factories import NOW
 from holdfast.store.conformance.factories import new_job as a_job
 from holdfast.stores.postgres import PostgresStore
-from holdfast.stores.postgres.files import DatabaseFiles
+from holdfast.stores.postgres.filing import files_of
 from holdfast.stores.postgres.sql import Statements
 from holdfast.testing import drain
 from tests.eventually import eventually
@@ -51,7 +51,7 @@ def connection(url: str) -> Iterator[Any]:
 
 
 def opened(url: str) -> Iterator[Files]:
-    files = DatabaseFiles(url)
+    files = files_of(url)
     yield files
     files.close()
 
@@ -255,7 +255,7 @@ def through(proxy: Proxy, url: str, postgres: Postgres) -> str:
 
 def test_a_line_whose_reply_was_lost_is_in_the_log_once(url: str, postgres: Postgres, job_id: str) -> None:
     with Proxy(postgres.port) as proxy:
-        files = DatabaseFiles(through(proxy, url, postgres))
+        files = files_of(through(proxy, url, postgres))
         files.append(job_id, LOG_FILE, b"first\n", 1000)
         for number in range(5):
             proxy.swallow()
@@ -268,7 +268,7 @@ def test_a_line_whose_reply_was_lost_is_in_the_log_once(url: str, postgres: Post
 
 def test_a_file_waits_for_a_server_that_comes_back(url: str, postgres: Postgres, job_id: str) -> None:
     with Proxy(postgres.port) as proxy:
-        files = DatabaseFiles(through(proxy, url, postgres))
+        files = files_of(through(proxy, url, postgres))
         proxy.refuse()
         written = threading.Thread(target=files.write, args=(job_id, 1, "report.txt", LARGE))
         written.start()
@@ -280,7 +280,7 @@ def test_a_file_waits_for_a_server_that_comes_back(url: str, postgres: Postgres,
 
 
 def test_what_was_closed_says_so_instead_of_waiting(url: str, job_id: str) -> None:
-    files = DatabaseFiles(url)
+    files = files_of(url)
     stored = files.write(job_id, 1, "report.txt", b"here")
     files.close()
     files.close()

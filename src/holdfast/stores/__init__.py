@@ -51,10 +51,9 @@ def open_files(url: str, store: Store, artifacts: str | None) -> Files:
     if beside is not None:
         return LocalFiles(beside)
     if url.startswith("dynamodb:"):
-        from holdfast.stores.dynamodb.address import parse
-        from holdfast.stores.dynamodb.files import TableFiles
+        from holdfast.stores.dynamodb import address, filing
 
-        return TableFiles(parse(url))
-    from holdfast.stores.postgres.files import DatabaseFiles
+        return filing.files_of(address.parse(url))
+    from holdfast.stores.postgres.filing import files_of
 
-    return DatabaseFiles(url)
+    return files_of(url)

@@ -6,24 +6,54 @@ import asyncio
 import secrets
 from collections.abc import Sequence
 
+import msgspec
+
 from holdfast.clock import SystemClock
 from holdfast.errors import StoreBusy, StoreError
 from holdfast.limits import MIB
 from holdfast.stores.dynamodb import keys
+from holdfast.stores.dynamodb.address import Address
 from holdfast.stores.dynamodb.asking import Ask
 from holdfast.stores.dynamodb.commit import Cancelled, Commit, put, put_new, update
 from holdfast.stores.dynamodb.expressions import equals
 from holdfast.stores.dynamodb.layout import Key, Table
 from holdfast.stores.dynamodb.table import Tables
 from holdfast.stores.dynamodb.values import Item
+from holdfast.stores.dynamodb.wire import Wire
+from holdfast.stores.remote_files import OF_THE_JOB, RemoteFiles
 
 FILE_BYTES_MAX = 16 * MIB  # every KiB is a write unit: what is larger belongs into a bucket
 PART_BYTES = 300_000
-OF_THE_JOB = 0  # the place of what belongs to no attempt
+CONNECTIONS = 8
 ROUNDS = 50
 
 
-async def write(tables: Tables, job_id: str, attempt: int, name: str, content: bytes) -> None:
+def files_of(address: Address) -> RemoteFiles:
+    where = msgspec.structs.replace(address, pool=CONNECTIONS)
+    return RemoteFiles(lambda: TableFiling(Tables(Wire(where), where.tables, shards=where.shards, shown=where.shown)))
+
+
+class TableFiling:
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    async def write(self, job_id: str, attempt: int, name: str, content: bytes) -> None:
+        await _write(self._tables, job_id, attempt, name, content)
+
+    async def append(self, job_id: str, name: str, content: bytes, size_max: int, append_id: str) -> None:
+        await _append(self._tables, job_id, name, content, size_max, append_id)
+
+    async def read(self, job_id: str, attempt: int, name: str, start: int, size_max: int | None) -> bytes | None:
+        return await _read(self._tables, job_id, attempt, name, start, size_max)
+
+    async def remove(self, job_ids: Sequence[str]) -> None:
+        await _remove(self._tables, job_ids)
+
+    async def close(self) -> None:
+        await self._tables.wire.close()
+
+
+async def _write(tables: Tables, job_id: str, attempt: int, name: str, content: bytes) -> None:
     if len(content) > FILE_BYTES_MAX:
         raise StoreError(
             f"{name} has {len(content):,} bytes and DynamoDB keeps files of up to {FILE_BYTES_MAX:,}:"
@@ -41,7 +71,7 @@ async def write(tables: Tables, job_id: str, attempt: int, name: str, content: b
         await tables.delete_many(Table.RECORDS, await _parts(tables, job_id, attempt, name, before["made"]))
 
 
-async def append(tables: Tables, job_id: str, name: str, content: bytes, size_max: int) -> None:
+async def _append(tables: Tables, job_id: str, name: str, content: bytes, size_max: int, append_id: str) -> None:
     """The part and the size that it makes are one commit: no two can be put at the same place."""
     if not content:
         return
@@ -49,14 +79,14 @@ async def append(tables: Tables, job_id: str, name: str, content: bytes, size_ma
     for _ in range(ROUNDS):
         [head] = await tables.get(Table.RECORDS, [key])
         size = 0 if head is None else head["size"]
-        if size >= min(size_max, FILE_BYTES_MAX):
+        if size >= min(size_max, FILE_BYTES_MAX) or (head is not None and head.get("last") == append_id):
             return
         commit = Commit(tables, "append", SystemClock().now())
         for at in range(0, len(content), PART_BYTES):
             part = _part(job_id, OF_THE_JOB, name, "log", size + at, content[at : at + PART_BYTES])
             commit.write(put_new(Table.RECORDS, part))
         seen = equals("size", None if head is None else size)
-        sets = {"made": "log", "size": size + len(content)}
+        sets = {"made": "log", "size": size + len(content), "last": append_id}
         commit.write(update(Table.RECORDS, key, sets=sets, condition=seen))
         try:
             await commit.run()
@@ -67,7 +97,7 @@ async def append(tables: Tables, job_id: str, name: str, content: bytes, size_ma
     raise StoreBusy(f"{tables.shown}: others keep writing to {name} of job {job_id}")
 
 
-async def read(tables: Tables, job_id: str, attempt: int, name: str, start: int, size_max: int | None) -> bytes | None:
+async def _read(tables: Tables, job_id: str, attempt: int, name: str, start: int, size_max: int | None) -> bytes | None:
     """From a byte on; None where there is no such file."""
     [head] = await tables.get(Table.RECORDS, [keys.file(job_id, attempt, name)])
     if head is None:
@@ -109,7 +139,7 @@ async def _first(tables: Tables, partition: str, begins: str, start: int) -> str
     return f"{begins}{max(0, found[0]['at']):012d}"[:-1] if found else begins
 
 
-async def remove(tables: Tables, job_ids: Sequence[str]) -> None:
+async def _remove(tables: Tables, job_ids: Sequence[str]) -> None:
     for job_id in job_ids:
         ask = Ask(table=Table.RECORDS, hash=keys.files(job_id), only=("pk", "sk"), consistent=True)
         found = [(item["pk"], item["sk"]) async for item in tables.ask(ask)]

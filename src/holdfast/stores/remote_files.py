@@ -1,7 +1,7 @@
-"""Files of jobs in the tables themselves, where no bucket was named: any worker writes them, any reader finds them.
+"""Files of jobs in the store itself: any worker writes them and any reader finds them, on whatever host.
 
-The port blocks, and may be asked from the app's own event loop; requests live on an event loop. So there is one of its
-own here, in a thread, started at the first use.
+The port blocks, and may be asked from the app's own event loop (`job.result`); drivers live on an event loop. So there
+is one of its own here, in a thread, started at the first use.
 """
 
 from __future__ import annotations
@@ -11,48 +11,71 @@ import concurrent.futures
 import hashlib
 import os
 import threading
+import uuid
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
-
-import msgspec
 
 from holdfast.errors import ForkedStore, NotOpen, StoreBusy, StoreError, StoreUnavailable
 from holdfast.files import StoredFile
 from holdfast.limits import LEASE_SECONDS
-from holdfast.stores.dynamodb import filing
-from holdfast.stores.dynamodb.address import Address
-from holdfast.stores.dynamodb.table import Tables
-from holdfast.stores.dynamodb.wire import Wire
 
 T = TypeVar("T")
-CONNECTIONS = 8
-WRITE_SECONDS = LEASE_SECONDS  # how long a write waits for a service that is away: then the claim is lost, too
+OF_THE_JOB = 0  # the place of what belongs to no attempt
+WRITE_SECONDS = LEASE_SECONDS  # how long a write waits for a store that is away: then the claim is lost, too
 AGAIN_SECONDS = 0.5
 
 
-class TableFiles:
-    def __init__(self, address: Address) -> None:
-        self._address = msgspec.structs.replace(address, pool=CONNECTIONS)
+class Filing(Protocol):
+    """What an engine brings; made, used and closed on one event loop."""
+
+    async def write(self, job_id: str, attempt: int, name: str, content: bytes) -> None:
+        """Nobody sees a part of it before the whole is there."""
+        ...
+
+    async def append(self, job_id: str, name: str, content: bytes, size_max: int, append_id: str) -> None:
+        """Once for an id, however often it is asked for in a row."""
+        ...
+
+    async def read(self, job_id: str, attempt: int, name: str, start: int, size_max: int | None) -> bytes | None:
+        """From a byte on; None where there is no such file."""
+        ...
+
+    async def remove(self, job_ids: Sequence[str]) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class RemoteFiles:
+    def __init__(self, make: Callable[[], Filing]) -> None:
+        self._make = make
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._server: _Server | None = None
         self._closed = False
+        self._unsure: dict[tuple[str, str], tuple[bytes, str]] = {}  # appends whose answer was lost, with their ids
 
     def uri(self, job_id: str, name: str) -> str:
         return f"holdfast:///{job_id}/{name}"
 
     def write(self, job_id: str, attempt: int, name: str, content: bytes) -> StoredFile:
-        self._ask(lambda tables: filing.write(tables, job_id, attempt, name, content), patience=WRITE_SECONDS)
+        self._ask(lambda filing: filing.write(job_id, attempt, name, content), patience=WRITE_SECONDS)
         uri = self.uri(job_id, f"{attempt}/{name}")
         return StoredFile(uri, hashlib.sha256(content).hexdigest(), len(content), name)
 
     def append(self, job_id: str, name: str, content: bytes, size_max: int) -> None:
-        self._ask(lambda tables: filing.append(tables, job_id, name, content, size_max))
+        # The same again after an outage is the same append: its first try may have been applied.
+        before = self._unsure.pop((job_id, name), None)
+        append_id = before[1] if before is not None and before[0] == content else str(uuid.uuid4())
+        try:
+            self._ask(lambda filing: filing.append(job_id, name, content, size_max, append_id))
+        except StoreUnavailable:
+            self._unsure[job_id, name] = content, append_id
+            raise
 
     def read(self, file: StoredFile) -> bytes:
         job_id, attempt, name = _place(file.uri)
-        content = self._ask(lambda tables: filing.read(tables, job_id, attempt, name, 0, None))
+        content = self._ask(lambda filing: filing.read(job_id, attempt, name, 0, None))
         if content is None:
             raise StoreError(f"{file.uri} is gone: the job that it belonged to was removed")
         if hashlib.sha256(content).hexdigest() != file.sha256:
@@ -60,10 +83,10 @@ class TableFiles:
         return content
 
     def read_part(self, job_id: str, name: str, start: int, size_max: int) -> bytes | None:
-        return self._ask(lambda tables: filing.read(tables, job_id, filing.OF_THE_JOB, name, start, size_max))
+        return self._ask(lambda filing: filing.read(job_id, OF_THE_JOB, name, start, size_max))
 
     def remove(self, job_ids: Sequence[str]) -> list[str]:
-        self._ask(lambda tables: filing.remove(tables, job_ids))
+        self._ask(lambda filing: filing.remove(job_ids))
         return list(job_ids)
 
     def close(self) -> None:
@@ -74,14 +97,14 @@ class TableFiles:
         if server is not None:
             server.stop()
 
-    def _ask(self, verb: Callable[[Tables], Awaitable[T]], *, patience: float = 0.0) -> T:
+    def _ask(self, verb: Callable[[Filing], Awaitable[T]], *, patience: float = 0.0) -> T:
         if os.getpid() != self._pid:
             raise ForkedStore("this app was opened before fork(): open it anew in the child process")
         with self._lock:
             if self._closed:
                 raise NotOpen("the app is not open any more: read files inside `async with app:`")
             if self._server is None:
-                self._server = _Server(self._address)
+                self._server = _Server(self._make)
             answer = self._server.run(verb, patience)
         try:
             return answer.result()
@@ -92,33 +115,32 @@ class TableFiles:
 class _Server:
     """An event loop in a thread; what is still under way when it is stopped is cancelled."""
 
-    def __init__(self, address: Address) -> None:
-        self._address = address
+    def __init__(self, make: Callable[[], Filing]) -> None:
+        self._make = make
         self._started: concurrent.futures.Future[asyncio.AbstractEventLoop] = concurrent.futures.Future()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="holdfast-files", daemon=True)
         self._thread.start()
         self._loop = self._started.result()
 
     async def _serve(self) -> None:
-        where = self._address
-        self._tables = Tables(Wire(where), where.tables, shards=where.shards, shown=where.shown)
+        self._filing = self._make()
         self._stopping = asyncio.Event()
         self._started.set_result(asyncio.get_running_loop())
         await self._stopping.wait()
-        await self._tables.wire.close()
+        await self._filing.close()
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()
 
-    def run(self, verb: Callable[[Tables], Awaitable[T]], patience: float) -> concurrent.futures.Future[T]:
+    def run(self, verb: Callable[[Filing], Awaitable[T]], patience: float) -> concurrent.futures.Future[T]:
         return asyncio.run_coroutine_threadsafe(self._run(verb, patience), self._loop)
 
-    async def _run(self, verb: Callable[[Tables], Awaitable[T]], patience: float) -> T:
+    async def _run(self, verb: Callable[[Filing], Awaitable[T]], patience: float) -> T:
         deadline = self._loop.time() + patience
         while True:
             try:
-                return await verb(self._tables)
+                return await verb(self._filing)
             except (StoreUnavailable, StoreBusy):
                 if self._loop.time() > deadline:
                     raise
@@ -131,4 +153,4 @@ def _place(uri: str) -> tuple[str, int, str]:
         case ["", job_id, attempt, name] if parts.scheme == "holdfast" and attempt.isdigit():
             return job_id, int(attempt), name
         case _:
-            raise StoreError(f"{uri} is not in the tables: open the app with the artifacts= that it was written with")
+            raise StoreError(f"{uri} is not in this store: open the app with the artifacts= that it was written with")
