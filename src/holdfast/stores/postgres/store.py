@@ -356,8 +356,8 @@ class PostgresStore:
         return await self._read(lambda tx: reading.expired(tx, self._store_now(now), limit, dead_workers))
 
     async def fire(self, firings: Sequence[Firing], now: Instant) -> list[Verdict]:
-        async def each(tx: Tx, _repeat: bool) -> list[Verdict]:
-            return [await upkeep.fire(tx, firing, now, self._store_now(now)) for firing in firings]
+        async def each(tx: Tx, repeat: bool) -> list[Verdict]:
+            return [await upkeep.fire(tx, firing, now, self._store_now(now), repeat) for firing in firings]
 
         return await self._write("fire", each)
 

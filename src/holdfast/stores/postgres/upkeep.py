@@ -92,7 +92,7 @@ async def schedules(tx: Tx, names: Sequence[str]) -> list[Schedule]:
     return [Schedule(**dict(zip(_SCHEDULE_ORDER, row, strict=True))) for row in found]
 
 
-async def fire(tx: Tx, firing: Firing, now: Instant, store_now: Instant | None) -> Verdict:
+async def fire(tx: Tx, firing: Firing, now: Instant, store_now: Instant | None, repeat: bool) -> Verdict:
     last = firing.jobs[-1] if firing.jobs else None
     moved = await tx.execute(
         "fire",
@@ -104,8 +104,13 @@ async def fire(tx: Tx, firing: Firing, now: Instant, store_now: Instant | None) 
         None if last is None else last.job_id,
     )
     if not moved:
-        stored, _ = await tx.row("schedule_version", firing.name) or (None, 0)
-        return Verdict.GONE if stored is None else Verdict.STALE
+        found = await schedules(tx, [firing.name])
+        if not found:
+            return Verdict.GONE
+        stored = found[0]
+        # Our earlier try, whose answer was lost, is in: nobody else moves a schedule on to just there with this job.
+        ours = last is not None and (stored.next_at, stored.last_job_id) == (firing.next_at, last.job_id)
+        return Verdict.APPLIED if repeat and ours else Verdict.STALE
     if firing.jobs:
         await inserting.insert(tx, firing.jobs, now, store_now, repeat=False)
     return Verdict.APPLIED

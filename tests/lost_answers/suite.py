@@ -1,0 +1,175 @@
+"""A store writes, and its answer never arrives: whatever was asked, the caller is told what is true.
+
+`from tests.lost_answers.suite import *`, with the fixtures `store` and `unheard`: `await unheard(store.claim(…))` loses
+the answer to the call's first write."""
+
+from collections.abc import Awaitable
+from typing import Protocol, TypeVar
+
+import pytest
+
+from holdfast.lifecycle import Raised, Status, cancel, manual_retry, reprioritise, rescue
+from holdfast.schedules import defined
+from holdfast.store.conformance.factories import (
+    DAY,
+    NOW,
+    SECOND,
+    Claim,
+    a_firing,
+    a_schedule,
+    an_error,
+    new_job,
+    record,
+    request,
+    submit,
+    submit_many,
+)
+from holdfast.store.port import Store
+from holdfast.store.types import Note, QueueChange, Rate, Verdict
+
+T = TypeVar("T")
+
+
+class Unheard(Protocol):
+    async def __call__(self, call: Awaitable[T]) -> T: ...
+
+
+async def claimed(store: Store, **asked: object) -> Claim:
+    await submit(store, **asked)
+    wanted = request()
+    [job] = await store.claim(wanted, NOW)
+    return Claim(job, wanted.token)
+
+
+@pytest.mark.parametrize("fields", [{}, {"dedup_key": "k"}, {"concurrency_key": "c", "concurrency_limit": 1}])
+async def test_a_submitted_job_is_stored_once(store: Store, unheard: Unheard, fields: dict[str, object]) -> None:
+    job = new_job(**fields)
+
+    [answer] = await unheard(store.insert([job], NOW))
+
+    assert (answer.job_id, answer.status, answer.existing) == (job.job_id, Status.PENDING, None)
+    assert (await store.counts())["pending"] == 1
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"concurrency_key": "c", "concurrency_limit": 5},
+        {"rate_key": "r", "rate": Rate(9, SECOND)},
+        {"fairness_key": "tenant"},
+    ],
+    ids=["plain", "key", "rate", "turns"],
+)
+async def test_a_claim_is_told_what_it_took_and_takes_no_more(
+    store: Store, unheard: Unheard, limit: int, fields: dict[str, object]
+) -> None:
+    await store.insert([new_job(**fields) for _ in range(5)], NOW)
+
+    taken = await unheard(store.claim(request(limit=limit), NOW))
+
+    assert [job.attempt for job in taken] == [1] * limit
+    assert (await store.counts())["processing"] == limit
+
+
+@pytest.mark.parametrize("how", ["plain", "with a log", "failed"])
+async def test_a_settlement_is_applied_once_and_not_called_stale(store: Store, unheard: Unheard, how: str) -> None:
+    claim = await claimed(store)
+    settles = {
+        "plain": claim.completes(),
+        "with a log": claim.completes(log_location="/log"),
+        "failed": claim.ends(Raised(an_error())),
+    }
+
+    assert await unheard(store.apply([settles[how]], NOW)) == [Verdict.APPLIED]
+
+    assert len((await record(store, claim.job_id)).history) == 3
+    counted = [each for each in await store.counters(NOW - DAY, NOW + DAY) if each.outcome != "submitted"]
+    assert sum(each.count for each in counted) == 1
+
+
+async def test_whoever_leaves_a_key_leaves_it_once(store: Store, unheard: Unheard) -> None:
+    claim = await claimed(store, concurrency_key="gpu")
+    waiting = await submit(store, concurrency_key="gpu")
+
+    assert await unheard(store.apply([claim.completes()], NOW)) == [Verdict.APPLIED]
+
+    assert [job.job_id for job in await store.claim(request(), NOW)] == [waiting]
+
+
+async def test_an_edit_is_applied_once_and_not_called_stale(store: Store, unheard: Unheard) -> None:
+    job_id = await submit(store)
+
+    seen = await record(store, job_id)
+    urgent = reprioritise(seen, priority=90, by="me", reason=None)
+    assert await unheard(store.apply([urgent], NOW)) == [Verdict.APPLIED]
+    assert await store.apply([urgent], NOW) == [Verdict.STALE]  # asked for anew it is another edit, of what is gone
+
+    seen = await record(store, job_id)
+    assert await unheard(store.apply([cancel(seen, by="me", reason=None)], NOW)) == [Verdict.APPLIED]
+
+    seen = await record(store, job_id)
+    again = manual_retry(seen, now=NOW, by="me", reason=None)
+    assert await unheard(store.apply([again], NOW)) == [Verdict.APPLIED]
+    assert [entry.event for entry in (await record(store, job_id)).history] == [
+        "submit",
+        "reprioritise",
+        "cancel",
+        "manual_retry",
+    ]
+
+
+async def test_a_rescue_is_applied_once_and_not_called_stale(store: Store, unheard: Unheard) -> None:
+    claim = await claimed(store)
+    later = NOW + 3600 * SECOND
+    [expired] = await store.expired(later, 10)
+    move = rescue(expired, lease=expired.lease_expires_at, now=later, reason="lost", by="sweeper")
+
+    assert await unheard(store.apply([move], later)) == [Verdict.APPLIED]
+
+    assert (await record(store, claim.job_id)).failures == 1
+
+
+async def test_what_a_holder_says_is_taken(store: Store, unheard: Unheard) -> None:
+    claim = await claimed(store)
+
+    assert await unheard(store.extend([claim.hold], NOW + 90 * SECOND, NOW)) == [Verdict.APPLIED]
+    assert await unheard(store.note([Note(claim.hold, progress=0.5)], NOW)) == [Verdict.APPLIED]
+    assert await unheard(store.record_step(claim.hold, "step", "1", NOW)) is Verdict.APPLIED
+
+    job = await record(store, claim.job_id)
+    assert (job.lease_expires_at, job.progress) == (NOW + 90 * SECOND, 0.5)
+
+
+async def test_a_tick_makes_one_job(store: Store, unheard: Unheard) -> None:
+    schedule = a_schedule()
+    await store.save_schedule(schedule, None)
+
+    assert await unheard(store.fire([a_firing(schedule)], schedule.next_at)) == [Verdict.APPLIED]
+
+    assert (await store.counts())["pending"] == 1
+
+
+async def test_operators_are_told_that_it_is_done(store: Store, unheard: Unheard) -> None:
+    row = await unheard(store.change_queue("default", QueueChange(paused=True, by="me"), NOW))
+    assert row.paused_at == NOW
+
+    nightly = defined(None, "nightly", "0 3 * * *", "UTC", "skip", new_job(), NOW)
+    assert nightly is not None
+    assert await unheard(store.save_schedule(nightly, None)) is Verdict.APPLIED
+    [stored] = await store.schedules()
+    assert stored.cron == nightly.cron
+    assert await unheard(store.drop_schedule("nightly")) is Verdict.APPLIED
+    assert await store.schedules() == []
+
+
+@pytest.mark.parametrize("children", [2, 45])
+async def test_an_end_releases_those_who_wait_for_it_once(store: Store, unheard: Unheard, children: int) -> None:
+    claim = await claimed(store)
+    waiting = await submit_many(store, children, depends_on=(claim.job_id,))
+
+    assert await unheard(store.apply([claim.completes()], NOW)) == [Verdict.APPLIED]
+
+    found = await store.get(waiting)
+    assert {(job.status, job.version) for job in found if job is not None} == {(Status.PENDING, 2)}
