@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.store.conformance.factories import NOW, SECOND
 from holdfast.stores.dynamodb import DynamoStore, costs, outbox
+from holdfast.stores.dynamodb.layout import Table
 from holdfast.stores.dynamodb.outbox import MarkKind
 
 
@@ -24,6 +25,26 @@ async def test_tables_indexes_schema_clock_and_costs_are_looked_at(store: Dynamo
     assert {"table jobs", "table records", "indexes", "schema", "clock", "conflicts", "costs"} <= set(found)
     assert found["indexes"].says == "all 11 are there and active"
     assert "a million plain jobs" in found["costs"].says
+
+
+async def test_a_table_whose_items_expire_by_themselves_is_bad(store: DynamoStore) -> None:
+    assert store._ground is not None
+    tables = store._ground.tables
+    assert "time to live" not in {each.check for each in await store.diagnose(NOW)}
+
+    async def expire(enabled: bool) -> None:
+        wanted = {"AttributeName": "completed_at", "Enabled": enabled}
+        await tables.call(
+            "UpdateTimeToLive", {"TableName": tables.names[Table.JOBS], "TimeToLiveSpecification": wanted}
+        )
+
+    await expire(True)
+    try:
+        [found] = [each for each in await store.diagnose(NOW) if each.check == "time to live"]
+    finally:
+        await expire(False)
+
+    assert (found.level, "'completed_at'" in found.says) == ("bad", True)
 
 
 def test_a_plain_job_costs_nineteen_units_or_thirty_two_and_its_share_of_the_counters() -> None:

@@ -55,10 +55,23 @@ async def _table(ground: Ground, table: Table) -> list[Finding]:
         ]
     if status not in ("ACTIVE", "UPDATING"):
         return [Finding(check, "bad", says, "wait until it is active, or look at it in the console")]
-    findings = [Finding(check, "ok", says)]
+    findings = [Finding(check, "ok", says), *await _time_to_live(ground, name)]
     if table is Table.JOBS:
         findings.append(_indexes(described))
     return findings
+
+
+async def _time_to_live(ground: Ground, name: str) -> list[Finding]:
+    """DynamoDB would delete jobs on its own, without a history and under running workers."""
+    try:
+        reply = await ground.tables.call("DescribeTimeToLive", {"TableName": name})
+    except HoldfastError:
+        return []  # a role that may not ask: most that may describe a table may not
+    described = reply.get("TimeToLiveDescription", {})
+    if described.get("TimeToLiveStatus", "DISABLED") not in ("ENABLED", "ENABLING"):
+        return []
+    says = f"{name} has a time to live by {described.get('AttributeName')!r}: items can vanish under the queue"
+    return [Finding("time to live", "bad", says, "turn it off: retention removes old jobs")]
 
 
 def _indexes(described: dict[str, Any]) -> Finding:
