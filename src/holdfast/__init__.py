@@ -1,64 +1,84 @@
 """Durable jobs for Python: start on a file, and never lose one."""
 
 from holdfast.app import Holdfast
+from holdfast.batch_context import BatchContext, BlockingBatchContext
 from holdfast.context import BlockingContext, Context
 from holdfast.errors import (
     ArtifactNotFound,
+    ChildMismatch,
     ClaimLost,
     ConfigurationError,
     DedupConflict,
+    DependencyCycle,
+    DuplicateRow,
     EffectFailed,
     ForkedStore,
     HoldfastError,
     IllegalTransition,
     InvalidOption,
     InvalidPayload,
+    InvalidPipeline,
     InvalidResult,
+    InvalidRow,
     InvalidSchedule,
     InvalidSubmission,
     JobCancelled,
     JobFailed,
     JobNotFound,
+    MoveFailed,
     NotOpen,
     PayloadTooLarge,
     QueueFull,
     ResultGone,
     ResultTimeout,
     ResultTooLarge,
+    RowsWithdrawn,
     ScheduleNotFound,
     SchemaMismatch,
     StoreBusy,
     StoreError,
     StoreFull,
     StoreGone,
+    StoreMoved,
     StoreUnavailable,
     StoreUnsafe,
     UnknownDependency,
     UnknownJobType,
+    UnknownTable,
     VersionConflict,
 )
 from holdfast.explaining import Explanation, Reason
+from holdfast.family_tree import Tree
 from holdfast.handlers import JobHandler
 from holdfast.job import HistoryEntry, Job, JobHandle
 from holdfast.lifecycle import Event, Status
 from holdfast.outcomes import Cancel, Discard, Retry, Snooze
 from holdfast.queues import Queue
+from holdfast.results.row import ResultRow, Vector
+from holdfast.results.tables import Dimensions
 from holdfast.retention import Retention
 from holdfast.retry import Backoff
 from holdfast.schedules import ScheduleInfo
 from holdfast.stats import Stats
 from holdfast.store.types import Finding
+from holdfast.workflows.stages import Stage
 
 __all__ = [
     "ArtifactNotFound",
     "Backoff",
+    "BatchContext",
+    "BlockingBatchContext",
     "BlockingContext",
     "Cancel",
+    "ChildMismatch",
     "ClaimLost",
     "ConfigurationError",
     "Context",
     "DedupConflict",
+    "DependencyCycle",
+    "Dimensions",
     "Discard",
+    "DuplicateRow",
     "EffectFailed",
     "Event",
     "Explanation",
@@ -70,7 +90,9 @@ __all__ = [
     "IllegalTransition",
     "InvalidOption",
     "InvalidPayload",
+    "InvalidPipeline",
     "InvalidResult",
+    "InvalidRow",
     "InvalidSchedule",
     "InvalidSubmission",
     "Job",
@@ -79,29 +101,37 @@ __all__ = [
     "JobHandle",
     "JobHandler",
     "JobNotFound",
+    "MoveFailed",
     "NotOpen",
     "PayloadTooLarge",
     "Queue",
     "QueueFull",
     "Reason",
     "ResultGone",
+    "ResultRow",
     "ResultTimeout",
     "ResultTooLarge",
     "Retention",
     "Retry",
+    "RowsWithdrawn",
     "ScheduleInfo",
     "ScheduleNotFound",
     "SchemaMismatch",
     "Snooze",
+    "Stage",
     "Stats",
     "Status",
     "StoreBusy",
     "StoreError",
     "StoreFull",
     "StoreGone",
+    "StoreMoved",
     "StoreUnavailable",
     "StoreUnsafe",
+    "Tree",
     "UnknownDependency",
     "UnknownJobType",
+    "UnknownTable",
+    "Vector",
     "VersionConflict",
 ]

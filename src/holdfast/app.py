@@ -4,50 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
+import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from functools import partial
 from typing import Any, TypedDict, Unpack
 
 import msgspec
+import pydantic
 
-from holdfast import ids, lifecycle, limits, settings
 from holdfast import retention as retaining
-from holdfast.checks import check_text
-from holdfast.clock import Clock, Instant, SystemClock, micros, seconds
-from holdfast.editing import edit, retry_dead
-from holdfast.errors import (
-    ArtifactNotFound,
-    ConfigurationError,
-    InvalidOption,
-    InvalidSubmission,
-    JobCancelled,
-    JobFailed,
-    JobNotFound,
-    NotOpen,
-    ResultGone,
-    ResultTimeout,
-    UnknownJobType,
-)
-from holdfast.files import Files, StoredFile, read_result
-from holdfast.finding import FindOptions, query
-from holdfast.handlers import Handler, HandlerOptions, JobHandler, check_name
-from holdfast.job import HistoryEntry, Job, JobHandle
-from holdfast.lifecycle import Status
-from holdfast.operating import Operating, check_words
+from holdfast import settings
+from holdfast.batches import BatchHandler, BatchOptions
+from holdfast.changing import Changing
+from holdfast.checks import check_name
+from holdfast.clock import Clock, SystemClock, micros, seconds
+from holdfast.errors import ConfigurationError, NotOpen, StoreMoved
+from holdfast.files import Files
+from holdfast.handlers import Handler, HandlerOptions, JobHandler
+from holdfast.job import JobHandle
+from holdfast.operating import Operating
+from holdfast.reading import Page, Reading
+from holdfast.results.face import Results, declare_tables
 from holdfast.retention import Retention
+from holdfast.store.moves import INTO, is_closed, refusal
 from holdfast.store.port import Store
-from holdfast.store.types import DeadGroup, Inserted, JobRecord, JobType, NewJob, WorkerRow
+from holdfast.store.types import JobType
 from holdfast.stores import open_files, open_url
-from holdfast.submission import JobRef, SubmitOptions, build, new_record
+from holdfast.submission import JobRef, SubmitOptions
+from holdfast.submitting import Submission, Submitting
 from holdfast.waiting import Waiting
 from holdfast.worker import Worker
 from holdfast.worker.run import Run
+from holdfast.worker.worker import WorkerSettings
+from holdfast.workflows.pipelines import Pipeline
+from holdfast.workflows.stages import Stage
 
-_KNOWN_SECONDS = 5.0  # how long a type that others handle is taken as it was read: a deploy may change it
-
-Submission = tuple[Any, Any] | tuple[Any, Any, SubmitOptions]
+log = logging.getLogger("holdfast")
 
 
 class BoundHandler(Handler):
@@ -57,6 +50,13 @@ class BoundHandler(Handler):
 
     async def submit(self, payload: Any, **options: Unpack[SubmitOptions]) -> JobHandle:
         return await self.app.submit(self, payload, **options)
+
+
+class BoundBatchHandler(BatchHandler, BoundHandler):
+    """A batch handler of one app. Its jobs are submitted one by one, or with submit_many."""
+
+
+Target = Callable[..., Any] | type[JobHandler[Any]]
 
 
 class WorkerOptions(TypedDict, total=False):
@@ -70,13 +70,7 @@ class WorkerOptions(TypedDict, total=False):
     job_types: Sequence[str] | None
 
 
-class Page(list[Job]):
-    """Jobs that were found; `next` is the cursor for `after=`, or None at the end."""
-
-    next: str | None = None
-
-
-class Holdfast(Operating):
+class Holdfast(Submitting, Reading, Results, Changing, Operating):
     def __init__(
         self,
         url: str | None = None,
@@ -105,32 +99,54 @@ class Holdfast(Operating):
         self._live: dict[str, Run] = {}  # what workers in this process run now, for live progress
         self._entered = 0
         self._pid = os.getpid()
-        store = open_url(self.url)  # a wrong URL is an error here, not at the first use
-        open_files(self.url, store, self._artifacts)
+        with settings.said_by("url", url):
+            store = open_url(self.url)  # a wrong URL is an error here, not at the first use
+        with settings.said_by("artifacts", artifacts):
+            open_files(self.url, store, self._artifacts)
         poll = None if poll_interval is None else seconds(poll_interval)
         self._poll_seconds = settings.poll_interval(poll, store.poll_seconds)
 
     # Handlers
 
-    def job(
-        self, name: str, **options: Unpack[HandlerOptions]
-    ) -> Callable[[Callable[..., Any] | type[JobHandler[Any]]], BoundHandler]:
+    def job(self, name: str, **options: Unpack[HandlerOptions]) -> Callable[[Target], BoundHandler]:
         """Register a function (or a JobHandler class) as the handler of a job type."""
-        if not isinstance(name, str):
-            raise ConfigurationError('write @app.job("name"): a handler is registered under the name of its job type')
-        if unknown := options.keys() - HandlerOptions.__annotations__.keys():
-            known = ", ".join(sorted(HandlerOptions.__annotations__))
-            raise ConfigurationError(f"job has no option {', '.join(sorted(unknown))}; it has {known}")
+        _check_options("job", name, options, HandlerOptions)
+        return lambda target: self._register(BoundHandler(name, target, **options))
 
-        def register(target: Callable[..., Any] | type[JobHandler[Any]]) -> BoundHandler:
-            handler = BoundHandler(name, target, **options)
-            if name in self.handlers:
-                raise ConfigurationError(f"{name!r} has a handler already: {self.handlers[name]!r}")
-            handler.app = self
-            self.handlers[name] = handler
+    def batch_job(self, name: str, **options: Unpack[BatchOptions]) -> Callable[[Target], BoundBatchHandler]:
+        """Register a function of a list of payloads as the handler of a job type: one call for up to `max_size` jobs,
+        an answer or an exception for each."""
+        _check_options("batch_job", name, options, BatchOptions)
+
+        def register(target: Target) -> BoundBatchHandler:
+            handler = BoundBatchHandler(name, target, **options)
+            self._register(handler)
             return handler
 
         return register
+
+    def pipeline(
+        self,
+        name: str,
+        stages: Sequence[Stage],
+        *,
+        options: type[pydantic.BaseModel] | None = None,
+        **handler_options: Unpack[HandlerOptions],
+    ) -> Pipeline:
+        """Declare a graph of stages as one job type, which takes `{"stages": [{"stage": "PCA", "config": {…}}, …]}`.
+
+        `options` is a model for further fields of its payload; the other options are those of @app.job, for its root.
+        """
+        _check_options("pipeline", name, handler_options, HandlerOptions)
+        pipeline = Pipeline(self, name, stages, options, self.handlers)
+        return pipeline.registered(self.job(name, **handler_options)(pipeline.function()))
+
+    def _register(self, handler: BoundHandler) -> BoundHandler:
+        if handler.name in self.handlers:
+            raise ConfigurationError(f"{handler.name!r} has a handler already: {self.handlers[handler.name]!r}")
+        handler.app = self
+        self.handlers[handler.name] = handler
+        return handler
 
     # Opening
 
@@ -144,8 +160,9 @@ class Holdfast(Operating):
         store = open_url(self.url)
         try:
             await store.open()
-            if self.handlers:
+            if await _takes_changes(store) and self.handlers:
                 await self._announce(store)
+                await declare_tables(store, self.handlers.values())
         except BaseException:
             self._entered = 0
             await asyncio.shield(store.close())
@@ -208,223 +225,6 @@ class Holdfast(Operating):
             raise NotOpen("the app is not open: use it inside `async with app:`")
         return self._store
 
-    # Submitting
-
-    async def submit(self, job_type: str | Handler, payload: Any = None, **options: Unpack[SubmitOptions]) -> JobHandle:
-        """Store a job. Once this returns, the job is on disk."""
-        store = self.store
-        now = self.clock.now()
-        target = await self._target(job_type)
-        job = build(target, payload, ids.new_id(now), now, options)
-        connection = options.get("connection")
-        if connection is None:
-            inserted = (await store.insert((job,), now))[0]
-        else:
-            inserted = (await store.insert_in(connection, (job,), now))[0]
-        return self._handle(job, inserted, now)
-
-    async def submit_many(self, jobs: Iterable[Submission], *, connection: Any = None) -> list[JobHandle]:
-        """Store many jobs in one commit, all or none: (type, payload) or (type, payload, {options}). With `connection`,
-        all of them inside the caller's own transaction."""
-        store = self.store
-        now = self.clock.now()
-        listed = list(jobs)
-        if len(listed) > limits.SUBMIT_BATCH_MAX:
-            raise InvalidSubmission(
-                f"{len(listed):,} jobs at once; the limit is {limits.SUBMIT_BATCH_MAX:,}: split them"
-            )
-        built: list[NewJob] = []
-        targets: dict[Any, Handler | JobType] = {}
-        for position, (job_id, each) in enumerate(zip(ids.new_ids(len(listed), now), listed, strict=True)):
-            try:
-                job_type, payload, *rest = each
-                target = targets.get(job_type)
-                if target is None:
-                    target = targets[job_type] = await self._target(job_type)
-                built.append(build(target, payload, job_id, now, _of_one(rest)))
-            except InvalidSubmission as error:
-                error.args = (f"job {position} of {len(listed)}: {error}",)
-                raise
-            except (TypeError, ValueError):
-                raise InvalidSubmission(
-                    f"job {position} of {len(listed)}: give (type, payload) or (type, payload, options)"
-                ) from None
-        if not built:
-            return []
-        inserted = await (store.insert(built, now) if connection is None else store.insert_in(connection, built, now))
-        return [self._handle(job, each, now) for job, each in zip(built, inserted, strict=True)]
-
-    async def _target(self, job_type: str | Handler) -> Handler | JobType:
-        if isinstance(job_type, Handler):
-            return job_type
-        try:
-            handler = self.handlers.get(job_type)
-        except TypeError:  # a list, say, cannot even be looked up
-            check_name(job_type, "job type")
-            raise
-        if handler is not None:
-            return handler
-        known = self._known_types.get(job_type)
-        now = self.clock.monotonic()
-        if known is None or now - self._known_since > _KNOWN_SECONDS:
-            check_name(job_type, "job type")
-            self._known_types = {each.job_type: each for each in await self.store.job_types()}
-            self._known_since = now
-            known = self._known_types.get(job_type)
-        if known is None:
-            names = ", ".join(sorted({*self.handlers, *self._known_types})) or "none yet"
-            raise UnknownJobType(
-                f"{job_type!r} has no handler here and no worker has announced one (known: {names}):"
-                " register it with @app.job, or start its worker once"
-            )
-        return known
-
-    def _handle(self, job: NewJob, inserted: Inserted, now: Instant) -> JobHandle:
-        if inserted.existing is not None:
-            return JobHandle(self, inserted.job_id, inserted.existing, deduplicated=True)
-        if (
-            inserted.job_id != job.job_id
-        ):  # a duplicate that the caller's own transaction has made, and nobody else sees
-            job = msgspec.structs.replace(job, job_id=inserted.job_id)
-            return JobHandle(self, job.job_id, partial(new_record, job, inserted, now), deduplicated=True)
-        return JobHandle(self, job.job_id, partial(new_record, job, inserted, now))
-
-    # Reading
-
-    async def get(self, job_id: str) -> Job:
-        """The job as it is now, with live progress where it runs in this process."""
-        job_id = ids.canonical(job_id)
-        record = (await self.store.get([job_id]))[0]
-        if record is None:
-            raise JobNotFound(f"no job {job_id}")
-        return self._job(record)
-
-    def _job(self, record: JobRecord) -> Job:
-        run = self._live.get(record.job_id)
-        if run is not None and record.status is Status.PROCESSING and run.job.attempt == record.attempt:
-            record = msgspec.structs.replace(
-                record,
-                progress=record.progress if run.progress is None else run.progress,
-                stage=record.stage if run.stage is None else run.stage,
-                logs=run.logs_json() or record.logs,
-                metrics=run.metrics_json() or record.metrics,
-                artifacts=run.artifacts_json() or record.artifacts,
-            )
-        files = self._files
-        return Job(record, None if files is None else lambda: read_result(files, record.result_artifact))
-
-    async def find(self, **options: Unpack[FindOptions]) -> Page:
-        """Jobs, newest first, or in claim order with order="priority"."""
-        found = await self.store.find(query(**options))
-        page = Page([self._job(record) for record in found.items])
-        page.next = found.next
-        return page
-
-    async def history(self, job_id: str) -> list[HistoryEntry]:
-        """Every transition: who, when, which attempt, why. Beyond 200, the first and the last hundred."""
-        return (await self.get(job_id)).history
-
-    async def artifacts(self, job_id: str) -> list[StoredFile]:
-        """The files that a job's handler kept with it."""
-        record = (await self.get(job_id)).record
-        return msgspec.json.decode(record.artifacts, type=list[StoredFile]) if record.artifacts else []
-
-    async def artifact(self, job_id: str, name: str) -> bytes:
-        """One of them, checked against the hash that was stored with it."""
-        for stored in await self.artifacts(job_id):
-            if stored.name == name and self._files is not None:
-                return await asyncio.to_thread(self._files.read, stored)
-        raise ArtifactNotFound(f"job {job_id} has no artifact {name!r}")
-
-    async def counts(self) -> dict[str, int]:
-        """Jobs per state."""
-        return await self.store.counts()
-
-    async def dead(self, limit: int = 100) -> list[DeadGroup]:
-        """The dead letters, grouped by type and error."""
-        return await self.store.dead(limit)
-
-    async def workers(self) -> list[WorkerRow]:
-        return await self.store.workers()
-
-    async def result(self, job_id: str, timeout: float | timedelta | None = None) -> Any:
-        """Wait until a job has ended; its result, or JobFailed, JobCancelled, JobNotFound, ResultTimeout."""
-        job_id = ids.canonical(job_id)
-        if self._waiting is None:
-            raise NotOpen("the app is not open: use it inside `async with app:`")
-        try:
-            async with asyncio.timeout(None if timeout is None else seconds(timeout)):
-                record = await self._waiting.ended(job_id)
-        except TimeoutError:
-            raise ResultTimeout(
-                f"job {job_id} has not ended within {seconds(timeout or 0):g} s; it goes on, ask again later"
-            ) from None
-        if record is None:
-            raise JobNotFound(f"no job {job_id}")
-        match record.status:
-            case Status.COMPLETED if record.archived_at is not None:
-                raise ResultGone(f"job {job_id} completed, but its result went with its retention: submit it anew")
-            case Status.COMPLETED:
-                return await asyncio.to_thread(lambda: self._job(record).result)
-            case Status.CANCELLED:
-                reason = record.history[-1].reason if record.history else None  # the archive keeps none
-                raise JobCancelled(
-                    f"job {job_id} was cancelled{f': {reason}' if reason else ''}",
-                    job_id=job_id,
-                    reason=reason,
-                )
-            case _:
-                raise JobFailed(
-                    f"job {job_id} failed after {record.failures} of {record.max_attempts} attempts:"
-                    f" {record.last_error}",
-                    job_id=job_id,
-                    last_error=record.last_error,
-                )
-
-    # Changing
-
-    async def cancel(
-        self,
-        job_id: str,
-        *,
-        reason: str | None = None,
-        by: str | None = None,
-        expected_version: int | None = None,
-    ) -> Job:
-        """Cancel a job in any active state; a running handler is stopped."""
-        by, reason = check_words(by, reason)
-        await edit(
-            self.store, self.clock, job_id, expected_version, lambda job, _: lifecycle.cancel(job, by=by, reason=reason)
-        )
-        return await self.get(job_id)
-
-    async def retry(
-        self,
-        job_id: str,
-        *,
-        reason: str | None = None,
-        by: str | None = None,
-        expected_version: int | None = None,
-    ) -> Job:
-        """Run an ended job again, with a fresh budget of attempts."""
-        by, reason = check_words(by, reason)
-        await edit(
-            self.store,
-            self.clock,
-            job_id,
-            expected_version,
-            lambda job, now: lifecycle.manual_retry(job, now=now, by=by, reason=reason),
-        )
-        return await self.get(job_id)
-
-    async def retry_dead(
-        self, *, job_type: str | None = None, error_type: str | None = None, by: str | None = None
-    ) -> int:
-        """Run many dead letters again: all, or those of a type or an error. How many."""
-        for name, value in (("job_type", job_type), ("error_type", error_type), ("by", by)):
-            check_text(name, value, limits.KEY_LENGTH_MAX)
-        return await retry_dead(self.store, self.clock, job_type, error_type, by)
-
     # Working
 
     def worker(self, **options: Unpack[WorkerOptions]) -> Worker:
@@ -443,14 +243,17 @@ class Holdfast(Operating):
             self.clock,
             self._files,
             self._live,
-            queues=_queues(options.get("queues"), handlers),
-            concurrency=settings.concurrency(options.get("concurrency")),
-            lease_seconds=self._lease_seconds if lease is None else settings.lease(seconds(lease)),
-            poll_seconds=self._poll_seconds if poll is None else settings.poll_interval(seconds(poll)),
-            claim_limit=self._claim_limit,
-            grace_seconds=settings.grace(None if grace is None else seconds(grace)),
-            keep=self._retention,
-            version=_release(),
+            self._target,
+            WorkerSettings(
+                queues=_queues(options.get("queues"), handlers),
+                concurrency=settings.concurrency(options.get("concurrency")),
+                lease_seconds=self._lease_seconds if lease is None else settings.lease(seconds(lease)),
+                poll_seconds=self._poll_seconds if poll is None else settings.poll_interval(seconds(poll)),
+                claim_limit=self._claim_limit,
+                grace_seconds=settings.grace(None if grace is None else seconds(grace)),
+                keep=self._retention,
+                version=_release(),
+            ),
         )
 
     def _chosen(self, job_types: Sequence[str] | None) -> dict[str, BoundHandler]:
@@ -463,12 +266,12 @@ class Holdfast(Operating):
         return {name: self.handlers[name] for name in job_types}
 
 
-def _of_one(rest: Sequence[SubmitOptions]) -> SubmitOptions:
-    """The options of one of many."""
-    options = rest[0] if rest else SubmitOptions()
-    if options and options.get("connection") is not None:
-        raise InvalidOption("connection is for all of them or for none: write submit_many(…, connection=…)")
-    return options
+def _check_options(verb: str, name: str, options: Mapping[str, Any], known: Any) -> None:
+    if not isinstance(name, str):
+        raise ConfigurationError(f'write @app.{verb}("name"): a handler is registered under the name of its job type')
+    if unknown := options.keys() - known.__annotations__.keys():
+        names = ", ".join(sorted(known.__annotations__))
+        raise ConfigurationError(f"{verb} has no option {', '.join(sorted(unknown))}; it has {names}")
 
 
 def _queues(given: Sequence[str] | None, handlers: Mapping[str, Handler]) -> tuple[str, ...]:
@@ -486,6 +289,17 @@ def _release() -> str:
         return "0"
 
 
+async def _takes_changes(store: Store) -> bool:
+    """Not where the queue has moved away: there it can still be read. One that is being moved into serves nobody."""
+    state = await store.moving()
+    if state is None or not is_closed(state):
+        return True
+    if state.role == INTO:
+        raise StoreMoved(refusal(state))
+    log.warning("%s", refusal(state))
+    return False
+
+
 def _differs(ours: JobType, stored: JobType | None) -> bool:
     if stored is None:
         return True
@@ -495,4 +309,4 @@ def _differs(ours: JobType, stored: JobType | None) -> bool:
     return not fresh or msgspec.structs.replace(ours, last_seen=stored.last_seen) != stored
 
 
-__all__ = ["BoundHandler", "Holdfast", "JobRef", "Page"]
+__all__ = ["BoundBatchHandler", "BoundHandler", "Holdfast", "JobRef", "Page", "Submission"]

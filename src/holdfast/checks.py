@@ -1,10 +1,18 @@
-"""Checks of text that callers hand in, shared by all who take some."""
+"""Checks of what callers hand in, shared by all who take it: text, names, and the options that a handler and a submit have
+in common."""
 
 from __future__ import annotations
 
+import re
+from datetime import timedelta
 from typing import Any
 
-from holdfast.errors import InvalidOption
+from holdfast import limits
+from holdfast.clock import micros
+from holdfast.errors import InvalidOption, PayloadTooLarge
+
+PRIORITIES = {"low": 25, "normal": 50, "high": 75, "urgent": 100}
+_NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 def check_text(name: str, value: Any, longest: int) -> str | None:
@@ -18,3 +26,47 @@ def check_text(name: str, value: Any, longest: int) -> str | None:
     except UnicodeEncodeError:
         raise InvalidOption(f"{name} has a lone surrogate, which is not UTF-8") from None
     return value
+
+
+def check_name(name: str, what: str) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidOption(f"{name!r:.80} cannot be a {what}: use 1 to 128 of A-Z a-z 0-9 . _ : -")
+    return name
+
+
+def check_priority(priority: int | str) -> int:
+    if isinstance(priority, str):
+        if priority not in PRIORITIES:
+            raise InvalidOption(f"priority={priority!r}: use 0 to 100, or one of {', '.join(PRIORITIES)}")
+        return PRIORITIES[priority]
+    if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= 100:
+        raise InvalidOption(f"priority={priority!r}: use 0 to 100, or one of {', '.join(PRIORITIES)}")
+    return priority
+
+
+def check_max_attempts(count: int) -> int:
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= limits.MAX_ATTEMPTS_MAX:
+        raise InvalidOption(f"max_attempts={count!r}: use 1 to {limits.MAX_ATTEMPTS_MAX}")
+    return count
+
+
+def check_timeout(timeout: float | timedelta) -> int:
+    try:
+        span = micros(timeout)
+    except (TypeError, ValueError, OverflowError):
+        span = 0
+    if not 0 < span <= limits.TIMEOUT_SECONDS_MAX * 1_000_000:
+        raise InvalidOption(f"timeout={timeout!r}: use seconds or a timedelta, above 0 and up to 30 days")
+    return span
+
+
+def check_payload_size(payload: str) -> str:
+    # Encoding only where the length alone cannot tell: a character takes one to four bytes.
+    if len(payload) * 4 > limits.PAYLOAD_BYTES_MAX:
+        size = len(payload.encode())
+        if size > limits.PAYLOAD_BYTES_MAX:
+            raise PayloadTooLarge(
+                f"the payload has {size:,} bytes, over the limit of {limits.PAYLOAD_BYTES_MAX:,}"
+                " (PAYLOAD_BYTES_MAX): store the data elsewhere and submit its name"
+            )
+    return payload

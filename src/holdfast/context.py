@@ -9,18 +9,29 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, Unpack, cast
 
 from holdfast import codec, effects
-from holdfast.errors import ClaimLost, EffectFailed, InvalidResult
+from holdfast.contents import AsyncSource, Source
+from holdfast.errors import ClaimLost, EffectFailed, InvalidOption, InvalidResult
 from holdfast.files import check_name
+from holdfast.handlers import Handler
 from holdfast.job import Job
 from holdfast.lifecycle import Effect, Status
 from holdfast.limits import NAME_LENGTH_MAX
-from holdfast.store.types import ClaimedJob, JobRecord
+from holdfast.offspring import BlockingChildren, Child, Children, Submitted, by_name, join_name
+from holdfast.outcomes import WaitForChildren
+from holdfast.results.putting import BlockingJobResults, JobResults
+from holdfast.results.row import ResultRow
+from holdfast.store.tables import ResultTable, RowPage, RowQuery, Value
+from holdfast.store.types import ClaimedJob, JobRecord, Page
+from holdfast.submission import SubmitOptions
+from holdfast.trees import Awaits, TriggerRule
 
 T = TypeVar("T")
+R = TypeVar("R", bound=ResultRow)
 JOB_LOGGER = "holdfast.job"
+ITEM = "holdfast_item"  # of a log record: which job of a batch it is about
 
 
 class Channel(Protocol):
@@ -36,13 +47,37 @@ class Channel(Protocol):
 
     def effects(self, statements: list[Effect]) -> None: ...
 
+    def loaded_children(self) -> list[JobRecord]: ...
+
+    def large_result(self, record: JobRecord) -> str | None: ...
+
+    def join_of(self, asked: str | None) -> str | None: ...
+
 
 class AsyncChannel(Channel, Protocol):
     async def step(self, name: str) -> str | None: ...
 
     async def record_step(self, name: str, answer: str) -> bool: ...
 
-    async def artifact(self, name: str, content: bytes) -> str: ...
+    async def artifact(self, name: str, source: AsyncSource) -> str: ...
+
+    async def submit(
+        self, job_type: str | Handler, payload: Any, key: str | None, at_once: bool, options: SubmitOptions
+    ) -> Submitted: ...
+
+    async def children(self, after: str | None) -> Page: ...
+
+    async def must_wait(self, awaits: Awaits) -> bool: ...
+
+    async def upstream(self) -> list[JobRecord]: ...
+
+    async def put_rows(self, table: ResultTable, rows: Sequence[tuple[Value, ...]]) -> None: ...
+
+    async def rows(self, table: ResultTable, ask: RowQuery) -> RowPage: ...
+
+    async def rows_by_subject(self, table: ResultTable, subject: str, after: str | None, limit: int) -> RowPage: ...
+
+    async def latest(self, subject: str, job_type: str) -> str | None: ...
 
 
 class BlockingChannel(Channel, Protocol):
@@ -50,7 +85,25 @@ class BlockingChannel(Channel, Protocol):
 
     def record_step(self, name: str, answer: str) -> bool: ...
 
-    def artifact(self, name: str, content: bytes) -> str: ...
+    def artifact(self, name: str, source: Source) -> str: ...
+
+    def submit(
+        self, job_type: str | Handler, payload: Any, key: str | None, at_once: bool, options: SubmitOptions
+    ) -> Submitted: ...
+
+    def children(self, after: str | None) -> Page: ...
+
+    def must_wait(self, awaits: Awaits) -> bool: ...
+
+    def upstream(self) -> list[JobRecord]: ...
+
+    def put_rows(self, table: ResultTable, rows: Sequence[tuple[Value, ...]]) -> None: ...
+
+    def rows(self, table: ResultTable, ask: RowQuery) -> RowPage: ...
+
+    def rows_by_subject(self, table: ResultTable, subject: str, after: str | None, limit: int) -> RowPage: ...
+
+    def latest(self, subject: str, job_type: str) -> str | None: ...
 
 
 class Transaction:
@@ -92,7 +145,7 @@ class Transaction:
         self.__exit__(kind, *rest)
 
 
-class _Done:
+class Done:
     """Done already; may be awaited or not."""
 
     __slots__ = ()
@@ -102,7 +155,7 @@ class _Done:
         yield
 
 
-_DONE = _Done()
+DONE = Done()
 
 
 class _ContextFields:
@@ -142,19 +195,19 @@ class _ContextFields:
         """The same over all attempts: pass it to services that drop repeats."""
         return f"holdfast-{self._channel.job.job_id}"
 
-    def progress(self, fraction: float, stage: str | None = None) -> _Done:
+    def progress(self, fraction: float, stage: str | None = None) -> Done:
         """Say how far the job is (0 to 1). Live at once in this process, durable within about a second."""
         self._channel.progress(fraction, stage)
-        return _DONE
+        return DONE
 
     def transaction(self) -> Transaction:
         """`async with ctx.transaction() as tx: tx.execute("INSERT …", […])`: SQL that commits with the job."""
         return Transaction(self._channel)
 
-    def metric(self, name: str, value: float) -> _Done:
+    def metric(self, name: str, value: float) -> Done:
         """Keep a number with the job: `ctx.metric("tokens", 1234)`."""
         self._channel.metric(name, float(value))
-        return _DONE
+        return DONE
 
 
 class Context(_ContextFields):
@@ -179,10 +232,71 @@ class Context(_ContextFields):
             raise ClaimLost(f"step {name!r}: this run no longer holds job {self.job_id}")
         return cast(T, codec.decode(answer))
 
-    async def artifact(self, name: str, data: bytes | str) -> str:
-        """Keep a file with the job; its URI. A second attempt writes it anew."""
-        content = data.encode() if isinstance(data, str) else bytes(data)
-        return await cast(AsyncChannel, self._channel).artifact(check_name(name), content)
+    def results(self, table: type[R]) -> JobResults[R]:
+        """`await ctx.results(Point).put(rows)`: rows that others see with this job's completion; and those of other
+        jobs, `await ctx.results(Point).all(job_id)`."""
+        return JobResults(table, cast(AsyncChannel, self._channel))
+
+    async def artifact(self, name: str, data: AsyncSource) -> str:
+        """Keep a file with the job; its URI. A second attempt writes it anew.
+
+        From bytes, a text, a Path, an open file, or an iterable or async iterable of bytes: streamed, and iterated in a
+        thread where it is not async.
+        """
+        return await cast(AsyncChannel, self._channel).artifact(check_name(name), data)
+
+    # Children
+
+    async def submit(
+        self,
+        job_type: str | Handler,
+        payload: Any = None,
+        *,
+        key: str | None = None,
+        at_once: bool = False,
+        **options: Unpack[SubmitOptions],
+    ) -> Child:
+        """Submit a child of this job. It is stored with this job's completion (or with its wait), and not at all if
+        this run comes to nothing; `at_once=True` stores it now.
+
+        Its id follows from this job, the type and the payload, or from `key`: a run that is repeated, and a handler
+        that is entered again after `wait_for_children`, gets the same children and makes none twice. Equal ones of one
+        run are told apart by counting. Give a key where the payload differs from run to run (a time of day, a random
+        number), or where the same work is wanted once more.
+        """
+        return Child(await cast(AsyncChannel, self._channel).submit(job_type, payload, key, at_once, options))
+
+    @property
+    def children(self) -> Children:
+        """The children that were stored when this run began: up to 1,000 of them; `async for` reads all."""
+        channel = cast(AsyncChannel, self._channel)
+        return Children(channel.loaded_children(), channel.large_result, channel.children)
+
+    async def wait_for_children(
+        self,
+        *,
+        trigger_rule: str = "all_done",
+        on_child_failure: str = "fail",
+        join: str | Callable[..., Any] | None = None,
+    ) -> Children:
+        """End this run until every child has ended, without a slot, a lease or a failure; then the handler is entered
+        again from the top, and this call returns the children. Where none is open it returns at once.
+
+        With `join`, the function registered by `@handler.join` is entered instead; where there is only one, by itself.
+        With trigger_rule="all_success" or "none_failed" a child that ended badly fails this job (on_child_failure=
+        "cancel": cancels it) instead of entering it again.
+        """
+        channel = cast(AsyncChannel, self._channel)
+        awaits = _awaits(trigger_rule, on_child_failure)
+        joining = channel.join_of(join_name(join))
+        if await channel.must_wait(awaits):
+            raise WaitForChildren(awaits.rule.value, awaits.on_failure, joining)
+        return Children((await channel.children(None)).items, channel.large_result, channel.children)
+
+    async def upstream(self) -> dict[str, Job]:
+        """What this job depends on, by stage, else by type: `(await ctx.upstream())["PCA"].job_id`."""
+        channel = cast(AsyncChannel, self._channel)
+        return by_name(await channel.upstream(), channel.large_result)
 
 
 class BlockingContext(_ContextFields):
@@ -201,10 +315,62 @@ class BlockingContext(_ContextFields):
             raise ClaimLost(f"step {name!r}: this run no longer holds job {self.job_id}")
         return cast(T, codec.decode(answer))
 
-    def artifact(self, name: str, data: bytes | str) -> str:
-        """Keep a file with the job; its URI. A second attempt writes it anew."""
-        content = data.encode() if isinstance(data, str) else bytes(data)
-        return cast(BlockingChannel, self._channel).artifact(check_name(name), content)
+    def results(self, table: type[R]) -> BlockingJobResults[R]:
+        """Rows that others see with this job's completion, and those of other jobs; see Context.results."""
+        return BlockingJobResults(table, cast(BlockingChannel, self._channel))
+
+    def artifact(self, name: str, data: Source) -> str:
+        """Keep a file with the job; its URI. From bytes, a text, a Path, an open file, or an iterable of bytes."""
+        return cast(BlockingChannel, self._channel).artifact(check_name(name), data)
+
+    def submit(
+        self,
+        job_type: str | Handler,
+        payload: Any = None,
+        *,
+        key: str | None = None,
+        at_once: bool = False,
+        **options: Unpack[SubmitOptions],
+    ) -> Child:
+        """Submit a child of this job; see Context.submit."""
+        return Child(cast(BlockingChannel, self._channel).submit(job_type, payload, key, at_once, options))
+
+    @property
+    def children(self) -> BlockingChildren:
+        """The children that were stored when this run began: up to 1,000 of them; `.all()` reads all."""
+        channel = cast(BlockingChannel, self._channel)
+        return BlockingChildren(channel.loaded_children(), channel.large_result, channel.children)
+
+    def wait_for_children(
+        self,
+        *,
+        trigger_rule: str = "all_done",
+        on_child_failure: str = "fail",
+        join: str | Callable[..., Any] | None = None,
+    ) -> BlockingChildren:
+        """End this run until every child has ended; see Context.wait_for_children."""
+        channel = cast(BlockingChannel, self._channel)
+        awaits = _awaits(trigger_rule, on_child_failure)
+        joining = channel.join_of(join_name(join))
+        if channel.must_wait(awaits):
+            raise WaitForChildren(awaits.rule.value, awaits.on_failure, joining)
+        return BlockingChildren(channel.children(None).items, channel.large_result, channel.children)
+
+    def upstream(self) -> dict[str, Job]:
+        """What this job depends on, by stage, else by type."""
+        channel = cast(BlockingChannel, self._channel)
+        return by_name(channel.upstream(), channel.large_result)
+
+
+def _awaits(trigger_rule: str, on_child_failure: str) -> Awaits:
+    rules = [each.value for each in TriggerRule if each is not TriggerRule.ONE_SUCCESS]
+    if trigger_rule not in rules:
+        raise InvalidOption(
+            f"trigger_rule={trigger_rule!r}: a parent waits for all: use all_done, all_success or none_failed"
+        )
+    if on_child_failure not in ("fail", "cancel"):
+        raise InvalidOption(f"on_child_failure={on_child_failure!r}: use fail or cancel")
+    return Awaits(TriggerRule(trigger_rule), on_child_failure)
 
 
 def _step_name(name: str) -> str:
@@ -254,4 +420,6 @@ def _record(job: ClaimedJob) -> JobRecord:
         payload_version=job.payload_version,
         schedule=job.schedule,
         tick_at=job.tick_at,
+        children=job.children,
+        waits=job.waits,
     )

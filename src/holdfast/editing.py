@@ -23,8 +23,7 @@ async def edit(store: Store, clock: Clock, job_id: str, expected_version: int | 
         record = (await store.get([job_id]))[0]
         if record is None:
             raise JobNotFound(f"no job {job_id}")
-        if expected_version is not None and record.version != expected_version:
-            raise VersionConflict(f"job {job_id} is at version {record.version}, not {expected_version}: read it again")
+        check_version(record, expected_version)
         now = clock.now()
         try:
             transition = change(record, now)
@@ -44,6 +43,11 @@ async def edit(store: Store, clock: Clock, job_id: str, expected_version: int | 
             case _:
                 pass  # someone was faster: look again
     raise VersionConflict(f"job {job_id} kept changing: try again")
+
+
+def check_version(record: JobRecord, expected: int | None) -> None:
+    if expected is not None and record.version != expected:
+        raise VersionConflict(f"job {record.job_id} is at version {record.version}, not {expected}: read it again")
 
 
 async def retry_dead(store: Store, clock: Clock, job_type: str | None, error_type: str | None, by: str | None) -> int:

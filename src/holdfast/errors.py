@@ -34,6 +34,14 @@ class UnknownDependency(InvalidSubmission):
     """`depends_on` or `parent` names a job that does not exist."""
 
 
+class DependencyCycle(InvalidSubmission):
+    """Jobs that were submitted wait for one another, or one for itself: none of them could ever start."""
+
+
+class ChildMismatch(InvalidSubmission):
+    """A child of this key is stored already, and is a job of another type. Give the other one another key."""
+
+
 class DedupConflict(InvalidSubmission):
     """The dedup key is taken by a job with another payload, and `dedup_conflict="error"` was asked for."""
 
@@ -99,6 +107,10 @@ class ResultGone(HoldfastError, LookupError):
     """The job completed, but retention has been there: the archive keeps its figures, not its result."""
 
 
+class RowsWithdrawn(HoldfastError):
+    """The job whose rows are being read runs again, or has run again since. Read them again once it has completed."""
+
+
 # Inside a handler
 
 
@@ -108,6 +120,18 @@ class ClaimLost(HoldfastError):
 
 class EffectFailed(HoldfastError):
     """A statement of `ctx.transaction()` failed in the commit of the completion: nothing of either was applied."""
+
+    def __init__(self, message: str, *, job_id: str = "") -> None:
+        super().__init__(message)
+        self.job_id = job_id
+
+
+class InvalidRow(HoldfastError, ValueError):
+    """A row does not fit its result table, or is not what every engine keeps unchanged."""
+
+
+class DuplicateRow(InvalidRow):
+    """One run of a job has put two rows of the same key: give each its own, or put one of them."""
 
     def __init__(self, message: str, *, job_id: str = "") -> None:
         super().__init__(message)
@@ -127,6 +151,14 @@ class InvalidResult(HoldfastError):
 
 class ConfigurationError(HoldfastError):
     """A setting is missing or cannot be meant."""
+
+
+class UnknownTable(ConfigurationError):
+    """No result table of this name was ever declared here. Open the app whose handlers declare it once."""
+
+
+class InvalidPipeline(ConfigurationError):
+    """The stages of a pipeline do not make one."""
 
 
 class NotOpen(HoldfastError, RuntimeError):
@@ -163,3 +195,11 @@ class StoreGone(StoreError):
 
 class ForkedStore(StoreError):
     """A store was carried over fork(). Open the app anew in the child."""
+
+
+class StoreMoved(StoreError):
+    """This queue moves, or has moved, to another store, or a move into this one has not finished."""
+
+
+class MoveFailed(HoldfastError):
+    """A queue could not be moved to another store. Nothing is lost: the message says how to go on."""

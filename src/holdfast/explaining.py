@@ -9,6 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
+from holdfast import rings
 from holdfast.clock import MICROS, Instant, to_datetime
 from holdfast.lifecycle import Event, Status, moved_to
 from holdfast.limits import FIND_LIMIT_MAX, LISTED_EDGES_MAX
@@ -29,6 +30,8 @@ class Reason(StrEnum):
     RUNNING = "running"
     LEASE_EXPIRED = "lease_expired"
     WAITING = "waiting"
+    WAITING_FOR_CHILDREN = "waiting_for_children"
+    RING = "ring"
     SCHEDULED = "scheduled"
     SNOOZED = "snoozed"
     BACKING_OFF = "backing_off"
@@ -69,6 +72,8 @@ class Facts(msgspec.Struct, kw_only=True):
     workers: list[WorkerRow]
     queue: QueueRow | None = None
     dependencies: dict[str, Status | None] = {}
+    open_children: list[tuple[str, Status]] = []  # some of those that it waits for
+    ring: list[JobRecord] = []  # those that wait for one another
     holders: list[str] = []  # jobs that run under the same concurrency key
     rate_due_at: Instant | None = None
     claims: dict[str, dict[str, int]] = {}  # by worker and type; none of a worker after one that has room
@@ -88,8 +93,12 @@ async def explain(
     living = [worker for worker in workers if worker.worker_id not in dead]
     facts = Facts(job=job, now=now, lease_micros=lease_micros, workers=living, dead=dead)
     if job.status is Status.WAITING:
-        statuses = await store.statuses(job.dependencies)
-        facts.dependencies = dict(zip(job.dependencies, statuses, strict=True))
+        if job.awaits is None:
+            statuses = await store.statuses(job.dependencies)
+            facts.dependencies = dict(zip(job.dependencies, statuses, strict=True))
+        else:
+            facts.open_children = await _open_children(store, job)
+        facts.ring = await rings.ring(store, job)
     if job.status is Status.PENDING:
         facts.queue = next((row for row in await store.queues() if row.name == job.queue), None)
         facts.holders = await _holders(store, job)
@@ -98,6 +107,16 @@ async def explain(
         facts.claims = await _claims(store, facts)
         facts.ahead = await store.ahead(job.job_id, _AHEAD_MAX)
     return judge(facts)
+
+
+async def _open_children(store: Store, job: JobRecord) -> list[tuple[str, Status]]:
+    """A few of them, those first that show what it waits for."""
+    found: list[tuple[str, Status]] = []
+    for status in (Status.PROCESSING, Status.RETRYING, Status.PENDING, Status.SCHEDULED, Status.WAITING):
+        if len(found) < NAMED_MAX:
+            page = await store.children(job.job_id, None, NAMED_MAX, status)
+            found += [(each.job_id, each.status) for each in page.items]
+    return found[:NAMED_MAX]
 
 
 async def _holders(store: Store, job: JobRecord) -> list[str]:
@@ -187,6 +206,10 @@ def _processing(facts: Facts) -> Explanation:
 
 
 def _waiting(facts: Facts) -> Explanation:
+    if facts.ring:
+        return Explanation(rings.said(facts.ring), Reason.RING, job_ids=[each.job_id for each in facts.ring])
+    if facts.job.awaits is not None:
+        return _waiting_for_children(facts)
     open_ones = [job_id for job_id, status in facts.dependencies.items() if status is not Status.COMPLETED]
     named = [f"{job_id} ({facts.dependencies[job_id] or 'unknown'})" for job_id in open_ones[:NAMED_MAX]]
     more = len(open_ones) - len(named)
@@ -195,6 +218,18 @@ def _waiting(facts: Facts) -> Explanation:
         beyond = len(facts.dependencies) >= LISTED_EDGES_MAX
         jobs = f"others than the first {LISTED_EDGES_MAX} it depends on" if beyond else "jobs that are just ending"
     return Explanation(f"it waits on {jobs}", Reason.WAITING, job_ids=open_ones)
+
+
+def _waiting_for_children(facts: Facts) -> Explanation:
+    job = facts.job
+    ids = [job_id for job_id, _ in facts.open_children]
+    named = ", ".join(f"{job_id} ({status.value})" for job_id, status in facts.open_children)
+    beyond = ", …" if job.open_children > len(ids) else ""
+    return Explanation(
+        f"it waits for {job.open_children} of its {job.children} children{f': {named}{beyond}' if named else ''}",
+        Reason.WAITING_FOR_CHILDREN,
+        job_ids=ids,
+    )
 
 
 def _later(facts: Facts) -> Explanation:
@@ -305,12 +340,18 @@ def _no_slot(facts: Facts) -> Explanation | None:
 
 def _type_full(worker: WorkerRow, job_type: str, claims: dict[str, int]) -> bool:
     limit = worker.limits.get(job_type)
-    return limit is not None and claims.get(job_type, 0) >= limit
+    return limit is not None and _calls(worker, job_type, claims.get(job_type, 0)) >= limit
+
+
+def _calls(worker: WorkerRow, job_type: str, jobs: int) -> int:
+    """How many slots they take: one each, or one for as many as a batch handler is called for."""
+    return -(-jobs // worker.batches.get(job_type, 1))
 
 
 def _is_busy(worker: WorkerRow, claims: dict[str, int]) -> bool:
     """Claims beyond the limit of their type were taken ahead and hold no slot."""
-    slots = sum(min(count, worker.limits.get(job_type, count)) for job_type, count in claims.items())
+    calls = {job_type: _calls(worker, job_type, count) for job_type, count in claims.items()}
+    slots = sum(min(count, worker.limits.get(job_type, count)) for job_type, count in calls.items())
     return slots >= worker.concurrency
 
 

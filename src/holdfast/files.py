@@ -6,20 +6,21 @@ own, so that a run which lost its claim cannot touch what another recorded.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import re
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from holdfast.contents import PIECE_BYTES, Content, Tally, checked, in_pieces
 from holdfast.errors import ConfigurationError, InvalidOption, StoreError
+from holdfast.limits import ARTIFACT_BYTES_MAX
 
 log = logging.getLogger("holdfast")
 
@@ -45,21 +46,28 @@ def check_name(name: str) -> str:
 class Files(Protocol):
     """Where files are kept. Every method blocks, and is called from any thread, that of the event loop included."""
 
+    size_max: int  # bytes of the largest file that is kept
+    instead: str = ""  # where a larger one belongs
+
     def uri(self, job_id: str, name: str) -> str:
         """Where a file of the job is, or would be."""
         ...
 
-    def write(self, job_id: str, attempt: int, name: str, content: bytes) -> StoredFile:
-        """Whole or not at all: a reader never sees half a file."""
+    def write(self, job_id: str, attempt: int, name: str, content: Content) -> StoredFile:
+        """Whole or not at all: a reader never sees half a file. Never more than a piece of it is in memory."""
         ...
 
     def append(self, job_id: str, name: str, content: bytes, size_max: int) -> None:
         """Add to a file until it has reached its limit; what comes after is dropped."""
         ...
 
-    def read(self, file: StoredFile) -> bytes:
-        """Checked against the hash that was stored with it."""
+    def stream(self, file: StoredFile) -> Iterator[bytes]:
+        """In pieces; StoreError instead of the last one where they are not what was stored."""
         ...
+
+    def read(self, file: StoredFile) -> bytes:
+        """Whole, checked against the hash that was stored with it."""
+        return b"".join(self.stream(file))
 
     def read_part(self, job_id: str, name: str, start: int, size_max: int) -> bytes | None:
         """A piece of a file that grows, a log: empty at its end, None where there is no such file."""
@@ -79,8 +87,10 @@ def read_result(files: Files, artifact: str | None) -> str | None:
     return None if artifact is None else files.read(msgspec.json.decode(artifact, type=StoredFile)).decode()
 
 
-class LocalFiles:
+class LocalFiles(Files):
     """A folder: beside the database, or the one that was named."""
+
+    size_max = ARTIFACT_BYTES_MAX
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root).absolute()
@@ -90,7 +100,7 @@ class LocalFiles:
         """Where workers can be on several hosts, only a folder of which the user says that all of them have it."""
         parts = urlsplit(uri)
         if parts.scheme != "file" or parts.netloc or not parts.path or parts.query not in ("", "shared=true"):
-            raise ConfigurationError(f"artifacts={uri!r}: write file:///path/to/folder")
+            raise ConfigurationError(f"artifacts={uri!r:.100}: write file:///path/to/folder or s3://bucket/prefix")
         if several_hosts and not parts.query:
             raise ConfigurationError(
                 f"artifacts={uri!r}: workers on other hosts have folders of their own; write {uri}?shared=true"
@@ -104,20 +114,23 @@ class LocalFiles:
     def uri(self, job_id: str, name: str) -> str:
         return self.path(job_id, name).as_uri()
 
-    def write(self, job_id: str, attempt: int, name: str, content: bytes) -> StoredFile:
+    def write(self, job_id: str, attempt: int, name: str, content: Content) -> StoredFile:
         path = self._folder(job_id, str(attempt)) / name
         draft = path.with_name(f".{name}.{os.getpid()}.{threading.get_ident()}.draft")  # two may write it at once
+        tally = Tally(name, self.size_max)
         descriptor = os.open(draft, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
+                for piece in in_pieces(content, PIECE_BYTES):
+                    tally.add(piece)
+                    file.write(piece)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(draft, path)
-        except OSError:
+        except BaseException:
             draft.unlink(missing_ok=True)
             raise
-        return StoredFile(path.as_uri(), hashlib.sha256(content).hexdigest(), len(content), name)
+        return StoredFile(path.as_uri(), tally.sha256, tally.size, name)
 
     def append(self, job_id: str, name: str, content: bytes, size_max: int) -> None:
         descriptor = os.open(self._folder(job_id) / name, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
@@ -127,16 +140,18 @@ class LocalFiles:
         finally:
             os.close(descriptor)
 
-    def read(self, file: StoredFile) -> bytes:
+    def stream(self, file: StoredFile) -> Iterator[bytes]:
+        return checked(file.uri, file.size, file.sha256, self._pieces(file.uri))
+
+    def _pieces(self, uri: str) -> Iterator[bytes]:
         try:
-            content = Path(unquote(urlsplit(file.uri).path)).read_bytes()
+            with Path(unquote(urlsplit(uri).path)).open("rb") as file:
+                while piece := file.read(PIECE_BYTES):
+                    yield piece
         except OSError as error:
             raise StoreError(
-                f"{file.uri} cannot be read ({error.strerror}): was the folder beside the database kept?"
+                f"{uri} cannot be read ({error.strerror}): was the folder beside the database kept?"
             ) from None
-        if hashlib.sha256(content).hexdigest() != file.sha256:
-            raise StoreError(f"{file.uri} is not what was stored: its hash differs")
-        return content
 
     def read_part(self, job_id: str, name: str, start: int, size_max: int) -> bytes | None:
         try:

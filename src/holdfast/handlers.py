@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import inspect
-import re
 import sys
 import typing
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Generic, Literal, TypedDict, TypeVar
 
 import pydantic
 from pydantic_core import PydanticSerializationError
 
-from holdfast import codec, limits, rates
+from holdfast import codec, limits, rates, schemas
 from holdfast import retention as retaining
-from holdfast.clock import Instant, micros
-from holdfast.errors import ConfigurationError, InvalidOption, InvalidPayload, PayloadTooLarge
+from holdfast.checks import (
+    check_max_attempts,
+    check_name,
+    check_payload_size,
+    check_priority,
+    check_text,
+    check_timeout,
+)
+from holdfast.clock import Instant
+from holdfast.errors import ConfigurationError, InvalidOption, InvalidPayload
 from holdfast.retention import Retention
 from holdfast.retry import Backoff
 from holdfast.store.types import JobType, Rate
@@ -26,8 +33,6 @@ Isolation = Literal["async", "thread", "process"]
 Upcast = Callable[[Any, int], Any]  # an older payload as decoded JSON, and its version, to what the model reads now
 P = TypeVar("P")
 
-PRIORITIES = {"low": 25, "normal": 50, "high": 75, "urgent": 100}
-_NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 # Words that the HTTP routes need for themselves.
 _RESERVED = frozenset({"batch", "history", "logs", "tree", "explain", "results", "artifacts", "stream", "retry"})
 
@@ -70,10 +75,16 @@ class HandlerOptions(TypedDict, total=False):
     retention: Retention | float | timedelta | None
     version: int
     upcast: Upcast | None
+    reuse_by: Sequence[str]
+    code_version: str
+    results: Sequence[type[Any]]
 
 
 class Handler:
     """A registered handler. Calling it calls the function, so that it can be tested as one."""
+
+    contexts = ("Context", "BlockingContext")  # what an `async def` gets, and a `def`
+    said_of_many = ""
 
     def __init__(
         self,
@@ -92,6 +103,9 @@ class Handler:
         retention: Retention | float | timedelta | None = None,
         version: int = 1,
         upcast: Upcast | None = None,
+        reuse_by: Sequence[str] = (),
+        code_version: str = "",
+        results: Sequence[type[Any]] = (),
     ) -> None:
         self.name = check_name(name, "job type")
         if name in _RESERVED:
@@ -118,19 +132,63 @@ class Handler:
             raise ConfigurationError(f'{name}: isolation="async" needs an `async def`; a `def` runs in a thread')
         if self.isolation == "thread" and self.is_async:
             raise ConfigurationError(f'{name}: isolation="thread" needs a plain `def`')
-        annotation, self.takes_context = _signature(self)
+        annotation, self.takes_context = _signature(self, self.function)
+        self.annotation = annotation = self._of_one(annotation)  # of the payload
         self.adapter = _adapter(self.name, annotation)
         self._validate = self.adapter.validator.validate_python
         self._validate_json = self.adapter.validator.validate_json
         self._may_repeat_names = not (inspect.isclass(annotation) and issubclass(annotation, pydantic.BaseModel))
         self._to_json = self.adapter.serializer.to_json
+        self.reuse_by = _check_reuse_by(self, annotation, reuse_by)
+        self.code_version = check_text("code_version", code_version or None, limits.NAME_LENGTH_MAX) or ""
+        self.results = tuple(results)
+        self.joins: dict[str, tuple[Callable[..., Any], bool]] = {}
         self.registered_in = _calling_module()
         _registered[self.name, self.module, self.qualname] = self
         self.__doc__ = target.__doc__
         self.__name__ = getattr(target, "__name__", name)
 
+    def _of_one(self, annotation: Any) -> Any:
+        """What one job's payload is, from the annotation of the function's first parameter."""
+        return annotation
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
+
+    def join(self, target: Callable[..., Any] | str) -> Any:
+        """`@analysis.join` on a function of (payload, ctx): what is entered, instead of the handler from its top, when
+        the children have ended that `ctx.wait_for_children()` waited for."""
+        if isinstance(target, str):
+            return lambda function: self._add_join(check_name(target, "join"), function)
+        return self._add_join(target.__name__, target)
+
+    def _add_join(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        if inspect.iscoroutinefunction(function) is not self.is_async:
+            kind = "an `async def`" if self.is_async else "a plain `def`"
+            raise ConfigurationError(f"{self.name}: its join {name!r} must be {kind}, as the handler is")
+        if name in self.joins:
+            raise ConfigurationError(f"{self.name} has a join {name!r} already")
+        self.joins[name] = function, _signature(self, function)[1]
+        return function
+
+    def join_of(self, asked: str | None) -> str | None:
+        """Under which name a wait goes on: the one that was asked for, or the only one there is."""
+        if asked is None:
+            return next(iter(self.joins)) if len(self.joins) == 1 else None
+        if asked not in self.joins:
+            raise ConfigurationError(f"{self.name} has no join {asked!r}: register it with @{self.__name__}.join")
+        return asked
+
+    def entry(self, join: str | None) -> tuple[Callable[..., Any], bool]:
+        """What to call, and whether it takes a context: the handler, or the function that goes on after a wait."""
+        if join is None:
+            return self.function, self.takes_context
+        if join not in self.joins:
+            known = ", ".join(self.joins) or "none"
+            raise ConfigurationError(
+                f"{self.name} has no join {join!r}, in which this job goes on (here: {known}): is this older code?"
+            )
+        return self.joins[join]
 
     def __repr__(self) -> str:
         return f"<Handler {self.name} ({self.module}.{self.qualname})>"
@@ -195,6 +253,8 @@ class Handler:
             concurrency_limit=self.global_concurrency,
             rate=self.rate,
             keep=self.keep,
+            reuse_by=self.reuse_by,
+            code_version=self.code_version,
         )
 
 
@@ -207,9 +267,8 @@ def _function(target: Callable[..., Any] | type[JobHandler[Any]]) -> Callable[..
     return function
 
 
-def _signature(handler: Handler) -> tuple[Any, bool]:
+def _signature(handler: Handler, function: Callable[..., Any]) -> tuple[Any, bool]:
     """The payload's annotation, and whether the function wants a context."""
-    function = handler.function
     try:
         parameters = [
             each
@@ -240,13 +299,14 @@ def _signature(handler: Handler) -> tuple[Any, bool]:
 
 
 def _is_context(annotation: Any) -> bool:
-    return getattr(annotation, "__name__", "") in ("Context", "BlockingContext")
+    name = getattr(annotation, "__name__", "")
+    return name in ("Context", "BlockingContext", "BatchContext", "BlockingBatchContext")
 
 
 def _check_context(handler: Handler, annotation: Any) -> None:
-    wanted = "Context" if handler.is_async else "BlockingContext"
+    wanted = handler.contexts[0 if handler.is_async else 1]
     if _is_context(annotation) and annotation.__name__ != wanted:
-        kind = "an `async def`" if handler.is_async else "a `def`"
+        kind = ("an `async def`" if handler.is_async else "a `def`") + handler.said_of_many
         raise ConfigurationError(f"{handler.name}: {kind} gets a {wanted}, not a {annotation.__name__}")
 
 
@@ -257,6 +317,33 @@ def _adapter(name: str, annotation: Any) -> pydantic.TypeAdapter[Any]:
         raise ConfigurationError(
             f"{name}: its payload is annotated {annotation!r}, which Pydantic has no model for: use a BaseModel"
         ) from None
+
+
+def _check_reuse_by(handler: Handler, annotation: Any, names: Sequence[str]) -> tuple[str, ...]:
+    """The names as they stand in the stored payload. A payload without a model of fields takes any."""
+    if isinstance(names, str):
+        raise ConfigurationError(f'{handler.name}: reuse_by={names!r}: give a list of fields: reuse_by=["{names}"]')
+    if not names:
+        return ()
+    known = _stored_names(annotation, handler.adapter)
+    if known is not None and (unknown := [name for name in names if name not in known]):
+        raise ConfigurationError(
+            f"{handler.name}: reuse_by names {', '.join(map(str, unknown))}, which its payload does not have; it has"
+            f" {', '.join(known) or 'no fields'}"
+        )
+    return tuple(name if known is None else known[name] for name in names)
+
+
+def _stored_names(annotation: Any, adapter: pydantic.TypeAdapter[Any]) -> dict[str, str] | None:
+    """Each field, and what it is called in the stored payload; None where any name may stand there."""
+    if inspect.isclass(annotation) and issubclass(annotation, pydantic.BaseModel):
+        fields = annotation.model_fields
+        return {name: field.serialization_alias or field.alias or name for name, field in fields.items()}
+    try:
+        found = schemas.properties(adapter.json_schema(mode="serialization"))
+    except (pydantic.errors.PydanticInvalidForJsonSchema, pydantic.errors.PydanticUserError):
+        found = None
+    return None if found is None else {name: name for name in found}
 
 
 def _generic_payload(target: Any) -> Any:
@@ -273,41 +360,6 @@ def explain_validation(error: pydantic.ValidationError) -> str:
     ]
     more = error.error_count() - len(problems)
     return "; ".join(problems) + (f"; and {more} more" if more > 0 else "")
-
-
-# Checks that submit shares
-
-
-def check_name(name: str, what: str) -> str:
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise InvalidOption(f"{name!r:.80} cannot be a {what}: use 1 to 128 of A-Z a-z 0-9 . _ : -")
-    return name
-
-
-def check_priority(priority: int | str) -> int:
-    if isinstance(priority, str):
-        if priority not in PRIORITIES:
-            raise InvalidOption(f"priority={priority!r}: use 0 to 100, or one of {', '.join(PRIORITIES)}")
-        return PRIORITIES[priority]
-    if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= 100:
-        raise InvalidOption(f"priority={priority!r}: use 0 to 100, or one of {', '.join(PRIORITIES)}")
-    return priority
-
-
-def check_max_attempts(count: int) -> int:
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= limits.MAX_ATTEMPTS_MAX:
-        raise InvalidOption(f"max_attempts={count!r}: use 1 to {limits.MAX_ATTEMPTS_MAX}")
-    return count
-
-
-def check_timeout(timeout: float | timedelta) -> int:
-    try:
-        span = micros(timeout)
-    except (TypeError, ValueError, OverflowError):
-        span = 0
-    if not 0 < span <= limits.TIMEOUT_SECONDS_MAX * 1_000_000:
-        raise InvalidOption(f"timeout={timeout!r}: use seconds or a timedelta, above 0 and up to 30 days")
-    return span
 
 
 def _check_backoff(backoff: Backoff | None) -> Backoff:
@@ -332,15 +384,3 @@ def _check_limit(limit: int | None, what: str) -> int | None:
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise InvalidOption(f"{what}={limit!r}: use a whole number from 1, or leave it out")
     return limit
-
-
-def check_payload_size(payload: str) -> str:
-    # Encoding only where the length alone cannot tell: a character takes one to four bytes.
-    if len(payload) * 4 > limits.PAYLOAD_BYTES_MAX:
-        size = len(payload.encode())
-        if size > limits.PAYLOAD_BYTES_MAX:
-            raise PayloadTooLarge(
-                f"the payload has {size:,} bytes, over the limit of {limits.PAYLOAD_BYTES_MAX:,}"
-                " (PAYLOAD_BYTES_MAX): store the data elsewhere and submit its name"
-            )
-    return payload

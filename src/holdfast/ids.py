@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import threading
@@ -45,6 +46,13 @@ def _head(millis: int) -> str:
 
 def new_id(now: Instant) -> str:
     return new_ids(1, now)[0]
+
+
+def derived(parent_id: str, name: str) -> str:
+    """The id of a parent's child of this name: the same whenever it is asked for. It bears its parent's time."""
+    drawn = int.from_bytes(hashlib.sha256(f"{parent_id}\0{name}".encode()).digest()[:10])
+    tail = f"{drawn & (1 << 62) - 1 | 0x8000000000000000:016x}"
+    return f"{parent_id[:13]}-7{drawn >> 68:03x}-{tail[:4]}-{tail[4:]}"
 
 
 def canonical(job_id: str | uuid.UUID) -> str:

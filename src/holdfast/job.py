@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 import msgspec
 
 from holdfast.clock import Instant, to_datetime
-from holdfast.lifecycle import Event, Status
+from holdfast.lifecycle import TERMINAL, Event, Status
 from holdfast.store.types import HistoryEvent, JobRecord
 
 FIELDS = [
@@ -43,6 +43,7 @@ FIELDS = [
     "logs",
     "metrics",
     "artifacts",
+    "result_tables",
     "dedup_key",
     "deduplicated",
     "content_hash",
@@ -50,6 +51,11 @@ FIELDS = [
     "parent_job_id",
     "root_job_id",
     "job_stage",
+    "child_count",
+    "open_child_count",
+    "waits_for",
+    "trigger_rule",
+    "on_dependency_failure",
     "dependencies",
     "dependent_jobs",
     "dependent_count",
@@ -178,7 +184,11 @@ class JobView:
 
     @property
     def progress(self) -> float:
-        return self.record.progress
+        """What its handler said last; of one that said nothing, how many of its children have ended."""
+        record = self.record
+        if record.progress or not record.children or record.status in TERMINAL:
+            return record.progress
+        return rolled_up(record)
 
     @property
     def stage(self) -> str:
@@ -215,6 +225,11 @@ class JobView:
         return [each["uri"] for each in _parsed(self.record.artifacts) or []]
 
     @property
+    def result_tables(self) -> list[str]:
+        """In which tables it may have rows."""
+        return list(self.record.result_tables)
+
+    @property
     def dedup_key(self) -> str | None:
         return self.record.dedup_key
 
@@ -237,6 +252,30 @@ class JobView:
     @property
     def job_stage(self) -> str | None:
         return self.record.job_stage
+
+    @property
+    def child_count(self) -> int:
+        return self.record.children
+
+    @property
+    def open_child_count(self) -> int:
+        """How many of its children have not ended."""
+        return self.record.open_children
+
+    @property
+    def waits_for(self) -> str | None:
+        """What a waiting job waits for: "dependencies" or "children"."""
+        if self.record.status is not Status.WAITING:
+            return None
+        return "dependencies" if self.record.awaits is None else "children"
+
+    @property
+    def trigger_rule(self) -> str:
+        return self.record.trigger_rule
+
+    @property
+    def on_dependency_failure(self) -> str:
+        return self.record.on_dependency_failure
 
     @property
     def dependencies(self) -> list[str]:
@@ -291,6 +330,13 @@ class JobView:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.job_type} {self.job_id} {self.status.value}>"
+
+
+def rolled_up(record: JobRecord, running: Sequence[JobRecord] = ()) -> float:
+    """How far the children of a job are: those that have ended, and as far as they are known those that run."""
+    ended = record.children - record.open_children
+    under_way = sum(each.progress or (rolled_up(each) if each.children else 0.0) for each in running)
+    return min(1.0, max(0.0, (ended + under_way) / max(1, record.children)))
 
 
 class Job(JobView):

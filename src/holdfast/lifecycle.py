@@ -9,50 +9,28 @@ applies it only while they hold.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import Protocol, TypedDict, Unpack, assert_never
 
 import msgspec
 
 from holdfast.clock import Instant, to_datetime
+from holdfast.counted import Counted as Counted
+from holdfast.counted import also_counted as also_counted
+from holdfast.counted import counted as counted
 from holdfast.errors import IllegalTransition
-from holdfast.limits import GIVE_BACKS_MAX, REASON_LENGTH_MAX, SNOOZES_MAX
+from holdfast.limits import GIVE_BACKS_MAX, REASON_LENGTH_MAX, SNOOZES_MAX, WAITS_MAX
+from holdfast.newjob import NewJob
 from holdfast.retry import Backoff
-
-
-class Status(StrEnum):
-    WAITING = "waiting"
-    SCHEDULED = "scheduled"
-    PENDING = "pending"
-    PROCESSING = "processing"
-    RETRYING = "retrying"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-
-class Event(StrEnum):
-    SUBMIT = "submit"
-    REUSE = "reuse"
-    RELEASE = "release"
-    DUE = "due"
-    CLAIM = "claim"
-    COMPLETE = "complete"
-    RETRY = "retry"
-    EXHAUST = "exhaust"
-    DISCARD = "discard"
-    SNOOZE = "snooze"
-    GIVE_BACK = "give_back"
-    WAIT_FOR_CHILDREN = "wait_for_children"
-    RESCUE = "rescue"
-    RESCHEDULE = "reschedule"
-    REPRIORITISE = "reprioritise"
-    CANCEL = "cancel"
-    MANUAL_RETRY = "manual_retry"
-
-
-TERMINAL = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
-ACTIVE = frozenset(Status) - TERMINAL
+from holdfast.statuses import ACTIVE as ACTIVE
+from holdfast.statuses import TERMINAL as TERMINAL
+from holdfast.statuses import Event as Event
+from holdfast.statuses import Status as Status
+from holdfast.transition import Effect as Effect
+from holdfast.transition import ErrorEntry as ErrorEntry
+from holdfast.transition import Kind as Kind
+from holdfast.transition import Staged as Staged
+from holdfast.transition import Transition as Transition
+from holdfast.trees import Awaits
 
 _S = Status
 # None stands for "no job yet".
@@ -76,7 +54,7 @@ EDGES: Mapping[Event, tuple[frozenset[Status | None], frozenset[Status]]] = {
     Event.RESCHEDULE: (frozenset({_S.PENDING, _S.SCHEDULED}), frozenset({_S.SCHEDULED, _S.PENDING})),
     Event.REPRIORITISE: (frozenset(ACTIVE), frozenset(ACTIVE)),
     Event.CANCEL: (frozenset(ACTIVE), frozenset({_S.CANCELLED})),
-    Event.MANUAL_RETRY: (frozenset(TERMINAL), frozenset({_S.PENDING})),
+    Event.MANUAL_RETRY: (frozenset(TERMINAL), frozenset({_S.PENDING, _S.WAITING})),
 }
 
 
@@ -103,20 +81,7 @@ def check(event: Event, source: Status | None, target: Status) -> None:
         raise IllegalTransition(f"{event}: {source or 'no job'} → {target} is not an edge of the lifecycle")
 
 
-# Data
-
-
-class ErrorEntry(msgspec.Struct, frozen=True):
-    """One failure as the job keeps it. Strings only: an error is never rebuilt from storage."""
-
-    attempt: int
-    at: Instant
-    type: str
-    message: str
-    traceback: str = ""
-
-
-Kind = tuple[str, str, int]  # job type, queue, priority: what counters are kept by
+# Decisions on a claimed job
 
 
 class Standing(Protocol):
@@ -144,45 +109,15 @@ class Standing(Protocol):
     def snoozes(self) -> int: ...
     @property
     def give_backs(self) -> int: ...
+    @property
+    def parent_job_id(self) -> str | None: ...
 
 
-Effect = tuple[str, tuple[object, ...]]  # a statement and its parameters
+class Entered(Standing, Protocol):
+    """And one whose handler was entered."""
 
-
-class Transition(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A decided change: guards, then what to write. A field left at None keeps what is stored."""
-
-    job_id: str
-    event: Event
-    source: Status
-    target: Status
-    attempt: int
-    version: int | None = None  # guard of editors
-    token: str | None = None  # guard of the claim's holder
-    lease: Instant | None = None  # guard of a rescue: the expiry it saw; an extension in between defeats it
-
-    kind: Kind  # with the two spans, what the counters add when this is applied
-    ran_micros: int = 0
-    waited_micros: int = 0
-
-    by: str | None = None
-    reason: str | None = None
-    failures: int | None = None
-    snoozes: int | None = None
-    give_backs: int | None = None
-    scheduled_for: Instant | None = None
-    priority: int | None = None
-    progress: float | None = None
-    stage: str | None = None
-    error: ErrorEntry | None = None
-    result: str | None = None  # JSON text
-    result_artifact: str | None = None  # JSON text: where a large result lies, its hash and size
-    clear_result: bool = False
-    logs: str | None = None  # JSON text
-    log_location: str | None = None
-    metrics: str | None = None  # JSON text
-    artifacts: str | None = None  # JSON text
-    effects: tuple[Effect, ...] = ()  # statements of the handler's own, for the same commit; SQL engines only
+    @property
+    def waits(self) -> int: ...
 
 
 # What can come of an attempt
@@ -221,11 +156,15 @@ class GivenBack(msgspec.Struct, frozen=True):
     reason: str
 
 
-_WithoutResult = Raised | RetryAsked | Snoozed | Cancelled | Discarded | GivenBack
+class WaitingForChildren(msgspec.Struct, frozen=True):
+    """It goes on when its children have ended: from the top, or in the function named `join`."""
+
+    awaits: Awaits
+    join: str | None = None
+
+
+_WithoutResult = Raised | RetryAsked | Snoozed | Cancelled | Discarded | GivenBack | WaitingForChildren
 Outcome = Completed | _WithoutResult
-
-
-# Decisions on a claimed job
 
 
 class Said(TypedDict, total=False):
@@ -236,10 +175,12 @@ class Said(TypedDict, total=False):
     metrics: str | None
     artifacts: str | None
     effects: tuple[Effect, ...]
+    children: tuple[NewJob, ...]
+    staged: Staged | None
 
 
 def decide(
-    job: Standing,
+    job: Entered,
     outcome: Outcome,
     *,
     now: Instant,
@@ -250,7 +191,7 @@ def decide(
     **said: Unpack[Said],
 ) -> Transition:
     """The transition that follows from how an attempt ended. `draw` in [0, 1) feeds the jitter."""
-    if isinstance(outcome, Completed):  # nearly every outcome, and the only one that takes the handler's effects along
+    if isinstance(outcome, Completed):  # nearly every outcome, and the only one with all the handler's effects
         return Transition(
             job_id=job.job_id,
             event=Event.COMPLETE,
@@ -261,6 +202,7 @@ def decide(
             kind=(job.job_type, job.queue, job.priority),
             ran_micros=now - job.started_at,
             waited_micros=job.started_at - job.scheduled_for,
+            parent_job_id=job.parent_job_id,
             by=by,
             progress=1.0,
             stage="complete",
@@ -270,10 +212,13 @@ def decide(
         )
     change = _without_result(job, outcome, now, backoff, draw)
     said.pop("effects", None)
+    if change.event is not Event.WAIT_FOR_CHILDREN:
+        said.pop("children", None)
+        said.pop("staged", None)
     return msgspec.structs.replace(change, token=token, by=by, ran_micros=now - job.started_at, **said)
 
 
-def _without_result(job: Standing, outcome: _WithoutResult, now: Instant, backoff: Backoff, draw: float) -> Transition:
+def _without_result(job: Entered, outcome: _WithoutResult, now: Instant, backoff: Backoff, draw: float) -> Transition:
     match outcome:
         case Raised(error):
             return _fail(job, error, now + backoff.delay_micros(job.failures + 1, draw))
@@ -305,6 +250,12 @@ def _without_result(job: Standing, outcome: _WithoutResult, now: Instant, backof
                 stage="requeued",
                 reason=_short(reason),
             )
+        case WaitingForChildren(awaits, join):
+            if job.waits >= WAITS_MAX:
+                often = f"waited {job.waits} times: does every run make new children? give ctx.submit(key=…)"
+                error = _own_error(job, now, "WaitedTooOften", often)
+                return _fail(job, error, now + backoff.delay_micros(job.failures + 1, draw))
+            return _end(job, Event.WAIT_FOR_CHILDREN, Status.WAITING, waits=job.waits + 1, awaits=awaits, join=join)
         case Cancelled(reason):
             return _end(job, Event.CANCEL, Status.CANCELLED, reason=_short(reason))
         case Discarded(error):
@@ -344,6 +295,7 @@ def _end(job: Standing, event: Event, target: Status, **changes: object) -> Tran
         attempt=job.attempt,
         kind=(job.job_type, job.queue, job.priority),
         waited_micros=job.started_at - job.scheduled_for,
+        parent_job_id=job.parent_job_id,
         **changes,  # type: ignore[arg-type]
     )
 
@@ -362,6 +314,7 @@ def rescue(job: Standing, *, lease: Instant, now: Instant, reason: str, by: str 
         kind=(job.job_type, job.queue, job.priority),
         ran_micros=now - job.started_at,
         waited_micros=job.started_at - job.scheduled_for,
+        parent_job_id=job.parent_job_id,
         by=by,
         reason=_short(reason),
         failures=failures,
@@ -390,14 +343,19 @@ class Editable(Protocol):
     def attempt(self) -> int: ...
     @property
     def version(self) -> int: ...
+    @property
+    def parent_job_id(self) -> str | None: ...
 
 
 def cancel(job: Editable, *, by: str | None, reason: str | None) -> Transition:
     return _edit(job, Event.CANCEL, Status.CANCELLED, by=by, reason=_short(reason))
 
 
-def manual_retry(job: Editable, *, now: Instant, by: str | None, reason: str | None) -> Transition:
-    """A new generation: the budget starts anew, the attempt goes on counting."""
+def manual_retry(
+    job: Editable, *, now: Instant, by: str | None, reason: str | None, rewait: bool = False
+) -> Transition:
+    """A new generation: the budget starts anew, the attempt goes on counting. `rewait`: where something that it depends
+    on runs again too, it waits for that; the store sees whether."""
     return _edit(
         job,
         Event.MANUAL_RETRY,
@@ -407,6 +365,8 @@ def manual_retry(job: Editable, *, now: Instant, by: str | None, reason: str | N
         failures=0,
         snoozes=0,
         give_backs=0,
+        waits=0,
+        rewait=rewait,
         scheduled_for=now,
         progress=0.0,
         stage="",
@@ -441,66 +401,9 @@ def _edit(job: Editable, event: Event, target: Status, **changes: object) -> Tra
         attempt=job.attempt,
         version=job.version,
         kind=(job.job_type, job.queue, job.priority),
+        parent_job_id=job.parent_job_id,
         **changes,  # type: ignore[arg-type]
     )
-
-
-# Decisions that stores take inside their transaction, where only they see both sides
-
-
-def submitted(*, unmet_dependencies: int, scheduled_for: Instant, now: Instant) -> Status:
-    """The state in which a job begins."""
-    if unmet_dependencies:
-        return Status.WAITING
-    return Status.SCHEDULED if scheduled_for > now else Status.PENDING
-
-
-def released(
-    *, unmet_dependencies: int, failed_dependency: bool, on_failure: str, scheduled_for: Instant, now: Instant
-) -> Status | None:
-    """What becomes of a waiting job when one it depends on has ended; None: it waits on."""
-    if failed_dependency:
-        return Status.FAILED if on_failure == "fail" else Status.CANCELLED
-    if unmet_dependencies:
-        return None
-    return Status.SCHEDULED if scheduled_for > now else Status.PENDING
-
-
-# What counters call it
-
-
-class Counted(StrEnum):
-    """What the per-minute counters count: jobs that came, and how each attempt or life ended."""
-
-    SUBMITTED = "submitted"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-    RETRIED = "retried"
-    SNOOZED = "snoozed"
-    GIVEN_BACK = "given_back"
-    RETRIED_BY_HAND = "retried_by_hand"
-
-
-_COUNTED_BY_TARGET = {
-    Status.COMPLETED: Counted.COMPLETED,
-    Status.FAILED: Counted.FAILED,
-    Status.CANCELLED: Counted.CANCELLED,
-    Status.RETRYING: Counted.RETRIED,
-}
-_COUNTED_BY_EVENT = {
-    Event.SUBMIT: Counted.SUBMITTED,
-    Event.SNOOZE: Counted.SNOOZED,
-    Event.GIVE_BACK: Counted.GIVEN_BACK,
-    Event.MANUAL_RETRY: Counted.RETRIED_BY_HAND,
-}
-
-
-def counted(event: Event, target: Status) -> Counted | None:
-    """As what a transition is counted; None for one that only moves a job along, or in line."""
-    if event is Event.REPRIORITISE:
-        return None
-    return _COUNTED_BY_EVENT.get(event) or _COUNTED_BY_TARGET.get(target)
 
 
 def _own_error(job: Standing, now: Instant, kind: str, message: str) -> ErrorEntry:

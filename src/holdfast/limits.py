@@ -4,11 +4,14 @@ from __future__ import annotations
 
 KIB = 1024
 MIB = 1024 * KIB
+GIB = 1024 * MIB
 
 # What a caller may hand in.
 PAYLOAD_BYTES_MAX = 256 * KIB  # a DynamoDB item holds 400 KB; the rest of the record needs its share
 RESULT_INLINE_BYTES_MAX = 64 * KIB  # with a full payload and five errors still inside one DynamoDB item
 RESULT_BYTES_MAX = 64 * MIB  # an artifact; beyond this a handler should store a file and return its name
+DYNAMODB_FILE_BYTES_MAX = 16 * MIB  # results, logs, artifacts in its tables: every KiB is a write unit; S3 takes more
+ARTIFACT_BYTES_MAX = 5 * GIB  # in a folder or a bucket; S3 takes no larger object in one piece
 JSON_DEPTH_MAX = 64  # deeper documents overflow parsers' stacks on some engines
 JSON_INT_MAX = 2**63 - 1  # SQLite and PostgreSQL integers; DynamoDB keeps 38 digits, others do not
 JSON_INT_MIN = -(2**63)
@@ -42,6 +45,10 @@ HISTORY_SLACK = 64  # stored beyond head + tail before a trim, so that a trim is
 LISTED_EDGES_MAX = 100  # dependencies and dependents shown on a record
 STEPS_MAX = 1_000  # recorded answers of ctx.once per job
 STAGE_LENGTH_MAX = 200
+RESULT_TABLES_MAX = 200  # each is a table of the engine's; an account of DynamoDB has 2,500
+RESULT_ROW_BYTES_MAX = 300 * KIB  # a DynamoDB item holds 400 KB, with names and what Holdfast adds
+RESULT_KEY_BYTES_MAX = 1_000  # DynamoDB sort keys end at 1,024 bytes
+VECTOR_DIMENSIONS_MAX = 16_000  # where pgvector ends
 
 # What the machinery may do at once.
 CLAIM_LIMIT = 100  # batches beyond 100 gain nothing (measured) and hold leases longer
@@ -52,8 +59,25 @@ SETTLE_BATCH_MAX = 500  # one transaction; longer ones delay claims behind the w
 RELEASE_BATCH_MAX = 1_000  # dependents released in one transaction; the rest goes through the outbox
 SWEEP_BATCH_MAX = 500  # promoted or rescued in one transaction
 FIND_LIMIT_MAX = 1_000
+CHILDREN_INLINE_MAX = 100  # children in the commit that brings them; more are staged before it, and unpacked after
+CHILDREN_PART_MAX = 500  # children staged, or unpacked, in one transaction; claims of others come in between
+STAGED_PART_BYTES_MAX = 4 * MIB  # of such a part: what a process sends in one piece, and holds in memory twice
+CHILDREN_LOADED_MAX = 1_000  # of ctx.children, before the handler is entered; the rest is read page by page
+STAGES_MAX = 100  # of a pipeline: its root submits them in one commit
+TREE_JOBS_MAX = 1_000  # jobs that app.tree loads; a larger tree is read by pages of children
+TREE_EDIT_MAX = 50_000  # jobs that one cancel, retry or rerun of a tree changes, in pages; they are counted in memory
+ROWS_PART_MAX = 500  # rows of a result table in one transaction; the writer is not held for long
+ROWS_PART_BYTES_MAX = 4 * MIB  # of such a part: wide rows make it short
+ROWS_DROPPED_MAX = 5_000  # rows of an archived job removed in one transaction; removing costs less than writing
+BATCH_WAIT_SECONDS_MAX = 60.0  # a job that is held for longer by a batch that does not fill is better run
+BATCH_SIZE_MAX = 1_000  # jobs in one call of a batch handler; each holds a claim, and is extended with the others
+BATCH_ITEM_ROWS_BYTES_MAX = 4 * MIB  # rows that one job of a batch keeps in memory until its call has answered
+LATEST_LOOKED_MAX = 200  # jobs of a subject looked at for the latest, where the one that was has been run again
+MOVE_PAGE = 500  # records copied in one commit when a queue moves to another store …
+MOVE_PAGE_BYTES_MAX = 4 * MIB  # … and about how large they may be together: they are in memory a few times over
 SNOOZES_MAX = 100  # a job that only ever snoozes is stuck: from here on a snooze is a failure
 GIVE_BACKS_MAX = 100  # the same for a job that is handed back by every worker that takes it
+WAITS_MAX = 100  # and for a parent that waits for new children whenever the last have ended
 RECORD_INTERVAL_SECONDS = 1.0  # durable progress, at most one write per second and job
 RESULT_POLL_SECONDS = 0.5  # waiting for a result where no signal arrives
 
@@ -71,8 +95,11 @@ LEASE_SECONDS = 60.0
 POLL_SECONDS = 5.0  # the fallback; signals wake a worker long before
 CONCURRENCY = 10
 GRACE_SECONDS = 30.0  # how long a stopping worker lets handlers finish
+MOVE_GRACE_SECONDS = 60.0  # how long a queue that moves waits for what runs, beyond a lease
 MAX_ATTEMPTS = 5
 TIMEOUT_SECONDS = 3600.0
+BATCH_SIZE = 50
+BATCH_WAIT_SECONDS = 0.05
 PRIORITY = 50
 KEEP_COMPLETED_DAYS = 7
 KEEP_CANCELLED_DAYS = 7

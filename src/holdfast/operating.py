@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, Unpack, cast
@@ -11,45 +10,25 @@ from typing import Any, Unpack, cast
 import msgspec
 
 from holdfast import doctor, explaining, ids, lifecycle, limits, queues, retention, schedules, stats
-from holdfast.checks import check_text
-from holdfast.clock import Clock
+from holdfast.checks import check_name, check_priority
 from holdfast.editing import edit
 from holdfast.errors import InvalidOption, ScheduleNotFound, VersionConflict
 from holdfast.explaining import Explanation
-from holdfast.files import LOG_FILE, Files
-from holdfast.handlers import Handler, check_name, check_priority
+from holdfast.files import LOG_FILE
+from holdfast.handlers import Handler
 from holdfast.job import Job, JobHandle
+from holdfast.opened import Opened, check_words
 from holdfast.queues import Queue
-from holdfast.retention import Retention
 from holdfast.schedules import ScheduleInfo, ScheduleOptions
 from holdfast.stats import Stats
-from holdfast.store.port import Store
-from holdfast.store.types import Finding, JobType, NewJob, QueueChange, Schedule, Verdict, WorkerRow
+from holdfast.store.types import Finding, NewJob, QueueChange, Schedule, Verdict, WorkerRow
 from holdfast.submission import SubmitOptions, build, run_at_of
 from holdfast.worker import process_key
 
 _TRIES = 20  # each lost race means that someone else made progress
 
 
-class Operating(ABC):
-    clock: Clock
-    _files: Files | None
-    _lease_seconds: float
-    _retention: Retention
-
-    @property
-    @abstractmethod
-    def store(self) -> Store: ...
-
-    @abstractmethod
-    async def get(self, job_id: str) -> Job: ...
-
-    @abstractmethod
-    async def _target(self, job_type: str | Handler) -> Handler | JobType: ...
-
-    @abstractmethod
-    def _handle(self, job: NewJob, inserted: Any, now: int) -> JobHandle: ...
-
+class Operating(Opened):
     # Jobs
 
     async def reprioritise(
@@ -256,14 +235,6 @@ class Operating(ABC):
                 policy, job_types=tuple(check_name(each, "job type") for each in job_types)
             )
         return sum([count async for count in retention.steps(self.store, self.clock, self._files, policy)])
-
-
-def check_words(by: str | None, reason: str | None) -> tuple[str | None, str | None]:
-    """Who did it and why, as history keeps it."""
-    return (
-        check_text("by", by, limits.NAME_LENGTH_MAX),
-        check_text("reason", reason, limits.REASON_LENGTH_MAX),
-    )
 
 
 def _stored(

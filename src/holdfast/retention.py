@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import timedelta
 
 import msgspec
@@ -12,7 +12,7 @@ from holdfast import limits, settings
 from holdfast.clock import MICROS, Clock, micros
 from holdfast.errors import InvalidOption
 from holdfast.files import Files
-from holdfast.limits import RETIRE_BATCH_MAX
+from holdfast.limits import RETIRE_BATCH_MAX, ROWS_DROPPED_MAX
 from holdfast.store.port import Store
 from holdfast.store.types import JobType, Keep, RetentionPolicy
 
@@ -107,12 +107,19 @@ async def steps(store: Store, clock: Clock, files: Files | None, policy: Retenti
 
 
 async def remove_files(store: Store, files: Files | None) -> None:
-    """Of archived jobs. The archive remembers until it is done: a crash in between leaves nothing behind."""
-    if files is None:
-        return
+    """And result rows, of archived jobs. The archive remembers until it is done: a crash in between leaves nothing
+    behind."""
     while job_ids := await store.with_files(RETIRE_BATCH_MAX):
-        gone = await asyncio.to_thread(files.remove, job_ids)
+        await _drop_rows(store, job_ids)
+        gone = list(job_ids) if files is None else await asyncio.to_thread(files.remove, job_ids)
         if gone:
             await store.cleaned(gone)
         if len(gone) < len(job_ids):
             return  # what cannot be removed now is tried again in the next pass
+
+
+async def _drop_rows(store: Store, job_ids: Sequence[str]) -> None:
+    for job in await store.get(job_ids):
+        if job is not None and job.result_tables and job.rows_of is None:
+            while await store.drop_rows(job.job_id, ROWS_DROPPED_MAX):
+                pass

@@ -8,9 +8,9 @@ from typing import Any, TypedDict
 import msgspec
 
 from holdfast import cron
+from holdfast.checks import check_name
 from holdfast.clock import Instant, to_datetime
 from holdfast.errors import InvalidSchedule
-from holdfast.handlers import check_name
 from holdfast.store.types import NewJob, Schedule
 from holdfast.ticks import MISSED
 

@@ -26,6 +26,21 @@ def check(job_type: str, schema: str | None, payload: str) -> None:
     raise InvalidPayload(f"payload of {job_type}: {shown}{more} (by the schema that its worker has announced)")
 
 
+@lru_cache(maxsize=256)
+def defaults(schema: str | None) -> dict[str, Any]:
+    """What fields of a payload are that were left out, as far as the schema tells."""
+    found = {} if schema is None else properties(msgspec.json.decode(schema)) or {}
+    return {name: part["default"] for name, part in found.items() if isinstance(part, dict) and "default" in part}
+
+
+def properties(schema: dict[str, Any]) -> dict[str, Any] | None:
+    """The fields of what a schema describes; None where it is not an object of known fields."""
+    if (named := schema.get("$ref", "")).startswith("#/$defs/"):
+        schema = schema.get("$defs", {}).get(named.removeprefix("#/$defs/"), {})
+    found = schema.get("properties")
+    return found if isinstance(found, dict) else None
+
+
 def _says(problem: Any) -> str:
     """What is wrong; of several ways to be right, why it is none of them."""
     if not problem.context:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import os
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,14 +18,7 @@ DEFAULT_URL = "sqlite:///holdfast.db"
 
 
 def setting(name: str, given: T | None, convert: Callable[[Any], T], default: T) -> T:
-    variable = f"HOLDFAST_{name.upper()}"
-    value: Any = given
-    source = name
-    if value is None:
-        value, source = os.environ.get(variable), variable
-    if value is None or value == "":
-        value = _pyproject(os.getcwd()).get(name)
-        source = f"[tool.holdfast] {name}"
+    value, source = _found(name, given)
     if value is None:
         return default
     try:
@@ -32,6 +26,28 @@ def setting(name: str, given: T | None, convert: Callable[[Any], T], default: T)
     except (TypeError, ValueError):
         expected = convert.__name__ if isinstance(convert, type) else convert.__doc__
         raise ConfigurationError(f"{source}={value!r} cannot be read: expected {expected}") from None
+
+
+def _found(name: str, given: Any) -> tuple[Any, str]:
+    """The value, and who said it."""
+    if given not in (None, ""):
+        return given, name
+    variable = f"HOLDFAST_{name.upper()}"
+    if given is None and (value := os.environ.get(variable)):
+        return value, variable
+    return _pyproject(os.getcwd()).get(name), f"[tool.holdfast] {name}"
+
+
+@contextmanager
+def said_by(name: str, given: Any) -> Iterator[None]:
+    """Where a setting cannot be meant, say who said it, unless that is the caller himself."""
+    try:
+        yield
+    except ConfigurationError as error:
+        value, source = _found(name, given)
+        if value is None or source == name:
+            raise
+        raise ConfigurationError(f"{source}: {error}") from None
 
 
 @functools.lru_cache(maxsize=4)
@@ -63,7 +79,9 @@ def count_above_zero(value: Any) -> int:
 
 
 def url(given: str | None = None) -> str:
-    return setting("url", given, str, DEFAULT_URL)
+    found = setting("url", given, str, DEFAULT_URL)
+    scheme, colon, rest = found.partition(":")
+    return f"{scheme.lower()}{colon}{rest}" if colon else found  # DYNAMODB:// is dynamodb://
 
 
 def lease(given: float | None = None) -> float:

@@ -25,6 +25,7 @@ class Figures(msgspec.Struct, kw_only=True):
     snoozed: int = 0
     given_back: int = 0
     retried_by_hand: int = 0
+    reused: int = 0  # completed by another job's result, and counted as completed too
     average_time_ms: float | None = None  # of an attempt that completed or failed
     average_wait_ms: float | None = None  # from when it was due until it started
 

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any, Protocol, TypedDict
 
 from holdfast import codec, ids, limits, schemas
-from holdfast.checks import check_text
-from holdfast.clock import Instant, micros, to_instant
-from holdfast.errors import InvalidOption
-from holdfast.handlers import (
-    Handler,
+from holdfast.checks import (
     check_max_attempts,
     check_name,
     check_payload_size,
     check_priority,
+    check_text,
     check_timeout,
 )
+from holdfast.clock import Instant, micros, to_instant
+from holdfast.errors import DependencyCycle, InvalidOption
+from holdfast.handlers import Handler
 from holdfast.store.types import FOREVER, Inserted, JobRecord, JobType, NewJob
+from holdfast.trees import TriggerRule
 
 
 class HasJobId(Protocol):
@@ -70,7 +73,7 @@ def build(target: Handler | JobType, payload: Any, job_id: str, now: Instant, op
         name, limit = target.job_type, target.concurrency_limit
         text = check_payload_size(codec.to_json(payload))
         schemas.check(name, target.payload_schema, text)
-    if not options and limit is None and target.rate is None and target.version == 1:
+    if not options and limit is None and target.rate is None and target.version == 1 and not target.reuse_by:
         return NewJob(
             job_id, name, target.queue, target.priority, text, now, target.max_attempts, target.timeout_micros
         )
@@ -90,17 +93,22 @@ def _with_options(
         raise InvalidOption(f"submit has no option {', '.join(sorted(unknown))}; it has {', '.join(sorted(_KNOWN))}")
     key = _text(o, "concurrency_key", limits.KEY_LENGTH_MAX)
     if key is not None and limit is None:
-        raise InvalidOption(f"concurrency_key={key!r}: {name} has no global_concurrency to apply to it")
+        raise InvalidOption(f"concurrency_key={key!r:.80}: {name} has no global_concurrency to apply to it")
     rate_key = _text(o, "rate_key", limits.KEY_LENGTH_MAX)
     if rate_key is not None and target.rate is None:
-        raise InvalidOption(f"rate_key={rate_key!r}: {name} has no rate to apply to it")
+        raise InvalidOption(f"rate_key={rate_key!r:.80}: {name} has no rate to apply to it")
+    own_id = o.get("job_id")
+    job_id = job_id if own_id is None else ids.canonical(own_id)
     depends_on = _depends_on(o)
     parent = None if o.get("parent") is None else _id_of(o["parent"])
-    own_id = o.get("job_id")
+    _check_ties(job_id, depends_on, parent)
     dedup_key = _text(o, "dedup_key", limits.KEY_LENGTH_MAX)
-    reuse_since = _reuse_since(o, now)
+    content_hash = _text(o, "content_hash", limits.KEY_LENGTH_MAX)
+    if content_hash is None and target.reuse_by:
+        content_hash = content_hash_of(target, name, text)
+    reuse_since = _reuse_since(o, content_hash, now)
     return NewJob(
-        job_id=job_id if own_id is None else ids.canonical(own_id),
+        job_id=job_id,
         job_type=name,
         queue=check_name(o["queue"], "queue") if "queue" in o else target.queue,
         priority=check_priority(o["priority"]) if "priority" in o else target.priority,
@@ -114,7 +122,7 @@ def _with_options(
         job_stage=_text(o, "stage", limits.STAGE_LENGTH_MAX),
         parent_job_id=parent,
         root_job_id=parent,
-        content_hash=_text(o, "content_hash", limits.KEY_LENGTH_MAX),
+        content_hash=content_hash,
         concurrency_key=None if limit is None else key or name,
         concurrency_limit=limit,
         on_dependency_failure=_one_of(o, "on_dependency_failure", ("cancel", "fail")),
@@ -127,6 +135,7 @@ def _with_options(
         dedup_until=_dedup_until(o, now),
         dedup_conflict_is_error=_one_of(o, "dedup_conflict", ("return", "error")) == "error",
         depends_on=depends_on,
+        trigger_rule=_trigger_rule(o, depends_on),
         reuse_since=reuse_since,
         rate_key=None if target.rate is None else rate_key or name,
         rate=target.rate,
@@ -186,17 +195,45 @@ def _dedup_until(o: SubmitOptions, now: Instant) -> Instant | None:
             return now + _span("dedup_for", span)
 
 
-def _reuse_since(o: SubmitOptions, now: Instant) -> Instant | None:
+def content_hash_of(target: Handler | JobType, name: str, payload: str) -> str:
+    """What two jobs have in common of which one can answer for the other: the type, the version of its code, and the
+    fields of the payload that it goes by. A submitter without the code, who fills in no defaults, takes those of the
+    stored schema."""
+    fields = codec.decode(payload)
+    fields = fields if isinstance(fields, dict) else {}
+    defaults = {} if isinstance(target, Handler) else schemas.defaults(target.payload_schema)
+    chosen = {field: fields.get(field, defaults.get(field)) for field in target.reuse_by}
+    basis = "\0".join((name, target.code_version, json.dumps(chosen, sort_keys=True, separators=(",", ":"))))
+    return hashlib.sha256(basis.encode()).hexdigest()
+
+
+def _reuse_since(o: SubmitOptions, content_hash: str | None, now: Instant) -> Instant | None:
     reuse = o.get("reuse", False)
     if reuse is False or reuse is None:
         return None
-    if o.get("content_hash") is None:
-        raise InvalidOption("reuse needs a content_hash to compare by")
+    if content_hash is None:
+        raise InvalidOption("reuse needs a content_hash, or a handler with reuse_by")
     return 0 if reuse is True else max(0, now - _span("reuse", reuse))
 
 
+def _trigger_rule(o: SubmitOptions, depends_on: tuple[str, ...]) -> str:
+    rule = _one_of(o, "trigger_rule", tuple(TriggerRule))
+    if rule != TriggerRule.ALL_SUCCESS and not depends_on:
+        raise InvalidOption(f"trigger_rule={rule!r} needs depends_on")
+    return rule
+
+
+def _check_ties(job_id: str, depends_on: tuple[str, ...], parent: str | None) -> None:
+    if job_id in depends_on:
+        raise DependencyCycle(f"job {job_id} depends on itself: nothing was stored")
+    if parent is not None and parent in depends_on:
+        raise InvalidOption(
+            f"depends_on names the parent {parent}: a child that is submitted with its parent's completion starts after"
+            " it anyway; leave one of the two out"
+        )
+
+
 def _depends_on(o: SubmitOptions) -> tuple[str, ...]:
-    _one_of(o, "trigger_rule", ("all_success",))
     refs = o.get("depends_on")
     if refs is None:
         return ()
@@ -237,7 +274,7 @@ def _tags(o: SubmitOptions) -> str | None:
 def _one_of(o: SubmitOptions, name: str, allowed: tuple[str, ...]) -> str:
     value = o.get(name) or allowed[0]
     if value not in allowed:
-        raise InvalidOption(f"{name}={value!r}: use {' or '.join(allowed)}")
+        raise InvalidOption(f"{name}={value!r}: use {', '.join(allowed[:-1])} or {allowed[-1]}")
     return str(value)
 
 
@@ -267,6 +304,7 @@ def new_record(job: NewJob, inserted: Inserted, now: Instant) -> JobRecord:
         root_job_id=job.root_job_id,
         job_stage=job.job_stage,
         on_dependency_failure=job.on_dependency_failure,
+        trigger_rule=job.trigger_rule,
         payload_version=job.payload_version,
         fairness_key=job.fairness_key,
         fairness_weight=job.fairness_weight,

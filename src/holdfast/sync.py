@@ -10,30 +10,43 @@ import asyncio
 import concurrent.futures
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, TypeVar, Unpack
 
+import pydantic
+
 from holdfast import limits
 from holdfast.app import Holdfast as AsyncHoldfast
-from holdfast.app import Page, Submission, WorkerOptions
+from holdfast.app import WorkerOptions
+from holdfast.batches import BatchOptions
 from holdfast.clock import Clock
 from holdfast.errors import ForkedStore, NotOpen
 from holdfast.explaining import Explanation
+from holdfast.family_tree import Tree
 from holdfast.files import StoredFile
 from holdfast.finding import FindOptions
 from holdfast.handlers import Handler, HandlerOptions, JobHandler
 from holdfast.job import HistoryEntry, Job, JobView
 from holdfast.job import JobHandle as AsyncJobHandle
 from holdfast.queues import Queue
+from holdfast.reading import Page
+from holdfast.results.face import PlainRows
+from holdfast.results.reading import PAGE, BlockingTableResults, read
+from holdfast.results.row import ResultRow
 from holdfast.retention import Retention
 from holdfast.schedules import ScheduleInfo, ScheduleOptions
 from holdfast.stats import Stats
+from holdfast.store.tables import ResultTable, RowPage, RowQuery
 from holdfast.store.types import DeadGroup, Finding, WorkerRow
 from holdfast.submission import SubmitOptions
+from holdfast.submitting import Submission
+from holdfast.workflows.pipelines import Pipeline as AsyncPipeline
+from holdfast.workflows.stages import Stage
 
 T = TypeVar("T")
+R = TypeVar("R", bound=ResultRow)
 
 
 class JobHandle(JobView):
@@ -78,6 +91,18 @@ class BoundHandler:
         return self.app.submit(self.handler, payload, **options)
 
 
+class Pipeline:
+    """A declared pipeline: `full.submit({"stages": […]})`."""
+
+    def __init__(self, app: Holdfast, inner: AsyncPipeline) -> None:
+        self._app = app
+        self.inner = inner
+        self.handler = inner.handler
+
+    def submit(self, payload: Any = None, **options: Unpack[SubmitOptions]) -> JobHandle:
+        return JobHandle(self._app, self._app._call(self.inner.submit(payload, **options)))
+
+
 class Holdfast:
     def __init__(
         self,
@@ -117,6 +142,24 @@ class Holdfast:
         """Register a function (or a JobHandler class) as the handler of a job type."""
         register = self.inner.job(name, **options)
         return lambda target: BoundHandler(self, register(target))
+
+    def batch_job(
+        self, name: str, **options: Unpack[BatchOptions]
+    ) -> Callable[[Callable[..., Any] | type[JobHandler[Any]]], BoundHandler]:
+        """Register a function of a list of payloads as the handler of a job type."""
+        register = self.inner.batch_job(name, **options)
+        return lambda target: BoundHandler(self, register(target))
+
+    def pipeline(
+        self,
+        name: str,
+        stages: Sequence[Stage],
+        *,
+        options: type[pydantic.BaseModel] | None = None,
+        **handler_options: Unpack[HandlerOptions],
+    ) -> Pipeline:
+        """Declare a graph of stages as one job type."""
+        return Pipeline(self, self.inner.pipeline(name, stages, options=options, **handler_options))
 
     # Opening
 
@@ -215,6 +258,9 @@ class Holdfast:
     def find(self, **options: Unpack[FindOptions]) -> Page:
         return self._call(self.inner.find(**options))
 
+    def tree(self, job_id: str) -> Tree:
+        return self._call(self.inner.tree(job_id))
+
     def history(self, job_id: str) -> list[HistoryEntry]:
         return self._call(self.inner.history(job_id))
 
@@ -223,6 +269,19 @@ class Holdfast:
 
     def artifact(self, job_id: str, name: str) -> bytes:
         return self._call(self.inner.artifact(job_id, name))
+
+    def open_artifact(self, job_id: str, name: str) -> Iterator[bytes]:
+        """One of them in pieces; where it is not what was stored, StoreError comes instead of the last."""
+        pieces = self.inner.open_artifact(job_id, name)
+        while (piece := self._call(_next(pieces))) is not None:
+            yield piece
+
+    def results(self, table: type[R]) -> BlockingTableResults[R]:
+        """The rows of a table: `app.results(Point).all(job_id)`, `.stream`, `.get`, `.page`, `.latest`, …"""
+        return BlockingTableResults(table, _Rows(self))
+
+    def result_rows(self, job_id: str, table: str, after: str | None = None, limit: int = PAGE) -> PlainRows:
+        return self._call(self.inner.result_rows(job_id, table, after, limit))
 
     def counts(self) -> dict[str, int]:
         return self._call(self.inner.counts())
@@ -239,14 +298,33 @@ class Holdfast:
     # Changing
 
     def cancel(
-        self, job_id: str, *, reason: str | None = None, by: str | None = None, expected_version: int | None = None
+        self,
+        job_id: str,
+        *,
+        subtree: bool = False,
+        reason: str | None = None,
+        by: str | None = None,
+        expected_version: int | None = None,
     ) -> Job:
-        return self._call(self.inner.cancel(job_id, reason=reason, by=by, expected_version=expected_version))
+        return self._call(
+            self.inner.cancel(job_id, subtree=subtree, reason=reason, by=by, expected_version=expected_version)
+        )
 
     def retry(
-        self, job_id: str, *, reason: str | None = None, by: str | None = None, expected_version: int | None = None
+        self,
+        job_id: str,
+        *,
+        subtree: bool = False,
+        reason: str | None = None,
+        by: str | None = None,
+        expected_version: int | None = None,
     ) -> Job:
-        return self._call(self.inner.retry(job_id, reason=reason, by=by, expected_version=expected_version))
+        return self._call(
+            self.inner.retry(job_id, subtree=subtree, reason=reason, by=by, expected_version=expected_version)
+        )
+
+    def rerun(self, job_id: str, *, reason: str | None = None, by: str | None = None) -> Job:
+        return self._call(self.inner.rerun(job_id, reason=reason, by=by))
 
     def retry_dead(self, *, job_type: str | None = None, error_type: str | None = None, by: str | None = None) -> int:
         return self._call(self.inner.retry_dead(job_type=job_type, error_type=error_type, by=by))
@@ -352,6 +430,26 @@ class Holdfast:
             yield
         finally:
             self._call(worker.stop())
+
+
+class _Rows:
+    """Where the rows of an app come from, without await."""
+
+    def __init__(self, app: Holdfast) -> None:
+        self._app = app
+
+    def rows(self, table: ResultTable, ask: RowQuery) -> RowPage:
+        return self._app._call(read(self._app.inner.store, table, ask))
+
+    def rows_by_subject(self, table: ResultTable, subject: str, after: str | None, limit: int) -> RowPage:
+        return self._app._call(self._app.inner.store.rows_by_subject(table, subject, after, limit))
+
+    def latest(self, subject: str, job_type: str) -> str | None:
+        return self._app._call(self._app.inner.store.latest(subject, job_type))
+
+
+async def _next(pieces: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(pieces, None)
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:

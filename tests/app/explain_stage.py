@@ -53,6 +53,13 @@ class Stage:
         async def failing(payload: Any) -> None:
             raise ValueError("no such customer")
 
+        @app.job("family")
+        async def family(payload: Any, ctx: Context) -> None:
+            if payload is None:
+                await ctx.submit("other", 1)
+            await ctx.submit("other", 2, delay=3600, depends_on=() if payload is None else [payload], key="child")
+            await ctx.wait_for_children()
+
         @app.job("sleepy")
         async def sleepy(payload: Any) -> None:
             raise Snooze(timedelta(hours=2), "the shop is closed")

@@ -278,14 +278,15 @@ async def test_a_claim_that_is_lost_before_its_handler_begins_frees_its_slot(app
         return payload
 
     async with app, app.worker(concurrency=1, grace=0) as worker:
-        start = worker._start
+        slots = worker._slots
+        start = slots._start
 
         def start_and_lose(run: Run) -> None:
-            worker._start = start  # type: ignore[method-assign]
+            slots._start = start  # type: ignore[method-assign]
             start(run)
-            worker._lose(run)
+            worker._ending.lose(run)
 
-        worker._start = start_and_lose  # type: ignore[method-assign]
+        slots._start = start_and_lose  # type: ignore[method-assign]
         lost = await work.submit(1)
         kept = await work.submit(2)
         assert await kept.result(timeout=10) == 2

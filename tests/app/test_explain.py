@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import pytest
 
-from holdfast import Holdfast, JobNotFound, Reason
+from holdfast import Holdfast, JobNotFound, Reason, ids
+from holdfast.clock import to_instant
 from tests.app.explain_stage import NOON, Stage
 
 SECOND = timedelta(seconds=1)
@@ -169,6 +170,28 @@ async def _in_line(stage: Stage) -> Scene:
     return Scene(await stage.submit("other"), ["in line", "2 jobs of its queue and type come first"])
 
 
+async def _waiting_for_children(stage: Stage) -> Scene:
+    await stage.worker()
+    job_id = await stage.submit("family")
+    left = ids.derived(job_id, "key|child")
+    await stage.in_state(job_id, "waiting")
+    for each in (await stage.app.store.children(job_id, None, 10)).items:
+        await stage.in_state(each.job_id, "scheduled" if each.job_id == left else "completed")
+    return Scene(job_id, [f"it waits for 1 of its 2 children: {left} (scheduled)"], names=(left,))
+
+
+async def _ring(stage: Stage) -> Scene:
+    """A parent waits for its child, which depends on a job elsewhere, which depends on the parent."""
+    elsewhere = ids.new_id(to_instant(NOON))
+    job_id = (await stage.app.submit("family", elsewhere)).job_id
+    await stage.submit("other", job_id=elsewhere, depends_on=[job_id])
+    await stage.worker()
+    await stage.in_state(job_id, "waiting")
+    child = ids.derived(job_id, "key|child")
+    says = [f"family {job_id} (for its child {child})", f"→ other {elsewhere} → family {job_id}: cancel one of them"]
+    return Scene(job_id, says, names=(job_id, child, elsewhere))
+
+
 SCENES: dict[Reason, Callable[[Stage], Awaitable[Scene]]] = {
     Reason.COMPLETED: _completed,
     Reason.FAILED: _failed,
@@ -177,6 +200,8 @@ SCENES: dict[Reason, Callable[[Stage], Awaitable[Scene]]] = {
     Reason.RUNNING: _running,
     Reason.LEASE_EXPIRED: _lease_expired,
     Reason.WAITING: _waiting,
+    Reason.WAITING_FOR_CHILDREN: _waiting_for_children,
+    Reason.RING: _ring,
     Reason.SCHEDULED: _scheduled,
     Reason.SNOOZED: _snoozed,
     Reason.BACKING_OFF: _backing_off,

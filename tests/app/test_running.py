@@ -249,7 +249,7 @@ async def test_a_job_that_is_cancelled_while_its_process_starts_leaves_none_behi
     app = process_jobs.bind(make_app)
     async with app, app.worker() as worker:
         handle = await app.submit("talk", 5)
-        children = worker._executor._processes._all
+        children = worker._executor.processes._all
 
         async def has_begun() -> bool:
             return len(children) == 1

@@ -66,6 +66,38 @@ def test_every_command_works(cli: Cli, jobs: list[str]) -> None:
         assert expected in ran.out, command
 
 
+READING = [command for command, _ in COMMANDS if command.split()[0] not in ("submit", "migrate")]
+
+
+@pytest.mark.parametrize("command", [*READING, "cancel {0}", "retry {0}", "purge --older-than 0 --yes"])
+def test_a_command_that_makes_nothing_says_that_there_is_no_queue(cli: Cli, url: str, command: str) -> None:
+    ran = cli(*command.format(*["01890000-0000-7000-8000-000000000000"] * 3).split())
+
+    assert (ran.code, ran.out) == (2, "")
+    assert f"no queue at {url}" in ran.err
+    assert "holdfast migrate" in ran.err
+    assert asyncio.run(Holdfast(url).erase()) == []
+
+
+def test_a_large_result_is_shown_by_every_command_that_shows_results(cli: Cli, url: str) -> None:
+    async def work() -> str:
+        app: Holdfast = sample_app(url)
+        async with app, app.worker(queues=["default"]):
+            job = await app.submit("echo", large)
+            await job.result(timeout=20)
+            found = await job.refresh()
+        assert found.result == large  # after closing, too
+        return job.job_id
+
+    large = list(range(20_000))
+    job_id = asyncio.run(work())
+
+    assert "more lines" in cli("show", job_id).out
+    assert cli("show", job_id, "--json").document["result"] == large
+    assert cli("list", "--json").document["items"][0]["result"] == large
+    assert cli("watch", job_id).document == large
+
+
 def test_tables_are_made_once(cli: Cli, url: str) -> None:
     assert "applied 0001_tables" in cli("migrate").out
     assert "up to date" in cli("migrate").out

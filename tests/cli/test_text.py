@@ -46,6 +46,14 @@ def test_escaping_leaves_ordinary_text_alone_and_shows_the_rest() -> None:
         ("postgresql://db:5432/shop", "postgresql://db:5432/shop"),
         ("postgresql://ada@db:5432/shop", "postgresql://ada@db:5432/shop"),
         ("sqlite:///jobs.db", "sqlite:///jobs.db"),
+        (
+            "dynamodb://shop?region=local&endpoint=http://127.0.0.1:8000",
+            "dynamodb://shop?region=local&endpoint=http://127.0.0.1:8000",
+        ),
+        (
+            "dynamodb://shop?endpoint=http://ada:secret@db:8000&pool=8",
+            "dynamodb://shop?endpoint=http://ada:…@db:8000&pool=8",
+        ),
     ],
 )
 def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:

@@ -30,3 +30,12 @@ async def second_store(store: PostgresStore, url: str) -> AsyncIterator[Postgres
     await second.open()
     yield second
     await second.close()
+
+
+@pytest.fixture
+async def elsewhere(server: Postgres) -> AsyncIterator[PostgresStore]:
+    other = PostgresStore(server.url(schema=f"elsewhere_{secrets.token_hex(4)}", clock="caller"))
+    await other.open()
+    await empty(other)
+    yield other
+    await other.close()

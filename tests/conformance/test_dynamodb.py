@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from holdfast.store.conformance import *  # noqa: F403
-from holdfast.stores.dynamodb import DynamoStore
+from holdfast.stores.dynamodb import DynamoStore, freezing
 from tests.servers.dynamodb import DynamoDB, empty
 
 
@@ -33,3 +33,22 @@ async def second_store(store: DynamoStore, url: str) -> AsyncIterator[DynamoStor
     await second.open()
     yield second
     await second.close()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other process has looked at the board a moment ago."""
+    monkeypatch.setattr(freezing, "SETTLING_SECONDS", 0.0)
+
+
+@pytest.fixture
+async def elsewhere(dynamodb: DynamoDB) -> AsyncIterator[DynamoStore]:
+    other = DynamoStore(dynamodb.url(f"e_{secrets.token_hex(4)}"))
+    await other.open()
+    yield other
+    await other.close()
+
+
+@pytest.fixture
+def many() -> int:
+    return 130  # more than one of its transactions takes, too; a thousand would take DynamoDB Local a minute

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.store.conformance import *  # noqa: F403
-from tests.conformance.on_postgres import second_store, store, url  # noqa: F401
+from tests.conformance.on_postgres import elsewhere, second_store, store, url  # noqa: F401
 from tests.servers.postgres import Postgres
 
 

@@ -8,11 +8,13 @@ import os
 
 import pytest
 
-from tests.conformance.on_postgres import second_store, store, url  # noqa: F401
+from tests.conformance.on_postgres import elsewhere, second_store, store, url  # noqa: F401
 from tests.servers.postgres import Postgres
 
 if os.environ.get("HOLDFAST_POSTGRES_15") == "all":
     from holdfast.store.conformance import *  # noqa: F403
+
+    del TestVectors  # noqa: F821  # pgvector is no part of that server
 else:
     from holdfast.store.conformance import (  # noqa: F401
         TestClaim,
@@ -27,8 +29,11 @@ else:
         TestInsert,
         TestOpen,
         TestPayloadVersions,
+        TestPutRows,
         TestRateDue,
+        TestReadRows,
         TestRetire,
+        TestRowsBySubject,
         TestSettle,
         TestTurns,
         TestTypes,

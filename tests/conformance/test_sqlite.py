@@ -23,3 +23,11 @@ async def second_store(store: SQLiteStore) -> AsyncIterator[SQLiteStore]:
     await second.open()
     yield second
     await second.close()
+
+
+@pytest.fixture
+async def elsewhere(tmp_path: Path) -> AsyncIterator[SQLiteStore]:
+    other = SQLiteStore(f"sqlite:///{tmp_path}/elsewhere.db")
+    await other.open()
+    yield other
+    await other.close()

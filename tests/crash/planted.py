@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import failpoints
 from holdfast.clock import Instant
-from holdfast.lifecycle import Event, Transition
+from holdfast.lifecycle import Event, Status, Transition
 from holdfast.store.types import ClaimedJob, ClaimRequest, Inserted, NewJob, Promoted, Verdict
 from holdfast.stores.sqlite import SQLiteStore, claiming, dedup, inserting, releasing, settling, upkeep, writer
 from holdfast.stores.sqlite.writer import Tx, Verb, Writer
@@ -340,8 +340,8 @@ def dependencies_are_not_waited_for(patch: Patch, gap: Gap) -> None:
 def a_failed_parent_releases_its_children(patch: Patch, gap: Gap) -> None:
     real = releasing.released
 
-    def released(*, failed_dependency: bool, **rest: Any) -> Any:
-        return real(failed_dependency=False, **rest)
+    def released(*, outcome: Status | None, **rest: Any) -> Any:
+        return real(outcome=Status.COMPLETED, **rest)
 
     patch.setattr(releasing, "released", released)
 

@@ -169,6 +169,17 @@ class Calls:
             [Answer(outcome=outcome)],
         )
 
+    def stage(self, job_id: str, jobs: tuple[Item, ...], *, attempt: int = 1, part: int = 0) -> None:
+        item = Item(job_id=job_id, attempt=attempt, token=f"token {attempt}", part=part, jobs=jobs)
+        self._add("stage", [item], [Answer()])
+
+    def insert_children(
+        self, job_id: str, jobs: tuple[Item, ...], attempt: int = 1, *, outcome: Outcome = Outcome.OK
+    ) -> None:
+        item = Item(job_id=job_id, attempt=attempt, token=f"token {attempt}", jobs=jobs)
+        stored = tuple(Answer(job_id=each.job_id) for each in jobs) if outcome is Outcome.OK else ()
+        self._add("insert_children", [item], [Answer(outcome=outcome, jobs=stored)])
+
     def extend(self, job_id: str, attempt: int = 1, *, lease: int = 20_000, outcome: Outcome = Outcome.OK) -> None:
         item = Item(job_id=job_id, attempt=attempt, token=f"token {attempt}", lease=lease)
         self._add("extend", [item], [Answer(outcome=outcome)])

@@ -10,6 +10,7 @@ import pytest
 import holdfast
 from tests.crash.killing import POINTS
 from tests.crash.retiring import KILL_POINTS
+from tests.crash.test_batches import BATCH_POINTS
 from tests.crash.ticking import FIRE_POINTS
 
 SOURCE = Path(holdfast.__file__).parent
@@ -19,7 +20,7 @@ SAID_AGAIN = {"announce", "change_queue", "drop_schedule", "forget", "record_ste
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 def test_every_failpoint_is_one_at_which_processes_are_killed(engine: str) -> None:
-    planned = {*POINTS, *FIRE_POINTS, *(point for points in KILL_POINTS.values() for point in points)}
+    planned = {*POINTS, *FIRE_POINTS, *BATCH_POINTS, *(point for points in KILL_POINTS.values() for point in points)}
     named = {
         name
         for path in (SOURCE / "worker").glob("*.py")

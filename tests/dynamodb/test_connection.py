@@ -80,8 +80,10 @@ async def test_a_server_that_wants_to_close_is_not_asked_again(connect: Callable
         OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}xx",
         OK + b"Content-Length: 2\r\nx-amz-crc32: 1\r\n\r\n{}",
         OK + b"X: " + b"y" * 100_000 + b"\r\n\r\n",
+        OK + b"Content-Length: 2\r\nx-amz-crc32: abc\r\n\r\n{}",
+        b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n",
     ],
-    ids=range(12),
+    ids=range(14),
 )
 async def test_a_reply_that_is_broken_off_or_damaged_is_no_answer(
     connect: Callable[[bytes], object], reply: bytes

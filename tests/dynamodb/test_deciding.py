@@ -14,6 +14,7 @@ from holdfast.stores.dynamodb import items
 from holdfast.stores.dynamodb.deciding import LINKED_AT_ONCE_MAX, Decided, decide, guards
 from holdfast.stores.dynamodb.looking import Looked
 from holdfast.stores.dynamodb.values import Item
+from holdfast.trees import Brood, TriggerRule
 
 
 def stored(status: Status = Status.PENDING, **changes: Any) -> Item:
@@ -96,7 +97,69 @@ class TestDependencies:
         made = decided(*children, seen=looked(parent))
 
         assert {made.news[child.job_id].item["root_job_id"] for child in children} == {"root"}
-        assert made.touched[parent["job_id"]].children == 2
+        assert made.touched[parent["job_id"]].brood == Brood(2, 2)
+
+    def test_a_child_that_ends_as_it_comes_is_not_open(self) -> None:
+        parent, bad = stored(), stored(Status.FAILED)
+        child = new_job(parent_job_id=parent["job_id"], depends_on=(bad["job_id"],))
+
+        made = decided(child, seen=looked(parent, bad))
+
+        assert made.touched[parent["job_id"]].brood == Brood(1, cancelled=1)
+
+    def test_a_parent_of_the_same_batch_has_its_numbers_from_the_start(self) -> None:
+        parent = new_job(special=True)
+        children = [new_job(parent_job_id=parent.job_id) for _ in range(3)]
+
+        made = decided(parent, *children)
+
+        item = made.news[parent.job_id].item
+        assert (item["children"], item["open"], made.touched) == (3, 3, {})
+
+    def test_a_parent_counts_without_a_version_unless_it_is_on_its_way_to_the_archive(self) -> None:
+        parent = stored()
+        made = decided(new_job(parent_job_id=parent["job_id"]), seen=looked(parent))
+
+        write = made.touched[parent["job_id"]].write()
+
+        assert write.expression.adds == {"children": 1, "open": 1}
+        assert "frozen" in str(write.expression.condition)
+        assert "version" not in str(write.expression.condition)
+
+
+class TestRules:
+    @pytest.mark.parametrize(
+        ("rule", "ends", "stands", "unmet"),
+        [
+            (TriggerRule.ALL_DONE, (Status.FAILED, Status.CANCELLED), Status.PENDING, None),
+            (TriggerRule.ALL_DONE, (Status.FAILED, Status.PENDING), Status.WAITING, 1),
+            (TriggerRule.ONE_SUCCESS, (Status.COMPLETED, Status.PENDING), Status.PENDING, None),
+            (TriggerRule.ONE_SUCCESS, (Status.FAILED, Status.PENDING), Status.WAITING, 1),
+            (TriggerRule.ONE_SUCCESS, (Status.FAILED, Status.CANCELLED), Status.CANCELLED, None),
+            (TriggerRule.NONE_FAILED, (Status.CANCELLED, Status.COMPLETED), Status.PENDING, None),
+            (TriggerRule.NONE_FAILED, (Status.FAILED, Status.PENDING), Status.CANCELLED, None),
+        ],
+    )
+    def test_each_begins_as_its_rule_says(
+        self, rule: TriggerRule, ends: tuple[Status, ...], stands: Status, unmet: int | None
+    ) -> None:
+        parents = [stored(end) for end in ends]
+        job = new_job(depends_on=tuple(parent["job_id"] for parent in parents), trigger_rule=rule)
+
+        item = decided(job, seen=looked(*parents)).news[job.job_id].item
+
+        assert (item["status"], item.get("unmet"), item["rule"]) == (stands, unmet, rule)
+
+    def test_one_with_a_rule_of_its_own_joins_nobody(self) -> None:
+        leader, other = stored(job_type="embed"), stored()
+        rule = TriggerRule.ONE_SUCCESS
+        job = new_job(
+            job_type="embed", content_hash="h", reuse_since=0, depends_on=(other["job_id"],), trigger_rule=rule
+        )
+
+        made = decided(job, seen=looked(other, leaders={("h", "embed"): leader}))
+
+        assert "joins" not in made.news[job.job_id].item
 
 
 class TestKeys:
@@ -183,6 +246,21 @@ class TestIdenticalOnes:
         item = made.news[job.job_id].item
         assert (item["status"], item["result"], item["reused_from"]) == ("completed", '"x"', donor["job_id"])
         assert made.signals == {Signal.ENDED}
+
+    def test_who_reuses_a_reused_result_names_the_job_that_ran_and_what_that_took(self) -> None:
+        donor = stored(Status.COMPLETED, job_type="embed", completed_at=NOW, started_at=NOW - 30, tables={"words"})
+        first, second = self._same(), self._same()
+
+        reused = decided(first, seen=Looked(donors={self.CONTENT: donor})).news[first.job_id]
+        again = decided(second, seen=Looked(donors={self.CONTENT: reused.item})).news[second.job_id]
+
+        assert [new.saved_micros for new in (reused, again)] == [30, 30]
+        assert again.counted == [Counted.SUBMITTED, Counted.COMPLETED, Counted.REUSED]
+        assert (again.donor, again.item["reused_from"], again.item["rows_of"]) == (
+            first.job_id,
+            donor["job_id"],
+            donor["job_id"],
+        )
 
     def test_one_that_is_too_old_does_not_but_one_on_its_way_is_joined(self) -> None:
         donor = stored(Status.COMPLETED, job_type="embed", completed_at=NOW - HOUR)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.clock import SystemClock
-from holdfast.errors import StoreUnavailable, StoreUnsafe
+from holdfast.errors import StoreBusy, StoreUnavailable, StoreUnsafe
 from holdfast.store.conformance.factories import (
     HOUR,
     NOW,
@@ -26,7 +26,7 @@ from holdfast.store.conformance.factories import (
 )
 from holdfast.store.conformance.listening import Ear
 from holdfast.store.types import Rate, Signal, Verdict
-from holdfast.stores.dynamodb import DynamoStore
+from holdfast.stores.dynamodb import DynamoStore, table
 from tests.servers.dynamo_proxy import DynamoProxy
 from tests.servers.dynamodb import DynamoDB
 
@@ -250,3 +250,27 @@ async def test_a_line_that_is_silent_is_an_error_in_bounded_time_and_heals(
 
     line.heal()
     assert await claim_ids(store) == [job_id]
+
+
+async def test_a_batch_of_which_nothing_gets_through_ends_with_its_time(
+    store: DynamoStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = await submit_many(store, 3)
+    wire = store._open().tables.wire
+    persist = wire.persist
+
+    async def leave(operation: str, body: dict[str, Any], **how: Any) -> dict[str, Any]:
+        if operation == "BatchGetItem":
+            return {"Responses": {}, "UnprocessedKeys": body["RequestItems"]}
+        if operation == "BatchWriteItem":
+            return {"UnprocessedItems": body["RequestItems"]}
+        return await persist(operation, body, **how)
+
+    monkeypatch.setattr(wire, "persist", leave)
+    monkeypatch.setattr(table, "SECONDS", 0.1)
+
+    async with asyncio.timeout(5):
+        with pytest.raises(StoreBusy, match="throttled"):
+            await store.get(ids)
+        with pytest.raises(StoreBusy, match="throttled"):
+            await store.insert([new_job(payload=f'"{"x" * 300}"')], NOW)

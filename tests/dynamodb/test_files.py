@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from holdfast.errors import StoreError
+from holdfast import Holdfast
+from holdfast.errors import JobFailed, StoreError
 from holdfast.files import Files
+from holdfast.limits import MIB
 from holdfast.stores.dynamodb import DynamoStore, filing, keys
 from holdfast.stores.dynamodb.asking import Ask
 from holdfast.stores.dynamodb.filing import files_of
@@ -21,6 +23,18 @@ def store(dynamodb: DynamoDB) -> DynamoStore:
     made = DynamoStore(dynamodb.url())
     asyncio.run(made.migrate())
     return made
+
+
+@pytest.fixture
+def heavy() -> int:
+    return 32 * MIB
+
+
+@pytest.fixture(autouse=True)
+def room_for_large_files(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """What every place must do with a large file, this one must do with what it refuses for its price."""
+    if "heavy" in request.fixturenames:
+        monkeypatch.setattr(filing, "FILE_BYTES_MAX", 64 * MIB)
 
 
 @pytest.fixture
@@ -77,5 +91,39 @@ async def test_an_append_that_is_asked_for_again_is_there_once(store: DynamoStor
     place = filing.TableFiling(store._tables())
     for append_id in ("first", "first", "second"):
         await place.append(job_id, "log", b"line\n", 1_000, append_id)
-    assert await place.read(job_id, 0, "log", 0, None) == b"line\nline\n"
+    assert await place.read(job_id, 0, "log", 0, 100) == b"line\nline\n"
+    for append_id in ("large", "large"):
+        await place.append(job_id, "long", b"x" * 4_000_000, 10_000_000, append_id)
+    assert len(await place.read(job_id, 0, "long", 0, 10_000_000) or b"") == 4_000_000
     await place.close()
+
+
+def test_a_log_that_is_too_large_for_a_table_says_where_it_would_fit(
+    files: Files, job_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filing, "FILE_BYTES_MAX", 1_000)
+    for _ in range(5):
+        files.append(job_id, "job.log", b"x" * 400, 1_000_000)
+
+    log = files.read_part(job_id, "job.log", 0, 10_000) or b""
+    assert log.startswith(b"x" * 1_200 + b"The log ends here")
+    assert log.endswith(b"artifacts=s3://bucket/prefix\n") and log.count(b"ends here") == 1
+
+
+async def test_a_result_that_is_too_large_for_a_table_fails_once_and_says_where_it_would_fit(
+    store: DynamoStore, dynamodb: DynamoDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filing, "FILE_BYTES_MAX", 100_000)
+    app = Holdfast(dynamodb.url(store.address.prefix))
+
+    @app.job("report")
+    async def report(payload: None) -> str:
+        return "x" * 100_000
+
+    async with app, app.worker():
+        job = await app.submit("report", None)
+        with pytest.raises(JobFailed, match=r"the limit is 100,000 in DynamoDB: .*artifacts=s3://"):
+            await job.result(timeout=30)
+        found = await job.refresh()
+
+    assert (found.attempt, found.errors[-1]["type"]) == (1, "ResultTooLarge")

@@ -24,6 +24,7 @@ from holdfast.stores.dynamodb.values import Item, size
 NOW = 1_763_300_000_000_000
 ITEM_BYTES_MAX = 400 * 1024
 EMOJI = "\U0001f600"  # four bytes
+ESCAPE = "\x1b"  # one byte, and six where it is written as JSON
 
 
 def _new(**changes: object) -> NewJob:
@@ -82,10 +83,12 @@ def test_a_short_one_stays() -> None:
     assert item["payload"] == "x" * 200 and records == []
 
 
-def test_a_job_that_says_as_much_as_it_may_fits_into_an_item() -> None:
-    error = ErrorEntry(attempt=1, at=NOW, type="E", message=EMOJI * ERROR_TEXT_MAX, traceback=EMOJI * ERROR_TEXT_MAX)
-    events = HISTORY_HEAD + HISTORY_TAIL + HISTORY_SLACK
-    reason = EMOJI * REASON_LENGTH_MAX
+@pytest.mark.parametrize("events", [30, HISTORY_HEAD + HISTORY_TAIL + HISTORY_SLACK])
+@pytest.mark.parametrize("letter", ["x", EMOJI, ESCAPE])
+def test_a_job_that_says_as_much_as_it_may_fits_into_an_item(letter: str, events: int) -> None:
+    said = letter * ERROR_TEXT_MAX
+    error = ErrorEntry(attempt=1, at=NOW, type=letter * 5_000, message=said, traceback=said)
+    reason = letter * REASON_LENGTH_MAX
     past = "\n".join(
         history.event(i, NOW, Event.RETRY, Status.PROCESSING, Status.RETRYING, i, "me", reason) for i in range(events)
     )
@@ -94,17 +97,19 @@ def test_a_job_that_says_as_much_as_it_may_fits_into_an_item() -> None:
         "errors": msgspec.json.encode([error] * ERRORS_KEPT_MAX).decode(),
         "last_error": f"E: {error.message}",
         "history": past,
-        "logs": msgspec.json.encode([{"message": EMOJI * LOG_MESSAGE_MAX}] * LOG_ENTRIES_MAX).decode(),
-        "metrics": msgspec.json.encode({EMOJI * 100 + str(i): i for i in range(64)}).decode(),
+        "logs": msgspec.json.encode([{"message": letter * LOG_MESSAGE_MAX}] * LOG_ENTRIES_MAX).decode(),
+        "metrics": msgspec.json.encode({letter * 100 + str(i): i for i in range(64)}).decode(),
     }
 
     item, records = bodies.spill(items.fit(full))
 
-    assert size(item) < 330_000
+    assert size(item) < 200_000
     assert all(size(each) < ITEM_BYTES_MAX for each in records)
     kept = items.record(item, {(each["pk"], each["sk"]): each["text"] for each in records})
     assert len(kept.errors) == ERRORS_KEPT_MAX
     assert kept.history[-1].reason == reason
+    assert (kept.history[0].version, kept.history[-1].version) == (0, events - 1)
+    assert len(kept.history) >= 25
     assert kept.logs is not None and len(msgspec.json.decode(kept.logs)) >= 5
 
 

@@ -62,6 +62,20 @@ def test_a_part_is_short_and_has_no_separator(name: str) -> None:
     assert "|" not in part and "#" not in part
 
 
+@given(st.text(alphabet="a~|%\x00\U0010ffff", max_size=9))
+def test_every_part_lies_between_the_bounds_that_queries_end_with(name: str) -> None:
+    part = keys.part(name)
+
+    assert part < keys.HIGH
+    assert "\x00" not in part and "\x01" not in part
+
+
+def test_a_name_that_looks_like_a_cut_one_is_another() -> None:
+    long = "n" * 300
+
+    assert keys.part(keys.part(long)) != keys.part(long)
+
+
 @given(NAMES, TYPES, st.integers(1, 2**31), st.one_of(st.none(), NAMES))
 def test_no_key_is_too_long(queue: str, job_type: str, version: int, fairness_key: str | None) -> None:
     item = _job(queue=queue, job_type=job_type, payload_version=version, fairness_key=fairness_key)

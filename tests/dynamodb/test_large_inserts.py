@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,7 @@ from holdfast.store.conformance.factories import (
 from holdfast.store.types import QueueChange, Verdict
 from holdfast.stores.dynamodb import DynamoStore
 from holdfast.stores.dynamodb.deciding import LINKED_AT_ONCE_MAX
+from holdfast.stores.dynamodb.errors import Refused
 from holdfast.stores.dynamodb.outbox import GRACE_MICROS
 
 MANY = LINKED_AT_ONCE_MAX + 11
@@ -157,3 +159,56 @@ class TestManyDependencies:
 
         assert (await record(store, child.job_id)).version == 2
         assert await claim_ids(store) == [child.job_id]
+
+
+class TestAfterItIsAccepted:
+    """Who is told of an error submits again: what was accepted is answered as stored."""
+
+    @pytest.fixture
+    def break_after(self, store: DynamoStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+        """Every commit but the first ones is refused, and every read after them."""
+        wire = store._open().tables.wire
+        persist = wire.persist
+
+        def broken(commits: int) -> None:
+            done = 0
+
+            async def persisted(operation: str, body: dict[str, Any], **how: Any) -> dict[str, Any]:
+                nonlocal done
+                if done >= commits:
+                    raise Refused("ProvisionedThroughputExceededException", "slow down")
+                done += operation == "TransactWriteItems"
+                return await persist(operation, body, **how)
+
+            monkeypatch.setattr(wire, "persist", persisted)
+
+        yield broken
+        monkeypatch.undo()
+
+    async def test_a_large_batch_is_answered_and_upkeep_stores_the_rest(
+        self, store: DynamoStore, second_store: DynamoStore, break_after: Callable[[int], None]
+    ) -> None:
+        there = await submit(store, dedup_key="k")
+        jobs = [new_job(dedup_key="k"), *(new_job() for _ in range(120)), *(new_job(dedup_key="l") for _ in range(2))]
+        break_after(2)
+
+        answers = await store.insert(jobs, NOW)
+
+        assert [answer.job_id for answer in answers[1:122]] == [job.job_id for job in jobs[1:122]]
+        assert answers[0].existing is not None and answers[0].job_id == there
+        assert answers[122].existing is not None and answers[122].job_id == jobs[121].job_id
+        await second_store.release(LATER, 1_000)
+        assert (await second_store.counts())["pending"] == 122
+
+    async def test_a_job_with_many_dependencies_is_answered_and_upkeep_links_it(
+        self, store: DynamoStore, second_store: DynamoStore, break_after: Callable[[int], None]
+    ) -> None:
+        parents = await submit_many(store, MANY)
+        job = new_job(depends_on=tuple(parents))
+        break_after(1)
+
+        [answer] = await store.insert([job], NOW)
+
+        assert (answer.job_id, answer.status) == (job.job_id, Status.WAITING)
+        await second_store.release(LATER, 1_000)
+        assert (await record(second_store, parents[-1])).dependent_count == 1

@@ -8,8 +8,25 @@ from typing import TypeVar
 
 import pytest
 
-from holdfast.store.conformance.factories import DAY, NOW, a_policy, completed, new_job, record, submit
+from holdfast.lifecycle import Staged, Status, manual_retry
+from holdfast.store.conformance.brood import brood, waiting
+from holdfast.store.conformance.factories import (
+    DAY,
+    NOW,
+    a_policy,
+    completed,
+    new_job,
+    quiet,
+    record,
+    retry_by_hand,
+    running,
+    settle,
+    submit,
+)
+from holdfast.store.conformance.tabling import POINTS, batch, read
+from holdfast.store.types import Verdict
 from holdfast.stores.dynamodb import DynamoStore
+from holdfast.trees import Brood, TriggerRule
 from tests.lost_answers.suite import *  # noqa: F403
 from tests.servers.dynamo_proxy import DynamoProxy
 from tests.servers.dynamodb import DynamoDB
@@ -82,3 +99,78 @@ async def test_a_batch_that_goes_through_the_journal_is_stored_once(
 
     assert [(answer.job_id, answer.existing) for answer in answers] == [(job.job_id, None) for job in jobs]
     assert (await store.counts())["pending"] == 120
+
+
+# Trees
+
+
+async def test_a_wait_with_children_comes_once(store: DynamoStore, unheard: Unheard) -> None:
+    parent = await running(store)
+    jobs = tuple(new_job(parent_job_id=parent.job_id, own_id=True) for _ in range(3))
+
+    assert await unheard(store.apply([parent.waits(children=jobs)], NOW)) == [Verdict.APPLIED]
+
+    assert await brood(store, parent.job_id) == Brood(3, 3)
+    assert (await record(store, parent.job_id)).version == 3
+
+
+@pytest.mark.parametrize("end", [Status.COMPLETED, Status.FAILED])
+async def test_the_last_child_is_counted_once_and_its_parent_goes_on_once(
+    store: DynamoStore, unheard: Unheard, end: Status
+) -> None:
+    parent, [child] = await waiting(store, rule=TriggerRule.ALL_SUCCESS)
+
+    assert await unheard(store.apply([child.ends_as(end)], NOW)) == [Verdict.APPLIED]
+    await quiet(store)
+
+    job = await record(store, parent.job_id)
+    assert (job.status, job.version) == (Status.PENDING if end is Status.COMPLETED else Status.FAILED, 4)
+    assert await brood(store, parent.job_id) == Brood(1, 0, int(end is Status.FAILED))
+
+
+async def test_staged_children_come_once(store: DynamoStore, unheard: Unheard) -> None:
+    parent = await running(store)
+    jobs = [new_job(parent_job_id=parent.job_id, own_id=True) for _ in range(40)]
+
+    assert await unheard(store.stage(parent.hold, 0, jobs, NOW)) is Verdict.APPLIED
+    assert await unheard(store.apply([parent.completes(staged=Staged(1, 40))], NOW)) == [Verdict.APPLIED]
+
+    assert await brood(store, parent.job_id) == Brood(40, 40)
+
+
+async def test_children_at_once_are_stored_once_and_not_called_existing(store: DynamoStore, unheard: Unheard) -> None:
+    parent = await running(store)
+    jobs = [new_job(parent_job_id=parent.job_id, own_id=True) for _ in range(2)]
+
+    answers = await unheard(store.insert_children(parent.hold, jobs, NOW))
+
+    assert answers is not None
+    assert [answer.existing for answer in answers] == [None, None]
+    assert await brood(store, parent.job_id) == Brood(2, 2)
+
+
+async def test_one_that_waits_again_is_told_so(store: DynamoStore, unheard: Unheard) -> None:
+    first = await running(store)
+    second = await submit(store, depends_on=(first.job_id,))
+    await settle(store, first.ends_as(Status.FAILED))
+    await retry_by_hand(store, first.job_id)
+    again = manual_retry(await record(store, second), now=NOW, by=None, reason=None, rewait=True)
+
+    assert await unheard(store.apply([again], NOW)) == [Verdict.APPLIED]
+
+    assert (await record(store, second)).status is Status.WAITING
+
+
+# Result tables
+
+
+async def test_rows_are_put_once(store: DynamoStore, unheard: Unheard) -> None:
+    assert await unheard(store.declare([POINTS])) == ["points"]
+    claim = await running(store)
+    for part in range(2):  # the first names the table, too
+        rows = batch(claim, POINTS, (part, 0.5), part=part)
+        assert await unheard(store.put_rows([rows], NOW)) == [Verdict.APPLIED]
+
+    await settle(store, claim.completes())
+
+    assert await read(store, claim.job_id, POINTS) == [(0, 0.5), (1, 0.5)]

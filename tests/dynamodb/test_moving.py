@@ -31,10 +31,12 @@ from holdfast.store.conformance.factories import (
 )
 from holdfast.store.types import JobRecord, NewJob, Verdict
 from holdfast.stores.dynamodb import items, keys, moving
-from holdfast.stores.dynamodb.expressions import apply
+from holdfast.stores.dynamodb.expressions import above, apply
 from holdfast.stores.dynamodb.values import Item
 from holdfast.stores.dynamodb.writes import wire
 from holdfast.stores.sqlite import SQLiteStore
+from holdfast.trees import Awaits, Brood, TriggerRule
+from holdfast.trees import moved as brood_of_move
 
 APPLIED = [
     (event, source, target)
@@ -57,6 +59,13 @@ FULL: dict[str, Any] = {
     "scheduled_for": NOW + 9,
 }
 
+RENAMED = {
+    "trigger_rule": "rule",
+    "open_children": "open",
+    "failed_children": "bad",
+    "cancelled_children": "left",
+}
+FOR_ALL = Awaits(TriggerRule.ALL_SUCCESS, "fail")
 WITH_EXTRAS = [
     (event, source, target, extras)
     for event, source, target in APPLIED
@@ -82,6 +91,9 @@ def as_item(job: JobRecord, token: str | None = None) -> Item:
         for name, value in msgspec.structs.asdict(job).items()
         if name not in skipped and value is not None and value != usual[name]
     }
+    for name, kept in RENAMED.items():
+        if name in item:
+            item[kept] = item.pop(name)
     item["status"], item["version"] = job.status.value, job.version
     item["history"] = "\n".join(msgspec.json.encode(event).decode() for event in job.history)
     if job.errors:
@@ -109,6 +121,10 @@ class TestAgainstSQLite:
         self, store: SQLiteStore, event: Event, source: Status, target: Status, extras: dict[str, Any]
     ) -> None:
         before = await in_state(store, source)
+        if event is Event.WAIT_FOR_CHILDREN:
+            extras = {**extras, "awaits": FOR_ALL, "join": "merge", "waits": 1}
+            await submit(store, parent_job_id=before.job_id)
+            before = await record(store, before.job_id)
         change = transition(before, event, target, **{"clear_result": source is Status.COMPLETED, **extras})
 
         after = moved_by(as_item(before), change, NOW + 5)
@@ -158,6 +174,33 @@ class TestAgainstSQLite:
         moved = moving.released(item, leader.job_id, Status(donor["status"]), donor, NOW, "wid")
 
         assert as_record(moved.item, before) == await record(store, joined)
+
+    @pytest.mark.parametrize("rule", [TriggerRule.ALL_DONE, TriggerRule.ALL_SUCCESS])
+    @pytest.mark.parametrize("policy", ["cancel", "fail"])
+    @pytest.mark.parametrize("end", [Status.COMPLETED, Status.FAILED, Status.CANCELLED])
+    async def test_a_parent_that_goes_on_makes_the_same_record(
+        self, store: SQLiteStore, rule: TriggerRule, policy: str, end: Status
+    ) -> None:
+        parent = await running(store)
+        child = await running(store, parent_job_id=parent.job_id)
+        await settle(store, parent.waits(rule, policy))
+        before = await record(store, parent.job_id)
+        await settle(store, child.ends_as(end), now=NOW + 5)
+
+        moved = moving.joined(as_item(before), brood_of_move(Status.PROCESSING, end), NOW + 5, "wid")
+
+        assert moved is not None
+        assert as_record(moved.item, before) == await record(store, parent.job_id)
+        assert moved.ended == (rule is TriggerRule.ALL_SUCCESS and end is not Status.COMPLETED)
+
+    async def test_a_wait_for_nobody_makes_the_same_record(self, store: SQLiteStore) -> None:
+        parent = await running(store)
+        item = as_item(await record(store, parent.job_id), parent.token)
+        await settle(store, parent.waits(now=NOW + 5), now=NOW + 5)
+
+        after = moved_by(item, parent.waits(now=NOW + 5), NOW + 5)
+
+        assert as_record(after, await record(store, parent.job_id)) == await record(store, parent.job_id)
 
     async def test_a_new_job_and_a_reused_one_make_the_same_record(self, store: SQLiteStore) -> None:
         fields: dict[str, Any] = {"subject": "s", "tags": '["a"]', "created_by": "me", "payload_version": 3}
@@ -265,6 +308,40 @@ class TestWhatIsWritten:
         assert isinstance(lost, moving.Moved)
         assert ended.rests_on == ("awaited",)
         assert set(lost.rests_on) == {"awaited", "lease_expires_at"}
+
+    async def test_a_wait_rests_on_no_more_than_that_one_is_open(self, store: SQLiteStore) -> None:
+        claim, item = await _remembered(store)
+        brings, has, has_none = (
+            moving.applied({**item, **numbers}, claim.waits(), NOW, "wid", brood)
+            for numbers, brood in (({}, Brood(2, 2)), ({"children": 9, "open": 5}, Brood()), ({}, Brood(1)))
+        )
+
+        for moved in (brings, has, has_none):
+            assert isinstance(moved, moving.Moved)
+        assert isinstance(brings, moving.Moved)
+        assert isinstance(has, moving.Moved)
+        assert isinstance(has_none, moving.Moved)
+        assert (brings.only_if, brings.rests_on) == (None, ())
+        assert (has.only_if, has.rests_on) == (above("open", 0), ())
+        assert (has_none.rests_on, has_none.item["status"]) == (moving.NUMBERS, "pending")
+
+    async def test_who_waits_for_children_is_not_let_go_by_a_dependency(self, store: SQLiteStore) -> None:
+        claim, item = await _remembered(store)
+        waiting = moved_by({**item, "open": 1, "rule": "one_success"}, claim.waits())
+
+        late = moving.released(waiting, "late", Status.COMPLETED, None, NOW, "wid")
+
+        assert late.item is late.was
+
+    async def test_a_hold_is_taken_away_once(self, store: SQLiteStore) -> None:
+        before = await in_state(store, Status.WAITING)
+        held = {**as_item(before), "unmet": 1, "linking": 1}
+
+        let = moving.let_go(held, NOW, "wid")
+
+        assert (let.item["status"], "linking" in let.item) == ("pending", False)
+        for other in ({**held, "awaits": "all_done fail"}, {name: held[name] for name in held if name != "linking"}):
+            assert moving.let_go(other, NOW, "wid").item is other
 
     @pytest.mark.parametrize(("event", "source", "target"), APPLIED)
     async def test_every_index_attribute_is_set_or_removed(

@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from holdfast.lifecycle import Status
 from holdfast.store.conformance.factories import (
     DAY,
     HOUR,
@@ -21,7 +22,7 @@ from holdfast.store.conformance.factories import (
     submit_many,
 )
 from holdfast.store.types import Query
-from holdfast.stores.dynamodb import DynamoStore
+from holdfast.stores.dynamodb import DynamoStore, keys
 from tests.servers.dynamodb import DynamoDB
 
 JOBS = 20
@@ -105,3 +106,15 @@ async def test_all_are_counted_found_and_retired(store: DynamoStore) -> None:
     found = (await store.find(Query())).items
     assert [job.job_id for job in found] == list(reversed(ids))
     assert await retire(store, a_policy(0, 0, 0), now=NOW + DAY, limit=2) == 6
+
+
+async def test_what_retention_left_is_found_and_goes_wherever_it_lies(store: DynamoStore) -> None:
+    ids = [await completed(store) for _ in range(8)]
+    assert store._ground is not None
+    assert len({keys.archive("clean", job_id, store._ground.shards) for job_id in ids}) > 1
+    await retire(store, a_policy(0, 0, 0), now=NOW + DAY)
+    assert await store.statuses(ids) == [Status.COMPLETED] * 8
+
+    await retire(store, a_policy(0, 0, 0, archive=DAY), now=NOW + 3 * DAY)
+
+    assert await store.statuses(ids) == [None] * 8

@@ -1,15 +1,22 @@
-"""Turns of fairness keys, on plain data."""
+"""Turns of fairness keys: on plain data, and where very many keys have had one."""
 
 from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
+from holdfast.store.conformance.factories import HOUR, NOW, claim_ids, record, submit_many
+from holdfast.stores.dynamodb import DynamoStore, keys, taking_turns
 from holdfast.stores.dynamodb.admitting import Turn
+from holdfast.stores.dynamodb.asking import Ask
+from holdfast.stores.dynamodb.ground import Ground
 from holdfast.stores.dynamodb.keys import turn_of
+from holdfast.stores.dynamodb.layout import Table
 from holdfast.stores.dynamodb.taking_turns import Standing, Waiting, count_turns, in_turn
+from holdfast.stores.dynamodb.values import Item
 
 LANE = ("default", "work")
-NOW = 1_800_000_000_000_000
 
 
 def _waiting(key: str | None, count: int, weight: int = 1) -> Waiting:
@@ -67,3 +74,65 @@ def test_who_comes_new_starts_where_the_lane_is() -> None:
     turns = Counter(_keys([_waiting("old", 50), _waiting("new", 50)], standing, 20))
 
     assert 9 <= turns["new"] <= 11
+
+
+class TestMoreKeysThanAClaimReads:
+    @pytest.fixture(autouse=True)
+    def few(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(taking_turns, "_ROWS_READ_MAX", 2)
+
+    async def test_take_their_turns_all_the_same(self, store: DynamoStore) -> None:
+        for key in "abcdef":
+            await submit_many(store, 4, fairness_key=key)
+
+        taken = [job_id for _ in range(12) for job_id in await claim_ids(store, limit=1)]
+
+        assert Counter([(await record(store, job_id)).fairness_key for job_id in taken]) == dict.fromkeys("abcdef", 2)
+
+    async def test_are_not_read_by_a_claim(self, store: DynamoStore) -> None:
+        await _had_turns(store, 20, ago=0)
+
+        standing = await taking_turns.read(_ground(store), *LANE)
+
+        assert (len(standing.positions), standing.unread) == (2, True)
+
+
+class TestForgetting:
+    async def test_all_that_were_idle_for_long_go_in_one_sweep(self, store: DynamoStore) -> None:
+        await _had_turns(store, 300, ago=2 * HOUR)
+
+        await taking_turns.forget_idle(_ground(store), [LANE], NOW)
+
+        assert await _rows(store) == []
+
+    async def test_those_that_stay_keep_no_others_from_being_forgotten(
+        self, store: DynamoStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(taking_turns, "_FORGOTTEN_MAX", 10)
+        await _had_turns(store, 25, ago=0)
+        await _had_turns(store, 10, ago=2 * HOUR, name="old")
+
+        for _ in range(4):
+            await taking_turns.forget_idle(_ground(store), [LANE], NOW)
+
+        rows = await _rows(store)
+        assert len(rows) == 25
+        assert not any("old" in row["sk"] for row in rows)
+
+
+def _ground(store: DynamoStore) -> Ground:
+    assert store._ground is not None
+    return store._ground
+
+
+async def _had_turns(store: DynamoStore, count: int, *, ago: int, name: str = "new") -> None:
+    pk = keys.turns(*LANE)
+    rows = [
+        {"pk": pk, "sk": turn_of(*LANE, f"{name}{n:03d}")[1], "position": 1, "turn_at": NOW - ago} for n in range(count)
+    ]
+    await _ground(store).tables.put_many(Table.RECORDS, rows)
+
+
+async def _rows(store: DynamoStore) -> list[Item]:
+    ask = Ask(table=Table.RECORDS, hash=keys.turns(*LANE), begins="key|", consistent=True)
+    return [row async for row in _ground(store).tables.ask(ask)]

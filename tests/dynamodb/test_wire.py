@@ -11,7 +11,7 @@ from holdfast.stores.dynamodb.address import parse
 from holdfast.stores.dynamodb.errors import Refused, Unanswered
 from holdfast.stores.dynamodb.wire import Lane, Wire
 
-Reply = tuple[int, dict[str, Any]] | None  # None: the connection is cut
+Reply = tuple[int, dict[str, Any]] | bytes | None  # None: the connection is cut
 Serve = Callable[..., Awaitable[tuple[Wire, list[bytes]]]]
 
 
@@ -33,6 +33,9 @@ async def serve() -> AsyncIterator[Serve]:
                     reply = left.pop(0) if len(left) > 1 else left[0]
                     if reply is None:
                         break
+                    if isinstance(reply, bytes):
+                        writer.write(reply)
+                        continue
                     body = json.dumps(reply[1]).encode()
                     dated = f"Date: {date}\r\n" if date else ""
                     writer.write(f"HTTP/1.1 {reply[0]} X\r\n{dated}Content-Length: {len(body)}\r\n\r\n".encode() + body)
@@ -74,6 +77,49 @@ async def test_the_same_request_is_sent_again(serve: Serve, first: Reply) -> Non
 
     assert await wire.persist("PutItem", {"a": 1}, lane=Lane.USUAL, seconds=5) == {"ok": 1}
     assert len(came) == 2 and came[0] == came[1]
+
+
+def _raw(status: int, body: bytes) -> bytes:
+    return f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        _raw(200, b""),
+        _raw(204, b""),
+        _raw(302, b"{}"),
+        _raw(200, b"<html>"),
+        _raw(200, b'{"a": "\xff\xfe"}'),
+        _raw(200, b'{"a":' * 100_000 + b"1" + b"}" * 100_000),
+        _raw(400, b'{"a":' * 100_000 + b"1" + b"}" * 100_000),
+        _raw(400, b'{"__type": "x#TransactionCanceledException", "CancellationReasons": "abc"}'),
+        _raw(400, b'{"__type": "x#TransactionCanceledException", "CancellationReasons": [null]}'),
+        _raw(400, b'{"__type": "x#ConditionalCheckFailedException", "Item": {"a": {"Z": 1}}}'),
+    ],
+    ids=range(10),
+)
+async def test_what_is_not_dynamodbs_is_no_answer(serve: Serve, first: Reply) -> None:
+    wire, came = await serve(first, (200, {"ok": 1}))
+
+    assert await wire.persist("TransactWriteItems", {}, lane=Lane.USUAL, seconds=5) == {"ok": 1}
+    assert len(came) == 2
+
+
+async def test_a_figure_that_cannot_be_read_refuses_nothing(serve: Serve) -> None:
+    wire, _ = await serve((200, {"ok": 1, "ConsumedCapacity": 5}))
+
+    assert (await wire.call("PutItem", {}, lane=Lane.USUAL, seconds=5))["ok"] == 1
+
+
+@pytest.mark.parametrize("unasked", [_raw(200, b'{"of": "nobody"}'), _raw(408, b"")])
+async def test_what_came_unasked_answers_no_request(serve: Serve, unasked: bytes) -> None:
+    wire, came = await serve(_raw(200, b'{"n": 1}') + unasked, _raw(200, b'{"n": 2}'))
+
+    answers = [await wire.persist("GetItem", {}, lane=Lane.USUAL, seconds=5) for _ in range(2)]
+
+    assert answers == [{"n": 1}, {"n": 2}]
+    assert len(came) == 2
 
 
 async def test_a_refusal_is_an_answer(serve: Serve) -> None:

@@ -1,16 +1,25 @@
 """What every place for the files of jobs must do. `from tests.files.suite import *`, with the fixtures `files` (an open
-place), `again` (the same place, opened anew) and `job_id` (a job that has no files yet)."""
+place), `again` (the same place, opened anew) and `job_id` (a job that has no files yet). A module may have a `heavy` of
+its own: how large a file must be to show that it is never in memory whole."""
 
 import asyncio
+import hashlib
 import threading
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from holdfast.errors import StoreError
 from holdfast.files import LOG_FILE, Files, StoredFile
+from holdfast.limits import MIB
 
 LARGE = bytes(range(256)) * 4096 * 5 + b"and a bit"  # more than the pieces in which a place may keep it
+
+
+@pytest.fixture
+def heavy() -> int:
+    return 48 * MIB
 
 
 def read_log(files: Files, job_id: str, step: int = 7) -> bytes | None:
@@ -29,6 +38,59 @@ def test_what_was_written_is_read_back(files: Files, again: Files, job_id: str, 
     assert files.read(stored) == again.read(stored) == content
     assert (stored.name, stored.size) == ("report.txt", len(content))
     assert job_id in stored.uri
+
+
+@pytest.mark.parametrize("piece", [7_000, 1_048_576, 9_000_000], ids=["small", "even", "large"])
+def test_what_comes_in_pieces_is_written_and_read_in_pieces(
+    files: Files, again: Files, job_id: str, piece: int
+) -> None:
+    whole = LARGE * 2 + bytes(12 * MIB - 2 * len(LARGE))  # a multiple of every size in which a place may keep it
+    stored = files.write(job_id, 1, "report", (whole[at : at + piece] for at in range(0, len(whole), piece)))
+    pieces = list(again.stream(stored))
+
+    assert b"".join(pieces) == whole
+    assert max(map(len, pieces)) <= 8 * MIB
+    assert (stored.size, stored.sha256) == (len(whole), hashlib.sha256(whole).hexdigest())
+
+
+def test_a_large_file_is_never_in_memory_whole(files: Files, job_id: str, heavy: int) -> None:
+    row = bytes(64 * 1024)
+    tracemalloc.start()
+    try:
+        stored = files.write(job_id, 1, "heavy", (row for _ in range(heavy // len(row))))
+        read = sum(map(len, files.stream(stored)))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert (stored.size, read) == (heavy, heavy)
+    assert peak < 30 * MIB < heavy
+
+
+def test_a_writer_who_fails_in_the_middle_leaves_what_was_there(
+    files: Files, job_id: str, left_of: Callable[[str], int]
+) -> None:
+    def fails() -> Iterator[bytes]:
+        yield bytes(9 * MIB)
+        raise ZeroDivisionError
+
+    before = files.write(job_id, 1, "report.txt", b"before")
+    left = left_of(job_id)
+    with pytest.raises(ZeroDivisionError):
+        files.write(job_id, 1, "report.txt", fails())
+
+    assert files.read(before) == b"before"
+    assert left_of(job_id) == left
+
+
+def test_a_reader_never_gets_the_last_piece_of_what_is_not_what_was_stored(files: Files, job_id: str) -> None:
+    stored = files.write(job_id, 1, "report.txt", bytes(12 * MIB))
+    files.write(job_id, 1, "report.txt", bytes(12 * MIB - 1) + b"!")
+    pieces: list[int] = []
+
+    with pytest.raises(StoreError, match="hash"):
+        pieces.extend(len(piece) for piece in files.stream(stored))
+    assert sum(pieces) < stored.size
 
 
 def test_writing_again_replaces_the_whole(files: Files, job_id: str) -> None:
@@ -141,3 +203,12 @@ async def test_it_may_be_asked_from_the_event_loop_itself(files: Files, job_id: 
     async with asyncio.timeout(20):
         assert files.read(stored) == b"here"
         assert await asyncio.to_thread(files.read, stored) == b"here"
+
+
+def test_what_was_read_of_a_job_leads_to_its_files_after_closing_too(files: Files, job_id: str) -> None:
+    stored = files.write(job_id, 1, "report.txt", LARGE)
+    files.close()
+    files.close()
+
+    assert files.read(stored) == LARGE
+    assert not any(thread.name == "holdfast-files" for thread in threading.enumerate())

@@ -10,6 +10,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.errors import ConfigurationError
 from holdfast.files import Files, LocalFiles
+from holdfast.limits import MIB
 from tests.files.suite import *  # noqa: F403
 
 
@@ -36,6 +37,11 @@ def job_id(new_job: Callable[[], str]) -> str:
 @pytest.fixture
 def left_of(tmp_path: Path) -> Callable[[str], int]:
     return lambda job_id: sum(len(names) for _, _, names in os.walk(tmp_path / "files" / job_id))
+
+
+@pytest.fixture
+def heavy() -> int:
+    return 200 * MIB
 
 
 POSTGRES = "postgresql://db.example/shop"

@@ -74,6 +74,37 @@ def test_a_line_whose_answer_was_lost_is_there_once(
     assert files.read_part(job_id, LOG_FILE, 0, 100) == b"once\n"
 
 
+def test_an_upload_whose_last_answer_was_lost_is_there(
+    files: S3Files, job_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = files._requests._try
+    lost: list[str] = []
+
+    def lose_the_end(method: str, path: str, query: dict[str, str], *request: object) -> object:
+        answer = ask(method, path, query, *request)  # type: ignore[arg-type]
+        if method == "POST" and "uploadId" in query and not lost:
+            lost.append(query["uploadId"])
+            raise ConnectionResetError
+        return answer
+
+    monkeypatch.setattr(files._requests, "_try", lose_the_end)
+    stored = files.write(job_id, 1, "large", bytes(s3.PIECE_BYTES + 1))
+
+    assert lost
+    assert sum(map(len, files.stream(stored))) == s3.PIECE_BYTES + 1
+
+
+def test_an_upload_that_fails_leaves_no_parts_behind(files: S3Files, job_id: str) -> None:
+    def fails() -> Iterator[bytes]:
+        yield bytes(s3.PIECE_BYTES)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        files.write(job_id, 1, "large", fails())
+
+    assert b"<Upload>" not in files._ask("GET", "", query={"uploads": ""}).body
+
+
 def test_a_bucket_that_is_not_there_says_so(server: S3, job_id: str) -> None:
     nowhere = S3Files(f"s3://nowhere-at-all/x?region=us-east-1&endpoint=http://127.0.0.1:{server.port}")
 

@@ -4,9 +4,22 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any, TypeVar
 
-from holdfast.lifecycle import Cancelled, Completed, Discarded, GivenBack, Outcome, Raised, RetryAsked, Snoozed
+import msgspec
+
+from holdfast.lifecycle import (
+    Cancelled,
+    Completed,
+    Discarded,
+    GivenBack,
+    Outcome,
+    Raised,
+    RetryAsked,
+    Snoozed,
+    WaitingForChildren,
+)
 from holdfast.store.conformance.factories import SECOND, a_policy, an_error, new_job
 from holdfast.store.types import FOREVER, Keep, NewJob, RetentionPolicy
+from holdfast.trees import Awaits, TriggerRule
 
 CONCURRENCY_LIMITS = {"c1": 1, "c2": 2}
 T = TypeVar("T")
@@ -44,7 +57,8 @@ def job(draw: Random, now: int, known: Sequence[str]) -> NewJob:
         key = draw.choice(("c1", "c2"))
         fields |= {"concurrency_key": key, "concurrency_limit": CONCURRENCY_LIMITS[key]}
     if known and draw.random() < often:
-        fields["depends_on"] = tuple(draw.choices(known, k=draw.randint(1, 2)))
+        fields["depends_on"] = tuple(draw.choices(known, k=draw.randint(1, 3)))
+        fields["trigger_rule"] = draw.choice(tuple(TriggerRule)).value
     if known and draw.random() < often:
         fields["parent_job_id"] = draw.choice(known)
     if draw.random() < often:
@@ -52,6 +66,19 @@ def job(draw: Random, now: int, known: Sequence[str]) -> NewJob:
         if known and draw.random() < 0.5:
             fields["job_id"] = draw.choice(known)
     return new_job(**fields)
+
+
+def children(draw: Random, now: int, parent: str, known: Sequence[str]) -> tuple[NewJob, ...]:
+    """As a handler makes them: with ids of their own, which a second run may make again; some depend on others."""
+    made: list[NewJob] = []
+    foreign = [job_id for job_id in known if job_id != parent]
+    for _ in range(draw.randint(0, 3)):
+        drawn = job(draw, now, [*foreign, *(each.job_id for each in made)])
+        changes = {"parent_job_id": parent, "own_id": True, "special": True, "dedup_key": None, "dedup_until": None}
+        made.append(msgspec.structs.replace(drawn, **changes))
+    if draw.random() < 0.05:
+        made.append(new_job(parent_job_id=parent, own_id=True, depends_on=(new_job().job_id,)))
+    return tuple(made)
 
 
 def outcome(draw: Random) -> Outcome:
@@ -66,8 +93,14 @@ def outcome(draw: Random) -> Outcome:
             GivenBack("stopping"),
             Discarded(an_error("Poison", "never")),
             Cancelled("no need"),
+            waiting(draw),
         )
     )
+
+
+def waiting(draw: Random) -> WaitingForChildren:
+    rules = (TriggerRule.ALL_DONE, TriggerRule.ALL_SUCCESS, TriggerRule.NONE_FAILED)
+    return WaitingForChildren(Awaits(draw.choice(rules), draw.choice(("fail", "cancel"))))
 
 
 def policy(draw: Random) -> RetentionPolicy:

@@ -20,7 +20,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from holdfast.errors import HoldfastError, IllegalTransition
-from holdfast.lifecycle import TERMINAL, Transition, cancel, manual_retry, reprioritise, reschedule, rescue
+from holdfast.lifecycle import (
+    TERMINAL,
+    Completed,
+    Outcome,
+    Staged,
+    Transition,
+    cancel,
+    manual_retry,
+    reprioritise,
+    reschedule,
+    rescue,
+)
 from holdfast.store.conformance.factories import HOUR, NOW, SECOND, Claim, new_job, request
 from holdfast.store.types import ExpiredClaim, Hold, JobRecord, NewJob, Note, Verdict
 from tests.model import drawing
@@ -40,6 +51,7 @@ class StoreBesideQueue(RuleBasedStateMachine):
         "claim": 3,
         "work_off": 3,
         "settle": 3,
+        "bear": 4,
         "hold": 2,
         "promote": 2,
         "rescue": 2,
@@ -143,7 +155,11 @@ class StoreBesideQueue(RuleBasedStateMachine):
         self.apply([claim.ends(drawing.outcome(draw), now=self.now) for claim in claims])
 
     def apply(self, moves: Sequence[Transition]) -> list[Verdict]:
-        verdicts = self.run(self.store.apply(list(moves), self.now))
+        try:
+            verdicts = self.run(self.store.apply(list(moves), self.now))
+        except HoldfastError as refusal:
+            self.refuses(refusal, lambda queue: queue.apply(moves, self.now))
+            return []
         note(f"  {[(move.event.value, move.job_id) for move in moves]}: {[each.value for each in verdicts]}")
         assert verdicts == self.queue.apply(moves, self.now)
         return verdicts
@@ -160,6 +176,46 @@ class StoreBesideQueue(RuleBasedStateMachine):
             later = drawing.lately(draw, self.claims)
             batch.setdefault(later.job_id, later.completes(now=self.now))
             self.apply(list(batch.values()))
+
+    def bear(self, draw: Random) -> None:
+        """A run makes children: at once, with its completion or its wait, or in parts before it. Some say it twice."""
+        if not self.claims:
+            return
+        claim = drawing.lately(draw, self.claims)
+        jobs = drawing.children(draw, self.now, claim.job_id, self.known())
+        note(f"  {claim.job_id}: {jobs}")
+        ends = draw.choice((Completed("1"), drawing.waiting(draw), drawing.waiting(draw)))
+        match draw.choice(("at once", "with it", "with it", "staged")):
+            case "at once":
+                self.bear_at_once(claim, jobs)
+            case "with it":
+                moves = [claim.ends(ends, now=self.now, children=jobs)]
+                self.apply(moves)
+                if draw.random() < 0.3:
+                    self.apply(moves)
+            case _:
+                self.bear_in_parts(draw, claim, jobs, ends)
+
+    def bear_at_once(self, claim: Claim, jobs: Sequence[NewJob]) -> None:
+        try:
+            answers = self.run(self.store.insert_children(claim.hold, jobs, self.now))
+        except HoldfastError as refusal:
+            self.refuses(refusal, lambda queue: queue.insert(jobs, self.now, None))
+        else:
+            self.queue.insert_children(claim.hold, jobs, self.now, answers)
+
+    def bear_in_parts(self, draw: Random, claim: Claim, jobs: Sequence[NewJob], ends: Outcome) -> None:
+        """What is staged is known to be there: a worker sees to that."""
+        there = {*self.known(), *(job.job_id for job in jobs)}
+        jobs = [job for job in jobs if there.issuperset(job.depends_on)]
+        parts = [jobs[:1], jobs[1:]]
+        for part, some in enumerate(parts):
+            assert self.run(self.store.stage(claim.hold, part, some, self.now)) is self.queue.stage(
+                claim.hold, part, some
+            )
+        if draw.random() < 0.8:  # or it dies before it says so
+            named = Staged(len(parts), len(jobs))
+            self.apply([claim.ends(ends, now=self.now, staged=named)])
 
     def hold(self, draw: Random) -> None:
         """Extend the lease, keep a note, record a step."""
@@ -227,7 +283,7 @@ class StoreBesideQueue(RuleBasedStateMachine):
                 case "cancel":
                     move = cancel(record, by="me", reason=None)
                 case "retry":
-                    move = manual_retry(record, now=self.now, by="me", reason=None)
+                    move = manual_retry(record, now=self.now, by="me", reason=None, rewait=draw.random() < 0.5)
                 case "reprioritise":
                     move = reprioritise(record, priority=draw.choice((10, 50, 90)), by="me", reason=None)
                 case _:
@@ -273,6 +329,12 @@ class StoreBesideQueue(RuleBasedStateMachine):
             for record in self.run(self.store.get(list(self.queue.jobs))):
                 if record is not None and record.lease_expires_at is not None:
                     self.apply([cancel(record, by="me", reason="the end")])
-            self.apply([claim.completes(now=self.now) for claim in self.take(**EVERYTHING)])
+            if claims := self.take(**EVERYTHING):
+                self.apply([claim.completes(now=self.now) for claim in claims])
+                continue
+            # What is left may wait in a ring: a parent for its child, that for another job, and that for the parent.
+            for record in self.run(self.store.get(list(self.queue.jobs))):
+                if record is not None and record.awaits is not None:
+                    self.apply([cancel(record, by="me", reason="the end")])
         self.the_store_and_the_queue_say_the_same()
         assert {job.status for job in self.queue.jobs.values()} <= TERMINAL

@@ -7,14 +7,17 @@ reasons. `claimed` therefore checks an answer instead of predicting it where key
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from holdfast.clock import MICROS, Instant
-from holdfast.errors import DedupConflict, QueueFull, UnknownDependency
+from holdfast.errors import DedupConflict, EffectFailed, InvalidSubmission, QueueFull, UnknownDependency
 from holdfast.lifecycle import TERMINAL, Counted, Event, Kind, Status, Transition, allowed, counted
 from holdfast.limits import ERRORS_KEPT_MAX
 from holdfast.store.types import ClaimRequest, Hold, Inserted, NewJob, Note, Verdict
+from holdfast.trees import Awaits, Brood, TriggerRule
 
-WRITTEN = ["failures", "snoozes", "give_backs", "scheduled_for", "priority", "progress", "stage", "result"]
+WRITTEN = ["failures", "snoozes", "give_backs", "waits", "scheduled_for", "priority", "progress", "stage", "result"]
+BADLY = (Status.FAILED, Status.CANCELLED)
 CounterKey = tuple[Instant, Kind, Counted]
 
 
@@ -34,6 +37,7 @@ class Job:
     settled_as: tuple[Event, Status] | None = None  # by the holder of `token`
     lease: Instant | None = None
     worker: str | None = None
+    started_at: Instant | None = None
     completed_at: Instant | None = None
     progress: float = 0.0
     stage: str = ""
@@ -42,6 +46,10 @@ class Job:
     root: str | None = None
     joins: str | None = None
     unmet: set[str] = field(default_factory=set)
+    ends: dict[str, Status] = field(default_factory=dict)  # of those that it depends on, as far as they count
+    awaits: Awaits | None = None  # set: it waits for its children
+    waits: int = 0
+    possible_results: set[str | None] = field(default_factory=set)  # of identical jobs that completed at once
     errors: list[str] = field(default_factory=list)
     steps: dict[str, str] = field(default_factory=dict)
     history: list[tuple[int, Event, Status | None, Status, int]] = field(default_factory=list)
@@ -61,8 +69,28 @@ class Job:
         self.history.append((self.version, event, self.status, target, self.attempt))
         self.status = target
         self.completed_at = now if target in TERMINAL else None
+        self.awaits = self.awaits if event is Event.REPRIORITISE else None
         if target is not Status.PROCESSING:
             self.lease = None
+
+    def stands(self) -> str:
+        """What its rule says of those that it depends on: `bad`, `ready`, or to wait on."""
+        succeeded, failed = Status.COMPLETED in self.ends.values(), Status.FAILED in self.ends.values()
+        match TriggerRule(self.new.trigger_rule):
+            case TriggerRule.ALL_SUCCESS:
+                bad, ready = any(end in BADLY for end in self.ends.values()), not self.unmet
+            case TriggerRule.ALL_DONE:
+                bad, ready = False, not self.unmet
+            case TriggerRule.ONE_SUCCESS:
+                bad, ready = bool(self.ends) and not self.unmet and not succeeded, succeeded or not self.unmet
+            case TriggerRule.NONE_FAILED:
+                bad, ready = failed, not self.unmet
+        return "bad" if bad else "ready" if ready else "wait"
+
+    @property
+    def took(self) -> int:
+        started, ended = self.started_at, self.completed_at
+        return 0 if started is None or ended is None else max(0, ended - started)
 
     def held_by(self, hold: Hold) -> bool:
         return self.status is Status.PROCESSING and (self.attempt, self.token) == (hold.attempt, hold.token)
@@ -77,6 +105,8 @@ class Queue:
         self.max_pending: dict[str, int] = {}
         self.counters: dict[CounterKey, list[int]] = defaultdict(lambda: [0, 0, 0])
         self.arrivals = 0
+        self.staged: dict[tuple[str, int], dict[int, Sequence[NewJob]]] = {}
+        self.unpacking: set[str] = set()  # parents whose staged children are on their way
 
     def known(self, job_id: str) -> Job | None:
         return self.jobs.get(job_id) or self.archive.get(job_id)
@@ -93,8 +123,9 @@ class Queue:
         for i, new in enumerate(batch):
             answer = answers[i] if answers is not None else None
             self._insert_one(new, now, answer)
+        self._release([], now)
 
-    def _insert_one(self, new: NewJob, now: Instant, answer: Inserted | None) -> None:
+    def _insert_one(self, new: NewJob, now: Instant, answer: Inserted | None, admitted: bool = False) -> None:
         existing = self._existing(new, now)
         if existing is not None:
             assert answer is None or answer.existing is not None
@@ -112,20 +143,20 @@ class Queue:
         if any(self.known(parent) is None for parent in new.depends_on):
             raise UnknownDependency
         if donors:
-            donor = donors[-1] if answer is None else answer.reused_from
-            assert donor in donors
-            self._complete_by(job, donor, now)
+            ran = {self.jobs[donor].reused_from or donor for donor in donors}
+            assert answer is None or answer.reused_from in ran
+            self._complete_by(job, donors, max(ran) if answer is None else answer.reused_from, now)
             self.count(job.kind, Counted.COMPLETED, now)
             job.history.append((1, Event.REUSE, None, Status.COMPLETED, 0))
         else:
             self._place(job, now)
-            self._refuse_over_limit(job)
+            if not admitted:
+                self._refuse_over_limit(job)
         self.jobs[new.job_id] = job
         if new.dedup_key is not None:
             self.guards[new.dedup_key] = (new.job_id, new.dedup_until)
-        for parent in tuple(job.unmet):
-            if self._standing(parent) in TERMINAL:
-                self._release([parent], now)
+        if job.status is Status.WAITING and job.stands() == "bad":
+            self._break(job, now)
         assert answer is None or answer.existing is None
         assert answer is None or (answer.job_id, answer.status) == (new.job_id, job.status)
 
@@ -184,19 +215,31 @@ class Queue:
                 if self._identical(new, other) and other.status not in TERMINAL and other.joins is None
             )
             leader = next(leaders, None)
-            job.joins = None if leader in new.depends_on else leader  # it waits for that one on its own terms
-        waits_on = {*new.depends_on, *([job.joins] if job.joins else [])}
-        job.unmet = {parent for parent in waits_on if self._standing(parent) is not Status.COMPLETED}
-        if job.unmet:
-            job.status = Status.WAITING
-        elif new.scheduled_for > now:
-            job.status = Status.SCHEDULED
+            own_terms = leader in new.depends_on or (new.depends_on and new.trigger_rule != "all_success")
+            job.joins = None if own_terms else leader
+        self._look_at_dependencies(job)
+        if job.joins is not None:
+            job.unmet.add(job.joins)
+        match job.stands():
+            case "ready":
+                job.status = Status.SCHEDULED if new.scheduled_for > now else Status.PENDING
+            case _:
+                job.status = Status.WAITING
         job.history.append((1, Event.SUBMIT, None, job.status, 0))
 
-    def _complete_by(self, job: Job, donor: str, now: Instant) -> None:
+    def _look_at_dependencies(self, job: Job) -> None:
+        """One that the archive has forgotten was no obstacle."""
+        standing = {parent: self._standing(parent) or Status.COMPLETED for parent in job.new.depends_on}
+        job.ends = {parent: status for parent, status in standing.items() if status in TERMINAL}
+        job.unmet = standing.keys() - job.ends.keys()
+
+    def _complete_by(self, job: Job, donors: Sequence[str], ran: str | None, now: Instant) -> None:
         job.status, job.completed_at = Status.COMPLETED, now
-        job.result, job.reused_from = self.jobs[donor].result, donor
+        job.possible_results = {self.jobs[donor].result for donor in donors}
+        job.result, job.reused_from = self.jobs[donors[-1]].result, ran
         job.progress, job.stage = 1.0, "complete"
+        origin = None if ran is None else self.known(ran)
+        self.count(job.kind, Counted.REUSED, now, 0 if origin is None else origin.took)
 
     # claim
 
@@ -222,6 +265,7 @@ class Queue:
             job.move(Event.CLAIM, Status.PROCESSING, now)
             job.lease, job.token, job.settled_as = now + request.lease_micros, request.token, None
             job.worker, job.progress, job.stage = request.worker_id, 0.0, ""
+            job.started_at = now
         self.check_keys()
 
     def _within_slots(self, jobs: Sequence[Job], request: ClaimRequest) -> list[Job]:
@@ -244,14 +288,27 @@ class Queue:
     def apply(self, batch: Sequence[Transition], now: Instant) -> list[Verdict]:
         verdicts = [self._apply_one(t, now) for t in batch]
         self._release([t.job_id for t, verdict in zip(batch, verdicts, strict=True) if verdict is Verdict.APPLIED], now)
+        for job_id in sorted(self.unpacking):
+            self._unpack(job_id, now)
         return verdicts
+
+    def _unpack(self, job_id: str, now: Instant) -> None:
+        for _, jobs in sorted(self.staged.pop((job_id, self.jobs[job_id].attempt)).items()):
+            for new in jobs:
+                self._insert_one(new, now, None, admitted=True)
+        self.unpacking.discard(job_id)
+        self._release([], now)
 
     def _apply_one(self, t: Transition, now: Instant) -> Verdict:
         job = self.jobs.get(t.job_id)
         if job is None:
             return Verdict.GONE
-        if t.event is Event.MANUAL_RETRY and t.source is job.status and (refusal := self._refuse_retry(job, now)):
-            return refusal
+        target = t.target
+        if t.event is Event.MANUAL_RETRY and t.source is job.status:
+            found = self._run_again(job, t.rewait, now)
+            if isinstance(found, Verdict):
+                return found
+            target = found
         ours = (t.attempt, t.token) == (job.attempt, job.token)
         if t.token is not None and ours and job.settled_as == (t.event, t.target):
             return Verdict.APPLIED
@@ -263,13 +320,16 @@ class Queue:
         )
         if not holds:
             return Verdict.STALE
-        job.move(t.event, t.target, now)
+        job.move(t.event, target, now)
+        job.awaits = job.awaits if t.awaits is None else t.awaits
         self.count(t.kind, counted(t.event, t.target), now, t.ran_micros, t.waited_micros)
         for name in WRITTEN:
             if getattr(t, name) is not None:
                 setattr(job, name, getattr(t, name))
         if t.clear_result:
-            job.result = job.reused_from = None
+            job.result = job.reused_from = job.joins = None
+        if t.event is Event.MANUAL_RETRY:
+            self._look_at_dependencies(job)
         if t.error is not None:
             job.errors = [*job.errors, f"{t.error.type}: {t.error.message}"][-ERRORS_KEPT_MAX:]
         if t.target is not Status.PROCESSING:  # a running job that was only reprioritised keeps its holder
@@ -278,14 +338,53 @@ class Queue:
         key = job.new.dedup_key
         if t.event is Event.MANUAL_RETRY and key is not None and self.guarding(key, now) is None:
             self.guards[key] = (t.job_id, None)
+        self._bring(t, now)
         return Verdict.APPLIED
 
-    def _refuse_retry(self, job: Job, now: Instant) -> Verdict | None:
-        waits_on = set(job.new.depends_on)
-        if any(self._standing(parent) not in (None, Status.COMPLETED) for parent in waits_on):
+    def _bring(self, t: Transition, now: Instant) -> None:
+        try:
+            for new in t.children:
+                self._insert_one(new, now, None, admitted=True)
+        except InvalidSubmission as error:
+            raise EffectFailed(str(error)) from None
+        if t.staged is not None:
+            parts = self.staged.get((t.job_id, t.attempt), {})
+            if not parts.keys() >= set(range(t.staged.parts)):
+                raise EffectFailed("parts are missing")
+            self.staged[t.job_id, t.attempt] = {part: parts[part] for part in range(t.staged.parts)}
+            self.unpacking.add(t.job_id)
+
+    def _run_again(self, job: Job, rewait: bool, now: Instant) -> Verdict | Status:
+        before = job.ends, job.unmet
+        self._look_at_dependencies(job)
+        stands = job.stands()
+        job.ends, job.unmet = before
+        if stands == "bad" or (stands == "wait" and not rewait):
             return Verdict.BLOCKED
         target = None if job.new.dedup_key is None else self.guarding(job.new.dedup_key, now)
-        return Verdict.TAKEN if target is not None and target is not job else None
+        if target is not None and target is not job:
+            return Verdict.TAKEN
+        return Status.WAITING if stands == "wait" else Status.PENDING
+
+    # children
+
+    def insert_children(self, hold: Hold, batch: Sequence[NewJob], now: Instant, answers: Any) -> None:
+        """`answers`: of the store; None where the claim did not hold."""
+        holds = self._hold(hold) is Verdict.APPLIED
+        assert holds is (answers is not None)
+        if holds:
+            self.insert(batch, now, answers)
+
+    def stage(self, hold: Hold, part: int, batch: Sequence[NewJob]) -> Verdict:
+        verdict = self._hold(hold)
+        if verdict is Verdict.APPLIED:
+            self.staged.setdefault((hold.job_id, hold.attempt), {})[part] = batch
+        return verdict
+
+    def brood(self, parent: str) -> Brood:
+        stand = [job.status for job in self.jobs.values() if job.new.parent_job_id == parent]
+        still_open = sum(status not in TERMINAL for status in stand)
+        return Brood(len(stand), still_open, stand.count(Status.FAILED), stand.count(Status.CANCELLED))
 
     def extend(self, hold: Hold, lease: Instant) -> Verdict:
         verdict = self._hold(hold)
@@ -316,7 +415,10 @@ class Queue:
 
     def _release(self, ended: Sequence[str], now: Instant) -> None:
         queue = deque(ended)
-        while queue:
+        while queue or (joined := self._join_parents(now)):
+            if not queue:
+                queue += joined
+                continue
             parent = queue.popleft()
             outcome = self._standing(parent)
             if outcome not in TERMINAL or outcome is None:
@@ -324,8 +426,29 @@ class Queue:
             for child_id, child in self.jobs.items():
                 if parent in child.unmet:
                     child.unmet.discard(parent)
-                    if child.status is Status.WAITING and self._release_child(child, parent, outcome, now):
+                    if child.joins != parent:
+                        child.ends[parent] = outcome
+                    waits = child.status is Status.WAITING and child.awaits is None
+                    if waits and self._release_child(child, parent, outcome, now):
                         queue.append(child_id)
+
+    def _join_parents(self, now: Instant) -> list[str]:
+        """Those that have waited for their children go on; who went on or ended by that."""
+        moved = []
+        for job_id, job in self.jobs.items():
+            if job.awaits is None or job_id in self.unpacking:
+                continue
+            brood, rule = self.brood(job_id), job.awaits.rule
+            if brood.open:
+                continue
+            badly = brood.failed + (brood.cancelled if rule is TriggerRule.ALL_SUCCESS else 0)
+            if badly and rule is not TriggerRule.ALL_DONE:
+                self._end_badly(job, job.awaits.on_failure, now)
+            else:
+                job.move(Event.RELEASE, Status.PENDING, now)
+                job.scheduled_for = now
+            moved.append(job_id)
+        return moved
 
     def _release_child(self, child: Job, parent: str, outcome: Status, now: Instant) -> bool:
         """True when that ended it."""
@@ -333,20 +456,27 @@ class Queue:
         if joined and outcome is Status.COMPLETED:
             child.joins = None
             child.move(Event.REUSE, Status.COMPLETED, now)
-            self._complete_by(child, parent, now)
+            self._complete_by(child, [parent], parent, now)
             self.count(child.kind, Counted.COMPLETED, now)
             return True
-        if outcome is not Status.COMPLETED and not joined:
-            failing = child.new.on_dependency_failure == "fail"
-            child.joins = None
-            child.move(Event.RELEASE, Status.FAILED if failing else Status.CANCELLED, now)
-            child.stage = "error" if failing else child.stage
-            self.count(child.kind, Counted.FAILED if failing else Counted.CANCELLED, now)
-            return True
-        if not child.unmet:
-            child.joins = None
-            child.move(Event.RELEASE, Status.SCHEDULED if child.scheduled_for > now else Status.PENDING, now)
+        match child.stands():
+            case "bad":
+                self._break(child, now)
+                return True
+            case "ready":
+                child.joins = None
+                child.move(Event.RELEASE, Status.SCHEDULED if child.scheduled_for > now else Status.PENDING, now)
         return False
+
+    def _break(self, child: Job, now: Instant) -> None:
+        child.joins = None
+        self._end_badly(child, child.new.on_dependency_failure, now)
+
+    def _end_badly(self, job: Job, policy: str, now: Instant) -> None:
+        failing = policy == "fail"
+        job.move(Event.RELEASE, Status.FAILED if failing else Status.CANCELLED, now)
+        job.stage = "error" if failing else job.stage
+        self.count(job.kind, Counted.FAILED if failing else Counted.CANCELLED, now)
 
     # Upkeep and reading
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.stores.sqlite import SQLiteStore
-from holdfast.stores.sqlite.store import READERS
+from holdfast.stores.sqlite.running import READERS
 from tests.plans.crowds import Meter
 
 

@@ -146,6 +146,10 @@ PLANS = {
         "SEARCH release_due USING PRIMARY KEY (parent_id=?)",
     ],
     "reusable": ["SEARCH job USING INDEX job_content (content_hash=? AND job_type=? AND completed_at>?)"],
+    "rows_add_table": [BY_ID],
+    "rows_holder": [BY_ID],
+    "rows_latest": ["SEARCH job USING INDEX job_latest (subject=? AND job_type=?)"],
+    "rows_source": [BY_ID, "SEARCH donor USING INDEX sqlite_autoindex_job_1 (job_id=?) LEFT-JOIN"],
     "save_schedule": [],
     "standing": [BY_ID],
     "status": [BY_ID, "SEARCH archive USING PRIMARY KEY (job_id=?)"],
@@ -163,6 +167,7 @@ PLANS = {
 FIND_PLANS = {
     "subject": ["SEARCH job USING INDEX job_subject (subject=?)"],
     "content_hash": ["SEARCH job USING INDEX job_content (content_hash=?)"],
+    "parent": ["SEARCH job USING INDEX job_parent (parent_job_id=?)"],
     "root": ["SEARCH job USING INDEX job_root (root_job_id=?)"],
     "worker": ["SCAN job USING INDEX job_lease"],
     "processing": ["SCAN job USING INDEX job_lease"],

@@ -7,7 +7,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from holdfast import Context, Holdfast, JobFailed
+from holdfast import BatchContext, Context, Holdfast, JobFailed
 from tests.postgres import effects_jobs
 from tests.postgres.effects_jobs import INSERT, TABLE, VALUES
 from tests.servers.postgres import Postgres
@@ -122,3 +122,24 @@ async def test_what_the_server_said_of_a_statement_is_one_line(app: Holdfast, sq
     assert error is not None
     assert "(n)=(1) already exists" in error
     assert "\n" not in error
+
+
+async def test_statements_of_one_job_of_a_batch_commit_with_it_and_broken_ones_fail_it_alone(
+    app: Holdfast, sql: Any, schema: str
+) -> None:
+    @app.batch_job("embed", max_size=4, max_wait=5, max_attempts=1)
+    async def embed(payloads: list[int], ctx: BatchContext) -> list[Any]:
+        for n, payload in enumerate(payloads):
+            async with ctx.item(n).transaction() as tx:
+                tx.execute(f"INSERT INTO {schema}.ledger VALUES ($1)", [payload])
+                if payload == 2:
+                    tx.execute(f"INSERT INTO {schema}.nowhere VALUES (1)")
+        return [ValueError("three") if each == 3 else each for each in payloads]
+
+    async with app, app.worker():
+        handles = await app.submit_many([("embed", n) for n in range(4)])
+        assert [await each.result(timeout=10) for each in handles[:2]] == [0, 1]
+        for each, error in zip(handles[2:], ("EffectFailed", "three"), strict=True):
+            with pytest.raises(JobFailed, match=error):
+                await each.result(timeout=10)
+    assert [row["n"] for row in await sql.fetch("SELECT n FROM ledger ORDER BY n")] == [0, 1]

@@ -281,12 +281,11 @@ def test_a_file_waits_for_a_server_that_comes_back(url: str, postgres: Postgres,
 
 def test_what_was_closed_says_so_instead_of_waiting(url: str, job_id: str) -> None:
     files = files_of(url)
-    stored = files.write(job_id, 1, "report.txt", b"here")
-    files.close()
+    files.write(job_id, 1, "report.txt", b"here")
     files.close()
 
     with pytest.raises(NotOpen):
-        files.read(stored)
+        files.write(job_id, 1, "report.txt", b"again")
 
 
 # What it costs

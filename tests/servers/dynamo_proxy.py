@@ -30,6 +30,8 @@ class DynamoProxy:
         self._answer_500 = 0
         self._throttle = 0.0
         self._conflict = 0.0
+        self._contend = 0.0
+        self._under_way: set[str] = set()  # items of transactions that have not been answered
         self._offset_seconds: float | None = None
         self._speaking = asyncio.Event()
         self._speaking.set()
@@ -70,6 +72,10 @@ class DynamoProxy:
         """Cancel so many of all transactions because of others."""
         self._conflict = share
 
+    def contend(self, seconds: float) -> None:
+        """Let a transaction take so long, and cancel whoever touches an item of it meanwhile, as DynamoDB does."""
+        self._contend = seconds
+
     def blackhole(self) -> None:
         """Keep connections open and hand nothing on."""
         self._loop.call_soon_threadsafe(self._speaking.clear)
@@ -85,7 +91,7 @@ class DynamoProxy:
     def heal(self) -> None:
         with self._lock:
             self._lose = self._answer_500 = 0
-        self._throttle = self._conflict = 0.0
+        self._throttle = self._conflict = self._contend = 0.0
         self._lag.seconds = 0.0
         self._offset_seconds = None
         if not self._speaking.is_set():
@@ -141,9 +147,22 @@ class DynamoProxy:
         if operation in _WRITES | _READS and self._draw.random() < self._throttle:
             return _error("ProvisionedThroughputExceededException", "slow down")
         if operation == "TransactWriteItems" and self._draw.random() < self._conflict:
-            count = len(json.loads(request[2])["TransactItems"])
-            reasons = [{"Code": "TransactionConflict"}] + [{"Code": "None"}] * (count - 1)
-            return _error("TransactionCanceledException", "conflict", CancellationReasons=reasons)
+            return _conflicting(request)
+        if operation != "TransactWriteItems" or not self._contend:
+            return await self._pass_on(operation, request, reader, writer)
+        touched = _places(json.loads(request[2]))
+        if touched & self._under_way:
+            return _conflicting(request)
+        self._under_way |= touched
+        try:
+            await asyncio.sleep(self._contend)
+            return await self._pass_on(operation, request, reader, writer)
+        finally:
+            self._under_way -= touched
+
+    async def _pass_on(
+        self, operation: str, request: Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> Message | None:
         asked = self._lag.asked(request) if operation == "Query" else request
         writer.write(_written(asked))
         await writer.drain()
@@ -235,6 +254,23 @@ def _keys(request: Any) -> list[str]:
         for value in request:
             found += _keys(value)
     return found
+
+
+def _places(request: dict[str, Any]) -> set[str]:
+    """The items that a transaction touches."""
+    found = set()
+    for each in request["TransactItems"]:
+        [body] = each.values()
+        item = body.get("Key") or body["Item"]
+        key = {name: item[name] for name in ("job_id", "pk", "sk") if name in item}
+        found.add(json.dumps([body["TableName"], key], sort_keys=True))
+    return found
+
+
+def _conflicting(request: Message) -> Message:
+    count = len(json.loads(request[2])["TransactItems"])
+    reasons = [{"Code": "TransactionConflict"}] + [{"Code": "None"}] * (count - 1)
+    return _error("TransactionCanceledException", "conflict", CancellationReasons=reasons)
 
 
 # HTTP, as much of it as is spoken here

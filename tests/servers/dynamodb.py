@@ -145,13 +145,14 @@ async def _keys(tables: Tables, table: Table) -> list[Key]:
 
 
 def _answers(port: int) -> bool:
-    with contextlib.suppress(OSError, http.client.HTTPException):
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
+    try:
         connection.request("GET", "/")
-        status = connection.getresponse().status
+        return connection.getresponse().status == 400
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
         connection.close()
-        return status == 400
-    return False
 
 
 def _die_with_parent() -> None:

@@ -23,8 +23,15 @@ LAWFUL = """
 
 
 async def empty(store: PostgresStore) -> None:
-    """Every row but those that say which migrations were applied. Not TRUNCATE: that makes all files anew."""
+    """Every row but those that say which migrations were applied. Not TRUNCATE: that makes all files anew. Result tables
+    were made by a test, and go."""
     connection = await asyncpg.connect(store.address.dsn)
+    made = await connection.fetch(
+        f"{TABLES} WHERE schemaname = $1 AND tablename LIKE 'result\\_%' AND tablename <> 'result_table'",
+        store.address.schema,
+    )
+    if made:
+        await connection.execute(f"DROP TABLE {', '.join(table for (table,) in made)}")
     tables = await connection.fetch(
         f"{TABLES} WHERE schemaname = $1 AND tablename <> 'migration'", store.address.schema
     )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from holdfast import ids as module
 from holdfast.errors import InvalidOption
-from holdfast.ids import canonical, new_id, new_ids
+from holdfast.ids import canonical, derived, new_id, new_ids
 
 NOW = 1_700_000_000_000_000
 instants = st.integers(0, 2**47 * 1000)
@@ -68,3 +68,17 @@ def test_an_id_has_one_spelling() -> None:
 def test_what_is_no_uuid_is_refused(wrong: object) -> None:
     with pytest.raises(InvalidOption, match="UUID"):
         canonical(wrong)  # type: ignore[arg-type]
+
+
+def test_a_derived_id_is_the_same_whenever_it_is_asked_for_and_bears_its_parents_time() -> None:
+    parent, other = new_ids(2, NOW)
+    names = [f"job|embed|{n}|null" for n in range(2_000)]
+
+    made = [derived(parent, name) for name in names]
+
+    assert made == [derived(parent, name) for name in names]
+    assert len({*made, *(derived(other, name) for name in names)}) == 4_000
+    for job_id in made:
+        parsed = uuid.UUID(job_id)
+        assert (parsed.version, parsed.variant, str(parsed)) == (7, uuid.RFC_4122, job_id)
+        assert parsed.int >> 80 == uuid.UUID(parent).int >> 80

@@ -28,28 +28,34 @@ from holdfast.lifecycle import (
     Snoozed,
     Status,
     Transition,
+    WaitingForChildren,
     allowed,
     cancel,
     check,
     decide,
     manual_retry,
-    released,
     reschedule,
     rescue,
-    submitted,
 )
-from holdfast.limits import GIVE_BACKS_MAX, REASON_LENGTH_MAX, SNOOZES_MAX
+from holdfast.limits import GIVE_BACKS_MAX, REASON_LENGTH_MAX, SNOOZES_MAX, WAITS_MAX
+from holdfast.newjob import NewJob
 from holdfast.retry import Backoff
+from holdfast.transition import Staged
+from holdfast.trees import Awaits, TriggerRule
 
 NOW = 1_700_000_000_000_000
 SECOND = 1_000_000
 ERROR = ErrorEntry(attempt=1, at=NOW, type="ValueError", message="no")
+AWAITS = Awaits(TriggerRule.ALL_DONE, "fail")
+CHILD = NewJob("c", "work", "default", 50, "null", NOW, 5, SECOND, own_id=True, special=True)
 
 
 def a_job(**changes: Any) -> Any:
     fields = {"job_id": "j", "attempt": 4, "failures": 0, "max_attempts": 5, "snoozes": 0, "give_backs": 0}
     fields |= {"job_type": "work", "queue": "default", "priority": 50, "scheduled_for": NOW - 9, "started_at": NOW - 5}
-    return SimpleNamespace(**(fields | {"status": Status.PENDING, "version": 9} | changes))
+    return SimpleNamespace(
+        **(fields | {"status": Status.PENDING, "version": 9, "waits": 0, "parent_job_id": "p"} | changes)
+    )
 
 
 def decided(outcome: Outcome, job: Any = None, **changes: Any) -> Transition:
@@ -71,6 +77,7 @@ ALL_OUTCOMES: list[Outcome] = [
     Cancelled("no need"),
     Discarded(ERROR),
     GivenBack("stopping"),
+    WaitingForChildren(AWAITS, "merge"),
 ]
 
 
@@ -167,6 +174,44 @@ def test_a_job_that_everybody_gives_back_is_a_failure() -> None:
     assert made.error.type == "GivenBackTooOften"
 
 
+def test_a_parent_waits_for_its_children_and_brings_them_but_no_other_effects() -> None:
+    effects = (("INSERT …", ()),)
+    made = decided(WaitingForChildren(AWAITS, "merge"), a_job(waits=WAITS_MAX - 1), children=(CHILD,), effects=effects)
+
+    assert (made.event, made.target, made.waits) == (Event.WAIT_FOR_CHILDREN, Status.WAITING, WAITS_MAX)
+    assert (made.awaits, made.join, made.children, made.effects) == (AWAITS, "merge", (CHILD,), ())
+    assert (made.failures, made.snoozes, made.scheduled_for) == (None, None, None)
+
+
+def test_a_parent_that_never_gets_past_its_children_fails() -> None:
+    made = decided(WaitingForChildren(AWAITS), a_job(waits=WAITS_MAX), children=(CHILD,))
+
+    assert (made.event, made.failures, made.error and made.error.type) == (Event.RETRY, 1, "WaitedTooOften")
+    assert "key=" in (made.reason or "")
+    assert (made.children, made.awaits) == ((), None)
+
+
+@pytest.mark.parametrize("outcome", ALL_OUTCOMES, ids=lambda outcome: type(outcome).__name__)
+def test_children_come_with_a_completion_or_a_wait_and_with_nothing_else(outcome: Outcome) -> None:
+    made = decided(outcome, children=(CHILD,), staged=Staged(2, 600))
+
+    brings = isinstance(outcome, Completed | WaitingForChildren)
+    assert (made.children, made.staged) == (((CHILD,), Staged(2, 600)) if brings else ((), None))
+
+
+def test_every_change_of_a_job_names_its_parent() -> None:
+    ended = a_job(status=Status.FAILED)
+    changes = [
+        *(decided(outcome) for outcome in ALL_OUTCOMES),
+        rescue(a_job(), lease=NOW, now=NOW, reason="died", by=None),
+        cancel(a_job(), by=None, reason=None),
+        manual_retry(ended, now=NOW, by=None, reason=None),
+        reschedule(a_job(), run_at=NOW, now=NOW, by=None, reason=None),
+    ]
+
+    assert {change.parent_job_id for change in changes} == {"p"}
+
+
 def test_a_rescue_is_a_failure_that_runs_again_at_once() -> None:
     made = rescue(a_job(), lease=NOW - 1, now=NOW, reason="died", by="w2")
 
@@ -222,6 +267,7 @@ def test_a_manual_retry_gives_the_budget_back_and_clears_the_result() -> None:
     made = manual_retry(a_job(status=Status.FAILED), now=NOW, by="me", reason="fixed")
 
     assert (made.failures, made.snoozes, made.give_backs, made.clear_result) == (0, 0, 0, True)
+    assert (made.target, made.waits, made.rewait) == (Status.PENDING, 0, False)
     assert (made.scheduled_for, made.progress, made.stage) == (NOW, 0.0, "")
 
 
@@ -233,31 +279,6 @@ def test_a_reschedule_goes_where_its_time_says() -> None:
 
     assert (later.target, later.scheduled_for) == (Status.SCHEDULED, NOW + 1)
     assert (now.target, now.scheduled_for) == (Status.PENDING, NOW)
-
-
-def test_a_new_job_begins_where_its_dependencies_and_its_time_say() -> None:
-    assert submitted(unmet_dependencies=1, scheduled_for=NOW + 1, now=NOW) is Status.WAITING
-    assert submitted(unmet_dependencies=0, scheduled_for=NOW + 1, now=NOW) is Status.SCHEDULED
-    assert submitted(unmet_dependencies=0, scheduled_for=NOW, now=NOW) is Status.PENDING
-
-
-@pytest.mark.parametrize(
-    ("unmet", "failed", "on_failure", "due", "target"),
-    [
-        (1, False, "cancel", NOW, None),
-        (0, False, "cancel", NOW, Status.PENDING),
-        (0, False, "cancel", NOW + 1, Status.SCHEDULED),
-        (1, True, "cancel", NOW, Status.CANCELLED),
-        (0, True, "fail", NOW, Status.FAILED),
-    ],
-)
-def test_a_waiting_job_moves_on_as_its_dependencies_end(
-    unmet: int, failed: bool, on_failure: str, due: int, target: Status | None
-) -> None:
-    became = released(
-        unmet_dependencies=unmet, failed_dependency=failed, on_failure=on_failure, scheduled_for=due, now=NOW
-    )
-    assert became is target
 
 
 def test_every_event_has_edges_and_ended_jobs_only_leave_by_hand() -> None:

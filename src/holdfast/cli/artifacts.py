@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,21 +17,29 @@ from holdfast.cli.output import Column
 from holdfast.cli.text import safe_lines
 from holdfast.errors import InvalidOption
 from holdfast.files import StoredFile
+from holdfast.limits import MIB
+
+TEXT_BYTES_MAX = MIB  # on a terminal; nobody reads more there
 
 
 def artifacts(
     job_id: JobId,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Print this one.", show_default=False)] = None,
+    into: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it here, whole or not at all.")
+    ] = None,
     as_json: AsJson = False,
     url: Url = None,
     app: AppName = None,
 ) -> None:
     """List the files that a job has kept, or print one."""
+    if into is not None and name is None:
+        raise typer.BadParameter("name the file that should be written there", param_hint="--output")
 
     async def work(app: Holdfast) -> None:
         whole = await lookup.job_id(app, job_id)
         if name is not None:
-            _print(name, await app.artifact(whole, name))
+            await _fetch(app, whole, name, into)
             return
         stored = await app.artifacts(whole)
         if as_json:
@@ -41,11 +52,37 @@ def artifacts(
     apps.run(url, app, work)
 
 
-def _print(name: str, content: bytes) -> None:
-    """As it is, into a pipe or a file; on a terminal only what is text."""
-    if not sys.stdout.isatty():
-        sys.stdout.buffer.write(content)
-        return
+async def _fetch(app: Holdfast, job_id: str, name: str, into: Path | None) -> None:
+    """In pieces, as it is, into a pipe or a file; on a terminal only what is text."""
+    if into is not None:
+        await _save(app, job_id, name, into)
+    elif sys.stdout.isatty():
+        await _show(app, job_id, name)
+    else:
+        async for piece in app.open_artifact(job_id, name):
+            sys.stdout.buffer.write(piece)
+
+
+async def _save(app: Holdfast, job_id: str, name: str, into: Path) -> None:
+    draft = into.with_name(f".{into.name}.{os.getpid()}.draft")
+    try:
+        with draft.open("wb") as file:
+            async for piece in app.open_artifact(job_id, name):
+                file.write(piece)
+        draft.replace(into)
+    except OSError as error:
+        raise InvalidOption(f"{into} cannot be written: {error.strerror}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+
+
+async def _show(app: Holdfast, job_id: str, name: str) -> None:
+    content = b""
+    async for piece in app.open_artifact(job_id, name):
+        content += piece
+        if len(content) > TEXT_BYTES_MAX:
+            raise InvalidOption(f"{name} is too long to be read here: send it to a file with > {name}")
     try:
         print(safe_lines(content.decode()))
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""holdfast cancel, retry, reprioritise, reschedule"""
+"""holdfast cancel, retry, rerun, reprioritise, reschedule"""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ from holdfast.errors import HoldfastError
 from holdfast.job import Job
 from holdfast.lifecycle import Status
 
+Subtree = Annotated[bool, typer.Option("--subtree", help="The jobs and all that they have submitted.")]
+
 
 def cancel(
     job_ids: JobIds,
+    subtree: Subtree = False,
     reason: options.Reason = None,
     by: options.By = None,
     as_json: AsJson = False,
@@ -28,7 +31,12 @@ def cancel(
     """Cancel jobs; running handlers are stopped."""
 
     async def work(app: Holdfast) -> int:
-        return await _each(app, job_ids, lambda one: app.cancel(one, reason=reason, by=options.who(by)), as_json)
+        return await _each(
+            app,
+            job_ids,
+            lambda one: app.cancel(one, subtree=subtree, reason=reason, by=options.who(by)),
+            as_json,
+        )
 
     return apps.run(url, app, work)
 
@@ -38,6 +46,7 @@ def retry(
     all_dead: Annotated[bool, typer.Option("--dead", help="All dead letters, instead of ids …")] = False,
     job_type: Annotated[str | None, typer.Option("--type", metavar="TYPE", help="… of this type")] = None,
     error: Annotated[str | None, typer.Option(metavar="NAME", help="… that died of this error.")] = None,
+    subtree: Subtree = False,
     reason: options.Reason = None,
     by: options.By = None,
     as_json: AsJson = False,
@@ -49,11 +58,34 @@ def retry(
         raise typer.BadParameter("give the ids of jobs, or --dead for all dead letters", param_hint="ID")
     if not all_dead and (job_type or error):
         raise typer.BadParameter("they choose among the dead letters: add --dead", param_hint="--type, --error")
+    if all_dead and subtree:
+        raise typer.BadParameter("it goes with ids: leave --dead out", param_hint="--subtree")
     if all_dead:
         return dead.retry_all(job_type, error, by, as_json, url, app)
 
     async def work(app: Holdfast) -> int:
-        return await _each(app, job_ids or [], lambda one: app.retry(one, reason=reason, by=options.who(by)), as_json)
+        return await _each(
+            app,
+            job_ids or [],
+            lambda one: app.retry(one, subtree=subtree, reason=reason, by=options.who(by)),
+            as_json,
+        )
+
+    return apps.run(url, app, work)
+
+
+def rerun(
+    job_ids: JobIds,
+    reason: options.Reason = None,
+    by: options.By = None,
+    as_json: AsJson = False,
+    url: Url = None,
+    app: AppName = None,
+) -> int:
+    """Run again from here: jobs, what they submitted, and what depends on them."""
+
+    async def work(app: Holdfast) -> int:
+        return await _each(app, job_ids, lambda one: app.rerun(one, reason=reason, by=options.who(by)), as_json)
 
     return apps.run(url, app, work)
 

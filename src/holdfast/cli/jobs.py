@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import datetime
 from typing import Annotated
 
 import typer
 
-from holdfast.app import Holdfast, Page
+from holdfast.app import Holdfast
 from holdfast.cli import apps, lookup, notes, options, output, watching
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import AppName, AsJson, JobId, Url
@@ -16,6 +17,7 @@ from holdfast.cli.text import span
 from holdfast.clock import to_datetime
 from holdfast.job import Job
 from holdfast.lifecycle import Status
+from holdfast.reading import Page
 
 _STATUSES = ", ".join(Status)
 
@@ -41,7 +43,7 @@ def list_jobs(
 ) -> None:
     """List jobs, newest first."""
 
-    async def work(app: Holdfast) -> tuple[Page, datetime]:
+    async def work(app: Holdfast) -> None:
         page = await app.find(
             status=status,
             job_type=job_type,
@@ -56,18 +58,21 @@ def list_jobs(
             after=after,
             limit=limit,
         )
-        return page, to_datetime(app.clock.now())
+        if as_json:
+            output.emit_json({"items": [job.to_dict() for job in page], "next": page.next})
+        else:
+            _print(page, to_datetime(app.clock.now()), first=after is None)
 
-    page, now = apps.run(url, app, work)
-    if as_json:
-        output.emit_json({"items": [job.to_dict() for job in page], "next": page.next})
-        return
+    apps.run(url, app, work)
+
+
+def _print(page: Page, now: datetime, *, first: bool) -> None:
     if page:
         output.emit_table(_columns(now), page)
     else:
-        output.say("no jobs match" if after is None else "no more jobs")
+        output.say("no jobs match" if first else "no more jobs")
     if page.next is not None:
-        output.say(f"there are more: add --after {page.next}")
+        output.say(f"there are more: add --after {shlex.quote(page.next)}")
 
 
 def _columns(now: datetime) -> list[Column[Job]]:

@@ -25,16 +25,15 @@ _TIME = 13  # what an event's time takes; the rest of the event stands beside it
 def show(job_id: JobId, as_json: AsJson = False, url: Url = None, app: AppName = None) -> None:
     """Show everything that is kept of a job."""
 
-    async def work(app: Holdfast) -> tuple[Job, str | None, datetime]:
+    async def work(app: Holdfast) -> None:
         job = await app.get(await lookup.job_id(app, job_id))
+        if as_json:
+            output.emit_json({**job.to_dict(), "history": job.history})
+            return
         why = await app.explain(job.job_id) if job.status is Status.PENDING else None
-        return job, why, to_datetime(app.clock.now())
+        _Sheet(job, why, to_datetime(app.clock.now())).print()
 
-    job, why, now = apps.run(url, app, work)
-    if as_json:
-        output.emit_json({**job.to_dict(), "history": job.history})
-    else:
-        _Sheet(job, why, now).print()
+    apps.run(url, app, work)
 
 
 class _Sheet:

@@ -11,7 +11,7 @@ _UNSAFE = "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-
 _ANY = re.compile(f"[{_UNSAFE}]")
 _IN_LINES = re.compile(f"(?!\n)[{_UNSAFE}]")
 _IN_JSON = re.compile(f"(?![\n\t])[{_UNSAFE}]")
-_PASSWORD = re.compile(r"(://[^/@]*?:|[?&]password=)[^@&/]+(?=@|&|$)")
+_PASSWORD = re.compile(r"(://[^/?@]*?:)[^@/]+(?=@)|([?&]password=)[^&]+")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -38,7 +38,7 @@ def _escape(found: re.Match[str]) -> str:
 
 def without_password(url: str) -> str:
     """A URL for people: what it says ends up in logs and on slides."""
-    return _PASSWORD.sub(r"\1…", url)
+    return _PASSWORD.sub(lambda found: f"{found[1] or found[2]}…", url)
 
 
 def count(number: int, what: str) -> str:

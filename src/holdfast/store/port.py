@@ -17,6 +17,8 @@ from typing import Protocol
 
 from holdfast.clock import Instant
 from holdfast.lifecycle import Status, Transition
+from holdfast.store.moves import Exported, MoveState
+from holdfast.store.tables import ResultTable, RowBatch, RowPage, RowQuery
 from holdfast.store.types import (
     ClaimedJob,
     ClaimRequest,
@@ -107,9 +109,10 @@ class Store(Protocol):
         ...
 
     async def apply(self, transitions: Sequence[Transition], now: Instant) -> list[Verdict]:
-        """Apply each transition whose guards hold. A job that ends releases those that depend on it in the same
-        commit, or leaves a mark from which `release` goes on. Where an effect of a transition fails, EffectFailed
-        names its job and nothing of the call is applied."""
+        """Apply each transition whose guards hold. A job that ends releases those that depend on it, and the parent
+        that waited for it as the last of its children, in the same commit, or leaves a mark from which `release` goes
+        on. Children that a transition brings are stored with it. Where an effect of a transition fails, or a child
+        cannot be stored, EffectFailed names its job and nothing of the call is applied."""
         ...
 
     async def extend(self, holds: Sequence[Hold], lease_expires_at: Instant, now: Instant) -> list[Verdict]:
@@ -141,15 +144,16 @@ class Store(Protocol):
         ...
 
     async def with_files(self, limit: int) -> list[str]:
-        """Archived jobs whose files have not been removed yet."""
+        """Archived jobs whose files and rows have not been removed yet."""
         ...
 
     async def cleaned(self, job_ids: Sequence[str]) -> None:
-        """Their files are gone."""
+        """Their files and rows are gone."""
         ...
 
     async def release(self, now: Instant, limit: int) -> int:
-        """Go on releasing dependents of ended jobs, and unpark jobs whose key has room; how many changed."""
+        """Go on releasing dependents of ended jobs and storing staged children of settled ones, unpark jobs whose key
+        has room, and remove what was staged by attempts that came to nothing; how many changed."""
         ...
 
     # Workers and types
@@ -190,6 +194,84 @@ class Store(Protocol):
 
     async def record_step(self, hold: Hold, name: str, answer: str, now: Instant) -> Verdict:
         """Keep a step's answer while the claim holds; the first answer stays."""
+        ...
+
+    # Trees
+
+    async def insert_children(self, hold: Hold, jobs: Sequence[NewJob], now: Instant) -> list[Inserted] | None:
+        """As `insert`, while the claim holds: children that do not wait for their parent's completion. None: it holds
+        no more, and nothing was stored."""
+        ...
+
+    async def stage(self, hold: Hold, part: int, jobs: Sequence[NewJob], now: Instant) -> Verdict:
+        """Keep up to CHILDREN_PART_MAX jobs of a running attempt under (job, attempt, part) until its settlement names
+        the parts (`Transition.staged`). A repeat replaces the part. Those of an attempt that is over mean nothing, and
+        `release` removes them."""
+        ...
+
+    async def children(self, job_id: str, after: str | None, limit: int, status: Status | None = None) -> Page:
+        """The children of a job by id; consistent: what is committed is in it."""
+        ...
+
+    # Result tables
+
+    async def declare(self, tables: Sequence[ResultTable]) -> list[str]:
+        """Make each table that is not there, and add columns that a table does not have yet; the names of what was
+        changed. SchemaMismatch where a stored one has another key or another kind of column; ConfigurationError where
+        the engine lacks something (pgvector). Safe to repeat and to race."""
+        ...
+
+    async def result_tables(self) -> list[ResultTable]: ...
+
+    async def put_rows(self, batches: Sequence[RowBatch], now: Instant) -> list[Verdict]:
+        """Store rows of running attempts, each batch whole or not at all on SQL. A row replaces one of an older
+        attempt, and one of the same attempt and part (a repeat). DuplicateRow where the same attempt has the key in
+        another part: it names the job, and on SQL nothing of the call is stored. STALE where the claim does not hold,
+        or a newer attempt's row is there. Nobody sees them before the completion."""
+        ...
+
+    async def rows(self, table: ResultTable, ask: RowQuery) -> RowPage:
+        """Rows of the committed attempt of one job, by key; those of a job that reused another's result are that
+        one's. Consistent. RowsWithdrawn where `ask.attempt` is not the committed one."""
+        ...
+
+    async def rows_by_subject(self, table: ResultTable, subject: str, after: str | None, limit: int) -> RowPage:
+        """Over all completed jobs, oldest first; where the table has a subject index. On DynamoDB the index may lag."""
+        ...
+
+    async def latest(self, subject: str, job_type: str) -> str | None:
+        """The job of this subject and type that completed last, and still is completed."""
+        ...
+
+    async def drop_rows(self, job_id: str, limit: int) -> int:
+        """Remove up to `limit` rows of a job, of all its tables; how many. For archived jobs."""
+        ...
+
+    # Moving house
+
+    async def freeze(self, state: MoveState | None) -> int:
+        """From here on no job is taken in and none is claimed: StoreMoved says where to. What runs goes on, with the
+        children that it brings. Where `state.kind` is SEALED nothing of the queue changes any more; only if nothing is
+        under way: the answer is how much is (running jobs, dependents to be released, children to be stored), and
+        where that is not 0 nothing was sealed. None: thaw."""
+        ...
+
+    async def moving(self) -> MoveState | None:
+        """Of this store: being moved from, being moved into (and how far), or neither."""
+        ...
+
+    async def export(self, kind: str, after: str | None, limit: int) -> Exported:
+        """Everything of one kind in an order that does not change, a page at a time; order of arrival for jobs."""
+        ...
+
+    async def restore(self, kind: str, items: Sequence[bytes], state: MoveState) -> None:
+        """Store what `export` gave, as it is: no counter, no event, no signal. Idempotent. `state` (how far the move
+        is) goes with it; the first one makes this a store that is being moved into, which serves nobody else until its
+        state says done. MoveFailed where it is one of another move."""
+        ...
+
+    def fit(self, kind: str, item: bytes) -> bytes:
+        """What this engine keeps of an exported item; the item itself where it keeps all. Pure."""
         ...
 
     # Reading

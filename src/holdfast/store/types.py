@@ -8,6 +8,9 @@ import msgspec
 
 from holdfast.clock import Instant
 from holdfast.lifecycle import Counted, ErrorEntry, Event, Status
+from holdfast.newjob import FOREVER as FOREVER
+from holdfast.newjob import NewJob as NewJob
+from holdfast.newjob import Rate as Rate
 
 
 class Verdict(Enum):
@@ -30,60 +33,12 @@ class Signal(StrEnum):
     ENDED = "ended"  # jobs reached a terminal state
 
 
-class Rate(msgspec.Struct, frozen=True, gc=False):
-    """At most `count` starts in any span of `micros`, roughly: a bucket of `count` that refills evenly."""
-
-    count: int
-    micros: int
-
-
 class Keep(msgspec.Struct, frozen=True):
     """How long ended jobs are kept before they are archived, from their end; None: for ever."""
 
     completed_micros: int | None
     failed_micros: int | None
     cancelled_micros: int | None
-
-
-class NewJob(msgspec.Struct, frozen=True, gc=False):
-    """A job to insert: validated, with its id."""
-
-    job_id: str
-    job_type: str
-    queue: str
-    priority: int
-    payload: str
-    scheduled_for: Instant
-    max_attempts: int
-    timeout_micros: int
-    subject: str | None = None
-    tags: str | None = None  # JSON array
-    created_by: str | None = None
-    job_stage: str | None = None
-    parent_job_id: str | None = None
-    root_job_id: str | None = None
-    content_hash: str | None = None
-    concurrency_key: str | None = None
-    concurrency_limit: int | None = None
-    on_dependency_failure: str = "cancel"
-    payload_version: int = 1
-    fairness_key: str | None = None  # jobs of one key take turns with those of others
-    fairness_weight: int = 1
-    # What makes an insert more than a row. `special` tells a store at a glance that one of these is set.
-    special: bool = False
-    own_id: bool = False  # the caller chose the id: a repeat answers with the job that has it
-    dedup_key: str | None = None
-    dedup_until: Instant | None = None  # None: while the job is active; FOREVER; or the end of the window
-    dedup_conflict_is_error: bool = False
-    depends_on: tuple[str, ...] = ()
-    reuse_since: Instant | None = None  # reuse an identical job completed at or after this
-    rate_key: str | None = None
-    rate: Rate | None = None
-    schedule: str | None = None  # the schedule that made it, and for which of its ticks
-    tick_at: Instant | None = None
-
-
-FOREVER: Instant = 2**62
 
 
 class Inserted(msgspec.Struct, frozen=True, gc=False):
@@ -142,6 +97,9 @@ class ClaimedJob(msgspec.Struct, frozen=True, gc=False, array_like=True):
     payload_version: int = 1
     schedule: str | None = None
     tick_at: Instant | None = None
+    waits: int = 0  # how often it has waited for its children, which function is entered after that …
+    join: str | None = None
+    children: int = 0  # … and how many it has
 
 
 class Hold(msgspec.Struct, frozen=True, gc=False):
@@ -166,6 +124,7 @@ class ExpiredClaim(msgspec.Struct, frozen=True, gc=False):
     priority: int
     scheduled_for: Instant
     started_at: Instant
+    parent_job_id: str | None = None
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -240,6 +199,16 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     root_job_id: str | None = None
     job_stage: str | None = None
     on_dependency_failure: str = "cancel"
+    trigger_rule: str = "all_success"
+    children: int = 0  # how many it has, how many of them have not ended, and how many ended badly
+    open_children: int = 0
+    failed_children: int = 0
+    cancelled_children: int = 0
+    awaits: str | None = None  # set: it waits for its children, and for what of them; see trees.Awaits
+    waits: int = 0
+    result_tables: tuple[str, ...] = ()  # in which it may have rows
+    rows_of: str | None = None  # a reused job: whose rows it answers with, and of which attempt of that one
+    rows_attempt: int | None = None
     dependencies: tuple[str, ...] = ()
     dependent_jobs: tuple[str, ...] = ()
     dependent_count: int = 0
@@ -265,6 +234,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     tag: str | None = None
     created_by: str | None = None
     root: str | None = None
+    parent: str | None = None
     content_hash: str | None = None
     concurrency_key: str | None = None
     order: str = "created"  # newest first; or "priority": the order in which they would be claimed
@@ -303,6 +273,7 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     running: tuple[str, ...] = ()  # job ids
     limits: dict[str, int] = {}  # how many jobs of a type it runs at once, where the type has a limit of its own
     busy: dict[str, int] = {}  # how many it runs of each type
+    batches: dict[str, int] = {}  # types of which one call takes many jobs, and how many at most; limits, busy: calls
     versions: dict[str, int] = {}  # the newest payload version it reads of each type
     ended: int = 0  # attempts since it started, how many of them failed, and the time they took
     failed: int = 0
@@ -326,6 +297,9 @@ class JobType(msgspec.Struct, frozen=True, kw_only=True):
     concurrency_limit: int | None = None
     rate: Rate | None = None
     keep: Keep | None = None
+    reuse_by: tuple[str, ...] = ()  # fields of the payload that make two jobs identical, with the version of the code
+    code_version: str = ""
+    result_tables: tuple[str, ...] = ()
 
 
 class Promoted(msgspec.Struct, frozen=True):

@@ -42,7 +42,7 @@ def open_url(url: str) -> Store:
 def open_files(url: str, store: Store, artifacts: str | None) -> Files:
     """Where the files of its jobs are: where `artifacts` says, else beside the store, else in it."""
     beside = store.files_root
-    if artifacts is not None and artifacts.startswith("s3:"):
+    if artifacts is not None and artifacts[:3].lower() == "s3:":
         from holdfast.stores.s3 import S3Files
 
         return S3Files(artifacts)

@@ -55,6 +55,16 @@ COLUMNS = [
     "root_job_id",
     "job_stage",
     "on_dependency_failure",
+    "trigger_rule",
+    "children",
+    "open_children",
+    "failed_children",
+    "cancelled_children",
+    "awaits",
+    "waits",
+    "result_tables",
+    "rows_of",
+    "rows_attempt",
     "payload_version",
     "fairness_key",
     "fairness_weight",
@@ -66,10 +76,15 @@ COLUMNS = [
 
 _errors = msgspec.json.Decoder(tuple[ErrorEntry, ...])
 _history = msgspec.json.Decoder(tuple[HistoryEvent, ...])
+_names = msgspec.json.Decoder(tuple[str, ...])
 _worker = msgspec.json.Decoder(WorkerRow)
 _STATUS, _STARTED, _COMPLETED, _ERRORS, _PARKED, _HISTORY = (
     COLUMNS.index(name) for name in ("status", "started_at", "completed_at", "errors", "parked", "history")
 )
+# Columns of trees and results, which most jobs leave empty: then the record says the usual.
+_OFTEN_NULL = (
+    "trigger_rule", "children", "open_children", "failed_children", "cancelled_children", "waits", "result_tables",
+)  # fmt: skip
 
 
 def record(row: tuple[Any, ...], edges: tuple[str, str, int] | None = None) -> JobRecord:
@@ -77,6 +92,11 @@ def record(row: tuple[Any, ...], edges: tuple[str, str, int] | None = None) -> J
     fields["status"] = Status(row[_STATUS])
     fields["errors"] = _errors.decode(row[_ERRORS]) if row[_ERRORS] else ()
     fields["parked"] = bool(row[_PARKED])
+    for name in _OFTEN_NULL:
+        if fields[name] is None:
+            del fields[name]
+    if "result_tables" in fields:
+        fields["result_tables"] = _names.decode(fields["result_tables"])
     fields["history"] = history(row[_HISTORY])
     if row[_STARTED] is not None and row[_COMPLETED] is not None:
         fields["processing_micros"] = max(0, row[_COMPLETED] - row[_STARTED])

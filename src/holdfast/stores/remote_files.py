@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import hashlib
+import contextlib
 import os
 import threading
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
+import msgspec
+
+from holdfast.contents import Content, Tally, checked, in_pieces
 from holdfast.errors import ForkedStore, NotOpen, StoreBusy, StoreError, StoreUnavailable
-from holdfast.files import StoredFile
+from holdfast.files import Files, StoredFile
 from holdfast.limits import LEASE_SECONDS
 
 T = TypeVar("T")
@@ -26,18 +29,35 @@ WRITE_SECONDS = LEASE_SECONDS  # how long a write waits for a store that is away
 AGAIN_SECONDS = 0.5
 
 
-class Filing(Protocol):
-    """What an engine brings; made, used and closed on one event loop."""
+class Draft(msgspec.Struct, frozen=True):
+    """A file on its way. Two may write the same one at once: each has its own."""
 
-    async def write(self, job_id: str, attempt: int, name: str, content: bytes) -> None:
-        """Nobody sees a part of it before the whole is there."""
+    job_id: str
+    attempt: int
+    name: str
+    made: str
+
+
+class Filing(Protocol):
+    """What an engine brings; made, used and closed on one event loop. Every call is safe to repeat."""
+
+    async def add(self, draft: Draft, start: int, piece: bytes) -> None:
+        """Nobody sees a piece before the last is there."""
+        ...
+
+    async def finish(self, draft: Draft, start: int, piece: bytes) -> None:
+        """Add the last piece: from here on this is the file."""
+        ...
+
+    async def drop(self, draft: Draft) -> None:
+        """Remove what was added."""
         ...
 
     async def append(self, job_id: str, name: str, content: bytes, size_max: int, append_id: str) -> None:
         """Once for an id, however often it is asked for in a row."""
         ...
 
-    async def read(self, job_id: str, attempt: int, name: str, start: int, size_max: int | None) -> bytes | None:
+    async def read(self, job_id: str, attempt: int, name: str, start: int, size_max: int) -> bytes | None:
         """From a byte on; None where there is no such file."""
         ...
 
@@ -46,9 +66,12 @@ class Filing(Protocol):
     async def close(self) -> None: ...
 
 
-class RemoteFiles:
-    def __init__(self, make: Callable[[], Filing]) -> None:
+class RemoteFiles(Files):
+    def __init__(self, make: Callable[[], Filing], *, piece_bytes: int, size_max: int, instead: str) -> None:
         self._make = make
+        self._piece_bytes = piece_bytes
+        self.size_max = size_max
+        self.instead = instead
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._server: _Server | None = None
@@ -58,10 +81,26 @@ class RemoteFiles:
     def uri(self, job_id: str, name: str) -> str:
         return f"holdfast:///{job_id}/{name}"
 
-    def write(self, job_id: str, attempt: int, name: str, content: bytes) -> StoredFile:
-        self._ask(lambda filing: filing.write(job_id, attempt, name, content), patience=WRITE_SECONDS)
-        uri = self.uri(job_id, f"{attempt}/{name}")
-        return StoredFile(uri, hashlib.sha256(content).hexdigest(), len(content), name)
+    def write(self, job_id: str, attempt: int, name: str, content: Content) -> StoredFile:
+        draft = Draft(job_id, attempt, name, uuid.uuid4().hex)
+        tally = Tally(name, self.size_max, self.instead)
+        try:
+            for piece in in_pieces(content, self._piece_bytes):
+                start = tally.size
+                tally.add(piece)
+                self._add(draft, start, piece)
+        except BaseException:
+            if tally.size >= self._piece_bytes:
+                with contextlib.suppress(StoreError, NotOpen):  # what stays goes with the job
+                    self._ask(lambda filing: filing.drop(draft))
+            raise
+        return StoredFile(self.uri(job_id, f"{attempt}/{name}"), tally.sha256, tally.size, name)
+
+    def _add(self, draft: Draft, start: int, piece: bytes) -> None:
+        if len(piece) < self._piece_bytes:
+            self._ask(lambda filing: filing.finish(draft, start, piece), patience=WRITE_SECONDS)
+        else:
+            self._ask(lambda filing: filing.add(draft, start, piece), patience=WRITE_SECONDS)
 
     def append(self, job_id: str, name: str, content: bytes, size_max: int) -> None:
         # The same again after an outage is the same append: its first try may have been applied.
@@ -73,17 +112,22 @@ class RemoteFiles:
             self._unsure[job_id, name] = content, append_id
             raise
 
-    def read(self, file: StoredFile) -> bytes:
+    def stream(self, file: StoredFile) -> Iterator[bytes]:
+        return checked(file.uri, file.size, file.sha256, self._pieces(file))
+
+    def _pieces(self, file: StoredFile) -> Iterator[bytes]:
         job_id, attempt, name = _place(file.uri)
-        content = self._ask(lambda filing: filing.read(job_id, attempt, name, 0, None))
-        if content is None:
-            raise StoreError(f"{file.uri} is gone: the job that it belonged to was removed")
-        if hashlib.sha256(content).hexdigest() != file.sha256:
-            raise StoreError(f"{file.uri} is not what was stored: its hash differs")
-        return content
+        for start in range(0, max(1, file.size), self._piece_bytes):
+            piece = self._part(job_id, attempt, name, start, self._piece_bytes)
+            if piece is None:
+                raise StoreError(f"{file.uri} is gone: the job that it belonged to was removed")
+            yield piece
 
     def read_part(self, job_id: str, name: str, start: int, size_max: int) -> bytes | None:
-        return self._ask(lambda filing: filing.read(job_id, OF_THE_JOB, name, start, size_max))
+        return self._part(job_id, OF_THE_JOB, name, start, size_max)
+
+    def _part(self, job_id: str, attempt: int, name: str, start: int, size_max: int) -> bytes | None:
+        return self._ask(lambda filing: filing.read(job_id, attempt, name, start, size_max), after_closing=True)
 
     def remove(self, job_ids: Sequence[str]) -> list[str]:
         self._ask(lambda filing: filing.remove(job_ids))
@@ -97,19 +141,24 @@ class RemoteFiles:
         if server is not None:
             server.stop()
 
-    def _ask(self, verb: Callable[[Filing], Awaitable[T]], *, patience: float = 0.0) -> T:
+    def _ask(self, verb: Callable[[Filing], Awaitable[T]], *, patience: float = 0.0, after_closing: bool = False) -> T:
         if os.getpid() != self._pid:
             raise ForkedStore("this app was opened before fork(): open it anew in the child process")
         with self._lock:
-            if self._closed:
-                raise NotOpen("the app is not open any more: read files inside `async with app:`")
-            if self._server is None:
-                self._server = _Server(self._make)
-            answer = self._server.run(verb, patience)
+            if self._closed and not after_closing:
+                raise NotOpen("the app is not open any more: write files inside `async with app:`")
+            # A job that was read tells its result after the app was closed, too, as where files are in a folder.
+            passing = self._closed
+            server = self._server or _Server(self._make)
+            self._server = None if passing else server
+            answer = server.run(verb, patience)
         try:
             return answer.result()
         except concurrent.futures.CancelledError:
             raise NotOpen("the app was closed before its files were read or written") from None
+        finally:
+            if passing:
+                server.stop()
 
 
 class _Server:

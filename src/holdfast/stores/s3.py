@@ -7,24 +7,29 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import os
 import re
 import secrets
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 from xml.sax.saxutils import escape, unescape
 
 import msgspec
 
+from holdfast.contents import Content, Tally, checked, in_pieces
 from holdfast.errors import ConfigurationError, StoreError
-from holdfast.files import StoredFile
+from holdfast.files import Files, StoredFile
+from holdfast.limits import ARTIFACT_BYTES_MAX, MIB
 from holdfast.stores.aws.credentials import region_of
 from holdfast.stores.aws.requests import Answer, Requests
 
+PIECE_BYTES = 8 * MIB  # sent or asked for in one request; S3 takes 10,000 parts of at least 5 MiB
 DELETES_MAX = 1_000  # of one request
 APPEND_TRIES = 1_000  # a number that another took is passed over
+_OPTIONS = ("region", "endpoint")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _CONTENTS = re.compile(r"<Contents>(.*?)</Contents>", re.DOTALL)
 _NUMBER = re.compile(r"\.([0-9]{6})$")
@@ -45,9 +50,13 @@ class Bucket(msgspec.Struct, frozen=True):
 
 def parse(uri: str) -> Bucket:
     parts = urlsplit(uri)
-    options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-    if parts.scheme != "s3" or not _BUCKET.fullmatch(parts.netloc) or options.keys() - {"region", "endpoint"}:
+    options = {name: values[-1] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
+    if parts.scheme != "s3" or not _BUCKET.fullmatch(parts.netloc):
         raise ConfigurationError(f"artifacts={uri!r:.100}: write s3://bucket/prefix?region=eu-north-1")
+    if unknown := sorted(options.keys() - _OPTIONS):
+        raise ConfigurationError(
+            f"artifacts={uri!r:.100}: s3://bucket/prefix has no option {', '.join(unknown)}; it has {', '.join(_OPTIONS)}"
+        )
     named = options.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     region = options.get("region") or region_of(None) or ("us-east-1" if named else None)
     if region is None:
@@ -58,7 +67,19 @@ def parse(uri: str) -> Bucket:
     return Bucket(parts.netloc, unquote(parts.path).strip("/"), region, endpoint.rstrip("/"), in_path)
 
 
-class S3Files:
+class _Upload(msgspec.Struct):
+    """A file on its way, in parts."""
+
+    key: str
+    uri: str
+    mark: str
+    upload_id: str
+    etags: list[str] = []
+
+
+class S3Files(Files):
+    size_max = ARTIFACT_BYTES_MAX
+
     def __init__(self, uri: str) -> None:
         self._bucket = parse(uri)
         self._requests = Requests("s3", self._bucket.region, self._bucket.endpoint)
@@ -68,10 +89,25 @@ class S3Files:
     def uri(self, job_id: str, name: str) -> str:
         return f"s3://{self._bucket.name}/{self._key(job_id, name)}"
 
-    def write(self, job_id: str, attempt: int, name: str, content: bytes) -> StoredFile:
-        place = f"{attempt}/{name}"
-        self._expect(self._put(self._key(job_id, place), content), 200, self.uri(job_id, place))
-        return StoredFile(self.uri(job_id, place), hashlib.sha256(content).hexdigest(), len(content), name)
+    def write(self, job_id: str, attempt: int, name: str, content: Content) -> StoredFile:
+        key, uri = self._key(job_id, f"{attempt}/{name}"), self.uri(job_id, f"{attempt}/{name}")
+        tally = Tally(name, self.size_max)
+        upload: _Upload | None = None
+        try:
+            for piece in in_pieces(content, PIECE_BYTES):
+                tally.add(piece)
+                if upload is None and len(piece) < PIECE_BYTES:
+                    self._expect(self._put(key, piece), 200, uri)
+                elif piece:
+                    upload = upload or self._begin(key, uri)
+                    self._add(upload, piece)
+            if upload is not None:
+                self._finish(upload)
+        except BaseException:
+            if upload is not None:
+                self._abort(upload)
+            raise
+        return StoredFile(uri, tally.sha256, tally.size, name)
 
     def append(self, job_id: str, name: str, content: bytes, size_max: int) -> None:
         with self._lock:
@@ -95,17 +131,22 @@ class S3Files:
             return
         raise StoreError(f"{self.uri(job_id, name)}: others keep adding to it")
 
-    def read(self, file: StoredFile) -> bytes:
+    def stream(self, file: StoredFile) -> Iterator[bytes]:
         parts = urlsplit(file.uri)
         if parts.scheme != "s3" or parts.netloc != self._bucket.name:
             raise StoreError(f"{file.uri} is not in this bucket: open the app with the artifacts= it was written with")
-        answer = self._ask("GET", unquote(parts.path).lstrip("/"))
-        if answer.status == 404:
-            raise StoreError(f"{file.uri} is gone: the job that it belonged to was removed")
-        self._expect(answer, 200, file.uri)
-        if hashlib.sha256(answer.body).hexdigest() != file.sha256:
-            raise StoreError(f"{file.uri} is not what was stored: its hash differs")
-        return answer.body
+        return checked(file.uri, file.size, file.sha256, self._ranges(file, unquote(parts.path).lstrip("/")))
+
+    def _ranges(self, file: StoredFile, key: str) -> Iterator[bytes]:
+        for start in range(0, max(1, file.size), PIECE_BYTES):
+            end = min(file.size, start + PIECE_BYTES) - 1
+            answer = self._ask("GET", key, {"range": f"bytes={start}-{end}"} if file.size else {})
+            if answer.status == 404:
+                raise StoreError(f"{file.uri} is gone: the job that it belonged to was removed")
+            if answer.status == 416:
+                return  # it is shorter than it was
+            self._expect(answer, 206, file.uri)
+            yield answer.body
 
     def read_part(self, job_id: str, name: str, start: int, size_max: int) -> bytes | None:
         pieces = self._pieces(job_id, name)
@@ -142,8 +183,38 @@ class S3Files:
         return f"{self._bucket.prefix}/{job_id}/{name}" if self._bucket.prefix else f"{job_id}/{name}"
 
     def _is_ours(self, key: str, mark: str) -> bool:
-        """A put whose answer was lost is refused when it is repeated: it is there."""
+        """What was written with an answer that was lost is refused when it is repeated: it is there."""
         return self._ask("HEAD", key).headers.get("x-amz-meta-append") == mark
+
+    def _begin(self, key: str, uri: str) -> _Upload:
+        mark = secrets.token_hex(8)
+        answer = self._ask("POST", key, {"x-amz-meta-append": mark}, {"uploads": ""})
+        self._expect(answer, 200, uri)
+        return _Upload(key, uri, mark, _tag(answer.body.decode(), "UploadId"))
+
+    def _add(self, upload: _Upload, piece: bytes) -> None:
+        number = len(upload.etags) + 1
+        answer = self._ask("PUT", upload.key, {}, {"partNumber": str(number), "uploadId": upload.upload_id}, piece)
+        self._expect(answer, 200, upload.uri)
+        upload.etags.append(answer.headers["etag"])
+
+    def _finish(self, upload: _Upload) -> None:
+        listed = "".join(
+            f"<Part><PartNumber>{number}</PartNumber><ETag>{escape(etag)}</ETag></Part>"
+            for number, etag in enumerate(upload.etags, 1)
+        )
+        body = f"<CompleteMultipartUpload>{listed}</CompleteMultipartUpload>".encode()
+        answer = self._ask("POST", upload.key, {}, {"uploadId": upload.upload_id}, body)
+        if answer.status == 404 and self._is_ours(upload.key, upload.mark):
+            return
+        self._expect(answer, 200, upload.uri)
+        if b"<Error>" in answer.body:  # S3 has begun to answer before it knew
+            raise StoreError(f"{upload.uri}: S3 could not finish it: {_tag(answer.body.decode(), 'Message')}")
+
+    def _abort(self, upload: _Upload) -> None:
+        """Its parts cost money until they are gone; a bucket's own rule for unfinished uploads takes the rest."""
+        with contextlib.suppress(StoreError):
+            self._ask("DELETE", upload.key, {}, {"uploadId": upload.upload_id})
 
     def _look(self, job_id: str, name: str) -> tuple[int, int]:
         pieces = self._pieces(job_id, name)
@@ -159,7 +230,7 @@ class S3Files:
         query = {"list-type": "2", "prefix": prefix, "encoding-type": "url"}
         while True:
             answer = self._ask("GET", "", query=query)
-            self._expect(answer, 200, f"s3://{self._bucket.name}/{prefix}")
+            self._expect(answer, 200, f"s3://{self._bucket.name}/{prefix.rstrip('.')}")
             text = answer.body.decode()
             found += [(unquote(_tag(each, "Key")), int(_tag(each, "Size"))) for each in _CONTENTS.findall(text)]
             if _tag(text, "IsTruncated") != "true":

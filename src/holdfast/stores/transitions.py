@@ -30,6 +30,8 @@ def is_plain_completion(transition: Transition) -> bool:
         and transition.metrics is None
         and transition.artifacts is None
         and not transition.effects
+        and not transition.children
+        and transition.staged is None
         and transition.result_artifact is None
         and transition.reason is None
     )

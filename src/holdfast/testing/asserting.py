@@ -12,7 +12,8 @@ import pydantic
 
 from holdfast import sync
 from holdfast.app import Holdfast
-from holdfast.handlers import Handler, check_priority
+from holdfast.checks import check_priority
+from holdfast.handlers import Handler
 from holdfast.job import FIELDS, Job
 from holdfast.limits import FIND_LIMIT_MAX
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -56,20 +56,24 @@ class AtOnce(Front):
 
 
 class Turns(Front):
-    """Hands a worker one job at a time, in claim order, and knows when there is none left.
+    """Hands a worker one job at a time, in claim order, and knows when there is none left. Of a type whose size is more
+    than one, as many as one call takes.
 
     A worker on its own claims ahead and runs jobs side by side: nobody could say when it has nothing to do, and no two
     runs of a test would be alike.
     """
 
-    def __init__(self, store: Store, clock: Clock, *, advance: bool, until: Instant | None) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, sizes: Mapping[str, int], *, advance: bool, until: Instant | None
+    ) -> None:
         super().__init__(store)
         self._clock = clock
+        self._sizes = sizes  # of every type: a worker asks for batch types one by one, and would not see the others
         self._advance = advance
         self._until = until
         self._schedules = Scheduler(store, clock, look_seconds=POLL_SECONDS)
         self._also_queues: set[str] = set()
-        self._held: ClaimedJob | None = None
+        self._held: list[str] = []
         self._runs = self._advances = 0
         self._turn = asyncio.Lock()
         self._stir = asyncio.Event()
@@ -99,10 +103,10 @@ class Turns(Front):
 
     async def _settled(self) -> None:
         """Until the last job has left our hands, whichever way: settled, cancelled, or rescued by another."""
-        while self._held is not None and not self.done.is_set():
+        while self._held and not self.done.is_set():
             self._stir.clear()
-            if (await self._store.statuses([self._held.job_id]))[0] is not Status.PROCESSING:
-                self._held = None
+            if Status.PROCESSING not in await self._store.statuses(self._held):
+                self._held = []
             else:
                 await within(RESULT_POLL_SECONDS, self._stir.wait())
 
@@ -111,13 +115,15 @@ class Turns(Front):
         now = self._clock.now()
         next_due_at = await self._promote(now)
         queues = tuple(sorted({*request.queues, *self._also_queues}))
-        jobs = await self._store.claim(msgspec.structs.replace(request, limit=1, queues=queues), now)
+        asked = msgspec.structs.replace(request, limit=1, queues=queues, slots=dict.fromkeys(self._sizes, 1))
+        jobs = await self._store.claim(asked, now)
+        if jobs and (more := self._sizes[jobs[0].job_type] - 1):
+            of_type = msgspec.structs.replace(asked, limit=more, slots={jobs[0].job_type: more}, repeat=False)
+            jobs += await self._store.claim(of_type, now)
         if jobs:
-            self._note(jobs[0])
+            self._note(jobs)
         elif not (
-            await self._released(now)
-            or await self._more_queues(request, queues)
-            or self._moved(now, next_due_at, next_tick)
+            await self._released(now) or await self._more_queues(queues) or self._moved(now, next_due_at, next_tick)
         ):
             self.done.set()
         return jobs
@@ -137,12 +143,12 @@ class Turns(Front):
     async def _released(self, now: Instant) -> bool:
         return bool(await self._store.release(now, SWEEP_BATCH_MAX))
 
-    async def _more_queues(self, request: ClaimRequest, served: Collection[str]) -> bool:
+    async def _more_queues(self, served: Collection[str]) -> bool:
         """Queues that no handler is registered for, but in which jobs of ours wait."""
         found = {
             each.queue
             for each in await self._store.depths()
-            if each.status is Status.PENDING and each.job_type in request.slots
+            if each.status is Status.PENDING and each.job_type in self._sizes
         }
         self._also_queues |= found - set(served)
         return bool(found - set(served))
@@ -165,13 +171,13 @@ class Turns(Front):
         self._clock.set(to_datetime(moment))
         return True
 
-    def _note(self, job: ClaimedJob) -> None:
-        self._held = job
-        self.ran[job.job_id] = None
-        self._runs += 1
+    def _note(self, jobs: Sequence[ClaimedJob]) -> None:
+        self._held = [job.job_id for job in jobs]
+        self.ran.update(dict.fromkeys(self._held))
+        self._runs += len(jobs)
         if self._runs > DRAIN_RUNS_MAX:
             self.problem = AssertionError(
-                f"drain ran {DRAIN_RUNS_MAX:,} jobs (DRAIN_RUNS_MAX) and there are more, the last one a {job.job_type}:"
-                " does it submit itself again and again?"
+                f"drain ran {DRAIN_RUNS_MAX:,} jobs (DRAIN_RUNS_MAX) and there are more, the last one a"
+                f" {jobs[-1].job_type}: does it submit itself again and again?"
             )
             self.done.set()

@@ -14,6 +14,7 @@ from typing import Any, cast, overload
 
 from holdfast import sync
 from holdfast.app import Holdfast
+from holdfast.batches import BatchHandler
 from holdfast.clock import Instant, micros, to_datetime, to_instant
 from holdfast.errors import InvalidOption
 from holdfast.job import Job
@@ -29,30 +30,40 @@ SLOTS = 100  # one job runs at a time, but a thread that was timed out keeps its
 
 
 @overload
-async def drain(app: Holdfast, *, advance: bool = False, until: datetime | timedelta | None = None) -> list[Job]: ...
+async def drain(
+    app: Holdfast, *, advance: bool = False, until: datetime | timedelta | None = None, batches: bool = False
+) -> list[Job]: ...
 
 
 @overload
-def drain(app: sync.Holdfast, *, advance: bool = False, until: datetime | timedelta | None = None) -> list[Job]: ...
+def drain(
+    app: sync.Holdfast, *, advance: bool = False, until: datetime | timedelta | None = None, batches: bool = False
+) -> list[Job]: ...
 
 
-def drain(app: Holdfast | sync.Holdfast, *, advance: bool = False, until: datetime | timedelta | None = None) -> Any:
+def drain(
+    app: Holdfast | sync.Holdfast,
+    *,
+    advance: bool = False,
+    until: datetime | timedelta | None = None,
+    batches: bool = False,
+) -> Any:
     """Run what is runnable, one job after another, until nothing is; the jobs that ran, as they are now.
 
     What is due later stays, unless a manual clock is moved to it: to one due time after another until nothing is left
     (`advance=True`), or up to a moment (`until=`, a datetime, or a timedelta from now). Up to a moment schedules come
-    round as well.
+    round as well. A batch handler is called for one job at a time, or with `batches=True` for as many as it takes.
     """
     if isinstance(app, sync.Holdfast):
-        return app._call(_drain(app.inner, advance, until))
-    return _drain(app, advance, until)
+        return app._call(_drain(app.inner, advance, until, batches))
+    return _drain(app, advance, until, batches)
 
 
-async def _drain(app: Holdfast, advance: bool, until: datetime | timedelta | None) -> list[Job]:
+async def _drain(app: Holdfast, advance: bool, until: datetime | timedelta | None, batches: bool) -> list[Job]:
     if (advance or until is not None) and not isinstance(app.clock, ManualClock):
         raise InvalidOption("advance and until move the clock: give the app one, Holdfast(url, clock=ManualClock())")
     last = None if until is None else _moment(until, app.clock.now())
-    ran = await _run_all(app, advance=advance, until=last)
+    ran = await _run_all(app, advance=advance, until=last, batches=batches)
     if last is not None and last > app.clock.now():
         cast(ManualClock, app.clock).set(to_datetime(last))
     return [await app.get(job_id) for job_id in ran]
@@ -68,10 +79,18 @@ def _moment(until: datetime | timedelta, now: Instant) -> Instant:
             raise InvalidOption(f"until={until!r:.80}: give a datetime, or a timedelta from now")
 
 
-async def _run_all(app: Holdfast, *, advance: bool = False, until: Instant | None = None) -> list[str]:
-    turns = Turns(app.store, app.clock, advance=advance, until=until)
+async def _run_all(
+    app: Holdfast, *, advance: bool = False, until: Instant | None = None, batches: bool = False
+) -> list[str]:
+    sizes = {
+        name: handler.max_size if batches and isinstance(handler, BatchHandler) else 1
+        for name, handler in app.handlers.items()
+    }
+    turns = Turns(app.store, app.clock, sizes, advance=advance, until=until)
     with closing(turns):
-        async with behind(app, turns).worker(concurrency=SLOTS) as worker:
+        worker = behind(app, turns).worker(concurrency=SLOTS)
+        worker.call_batches_at_once()
+        async with worker:
             try:
                 while worker.failure is None and not await within(RESULT_POLL_SECONDS, turns.done.wait()):
                     pass

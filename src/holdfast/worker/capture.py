@@ -6,11 +6,11 @@ import contextvars
 import logging
 from typing import Protocol
 
-from holdfast.context import JOB_LOGGER
+from holdfast.context import ITEM, JOB_LOGGER
 
 
 class TakesLogs(Protocol):
-    def say_log(self, created: float, level: str, message: str) -> None: ...
+    def say_log(self, created: float, level: str, message: str, item: int | None = None) -> None: ...
 
 
 current: contextvars.ContextVar[TakesLogs | None] = contextvars.ContextVar("holdfast_run", default=None)
@@ -22,7 +22,7 @@ class CaptureHandler(logging.Handler):
         if run is None:
             return
         try:
-            run.say_log(record.created, record.levelname, self.format(record))
+            run.say_log(record.created, record.levelname, self.format(record), getattr(record, ITEM, None))
         except Exception:
             self.handleError(record)
 

@@ -7,30 +7,26 @@ code defined it; nothing that was stored decides what is imported.
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import ctypes
 import importlib
 import logging
 import os
 import signal
-import threading
 import time
 from multiprocessing.connection import Connection
 from typing import Any
 
-import msgspec
-
 from holdfast import codec
+from holdfast.batch_context import batch_context
 from holdfast.context import BlockingContext, Context
-from holdfast.effects import packed
-from holdfast.errors import StoreError
+from holdfast.errors import InvalidResult
 from holdfast.handlers import Handler, registered
-from holdfast.lifecycle import Effect
-from holdfast.outcomes import Cancel, Discard, Retry, Snooze
+from holdfast.outcomes import Cancel, Discard, Retry, Snooze, WaitForChildren
 from holdfast.store.types import ClaimedJob
 from holdfast.worker import capture
-from holdfast.worker.mistakes import clean, message, result_json, trace
+from holdfast.worker.links import AsyncLink, Link, Pipe
+from holdfast.worker.mistakes import clean, message, one_each, result_json, trace
 
 
 def main(pipe: Connection, parent: int, name: str, module: str, qualname: str, registered_in: str) -> None:
@@ -45,9 +41,9 @@ def main(pipe: Connection, parent: int, name: str, module: str, qualname: str, r
     capture.install()
     logging.getLogger().setLevel(logging.INFO)
     pipe.send_bytes(codec.encode(("ready",)))
-    link = _Link(pipe)
-    while (request := link.next_job()) is not None:
-        link.send(*_run(handler, request, link))
+    parent_side = Pipe(pipe)
+    while (request := parent_side.next_request()) is not None:
+        parent_side.send(*_run(handler, request, parent_side))
 
 
 def _find(name: str, module: str, qualname: str, registered_in: str) -> Handler:
@@ -65,136 +61,72 @@ def _find(name: str, module: str, qualname: str, registered_in: str) -> Handler:
     return handler
 
 
-def _run(handler: Handler, job: ClaimedJob, link: _Link) -> tuple[Any, ...]:
+def _run(handler: Handler, request: ClaimedJob | list[ClaimedJob], pipe: Pipe) -> tuple[Any, ...]:
     started = time.monotonic()
-    token = capture.current.set(link)
+    token = capture.current.set(pipe)
     try:
-        payload = handler.decode(job.payload, job.payload_version)
-        link.job = job
-        if handler.is_async:
-            context: Any = Context(_AsyncLink(link))
-            value = asyncio.run(_call(handler, payload, context))
-        else:
-            context = BlockingContext(link)
-            value = handler.function(payload, context) if handler.takes_context else handler.function(payload)
+        if isinstance(request, list):
+            return ("answers", _call_many(handler, request, pipe))
+        payload = handler.decode(request.payload, request.payload_version)
+        value = _call(handler, payload, Link(pipe, request, 0, handler))
         return ("completed", result_json(value), time.monotonic() - started)
-    except Retry as error:
-        return ("retry", *_entry(error), error.after_micros)
-    except Snooze as error:
-        return ("snooze", error.for_micros, error.reason)
-    except Cancel as error:
-        return ("cancel", message(error))
-    except Discard as error:
-        return ("discard", *_entry(error))
     except BaseException as error:
-        return ("raised", *_entry(error))
+        return _said(error)
     finally:
         capture.current.reset(token)
 
 
-async def _call(handler: Handler, payload: Any, context: Context) -> Any:
-    return await (handler.function(payload, context) if handler.takes_context else handler.function(payload))
+def _call(handler: Handler, payload: Any, link: Link) -> Any:
+    if handler.is_async:
+        return asyncio.run(_awaited(handler, payload, Context(AsyncLink(link)), link.job.join))
+    function, takes_context = handler.entry(link.job.join)
+    return function(payload, BlockingContext(link)) if takes_context else function(payload)
+
+
+async def _awaited(handler: Handler, payload: Any, context: Any, join: str | None = None) -> Any:
+    function, takes_context = handler.entry(join)
+    return await (function(payload, context) if takes_context else function(payload))
+
+
+def _call_many(handler: Handler, jobs: list[ClaimedJob], pipe: Pipe) -> list[tuple[Any, ...]]:
+    payloads = [handler.decode(job.payload, job.payload_version) for job in jobs]
+    links = [Link(pipe, job, number, handler) for number, job in enumerate(jobs)]
+    if handler.is_async:
+        context = batch_context(True, [AsyncLink(link) for link in links], pipe.stopped)
+        values = asyncio.run(_awaited(handler, payloads, context))
+    else:
+        context = batch_context(False, links, pipe.stopped)
+        values = handler.function(payloads, context) if handler.takes_context else handler.function(payloads)
+    return [_answer(value) for value in one_each(values, len(jobs), handler.name)]
+
+
+def _answer(value: Any) -> tuple[Any, ...]:
+    if isinstance(value, BaseException):
+        return _said(value)
+    try:
+        return ("completed", result_json(value), 0.0)
+    except InvalidResult as error:
+        return _said(error)
+
+
+def _said(error: BaseException) -> tuple[Any, ...]:
+    match error:
+        case Retry():
+            return ("retry", *_entry(error), error.after_micros)
+        case Snooze():
+            return ("snooze", error.for_micros, error.reason)
+        case Cancel():
+            return ("cancel", message(error))
+        case Discard():
+            return ("discard", *_entry(error))
+        case WaitForChildren():
+            return ("wait", error.trigger_rule, error.on_failure, error.join)
+        case _:
+            return ("raised", *_entry(error))
 
 
 def _entry(error: BaseException) -> tuple[str, str, str]:
     return clean(type(error).__name__), message(error), trace(error)
-
-
-class _Link:
-    """The pipe, shared by the job's thread and the thread that listens to the parent."""
-
-    def __init__(self, pipe: Connection) -> None:
-        self.job: ClaimedJob = None  # type: ignore[assignment]  # set before any context exists
-        self._pipe = pipe
-        self._lock = threading.Lock()
-        self._asking = threading.Lock()
-        self._answers: list[Any] = []
-        self._answered = threading.Condition()
-        self._jobs: list[ClaimedJob | None] = []
-        self._stopped = False
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def _listen(self) -> None:
-        while True:
-            try:
-                kind, value = codec.decode(self._pipe.recv_bytes())
-            except (EOFError, OSError):
-                os._exit(0)  # the parent is gone; so is the claim
-            with self._answered:
-                if kind == "job":
-                    self._stopped = False
-                    self._jobs.append(msgspec.convert(value, ClaimedJob))
-                elif kind == "answer":
-                    self._answers.append(value)
-                elif kind == "stop":
-                    self._stopped = True
-                else:
-                    self._jobs.append(None)
-                self._answered.notify_all()
-
-    def next_job(self) -> ClaimedJob | None:
-        with self._answered:
-            self._answered.wait_for(lambda: self._jobs)
-            return self._jobs.pop(0)
-
-    def send(self, *message: Any) -> None:
-        with self._lock:
-            self._pipe.send_bytes(codec.encode(message))
-
-    def _ask(self, *question: Any) -> Any:
-        with self._asking:  # one question at a time, so that answers find their askers
-            self.send(*question)
-            with self._answered:
-                self._answered.wait_for(lambda: self._answers)
-                answer = self._answers.pop(0)
-        if "error" in answer:
-            raise StoreError(answer["error"])
-        return answer["value"]
-
-    def progress(self, fraction: float, stage: str | None) -> None:
-        self.send("progress", float(fraction), stage)
-
-    def metric(self, name: str, value: float) -> None:
-        self.send("metric", name, value)
-
-    def say_log(self, created: float, level: str, text: str) -> None:
-        self.send("log", created, level, text)
-
-    def cancelled(self) -> bool:
-        return self._stopped
-
-    def effects(self, statements: list[Effect]) -> None:
-        self.send("effects", [(statement, [packed(value) for value in values]) for statement, values in statements])
-
-    def artifact(self, name: str, content: bytes) -> str:
-        return str(self._ask("artifact", name, base64.b64encode(content).decode()))
-
-    def step(self, name: str) -> str | None:
-        return None if (answer := self._ask("step", name)) is None else str(answer)
-
-    def record_step(self, name: str, answer: str) -> bool:
-        return bool(self._ask("record_step", name, answer))
-
-
-class _AsyncLink:
-    """For `async def` handlers in a process: what waits does so in a thread."""
-
-    def __init__(self, link: _Link) -> None:
-        self.job = link.job
-        self.progress = link.progress
-        self.metric = link.metric
-        self.cancelled = link.cancelled
-        self.effects = link.effects
-        self._link = link
-
-    async def step(self, name: str) -> str | None:
-        return await asyncio.to_thread(self._link.step, name)
-
-    async def record_step(self, name: str, answer: str) -> bool:
-        return await asyncio.to_thread(self._link.record_step, name, answer)
-
-    async def artifact(self, name: str, content: bytes) -> str:
-        return await asyncio.to_thread(self._link.artifact, name, content)
 
 
 def _die_with_parent(parent: int) -> None:

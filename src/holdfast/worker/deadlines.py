@@ -6,19 +6,19 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from holdfast.clock import MICROS
-from holdfast.worker.run import Run
+from holdfast.worker.execution import Execution
 
 
 class Deadlines:
-    def __init__(self, runs: Callable[[], Iterable[Run]], expire: Callable[[Run], None]) -> None:
+    def __init__(self, runs: Callable[[], Iterable[Execution]], expire: Callable[[Execution], None]) -> None:
         self._runs = runs
         self._expire = expire
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._next = float("inf")
 
-    def watch(self, run: Run) -> None:
-        run.deadline = self._loop.time() + run.job.timeout_micros / MICROS
+    def watch(self, run: Execution) -> None:
+        run.deadline = self._loop.time() + run.timeout_micros / MICROS
         if run.deadline < self._next:
             self._arm(run.deadline)
 

@@ -8,14 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast import codec, failpoints
-from holdfast.clock import MICROS, Clock
+from holdfast.clock import MICROS
 from holdfast.context import BlockingContext, Context
-from holdfast.files import Files
 from holdfast.lifecycle import Completed, Discarded, ErrorEntry, GivenBack, Outcome, Raised
 from holdfast.limits import RESULT_BYTES_MAX, RESULT_INLINE_BYTES_MAX
-from holdfast.store.port import Store
 from holdfast.worker import capture
-from holdfast.worker.channels import LoopChannel, ThreadChannel
+from holdfast.worker.channels import LoopChannel, Services, ThreadChannel
+from holdfast.worker.execution import Execution
 from holdfast.worker.mistakes import entry, outcome_of, result_json
 from holdfast.worker.processes import Processes
 from holdfast.worker.run import Run
@@ -27,40 +26,50 @@ LOST = "claim lost"
 
 
 class Executor:
-    def __init__(self, store: Store, clock: Clock, files: Files | None, begins: Callable[[Run], None]) -> None:
-        self._store = store
-        self._clock = clock
-        self._files = files
-        self._begins = begins  # called when the handler's time starts to count
-        self._threads = Threads()
-        self._processes = Processes()
+    def __init__(self, services: Services, begins: Callable[[Execution], None]) -> None:
+        self.services = services
+        self._clock = services.clock
+        self._files = services.files
+        self.begins = begins  # called when the handler's time starts to count
+        self.threads = Threads()
+        self.processes = Processes()
 
     def close(self) -> None:
-        self._threads.close()
-        self._processes.close()
+        self.threads.close()
+        self.processes.close()
+
+    def channel(self, run: Run) -> LoopChannel:
+        return LoopChannel(run, self.services)
+
+    def thread_channel(self, run: Run) -> ThreadChannel:
+        return ThreadChannel(run, self.services)
 
     async def run(self, run: Run) -> Outcome:
         """Never raises."""
         run.begun = True
         if _stop_asked(run):
-            return self.stopped(run)
+            return self.stopped(run, run)
         try:
+            if run.job.children:
+                await self.services.children.load(run)
             failpoints.hit("handler.before")
             value = await self._call(run)
             failpoints.hit("handler.after")
             if _stop_asked(run):
-                return self.stopped(run)
+                return self.stopped(run, run)
             if not isinstance(value, str):
                 return value
-            return await self._completed(run, value)
+            if run.family:
+                await self.services.children.flush(run)
+            return await self.completed(run, value)
         except asyncio.CancelledError as error:
             # We cancel a run only with a reason: without one the handler did it, and that is a failure like any other.
             if _stop_asked(run):
-                return self.stopped(run)
+                return self.stopped(run, run)
             return Raised(entry(error, run.job.attempt, self._clock.now()))
         except BaseException as error:
             if _stop_asked(run):
-                return self.stopped(run)
+                return self.stopped(run, run)
             return outcome_of(error, run.job.attempt, self._clock.now())
 
     async def _call(self, run: Run) -> Outcome | str:
@@ -68,57 +77,58 @@ class Executor:
         handler = run.handler
         match handler.isolation:
             case "async":
-                self._begins(run)
+                self.begins(run)
                 capture.current.set(run)  # the task's own context: nothing to reset
                 payload = handler.decode(run.job.payload, run.job.payload_version)
-                if handler.takes_context:
-                    value = await handler.function(
-                        payload, Context(LoopChannel(run, self._store, self._clock, self._files))
-                    )
-                else:
-                    value = await handler.function(payload)
+                function, takes_context = handler.entry(run.job.join)
+                value = await (function(payload, Context(self.channel(run))) if takes_context else function(payload))
                 return "null" if value is None else result_json(value)
             case "thread":
                 return await self._in_thread(run)
             case "process":
-                channel = LoopChannel(run, self._store, self._clock, self._files)
-                return await self._processes.run(run, channel, self._clock, self._begins)
+                return await self.processes.run(run, self.channel(run), self._clock, self.begins)
 
     async def _in_thread(self, run: Run) -> str:
-        self._begins(run)
+        self.begins(run)
         handler = run.handler
-        context = BlockingContext(ThreadChannel(run, self._store, self._clock, self._files))
+        context = BlockingContext(self.thread_channel(run))
 
         def call() -> str:
             capture.current.set(run)
             payload = handler.decode(run.job.payload, run.job.payload_version)
-            value: Any = handler.function(payload, context) if handler.takes_context else handler.function(payload)
+            function, takes_context = handler.entry(run.job.join)
+            value: Any = function(payload, context) if takes_context else function(payload)
             return result_json(value)
 
-        text: str = await self._threads.run(contextvars.copy_context(), call)
+        text: str = await self.threads.run(contextvars.copy_context(), call)
         return text
 
-    def stopped(self, run: Run) -> Outcome:
-        """What a stop means for the job. A lost claim is never settled, so what is said here does not matter."""
-        if run.stop_reason == SHUT_DOWN:
+    def stopped(self, run: Run, execution: Execution) -> Outcome:
+        """What a stop of what it runs in means for a job. A lost claim is never settled, so what is said here of one
+        does not matter."""
+        if execution.stop_reason == SHUT_DOWN:
             return GivenBack(SHUT_DOWN)
-        seconds = run.job.timeout_micros / MICROS
+        seconds = execution.timeout_micros / MICROS
         return Raised(
             ErrorEntry(run.job.attempt, self._clock.now(), "JobTimeout", f"ran longer than its {seconds:g} s")
         )
 
-    async def _completed(self, run: Run, result: str) -> Outcome:
+    async def completed(self, run: Run, result: str) -> Outcome:
         if len(result) <= RESULT_INLINE_BYTES_MAX // 4:
             return Completed(result)
         raw = result.encode()
         if len(raw) <= RESULT_INLINE_BYTES_MAX:
             return Completed(result)
-        if len(raw) > RESULT_BYTES_MAX or self._files is None:
-            message = f"the result has {len(raw):,} bytes; the limit is {RESULT_BYTES_MAX:,} (RESULT_BYTES_MAX)"
-            return Discarded(ErrorEntry(run.job.attempt, self._clock.now(), "ResultTooLarge", message))
+        if self._files is None or len(raw) > min(RESULT_BYTES_MAX, self._files.size_max):
+            return Discarded(ErrorEntry(run.job.attempt, self._clock.now(), "ResultTooLarge", self._limit(len(raw))))
         # Written before the completion commits, and named in it.
         stored = await asyncio.to_thread(self._files.write, run.job.job_id, run.job.attempt, ".result.json", raw)
         return Completed(None, codec.encode(stored).decode())
+
+    def _limit(self, size: int) -> str:
+        if self._files is not None and size <= RESULT_BYTES_MAX:
+            return f"the result has {size:,} bytes; the limit is {self._files.size_max:,}{self._files.instead}"
+        return f"the result has {size:,} bytes; the limit is {RESULT_BYTES_MAX:,} (RESULT_BYTES_MAX)"
 
 
 def _stop_asked(run: Run) -> bool:

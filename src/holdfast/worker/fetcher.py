@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import secrets
 from collections.abc import Callable
@@ -12,12 +11,12 @@ import msgspec
 
 from holdfast import failpoints
 from holdfast.clock import MICROS, Clock
-from holdfast.errors import HoldfastError
+from holdfast.errors import StoreMoved
 from holdfast.store.port import Store
 from holdfast.store.types import ClaimedJob, ClaimRequest
+from holdfast.trouble import HOPELESS, Trouble
 from holdfast.waits import within
-
-log = logging.getLogger("holdfast.worker")
+from holdfast.worker import moved
 
 
 class Room(msgspec.Struct, frozen=True):
@@ -40,10 +39,12 @@ class Fetcher:
         lease_seconds: float,
         poll_seconds: float,
         claim_limit: int,
-        room: Callable[[], Room | None],
+        rooms: Callable[[], list[Room]],
         take: Callable[[list[ClaimedJob], str], None],
+        trouble: Trouble,
     ) -> None:
         self._store = store
+        self._trouble = trouble
         self._clock = clock
         self._worker_id = worker_id
         self._version = version
@@ -52,7 +53,8 @@ class Fetcher:
         self._lease_micros = round(lease_seconds * MICROS)
         self._poll_seconds = poll_seconds
         self._claim_limit = claim_limit
-        self._room = room
+        self._rooms = rooms
+        self._turn = 0  # which of the rooms is asked for next
         self._take = take
         self._stir = asyncio.Event()
         self.under_way: ClaimRequest | None = None  # asked, and not yet taken over; the lease keeper's thread reads it
@@ -75,13 +77,23 @@ class Fetcher:
     async def work(self) -> None:
         while not self._stopping:
             self._stir.clear()
-            room = self._room()
-            if room is None:
+            rooms = self._rooms()
+            if not rooms:
                 await self._stir.wait()
-            elif asked := {name: slots for name, slots in room.of_type.items() if name in self._maybe_ready}:
-                await self._claim(self._request(asked, min(self._claim_limit, room.total)))
+            elif (chosen := self._chosen(rooms)) is not None:
+                await self._claim(self._request(chosen.of_type, min(self._claim_limit, chosen.total)))
             else:
                 await self._doze()
+
+    def _chosen(self, rooms: list[Room]) -> Room | None:
+        """One that may have jobs, each in its turn, so that no batch type keeps another from being claimed."""
+        asked = [
+            Room(room.total, of_type)
+            for room in rooms
+            if (of_type := {name: slots for name, slots in room.of_type.items() if name in self._maybe_ready})
+        ]
+        self._turn += 1
+        return asked[self._turn % len(asked)] if asked else None
 
     async def _doze(self) -> None:
         """Until a signal, or a poll interval with jitter, so that idle workers do not ask all at once."""
@@ -105,9 +117,16 @@ class Fetcher:
         failpoints.hit("fetch.before")
         while True:
             try:
-                return await self._store.claim(request, self._clock.now())
-            except HoldfastError as error:
-                log.warning("claiming failed, trying again: %s", error)
+                jobs = await self._store.claim(request, self._clock.now())
+                self._trouble.over("claiming")
+                return jobs
+            except StoreMoved as error:
+                moved.say_once(error)
+                return []
+            except HOPELESS:
+                raise
+            except Exception as error:
+                self._trouble.met("claiming", error)
                 self._maybe_ready.update(request.slots)
                 await asyncio.sleep(random.uniform(0.1, 1.0))
                 if self._stopping:

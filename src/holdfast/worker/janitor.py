@@ -8,11 +8,13 @@ import random
 
 from holdfast import retention
 from holdfast.clock import Clock
-from holdfast.errors import HoldfastError
+from holdfast.errors import StoreMoved
 from holdfast.files import Files
 from holdfast.limits import RETIRE_INTERVAL_SECONDS, RETIRE_REST_SECONDS
 from holdfast.retention import Retention
 from holdfast.store.port import Store
+from holdfast.trouble import HOPELESS, Trouble
+from holdfast.worker import moved
 
 log = logging.getLogger("holdfast.worker")
 START_SECONDS = 5.0  # soon after the start, but not in its way
@@ -20,8 +22,9 @@ REST_FACTOR = 9  # times as long as a step took, for each worker: all of them to
 
 
 class Janitor:
-    def __init__(self, store: Store, clock: Clock, files: Files | None, keep: Retention) -> None:
+    def __init__(self, store: Store, clock: Clock, files: Files | None, keep: Retention, trouble: Trouble) -> None:
         self._store = store
+        self._trouble = trouble
         self._clock = clock
         self._files = files
         self._keep = keep
@@ -33,9 +36,16 @@ class Janitor:
             try:
                 archived = await self.clean_up()
                 pause = RETIRE_INTERVAL_SECONDS if archived else RETIRE_REST_SECONDS
+            except StoreMoved as error:
+                moved.say_once(error)
+                pause = RETIRE_REST_SECONDS
+            except HOPELESS:
+                raise
             except Exception as error:  # it can wait; the jobs cannot
-                log.warning("retention stopped, trying again: %s", error, exc_info=not isinstance(error, HoldfastError))
+                self._trouble.met("retention", error)
                 pause = RETIRE_INTERVAL_SECONDS
+            else:
+                self._trouble.over("retention")
 
     async def clean_up(self) -> int:
         policy = retention.policy(self._keep, await self._store.job_types())

@@ -15,10 +15,12 @@ import msgspec
 
 from holdfast import failpoints
 from holdfast.clock import MICROS, Clock
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, StoreMoved
 from holdfast.store.port import Store
 from holdfast.store.types import ClaimRequest, Hold, Verdict, WorkerRow
+from holdfast.trouble import Trouble
 from holdfast.waits import within
+from holdfast.worker import moved
 from holdfast.worker.run import Run
 
 log = logging.getLogger("holdfast.worker")
@@ -34,7 +36,9 @@ class LeaseKeeper:
         describe: Callable[[], WorkerRow],
         lost: Callable[[Run], None],
         claim_under_way: Callable[[], ClaimRequest | None],
+        trouble: Trouble,
     ) -> None:
+        self._trouble = trouble
         self._make_store = make_store
         self._clock = clock
         self._lease_seconds = lease_seconds
@@ -96,8 +100,10 @@ class LeaseKeeper:
         try:
             await self._extend(store)
             await store.beat(self._describe())
-        except HoldfastError as error:
-            log.warning("leases could not be extended, trying again soon: %s", error)
+        except Exception as error:
+            self._trouble.met("extending leases", error)
+        else:
+            self._trouble.over("extending leases")
 
     async def _extend(self, store: Store) -> None:
         unheard = await self._unheard_of(store)
@@ -107,7 +113,11 @@ class LeaseKeeper:
         failpoints.hit("extend.before")
         now = self._clock.now()
         expiry = now + round(self._lease_seconds * MICROS)
-        verdicts = await store.extend([*(run.hold for run in runs), *unheard], expiry, now)
+        try:
+            verdicts = await store.extend([*(run.hold for run in runs), *unheard], expiry, now)
+        except StoreMoved as error:  # it moved once nothing of it ran: these have been rescued before
+            moved.say_once(error)
+            verdicts = [Verdict.STALE] * len(runs)
         for run, verdict in zip(runs, verdicts, strict=False):
             if verdict is not Verdict.APPLIED and not run.settling:
                 self._main.call_soon_threadsafe(self._lost, run)

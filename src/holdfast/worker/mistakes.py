@@ -10,9 +10,19 @@ from typing import Any
 from holdfast import codec
 from holdfast.clock import Instant
 from holdfast.errors import InvalidPayload, InvalidResult
-from holdfast.lifecycle import Cancelled, Discarded, ErrorEntry, Outcome, Raised, RetryAsked, Snoozed
+from holdfast.lifecycle import (
+    Cancelled,
+    Discarded,
+    ErrorEntry,
+    Outcome,
+    Raised,
+    RetryAsked,
+    Snoozed,
+    WaitingForChildren,
+)
 from holdfast.limits import ERROR_TEXT_MAX
-from holdfast.outcomes import Cancel, Discard, Retry, Snooze
+from holdfast.outcomes import Cancel, Discard, Retry, Snooze, WaitForChildren
+from holdfast.trees import Awaits, TriggerRule
 
 _OURS = os.path.dirname(__file__)
 
@@ -28,6 +38,8 @@ def outcome_of(error: BaseException, attempt: int, now: Instant) -> Outcome:
             return Cancelled(message(error))
         case Discard():
             return Discarded(entry(error, attempt, now))
+        case WaitForChildren():
+            return WaitingForChildren(Awaits(TriggerRule(error.trigger_rule), error.on_failure), error.join)
         case _:
             return Raised(entry(error, attempt, now))
 
@@ -37,6 +49,16 @@ def result_json(value: Any) -> str:
         return codec.to_json(value, "result")
     except InvalidPayload as error:
         raise InvalidResult(str(error)) from None
+
+
+def one_each(value: Any, expected: int, job_type: str) -> list[Any] | tuple[Any, ...]:
+    """What a batch handler returned, if it is an answer for each of its jobs."""
+    if isinstance(value, list | tuple) and len(value) == expected:
+        return value
+    gave = f"{len(value)}" if isinstance(value, list | tuple) else f"a {type(value).__name__}"
+    raise InvalidResult(
+        f"{job_type} must return a list of {expected}, an answer or an exception for each payload, and gave {gave}"
+    )
 
 
 def entry(error: BaseException, attempt: int, now: Instant) -> ErrorEntry:

@@ -3,29 +3,52 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 from holdfast import codec
 from holdfast.clock import Clock, Instant
-from holdfast.effects import unpacked
-from holdfast.errors import HoldfastError
 from holdfast.handlers import Handler
-from holdfast.lifecycle import Cancelled, Discarded, ErrorEntry, Outcome, Raised, RetryAsked, Snoozed
+from holdfast.lifecycle import (
+    Cancelled,
+    Discarded,
+    ErrorEntry,
+    Outcome,
+    Raised,
+    RetryAsked,
+    Snoozed,
+    WaitingForChildren,
+)
+from holdfast.trees import Awaits, TriggerRule
 from holdfast.worker import memory
 from holdfast.worker.channels import LoopChannel
+from holdfast.worker.execution import Execution
+from holdfast.worker.items import Call
 from holdfast.worker.run import Run
+from holdfast.worker.serving import served
+from holdfast.worker.spool import sweep
 
 LAST_WORDS_SECONDS = 0.2  # for messages that a child sent before it ended
-MESSAGE_BYTES_MAX = 128 * 1024 * 1024  # an artifact in base64; beyond this it is rubbish
+MESSAGE_BYTES_MAX = 128 * 1024 * 1024  # a result of the largest size; beyond this it is rubbish
 START_SECONDS = 60.0  # importing the user's program; beyond this it hangs
+
+
+class CallBroke(Exception):
+    """A call for many jobs that raised in its child, or whose child died: as text, as it came over the pipe."""
+
+    def __init__(self, answer: tuple[Any, ...]) -> None:
+        super().__init__(answer[2])
+        self._answer = answer
+
+    def outcome(self, attempt: int, now: Instant) -> Outcome:
+        _, kind, message, trace = self._answer
+        return Raised(ErrorEntry(attempt, now, kind, message, trace))
 
 
 class Processes:
@@ -36,25 +59,51 @@ class Processes:
         self._idle: dict[str, list[_Child]] = {}
         self._all: set[_Child] = set()
 
-    async def run(self, run: Run, channel: LoopChannel, clock: Clock, begins: Callable[[Run], None]) -> Outcome | str:
+    async def run(
+        self, run: Run, channel: LoopChannel, clock: Clock, begins: Callable[[Execution], None]
+    ) -> Outcome | str:
         """The outcome, or the result as JSON text. A child that dies is a failure with its cause."""
-        child = await self._child(run.handler)
+        answer = await self._ask(run, run.handler, ("job", run.job), [channel], run.say_log, begins)
+        return _outcome(answer, run.job.attempt, clock.now())
+
+    async def run_many(
+        self, call: Call, channels: list[LoopChannel], clock: Clock, begins: Callable[[Execution], None]
+    ) -> list[Outcome | str]:
+        """The same for each job of a batch. CallBroke where the call came to nothing as a whole."""
+        request = ("batch", [item.job for item in call.firsts])
+        answer = await self._ask(call, call.handler, request, channels, call.say_log, begins)
+        if answer[0] == "raised":
+            raise CallBroke(answer)
+        each = answer[1] if answer[0] == "answers" else [answer] * len(call.firsts)
+        now = clock.now()
+        return [_outcome(tuple(one), item.job.attempt, now) for one, item in zip(each, call.firsts, strict=True)]
+
+    async def _ask(
+        self,
+        execution: Execution,
+        handler: Handler,
+        request: tuple[str, Any],
+        channels: list[LoopChannel],
+        say_log: Callable[..., None],
+        begins: Callable[[Execution], None],
+    ) -> tuple[Any, ...]:
+        """What a child says to a request in the end; how it died, as if it had raised that."""
+        child = await self._child(handler)
         if isinstance(child, str):
-            return Raised(ErrorEntry(run.job.attempt, clock.now(), "ChildNotStarted", child))
-        begins(run)  # starting a child and importing the user's program does not count
-        run.kill = child.kill
-        if run.is_stopped:
+            return ("raised", "ChildNotStarted", child, "")
+        begins(execution)  # starting a child and importing the user's program does not count
+        execution.kill = child.kill
+        if execution.is_stopped:
             child.kill()
         try:
-            answer = await self._converse(child, run, channel)
+            answer = await _converse(child, request, channels, say_log)
         finally:
-            run.kill = None
+            execution.kill = None
         if answer is None:
             self._all.discard(child)
-            kind, reason = await child.reason()
-            return Raised(ErrorEntry(run.job.attempt, clock.now(), kind, reason))
-        self._idle.setdefault(run.handler.name, []).append(child)
-        return _outcome(answer, run.job.attempt, clock.now())
+            return ("raised", *await child.reason(), "")
+        self._idle.setdefault(handler.name, []).append(child)
+        return answer
 
     async def _child(self, handler: Handler) -> _Child | str:
         idle = self._idle.get(handler.name, [])
@@ -84,30 +133,6 @@ class Processes:
         _, reason = await child.reason("before it was ready")
         return reason + (hint if handler.module == "__main__" else "")
 
-    async def _converse(self, child: _Child, run: Run, channel: LoopChannel) -> tuple[Any, ...] | None:
-        """Serve the child until it answers; None when it died."""
-        if not await child.send(("job", run.job)):
-            return None
-        while (message := await child.receive()) is not None:
-            match message:
-                case ("progress", fraction, stage):
-                    channel.progress(fraction, stage)
-                case ("metric", name, value):
-                    channel.metric(name, value)
-                case ("log", created, level, text):
-                    run.say_log(created, level, text)
-                case ("effects", statements):
-                    channel.effects([(statement, tuple(map(unpacked, values))) for statement, values in statements])
-                case ("artifact", name, content):
-                    await child.send(("answer", await _answer(channel.artifact(name, base64.b64decode(content)))))
-                case ("step", name):
-                    await child.send(("answer", await _answer(channel.step(name))))
-                case ("record_step", name, answer):
-                    await child.send(("answer", await _answer(channel.record_step(name, answer))))
-                case _:
-                    return message
-        return None
-
     def close(self) -> None:
         for child in self._all:
             child.kill()
@@ -115,11 +140,22 @@ class Processes:
         self._idle.clear()
 
 
-async def _answer(call: Awaitable[Any]) -> dict[str, Any]:
-    try:
-        return {"value": await call}
-    except (HoldfastError, OSError) as error:
-        return {"error": str(error)}
+async def _converse(
+    child: _Child, request: tuple[str, Any], channels: list[LoopChannel], say_log: Callable[..., None]
+) -> tuple[Any, ...] | None:
+    """Serve the child until it answers; None when it died. A message begins with the number of the job it is about."""
+    if not await child.send(request):
+        return None
+    while (message := await child.receive()) is not None:
+        match message:
+            case ("log", created, level, text, number):
+                say_log(created, level, text, number)
+            case (int() as number, *rest) if 0 <= number < len(channels):
+                if (answer := await served(rest, channels[number])) is not None:
+                    await child.send(("answer", answer))
+            case _:
+                return message
+    return None
 
 
 def _outcome(answer: tuple[Any, ...], attempt: int, now: Instant) -> Outcome | str:
@@ -134,6 +170,8 @@ def _outcome(answer: tuple[Any, ...], attempt: int, now: Instant) -> Outcome | s
             return Snoozed(for_micros, reason)
         case ("cancel", reason):
             return Cancelled(reason)
+        case ("wait", rule, on_failure, join):
+            return WaitingForChildren(Awaits(TriggerRule(rule), on_failure), join)
         case ("discard", kind, message, trace):
             return Discarded(ErrorEntry(attempt, now, kind, message, trace))
         case _:
@@ -192,6 +230,7 @@ class _Child:
 
     def _exited(self) -> None:
         self._loop.remove_reader(self._process.sentinel)
+        sweep(self._process.pid)
         self._loop.call_later(LAST_WORDS_SECONDS, self._messages.put_nowait, None)  # what it sent before comes first
 
     def kill(self) -> None:

@@ -12,6 +12,7 @@ from holdfast.errors import StoreBusy, StoreUnavailable
 from holdfast.files import LOG_FILE, Files
 from holdfast.limits import LOG_FILE_BYTES_MAX, LOG_KEPT_BYTES_MAX
 from holdfast.store.port import Store
+from holdfast.trouble import Trouble
 from holdfast.waits import within
 from holdfast.worker.run import Run
 
@@ -20,8 +21,11 @@ STALL_SECONDS = 1.0  # an event loop that is late by more than this is blocked b
 
 
 class Recorder:
-    def __init__(self, store: Store, clock: Clock, files: Files | None, runs: Callable[[], list[Run]]) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, files: Files | None, runs: Callable[[], list[Run]], trouble: Trouble
+    ) -> None:
         self._store = store
+        self._trouble = trouble
         self._clock = clock
         self._files = files
         self._runs = runs
@@ -56,9 +60,11 @@ class Recorder:
         try:
             await self._store.note([run.note() for run in runs], self._clock.now())
         except Exception as error:  # bookkeeping never breaks the worker
-            log.warning("progress of %d jobs could not be kept: %s", len(runs), error)
+            self._trouble.met("keeping progress", error)
             for run in runs:
                 run.dirty = True  # what they said last is still worth a write
+        else:
+            self._trouble.over("keeping progress")
 
     async def write_log(self, run: Run) -> None:
         """Append what the handler has logged to the job's file, whose place the record names."""

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-import threading
-from collections.abc import Callable
 from datetime import UTC, datetime
 
 import msgspec
@@ -14,13 +11,15 @@ from holdfast import limits
 from holdfast.files import StoredFile
 from holdfast.lifecycle import Effect, Said
 from holdfast.store.types import ClaimedJob, Hold, Note
+from holdfast.worker.execution import Execution
+from holdfast.worker.family import Family
 from holdfast.worker.lanes import Lane
 from holdfast.worker.mistakes import clean
 
 _NOTHING: Said = {}
 
 
-class Run:
+class Run(Execution):
     """Written by the event loop and, for progress and logs, by the handler's thread.
 
     Most runs never log, report or stop: what those need is a default of the class, not set for every job.
@@ -30,18 +29,14 @@ class Run:
     stage: str | None = None
     metrics: dict[str, float] | None = None
     log_location: str | None = None
-    cancelled: threading.Event | None = None  # only threads wait on it
     taken_at = 0.0  # on the event loop's clock
-    begun = False
-    stop_reason: str | None = None
     lost = False
     settling = False
-    task: asyncio.Task[None] | None = None
-    deadline = math.inf  # on the event loop's clock; set when the handler begins
-    kill: Callable[[], None] | None = None  # how to end a child process
     dirty = False
     effects: tuple[Effect, ...] = ()
     artifacts: dict[str, StoredFile] | None = None
+    family: Family | None = None  # children
+    row_parts: dict[str, int] | None = None  # how many batches of rows of each result table
     _logs: list[dict[str, str]] | None = None
     _log_text: list[str] | None = None
 
@@ -83,7 +78,7 @@ class Run:
         self.metrics = metrics
         self.dirty = True
 
-    def say_log(self, created: float | None, level: str, message: str) -> None:
+    def say_log(self, created: float | None, level: str, message: str, item: int | None = None) -> None:
         moment = datetime.now(UTC) if created is None else datetime.fromtimestamp(created, UTC)
         at = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         text = clean(message, limit=limits.LOG_FILE_BYTES_MAX)
@@ -109,21 +104,41 @@ class Run:
             artifacts=self.artifacts_json(),
         )
 
+    @property
+    def has_effects(self) -> bool:
+        """Whether its completion stores more than a result."""
+        return bool(self.effects or self.artifacts or self.family or self.row_parts)
+
+    def unsay_effects(self) -> None:
+        """What would have come with the completion does not, for this call came to nothing."""
+        self.effects = ()
+        if self.family is not None:
+            self.family.unsay()
+
     def unsay(self) -> None:
         """Drop what could not be stored."""
         self._logs = self.metrics = self.artifacts = None
-        self.effects = ()
+        self.unsay_effects()
 
     def said(self) -> Said:
-        if self._logs is None and self.metrics is None and self.artifacts is None and not self.effects:
+        if (
+            self._logs is None
+            and self.metrics is None
+            and self.artifacts is None
+            and self.family is None
+            and not self.effects
+        ):
             return _NOTHING
-        return Said(
+        said = Said(
             logs=self.logs_json(),
             log_location=self.log_location,
             metrics=self.metrics_json(),
             artifacts=self.artifacts_json(),
             effects=self.effects,
         )
+        if self.family is not None:
+            said.update(self.family.said())
+        return said
 
     def logs_json(self) -> str | None:
         return None if self._logs is None else msgspec.json.encode(self._logs).decode()
@@ -141,22 +156,13 @@ class Run:
         self._log_text.clear()
         return text
 
-    def stop(self, reason: str) -> None:
-        """Ask the handler to end, as hard as its kind allows. The first reason counts."""
-        if self.stop_reason is None:
-            self.stop_reason = reason
-        if self.cancelled is not None:
-            self.cancelled.set()
-        if self.kill is not None:
-            self.kill()
-        elif self.task is not None and self.cancelled is None and self.begun:
-            # A task that is cancelled before its first step never runs at all, and would never free its slot; one that
-            # has not begun looks at stop_reason when it does.
-            self.task.cancel()
+    @property
+    def timeout_micros(self) -> int:
+        return self.job.timeout_micros
 
     @property
-    def is_stopped(self) -> bool:
-        return self.stop_reason is not None
+    def is_over(self) -> bool:
+        return self.settling or self.lost
 
     def __repr__(self) -> str:
         return f"<Run {self.job.job_type} {self.job.job_id} attempt {self.job.attempt}>"

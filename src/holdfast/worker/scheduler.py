@@ -13,17 +13,21 @@ import msgspec
 
 from holdfast import failpoints, ticks
 from holdfast.clock import MICROS, Clock, Instant
-from holdfast.errors import HoldfastError, QueueFull
+from holdfast.errors import QueueFull, StoreMoved
 from holdfast.store.port import Store
 from holdfast.store.types import Firing, Schedule, Verdict
+from holdfast.trouble import HOPELESS, Trouble
 from holdfast.waits import within
+from holdfast.worker import moved
 
 log = logging.getLogger("holdfast.worker")
+LOOKING = "looking at schedules"
 
 
 class Scheduler:
-    def __init__(self, store: Store, clock: Clock, *, look_seconds: float) -> None:
+    def __init__(self, store: Store, clock: Clock, *, look_seconds: float, trouble: Trouble | None = None) -> None:
         self._store = store
+        self._trouble = trouble or Trouble(log, clock)
         self._clock = clock
         self._look_seconds = look_seconds
         self._known: dict[str, Schedule] = {}
@@ -46,9 +50,13 @@ class Scheduler:
                 next_at = await (self.look() if read else self._decide())
                 if next_at is not None:
                     pause = min(pause, max(0.0, (next_at - self._clock.now()) / MICROS))
-            except HoldfastError as error:
-                log.warning("schedules could not be looked at, trying again: %s", error)
+            except HOPELESS:
+                raise
+            except Exception as error:
+                self._trouble.met(LOOKING, error)
                 pause = good_for = min(pause, 1.0)
+            else:
+                self._trouble.over(LOOKING)
             await within(pause, self._changed.wait())
             good_for -= pause
 
@@ -79,6 +87,11 @@ class Scheduler:
                 # A queue may never have room for all of them at once: one at a time, then.
                 firing = ticks.firing(schedule, now, most=1) or firing
                 verdict = await self._fire(firing, now)
+        except StoreMoved as error:
+            moved.say_once(error)
+            return now + round(self._look_seconds * MICROS)
+        except HOPELESS:
+            raise
         except Exception as error:  # one that cannot be read, or is refused, must not stop the others
             self._complain(schedule, error)
             return now + round(self._look_seconds * MICROS)

@@ -7,23 +7,33 @@ import logging
 
 from holdfast import failpoints
 from holdfast.clock import MICROS, Clock
-from holdfast.errors import HoldfastError
+from holdfast.errors import StoreMoved
 from holdfast.lifecycle import rescue
 from holdfast.limits import SWEEP_BATCH_MAX
 from holdfast.store.port import Store
 from holdfast.store.types import ExpiredClaim, Verdict, WorkerRow
+from holdfast.trouble import HOPELESS, Trouble
 from holdfast.waits import within
-from holdfast.worker import process_key
+from holdfast.worker import moved, process_key
 
 log = logging.getLogger("holdfast.worker")
+PROMOTING, SWEEPING = "looking for due jobs", "looking for lost jobs"
 FORGET_AFTER_LEASES = 10  # a worker that is silent for so long is no longer listed
 
 
 class Upkeep:
     def __init__(
-        self, store: Store, clock: Clock, *, worker_id: str, lease_seconds: float, sweep_seconds: float
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        worker_id: str,
+        lease_seconds: float,
+        sweep_seconds: float,
+        trouble: Trouble | None = None,
     ) -> None:
         self._store = store
+        self._trouble = trouble or Trouble(log, clock)
         self._clock = clock
         self._worker_id = worker_id
         self._lease_seconds = lease_seconds
@@ -42,12 +52,17 @@ class Upkeep:
             pause = self._sweep_seconds
             try:
                 promoted = await self._store.promote(self._clock.now(), SWEEP_BATCH_MAX)
+                self._trouble.over(PROMOTING)
                 if promoted.count == SWEEP_BATCH_MAX:
                     continue
                 if promoted.next_due_at is not None:
                     pause = min(pause, max(0.0, (promoted.next_due_at - self._clock.now()) / MICROS))
-            except HoldfastError as error:
-                log.warning("due jobs could not be promoted, trying again: %s", error)
+            except StoreMoved as error:
+                moved.say_once(error)
+            except HOPELESS:
+                raise
+            except Exception as error:
+                self._trouble.met(PROMOTING, error)
                 pause = min(pause, 1.0)
             await within(pause, self._due.wait())
 
@@ -56,8 +71,13 @@ class Upkeep:
         while True:
             try:
                 await self.sweep_once()
-            except HoldfastError as error:
-                log.warning("the sweep failed, trying again: %s", error)
+                self._trouble.over(SWEEPING)
+            except StoreMoved as error:
+                moved.say_once(error)
+            except HOPELESS:
+                raise
+            except Exception as error:
+                self._trouble.met(SWEEPING, error)
             await asyncio.sleep(self._sweep_seconds)
 
     async def sweep_once(self) -> int:

@@ -54,6 +54,7 @@ from holdfast.store.types import Depth, QueueChange, Verdict
 
 THE_MINUTE = NOW - NOW % MINUTE
 SUBMITTED, COMPLETED, CANCELLED = Counted.SUBMITTED, Counted.COMPLETED, Counted.CANCELLED
+REUSED = Counted.REUSED
 
 
 async def _rows(store: Store) -> list[types.Counter]:
@@ -171,7 +172,7 @@ class TestCounters:
         await completed(store, job_type="embed", content_hash="h")
         await submit(store, job_type="embed", content_hash="h", reuse_since=0)
 
-        assert await _tally(store) == {SUBMITTED: 4, Counted.FAILED: 1, CANCELLED: 1, COMPLETED: 2}
+        assert await _tally(store) == {SUBMITTED: 4, Counted.FAILED: 1, CANCELLED: 1, COMPLETED: 2, REUSED: 1}
 
     async def test_all_who_joined_are_counted_when_their_leader_completes(self, store: Store) -> None:
         leader = await running(store, job_type="embed", content_hash="h")
@@ -179,7 +180,7 @@ class TestCounters:
 
         await settle(store, leader.completes())
 
-        assert await _tally(store) == {SUBMITTED: 4, COMPLETED: 4}
+        assert await _tally(store) == {SUBMITTED: 4, COMPLETED: 4, REUSED: 3}
 
     async def test_only_what_is_stored_counts_as_submitted(self, store: Store) -> None:
         await submit_many(store, 5)
@@ -267,6 +268,48 @@ class TestCounters:
 
         [row] = await _rows(store)
         assert (row.count, row.outcome) == (40, SUBMITTED)
+
+
+class TestReuseCounters:
+    """What reuse has saved: the time that the job took whose result it is, each time that it was reused."""
+
+    async def _saved(self, store: Store) -> tuple[int, int]:
+        rows = [row for row in await _rows(store) if row.outcome is REUSED]
+        assert {row.waited_micros for row in rows} <= {0}
+        return sum(row.count for row in rows), sum(row.ran_micros for row in rows)
+
+    async def test_a_result_that_was_there_saves_what_it_took(self, store: Store) -> None:
+        donor = await running(store, job_type="embed", content_hash="h")
+        await settle(store, donor.completes(now=NOW + 30 * SECOND), now=NOW + 30 * SECOND)
+
+        await submit_many(store, 2, now=NOW + MINUTE, job_type="embed", content_hash="h", reuse_since=0)
+
+        assert await self._saved(store) == (2, 60 * SECOND)
+
+    async def test_a_result_that_was_waited_for_saves_what_it_took(self, store: Store) -> None:
+        leader = await running(store, job_type="embed", content_hash="h")
+        await submit_many(store, 3, job_type="embed", content_hash="h", reuse_since=0)
+
+        await settle(store, leader.completes(now=NOW + 30 * SECOND), now=NOW + 30 * SECOND)
+
+        assert await self._saved(store) == (3, 90 * SECOND)
+
+    async def test_one_that_joined_and_then_ran_itself_has_saved_nothing(self, store: Store) -> None:
+        leader = await running(store, job_type="embed", content_hash="h")
+        await submit(store, job_type="embed", content_hash="h", reuse_since=0)
+
+        await settle(store, leader.ends_as(Status.FAILED))
+
+        assert await self._saved(store) == (0, 0)
+
+    async def test_it_is_counted_once_however_often_it_is_told(self, store: Store) -> None:
+        leader = await running(store, job_type="embed", content_hash="h")
+        await submit(store, job_type="embed", content_hash="h", reuse_since=0)
+
+        for _ in range(2):
+            await settle(store, leader.completes())
+
+        assert (await self._saved(store))[0] == 1
 
 
 class TestDepths:

@@ -11,7 +11,9 @@ import msgspec
 from holdfast.clock import MICROS, Instant, SystemClock
 from holdfast.ids import new_id
 from holdfast.lifecycle import (
+    Cancelled,
     Completed,
+    Discarded,
     ErrorEntry,
     Event,
     GivenBack,
@@ -20,6 +22,7 @@ from holdfast.lifecycle import (
     Snoozed,
     Status,
     Transition,
+    WaitingForChildren,
     cancel,
     decide,
     manual_retry,
@@ -39,6 +42,7 @@ from holdfast.store.types import (
     Verdict,
     WorkerRow,
 )
+from holdfast.trees import Awaits, TriggerRule
 
 # The real time, once: an engine that takes leases from its server's clock then agrees with us well enough.
 NOW: Instant = SystemClock().now()
@@ -136,6 +140,28 @@ class Claim(msgspec.Struct, frozen=True):
     def gives_back(self, *, now: Instant = NOW) -> Transition:
         return self.ends(GivenBack("shutting down"), now=now)
 
+    def waits(
+        self,
+        rule: TriggerRule = TriggerRule.ALL_DONE,
+        on_failure: str = "fail",
+        *,
+        join: str | None = None,
+        now: Instant = NOW,
+        **extras: Any,
+    ) -> Transition:
+        """For its children."""
+        return self.ends(WaitingForChildren(Awaits(rule, on_failure), join), now=now, **extras)
+
+    def ends_as(self, outcome: Status, *, now: Instant = NOW) -> Transition:
+        """For good, whatever tries it had left."""
+        match outcome:
+            case Status.FAILED:
+                return self.ends(Discarded(an_error(at=now)), now=now)
+            case Status.CANCELLED:
+                return self.ends(Cancelled("no need"), now=now)
+            case _:
+                return self.completes(now=now)
+
 
 def an_error(error_type: str = "ValueError", message: str = "no", attempt: int = 1, at: Instant = NOW) -> ErrorEntry:
     return ErrorEntry(attempt=attempt, at=at, type=error_type, message=message, traceback="Traceback …")
@@ -195,6 +221,13 @@ async def status(store: Store, job_id: str) -> Status:
     return (await record(store, job_id)).status
 
 
+async def ended(store: Store, outcome: Status, **changes: Any) -> str:
+    """A job that has ended like this; its id."""
+    claim = await running(store, **changes)
+    await settle(store, claim.ends_as(outcome))
+    return claim.job_id
+
+
 async def in_state(store: Store, state: Status, **changes: Any) -> JobRecord:
     """A job that came into `state` the way jobs do."""
     match state:
@@ -223,6 +256,14 @@ async def in_state(store: Store, state: Status, **changes: Any) -> JobRecord:
 
 async def retry_by_hand(store: Store, job_id: str, *, now: Instant = NOW) -> None:
     await settle(store, manual_retry(await record(store, job_id), now=now, by="me", reason=None), now=now)
+
+
+async def quiet(store: Store, *, now: Instant = NOW) -> None:
+    """Let upkeep release until there is nothing left to release."""
+    for _ in range(1_000):
+        if not await store.release(now, 100):
+            return
+    raise AssertionError("release does not come to an end")
 
 
 def transition(job: JobRecord, event: Event, target: Status, **changes: Any) -> Transition:

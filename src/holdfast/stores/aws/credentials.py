@@ -6,9 +6,11 @@ import asyncio
 import os
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, StoreUnavailable
 from holdfast.stores.aws.signing import Keys
 
 KEPT_SECONDS = 60.0  # then botocore is asked again: it fetches new keys before old ones end
@@ -21,20 +23,36 @@ class Credentials:
         self._profile = profile
         self._dummy = dummy  # for a server on this machine, which takes any
         self._source: Any = None
+        self._were_there = False
         self._kept: tuple[Keys, float] | None = None
         self._lock = threading.Lock()
+        self._fetch: Future[Keys] | None = None
+
+    def at_hand(self) -> Keys | None:
+        """Those that need not be fetched."""
+        kept = self._kept
+        if kept is not None and time.monotonic() < kept[1]:
+            return kept[0]
+        return from_environment() if self._profile is None else None
 
     async def keys(self) -> Keys:
-        found = self._fresh()
-        return await asyncio.to_thread(self.now) if found is None else found
+        """For those who may not block. However long it takes to fetch them: who waits may give up, and a second one
+        waits for the same. The thread is its own, because handlers may hold all those of the event loop."""
+        found = self.at_hand()
+        if found is not None:
+            return found
+        if self._fetch is None or self._fetch.done():
+            self._fetch = _in_a_thread(self.now)
+        return await asyncio.wrap_future(self._fetch)
 
     def now(self) -> Keys:
-        """The same for those who may block."""
+        """The same for those who may block. StoreUnavailable: they cannot be fetched now, and maybe later."""
         with self._lock:
-            found = self._fresh()
+            found = self.at_hand()
             if found is None:
                 found = self._ask()
                 self._kept = (found, time.monotonic() + KEPT_SECONDS)
+                self._were_there = True
             return found
 
     def forget(self) -> None:
@@ -42,23 +60,36 @@ class Credentials:
         self._kept = None
         self._source = None
 
-    def _fresh(self) -> Keys | None:
-        kept = self._kept
-        return kept[0] if kept is not None and time.monotonic() < kept[1] else None
-
     def _ask(self) -> Keys:
-        if self._profile is None and (found := from_environment()) is not None:
-            return found
         if self._source is None:
             self._source = _botocore(self._profile, optional=self._dummy)
         if self._source is None:
             if self._dummy:
                 return Keys("holdfast", "holdfast")
+            if self._were_there:  # a metadata service that does not answer looks like none
+                raise StoreUnavailable("AWS keys cannot be fetched at the moment: repeating is safe")
             raise ConfigurationError(
                 "no AWS credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or a role"
             )
-        frozen = self._source.get_frozen_credentials()
+        try:
+            frozen = self._source.get_frozen_credentials()
+        except Exception as error:  # whatever the way to a role's keys raises, which is not botocore's alone
+            raise StoreUnavailable(f"AWS keys cannot be fetched ({error}): repeating is safe") from None
         return Keys(frozen.access_key, frozen.secret_key, frozen.token)
+
+
+def _in_a_thread(fetch: Callable[[], Keys]) -> Future[Keys]:
+    future: Future[Keys] = Future()
+    future.set_running_or_notify_cancel()  # nobody who gives up waiting can cancel it for the others
+
+    def run() -> None:
+        try:
+            future.set_result(fetch())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="holdfast-keys", daemon=True).start()
+    return future
 
 
 def from_environment() -> Keys | None:

@@ -52,7 +52,7 @@ class Requests:
                 if answer.status < 500 and answer.status != 429:
                     return answer
                 why = f"HTTP {answer.status}"
-            except (OSError, http.client.HTTPException) as error:
+            except (OSError, http.client.HTTPException, StoreUnavailable) as error:
                 why = str(error) or type(error).__name__
             if time.monotonic() + pause > deadline:
                 raise StoreUnavailable(f"{self._netloc} does not answer ({why}): repeating is safe")

@@ -14,6 +14,7 @@ from holdfast.stores.dynamodb.layout import Table
 
 SHARDS_MAX = 64
 _PREFIX = re.compile(r"[A-Za-z0-9_.-]{3,40}")
+_TABLE = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 _REGION = re.compile(r"[a-z]{2}(-[a-z0-9]+)+")
 _NAMES = frozenset(
     {
@@ -48,14 +49,18 @@ class Address(msgspec.Struct, frozen=True):
     pool: int = 16
     sweep_hours: float = 24.0
     meter: bool = False
+    named: bool = False  # an endpoint of the user's, not Amazon's own
 
     @property
     def shown(self) -> str:
-        return f"dynamodb://{self.prefix} ({self.region})"
+        """The URL with what tells this queue from others."""
+        table = "" if self.jobs == _jobs_of(self.prefix) else f"&table={self.jobs}"
+        endpoint = f"&endpoint={self.scheme}://{self.host_header}" if self.named else ""
+        return f"dynamodb://{self.prefix}?region={self.region}{table}{endpoint}"
 
     @property
     def tables(self) -> dict[Table, str]:
-        return {Table.JOBS: self.jobs, Table.RECORDS: f"{self.prefix}_records"}
+        return {Table.JOBS: self.jobs, Table.RECORDS: _records_of(self.prefix)}
 
     @property
     def on_this_machine(self) -> bool:
@@ -71,18 +76,19 @@ class Address(msgspec.Struct, frozen=True):
 def parse(url: str) -> Address:
     parts = urlsplit(url)
     prefix = parts.netloc
-    if not _PREFIX.fullmatch(prefix) or parts.path not in ("", "/"):
+    if not _PREFIX.fullmatch(prefix) or parts.path not in ("", "/") or parts.fragment:
+        found = url.partition("://")[2].partition("?")[0]
         raise ConfigurationError(
-            "a DynamoDB URL is dynamodb://prefix?region=…, its prefix 3 to 40 letters, digits, dots, dashes or"
-            " underscores, with which the tables' names begin"
+            f"{found!r:.60} is no prefix: a DynamoDB URL is dynamodb://prefix?region=…, its prefix 3 to 40 letters,"
+            " digits, dots, dashes or underscores, with which the tables' names begin"
         )
     options = _options(parts.query)
     profile = options.get("profile")
-    scheme, host, port, local = _endpoint(options)
-    region = options.get("region") or region_of(profile) or ("local" if local else None)
+    scheme, host, port, named = _endpoint(options)
+    region = options.get("region") or region_of(profile) or ("local" if named else None)
     if region is None:
         raise ConfigurationError("no AWS region: add ?region=eu-north-1 to the URL, or set AWS_REGION")
-    if not local and not _REGION.fullmatch(region):
+    if not named and not _REGION.fullmatch(region):
         raise ConfigurationError(f"region={region!r:.60} is no region of AWS")
     if host is None:
         host = f"dynamodb.{region}.amazonaws.com{'.cn' if region.startswith('cn-') else ''}"
@@ -93,7 +99,7 @@ def parse(url: str) -> Address:
         scheme=scheme,
         host=host,
         port=port,
-        jobs=options.get("table") or f"{prefix}_jobs",
+        jobs=_jobs(options, prefix),
         shards=int(_number(options, "shards", 1, 1, SHARDS_MAX)),
         provisioned=_choice(options, "billing", ("on-demand", "provisioned")) == "provisioned",
         profile=profile,
@@ -102,7 +108,27 @@ def parse(url: str) -> Address:
         pool=int(_number(options, "pool", 16, 8, 256)),
         sweep_hours=_number(options, "sweep_hours", 24, 1, 24 * 30),
         meter=_choice(options, "meter", ("false", "true")) == "true",
+        named=named,
     )
+
+
+def _jobs_of(prefix: str) -> str:
+    return f"{prefix}_jobs"
+
+
+def _records_of(prefix: str) -> str:
+    return f"{prefix}_records"
+
+
+def _jobs(options: dict[str, str], prefix: str) -> str:
+    name = options.get("table", _jobs_of(prefix))
+    if not _TABLE.fullmatch(name):
+        raise ConfigurationError(
+            f"table={name!r:.60} is no name of a table: use 3 to 255 letters, digits, dots, dashes or underscores"
+        )
+    if name == _records_of(prefix):
+        raise ConfigurationError(f"table={name}: that is the table of everything else; give the jobs another")
+    return name
 
 
 def _options(query: str) -> dict[str, str]:
@@ -112,6 +138,8 @@ def _options(query: str) -> dict[str, str]:
             raise ConfigurationError(f"a DynamoDB URL has no option {name!r:.60}: it has {', '.join(sorted(_NAMES))}")
         if len(values) > 1:
             raise ConfigurationError(f"{name}= stands twice in the URL")
+        if not values[0]:
+            raise ConfigurationError(f"{name}= is empty: give it a value, or leave it out")
     return {name: values[0] for name, values in given.items()}
 
 

@@ -173,7 +173,7 @@ class Admission:
         if limited is not None:
             beside["key", limited[0]] = 1
         if bucket is not None:
-            beside["rate", *map(str, bucket)] = 2  # the gate, and the mark that says when to look again
+            beside["rate", *map(str, bucket)] = 3  # the gate, and its mark that moves from one time to another
         if head.turn is not None:
             beside["lane", *head.turn.lane] = 1
             beside["turn", *head.turn.lane, f"{head.turn.key is None}", head.turn.key or ""] = 1

@@ -17,7 +17,8 @@ from typing import Any
 import msgspec
 
 from holdfast.clock import Instant
-from holdfast.errors import HoldfastError, StoreBusy
+from holdfast.errors import HoldfastError, StoreBusy, StoreGone, StoreMoved
+from holdfast.store.moves import MoveState, is_closed, refusal
 from holdfast.store.port import Listener
 from holdfast.store.types import QueueChange, QueueRow, Signal
 from holdfast.stores.dynamodb import keys
@@ -44,6 +45,9 @@ class BoardState(msgspec.Struct, frozen=True):
     signals: dict[Signal, int]
     queues: dict[str, QueueRow]
     fair: frozenset[tuple[str, str]]  # queue and type of lanes that have, or had, jobs with a fairness key
+    move: MoveState | None = None  # set: the queue moves, or has moved
+    place: str | None = None  # which queue this is: one that is deleted and made anew is another
+    shards: int = 1  # as many as the queue was made, or raised, to have
 
 
 class Board:
@@ -66,6 +70,13 @@ class Board:
         self.heard_at: dict[Signal, float] = {}  # by the loop's clock
         self._ended = asyncio.Event()
         self._closing = False
+        self._place: str | None = None
+        self.move: MoveState | None = None  # as far as is known here; whoever listens knows it soon
+
+    def refuse_closed(self) -> None:
+        """For what changes a queue: not while it stands still because it moves."""
+        if self.move is not None and is_closed(self.move):
+            raise StoreMoved(refusal(self.move))
 
     # Reading
 
@@ -75,9 +86,17 @@ class Board:
         if not fresh and self._state is not None and now - self._read_at < FRESH_SECONDS:
             return self._state
         ask = msgspec.structs.replace(_ALL, consistent=True)
-        self._state = state_of([item async for item in self._tables.ask(ask)])
+        self._state = self._noticed([item async for item in self._tables.ask(ask)])
         self._read_at = now
         return self._state
+
+    def _noticed(self, items: list[Item]) -> BoardState:
+        state = state_of(items)
+        if self._place is not None and state.place not in (None, self._place):
+            raise StoreGone(f"{self._tables.shown} was deleted and made anew under the running app: start it again")
+        self._place = self._place or state.place
+        self.move = state.move
+        return state
 
     async def begin(self) -> None:
         """What was signalled before is none of our listeners' business."""
@@ -186,8 +205,8 @@ class Board:
             signals, self._told = self._told, set()
             try:
                 await self._add(signals)
-            except HoldfastError as error:
-                log.warning("signals could not be told, others find out when they poll: %s", error)
+            except HoldfastError as error:  # who waits asks the store itself, too, and says what is wrong
+                log.debug("signals could not be told, others find out when they poll: %s", error)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TELL_SECONDS):
                     await self._ended.wait()
@@ -211,15 +230,17 @@ class Board:
                     await asyncio.sleep(pause)
             try:
                 moved = await self._moved()
+            except StoreGone:
+                moved = set(Signal)  # let them find out at once
             except HoldfastError as error:
-                log.warning("the board cannot be read, workers find jobs when they poll: %s", error)
+                log.debug("signals could not be read, workers find jobs when they poll: %s", error)
                 moved = set()
             pause = POLL_SECONDS if moved else min(pause * POLL_GROWTH, self._ceiling)
             self._hear(moved)
 
     async def _moved(self) -> set[Signal]:
         items = [item async for item in self._tables.ask(_ALL, lane=Lane.IDLE)]
-        found = state_of(items).signals
+        found = self._noticed(items).signals
         moved = {signal for signal, value in found.items() if value > self._seen.get(signal, 0)}
         for signal in moved:
             self._seen[signal] = found[signal]
@@ -244,6 +265,8 @@ def state_of(items: list[Item]) -> BoardState:
     signals: dict[Signal, int] = {}
     queues: dict[str, QueueRow] = {}
     fair = set()
+    move: MoveState | None = None
+    place, shards = None, 1
     for item in items:
         kind = item["sk"].partition("|")[0]
         if kind == "signals":
@@ -252,7 +275,11 @@ def state_of(items: list[Item]) -> BoardState:
             queues[item["name"]] = queue_of(item, item["name"])
         elif kind == "fair":
             fair.add((item["queue"], item["job_type"]))
-    return BoardState(signals, queues, frozenset(fair))
+        elif kind == "move":
+            move = msgspec.json.decode(item["state"], type=MoveState)
+        elif kind == "place":
+            place, shards = item["place"], item["shards"]
+    return BoardState(signals, queues, frozenset(fair), move, place, shards)
 
 
 def queue_of(item: Item | None, name: str) -> QueueRow:

@@ -27,6 +27,8 @@ from holdfast.stores.dynamodb.wire import Lane
 SHARDS_AT_ONCE = 1  # further ones only where it has too few: claimers that all look everywhere want the same jobs
 CROWDED_WINDOW = 4  # times what is wanted is read by who lost against others, to take a part of its own
 _TOGETHER = 16  # lanes that are read at once
+_PAGE_MAX = 1_000  # rows of which a query filters what a worker cannot read
+_READ_MAX = 4_000  # such rows of one lane and claim
 
 
 class Proposed(msgspec.Struct):
@@ -61,8 +63,16 @@ async def propose(
             more = more or len(entries) >= want
             if standing is not None:
                 turns[queue, job_type] = standing
-    found.sort(key=lambda entry: entry.order)
+    found = _each_once(sorted(found, key=lambda entry: entry.order))
     return Proposed(_from_a_random_place(found, limit) if crowded and not turns else found, turns, more)
+
+
+def _each_once(entries: list[Entry]) -> list[Entry]:
+    """An index shows a job at two places while it moves from one to the other."""
+    first: dict[str, Entry] = {}
+    for entry in entries:
+        first.setdefault(entry.job_id, entry)
+    return list(first.values())
 
 
 def _from_a_random_place(entries: list[Entry], limit: int) -> list[Entry]:
@@ -92,29 +102,53 @@ def readable_by(version: int | None) -> Condition | None:
     return None if version is None else absent("payload_version") | at_most("payload_version", version)
 
 
+class _Patience(msgspec.Struct):
+    """How many more rows a claim reads of a lane whose jobs are too new for it."""
+
+    rows: int
+
+
 async def plain(ground: Ground, queue: str, job_type: str, want: int, readable: Condition | None) -> list[Item]:
     """The first jobs of a lane that have no fairness key, in order as far as the shards that were asked go."""
     start = random.randrange(ground.shards)
     shards = [(start + i) % ground.shards for i in range(ground.shards)]
     rows: list[Item] = []
+    patience = _Patience(_READ_MAX)
     while shards and len(rows) < want:
         asked, shards = shards[:SHARDS_AT_ONCE], shards[SHARDS_AT_ONCE:]
         for each in await asyncio.gather(
-            *(_shard(ground, keys.ready_hash(queue, job_type, shard), want, readable) for shard in asked)
+            *(_shard(ground, keys.ready_hash(queue, job_type, shard), want, readable, patience) for shard in asked)
         ):
             rows += each
         rows.sort(key=lambda row: str(row["gq"]))
     return rows[:want]
 
 
-async def _shard(ground: Ground, hash_value: str, want: int, readable: Condition | None) -> list[Item]:
-    ask = Ask(table=Table.JOBS, index=READY.name, hash=hash_value, page=want, where=readable)
+async def _shard(
+    ground: Ground, hash_value: str, want: int, readable: Condition | None, patience: _Patience
+) -> list[Item]:
+    """The first of a shard. Behind many that are too new for this worker the next claim goes on where this one ended,
+    so that whoever stands there is found some time, at a cost that does not grow with them."""
     rows: list[Item] = []
-    async for row in ground.tables.ask(ask, lane=Lane.IDLE):
-        rows.append(row)
-        if len(rows) == want:
-            break
-    return rows
+    left_off = ground.remembered.left_off
+    page, above = want, None
+    while True:
+        ask = Ask(table=Table.JOBS, index=READY.name, hash=hash_value, above=above, page=page, where=readable)
+        found, then = await ground.tables.page(ask, lane=Lane.IDLE)
+        rows += found
+        if len(rows) >= want:
+            return rows[:want]
+        if then is None:
+            left_off.pop(hash_value, None)
+            return rows
+        patience.rows -= page
+        above = str(then["gq"])
+        if patience.rows <= 0:
+            left_off[hash_value] = above
+            return rows
+        if page >= _PAGE_MAX // 4:
+            above = max(above, left_off.get(hash_value, ""))
+        page = min(4 * page, _PAGE_MAX)
 
 
 async def verified(ground: Ground, entries: Sequence[Entry]) -> list[Head]:

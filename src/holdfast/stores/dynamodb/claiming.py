@@ -13,9 +13,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.clock import Instant
-from holdfast.errors import StoreBusy, StoreError, StoreUnavailable, StoreUnsafe
+from holdfast.clock import MICROS, Instant
+from holdfast.errors import StoreBusy, StoreError, StoreMoved, StoreUnavailable, StoreUnsafe
 from holdfast.lifecycle import Status
+from holdfast.store.moves import INTO, refusal
 from holdfast.store.types import ClaimedJob, ClaimRequest, Signal
 from holdfast.stores.dynamodb import bodies, candidates, gates, items, moving, parking, rating, taking_turns
 from holdfast.stores.dynamodb.admitting import Admission, Entry, GateStates, looked_again_at
@@ -32,6 +33,7 @@ SKEW_SECONDS_MAX = 2.0
 _ROUNDS = 20  # each parks what stands in the way, or lost against others; more than this is left to the next claim
 _SPARE = 4  # read beyond what is wanted: for those who turn out to be gone, or to have to wait
 _SPARE_MAX = 200
+_LATE_SECONDS = 1.0  # a claim that waited so long for others of its process begins later
 
 
 class _Taken(msgspec.Struct):
@@ -52,7 +54,11 @@ class Claims:
     async def claim(self, request: ClaimRequest, now: Instant) -> list[ClaimedJob]:
         if request.repeat and (before := await self._claimed_before(request)):
             return await self._answer(sorted(before, key=_claim_order))
+        asked_at = asyncio.get_running_loop().time()
         async with self._one_at_a_time:
+            waited = asyncio.get_running_loop().time() - asked_at
+            if waited > _LATE_SECONDS:
+                now += round(waited * MICROS)  # or their leases would be over as much earlier
             taken = await self._take_all(request, now)
             if not taken and await self._has_more(now):
                 taken = await self._take_all(request, now)
@@ -113,12 +119,20 @@ class Claims:
     async def _take_some(self, request: ClaimRequest, limit: int, now: Instant, until: float) -> _Taken:
         ground = self._ground
         spare, crowded = _SPARE, False
-        for _ in range(_ROUNDS):
+        for tries in range(_ROUNDS):
             board = await ground.board.read(fresh=True)
-            proposed = await candidates.propose(ground, request, board, limit, spare, crowded)
+            if board.move is not None and not (board.move.role == INTO and board.move.done):
+                raise StoreMoved(refusal(board.move))
+            try:
+                async with asyncio.timeout_at(until):
+                    proposed = await candidates.propose(ground, request, board, limit, spare, crowded)
+                    admission, ghosts = await self._admit(request, proposed.entries, limit, spare, now)
+            except TimeoutError:
+                if tries:
+                    break
+                raise StoreBusy(f"{ground.tables.shown}: nothing to claim was found within {SECONDS:.0f} s") from None
             if not proposed.entries:
                 return _NOTHING
-            admission, ghosts = await self._admit(request, proposed.entries, limit, now)
             if ghosts and proposed.more and not admission.is_full and spare < _SPARE_MAX:
                 spare *= 4  # the index shows what is gone already: look behind it
                 continue
@@ -131,6 +145,7 @@ class Claims:
                 await asyncio.sleep(random.uniform(0.005, 0.05))
             elif admission.key_full or admission.over_rate:
                 await self._park(admission, now)
+                spare = min(4 * spare, _SPARE_MAX)  # behind them may be as many again
             else:
                 return _NOTHING
             if asyncio.get_running_loop().time() > until:
@@ -139,13 +154,13 @@ class Claims:
         return _NOTHING
 
     async def _admit(
-        self, request: ClaimRequest, entries: Sequence[Entry], limit: int, now: Instant
+        self, request: ClaimRequest, entries: Sequence[Entry], limit: int, spare: int, now: Instant
     ) -> tuple[Admission, bool]:
         """Who may start, and whether the index showed any that are gone."""
         states = GateStates()
         admission = Admission(states, limit, request.slots, now)
         ghosts = False
-        step = limit + _SPARE
+        step = limit + spare
         for start in range(0, len(entries), step):
             chunk = entries[start : start + step]
             heads = await candidates.verified(self._ground, chunk)

@@ -94,10 +94,10 @@ class Commit:
         """Items that still fit."""
         return ITEMS_MAX - len(self._writes) - len(self._counts)
 
-    def takes(self, *writes: Write) -> bool:
-        """Whether these fit too, with a new counter."""
+    def takes(self, *writes: Write, spare: int = 0) -> bool:
+        """Whether these fit too, with a new counter and `spare` items that come later."""
         fresh = {(each.table, each.key) for each in writes} - set(self._writes)
-        return len(fresh) < self.room() and self._bytes + sum(each.size for each in writes) <= BYTES_MAX
+        return len(fresh) < self.room() - spare and self._bytes + sum(each.size for each in writes) <= BYTES_MAX
 
     async def run(self, lane: Lane = Lane.USUAL, seconds: float = 8.0) -> None:
         if not self._writes:
@@ -130,7 +130,7 @@ class Commit:
 
 
 def _failed(writes: list[Write], refused: Refused) -> dict[tuple[Table, Key], Item | None]:
-    if not refused.reasons:  # a server that names none: everything may be it
+    if len(refused.reasons) != len(writes):  # a server that names none: everything may be it
         return {(each.table, each.key): None for each in writes}
     return {
         (each.table, each.key): None if reason.item is None else bare(reason.item)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import ssl
 import zlib
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -24,8 +26,30 @@ class Reply(msgspec.Struct, frozen=True):
     body: bytes
 
 
+class _Reader(asyncio.StreamReader):
+    """One that knows how much came that nobody has read: it belongs to no request of ours."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(limit=HEAD_BYTES_MAX, loop=loop)
+        self.unread = 0
+
+    def feed_data(self, data: Any) -> None:
+        self.unread += len(data)
+        super().feed_data(data)
+
+    async def readuntil(self, separator: Any = b"\n") -> bytes:
+        found = await super().readuntil(separator)
+        self.unread -= len(found)
+        return found
+
+    async def readexactly(self, n: int) -> bytes:
+        found = await super().readexactly(n)
+        self.unread -= len(found)
+        return found
+
+
 class Connection:
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: _Reader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
         self.idle_since = asyncio.get_running_loop().time()
@@ -33,19 +57,24 @@ class Connection:
 
     @classmethod
     async def open(cls, host: str, port: int, context: ssl.SSLContext | None) -> Connection:
+        loop = asyncio.get_running_loop()
+        reader = _Reader(loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                reader, writer = await asyncio.open_connection(
-                    host, port, ssl=context, server_hostname=host if context else None, limit=HEAD_BYTES_MAX
+                transport, _ = await loop.create_connection(
+                    lambda: protocol, host, port, ssl=context, server_hostname=host if context else None
                 )
         except (OSError, TimeoutError) as error:
-            raise Unanswered(f"no connection to {host}:{port}: {_why(error)}", sent=False) from None
-        return cls(reader, writer)
+            raise Unanswered(f"no connection to {host}:{port}: {_why(error)}", sent=False, astray=True) from None
+        return cls(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
 
     @property
     def stale(self) -> bool:
-        since = asyncio.get_running_loop().time() - self.idle_since
-        return not self.reusable or since > IDLE_SECONDS or self._reader.at_eof() or self._writer.is_closing()
+        """Whether it may not be used again. What came unasked would be taken for the answer to the next request."""
+        if not self.reusable or self._reader.unread or self._reader.at_eof() or self._writer.is_closing():
+            return True
+        return asyncio.get_running_loop().time() - self.idle_since > IDLE_SECONDS
 
     async def ask(self, head: bytes, body: bytes, seconds: float) -> Reply:
         self.reusable = False  # until the whole reply has been read
@@ -54,16 +83,13 @@ class Connection:
                 self._writer.write(head + body)
                 await self._writer.drain()
                 reply = await self._reply()
+            _refuse_damaged(reply)
         except (OSError, TimeoutError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
             self.close()
-            raise Unanswered(f"no reply: {_why(error)}", sent=True) from None
+            raise Unanswered(f"no reply: {_why(error)}", sent=True, astray=isinstance(error, ValueError)) from None
         except BaseException:
             self.close()
             raise
-        checksum = reply.headers.get("x-amz-crc32")
-        if checksum is not None and int(checksum) != zlib.crc32(reply.body):
-            self.close()
-            raise Unanswered("the reply was damaged on its way", sent=True)
         self.idle_since = asyncio.get_running_loop().time()
         return reply
 
@@ -121,9 +147,20 @@ class Connection:
                 await self._writer.wait_closed()
 
 
+def _refuse_damaged(reply: Reply) -> None:
+    if reply.status == 408:
+        raise ValueError("the server gave up waiting for a request")  # for which one of ours, it does not say
+    checksum = reply.headers.get("x-amz-crc32")
+    if checksum is not None and checksum != str(zlib.crc32(reply.body)):
+        raise ValueError("it was damaged on its way")
+
+
 def _why(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "not in time"
     if isinstance(error, EOFError):
         return "the server closed the connection"
-    return str(error) or type(error).__name__
+    if isinstance(error, ConnectionError) and error.errno:
+        return os.strerror(error.errno)
+    strerror = error.strerror if isinstance(error, OSError) else None
+    return strerror or str(error) or type(error).__name__

@@ -15,6 +15,7 @@ from holdfast.store.types import Counter
 from holdfast.stores.dynamodb import keys
 from holdfast.stores.dynamodb.asking import Ask
 from holdfast.stores.dynamodb.layout import Table
+from holdfast.stores.dynamodb.values import Item
 from holdfast.stores.dynamodb.writes import Write, update
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 MINUTE = 60 * MICROS
 HOUR = 60 * MINUTE
+_SUMS = ("n", "ran", "waited")
 Counts = Mapping[tuple[Kind, Counted], tuple[int, int, int]]
 
 
@@ -42,11 +44,30 @@ class CounterLane:
         return [self._write(partition, kind, outcome, sums) for (kind, outcome), sums in counts.items()]
 
     def _write(self, partition: str, kind: Kind, outcome: Counted, sums: tuple[int, int, int]) -> Write:
+        added = dict(zip(_SUMS, sums, strict=True))
+        return update(
+            Table.RECORDS, (partition, self._place(kind, outcome)), sets=self._names(kind, outcome), adds=added
+        )
+
+    def _place(self, kind: Kind, outcome: Counted) -> str:
         job_type, queue, priority = kind
-        place = f"{keys.at(self.minute)}|{self.writer}|{keys.joined(job_type, queue)}|{priority}|{outcome.value}"
-        names = {"minute": self.minute, "job_type": job_type, "queue": queue, "prio": priority, "what": outcome.value}
-        added = dict(zip(("n", "ran", "waited"), sums, strict=True))
-        return update(Table.RECORDS, (partition, place), sets=names, adds=added)
+        return f"{keys.at(self.minute)}|{self.writer}|{keys.joined(job_type, queue)}|{priority}|{outcome.value}"
+
+    def _names(self, kind: Kind, outcome: Counted) -> Item:
+        job_type, queue, priority = kind
+        return {"minute": self.minute, "job_type": job_type, "queue": queue, "prio": priority, "what": outcome.value}
+
+    def item(self, counter: Counter) -> Item:
+        """A counter as it was elsewhere, whole."""
+        kind = (counter.job_type, counter.queue, counter.priority)
+        place = {"pk": keys.counted(self.hour, self.slot), "sk": self._place(kind, counter.outcome)}
+        sums = dict(zip(_SUMS, (counter.count, counter.ran_micros, counter.waited_micros), strict=True))
+        return {**place, **self._names(kind, counter.outcome), **sums}
+
+    def hour_item(self) -> Item:
+        """Readers ask first which hours have counters: a month is not three thousand queries then."""
+        place = {"pk": keys.COUNT_HOURS, "sk": f"{self.hour:08d}|{self.slot}"}
+        return {**place, "hour": self.hour, "slot": self.slot}
 
 
 class CounterLanes:
@@ -77,11 +98,9 @@ class CounterLanes:
             heapq.heappush(self._free, number)
 
     async def _announce(self, lane: CounterLane) -> None:
-        """Readers ask first which hours have counters: a month is not three thousand queries then."""
         if (lane.hour, lane.slot) in self._hours:
             return
-        item = {"pk": keys.COUNT_HOURS, "sk": f"{lane.hour:08d}|{lane.slot}", "hour": lane.hour, "slot": lane.slot}
-        await self._tables.put(Table.RECORDS, item)
+        await self._tables.put(Table.RECORDS, lane.hour_item())
         if len(self._hours) > 100:
             self._hours.clear()
         self._hours.add((lane.hour, lane.slot))
@@ -92,7 +111,7 @@ async def counters(tables: Tables, since: Instant, until: Instant) -> list[Count
     if since >= until:
         return []
     sums: dict[tuple[Instant, str, str, int, str], tuple[int, int, int]] = {}
-    for hour, slot in await _hours(tables, max(0, since) // HOUR, until // HOUR):
+    for hour, slot in await hours(tables, max(0, since) // HOUR, until // HOUR):
         ask = Ask(
             table=Table.RECORDS,
             hash=keys.counted(hour, slot),
@@ -110,7 +129,7 @@ async def counters(tables: Tables, since: Instant, until: Instant) -> list[Count
     ]
 
 
-async def _hours(tables: Tables, first: int, last: int) -> list[tuple[int, int]]:
+async def hours(tables: Tables, first: int, last: int) -> list[tuple[int, int]]:
     ask = Ask(
         table=Table.RECORDS,
         hash=keys.COUNT_HOURS,
@@ -124,7 +143,7 @@ async def _hours(tables: Tables, first: int, last: int) -> list[tuple[int, int]]
 async def drop_old(tables: Tables, now: Instant) -> None:
     """Counters over their time; their hour is forgotten last, so that a death in between loses nothing."""
     oldest = (now - COUNTERS_DAYS * 24 * HOUR) // HOUR
-    for hour, slot in await _hours(tables, 0, oldest - 1):
+    for hour, slot in await hours(tables, 0, oldest - 1):
         ask = Ask(table=Table.RECORDS, hash=keys.counted(hour, slot), only=("pk", "sk"), consistent=True)
         found = [(item["pk"], item["sk"]) async for item in tables.ask(ask)]
         await tables.delete_many(Table.RECORDS, found)

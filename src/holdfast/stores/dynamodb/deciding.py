@@ -6,13 +6,14 @@ batch, name the same id or key, or join it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
 
 from holdfast.clock import Instant
 from holdfast.errors import DedupConflict, HoldfastError, StoreError, UnknownDependency
-from holdfast.lifecycle import ACTIVE, TERMINAL, Counted, Event, Kind, Status, submitted
+from holdfast.lifecycle import ACTIVE, TERMINAL, Counted, Event, Kind, Status
 from holdfast.store.types import Inserted, NewJob, Signal
 from holdfast.stores.dynamodb import dedup, items, moving
 from holdfast.stores.dynamodb.expressions import Condition, absent, equals, one_of, present
@@ -20,6 +21,8 @@ from holdfast.stores.dynamodb.layout import Table
 from holdfast.stores.dynamodb.looking import Content, Looked
 from holdfast.stores.dynamodb.values import Item
 from holdfast.stores.dynamodb.writes import Write, add
+from holdfast.trees import Brood, TriggerRule, began, breaker
+from holdfast.trees import moved as brood_of_move
 
 INLINE_DEPENDENCIES_MAX = 4  # on the job itself, which should stay below a kilobyte; more are items of their own
 LINKED_AT_ONCE_MAX = 40  # an edge and its parent are two of a commit's hundred items
@@ -42,6 +45,7 @@ class New(msgspec.Struct):
     donor: str | None = None
     counted: list[Counted] = []
     linked_later: bool = False
+    saved_micros: int = 0  # where it reuses a result: what that one's run took
 
     @property
     def kind(self) -> Kind:
@@ -57,10 +61,10 @@ class Touched(msgspec.Struct):
 
     item: Item
     awaited: int = 0
-    children: int = 0
+    brood: Brood = Brood()
 
     def write(self) -> Write:
-        numbers = {name: n for name, n in (("awaited", self.awaited), ("children", self.children)) if n}
+        numbers = moving.added(self.brood) | ({"awaited": self.awaited} if self.awaited else {})
         return add(Table.JOBS, (self.item["job_id"],), numbers, self._still())
 
     def _still(self) -> Condition:
@@ -127,7 +131,7 @@ class _Decider:
             new = self._special(job) if job.special else self._plain(job)
             self.decided.news[job.job_id] = new
             self._signal(new)
-            answer = Inserted(job.job_id, new.status, reused_from=new.donor)
+            answer = Inserted(job.job_id, new.status, reused_from=new.item.get("reused_from"))
         self.decided.answers.append(answer)
 
     def _existing(self, job: NewJob) -> Inserted | str | None:
@@ -177,8 +181,9 @@ class _Decider:
         return New(job, item, [], None, [Counted.SUBMITTED])
 
     def _special(self, job: NewJob) -> New:
-        if job.parent_job_id is not None:
-            job = self._child(job, job.parent_job_id)
+        parent = None if job.parent_job_id is None else self._parent(job.parent_job_id)
+        if parent is not None:
+            job = msgspec.structs.replace(job, root_job_id=parent.get("root_job_id", parent["job_id"]))
         donor, leader = self._identical(job)
         depends_on = list(dict.fromkeys(job.depends_on))
         joins = None if leader is None or leader["job_id"] in depends_on else str(leader["job_id"])
@@ -191,28 +196,36 @@ class _Decider:
             self.decided.guarded[job.dedup_key] = Guarded(job.job_id, job.dedup_until)
         if job.content_hash and new.status in ACTIVE and joins is None:
             self._leaders.setdefault((job.content_hash, job.job_type), new.item)
+        if parent is not None:
+            self._count(parent, brood_of_move(None, new.status))
         return new
 
-    def _child(self, job: NewJob, parent_id: str) -> NewJob:
+    def _parent(self, parent_id: str) -> Item | None:
         parent = self._find(parent_id)
         if parent is None or not moving.is_there(parent):
             if self._promised:
-                return job
+                return None
             raise UnknownDependency(f"no job {parent_id} to be the parent: submit it first; nothing was stored")
-        if parent_id in self.decided.news:
-            parent["children"] = parent.get("children", 0) + 1
-        else:
-            self._touch(parent).children += 1
-        return msgspec.structs.replace(job, root_job_id=parent.get("root_job_id", parent_id))
+        return parent
+
+    def _count(self, parent: Item, brood: Brood) -> None:
+        if parent["job_id"] not in self.decided.news:
+            self._touch(parent).brood += brood
+            return
+        for name, number in moving.added(brood).items():
+            parent[name] = parent.get(name, 0) + number
 
     def _identical(self, job: NewJob) -> tuple[Item | None, Item | None]:
-        """A finished job whose result serves, or one on its way that will."""
+        """A finished job whose result serves, or one on its way that will. Who starts at the first success of those it
+        depends on cannot wait for another as well: a rule of its own joins nobody."""
         if job.reuse_since is None or not job.content_hash:
             return None, None
         content = (job.content_hash, job.job_type)
         donor = self._looked.donors.get(content)
         if donor is not None and donor["completed_at"] >= job.reuse_since:
             return donor, None
+        if job.depends_on and job.trigger_rule != TriggerRule.ALL_SUCCESS:
+            return None, None
         return None, self._looked.leaders.get(content) or self._leaders.get(content)
 
     def _dependency(self, parent_id: str) -> Status:
@@ -226,25 +239,29 @@ class _Decider:
     def _reused(self, job: NewJob, donor: Item) -> New:
         item = items.new_item(job, Status.COMPLETED, self._now, Event.REUSE, self._wid)
         reused = moving.reused(item, donor, self._now)
-        return New(job, reused, [], donor["job_id"], [Counted.SUBMITTED, Counted.COMPLETED])
+        counted = [Counted.SUBMITTED, Counted.COMPLETED, Counted.REUSED]
+        return New(job, reused, [], donor["job_id"], counted, saved_micros=moving.took(donor))
 
     def _submitted(self, job: NewJob, parents: dict[str, Status], joins: str | None) -> New:
-        unmet = [parent for parent, status in parents.items() if status not in TERMINAL]
-        broken = [p for p, status in parents.items() if status in TERMINAL and status is not Status.COMPLETED]
-        waits_on = len(unmet) + len(broken)
-        status = submitted(unmet_dependencies=waits_on, scheduled_for=job.scheduled_for, now=self._now)
-        item = items.new_item(job, status, self._now, Event.SUBMIT, self._wid)
-        if waits_on:
-            item["unmet"] = waits_on
+        begins = began(
+            rule=TriggerRule(job.trigger_rule),
+            outcomes=Counter(parents.values()),
+            on_failure=job.on_dependency_failure,
+            scheduled_for=job.scheduled_for,
+            now=self._now,
+        )
+        item = items.new_item(job, begins.status, self._now, Event.SUBMIT, self._wid)
+        if begins.unmet:
+            item["unmet"] = begins.unmet
         if joins is not None:
             item["joins"] = item["joined"] = joins
         new = New(job, item, [], None, [Counted.SUBMITTED])
-        for parent in broken:
-            moved = moving.released(item, parent, parents[parent], None, self._now, self._wid)
-            item = moved.item
+        if begins.then is not None:
+            by = breaker(TriggerRule(job.trigger_rule), parents)
+            moved = moving.broken(item, by, parents[by], begins.then, self._now, self._wid)
+            new.item = moved.item
             if moved.counted is not None:
                 new.counted.append(moved.counted)
-        new.item = item
         return new
 
     def _link(self, new: New, parents: dict[str, Status], joins: str | None) -> None:
@@ -260,7 +277,7 @@ class _Decider:
             new.linked_later = True
             if new.status is Status.WAITING:
                 # Every edge counts, and one more: until the last is registered nothing releases it.
-                new.item["unmet"] = len(parents) + 1
+                new.item["unmet"], new.item["linking"] = len(parents) + 1, 1
             return
         for parent_id in parents:
             brought = self.decided.news.get(parent_id)

@@ -27,11 +27,12 @@ class Reason(msgspec.Struct, frozen=True):
 
 
 class Unanswered(Exception):
-    """No answer. `sent`: the request may have been applied all the same."""
+    """No answer. `sent`: the request may have been applied all the same. `astray`: maybe it went to somebody else."""
 
-    def __init__(self, message: str, *, sent: bool) -> None:
+    def __init__(self, message: str, *, sent: bool, astray: bool = False) -> None:
         super().__init__(message)
         self.sent = sent
+        self.astray = astray
 
 
 class Refused(Exception):
@@ -46,7 +47,7 @@ class Refused(Exception):
         item: Item | None = None,
         http_status: int = 400,
     ) -> None:
-        super().__init__(f"{code}: {message}")
+        super().__init__(f"{code}: {message}" if message else code)
         self.code = code
         self.message = message
         self.reasons = reasons
@@ -140,16 +141,20 @@ def refused_of(http_status: int, document: dict[str, Any], decode: Any) -> Refus
 
 def translate(error: Refused | Unanswered, shown: str, *, maybe_applied: bool = False) -> HoldfastError:
     """As what a caller sees it. Repeating is the caller's to decide where it says so."""
-    may = "; the last write may have been applied" if maybe_applied else ""
+    may = "; the last write may have been applied: repeating is safe" if maybe_applied else ""
+    is_right = f": is the {'endpoint' if 'endpoint=' in shown else 'region'} right?"
     if isinstance(error, Unanswered):
-        return StoreUnavailable(f"{shown} does not answer ({error}){may}: repeating is safe")
+        return StoreUnavailable(f"{shown} does not answer ({error}){may or (is_right if error.astray else '')}")
+    if error.code.startswith("HTTP "):  # without the name that DynamoDB gives to each of its errors
+        kind = StoreUnavailable if answer(error) is Answer.SERVER else StoreError
+        return kind(f"{shown} answers {error}{may or is_right}")
     match answer(error):
         case Answer.CONFLICT:
             return StoreBusy(f"{shown}: others write to the same items ({error.code}): repeating is safe")
         case Answer.THROTTLED:
             return StoreBusy(f"{shown} is throttled ({error.code}): raise the tables' capacity, or use more shards")
         case Answer.SERVER:
-            return StoreUnavailable(f"{shown}: {error}{may}: repeating is safe")
+            return StoreUnavailable(f"{shown}: {error}{may}")
         case Answer.GONE:
             return StoreGone(f"{shown}: a table is gone ({error.message}): restore it, or run holdfast migrate")
         case Answer.CREDENTIALS | Answer.EXPIRED:

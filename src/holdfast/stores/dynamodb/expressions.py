@@ -50,6 +50,10 @@ def below(name: str, value: Any) -> Condition:
     return Condition((Name(name), " < ", Value(value)))
 
 
+def above(name: str, value: Any) -> Condition:
+    return Condition((Name(name), " > ", Value(value)))
+
+
 def at_most(name: str, value: Any) -> Condition:
     return Condition((Name(name), " <= ", Value(value)))
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.clock import SystemClock
-from holdfast.errors import StoreBusy, StoreError
-from holdfast.limits import MIB
+from holdfast.errors import StoreBusy
+from holdfast.limits import DYNAMODB_FILE_BYTES_MAX
 from holdfast.stores.dynamodb import keys
 from holdfast.stores.dynamodb.address import Address
 from holdfast.stores.dynamodb.asking import Ask
@@ -20,30 +20,43 @@ from holdfast.stores.dynamodb.layout import Key, Table
 from holdfast.stores.dynamodb.table import Tables
 from holdfast.stores.dynamodb.values import Item
 from holdfast.stores.dynamodb.wire import Wire
-from holdfast.stores.remote_files import OF_THE_JOB, RemoteFiles
+from holdfast.stores.remote_files import OF_THE_JOB, Draft, RemoteFiles
 
-FILE_BYTES_MAX = 16 * MIB  # every KiB is a write unit: what is larger belongs into a bucket
+FILE_BYTES_MAX = DYNAMODB_FILE_BYTES_MAX
 PART_BYTES = 300_000
+PIECE_BYTES = 10 * PART_BYTES  # sent or asked for at once: a batch of requests ends at 16 MB
 CONNECTIONS = 8
+INSTEAD = " in DynamoDB: open the app with artifacts=s3://bucket/prefix"
 ROUNDS = 50
 
 
 def files_of(address: Address) -> RemoteFiles:
     where = msgspec.structs.replace(address, pool=CONNECTIONS)
-    return RemoteFiles(lambda: TableFiling(Tables(Wire(where), where.tables, shards=where.shards, shown=where.shown)))
+    return RemoteFiles(
+        lambda: TableFiling(Tables(Wire(where), where.tables, shards=where.shards, shown=where.shown)),
+        piece_bytes=PIECE_BYTES,
+        size_max=FILE_BYTES_MAX,
+        instead=INSTEAD,
+    )
 
 
 class TableFiling:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
-    async def write(self, job_id: str, attempt: int, name: str, content: bytes) -> None:
-        await _write(self._tables, job_id, attempt, name, content)
+    async def add(self, draft: Draft, start: int, piece: bytes) -> None:
+        await _add(self._tables, draft, start, piece)
+
+    async def finish(self, draft: Draft, start: int, piece: bytes) -> None:
+        await _finish(self._tables, draft, start, piece)
+
+    async def drop(self, draft: Draft) -> None:
+        await self._tables.delete_many(Table.RECORDS, await _parts(self._tables, draft, draft.made))
 
     async def append(self, job_id: str, name: str, content: bytes, size_max: int, append_id: str) -> None:
         await _append(self._tables, job_id, name, content, size_max, append_id)
 
-    async def read(self, job_id: str, attempt: int, name: str, start: int, size_max: int | None) -> bytes | None:
+    async def read(self, job_id: str, attempt: int, name: str, start: int, size_max: int) -> bytes | None:
         return await _read(self._tables, job_id, attempt, name, start, size_max)
 
     async def remove(self, job_ids: Sequence[str]) -> None:
@@ -53,40 +66,47 @@ class TableFiling:
         await self._tables.wire.close()
 
 
-async def _write(tables: Tables, job_id: str, attempt: int, name: str, content: bytes) -> None:
-    if len(content) > FILE_BYTES_MAX:
-        raise StoreError(
-            f"{name} has {len(content):,} bytes and DynamoDB keeps files of up to {FILE_BYTES_MAX:,}:"
-            " open the app with artifacts=s3://bucket/prefix"
-        )
-    made = secrets.token_hex(8)
-    starts = range(0, len(content), PART_BYTES)
-    parts = [_part(job_id, attempt, name, made, at, content[at : at + PART_BYTES]) for at in starts]
-    for first in range(0, len(parts), 10):  # a batch of requests ends at 16 MB
-        await tables.put_many(Table.RECORDS, parts[first : first + 10])
-    pk, sk = keys.file(job_id, attempt, name)
-    head = {"pk": pk, "sk": sk, "made": made, "size": len(content)}
+async def _add(tables: Tables, draft: Draft, start: int, piece: bytes) -> None:
+    parts = [
+        _part(draft.job_id, draft.attempt, draft.name, draft.made, start + at, piece[at : at + PART_BYTES])
+        for at in range(0, len(piece), PART_BYTES)
+    ]
+    if parts:
+        await tables.put_many(Table.RECORDS, parts)
+
+
+async def _finish(tables: Tables, draft: Draft, start: int, piece: bytes) -> None:
+    await _add(tables, draft, start, piece)
+    pk, sk = keys.file(draft.job_id, draft.attempt, draft.name)
+    head = {"pk": pk, "sk": sk, "made": draft.made, "size": start + len(piece)}
     before = await tables.send(put(Table.RECORDS, head), returning="ALL_OLD")
-    if before and before["made"] != made:
-        await tables.delete_many(Table.RECORDS, await _parts(tables, job_id, attempt, name, before["made"]))
+    if before and before["made"] != draft.made:
+        await tables.delete_many(Table.RECORDS, await _parts(tables, draft, before["made"]))
 
 
 async def _append(tables: Tables, job_id: str, name: str, content: bytes, size_max: int, append_id: str) -> None:
+    for number, start in enumerate(range(0, len(content), PIECE_BYTES)):  # no more fits into a commit
+        piece = content[start : start + PIECE_BYTES]
+        await _append_piece(tables, job_id, name, piece, size_max, append_id, number)
+
+
+async def _append_piece(
+    tables: Tables, job_id: str, name: str, content: bytes, size_max: int, append_id: str, number: int
+) -> None:
     """The part and the size that it makes are one commit: no two can be put at the same place."""
-    if not content:
-        return
     key = keys.file(job_id, OF_THE_JOB, name)
     for _ in range(ROUNDS):
         [head] = await tables.get(Table.RECORDS, [key])
         size = 0 if head is None else head["size"]
-        if size >= min(size_max, FILE_BYTES_MAX) or (head is not None and head.get("last") == append_id):
+        if size >= min(size_max, FILE_BYTES_MAX) or (head is not None and _is_done(head, append_id, number)):
             return
+        lines = content if size + len(content) < FILE_BYTES_MAX else content + _the_end()
         commit = Commit(tables, "append", SystemClock().now())
-        for at in range(0, len(content), PART_BYTES):
-            part = _part(job_id, OF_THE_JOB, name, "log", size + at, content[at : at + PART_BYTES])
+        for at in range(0, len(lines), PART_BYTES):
+            part = _part(job_id, OF_THE_JOB, name, "log", size + at, lines[at : at + PART_BYTES])
             commit.write(put_new(Table.RECORDS, part))
         seen = equals("size", None if head is None else size)
-        sets = {"made": "log", "size": size + len(content), "last": append_id}
+        sets = {"made": "log", "size": size + len(lines), "last": f"{append_id}|{number}"}
         commit.write(update(Table.RECORDS, key, sets=sets, condition=seen))
         try:
             await commit.run()
@@ -97,12 +117,21 @@ async def _append(tables: Tables, job_id: str, name: str, content: bytes, size_m
     raise StoreBusy(f"{tables.shown}: others keep writing to {name} of job {job_id}")
 
 
-async def _read(tables: Tables, job_id: str, attempt: int, name: str, start: int, size_max: int | None) -> bytes | None:
+def _is_done(head: Item, append_id: str, number: int) -> bool:
+    last, _, reached = str(head.get("last", "")).partition("|")
+    return last == append_id and number <= int(reached)
+
+
+def _the_end() -> bytes:
+    return f"The log ends here: it has the {FILE_BYTES_MAX:,} bytes that are kept{INSTEAD}\n".encode()
+
+
+async def _read(tables: Tables, job_id: str, attempt: int, name: str, start: int, size_max: int) -> bytes | None:
     """From a byte on; None where there is no such file."""
     [head] = await tables.get(Table.RECORDS, [keys.file(job_id, attempt, name)])
     if head is None:
         return None
-    end = head["size"] if size_max is None else min(head["size"], start + size_max)
+    end = min(head["size"], start + size_max)
     if start >= end:
         return b""
     pieces = []
@@ -156,7 +185,7 @@ def _place(job_id: str, attempt: int, name: str, made: str) -> tuple[str, str]:
     return pk, f"{sk}|{made}|"
 
 
-async def _parts(tables: Tables, job_id: str, attempt: int, name: str, made: str) -> list[Key]:
-    partition, begins = _place(job_id, attempt, name, made)
+async def _parts(tables: Tables, draft: Draft, made: str) -> list[Key]:
+    partition, begins = _place(draft.job_id, draft.attempt, draft.name, made)
     ask = Ask(table=Table.RECORDS, hash=partition, begins=begins, only=("pk", "sk"), consistent=True)
     return [(item["pk"], item["sk"]) async for item in tables.ask(ask)]

@@ -63,7 +63,7 @@ def _check(query: Query) -> None:
 
 def _streams(ground: Ground, query: Query) -> list[Ask] | None:
     """Where an index has the jobs in the order that was asked for; None: nowhere."""
-    if query.content_hash is not None or query.concurrency_key is not None:
+    if query.content_hash is not None or query.concurrency_key is not None or query.parent is not None:
         return None
     if query.worker is not None and query.status is not None:
         return None
@@ -108,7 +108,7 @@ async def _sorted(ground: Ground, query: Query) -> Page:
     ids: dict[str, None] = {}
     for ask in _unordered(ground, query):
         async for entry in ground.tables.ask(ask):
-            ids[entry["job_id"]] = None
+            ids[entry["sk" if ask.table is Table.RECORDS else "job_id"]] = None
             if len(ids) > SORTED_MAX:
                 raise InvalidOption(
                     f"more than {SORTED_MAX:,} jobs would have to be sorted: name a job_type, or order by created"
@@ -126,6 +126,8 @@ async def _sorted(ground: Ground, query: Query) -> Page:
 
 def _unordered(ground: Ground, query: Query) -> list[Ask]:
     only = ("job_id",)
+    if query.parent is not None:
+        return [Ask(table=Table.RECORDS, hash=keys.kids(query.parent), only=("sk",), consistent=True)]
     if query.subject:
         return [Ask(table=Table.JOBS, index=SUBJECT.name, hash=query.subject, only=only)]
     if query.content_hash:
@@ -160,6 +162,7 @@ def _matches(item: Item, query: Query) -> bool:
         "worker_id": query.worker,
         "created_by": query.created_by,
         "root_job_id": query.root,
+        "parent_job_id": query.parent,
         "content_hash": query.content_hash,
         "concurrency_key": query.concurrency_key,
     }

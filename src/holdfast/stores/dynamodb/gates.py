@@ -11,13 +11,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from holdfast.clock import MICROS, Instant
-from holdfast.errors import QueueFull
+from holdfast.errors import QueueFull, StoreMoved
 from holdfast.lifecycle import Status
+from holdfast.store.moves import INTO, is_closed, refusal
 from holdfast.store.types import NewJob
 from holdfast.stores.dynamodb import keys
 from holdfast.stores.dynamodb.admitting import Bucket, Drawn, GateStates, bucket_of, limited_key, rate_gate
 from holdfast.stores.dynamodb.asking import Ask
-from holdfast.stores.dynamodb.commit import Write, join_set, leave_set, put, update
+from holdfast.stores.dynamodb.board import BoardState
+from holdfast.stores.dynamodb.commit import Write, delete, join_set, leave_set, put, update
 from holdfast.stores.dynamodb.expressions import equals
 from holdfast.stores.dynamodb.ground import Ground
 from holdfast.stores.dynamodb.layout import STATUS, Key, Table
@@ -88,9 +90,9 @@ def forget_holders(key: str, job_ids: set[str]) -> Write:
 # Rates
 
 
-def rate_mark(bucket: Bucket) -> Key:
-    """The item that says when the parked jobs of a rate are to be looked at."""
-    return (keys.WAITING, f"r|{keys.rate_name(*bucket)}")
+def rate_mark(bucket: Bucket, due_at: Instant) -> Key:
+    """The item that says when the parked jobs of a rate are to be looked at; they lie in the order of these times."""
+    return (keys.WAITING, f"r|{keys.at(due_at)}|{keys.rate_name(*bucket)}")
 
 
 def draw(drawn: Drawn, now: Instant) -> list[Write]:
@@ -103,9 +105,11 @@ def draw(drawn: Drawn, now: Instant) -> list[Write]:
     if drawn.due_at is not None or drawn.was.due_at is not None:
         # A job may be on its way that saw the gate a moment ago and counts on being looked at: the mark stays, and goes
         # when it is old.
-        mark_pk, mark_sk = rate_mark(drawn.bucket)
         due = keys.NO_TIME if drawn.due_at is None else drawn.due_at
+        mark_pk, mark_sk = rate_mark(drawn.bucket, due)
         writes.append(put(Table.RECORDS, {"pk": mark_pk, "sk": mark_sk, **said, "due_at": due, "nonce": nonce()}))
+        if drawn.was.due_at is not None and drawn.was.due_at != due:
+            writes.append(delete(Table.RECORDS, rate_mark(drawn.bucket, drawn.was.due_at)))
     return writes
 
 
@@ -120,6 +124,7 @@ async def queue_room(ground: Ground, jobs: Sequence[NewJob], now: Instant) -> li
     """What goes into the commit that stores these jobs, which will wait in their queues; QueueFull where one takes no
     more. Who stores at the same moment makes the commit fail: then look again."""
     board = await ground.board.read(fresh=True)
+    refuse_moved(board, jobs)
     coming = Counter(job.queue for job in jobs if job.scheduled_for <= now)
     writes: list[Write] = []
     for queue, count in coming.items():
@@ -127,6 +132,15 @@ async def queue_room(ground: Ground, jobs: Sequence[NewJob], now: Instant) -> li
         if row is not None and row.max_pending is not None:
             writes.append(await _take_room(ground, queue, count, row.max_pending, now))
     return writes
+
+
+def refuse_moved(board: BoardState, jobs: Sequence[NewJob]) -> None:
+    """While a queue moves, children come with what still runs, and nothing else does."""
+    move = board.move
+    if move is None or (move.role == INTO and move.done):
+        return
+    if is_closed(move) or any(job.parent_job_id is None for job in jobs):
+        raise StoreMoved(refusal(move))
 
 
 async def _take_room(ground: Ground, queue: str, count: int, limit: int, now: Instant) -> Write:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.clock import Instant
-from holdfast.stores.dynamodb import journal, linking, outbox, releasing, retiring_trees
+from holdfast.stores.dynamodb import following, journal, linking, outbox, retiring_trees, unpacking
 from holdfast.stores.dynamodb.ground import Ground
 from holdfast.stores.dynamodb.outbox import Mark, MarkKind
 
@@ -20,11 +20,15 @@ async def go_on(ground: Ground, now: Instant, limit: int) -> int:
 
 async def _go_on_from(ground: Ground, mark: Mark, now: Instant, limit: int) -> int:
     match MarkKind(mark.kind):
-        case MarkKind.ENDED:
-            return await releasing.go_on(ground, [mark], now, limit)
+        case MarkKind.ENDED | MarkKind.JOIN:
+            return await following.go_on(ground, [mark], now, limit)
         case MarkKind.INSERT:
             return await journal.go_on(ground, mark, now)
         case MarkKind.LINK:
             return await linking.go_on(ground, mark, now)
+        case MarkKind.UNPACK:
+            return await unpacking.go_on(ground, mark, now, limit)
+        case MarkKind.STAGED:
+            return await unpacking.clear(ground, mark)
         case MarkKind.TREE:
             return await retiring_trees.go_on(ground, mark, now)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from holdfast.store.tables import ResultTable
 from holdfast.stores.dynamodb.board import Board
 from holdfast.stores.dynamodb.counting import CounterLanes
 from holdfast.stores.dynamodb.table import Tables
@@ -23,6 +24,7 @@ class Remembered:
     def __init__(self) -> None:
         self._items: OrderedDict[str, Item] = OrderedDict()
         self._tokens: OrderedDict[str, set[str]] = OrderedDict()
+        self.left_off: dict[str, str] = {}  # where claims stopped that met only what is too new for them; by lane
 
     def keep(self, item: Item) -> None:
         self._items[item["job_id"]] = item
@@ -54,3 +56,4 @@ class Ground(msgspec.Struct, frozen=True):
     counters: CounterLanes
     remembered: Remembered
     writer: str
+    result_tables: dict[str, ResultTable] = msgspec.field(default_factory=dict)  # as they were when last looked for

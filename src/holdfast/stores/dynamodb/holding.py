@@ -66,24 +66,31 @@ async def _note(ground: Ground, note: Note, now: Instant) -> Verdict:
 
 
 async def _write(ground: Ground, hold: Hold, sets: Item, verb: str, removes: tuple[str, ...] = ()) -> Verdict:
-    write = update(Table.JOBS, (hold.job_id,), sets=sets, removes=removes, condition=_holds(hold))
+    write = update(Table.JOBS, (hold.job_id,), sets=sets, removes=removes, condition=holds(hold))
     try:
         await ground.tables.update(write, lane=Lane.URGENT, verb=verb)
     except Failed as failed:
-        return _verdict(hold, failed.item)
+        return judge(hold, failed.item)
     return Verdict.APPLIED
 
 
-def _holds(hold: Hold) -> Condition:
+def holds(hold: Hold) -> Condition:
     return (
         equals("status", Status.PROCESSING.value) & equals("attempt", hold.attempt) & equals("claim_token", hold.token)
     )
 
 
-def _verdict(hold: Hold, item: Item | None) -> Verdict:
+def judge(hold: Hold, item: Item | None) -> Verdict:
+    """Whether a claim holds, by how its job stands."""
     if item is None or not moving.is_there(item):
         return Verdict.GONE
     return held(hold, (item["status"], item.get("attempt", 0), item.get("claim_token")))
+
+
+async def verdict(ground: Ground, hold: Hold) -> Verdict:
+    """Whether a claim holds, as it stands."""
+    [job] = await ground.tables.get(Table.JOBS, [(hold.job_id,)], lane=Lane.URGENT)
+    return judge(hold, job)
 
 
 # Steps
@@ -108,10 +115,9 @@ async def record_step(ground: Ground, hold: Hold, name: str, answer: str, now: I
     pk, sk = keys.step(hold.job_id, name)
     item = {"pk": pk, "sk": sk, "name": name, "answer": answer, "attempt": hold.attempt, "recorded_at": now}
     commit = Commit(ground.tables, "record_step", now)
-    commit.write(put_new(Table.RECORDS, item), check(Table.JOBS, (hold.job_id,), _holds(hold)))
+    commit.write(put_new(Table.RECORDS, item), check(Table.JOBS, (hold.job_id,), holds(hold)))
     try:
         await commit.run(Lane.URGENT)
     except Cancelled:
-        [job] = await ground.tables.get(Table.JOBS, [(hold.job_id,)], lane=Lane.URGENT)
-        return _verdict(hold, job)
+        return await verdict(ground, hold)
     return Verdict.APPLIED

@@ -11,19 +11,10 @@ from holdfast.clock import Instant
 from holdfast.lifecycle import ErrorEntry, Event, Status
 from holdfast.store.types import ClaimedJob, ExpiredClaim, JobRecord, NewJob
 from holdfast.stores import history, records
-from holdfast.stores.dynamodb import bodies
+from holdfast.stores.dynamodb import bodies, shortening
 from holdfast.stores.dynamodb.bodies import Texts
 from holdfast.stores.dynamodb.values import Item
-
-# Bytes that each may take of an item's 400 KB, whatever it is made of; together they stay below 270 KB.
-ERRORS_BYTES = 40_000
-ERROR_TEXT_BYTES = 3_500
-LAST_ERROR_BYTES = 4_000
-LOGS_BYTES = 32_000
-HISTORY_BYTES = 64_000
-HISTORY_LAST = 20  # events whose reasons stay whole
-REASON_BYTES = 200
-METRICS_BYTES = 16_000
+from holdfast.trees import TriggerRule
 
 _NAMES = frozenset(JobRecord.__struct_fields__) - {
     "status",
@@ -38,6 +29,18 @@ _NAMES = frozenset(JobRecord.__struct_fields__) - {
     "payload",
     "result",
     "artifacts",
+    "trigger_rule",
+    "open_children",
+    "failed_children",
+    "cancelled_children",
+    "result_tables",
+}
+# What an item calls by a shorter name, or keeps otherwise. A parent's numbers are added to by the ends of its children.
+_RENAMED = {
+    "trigger_rule": "rule",
+    "open_children": "open",
+    "failed_children": "bad",
+    "cancelled_children": "left",
 }
 _KEYS = ("subject", "content_hash", "concurrency_key", "worker_id", "root_job_id")  # of indexes: never the empty text
 _PLAIN = (
@@ -90,6 +93,8 @@ def new_item(job: NewJob, status: Status, now: Instant, event: Event, wid: str) 
     for name, usual in _DEFAULTS.items():
         if (value := getattr(job, name)) != usual:
             item[name] = value
+    if job.trigger_rule != TriggerRule.ALL_SUCCESS:
+        item["rule"] = job.trigger_rule
     if job.rate is not None:
         item.update(rate_count=job.rate.count, rate_micros=job.rate.micros)
     item.update(
@@ -121,6 +126,7 @@ def record(item: Item, texts: Texts, edges: Edges = NO_EDGES) -> JobRecord:
         return msgspec.structs.replace(kept, archived_at=item["archived_at"], status=Status(item["ended"]))
     fields: dict[str, Any] = {name: value for name, value in item.items() if name in _NAMES}
     fields.update(dict.fromkeys(item.get("empty", ()), ""))
+    fields.update(_of_trees(item))
     if item.get("started_at") is not None and item.get("completed_at") is not None:
         fields["processing_micros"] = max(0, item["completed_at"] - item["started_at"])
     fields["progress"] = float(item.get("progress", 0.0))
@@ -137,6 +143,13 @@ def record(item: Item, texts: Texts, edges: Edges = NO_EDGES) -> JobRecord:
         dependent_jobs=edges.dependents,
         dependent_count=edges.dependent_count,
     )
+
+
+def _of_trees(item: Item) -> dict[str, Any]:
+    fields = {name: item[kept] for name, kept in _RENAMED.items() if kept in item}
+    if "tables" in item:
+        fields["result_tables"] = tuple(sorted(item["tables"]))
+    return fields
 
 
 def claimed(item: Item, payload: str, artifacts: str | None = None) -> ClaimedJob:
@@ -172,6 +185,9 @@ def claimed(item: Item, payload: str, artifacts: str | None = None) -> ClaimedJo
         payload_version=item.get("payload_version", 1),
         schedule=item.get("schedule"),
         tick_at=item.get("tick_at"),
+        waits=item.get("waits", 0),
+        join=item.get("join"),
+        children=item.get("children", 0),
     )
 
 
@@ -190,6 +206,7 @@ def expired(item: Item) -> ExpiredClaim:
         priority=item["priority"],
         scheduled_for=item["scheduled_for"],
         started_at=item["started_at"],
+        parent_job_id=item.get("parent_job_id"),
     )
 
 
@@ -234,6 +251,10 @@ _KEPT = frozenset(
         "rate_key",
         "schedule",
         "tick_at",
+        "children",
+        "waits",
+        "rows_of",
+        "rows_attempt",
     }
 )
 
@@ -244,11 +265,11 @@ def archived(item: Item, now: Instant) -> Item:
     empty = dict.fromkeys(item.get("empty", ()), "")
     details: dict[str, Any] = {name: item[name] for name in _KEPT if item.get(name) is not None}
     details |= {name: value for name, value in empty.items() if name in _KEPT}
-    details |= {"status": item["status"], "payload": "null"}
+    details |= {"status": item["status"], "payload": "null", **_of_trees(item)}
     if item.get("started_at") is not None and item.get("completed_at") is not None:
         details["processing_micros"] = max(0, item["completed_at"] - item["started_at"])
     attempt = item.get("attempt", 0)
-    named = any(name in item for name in ("log_location", "artifacts", "artifacts_body", "result_artifact"))
+    named = any(name in item for name in ("log_location", "artifacts", "artifacts_body", "result_artifact", "tables"))
     kept: Item = {
         "job_id": item["job_id"],
         "archived_at": now,
@@ -269,63 +290,19 @@ def archived(item: Item, now: Instant) -> Item:
 def fit(item: Item) -> Item:
     """The item within its bounds. Nothing of what a job is or does is cut, only of what was said about it."""
     changed: Item = {}
-    if _over(item, "errors", ERRORS_BYTES):
-        changed["errors"] = _short_errors(item["errors"])
-    if _over(item, "last_error", LAST_ERROR_BYTES):
-        changed["last_error"] = cut(item["last_error"], LAST_ERROR_BYTES)
-    if _over(item, "logs", LOGS_BYTES):
-        changed["logs"] = _last_that_fit(item["logs"], LOGS_BYTES)
-    if _over(item, "history", HISTORY_BYTES):
-        changed["history"] = _short_history(item["history"])
-    if _over(item, "metrics", METRICS_BYTES):
-        changed["metrics"] = _first_that_fit(item["metrics"], METRICS_BYTES)
+    if _over(item, "errors", shortening.ERRORS_BYTES):
+        changed["errors"] = shortening.errors(item["errors"])
+    if _over(item, "last_error", shortening.LAST_ERROR_BYTES):
+        changed["last_error"] = shortening.cut(item["last_error"], shortening.LAST_ERROR_BYTES)
+    if _over(item, "logs", shortening.LOGS_BYTES):
+        changed["logs"] = shortening.last_that_fit(item["logs"], shortening.LOGS_BYTES)
+    if _over(item, "history", shortening.HISTORY_BYTES):
+        changed["history"] = shortening.history(item["history"])
+    if _over(item, "metrics", shortening.METRICS_BYTES):
+        changed["metrics"] = shortening.first_that_fit(item["metrics"], shortening.METRICS_BYTES)
     return {**item, **changed} if changed else item
 
 
 def _over(item: Item, name: str, most: int) -> bool:
     text = item.get(name)
     return isinstance(text, str) and len(text) * 4 > most and len(text.encode()) > most
-
-
-def cut(text: str, most: int) -> str:
-    """Its beginning and its end."""
-    raw = text.encode()
-    if len(raw) <= most:
-        return text
-    half = (most - 5) // 2
-    return raw[:half].decode(errors="ignore") + " … " + raw[-half:].decode(errors="ignore")
-
-
-def _short_errors(text: str) -> str:
-    entries = [
-        msgspec.structs.replace(
-            each, message=cut(each.message, ERROR_TEXT_BYTES), traceback=cut(each.traceback, ERROR_TEXT_BYTES)
-        )
-        for each in _errors.decode(text)
-    ]
-    return msgspec.json.encode(entries).decode()
-
-
-def _last_that_fit(text: str, most: int) -> str:
-    entries = msgspec.json.decode(text)
-    while isinstance(entries, list) and entries and len(msgspec.json.encode(entries)) > most:
-        entries = entries[max(1, len(entries) // 10) :]
-    return msgspec.json.encode(entries).decode()
-
-
-def _first_that_fit(text: str, most: int) -> str:
-    entries = msgspec.json.decode(text)
-    while isinstance(entries, dict) and entries and len(msgspec.json.encode(entries)) > most:
-        entries.popitem()
-    return msgspec.json.encode(entries).decode()
-
-
-def _short_history(text: str) -> str:
-    events = records.history(text)
-    early, late = events[:-HISTORY_LAST], events[-HISTORY_LAST:]
-    early = tuple(
-        each if each.reason is None else msgspec.structs.replace(each, reason=cut(each.reason, REASON_BYTES))
-        for each in early
-    )
-    shortened = "\n".join(msgspec.json.encode(each).decode() for each in (*early, *late))
-    return history.trim(shortened) if len(shortened.encode()) > HISTORY_BYTES else shortened

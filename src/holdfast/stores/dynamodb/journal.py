@@ -9,14 +9,16 @@ While slices run, a reader may see some of the batch; never after the answer, an
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 
 import msgspec
 
 from holdfast import failpoints
 from holdfast.clock import Instant
+from holdfast.errors import HoldfastError
 from holdfast.store.types import Inserted, NewJob
-from holdfast.stores.dynamodb import gates, items, keys, outbox, storing
+from holdfast.stores.dynamodb import answering, gates, items, keys, outbox, storing
 from holdfast.stores.dynamodb.commit import Cancelled, Commit, Write
 from holdfast.stores.dynamodb.deciding import Decided, decide
 from holdfast.stores.dynamodb.ground import Ground
@@ -25,9 +27,11 @@ from holdfast.stores.dynamodb.looking import look
 from holdfast.stores.dynamodb.rounds import Rounds
 from holdfast.stores.dynamodb.wire import Lane
 
+log = logging.getLogger("holdfast.stores.dynamodb")
+
 PART_BYTES = 300_000  # an item ends at 400 KB
 PLAIN_SLICE = 90
-SPECIAL_SLICE = 45  # each with an edge, or a guard
+SPECIAL_SLICE = 30  # each with an edge or a guard, and as a child with its place in the list of these
 SLICES_TOGETHER = 4  # of plain jobs, which do not depend on one another
 
 _encoder = msgspec.msgpack.Encoder()
@@ -43,10 +47,13 @@ async def insert(
     mark = outbox.new_mark(outbox.MarkKind.INSERT, wid, now, parts=len(parts))
     decided = await _decide(ground, jobs, now, wid)  # what is refused need not be written down
     await ground.tables.put_many(Table.RECORDS, [_part(wid, n, part) for n, part in enumerate(parts)])
-    await _accept(ground, jobs, decided, now, verb, mark, also)
+    answers = await _accept(ground, jobs, decided, now, verb, mark, also)
     failpoints.hit("journal.between")
-    answers = await _store(ground, jobs, now, wid, again=False)
-    await _finish(ground, mark, len(parts))
+    try:
+        answers = await _store(ground, jobs, now, wid, again=False)
+        await _finish(ground, mark, len(parts))
+    except HoldfastError as error:
+        log.warning("a batch of %d jobs is accepted, and upkeep stores the rest of it: %s", len(jobs), error)
     return answers
 
 
@@ -64,13 +71,15 @@ async def _accept(
     verb: str,
     mark: outbox.Mark,
     also: Sequence[Write],
-) -> None:
-    """The commit point: from here on the batch is in, whoever stores it."""
+) -> list[Inserted]:
+    """The commit point: from here on the batch is in, whoever stores it. Answers as it was decided."""
     rounds = Rounds(verb)
     while True:
+        found = await answering.existing(ground, decided)
         commit = Commit(ground.tables, verb, now)
         commit.write(outbox.written(mark), *also)
         commit.write(*await gates.queue_room(ground, decided.pending, now))
+        gates.refuse_moved(await ground.board.read(fresh=False), jobs)
         try:
             await commit.run(Lane.USUAL)
         except Cancelled as cancelled:
@@ -80,7 +89,7 @@ async def _accept(
             await rounds.again()
             decided = await _decide(ground, jobs, now, mark.name)
             continue
-        return
+        return answering.answers(decided, found)
 
 
 async def go_on(ground: Ground, mark: outbox.Mark, now: Instant) -> int:
@@ -104,19 +113,19 @@ def _part(wid: str, number: int, part: bytes) -> dict[str, object]:
 
 async def _store(ground: Ground, jobs: Sequence[NewJob], now: Instant, wid: str, *, again: bool) -> list[Inserted]:
     if any(job.special for job in jobs):
-        return await _store_in_order(ground, jobs, now, wid, SPECIAL_SLICE, again=again)
+        return await store_in_order(ground, jobs, now, wid, SPECIAL_SLICE, again=again)
     slices = [jobs[start : start + PLAIN_SLICE] for start in range(0, len(jobs), PLAIN_SLICE)]
     answers: list[Inserted] = []
     for start in range(0, len(slices), SLICES_TOGETHER):
         group = slices[start : start + SLICES_TOGETHER]
         for stored in await asyncio.gather(
-            *(_store_in_order(ground, each, now, wid, PLAIN_SLICE, again=again) for each in group)
+            *(store_in_order(ground, each, now, wid, PLAIN_SLICE, again=again) for each in group)
         ):
             answers += stored
     return answers
 
 
-async def _store_in_order(
+async def store_in_order(
     ground: Ground, jobs: Sequence[NewJob], now: Instant, wid: str, most: int, *, again: bool
 ) -> list[Inserted]:
     answers: list[Inserted] = []

@@ -33,19 +33,23 @@ Records, by pk and sk:
 
     meta / schema                            number, names, shards, place, created_at
     meta / turn|scan                         who does a costly sweep: taken_at, by, at
+    board / place                            place, shards: as the schema has them, for processes that run
     board / signals                          ready, due, planned, stopped, ended: counters that only grow
     board / queue|mail                       paused_at, paused_by, pause_reason, max_pending, nonce
     board / fair|mail|send                   the lane has, or had, jobs with a fairness key
+    board / move                             state, frozen_at: the queue moves, or has moved
     body|0198d0c2-… / k3J9x0a2Qe1.p.1.0      text: a payload (p), result (r) or list of artifacts (a), in parts
     dedup|summary:7 / guard                  key, job_id, until, nonce
     edge|<parent> / <child>                  met, joined
     needs|<child> / 0000                     parents, where they are more than the job itself lists
+    kid|<parent> / <child>                   a child of a tree: what `children` reads
+    staged|<job_id>|2 / 0003.01              children that wait for the settlement of attempt 2: of part 3 a piece
     step|<job_id> / charge                   name, answer, attempt, recorded_at
     gate|c|gpu / gate                        holders: the ids of those that run
     gate|r|api|5|1000000 / gate              full_at, nonce, looks
     gate|q|mail / gate                       room, counted_at, limit, nonce; while max_pending is set
     waiting / c|gpu                          a key that keeps jobs out of sight: limit, set_at, nonce
-    waiting / r|api|5|1000000                a rate that does: due_at, nonce
+    waiting / r|1763300000000000|api|5|1000000    a rate that does, by the time at which it is looked at: due_at, nonce
     turns|mail|send / lane, key||tenant-7    position, after, nonce; position, turn_at
     schedules / nightly                      every field of Schedule
     workers / host-7                         worker_id, heartbeat_at, details
@@ -53,13 +57,16 @@ Records, by pk and sk:
     counthours / 00489805|2                  the hours and slots that have counters
     count|489805|2 / 1763300040000000|5f2a9c010|PCA|default|50|completed    n, ran, waited; a writer's own
     journal|k3J9x0a2Qe1 / 0000               part of a batch that is larger than one commit
-    outbox|3 / ended|<job_id>                kind, name, nonce, at: what upkeep goes on with (insert, ended, link, tree)
+    outbox|3 / ended|<job_id>                kind, name, nonce, at: what upkeep goes on with (see MarkKind)
+    results / comment_embeddings             definition of a result table, whose rows are a table of their own
+    latest|19305|PCA / latest                job_id: of its subject and type the last that completed with rows
     file|<job_id> / 1|report.txt             made, size; its parts go on with |made|start
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import zlib
 
 import msgspec
@@ -73,9 +80,10 @@ from holdfast.stores.dynamodb.values import Item
 DERIVED = ("gs", "gc", "gt", "gp", "gr", "gq", "gd", "ge", "gh", "gk", "gb", "gm", "ga", "gz", "error_type")
 DERIVED_BYTES_MAX = 4_000
 NO_TIME: Instant = 9_999_999_999_999_999
-HIGH = "\U0010ffff"  # after every text
+HIGH = "\U0010ffff"  # after every text: `part` lets none go on with it
 SLOTS = 4  # partitions over which writers of counters and marks are spread
 _PART_BYTES_MAX = 200
+_odd = re.compile("[%|#~\x00\x01\U0010ffff]")  # separators, what marks a cut name, and what bounds of queries end with
 _ended = frozenset(status.value for status in Status) - frozenset(status.value for status in ACTIVE)
 
 
@@ -98,12 +106,17 @@ def short(job_id: str) -> str:
 
 
 def part(text: str) -> str:
-    escaped = text.replace("%", "%25").replace("|", "%7C").replace("#", "%23")
+    """A name inside a key: one-to-one but for the hash, without a separator, and before HIGH."""
+    escaped = text if _odd.search(text) is None else _odd.sub(_escape, text)
     raw = escaped.encode()
     if len(raw) <= _PART_BYTES_MAX:
         return escaped
     head = raw[:80].decode(errors="ignore")
     return f"{head}~{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+
+def _escape(found: re.Match[str]) -> str:
+    return f"%{ord(found[0]):02X}"
 
 
 def joined(*parts: str) -> str:
@@ -173,12 +186,17 @@ def lease_place(lease_expires_at: Instant, job_id: str) -> str:
     return f"{at(lease_expires_at)}|{short(job_id)}"
 
 
+def archive(kind: str, job_id: str, shards: int) -> str:
+    """`ga` of what retention left: files, or clean."""
+    return f"{kind}{suffix(shard(job_id, shards))}"
+
+
 def derived(item: Item, shards: int) -> Item:
     """Every index attribute that this job has; those of DERIVED that are not in the answer are to be removed."""
     job_id = item["job_id"]
     if "archived_at" in item:
         return {
-            "ga": "files" if item.get("files") else "clean",
+            "ga": archive("files" if item.get("files") else "clean", job_id, shards),
             "gz": created(item["archived_at"], job_id),
         }
     status = item["status"]
@@ -253,10 +271,13 @@ def _by_key(item: Item, status: str, arrived: str, stands: str) -> str:
 SCHEMA_KEY: Key = ("meta", "schema")
 BOARD = "board"
 SIGNALS_KEY: Key = (BOARD, "signals")
+MOVE_KEY: Key = (BOARD, "move")
+PLACE_KEY: Key = (BOARD, "place")
 SCHEDULES = "schedules"
 WORKERS = "workers"
 TYPES = "types"
 WAITING = "waiting"
+RESULTS = "results"
 COUNT_HOURS = "counthours"
 
 
@@ -291,6 +312,22 @@ def edge(parent: str, child: str) -> Key:
 
 def needs(child: str, number: int = 0) -> Key:
     return (f"needs|{child}", f"{number:04d}")
+
+
+def kids(parent: str) -> str:
+    return f"kid|{parent}"
+
+
+def kid(parent: str, child: str) -> Key:
+    return (kids(parent), child)
+
+
+def staged(job_id: str, attempt: int) -> str:
+    return f"staged|{job_id}|{attempt}"
+
+
+def staged_piece(job_id: str, attempt: int, part_number: int, piece: int) -> Key:
+    return (staged(job_id, attempt), f"{part_number:04d}.{piece:02d}")
 
 
 def steps(job_id: str) -> str:
@@ -355,8 +392,16 @@ def outbox(number: int) -> str:
 
 
 def mark(kind: str, name: str) -> Key:
-    """An outbox mark: insert, ended, link, tree."""
+    """An outbox mark: see MarkKind."""
     return (outbox(slot(name)), f"{kind}|{name}")
+
+
+def result_table(name: str) -> Key:
+    return (RESULTS, name.lower())
+
+
+def latest(subject: str, job_type: str) -> Key:
+    return (f"latest|{joined(subject, job_type)}", "latest")
 
 
 def files(job_id: str) -> str:

@@ -2,7 +2,8 @@
 
 Such a job is stored waiting on every one of them and one more, with a mark. Then each edge is registered in one commit
 with its parent, which counts those that wait on it; one whose parent has ended meanwhile is met at once. The last
-commit takes the one more away, and the mark. Each step may be repeated: an edge is registered once.
+commit takes the one more away, and the mark. Each step may be repeated: an edge is registered once. A job that runs
+again, and waits again for many, goes the same way: its edges are there, and each is counted anew.
 """
 
 from __future__ import annotations
@@ -14,18 +15,22 @@ import msgspec
 from holdfast import failpoints
 from holdfast.clock import Instant
 from holdfast.lifecycle import ACTIVE, TERMINAL, Status
-from holdfast.stores.dynamodb import items, keys, looking, moving, outbox, releasing
-from holdfast.stores.dynamodb.commit import Cancelled, Commit, Write, put_new
+from holdfast.stores.dynamodb import bodies, broods, following, items, keys, looking, moving, outbox
+from holdfast.stores.dynamodb.commit import Cancelled, Commit, Write, check, put_new, update
 from holdfast.stores.dynamodb.deciding import Touched
+from holdfast.stores.dynamodb.expressions import absent, differs, one_of
 from holdfast.stores.dynamodb.ground import Ground
 from holdfast.stores.dynamodb.layout import Table
 from holdfast.stores.dynamodb.outbox import Mark, MarkKind
+from holdfast.stores.dynamodb.plan import Plan
 from holdfast.stores.dynamodb.rounds import Rounds
 from holdfast.stores.dynamodb.table import Ask
 from holdfast.stores.dynamodb.values import Item
 from holdfast.stores.dynamodb.wire import Lane
 
 TOGETHER_MAX = 40  # an edge and its parent each
+
+_active = sorted(status.value for status in ACTIVE)
 
 
 def edge(parent: str, child: str, *, met: bool, joined: bool) -> Write:
@@ -55,17 +60,29 @@ async def link(ground: Ground, mark: Mark, now: Instant) -> int:
         await outbox.finish(ground.tables, mark)
         return 0
     parents = await dependencies(ground, child)
+    again = "again" in mark.item
+    if again:
+        parents = [parent for parent in parents if parent != child.get("joined")]
     for start in range(0, len(parents), TOGETHER_MAX):
-        await _register(ground, mark.name, parents[start : start + TOGETHER_MAX], now)
+        some = parents[start : start + TOGETHER_MAX]
+        await _register(ground, mark.name, some, now, mark.nonce if again else None)
         failpoints.hit("link.between")
     return await _let_go(ground, mark, now)
 
 
-async def _register(ground: Ground, child_id: str, parents: Sequence[str], now: Instant) -> None:
+async def _register(
+    ground: Ground, child_id: str, parents: Sequence[str], now: Instant, anew: str | None = None
+) -> None:
+    """`anew`: these edges are there, and count once more, for a job that runs again. They are told by it which of them
+    have been counted."""
     rounds = Rounds("insert")
     while True:
         known = await ground.tables.get(Table.RECORDS, [keys.edge(parent, child_id) for parent in parents])
-        missing = [parent for parent, found in zip(parents, known, strict=True) if found is None]
+        missing = [
+            parent
+            for parent, found in zip(parents, known, strict=True)
+            if found is None or (anew is not None and found.get("anew") != anew)
+        ]
         if not missing:
             return
         found = await looking.get_jobs(ground, [child_id, *missing])
@@ -73,29 +90,42 @@ async def _register(ground: Ground, child_id: str, parents: Sequence[str], now: 
         if child is None or not moving.is_there(child):
             return
         commit = Commit(ground.tables, "insert", now)
-        made = releasing.Plan(writes=[], texts=[], counted=[], signals=set(), marks=[])
+        made = Plan()
         moved = moving.Moved(child, child)
         for parent in missing:
             item = found.get(parent)
             status = Status.COMPLETED if item is None else moving.status_of(item)
             joined = child.get("joined") == parent
-            commit.write(edge(parent, child_id, met=status in TERMINAL, joined=joined))
-            if item is not None and moving.is_there(item):
-                commit.write(Touched(item, awaited=1).write())
+            if anew is not None:
+                commit.write(*_edge_anew(parent, child_id, status, anew))
+            else:
+                commit.write(edge(parent, child_id, met=status in TERMINAL, joined=joined))
+                if item is not None and moving.is_there(item):
+                    commit.write(Touched(item, awaited=1).write())
             if status not in ACTIVE:
                 donor = await looking.with_result(ground, item) if item is not None and joined else None
                 moved = _then(moved, moving.released(moved.item, parent, status, donor, now, items.new_wid()))
-        releasing.plan_child(made, moved, now)
+        made.move(moved, now)
+        await broods.settle(ground, made, now)
         made.into(commit)
-        await releasing.put_texts(ground, made)
+        await bodies.put(ground.tables, made.texts)
         try:
             await commit.run(Lane.USUAL)
         except Cancelled:
             await rounds.again()
             continue
         ground.board.committed(commit.signals)
-        await releasing.go_on(ground, made.marks, now, releasing.TOGETHER_MAX)
+        await following.go_on(ground, made.marks, now, TOGETHER_MAX)
         return
+
+
+def _edge_anew(parent: str, child: str, status: Status, anew: str) -> list[Write]:
+    place = keys.edge(parent, child)
+    once = absent("anew") | differs("anew", anew)
+    if status in TERMINAL:
+        return [update(Table.RECORDS, place, sets={"anew": anew, "met": 1}, condition=once)]
+    still = check(Table.JOBS, (parent,), one_of("status", _active))
+    return [update(Table.RECORDS, place, sets={"anew": anew}, removes=("met",), condition=once), still]
 
 
 def _then(first: moving.Moved, second: moving.Moved) -> moving.Moved:
@@ -111,9 +141,10 @@ async def _let_go(ground: Ground, mark: Mark, now: Instant) -> int:
     while True:
         [child] = await ground.tables.get(Table.JOBS, [(mark.name,)])
         commit = Commit(ground.tables, "insert", now)
-        made = releasing.Plan(writes=[], texts=[], counted=[], signals=set(), marks=[])
+        made = Plan()
         if child is not None:
-            releasing.plan_child(made, moving.let_go(child, now, items.new_wid()), now)
+            made.move(moving.let_go(child, now, items.new_wid()), now)
+            await broods.settle(ground, made, now)
         made.into(commit)
         commit.write(outbox.finished(mark))
         try:
@@ -124,4 +155,5 @@ async def _let_go(ground: Ground, mark: Mark, now: Instant) -> int:
             await rounds.again()
             continue
         ground.board.committed(commit.signals)
+        await following.go_on(ground, made.marks, now, TOGETHER_MAX)
         return 1

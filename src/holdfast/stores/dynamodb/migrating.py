@@ -8,9 +8,10 @@ import uuid
 from typing import Any, NoReturn
 
 from holdfast.clock import SystemClock
-from holdfast.errors import SchemaMismatch, StoreError, StoreUnavailable, StoreUnsafe
-from holdfast.stores.dynamodb import keys
-from holdfast.stores.dynamodb.errors import Answer, Refused, Unanswered, answer, translate
+from holdfast.errors import SchemaMismatch, StoreGone, StoreUnsafe
+from holdfast.stores.dynamodb import ddl, keys
+from holdfast.stores.dynamodb import tables as result_tables
+from holdfast.stores.dynamodb.errors import Refused, translate
 from holdfast.stores.dynamodb.expressions import absent, below, equals
 from holdfast.stores.dynamodb.layout import (
     INDEXES,
@@ -22,15 +23,10 @@ from holdfast.stores.dynamodb.layout import (
     definition,
     index_definition,
 )
-from holdfast.stores.dynamodb.table import Failed, Lane, Tables
+from holdfast.stores.dynamodb.table import Failed, Tables
 from holdfast.stores.dynamodb.values import Item
 
 log = logging.getLogger("holdfast.stores.dynamodb")
-
-ACTIVE_SECONDS = 600.0  # an index of a large table takes its time
-LOOK_SECONDS = 0.25  # between looks at a table that is being made, at first
-LOOK_SECONDS_MAX = 5.0
-DDL_SECONDS = 30.0
 
 
 async def check(tables: Tables) -> bool:
@@ -51,18 +47,27 @@ async def check(tables: Tables) -> bool:
     return True
 
 
+async def exists(tables: Tables) -> bool:
+    """Whether a queue was made here; one that is half made is none yet."""
+    try:
+        [schema] = await tables.get(Table.RECORDS, [keys.SCHEMA_KEY])
+    except StoreGone:
+        return False
+    return schema is not None
+
+
 async def _is_ours(tables: Tables, table: Table) -> bool:
     """Whether it is there, and as it has to be; who may not ask has to take it on trust."""
     try:
-        described = await _describe(tables, table)
+        found = await ddl.describe(tables, tables.names[table])
     except Refused as refused:
         if refused.code != "AccessDeniedException":
             raise translate(refused, tables.shown) from None
         log.warning("%s may not be described: nothing is known of replicas and indexes", tables.names[table])
         return True
-    if described is None:
+    if found is None:
         return False
-    _refuse_unsafe(tables, table, described)
+    _refuse_unsafe(tables, table, found)
     return True
 
 
@@ -92,17 +97,19 @@ async def migrate(tables: Tables, *, provisioned: bool) -> list[str]:
     for table in Table:
         made |= await _make(tables, table, provisioned)
     for table in Table:
-        described = await _active(tables, table)
-        _refuse_unsafe(tables, table, described)
+        found = await ddl.active(tables, tables.names[table])
+        _refuse_unsafe(tables, table, found)
         if table is Table.JOBS:
-            made |= await _complete(tables, described, provisioned)
+            made |= await _complete(tables, found, provisioned)
     [before] = await tables.get(Table.RECORDS, [keys.SCHEMA_KEY])
     if before is not None and before["number"] > SCHEMA:
         raise SchemaMismatch(f"{tables.shown} has the schema of a later release: install that one")
     fresh = before is None or before["number"] < SCHEMA
-    if fresh or (before is not None and before["shards"] < tables.shards):
+    raised = before is not None and before["shards"] < tables.shards
+    if fresh or raised:
         await _sign(tables, before)
-    return list(SCHEMA_NAMES) if fresh else (["indexes"] if made else [])
+    done = list(SCHEMA_NAMES) if fresh else ["indexes"] * made
+    return done + [f"shards={tables.shards}"] * raised
 
 
 async def _sign(tables: Tables, before: Item | None) -> None:
@@ -118,13 +125,15 @@ async def _sign(tables: Tables, before: Item | None) -> None:
         await tables.put(Table.RECORDS, item, condition)
     except Failed:
         return  # another was faster, with the same
+    pk, sk = keys.PLACE_KEY
+    await tables.put(Table.RECORDS, {"pk": pk, "sk": sk, "place": item["place"], "shards": item["shards"]})
 
 
 async def _make(tables: Tables, table: Table, provisioned: bool) -> bool:
-    if await _described(tables, table) is not None:
+    if await ddl.described(tables, tables.names[table]) is not None:
         return False
     body = definition(table, tables.names[table], provisioned=provisioned)
-    return await _ddl(tables, "CreateTable", body)
+    return await ddl.run(tables, "CreateTable", body)
 
 
 async def _complete(tables: Tables, described: dict[str, Any], provisioned: bool) -> bool:
@@ -137,84 +146,18 @@ async def _complete(tables: Tables, described: dict[str, Any], provisioned: bool
             "AttributeDefinitions": attributes_of(index),
             "GlobalSecondaryIndexUpdates": [{"Create": index_definition(index, provisioned=provisioned)}],
         }
-        await _ddl(tables, "UpdateTable", body)
-        await _active(tables, Table.JOBS)
+        await ddl.run(tables, "UpdateTable", body)
+        await ddl.active(tables, tables.names[Table.JOBS])
     return bool(missing)
 
 
 async def erase(tables: Tables) -> list[str]:
-    """Delete the tables with all that is in them; the names of those that were there."""
-    gone = []
-    for table in Table:
-        name = tables.names[table]
-        if await _described(tables, table) is None:
-            continue
-        await _ddl(tables, "DeleteTable", {"TableName": name})
-        gone.append(name)
-    for table in Table:
-        await _until(tables, table, lambda described: described is None)
-    return gone
-
-
-async def _ddl(tables: Tables, operation: str, body: dict[str, Any]) -> bool:
-    """False: someone else is at it."""
-    try:
-        await tables.wire.persist(operation, body, lane=Lane.USUAL, seconds=DDL_SECONDS)
-    except Refused as refused:
-        if answer(refused) is Answer.IN_USE:
-            return False
-        if operation == "DeleteTable" and answer(refused) is Answer.GONE:
-            return False
-        raise translate(refused, tables.shown) from None
-    except Unanswered as unanswered:
-        raise translate(unanswered, tables.shown) from None
-    return True
-
-
-async def _active(tables: Tables, table: Table) -> dict[str, Any]:
-    described = await _until(tables, table, _is_active)
-    if described is None:
-        raise StoreError(f"{tables.names[table]} vanished while it was made")
-    return described
-
-
-def _is_active(described: dict[str, Any] | None) -> bool:
-    if described is None or described.get("TableStatus") != "ACTIVE":
-        return False
-    return all(each.get("IndexStatus") == "ACTIVE" for each in described.get("GlobalSecondaryIndexes", ()))
-
-
-async def _until(tables: Tables, table: Table, is_so: Any) -> dict[str, Any] | None:
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + ACTIVE_SECONDS
-    pause = LOOK_SECONDS
-    while True:
-        described = await _described(tables, table)
-        if is_so(described):
-            return described
-        if loop.time() > deadline:
-            raise StoreUnavailable(f"{tables.names[table]} is not ready after ten minutes: run holdfast migrate again")
-        await asyncio.sleep(pause)
-        pause = min(pause * 1.5, LOOK_SECONDS_MAX)
-
-
-async def _described(tables: Tables, table: Table) -> dict[str, Any] | None:
-    try:
-        return await _describe(tables, table)
-    except Refused as refused:
-        raise translate(refused, tables.shown) from None
-
-
-async def _describe(tables: Tables, table: Table) -> dict[str, Any] | None:
-    """None: there is no such table."""
-    body = {"TableName": tables.names[table]}
-    try:
-        reply = await tables.wire.persist("DescribeTable", body, lane=Lane.USUAL, seconds=8.0)
-    except Refused as refused:
-        if answer(refused) is Answer.GONE:
-            return None
-        raise
-    except Unanswered as unanswered:
-        raise translate(unanswered, tables.shown) from None
-    described: dict[str, Any] = reply["Table"]
-    return described
+    """Delete the tables with all that is in them, those of results too; the names of those that were there."""
+    there = [name for name in tables.names.values() if await ddl.described(tables, name) is not None]
+    if tables.names[Table.RECORDS] in there:
+        there += await result_tables.names(tables)
+    for name in there:
+        await ddl.run(tables, "DeleteTable", {"TableName": name})
+    for name in there:
+        await ddl.gone(tables, name)
+    return there

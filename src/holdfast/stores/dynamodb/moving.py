@@ -15,17 +15,22 @@ import msgspec
 
 from holdfast.clock import Instant
 from holdfast.lifecycle import TERMINAL, Counted, ErrorEntry, Event, Status, Transition, counted
-from holdfast.lifecycle import released as released_to
 from holdfast.limits import ERRORS_KEPT_MAX, HISTORY_SLACK
 from holdfast.store.types import ClaimRequest, Verdict
 from holdfast.stores import history
-from holdfast.stores.dynamodb.expressions import unchanged
+from holdfast.stores.dynamodb.expressions import Condition, above, unchanged
 from holdfast.stores.dynamodb.values import Item
 from holdfast.stores.dynamodb.writes import Write, change
+from holdfast.trees import Awaits, Brood, TriggerRule
+from holdfast.trees import joined as joined_to
+from holdfast.trees import moved as brood_of_move
+from holdfast.trees import released as released_to
 
+NUMBERS = ("open", "bad", "left")  # of a parent, that its children change without a version
 _NOTED = ("progress", "stage", "logs", "log_location", "metrics", "artifacts")
-_COUNTS = ("failures", "snoozes", "give_backs")  # left out where they are 0
-_RESULT = ("result", "result_body", "result_artifact")
+_COUNTS = ("failures", "snoozes", "give_backs", "waits")  # left out where they are 0
+_RESULT = ("result", "result_body", "result_artifact", "rows_of", "rows_attempt")
+_NONE = Brood()
 _UNKNOWN: Final = object()  # equals nothing that an item can hold
 
 _errors = msgspec.json.Decoder(list[ErrorEntry])
@@ -40,11 +45,20 @@ class Moved(msgspec.Struct, frozen=True):
     counted: Counted | None = None
     ended: bool = False
     freed: bool = False  # it left `processing`: whoever holds places for running jobs takes its name off
+    saved_micros: int | None = None  # where it reuses a result: what that one's run took
+    only_if: Condition | None = None  # what else has to stand
+
+    @property
+    def brood(self) -> Brood:
+        """What this adds to the numbers of its parent."""
+        return brood_of_move(status_of(self.was), status_of(self.item))
 
 
 def written(moved: Moved) -> Write:
     """The move as a write, with all that it rests on as its condition."""
     also = unchanged(moved.was, *moved.rests_on) if moved.rests_on else None
+    if moved.only_if is not None:
+        also = moved.only_if if also is None else also & moved.only_if
     return change(moved.was, moved.item, also=also)
 
 
@@ -61,8 +75,9 @@ def status_of(item: Item) -> Status:
 # What a transition does
 
 
-def applied(item: Item | None, t: Transition, now: Instant, wid: str) -> Moved | Verdict:
-    """The item after `t`; or why there is none: the answer to a transition whose guards do not hold."""
+def applied(item: Item | None, t: Transition, now: Instant, wid: str, brings: Brood = _NONE) -> Moved | Verdict:
+    """The item after `t`; or why there is none: the answer to a transition whose guards do not hold. `brings`: what the
+    children that come in the same commit add to its numbers."""
     if item is None or not is_there(item):
         return Verdict.GONE
     if not _guards_hold(item, t):
@@ -85,11 +100,15 @@ def applied(item: Item | None, t: Transition, now: Instant, wid: str) -> Moved |
     else:
         new.pop("parked", None)
     if t.target is not Status.WAITING:
-        new.pop("unmet", None)
+        for name in ("unmet", "linking", "awaits"):
+            new.pop(name, None)
     if ends:
         rests_on.append("awaited")
+    if t.target is Status.COMPLETED and ("subject" in item or "awaited" in item):
+        rests_on.append("tables")  # rows that were put since it was remembered: others are told of them
     if t.event is Event.MANUAL_RETRY:
         rests_on.append("frozen")
+        new.pop("join", None)
     for name, value in (("priority", t.priority), ("scheduled_for", t.scheduled_for)):
         if value is not None:
             new[name] = value
@@ -103,7 +122,7 @@ def applied(item: Item | None, t: Transition, now: Instant, wid: str) -> Moved |
     if t.artifacts is not None:
         new.pop("artifacts_body", None)
     if t.clear_result:
-        for name in (*_RESULT, "joins", "reused_from"):
+        for name in (*_RESULT, "joins", "reused_from", "took"):
             new.pop(name, None)
     else:
         _give_result(new, t.result, t.result_artifact)
@@ -112,7 +131,30 @@ def applied(item: Item | None, t: Transition, now: Instant, wid: str) -> Moved |
         kept = [*(_errors.decode(item["errors"]) if "errors" in item else ()), t.error][-ERRORS_KEPT_MAX:]
         new["errors"] = msgspec.json.encode(kept).decode()
     freed = t.source is Status.PROCESSING and t.target is not Status.PROCESSING
-    return Moved(was, new, tuple(dict.fromkeys(rests_on)), counted(t.event, t.target), ends, freed)
+    moved = Moved(was, new, tuple(dict.fromkeys(rests_on)), counted(t.event, t.target), ends, freed)
+    return _awaiting(moved, t, brings, now, wid) if t.event is Event.WAIT_FOR_CHILDREN else moved
+
+
+def _awaiting(moved: Moved, t: Transition, brings: Brood, now: Instant, wid: str) -> Moved:
+    """It waits for its children; where none is open it is judged at once. Its numbers may be old where it was
+    remembered, and with many children they change all the time: a wait only needs that one is open."""
+    new = moved.item
+    if t.awaits is None:
+        return moved
+    new["awaits"] = str(t.awaits)
+    if t.join is None:
+        new.pop("join", None)
+    else:
+        new["join"] = t.join
+    stands = brood_of(moved.was) + brings
+    if brings.open > 0:
+        return moved
+    if stands.open > 0:
+        return msgspec.structs.replace(moved, only_if=above("open", 0))
+    target = _go_on(new, stands, now, wid)
+    ends = target in TERMINAL
+    rests_on = (*moved.rests_on, *NUMBERS, *(("awaited",) if ends else ()))
+    return msgspec.structs.replace(moved, rests_on=rests_on, counted=counted(Event.RELEASE, target), ended=ends)
 
 
 def _guards_hold(item: Item, t: Transition) -> bool:
@@ -166,62 +208,123 @@ def parked(item: Item, by: str | None) -> Item:
     return new
 
 
+def waits_on_others(item: Item) -> bool:
+    """For those it depends on. Whoever waits for its children has been let go by those already."""
+    return is_there(item) and item["status"] == Status.WAITING and "awaits" not in item
+
+
 def released(child: Item, parent: str, outcome: Status, donor: Item | None, now: Instant, wid: str) -> Moved:
     """The child after one that it waits on has ended. `donor`: that one, with its result, where the child joined it."""
-    if not is_there(child) or child["status"] != Status.WAITING:
-        return Moved(child, child)  # cancelled meanwhile
-    new = dict(child)
-    unmet = child.get("unmet", 0) - 1
+    if not waits_on_others(child):
+        return Moved(child, child)  # cancelled meanwhile, or started by another's success
     joined = child.get("joins") == parent
-    target: Status | None
     if joined and outcome is Status.COMPLETED:
-        event, target, reason = Event.REUSE, Status.COMPLETED, f"identical job {parent} completed"
-    else:
-        # A job that joined an identical one runs by itself when that one came to nothing.
-        event, reason = Event.RELEASE, f"{parent} {outcome.value}"
-        target = released_to(
-            unmet_dependencies=unmet,
-            failed_dependency=outcome is not Status.COMPLETED and not joined,
-            on_failure=child.get("on_dependency_failure", "cancel"),
-            scheduled_for=child["scheduled_for"],
-            now=now,
-        )
-    if target is None:
-        new["unmet"], new["updated_at"], new["wid"] = unmet, now, wid
-        return Moved(child, new, ("unmet",))
-    _move(new, event, Status.WAITING, target, now, wid, reason=reason)
-    for name in ("unmet", "joins", *_RESULT):
-        new.pop(name, None)
-    if "joins" in child:
-        new.pop("reused_from", None)
-    if target is Status.FAILED:
-        new["last_error"], new["stage"] = f"DependencyFailed: {reason}", "error"
-    elif target is Status.COMPLETED:
-        _reuse(new, parent, donor or {})
-    ends = target in TERMINAL
-    return Moved(child, new, ("unmet", "awaited") if ends else ("unmet",), counted(event, target), ends)
+        moved = _let(child, Event.REUSE, Status.COMPLETED, f"identical job {parent} completed", now, wid)
+        _reuse(moved.item, parent, donor or {})
+        return msgspec.structs.replace(moved, saved_micros=took(donor or {}))
+    # A job that joined an identical one runs by itself when that one came to nothing.
+    return _counted_down(child, None if joined else outcome, f"{parent} {outcome.value}", now, wid)
 
 
 def let_go(child: Item, now: Instant, wid: str) -> Moved:
     """The child once all its edges are registered: it was stored as waiting on one more than there are."""
-    if not is_there(child) or child["status"] != Status.WAITING:
+    if not waits_on_others(child) or "linking" not in child:
         return Moved(child, child)
-    new = dict(child)
+    moved = _counted_down(child, None, "all that it depends on has ended", now, wid)
+    moved.item.pop("linking", None)
+    return moved
+
+
+def broken(child: Item, parent: str, outcome: Status, target: Status, now: Instant, wid: str) -> Moved:
+    """A new job that ends where it begins, because of one that had ended before it came."""
+    return _let(child, Event.RELEASE, target, f"{parent} {outcome.value}", now, wid)
+
+
+def _counted_down(child: Item, outcome: Status | None, reason: str, now: Instant, wid: str) -> Moved:
     unmet = child.get("unmet", 0) - 1
     target = released_to(
-        unmet_dependencies=unmet,
-        failed_dependency=False,
+        rule=TriggerRule(child.get("rule", TriggerRule.ALL_SUCCESS)),
+        outcome=outcome,
+        unmet=unmet,
         on_failure=child.get("on_dependency_failure", "cancel"),
         scheduled_for=child["scheduled_for"],
         now=now,
     )
     if target is None:
-        new["unmet"], new["updated_at"], new["wid"] = unmet, now, wid
-        return Moved(child, new, ("unmet",))
-    _move(new, Event.RELEASE, Status.WAITING, target, now, wid, reason="all that it depends on completed")
-    for name in ("unmet", "joins"):
+        return Moved(child, {**child, "unmet": unmet, "updated_at": now, "wid": wid}, ("unmet",))
+    return _let(child, Event.RELEASE, target, reason, now, wid)
+
+
+def _let(child: Item, event: Event, target: Status, reason: str, now: Instant, wid: str) -> Moved:
+    """The child as it leaves `waiting`."""
+    new = dict(child)
+    _move(new, event, Status.WAITING, target, now, wid, reason=reason)
+    for name in ("unmet", "linking", "joins", *_RESULT):
         new.pop(name, None)
-    return Moved(child, new, ("unmet",), counted(Event.RELEASE, target))
+    if "joins" in child:
+        new.pop("reused_from", None)
+    if target is Status.FAILED:
+        new["last_error"], new["stage"] = f"DependencyFailed: {reason}", "error"
+    ends = target in TERMINAL
+    return Moved(child, new, ("unmet", "awaited") if ends else ("unmet",), counted(event, target), ends)
+
+
+# Parents
+
+
+def brood_of(item: Item) -> Brood:
+    return Brood(item.get("children", 0), item.get("open", 0), item.get("bad", 0), item.get("left", 0))
+
+
+def added(brood: Brood) -> dict[str, int]:
+    """What a change of its children adds to a parent's item."""
+    numbers = {"children": brood.children, "open": brood.open, "bad": brood.failed, "left": brood.cancelled}
+    return {name: number for name, number in numbers.items() if number}
+
+
+def awaits(item: Item) -> Awaits | None:
+    """What a parent waits for of its children; None: it does not wait for them."""
+    stored = item.get("awaits")
+    return None if stored is None or not is_there(item) else Awaits.parse(stored)
+
+
+def joined(parent: Item, brood: Brood, now: Instant, wid: str) -> Moved | None:
+    """The parent once its children have changed by `brood`, where that lets it go on, or ends it; None where it does
+    not."""
+    waits_for = awaits(parent)
+    stands = brood_of(parent) + brood
+    if waits_for is None or joined_to(waits_for, stands) is None:
+        return None
+    new = {**parent, "open": stands.open, "bad": stands.failed, "left": stands.cancelled}
+    target = _go_on(new, stands, now, wid)
+    ends = target in TERMINAL
+    rests_on = (*NUMBERS, "awaited") if ends else NUMBERS
+    return Moved(parent, new, rests_on, counted(Event.RELEASE, target), ends)
+
+
+def _go_on(new: Item, stands: Brood, now: Instant, wid: str) -> Status:
+    """None of its children is open: it leaves `waiting`."""
+    waits_for = Awaits.parse(new.pop("awaits"))
+    target = joined_to(waits_for, stands)
+    if target is None:
+        raise ValueError(f"{stands.open} children of {new['job_id']} are open")
+    reason = str(stands)
+    _move(new, Event.RELEASE, Status.WAITING, target, now, wid, reason=reason)
+    if target is Status.FAILED:
+        new["last_error"], new["stage"] = f"ChildFailed: {reason}", "error"
+    elif target is Status.PENDING:
+        new["scheduled_for"] = now  # its children's time is not time that it waited in line
+    return target
+
+
+# Reuse
+
+
+def took(donor: Mapping[str, Any]) -> int:
+    """How long the run took whose result is reused: the donor's own, or that of the job from which it has it."""
+    started, ended = donor.get("started_at"), donor.get("completed_at")
+    own = 0 if started is None or ended is None else max(0, ended - started)
+    return int(donor.get("took", own))
 
 
 def reused(item: Item, donor: Item, now: Instant) -> Item:
@@ -233,8 +336,14 @@ def reused(item: Item, donor: Item, now: Instant) -> Item:
 
 
 def _reuse(new: Item, donor_id: str, donor: Mapping[str, Any]) -> None:
-    new["reused_from"] = donor_id
+    # One that reused it itself hands on who ran, and whose the rows are: however long the chain, it is one step.
+    new["reused_from"] = donor.get("reused_from", donor_id)
+    new["took"] = took(donor)
     new["progress"], new["stage"] = 1.0, "complete"
+    if "tables" in donor:
+        new["tables"] = donor["tables"]
+        new["rows_of"] = donor.get("rows_of", donor_id)
+        new["rows_attempt"] = donor.get("rows_attempt", donor.get("attempt", 0))
     new.pop("metrics", None)
     for name in ("result", "result_artifact", "metrics"):
         if name in donor:

@@ -30,6 +30,9 @@ class MarkKind(StrEnum):
     ENDED = "ended"  # a job that ended and has dependents to release
     LINK = "link"  # a job whose edges are not all registered
     TREE = "tree"  # a tree that is being retired
+    JOIN = "join"  # a parent that waited, and that the last of its children ended
+    STAGED = "staged"  # an attempt that has staged children: what is left of it where it came to nothing
+    UNPACK = "unpack"  # a settled job whose staged children are to be stored
 
 
 class Mark(msgspec.Struct, frozen=True):

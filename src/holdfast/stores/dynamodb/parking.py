@@ -16,11 +16,11 @@ from holdfast.clock import MICROS, Instant
 from holdfast.lifecycle import Status
 from holdfast.limits import CLAIM_LIMIT
 from holdfast.store.types import Signal
-from holdfast.stores.dynamodb import gates, keys, moving, rating
+from holdfast.stores.dynamodb import gates, keys, marks, moving, rating
 from holdfast.stores.dynamodb.admitting import Bucket, Head, bucket_of, limited_key
 from holdfast.stores.dynamodb.asking import Ask
-from holdfast.stores.dynamodb.commit import change, delete, update
-from holdfast.stores.dynamodb.expressions import equals
+from holdfast.stores.dynamodb.commit import Cancelled, Commit, change, check, delete
+from holdfast.stores.dynamodb.expressions import absent, any_of, differs, equals
 from holdfast.stores.dynamodb.ground import Ground
 from holdfast.stores.dynamodb.layout import KEY, RATE, Index, Table
 from holdfast.stores.dynamodb.sight import IN_SIGHT_MAX, back_in_sight, in_sight
@@ -31,8 +31,9 @@ from holdfast.stores.dynamodb.wire import Lane
 __all__ = [
     "after_leaving",
     "bucket_of",
-    "decide_at_insert",
+    "decide_at_entry",
     "drop_dead_holders",
+    "limited_key",
     "mark_keys",
     "park",
     "unpark",
@@ -43,6 +44,7 @@ BY_KEY, BY_RATE = "c", "r"
 TOGETHER = 16
 MARKS_MAX = 100  # keys looked at in one sweep
 FRESH_MICROS = 5 * MICROS  # longer than an index is behind
+DEAD_MAX = 50  # holders that do not run, taken off in one commit
 MARK_MICROS = 60 * MICROS  # a mark so old is nobody's who is about to park
 
 
@@ -104,8 +106,8 @@ class _Lines:
         line.own.append(keys.rank(item["priority"]))
 
 
-async def decide_at_insert(ground: Ground, items: Sequence[Item], now: Instant) -> dict[str, str | None]:
-    """Which of these new jobs, all pending, are to be stored parked, and by what. Their marks are put here."""
+async def decide_at_entry(ground: Ground, items: Sequence[Item], now: Instant) -> dict[str, str | None]:
+    """Which of these jobs, all about to be pending, are to be stored parked, and by what. Their marks are put here."""
     states = await gates.read(ground.tables, items, now)
     lines = _Lines(ground)
     decided: dict[str, str | None] = {}
@@ -161,8 +163,8 @@ async def after_leaving(
 
 async def _are_parked_just_now(ground: Ground, limited: Sequence[str], now: Instant) -> bool:
     """Whether the index may be behind one who was parked a moment ago. A claim that finds nothing looks for him."""
-    marks = await ground.tables.get(Table.RECORDS, [keys.waiting_key(key) for key in limited])
-    return any(mark is not None and _is_fresh(mark, now) for mark in marks)
+    found = await ground.tables.get(Table.RECORDS, [keys.waiting_key(key) for key in limited])
+    return any(mark is not None and _is_fresh(mark, now) for mark in found)
 
 
 def _is_fresh(mark: Item, now: Instant) -> bool:
@@ -171,8 +173,8 @@ def _is_fresh(mark: Item, now: Instant) -> bool:
 
 async def unpark_fresh(ground: Ground, now: Instant) -> int:
     """Those that were parked a moment ago, while whoever they waited for was leaving."""
-    marks, _ = await _marks_after(ground, None)
-    return sum([await _unpark_marked(ground, mark, now) for mark in marks if _is_fresh(mark, now)])
+    found, _ = await marks.first(ground, "c|", MARKS_MAX)
+    return sum([await _unpark_marked(ground, mark, now) for mark in found if _is_fresh(mark, now)])
 
 
 async def unpark(ground: Ground, key: str, limit: int, lane: Lane = Lane.USUAL) -> tuple[int, bool]:
@@ -189,30 +191,12 @@ async def unpark(ground: Ground, key: str, limit: int, lane: Lane = Lane.USUAL) 
 
 async def unpark_marked(ground: Ground, now: Instant) -> int:
     """The sweep: keys whose room went unused, because whoever left died before it could let others in, or too soon."""
-    marks = await _some_marks(ground)
+    marked = await marks.in_turn(ground, "c|", MARKS_MAX, "keys")
     changed = 0
-    for start in range(0, len(marks), TOGETHER):
-        batch = marks[start : start + TOGETHER]
+    for start in range(0, len(marked), TOGETHER):
+        batch = marked[start : start + TOGETHER]
         changed += sum(await asyncio.gather(*(_unpark_marked(ground, mark, now) for mark in batch)))
     return changed
-
-
-async def _some_marks(ground: Ground) -> list[Item]:
-    """All that there are; of very many, those after the last ones that anybody looked at."""
-    marks, more = await _marks_after(ground, None)
-    if more:
-        place = keys.turn("keys")
-        [last] = await ground.tables.get(Table.RECORDS, [place], lane=Lane.IDLE)
-        marks, more = await _marks_after(ground, None if last is None else last.get("after"))
-        after = {"sets": {"after": marks[-1]["sk"]}} if more else {"removes": ("after",)}
-        await ground.tables.update(update(Table.RECORDS, place, **after), lane=Lane.IDLE)
-    return marks
-
-
-async def _marks_after(ground: Ground, after: str | None) -> tuple[list[Item], bool]:
-    ask = Ask(table=Table.RECORDS, hash=keys.WAITING, begins="c|", above=after, page=MARKS_MAX, consistent=True)
-    marks, then = await ground.tables.page(ask, lane=Lane.IDLE)
-    return marks, then is not None
 
 
 async def _unpark_marked(ground: Ground, mark: Item, now: Instant) -> int:
@@ -224,12 +208,12 @@ async def _unpark_marked(ground: Ground, mark: Item, now: Instant) -> int:
     return count
 
 
-async def drop_dead_holders(ground: Ground) -> None:
-    for mark in await _some_marks(ground):
-        await _drop_dead_holders(ground, mark["key"], mark["limit"])
+async def drop_dead_holders(ground: Ground, now: Instant) -> None:
+    for mark in await marks.in_turn(ground, "c|", MARKS_MAX, "holders"):
+        await _drop_dead_holders(ground, mark["key"], mark["limit"], now)
 
 
-async def _drop_dead_holders(ground: Ground, key: str, limit: int) -> None:
+async def _drop_dead_holders(ground: Ground, key: str, limit: int, now: Instant) -> None:
     """A gate that names a job which does not run would keep its place for ever. It cannot happen, for both change in
     one commit; if it does, this is where it ends."""
     held = sorted(await gates.holders(ground.tables, key, Lane.IDLE))
@@ -238,10 +222,20 @@ async def _drop_dead_holders(ground: Ground, key: str, limit: int) -> None:
     found = await ground.tables.get(
         Table.JOBS, [(each,) for each in held], only=("status", "concurrency_key"), lane=Lane.IDLE
     )
-    dead = {
+    dead = [
         job_id
         for job_id, item in zip(held, found, strict=True)
         if item is None or item.get("status") != Status.PROCESSING or item.get("concurrency_key") != key
-    }
-    if dead:
-        await ground.tables.update(gates.forget_holders(key, dead), lane=Lane.IDLE)
+    ][:DEAD_MAX]
+    if not dead:
+        return
+    runs_not = any_of(
+        absent("status"),
+        differs("status", Status.PROCESSING.value),
+        absent("concurrency_key"),
+        differs("concurrency_key", key),
+    )
+    commit = Commit(ground.tables, "release", now)
+    commit.write(gates.forget_holders(key, set(dead)), *(check(Table.JOBS, (job_id,), runs_not) for job_id in dead))
+    with contextlib.suppress(Cancelled):  # one of them has started since: the next sweep looks again
+        await commit.run(Lane.IDLE)

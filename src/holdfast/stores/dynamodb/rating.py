@@ -6,14 +6,14 @@ are in sight as may start. Then whatever takes one out of sight gives it a time.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import random
 from collections.abc import Collection
 
 from holdfast import rates
 from holdfast.clock import MICROS, Instant
 from holdfast.store.types import Signal
-from holdfast.stores.dynamodb import gates, keys
+from holdfast.stores.dynamodb import gates, keys, marks
 from holdfast.stores.dynamodb.admitting import (
     SET_BACK,
     Bucket,
@@ -35,7 +35,9 @@ from holdfast.stores.dynamodb.values import Item
 from holdfast.stores.dynamodb.wire import Lane
 
 _TRIES = 5  # a gate that others change at the same moment is looked at so often, then left to them
-_BUCKETS_MAX = 1_000  # looked at in one promotion
+_BUCKETS_MAX = 1_000  # looked at in one promotion; whoever has waited longest comes first
+_PAGE = 100  # marks read at once
+_TOGETHER = 16
 _LOOKS = 2  # again where there is room and nobody to be put back in sight, before that is believed
 _LOOK_AGAIN_MICROS = MICROS
 _SWEPT_MAX = 100  # looked at in one sweep
@@ -94,27 +96,34 @@ async def left_sight(ground: Ground, buckets: Collection[Bucket], now: Instant) 
 async def unpark_due(ground: Ground, now: Instant) -> tuple[set[Signal], Instant | None]:
     """Let those back in sight that may start now; when the next are to be looked at."""
     changed = 0
-    later: list[Instant] = []
-    for each in await _marks(ground):
-        if each["due_at"] > now and each["set_at"] - now <= SET_BACK:
-            later.append(each["due_at"])
-            continue
-        count, due = await _look(ground, _bucket(each), now)
-        changed += count
-        if due is not None:
-            later.append(due)
+    marked = await _earliest(ground, now)
+    later = [mark["due_at"] for mark in marked if not _is_due(mark, now)]
+    due_now = [_bucket(mark) for mark in marked if _is_due(mark, now)]
+    if len(due_now) >= _BUCKETS_MAX:
+        later.append(now)  # there are more: come again at once
+    for start in range(0, len(due_now), _TOGETHER):
+        batch = due_now[start : start + _TOGETHER]
+        for count, due in await asyncio.gather(*(_look(ground, bucket, now) for bucket in batch)):
+            changed += count
+            if due is not None:
+                later.append(due)
     next_due = min((due for due in later if due < NO_TIME), default=None)
     return ({Signal.READY} if changed else set()), next_due
 
 
-async def _marks(ground: Ground) -> list[Item]:
-    ask = Ask(table=Table.RECORDS, hash=keys.WAITING, begins="r|", consistent=True)
+async def _earliest(ground: Ground, now: Instant) -> list[Item]:
+    """The marks whose time has come, the longest due first, and some of those that come next."""
+    ask = Ask(table=Table.RECORDS, hash=keys.WAITING, begins="r|", page=_PAGE, consistent=True)
     found: list[Item] = []
     async for each in ground.tables.ask(ask, lane=Lane.IDLE):
         found.append(each)
-        if len(found) == _BUCKETS_MAX:
+        if len(found) % _PAGE == 0 and (len(found) >= _BUCKETS_MAX or each["due_at"] > now):
             break
-    return sorted(found, key=lambda mark: mark["due_at"])
+    return found
+
+
+def _is_due(mark: Item, now: Instant) -> bool:
+    return bool(mark["due_at"] <= now or mark["set_at"] - now > SET_BACK)
 
 
 def _bucket(each: Item) -> Bucket:
@@ -143,21 +152,28 @@ async def unpark_marked(ground: Ground, now: Instant) -> int:
     """The sweep: rates that have nobody's time, because whoever took a job out of sight died before it could say so. A
     mark that is old and stands for nobody goes."""
     changed = 0
-    timeless = [mark for mark in await _marks(ground) if mark["due_at"] >= NO_TIME]
-    for each in random.sample(timeless, min(len(timeless), _SWEPT_MAX)):
+    for each in await marks.in_turn(ground, f"r|{keys.at(NO_TIME)}|", _SWEPT_MAX, "rates"):
         bucket = _bucket(each)
         was = await _read(ground, bucket, now, Lane.IDLE)
+        if was.due_at is not None and was.due_at < NO_TIME:
+            await _forget(ground, each, now)  # it has another one, with a time
+            continue
         room = min(was.room(bucket, now), IN_SIGHT_MAX)
         count, left = await back_in_sight(ground, RATE, keys.rate_name(*bucket), "r", room, Lane.IDLE)
         changed += count
         if left and (was.due_at is None or not room):
             due = NO_TIME if room else rates.due_at(rate_of(bucket), was.full_at, now)
             await save(ground, [Drawn(bucket, was, was.full_at, due)], now, Lane.IDLE)
-        elif not left and was.due_at is None and abs(now - each["set_at"]) > SET_BACK:
-            condition = equals("nonce", each["nonce"])
-            with contextlib.suppress(Failed):
-                await ground.tables.update(delete(Table.RECORDS, (each["pk"], each["sk"]), condition), lane=Lane.IDLE)
+        elif not left and was.due_at is None:
+            await _forget(ground, each, now)
     return changed
+
+
+async def _forget(ground: Ground, mark: Item, now: Instant) -> None:
+    if abs(now - mark["set_at"]) > SET_BACK:
+        gone = delete(Table.RECORDS, (mark["pk"], mark["sk"]), equals("nonce", mark["nonce"]))
+        with contextlib.suppress(Failed):
+            await ground.tables.update(gone, lane=Lane.IDLE)
 
 
 async def rate_due(ground: Ground, job_id: str, now: Instant) -> Instant | None:

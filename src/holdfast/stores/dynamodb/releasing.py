@@ -10,42 +10,24 @@ A child that ends too, and is awaited itself, has a mark of its own in the commi
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
-
-import msgspec
+from collections.abc import Sequence
 
 from holdfast import failpoints
 from holdfast.clock import Instant
-from holdfast.lifecycle import TERMINAL, Counted, Kind, Status
-from holdfast.store.types import Signal
-from holdfast.stores.dynamodb import bodies, items, keys, looking, moving, outbox
-from holdfast.stores.dynamodb.commit import Cancelled, Commit, Write, check, update
+from holdfast.lifecycle import TERMINAL
+from holdfast.stores.dynamodb import bodies, broods, items, keys, looking, moving, outbox
+from holdfast.stores.dynamodb.commit import Cancelled, Commit, check, update
 from holdfast.stores.dynamodb.expressions import absent, equals, present
 from holdfast.stores.dynamodb.ground import Ground
 from holdfast.stores.dynamodb.layout import Table
-from holdfast.stores.dynamodb.outbox import Mark, MarkKind
+from holdfast.stores.dynamodb.outbox import Mark
+from holdfast.stores.dynamodb.plan import Plan
 from holdfast.stores.dynamodb.rounds import Rounds
 from holdfast.stores.dynamodb.table import Ask
 from holdfast.stores.dynamodb.values import Item
 from holdfast.stores.dynamodb.wire import Lane
 
 TOGETHER_MAX = 40  # children of one commit: each is two items, or three
-
-
-class Plan(msgspec.Struct):
-    """What the end of one job does to some of those that depend on it."""
-
-    writes: list[Write] = []
-    texts: list[Item] = []  # bodies, to be put before the commit
-    counted: list[tuple[Kind, Counted]] = []
-    signals: set[Signal] = set()
-    marks: list[Mark] = []  # of children that ended with it and are awaited themselves
-
-    def into(self, commit: Commit) -> None:
-        commit.write(*self.writes)
-        commit.signals |= self.signals
-        for kind, outcome in self.counted:
-            commit.count(kind, outcome)
 
 
 async def unmet(ground: Ground, parent: str, most: int) -> list[str]:
@@ -60,8 +42,8 @@ async def unmet(ground: Ground, parent: str, most: int) -> list[str]:
 
 
 async def plan(ground: Ground, parent: Item, children: Sequence[str], now: Instant) -> Plan:
-    """`parent` has ended, and has its result as text where it has one."""
-    made = Plan(writes=[], texts=[], counted=[], signals=set(), marks=[])
+    """What the end of `parent`, which has its result as text where it has one, does to these that depend on it."""
+    made = Plan()
     outcome = moving.status_of(parent)
     parent_id = parent["job_id"]
     found = await looking.get_jobs(ground, children)
@@ -74,50 +56,12 @@ async def plan(ground: Ground, parent: Item, children: Sequence[str], now: Insta
         )
         made.writes.append(met)
         if child_id in found:
-            plan_child(made, moving.released(found[child_id], parent_id, outcome, donor, now, items.new_wid()), now)
+            made.move(moving.released(found[child_id], parent_id, outcome, donor, now, items.new_wid()), now)
     return made
 
 
-def plan_child(made: Plan, moved: moving.Moved, now: Instant) -> None:
-    if moved.item is moved.was:
-        return
-    item, texts = bodies.spill(items.fit(moved.item))
-    made.texts += texts
-    made.writes.append(moving.written(msgspec.structs.replace(moved, item=item)))
-    if moved.counted is not None:
-        made.counted.append(((item["job_type"], item["queue"], item["priority"]), moved.counted))
-    match Status(item["status"]):
-        case Status.PENDING:
-            made.signals.add(Signal.READY)
-        case Status.SCHEDULED:
-            made.signals.add(Signal.DUE)
-        case Status.COMPLETED | Status.FAILED | Status.CANCELLED:
-            made.signals.add(Signal.ENDED)
-        case _:
-            pass
-    if moved.ended and moved.was.get("awaited"):
-        mark = outbox.new_mark(MarkKind.ENDED, item["job_id"], now)
-        made.marks.append(mark)
-        made.writes.append(outbox.written(mark))
-
-
-async def put_texts(ground: Ground, made: Plan) -> None:
-    """Before the commit: an item that names a text which is not there would be worse than a text that nobody names."""
-    await bodies.put(ground.tables, made.texts)
-
-
-async def go_on(ground: Ground, marks: Iterable[Mark], now: Instant, limit: int) -> int:
-    """Release those that depend on the jobs of these marks, breadth first, because a cancelled dependent has dependents
-    of its own. At most `limit`: what is left keeps its mark."""
-    queue = deque(marks)
-    done = 0
-    while queue and done < limit:
-        mark = queue.popleft()
-        done += await _release_some(ground, mark, now, limit - done, queue)
-    return done
-
-
-async def _release_some(ground: Ground, mark: Mark, now: Instant, limit: int, then: deque[Mark]) -> int:
+async def go_on(ground: Ground, mark: Mark, now: Instant, limit: int, then: deque[Mark]) -> int:
+    """Release up to `limit` that depend on the job of this mark; what follows from that is put into `then`."""
     children = await unmet(ground, mark.name, limit + 1)
     due = children[:limit]
     for start in range(0, len(due), TOGETHER_MAX):
@@ -143,6 +87,7 @@ async def _release(ground: Ground, parent_id: str, children: Sequence[str], now:
             if not children:
                 return True
         made = await plan(ground, parent, children, now)
+        await broods.settle(ground, made, now)
         commit = Commit(ground.tables, "release", now)
         made.into(commit)
         still = check(Table.JOBS, (parent_id,), equals("version", parent.get("version")))
@@ -151,7 +96,7 @@ async def _release(ground: Ground, parent_id: str, children: Sequence[str], now:
             first = await _release(ground, parent_id, children[:half], now, then)
             return first and await _release(ground, parent_id, children[half:], now, then)
         commit.write(still)
-        await put_texts(ground, made)
+        await bodies.put(ground.tables, made.texts)
         try:
             await commit.run(Lane.URGENT)
         except Cancelled:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 
 import msgspec
 
@@ -86,7 +86,7 @@ def is_over(policy: RetentionPolicy, item: Item, now: Instant) -> bool:
 async def _move(ground: Ground, policy: RetentionPolicy, job_ids: Sequence[str], now: Instant) -> int:
     found = await ground.tables.get(Table.JOBS, [(job_id,) for job_id in job_ids], lane=Lane.IDLE)
     standing = [item for item in found if item is not None and moving.is_there(item) and is_over(policy, item, now)]
-    alone = [item for item in standing if root_of(item) is None]
+    alone = [item for item in standing if root_of(item) is None and item.get("open", 0) <= 0]
     roots = {root: None for item in standing if (root := root_of(item)) is not None}
     alone = await _without_marks(ground, alone)
     moved = 0
@@ -108,7 +108,7 @@ def root_of(item: Item) -> str | None:
 
 def archived(item: Item, now: Instant) -> Write:
     """What is kept of a job, if it stands as it was read: nobody waits for it who did not then, nor is its child."""
-    return replace(item, items.archived(item, now), also=unchanged(item, "awaited", "children", "frozen"))
+    return replace(item, items.archived(item, now), also=unchanged(item, "awaited", "children", "open", "frozen"))
 
 
 async def _move_one(ground: Ground, item: Item, now: Instant) -> bool:
@@ -165,22 +165,30 @@ async def _move_tree(ground: Ground, policy: RetentionPolicy, root: str, now: In
 
 
 def _is_whole(members: Iterable[Item]) -> bool:
-    """Whether the index has shown every child: each parent knows how many it has."""
+    """Whether the index has shown every child: each parent knows how many it has, and whether some are to come."""
     listed = list(members)
     shown = Counter(item.get("parent_job_id") for item in listed)
-    return all(item.get("children", 0) <= shown[item["job_id"]] for item in listed)
+    return all(item.get("children", 0) <= shown[item["job_id"]] and item.get("open", 0) <= 0 for item in listed)
 
 
 # The end of the archive, and files
+
+
+def _archived(ground: Ground, kind: str, limit: int, *, before: str | None = None) -> AsyncIterator[Item]:
+    """The oldest first, over all shards."""
+    asks = [
+        Ask(table=Table.JOBS, index=ARCHIVE.name, hash=hash_value, below=before, page=limit)
+        for hash_value in keys.all_shards(kind, ground.shards)
+    ]
+    return merged([ground.tables.ask(ask, lane=Lane.IDLE) for ask in asks], ARCHIVE.range)
 
 
 async def _drop(ground: Ground, policy: RetentionPolicy, now: Instant, limit: int) -> int:
     if policy.archive_micros is None:
         return 0
     cutoff = now - policy.archive_micros
-    ask = Ask(table=Table.JOBS, index=ARCHIVE.name, hash="clean", below=keys.at(cutoff), page=limit)
     ids: list[str] = []
-    async for row in ground.tables.ask(ask, lane=Lane.IDLE):
+    async for row in _archived(ground, "clean", limit, before=keys.at(cutoff)):
         ids.append(row["job_id"])
         if len(ids) == limit:
             break
@@ -209,10 +217,9 @@ _kept = msgspec.json.Decoder(_Kept)
 
 
 async def with_files(ground: Ground, limit: int) -> list[str]:
-    """All but those in which a large result lies that a job which reused it still has."""
+    """All but those in which a large result, or rows, lie that a job which reused them still has."""
     names: list[str] = []
-    ask = Ask(table=Table.JOBS, index=ARCHIVE.name, hash="files", page=limit)
-    async for row in ground.tables.ask(ask, lane=Lane.IDLE):
+    async for row in _archived(ground, "files", limit):
         [item] = await ground.tables.get(Table.JOBS, [(row["job_id"],)], lane=Lane.IDLE)
         if item is not None and "files" in item and not await _is_reused(ground, item):
             names.append(item["job_id"])
@@ -227,8 +234,12 @@ async def _is_reused(ground: Ground, item: Item) -> bool:
         return False
     ask = Ask(table=Table.JOBS, index=CONTENT.name, hash=kept.content_hash, begins=f"{keys.part(kept.job_type)}|")
     ids = [(row["job_id"],) async for row in ground.tables.ask(ask, lane=Lane.IDLE)]
-    found = await ground.tables.get(Table.JOBS, ids, only=("result_artifact",), lane=Lane.IDLE)
-    return any(each is not None and item["job_id"] in each.get("result_artifact", "") for each in found)
+    found = await ground.tables.get(Table.JOBS, ids, only=("result_artifact", "rows_of"), lane=Lane.IDLE)
+    job_id = item["job_id"]
+    return any(
+        each is not None and (each.get("rows_of") == job_id or job_id in each.get("result_artifact", ""))
+        for each in found
+    )
 
 
 async def cleaned(ground: Ground, job_ids: Sequence[str]) -> None:
@@ -237,6 +248,7 @@ async def cleaned(ground: Ground, job_ids: Sequence[str]) -> None:
 
 
 async def _cleaned(ground: Ground, job_id: str) -> None:
-    write = update(Table.JOBS, (job_id,), sets={"ga": "clean"}, removes=("files",), condition=present("archived_at"))
+    sets = {"ga": keys.archive("clean", job_id, ground.shards)}
+    write = update(Table.JOBS, (job_id,), sets=sets, removes=("files",), condition=present("archived_at"))
     with contextlib.suppress(Failed):
         await ground.tables.update(write, lane=Lane.IDLE)

@@ -48,7 +48,7 @@ async def retire(ground: Ground, root: str, members: Sequence[Item], now: Instan
 
 
 async def _freeze(ground: Ground, item: Item, stamp: str, now: Instant) -> bool:
-    standing = equals("version", item["version"]) & unchanged(item, "awaited", "children") & absent("frozen")
+    standing = equals("version", item["version"]) & unchanged(item, "awaited", "children", "open") & absent("frozen")
     write = update(Table.JOBS, (item["job_id"],), sets={"frozen": stamp, "frozen_at": now}, condition=standing)
     try:
         await ground.tables.update(write, lane=Lane.IDLE)

@@ -1,7 +1,8 @@
 """apply: every write of a claim's holder, and of editors and rescuers, with its guards.
 
     base (remembered, or read) ──▶ moving.applied ──▶ commits of many ──▶ refused: judged again on what stands there
-                                                 └──▶ by itself: who ends with dependents, who is retried by hand
+                                                 └──▶ by itself: who ends with dependents, who brings children, who is
+                                                      retried by hand
 
 A remembered item may be old, so any verdict but APPLIED is given only on an item that was read in the same call; what a
 refused write gives back is such a read.
@@ -20,16 +21,32 @@ from holdfast.errors import EffectFailed, StoreError
 from holdfast.lifecycle import Event, Transition
 from holdfast.limits import RELEASE_BATCH_MAX
 from holdfast.store.types import Verdict
-from holdfast.stores.dynamodb import bodies, gates, items, moving, outbox, parking, releasing, retrying
-from holdfast.stores.dynamodb.commit import Cancelled, Commit, Write
+from holdfast.stores.dynamodb import (
+    bodies,
+    bringing,
+    broods,
+    following,
+    items,
+    linking,
+    moving,
+    outbox,
+    parking,
+    releasing,
+    retrying,
+    unpacking,
+)
+from holdfast.stores.dynamodb.commit import Cancelled, Commit
 from holdfast.stores.dynamodb.ground import Ground
 from holdfast.stores.dynamodb.layout import Table
 from holdfast.stores.dynamodb.moving import Moved
-from holdfast.stores.dynamodb.outbox import MarkKind
+from holdfast.stores.dynamodb.outbox import Mark, MarkKind
+from holdfast.stores.dynamodb.packing import Change, Pack, packed
+from holdfast.stores.dynamodb.plan import Plan
 from holdfast.stores.dynamodb.rounds import Rounds
+from holdfast.stores.dynamodb.storing import TooLarge
 from holdfast.stores.dynamodb.values import Item
 from holdfast.stores.dynamodb.wire import Lane
-from holdfast.stores.transitions import check_all, left_their_place, signals_of
+from holdfast.stores.transitions import check_all, left_their_place
 
 COMMITS_TOGETHER = 4
 
@@ -43,6 +60,8 @@ async def apply(ground: Ground, transitions: Sequence[Transition], now: Instant)
                 " use ctx.once() for what must not be repeated",
                 job_id=t.job_id,
             )
+    if len(transitions) > 1:
+        await bringing.refuse(ground, transitions, now)
     batch = _Batch(ground, transitions, now)
     for wave in _waves(transitions):
         await batch.apply(wave)
@@ -62,23 +81,6 @@ def _waves(transitions: Sequence[Transition]) -> list[list[int]]:
     return waves
 
 
-class _Change(msgspec.Struct, frozen=True):
-    """A transition on its way into a commit."""
-
-    position: int
-    t: Transition
-    moved: Moved
-
-    def into(self, commit: Commit) -> None:
-        commit.write(*self.writes())
-        commit.signals |= signals_of([self.t])
-        if self.moved.counted is not None:
-            commit.count(self.t.kind, self.moved.counted, 1, self.t.ran_micros, self.t.waited_micros)
-
-    def writes(self) -> list[Write]:
-        return [moving.written(self.moved), *(gates.leave(self.moved.was) if self.moved.freed else ())]
-
-
 class _Batch:
     def __init__(self, ground: Ground, transitions: Sequence[Transition], now: Instant) -> None:
         self.verdicts = [Verdict.STALE] * len(transitions)
@@ -93,20 +95,25 @@ class _Batch:
 
     async def apply(self, wave: list[int]) -> None:
         changes = await self._decide(wave)
-        alone: list[_Change] = []
+        # A parent and its child are never in one commit: what the end of one means is decided by how the other stands.
+        own = {each.t.job_id for each in changes}
+        later = [each.position for each in changes if each.moved.item.get("parent_job_id") in own]
+        changes = [each for each in changes if each.position not in later]
+        alone: list[Change] = []
         rounds = Rounds("apply")
         while True:
             # After a refusal too: a job may have got a dependent since it was remembered.
-            alone += [each for each in changes if _goes_alone(each)]
-            together = [each for each in changes if not _goes_alone(each)]
-            changes = await self._commit_all(together)
+            alone += [each for each in changes if each.goes_alone]
+            changes = await self._commit_all([each for each in changes if not each.goes_alone])
             if not changes:
                 break
             await rounds.again()
         for each in alone:  # one after another: two of them may be waited for by the same job
             await self._apply_alone(each)
+        if later:
+            await self.apply(later)
 
-    async def _decide(self, wave: list[int]) -> list[_Change]:
+    async def _decide(self, wave: list[int]) -> list[Change]:
         ids = [self._transitions[position].job_id for position in wave]
         await self._read_those([job_id for job_id in ids if self._base(job_id) is None])
         changes, doubtful = self._judge(wave)
@@ -125,14 +132,14 @@ class _Batch:
         found = await self._ground.tables.get(Table.JOBS, [(job_id,) for job_id in wanted], lane=Lane.URGENT)
         self._read.update(zip(wanted, found, strict=True))
 
-    def _judge(self, positions: Iterable[int]) -> tuple[list[_Change], list[int]]:
+    def _judge(self, positions: Iterable[int]) -> tuple[list[Change], list[int]]:
         """Those that may be written, and those that only a remembered item speaks against. The others are answered."""
         changes, doubtful = [], []
         for position in positions:
             t = self._transitions[position]
             moved = moving.applied(self._base(t.job_id), t, self._now, items.new_wid())
             if isinstance(moved, Moved):
-                changes.append(_Change(position, t, moved))
+                changes.append(Change(position, t, moved))
             elif t.job_id in self._read:
                 self.verdicts[position] = moved
             else:
@@ -141,44 +148,48 @@ class _Batch:
 
     # Many in one commit
 
-    async def _commit_all(self, changes: list[_Change]) -> list[_Change]:
+    async def _commit_all(self, changes: list[Change]) -> list[Change]:
         """Those that go again: others of their commit were refused, or they were and may be right all the same."""
-        packs: list[list[_Change]] = []
-        commit = None
         spilled, texts = self._spill(changes)
         await bodies.put(self._ground.tables, texts, lane=Lane.URGENT)
-        runs: list[Commit] = []
-        for change in spilled:
-            if commit is None or not commit.takes(*change.writes()):
-                commit = Commit(self._ground.tables, "apply", self._now)
-                runs.append(commit)
-                packs.append([])
-            change.into(commit)
-            packs[-1].append(change)
-        again: list[_Change] = []
-        for start in range(0, len(runs), COMMITS_TOGETHER):
-            group = range(start, min(start + COMMITS_TOGETHER, len(runs)))
-            for left in await asyncio.gather(*(self._commit(runs[i], packs[i]) for i in group)):
-                again += left
+        again: list[Change] = []
+        for packs in packed(spilled, lambda: Commit(self._ground.tables, "apply", self._now)):
+            named = [parent for pack in packs for parent in pack.parents]
+            parents = await broods.read(self._ground, named) if named else {}
+            for start in range(0, len(packs), COMMITS_TOGETHER):
+                group = packs[start : start + COMMITS_TOGETHER]
+                for left in await asyncio.gather(*(self._commit_pack(pack, parents) for pack in group)):
+                    again += left
         return again
 
-    async def _commit(self, commit: Commit, changes: list[_Change]) -> list[_Change]:
+    async def _commit_pack(self, pack: Pack, parents: broods.Parents) -> list[Change]:
+        made = Plan()
+        for change in pack.changes:
+            made.follow(change.moved)
+        broods.decide(made, parents, self._now)
+        made.into(pack.commit)
+        return await self._commit(pack.commit, pack.changes, made.marks)
+
+    async def _commit(self, commit: Commit, changes: list[Change], marks: Sequence[Mark] = ()) -> list[Change]:
         try:
             await commit.run(Lane.URGENT)
         except Cancelled as cancelled:
             return await self._judge_again(cancelled, changes)
         self._done(commit, changes)
+        if marks:
+            with contextlib.suppress(StoreError):  # the marks stand: upkeep goes on from them
+                await following.go_on(self._ground, marks, self._now, RELEASE_BATCH_MAX)
         return []
 
-    def _spill(self, changes: list[_Change]) -> tuple[list[_Change], list[Item]]:
+    def _spill(self, changes: list[Change]) -> tuple[list[Change], list[Item]]:
         spilled, texts = [], []
         for change in changes:
             item, records = bodies.spill(items.fit(change.moved.item))
-            spilled.append(_Change(change.position, change.t, msgspec.structs.replace(change.moved, item=item)))
+            spilled.append(Change(change.position, change.t, msgspec.structs.replace(change.moved, item=item)))
             texts += records
         return spilled, texts
 
-    async def _judge_again(self, cancelled: Cancelled, changes: list[_Change]) -> list[_Change]:
+    async def _judge_again(self, cancelled: Cancelled, changes: list[Change]) -> list[Change]:
         """What stands there decides about those that were refused; nothing of the commit was applied."""
         refused = [change.position for change in changes if cancelled.of_job(change.t.job_id)]
         for job_id in (self._transitions[position].job_id for position in refused):
@@ -189,7 +200,7 @@ class _Batch:
         again, _ = self._judge(refused)
         return [change for change in changes if change.position not in refused] + again
 
-    def _done(self, commit: Commit, changes: list[_Change]) -> None:
+    def _done(self, commit: Commit, changes: list[Change]) -> None:
         self._ground.board.committed(commit.signals)
         for change in changes:
             self.verdicts[change.position] = Verdict.APPLIED
@@ -199,13 +210,15 @@ class _Batch:
 
     # Alone
 
-    async def _apply_alone(self, change: _Change) -> None:
+    async def _apply_alone(self, change: Change) -> None:
         rounds = Rounds("apply")
         while True:
-            if not _goes_alone(change):
+            if not change.goes_alone:
                 left = await self._commit_all([change])
             elif change.t.event is Event.MANUAL_RETRY:
                 left = await self._retry(change)
+            elif change.brings:
+                left = await self._bring(change)
             else:
                 left = await self._end(change)
             if not left:
@@ -216,42 +229,77 @@ class _Batch:
                 return
             [change] = changes
 
-    async def _retry(self, change: _Change) -> list[_Change]:
+    async def _retry(self, change: Change) -> list[Change]:
         """A job that is to run once more has what it depends on, and its key."""
-        refusal, guards = await retrying.may_run_again(self._ground, change.moved.was, self._now)
-        if refusal is not None:
-            self.verdicts[change.position] = refusal
+        again = await retrying.run_again(self._ground, change.moved.was, change.t, self._now)
+        if isinstance(again, Verdict):
+            self.verdicts[change.position] = again
             return []
-        commit = Commit(self._ground.tables, "apply", self._now)
-        change.into(commit)
-        commit.write(*guards)
-        return await self._commit(commit, [change])
+        [spilled], texts = self._spill([Change(change.position, change.t, again.moved)])
+        commit, made = Commit(self._ground.tables, "apply", self._now), Plan()
+        spilled.into(commit)
+        commit.write(*again.writes)
+        made.follow(spilled.moved)
+        await broods.settle(self._ground, made, self._now)
+        made.into(commit)
+        await bodies.put(self._ground.tables, texts, lane=Lane.URGENT)
+        left = await self._commit(commit, [spilled])
+        if not left and again.mark is not None and self.verdicts[change.position] is Verdict.APPLIED:
+            with contextlib.suppress(StoreError):
+                await linking.link(self._ground, again.mark, self._now)
+        return left
 
-    async def _end(self, change: _Change) -> list[_Change]:
+    async def _end(self, change: Change) -> list[Change]:
         """With all that depend on it, where they fit into its commit; or with a mark from which they are released."""
         ground, now, job_id = self._ground, self._now, change.t.job_id
         [spilled], texts = self._spill([change])
         children = await releasing.unmet(ground, job_id, releasing.TOGETHER_MAX + 1)
-        commit = Commit(ground.tables, "apply", now)
-        spilled.into(commit)
-        marks = []
         fits = len(children) <= releasing.TOGETHER_MAX
         if fits:
             made = await releasing.plan(ground, change.moved.item, children, now)
-            made.into(commit)
-            texts += made.texts
-            marks = made.marks
+            commit = await self._ending(spilled, made)
             fits = commit.takes()
         if not fits:
-            commit = Commit(ground.tables, "apply", now)
-            spilled.into(commit)
-            marks = [outbox.new_mark(MarkKind.ENDED, job_id, now)]
-            commit.write(outbox.written(marks[0]))
+            made = Plan()
+            made.mark(outbox.new_mark(MarkKind.ENDED, job_id, now))
+            commit = await self._ending(spilled, made)
+        await bodies.put(ground.tables, [*texts, *made.texts], lane=Lane.URGENT)
+        return await self._commit(commit, [spilled], made.marks)
+
+    async def _ending(self, change: Change, made: Plan) -> Commit:
+        commit = Commit(self._ground.tables, "apply", self._now)
+        change.into(commit)
+        made.follow(change.moved)
+        await broods.settle(self._ground, made, self._now)
+        made.into(commit)
+        return commit
+
+    async def _bring(self, change: Change) -> list[Change]:
+        """With its children, or with a mark from which they are stored."""
+        ground, t, now = self._ground, change.t, self._now
+        brought = await bringing.prepare(ground, t, now)
+        while True:
+            moved = moving.applied(self._base(t.job_id), t, now, items.new_wid(), brought.brood)
+            if not isinstance(moved, Moved):
+                return [change]  # it is judged again
+            [spilled], texts = self._spill([Change(change.position, t, moved)])
+            made = Plan()
+            made.follow(spilled.moved)
+            if moved.ended and moved.was.get("awaited"):
+                made.mark(outbox.new_mark(MarkKind.ENDED, t.job_id, now))
+            await broods.settle(ground, made, now)
+            try:
+                commit = await brought.commit(ground, [*spilled.writes(), *made.writes], now)
+                break
+            except TooLarge:
+                brought = await bringing.staged(ground, t, now)
+        spilled.tell(commit)
+        commit.signals |= made.signals
         await bodies.put(ground.tables, texts, lane=Lane.URGENT)
-        left = await self._commit(commit, [spilled])
-        if not left and self.verdicts[change.position] is Verdict.APPLIED and marks:
-            with contextlib.suppress(StoreError):  # it has ended, and the marks stand: upkeep goes on from them
-                await releasing.go_on(ground, marks, now, RELEASE_BATCH_MAX)
+        left = await self._commit(commit, [spilled], made.marks)
+        if not left and brought.mark is not None and self.verdicts[change.position] is Verdict.APPLIED:
+            with contextlib.suppress(StoreError):
+                await unpacking.unpack(ground, brought.mark, now, RELEASE_BATCH_MAX)
         return left
 
     # What follows
@@ -270,7 +318,3 @@ class _Batch:
             return
         with contextlib.suppress(StoreError):
             self._ground.board.committed(await parking.after_leaving(self._ground, limits, buckets, self._now))
-
-
-def _goes_alone(change: _Change) -> bool:
-    return change.t.event is Event.MANUAL_RETRY or bool(change.moved.ended and change.moved.was.get("awaited"))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from holdfast.clock import Instant
 from holdfast.errors import ForkedStore, InvalidOption, NotOpen
 from holdfast.lifecycle import Status, Transition
+from holdfast.store.moves import Exported, MoveState
 from holdfast.store.port import Listener
+from holdfast.store.tables import ResultTable, RowBatch, RowPage, RowQuery
 from holdfast.store.types import (
     ClaimedJob,
     ClaimRequest,
@@ -41,16 +44,20 @@ from holdfast.stores.dynamodb import (
     address,
     counting,
     diagnosing,
+    exporting,
     finding,
     holding,
     migrating,
     rating,
     reading,
     retiring,
+    rows,
     scheduling,
     settling,
+    trees,
     upkeep,
 )
+from holdfast.stores.dynamodb import tables as definitions
 from holdfast.stores.dynamodb.board import Board
 from holdfast.stores.dynamodb.claiming import Claims
 from holdfast.stores.dynamodb.ground import Ground, Remembered
@@ -58,6 +65,7 @@ from holdfast.stores.dynamodb.inserting import Submits
 from holdfast.stores.dynamodb.table import Tables
 from holdfast.stores.dynamodb.wire import Meter, Wire
 
+T = TypeVar("T")
 POLL_SECONDS = 30.0  # every look is paid for; the board wakes a worker long before
 RECORD_SECONDS = 5.0  # and so is every note of progress
 
@@ -119,16 +127,19 @@ class DynamoStore:
         return Tables(Wire(where), where.tables, shards=where.shards, shown=where.shown)
 
     async def migrate(self) -> list[str]:
-        tables = self._tables()
-        try:
-            return await migrating.migrate(tables, provisioned=self.address.provisioned)
-        finally:
-            await tables.wire.close()
+        return await self._by_itself(lambda tables: migrating.migrate(tables, provisioned=self.address.provisioned))
+
+    async def exists(self) -> bool:
+        """Whether the tables are there; makes none."""
+        return await self._by_itself(migrating.exists)
 
     async def erase(self) -> list[str]:
-        tables = self._tables()
+        return await self._by_itself(migrating.erase)
+
+    async def _by_itself(self, work: Callable[[Tables], Awaitable[T]]) -> T:
+        tables = self._tables()  # of its own: this store may be open, or not yet
         try:
-            return await migrating.erase(tables)
+            return await work(tables)
         finally:
             await tables.wire.close()
 
@@ -152,6 +163,12 @@ class DynamoStore:
             raise NotOpen("the store is not open: use it inside `async with app:`")
         return self._ground
 
+    def _changing(self) -> Ground:
+        """For what changes the queue: it may stand still because it moves."""
+        ground = self._open()
+        ground.board.refuse_closed()
+        return ground
+
     def listen(self, signals: frozenset[Signal], listener: Listener) -> Callable[[], None]:
         return self._open().board.listen(signals, listener)
 
@@ -171,7 +188,7 @@ class DynamoStore:
         return await self._claims.claim(request, now)
 
     async def apply(self, transitions: Sequence[Transition], now: Instant) -> list[Verdict]:
-        return await settling.apply(self._open(), transitions, now)
+        return await settling.apply(self._changing(), transitions, now)
 
     async def extend(self, holds: Sequence[Hold], lease_expires_at: Instant, now: Instant) -> list[Verdict]:
         return await holding.extend(self._open(), holds, lease_expires_at, now)
@@ -182,25 +199,25 @@ class DynamoStore:
     # Upkeep
 
     async def promote(self, now: Instant, limit: int) -> Promoted:
-        return await upkeep.promote(self._open(), now, limit)
+        return await upkeep.promote(self._changing(), now, limit)
 
     async def expired(self, now: Instant, limit: int, dead_workers: Sequence[str] = ()) -> list[ExpiredClaim]:
         return await upkeep.expired(self._open(), now, limit, dead_workers)
 
     async def fire(self, firings: Sequence[Firing], now: Instant) -> list[Verdict]:
-        return await scheduling.fire(self._open(), firings, now)
+        return await scheduling.fire(self._changing(), firings, now)
 
     async def retire(self, policy: RetentionPolicy, now: Instant, limit: int, after: str | None) -> Retired:
-        return await retiring.retire(self._open(), policy, now, limit, after)
+        return await retiring.retire(self._changing(), policy, now, limit, after)
 
     async def with_files(self, limit: int) -> list[str]:
         return await retiring.with_files(self._open(), limit)
 
     async def cleaned(self, job_ids: Sequence[str]) -> None:
-        await retiring.cleaned(self._open(), job_ids)
+        await retiring.cleaned(self._changing(), job_ids)
 
     async def release(self, now: Instant, limit: int) -> int:
-        return await upkeep.release(self._open(), now, limit)
+        return await upkeep.release(self._changing(), now, limit)
 
     # Workers and types
 
@@ -214,7 +231,7 @@ class DynamoStore:
         return await reading.workers(self._open())
 
     async def announce(self, types: Sequence[JobType]) -> None:
-        await reading.announce(self._open(), types)
+        await reading.announce(self._changing(), types)
 
     async def job_types(self) -> list[JobType]:
         return await reading.job_types(self._open())
@@ -222,16 +239,16 @@ class DynamoStore:
     # Queues and schedules
 
     async def change_queue(self, name: str, change: QueueChange, now: Instant) -> QueueRow:
-        return await self._open().board.change_queue(name, change, now)
+        return await self._changing().board.change_queue(name, change, now)
 
     async def queues(self) -> list[QueueRow]:
         return await self._open().board.queues()
 
     async def save_schedule(self, schedule: Schedule, expected_version: int | None) -> Verdict:
-        return await scheduling.save_schedule(self._open(), schedule, expected_version)
+        return await scheduling.save_schedule(self._changing(), schedule, expected_version)
 
     async def drop_schedule(self, name: str) -> Verdict:
-        return await scheduling.drop_schedule(self._open(), name)
+        return await scheduling.drop_schedule(self._changing(), name)
 
     async def schedules(self, names: Sequence[str] = ()) -> list[Schedule]:
         return await scheduling.schedules(self._open(), names)
@@ -243,6 +260,57 @@ class DynamoStore:
 
     async def record_step(self, hold: Hold, name: str, answer: str, now: Instant) -> Verdict:
         return await holding.record_step(self._open(), hold, name, answer, now)
+
+    # Trees
+
+    async def insert_children(self, hold: Hold, jobs: Sequence[NewJob], now: Instant) -> list[Inserted] | None:
+        return await trees.insert_children(self._open(), hold, jobs, now)
+
+    async def stage(self, hold: Hold, part: int, jobs: Sequence[NewJob], now: Instant) -> Verdict:
+        return await trees.stage(self._open(), hold, part, jobs, now)
+
+    async def children(self, job_id: str, after: str | None, limit: int, status: Status | None = None) -> Page:
+        return await trees.children(self._open(), job_id, after, limit, status)
+
+    # Result tables
+
+    async def declare(self, tables: Sequence[ResultTable]) -> list[str]:
+        return await definitions.declare(self._changing(), tables)
+
+    async def result_tables(self) -> list[ResultTable]:
+        return await definitions.result_tables(self._open())
+
+    async def put_rows(self, batches: Sequence[RowBatch], now: Instant) -> list[Verdict]:
+        return await rows.put_rows(self._open(), batches, now)
+
+    async def rows(self, table: ResultTable, ask: RowQuery) -> RowPage:
+        return await rows.rows(self._open(), table, ask)
+
+    async def rows_by_subject(self, table: ResultTable, subject: str, after: str | None, limit: int) -> RowPage:
+        return await rows.rows_by_subject(self._open(), table, subject, after, limit)
+
+    async def latest(self, subject: str, job_type: str) -> str | None:
+        return await rows.latest(self._open(), subject, job_type)
+
+    async def drop_rows(self, job_id: str, limit: int) -> int:
+        return await rows.drop_rows(self._changing(), job_id, limit)
+
+    # Moving house
+
+    async def freeze(self, state: MoveState | None) -> int:
+        return await exporting.freeze(self._open(), state)
+
+    async def moving(self) -> MoveState | None:
+        return await exporting.moving(self._open())
+
+    async def export(self, kind: str, after: str | None, limit: int) -> Exported:
+        return await exporting.export(self._open(), kind, after, limit)
+
+    async def restore(self, kind: str, items: Sequence[bytes], state: MoveState) -> None:
+        await exporting.restore(self._open(), kind, items, state)
+
+    def fit(self, kind: str, item: bytes) -> bytes:
+        return exporting.fit(kind, item)
 
     # Reading
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import msgspec
 
 from holdfast.clock import Instant
-from holdfast.errors import StoreError
-from holdfast.lifecycle import Status
+from holdfast.errors import HoldfastError, StoreError
+from holdfast.lifecycle import Counted, Status
 from holdfast.store.types import Inserted, NewJob, Signal
-from holdfast.stores.dynamodb import bodies, gates, items, keys, linking, outbox, parking, reading
+from holdfast.stores.dynamodb import answering, bodies, gates, items, keys, linking, outbox, parking, plan
 from holdfast.stores.dynamodb.commit import Cancelled, Commit, Write, check, put, put_new
 from holdfast.stores.dynamodb.deciding import Decided, New, decide, guards
 from holdfast.stores.dynamodb.expressions import equals
@@ -20,6 +21,8 @@ from holdfast.stores.dynamodb.looking import Looked, look
 from holdfast.stores.dynamodb.rounds import Rounds
 from holdfast.stores.dynamodb.values import Item
 from holdfast.stores.dynamodb.wire import Lane
+
+log = logging.getLogger("holdfast.stores.dynamodb")
 
 NEEDS_MAX = 1_000  # ids of dependencies in one item
 
@@ -55,12 +58,13 @@ async def store(
         looked = await look(ground, jobs, every_id=promised is not None and (rounds.lost > 0 or promised.again))
         decided = decide(jobs, looked, now, wid, promised=promised is not None)
         await refuse(ground, decided, now)
+        found = await answering.existing(ground, decided)
         marks = [
             outbox.new_mark(outbox.MarkKind.LINK, job_id, now)
             for job_id, new in decided.news.items()
             if new.linked_later
         ]
-        commit = await _prepare(
+        commit = await prepare(
             ground, decided, looked, now, verb, [*also, *map(outbox.written, marks)], gated=promised is None
         )
         try:
@@ -71,8 +75,16 @@ async def store(
             continue
         ground.board.committed(commit.signals)
         for mark in marks:
-            await linking.link(ground, mark, now)
-        return await _answers(ground, decided)
+            await _link(ground, mark, now)
+        return await answering.after_commit(ground, decided, found)
+
+
+async def _link(ground: Ground, mark: outbox.Mark, now: Instant) -> None:
+    """The job is in, whatever happens here."""
+    try:
+        await linking.link(ground, mark, now)
+    except HoldfastError as error:
+        log.warning("job %s is stored, and upkeep links it to the rest of its dependencies: %s", mark.name, error)
 
 
 async def refuse(ground: Ground, decided: Decided, now: Instant) -> None:
@@ -82,7 +94,7 @@ async def refuse(ground: Ground, decided: Decided, now: Instant) -> None:
         raise decided.refusal
 
 
-async def _prepare(
+async def prepare(
     ground: Ground,
     decided: Decided,
     looked: Looked,
@@ -97,13 +109,13 @@ async def _prepare(
     news = list(decided.news.values())
     for new in news:
         for outcome in new.counted:
-            commit.count(new.kind, outcome)
+            commit.count(new.kind, outcome, ran=new.saved_micros if outcome is Counted.REUSED else 0)
     spilled = [bodies.spill(items.fit(new.item)) for new in news]
     writes = [*also, *guards(decided, looked), *(touched.write() for touched in decided.touched.values())]
     for donor in {new.donor for new in news if new.donor is not None}:
         writes.append(check(Table.JOBS, (donor,), equals("status", Status.COMPLETED.value)))
     for new, (item, _) in zip(news, spilled, strict=True):
-        writes += [put_new(Table.JOBS, item), *_edges(new)]
+        writes += [put_new(Table.JOBS, item), *_edges(new), *plan.latest(item)]
     if not commit.takes(*writes):
         raise TooLarge
     pending = [new for new in news if new.status is Status.PENDING]
@@ -111,6 +123,8 @@ async def _prepare(
         writes += await gates.queue_room(ground, [new.job for new in pending], now)
         if not commit.takes(*writes):
             raise TooLarge
+    if gated and len(pending) < len(news):
+        gates.refuse_moved(await ground.board.read(fresh=not pending), [new.job for new in news])
     commit.signals |= await _park(ground, pending, {item["job_id"]: item for item, _ in spilled}, now)
     await bodies.put(ground.tables, [record for _, records in spilled for record in records])
     await _mark_fair(ground, news)
@@ -123,7 +137,7 @@ async def _park(ground: Ground, pending: list[New], stored: dict[str, Item], now
     limited = [stored[new.job.job_id] for new in pending if new.job.concurrency_key is not None or new.job.rate]
     if not limited:
         return set()
-    parked = await parking.decide_at_insert(ground, limited, now)
+    parked = await parking.decide_at_entry(ground, limited, now)
     for job_id, by in parked.items():
         if by is not None:
             stored[job_id]["parked"] = by
@@ -139,6 +153,9 @@ async def _mark_fair(ground: Ground, news: list[New]) -> None:
 def _edges(new: New) -> list[Write]:
     job_id = new.job.job_id
     writes: list[Write] = []
+    if new.job.parent_job_id is not None:
+        pk, sk = keys.kid(new.job.parent_job_id, job_id)
+        writes.append(put(Table.RECORDS, {"pk": pk, "sk": sk}))
     if "needs" in new.item:
         parents = [edge.parent for edge in new.edges]
         for number, start in enumerate(range(0, len(parents), NEEDS_MAX)):
@@ -158,23 +175,3 @@ def _judge(cancelled: Cancelled, decided: Decided, also: Sequence[Write], wid: s
         standing = cancelled.failed.get((Table.JOBS, (job_id,)))
         if standing is not None and not new.job.own_id and not promised and standing.get("wid") != wid:
             raise StoreError(f"there is a job {job_id} already: submit with an id of its own; nothing was stored")
-
-
-async def _answers(ground: Ground, decided: Decided) -> list[Inserted]:
-    existing = list(dict.fromkeys(answer for answer in decided.answers if isinstance(answer, str)))
-    linked = [new.job.job_id for new in decided.news.values() if new.linked_later]
-    if not existing and not linked:
-        return [answer for answer in decided.answers if isinstance(answer, Inserted)]
-    found = dict(zip(existing, await reading.get(ground, existing), strict=True))
-    statuses = dict(zip(linked, await reading.statuses(ground, linked), strict=True))
-    answers = []
-    for answer in decided.answers:
-        if isinstance(answer, Inserted):
-            status = statuses.get(answer.job_id) or answer.status
-            answers.append(Inserted(answer.job_id, status, reused_from=answer.reused_from))
-            continue
-        record = found[answer]
-        if record is None:
-            raise StoreError(f"job {answer} was removed while it answered for another: submit again")
-        answers.append(Inserted(answer, record.status, existing=record))
-    return answers

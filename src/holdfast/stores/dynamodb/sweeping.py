@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import random
 import uuid
 
 from holdfast.clock import MICROS, Instant
@@ -30,7 +31,7 @@ PAGE = 500
 LATE_MICROS = 600 * MICROS  # what stands still for so long is looked up in its index
 LITTER_MICROS = 24 * 3600 * MICROS
 _LOOKED_UP_MAX = 50  # of one page
-_OF_A_JOB = ("body|", "step|", "edge|", "needs|")
+_OF_A_JOB = ("body|", "step|", "edge|", "needs|", "kid|", "staged|")
 _NAMES = ("status", "updated_at", "body", "result_body", "artifacts_body")
 
 
@@ -40,7 +41,7 @@ async def sweep(ground: Ground, now: Instant) -> None:
         return
     board = await ground.board.read(fresh=False)
     await taking_turns.forget_idle(ground, board.fair, now)
-    await parking.drop_dead_holders(ground)
+    await parking.drop_dead_holders(ground, now)
     for table in Table:
         await _sweep_page(ground, table, now)
 
@@ -84,20 +85,21 @@ async def _sweep_page(ground: Ground, table: Table, now: Instant) -> None:
 
 
 async def _look_at_jobs(ground: Ground, rows: list[Item], now: Instant) -> None:
-    looked_up = 0
+    late: list[tuple[Item, Item]] = []
     for row in rows:
         item = bare(row)
         if "archived_at" in item:
             continue
         if keys.derived(item, ground.shards) != {name: row[name] for name in keys.DERIVED if name in row}:
             await _derive_anew(ground, item)
-        elif looked_up < _LOOKED_UP_MAX and _is_late(item, now):
-            looked_up += 1
-            await _look_up(ground, row, item)
+        elif _is_late(item, now):
+            late.append((row, item))
         if "parked" in item:
             await _mark(ground, item, now)
         if "frozen" in item:
             await retiring_trees.thaw(ground, item, now)
+    for row, item in random.sample(late, min(len(late), _LOOKED_UP_MAX)):  # not the same ones at every walk
+        await _look_up(ground, row, item)
 
 
 def _is_late(item: Item, now: Instant) -> bool:
@@ -174,7 +176,7 @@ def _is_litter(row: Item, job: Item | None, now: Instant) -> bool:
 
 
 def _job_of(row: Item) -> str:
-    return str(row["pk"]).partition("|")[2]
+    return str(row["pk"]).split("|")[1]
 
 
 def _is_old(job_id: str, now: Instant) -> bool:

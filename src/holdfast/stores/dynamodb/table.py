@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from holdfast import failpoints
+from holdfast.errors import StoreBusy
 from holdfast.stores.dynamodb import keys, writes
 from holdfast.stores.dynamodb.asking import Ask, query
 from holdfast.stores.dynamodb.counting import CounterLanes
@@ -33,6 +34,28 @@ class Failed(Exception):
     def __init__(self, item: Item | None) -> None:
         super().__init__("the condition of a write did not hold")
         self.item = item  # what stands there; None: nothing
+
+
+class Patience:
+    """Between tries of a batch of which a part was left: it ends where nothing gets through any more."""
+
+    def __init__(self, shown: str) -> None:
+        self._shown = shown
+        self._seconds = 0.02
+        self._left: int | None = None
+        self._deadline = asyncio.get_running_loop().time() + SECONDS
+
+    async def pause(self, left: int) -> None:
+        if not left:
+            return
+        now = asyncio.get_running_loop().time()
+        if self._left is None or left < self._left:
+            self._deadline = now + SECONDS
+        elif now + self._seconds >= self._deadline:
+            raise StoreBusy(f"{self._shown} is throttled: raise the tables' capacity, or use more shards")
+        self._left = left
+        await asyncio.sleep(self._seconds)
+        self._seconds = min(self._seconds * 2, 1.0)
 
 
 class Tables:
@@ -82,16 +105,14 @@ class Tables:
             **_projection(names),
         }
         found: dict[Key, Item] = {}
-        pause = 0.02
+        patience = Patience(self.shown)
         while asked["Keys"]:
             reply = await self.call("BatchGetItem", {"RequestItems": {name: asked}}, lane=lane)
-            for wired in reply["Responses"].get(name, ()):
+            for wired in reply.get("Responses", {}).get(name, ()):
                 item = bare(decode(wired))
                 found[writes.key_of(table, item)] = item
             asked["Keys"] = reply.get("UnprocessedKeys", {}).get(name, {}).get("Keys", [])
-            if asked["Keys"]:
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, 1.0)
+            await patience.pause(len(asked["Keys"]))
         return found
 
     async def ask(self, ask: Ask, *, lane: Lane = Lane.USUAL) -> AsyncIterator[Item]:
@@ -190,13 +211,11 @@ class Tables:
 
     async def _write_batch(self, table: Table, batch: list[dict[str, Any]], lane: Lane) -> None:
         name = self.names[table]
-        pause = 0.02
+        patience = Patience(self.shown)
         while batch:
             reply = await self.call("BatchWriteItem", {"RequestItems": {name: batch}}, lane=lane)
             batch = reply.get("UnprocessedItems", {}).get(name, [])
-            if batch:
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, 1.0)
+            await patience.pause(len(batch))
 
     async def call(
         self, operation: str, body: dict[str, Any], *, lane: Lane = Lane.USUAL, seconds: float = SECONDS

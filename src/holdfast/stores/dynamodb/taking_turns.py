@@ -7,6 +7,7 @@ claim compares: of two that take turns in one lane at once, one looks again.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import heapq
 import secrets
@@ -19,7 +20,7 @@ from holdfast.limits import FAIR_KEY_SECONDS, FAIR_KEYS_MAX
 from holdfast.stores.dynamodb import keys
 from holdfast.stores.dynamodb.admitting import Entry, Turn
 from holdfast.stores.dynamodb.asking import Ask
-from holdfast.stores.dynamodb.commit import Write, delete, put
+from holdfast.stores.dynamodb.commit import Write, delete, put, update
 from holdfast.stores.dynamodb.expressions import Condition, equals
 from holdfast.stores.dynamodb.ground import Ground
 from holdfast.stores.dynamodb.layout import READY, Table
@@ -31,7 +32,9 @@ _STEP = 1_000_000
 _FIRST_PAGE = 20  # where one key has it all, as is usual, no more is read; where many do, pages grow
 _PAGE = 100
 _QUERIES_MAX = 40  # of one lane and claim; keys beyond have their turn in the next one
-_FORGOTTEN_MAX = 200  # rows of keys that one sweep removes from a lane
+_ROWS_READ_MAX = 500  # keys that had a turn, read with the lane; where there are more, only those that wait
+_FORGOTTEN_MAX = 5_000  # rows of keys that one sweep looks at, and may remove, in a lane
+_TOGETHER = 16
 
 
 class Standing(msgspec.Struct):
@@ -41,7 +44,7 @@ class Standing(msgspec.Struct):
     after: str = ""  # of more keys than are looked at in one claim, the last that was
     nonce: str | None = None
     positions: dict[str, int] = msgspec.field(default_factory=dict)  # by the sort key of the key's row
-    rows: list[Item] = msgspec.field(default_factory=list)
+    unread: bool = False  # there are more keys than those
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -54,16 +57,29 @@ class Waiting(msgspec.Struct, frozen=True):
 
 
 async def read(ground: Ground, queue: str, job_type: str) -> Standing:
+    """The lane, which comes first from behind, and its keys: of very many some, and `_learn` asks for the others."""
     standing = Standing()
-    ask = Ask(table=Table.RECORDS, hash=keys.turns(queue, job_type), consistent=True)
-    async for row in ground.tables.ask(ask, lane=Lane.IDLE):
+    ask = Ask(
+        table=Table.RECORDS, hash=keys.turns(queue, job_type), backwards=True, page=_ROWS_READ_MAX, consistent=True
+    )
+    rows, then = await ground.tables.page(ask, lane=Lane.IDLE)
+    for row in rows:
         if row["sk"] == "lane":
             standing.position, standing.after = row["position"], row.get("after", "")
             standing.nonce = row["nonce"]
         else:
             standing.positions[row["sk"]] = row["position"]
-            standing.rows.append(row)
+    standing.unread = then is not None
     return standing
+
+
+async def _learn(ground: Ground, lane: tuple[str, str], waiting: Iterable[Waiting], standing: Standing) -> None:
+    """How far those have come that take part now. Whoever takes a turn meanwhile changes the lane's nonce."""
+    unknown = [each.name for each in waiting if each.name not in standing.positions]
+    if standing.unread and unknown:
+        partition = keys.turns(*lane)
+        found = await ground.tables.get(Table.RECORDS, [(partition, name) for name in unknown], lane=Lane.IDLE)
+        standing.positions.update((row["sk"], row["position"]) for row in found if row is not None)
 
 
 # Whose turn it is
@@ -88,6 +104,7 @@ async def heads(
         waiting = await _keys(ground, lane, level, limit, readable, standing)
         of_level = [row for row in plain if row["gq"].startswith(f"{level}|")]
         waiting.append(Waiting(keys.turn_of(*lane, None)[1], None, 1, of_level))
+        await _learn(ground, lane, waiting, standing)
         turns = in_turn(waiting, standing, limit - len(found))
         if turns:
             due = min(str(row["gq"]).split("|")[-2] for _, row in turns)
@@ -120,14 +137,18 @@ async def _keys(
     """The keys that take part. Of more than fit, each claim looks at those beyond the last: nobody is left out."""
     found: dict[str, list[Item]] = {}
     last = None
+    place = f"{keys.fair_ready(*lane)}|{level}"
+    after = ground.remembered.left_off.pop(place, standing.after)
     for shard in range(ground.shards):
         hash_value = keys.ready_hash(*lane, shard, fair=True)
-        last = await _walk(ground, hash_value, level, standing.after, None, limit, readable, found)
-        if last is None and standing.after:
-            last = await _walk(ground, hash_value, level, "", standing.after, limit, readable, found)
+        last = await _walk(ground, hash_value, level, after, None, limit, readable, found)
+        if last is None and after:
+            last = await _walk(ground, hash_value, level, "", after, limit, readable, found)
         if last is not None:
             break
     standing.after = last or ""
+    if last is not None and not found:  # all were too new for this worker: nobody writes down how far it came
+        ground.remembered.left_off[place] = last
     return [
         Waiting(keys.turn_of(*lane, rows[0]["fairness_key"])[1], rows[0]["fairness_key"], _weight(rows[0]), rows)
         for rows in found.values()
@@ -159,22 +180,25 @@ async def _walk(
             page=page,
             where=readable,
         )
-        above, read_rows = None, 0
-        async for row in ground.tables.ask(ask, lane=Lane.IDLE):
-            before, name = name, str(row["gq"]).split("|")[1]
+        read_rows, then = await ground.tables.page(ask, lane=Lane.IDLE)
+        for row in read_rows:
+            before, name = name, _name(row)
             if name not in found and len(found) >= FAIR_KEYS_MAX:
                 return before
             rows = found.setdefault(name, [])
             if len(rows) < limit:
                 rows.append(row)
-            read_rows += 1
-            if read_rows >= page:
-                above = f"{level}|{name}|{keys.HIGH}" if len(rows) >= min(limit, _PAGE) else row["gq"]
-                break
-        if above is None:
+        if then is None:
             return None
+        name = _name(then)
+        given_enough = len(found.get(name, ())) >= min(limit, _PAGE)
+        above = f"{level}|{name}|{keys.HIGH}" if given_enough else str(then["gq"])
         page = min(2 * page, _PAGE)
     return name
+
+
+def _name(row: Item) -> str:
+    return str(row["gq"]).split("|")[1]
 
 
 def _weight(row: Item) -> int:
@@ -222,15 +246,41 @@ def count_turns(lane: tuple[str, str], standing: Standing, taken: Iterable[Turn]
 
 async def forget_idle(ground: Ground, lanes: Iterable[tuple[str, str]], now: Instant) -> None:
     """A key that is no further than its lane is where a new one would start: its row says nothing. Nor does that of one
-    whose last turn was long ago: it was one step ahead of its lane, and that may not have moved since."""
+    whose last turn was long ago: it was one step ahead of its lane, and that may not have moved since. Of very many
+    each sweep looks at those behind the last."""
     for lane in lanes:
         standing = await read(ground, *lane)
+        rows = await _rows_in_turn(ground, lane)
         idle = [
             row
-            for row in standing.rows
+            for row in rows
             if row["turn_at"] < now - FAIR_KEY_SECONDS * MICROS or row["position"] <= standing.position
         ]
-        for row in idle[:_FORGOTTEN_MAX]:
-            unchanged = equals("position", row["position"]) & equals("turn_at", row["turn_at"])
-            with contextlib.suppress(Failed):
-                await ground.tables.update(delete(Table.RECORDS, (row["pk"], row["sk"]), unchanged), lane=Lane.IDLE)
+        for start in range(0, len(idle), _TOGETHER):
+            await asyncio.gather(*(_forget(ground, row) for row in idle[start : start + _TOGETHER]))
+
+
+async def _rows_in_turn(ground: Ground, lane: tuple[str, str]) -> list[Item]:
+    place = keys.turn(keys.turns(*lane))
+    [last] = await ground.tables.get(Table.RECORDS, [place], lane=Lane.IDLE)
+    after = None if last is None else last.get("after")
+    ask = Ask(
+        table=Table.RECORDS,
+        hash=keys.turns(*lane),
+        begins="key|",
+        above=after,
+        page=_FORGOTTEN_MAX,
+        consistent=True,
+    )
+    rows, then = await ground.tables.page(ask, lane=Lane.IDLE)
+    if then is not None:
+        await ground.tables.update(update(Table.RECORDS, place, sets={"after": then["sk"]}), lane=Lane.IDLE)
+    elif after is not None:
+        await ground.tables.update(update(Table.RECORDS, place, removes=("after",)), lane=Lane.IDLE)
+    return rows
+
+
+async def _forget(ground: Ground, row: Item) -> None:
+    unchanged = equals("position", row["position"]) & equals("turn_at", row["turn_at"])
+    with contextlib.suppress(Failed):
+        await ground.tables.update(delete(Table.RECORDS, (row["pk"], row["sk"]), unchanged), lane=Lane.IDLE)

@@ -55,14 +55,18 @@ async def _promote_due(ground: Ground, now: Instant, limit: int) -> tuple[int, I
 async def _promote_batch(ground: Ground, job_ids: Sequence[str], now: Instant) -> int:
     found = await ground.tables.get(Table.JOBS, [(job_id,) for job_id in job_ids], lane=Lane.IDLE)
     due = [item for item in found if item is not None and item.get("status") in _DUE and item["scheduled_for"] <= now]
+    pairs = [(item, items.fit(moving.promoted(item, now, items.new_wid()))) for item in due]
+    limited = [new for _, new in pairs if parking.limited_key(new) is not None or parking.bucket_of(new) is not None]
+    # Or many of a full key that come due at once stand before everybody else until claims have put them aside.
+    parked = await parking.decide_at_entry(ground, limited, now) if limited else {}
     done = 0
-    for start in range(0, len(due), _TOGETHER):
-        done += sum(await asyncio.gather(*(_promote(ground, item, now) for item in due[start : start + _TOGETHER])))
+    for start in range(0, len(pairs), _TOGETHER):
+        batch = [(old, moving.parked(new, parked.get(new["job_id"]))) for old, new in pairs[start : start + _TOGETHER]]
+        done += sum(await asyncio.gather(*(_promote(ground, old, new) for old, new in batch)))
     return done
 
 
-async def _promote(ground: Ground, item: Item, now: Instant) -> bool:
-    promoted = items.fit(moving.promoted(item, now, items.new_wid()))
+async def _promote(ground: Ground, item: Item, promoted: Item) -> bool:
     try:
         await ground.tables.update(change(item, promoted), lane=Lane.IDLE, verb="promote")
     except Failed:

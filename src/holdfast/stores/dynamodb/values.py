@@ -9,6 +9,8 @@ import base64
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.errors import StoreError
+
 Item = dict[str, Any]  # native values; the wire's spelling stays in this file
 Wired = dict[str, Any]
 
@@ -18,7 +20,10 @@ def encode(item: Mapping[str, Any]) -> Wired:
 
 
 def decode(wired: Mapping[str, Any]) -> Item:
-    return {name: decode_value(value) for name, value in wired.items()}
+    try:
+        return {name: decode_value(value) for name, value in wired.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise StoreError(f"an item cannot be read, it is not as DynamoDB spells them: {error}") from None
 
 
 def encode_value(value: Any) -> Wired:

@@ -16,8 +16,9 @@ from typing import Any
 import msgspec
 
 from holdfast.clock import MICROS, SystemClock
+from holdfast.errors import StoreError, StoreUnavailable
 from holdfast.stores.aws.credentials import Credentials
-from holdfast.stores.aws.signing import Signer, sha256
+from holdfast.stores.aws.signing import Keys, Signer, sha256
 from holdfast.stores.aws.tls import tls
 from holdfast.stores.dynamodb.address import Address
 from holdfast.stores.dynamodb.connection import Connection, Reply
@@ -38,6 +39,7 @@ REPLY_SECONDS = 3.0
 COMMIT_SECONDS = 5.0
 FIRST_PAUSE_SECONDS = 0.025
 PAUSE_SECONDS_MAX = 1.0
+CONFLICT_PAUSE_SECONDS_MAX = 0.1  # a transaction takes a tenth of it: whoever waits for longer loses to those who do not
 IDLE_PAUSE_SECONDS = 0.5  # what can wait makes room while the tables are throttled
 URGENT_ONLY = 4  # connections that only what is urgent may take
 DATES_KEPT = 5
@@ -65,9 +67,12 @@ class Meter:
     def add(self, operation: str, reply: dict[str, Any]) -> None:
         self.calls[operation] += 1
         used = reply.get("ConsumedCapacity")
+        reads = operation in ("GetItem", "BatchGetItem", "Query", "Scan")
         for each in used if isinstance(used, list) else [used] if used else []:
-            units = float(each.get("CapacityUnits", 0))
-            reads = operation in ("GetItem", "BatchGetItem", "Query", "Scan")
+            try:
+                units = float(each["CapacityUnits"])
+            except (TypeError, KeyError, ValueError):
+                continue  # a figure that cannot be read must not make a write look refused that was applied
             self.read_units += units if reads else 0
             self.write_units += 0 if reads else units
 
@@ -110,16 +115,19 @@ class Wire:
             except Refused as error:
                 last = error
                 kind = answer(error)
-                if kind is Answer.EXPIRED and not renewed:
-                    renewed = True
+                if kind is Answer.EXPIRED:
                     self._credentials.forget()
-                    continue
-                if kind not in AGAIN:
+                    if not renewed:
+                        renewed = True
+                        continue
+                elif kind not in AGAIN:
                     raise
                 self.meter.throttled += kind is Answer.THROTTLED
                 self.meter.conflicts += kind is Answer.CONFLICT
                 if kind is Answer.THROTTLED and lane is Lane.IDLE:
                     pause = max(pause, IDLE_PAUSE_SECONDS)
+                elif kind is Answer.CONFLICT:
+                    pause = min(pause, CONFLICT_PAUSE_SECONDS_MAX)
             wait = pause * (0.5 + random.random())
             if loop.time() + wait >= deadline:
                 raise last
@@ -130,7 +138,7 @@ class Wire:
         """One try."""
         if self.address.meter and operation not in ("DescribeTable", "CreateTable", "UpdateTable", "DeleteTable"):
             body = {**body, "ReturnConsumedCapacity": "INDEXES"}
-        keys = await self._credentials.keys()
+        keys = self._credentials.at_hand() or await self._fetched_keys(seconds)
         encoded = msgspec.json.encode(body)
         headers = {
             "content-type": "application/x-amz-json-1.0",
@@ -148,15 +156,28 @@ class Wire:
         self._note_date(reply, asked_at)
         return self._read(operation, reply)
 
+    async def _fetched_keys(self, seconds: float) -> Keys:
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._credentials.keys()
+        except TimeoutError:
+            raise Unanswered("AWS keys cannot be fetched: not in time", sent=False) from None
+        except StoreUnavailable as error:
+            raise Unanswered(str(error), sent=False) from None
+
     def _read(self, operation: str, reply: Reply) -> dict[str, Any]:
+        """What is not DynamoDB's is no answer: whatever stands between may have sent it, before or after the write."""
         try:
             document = _document.decode(reply.body) if reply.body else {}
-        except msgspec.MsgspecError:
+            refused = None if reply.status == 200 else refused_of(reply.status, document, decode)
+        except (msgspec.MsgspecError, StoreError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
             if reply.status < 500:
-                raise Unanswered(f"HTTP {reply.status} that is not DynamoDB's", sent=True) from None
-            document = {}
-        if reply.status != 200:
-            raise refused_of(reply.status, document, decode)
+                raise Unanswered(f"HTTP {reply.status} that is not DynamoDB's", sent=True, astray=True) from None
+            refused = refused_of(reply.status, {}, decode)
+        if reply.status < 400 and (refused is not None or not reply.body):
+            raise Unanswered(f"HTTP {reply.status} that is not DynamoDB's", sent=True, astray=True)
+        if refused is not None:
+            raise refused
         self.meter.add(operation, document)
         return document
 
@@ -164,7 +185,7 @@ class Wire:
         """How far the clocks are apart, at the least: the header tells whole seconds, and the way takes time."""
         try:
             date = parsedate_to_datetime(reply.headers["date"]).timestamp()
-        except (KeyError, ValueError, TypeError):
+        except (KeyError, ValueError, TypeError, OverflowError):
             return
         now = SystemClock().now()
         here, half_way = now / MICROS, (now - asked_at) / 2 / MICROS

@@ -132,7 +132,10 @@ def key_item(table: Table, key: Key) -> Item:
 
 
 def merged(first: Write, second: Write) -> Write:
-    """Two updates of one item as one; a transaction takes each item once."""
+    """Two writes to one item as one; a transaction takes each item once. Of two puts that rest on nothing the later
+    stands."""
+    if first.kind is second.kind is Kind.PUT and first.expression.condition is second.expression.condition is None:
+        return second
     if first.kind is Kind.CHECK and second.kind is Kind.UPDATE:
         first, second = second, first
     if first.kind is not Kind.UPDATE or second.kind not in (Kind.UPDATE, Kind.CHECK):

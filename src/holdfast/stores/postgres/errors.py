@@ -17,6 +17,7 @@ from holdfast.errors import (
     StoreBusy,
     StoreError,
     StoreFull,
+    StoreMoved,
     StoreUnavailable,
     UnknownDependency,
 )
@@ -74,6 +75,8 @@ def translate(error: BaseException, where: str) -> BaseException:
             return UnknownDependency(str(error))
         case asyncpg.PostgresError(sqlstate="HF003"):
             return QueueFull(str(error), queue=str(getattr(error, "detail", "") or ""))
+        case asyncpg.PostgresError(sqlstate="HF004"):
+            return StoreMoved(str(error))
         case _ if is_misconfigured(error):
             return ConfigurationError(f"{where} cannot be connected to as the URL says: {error}")
         case asyncpg.UndefinedObjectError() | asyncpg.CantChangeRuntimeParamError() if "parameter" in str(error):
@@ -122,6 +125,8 @@ def refused(state: str, message: str, detail: str, where: str) -> HoldfastError:
             return UnknownDependency(message)
         case "HF003":
             return QueueFull(message, queue=detail)
+        case "HF004":
+            return StoreMoved(message)
         case "25P02":
             return InvalidOption("connection= is in a transaction that has failed: roll it back before you submit")
         case "25006":
@@ -151,17 +156,17 @@ def guest_error(error: BaseException, where: str) -> BaseException:
     while cause is not None and seen < CAUSES_MAX:
         state = getattr(cause, "sqlstate", None) or getattr(getattr(cause, "orig", None), "sqlstate", None)
         if state is not None:
-            return refused(state, _first_line(cause), "", where)
+            return refused(state, first_line(cause), "", where)
         cause, seen = cause.__cause__, seen + 1
     lost = any(kind.__name__ == "OperationalError" for kind in type(error).__mro__)  # psycopg's, or SQLAlchemy's of it
     if lost or isinstance(error, OSError):
         return StoreUnavailable(
-            f"{where}: the connection was lost ({_first_line(error)}): roll back and repeat your transaction"
+            f"{where}: the connection was lost ({first_line(error)}): roll back and repeat your transaction"
         )
     if type(error).__module__.partition(".")[0] in ("asyncpg", "psycopg", "sqlalchemy"):
-        return InvalidOption(f"connection= cannot be used ({type(error).__name__}: {_first_line(error)})")
+        return InvalidOption(f"connection= cannot be used ({type(error).__name__}: {first_line(error)})")
     return error
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     return next(iter(str(getattr(error, "orig", None) or error).splitlines()), "")

@@ -9,21 +9,27 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.errors import StoreError
-from holdfast.limits import KIB
+from holdfast.limits import GIB, KIB
 from holdfast.stores.postgres.address import parse
 from holdfast.stores.postgres.session import Session
 from holdfast.stores.postgres.tx import Tx
-from holdfast.stores.remote_files import RemoteFiles
+from holdfast.stores.remote_files import Draft, RemoteFiles
 
 T = TypeVar("T")
 CONNECTIONS = 2  # a large file must not hold up the logs
 PART_BYTES = 256 * KIB
-PARTS_AT_ONCE = 16  # 4 MiB: well within the time that a statement has, on a slow line too
+PIECE_BYTES = 16 * PART_BYTES  # sent or asked for at once: well within the time of a statement, on a slow line too
+FILE_BYTES_MAX = GIB  # it goes through the log of the server and into every backup
 
 
 def files_of(url: str) -> RemoteFiles:
     address = msgspec.structs.replace(parse(url), pool=CONNECTIONS)
-    return RemoteFiles(lambda: DatabaseFiling(Session(address)))
+    return RemoteFiles(
+        lambda: DatabaseFiling(Session(address)),
+        piece_bytes=PIECE_BYTES,
+        size_max=FILE_BYTES_MAX,
+        instead=": open the app with artifacts=s3://bucket/prefix",
+    )
 
 
 class DatabaseFiling:
@@ -32,13 +38,19 @@ class DatabaseFiling:
         self._opening = asyncio.Lock()
         self._opened = False
 
-    async def write(self, job_id: str, attempt: int, name: str, content: bytes) -> None:
-        await self._run(lambda tx: _write(tx, job_id, attempt, name, content), transaction=True)
+    async def add(self, draft: Draft, start: int, piece: bytes) -> None:
+        await self._run(lambda tx: _add(tx, draft, start, piece), transaction=True)
+
+    async def finish(self, draft: Draft, start: int, piece: bytes) -> None:
+        await self._run(lambda tx: _finish(tx, draft, start, piece), transaction=True)
+
+    async def drop(self, draft: Draft) -> None:
+        await self._run(lambda tx: tx.execute("file_drop", draft.job_id, draft.attempt, _drafted(draft)))
 
     async def append(self, job_id: str, name: str, content: bytes, size_max: int, append_id: str) -> None:
         await self._run(lambda tx: tx.execute("file_append", job_id, name, content, size_max, append_id))
 
-    async def read(self, job_id: str, attempt: int, name: str, start: int, size_max: int | None) -> bytes | None:
+    async def read(self, job_id: str, attempt: int, name: str, start: int, size_max: int) -> bytes | None:
         return await self._run(lambda tx: _read(tx, job_id, attempt, name, start, size_max))
 
     async def remove(self, job_ids: Sequence[str]) -> None:
@@ -55,29 +67,42 @@ class DatabaseFiling:
         return (await self._session.run(lambda tx, _: verb(tx), transaction=transaction, name="file"))[0]
 
 
-async def _write(tx: Tx, job_id: str, attempt: int, name: str, content: bytes) -> None:
-    """Inside a transaction: nobody sees a part of it before the whole is there."""
-    file_id = await tx.value("file_put", job_id, attempt, name, len(content))
-    await tx.execute("file_clear", file_id)
-    starts = range(0, len(content), PART_BYTES)
-    for first in range(0, len(starts), PARTS_AT_ONCE):
-        some = starts[first : first + PARTS_AT_ONCE]
-        await tx.execute("file_fill", file_id, list(some), [content[at : at + PART_BYTES] for at in some])
-    if not await tx.value("file_owner", job_id):  # last, so that a cancel need not wait for a long upload
-        raise StoreError(f"job {job_id} is gone: {name} has nowhere to belong")
+async def _add(tx: Tx, draft: Draft, start: int, piece: bytes) -> int:
+    """Under a name that no reader asks for."""
+    file_id: int | None = await tx.value("file_draft", draft.job_id, draft.attempt, _drafted(draft))
+    if file_id is None:
+        raise StoreError(f"job {draft.job_id} is gone: {draft.name} has nowhere to belong")
+    starts = range(0, len(piece), PART_BYTES)
+    parts = [piece[at : at + PART_BYTES] for at in starts]
+    await tx.execute("file_fill", file_id, [start + at for at in starts], parts)
+    return file_id
 
 
-async def _read(tx: Tx, job_id: str, attempt: int, name: str, start: int, size_max: int | None) -> bytes | None:
+async def _finish(tx: Tx, draft: Draft, start: int, piece: bytes) -> None:
+    place = draft.job_id, draft.attempt, draft.name
+    await tx.execute("file_lock", "/".join(map(str, place)))
+    if await tx.value("file_made", *place) == draft.made:
+        return  # done before, with an answer that was lost
+    file_id = await _add(tx, draft, start, piece)
+    await tx.execute("file_drop", *place)
+    await tx.execute("file_name", file_id, draft.name, start + len(piece), draft.made)
+
+
+def _drafted(draft: Draft) -> str:
+    return f"{draft.name}/{draft.made}"
+
+
+async def _read(tx: Tx, job_id: str, attempt: int, name: str, start: int, size_max: int) -> bytes | None:
     """From a byte on; None where there is no such file."""
     head = await tx.row("file_size", job_id, attempt, name)
     if head is None:
         return None
     file_id, size = head
-    end = size if size_max is None else min(size, start + size_max)
+    end = min(size, start + size_max)
     pieces: list[bytes] = []
     at = start
     while at < end:
-        parts = await tx.rows("file_parts", file_id, at, min(end, at + PARTS_AT_ONCE * PART_BYTES))
+        parts = await tx.rows("file_parts", file_id, at, min(end, at + PIECE_BYTES))
         if not parts:
             break  # it was removed meanwhile
         pieces += [content[max(0, at - begins) : end - begins] for begins, content in parts]

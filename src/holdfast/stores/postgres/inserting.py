@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from enum import StrEnum
 from operator import attrgetter
 from typing import Any
 
@@ -12,8 +13,9 @@ import msgspec
 from holdfast.clock import Instant
 from holdfast.lifecycle import Counted, Event, Status
 from holdfast.store.types import Inserted, NewJob, Signal
-from holdfast.stores.postgres import reading
+from holdfast.stores.postgres import reading, releasing
 from holdfast.stores.postgres.tx import Tx
+from holdfast.trees import moved
 
 _NAMES = (
     "job_id", "job_type", "queue", "priority", "payload", "scheduled_for", "max_attempts", "timeout_micros", "subject",
@@ -36,8 +38,21 @@ _RARE = {
 COPY_JOBS_MIN = 200  # from here on COPY's extra round trips are won back
 
 
+class Terms(StrEnum):
+    """On which jobs are taken in, as the function in the database reads them."""
+
+    ASKED = "{}"
+    ADMITTED = '{"admitted": true}'  # with a parent that was: no queue is too full for them
+    PROMISED = '{"admitted": true, "promised": true}'  # their parent has ended on the strength of them: none is refused
+
+
 async def insert(
-    tx: Tx, jobs: Sequence[NewJob], now: Instant, store_now: Instant | None, repeat: bool
+    tx: Tx,
+    jobs: Sequence[NewJob],
+    now: Instant,
+    store_now: Instant | None,
+    repeat: bool,
+    terms: Terms = Terms.ASKED,
 ) -> list[Inserted]:
     if not any(job.special for job in jobs):
         return await insert_plain(tx, jobs, now, store_now, repeat)
@@ -47,9 +62,11 @@ async def insert(
     answers = []
     for job in jobs:
         if job.special:
-            answers.append(await _insert_special(tx, job, now, store_now, repeat))
+            answers.append(await _insert_special(tx, job, now, store_now, repeat, terms))
         else:
             answers += await insert_plain(tx, [job], now, store_now, repeat)
+    if tx.broods:
+        await releasing.spread(tx, (), int(await tx.value("now")) if store_now is None else store_now)
     return answers
 
 
@@ -112,16 +129,19 @@ def _inserted(tx: Tx, job: NewJob, now: Instant) -> Inserted:
     return Inserted(job.job_id, Status.SCHEDULED if later else Status.PENDING)
 
 
-async def _insert_special(tx: Tx, job: NewJob, now: Instant, store_now: Instant | None, repeat: bool) -> Inserted:
+async def _insert_special(
+    tx: Tx, job: NewJob, now: Instant, store_now: Instant | None, repeat: bool, terms: Terms
+) -> Inserted:
     if repeat:
         job = msgspec.structs.replace(job, own_id=True)  # then a job that is there already answers for it
-    text = await tx.value("insert_special", msgspec.json.encode(job).decode(), now, store_now)
+    text = await tx.value("insert_special", msgspec.json.encode(job).decode(), now, store_now, terms.value)
     answer = msgspec.json.decode(text)
     status = Status(answer["status"])
     if answer["existing"]:
         existing = (await reading.get(tx, [answer["job_id"]]))[0]
         same = repeat and answer["job_id"] == job.job_id
         return Inserted(answer["job_id"], status, existing=None if same else existing)
+    tx.broods.add(job.parent_job_id, moved(None, status))
     if answer["rate_parked"]:
         tx.signals.add(Signal.DUE)
     match status:

@@ -25,6 +25,7 @@ _FILTERS = {
     "tag": "tags::jsonb ? {}",
     "created_by": "created_by = {}",
     "root": "root_job_id = {}::uuid",
+    "parent": "parent_job_id = {}::uuid",
     "content_hash": "content_hash = {}",
     "concurrency_key": "concurrency_key = {}",
 }
@@ -49,14 +50,19 @@ async def get(tx: Tx, job_ids: Sequence[str]) -> list[JobRecord | None]:
     if not job_ids:
         return []
     found = await tx.rows("get", list(job_ids))
-    edges = await _edges(tx, [row[0] for row in found])
-    known = {row[0]: records.record(tuple(row), edges.get(row[0])) for row in found}
+    known = {job.job_id: job for job in await with_edges(tx, found)}
     if len(known) < len(set(job_ids)):
         for job_id, archived_at, status, details in await tx.rows("archive_get", list(job_ids)):
             known[job_id] = msgspec.structs.replace(
                 _record.decode(details), archived_at=archived_at, status=Status(status)
             )
     return [known.get(job_id) for job_id in job_ids]
+
+
+async def with_edges(tx: Tx, found: Sequence[Any]) -> tuple[JobRecord, ...]:
+    """The records of rows that have the columns of get.sql."""
+    edges = await _edges(tx, [row[0] for row in found])
+    return tuple(records.record(tuple(row), edges.get(row[0])) for row in found)
 
 
 async def _edges(tx: Tx, job_ids: list[str]) -> dict[str, tuple[str, str, int]]:
@@ -74,9 +80,8 @@ async def find(tx: Tx, query: Query) -> Page:
     statement, values = search(tx.sql["get"], query)
     found = await tx.connection.fetch(statement, *values)
     items = found[: query.limit]
-    edges = await _edges(tx, [row[0] for row in items])
     return Page(
-        items=tuple(records.record(tuple(row)[:-1], edges.get(row[0])) for row in items),
+        items=await with_edges(tx, [tuple(row)[:-1] for row in items]),
         next=_cursor(query, items[-1]) if len(found) > query.limit else None,
     )
 

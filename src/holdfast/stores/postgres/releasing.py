@@ -1,7 +1,8 @@
-"""What the end of a job sets free: those that depend on it, and those parked behind its concurrency key.
+"""What the end of a job sets free: those that depend on it, the parent that waits for it, and those parked behind its
+concurrency key.
 
 Runs inside the transaction that ends the job. It is bounded: what one transaction does not release is marked in
-release_due, and upkeep goes on from there.
+release_due, and upkeep goes on from there. Numbers of parents are never left over: all are one update.
 """
 
 from __future__ import annotations
@@ -11,18 +12,23 @@ from collections.abc import Iterable
 from typing import Any
 
 from holdfast.clock import Instant
-from holdfast.lifecycle import TERMINAL, Event, Status, counted, released
+from holdfast.lifecycle import TERMINAL, Counted, Event, Kind, Status, counted
 from holdfast.limits import RELEASE_BATCH_MAX
 from holdfast.store.types import Signal
 from holdfast.stores.postgres import taking_turns
 from holdfast.stores.postgres.tx import Tx
+from holdfast.trees import Awaits, Brood, TriggerRule, joined, moved, released
 
 
-async def release_dependents(tx: Tx, ended: Iterable[str], now: Instant, budget: int = RELEASE_BATCH_MAX) -> int:
-    """Breadth first, because a cancelled dependent has dependents of its own."""
+async def spread(tx: Tx, ended: Iterable[str], now: Instant, budget: int = RELEASE_BATCH_MAX) -> int:
+    """Dependents of jobs that have ended, and parents of children that have changed. Breadth first, because what ends
+    by it has dependents and a parent of its own."""
     queue = deque(ended)
     done = 0
-    while queue:
+    while queue or tx.broods:
+        if not queue:
+            queue += await _count_children(tx, now)
+            continue
         parent = queue.popleft()
         status = await tx.value("status", parent)
         if status is None or Status(status) not in TERMINAL:
@@ -42,21 +48,20 @@ async def _release_children(tx: Tx, parent: str, outcome: Status, children: list
     await tx.execute("meet_edges", parent, [child[0] for child in children])
     ended: list[str] = []
     moves: list[tuple[str, int, str, str]] = []
-    for child_id, status, _, unmet, on_failure, scheduled_for, joins, job_type, queue, priority in children:
-        if status != Status.WAITING:
-            continue  # cancelled meanwhile
+    took = await tx.value("took", parent) if any(child[7] == parent for child in children) else 0
+    for child_id, status, awaits, unmet, rule, on_failure, scheduled_for, joins, its_parent, *kind in children:
+        if status != Status.WAITING or awaits is not None:
+            continue  # cancelled meanwhile, or started early: by now it may wait for its children
         unmet -= 1
-        event, target = _decide(outcome, parent, unmet, on_failure, scheduled_for, joins, now)
+        event, target = _decide(outcome, parent, rule, unmet, on_failure, scheduled_for, joins, now)
         moves.append((child_id, 0 if target else unmet, (target or Status.WAITING).value, event.value))
         if target is None:
             continue
-        if (as_what := counted(event, target)) is not None:
-            tx.count((job_type, queue, priority), as_what, now)
+        if event is Event.REUSE:
+            tx.count((kind[0], kind[1], kind[2]), Counted.REUSED, now, 1, took)
+        _note_release(tx, event, target, its_parent, (kind[0], kind[1], kind[2]), now)
         if target in TERMINAL:
             ended.append(child_id)
-            tx.signals.add(Signal.ENDED)
-        else:
-            tx.signals.add(Signal.READY if target is Status.PENDING else Signal.DUE)
     if moves:
         columns = [list(column) for column in zip(*moves, strict=True)]
         reused = f"identical job {parent} completed"
@@ -64,20 +69,70 @@ async def _release_children(tx: Tx, parent: str, outcome: Status, children: list
     return ended
 
 
+def _note_release(tx: Tx, event: Event, target: Status, parent: str | None, kind: Kind, now: Instant) -> None:
+    """Of one that has left `waiting`: who is told, what is counted, and what its parent counts."""
+    if (as_what := counted(event, target)) is not None:
+        tx.count(kind, as_what, now)
+    if target in TERMINAL:
+        tx.signals.add(Signal.ENDED)
+        tx.broods.add(parent, moved(Status.WAITING, target))
+    else:
+        tx.signals.add(Signal.READY if target is Status.PENDING else Signal.DUE)
+
+
 def _decide(
-    outcome: Status, parent: str, unmet: int, on_failure: str, scheduled_for: Instant, joins: str | None, now: Instant
+    outcome: Status,
+    parent: str,
+    rule: str,
+    unmet: int,
+    on_failure: str,
+    scheduled_for: Instant,
+    joins: str | None,
+    now: Instant,
 ) -> tuple[Event, Status | None]:
-    succeeded = outcome is Status.COMPLETED
-    if joins == parent and succeeded:
+    if joins == parent and outcome is Status.COMPLETED:
         return Event.REUSE, Status.COMPLETED
     return Event.RELEASE, released(
-        unmet_dependencies=unmet,
+        rule=TriggerRule(rule),
         # A job that joined an identical one runs by itself when that one came to nothing.
-        failed_dependency=not succeeded and joins != parent,
+        outcome=None if joins == parent else outcome,
+        unmet=unmet,
         on_failure=on_failure,
         scheduled_for=scheduled_for,
         now=now,
     )
+
+
+# Parents
+
+
+async def _count_children(tx: Tx, now: Instant) -> list[str]:
+    """Write what children have changed, and let parents go on that have waited for the last of them; the ids of those
+    that ended by it."""
+    changes = sorted(tx.broods.take().items())
+    parents = [parent for parent, _ in changes]
+    if len(parents) > 1:
+        await tx.rows("lock_parents", parents)  # in one order for everyone
+    columns = [[getattr(change, name) for _, change in changes] for name in Brood.__struct_fields__]
+    ended: list[str] = []
+    moves: list[tuple[str, str, str]] = []
+    for parent, awaits, children, still_open, failed, cancelled, its_parent, *kind in await tx.rows(
+        "count_children", parents, *columns
+    ):
+        brood = Brood(children, still_open, failed, cancelled)
+        target = None if awaits is None else joined(Awaits.parse(awaits), brood)
+        if target is None:
+            continue
+        moves.append((parent, target.value, str(brood)))
+        _note_release(tx, Event.RELEASE, target, its_parent, (kind[0], kind[1], kind[2]), now)
+        if target in TERMINAL:
+            ended.append(parent)
+    if moves:
+        await tx.execute("release_parents", *(list(column) for column in zip(*moves, strict=True)), now)
+    return ended
+
+
+# Concurrency keys
 
 
 def name_of(key: str) -> str:
@@ -105,7 +160,12 @@ async def release(tx: Tx, now: Instant, limit: int) -> int:
     """The sweep: marks left by large releases, and keys whose room went unused."""
     done = 0
     for (parent,) in await tx.rows("take_release_due", 1 if limit < RELEASE_BATCH_MAX else 10):
-        done += await release_dependents(tx, [parent], now, max(1, limit - done))
+        done += await spread(tx, [parent], now, max(1, limit - done))
+    for (parent,) in await tx.rows("take_join_due", limit):
+        tx.broods.add(parent, Brood())
+        done += 1
+    if tx.broods:
+        await spread(tx, (), now)
     if keys := await tx.rows("parked_keys", limit):
         await tx.rows("lock_names", [name_of(key) for key, _ in keys])
         for key, key_limit in keys:

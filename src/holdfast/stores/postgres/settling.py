@@ -14,14 +14,32 @@ from holdfast.errors import EffectFailed
 from holdfast.lifecycle import TERMINAL, Event, Status, Transition, counted
 from holdfast.limits import ERRORS_KEPT_MAX
 from holdfast.store.types import Hold, Note, Signal, Verdict
-from holdfast.stores.postgres import rating, releasing
+from holdfast.stores.postgres import rating, releasing, unpacking
 from holdfast.stores.postgres.errors import is_collision, is_outage
 from holdfast.stores.postgres.tx import Tx
 from holdfast.stores.transitions import Standing, held, left_their_place, signals_of
+from holdfast.trees import Brood, TriggerRule, again, moved
+
+_COMPLETED = moved(Status.PROCESSING, Status.COMPLETED)
 
 
 async def complete(tx: Tx, plain: Sequence[Transition], store_now: Instant | None) -> set[str]:
-    """All that can be, as one statement; the ids of those that were. A job that is named twice is completed once."""
+    """All that can be, as one statement; the ids of those that were. A job that is named twice is completed once.
+    Children are left to the other two ways."""
+    return {row[0] for row in await _complete(tx, plain, store_now, counting=False)}
+
+
+async def complete_children(tx: Tx, plain: Sequence[Transition], store_now: Instant | None, at: Instant) -> set[str]:
+    """The same for children, in a transaction: their parents count them, and are held first."""
+    await tx.rows("lock_parents", sorted({t.parent_job_id for t in plain if t.parent_job_id is not None}))
+    done = await _complete(tx, plain, store_now, counting=True)
+    for _, parent in done:
+        tx.broods.add(parent, _COMPLETED)
+    await releasing.spread(tx, (), at)
+    return {row[0] for row in done}
+
+
+async def _complete(tx: Tx, plain: Sequence[Transition], store_now: Instant | None, *, counting: bool) -> list[Any]:
     rows = await tx.rows(
         "complete",
         [t.job_id for t in plain],
@@ -31,10 +49,11 @@ async def complete(tx: Tx, plain: Sequence[Transition], store_now: Instant | Non
         [_json(t.by) for t in plain],
         [t.kind[2] for t in plain],
         store_now,
+        counting,
     )
     if rows:
         tx.signals.add(Signal.ENDED)
-    return {row[0] for row in rows}
+    return rows
 
 
 @functools.lru_cache(maxsize=64)
@@ -42,11 +61,13 @@ def _json(by: str | None) -> str:
     return msgspec.json.encode(by).decode()
 
 
-async def apply_each(tx: Tx, transitions: Sequence[Transition], now: Instant, repeat: bool) -> list[Verdict]:
+async def apply_each(
+    tx: Tx, transitions: Sequence[Transition], now: Instant, repeat: bool, client_now: Instant
+) -> list[Verdict]:
     """One by one, in one transaction that holds all their jobs from the start."""
     await _hold_dedup_keys(tx, [t.job_id for t in transitions if t.event is Event.MANUAL_RETRY])
-    await tx.rows("lock_jobs", [t.job_id for t in transitions])
-    verdicts = [await _apply_one(tx, transition, now, repeat) for transition in transitions]
+    await tx.rows("lock_jobs", [t.job_id for t in transitions], [t.job_id for t in transitions if t.rewait])
+    verdicts = [await _apply_one(tx, transition, now, repeat, client_now) for transition in transitions]
     applied = [t for t, verdict in zip(transitions, verdicts, strict=True) if verdict is Verdict.APPLIED]
     await _after(tx, applied, now)
     return verdicts
@@ -58,11 +79,15 @@ async def _hold_dedup_keys(tx: Tx, job_ids: list[str]) -> None:
         await tx.rows("lock_names", [f"holdfast dedup {key}" for key in keys])
 
 
-async def _apply_one(tx: Tx, t: Transition, now: Instant, repeat: bool) -> Verdict:
-    if t.event is Event.MANUAL_RETRY and (refusal := await _refuse_retry(tx, t, now)) is not None:
-        return refusal
+async def _apply_one(tx: Tx, t: Transition, now: Instant, repeat: bool, client_now: Instant) -> Verdict:
+    unmet = None
+    if t.event is Event.MANUAL_RETRY:
+        if isinstance(found := await _run_again(tx, t, now), Verdict):
+            return found
+        if unmet := found:
+            t = msgspec.structs.replace(t, target=Status.WAITING)
     error = t.error
-    changed = await tx.execute(
+    changed = await tx.row(
         "apply",
         t.job_id,
         t.source.value,
@@ -92,15 +117,27 @@ async def _apply_one(tx: Tx, t: Transition, now: Instant, repeat: bool) -> Verdi
         t.event.value,
         t.by,
         t.reason,
+        unmet,
+        None if t.awaits is None else str(t.awaits),
+        t.waits,
+        t.join,
     )
-    if not changed:
+    if changed is None:
         return await _why_not(tx, t, repeat)
     if (outcome := counted(t.event, t.target)) is not None:
         tx.count(t.kind, outcome, now, 1, t.ran_micros, t.waited_micros)
+    if (t.source in TERMINAL) != (t.target in TERMINAL):
+        tx.broods.add(changed[0], moved(t.source, t.target))
     if t.event is Event.MANUAL_RETRY:
         await _guard_again(tx, t.job_id, now)
+        if unmet:
+            await tx.execute("unmeet", t.job_id)
     if t.effects:
         await _run_effects(tx, t)
+    if t.children or t.staged is not None:
+        await unpacking.bring(tx, t, client_now, now)
+    if t.awaits is not None:
+        tx.broods.add(t.job_id, Brood())  # it is judged with the others: none may be open
     return Verdict.APPLIED
 
 
@@ -117,16 +154,19 @@ async def _run_effects(tx: Tx, t: Transition) -> None:
             raise EffectFailed(f"{type(error).__name__}: {said} in {statement[:200]!r}", job_id=t.job_id) from None
 
 
-async def _refuse_retry(tx: Tx, t: Transition, now: Instant) -> Verdict | None:
-    """Why an ended job may not run again; None also where the guards of the transition will refuse it."""
+async def _run_again(tx: Tx, t: Transition, now: Instant) -> Verdict | int:
+    """How many an ended job that is to run again has to wait for; or why it may not. 0 also where the guards of the
+    transition will refuse it."""
     row = (await _standing(tx, [t.job_id])).get(t.job_id)
     if row is None or row[0] != t.source:
-        return None
-    if await tx.value("blockers", t.job_id):
+        return 0
+    outcomes = {Status(status): count for status, count in await tx.rows("outcomes_of", t.job_id)}
+    stands = again(rule=TriggerRule(await tx.value("trigger_rule", t.job_id)), outcomes=outcomes)
+    if stands.blocked or (stands.unmet and not t.rewait):
         return Verdict.BLOCKED
     key = await tx.value("dedup_key_of", t.job_id)
     target = None if key is None else await _living_target(tx, key, now)
-    return None if target is None or target == t.job_id else Verdict.TAKEN
+    return stands.unmet if target is None or target == t.job_id else Verdict.TAKEN
 
 
 async def _living_target(tx: Tx, key: str, now: Instant) -> str | None:
@@ -156,11 +196,14 @@ async def _why_not(tx: Tx, t: Transition, repeat: bool) -> Verdict:
     ours = t.token is not None and token == t.token and attempt == t.attempt and status != Status.PROCESSING
     if not ours and not repeat:
         return Verdict.STALE
-    event = f'"{t.event.value}","{t.source.value}","{t.target.value}",{t.attempt},'
-    if not ours:  # an earlier try may be in, though the job has moved on since: then it is there under our name
-        event += msgspec.json.encode(t.by).decode()
+    # An earlier try may be in, though the job has moved on since: then it is there under our name.
+    by = "" if ours else msgspec.json.encode(t.by).decode()
     version = None if t.version is None else t.version + 1
-    return Verdict.APPLIED if await tx.value("on_record", t.job_id, event, version) else Verdict.STALE
+    for target in (Status.PENDING, Status.WAITING) if t.rewait else (t.target,):
+        event = f'"{t.event.value}","{t.source.value}","{target.value}",{t.attempt},{by}'
+        if await tx.value("on_record", t.job_id, event, version):
+            return Verdict.APPLIED
+    return Verdict.STALE
 
 
 async def _standing(tx: Tx, job_ids: list[str]) -> dict[str, Standing]:
@@ -174,8 +217,10 @@ async def _after(tx: Tx, applied: list[Transition], now: Instant) -> None:
     ended = [t.job_id for t in applied if t.target in TERMINAL]
     asked = ([t.job_id for t in applied], left_their_place(applied))
     awaited, encoded, rate_keys = await tx.row("keys_of", *asked) or (False, None, None)
-    if ended and awaited:
-        await releasing.release_dependents(tx, ended, now)
+    if not awaited:
+        ended = []
+    if ended or tx.broods:
+        await releasing.spread(tx, ended, now)
     await _let_in(tx, msgspec.json.decode(encoded or "{}"), rate_keys or [], now)
     tx.signals |= signals_of(applied)
 

@@ -1,19 +1,19 @@
-"""The port on PostgreSQL: each verb is a function over a transaction; this class says how it is run."""
+"""The port on PostgreSQL: each verb is a function over a transaction; this class says over which kind."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from holdfast.clock import Instant
-from holdfast.errors import ConfigurationError, HoldfastError, NotOpen, QueueFull, StoreError
+from holdfast.errors import HoldfastError, QueueFull, StoreError
 from holdfast.lifecycle import Status, Transition
-from holdfast.limits import POLL_SECONDS, RECORD_INTERVAL_SECONDS
-from holdfast.store.port import Listener
+from holdfast.limits import RELEASE_BATCH_MAX
 from holdfast.store.types import (
     ClaimedJob,
     ClaimRequest,
@@ -47,29 +47,24 @@ from holdfast.stores.postgres import (
     diagnosing,
     guests,
     inserting,
-    migrating,
     rating,
     reading,
-    releasing,
     settling,
     upkeep,
 )
-from holdfast.stores.postgres.address import parse
 from holdfast.stores.postgres.errors import guest_error
-from holdfast.stores.postgres.session import Session, refuse_unsafe
+from holdfast.stores.postgres.move_verbs import MoveVerbs
+from holdfast.stores.postgres.row_verbs import RowVerbs
+from holdfast.stores.postgres.tree_verbs import TreeVerbs
 from holdfast.stores.postgres.tx import Tx
-from holdfast.stores.postgres.waker import Waker
 from holdfast.stores.transitions import check_all, is_plain_completion
 
-T = TypeVar("T")
 _Submit = tuple[Sequence[NewJob], asyncio.Future[list[Inserted]]]
 
 
-class PostgresStore:
+class PostgresStore(TreeVerbs, RowVerbs, MoveVerbs):
     def __init__(self, url: str) -> None:
-        self.address = parse(url)
-        self._session = Session(self.address)
-        self._waker: Waker | None = None
+        super().__init__(url)
         self._submits: list[_Submit] = []
         self._submitted_at: Instant = 0
         self._inserting = 0  # statements under way
@@ -77,108 +72,11 @@ class PostgresStore:
         self._no_insert.set()
         self._inserts: set[asyncio.Task[None]] = set()
 
-    @property
-    def location(self) -> str:
-        return self.address.shown
-
-    @property
-    def files_root(self) -> str | None:
-        """None: workers may be on other hosts, where a folder of this one is nowhere."""
-        return None
-
-    @property
-    def poll_seconds(self) -> float:
-        return POLL_SECONDS
-
-    @property
-    def record_seconds(self) -> float:
-        return RECORD_INTERVAL_SECONDS
-
-    # Opening
-
-    async def open(self) -> None:
-        await self._session.open()
-        try:
-            await self._session.run(self._prepare, transaction=False)
-        except BaseException:
-            await asyncio.shield(self._session.close())
-            raise
-        self._waker = Waker(self._session)
-        self._waker.start()
-
-    async def _prepare(self, tx: Tx, _repeat: bool) -> None:
-        await refuse_unsafe(tx.connection, self.location)
-        if not await migrating.check(tx.connection, tx.sql, self.location):
-            await migrating.migrate(tx.connection, tx.sql)
-            await migrating.check(tx.connection, tx.sql, self.location)
-
-    async def migrate(self) -> list[str]:
-        async def missing(tx: Tx, _repeat: bool) -> list[str]:
-            if await migrating.check(tx.connection, tx.sql, self.location):
-                return []  # and no right to change anything is needed for that
-            return await migrating.migrate(tx.connection, tx.sql)
-
-        return await self._by_itself(missing)
-
-    async def exists(self) -> bool:
-        """Whether the schema is there; makes none."""
-        return await self._by_itself(lambda tx, _: migrating.exists(tx.connection, tx.sql))
-
-    async def _by_itself(self, verb: Callable[[Tx, bool], Awaitable[T]]) -> T:
-        session = Session(self.address)  # of its own: this one may be open, or not yet
-        await session.open()
-        try:
-            return (await session.run(verb, transaction=False))[0]
-        finally:
-            await session.close()
-
-    def migration_sql(self) -> str:
-        return migrating.script(self._session.sql)
-
-    async def erase(self) -> list[str]:
-        raise ConfigurationError(
-            f'stop all workers, then delete the queue with its schema: DROP SCHEMA "{self.address.schema}" CASCADE'
-        )
-
     async def close(self) -> None:
         if self._inserts:
             await asyncio.gather(*self._inserts, return_exceptions=True)
         await self._no_insert.wait()
-        waker, self._waker = self._waker, None
-        if waker is not None:
-            await waker.stop()
-        await self._session.close()
-
-    # Running verbs
-
-    def _store_now(self, now: Instant) -> Instant | None:
-        """None: the server's clock counts."""
-        return now if self.address.caller_clock else None
-
-    async def _now(self, tx: Tx, now: Instant) -> Instant:
-        return now if self.address.caller_clock else int(await tx.value("now"))
-
-    async def _write(self, name: str, verb: Callable[[Tx, bool], Awaitable[T]], *, transaction: bool = True) -> T:
-        answer, tx = await self._session.run(verb, transaction=transaction, name=name)
-        if tx.signals and self._waker is not None:
-            self._waker.committed(tx.signals)
-        return answer
-
-    async def _at(self, name: str, now: Instant, verb: Callable[[Tx, Instant], Awaitable[T]]) -> T:
-        """A verb in a transaction that needs the time as a number."""
-
-        async def run(tx: Tx, _repeat: bool) -> T:
-            return await verb(tx, await self._now(tx, now))
-
-        return await self._write(name, run)
-
-    async def _read(self, verb: Callable[[Tx], Awaitable[T]]) -> T:
-        return (await self._session.run(lambda tx, _: verb(tx), transaction=False))[0]
-
-    def listen(self, signals: frozenset[Signal], listener: Listener) -> Callable[[], None]:
-        if self._waker is None:
-            raise NotOpen("the store is not open: use it inside `async with app:`")
-        return self._waker.listen(signals, listener)
+        await super().close()
 
     # The hot path
 
@@ -302,14 +200,7 @@ class PostgresStore:
         slow = [i for i in range(len(transitions)) if i not in set(plain)] if len(plain) < len(transitions) else []
         repeated = False
         if plain and not slow:
-            chosen = [transitions[i] for i in plain]
-
-            async def complete(tx: Tx, repeat: bool) -> set[str]:
-                nonlocal repeated
-                repeated = repeat
-                return await settling.complete(tx, chosen, self._store_now(now))
-
-            done = await self._write("apply", complete, transaction=False)
+            done, repeated = await self._complete([transitions[i] for i in plain], now)
             slow = [i for i in plain if transitions[i].job_id not in done]
         else:
             slow = list(range(len(transitions)))  # all or nothing, and then in one transaction
@@ -317,12 +208,37 @@ class PostgresStore:
             rest = [transitions[i] for i in slow]
 
             async def each(tx: Tx, repeat: bool) -> list[Verdict]:
-                return await settling.apply_each(tx, rest, await self._now(tx, now), repeat or repeated)
+                return await settling.apply_each(tx, rest, await self._now(tx, now), repeat or repeated, now)
 
             found = await self._write("apply", each)
             for i, verdict in zip(slow, found, strict=True):
                 verdicts[i] = verdict
+            with contextlib.suppress(StoreError):  # it is committed: what is left to do, upkeep does
+                for transition in rest:
+                    if transition.staged is not None:
+                        await self._unpack(now, RELEASE_BATCH_MAX, transition.job_id)
         return verdicts
+
+    async def _complete(self, plain: list[Transition], now: Instant) -> tuple[set[str], bool]:
+        """The ids of those that were completed at once, and whether some may have been by an earlier try."""
+        children = [t for t in plain if t.parent_job_id is not None]
+        others = [t for t in plain if t.parent_job_id is None] if children else plain
+        repeated = False
+
+        async def complete(tx: Tx, repeat: bool) -> set[str]:
+            nonlocal repeated
+            repeated |= repeat
+            return await settling.complete(tx, others, self._store_now(now))
+
+        async def complete_children(tx: Tx, repeat: bool) -> set[str]:
+            nonlocal repeated
+            repeated |= repeat
+            return await settling.complete_children(tx, children, self._store_now(now), await self._now(tx, now))
+
+        done = await self._write("apply", complete, transaction=False) if others else set()
+        if children:
+            done |= await self._write("apply", complete_children)
+        return done, repeated
 
     async def extend(self, holds: Sequence[Hold], lease_expires_at: Instant, now: Instant) -> list[Verdict]:
         span = lease_expires_at - now
@@ -381,7 +297,8 @@ class PostgresStore:
         await self._write("cleaned", lambda tx, _: tx.execute("cleaned", list(job_ids)), transaction=False)
 
     async def release(self, now: Instant, limit: int) -> int:
-        return await self._at("release", now, lambda tx, at: releasing.release(tx, at, limit))
+        done, more = await self._at("release", now, lambda tx, at: upkeep.release(tx, at, limit))
+        return done + await self._unpack(now, limit - done) if more else done
 
     # Workers and types
 

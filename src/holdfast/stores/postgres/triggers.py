@@ -6,8 +6,8 @@ import hashlib
 import re
 from collections.abc import Sequence
 
+from holdfast.checks import check_name
 from holdfast.errors import InvalidOption
-from holdfast.handlers import check_name
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})?")
 _OF_NEW = re.compile(r"\bNEW\.", re.IGNORECASE)

@@ -10,19 +10,21 @@ import asyncpg
 from holdfast.clock import MICROS, Instant
 from holdfast.lifecycle import Counted, Kind
 from holdfast.store.types import Signal
+from holdfast.stores.broods import Broods
 from holdfast.stores.postgres.sql import Statements
 
 _MINUTE = 60 * MICROS
 
 
 class Tx:
-    __slots__ = ("_counts", "connection", "signals", "sql", "unclean")
+    __slots__ = ("_counts", "broods", "connection", "signals", "sql", "unclean")
 
     def __init__(self, connection: Any, sql: Statements) -> None:
         self.connection: asyncpg.Connection[Any] = connection
         self.sql = sql
         self.signals: set[Signal] = set()
         self.unclean = False  # whether the session's state may have been changed by someone else's SQL
+        self.broods = Broods()  # written by each verb: see releasing.spread
         self._counts: dict[tuple[Instant, Kind, Counted], list[int]] = {}
 
     async def execute(self, name: str, *values: Any) -> int:

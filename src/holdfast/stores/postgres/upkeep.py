@@ -19,7 +19,7 @@ from holdfast.store.types import (
     Verdict,
 )
 from holdfast.stores import retiring
-from holdfast.stores.postgres import inserting, rating
+from holdfast.stores.postgres import inserting, rating, releasing, unpacking
 from holdfast.stores.postgres.tx import Tx
 
 # The order in which the statements give and take a schedule's fields.
@@ -42,6 +42,14 @@ async def next_due(tx: Tx, now: Instant) -> Instant | None:
     due = await tx.value("next_due")
     rate_due = await rating.next_due(tx, now)
     return min((each for each in (due, rate_due) if each is not None), default=None)
+
+
+async def release(tx: Tx, now: Instant, limit: int) -> tuple[int, bool]:
+    """How much was released, and whether there is something to unpack."""
+    done = await releasing.release(tx, now, limit)
+    if not await tx.value("staged_any"):
+        return done, False
+    return done + await unpacking.drop_stale(tx), True
 
 
 # Queues

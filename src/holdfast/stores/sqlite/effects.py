@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import apsw
 
 from holdfast.errors import EffectFailed
 from holdfast.lifecycle import Effect
+from holdfast.stores.sqlite import sql
 
 # What would end, hide or leave the transaction that they must be part of.
 _FORBIDDEN = frozenset(
@@ -34,11 +35,16 @@ _SCHEMA = frozenset(
         apsw.SQLITE_CREATE_INDEX,
     }
 )
-_OURS = frozenset({"job", "edge", "release_due", "dedup", "step", "worker", "job_type", "meta"})
+_OURS = frozenset(
+    {
+        *("job", "edge", "release_due", "dedup", "step", "worker", "job_type", "meta"),
+        *("staged", "unpack_due", "result_table"),
+    }
+)
 
 
 def run(connection: apsw.Connection, job_id: str, effects: Sequence[Effect]) -> None:
-    connection.authorizer = _authorize
+    connection.authorizer = _guard(connection)
     try:
         for statement, parameters in effects:
             for value in parameters:
@@ -55,10 +61,17 @@ def run(connection: apsw.Connection, job_id: str, effects: Sequence[Effect]) -> 
         connection.authorizer = None
 
 
-def _authorize(operation: int, first: str | None, second: str | None, database: str | None, *_: Any) -> int:
-    """The user's tables are theirs; ours change through the lifecycle alone, and no temporary one may hide them."""
-    if database == "temp":
-        return apsw.SQLITE_DENY
-    touched = {first, second}
-    ours = (operation in _WRITES or operation in _SCHEMA) and not touched.isdisjoint(_OURS)
-    return apsw.SQLITE_DENY if ours or operation in _FORBIDDEN else apsw.SQLITE_OK
+def _guard(connection: apsw.Connection) -> Callable[..., int]:
+    """The user's tables are theirs; ours change through the lifecycle alone, result rows through the run that puts
+    them, and no temporary table may hide one."""
+    named = [name for (name,) in sql.rows(connection, "SELECT name FROM result_table")]
+    ours = _OURS.union(f"result_{name}" for name in named)
+
+    def authorize(operation: int, first: str | None, second: str | None, database: str | None, *_: Any) -> int:
+        if database == "temp" or operation in _FORBIDDEN:
+            return apsw.SQLITE_DENY
+        touched = {first} if operation == apsw.SQLITE_UPDATE else {first, second}  # of an update, that is a column
+        changes = operation in _WRITES or operation in _SCHEMA
+        return apsw.SQLITE_DENY if changes and not touched.isdisjoint(ours) else apsw.SQLITE_OK
+
+    return authorize

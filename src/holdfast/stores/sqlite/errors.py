@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import apsw
 
-from holdfast.errors import StoreBusy, StoreError, StoreFull, StoreUnsafe
+from holdfast.errors import StoreBusy, StoreError, StoreFull, StoreMoved, StoreUnsafe
+
+MOVED = "holdfast moved: "  # how the words of a trigger begin that keeps a queue from changing while it moves
 
 
 def translate(error: BaseException, path: str) -> BaseException:
@@ -19,6 +21,8 @@ def translate(error: BaseException, path: str) -> BaseException:
             return StoreError(f"{path} is damaged ({error}): restore a backup; see docs/howto/backup")
         case apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError():
             return StoreError(f"{path} cannot be written ({error}): check the folder and its permissions")
+        case apsw.ConstraintError() if str(error).startswith(MOVED):
+            return StoreMoved(str(error).removeprefix(MOVED))
         case apsw.IOError():
             return StoreError(f"disk error on {path} ({error}): nothing of this call was acknowledged")
         case apsw.Error():

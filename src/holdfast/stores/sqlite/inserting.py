@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
 from holdfast.clock import Instant
 from holdfast.errors import DedupConflict, UnknownDependency
-from holdfast.lifecycle import TERMINAL, Counted, Event, Kind, Status, submitted
+from holdfast.lifecycle import TERMINAL, Counted, Event, Kind, Status
 from holdfast.store.types import Inserted, NewJob, Signal
 from holdfast.stores import history as histories
 from holdfast.stores.sqlite import dedup, queueing, rating, reading, releasing
 from holdfast.stores.sqlite.sql import load
 from holdfast.stores.sqlite.tx import Tx
+from holdfast.trees import TriggerRule, began, breaker, moved
 
 INSERT = load("insert")
 EXTRAS = load("insert_extras")
@@ -26,6 +28,12 @@ ROOT = "SELECT coalesce(root_job_id, job_id) FROM job WHERE job_id = ?"
 _ROW_FIELDS = 21  # the leading fields of NewJob that insert.sql binds, in order
 
 _astuple = msgspec.structs.astuple
+
+
+class Donor(NamedTuple):
+    job_id: str
+    ran: str  # which is another where this one was reused itself
+    took_micros: int
 
 
 def insert_plain(tx: Tx, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]:
@@ -52,44 +60,66 @@ def insert_plain(tx: Tx, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]
     return answers
 
 
-def insert(tx: Tx, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]:
+def insert(
+    tx: Tx, jobs: Sequence[NewJob], now: Instant, *, admitted: bool = False, promised: bool = False
+) -> list[Inserted]:
+    """`admitted`: came with a parent that was, so that no queue is too full for them. `promised`: their parent has
+    ended on the strength of them, and nothing can be refused any more."""
     if not any(job.special for job in jobs):
         return insert_plain(tx, jobs, now)
-    return [_insert_special(tx, job, now) if job.special else insert_plain(tx, [job], now)[0] for job in jobs]
+    answers = [
+        _insert_special(tx, job, now, admitted, promised) if job.special else insert_plain(tx, [job], now)[0]
+        for job in jobs
+    ]
+    if tx.broods:
+        releasing.spread(tx, (), now)
+    return answers
 
 
-def _insert_special(tx: Tx, job: NewJob, now: Instant) -> Inserted:
+def _insert_special(tx: Tx, job: NewJob, now: Instant, admitted: bool, promised: bool) -> Inserted:
     existing = _by_own_id(tx, job) or _by_dedup_key(tx, job, now)
     if existing is not None:
         return existing
     job = _with_root(tx, job)
+    rule = TriggerRule(job.trigger_rule)
     donor, leader = _identical(tx, job)
-    if leader in job.depends_on:
-        leader = None  # it waits for that one anyway, and on its own terms
+    if leader in job.depends_on or (job.depends_on and rule is not TriggerRule.ALL_SUCCESS):
+        leader = None  # it waits for that one anyway, or may start before it: on its own terms
     if donor is not None:
-        return _insert_reused(tx, job, donor, now)
-    depends_on = (*job.depends_on, leader) if leader else job.depends_on
-    unmet, broken = _dependencies(tx, depends_on)
-    status = submitted(unmet_dependencies=len(unmet) + len(broken), scheduled_for=job.scheduled_for, now=now)
-    if status is Status.PENDING:
+        return _insert_reused(tx, job, donor, now, promised)
+    standing = _standing(tx, job.depends_on, promised)
+    if leader is not None:
+        standing[leader] = Status.WAITING
+    start = began(
+        rule=rule,
+        outcomes=Counter(standing.values()),
+        on_failure=job.on_dependency_failure,
+        scheduled_for=job.scheduled_for,
+        now=now,
+    )
+    if start.status is Status.PENDING and not admitted:
         queueing.refuse_over_limit(tx, [job], now)
-    _write(tx, job, status, now, Event.SUBMIT)
-    parked = status is Status.PENDING and not _has_room(tx, job)
-    rate_parked = status is Status.PENDING and not parked and rating.has_to_wait(tx, job, now)
+    _write(tx, job, start.status, now, Event.SUBMIT)
+    tx.broods.add(job.parent_job_id, moved(None, start.status))
+    parked = start.status is Status.PENDING and not _has_room(tx, job)
+    rate_parked = start.status is Status.PENDING and not parked and rating.has_to_wait(tx, job, now)
     _write_extras(
         tx,
         job,
-        unmet=len(unmet) + len(broken),
+        unmet=start.unmet,
         parked=int(parked or rate_parked),
         rate_parked=int(rate_parked),
         joins=leader,
     )
-    _write_edges(tx, job.job_id, depends_on, unmet, broken, leader)
-    for parent in broken:
-        releasing.release_dependents(tx, [parent], now)
-    if status is not Status.WAITING:
-        tx.signals.add(Signal.DUE if status is Status.SCHEDULED else Signal.READY)
-    return Inserted(job.job_id, _status(tx, job.job_id) if broken else status)
+    _write_edges(tx, job.job_id, standing, leader)
+    if start.then is not None:
+        culprit = breaker(rule, standing)
+        reason = f"{culprit} {standing[culprit].value}"
+        kind = (job.job_type, job.queue, job.priority)
+        releasing.end_as_it_comes(tx, job.job_id, start.then, reason, job.parent_job_id, kind, now)
+    elif start.status is not Status.WAITING:
+        tx.signals.add(Signal.DUE if start.status is Status.SCHEDULED else Signal.READY)
+    return Inserted(job.job_id, start.then or start.status)
 
 
 def _write(tx: Tx, job: NewJob, status: Status, now: Instant, event: Event) -> None:
@@ -106,6 +136,7 @@ def _write_extras(tx: Tx, job: NewJob, **standing: int | str | None) -> None:
     extras = {
         "job_id": job.job_id,
         "dedup_key": job.dedup_key,
+        "trigger_rule": None if job.trigger_rule == TriggerRule.ALL_SUCCESS else job.trigger_rule,
         "rate_key": job.rate_key,
         "rate_count": None if job.rate is None else job.rate.count,
         "rate_micros": None if job.rate is None else job.rate.micros,
@@ -117,18 +148,13 @@ def _write_extras(tx: Tx, job: NewJob, **standing: int | str | None) -> None:
         dedup.guard(tx, job.dedup_key, job.job_id, job.dedup_until)
 
 
-def _write_edges(
-    tx: Tx, job_id: str, depends_on: Sequence[str], unmet: set[str], broken: set[str], leader: str | None
-) -> None:
+def _write_edges(tx: Tx, job_id: str, standing: Mapping[str, Status], leader: str | None) -> None:
     tx.connection.executemany(
-        "INSERT OR IGNORE INTO edge (parent_id, child_id, met, joined) VALUES (?, ?, ?, ?)",
-        [
-            (parent, job_id, int(parent not in unmet and parent not in broken), int(parent == leader))
-            for parent in depends_on
-        ],
+        "INSERT INTO edge (parent_id, child_id, met, joined) VALUES (?, ?, ?, ?)",
+        [(parent, job_id, int(status in TERMINAL), int(parent == leader)) for parent, status in standing.items()],
     )
-    if unmet:
-        tx.execute(AWAITED, (msgspec.json.encode(list(unmet)).decode(),))
+    if unmet := [parent for parent, status in standing.items() if status not in TERMINAL]:
+        tx.execute(AWAITED, (msgspec.json.encode(unmet).decode(),))
 
 
 def _with_root(tx: Tx, job: NewJob) -> NewJob:
@@ -157,8 +183,8 @@ def _by_dedup_key(tx: Tx, job: NewJob, now: Instant) -> Inserted | None:
     return Inserted(target.job_id, target.status, existing=target)
 
 
-def _identical(tx: Tx, job: NewJob) -> tuple[str | None, str | None]:
-    """A finished job whose result serves, or one on its way that will."""
+def _identical(tx: Tx, job: NewJob) -> tuple[Donor | None, str | None]:
+    """A finished job whose result serves; or one on its way that will."""
     if job.reuse_since is None:
         return None, None
     bindings: dict[str, Any] = {
@@ -168,37 +194,34 @@ def _identical(tx: Tx, job: NewJob) -> tuple[str | None, str | None]:
     }
     donor = tx.row(REUSABLE, bindings)
     if donor is not None:
-        return donor[0], None
+        return Donor(*donor), None
     del bindings["since"]
     leader = tx.row(JOINABLE, bindings)
     return None, leader[0] if leader else None
 
 
-def _insert_reused(tx: Tx, job: NewJob, donor: str, now: Instant) -> Inserted:
+def _insert_reused(tx: Tx, job: NewJob, donor: Donor, now: Instant, promised: bool) -> Inserted:
     _write(tx, job, Status.PENDING, now, Event.REUSE)
+    tx.count((job.job_type, job.queue, job.priority), Counted.REUSED, now, 1, donor.took_micros)
+    tx.broods.add(job.parent_job_id, moved(None, Status.COMPLETED))
     _write_extras(tx, job)
-    tx.execute(REUSED, {"job_id": job.job_id, "donor": donor, "now": now})
+    tx.execute(REUSED, {"job_id": job.job_id, "donor": donor.job_id, "ran": donor.ran, "now": now})
     # It waits for nobody. But should someone retry it by hand, it runs, and then on its own terms.
-    unmet, _ = _dependencies(tx, job.depends_on)
-    _write_edges(tx, job.job_id, job.depends_on, unmet, set(), None)
+    _write_edges(tx, job.job_id, _standing(tx, job.depends_on, promised), None)
     tx.signals.add(Signal.ENDED)
-    return Inserted(job.job_id, Status.COMPLETED, reused_from=donor)
+    return Inserted(job.job_id, Status.COMPLETED, reused_from=donor.ran)
 
 
-def _dependencies(tx: Tx, depends_on: Sequence[str]) -> tuple[set[str], set[str]]:
-    """Those that have not ended, and those that ended badly."""
-    unmet: set[str] = set()
-    broken: set[str] = set()
+def _standing(tx: Tx, depends_on: Sequence[str], promised: bool) -> dict[str, Status]:
+    """How those stand that a job depends on. One that retention has taken since it was promised has long ended, and
+    was no obstacle then."""
+    standing = {}
     for parent in depends_on:
         found = tx.value(releasing.STATUS, (parent,))
-        if found is None:
+        if found is None and not promised:
             raise UnknownDependency(f"no job {parent} to depend on: submit it first; nothing was stored")
-        status = Status(found)
-        if status not in TERMINAL:
-            unmet.add(parent)
-        elif status is not Status.COMPLETED:
-            broken.add(parent)
-    return unmet, broken
+        standing[parent] = Status(found or Status.COMPLETED)
+    return standing
 
 
 def _has_room(tx: Tx, job: NewJob) -> bool:
@@ -211,7 +234,3 @@ def _has_room(tx: Tx, job: NewJob) -> bool:
     # The job itself is in sight already. Less urgent ones keep it from nothing: they are parked when it is claimed.
     in_sight: int = tx.value(releasing.KEY_IN_SIGHT, (job.concurrency_key, *lane, job.priority, room + 1))
     return in_sight <= room
-
-
-def _status(tx: Tx, job_id: str) -> Status:
-    return Status(tx.value("SELECT status FROM job WHERE job_id = ?", (job_id,)))

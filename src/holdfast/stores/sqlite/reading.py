@@ -49,6 +49,7 @@ _PLACE = (
 _LEADS = {
     "subject": "FROM job INDEXED BY job_subject WHERE subject = :subject",
     "content_hash": "FROM job INDEXED BY job_content WHERE content_hash = :content_hash",
+    "parent": "FROM job INDEXED BY job_parent WHERE parent_job_id = :parent",
     "root": "FROM job INDEXED BY job_root WHERE root_job_id = :root",
     "worker": "FROM job INDEXED BY job_lease WHERE status = 'processing' AND worker_id = :worker",
     "processing": "FROM job INDEXED BY job_lease WHERE status = 'processing'",
@@ -70,6 +71,7 @@ _FILTERS = """
   AND (:tag IS NULL OR EXISTS (SELECT 1 FROM json_each(tags) WHERE value = :tag))
   AND (:created_by IS NULL OR created_by = :created_by)
   AND (:root IS NULL OR root_job_id = :root)
+  AND (:parent IS NULL OR parent_job_id = :parent)
   AND (:content_hash IS NULL OR content_hash = :content_hash)
   AND (:concurrency_key IS NULL OR concurrency_key = :concurrency_key)
 """
@@ -89,7 +91,7 @@ FIND = {
 
 def get(connection: apsw.Connection, job_ids: Sequence[str]) -> list[JobRecord | None]:
     found = sql.rows(connection, GET, (msgspec.json.encode(job_ids).decode(),))
-    known = {row[0]: records.record(row, _edges(connection, row[0])) for row in found}
+    known = {row[0]: with_edges(connection, row) for row in found}
     if len(known) < len(job_ids) and (missing := [each for each in job_ids if each not in known]):
         known.update(archiving.get(connection, missing))
     return [known.get(job_id) for job_id in job_ids]
@@ -102,9 +104,10 @@ def statuses(connection: apsw.Connection, job_ids: Sequence[str]) -> list[Status
     return [found.get(job_id) for job_id in job_ids]
 
 
-def _edges(connection: apsw.Connection, job_id: str) -> tuple[str, str, int]:
-    parents, children, count = sql.rows(connection, EDGES_OF, (job_id, LISTED_EDGES_MAX))[0]
-    return parents, children, count
+def with_edges(connection: apsw.Connection, row: tuple[Any, ...]) -> JobRecord:
+    """The record of a row that has the columns of get.sql."""
+    parents, dependents, count = sql.rows(connection, EDGES_OF, (row[0], LISTED_EDGES_MAX))[0]
+    return records.record(row, (parents, dependents, count))
 
 
 def find(connection: apsw.Connection, query: Query) -> Page:
@@ -117,6 +120,7 @@ def find(connection: apsw.Connection, query: Query) -> Page:
         "tag": query.tag,
         "created_by": query.created_by,
         "root": query.root,
+        "parent": query.parent,
         "content_hash": query.content_hash,
         "concurrency_key": query.concurrency_key,
         "limit": query.limit + 1,
@@ -126,13 +130,13 @@ def find(connection: apsw.Connection, query: Query) -> Page:
     items = found[: query.limit]
     more = len(found) > query.limit
     return Page(
-        items=tuple(records.record(row[:-1], _edges(connection, row[0])) for row in items),
+        items=tuple(with_edges(connection, row[:-1]) for row in items),
         next=_cursor(query, items[-1]) if more else None,
     )
 
 
 def _lead(query: Query) -> str:
-    for name in ("subject", "content_hash", "root", "concurrency_key"):
+    for name in ("subject", "content_hash", "parent", "root", "concurrency_key"):
         if getattr(query, name) is not None:
             return "holders" if name == "concurrency_key" and query.status is not None else name
     match query.status:

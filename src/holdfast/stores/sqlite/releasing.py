@@ -1,7 +1,8 @@
-"""What the end of a job sets free: those that depend on it, and those parked behind its concurrency key.
+"""What the end of a job sets free: those that depend on it, the parent that waits for it, and those parked behind its
+concurrency key.
 
 Runs inside the transaction that ends the job. It is bounded: what one transaction does not release is marked in
-release_due, and upkeep goes on from there.
+release_due, and upkeep goes on from there. Numbers of parents are never left over: each is one update.
 """
 
 from __future__ import annotations
@@ -13,17 +14,20 @@ from typing import Any
 import msgspec
 
 from holdfast.clock import Instant
-from holdfast.lifecycle import TERMINAL, Event, Status, counted, released
+from holdfast.lifecycle import TERMINAL, Counted, Event, Kind, Status, counted
 from holdfast.limits import RELEASE_BATCH_MAX
 from holdfast.store.types import Signal
 from holdfast.stores import history
 from holdfast.stores.sqlite import taking_turns
 from holdfast.stores.sqlite.sql import load
 from holdfast.stores.sqlite.tx import Tx
+from holdfast.trees import Awaits, Brood, TriggerRule, joined, moved, released
 
 UNMET = load("unmet_edges")
 MEET = load("meet_edge")
 CHILD = load("release_child")
+COUNT_CHILDREN = load("count_children")
+PARENT = load("release_parent")
 KEY_RUNNING = load("key_running")
 KEY_IN_SIGHT = load("key_in_sight")
 KEYS_OF = load("keys_of")
@@ -33,13 +37,18 @@ PARKED_OF = load("parked_of")
 UNPARK = load("unpark")
 ANYONE_WAITS = load("anyone_waits")
 STATUS = load("status")
+TOOK = "SELECT coalesce(max(0, completed_at - started_at), 0) FROM job WHERE job_id = ?"
 
 
-def release_dependents(tx: Tx, ended: Iterable[str], now: Instant, budget: int = RELEASE_BATCH_MAX) -> int:
-    """Breadth first, because a cancelled dependent has dependents of its own."""
+def spread(tx: Tx, ended: Iterable[str], now: Instant, budget: int = RELEASE_BATCH_MAX) -> int:
+    """Dependents of jobs that have ended, and parents of children that have changed. Breadth first, because what ends
+    by it has dependents and a parent of its own."""
     queue = deque(ended)
     done = 0
-    while queue:
+    while queue or tx.broods:
+        if not queue:
+            queue += _count_children(tx, now)
+            continue
         parent = queue.popleft()
         outcome = Status(tx.value(STATUS, (parent,)))
         if outcome not in TERMINAL:
@@ -55,60 +64,102 @@ def release_dependents(tx: Tx, ended: Iterable[str], now: Instant, budget: int =
     return done
 
 
-def _release_child(
-    tx: Tx,
-    parent: str,
-    outcome: Status,
-    child: tuple[Any, ...],
-    now: Instant,
-) -> bool:
+# Dependents
+
+
+def _release_child(tx: Tx, parent: str, outcome: Status, child: tuple[Any, ...], now: Instant) -> bool:
     """Consume the edge and move the child on; True when that ended it."""
-    child_id, status, attempt, unmet, on_failure, scheduled_for, joins, *kind = child
+    child_id, status, awaits, attempt, unmet, rule, on_failure, scheduled_for, joins, its_parent, *kind = child
     tx.execute(MEET, {"parent": parent, "child": child_id})
-    if status != Status.WAITING:
-        return False  # cancelled meanwhile
+    if status != Status.WAITING or awaits is not None:
+        return False  # cancelled meanwhile, or started early: by now it may wait for its children
     unmet -= 1
-    succeeded = outcome is Status.COMPLETED
     event = Event.RELEASE
     target: Status | None
-    if joins == parent and succeeded:
+    if joins == parent and outcome is Status.COMPLETED:
         event, target, reason = Event.REUSE, Status.COMPLETED, f"identical job {parent} completed"
+        tx.count((kind[0], kind[1], kind[2]), Counted.REUSED, now, 1, tx.value(TOOK, (parent,)))
     else:
         # A job that joined an identical one runs by itself when that one came to nothing.
-        broken = not succeeded and joins != parent
         target = released(
-            unmet_dependencies=unmet,
-            failed_dependency=broken,
+            rule=TriggerRule(rule or TriggerRule.ALL_SUCCESS),
+            outcome=None if joins == parent else outcome,
+            unmet=unmet,
             on_failure=on_failure,
             scheduled_for=scheduled_for,
             now=now,
         )
         reason = f"{parent} {outcome.value}"
-    tail = history.event_tail(now, event, Status.WAITING, target or Status.WAITING, attempt, None, reason)
+    if target is None:
+        _move(tx, child_id, Status.WAITING, unmet, "", reason, now)
+        return False
+    tail = history.event_tail(now, event, Status.WAITING, target, attempt, None, reason)
+    _move(tx, child_id, target, 0, tail, reason, now)
+    _note_release(tx, event, target, its_parent, (kind[0], kind[1], kind[2]), now)
+    return target in TERMINAL
+
+
+def end_as_it_comes(
+    tx: Tx, job_id: str, target: Status, reason: str, parent: str | None, kind: Kind, now: Instant
+) -> None:
+    """End a job that was just inserted, because of what had ended before it came."""
+    tail = history.event_tail(now, Event.RELEASE, Status.WAITING, target, 0, None, reason)
+    _move(tx, job_id, target, 0, tail, reason, now)
+    _note_release(tx, Event.RELEASE, target, parent, kind, now)
+
+
+def _move(tx: Tx, child_id: str, target: Status, unmet: int, tail: str, reason: str, now: Instant) -> None:
     tx.execute(
         CHILD,
         {
             "child": child_id,
-            "unmet": 0 if target else unmet,
-            "target": (target or Status.WAITING).value,
+            "unmet": unmet,
+            "target": target.value,
             "now": now,
             "reason": f"DependencyFailed: {reason}",
             "event": tail,
         },
     )
-    if target is not None and (outcome_counted := counted(event, target)) is not None:
-        tx.count((kind[0], kind[1], kind[2]), outcome_counted, now)
-    match target:
-        case Status.PENDING:
-            tx.signals.add(Signal.READY)
-        case Status.SCHEDULED:
-            tx.signals.add(Signal.DUE)
-        case Status.COMPLETED | Status.CANCELLED | Status.FAILED:
-            tx.signals.add(Signal.ENDED)
-            return True
-        case _:
-            pass
-    return False
+
+
+def _note_release(tx: Tx, event: Event, target: Status, parent: str | None, kind: Kind, now: Instant) -> None:
+    """Of one that has left `waiting`: who is told, what is counted, and what its parent counts."""
+    if (as_what := counted(event, target)) is not None:
+        tx.count(kind, as_what, now)
+    if target in TERMINAL:
+        tx.signals.add(Signal.ENDED)
+        tx.broods.add(parent, moved(Status.WAITING, target))
+    else:
+        tx.signals.add(Signal.READY if target is Status.PENDING else Signal.DUE)
+
+
+# Parents
+
+
+def _count_children(tx: Tx, now: Instant) -> list[str]:
+    """Write what children have changed, and let parents go on that have waited for the last of them; the ids of those
+    that ended by it."""
+    ended = []
+    for parent, change in tx.broods.take().items():
+        row = tx.row(COUNT_CHILDREN, {"parent": parent, **msgspec.structs.asdict(change)})
+        if row is None or row[0] is None:
+            continue
+        awaits, children, still_open, failed, cancelled, attempt, its_parent, *kind = row
+        brood = Brood(children, still_open, failed, cancelled)
+        if (target := joined(Awaits.parse(awaits), brood)) is None:
+            continue
+        tail = history.event_tail(now, Event.RELEASE, Status.WAITING, target, attempt, None, str(brood))
+        tx.execute(
+            PARENT,
+            {"parent": parent, "target": target.value, "now": now, "reason": f"ChildFailed: {brood}", "event": tail},
+        )
+        _note_release(tx, Event.RELEASE, target, its_parent, (kind[0], kind[1], kind[2]), now)
+        if target in TERMINAL:
+            ended.append(parent)
+    return ended
+
+
+# Concurrency keys
 
 
 def anyone_waits(tx: Tx) -> tuple[bool, bool]:
@@ -147,7 +198,7 @@ def release(tx: Tx, now: Instant, limit: int) -> int:
         if done >= limit:
             break
         tx.execute("DELETE FROM release_due WHERE parent_id = ?", (parent,))
-        done += release_dependents(tx, [parent], now, limit - done)
+        done += spread(tx, [parent], now, limit - done)
     for key, key_limit in tx.rows(PARKED_KEYS, (limit,)):
         done += unpark(tx, key, key_limit)
     taking_turns.forget_idle(tx, now)

@@ -12,7 +12,7 @@ from holdfast.lifecycle import TERMINAL, Event, Status, Transition, counted
 from holdfast.limits import ERRORS_KEPT_MAX
 from holdfast.store.types import Hold, Note, Signal, Verdict
 from holdfast.stores import history
-from holdfast.stores.sqlite import dedup, effects, rating, reading, releasing
+from holdfast.stores.sqlite import dedup, effects, rating, reading, releasing, unpacking
 from holdfast.stores.sqlite.sql import load
 from holdfast.stores.sqlite.tx import Tx
 from holdfast.stores.transitions import (
@@ -23,13 +23,17 @@ from holdfast.stores.transitions import (
     left_their_place,
     signals_of,
 )
+from holdfast.trees import Brood, TriggerRule, again, moved
 
 COMPLETE = load("complete")
 APPLY = load("apply")
-BLOCKERS = load("blockers")
+OUTCOMES_OF = load("outcomes_of")
+UNMEET = load("unmeet")
+AWAITED_BY = load("awaited_by")
 EXTEND = load("extend")
 NOTE = load("note")
 RECORD_STEP = load("record_step")
+_COMPLETED_CHILD = moved(Status.PROCESSING, Status.COMPLETED)
 _COMPLETED = f',{{}},"{Event.COMPLETE.value}","{Status.PROCESSING.value}","{Status.COMPLETED.value}",'
 
 
@@ -47,13 +51,15 @@ def apply(tx: Tx, transitions: Sequence[Transition], now: Instant) -> list[Verdi
         verdicts[i] = _apply_one(tx, transitions[i], now)
     if slow:
         _after(tx, [transitions[i] for i in slow if verdicts[i] is Verdict.APPLIED], now)
+    elif tx.broods:
+        releasing.spread(tx, (), now)
     return verdicts
 
 
 def _complete(tx: Tx, transitions: Sequence[Transition], plain: list[int], now: Instant) -> list[int]:
     """All that can be, as one statement; the positions of those that were not: awaited, keyed or refused."""
     chosen = [transitions[i] for i in plain]
-    batch = [(t.job_id, t.attempt, t.token, t.result, t.by) for t in chosen]
+    batch = [(t.job_id, t.attempt, t.token, t.result, t.by, t.parent_job_id) for t in chosen]
     tx.execute("SAVEPOINT complete")
     tx.execute(COMPLETE, {"now": now, "event": _COMPLETED.format(now), "batch": msgspec.json.encode(batch).decode()})
     changed = tx.connection.changes()
@@ -67,6 +73,8 @@ def _complete(tx: Tx, transitions: Sequence[Transition], plain: list[int], now: 
         done = {}
     tx.execute("RELEASE complete")
     _count(tx, list(done.values()), now)
+    for t in done.values():
+        tx.broods.add(t.parent_job_id, _COMPLETED_CHILD)
     return [i for i in plain if transitions[i].job_id not in done] if len(done) < len(plain) else []
 
 
@@ -82,10 +90,14 @@ def _completed_by(t: Transition) -> tuple[str, int, str | None]:
 
 
 def _apply_one(tx: Tx, t: Transition, now: Instant) -> Verdict:
-    if t.event is Event.MANUAL_RETRY and (refusal := _refuse_retry(tx, t, now)) is not None:
-        return refusal
+    unmet = None
+    if t.event is Event.MANUAL_RETRY:
+        if isinstance(found := _run_again(tx, t, now), Verdict):
+            return found
+        if unmet := found:
+            t = msgspec.structs.replace(t, target=Status.WAITING)
     error = t.error
-    tx.execute(
+    changed = tx.row(
         APPLY,
         {
             "job_id": t.job_id,
@@ -101,6 +113,10 @@ def _apply_one(tx: Tx, t: Transition, now: Instant) -> Verdict:
             "failures": t.failures,
             "snoozes": t.snoozes,
             "give_backs": t.give_backs,
+            "waits": t.waits,
+            "awaits": None if t.awaits is None else str(t.awaits),
+            "join": t.join,
+            "unmet": unmet,
             "progress": t.progress,
             "stage": t.stage,
             "clear_result": int(t.clear_result),
@@ -116,24 +132,37 @@ def _apply_one(tx: Tx, t: Transition, now: Instant) -> Verdict:
             "event": history.event_tail(now, t.event, t.source, t.target, t.attempt, t.by, t.reason),
         },
     )
-    if not tx.connection.changes():
+    if changed is None:
         return _why_not(tx, t)
     _count(tx, [t], now)
+    if (t.source in TERMINAL) != (t.target in TERMINAL):
+        tx.broods.add(changed[0], moved(t.source, t.target))
     if t.event is Event.MANUAL_RETRY:
         dedup.guard_again(tx, t.job_id, now)
+        if unmet:
+            tx.execute(UNMEET, (t.job_id,))
+            tx.execute(AWAITED_BY, (t.job_id,))
     if t.effects:
         effects.run(tx.connection, t.job_id, t.effects)
+    if t.children or t.staged is not None:
+        unpacking.bring(tx, t, now)
+    if t.awaits is not None:
+        tx.broods.add(t.job_id, Brood())  # it is judged with the others: none may be open
     return Verdict.APPLIED
 
 
-def _refuse_retry(tx: Tx, t: Transition, now: Instant) -> Verdict | None:
-    """Why an ended job may not run again; None also where the guards of the transition will refuse it."""
+def _run_again(tx: Tx, t: Transition, now: Instant) -> Verdict | int:
+    """How many an ended job that is to run again has to wait for; or why it may not. 0 also where the guards of the
+    transition will refuse it."""
     row = _standing(tx, [t.job_id]).get(t.job_id)
     if row is None or row[0] != t.source:
-        return None
-    if tx.value(BLOCKERS, (t.job_id,)):
+        return 0
+    rule = tx.value("SELECT trigger_rule FROM job WHERE job_id = ?", (t.job_id,))
+    outcomes = {Status(status): count for status, count in tx.rows(OUTCOMES_OF, (t.job_id,))}
+    stands = again(rule=TriggerRule(rule or TriggerRule.ALL_SUCCESS), outcomes=outcomes)
+    if stands.blocked or (stands.unmet and not t.rewait):
         return Verdict.BLOCKED
-    return None if dedup.may_guard_again(tx, t.job_id, now) else Verdict.TAKEN
+    return stands.unmet if dedup.may_guard_again(tx, t.job_id, now) else Verdict.TAKEN
 
 
 def _why_not(tx: Tx, t: Transition) -> Verdict:
@@ -161,8 +190,10 @@ def _after(tx: Tx, applied: list[Transition], now: Instant) -> None:
     """What follows in the same commit: dependents released, parked jobs let in, signals noted."""
     ended = [t.job_id for t in applied if t.target in TERMINAL]
     dependents, keys = releasing.anyone_waits(tx)
-    if ended and dependents:
-        releasing.release_dependents(tx, ended, now)
+    if not dependents:
+        ended = []
+    if ended or tx.broods:
+        releasing.spread(tx, ended, now)
     if applied and keys:
         releasing.unpark_keys_of(tx, [t.job_id for t in applied])
     if left := left_their_place(applied):

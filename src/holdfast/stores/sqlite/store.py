@@ -1,22 +1,16 @@
-"""The port on one SQLite file. Each verb is a function over a connection; this class says on which thread it runs."""
+"""The port on one SQLite file. Each verb is a function over a connection; this class says whether it writes."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
-import os
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
-
-import apsw
+from collections.abc import Sequence
 
 from holdfast.clock import Instant
-from holdfast.errors import ConfigurationError, ForkedStore, NotOpen, QueueFull, StoreError
+from holdfast.errors import QueueFull, StoreError
 from holdfast.lifecycle import Status, Transition
-from holdfast.limits import POLL_SECONDS, RECORD_INTERVAL_SECONDS
-from holdfast.store.port import Listener
+from holdfast.limits import RELEASE_BATCH_MAX
 from holdfast.store.types import (
     ClaimedJob,
     ClaimRequest,
@@ -40,7 +34,6 @@ from holdfast.store.types import (
     RetentionPolicy,
     Retired,
     Schedule,
-    Signal,
     Verdict,
     WorkerRow,
 )
@@ -48,184 +41,31 @@ from holdfast.stores import retiring
 from holdfast.stores.sqlite import (
     archiving,
     claiming,
-    connection,
     diagnosing,
     guests,
     inserting,
     queueing,
     rating,
     reading,
-    releasing,
     scheduling,
     settling,
     upkeep,
 )
-from holdfast.stores.sqlite.bell import Bell
-from holdfast.stores.sqlite.errors import translate
-from holdfast.stores.sqlite.forking import inside
-from holdfast.stores.sqlite.tx import Tx
-from holdfast.stores.sqlite.writer import Writer
+from holdfast.stores.sqlite.move_verbs import MoveVerbs
+from holdfast.stores.sqlite.row_verbs import RowVerbs
+from holdfast.stores.sqlite.running import answer
+from holdfast.stores.sqlite.tree_verbs import TreeVerbs
 
-T = TypeVar("T")
 _Submit = tuple[Sequence[NewJob], asyncio.Future[list[Inserted]]]
-READERS = 2  # threads; reads are short, and more would only contend for the GIL
 
 
-class SQLiteStore:
+class SQLiteStore(TreeVerbs, RowVerbs, MoveVerbs):
     def __init__(self, url: str) -> None:
-        self.path = connection.path_of(url)
-        self._writer: Writer | None = None
-        self._bell = Bell(self.path)
-        self._listeners: list[tuple[frozenset[Signal], Listener]] = []
-        self._readers: ThreadPoolExecutor | None = None
-        self._reader_state = threading.local()
-        self._reader_connections: list[apsw.Connection] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
+        super().__init__(url)
         self._submits: list[_Submit] = []
         self._submitted_at: Instant = 0
         self._lone = True  # whether submits come one at a time, as far as the last turn tells
         self._ahead: asyncio.Future[list[Inserted]] | None = None  # the last one that went straight to the writer
-        self._pid = os.getpid()
-
-    @property
-    def location(self) -> str:
-        return f"sqlite:///{self.path}"
-
-    @property
-    def files_root(self) -> str | None:
-        return f"{self.path}.files"
-
-    @property
-    def poll_seconds(self) -> float:
-        return POLL_SECONDS
-
-    @property
-    def record_seconds(self) -> float:
-        return RECORD_INTERVAL_SECONDS
-
-    # Opening
-
-    async def open(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._pid = os.getpid()
-        opened = await self._loop.run_in_executor(None, self._prepare)
-        self._bell.open()
-        self._writer = Writer(opened, self.path, self._loop, self._committed)
-        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="holdfast-sqlite-reader")
-
-    def _prepare(self) -> apsw.Connection:
-        with inside():
-            connection.create(self.path)
-            opened = connection.connect(self.path)
-            try:
-                connection.migrate(opened, self.path)
-            except BaseException:
-                opened.close()
-                raise
-            return opened
-
-    async def exists(self) -> bool:
-        """Whether the file is there; makes none."""
-        return self.path.exists()
-
-    async def migrate(self) -> list[str]:
-        def run() -> list[str]:
-            with inside():
-                connection.create(self.path)
-                opened = connection.connect(self.path)
-                try:
-                    return connection.migrate(opened, self.path)
-                finally:
-                    opened.close()
-
-        return await asyncio.get_running_loop().run_in_executor(None, run)
-
-    def migration_sql(self) -> None:
-        """None: whoever may write the file may migrate it."""
-
-    async def erase(self) -> list[str]:
-        raise ConfigurationError(f"a queue in a file is deleted with it: stop all workers, then remove {self.path}*")
-
-    async def close(self) -> None:
-        writer, readers, self._writer, self._readers = self._writer, self._readers, None, None
-        if writer is None or readers is None or os.getpid() != self._pid:
-            return
-
-        def run() -> None:
-            writer.stop()
-            readers.shutdown()
-            with inside():
-                for each in self._reader_connections:
-                    each.close()
-                self._reader_connections.clear()
-                writer.connection.close()
-            self._bell.close()
-
-        await asyncio.get_running_loop().run_in_executor(None, run)
-
-    # Threads
-
-    def _refuse_fork(self) -> None:
-        if os.getpid() != self._pid:
-            raise ForkedStore("this store was opened before fork(): open the app anew in the child process")
-
-    def _write(self, name: str, run: Callable[[Tx], T], *, essential: bool) -> asyncio.Future[T]:
-        writer, loop = self._opened()
-        future: asyncio.Future[T] = loop.create_future()
-        writer.put(name, run, functools.partial(_answer, future), essential)
-        return future
-
-    def _opened(self) -> tuple[Writer, asyncio.AbstractEventLoop]:
-        if self._writer is None or self._loop is None:
-            raise NotOpen("the store is not open: use it inside `async with app:`")
-        return self._writer, self._loop
-
-    async def _read(self, run: Callable[[apsw.Connection], T]) -> T:
-        self._refuse_fork()
-        if self._readers is None or self._loop is None:
-            raise NotOpen("the store is not open: use it inside `async with app:`")
-        return await self._loop.run_in_executor(self._readers, self._run_read, run)
-
-    def _run_read(self, run: Callable[[apsw.Connection], T]) -> T:
-        own: apsw.Connection | None = getattr(self._reader_state, "connection", None)
-        if self._writer is not None:
-            self._writer.identity.check()
-        try:
-            with inside():
-                if own is None:
-                    own = self._reader_state.connection = connection.connect(self.path)
-                    self._reader_connections.append(own)
-                own.execute("BEGIN")  # one snapshot for all statements of a read
-                try:
-                    return run(own)
-                finally:
-                    own.execute("ROLLBACK")
-        except apsw.Error as error:
-            raise translate(error, str(self.path)) from None
-
-    def _committed(self, signals: set[Signal]) -> None:
-        """On the writer thread, after COMMIT."""
-        self._bell.ring(signals)
-        if self._listeners and self._loop is not None:
-            self._loop.call_soon_threadsafe(self._wake, signals)
-
-    def _wake(self, signals: set[Signal]) -> None:
-        for wanted, listener in tuple(self._listeners):
-            for signal in wanted & signals:
-                listener(signal)
-
-    def listen(self, signals: frozenset[Signal], listener: Listener) -> Callable[[], None]:
-        if self._loop is None:
-            raise NotOpen("the store is not open: use it inside `async with app:`")
-        entry = (signals, listener)
-        self._listeners.append(entry)
-        stop_bell = self._bell.listen(signals, listener, self._loop)
-
-        def stop() -> None:
-            self._listeners.remove(entry)
-            stop_bell()
-
-        return stop
 
     # The hot path
 
@@ -280,14 +120,19 @@ class SQLiteStore:
         start = 0
         for jobs, future in submits:
             end = start + len(jobs)
-            _answer(future, None if inserted is None else inserted[start:end], error)
+            answer(future, None if inserted is None else inserted[start:end], error)
             start = end
 
     async def claim(self, request: ClaimRequest, now: Instant) -> list[ClaimedJob]:
         return await self._write("claim", lambda tx: claiming.claim(tx, request, now), essential=False)
 
     async def apply(self, transitions: Sequence[Transition], now: Instant) -> list[Verdict]:
-        return await self._write("apply", lambda tx: settling.apply(tx, transitions, now), essential=True)
+        verdicts = await self._write("apply", lambda tx: settling.apply(tx, transitions, now), essential=True)
+        with contextlib.suppress(StoreError):  # it is committed: what is left to do, upkeep does
+            for transition in transitions:
+                if transition.staged is not None:
+                    await self._unpack(now, RELEASE_BATCH_MAX, transition.job_id)
+        return verdicts
 
     async def extend(self, holds: Sequence[Hold], lease_expires_at: Instant, now: Instant) -> list[Verdict]:
         return await self._write("extend", lambda tx: settling.extend(tx, holds, lease_expires_at), essential=True)
@@ -327,7 +172,8 @@ class SQLiteStore:
     async def release(self, now: Instant, limit: int) -> int:
         if not await self._read(upkeep.release_needed):
             return 0
-        return await self._write("release", lambda tx: releasing.release(tx, now, limit), essential=True)
+        done = await self._write("release", lambda tx: upkeep.release(tx, now, limit), essential=True)
+        return done + await self._unpack(now, limit - done)
 
     # Workers and types
 
@@ -408,13 +254,3 @@ class SQLiteStore:
 
     async def dead(self, limit: int) -> list[DeadGroup]:
         return await self._read(lambda c: reading.dead(c, limit))
-
-
-def _answer(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    """On the event loop. Whoever was cancelled meanwhile no longer waits."""
-    if future.done():
-        return
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)

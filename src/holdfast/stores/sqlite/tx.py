@@ -9,6 +9,7 @@ import apsw
 from holdfast.clock import MICROS, Instant
 from holdfast.lifecycle import Counted, Kind
 from holdfast.store.types import Signal
+from holdfast.stores.broods import Broods
 from holdfast.stores.sqlite import sql
 
 COUNT = sql.load("count")
@@ -16,12 +17,13 @@ _MINUTE = 60 * MICROS
 
 
 class Tx:
-    __slots__ = ("_counts", "connection", "room", "signals")
+    __slots__ = ("_counts", "broods", "connection", "room", "signals")
 
     def __init__(self, connection: apsw.Connection) -> None:
         self.connection = connection
         self.signals: set[Signal] = set()
         self.room: dict[str, int] = {}  # of limited queues, as far as this transaction knows
+        self.broods = Broods()  # written by each verb: see releasing.spread
         self._counts: dict[tuple[Instant, Kind, Counted], list[int]] = {}
 
     def execute(self, statement: str, bindings: apsw.Bindings | None = None) -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.clock import Instant
 from holdfast.store.types import JobType, Promoted, Signal, WorkerRow
-from holdfast.stores.sqlite import rating, sql
+from holdfast.stores.sqlite import rating, releasing, sql, unpacking
 from holdfast.stores.sqlite.sql import load
 from holdfast.stores.sqlite.tx import Tx
 
@@ -40,9 +40,13 @@ def release_needed(connection: apsw.Connection) -> bool:
             "SELECT EXISTS (SELECT 1 FROM release_due) OR EXISTS ("
             "SELECT 1 FROM job INDEXED BY job_parked"
             " WHERE parked = 1 AND rate_parked = 0 AND concurrency_key IS NOT NULL)"
-            " OR EXISTS (SELECT 1 FROM fair_key)",
+            " OR EXISTS (SELECT 1 FROM fair_key) OR EXISTS (SELECT 1 FROM staged)",
         )
     )
+
+
+def release(tx: Tx, now: Instant, limit: int) -> int:
+    return releasing.release(tx, now, limit) + unpacking.drop_stale(tx)
 
 
 def beat(tx: Tx, worker: WorkerRow) -> None:

@@ -12,7 +12,7 @@ from holdfast.clock import Instant
 from holdfast.lifecycle import TERMINAL, Event, Status
 from holdfast.limits import HISTORY_HEAD
 from holdfast.store.types import Counter, HistoryEvent, JobRecord, RetentionPolicy, Schedule
-from holdfast.testing.history.operations import Item, Moment, Operation, Outcome
+from holdfast.testing.history.operations import Answer, Item, Moment, Operation, Outcome
 
 FAILURES = frozenset({Event.RETRY, Event.EXHAUST, Event.DISCARD, Event.RESCUE})
 NEVER: Moment = 2**63
@@ -32,7 +32,7 @@ class Evidence:
     `ended` says that the run was given time to finish: what is still unfinished is a violation, not a matter
     of time. `dead_workers` are those whose processes were seen to die: their claims may be rescued before the
     lease ends. `archive` are the records of archived jobs, `schedules` and `counters` what is stored of these in the
-    end; what is None is not judged.
+    end, `rows` what can be read of result tables: (job, table) → digests. What is None is not judged.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class Evidence:
         archive: Iterable[JobRecord] = (),
         schedules: Iterable[Schedule] | None = None,
         counters: Iterable[Counter] | None = None,
+        rows: Mapping[tuple[str, str], Iterable[str]] | None = None,
         dead_workers: Iterable[str] = (),
         ended: bool = True,
     ) -> None:
@@ -56,6 +57,7 @@ class Evidence:
         self.archive = {record.job_id: record for record in archive}
         self.schedules = None if schedules is None else tuple(schedules)
         self.counters = None if counters is None else tuple(counters)
+        self.rows = None if rows is None else {place: tuple(found) for place, found in rows.items()}
         self.dead_workers = frozenset(dead_workers)
         self.ended = ended
 
@@ -70,9 +72,33 @@ class Evidence:
     @cached_property
     def by_verb(self) -> dict[str, list[Operation]]:
         found: dict[str, list[Operation]] = defaultdict(list)
-        for operation in self.operations:
+        for operation in (*self.operations, *self.brought):
             found[operation.verb].append(operation)
         return found
+
+    @cached_property
+    def brought(self) -> tuple[Operation, ...]:
+        """Children that came with something else, as inserts: with a settlement, or of a running attempt."""
+        settled: dict[tuple[str, int | None], list[Operation]] = defaultdict(list)
+        found: list[Operation] = []
+        for operation in self.operations:
+            if operation.verb in ("apply", "insert_children"):
+                found += _inserts(operation)
+            if operation.verb == "apply" and operation.item.staged is not None:
+                settled[operation.job_id, operation.attempt].append(operation)
+        for operation in self.operations:
+            if operation.verb == "stage" and operation.known:
+                for settlement in settled[operation.job_id, operation.attempt]:
+                    found += self._unpacked(operation, settlement)
+        return tuple(found)
+
+    def _unpacked(self, staging: Operation, settlement: Operation) -> Iterator[Operation]:
+        """Nothing says when they are stored, only that they are in the end."""
+        outcome = settlement.outcome
+        if outcome is Outcome.OK and not self.ended:
+            outcome = Outcome.INFO
+        for insert in _inserts(staging):
+            yield msgspec.structs.replace(insert, outcome=outcome, invoked=settlement.invoked, returned=None)
 
     def of(self, verb: str, *outcomes: Outcome) -> Iterator[Operation]:
         for operation in self.by_verb.get(verb, ()):
@@ -83,7 +109,7 @@ class Evidence:
     def by_job(self) -> dict[tuple[str, str], list[Operation]]:
         """(verb, job_id) → its operations; a claim nobody heard back from names no job and is not here."""
         found: dict[tuple[str, str], list[Operation]] = defaultdict(list)
-        for operation in self.operations:
+        for operation in (*self.operations, *self.brought):
             if operation.job_id:
                 found[operation.verb, operation.job_id].append(operation)
         return found
@@ -260,6 +286,13 @@ class Evidence:
             if op.attempt == attempt and op.returned is not None and op.item.lease is not None
         ]
         return sorted(found)
+
+
+def _inserts(bringing: Operation) -> Iterator[Operation]:
+    jobs = bringing.item.jobs
+    answers = bringing.answer.jobs or [Answer(job_id=job.job_id, outcome=bringing.outcome) for job in jobs]
+    for job, answer in zip(jobs, answers, strict=True):
+        yield msgspec.structs.replace(bringing, verb="insert", item=job, answer=answer, size=1, answers=None)
 
 
 def ends_a_claim(change: Item | HistoryEvent) -> bool:

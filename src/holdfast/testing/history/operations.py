@@ -53,7 +53,13 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tick_at: Instant | None = None
     due_at: Instant | None = None
     next_at: Instant | None = None
-    jobs: tuple[Item, ...] = ()  # of a firing
+    jobs: tuple[Item, ...] = ()  # of a firing; children that a settlement, a part or a running attempt brings
+    parent: str | None = None
+    trigger_rule: str | None = None
+    staged: int | None = None  # in how many parts a settlement's children were handed over before it
+    part: int | None = None
+    table: str | None = None
+    rows: tuple[str, ...] = ()  # digests
     definition: Schedule | None = None
     policy: RetentionPolicy | None = None
 
@@ -68,6 +74,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     existing: bool = False
     archived: int = 0
     dropped: int = 0
+    jobs: tuple[Answer, ...] = ()  # for each of the item's jobs, where the verb answers for these
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,6 +127,10 @@ _line = msgspec.json.Decoder(_Invoke | _Return)
 
 def digest(text: str | None) -> str | None:
     return None if text is None else hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def row_digest(values: Sequence[object]) -> str:
+    return str(digest(repr(tuple(values))))
 
 
 class OperationLog:

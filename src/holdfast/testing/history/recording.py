@@ -11,6 +11,7 @@ from holdfast.clock import Instant
 from holdfast.errors import HoldfastError, InvalidSubmission, StoreBusy, StoreError, StoreFull
 from holdfast.lifecycle import Transition
 from holdfast.store.port import Store
+from holdfast.store.tables import RowBatch
 from holdfast.store.types import (
     ClaimedJob,
     ClaimRequest,
@@ -26,7 +27,7 @@ from holdfast.store.types import (
     Schedule,
     Verdict,
 )
-from holdfast.testing.history.operations import Answer, Item, OperationLog, Outcome, digest
+from holdfast.testing.history.operations import Answer, Item, OperationLog, Outcome, digest, row_digest
 
 T = TypeVar("T")
 _OUTCOMES = {
@@ -57,8 +58,25 @@ class _Recorded:
             map(_inserting, jobs),
             now,
             self._store.insert(jobs, now),
-            lambda answers: [Answer(job_id=a.job_id, existing=a.existing is not None) for a in answers],
+            _inserted,
         )
+
+    async def insert_children(self, hold: Hold, jobs: Sequence[NewJob], now: Instant) -> list[Inserted] | None:
+        return await self._call(
+            "insert_children",
+            [_bringing(hold, jobs)],
+            now,
+            self._store.insert_children(hold, jobs, now),
+            lambda found: [Answer(outcome=Outcome.STALE) if found is None else Answer(jobs=tuple(_inserted(found)))],
+        )
+
+    async def stage(self, hold: Hold, part: int, jobs: Sequence[NewJob], now: Instant) -> Verdict:
+        staging = self._store.stage(hold, part, jobs, now)
+        items = [_bringing(hold, jobs, part)]
+        return await self._call("stage", items, now, staging, lambda verdict: _verdicts([verdict]))
+
+    async def put_rows(self, batches: Sequence[RowBatch], now: Instant) -> list[Verdict]:
+        return await self._call("put_rows", map(_putting, batches), now, self._store.put_rows(batches, now), _verdicts)
 
     async def claim(self, request: ClaimRequest, now: Instant) -> list[ClaimedJob]:
         return await self._call(
@@ -155,6 +173,8 @@ def _inserting(job: NewJob) -> Item:
         dedup_key=job.dedup_key,
         dedup_until=job.dedup_until,
         depends_on=job.depends_on,
+        trigger_rule=job.trigger_rule if job.depends_on else None,
+        parent=job.parent_job_id,
         own_id=job.own_id,
         schedule=job.schedule,
         tick_at=job.tick_at,
@@ -183,11 +203,26 @@ def _applying(transition: Transition) -> Item:
         lease=transition.lease,
         result=digest(transition.result),
         scheduled_for=transition.scheduled_for,
+        jobs=tuple(map(_inserting, transition.children)),
+        staged=None if transition.staged is None else transition.staged.parts,
     )
+
+
+def _bringing(hold: Hold, jobs: Iterable[NewJob], part: int | None = None) -> Item:
+    return msgspec.structs.replace(_holding(hold), jobs=tuple(map(_inserting, jobs)), part=part)
+
+
+def _putting(batch: RowBatch) -> Item:
+    rows = tuple(row_digest(values) for values in batch.rows)
+    return msgspec.structs.replace(_holding(batch.hold), table=batch.table.name, part=batch.part, rows=rows)
 
 
 def _holding(hold: Hold, lease: Instant | None = None) -> Item:
     return Item(job_id=hold.job_id, attempt=hold.attempt, token=digest(hold.token), lease=lease)
+
+
+def _inserted(answers: Iterable[Inserted]) -> list[Answer]:
+    return [Answer(job_id=each.job_id, existing=each.existing is not None) for each in answers]
 
 
 def _verdicts(verdicts: Iterable[Verdict]) -> list[Answer]:

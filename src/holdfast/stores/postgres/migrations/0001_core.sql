@@ -54,6 +54,18 @@ CREATE TABLE holdfast.job (
     payload_version       integer NOT NULL DEFAULT 1,
     schedule              text COLLATE "C",
     tick_at               bigint,
+    -- Of trees and results. NULL is the usual: all_success, no children, never waited, no rows.
+    trigger_rule          text COLLATE "C",
+    children              integer,
+    open_children         integer,
+    failed_children       integer,
+    cancelled_children    integer,
+    awaits                text, -- set: it waits for its children
+    waits                 integer,
+    join_name             text,
+    result_tables         text, -- JSON array of names, set before the first row is there
+    rows_of               uuid, -- a reused job: whose rows it answers with, never a reused one itself …
+    rows_attempt          integer, -- … and of which attempt of that one
     last_error            text,
     errors                text,
     logs                  text,
@@ -92,6 +104,11 @@ CREATE INDEX job_subject ON holdfast.job (subject, seq) WHERE subject IS NOT NUL
 CREATE INDEX job_content ON holdfast.job (content_hash, job_type, completed_at) WHERE content_hash IS NOT NULL;
 -- trees
 CREATE INDEX job_root ON holdfast.job (root_job_id) WHERE root_job_id IS NOT NULL;
+-- children of a job
+CREATE INDEX job_parent ON holdfast.job (parent_job_id, job_id) WHERE parent_job_id IS NOT NULL;
+-- the job with rows of a subject and type that completed last
+CREATE INDEX job_latest ON holdfast.job (subject, job_type, completed_at)
+    WHERE subject IS NOT NULL AND status = 'completed' AND result_tables IS NOT NULL;
 -- keys: holders, which jobs are in sight, and which are parked; versions apart, because not every worker reads all
 CREATE INDEX job_key ON holdfast.job (concurrency_key, status, queue, job_type, payload_version, parked, priority)
     WHERE concurrency_key IS NOT NULL AND status IN ('pending', 'processing');
@@ -311,6 +328,24 @@ $$
         (SELECT status FROM holdfast.archive WHERE job_id = id))
 $$;
 
+-- How a job begins, from how many of those that it depends on stand how: trees.began says the same in Python. One that
+-- is failed or cancelled by what had ended before it came begins by waiting.
+CREATE FUNCTION holdfast.began(
+    rule text, completed integer, failed integer, cancelled integer, active integer, on_failure text, later boolean)
+RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
+$$
+    SELECT CASE
+        WHEN CASE rule
+            WHEN 'all_success' THEN failed + cancelled > 0
+            WHEN 'none_failed' THEN failed > 0
+            WHEN 'one_success' THEN completed + active = 0 AND failed + cancelled > 0
+            ELSE false END
+        THEN CASE on_failure WHEN 'fail' THEN 'failed' ELSE 'cancelled' END
+        WHEN active > 0 AND NOT (rule = 'one_success' AND completed > 0) THEN 'waiting'
+        WHEN later THEN 'scheduled'
+        ELSE 'pending' END
+$$;
+
 -- The newest completed job with the same type and content. Index: job_content.
 CREATE FUNCTION holdfast.reusable(j jsonb) RETURNS uuid LANGUAGE sql VOLATILE AS
 $$
@@ -318,6 +353,13 @@ $$
     WHERE content_hash = j ->> 'content_hash' AND job_type = j ->> 'job_type' AND status = 'completed'
       AND completed_at >= (j ->> 'reuse_since')::bigint
     ORDER BY completed_at DESC LIMIT 1
+$$;
+
+-- How long a job took, in the jobs or in the archive: what a reuse of its result saves.
+CREATE FUNCTION holdfast.took(id uuid) RETURNS bigint LANGUAGE sql STABLE AS
+$$
+    SELECT coalesce((SELECT greatest(0, completed_at - started_at) FROM holdfast.job WHERE job_id = id),
+        (SELECT (details::json ->> 'processing_micros')::bigint FROM holdfast.archive WHERE job_id = id), 0)
 $$;
 
 -- Everything that several special jobs will wait for, in the order in which everyone does: names of what must be there
@@ -365,7 +407,11 @@ EXCEPTION WHEN data_exception THEN -- JSON that jsonb does not take, as one with
 END
 $$;
 
--- One job that is more than a row: {"job_id": …, "status": …, "existing": …, "reused_from": …, "rate_parked": …}.
+-- One job that is more than a row:
+-- {"job_id": …, "status": …, "existing": …, "reused_from": …, "rate_parked": …, "parent_job_id": …}.
+-- What it adds to its parent's numbers is left to the caller, who may bring thousands: see holdfast.count_children.
+-- "admitted": it came with a parent that was, so that no queue is too full for it. "promised": its parent has ended on
+-- the strength of it; what it depended on and is gone since was no obstacle.
 -- Locks on names come first, and in an order, so that two who submit the same see each other.
 -- Without sequential scans: its plans are kept, and may have been made while the table was empty.
 CREATE FUNCTION holdfast.insert_special(j jsonb, client_now bigint, store_now bigint) RETURNS jsonb
@@ -385,11 +431,18 @@ DECLARE
     target uuid;
     guarded_until bigint;
     target_status text;
+    rule text := coalesce(j ->> 'trigger_rule', 'all_success');
+    admitted boolean := coalesce((j ->> 'admitted')::boolean, false);
     donor uuid;
+    ran uuid; -- the job that brought the donor's result: another, where that was reused itself
     leader uuid;
-    unmet uuid[];
-    broken uuid[];
+    active uuid[] := '{}';
+    completed integer := 0;
+    failed uuid[] := '{}';
+    cancelled uuid[] := '{}';
+    breaker uuid;
     starts text;
+    ends text;
     is_parked boolean := false;
     is_over_rate boolean := false;
     room bigint;
@@ -422,7 +475,7 @@ BEGIN
     END IF;
     -- Held before any row is, as by those who submit many; whether there is room is asked of a job that will wait there.
     PERFORM pg_advisory_xact_lock(hashtextextended('holdfast queue ' || name, 0)) FROM holdfast.queue
-    WHERE name = j ->> 'queue' AND max_pending IS NOT NULL AND NOT later;
+    WHERE name = j ->> 'queue' AND max_pending IS NOT NULL AND NOT later AND NOT admitted;
     IF j ->> 'parent_job_id' IS NOT NULL THEN
         -- Held, so that retention does not take the tree away from under this job.
         SELECT coalesce(root_job_id, job_id) INTO root FROM holdfast.job
@@ -440,8 +493,8 @@ BEGIN
             ORDER BY seq LIMIT 1 FOR UPDATE;
             IF leader IS NULL THEN
                 donor := holdfast.reusable(j); -- it may have ended while we waited for its row
-            ELSIF leader = ANY (parents) THEN
-                leader := NULL; -- it waits for that one anyway, and on its own terms
+            ELSIF leader = ANY (parents) OR rule <> 'all_success' AND cardinality(parents) > 0 THEN
+                leader := NULL; -- it waits for that one anyway, or may start before it: on its own terms
             END IF;
         END IF;
     END IF;
@@ -452,19 +505,28 @@ BEGIN
     -- Locking the parents makes their completion wait until this job is there to be released by it, or be seen by us.
     PERFORM 1 FROM holdfast.job WHERE job_id = ANY (parents) ORDER BY job_id FOR UPDATE;
     FOR found IN SELECT p, holdfast.status_of(p) AS status FROM unnest(parents) AS p LOOP
-        IF found.status IS NULL THEN
+        IF found.status IS NULL AND NOT coalesce((j ->> 'promised')::boolean, false) THEN
             RAISE EXCEPTION USING ERRCODE = 'HF002', MESSAGE = format(
                 'no job %s to depend on: submit it first; nothing was stored', found.p);
-        ELSIF found.status IN ('failed', 'cancelled') THEN
-            broken := broken || found.p;
-        ELSIF found.status <> 'completed' THEN
-            unmet := unmet || found.p;
         END IF;
+        CASE coalesce(found.status, 'completed')
+            WHEN 'completed' THEN completed := completed + 1;
+            WHEN 'failed' THEN failed := failed || found.p;
+            WHEN 'cancelled' THEN cancelled := cancelled || found.p;
+            ELSE active := active || found.p;
+        END CASE;
     END LOOP;
-    starts := CASE WHEN donor IS NOT NULL THEN 'completed' WHEN unmet IS NOT NULL OR broken IS NOT NULL THEN 'waiting'
-        WHEN later THEN 'scheduled' ELSE 'pending' END;
+    starts := CASE WHEN donor IS NOT NULL THEN 'completed' ELSE holdfast.began(rule, completed, cardinality(failed),
+        cardinality(cancelled), cardinality(active), j ->> 'on_dependency_failure', later) END;
+    IF starts IN ('failed', 'cancelled') THEN
+        ends := starts;
+        starts := 'waiting';
+        breaker := (failed || CASE rule WHEN 'none_failed' THEN '{}' ELSE cancelled END)[1];
+    END IF;
     IF starts = 'pending' THEN
-        PERFORM holdfast.refuse_over_limit(j ->> 'queue', 1);
+        IF NOT admitted THEN
+            PERFORM holdfast.refuse_over_limit(j ->> 'queue', 1);
+        END IF;
         -- Whoever starts, ends or lets in jobs of these keys holds their names too: what is counted here stays so.
         PERFORM pg_advisory_xact_lock(lock) FROM (
             SELECT hashtextextended('holdfast key ' || (j ->> 'concurrency_key'), 0) AS lock
@@ -507,8 +569,9 @@ BEGIN
     INSERT INTO holdfast.job (job_id, job_type, queue, priority, payload, scheduled_for, max_attempts, timeout_micros,
         subject, tags, created_by, job_stage, parent_job_id, root_job_id, content_hash, concurrency_key,
         concurrency_limit, on_dependency_failure, payload_version, fairness_key, fairness_weight, rate_key, rate_count,
-        rate_micros, schedule, tick_at, dedup_key, unmet_dependencies, parked, rate_parked, joins, status, created_at,
-        updated_at, history, completed_at, progress, stage, reused_from, result, result_artifact, metrics)
+        rate_micros, schedule, tick_at, trigger_rule, dedup_key, unmet_dependencies, parked, rate_parked, joins, status, created_at,
+        updated_at, history, completed_at, progress, stage, reused_from, result, result_artifact, metrics, result_tables,
+        rows_of, rows_attempt)
     SELECT own, kind, j ->> 'queue', (j ->> 'priority')::integer, j ->> 'payload',
         (j ->> 'scheduled_for')::bigint + CASE WHEN later THEN 0 ELSE at - client_now END, (j ->> 'max_attempts')::integer,
         (j ->> 'timeout_micros')::bigint, j ->> 'subject', j ->> 'tags', j ->> 'created_by', j ->> 'job_stage',
@@ -516,20 +579,21 @@ BEGIN
         (j ->> 'concurrency_limit')::integer, coalesce(j ->> 'on_dependency_failure', 'cancel'),
         written_as, j ->> 'fairness_key',
         coalesce((j ->> 'fairness_weight')::integer, 1), j ->> 'rate_key', rate_starts, rate_span,
-        j ->> 'schedule', (j ->> 'tick_at')::bigint, key,
-        CASE WHEN starts = 'waiting' THEN coalesce(cardinality(unmet), 0) + coalesce(cardinality(broken), 0) ELSE 0 END,
+        j ->> 'schedule', (j ->> 'tick_at')::bigint, nullif(rule, 'all_success'), key,
+        CASE WHEN starts = 'waiting' THEN cardinality(active) ELSE 0 END,
         is_parked OR is_over_rate, is_over_rate, leader, starts, at, at,
         holdfast.event(1, at, CASE WHEN donor IS NULL THEN 'submit' ELSE 'reuse' END, NULL, starts, 0,
             j ->> 'created_by', NULL),
         CASE WHEN donor IS NOT NULL THEN at END, CASE WHEN donor IS NULL THEN 0 ELSE 1 END,
-        CASE WHEN donor IS NULL THEN '' ELSE 'complete' END, donor, d.result, d.result_artifact, d.metrics
+        CASE WHEN donor IS NULL THEN '' ELSE 'complete' END, coalesce(d.reused_from, donor), d.result,
+        d.result_artifact, d.metrics, d.result_tables,
+        CASE WHEN d.result_tables IS NOT NULL THEN coalesce(d.rows_of, d.job_id) END,
+        CASE WHEN d.result_tables IS NOT NULL THEN coalesce(d.rows_attempt, d.attempt) END
     FROM (SELECT 1) AS one LEFT JOIN holdfast.job AS d ON d.job_id = donor;
     INSERT INTO holdfast.edge (parent_id, child_id, met, joined)
-    SELECT DISTINCT p, own, NOT (p = ANY (coalesce(unmet, '{}')) OR donor IS NULL AND p = ANY (coalesce(broken, '{}'))),
-        coalesce(p = leader, false)
-    FROM unnest(parents) AS p;
-    IF unmet IS NOT NULL THEN
-        UPDATE holdfast.job SET awaited = true WHERE job_id = ANY (unmet) AND NOT awaited;
+    SELECT DISTINCT p, own, p <> ALL (active), coalesce(p = leader, false) FROM unnest(parents) AS p;
+    IF cardinality(active) > 0 THEN
+        UPDATE holdfast.job SET awaited = true WHERE job_id = ANY (active) AND NOT awaited;
     END IF;
     IF key IS NOT NULL THEN
         INSERT INTO holdfast.dedup (dedup_key, job_id, until) VALUES (key, own, (j ->> 'dedup_until')::bigint)
@@ -538,20 +602,22 @@ BEGIN
     PERFORM holdfast.count_jobs(at, kind, j ->> 'queue', (j ->> 'priority')::integer, 'submitted', 1, 0, 0);
     IF donor IS NOT NULL THEN
         PERFORM holdfast.count_jobs(at, kind, j ->> 'queue', (j ->> 'priority')::integer, 'completed', 1, 0, 0);
-    ELSIF broken IS NOT NULL THEN
-        starts := CASE j ->> 'on_dependency_failure' WHEN 'fail' THEN 'failed' ELSE 'cancelled' END;
+        SELECT reused_from INTO ran FROM holdfast.job WHERE job_id = own;
+        PERFORM holdfast.count_jobs(at, kind, j ->> 'queue', (j ->> 'priority')::integer, 'reused', 1,
+            holdfast.took(ran), 0);
+    ELSIF ends IS NOT NULL THEN
+        starts := ends;
         UPDATE holdfast.job SET status = starts, version = 2, completed_at = at, unmet_dependencies = 0, joins = NULL,
             stage = CASE starts WHEN 'failed' THEN 'error' ELSE '' END,
             last_error = CASE starts WHEN 'failed'
-                THEN 'DependencyFailed: ' || broken[1] || ' ' || holdfast.status_of(broken[1]) END,
+                THEN 'DependencyFailed: ' || breaker || ' ' || holdfast.status_of(breaker) END,
             history = history || E'\n' || holdfast.event(2, at, 'release', 'waiting', starts, 0, NULL,
-                broken[1] || ' ' || holdfast.status_of(broken[1]))
+                breaker || ' ' || holdfast.status_of(breaker))
         WHERE job_id = own;
-        UPDATE holdfast.edge SET met = true WHERE child_id = own AND parent_id = ANY (broken);
         PERFORM holdfast.count_jobs(at, kind, j ->> 'queue', (j ->> 'priority')::integer, starts, 1, 0, 0);
     END IF;
-    RETURN jsonb_build_object('job_id', own, 'status', starts, 'existing', false, 'reused_from', donor,
-        'rate_parked', is_over_rate);
+    RETURN jsonb_build_object('job_id', own, 'status', starts, 'existing', false, 'reused_from', ran,
+        'rate_parked', is_over_rate, 'parent_job_id', j ->> 'parent_job_id');
 END
 $$;
 

@@ -25,6 +25,15 @@ BEGIN
     FOR job IN SELECT value FROM jsonb_array_elements(jobs) LOOP
         answers := answers || holdfast.insert_special(job, client_now, store_now);
     END LOOP;
+    PERFORM holdfast.count_children(parent, count(*)::integer,
+        (count(*) FILTER (WHERE status NOT IN ('completed', 'failed', 'cancelled')))::integer,
+        (count(*) FILTER (WHERE status = 'failed'))::integer, (count(*) FILTER (WHERE status = 'cancelled'))::integer)
+    FROM (
+        SELECT (each ->> 'parent_job_id')::uuid AS parent, each ->> 'status' AS status
+        FROM jsonb_array_elements(answers) AS each
+        WHERE NOT (each ->> 'existing')::boolean AND each ->> 'parent_job_id' IS NOT NULL
+    ) AS children
+    GROUP BY parent;
     IF notify THEN
         PERFORM pg_notify(holdfast.channel(), 'sql ready due ended');
     END IF;
@@ -82,6 +91,7 @@ CREATE FUNCTION holdfast.submit(
     reuse text DEFAULT NULL, -- true, or an interval
     depends_on uuid[] DEFAULT NULL,
     on_dependency_failure text DEFAULT 'cancel',
+    trigger_rule text DEFAULT 'all_success',
     parent uuid DEFAULT NULL,
     stage text DEFAULT NULL,
     max_attempts integer DEFAULT NULL,
@@ -150,6 +160,13 @@ BEGIN
     ELSIF on_dependency_failure NOT IN ('cancel', 'fail') OR on_dependency_failure IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'HF005', MESSAGE = format(
             'on_dependency_failure %L: use cancel or fail', on_dependency_failure);
+    ELSIF trigger_rule NOT IN ('all_success', 'all_done', 'one_success', 'none_failed') OR trigger_rule IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'HF005', MESSAGE = format(
+            'trigger_rule %L: use all_success, all_done, one_success or none_failed', trigger_rule);
+    ELSIF trigger_rule <> 'all_success' AND coalesce(cardinality(depends_on), 0) = 0 THEN
+        RAISE EXCEPTION USING ERRCODE = 'HF005', MESSAGE = format('trigger_rule %L needs depends_on', trigger_rule);
+    ELSIF job_id = ANY (depends_on) OR parent = ANY (depends_on) THEN
+        RAISE EXCEPTION USING ERRCODE = 'HF005', MESSAGE = 'depends_on names the job itself, or its parent';
     ELSIF dedup_conflict NOT IN ('return', 'error') OR dedup_conflict IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'HF005', MESSAGE = format(
             'dedup_conflict %L: use return or error', dedup_conflict);
@@ -178,6 +195,7 @@ BEGIN
         'concurrency_key', CASE WHEN known ->> 'concurrency_limit' IS NOT NULL THEN coalesce(concurrency_key, job_type) END,
         'concurrency_limit', (known ->> 'concurrency_limit')::integer,
         'on_dependency_failure', on_dependency_failure,
+        'trigger_rule', trigger_rule,
         'payload_version', (known ->> 'version')::integer)
     || jsonb_build_object(
         'fairness_key', nullif(fairness_key, ''),
@@ -201,6 +219,11 @@ DECLARE
     cancelled integer := 0;
     each record;
 BEGIN
+    -- Parents first, as those do who complete their children.
+    PERFORM 1 FROM holdfast.job WHERE job_id IN (
+        SELECT parent_job_id FROM holdfast.job
+        WHERE subject = of_subject AND job_type = of_type AND parent_job_id IS NOT NULL)
+    ORDER BY job_id FOR NO KEY UPDATE;
     FOR each IN
         SELECT * FROM holdfast.job
         WHERE subject = of_subject AND job_type = of_type
@@ -209,6 +232,7 @@ BEGIN
     LOOP
         UPDATE holdfast.job AS j SET status = 'cancelled', version = j.version + 1, updated_at = at, completed_at = at,
             lease_expires_at = NULL, claim_token = NULL, parked = false, rate_parked = false, unmet_dependencies = 0,
+            awaits = NULL,
             history = holdfast.trimmed(j.history, j.version) || E'\n' || holdfast.event(
                 j.version + 1, at, 'cancel', j.status, 'cancelled', j.attempt, by, NULL)
         WHERE j.seq = each.seq;
@@ -216,6 +240,9 @@ BEGIN
             -- It may have been the one in sight: then others take its place.
             PERFORM pg_advisory_xact_lock(hashtextextended('holdfast rate ' || each.rate_key, 0));
             UPDATE holdfast.rate SET due_at = at WHERE rate_key = each.rate_key AND due_at = 4611686018427387904;
+        END IF;
+        IF each.parent_job_id IS NOT NULL THEN
+            PERFORM holdfast.count_children(each.parent_job_id, 0, -1, 0, 1);
         END IF;
         IF each.awaited THEN
             INSERT INTO holdfast.release_due (parent_id) VALUES (each.job_id) ON CONFLICT DO NOTHING;
@@ -238,7 +265,10 @@ DECLARE
 BEGIN
     PERFORM holdfast.cancel_jobs(of_type, of_subject, by);
     WITH gone AS (
-        DELETE FROM holdfast.job WHERE subject = of_subject AND job_type = of_type AND NOT awaited RETURNING job_id
+        -- Not out of a tree: a hole in it would keep its parent waiting.
+        DELETE FROM holdfast.job WHERE subject = of_subject AND job_type = of_type AND NOT awaited
+            AND parent_job_id IS NULL AND children IS NULL
+        RETURNING job_id
     )
     SELECT array_agg(job_id) INTO dropped FROM gone;
     DELETE FROM holdfast.edge WHERE child_id = ANY (dropped);

@@ -7,7 +7,8 @@ CREATE TABLE holdfast.file (
     attempt     integer NOT NULL CHECK (attempt >= 0), -- 0: the job's own, over all its attempts, as its log is
     name        text COLLATE "C" NOT NULL,
     size        bigint NOT NULL CHECK (size >= 0),
-    last_append uuid, -- to recognise one that comes again because its answer was lost
+    last_append uuid, -- to recognise one that comes again because its answer was lost …
+    made        text, -- … and a write, likewise. One that is under way is called <name>/<made>
     UNIQUE (job_id, attempt, name)
 );
 
@@ -19,7 +20,7 @@ CREATE TABLE holdfast.file_part (
     PRIMARY KEY (file_id, start)
 );
 
--- As before, and the files with the jobs, at once: who deletes a row wants what was made of it to be gone.
+-- As before, and the files and result rows with the jobs, at once: who deletes a row wants what was made of it to be gone.
 CREATE OR REPLACE FUNCTION holdfast.drop_jobs(of_type text, of_subject text, by text DEFAULT 'sql') RETURNS integer
 LANGUAGE plpgsql AS
 $$
@@ -28,13 +29,16 @@ DECLARE
 BEGIN
     PERFORM holdfast.cancel_jobs(of_type, of_subject, by);
     WITH gone AS (
-        DELETE FROM holdfast.job WHERE subject = of_subject AND job_type = of_type AND NOT awaited RETURNING job_id
+        DELETE FROM holdfast.job WHERE subject = of_subject AND job_type = of_type AND NOT awaited
+            AND parent_job_id IS NULL AND children IS NULL
+        RETURNING job_id
     )
     SELECT array_agg(job_id) INTO dropped FROM gone;
     DELETE FROM holdfast.edge WHERE child_id = ANY (dropped);
     DELETE FROM holdfast.step WHERE job_id = ANY (dropped);
     DELETE FROM holdfast.dedup WHERE job_id = ANY (dropped);
     DELETE FROM holdfast.file WHERE job_id = ANY (dropped);
+    PERFORM holdfast.drop_rows(dropped);
     RETURN coalesce(cardinality(dropped), 0);
 END
 $$;

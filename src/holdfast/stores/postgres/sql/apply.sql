@@ -16,11 +16,16 @@ SET status = $3,
     give_backs = coalesce($13::integer, give_backs),
     progress = coalesce($14::double precision, progress),
     stage = coalesce($15::text, stage),
-    unmet_dependencies = CASE WHEN $3 = 'waiting' THEN unmet_dependencies ELSE 0 END,
+    unmet_dependencies = CASE WHEN $3 = 'waiting' THEN coalesce($29::integer, unmet_dependencies) ELSE 0 END,
+    awaits = CASE WHEN $3 = 'waiting' THEN coalesce($30::text, CASE $2 WHEN 'waiting' THEN awaits END) END,
+    waits = coalesce($31::integer, waits),
+    join_name = CASE WHEN $16 OR $30::text IS NOT NULL THEN $32::text ELSE join_name END,
     result = CASE WHEN $16 THEN NULL ELSE coalesce($17::text, result) END,
     result_artifact = CASE WHEN $16 THEN NULL ELSE coalesce($18::text, result_artifact) END,
     joins = CASE WHEN $16 THEN NULL ELSE joins END,
     reused_from = CASE WHEN $16 THEN NULL ELSE reused_from END,
+    rows_of = CASE WHEN $16 THEN NULL ELSE rows_of END,
+    rows_attempt = CASE WHEN $16 THEN NULL ELSE rows_attempt END,
     logs = coalesce($19::text, logs),
     log_location = coalesce($20::text, log_location),
     metrics = coalesce($21::text, metrics),
@@ -35,3 +40,4 @@ WHERE job_id = $1::uuid
   AND ($5::integer IS NULL OR version = $5)
   AND ($6::text IS NULL OR claim_token = $6)
   AND ($7::bigint IS NULL OR lease_expires_at = $7)
+RETURNING parent_job_id::text

@@ -7,7 +7,8 @@ WITH gone AS (
     INSERT INTO holdfast.archive (job_id, archived_at, status, has_files, details)
     SELECT job_id, $2, status,
         attempt > 1 OR (attempt = 1 AND status <> 'completed')
-            OR log_location IS NOT NULL OR artifacts IS NOT NULL OR result_artifact IS NOT NULL,
+            OR log_location IS NOT NULL OR artifacts IS NOT NULL OR result_artifact IS NOT NULL
+            OR result_tables IS NOT NULL,
         jsonb_strip_nulls(jsonb_build_object(
             'job_id', job_id, 'job_type', job_type, 'queue', queue, 'status', status, 'priority', priority,
             'payload', 'null', 'created_at', created_at, 'updated_at', updated_at, 'scheduled_for', scheduled_for,
@@ -20,6 +21,9 @@ WITH gone AS (
             'reused_from', reused_from, 'concurrency_key', concurrency_key, 'parent_job_id', parent_job_id,
             'root_job_id', root_job_id, 'job_stage', job_stage, 'payload_version', payload_version,
             'fairness_key', fairness_key, 'rate_key', rate_key, 'schedule', schedule, 'tick_at', tick_at,
+            'trigger_rule', trigger_rule, 'children', children, 'open_children', open_children,
+            'failed_children', failed_children, 'cancelled_children', cancelled_children, 'waits', waits,
+            'result_tables', result_tables::json, 'rows_of', rows_of, 'rows_attempt', rows_attempt,
             'processing_micros', CASE WHEN started_at IS NOT NULL THEN greatest(0, completed_at - started_at) END))::text
     FROM gone
     ON CONFLICT (job_id) DO UPDATE SET archived_at = excluded.archived_at, status = excluded.status,

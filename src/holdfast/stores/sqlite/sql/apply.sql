@@ -16,11 +16,16 @@ SET status = :target,
     give_backs = coalesce(:give_backs, give_backs),
     progress = coalesce(:progress, progress),
     stage = coalesce(:stage, stage),
-    unmet_dependencies = CASE WHEN :target = 'waiting' THEN unmet_dependencies ELSE 0 END,
+    unmet_dependencies = CASE WHEN :target = 'waiting' THEN coalesce(:unmet, unmet_dependencies) ELSE 0 END,
+    awaits = CASE WHEN :target = 'waiting' THEN coalesce(:awaits, CASE :source WHEN 'waiting' THEN awaits END) END,
+    waits = coalesce(:waits, waits),
+    join_name = CASE WHEN :clear_result OR :awaits IS NOT NULL THEN :join ELSE join_name END,
     result = CASE WHEN :clear_result THEN NULL ELSE coalesce(:result, result) END,
     result_artifact = CASE WHEN :clear_result THEN NULL ELSE coalesce(:result_artifact, result_artifact) END,
     joins = CASE WHEN :clear_result THEN NULL ELSE joins END,
     reused_from = CASE WHEN :clear_result THEN NULL ELSE reused_from END,
+    rows_of = CASE WHEN :clear_result THEN NULL ELSE rows_of END,
+    rows_attempt = CASE WHEN :clear_result THEN NULL ELSE rows_attempt END,
     logs = coalesce(:logs, logs),
     log_location = coalesce(:log_location, log_location),
     metrics = coalesce(:metrics, metrics),
@@ -38,3 +43,4 @@ WHERE job_id = :job_id
   AND (:version IS NULL OR version = :version)
   AND (:token IS NULL OR claim_token = :token)
   AND (:lease IS NULL OR lease_expires_at = :lease)
+RETURNING parent_job_id

@@ -3,7 +3,8 @@
 INSERT OR REPLACE INTO archive (job_id, archived_at, status, has_files, details)
 SELECT job.job_id, :now, job.status,
     job.attempt > 1 OR (job.attempt = 1 AND job.status <> 'completed')
-        OR job.log_location IS NOT NULL OR job.artifacts IS NOT NULL OR job.result_artifact IS NOT NULL,
+        OR job.log_location IS NOT NULL OR job.artifacts IS NOT NULL OR job.result_artifact IS NOT NULL
+        OR job.result_tables IS NOT NULL,
     json_patch('{}', json_object( -- which leaves out what is NULL
         'job_id', job.job_id, 'job_type', job_type, 'queue', queue, 'status', status, 'priority', priority,
         'payload', 'null', 'created_at', created_at, 'updated_at', updated_at, 'scheduled_for', scheduled_for,
@@ -15,5 +16,8 @@ SELECT job.job_id, :now, job.status,
         'concurrency_key', concurrency_key, 'parent_job_id', parent_job_id, 'root_job_id', root_job_id,
         'job_stage', job_stage, 'payload_version', payload_version, 'fairness_key', fairness_key,
         'rate_key', rate_key, 'schedule', schedule, 'tick_at', tick_at,
+        'trigger_rule', trigger_rule, 'children', children, 'open_children', open_children,
+        'failed_children', failed_children, 'cancelled_children', cancelled_children, 'waits', waits,
+        'result_tables', json(result_tables), 'rows_of', rows_of, 'rows_attempt', rows_attempt,
         'processing_micros', CASE WHEN started_at IS NOT NULL THEN max(0, completed_at - started_at) END))
 FROM json_each(:batch) AS each JOIN job ON job.seq = each.value

@@ -6,6 +6,7 @@ WITH standing AS MATERIALIZED (
     FROM json_each(?1) AS each JOIN job ON job.seq = each.value ->> 0
     WHERE job.completed_at = each.value ->> 1
       AND (job.status = 'completed' OR job.status = 'failed' OR job.status = 'cancelled')
+      AND coalesce(job.open_children, 0) = 0 -- or some of its children are still on their way
       AND NOT EXISTS (SELECT 1 FROM release_due WHERE parent_id = job.job_id)
 ), tree AS MATERIALIZED (
     SELECT root, (SELECT count(*) FROM job AS member INDEXED BY job_root WHERE member.root_job_id = roots.root)

@@ -1,0 +1,121 @@
+"""Rows of a run on their way to the store: in parts that one commit takes. Seen only once the run's job completes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from holdfast.errors import DuplicateRow, InvalidRow
+from holdfast.limits import ROWS_PART_BYTES_MAX, ROWS_PART_MAX
+from holdfast.results import tables
+from holdfast.results.reading import BlockingSource, BlockingTableResults, Source, TableResults
+from holdfast.results.row import ResultRow, checked, table_of, values_of
+from holdfast.store.tables import ResultTable, Value
+from holdfast.store.types import ClaimedJob
+
+R = TypeVar("R", bound=ResultRow)
+Part = Sequence[tuple[Value, ...]]
+
+
+class Putting(Source, Protocol):
+    """What a run's channel does."""
+
+    job: ClaimedJob
+
+    async def put_rows(self, table: ResultTable, rows: Part) -> None: ...
+
+
+class BlockingPutting(BlockingSource, Protocol):
+    job: ClaimedJob
+
+    def put_rows(self, table: ResultTable, rows: Part) -> None: ...
+
+
+class Parts(Generic[R]):
+    """Gathers rows; hands a part out as soon as it is full."""
+
+    def __init__(self, model: type[R], job_id: str) -> None:
+        self.count = 0
+        self._model = model
+        self._table = table_of(model)
+        self._job_id = job_id
+        self._key = next(i for i, column in enumerate(self._table.columns) if column.name == self._table.key)
+        self._sent = False
+        self._start()
+
+    def _start(self) -> None:
+        self._rows: list[tuple[Value, ...]] = []
+        self._keys: set[Value] = set()
+        self._bytes = 0
+
+    def add(self, row: R | Mapping[str, Any]) -> Part | None:
+        """A part that is full, without this row, if there is one."""
+        values = values_of(checked(self._model, row), self._job_id)
+        key, size = values[self._key], tables.size_of(values)
+        if key in self._keys:
+            raise DuplicateRow(
+                f"{self._table.name}: {self._table.key} {key!r:.100} twice in one run of job {self._job_id}",
+                job_id=self._job_id,
+            )
+        full = self._rows if len(self._rows) == ROWS_PART_MAX or self._bytes + size > ROWS_PART_BYTES_MAX else None
+        if full:
+            self._sent = True
+            self._start()
+        self._rows.append(values)
+        self._keys.add(key)
+        self._bytes += size
+        self.count += 1
+        return full or None
+
+    def rest(self) -> Part | None:
+        """What is left; also of no rows at all, which are a result, too."""
+        return self._rows if self._rows or not self._sent else None
+
+
+class JobResults(TableResults[R]):
+    """A run's rows of one table, and those of other jobs."""
+
+    def __init__(self, model: type[R], channel: Putting) -> None:
+        super().__init__(model, channel)
+        self._channel = channel
+
+    async def put(
+        self,
+        rows: Iterable[R | Mapping[str, Any]] | AsyncIterable[R | Mapping[str, Any]],
+    ) -> int:
+        """Store rows, models or dicts; how many. Others see them with this job's completion, and never if it comes to
+        nothing; an attempt that comes after this one puts its own."""
+        parts = Parts(self._model, self._channel.job.job_id)
+        if isinstance(rows, AsyncIterable):
+            async for row in rows:
+                if full := parts.add(row):
+                    await self._channel.put_rows(self._table, full)
+        else:
+            for row in _each(rows):
+                if full := parts.add(row):
+                    await self._channel.put_rows(self._table, full)
+        if (rest := parts.rest()) is not None:
+            await self._channel.put_rows(self._table, rest)
+        return parts.count
+
+
+class BlockingJobResults(BlockingTableResults[R]):
+    def __init__(self, model: type[R], channel: BlockingPutting) -> None:
+        super().__init__(model, channel)
+        self._channel = channel
+
+    def put(self, rows: Iterable[R | Mapping[str, Any]]) -> int:
+        """Store rows, models or dicts; how many. See JobResults.put."""
+        parts = Parts(self._model, self._channel.job.job_id)
+        for row in _each(rows):
+            if full := parts.add(row):
+                self._channel.put_rows(self._table, full)
+        if (rest := parts.rest()) is not None:
+            self._channel.put_rows(self._table, rest)
+        return parts.count
+
+
+def _each(rows: Any) -> Iterable[Any]:
+    if isinstance(rows, ResultRow | Mapping | str | bytes) or not isinstance(rows, Iterable):
+        raise InvalidRow(f"put takes many rows: write put([row]) for one, not {type(rows).__name__}")
+    return rows

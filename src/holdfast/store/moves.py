@@ -1,0 +1,48 @@
+"""A queue that moves to another store, as it crosses the port."""
+
+from __future__ import annotations
+
+import msgspec
+
+FORMAT = 1  # of what crosses: a move that another release has begun with another one cannot be gone on with
+FROM = "from"
+INTO = "into"
+SEALED = "sealed"  # `kind` of a store that is moved from, once nothing in it is under way any more
+
+
+class MoveState(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a move is, as each of its two stores keeps it."""
+
+    role: str  # from, into
+    move_id: str
+    other: str  # the other store, for people
+    kind: str = ""  # into: what is copied next; from: "", or sealed
+    after: str | None = None  # … and after which item of it
+    done: bool = False
+    format: int = FORMAT
+
+
+class Exported(msgspec.Struct, frozen=True):
+    """A page of one kind: each item is the msgpack of that kind's dump."""
+
+    items: tuple[bytes, ...]
+    next: str | None = None
+
+
+def is_closed(state: MoveState | None) -> bool:
+    """Whether nothing of a queue in this state may change."""
+    if state is None:
+        return False
+    return not state.done if state.role == INTO else state.kind == SEALED
+
+
+def refusal(state: MoveState) -> str:
+    """What StoreMoved says to those who come meanwhile, or afterwards."""
+    if state.role == INTO:
+        return (
+            f'a move from {state.other} into this queue has not finished: run "holdfast move" again;'
+            " until then it serves nobody"
+        )
+    if state.done:
+        return f"this queue has moved to {state.other}: point HOLDFAST_URL there"
+    return f"this queue moves to {state.other}: point HOLDFAST_URL there once it has"

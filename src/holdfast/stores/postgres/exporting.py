@@ -1,0 +1,180 @@
+"""A queue that moves: read out whole, a page at a time, and written as it was."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import MoveFailed
+from holdfast.limits import MOVE_PAGE_BYTES_MAX
+from holdfast.store import dumps
+from holdfast.store.dumps import ArchiveDump, Dump, GuardDump, JobDump, StepDump
+from holdfast.store.moves import INTO, Exported, MoveState
+from holdfast.store.tables import ResultTable
+from holdfast.store.types import Counter, JobType, QueueRow, Schedule
+from holdfast.stores import dumping
+from holdfast.stores.postgres import exporting_rows, freezing, reading, tables, upkeep
+from holdfast.stores.postgres.freezing import freeze as freeze
+from holdfast.stores.postgres.freezing import moving as moving
+from holdfast.stores.postgres.tx import Tx
+
+SOME = 50  # jobs that are read at once: of the largest there are, what fits into memory
+_FIRST_ID = "00000000-0000-0000-0000-000000000000"
+_BESIDE = ", ".join("joins::text" if name == "joins" else name for name in dumping.BESIDE)
+
+Source = AsyncIterator[tuple[Dump, str]]  # each with the cursor behind it
+
+
+# Reading out
+
+
+async def export(tx: Tx, kind: str, after: str | None, limit: int) -> Exported:
+    """Pages end at their size, too: `limit` large jobs would not fit into anybody's memory."""
+    items: list[bytes] = []
+    size, cursor = 0, None
+    async for dump, place in _SOURCES[kind](tx, after, limit + 1):
+        if len(items) == limit or size >= MOVE_PAGE_BYTES_MAX:
+            return Exported(tuple(items), cursor)
+        items.append(dumps.packed(dump))
+        size, cursor = size + len(items[-1]), place
+    return Exported(tuple(items))
+
+
+async def _whole(found: Awaitable[Iterable[Dump]], after: str | None) -> Source:
+    """Of what there is little: counted through."""
+    for number, dump in enumerate(await found):
+        if number >= int(after or 0):
+            yield dump, str(number + 1)
+
+
+async def _jobs(tx: Tx, after: str | None, limit: int) -> Source:
+    select, _, source = tx.sql["get"].partition("FROM ")
+    table = source.partition("WHERE ")[0]
+    statement = f"{select.rstrip()}, {_BESIDE}, seq FROM {table} WHERE seq > $1 ORDER BY seq LIMIT $2"
+    seq = int(after or 0)
+    while limit > 0:
+        found = await tx.connection.fetch(statement, seq, min(SOME, limit))
+        edges: dict[str, list[tuple[str, bool, bool]]] = {}
+        for child, *edge in await tx.rows("export_edges", [row[0] for row in found]):
+            edges.setdefault(child, []).append((edge[0], edge[1], edge[2]))
+        for row in found:
+            seq = row[-1]
+            yield dumping.job(tuple(row)[:-1], edges.get(row[0], ())), str(seq)
+        if len(found) < min(SOME, limit):
+            return
+        limit -= len(found)
+
+
+async def _steps(tx: Tx, after: str | None, limit: int) -> Source:
+    for row in await tx.rows("export_steps", *dumping.position(after, (_FIRST_ID, "")), limit):
+        yield StepDump(*row), dumping.cursor(row[0], row[1])
+
+
+async def _archive(tx: Tx, after: str | None, limit: int) -> Source:
+    for job_id, *rest in await tx.rows("export_archive", after or _FIRST_ID, limit):
+        yield dumping.archived(*rest), job_id
+
+
+async def _guards(tx: Tx, after: str | None, limit: int) -> Source:
+    for row in await tx.rows("export_guards", after or "", limit):
+        yield GuardDump(*row), row[0]
+
+
+async def _counters(tx: Tx, after: str | None, limit: int) -> Source:
+    for row in await tx.rows("export_counters", *dumping.position(after, (-1, "", "", 0, "")), limit):
+        yield msgspec.convert(tuple(row), Counter), dumping.cursor(*tuple(row)[:5])
+
+
+_SOURCES: dict[str, Callable[[Tx, str | None, int], Source]] = {
+    dumps.TYPES: lambda tx, after, _: _whole(reading.job_types(tx), after),
+    dumps.QUEUES: lambda tx, after, _: _whole(upkeep.queues(tx), after),
+    dumps.SCHEDULES: lambda tx, after, _: _whole(upkeep.schedules(tx, ()), after),
+    dumps.TABLES: lambda tx, after, _: _whole(tables.result_tables(tx), after),
+    dumps.JOBS: _jobs,
+    dumps.STEPS: _steps,
+    dumps.ARCHIVE: _archive,
+    dumps.GUARDS: _guards,
+    dumps.COUNTERS: _counters,
+    dumps.ROWS: exporting_rows.export,
+}
+
+
+# Writing
+
+
+async def restore(tx: Tx, kind: str, items: Sequence[bytes], state: MoveState) -> None:
+    stored = await moving(tx)
+    if state.role != INTO or (stored is not None and stored.move_id != state.move_id):
+        raise MoveFailed("this store is not being moved into, or by another move: nothing was written")
+    if items:
+        await tx.execute("restoring")
+        await _RESTORES[kind](tx, items)
+    await freezing.keep(tx, state)
+
+
+async def _restore_jobs(tx: Tx, items: Sequence[bytes]) -> None:
+    jobs = dumps.all_unpacked(dumps.JOBS, items, JobDump)
+    columns = dumping.JOB_COLUMNS
+    places = ", ".join(f"${number}" for number in range(1, len(columns) + 1))
+    statement = f"INSERT INTO holdfast.job ({', '.join(columns)}) VALUES ({places}) ON CONFLICT (job_id) DO NOTHING"  # noqa: S608
+    await tx.connection.executemany(tx.sql.named(statement), [dumping.job_values(job) for job in jobs])
+    edges = [(job.record.job_id, *msgspec.structs.astuple(edge)) for job in jobs for edge in job.edges]
+    await _many(tx, "restore_edges", edges)
+
+
+async def _restore_archive(tx: Tx, items: Sequence[bytes]) -> None:
+    found = dumps.all_unpacked(dumps.ARCHIVE, items, ArchiveDump)
+    await _many(
+        tx,
+        "restore_archive",
+        [
+            (
+                dump.record.job_id,
+                dump.record.archived_at,
+                dump.record.status.value,
+                dump.has_files,
+                dumping.archived_details(dump),
+            )
+            for dump in found
+        ],
+    )
+
+
+async def _restore_types(tx: Tx, items: Sequence[bytes]) -> None:
+    found = dumps.all_unpacked(dumps.TYPES, items, JobType)
+    details = [msgspec.json.encode(each).decode() for each in found]
+    await tx.execute("announce", [each.job_type for each in found], details)
+
+
+def _restore_rows(kind: str, expected: type[Any]) -> Callable[[Tx, Sequence[bytes]], Awaitable[None]]:
+    """For what is stored as it travels."""
+
+    async def run(tx: Tx, items: Sequence[bytes]) -> None:
+        found = dumps.all_unpacked(kind, items, expected)
+        await _many(tx, f"restore_{kind}", [msgspec.structs.astuple(each) for each in found])
+
+    return run
+
+
+async def _many(tx: Tx, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    await tx.connection.executemany(tx.sql[name], rows)
+
+
+async def _declare(tx: Tx, items: Sequence[bytes]) -> None:
+    await tables.declare(tx, dumps.all_unpacked(dumps.TABLES, items, ResultTable))
+
+
+_RESTORES: dict[str, Callable[[Tx, Sequence[bytes]], Awaitable[None]]] = {
+    dumps.TYPES: _restore_types,
+    dumps.QUEUES: _restore_rows(dumps.QUEUES, QueueRow),
+    dumps.SCHEDULES: _restore_rows(dumps.SCHEDULES, Schedule),
+    dumps.TABLES: _declare,
+    dumps.JOBS: _restore_jobs,
+    dumps.STEPS: _restore_rows(dumps.STEPS, StepDump),
+    dumps.ARCHIVE: _restore_archive,
+    dumps.GUARDS: _restore_rows(dumps.GUARDS, GuardDump),
+    dumps.COUNTERS: _restore_rows(dumps.COUNTERS, Counter),
+    dumps.ROWS: exporting_rows.restore,
+}

@@ -1,0 +1,2 @@
+-- How long a job took.
+SELECT holdfast.took($1::uuid)

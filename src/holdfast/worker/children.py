@@ -1,0 +1,225 @@
+"""Children of a running job: submitted from its handler, stored with its settlement or at once, and waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast import trees
+from holdfast.checks import check_text
+from holdfast.clock import Clock, Instant
+from holdfast.errors import ChildMismatch, ClaimLost, InvalidOption, JobNotFound, UnknownDependency
+from holdfast.handlers import Handler
+from holdfast.limits import (
+    CHILDREN_INLINE_MAX,
+    CHILDREN_LOADED_MAX,
+    CHILDREN_PART_MAX,
+    KEY_LENGTH_MAX,
+    STAGED_PART_BYTES_MAX,
+)
+from holdfast.newjob import NewJob
+from holdfast.offspring import Submitted
+from holdfast.running_again import children_again
+from holdfast.statuses import Status
+from holdfast.store.port import Store
+from holdfast.store.types import Inserted, JobRecord, JobType, Page, Verdict
+from holdfast.submission import SubmitOptions, build, new_record
+from holdfast.trees import Awaits, Brood
+from holdfast.worker.family import Family, digest, in_parts
+from holdfast.worker.run import Run
+
+Targets = Callable[[str | Handler], Awaitable[Handler | JobType]]
+_REFUSED = {
+    "job_id": "a child's id follows from its key: give key=",
+    "parent": "it is a child of this job: leave parent out, or use app.submit",
+    "connection": "it is stored with this job's completion: leave connection out, or use app.submit",
+}
+
+
+class Children:
+    def __init__(self, store: Store, clock: Clock, targets: Targets) -> None:
+        self._store = store
+        self._clock = clock
+        self._targets = targets
+
+    async def load(self, run: Run) -> None:
+        """Those that are stored, before a handler is entered that has some."""
+        if not run.job.waits:  # entered from the top, for the first time since it was asked to run
+            [record] = await self._store.get([run.job.job_id])
+            if record is not None:
+                await children_again(self._store, self._clock, record, run.job.worker_id)
+        page = await self._store.children(run.job.job_id, None, CHILDREN_LOADED_MAX)
+        self._family(run).stored = {record.job_id: record for record in page.items}
+
+    async def page(self, run: Run, after: str | None) -> Page:
+        return await self._store.children(run.job.job_id, after, CHILDREN_LOADED_MAX)
+
+    async def upstream(self, run: Run) -> list[JobRecord]:
+        """What the job depends on: up to as many as a record lists."""
+        [record] = await self._store.get([run.job.job_id])
+        if record is None:
+            raise JobNotFound(f"no job {run.job.job_id}")
+        found = await self._store.get(record.dependencies) if record.dependencies else []
+        return [each for each in found if each is not None]
+
+    # Submitting
+
+    async def submit(
+        self,
+        run: Run,
+        job_type: str | Handler,
+        payload: Any,
+        key: str | None,
+        at_once: bool,
+        options: SubmitOptions,
+    ) -> Submitted:
+        target = await self._targets(job_type)
+        now = self._clock.now()
+        job = build(target, payload, "", now, _checked(run, key, at_once, options))
+        family = self._family(run)
+        job_id = family.id_of(job.job_type, job.payload, key)
+        job = msgspec.structs.replace(job, job_id=job_id, own_id=True, special=True)
+        if (known := self._already(run, family, job, key)) is not None:
+            return known
+        if at_once:
+            return await self._store_now(run, family, job)
+        family.add(job)
+        if family.is_full:
+            await self._stage_full(run, family)
+        return Submitted(_unstored(job, now), deduplicated=False)
+
+    def _already(self, run: Run, family: Family, job: NewJob, key: str | None) -> Submitted | None:
+        """The child that has this id: stored by an earlier run, or submitted by this one under the same key."""
+        stored, known = family.stored.get(job.job_id), family.known.get(job.job_id)
+        if stored is not None:
+            self._compare(run, job, key, stored.job_type, stored.payload == job.payload)
+            return Submitted(stored, deduplicated=True)
+        if known is not None:
+            self._compare(run, job, key, known.job_type, known.payload == digest(job.payload))
+            return Submitted(_unstored(job, self._clock.now()), deduplicated=True)
+        return None
+
+    def _compare(self, run: Run, job: NewJob, key: str | None, job_type: str, same_payload: bool) -> None:
+        if job_type != job.job_type:
+            raise ChildMismatch(
+                f'the child "{key}" of this job is an {job_type!r} and was submitted as a {job.job_type!r} now: give it'
+                " another key"
+            )
+        if not same_payload:
+            run.say_log(None, "WARNING", f'the child "{key}" has another payload than it was stored with; that stands')
+
+    async def _store_now(self, run: Run, family: Family, job: NewJob) -> Submitted:
+        now = self._clock.now()
+        inserted = await self._store.insert_children(run.hold, [job], now)
+        if inserted is None:
+            raise ClaimLost(f"a child was not stored: this run no longer holds job {run.job.job_id}")
+        family.stored_at_once.add(inserted[0].job_id)
+        existing = inserted[0].existing
+        record = new_record(job, inserted[0], now) if existing is None else existing
+        if existing is not None and existing.job_id == job.job_id:
+            self._compare(run, job, None, existing.job_type, existing.payload == job.payload)
+        return Submitted(record, deduplicated=existing is not None)
+
+    # Before the settlement
+
+    async def flush(self, run: Run) -> None:
+        """Leave no more in memory than goes into the commit itself; the rest is staged for it."""
+        family = run.family
+        if family is None or not family.pending:
+            return
+        family.keep(await self._not_stored(run, family, family.pending))
+        few = len(family.pending) <= CHILDREN_INLINE_MAX and family.pending_bytes <= STAGED_PART_BYTES_MAX
+        if family.parts or not few:
+            await self._stage(run, family, family.pending)
+            family.keep([])
+
+    async def _stage_full(self, run: Run, family: Family) -> None:
+        fresh = await self._not_stored(run, family, family.pending)
+        if len(fresh) >= CHILDREN_PART_MAX or family.pending_bytes >= STAGED_PART_BYTES_MAX:
+            await self._stage(run, family, fresh)
+            fresh = []
+        family.keep(fresh)
+
+    async def _stage(self, run: Run, family: Family, jobs: list[NewJob]) -> None:
+        await self._check_dependencies(family, jobs)
+        for part in in_parts(jobs):
+            if not part:
+                continue
+            verdict = await self._store.stage(run.hold, family.parts, part, self._clock.now())
+            if verdict is not Verdict.APPLIED:
+                raise ClaimLost(f"children were not stored: this run no longer holds job {run.job.job_id}")
+            family.staged(part)
+
+    async def _check_dependencies(self, family: Family, jobs: Sequence[NewJob]) -> None:
+        """Before it is too late: once the settlement has named them, nothing of what is staged can be refused."""
+        named = {each for job in jobs for each in job.depends_on if each not in family.known}
+        unknown = [job_id for job_id, status in await self._statuses(sorted(named)) if status is None]
+        if unknown:
+            raise UnknownDependency(f"a child depends on {unknown[0]}, which is not there: nothing was stored")
+
+    async def _not_stored(self, run: Run, family: Family, jobs: list[NewJob]) -> list[NewJob]:
+        """Without those that an earlier run has stored: a parent that waits for them alone would wait for nothing."""
+        if not run.job.children and not family.stored_at_once:
+            return jobs
+        unsure = [job.job_id for job in jobs if job.job_id not in family.stored]
+        there = {job_id for job_id, status in await self._statuses(unsure) if status is not None}
+        return [job for job in jobs if job.job_id not in family.stored and job.job_id not in there]
+
+    async def _statuses(self, job_ids: Sequence[str]) -> list[tuple[str, Any]]:
+        found: list[tuple[str, Any]] = []
+        for start in range(0, len(job_ids), CHILDREN_PART_MAX):
+            part = job_ids[start : start + CHILDREN_PART_MAX]
+            found += zip(part, await self._store.statuses(part), strict=True)
+        return found
+
+    # Waiting
+
+    async def must_wait(self, run: Run, awaits: Awaits) -> bool:
+        """Whether there is something to wait for: children of this run, open ones, or ended ones that the rule does not
+        take; the wait is judged then."""
+        if run.effects or run.row_parts:
+            raise InvalidOption(
+                "rows and statements are published with the completion of the run that put them: put them after"
+                " ctx.wait_for_children()"
+            )
+        await self.flush(run)
+        if run.family:
+            return True
+        [record] = await self._store.get([run.job.job_id])
+        if record is None:
+            raise JobNotFound(f"no job {run.job.job_id}")
+        brood = Brood(
+            record.children, record.open_children, failed=record.failed_children, cancelled=record.cancelled_children
+        )
+        return trees.joined(awaits, brood) is not Status.PENDING
+
+    @staticmethod
+    def _family(run: Run) -> Family:
+        if run.family is None:
+            run.family = Family(run.job.job_id)
+        return run.family
+
+
+def _checked(run: Run, key: str | None, at_once: bool, options: SubmitOptions) -> SubmitOptions:
+    for name, instead in _REFUSED.items():
+        if options.get(name) is not None:
+            raise InvalidOption(f"ctx.submit has no option {name}: {instead}")
+    if options.get("dedup_key") is not None and not at_once:
+        raise InvalidOption(
+            "dedup_key: whether another job answers for it is known only once it is stored: add at_once=True"
+        )
+    check_text("key", key, KEY_LENGTH_MAX)
+    asked = SubmitOptions(**options)
+    asked["parent"] = run.job.job_id
+    if run.job.subject is not None:
+        asked.setdefault("subject", run.job.subject)
+    if run.job.created_by is not None:
+        asked.setdefault("created_by", run.job.created_by)
+    return asked
+
+
+def _unstored(job: NewJob, now: Instant) -> JobRecord:
+    """A child as it is until its parent is settled: it waits for that."""
+    return new_record(job, Inserted(job.job_id, Status.WAITING), now)

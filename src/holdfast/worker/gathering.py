@@ -1,0 +1,122 @@
+"""Gathering the jobs of a batch handler, until there are enough for a call or the first has waited for long enough."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from holdfast.batches import BatchHandler
+from holdfast.store.types import ClaimedJob
+from holdfast.worker.items import Item
+from holdfast.worker.lanes import Lane, Pace
+from holdfast.worker.run import Run
+
+
+class Turn:
+    """A place in line for a call. Which jobs it is made for is decided when it is its turn: more may have come."""
+
+    __slots__ = ("lane", "taken_at")
+
+    def __init__(self, lane: BatchLane, taken_at: float) -> None:
+        self.lane = lane
+        self.taken_at = taken_at
+
+
+class BatchLane(Lane):
+    """The jobs of one batch type. `busy` and `limit` count calls.
+
+    A job that has failed before is called alone: whatever it was that brought down a call, or a whole worker, the next
+    attempt of the others runs without it.
+    """
+
+    __slots__ = ("_alone", "_due", "_fresh", "_line_up", "_loop", "_timer", "_turns", "max_size", "max_wait")
+
+    def __init__(self, handler: BatchHandler, pace: Pace, line_up: Callable[[Turn], None]) -> None:
+        super().__init__(handler, pace)
+        self.max_size = handler.max_size
+        self.max_wait = handler.max_wait_seconds
+        self._line_up = line_up
+        self._fresh: deque[Item] = deque()
+        self._alone: deque[Item] = deque()
+        self._turns = 0  # in line
+        self._due = False  # the oldest has waited for long enough
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def _calls(self) -> int:
+        """How many calls those take that wait here."""
+        return len(self._alone) + -(-len(self._fresh) // self.max_size)
+
+    @property
+    def next_up(self) -> int:
+        return self._calls if self.limit is None else min(self._calls, max(0, self.limit - self.busy))
+
+    def room(self, free: int, *, ahead: bool) -> int:
+        """How many jobs may be claimed when so many slots are free: a batch for each, and one more ahead of them."""
+        calls = free + self.next_up
+        if self.limit is not None:
+            calls = min(calls, max(0, self.limit - self.busy))
+        batches = max(0, calls - len(self._alone)) + (1 if ahead else 0)
+        return max(0, batches * self.max_size - len(self._fresh))
+
+    def gather(self, job: ClaimedJob, token: str, now: float) -> Item:
+        item = Item(job, self, token)
+        item.taken_at = now
+        (self._alone if job.failures else self._fresh).append(item)
+        return item
+
+    def look(self, *, at_once: bool = False) -> None:
+        """Line up for what is ready; the rest waits for more."""
+        if self._fresh and (at_once or self.max_wait == 0):
+            self._due = True
+        ready = len(self._alone) + len(self._fresh) // self.max_size
+        if self._due and len(self._fresh) % self.max_size:
+            ready += 1
+        while self._turns < ready:
+            self._turns += 1
+            self._line_up(Turn(self, self._loop.time()))
+        if self._fresh and not self._due and self._timer is None:
+            self._timer = self._loop.call_at(self._fresh[0].taken_at + self.max_wait, self._waited)
+
+    def _waited(self) -> None:
+        self._timer = None
+        self._due = bool(self._fresh)
+        self.look()
+
+    def take(self) -> list[Item]:
+        """The jobs of the next call; none where all were lost meanwhile. Whoever asks gives a turn back."""
+        self._turns -= 1
+        if self._alone and not (self._is_ready and self._fresh[0].taken_at < self._alone[0].taken_at):
+            items = [self._alone.popleft()]
+        else:
+            items = [self._fresh.popleft() for _ in range(min(self.max_size, len(self._fresh)))]
+            self._reset_timer()
+        self.look()
+        return items
+
+    @property
+    def _is_ready(self) -> bool:
+        return bool(self._fresh) and (self._due or len(self._fresh) >= self.max_size)
+
+    def drop(self, run: Run) -> None:
+        """Lost or cancelled while it waited."""
+        for where in (self._alone, self._fresh):
+            if run in where:
+                where.remove(run)  # type: ignore[arg-type]
+        if not self._fresh:
+            self._reset_timer()
+
+    def empty(self) -> list[Item]:
+        left = [*self._alone, *self._fresh]
+        self._alone.clear()
+        self._fresh.clear()
+        self._reset_timer()
+        return left
+
+    def _reset_timer(self) -> None:
+        self._due = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

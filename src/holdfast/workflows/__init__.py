@@ -1,0 +1,1 @@
+"""Workflows: declared shapes of jobs that hang together."""

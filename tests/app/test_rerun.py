@@ -1,0 +1,134 @@
+"""Running a tree again from one of its jobs: what comes after it runs anew, what came before is kept."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast import Context, Holdfast, IllegalTransition, JobNotFound
+from holdfast.testing import drain
+
+RAN: list[str] = []
+
+
+@pytest.fixture
+def app(make_app: Callable[..., Holdfast]) -> Holdfast:
+    app = make_app()
+    RAN.clear()
+
+    @app.job("step")
+    async def step(payload: str, ctx: Context) -> str:
+        RAN.append(payload)
+        upstream = await ctx.upstream()
+        return f"{payload}{ctx.attempt}({','.join(str(job.result) for _, job in sorted(upstream.items()))})"
+
+    @app.job("stage")
+    async def stage(payload: str, ctx: Context) -> str:
+        RAN.append(payload)
+        await ctx.submit("step", f"{payload}-part")
+        children = await ctx.wait_for_children()
+        return f"{payload}:{children[0].result}"
+
+    @app.job("flow")
+    async def flow(payload: int, ctx: Context) -> Any:
+        RAN.append("flow")
+        first = await ctx.submit("step", "first", stage="first")
+        wide = await ctx.submit("stage", "wide", stage="wide", depends_on=[first])
+        last = await ctx.submit("step", "last", stage="last", depends_on=[wide])
+        await ctx.submit("step", "beside", stage="beside", depends_on=[first])
+        children = {each.job_id: each for each in await ctx.wait_for_children(trigger_rule="all_success")}
+        return children[last.job_id].result
+
+    return app
+
+
+async def by_stage(app: Holdfast, job_id: str) -> dict[str, str]:
+    return {job.job_stage or job.job_type: job.job_id for job in (await app.tree(job_id)).jobs.values()}
+
+
+async def test_a_job_and_what_comes_after_it_run_again_and_read_what_was_kept(app: Holdfast) -> None:
+    async with app:
+        handle = await app.submit("flow", 1)
+        await drain(app)
+        assert (await handle.refresh()).result == "last1(wide:wide-part1())"
+        names = await by_stage(app, handle.job_id)
+        RAN.clear()
+        await app.rerun(names["wide"], by="ann")
+        await drain(app)
+        job = await handle.refresh()
+        wide = await app.get(names["wide"])
+    assert job.status == "completed" and job.result == "last2(wide:wide-part2())"
+    assert set(RAN) == {"wide", "wide-part", "last", "flow"}
+    assert "first" not in RAN and "beside" not in RAN
+    again = next(each for each in wide.history if each.event == "manual_retry")
+    assert (again.by, again.reason) == ("ann", f"run again from {names['wide']}")
+
+
+async def test_the_last_stage_alone_and_the_whole_run_again_from_their_own_place(app: Holdfast) -> None:
+    async with app:
+        handle = await app.submit("flow", 1)
+        await drain(app)
+        names = await by_stage(app, handle.job_id)
+        RAN.clear()
+        await app.rerun(names["last"])
+        await drain(app)
+        assert sorted(set(RAN)) == ["flow", "last"]
+        RAN.clear()
+        await app.rerun(handle.job_id)
+        await drain(app)
+    assert sorted(set(RAN)) == ["beside", "first", "flow", "last", "wide", "wide-part"]
+
+
+async def test_a_dependent_never_runs_again_before_what_it_depends_on(app: Holdfast) -> None:
+    async with app:
+        handle = await app.submit("flow", 1)
+        await drain(app)
+        RAN.clear()
+        await app.rerun((await by_stage(app, handle.job_id))["first"])
+        await drain(app)
+    order = {name: RAN.index(name) for name in set(RAN)}
+    assert order["first"] < order["wide"] < order["wide-part"] < order["last"]
+    assert order["first"] < order["beside"]
+
+
+async def test_said_again_after_it_was_cut_off_it_goes_on(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with app:
+        handle = await app.submit("flow", 1)
+        await drain(app)
+        names = await by_stage(app, handle.job_id)
+        apply, calls = app.store.apply, 0
+
+        async def cut_off(*arguments: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == 2:
+                raise ConnectionError("killed here")
+            return await apply(*arguments)
+
+        monkeypatch.setattr(app.store, "apply", cut_off)
+        with pytest.raises(ConnectionError):
+            await app.rerun(names["first"])
+        monkeypatch.undo()
+        RAN.clear()
+        await app.rerun(names["first"])
+        await drain(app)
+        assert (await handle.refresh()).status == "completed"
+    assert sorted(set(RAN)) == ["beside", "first", "flow", "last", "wide", "wide-part"]
+
+
+async def test_a_dependent_that_runs_with_the_old_input_stands_in_the_way(app: Holdfast) -> None:
+    async with app:
+        root = await app.submit("step", "root")
+        first = await app.submit("step", "first", stage="FIRST", parent=root)
+        report = await app.submit("step", "report", stage="REPORT", depends_on=[first], parent=root)
+        await drain(app)
+        await app.retry(report.job_id)
+        with pytest.raises(IllegalTransition, match=r"REPORT \(.*\) is about to run: cancel it, or wait"):
+            await app.rerun(first.job_id)
+        assert (await app.get(first.job_id)).status == "completed"
+
+
+async def test_a_job_that_is_not_there_cannot_run_again(app: Holdfast) -> None:
+    async with app:
+        with pytest.raises(JobNotFound):
+            await app.rerun("01a1e55b-5ee1-7001-a296-56022cfba44d")

@@ -1,0 +1,38 @@
+"""The command in a process of its own, which dies where it is told to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+# Wherever a move can be interrupted, in the order in which it comes by. `restore` is the target's commit of a page.
+POINTS = (
+    "move.marked",
+    "move.frozen",
+    "move.drained",
+    "restore.uncommitted@2",
+    "restore.committed@3",
+    "move.files",
+    "move.page@2",
+    "restore.committed@2",
+    "move.copied",
+    "move.verified",
+    "move.opened",
+)
+
+
+def run_move(source: str, target: str, *, dies_at: str = "") -> subprocess.CompletedProcess[str]:
+    name, _, nth = dies_at.partition("@")
+    failpoint = f"{name}=kill9@{nth or 1}" if dies_at else ""
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", "move", source, target],
+        env={**os.environ, "HOLDFAST_FAILPOINTS": failpoint},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    expected = -signal.SIGKILL if dies_at else 0
+    assert done.returncode == expected, (dies_at, done.returncode, done.stderr[-2000:])
+    return done

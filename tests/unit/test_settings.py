@@ -1,0 +1,57 @@
+"""A setting that cannot be meant is refused by the name of who said it."""
+
+from pathlib import Path
+
+import pytest
+
+from holdfast import Holdfast, settings
+from holdfast.errors import ConfigurationError
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOLDFAST_URL", "HOLDFAST_ARTIFACTS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("HOLDFAST_URL", "dynamodb://x"), ("HOLDFAST_URL", "jobs.db"), ("HOLDFAST_ARTIFACTS", "gs://b")],
+)
+def test_a_variable_that_cannot_be_meant_is_named(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
+    monkeypatch.setenv(variable, value)
+
+    with pytest.raises(ConfigurationError, match=f"^{variable}: "):
+        Holdfast()
+
+
+def test_a_line_of_pyproject_is_named(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.holdfast]\nurl = "jobs.db"\n')
+
+    with pytest.raises(ConfigurationError, match=r"^\[tool.holdfast\] url: "):
+        Holdfast()
+
+
+def test_what_the_caller_said_himself_is_not_blamed_on_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_URL", "sqlite:///jobs.db")
+
+    with pytest.raises(ConfigurationError, match="^'other.db' is no URL"):
+        Holdfast("other.db")
+
+
+@pytest.mark.parametrize("url", ["DYNAMODB://Shop?region=eu-north-1", "SQLite:///Jobs.db"])
+def test_the_scheme_of_a_url_may_be_written_in_any_case(url: str) -> None:
+    scheme, _, rest = url.partition(":")
+
+    assert Holdfast(url).url == settings.url(url) == f"{scheme.lower()}:{rest}"
+
+
+def test_a_place_for_files_that_is_none_of_ours_is_answered_with_both_that_are() -> None:
+    with pytest.raises(ConfigurationError, match="file:///.* or s3://"):
+        Holdfast("sqlite:///jobs.db", artifacts="gs://bucket/prefix")
+
+
+def test_a_mistyped_option_of_a_bucket_is_answered_with_those_that_there_are() -> None:
+    with pytest.raises(ConfigurationError, match="no option endpint; it has region, endpoint"):
+        Holdfast("sqlite:///jobs.db", artifacts="S3://bucket/prefix?endpint=http://127.0.0.1:1")
