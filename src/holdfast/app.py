@@ -208,6 +208,11 @@ class Holdfast(Submitting, Reading, Results, Changing, Operating):
         look = getattr(open_url(self.url), "exists", None)
         return True if look is None else bool(await look())
 
+    async def would_erase(self) -> dict[str, int] | None:
+        """What `erase` would delete: the tables, and about how many items each has. None: it would refuse."""
+        look = getattr(open_url(self.url), "would_erase", None)
+        return None if look is None else dict(await look())
+
     async def erase(self) -> list[str]:
         """Delete the queue with all that is in it, for good; the names of the tables that there were."""
         return await open_url(self.url).erase()

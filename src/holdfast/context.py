@@ -19,8 +19,7 @@ from holdfast.handlers import Handler
 from holdfast.job import Job
 from holdfast.lifecycle import Effect, Status
 from holdfast.limits import NAME_LENGTH_MAX
-from holdfast.offspring import BlockingChildren, Child, Children, Submitted, by_name, join_name
-from holdfast.outcomes import WaitForChildren
+from holdfast.offspring import BlockingChildren, Child, Children, Submitted, WaitForChildren, by_name, join_name
 from holdfast.results.putting import BlockingJobResults, JobResults
 from holdfast.results.row import ResultRow
 from holdfast.store.tables import ResultTable, RowPage, RowQuery, Value

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from holdfast import cron
+from holdfast import cron, rings
 from holdfast.clock import MICROS, Clock, Instant, to_datetime
 from holdfast.errors import HoldfastError
+from holdfast.files import Files
 from holdfast.lifecycle import Status
+from holdfast.limits import FIND_LIMIT_MAX
 from holdfast.store.port import Store
-from holdfast.store.types import Depth, Finding, JobType, QueueRow, Schedule, WorkerRow
+from holdfast.store.types import Depth, Finding, JobType, Query, QueueRow, Schedule, WorkerRow
 
 CLOCK_SECONDS_WARN = 5.0
 CLOCK_SECONDS_BAD = 60.0
+LONG_WAIT_MICROS = 24 * 3600 * MICROS
+_LOOKED_AT_MAX = 20  # jobs that have waited for so long, the oldest first
 
 
 async def check_up(
-    store: Store, clock: Clock, lease_seconds: float, is_dead: Callable[[WorkerRow], bool]
+    store: Store,
+    files: Files | None,
+    clock: Clock,
+    lease_seconds: float,
+    is_dead: Callable[[WorkerRow], bool],
 ) -> list[Finding]:
     """`is_dead` knows which workers are certainly gone, though they were heard of not long ago."""
     now = clock.now()
@@ -28,6 +37,7 @@ async def check_up(
     lease = round(lease_seconds * MICROS)
     return [
         *await store.diagnose(now),
+        *([] if files is None else [await _files(files)]),
         _clock(workers, now),
         _workers(workers, len(everyone) - len(workers), now, lease),
         _leases(len(expired)),
@@ -36,7 +46,15 @@ async def check_up(
         _overdue(depths, now, lease),
         _paused(await store.queues(), depths),
         _schedules(await store.schedules(), now, lease),
+        await _rings(store, depths, now),
     ]
+
+
+async def _files(files: Files) -> Finding:
+    try:
+        return Finding("files", "ok", f"logs, large results and artifacts are {await asyncio.to_thread(files.look)}")
+    except HoldfastError as error:
+        return Finding("files", "bad", str(error), "name another place with artifacts=, or mend this one")
 
 
 def _clock(workers: Iterable[WorkerRow], now: Instant) -> Finding:
@@ -176,3 +194,18 @@ def _schedules(schedules: list[Schedule], now: Instant, lease: int) -> Finding:
                 "pause and resume it: it goes on from now",
             )
     return Finding("schedules", "ok", f"{len(schedules)}, none behind" if schedules else "there are none")
+
+
+async def _rings(store: Store, depths: Iterable[Depth], now: Instant) -> Finding:
+    """Jobs that have waited for long, and wait for one another."""
+    waiting = [each for each in depths if each.status is Status.WAITING]
+    if not any(now - each.oldest_at > LONG_WAIT_MICROS for each in waiting):
+        return Finding("waiting", "ok", "no job has waited for others for more than a day")
+    page = await store.find(Query(status=Status.WAITING, limit=FIND_LIMIT_MAX))
+    late = [each for each in reversed(page.items) if now - each.created_at > LONG_WAIT_MICROS]
+    for job in late[:_LOOKED_AT_MAX]:
+        if found := await rings.ring(store, job):
+            return Finding("waiting", "bad", rings.said(found), "holdfast cancel one of them")
+    return Finding(
+        "waiting", "ok", f"{sum(each.count for each in waiting):,} wait for others, and none for one another"
+    )

@@ -77,6 +77,10 @@ class Files(Protocol):
         """Everything that belongs to these jobs; those of which nothing is left. The log says why others are not."""
         ...
 
+    def look(self) -> str:
+        """Where the files are; StoreError where they cannot be kept there."""
+        ...
+
     def close(self) -> None:
         """Give back what reading and writing needs; the files stay."""
         ...
@@ -175,6 +179,12 @@ class LocalFiles(Files):
             log.warning("the files of job %s could not be removed: %s", job_id, error)
             return False
         return True
+
+    def look(self) -> str:
+        there = next(each for each in (self.root, *self.root.parents) if each.exists())
+        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+            raise StoreError(f"{self.root} cannot be written to: give this user the right to, or name another folder")
+        return f"in {self.root}"
 
     def close(self) -> None: ...
 

@@ -75,9 +75,9 @@ class HandlerOptions(TypedDict, total=False):
     retention: Retention | float | timedelta | None
     version: int
     upcast: Upcast | None
-    reuse_by: Sequence[str]
+    reuse_by: Sequence[str] | None
     code_version: str
-    results: Sequence[type[Any]]
+    results: Sequence[type[Any]] | None
 
 
 class Handler:
@@ -103,9 +103,9 @@ class Handler:
         retention: Retention | float | timedelta | None = None,
         version: int = 1,
         upcast: Upcast | None = None,
-        reuse_by: Sequence[str] = (),
+        reuse_by: Sequence[str] | None = None,
         code_version: str = "",
-        results: Sequence[type[Any]] = (),
+        results: Sequence[type[Any]] | None = None,
     ) -> None:
         self.name = check_name(name, "job type")
         if name in _RESERVED:
@@ -141,7 +141,7 @@ class Handler:
         self._to_json = self.adapter.serializer.to_json
         self.reuse_by = _check_reuse_by(self, annotation, reuse_by)
         self.code_version = check_text("code_version", code_version or None, limits.NAME_LENGTH_MAX) or ""
-        self.results = tuple(results)
+        self.results = tuple(results or ())
         self.joins: dict[str, tuple[Callable[..., Any], bool]] = {}
         self.registered_in = _calling_module()
         _registered[self.name, self.module, self.qualname] = self
@@ -319,7 +319,7 @@ def _adapter(name: str, annotation: Any) -> pydantic.TypeAdapter[Any]:
         ) from None
 
 
-def _check_reuse_by(handler: Handler, annotation: Any, names: Sequence[str]) -> tuple[str, ...]:
+def _check_reuse_by(handler: Handler, annotation: Any, names: Sequence[str] | None) -> tuple[str, ...]:
     """The names as they stand in the stored payload. A payload without a model of fields takes any."""
     if isinstance(names, str):
         raise ConfigurationError(f'{handler.name}: reuse_by={names!r}: give a list of fields: reuse_by=["{names}"]')

@@ -22,6 +22,15 @@ class Submitted(msgspec.Struct, frozen=True):
     deduplicated: bool
 
 
+class WaitForChildren(BaseException):
+    """Raised by ctx.wait_for_children(): the run ends here, and goes on when the children have ended. No Exception, so
+    that a handler's `except Exception` does not swallow it."""
+
+    def __init__(self, trigger_rule: str, on_failure: str, join: str | None) -> None:
+        super().__init__("waits for its children")
+        self.trigger_rule, self.on_failure, self.join = trigger_rule, on_failure, join
+
+
 class Child(JobView):
     """A child that this handler has submitted: its id is known at once, and later children may depend on it."""
 

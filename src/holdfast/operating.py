@@ -218,7 +218,7 @@ class Operating(Opened):
 
     async def check_up(self) -> list[Finding]:
         """What `holdfast doctor` shows: each thing that was looked at, whether it is well, and what to do if not."""
-        return await doctor.check_up(self.store, self.clock, self._lease_seconds, _is_dead)
+        return await doctor.check_up(self.store, self._files, self.clock, self._lease_seconds, _is_dead)
 
     async def purge(self, *, older_than: float | timedelta | None = None, job_types: list[str] | None = None) -> int:
         """Move ended jobs over their time to the archive now, and drop what is over its time there; how many moved.

@@ -44,15 +44,6 @@ class Discard(Directive):
         super().__init__(reason)
 
 
-class WaitForChildren(BaseException):
-    """Raised by ctx.wait_for_children(): the run ends here, and goes on when the children have ended. No Exception, so
-    that a handler's `except Exception` does not swallow it."""
-
-    def __init__(self, trigger_rule: str, on_failure: str, join: str | None) -> None:
-        super().__init__("waits for its children")
-        self.trigger_rule, self.on_failure, self.join = trigger_rule, on_failure, join
-
-
 def _bounded(span: float | timedelta) -> int:
     """Not before now, and not so late that no clock reaches it."""
     return min(max(0, micros(span)), round(DELAY_SECONDS_MAX * MICROS))

@@ -26,6 +26,7 @@ class Figures(msgspec.Struct, kw_only=True):
     given_back: int = 0
     retried_by_hand: int = 0
     reused: int = 0  # completed by another job's result, and counted as completed too
+    saved_ms: float = 0.0  # what those took whose results were reused
     average_time_ms: float | None = None  # of an attempt that completed or failed
     average_wait_ms: float | None = None  # from when it was due until it started
 
@@ -57,10 +58,12 @@ class Stats(msgspec.Struct, kw_only=True):
 class _Sums:
     def __init__(self) -> None:
         self.counts = dict.fromkeys(Counted, 0)
-        self.finished = self.ran = self.waited = 0
+        self.finished = self.ran = self.waited = self.saved = 0
 
     def add(self, counter: Counter) -> None:
         self.counts[counter.outcome] += counter.count
+        if counter.outcome is Counted.REUSED:
+            self.saved += counter.ran_micros
         if counter.outcome in _FINISHED:
             self.finished += counter.count
             self.ran += counter.ran_micros
@@ -69,6 +72,7 @@ class _Sums:
     def fields(self) -> dict[str, int | float | None]:
         return {
             **{outcome.value: count for outcome, count in self.counts.items()},
+            "saved_ms": self.saved / 1000,
             "average_time_ms": self.ran / self.finished / 1000 if self.finished else None,
             "average_wait_ms": self.waited / self.finished / 1000 if self.finished else None,
         }

@@ -229,6 +229,10 @@ class Holdfast:
         """Whether there is a queue at its URL; True where the engine cannot tell. It makes none, as opening would."""
         return asyncio.run(self.inner.exists())
 
+    def would_erase(self) -> dict[str, int] | None:
+        """What `erase` would delete: the tables, and about how many items each has. None: it would refuse."""
+        return asyncio.run(self.inner.would_erase())
+
     def erase(self) -> list[str]:
         """Delete the queue with all that is in it, for good; the names of the tables that there were."""
         return asyncio.run(self.inner.erase())

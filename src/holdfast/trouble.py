@@ -22,18 +22,20 @@ class Trouble:
         self._log = log
         self._clock = clock
         self._lock = threading.Lock()
-        self._met: dict[str, type[Exception]] = {}  # by what cannot be done now
+        self._met: set[str] = set()  # what could not be done when it was last tried
         self._said: dict[type[Exception], float] = {}
         self._since = 0.0
 
-    def met(self, what: str, error: Exception) -> None:
-        """`what` failed, and is tried again. An error that is none of ours is somebody's mistake, and shown whole."""
+    def met(self, what: str, error: Exception, *, soon: bool = True) -> None:
+        """`what` failed, and is tried again: soon, or it is not waited for until all is well. An error that is none of
+        ours is somebody's mistake, and shown whole."""
         now = self._clock.monotonic()
         kind = type(error)
         with self._lock:
-            if not self._met:
+            if not self._said:
                 self._since = now
-            self._met[what] = kind
+            if soon:
+                self._met.add(what)
             if now - self._said.get(kind, float("-inf")) < AGAIN_SECONDS:
                 return
             self._said[kind] = now
@@ -44,10 +46,11 @@ class Trouble:
 
     def over(self, what: str) -> None:
         """`what` was done."""
-        if not self._met:
+        if not self._said:
             return
         with self._lock:
-            if self._met.pop(what, None) is None or self._met:
+            self._met.discard(what)
+            if self._met or not self._said:
                 return
             self._said.clear()
             seconds = self._clock.monotonic() - self._since

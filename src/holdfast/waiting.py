@@ -6,11 +6,13 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from holdfast.clock import SystemClock
 from holdfast.errors import ForkedStore, HoldfastError, NotOpen, StoreGone
 from holdfast.lifecycle import TERMINAL
 from holdfast.limits import FIND_LIMIT_MAX, RESULT_POLL_SECONDS
 from holdfast.store.port import Store
 from holdfast.store.types import JobRecord, Signal
+from holdfast.trouble import Trouble
 from holdfast.waits import within
 
 log = logging.getLogger("holdfast")
@@ -21,6 +23,7 @@ class Waiting:
         self._store = store
         self._waiters: dict[str, list[asyncio.Future[JobRecord | None]]] = {}
         self._stir = asyncio.Event()
+        self._trouble = Trouble(log, SystemClock())
         self._task: asyncio.Task[None] | None = None
         self._unlisten: Callable[[], None] | None = None
 
@@ -63,10 +66,11 @@ class Waiting:
             try:
                 for start in range(0, len(wanted), FIND_LIMIT_MAX):
                     await self._look(wanted[start : start + FIND_LIMIT_MAX])
+                self._trouble.over("waiting for results")
             except (StoreGone, ForkedStore, NotOpen) as error:
                 self._fail_all(error)
             except HoldfastError as error:
-                log.warning("waiting for %d jobs: %s", len(wanted), error)
+                self._trouble.met("waiting for results", error)
             except Exception as error:
                 log.exception("waiting for %d jobs", len(wanted))
                 self._fail_all(error)

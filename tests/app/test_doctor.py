@@ -11,11 +11,11 @@ from typing import Any
 import apsw
 import pytest
 
-from holdfast import Finding, Holdfast
+from holdfast import Context, Finding, Holdfast, ids
 from holdfast.store.types import ClaimRequest, WorkerRow
 from holdfast.stores.sqlite import connection, diagnosing
 from holdfast.stores.sqlite.sql import migrations
-from holdfast.testing import ManualClock
+from holdfast.testing import ManualClock, drain
 from holdfast.worker import process_key
 from tests.eventually import eventually
 
@@ -23,7 +23,7 @@ NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 LEASE = 60.0
 CHECKS = {
     *("engine", "durability", "file system", "access", "disk space", "schema", "WAL", "reserve", "integrity"),
-    *("clock", "workers", "leases", "types", "versions", "due jobs", "queues", "schedules"),
+    *("files", "clock", "workers", "leases", "types", "versions", "due jobs", "queues", "schedules", "waiting"),
 }
 
 
@@ -366,3 +366,31 @@ async def test_older_code_does_not_take_back_what_newer_code_has_announced(make_
             announced = await app.store.job_types()
 
     assert [each.version for each in announced] == [2]
+
+
+async def test_a_place_for_files_that_cannot_be_used_is_bad(make_app: Callable[..., Holdfast], tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file, where a folder was meant")
+    async with make_app(artifacts=f"file://{tmp_path}/taken") as app:
+        found = await finding(app, "files")
+
+    assert (found.level, bool(found.advice)) == ("bad", True)
+    assert f"{tmp_path}/taken cannot be written to" in found.says
+
+
+async def test_jobs_that_wait_for_one_another_are_found(app: Holdfast, clock: ManualClock) -> None:
+    @app.job("family")
+    async def family(payload: str, ctx: Context) -> None:
+        await ctx.submit("work", None, depends_on=[payload])
+        await ctx.wait_for_children()
+
+    elsewhere = ids.new_id(app.clock.now())
+    parent = await app.submit("family", elsewhere)
+    await app.submit("work", None, job_id=elsewhere, depends_on=[parent])
+    await drain(app)
+    assert (await finding(app, "waiting")).level == "ok"
+    clock.advance(25 * 3600)
+    found = await finding(app, "waiting")
+    assert found.level == "bad" and f"→ family {parent.job_id}: cancel one of them" in found.says
+    await app.cancel(elsewhere)
+    await drain(app)
+    assert (await finding(app, "waiting")).level == "ok"

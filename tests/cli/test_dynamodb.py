@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast import Holdfast
+from holdfast.errors import StoreUnavailable
+from holdfast.stores.dynamodb import migrating
 from tests.cli.conftest import Cli, sample_app
 from tests.servers.dynamodb import DynamoDB
 
@@ -105,7 +109,7 @@ def test_tables_are_made_once(cli: Cli, url: str) -> None:
 
 @pytest.mark.parametrize(("answer", "left"), [("y\n", True), ("delete\n", False)])
 def test_everything_is_deleted_only_by_who_types_it_out(
-    cli: Cli, jobs: list[str], monkeypatch: pytest.MonkeyPatch, answer: str, left: bool
+    cli: Cli, url: str, jobs: list[str], monkeypatch: pytest.MonkeyPatch, answer: str, left: bool
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
@@ -113,6 +117,9 @@ def test_everything_is_deleted_only_by_who_types_it_out(
 
     ran = cli("migrate", "--delete-existing")
 
+    prefix = url.partition("?")[0].removeprefix("dynamodb://")
+    assert re.search(rf"This deletes {prefix}_jobs \(about \d+ items\), {prefix}_records \(about \d+ items\)", ran.err)
+    assert f"of {url} with all" in ran.err
     assert (ran.code == 0) is not left
     assert ("nothing was done" in ran.err) is left
     assert ("echo" in cli("list").out) is left
@@ -124,6 +131,25 @@ def test_without_a_terminal_to_ask_on_nothing_is_deleted_unless_told_yes(cli: Cl
     assert ran.code == 2
     assert "--yes" in ran.err
     assert "echo" in cli("list").out
+
+
+def test_a_migration_says_that_it_raised_the_shards(cli: Cli, url: str) -> None:
+    cli("migrate")
+
+    assert cli("migrate", "--url", f"{url}&shards=4").out == f"{url}&shards=4: applied shards=4\n"
+
+
+def test_a_server_that_is_not_there_is_a_finding_with_advice(
+    cli: Cli, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(_: Any) -> bool:
+        raise StoreUnavailable("nobody answers")
+
+    monkeypatch.setattr(migrating, "exists", away)
+
+    ran = cli("doctor")
+
+    assert (ran.code, ran.out) == (1, "bad   opening  nobody answers -> start the server, or name another with --url\n")
 
 
 def test_who_knows_what_he_does_is_not_asked(cli: Cli, jobs: list[str]) -> None:

@@ -6,6 +6,7 @@ from holdfast.store.conformance.factories import NOW, SECOND
 from holdfast.stores.dynamodb import DynamoStore, costs, outbox
 from holdfast.stores.dynamodb.layout import Table
 from holdfast.stores.dynamodb.outbox import MarkKind
+from tests.servers.dynamodb import DynamoDB
 
 
 async def test_work_that_was_left_half_done_is_named_when_nobody_goes_on_with_it(store: DynamoStore) -> None:
@@ -22,7 +23,8 @@ async def test_work_that_was_left_half_done_is_named_when_nobody_goes_on_with_it
 async def test_tables_indexes_schema_clock_and_costs_are_looked_at(store: DynamoStore) -> None:
     found = {each.check: each for each in await store.diagnose(NOW)}
 
-    assert {"table jobs", "table records", "indexes", "schema", "clock", "conflicts", "costs"} <= set(found)
+    assert {"table jobs", "table records", "indexes", "schema", "server clock", "costs"} <= set(found)
+    assert found["schema"].says == "version 1, 1 shard"
     assert found["indexes"].says == "all 11 are there and active"
     assert "a million plain jobs" in found["costs"].says
 
@@ -50,5 +52,19 @@ async def test_a_table_whose_items_expire_by_themselves_is_bad(store: DynamoStor
 def test_a_plain_job_costs_nineteen_units_or_thirty_two_and_its_share_of_the_counters() -> None:
     assert costs.units_of_job(1) == costs.Range(22, 30)
     assert costs.units_of_job(50) == costs.Range(19 + 4 / 50, 32 + 4 / 50)
-    assert str(costs.dollars_of_million_jobs(50)) == "$12.24 to $20.36"
-    assert costs.dollars_of_idle_day(4, 30) < 0.01
+    assert str(costs.dollars(costs.units_of_job(50))) == "$12.24 to $20.36"
+
+
+def test_who_is_woken_sooner_pays_for_the_looks() -> None:
+    assert 0.005 < costs.dollars_of_idle_day(4, 30, wake_ceiling=30) < 0.01
+    assert costs.dollars_of_idle_day(4, 30, wake_ceiling=0.2) > 0.02
+
+
+async def test_costs_follow_how_the_tables_are_billed(dynamodb: DynamoDB) -> None:
+    store = DynamoStore(dynamodb.url(billing="provisioned"))
+    await store.open()
+    found = {each.check: each.says for each in await store.diagnose(NOW)}
+    await store.close()
+
+    assert found["costs"].startswith("provisioned capacity is paid for")
+    assert "$" not in found["costs"]

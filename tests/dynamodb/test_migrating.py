@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from holdfast.errors import SchemaMismatch, StoreGone, StoreUnavailable, StoreUnsafe
+from holdfast.errors import ConfigurationError, SchemaMismatch, StoreGone, StoreUnavailable, StoreUnsafe
 from holdfast.stores.dynamodb import DynamoStore, keys, migrating
 from holdfast.stores.dynamodb.layout import INDEXES, Table, definition
 from holdfast.stores.dynamodb.table import Tables
@@ -121,3 +121,25 @@ async def test_tables_that_vanish_under_an_open_store_are_missed(url: str) -> No
 async def test_a_service_that_is_not_there_is_named() -> None:
     with pytest.raises(StoreUnavailable, match=r"dynamodb://nobody\?.*Connection refused.*is the endpoint right\?"):
         await DynamoStore("dynamodb://nobody?region=local&endpoint=http://127.0.0.1:1").open()
+
+
+async def test_two_queues_cannot_share_the_table_of_jobs(dynamodb: DynamoDB, url: str, tables: Tables) -> None:
+    await _opens(url)
+    other = dynamodb.url(table=tables.names[Table.JOBS])
+
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match=f"holds the jobs of another queue.*{tables.names[Table.RECORDS]}"):
+            await DynamoStore(other).migrate()
+        with pytest.raises(ConfigurationError, match="holds the jobs of another queue"):
+            await DynamoStore(other).open()
+    await _opens(url)
+
+
+async def test_the_mark_of_the_table_of_jobs_is_no_job(url: str) -> None:
+    store = DynamoStore(url)
+    await store.open()
+
+    assert await store.get(["holdfast", "holdfast", "none"]) == [None, None, None]
+    assert await store.statuses(["holdfast"]) == [None]
+    assert sum((await store.counts()).values()) == 0
+    await store.close()

@@ -44,6 +44,25 @@ async def test_who_opens_with_fewer_shards_sees_every_job_all_the_same(store: Dy
     await old.close()
 
 
+async def test_who_was_open_before_shards_were_raised_sees_every_job(dynamodb: DynamoDB) -> None:
+    prefix = f"r_{secrets.token_hex(4)}"
+    before, reader = DynamoStore(dynamodb.url(prefix)), DynamoStore(dynamodb.url(prefix, wake="false"))
+    await before.open()
+    await reader.open()
+    after = DynamoStore(dynamodb.url(prefix, shards="4"))
+    await after.migrate()
+    await after.open()
+
+    ids = await submit_many(after, JOBS)
+
+    assert sorted(await claim_ids(before, limit=JOBS // 2) + await claim_ids(before)) == sorted(ids)
+    assert len(await before.expired(NOW + HOUR, 100)) == JOBS
+    reader._open().board._state = None  # a second later
+    assert (await reader.counts())["processing"] == JOBS
+    for store in (before, reader, after):
+        await store.close()
+
+
 async def test_every_job_is_claimed_once(store: DynamoStore) -> None:
     ids = await submit_many(store, JOBS)
 

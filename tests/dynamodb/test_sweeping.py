@@ -4,30 +4,37 @@ from __future__ import annotations
 
 import secrets
 import uuid
+from typing import Any
 
 import pytest
 
 from holdfast.clock import MICROS
+from holdfast.errors import StoreError
 from holdfast.ids import new_id
 from holdfast.lifecycle import cancel
 from holdfast.store.conformance.factories import (
+    DAY,
     HOUR,
     NOW,
     SECOND,
+    a_policy,
     claim_ids,
     claim_one,
+    completed,
     new_job,
     record,
+    retire,
     running,
     settle,
     submit,
     submit_many,
 )
 from holdfast.store.types import Rate, Signal
-from holdfast.stores.dynamodb import DynamoStore, gates, keys, parking, sweeping
+from holdfast.stores.dynamodb import DynamoStore, bodies, gates, keys, parking, sweeping
 from holdfast.stores.dynamodb.commit import update
 from holdfast.stores.dynamodb.ground import Ground
 from holdfast.stores.dynamodb.layout import Table
+from holdfast.stores.dynamodb.table import Tables
 from holdfast.stores.dynamodb.values import Item
 
 LATER = NOW + HOUR
@@ -53,6 +60,24 @@ async def test_a_job_whose_index_attributes_are_lost_is_found(store: DynamoStore
     await store.release(LATER, 100)
 
     assert await claim_ids(store) == [job_id]
+
+
+async def test_of_more_late_jobs_than_one_look_takes_each_is_looked_up_some_time(
+    store: DynamoStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = await submit_many(store, 3)
+    looked_up: set[str] = set()
+
+    async def look_up(ground: Ground, row: Item, item: Item) -> None:
+        looked_up.add(item["job_id"])
+
+    monkeypatch.setattr(sweeping, "_LOOKED_UP_MAX", 1)
+    monkeypatch.setattr(sweeping, "_look_up", look_up)
+    rows, _ = await _ground(store).tables.scan(Table.JOBS)
+    for _ in range(100):
+        await sweeping._look_at_jobs(_ground(store), rows, LATER)
+
+    assert looked_up == set(ids)
 
 
 async def test_whoever_leaves_and_dies_before_it_lets_the_next_one_in_is_stood_in_for(
@@ -149,15 +174,70 @@ async def test_texts_that_nobody_names_are_removed_when_they_are_old(store: Dyna
         pk, sk = keys.body(job_id, "other.p.1", 0)
         await _ground(store).tables.put(Table.RECORDS, {"pk": pk, "sk": sk, "text": "x"})
 
-    await store.release(NOW + 2 * days, 100)
+    for walk in (2, 4):
+        await store.release(NOW + walk * days, 100)
 
     rows, _ = await _ground(store).tables.scan(Table.RECORDS)
-    assert sorted(row["pk"] for row in rows if row["pk"].startswith("body|")) == sorted(
-        (f"body|{about_to_come}", f"body|{here}")
-    )
+    assert [row["pk"] for row in rows if row["pk"].startswith("body|")] == [f"body|{here}"]
     [job] = await store.get([here])
     assert job is not None
     assert len(job.payload) == 1_002
+
+
+async def test_a_text_whose_commit_is_under_way_stays_however_old_its_job_is(
+    store: DynamoStore, second_store: DynamoStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = bodies.put
+    walks = 0
+
+    async def put_and_sweep(tables: Tables, records: list[Item], **how: Any) -> None:
+        nonlocal walks
+        await put(tables, records, **how)
+        if records:
+            walks += 1
+            await second_store.release(NOW + walks * 30 * HOUR, 100)
+
+    long = '"' + "x" * 300 + '"'
+    claim = await running(store, now=NOW, lease_micros=100 * HOUR)
+    monkeypatch.setattr(bodies, "put", put_and_sweep)
+
+    made_long_ago = _id_of(NOW - 48 * HOUR)
+    await store.insert([new_job(job_id=made_long_ago, own_id=True, payload=long)], NOW)
+    await store.apply([claim.completes(long, now=NOW)], NOW)
+
+    assert walks == 2
+    assert (await record(store, made_long_ago)).payload == long
+    assert (await record(store, claim.job_id)).result == long
+
+
+async def test_a_text_that_is_missing_is_not_read_as_nothing(
+    store: DynamoStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken, whole = [await submit(store, payload='"' + "x" * 300 + '"', priority=n) for n in (60, 50)]
+    rows, _ = await _ground(store).tables.scan(Table.RECORDS)
+    texts = [(row["pk"], row["sk"]) for row in rows if row["pk"] == f"body|{broken}"]
+    await _ground(store).tables.delete_many(Table.RECORDS, texts)
+
+    with pytest.raises(StoreError, match=f"{broken}: a part of its payload is missing"):
+        await store.get([broken])
+    assert await claim_ids(store) == [whole]
+    assert broken in caplog.text
+
+
+async def test_who_reads_a_job_while_it_is_retired_sees_what_is_left(
+    store: DynamoStore, second_store: DynamoStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = await completed(store, payload='"' + "x" * 300 + '"')
+    fetch = bodies.fetch
+
+    async def retire_and_fetch(*args: Any, **how: Any) -> Any:
+        monkeypatch.setattr(bodies, "fetch", fetch)
+        await retire(second_store, a_policy(0, 0, 0), now=NOW + DAY, limit=10)
+        return await fetch(*args, **how)
+
+    monkeypatch.setattr(bodies, "fetch", retire_and_fetch)
+
+    assert (await record(store, job_id)).archived_at is not None
 
 
 def _id_of(instant: int) -> str:

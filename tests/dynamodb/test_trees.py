@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 import msgspec
 import pytest
@@ -33,13 +33,15 @@ from holdfast.store.conformance.factories import (
 )
 from holdfast.store.conformance.tabling import POINTS, batch
 from holdfast.store.types import Hold, NewJob, Verdict
-from holdfast.stores.dynamodb import DynamoStore, holding, keys, outbox
+from holdfast.stores.dynamodb import DynamoStore, folding, holding, keys, outbox
 from holdfast.stores.dynamodb.asking import Ask
 from holdfast.stores.dynamodb.commit import Commit
 from holdfast.stores.dynamodb.ground import Ground
 from holdfast.stores.dynamodb.layout import Table
 from holdfast.stores.dynamodb.outbox import GRACE_MICROS
 from holdfast.trees import Brood, TriggerRule
+from tests.servers.dynamo_proxy import DynamoProxy
+from tests.servers.dynamodb import DynamoDB
 
 LATER = NOW + GRACE_MICROS
 MANY = 130  # more than a commit takes, and than a slice
@@ -309,6 +311,64 @@ class TestCommits:
 
         assert await store.statuses([late, parent.job_id]) == [Status.CANCELLED, Status.PENDING]
         assert await brood(store, parent.job_id) == Brood(2, 0, 0, 1)
+
+
+class TestCrowds:
+    """Processes that end children of one parent at the same moment, as DynamoDB sees it: transactions take their time,
+    and two on one item exclude each other."""
+
+    @pytest.fixture
+    def line(self, dynamodb: DynamoDB) -> Iterator[DynamoProxy]:
+        with DynamoProxy(dynamodb.port) as proxy:
+            yield proxy
+
+    @pytest.fixture
+    async def crowd(
+        self, store: DynamoStore, url: str, dynamodb: DynamoDB, line: DynamoProxy
+    ) -> AsyncIterator[list[DynamoStore]]:
+        stores = [DynamoStore(url.replace(f":{dynamodb.port}", f":{line.port}")) for _ in range(6)]
+        for each in stores:
+            await each.open()
+        line.contend(0.02)
+        yield stores
+        line.heal()
+        for each in stores:
+            await each.close()
+
+    @pytest.mark.parametrize("rule", [TriggerRule.ALL_DONE, ALL_SUCCESS])
+    async def test_all_are_counted_and_none_is_tried_for_long(
+        self, store: DynamoStore, crowd: list[DynamoStore], rule: TriggerRule
+    ) -> None:
+        parent, children = await waiting(store, 24, rule=rule)
+        ends = [Status.COMPLETED, Status.COMPLETED, Status.FAILED]
+        settled = [child.ends_as(ends[i % 3]) for i, child in enumerate(children)]
+
+        answers = await asyncio.gather(*(each.apply(settled[i * 4 : i * 4 + 4], NOW) for i, each in enumerate(crowd)))
+
+        assert answers == [[Verdict.APPLIED] * 4] * 6
+        assert await brood(store, parent.job_id) == Brood(24, 0, 8)
+        target = Status.PENDING if rule is TriggerRule.ALL_DONE else Status.FAILED
+        assert await status(store, parent.job_id) is target
+        assert await marks(store) == []
+        assert sum(each.meter.conflicts for each in crowd) > 0
+
+    async def test_a_note_that_was_left_is_folded_by_upkeep(
+        self, store: DynamoStore, crowd: list[DynamoStore], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        parent, children = await waiting(store, 4)
+        monkeypatch.setattr(folding, "SECONDS", -1.0)  # nobody waits for it
+
+        await asyncio.gather(
+            *(each.apply([child.completes()], NOW) for each, child in zip(crowd, children, strict=False))
+        )
+        assert "fold" in await marks(store)
+        assert await status(store, parent.job_id) is Status.WAITING
+        monkeypatch.undo()
+        await quiet(store)
+
+        assert await brood(store, parent.job_id) == Brood(4)
+        assert await status(store, parent.job_id) is Status.PENDING
+        assert await marks(store) == []
 
 
 class TestFences:

@@ -197,6 +197,10 @@ def test_removing_takes_all_of_a_job_and_nothing_else(
     assert files.read_part(other, LOG_FILE, 0, 10) == b"line\n"
 
 
+def test_a_look_finds_nothing_wrong_where_there_is_nothing(files: Files) -> None:
+    assert files.look().startswith("in ")
+
+
 async def test_it_may_be_asked_from_the_event_loop_itself(files: Files, job_id: str) -> None:
     stored = files.write(job_id, 1, "report.txt", b"here")
 

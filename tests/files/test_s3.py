@@ -110,6 +110,10 @@ def test_a_bucket_that_is_not_there_says_so(server: S3, job_id: str) -> None:
 
     with pytest.raises(StoreError, match="NoSuchBucket"):
         nowhere.write(job_id, 1, "a", b"")
+    with pytest.raises(StoreError, match="NoSuchBucket"):
+        nowhere.look()
+    with pytest.raises(StoreError, match=r"job\.log: S3 says"):
+        nowhere.append(job_id, "job.log", b"line", 100)
     nowhere.close()
 
 

@@ -8,8 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from holdfast.store.port import Store
+from holdfast.stores.dynamodb import DynamoStore
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.sqlite import SQLiteStore
+from holdfast.testing.history import Edge
+from tests.servers.dynamodb import DynamoDB
+from tests.servers.dynamodb import empty as emptied
 from tests.servers.postgres import Postgres
 from tests.servers.schemas import empty
 
@@ -39,3 +43,31 @@ def on_postgres(server: Postgres) -> Engine:
         loop.run_until_complete(store.close())
 
     return fresh
+
+
+def on_dynamodb(server: DynamoDB) -> Engine:
+    url = server.url(f"model_{secrets.token_hex(4)}")
+    asyncio.run(DynamoStore(url).migrate())
+
+    @contextmanager
+    def fresh(loop: asyncio.AbstractEventLoop) -> Iterator[Store]:
+        store = DynamoStore(url)
+        loop.run_until_complete(emptied(store))
+        loop.run_until_complete(store.open())
+        yield store
+        loop.run_until_complete(store.close())
+
+    return fresh
+
+
+async def edges_of(store: Store) -> list[Edge] | None:
+    """The port has no verb for them; None where they are not to be had cheaply."""
+    match store:
+        case SQLiteStore():
+            rows = await store._read(lambda c: c.execute("SELECT parent_id, child_id, met FROM edge").fetchall())
+        case PostgresStore():
+            statement = store._session.sql.named("SELECT parent_id::text, child_id::text, met FROM holdfast.edge")
+            rows = await store._read(lambda tx: tx.connection.fetch(statement))
+        case _:
+            return None
+    return [Edge(parent, child, bool(met)) for parent, child, met in rows]

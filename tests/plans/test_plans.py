@@ -8,7 +8,17 @@ from pathlib import Path
 import apsw
 import pytest
 
-from holdfast.stores.sqlite import connection, inserting, rating, reading, taking_turns
+from holdfast.stores.sqlite import (
+    connection,
+    exporting,
+    inserting,
+    rating,
+    reading,
+    releasing,
+    taking_turns,
+    trees,
+    unpacking,
+)
 from holdfast.stores.sqlite.sql import load
 
 BY_ID = "SEARCH job USING INDEX sqlite_autoindex_job_1 (job_id=?)"
@@ -19,6 +29,7 @@ IN_SIGHT = (
 )
 OF_RATE = "rate_key=? AND rate_count=? AND rate_micros=?"
 RATE_LANE = f"{OF_RATE} AND queue=? AND job_type=? AND payload_version=?"
+STAGED = "SEARCH staged USING COVERING INDEX sqlite_autoindex_staged_1 (job_id=? AND attempt=? AND part<?)"
 AT_LEVEL = "(queue=? AND job_type=? AND parked=? AND priority=?"
 
 # What each statement's plan must say.
@@ -37,17 +48,14 @@ PLANS = {
     "archive_get": ["SEARCH archive USING PRIMARY KEY (job_id=?)"],
     "archive_over": ["SEARCH archive USING INDEX archive_age (archived_at<?)"],
     "awaited": [BY_ID],
-    "blockers": [
-        "SEARCH e USING INDEX edge_child (child_id=?)",
-        "SEARCH p USING INDEX sqlite_autoindex_job_1 (job_id=?) LEFT-JOIN",
-        "SEARCH a USING PRIMARY KEY (job_id=?) LEFT-JOIN",
-    ],
+    "awaited_by": [BY_ID, "SEARCH edge USING INDEX edge_child (child_id=?)"],
     "candidates": ["SEARCH job USING INDEX job_ready (queue=? AND job_type=? AND parked=?)"],
     "claim": [BY_ROWID],
     "claimed": [BY_ROWID],
     "claimed_before": ["SCAN job USING INDEX job_lease"],
     "complete": [BY_ID],
     "count": [],
+    "count_children": [BY_ID],
     "counters": ["SEARCH counter USING PRIMARY KEY (minute>? AND minute<?)"],
     "counts": [
         "SCAN job USING INDEX job_ready",
@@ -69,6 +77,10 @@ PLANS = {
         "SEARCH edge USING PRIMARY KEY (parent_id=?)",
     ],
     "expired": ["SEARCH job USING INDEX job_lease (lease_expires_at<?)"],
+    "export_archive": ["SEARCH archive USING PRIMARY KEY (job_id>?)"],
+    "export_counters": ["SEARCH counter USING PRIMARY KEY ((minute,job_type,queue,priority,outcome)>(?,?,?,?,?))"],
+    "export_guards": ["SEARCH dedup USING PRIMARY KEY (dedup_key>?)"],
+    "export_steps": ["SEARCH step USING PRIMARY KEY ((job_id,name)>(?,?))"],
     "extend": [BY_ID],
     "fair_ahead": [f"SEARCH job USING COVERING INDEX job_fair {AT_LEVEL} AND fairness_key=?)"],
     "fair_any": ["SEARCH job USING COVERING INDEX job_fair (queue=? AND job_type=? AND parked=?)"],
@@ -96,6 +108,11 @@ PLANS = {
     "meet_edge": ["SEARCH edge USING PRIMARY KEY (parent_id=? AND child_id=?)"],
     "next_due": ["SEARCH job USING INDEX job_due"],
     "note": [BY_ID],
+    "outcomes_of": [
+        "SEARCH e USING INDEX edge_child (child_id=?)",
+        "SEARCH p USING INDEX sqlite_autoindex_job_1 (job_id=?) LEFT-JOIN",
+        "SEARCH a USING PRIMARY KEY (job_id=?) LEFT-JOIN",
+    ],
     "park": [BY_ROWID],
     "parked_keys": [
         "SEARCH job USING INDEX job_parked (concurrency_key>?)",
@@ -134,6 +151,7 @@ PLANS = {
     ],
     "record_step": [BY_ID],
     "release_child": [BY_ID],
+    "release_parent": [BY_ID],
     "retirable": [
         "SEARCH job USING INTEGER PRIMARY KEY (rowid>?)",
         "SEARCH member USING COVERING INDEX job_root (root_job_id=?)",
@@ -145,15 +163,28 @@ PLANS = {
         "SEARCH top USING COVERING INDEX sqlite_autoindex_job_1 (job_id=?)",
         "SEARCH release_due USING PRIMARY KEY (parent_id=?)",
     ],
-    "reusable": ["SEARCH job USING INDEX job_content (content_hash=? AND job_type=? AND completed_at>?)"],
+    "reusable": [
+        "SEARCH d USING INDEX job_content (content_hash=? AND job_type=? AND completed_at>?)",
+        "SEARCH o USING INDEX sqlite_autoindex_job_1 (job_id=?)",
+        "SEARCH a USING PRIMARY KEY (job_id=?)",
+    ],
     "rows_add_table": [BY_ID],
     "rows_holder": [BY_ID],
     "rows_latest": ["SEARCH job USING INDEX job_latest (subject=? AND job_type=?)"],
     "rows_source": [BY_ID, "SEARCH donor USING INDEX sqlite_autoindex_job_1 (job_id=?) LEFT-JOIN"],
     "save_schedule": [],
+    "staged_stale": [
+        "SEARCH staged USING INTEGER PRIMARY KEY (rowid=?)",
+        "SEARCH d USING PRIMARY KEY (job_id=?)",
+        "SEARCH j USING INDEX sqlite_autoindex_job_1 (job_id=?)",
+    ],
     "standing": [BY_ID],
     "status": [BY_ID, "SEARCH archive USING PRIMARY KEY (job_id=?)"],
     "tree_members": [BY_ID, "SEARCH job USING INDEX job_root (root_job_id=?)"],
+    "unmeet": [
+        "SEARCH edge USING INDEX edge_child (child_id=?)",
+        "SEARCH p USING INDEX sqlite_autoindex_job_1 (job_id=?)",
+    ],
     "unmet_edges": [
         "SEARCH e USING COVERING INDEX edge_unmet (parent_id=?)",
         "SEARCH c USING INDEX sqlite_autoindex_job_1 (job_id=?)",
@@ -181,6 +212,8 @@ FIND_PLANS = {
 
 # Statements in the code: too short for a file, and served all the same.
 SHORT = {
+    "export": (exporting._JOBS, ["SEARCH job USING INTEGER PRIMARY KEY (rowid>?)"]),
+    "edges": (exporting._EDGES, ["SEARCH edge USING INDEX edge_child (child_id=?)"]),
     "bucket": (rating._BUCKET, [f"SEARCH rate USING PRIMARY KEY ({OF_RATE})"]),
     "settled": (rating._SETTLED, [f"SEARCH rate USING PRIMARY KEY ({OF_RATE})"]),
     "left": (rating._LEFT, ["SEARCH rate USING PRIMARY KEY (rate_key=?)"]),
@@ -196,6 +229,10 @@ SHORT = {
     "lane": (taking_turns._LANE, ["SEARCH fair_lane USING PRIMARY KEY (queue=? AND job_type=?)"]),
     "place": (reading._PLACE, [BY_ID]),
     "root": (inserting.ROOT, [BY_ID]),
+    "took": (releasing.TOOK, [BY_ID]),
+    "staged": (unpacking._COUNT, [STAGED]),
+    "staged beyond": (unpacking._DROP_FROM, [STAGED.replace("<", ">").replace("COVERING ", "")]),
+    "next part": (unpacking._NEXT, [STAGED.replace(" AND part<?", "").replace("COVERING ", "")]),
 }
 
 # Partial indexes over few rows, which are walked from end to end; and what counts all there is, on purpose.
@@ -207,8 +244,8 @@ WALKS = {
     "held_by": ["SCAN job USING INDEX job_lease"],
 }
 # Sorts of a handful of rows: five errors, the keys of a batch, groups of errors or of active jobs, keys that are due,
-# the trees of a batch, those who may be let in.
-SORTS = {"apply", "dead", "depths", "keys_of", "rate_due", "rate_unpark", "retire_standing", "unpark"}
+# the trees of a batch, those who may be let in, the states of what a job depends on.
+SORTS = {"apply", "dead", "depths", "keys_of", "outcomes_of", "rate_due", "rate_unpark", "retire_standing", "unpark"}
 TABLES = (
     "job",
     "edge",
@@ -222,6 +259,8 @@ TABLES = (
     "queue",
     "dedup",
     "release_due",
+    "staged",
+    "unpack_due",
 )
 
 
@@ -318,3 +357,7 @@ def test_a_search_goes_through_the_index_of_its_leading_qualifier(
 @pytest.mark.parametrize("lead", ["subject", "root", "pending", "later", "ended_badly", "arrival"])
 def test_a_search_by_order_of_arrival_sorts_nothing(database: apsw.Connection, lead: str) -> None:
     assert not [step for step in plan_of(database, reading.FIND[lead, "created"]) if "TEMP B-TREE" in step]
+
+
+def test_a_page_of_children_goes_through_their_index_in_its_order(database: apsw.Connection) -> None:
+    assert plan_of(database, trees.CHILDREN) == ["SEARCH job USING INDEX job_parent (parent_job_id=? AND job_id>?)"]

@@ -103,7 +103,7 @@ async def test_expired_claims_are_looked_for_among_what_runs(connection: Any, mo
 async def test_a_settlement_touches_its_own_jobs(connection: Any, mode: str) -> None:
     running = await connection.fetch(SQL.named("SELECT job_id FROM holdfast.job WHERE status = 'processing' LIMIT 10"))
     ids = [str(row[0]) for row in running]
-    values = [ids, [1] * 10, ["t"] * 10, ["1"] * 10, ["me"] * 10, [50] * 10, 10**12]
+    values = [ids, [1] * 10, ["t"] * 10, ["1"] * 10, ["me"] * 10, [50] * 10, 10**12, False]
 
     plan = await explain(connection, SQL["complete"], values, mode)
 
@@ -127,7 +127,7 @@ async def test_a_large_settlement_touches_its_own_jobs_whatever_the_server_knows
     ids = [str(row[0]) for row in await connection.fetch(sql.named("SELECT job_id FROM holdfast.job LIMIT 500"))]
     holds = [ids, [1] * 500, ["t"] * 500]
     values = {
-        "complete": [*holds, ["1"] * 500, ["me"] * 500, [50] * 500, 10**12],
+        "complete": [*holds, ["1"] * 500, ["me"] * 500, [50] * 500, 10**12, False],
         "extend": [*holds, 10**6, 10**12],
         "note": [*holds, [0.5] * 500, *[[None] * 500] * 5, 10**12],
     }[statement]

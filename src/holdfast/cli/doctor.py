@@ -7,7 +7,7 @@ from holdfast.cli import apps, output
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import AppName, AsJson, Url
 from holdfast.cli.text import count
-from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.errors import ConfigurationError, HoldfastError, StoreUnavailable
 from holdfast.store.types import Finding
 
 _STYLES = {"ok": "green", "warn": "yellow", "bad": "bold red"}
@@ -36,7 +36,8 @@ def _look(url: str | None, app: str | None) -> list[Finding]:
     except ConfigurationError:
         raise
     except HoldfastError as error:  # a queue that cannot be opened is what a doctor is called for
-        return [Finding("opening", "bad", str(error))]
+        away = isinstance(error, StoreUnavailable)
+        return [Finding("opening", "bad", str(error), "start the server, or name another with --url" if away else "")]
 
 
 def _verdict(checks: int, bad: int, warnings: int) -> str:

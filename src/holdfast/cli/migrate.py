@@ -11,7 +11,7 @@ import typer
 from holdfast.cli import apps, output
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import AppName, AsJson, Url
-from holdfast.cli.text import safe, without_password
+from holdfast.cli.text import count, safe, without_password
 
 
 def migrate(
@@ -36,7 +36,8 @@ def migrate(
         return Exit.OK
     place = without_password(target.url)
     if delete_existing:
-        if not yes and not _agreed(place):
+        planned = asyncio.run(target.would_erase())
+        if planned and not yes and not _agreed(place, planned):
             output.say("nothing was done")
             return Exit.FAILED
         gone = asyncio.run(target.erase())
@@ -51,8 +52,9 @@ def migrate(
     return Exit.OK
 
 
-def _agreed(place: str) -> bool:
+def _agreed(place: str, planned: dict[str, int]) -> bool:
     """A y that was typed too fast must not be enough."""
-    question = f"This deletes {place} with all its jobs, for good. Type delete to go on: "
+    tables = ", ".join(f"{name} (about {count(items, 'item')})" for name, items in planned.items())
+    question = f"This deletes {tables} of {place} with all that is in them, for good. Type delete to go on: "
     print(safe(question), end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip() == "delete"

@@ -16,7 +16,7 @@ def note(job: Job, now: datetime, *, percent: bool = True) -> str:
         return f"because of {output.named(culprit)}"
     match job.status:
         case Status.WAITING:
-            return f"for {count(len(job.dependencies), 'job')}"
+            return f"for {_awaited(job, 'job')}"
         case Status.SCHEDULED:
             return f"due {_in(job.scheduled_for, now)}"
         case Status.RETRYING:
@@ -42,7 +42,7 @@ def progress_line(job: Job, now: datetime) -> str:
     """For someone who follows one job line by line."""
     match job.status:
         case Status.WAITING:
-            return f"waits for {count(len(job.dependencies), 'other job')}"
+            return f"waits for {_awaited(job, 'other job')}"
         case Status.RETRYING:
             return (
                 f"{job.failures} of {job.max_attempts} attempts failed, retries {_in(job.scheduled_for, now)}:"
@@ -54,6 +54,13 @@ def progress_line(job: Job, now: datetime) -> str:
             return job.stage
         case Status.COMPLETED | Status.SCHEDULED | Status.FAILED | Status.CANCELLED:
             return note(job, now)
+
+
+def _awaited(job: Job, other: str) -> str:
+    if job.waits_for == "children":
+        children = "child" if job.child_count == 1 else "children"
+        return f"{job.open_child_count:,} of {job.child_count:,} {children}"
+    return count(len(job.dependencies), other)
 
 
 def took(job: Job) -> str:

@@ -35,7 +35,8 @@ def purge(
     asked = older_than if not yes else None
     if asked is not None and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise typer.BadParameter(
-            "it deletes what retention would keep, and there is no terminal to ask on: add --yes",
+            "it archives what retention would keep, without payloads, results and files, and there is no terminal"
+            " to ask on: add --yes",
             param_hint="--older-than",
         )
 

@@ -62,6 +62,7 @@ def _events(found: Stats) -> str:
         "snoozed": total.snoozed,
         "given back": total.given_back,
         "retried by hand": total.retried_by_hand,
+        f"reused (saved {span(total.saved_ms / 1000)})": total.reused,
     }) or "nothing happened"  # fmt: skip
 
 
@@ -118,6 +119,7 @@ _COLUMNS: list[Column[TypeFigures]] = [
     Column("RETRIED", lambda each: _number(each, "retried"), right=True),
     Column("CANCELLED", lambda each: _number(each, "cancelled"), right=True, wide=True),
     Column("SNOOZED", lambda each: _number(each, "snoozed"), right=True, wide=True),
+    Column("REUSED", lambda each: _number(each, "reused"), right=True, wide=True),
     Column("TOOK", lambda each: _average(each.average_time_ms), right=True),
     Column("WAITED", lambda each: _average(each.average_wait_ms), right=True),
 ]

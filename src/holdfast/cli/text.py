@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta
 
+from holdfast.words import count
+
 # Controls (an ESC in an error message could retitle or repaint the terminal), C1 controls (some terminals still obey
 # them), and the marks that turn the direction of text around what a reader sees. Lone surrogates cannot be printed.
 _UNSAFE = "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff"
@@ -13,6 +15,9 @@ _IN_LINES = re.compile(f"(?!\n)[{_UNSAFE}]")
 _IN_JSON = re.compile(f"(?![\n\t])[{_UNSAFE}]")
 _PASSWORD = re.compile(r"(://[^/?@]*?:)[^@/]+(?=@)|([?&]password=)[^&]+")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+__all__ = ["away", "count", "duration", "safe", "safe_json", "safe_lines", "span", "utc", "without_password"]
 
 
 def safe(text: str) -> str:
@@ -39,11 +44,6 @@ def _escape(found: re.Match[str]) -> str:
 def without_password(url: str) -> str:
     """A URL for people: what it says ends up in logs and on slides."""
     return _PASSWORD.sub(lambda found: f"{found[1] or found[2]}…", url)
-
-
-def count(number: int, what: str) -> str:
-    """1 job, 2 jobs, 1,204 jobs."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 # Times

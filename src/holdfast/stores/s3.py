@@ -55,7 +55,8 @@ def parse(uri: str) -> Bucket:
         raise ConfigurationError(f"artifacts={uri!r:.100}: write s3://bucket/prefix?region=eu-north-1")
     if unknown := sorted(options.keys() - _OPTIONS):
         raise ConfigurationError(
-            f"artifacts={uri!r:.100}: s3://bucket/prefix has no option {', '.join(unknown)}; it has {', '.join(_OPTIONS)}"
+            f"artifacts={uri!r:.100}: s3://bucket/prefix has no option {', '.join(unknown)};"
+            f" it has {', '.join(_OPTIONS)}"
         )
     named = options.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     region = options.get("region") or region_of(None) or ("us-east-1" if named else None)
@@ -175,6 +176,12 @@ class S3Files(Files):
             for place in [each for each in self._logs if each[0] in job_ids]:
                 del self._logs[place]
         return list(job_ids)
+
+    def look(self) -> str:
+        place = f"s3://{self._bucket.name}/{self._bucket.prefix}"
+        query = {"list-type": "2", "prefix": self._key("", ""), "max-keys": "1"}
+        self._expect(self._ask("GET", "", query=query), 200, place)
+        return f"in {place}"
 
     def close(self) -> None:
         self._requests.close()

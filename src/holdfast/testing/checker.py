@@ -3,6 +3,7 @@
 Each invariant is a small pure function; its id is that of the guarantees. S17 (isolation) belongs to the
 server; S18 (clock freedom) is a way to run the others: with `clocks="arbitrary"` those that compare store
 times are left out. S19 to S21 are those of operating: schedules, pausing, counting; retention is part of S1.
+S22 to S24 are those of trees.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from typing import Literal, NamedTuple
 
 from holdfast.lifecycle import TERMINAL
 from holdfast.testing.history import invariants_of_calls as calls
+from holdfast.testing.history import invariants_of_dependencies as dependencies
 from holdfast.testing.history import invariants_of_jobs as jobs
 from holdfast.testing.history import invariants_of_operating as operating
 from holdfast.testing.history import invariants_of_order as order
 from holdfast.testing.history import invariants_of_retention as retention
 from holdfast.testing.history import invariants_of_schedules as schedules
+from holdfast.testing.history import invariants_of_trees as trees
 from holdfast.testing.history.evidence import Evidence
 
 Invariant = Callable[[Evidence], Iterator[tuple[str, str]]]
@@ -33,7 +36,7 @@ INVARIANTS: Mapping[str, tuple[Invariant, ...]] = {
     "S9": (calls.told_the_truth,),
     "S10": (jobs.retry_bound,),
     "S11": (order.deduplication,),
-    "S12": (order.dependencies,),
+    "S12": (dependencies.dependencies,),
     "S13": (order.not_before,),
     "S14": (calls.batches,),
     "S15": (jobs.cancel_or_complete,),
@@ -41,6 +44,9 @@ INVARIANTS: Mapping[str, tuple[Invariant, ...]] = {
     "S19": (schedules.schedules,),
     "S20": (operating.pausing,),
     "S21": (operating.counting,),
+    "S22": (trees.numbers_of_parents,),
+    "S23": (trees.children_of_committed_runs,),
+    "S24": (trees.waiting_parents,),
 }
 OF_STORE_TIME = frozenset({"S7", "S13"})
 

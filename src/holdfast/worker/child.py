@@ -22,7 +22,8 @@ from holdfast.batch_context import batch_context
 from holdfast.context import BlockingContext, Context
 from holdfast.errors import InvalidResult
 from holdfast.handlers import Handler, registered
-from holdfast.outcomes import Cancel, Discard, Retry, Snooze, WaitForChildren
+from holdfast.offspring import WaitForChildren
+from holdfast.outcomes import Cancel, Discard, Retry, Snooze
 from holdfast.store.types import ClaimedJob
 from holdfast.worker import capture
 from holdfast.worker.links import AsyncLink, Link, Pipe

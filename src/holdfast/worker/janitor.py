@@ -14,6 +14,7 @@ from holdfast.limits import RETIRE_INTERVAL_SECONDS, RETIRE_REST_SECONDS
 from holdfast.retention import Retention
 from holdfast.store.port import Store
 from holdfast.trouble import HOPELESS, Trouble
+from holdfast.words import count
 from holdfast.worker import moved
 
 log = logging.getLogger("holdfast.worker")
@@ -42,7 +43,7 @@ class Janitor:
             except HOPELESS:
                 raise
             except Exception as error:  # it can wait; the jobs cannot
-                self._trouble.met("retention", error)
+                self._trouble.met("retention", error, soon=False)
                 pause = RETIRE_INTERVAL_SECONDS
             else:
                 self._trouble.over("retention")
@@ -52,10 +53,10 @@ class Janitor:
         rest = REST_FACTOR * max(1, len(await self._store.workers()))  # they all do this, maybe all at once
         archived = 0
         before = self._clock.monotonic()
-        async for count in retention.steps(self._store, self._clock, self._files, policy):
-            archived += count
+        async for moved_now in retention.steps(self._store, self._clock, self._files, policy):
+            archived += moved_now
             await asyncio.sleep(rest * max(0.0, self._clock.monotonic() - before))
             before = self._clock.monotonic()
         if archived:
-            log.info("retention moved %d jobs to the archive", archived)
+            log.info("retention moved %s to the archive", count(archived, "job"))
         return archived

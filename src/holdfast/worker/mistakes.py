@@ -21,7 +21,8 @@ from holdfast.lifecycle import (
     WaitingForChildren,
 )
 from holdfast.limits import ERROR_TEXT_MAX
-from holdfast.outcomes import Cancel, Discard, Retry, Snooze, WaitForChildren
+from holdfast.offspring import WaitForChildren
+from holdfast.outcomes import Cancel, Discard, Retry, Snooze
 from holdfast.trees import Awaits, TriggerRule
 
 _OURS = os.path.dirname(__file__)

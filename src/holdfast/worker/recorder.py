@@ -14,6 +14,7 @@ from holdfast.limits import LOG_FILE_BYTES_MAX, LOG_KEPT_BYTES_MAX
 from holdfast.store.port import Store
 from holdfast.trouble import Trouble
 from holdfast.waits import within
+from holdfast.words import count
 from holdfast.worker.run import Run
 
 log = logging.getLogger("holdfast.worker")
@@ -114,7 +115,7 @@ class Recorder:
                 log.warning("lines of the log of job %s are lost, they cannot be written: %s", job_id, error)
             self._kept.popleft()
             self._kept_bytes -= len(lines)
-        log.info("the store is back: logs of %d jobs are written that were kept here", len(written))
+        log.info("logs of %s are written that were kept here", count(len(written), "job"))
 
     async def close(self, seconds: float) -> None:
         """A last try."""
@@ -122,4 +123,5 @@ class Recorder:
             await within(seconds, self.write_kept())
         if self._kept:
             jobs = sorted({job_id for job_id, _ in self._kept})
-            log.warning("lines of the logs of %d jobs are lost, the store is away: %s", len(jobs), ", ".join(jobs[:10]))
+            lost = count(len(jobs), "job")
+            log.warning("lines of the logs of %s are lost, the store is away: %s", lost, ", ".join(jobs[:10]))

@@ -16,6 +16,7 @@ from holdfast.worker.family import Family
 from holdfast.worker.lanes import Lane
 from holdfast.worker.mistakes import clean
 
+PROGRESS_DIGITS = 6  # nobody sees more, and what is smaller some engines cannot keep
 _NOTHING: Said = {}
 
 
@@ -53,7 +54,7 @@ class Run(Execution):
     # What the handler says
 
     def say_progress(self, fraction: float, stage: str | None) -> None:
-        self.progress = min(1.0, max(0.0, float(fraction)))
+        self.progress = round(min(1.0, max(0.0, float(fraction))), PROGRESS_DIGITS)
         if stage is not None:
             self.stage = clean(str(stage))[: limits.STAGE_LENGTH_MAX]
         self.dirty = True

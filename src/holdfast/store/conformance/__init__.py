@@ -51,6 +51,7 @@ _MODULES = (
     "listening",
     "racing",
     "tabling",
+    "freezing",
     "exporting",
 )
 # Before they are imported: a failed assert in here should say as much as one in the engine's own tests.
@@ -68,7 +69,12 @@ from holdfast.store.conformance.claiming import TestClaim, TestConcurrencyKeys  
 from holdfast.store.conformance.counting import TestCounters, TestDepths, TestReuseCounters  # noqa: E402
 from holdfast.store.conformance.depending import TestCascades, TestDependencies, TestReleaseOutbox  # noqa: E402
 from holdfast.store.conformance.editing import TestReprioritise, TestReschedule  # noqa: E402
-from holdfast.store.conformance.exporting import TestExport, TestFreeze  # noqa: E402
+from holdfast.store.conformance.exporting import (  # noqa: E402
+    TestExport,
+    TestExportOfRows,
+    TestExportOfTrees,
+)
+from holdfast.store.conformance.freezing import TestFreeze  # noqa: E402
 from holdfast.store.conformance.holding import TestExtend, TestNote, TestSteps  # noqa: E402
 from holdfast.store.conformance.inserting import TestDedup, TestInsert, TestOwnId  # noqa: E402
 from holdfast.store.conformance.lining_up import TestAhead  # noqa: E402
@@ -142,6 +148,8 @@ __all__ = [
     "TestErrors",
     "TestExpired",
     "TestExport",
+    "TestExportOfRows",
+    "TestExportOfTrees",
     "TestExtend",
     "TestFilesOfArchived",
     "TestFind",

@@ -1,15 +1,12 @@
-"""Moving house: a queue that stands still, and one that is read out and written as it was."""
+"""Moving house: a queue that is read out, and written elsewhere as it was."""
 
 from __future__ import annotations
-
-import contextlib
-from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
 
 from holdfast.errors import MoveFailed, StoreMoved
-from holdfast.lifecycle import Status, cancel
+from holdfast.lifecycle import Status
 from holdfast.store import dumps
 from holdfast.store.conformance.factories import (
     DAY,
@@ -17,15 +14,17 @@ from holdfast.store.conformance.factories import (
     MINUTE,
     NOW,
     SECOND,
-    a_firing,
+    Claim,
     a_schedule,
     archived,
+    claim_again,
     claim_ids,
     claim_one,
     completed,
     failed,
     in_state,
     new_job,
+    quiet,
     record,
     request,
     running,
@@ -34,22 +33,12 @@ from holdfast.store.conformance.factories import (
     submit,
     submit_many,
 )
-from holdfast.store.moves import FROM, INTO, SEALED, MoveState
+from holdfast.store.conformance.tabling import KINDS, POINTS, WORDS, put, read, read_by_subject, with_rows, words
+from holdfast.store.moves import INTO, MoveState
 from holdfast.store.port import Store
-from holdfast.store.types import FOREVER, JobRecord, JobType, Note, Query, QueueChange, Rate, Verdict
+from holdfast.store.types import FOREVER, JobRecord, JobType, Note, Query, QueueChange, Rate
 
-LEAVING = MoveState(role=FROM, move_id="m", other="postgresql://there/jobs")
-STANDING = msgspec.structs.replace(LEAVING, kind=SEALED)
 COMING = MoveState(role=INTO, move_id="m", other="sqlite:///here.db")
-
-
-@contextlib.asynccontextmanager
-async def frozen(store: Store, state: MoveState = LEAVING) -> AsyncIterator[None]:
-    assert await store.freeze(state) == 0
-    try:
-        yield
-    finally:
-        await store.freeze(None)
 
 
 async def everything(store: Store, kind: str, limit: int = 100) -> list[bytes]:
@@ -80,123 +69,7 @@ async def bare_record(store: Store, job_id: str) -> JobRecord:
     return msgspec.structs.replace(await record(store, job_id), parked=False)
 
 
-class TestFreeze:
-    async def test_a_queue_that_moves_takes_no_jobs_and_says_where_it_goes(self, store: Store) -> None:
-        async with frozen(store):
-            with pytest.raises(StoreMoved, match="moves to postgresql://there/jobs"):
-                await submit(store)
-            with pytest.raises(StoreMoved):
-                await submit_many(store, 3)
-            with pytest.raises(StoreMoved):
-                await submit(store, dedup_key="k")
-            with pytest.raises(StoreMoved):
-                await submit(store, scheduled_for=NOW + HOUR)
-
-        assert sum((await store.counts()).values()) == 0
-        assert await submit(store)
-
-    async def test_it_gives_no_jobs_either(self, store: Store) -> None:
-        await submit(store)
-
-        async with frozen(store):
-            with pytest.raises(StoreMoved):
-                await store.claim(request(), NOW)
-
-        assert len(await claim_ids(store)) == 1
-
-    async def test_everyone_meets_it_with_their_next_call(self, store: Store, second_store: Store) -> None:
-        await submit(second_store)  # whatever that one has prepared, it has prepared
-        await claim_ids(second_store)
-        await submit(second_store)
-
-        async with frozen(store):
-            with pytest.raises(StoreMoved):
-                await submit(second_store)
-            with pytest.raises(StoreMoved):
-                await second_store.claim(request(), NOW)
-
-        assert len(await claim_ids(second_store)) == 1
-
-    async def test_what_runs_is_settled_and_lets_go_of_what_waits_for_it(self, store: Store) -> None:
-        claim = await running(store)
-        dependent = await submit(store, depends_on=(claim.job_id,))
-
-        async with frozen(store):
-            assert await store.extend([claim.hold], NOW + 2 * HOUR, NOW) == [Verdict.APPLIED]
-            assert await store.note([Note(claim.hold, progress=0.5)], NOW) == [Verdict.APPLIED]
-            assert await store.record_step(claim.hold, "charge", "1", NOW) is Verdict.APPLIED
-            await settle(store, claim.completes())
-
-        assert await status(store, claim.job_id) is Status.COMPLETED
-        assert await status(store, dependent) is Status.PENDING
-
-    async def test_what_runs_may_bring_children(self, store: Store) -> None:
-        claim = await running(store)
-        child = new_job(parent_job_id=claim.job_id, own_id=True)
-
-        async with frozen(store):
-            inserted = await store.insert_children(claim.hold, [child], NOW)
-
-        assert inserted is not None
-        assert await status(store, child.job_id) is Status.PENDING
-
-    async def test_a_schedule_does_not_tick(self, store: Store) -> None:
-        schedule = a_schedule(next_at=NOW)
-        await store.save_schedule(schedule, None)
-
-        async with frozen(store):
-            with pytest.raises(StoreMoved):
-                await store.fire([a_firing(schedule)], NOW)
-
-        assert await store.schedules() == [schedule]
-
-    async def test_it_stands_still_only_once_nothing_runs(self, store: Store) -> None:
-        claim = await running(store)
-        await store.freeze(LEAVING)
-
-        assert await store.freeze(STANDING) == 1
-        assert await store.moving() == LEAVING
-        await settle(store, claim.completes())
-        assert await store.freeze(STANDING) == 0
-        assert await store.moving() == STANDING
-
-        await store.freeze(None)
-        assert await store.moving() is None
-
-    async def test_nothing_of_a_queue_that_stands_still_changes(self, store: Store) -> None:
-        due = await submit(store, scheduled_for=NOW + SECOND)
-        waiting = await record(store, await submit(store))
-
-        async with frozen(store, STANDING):
-            with pytest.raises(StoreMoved):
-                await store.promote(NOW + HOUR, 10)
-            with pytest.raises(StoreMoved):
-                await store.apply([cancel(waiting, by=None, reason=None)], NOW)
-            with pytest.raises(StoreMoved):
-                await store.change_queue("default", QueueChange(paused=True), NOW)
-            with pytest.raises(StoreMoved):
-                await store.save_schedule(a_schedule(), None)
-            with pytest.raises(StoreMoved):
-                await store.announce([_a_type()])
-
-        assert await status(store, due) is Status.SCHEDULED
-        assert await status(store, waiting.job_id) is Status.PENDING
-        assert await store.queues() == []
-
-    async def test_it_is_read_as_ever(self, store: Store) -> None:
-        job_id = await completed(store, subject="s")
-
-        async with frozen(store, STANDING):
-            assert (await record(store, job_id)).result == "1"
-            assert await store.statuses([job_id]) == [Status.COMPLETED]
-
-    async def test_one_that_has_moved_says_so(self, store: Store) -> None:
-        async with frozen(store, msgspec.structs.replace(STANDING, done=True)):
-            with pytest.raises(StoreMoved, match="has moved to postgresql://there/jobs"):
-                await submit(store)
-
-
-def _a_type(name: str = "work") -> JobType:
+def a_type(name: str = "work") -> JobType:
     return JobType(
         job_type=name,
         queue="default",
@@ -331,7 +204,7 @@ class TestExport:
     async def test_what_was_said_about_the_queue_comes_along(self, store: Store, elsewhere: Store) -> None:
         await store.change_queue("mail", QueueChange(paused=True, by="me", reason="why", max_pending=7), NOW)
         await store.save_schedule(a_schedule(), None)
-        await store.announce([_a_type(), _a_type("other")])
+        await store.announce([a_type(), a_type("other")])
         await failed(store)
 
         await carry(store, elsewhere)
@@ -421,3 +294,100 @@ class TestExport:
             await elsewhere.restore("", [], msgspec.structs.replace(COMING, move_id="another"))
 
         assert await elsewhere.moving() == COMING
+
+
+class TestExportOfTrees:
+    async def test_a_parent_that_waits_is_let_go_on_the_other_side(self, store: Store, elsewhere: Store) -> None:
+        parent = await running(store)
+        children = await submit_many(store, 2, job_type="child", parent_job_id=parent.job_id)
+        await settle(store, parent.waits(join="merge"))
+        first = await claim_one(store, slots={"child": 1})
+        await settle(store, first.ends_as(Status.FAILED))
+
+        await carry(store, elsewhere)
+
+        assert await bare_record(elsewhere, parent.job_id) == await bare_record(store, parent.job_id)
+        listed = await elsewhere.children(parent.job_id, None, 10)
+        assert sorted(job.job_id for job in listed.items) == sorted(children)
+        last = await claim_one(elsewhere, slots={"child": 1})
+        await settle(elsewhere, last.completes())
+        again = await claim_one(elsewhere, parent.job_id, slots={parent.job.job_type: 1})
+        assert (again.job.waits, again.job.join, again.job.children) == (1, "merge", 2)
+
+    async def test_a_rule_and_a_policy_are_kept(self, store: Store, elsewhere: Store) -> None:
+        first = await submit(store, job_type="first")
+        any_end = await submit(store, depends_on=(first,), trigger_rule="all_done")
+        fails = await submit(store, depends_on=(first,), on_dependency_failure="fail")
+
+        await carry(store, elsewhere)
+
+        claim = await claim_one(elsewhere, first, slots={"first": 1})
+        await settle(elsewhere, claim.ends_as(Status.FAILED))
+        assert await status(elsewhere, any_end) is Status.PENDING
+        assert await status(elsewhere, fails) is Status.FAILED
+
+    async def test_a_job_may_depend_on_many(self, store: Store, elsewhere: Store) -> None:
+        many = await submit_many(store, 45, job_type="first")
+        last = await submit(store, depends_on=tuple(many))
+
+        await carry(store, elsewhere)
+
+        assert set((await record(elsewhere, last)).dependencies) == set(many)
+        asked = request(slots={"first": 100})
+        claims = [Claim(job, asked.token) for job in await elsewhere.claim(asked, NOW)]
+        assert len(claims) == 45
+        await settle(elsewhere, *(claim.completes() for claim in claims))
+        await quiet(elsewhere)
+        assert await status(elsewhere, last) is Status.PENDING
+
+
+class TestExportOfRows:
+    async def test_rows_of_every_kind_come_along(self, store: Store, elsewhere: Store) -> None:
+        await store.declare([WORDS, KINDS])
+        odd = ("0190c0de-0000-7000-8000-000000000009", -(2**62), 0.1, "ü", True, b"\0\xff", NOW, "12.5", '{"a": [1]}')
+        empty = ("0190c0de-0000-7000-8000-00000000000a", *([None] * 8))
+        named = await with_rows(store, WORDS, *words("cat", "dog", "ox"), subject="pets", job_type="rows")
+        kinds = await with_rows(store, KINDS, odd, empty)
+
+        await carry(store, elsewhere)
+
+        assert await read(elsewhere, named) == await read(store, named) == words("cat", "dog", "ox")
+        assert await read(elsewhere, kinds, KINDS) == await read(store, kinds, KINDS) == [odd, empty]
+        assert await read_by_subject(elsewhere, "pets") == await read_by_subject(store, "pets")
+        assert await elsewhere.latest("pets", "rows") == named
+
+    async def test_the_latest_is_the_one_that_completed_last(self, store: Store, elsewhere: Store) -> None:
+        await store.declare([WORDS])
+        first = await running(store, job_type="rows", subject="pets")
+        await put(store, first, WORDS, *words("cat"))
+        await with_rows(store, WORDS, *words("dog"), job_type="rows", subject="pets")
+        await settle(store, first.completes(now=NOW + MINUTE), now=NOW + MINUTE)
+
+        await carry(store, elsewhere)
+
+        assert await elsewhere.latest("pets", "rows") == await store.latest("pets", "rows") == first.job_id
+
+    async def test_rows_of_a_run_that_failed_are_not_seen_there_either(self, store: Store, elsewhere: Store) -> None:
+        await store.declare([WORDS])
+        claim = await running(store)
+        await put(store, claim, WORDS, *words("cat", "dog"))
+        await settle(store, claim.fails())
+        await store.promote(NOW + DAY, 10)
+        again = await claim_again(store, claim, now=NOW + DAY)
+        await put(store, again, WORDS, *words("ox"), now=NOW + DAY)
+        await settle(store, again.completes(), now=NOW + DAY)
+
+        await carry(store, elsewhere)
+
+        assert await read(elsewhere, claim.job_id) == words("ox")
+
+    async def test_pages_of_rows_have_everything_once(self, store: Store) -> None:
+        texts, numbers = (msgspec.structs.replace(table, name=f"paged_{table.name}") for table in (WORDS, POINTS))
+        await store.declare([texts, numbers])
+        await with_rows(store, texts, *words("cat", "dog", "ox"))
+        await with_rows(store, numbers, *((n, n / 3) for n in range(3)))
+
+        whole = await everything(store, dumps.ROWS)
+
+        assert len(whole) == 6
+        assert await everything(store, dumps.ROWS, limit=2) == whole

@@ -125,6 +125,25 @@ class TestNote:
         job = await record(store, claim.job_id)
         assert (job.progress, job.stage, job.logs) == (0.6, "half", "[]")
 
+    async def test_the_last_list_of_artifacts_stands_however_long_the_one_before_was(self, store: Store) -> None:
+        claim = await running(store)
+        long = "[" + ",".join(f'{{"name":"{"x" * 90}{n}"}}' for n in range(900)) + "]"
+        short = '[{"name":"one"}]'
+        await store.note([Note(claim.hold, artifacts=long)], NOW)
+        assert (await record(store, claim.job_id)).artifacts == long
+
+        await settle(store, claim.completes(artifacts=short))
+
+        assert (await record(store, claim.job_id)).artifacts == short
+
+    @pytest.mark.parametrize("progress", [5e-324, 1e-200, 0.1 + 0.2])
+    async def test_any_fraction_is_kept_as_far_as_can_be_seen(self, store: Store, progress: float) -> None:
+        claim = await running(store)
+
+        await store.note([Note(claim.hold, progress=progress)], NOW)
+
+        assert (await record(store, claim.job_id)).progress == pytest.approx(progress, abs=1e-9)
+
     async def test_notes_are_fenced(self, store: Store) -> None:
         claim = await running(store)
         before = await record(store, claim.job_id)

@@ -54,7 +54,7 @@ class Board:
     def __init__(self, tables: Tables, *, wake: bool, ceiling_seconds: float) -> None:
         self._tables = tables
         self._wake = wake
-        self._ceiling = ceiling_seconds
+        self.ceiling_seconds = ceiling_seconds
         self._listeners: list[tuple[frozenset[Signal], Listener]] = []
         self._state: BoardState | None = None
         self._read_at = 0.0
@@ -95,6 +95,7 @@ class Board:
         if self._place is not None and state.place not in (None, self._place):
             raise StoreGone(f"{self._tables.shown} was deleted and made anew under the running app: start it again")
         self._place = self._place or state.place
+        self._tables.shards = max(self._tables.shards, state.shards)  # raised meanwhile: jobs lie there from now on
         self.move = state.move
         return state
 
@@ -235,7 +236,7 @@ class Board:
             except HoldfastError as error:
                 log.debug("signals could not be read, workers find jobs when they poll: %s", error)
                 moved = set()
-            pause = POLL_SECONDS if moved else min(pause * POLL_GROWTH, self._ceiling)
+            pause = POLL_SECONDS if moved else min(pause * POLL_GROWTH, self.ceiling_seconds)
             self._hear(moved)
 
     async def _moved(self) -> set[Signal]:

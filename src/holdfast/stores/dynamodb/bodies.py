@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from holdfast.errors import StoreError
 from holdfast.stores.dynamodb import keys
 from holdfast.stores.dynamodb.layout import Key, Table
 from holdfast.stores.dynamodb.table import Lane, Tables
@@ -20,6 +21,10 @@ _SPILLED = (
     ("artifacts", "artifacts_body", ARTIFACTS_INLINE_BYTES_MAX),
 )
 Texts = Mapping[Key, str]
+
+
+class Missing(StoreError):
+    """A text that an item names is not there. Of one that has just been retired, another look tells."""
 
 
 def spill(item: Item) -> tuple[Item, list[Item]]:
@@ -80,7 +85,13 @@ def _text(item: Item, name: str, pointer: str, texts: Texts) -> str | None:
     if pointer not in item:
         found = item.get(name)
         return None if found is None else str(found)
-    return "".join(texts.get(key, "") for key in _parts(item, item[pointer]))
+    parts = _parts(item, item[pointer])
+    if any(key not in texts for key in parts):
+        raise Missing(
+            f"job {item['job_id']}: a part of its {name} is missing: restore the table of records from a backup, or"
+            " submit the job again"
+        )
+    return "".join(texts[key] for key in parts)
 
 
 def _parts(item: Item, body: str) -> list[Key]:

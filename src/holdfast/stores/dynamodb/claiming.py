@@ -8,6 +8,7 @@ key is never over its limit nor a rate over its bucket, and whoever asks for man
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Sequence
 
@@ -27,6 +28,8 @@ from holdfast.stores.dynamodb.layout import WORKER, Table
 from holdfast.stores.dynamodb.table import Failed
 from holdfast.stores.dynamodb.values import Item
 from holdfast.stores.dynamodb.wire import Lane
+
+log = logging.getLogger("holdfast.stores.dynamodb")
 
 SECONDS = 4.0  # then the claim is left to the next poll
 SKEW_SECONDS_MAX = 2.0
@@ -88,7 +91,13 @@ class Claims:
 
     async def _answer(self, taken: Sequence[Item]) -> list[ClaimedJob]:
         texts = await bodies.fetch(self._ground.tables, taken, names=("payload", "artifacts"))
-        return [items.claimed(item, bodies.payload(item, texts), bodies.artifacts(item, texts)) for item in taken]
+        jobs: list[ClaimedJob] = []
+        for item in taken:
+            try:
+                jobs.append(items.claimed(item, bodies.payload(item, texts), bodies.artifacts(item, texts)))
+            except bodies.Missing as missing:  # it must neither run without it nor keep the others from running
+                log.error("not started, its lease runs out: %s", missing)
+        return jobs
 
     async def _take_all(self, request: ClaimRequest, now: Instant) -> list[Item]:
         """As many as were asked for, in more than one commit where they do not fit."""

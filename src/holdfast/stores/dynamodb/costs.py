@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.limits import LEASE_SECONDS
+
 PRICES_OF = "us-east-1, November 2024"
 WRITES_PER_MILLION = 0.625  # dollars for a million write units
 READS_PER_MILLION = 0.125
@@ -33,6 +35,8 @@ READ_UNITS_OF_JOB = 2.5
 POLL_UNITS = 1.0
 LANE_UNITS = 0.5
 SWEEP_UNITS = 10.0
+WAKE_UNITS = 0.5  # a look whether anything happened
+BEAT_UNITS = 1.0  # written, three times a lease
 
 _SECONDS_OF_DAY = 86_400
 
@@ -59,12 +63,14 @@ def _units(batch: int, *, entry: int) -> float:
     return total
 
 
-def dollars_of_million_jobs(batch: int) -> Range:
-    units, reads = units_of_job(batch), READ_UNITS_OF_JOB * READS_PER_MILLION
+def dollars(units: Range) -> Range:
+    """Of a million jobs that write so many units each."""
+    reads = READ_UNITS_OF_JOB * READS_PER_MILLION
     return Range(units.least * WRITES_PER_MILLION + reads, units.most * WRITES_PER_MILLION + reads)
 
 
-def dollars_of_idle_day(lanes: int, poll_seconds: float) -> float:
+def dollars_of_idle_day(lanes: int, poll_seconds: float, wake_ceiling: float) -> float:
     """A worker that finds nothing, for a day, with so many queues and types."""
-    units = POLL_UNITS + LANE_UNITS * lanes + SWEEP_UNITS
-    return units * _SECONDS_OF_DAY / poll_seconds * READS_PER_MILLION / 1_000_000
+    polls = (POLL_UNITS + LANE_UNITS * lanes + SWEEP_UNITS) / poll_seconds + WAKE_UNITS / wake_ceiling
+    beats = BEAT_UNITS / (LEASE_SECONDS / 3)
+    return (polls * READS_PER_MILLION + beats * WRITES_PER_MILLION) * _SECONDS_OF_DAY / 1_000_000

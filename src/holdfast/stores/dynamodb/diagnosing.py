@@ -11,29 +11,28 @@ from holdfast.stores.dynamodb import costs, keys, outbox
 from holdfast.stores.dynamodb.ground import Ground
 from holdfast.stores.dynamodb.layout import INDEXES, SCHEMA, Table
 from holdfast.stores.dynamodb.wire import Lane
+from holdfast.words import count
 
 SKEW_SECONDS_WARN = 1.0
 SKEW_SECONDS_BAD = 2.0
 MARK_SECONDS_WARN = 300  # what a commit has begun is finished by the next sweep, unless nobody sweeps
-CONFLICTS_WARN = 100
 _MARKS_MAX = 100
 
 
 async def diagnose(ground: Ground, now: Instant) -> list[Finding]:
+    billings: list[str] = []
     findings = []
     for table in Table:
-        findings += await _table(ground, table)
+        findings += await _table(ground, table, billings)
     findings.append(await _schema(ground))
     findings.append(_clock(ground))
-    findings.append(_throttles(ground))
-    findings.append(_conflicts(ground))
     findings.append(await _outbox(ground, now))
     findings.append(await _sweeps(ground, now))
-    findings.append(_costs())
+    findings.append(_costs("provisioned" in billings, ground.board.ceiling_seconds))
     return findings
 
 
-async def _table(ground: Ground, table: Table) -> list[Finding]:
+async def _table(ground: Ground, table: Table, billings: list[str]) -> list[Finding]:
     name = ground.tables.names[table]
     check = f"table {table.value}"
     try:
@@ -46,9 +45,10 @@ async def _table(ground: Ground, table: Table) -> list[Finding]:
         ]
     described: dict[str, Any] = reply["Table"]
     status = described.get("TableStatus", "ACTIVE")
-    billing = described.get("BillingModeSummary", {}).get("BillingMode", "PROVISIONED")
-    size = f"about {described.get('ItemCount', 0):,} items, {described.get('TableSizeBytes', 0) / 2**20:,.1f} MiB"
-    says = f"{name}: {status.lower()}, {billing.lower().replace('_', ' ')}, {size}"
+    billing = described.get("BillingModeSummary", {}).get("BillingMode", "PROVISIONED").lower().replace("_", " ")
+    billings.append(billing)
+    items, size = described.get("ItemCount", 0), described.get("TableSizeBytes", 0)
+    says = f"{name}: {status.lower()}, {billing}, about {count(items, 'item')}, {size / 2**20:,.1f} MiB"
     if described.get("Replicas"):
         return [
             Finding(check, "bad", f"{name} is a global table", "remove its replicas: a job could run in two regions")
@@ -92,49 +92,31 @@ async def _schema(ground: Ground) -> Finding:
     stored = None if schema is None else schema["number"]
     if schema is None or stored != SCHEMA:
         return Finding("schema", "bad", f"version {stored}; this release has {SCHEMA}", 'run "holdfast migrate"')
-    return Finding("schema", "ok", f"version {stored}, made for {schema['shards']} shards, opened with {ground.shards}")
+    return Finding("schema", "ok", f"version {stored}, {count(schema['shards'], 'shard')}")
 
 
 def _clock(ground: Ground) -> Finding:
     skew = ground.tables.wire.skew_seconds
     if skew is None:
-        return Finding("clock", "ok", "DynamoDB has not said often enough what time it is to compare")
+        return Finding("server clock", "ok", "DynamoDB has not said often enough what time it is to compare")
     says = f"{abs(skew):.1f} s {'ahead of' if skew > 0 else 'behind'} DynamoDB's"
     if abs(skew) > SKEW_SECONDS_BAD:
-        return Finding("clock", "bad", says, "set this machine's clock: nothing is claimed until then")
+        return Finding("server clock", "bad", says, "set this machine's clock: nothing is claimed until then")
     if abs(skew) > SKEW_SECONDS_WARN:
-        return Finding("clock", "warn", says, "let this machine's clock be kept by NTP")
-    return Finding("clock", "ok", says)
-
-
-def _throttles(ground: Ground) -> Finding:
-    meter = ground.tables.wire.meter
-    calls = sum(meter.calls.values())
-    says = f"{meter.throttled:,} of {calls:,} calls since opening were throttled"
-    if meter.throttled > calls // 20:
-        return Finding("throttling", "warn", says, "raise the tables' capacity, or bill them on demand")
-    return Finding("throttling", "ok", says)
-
-
-def _conflicts(ground: Ground) -> Finding:
-    meter = ground.tables.wire.meter
-    calls = meter.calls["TransactWriteItems"]
-    says = f"{meter.conflicts:,} of {calls:,} transactions since opening met another one"
-    if meter.conflicts > max(CONFLICTS_WARN, calls // 5):
-        return Finding("conflicts", "warn", says, "many claim from one queue and type at once: open with more ?shards=")
-    return Finding("conflicts", "ok", says)
+        return Finding("server clock", "warn", says, "let this machine's clock be kept by NTP")
+    return Finding("server clock", "ok", says)
 
 
 async def _outbox(ground: Ground, now: Instant) -> Finding:
     oldest: Instant | None = None
-    count = 0
+    marks = 0
     async for mark in outbox.marks(ground.tables, _MARKS_MAX):
-        count += 1
+        marks += 1
         oldest = mark.at if oldest is None else min(oldest, mark.at)
     if oldest is None:
         return Finding("outbox", "ok", "nothing is left half done")
     age = max(0, now - oldest) // MICROS
-    says = f"{count} marks of work to go on with, the oldest {age:,} s old"
+    says = f"{count(marks, 'commit')} left half done, the oldest {age:,} s old"
     if age > MARK_SECONDS_WARN:
         return Finding("outbox", "warn", says, "start a worker: its upkeep goes on from there")
     return Finding("outbox", "ok", says)
@@ -144,14 +126,22 @@ async def _sweeps(ground: Ground, now: Instant) -> Finding:
     [turn] = await ground.tables.get(Table.RECORDS, [keys.turn("sweep")], lane=Lane.IDLE)
     if turn is None:
         return Finding("sweep", "ok", "no worker has swept here yet")
-    return Finding("sweep", "ok", f"last {max(0, now - turn['taken_at']) // MICROS:,} s ago, by {turn['by']}")
+    return Finding("sweep", "ok", f"last {max(0, now - turn['taken_at']) // MICROS:,} s ago")
 
 
-def _costs() -> Finding:
-    alone, together = costs.dollars_of_million_jobs(1), costs.dollars_of_million_jobs(50)
-    idle = costs.dollars_of_idle_day(4, 30)
+def _costs(provisioned: bool, wake_ceiling: float) -> Finding:
+    """Whether Amazon counts entries of indexes twice in transactions we do not know: so it is a range."""
+    alone, together = costs.units_of_job(1), costs.units_of_job(50)
+    units = costs.Range(min(alone.least, together.least), max(alone.most, together.most))
+    if provisioned:
+        says = (
+            f"provisioned capacity is paid for whether it is used or not; a million plain jobs write"
+            f" {units.least:.0f} to {units.most:.0f} million units"
+        )
+        return Finding("costs", "ok", says)
+    jobs, idle = costs.dollars(units), costs.dollars_of_idle_day(4, 30, wake_ceiling)
     says = (
-        f"on demand a million plain jobs cost {together} in batches of 50 and {alone} one by one,"
-        f" an idle worker ${idle:.3f} a day ({costs.PRICES_OF})"
+        f"a million plain jobs cost {jobs}, a worker with nothing to do ${idle:.3f} a day"
+        f" (on demand at the prices of {costs.PRICES_OF}; Amazon does not say whether entries of indexes count twice)"
     )
     return Finding("costs", "ok", says)

@@ -7,22 +7,19 @@ when its parked jobs are to be looked at. A queue's gate holds how many more may
 from __future__ import annotations
 
 import secrets
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from holdfast.clock import MICROS, Instant
 from holdfast.errors import QueueFull, StoreMoved
-from holdfast.lifecycle import Status
 from holdfast.store.moves import INTO, is_closed, refusal
 from holdfast.store.types import NewJob
-from holdfast.stores.dynamodb import keys
+from holdfast.stores.dynamodb import keys, pending
 from holdfast.stores.dynamodb.admitting import Bucket, Drawn, GateStates, bucket_of, limited_key, rate_gate
-from holdfast.stores.dynamodb.asking import Ask
 from holdfast.stores.dynamodb.board import BoardState
 from holdfast.stores.dynamodb.commit import Write, delete, join_set, leave_set, put, update
 from holdfast.stores.dynamodb.expressions import equals
 from holdfast.stores.dynamodb.ground import Ground
-from holdfast.stores.dynamodb.layout import STATUS, Key, Table
+from holdfast.stores.dynamodb.layout import Key, Table
 from holdfast.stores.dynamodb.table import Tables
 from holdfast.stores.dynamodb.values import Item
 from holdfast.stores.dynamodb.wire import Lane
@@ -120,18 +117,32 @@ def _without_none(item: Item) -> Item:
 # Queues
 
 
-async def queue_room(ground: Ground, jobs: Sequence[NewJob], now: Instant) -> list[Write]:
+async def queue_room(
+    ground: Ground, jobs: Sequence[NewJob], now: Instant, *, journal: str | None = None
+) -> list[Write]:
     """What goes into the commit that stores these jobs, which will wait in their queues; QueueFull where one takes no
-    more. Who stores at the same moment makes the commit fail: then look again."""
+    more. Who stores at the same moment makes the commit fail: then look again. `journal`: where a batch lies that this
+    commit only accepts."""
     board = await ground.board.read(fresh=True)
     refuse_moved(board, jobs)
-    coming = Counter(job.queue for job in jobs if job.scheduled_for <= now)
     writes: list[Write] = []
-    for queue, count in coming.items():
-        row = board.queues.get(queue)
-        if row is not None and row.max_pending is not None:
-            writes.append(await _take_room(ground, queue, count, row.max_pending, now))
+    for queue, (limit, job_ids) in _limited(board, jobs, now).items():
+        writes.append(await _take_room(ground, queue, len(job_ids), limit, now))
+        if journal is None:
+            writes += [put(Table.RECORDS, record) for record in pending.given(queue, job_ids, nonce(), now)]
+        else:
+            await ground.tables.put_many(Table.RECORDS, pending.given(queue, job_ids, journal, now, journal=True))
     return writes
+
+
+def _limited(board: BoardState, jobs: Sequence[NewJob], now: Instant) -> dict[str, tuple[int, list[str]]]:
+    """The queues with a limit that these come into: it, and who comes."""
+    found: dict[str, tuple[int, list[str]]] = {}
+    for job in jobs:
+        row = board.queues.get(job.queue)
+        if row is not None and row.max_pending is not None and job.scheduled_for <= now:
+            found.setdefault(job.queue, (row.max_pending, []))[1].append(job.job_id)
+    return found
 
 
 def refuse_moved(board: BoardState, jobs: Sequence[NewJob]) -> None:
@@ -149,7 +160,7 @@ async def _take_room(ground: Ground, queue: str, count: int, limit: int, now: In
     gate = gate or {}
     room, counted_at = gate.get("room", 0), gate.get("counted_at", 0)
     if room < count or gate.get("limit") != limit or abs(now - counted_at) > _COUNTED_MICROS:
-        room, counted_at = limit - await _pending_in(ground, queue, limit), now
+        room, counted_at = await pending.room(ground, queue, count, limit, now), now
     if count > room:
         raise QueueFull(
             f"the queue {queue} takes {limit:,} pending jobs and has room for {max(0, room):,}:"
@@ -158,13 +169,3 @@ async def _take_room(ground: Ground, queue: str, count: int, limit: int, now: In
         )
     sets = {"room": room - count, "counted_at": counted_at, "limit": limit, "nonce": nonce()}
     return update(Table.RECORDS, place, sets=sets, condition=equals("nonce", gate.get("nonce")))
-
-
-async def _pending_in(ground: Ground, queue: str, limit: int) -> int:
-    count = 0
-    for hash_value in keys.all_shards(Status.PENDING.value, ground.shards):
-        ask = Ask(table=Table.JOBS, index=STATUS.name, hash=hash_value, where=equals("queue", queue))
-        count += await ground.tables.count(ask, stop_at=limit - count)
-        if count >= limit:
-            break
-    return count

@@ -16,6 +16,8 @@ from holdfast.stores.dynamodb.bodies import Texts
 from holdfast.stores.dynamodb.values import Item
 from holdfast.trees import TriggerRule
 
+PROGRESS_MIN = 1e-9  # a number of DynamoDB ends at 1e-130, and refuses the whole write below
+
 _NAMES = frozenset(JobRecord.__struct_fields__) - {
     "status",
     "errors",
@@ -290,6 +292,8 @@ def archived(item: Item, now: Instant) -> Item:
 def fit(item: Item) -> Item:
     """The item within its bounds. Nothing of what a job is or does is cut, only of what was said about it."""
     changed: Item = {}
+    if 0 < item.get("progress", 0) < PROGRESS_MIN:
+        changed["progress"] = 0.0
     if _over(item, "errors", shortening.ERRORS_BYTES):
         changed["errors"] = shortening.errors(item["errors"])
     if _over(item, "last_error", shortening.LAST_ERROR_BYTES):

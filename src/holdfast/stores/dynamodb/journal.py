@@ -78,7 +78,7 @@ async def _accept(
         found = await answering.existing(ground, decided)
         commit = Commit(ground.tables, verb, now)
         commit.write(outbox.written(mark), *also)
-        commit.write(*await gates.queue_room(ground, decided.pending, now))
+        commit.write(*await gates.queue_room(ground, decided.pending, now, journal=mark.name))
         gates.refuse_moved(await ground.board.read(fresh=False), jobs)
         try:
             await commit.run(Lane.USUAL)

@@ -29,6 +29,8 @@ Indexes of the jobs, and who is in them; examples are of the job 0198d0c2-6c1e-7
     RateIndex           gb key|count|micros  gm in|lane|prio|due|id, out|lane|…: api|5|1000000 / in|default|PCA|1|050|…
     ArchiveIndex        ga files, clean      gz archived|id            what retention left
 
+One item is no job: `holdfast` has `records`, the name of the table that belongs to this one.
+
 Records, by pk and sk:
 
     meta / schema                            number, names, shards, place, created_at
@@ -38,7 +40,8 @@ Records, by pk and sk:
     board / queue|mail                       paused_at, paused_by, pause_reason, max_pending, nonce
     board / fair|mail|send                   the lane has, or had, jobs with a fairness key
     board / move                             state, frozen_at: the queue moves, or has moved
-    body|0198d0c2-… / k3J9x0a2Qe1.p.1.0      text: a payload (p), result (r) or list of artifacts (a), in parts
+    body|0198d0c2-… / k3J9x0a2Qe1.p.1.0      text: a payload (p), result (r) or list of artifacts (a), in parts;
+                                             unnamed_at: when the sweep first found that no job names it
     dedup|summary:7 / guard                  key, job_id, until, nonce
     edge|<parent> / <child>                  met, joined
     needs|<child> / 0000                     parents, where they are more than the job itself lists
@@ -48,6 +51,7 @@ Records, by pk and sk:
     gate|c|gpu / gate                        holders: the ids of those that run
     gate|r|api|5|1000000 / gate              full_at, nonce, looks
     gate|q|mail / gate                       room, counted_at, limit, nonce; while max_pending is set
+    gate|q|mail / given|1763300000000000|5f2a9c010b3d|0000    ids of those that were let in; journal, at
     waiting / c|gpu                          a key that keeps jobs out of sight: limit, set_at, nonce
     waiting / r|1763300000000000|api|5|1000000    a rate that does, by the time at which it is looked at: due_at, nonce
     turns|mail|send / lane, key||tenant-7    position, after, nonce; position, turn_at
@@ -350,6 +354,11 @@ def queue_gate(queue: str) -> Key:
     return (f"gate|q|{part(queue)}", "gate")
 
 
+def given(queue: str, instant: Instant, name: str, number: int) -> Key:
+    """Who was let into a queue that has a limit, beside its gate."""
+    return (queue_gate(queue)[0], f"given|{at(instant)}|{name}|{number:04d}")
+
+
 def waiting_key(concurrency_key: str) -> Key:
     return (WAITING, f"c|{part(concurrency_key)}")
 
@@ -392,8 +401,8 @@ def outbox(number: int) -> str:
 
 
 def mark(kind: str, name: str) -> Key:
-    """An outbox mark: see MarkKind."""
-    return (outbox(slot(name)), f"{kind}|{name}")
+    """An outbox mark: see MarkKind. Those of one job are in one partition."""
+    return (outbox(slot(name.partition("|")[0])), f"{kind}|{name}")
 
 
 def result_table(name: str) -> Key:

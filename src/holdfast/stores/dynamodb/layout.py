@@ -21,6 +21,7 @@ class Table(Enum):
 
 
 Key = tuple[str, ...]  # (job_id,) or (pk, sk)
+OWNER: Key = ("holdfast",)  # no job: the item of the jobs' table that says whose it is
 
 
 class Index(msgspec.Struct, frozen=True):

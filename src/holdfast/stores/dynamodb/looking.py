@@ -94,7 +94,10 @@ async def _identical(ground: Ground, content_hash: str, job_type: str) -> tuple[
     done = await _proposed(ground, content_hash, f"{kind}|done|", backwards=True)
     donor = next((item for item in done if item["status"] == Status.COMPLETED), None)
     leader = next((item for item in under_way if Status(item["status"]) in ACTIVE and "joins" not in item), None)
-    return None if donor is None else await with_result(ground, donor), leader
+    try:
+        return None if donor is None else await with_result(ground, donor), leader
+    except bodies.Missing:  # retired since: it has nothing to give
+        return None, leader
 
 
 async def _proposed(ground: Ground, content_hash: str, begins: str, *, backwards: bool) -> list[Item]:

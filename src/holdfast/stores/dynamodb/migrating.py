@@ -8,13 +8,14 @@ import uuid
 from typing import Any, NoReturn
 
 from holdfast.clock import SystemClock
-from holdfast.errors import SchemaMismatch, StoreGone, StoreUnsafe
+from holdfast.errors import ConfigurationError, SchemaMismatch, StoreGone, StoreUnsafe
 from holdfast.stores.dynamodb import ddl, keys
 from holdfast.stores.dynamodb import tables as result_tables
 from holdfast.stores.dynamodb.errors import Refused, translate
 from holdfast.stores.dynamodb.expressions import absent, below, equals
 from holdfast.stores.dynamodb.layout import (
     INDEXES,
+    OWNER,
     SCHEMA,
     SCHEMA_NAMES,
     Index,
@@ -24,7 +25,8 @@ from holdfast.stores.dynamodb.layout import (
     index_definition,
 )
 from holdfast.stores.dynamodb.table import Failed, Tables
-from holdfast.stores.dynamodb.values import Item
+from holdfast.stores.dynamodb.values import Item, decode, encode
+from holdfast.stores.dynamodb.writes import key_item, update
 
 log = logging.getLogger("holdfast.stores.dynamodb")
 
@@ -44,6 +46,7 @@ async def check(tables: Tables) -> bool:
     if schema["shards"] < tables.shards:
         _refuse_shards(tables, schema)
     tables.shards = schema["shards"]  # more than the URL says, maybe: jobs lie in all of them
+    await _bind(tables)
     return True
 
 
@@ -90,6 +93,28 @@ def _refuse_shards(tables: Tables, schema: Item) -> NoReturn:
     )
 
 
+async def _bind(tables: Tables) -> None:
+    """The jobs' table belongs to one queue: two of them would each see the other's jobs, without what lies beside."""
+    mine = tables.names[Table.RECORDS]
+    name = tables.names[Table.JOBS]
+    body = {"TableName": name, "Key": encode(key_item(Table.JOBS, OWNER)), "ConsistentRead": True}
+    reply = await tables.call("GetItem", body)
+    found = decode(reply["Item"]) if reply.get("Item") else None
+    if found is None:
+        try:
+            await tables.update(
+                update(Table.JOBS, OWNER, sets={"records": mine}, condition=absent("job_id") | equals("records", mine))
+            )
+            return
+        except Failed as failed:
+            found = failed.item or {}
+    if found.get("records") != mine:
+        raise ConfigurationError(
+            f"{name} holds the jobs of another queue, whose other table is {found.get('records')}: choose another"
+            " table= for this prefix, or open the queue by its own"
+        )
+
+
 async def migrate(tables: Tables, *, provisioned: bool) -> list[str]:
     """Make what is missing; a half-made set is completed by the next call, and nothing is used before the schema's
     number is there."""
@@ -101,6 +126,7 @@ async def migrate(tables: Tables, *, provisioned: bool) -> list[str]:
         _refuse_unsafe(tables, table, found)
         if table is Table.JOBS:
             made |= await _complete(tables, found, provisioned)
+    await _bind(tables)
     [before] = await tables.get(Table.RECORDS, [keys.SCHEMA_KEY])
     if before is not None and before["number"] > SCHEMA:
         raise SchemaMismatch(f"{tables.shown} has the schema of a later release: install that one")
@@ -120,13 +146,15 @@ async def _sign(tables: Tables, before: Item | None) -> None:
         "names": list(SCHEMA_NAMES),
         "shards": max(tables.shards, (before or {}).get("shards", 1)),
     }
+    place = {"pk": keys.PLACE_KEY[0], "sk": keys.PLACE_KEY[1], "place": item["place"], "shards": item["shards"]}
+    if before is not None:  # processes that run must look into new shards before anyone who opens puts a job there
+        await tables.put(Table.RECORDS, place)
     condition = absent("pk") | below("number", SCHEMA) | (equals("number", SCHEMA) & below("shards", item["shards"]))
     try:
         await tables.put(Table.RECORDS, item, condition)
     except Failed:
         return  # another was faster, with the same
-    pk, sk = keys.PLACE_KEY
-    await tables.put(Table.RECORDS, {"pk": pk, "sk": sk, "place": item["place"], "shards": item["shards"]})
+    await tables.put(Table.RECORDS, place)
 
 
 async def _make(tables: Tables, table: Table, provisioned: bool) -> bool:
@@ -149,6 +177,16 @@ async def _complete(tables: Tables, described: dict[str, Any], provisioned: bool
         await ddl.run(tables, "UpdateTable", body)
         await ddl.active(tables, tables.names[Table.JOBS])
     return bool(missing)
+
+
+async def would_erase(tables: Tables) -> dict[str, int]:
+    """The tables that `erase` would delete, and about how many items each has."""
+    names = list(tables.names.values())
+    there = {name: found for name in names if (found := await ddl.described(tables, name)) is not None}
+    if tables.names[Table.RECORDS] in there:
+        for name in await result_tables.names(tables):
+            there[name] = await ddl.described(tables, name) or {}
+    return {name: found.get("ItemCount", 0) for name, found in there.items()}
 
 
 async def erase(tables: Tables) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.clock import Instant
+from holdfast.errors import ConfigurationError
 from holdfast.lifecycle import TERMINAL, Status
 from holdfast.limits import LISTED_EDGES_MAX
 from holdfast.store.types import DeadGroup, Depth, JobRecord, JobType, WorkerRow
@@ -21,6 +22,9 @@ from holdfast.stores.dynamodb.table import Lane
 from holdfast.stores.dynamodb.values import Item
 from holdfast.stores.dynamodb.writes import put
 
+DETAILS_BYTES_MAX = 390_000  # an item ends at 400 KB, and has a key and two numbers besides
+RUNNING_LISTED_MAX = 5_000  # ids of a worker that runs more than fit
+
 
 async def get(ground: Ground, job_ids: Sequence[str]) -> list[JobRecord | None]:
     found = await ground.tables.get(Table.JOBS, [(each,) for each in job_ids])
@@ -30,6 +34,14 @@ async def get(ground: Ground, job_ids: Sequence[str]) -> list[JobRecord | None]:
 
 async def full(ground: Ground, found: Sequence[Item]) -> list[JobRecord]:
     """Records of items that were read, with their texts and edges."""
+    try:
+        return await _full(ground, found)
+    except bodies.Missing:  # retired, or changed, since they were read
+        anew = await ground.tables.get(Table.JOBS, [(item["job_id"],) for item in found])
+        return await _full(ground, [item for item in anew if item is not None])
+
+
+async def _full(ground: Ground, found: Sequence[Item]) -> list[JobRecord]:
     texts, edges = await asyncio.gather(bodies.fetch(ground.tables, found), _edges(ground, found))
     return [items.record(item, texts, edges.get(item["job_id"], items.NO_EDGES)) for item in found]
 
@@ -130,12 +142,15 @@ def _partitions(ground: Ground, status: Status) -> list[str]:
 
 async def beat(ground: Ground, worker: WorkerRow) -> None:
     pk, sk = keys.worker(worker.worker_id)
+    details = msgspec.json.encode(worker)
+    if len(details) > DETAILS_BYTES_MAX:  # a beat must never fail for what it lists
+        details = msgspec.json.encode(msgspec.structs.replace(worker, running=worker.running[:RUNNING_LISTED_MAX]))
     item = {
         "pk": pk,
         "sk": sk,
         "worker_id": worker.worker_id,
         "heartbeat_at": worker.heartbeat_at,
-        "details": msgspec.json.encode(worker).decode(),
+        "details": details.decode(),
     }
     await ground.tables.update(put(Table.RECORDS, item), lane=Lane.URGENT, verb="beat")
 
@@ -157,7 +172,13 @@ async def announce(ground: Ground, types: Sequence[JobType]) -> None:
     made: dict[Key, Item] = {}
     for each in types:
         pk, sk = key = keys.job_type(each.job_type)
-        made[key] = {"pk": pk, "sk": sk, "details": msgspec.json.encode(each).decode()}
+        details = msgspec.json.encode(each)
+        if len(details) > DETAILS_BYTES_MAX:
+            raise ConfigurationError(
+                f"what is announced of {each.job_type}, most of it the schema of its payload, has {len(details):,}"
+                f" bytes, and DynamoDB keeps {DETAILS_BYTES_MAX:,}: give it a smaller model"
+            )
+        made[key] = {"pk": pk, "sk": sk, "details": details.decode()}
     await ground.tables.put_many(Table.RECORDS, list(made.values()))
 
 

@@ -17,15 +17,17 @@ from holdfast.stores.dynamodb.ground import Ground
 from holdfast.stores.dynamodb.layout import Table
 from holdfast.stores.dynamodb.storing import ElseRefused
 from holdfast.stores.dynamodb.table import Ask, Failed
-from holdfast.stores.dynamodb.values import Item
+from holdfast.stores.dynamodb.values import Item, size
 from holdfast.stores.dynamodb.wire import Lane
 from holdfast.stores.dynamodb.writes import Write
 
+SCHEDULE_BYTES_MAX = 390_000  # an item ends at 400 KB
 _FIELDS = Schedule.__struct_fields__
 _OF_TICKS = ("created_at", "last_at", "last_job_id")  # an editor leaves them as they are
 
 
 async def save_schedule(ground: Ground, schedule: Schedule, expected_version: int | None) -> Verdict:
+    _refuse_too_large(schedule)
     write = await _first(ground, schedule) if expected_version is None else _next(schedule, expected_version)
     try:
         await ground.tables.update(write, verb="save_schedule")
@@ -33,6 +35,16 @@ async def save_schedule(ground: Ground, schedule: Schedule, expected_version: in
         return Verdict.GONE if failed.item is None else Verdict.STALE
     ground.board.committed({Signal.PLANNED})
     return Verdict.APPLIED
+
+
+def _refuse_too_large(schedule: Schedule) -> None:
+    """What its jobs are made from is kept as text within a text, which makes a payload of quotes nearly twice as long."""
+    takes = size({name: value for name, value in msgspec.structs.asdict(schedule).items() if value is not None})
+    if takes > SCHEDULE_BYTES_MAX:
+        raise InvalidSchedule(
+            f"schedule {schedule.name!r:.60} has {takes:,} bytes, and DynamoDB keeps {SCHEDULE_BYTES_MAX:,}: store its"
+            " payload elsewhere and schedule its name"
+        )
 
 
 async def _first(ground: Ground, schedule: Schedule) -> Write:

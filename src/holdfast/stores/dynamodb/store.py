@@ -113,7 +113,6 @@ class DynamoStore:
         ground = Ground(
             tables=tables,
             board=board,
-            shards=tables.shards,
             counters=tables.counters,
             remembered=Remembered(),
             writer=secrets.token_hex(4),
@@ -132,6 +131,10 @@ class DynamoStore:
     async def exists(self) -> bool:
         """Whether the tables are there; makes none."""
         return await self._by_itself(migrating.exists)
+
+    async def would_erase(self) -> dict[str, int]:
+        """The tables that there are, and about how many items each has."""
+        return await self._by_itself(migrating.would_erase)
 
     async def erase(self) -> list[str]:
         return await self._by_itself(migrating.erase)
@@ -167,6 +170,12 @@ class DynamoStore:
         """For what changes the queue: it may stand still because it moves."""
         ground = self._open()
         ground.board.refuse_closed()
+        return ground
+
+    async def _everywhere(self) -> Ground:
+        """For what looks into all shards: a process that never claims hears of new ones here."""
+        ground = self._open()
+        await ground.board.read(fresh=False)
         return ground
 
     def listen(self, signals: frozenset[Signal], listener: Listener) -> Callable[[], None]:
@@ -321,13 +330,13 @@ class DynamoStore:
         return await reading.statuses(self._open(), job_ids)
 
     async def find(self, query: Query) -> Page:
-        return await finding.find(self._open(), query)
+        return await finding.find(await self._everywhere(), query)
 
     async def counts(self) -> dict[str, int]:
-        return await reading.counts(self._open())
+        return await reading.counts(await self._everywhere())
 
     async def depths(self) -> list[Depth]:
-        return await reading.depths(self._open())
+        return await reading.depths(await self._everywhere())
 
     async def counters(self, since: Instant, until: Instant) -> list[Counter]:
         return await counting.counters(self._open().tables, since, until)
@@ -336,10 +345,10 @@ class DynamoStore:
         return await rating.rate_due(self._open(), job_id, now)
 
     async def ahead(self, job_id: str, limit: int) -> int:
-        return await finding.ahead(self._open(), job_id, limit)
+        return await finding.ahead(await self._everywhere(), job_id, limit)
 
     async def diagnose(self, now: Instant) -> list[Finding]:
         return await diagnosing.diagnose(self._open(), now)
 
     async def dead(self, limit: int) -> list[DeadGroup]:
-        return await reading.dead(self._open(), limit)
+        return await reading.dead(await self._everywhere(), limit)

@@ -17,9 +17,9 @@ from holdfast.stores.dynamodb import bodies, gates, keys, parking, rating, retir
 from holdfast.stores.dynamodb.admitting import bucket_of
 from holdfast.stores.dynamodb.asking import Ask
 from holdfast.stores.dynamodb.commit import change, delete, update
-from holdfast.stores.dynamodb.expressions import equals
+from holdfast.stores.dynamodb.expressions import equals, present
 from holdfast.stores.dynamodb.ground import Ground
-from holdfast.stores.dynamodb.layout import READY, TIME, Index, Table
+from holdfast.stores.dynamodb.layout import READY, TIME, Index, Key, Table
 from holdfast.stores.dynamodb.table import Failed, bare
 from holdfast.stores.dynamodb.values import Item
 from holdfast.stores.dynamodb.wire import Lane
@@ -32,7 +32,7 @@ LATE_MICROS = 600 * MICROS  # what stands still for so long is looked up in its 
 LITTER_MICROS = 24 * 3600 * MICROS
 _LOOKED_UP_MAX = 50  # of one page
 _OF_A_JOB = ("body|", "step|", "edge|", "needs|", "kid|", "staged|")
-_NAMES = ("status", "updated_at", "body", "result_body", "artifacts_body")
+_NAMES = ("job_id", "status", "body", "result_body", "artifacts_body")
 
 
 async def sweep(ground: Ground, now: Instant) -> None:
@@ -153,6 +153,8 @@ async def _look_at_records(ground: Ground, rows: list[Item], now: Instant) -> No
     for row in rows:
         if row["pk"].startswith("gate|r|") and row["full_at"] < now - LITTER_MICROS and "due_at" not in row:
             await _delete_unchanged(ground, row)  # a full bucket is as good as none
+    old = [row for row in rows if row["pk"].startswith("gate|q|") and row.get("at", now) < now - LITTER_MICROS]
+    await ground.tables.delete_many(Table.RECORDS, [(row["pk"], row["sk"]) for row in old], lane=Lane.IDLE)
 
 
 async def _remove_litter(ground: Ground, rows: list[Item], now: Instant) -> None:
@@ -161,18 +163,34 @@ async def _remove_litter(ground: Ground, rows: list[Item], now: Instant) -> None
     ids = sorted({_job_of(row) for row in rows})
     found = await ground.tables.get(Table.JOBS, [(job_id,) for job_id in ids], only=_NAMES, lane=Lane.IDLE)
     jobs = {job_id: item for job_id, item in zip(ids, found, strict=True) if item is not None and "status" in item}
-    litter = [(row["pk"], row["sk"]) for row in rows if _is_litter(row, jobs.get(_job_of(row)), now)]
+    litter: list[Key] = []
+    for row in rows:
+        if not _is_unnamed(row, jobs.get(_job_of(row)), now):
+            continue
+        if not str(row["pk"]).startswith("body|"):
+            litter.append((row["pk"], row["sk"]))
+        elif "unnamed_at" not in row:
+            await _suspect(ground, row, now)
+        elif row["unnamed_at"] < now - LITTER_MICROS:
+            litter.append((row["pk"], row["sk"]))
     if litter:
         log.info("%d records that nobody names are removed", len(litter))
         await ground.tables.delete_many(Table.RECORDS, litter, lane=Lane.IDLE)
 
 
-def _is_litter(row: Item, job: Item | None, now: Instant) -> bool:
+async def _suspect(ground: Ground, row: Item, now: Instant) -> None:
+    """A text is put before the commit that names it. How old it is nothing tells: neither its job's id, which a caller
+    may have made long ago, nor the job, which may run for days. So it is litter where a later walk finds it unnamed."""
+    mark = update(Table.RECORDS, (row["pk"], row["sk"]), sets={"unnamed_at": now}, condition=present("pk"))
+    with contextlib.suppress(Failed):
+        await ground.tables.update(mark, lane=Lane.IDLE)
+
+
+def _is_unnamed(row: Item, job: Item | None, now: Instant) -> bool:
     kind = str(row["pk"]).partition("|")[0]
-    if job is None:
-        return _is_old(_job_of(row), now) and not (kind == "edge" and "met" not in row)
-    unnamed = kind == "body" and (row["pk"], row["sk"]) not in bodies.names_of(job)
-    return unnamed and bool(job["updated_at"] < now - LITTER_MICROS)
+    if kind == "body":
+        return job is None or (row["pk"], row["sk"]) not in bodies.names_of(job)
+    return job is None and _is_old(_job_of(row), now) and not (kind == "edge" and "met" not in row)
 
 
 def _job_of(row: Item) -> str:

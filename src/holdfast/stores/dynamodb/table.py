@@ -13,7 +13,7 @@ from holdfast.stores.dynamodb.asking import Ask, query
 from holdfast.stores.dynamodb.counting import CounterLanes
 from holdfast.stores.dynamodb.errors import Answer, Refused, Unanswered, answer, translate
 from holdfast.stores.dynamodb.expressions import Condition, Placeholders
-from holdfast.stores.dynamodb.layout import Key, Table
+from holdfast.stores.dynamodb.layout import OWNER, Key, Table
 from holdfast.stores.dynamodb.values import Item, decode, encode
 from holdfast.stores.dynamodb.wire import Lane, Wire
 from holdfast.stores.dynamodb.writes import Kind, Write
@@ -72,14 +72,14 @@ class Tables:
         self, table: Table, keys: Sequence[Key], *, only: Sequence[str] = (), lane: Lane = Lane.USUAL
     ) -> list[Item | None]:
         """Consistent, in order; a key may be named twice."""
-        wanted = list(dict.fromkeys(keys))
+        wanted = [key for key in dict.fromkeys(keys) if key != OWNER]
         if not wanted:
-            return []
+            return [None] * len(keys)
         batches = [wanted[i : i + GETS_MAX] for i in range(0, len(wanted), GETS_MAX)]
         found: dict[Key, Item] = {}
         if len(wanted) == 1:
             item = await self._get_one(table, wanted[0], only, lane)
-            return [item] * len(keys)
+            return [item if key == wanted[0] else None for key in keys]
         for start in range(0, len(batches), TOGETHER):
             group = batches[start : start + TOGETHER]
             for each in await asyncio.gather(*(self._get_batch(table, batch, only, lane) for batch in group)):
@@ -146,7 +146,7 @@ class Tables:
     async def scan(
         self, table: Table, *, start: Item | None = None, page: int | None = None, lane: Lane = Lane.IDLE
     ) -> tuple[list[Item], Item | None]:
-        """One page of a consistent scan, and where the next one starts."""
+        """One page of a consistent scan, and where the next one starts; jobs and records only."""
         body: dict[str, Any] = {"TableName": self.names[table], "ConsistentRead": True}
         if page is not None:
             body["Limit"] = page
@@ -154,7 +154,8 @@ class Tables:
             body["ExclusiveStartKey"] = encode(start)
         reply = await self.call("Scan", body, lane=lane)
         last = reply.get("LastEvaluatedKey")
-        return [decode(wired) for wired in reply.get("Items", ())], decode(last) if last else None
+        rows = [decode(wired) for wired in reply.get("Items", ())]
+        return [row for row in rows if writes.key_of(table, row) != OWNER], decode(last) if last else None
 
     async def _pages(self, operation: str, body: dict[str, Any], lane: Lane) -> AsyncIterator[dict[str, Any]]:
         while True:

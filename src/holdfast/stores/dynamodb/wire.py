@@ -39,7 +39,9 @@ REPLY_SECONDS = 3.0
 COMMIT_SECONDS = 5.0
 FIRST_PAUSE_SECONDS = 0.025
 PAUSE_SECONDS_MAX = 1.0
-CONFLICT_PAUSE_SECONDS_MAX = 0.1  # a transaction takes a tenth of it: whoever waits for longer loses to those who do not
+CONFLICT_PAUSE_SECONDS_MAX = (
+    0.1  # a transaction takes a tenth of it: whoever waits for longer loses to those who do not
+)
 IDLE_PAUSE_SECONDS = 0.5  # what can wait makes room while the tables are throttled
 URGENT_ONLY = 4  # connections that only what is urgent may take
 DATES_KEPT = 5
@@ -97,8 +99,11 @@ class Wire:
         """How far this machine's clock is ahead of DynamoDB's; None: it has not said what time it is."""
         return median(self._skews) if len(self._skews) == DATES_KEPT else None
 
-    async def persist(self, operation: str, body: dict[str, Any], *, lane: Lane, seconds: float) -> dict[str, Any]:
-        """The same request until it is answered. Writes carry a token or a condition that makes a repeat harmless."""
+    async def persist(
+        self, operation: str, body: dict[str, Any], *, lane: Lane, seconds: float, yields: bool = False
+    ) -> dict[str, Any]:
+        """The same request until it is answered. Writes carry a token or a condition that makes a repeat harmless. One
+        that `yields` does not go on when it meets another transaction, and none of its tries may have been applied."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         pause = FIRST_PAUSE_SECONDS
@@ -121,6 +126,9 @@ class Wire:
                         renewed = True
                         continue
                 elif kind not in AGAIN:
+                    raise
+                if kind is Answer.CONFLICT and yields and unanswered is None:
+                    self.meter.conflicts += 1
                     raise
                 self.meter.throttled += kind is Answer.THROTTLED
                 self.meter.conflicts += kind is Answer.CONFLICT

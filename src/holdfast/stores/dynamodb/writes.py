@@ -64,9 +64,13 @@ def put_new(table: Table, item: Item) -> Write:
 
 def change(old: Item, new: Item, *, also: Condition | None = None) -> Write:
     """Of a job, if it still is at the version of `old`. What differs is written; `parked` is, whatever `old` says: it
-    changes without a version, and the index attributes must agree with it."""
+    changes without a version, and the index attributes must agree with it. So does the list of artifacts, which a note
+    may have put where `old` does not know of it."""
     condition = equals("version", old["version"])
     made = changes(old, new)
+    for one, other in (("artifacts", "artifacts_body"), ("artifacts_body", "artifacts")):
+        if one in made.sets and other not in made.removes:
+            made = msgspec.structs.replace(made, removes=(*made.removes, other))
     if "parked" not in new and "parked" not in made.removes:
         made = msgspec.structs.replace(made, removes=(*made.removes, "parked"))
     elif "parked" in new:

@@ -87,7 +87,7 @@ def fenced_calls(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _granted(evidence: Evidence) -> Iterator[tuple[Operation, int]]:
-    for verb in ("apply", "extend", "note", "record_step"):
+    for verb in ("apply", "extend", "note", "record_step", "insert_children", "stage"):
         for op in evidence.of(verb, Outcome.OK):
             if op.item.token is not None and op.attempt is not None:
                 yield op, op.attempt
@@ -144,7 +144,7 @@ def _grants_are_logged(evidence: Evidence, record: JobRecord) -> Iterator[Findin
     for op in evidence.on("claim", record.job_id, Outcome.OK):
         if op.attempt not in claims:
             yield record.job_id, f"attempt {op.attempt} was handed to {op.process} and is not in the history"
-    logged = {(event.event, event.attempt, event.target) for event in record.history}
+    logged = {_change(event.event, event.attempt, event.target) for event in record.history}
     known = Counter(_key(op) for op in evidence.on("apply", record.job_id) if op.known)
     for op in evidence.on("apply", record.job_id):
         present = _key(op) in logged
@@ -188,12 +188,20 @@ def _log_was_asked_for(evidence: Evidence, record: JobRecord) -> Iterator[Findin
 EDITS = frozenset({Event.CANCEL, Event.MANUAL_RETRY, Event.RESCHEDULE, Event.REPRIORITISE})
 
 
-def _key(op: Operation) -> tuple[Event | None, int | None, Status | None]:
-    return op.item.event, op.attempt, op.item.target
+_Change = tuple[Event | None, int | None, Status | None]
+
+
+def _change(event: Event | None, attempt: int | None, target: Status | None) -> _Change:
+    """Whether one that is retried by hand has to wait is for the store to see."""
+    return event, attempt, None if event is Event.MANUAL_RETRY else target
+
+
+def _key(op: Operation) -> _Change:
+    return _change(op.item.event, op.attempt, op.item.target)
 
 
 def _could_be(op: Operation, event: HistoryEvent) -> bool:
-    return op.known and _key(op) == (event.event, event.attempt, event.target)
+    return op.known and _key(op) == _change(event.event, event.attempt, event.target)
 
 
 def _says(op: Operation) -> str:
@@ -257,4 +265,4 @@ def _settled_again(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _could_be_key(event: HistoryEvent, op: Operation) -> bool:
-    return (event.event, event.attempt, event.target) == _key(op)
+    return _change(event.event, event.attempt, event.target) == _key(op)

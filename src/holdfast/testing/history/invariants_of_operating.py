@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from holdfast.clock import MICROS, Instant
-from holdfast.lifecycle import Counted, Event, counted
+from holdfast.lifecycle import Counted, Event, also_counted, counted
 from holdfast.limits import COUNTERS_DAYS
 from holdfast.store.types import HistoryEvent, JobRecord
 from holdfast.testing.history.evidence import NEVER, Evidence, trimmed
@@ -92,3 +92,5 @@ def _outcomes(event: HistoryEvent) -> Iterator[Counted]:
     outcome = counted(event.event, event.target)
     if outcome is not None:
         yield outcome
+    if (beside := also_counted(event.event)) is not None:
+        yield beside

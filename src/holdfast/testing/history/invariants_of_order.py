@@ -1,15 +1,15 @@
-"""Invariants between jobs, and between moments: leases, due times, keys, dependencies."""
+"""Invariants between jobs, and between moments: leases, due times, keys."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator
 from itertools import combinations
 
 from holdfast.clock import Instant
 from holdfast.lifecycle import TERMINAL, Event, Status
 from holdfast.store.types import FOREVER, HistoryEvent, JobRecord
-from holdfast.testing.history.evidence import NEVER, Edge, Evidence, ends_a_claim, generations, trimmed
+from holdfast.testing.history.evidence import NEVER, Evidence, ends_a_claim, trimmed
 from holdfast.testing.history.invariants_of_jobs import Finding
 from holdfast.testing.history.operations import Operation, Outcome
 
@@ -167,113 +167,3 @@ def _answered_wrongly(evidence: Evidence, op: Operation, key: str) -> Iterator[F
         guarded = until is not None and op.now < until
         if not guarded and evidence.end_done(answered.job_id) < op.invoked:
             yield answered.job_id, f"answered for key {key!r} although it had ended: that submission was lost"
-
-
-def dependencies(evidence: Evidence) -> Iterator[Finding]:
-    """S12: no claim before every parent succeeded; a parent's failure takes its dependents along."""
-    for record in evidence.records:
-        parents = _parents(evidence, record)
-        first_life = generations(record.history)[0]
-        for parent_id in parents:
-            parent = evidence.find(parent_id)
-            if parent is None:
-                if not evidence.may_be_gone(parent_id):
-                    yield record.job_id, f"depends on {parent_id}, which is not there"
-                continue
-            yield from _claimed_too_early(evidence, record, parent, first_life)
-            yield from _retried_too_early(evidence, record, parent)
-            yield from _policy(evidence, record, parent)
-    if evidence.edges is not None:
-        yield from _edges(evidence, evidence.edges)
-
-
-def _parents(evidence: Evidence, record: JobRecord) -> set[str]:
-    asked = {parent for op in evidence.on("insert", record.job_id) if op.known for parent in op.item.depends_on}
-    return asked | set(record.dependencies)
-
-
-def _claimed_too_early(
-    evidence: Evidence, child: JobRecord, parent: JobRecord, first_life: Sequence[HistoryEvent]
-) -> Iterator[Finding]:
-    claims = [event for event in first_life if event.event is Event.CLAIM]
-    if not claims or _joined(child, parent):
-        return
-    if not _succeeded(evidence, parent):
-        yield child.job_id, f"was claimed, and {parent.job_id}, on which it depends, never succeeded"
-        return
-    claimed = [
-        op.returned
-        for op in evidence.on("claim", child.job_id, Outcome.OK)
-        if op.attempt == claims[0].attempt and op.returned is not None
-    ]
-    begun = [
-        op.invoked for op in evidence.on("apply", parent.job_id) if op.item.target is Status.COMPLETED and op.known
-    ]
-    if claimed and begun and min(claimed) < min(begun):
-        yield child.job_id, f"was claimed before {parent.job_id}, on which it depends, was completed"
-
-
-def _retried_too_early(evidence: Evidence, child: JobRecord, parent: JobRecord) -> Iterator[Finding]:
-    retried = any(event.event is Event.MANUAL_RETRY for event in child.history)
-    if retried and not _succeeded(evidence, parent) and not _joined(child, parent):
-        yield child.job_id, f"was retried by hand, and {parent.job_id}, on which it depends, never succeeded"
-
-
-def _succeeded(evidence: Evidence, job: JobRecord) -> bool:
-    """In any of its lives; of an archived job only callers still know about the earlier ones."""
-    logged = any(event.target is Status.COMPLETED for event in job.history)
-    told = any(op.known and op.item.target is Status.COMPLETED for op in evidence.on("apply", job.job_id))
-    return job.status is Status.COMPLETED or (told if job.archived_at is not None else logged)
-
-
-def _joined(child: JobRecord, parent: JobRecord) -> bool:
-    """An identical job that it waited for: when that one comes to nothing, this one runs by itself."""
-    return child.content_hash is not None and child.content_hash == parent.content_hash
-
-
-def _policy(evidence: Evidence, child: JobRecord, parent: JobRecord) -> Iterator[Finding]:
-    lives = len(generations(child.history)), 1 + evidence.retries_by_hand(parent)
-    came_to_nothing = parent.status in (Status.FAILED, Status.CANCELLED)
-    if lives != (1, 1) or not came_to_nothing or _joined(child, parent) or child.reused_from is not None:
-        return
-    if child.status not in TERMINAL:
-        if evidence.ended:
-            yield (
-                child.job_id,
-                f"is {child.status} although {parent.job_id}, on which it depends, is {parent.status}",
-            )
-        return
-    wanted = Status.FAILED if child.on_dependency_failure == "fail" else Status.CANCELLED
-    by_hand = child.history[-1].event is Event.CANCEL
-    parents = (evidence.find(other) for other in _parents(evidence, child))
-    others = {other.status for other in parents if other is not None}
-    if child.status is not wanted and not by_hand:
-        yield (
-            child.job_id,
-            f"ended {child.status}; its parents ended {sorted(others)} and its policy is {wanted}",
-        )
-
-
-def _edges(evidence: Evidence, edges: Sequence[Edge]) -> Iterator[Finding]:
-    rows = Counter((edge.parent, edge.child) for edge in edges)
-    unmet: dict[str, set[str]] = defaultdict(set)
-    for edge in edges:
-        parent = evidence.by_id.get(edge.parent)
-        if parent is None:
-            continue
-        lived_once = len(generations(parent.history)) == 1
-        if not edge.met:
-            unmet[edge.child].add(edge.parent)
-        if edge.met and parent.status not in TERMINAL and lived_once:
-            yield edge.child, f"has its dependency on {edge.parent} met, which is {parent.status}"
-        if not edge.met and parent.status in TERMINAL and evidence.ended:
-            yield edge.child, f"has its dependency on {edge.parent} unmet, which is {parent.status}"
-    for record in evidence.records:
-        for parent_id in _parents(evidence, record):
-            if rows[parent_id, record.job_id] != 1:
-                yield (
-                    record.job_id,
-                    f"has {rows[parent_id, record.job_id]} edges to {parent_id}, on which it depends",
-                )
-        if record.status is Status.WAITING and not unmet[record.job_id] and evidence.ended:
-            yield record.job_id, "is waiting although everything it depends on is met"

@@ -1,0 +1,148 @@
+"""holdfast move: said on the way, said at the end, and said when it cannot be."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli.exits import Exit
+from holdfast.store.conformance.factories import running
+from holdfast.stores import open_url
+from tests.cli.conftest import Cli, Queue
+from tests.cli.terminal import on_a_terminal
+from tests.servers.postgres import Postgres
+
+PASSWORD = "open-sesame"
+
+
+@pytest.fixture
+def there(folder: Path) -> str:
+    return f"sqlite:///{folder}/there.db"
+
+
+def test_a_queue_is_moved_and_the_command_says_what_went(cli: Cli, queue: Queue, there: str) -> None:
+    done, later = queue.run("keep", {"a.txt": "A"}), queue.submit("echo", 1, delay=3600)
+
+    ran = cli("move", queue.url, there)
+
+    assert ran.code == Exit.OK
+    assert "2 jobs and 0 archived ones moved to" in ran.out
+    assert "both sides were compared, and are the same" in ran.out
+    assert "1 file of 1 bytes" in ran.out
+    assert "point HOLDFAST_URL to" in ran.err
+    assert {each["job_id"] for each in cli("list", "--url", there, "--json").document["items"]} == {done, later}
+    assert cli("artifacts", done, "a.txt", "--url", there).out == "A"
+
+
+def test_the_report_is_a_document(cli: Cli, queue: Queue, there: str) -> None:
+    queue.run("echo", 1)
+
+    report = cli("move", queue.url, there, "--json").document
+
+    assert report["copied"]["jobs"] == 1
+    assert (report["source"], report["target"]) == (queue.url, there)
+    assert report["missing_count"] == report["shortened"] == 0
+
+
+def test_whoever_goes_on_using_the_old_one_is_told(cli: Cli, queue: Queue, there: str) -> None:
+    job_id = queue.run("echo", 1)
+    cli("move", queue.url, there)
+
+    refused = cli("submit", "echo", "2")
+
+    assert refused.code == Exit.FAILED
+    assert f"this queue has moved to {there}: point HOLDFAST_URL there" in refused.err
+    assert cli("show", job_id).code == Exit.OK  # what it has can still be read
+
+
+def test_a_second_time_there_is_nothing_to_do(cli: Cli, queue: Queue, there: str) -> None:
+    cli("move", queue.url, there)
+
+    again = cli("move", queue.url, there)
+
+    assert (again.code, again.out) == (Exit.OK, f"the queue has moved to {there} before\n")
+
+
+def test_a_move_is_given_up(cli: Cli, queue: Queue, there: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.moving.mover.Mover._verify", _interrupted)
+    with pytest.raises(RuntimeError):
+        cli("move", queue.url, there)
+    refused = cli("submit", "echo", "1")
+    given_up = cli("move", queue.url, there, "--thaw")
+
+    assert refused.code == Exit.FAILED
+    assert (given_up.code, cli("submit", "echo", "1").code) == (Exit.OK, Exit.OK)
+    assert "takes and gives jobs again" in given_up.err
+
+
+async def _interrupted(mover: object) -> None:
+    raise RuntimeError("the power went")
+
+
+def test_what_has_moved_is_not_thawed_by_mistake(cli: Cli, queue: Queue, there: str) -> None:
+    cli("move", queue.url, there)
+
+    refused = cli("move", queue.url, there, "--thaw")
+    forced = cli("move", queue.url, there, "--thaw", "--force")
+
+    assert refused.code == Exit.FAILED
+    assert "they would run twice" in refused.err
+    assert (forced.code, cli("submit", "echo", "1").code) == (Exit.OK, Exit.OK)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("{here}", "{there}", "--force"), "it goes with --thaw"),
+        (("{here}",), "Missing argument 'TO'"),
+        (("{here}", "{here}"), "name another place"),
+        (("sqlite:///nowhere.db", "{there}"), "no queue at"),
+        (("{here}", "ftp://x"), "is not an engine"),
+        (("{here}", "{there}", "--grace", "soon"), "--grace"),
+    ],
+)
+def test_what_cannot_be_meant_is_a_usage_error(
+    cli: Cli, queue: Queue, there: str, arguments: tuple[str, ...], says: str
+) -> None:
+    ran = cli("move", *(each.format(here=queue.url, there=there) for each in arguments))
+
+    assert ran.code == Exit.USAGE
+    assert says in ran.err
+
+
+def test_no_password_is_shown(cli: Cli, queue: Queue, postgres: Postgres) -> None:
+    queue.run("echo", 1)
+    url = postgres.url(schema=f"move_{secrets.token_hex(3)}").replace("postgres@", f"postgres:{PASSWORD}@")
+
+    ran = cli("move", queue.url, url)
+    told = cli("submit", "echo", "1")
+
+    assert ran.code == Exit.OK, ran.err
+    assert PASSWORD not in ran.out + ran.err + told.err
+
+
+def test_a_terminal_shows_how_far_it_is(queue: Queue, there: str) -> None:
+    queue.run("echo", 1)
+
+    said = "\n".join(on_a_terminal(100, "move", queue.url, there))
+
+    assert "comparing both sides" in said
+    assert "1 job and 0 archived ones moved to" in said.replace("\n", " ")
+
+
+def test_it_waits_as_long_as_it_is_told_to(cli: Cli, queue: Queue, there: str) -> None:
+    async def claim() -> None:
+        store = open_url(queue.url)
+        await store.open()
+        await running(store)
+        await store.close()
+
+    asyncio.run(claim())
+
+    ran = cli("move", queue.url, there, "--grace", "0s")
+
+    assert ran.code == Exit.FAILED
+    assert "1 job still runs on worker-1" in ran.err
