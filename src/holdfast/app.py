@@ -225,6 +225,11 @@ class Holdfast(Submitting, Reading, Results, Changing, Operating):
         return script
 
     @property
+    def location(self) -> str:
+        """Where the queue is, as people may read it: with the region that the environment names, without a password."""
+        return open_url(self.url).location
+
+    @property
     def store(self) -> Store:
         if self._store is None:
             raise NotOpen("the app is not open: use it inside `async with app:`")

@@ -229,6 +229,11 @@ class Holdfast:
         """Whether there is a queue at its URL; True where the engine cannot tell. It makes none, as opening would."""
         return asyncio.run(self.inner.exists())
 
+    @property
+    def location(self) -> str:
+        """Where the queue is, as people may read it: with the region that the environment names, without a password."""
+        return self.inner.location
+
     def would_erase(self) -> dict[str, int] | None:
         """What `erase` would delete: the tables, and about how many items each has. None: it would refuse."""
         return asyncio.run(self.inner.would_erase())

@@ -124,6 +124,25 @@ async def test_a_call_takes_one_slot_and_others_run_beside_it(app: Holdfast) -> 
         assert await results(handles) == list(range(8))
 
 
+async def test_a_batch_that_takes_long_to_fill_keeps_no_slot_from_others(app: Holdfast) -> None:
+    @app.batch_job("embed", max_size=8, max_wait=60)
+    async def embed(payloads: list[int]) -> list[int]:
+        return payloads
+
+    @app.job("single")
+    async def single(payload: int) -> int:
+        return payload
+
+    async with app, app.worker(concurrency=1) as worker:
+        gathered = await app.submit("embed", 1)
+
+        async def held() -> bool:
+            return gathered.job_id in worker._slots.held
+
+        await eventually(held)
+        assert await (await single.submit(5)).result(timeout=10) == 5
+
+
 async def test_concurrency_counts_calls(app: Holdfast) -> None:
     running, most = 0, 0
 

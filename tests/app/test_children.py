@@ -172,6 +172,26 @@ async def test_more_children_than_one_commit_takes_are_staged_and_all_are_there_
     assert sorted(int(record.payload) for record in page.items) == list(range(count))
 
 
+async def test_children_that_many_tasks_of_a_handler_submit_are_all_stored(app: Holdfast) -> None:
+    count = 2 * limits.CHILDREN_PART_MAX + 50
+
+    @app.job("parent")
+    async def parent(payload: int, ctx: Context) -> int:
+        made = await asyncio.gather(*(ctx.submit("part", n) for n in range(count)))
+        await asyncio.gather(*(ctx.submit("part", n, depends_on=[made[n]], key=f"{n}") for n in range(10)))
+        return len({each.job_id for each in made})
+
+    async with app:
+        handle = await parent.submit(1)
+        async with app.worker(job_types=["parent"]):
+            assert await handle.result(timeout=30) == count
+
+            async def all_stored() -> bool:
+                return (await handle.refresh()).child_count == count + 10
+
+            await eventually(all_stored, 30)
+
+
 async def test_a_staged_child_with_an_unknown_dependency_is_refused_before_anything_is_stored(app: Holdfast) -> None:
     errors: list[type[BaseException]] = []
 

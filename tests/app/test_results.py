@@ -22,6 +22,8 @@ from holdfast import (
     UnknownTable,
     Vector,
 )
+from holdfast.results.reading import TableResults
+from holdfast.store.tables import ResultTable, RowOrigin, RowPage, RowQuery, StoredRow
 from holdfast.sync import Holdfast as BlockingHoldfast
 from holdfast.testing import drain
 from tests.app import results_jobs
@@ -214,6 +216,31 @@ async def test_the_latest_is_that_of_the_job_which_completed_last(app: Holdfast)
         await app.retry(last)
 
         assert numbers(await latest("town", "put")) == [0, 1]
+
+
+class Restless:
+    """Where the latest job is run again between the two looks at it, so many times."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    async def latest(self, subject: str, job_type: str) -> str:
+        return NEVER
+
+    async def rows(self, table: ResultTable, ask: RowQuery) -> RowPage:
+        self.times -= 1
+        if self.times >= 0:
+            return RowPage(())
+        return RowPage((StoredRow(NEVER, 0, RowOrigin(), (7, "here", None)),), attempt=2)
+
+    async def rows_by_subject(self, *_: Any) -> RowPage:
+        raise NotImplementedError
+
+
+async def test_a_job_that_runs_again_while_it_is_looked_at_is_not_the_latest() -> None:
+    assert numbers(await TableResults(Point, Restless(2)).latest("town", "put")) == [7]
+    with pytest.raises(RowsWithdrawn, match="town"):
+        await TableResults(Point, Restless(10)).latest("town", "put")
 
 
 async def test_what_has_not_completed_has_no_rows_and_what_never_was_is_not_found(app: Holdfast) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,8 +11,10 @@ from holdfast import Holdfast
 from holdfast.clock import Instant
 from holdfast.errors import ConfigurationError, StoreError
 from holdfast.lifecycle import Event, Transition
+from holdfast.store.conformance.factories import SECOND, running
 from holdfast.store.types import Verdict
 from holdfast.worker import settler
+from holdfast.worker.upkeep import Upkeep
 
 
 class Sick:
@@ -104,3 +107,14 @@ async def test_a_job_that_the_store_never_takes_is_let_go_with_its_lease_and_the
 
     assert "let go and will run again: an item is too large" in caplog.text
     assert "another run or a cancellation came first" not in caplog.text
+
+
+async def test_a_worker_does_not_rescue_what_it_has_done_itself(app: Holdfast) -> None:
+    async with app:
+        claim = await running(app.store, now=app.clock.now(), lease_micros=-SECOND)
+        upkeep = partial(Upkeep, app.store, app.clock, worker_id="worker-1", lease_seconds=60, sweep_seconds=60)
+
+        assert await upkeep(settling=lambda: {claim.job_id}).sweep_once() == 0
+        assert (await app.get(claim.job_id)).status == "processing"
+
+        assert await upkeep().sweep_once() == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,13 @@ def test_every_command_works(cli: Cli, jobs: list[str]) -> None:
         assert expected in ran.out, command
 
 
+def test_the_region_of_the_environment_is_named(cli: Cli, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_REGION", "eu-north-1")
+    monkeypatch.setenv("HOLDFAST_URL", url.replace("region=local&", ""))
+
+    assert "?region=eu-north-1&" in cli("list").err
+
+
 READING = [command for command, _ in COMMANDS if command.split()[0] not in ("submit", "migrate")]
 
 
@@ -100,6 +108,14 @@ def test_a_large_result_is_shown_by_every_command_that_shows_results(cli: Cli, u
     assert cli("show", job_id, "--json").document["result"] == large
     assert cli("list", "--json").document["items"][0]["result"] == large
     assert cli("watch", job_id).document == large
+
+
+def test_the_hint_for_the_next_page_can_be_pasted_into_a_shell(cli: Cli, jobs: list[str]) -> None:
+    hint = cli("list", "--limit", "1").err.partition("add ")[2]
+
+    words = list(shlex.shlex(hint, posix=True, punctuation_chars=True))
+    assert len(words) == 2  # no pipe between them
+    assert len(cli("list", "--json", *words).document["items"]) == 2
 
 
 def test_tables_are_made_once(cli: Cli, url: str) -> None:

@@ -121,7 +121,7 @@ def test_a_command_that_makes_nothing_says_that_there_is_no_queue(cli: Cli, url:
     ran = cli(*command.format(*["01890000-0000-7000-8000-000000000000"] * 3).split())
 
     assert (ran.code, ran.out) == (2, "")
-    assert "no queue at postgresql://postgres:…@" in ran.err
+    assert "no queue at postgresql://postgres@" in ran.err
     assert "holdfast migrate" in ran.err
     assert PASSWORD not in ran.err
     assert not schema_exists(url)

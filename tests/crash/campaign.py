@@ -5,6 +5,7 @@
     python -m tests.crash.campaign retention --kills 200 --jobs 10000 --out docs/figures/retention-campaign.json
     python -m tests.crash.campaign postgres --kills 200 --restarts 20 --out docs/figures/postgres-campaign.json
     python -m tests.crash.campaign dynamodb --kills 200 --stops 40 --out docs/figures/dynamodb-campaign.json
+    python -m tests.crash.campaign move --kills 2 --jobs 100000 --out docs/figures/move-campaign.json
     python -m tests.crash.campaign --replay docs/figures/crash-campaign.json
 
 Runs in rounds, each on a fresh file, schema or pair of tables, with the next seed; a round that fails keeps its folder
@@ -34,8 +35,9 @@ from tests.crash.operating_campaign import retention, schedules
 from tests.crash.postgres_campaign import outages
 from tests.crash.rounds import in_a_folder, versions
 from tests.crash.stalling import STALLS, stall
+from tests.moving.campaign import move
 
-WHAT = ("crashes", "schedules", "retention", "postgres", "dynamodb")
+WHAT = ("crashes", "schedules", "retention", "postgres", "dynamodb", "move")
 LEASE_SECONDS = 0.8
 AT_EACH_POINT = 10  # in one round: about 300 kills, and a history that the checker reads in seconds
 STALLED_AT_ONCE = 20
@@ -71,6 +73,8 @@ def main() -> None:
             written = asyncio.run(outages(arguments.seed, arguments.kills, arguments.restarts, arguments.replies))
         case "dynamodb":
             written = asyncio.run(bad_days(arguments.seed, arguments.kills, arguments.stops))
+        case "move":
+            written = asyncio.run(move(arguments.seed, arguments.kills, arguments.jobs))
         case _:
             written = _crash(arguments)
     text = json.dumps(written, indent=2) + "\n"
@@ -93,11 +97,11 @@ def _crash(arguments: argparse.Namespace) -> dict[str, Any]:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tests.crash.campaign", description=__doc__.partition("\n")[0])
     parser.add_argument("what", nargs="?", choices=WHAT, default="crashes")
-    parser.add_argument("--kills", type=int, help="default 3000; 200 of all but crashes")
+    parser.add_argument("--kills", type=int, help="default 3000; 200 of all but crashes; 2 of move")
     parser.add_argument("--stops", type=int, help="workers stopped past their lease: 500; 40 of dynamodb")
     parser.add_argument("--disk-cycles", type=int, default=20 if os.getuid() == 0 else 0, help="crashes: full disks")
     parser.add_argument("--ticks", type=int, default=2000, help="schedules: ticks that make a job")
-    parser.add_argument("--jobs", type=int, default=10_000, help="retention: jobs that leave")
+    parser.add_argument("--jobs", type=int, help="retention: jobs that leave, 10,000; move: jobs that move, 100,000")
     parser.add_argument("--restarts", type=int, default=20, help="postgres: of the server, under load")
     parser.add_argument("--replies", type=int, default=200, help="postgres: replies lost after the commit")
     parser.add_argument("--seed", type=int, default=1)
@@ -105,7 +109,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--replay", type=Path, help="run again with the counts and the seed of this file")
     arguments = parser.parse_args()
     if arguments.kills is None:
-        arguments.kills = 3000 if arguments.what == "crashes" else 200
+        arguments.kills = {"crashes": 3000, "move": 2}.get(arguments.what, 200)
+    if arguments.jobs is None:
+        arguments.jobs = 100_000 if arguments.what == "move" else 10_000
     if arguments.stops is None:
         arguments.stops = 40 if arguments.what == "dynamodb" else 500
     if arguments.replay is not None:

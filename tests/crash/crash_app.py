@@ -16,6 +16,7 @@ from holdfast import Backoff, BlockingContext, Context, Holdfast, failpoints
 from holdfast.store.port import Store
 from holdfast.stores import open_url
 from holdfast.testing.history import OperationLog, recorded
+from holdfast.worker import children, family
 
 SOON = Backoff(base=0.02, factor=1, max=0.02, jitter=0)
 MAX_ATTEMPTS = 200  # a job that dies with two hundred workers is a bug of the queue, not of the test
@@ -40,6 +41,12 @@ def recording(folder: Path, name: str) -> Callable[[str], Store]:
         return recorded(open_url(url), OperationLog(folder / f"{name}.{opened}.jsonl"))
 
     return open_recorded
+
+
+def with_small_parts() -> None:
+    """From now on few children are too many for one commit, and a part holds a handful."""
+    children.CHILDREN_INLINE_MAX = 4
+    children.CHILDREN_PART_MAX = family.CHILDREN_PART_MAX = 3
 
 
 def make_app(url: str) -> Holdfast:
@@ -72,6 +79,22 @@ def make_app(url: str) -> Holdfast:
     @app.job("limited", max_attempts=MAX_ATTEMPTS, backoff=SOON, global_concurrency=2)
     async def limited(work: Work, ctx: Context) -> dict[str, Any]:
         await asyncio.sleep(work.millis / 1000)
+        return _answer(work, ctx.attempt)
+
+    @app.job("family", max_attempts=MAX_ATTEMPTS, backoff=SOON)
+    async def family(work: Work, ctx: Context) -> dict[str, Any]:
+        """One child at once, others with the wait: few in its commit, more in parts before it."""
+        await ctx.submit("kin", {"n": work.n}, key="first", at_once=True)
+        for n in range(work.n % 13):
+            await ctx.submit("kin", {"n": n})
+        failpoints.hit("handler.inside")
+        children = await ctx.wait_for_children()
+        return _answer(work, ctx.attempt) | {"children": len(children)}
+
+    @app.job("kin", max_attempts=MAX_ATTEMPTS, backoff=SOON)
+    async def kin(work: Work, ctx: Context) -> dict[str, Any]:
+        if work.n % 5 == 4 and ctx.attempt == 1:
+            raise ConnectionError("the other side is down")
         return _answer(work, ctx.attempt)
 
     @app.job("bulky")

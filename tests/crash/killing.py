@@ -40,6 +40,15 @@ IN_WORKERS = {
     "release.uncommitted": 2,
     "release.committed": 2,
 }
+# The same where jobs have children. A plan with these names the share of jobs that have.
+IN_TREES = {
+    "insert_children.uncommitted": 2,
+    "insert_children.committed": 2,
+    "stage.uncommitted": 3,
+    "stage.committed": 3,
+    "unpack.uncommitted": 3,
+    "unpack.committed": 3,
+}
 IN_SUBMITTERS = {"insert.uncommitted": 6, "insert.committed": 6}
 POINTS = (*IN_WORKERS, *IN_SUBMITTERS)
 EXTERNAL = "from outside"  # SIGKILL at a random moment
@@ -60,6 +69,7 @@ class Plan:
     lanes: int = 2
     backlog: int = 60
     points: tuple[str, ...] = POINTS
+    families: float = 0.0  # of the jobs, so many have children
 
     @property
     def kills(self) -> int:
@@ -91,8 +101,9 @@ class Killing:
         self.draw = random.Random(plan.seed)
         self.report = Report()
         self.progress = progress
+        of_workers = IN_WORKERS | IN_TREES
         worker_fates = [
-            f"{point}=kill9@{self.draw.randint(1, IN_WORKERS[point])}" for point in self._spread(IN_WORKERS)
+            f"{point}=kill9@{self.draw.randint(1, of_workers[point])}" for point in self._spread(of_workers)
         ]
         worker_fates += [EXTERNAL] * plan.from_outside + [GRACEFUL] * plan.graceful
         self.draw.shuffle(worker_fates)
@@ -152,7 +163,9 @@ class Killing:
         if kind == "worker":
             process = await self.fleet.worker(failpoint, concurrency=self.draw.choice((1, 4, 10)))
         else:
-            process = await self.fleet.submitter(kind, failpoint, until=10**9, backlog=self.plan.backlog)
+            process = await self.fleet.submitter(
+                kind, failpoint, until=10**9, backlog=self.plan.backlog, families=self.plan.families
+            )
         self.fate_of[process] = fate
         if fate in (EXTERNAL, GRACEFUL, EXTRA):
             number = signal.SIGTERM if fate == GRACEFUL else signal.SIGKILL

@@ -34,16 +34,27 @@ class Bug:
 BUGS: list[Bug] = []
 
 
-def bug(*caught_by: str) -> Callable[[Callable[[Patch, Gap], Engine | None]], Callable[..., Engine]]:
-    def planted(plant: Callable[[Patch, Gap], Engine | None]) -> Callable[..., Engine]:
-        def run(patch: Patch, gap: Gap) -> Engine:
-            return plant(patch, gap) or SQLiteStore
+_Plant = Callable[[Patch, Gap], Engine | None]
 
-        run.__name__ = plant.__name__
-        BUGS.append(Bug(run, frozenset(caught_by)))
-        return run
 
-    return planted
+def planting(bugs: list[Bug]) -> Callable[..., Callable[[_Plant], Callable[..., Engine]]]:
+    """A decorator for what plants a bug: it names the invariants that catch it."""
+
+    def bug(*caught_by: str) -> Callable[[_Plant], Callable[..., Engine]]:
+        def planted(plant: _Plant) -> Callable[..., Engine]:
+            def run(patch: Patch, gap: Gap) -> Engine:
+                return plant(patch, gap) or SQLiteStore
+
+            run.__name__ = plant.__name__
+            bugs.append(Bug(run, frozenset(caught_by)))
+            return run
+
+        return planted
+
+    return bug
+
+
+bug = planting(BUGS)
 
 
 def rewrite(patch: Patch, module: Any, name: str, *changes: tuple[str, str]) -> None:
@@ -333,7 +344,7 @@ def a_cancel_overwrites_a_completion(patch: Patch, gap: Gap) -> None:
 
 @bug("S12")
 def dependencies_are_not_waited_for(patch: Patch, gap: Gap) -> None:
-    patch.setattr(inserting, "_dependencies", lambda tx, depends_on: (set(), set()))
+    patch.setattr(inserting, "_standing", lambda tx, depends_on, promised: dict.fromkeys(depends_on, Status.COMPLETED))
 
 
 @bug("S12")

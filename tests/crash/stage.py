@@ -238,7 +238,7 @@ class Stage:
         jobs = await self.quietly(store.claim(request, self.now))
         return [Claim(store, worker, token, job) for job in jobs or ()]
 
-    async def settle(self, claim: Claim, outcome: Outcome, *, token: str | None = None) -> Verdict | None:
+    async def settle(self, claim: Claim, outcome: Outcome, *, token: str | None = None, **said: Any) -> Verdict | None:
         decided = lifecycle.decide(
             claim.job,
             outcome,
@@ -247,6 +247,7 @@ class Stage:
             draw=0.5,
             token=token or claim.token,
             by=claim.worker,
+            **said,
         )
         verdicts = await self.quietly(claim.store.apply([decided], self.now))
         return verdicts[0] if verdicts else None

@@ -21,9 +21,19 @@ def job_id(lane: str, position: int) -> str:
     return str(uuid.uuid5(_NAMESPACE, f"{lane}/{position}"))
 
 
-async def submit(*, url: str, calls: str, name: str, lane: str, until: int, backlog: int, pause: float = 0.005) -> None:
+async def submit(
+    *,
+    url: str,
+    calls: str,
+    name: str,
+    lane: str,
+    until: int,
+    backlog: int,
+    pause: float = 0.005,
+    families: float = 0.0,
+) -> None:
     """Submit the lane's jobs up to `until`, from where the predecessor was last heard of, while fewer than
-    `backlog` are waiting."""
+    `backlog` are waiting. Of them, such a share have children."""
     record_calls(Path(calls), name)
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
@@ -33,15 +43,15 @@ async def submit(*, url: str, calls: str, name: str, lane: str, until: int, back
             with suppress(StoreError):  # the next step repeats it
                 counts = await app.counts()
                 if counts["pending"] + counts["waiting"] + counts["retrying"] < backlog:
-                    await _step(app, lane, place)
+                    await _step(app, lane, place, families)
             await asyncio.sleep(pause)
 
 
-async def _step(app: Holdfast, lane: str, place: Place) -> None:
+async def _step(app: Holdfast, lane: str, place: Place, families: float) -> None:
     """The same position is the same jobs, whoever submits them: a repeated step must change nothing."""
     at = place.position
     count = random.Random(f"{lane}/{at}/step").choice((1, 1, 1, 4, 8))
-    jobs = [_job(lane, position) for position in range(at, at + count)]
+    jobs = [_job(lane, position, families) for position in range(at, at + count)]
     if count == 1:
         job_type, payload, options = jobs[0]
         await app.submit(job_type, payload, **options)
@@ -50,7 +60,7 @@ async def _step(app: Holdfast, lane: str, place: Place) -> None:
     place.move(at + count)
 
 
-def _job(lane: str, position: int) -> tuple[str, dict[str, Any], Any]:
+def _job(lane: str, position: int, families: float) -> tuple[str, dict[str, Any], Any]:
     draw = random.Random(f"{lane}/{position}")
     options: dict[str, Any] = {"job_id": job_id(lane, position)}
     if _is_keyed(position):
@@ -62,6 +72,8 @@ def _job(lane: str, position: int) -> tuple[str, dict[str, Any], Any]:
     if draw.random() < 0.1:
         options["delay"] = 0.1
     kind = draw.choices(("quick", "slow", "flaky", "threaded", "limited"), (60, 12, 10, 8, 10))[0]
+    if draw.random() < families:
+        kind = "family"
     millis = {"slow": draw.choice((50, 150, 700, 1300)), "threaded": 20, "limited": 50}.get(kind, 0)
     return kind, {"n": position, "millis": millis}, options
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from tests.crash.killing import POINTS
+from tests.crash.killing import IN_TREES, POINTS
 from tests.crash.retiring import KILL_POINTS
 from tests.crash.test_batches import BATCH_POINTS
 from tests.crash.ticking import FIRE_POINTS
@@ -20,14 +20,15 @@ SAID_AGAIN = {"announce", "change_queue", "drop_schedule", "forget", "record_ste
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 def test_every_failpoint_is_one_at_which_processes_are_killed(engine: str) -> None:
-    planned = {*POINTS, *FIRE_POINTS, *BATCH_POINTS, *(point for points in KILL_POINTS.values() for point in points)}
+    planned = {*POINTS, *IN_TREES, *FIRE_POINTS, *BATCH_POINTS}
+    planned |= {point for points in KILL_POINTS.values() for point in points}
     named = {
         name
         for path in (SOURCE / "worker").glob("*.py")
         for name in re.findall(r'failpoints\.hit\("([a-z.]+)"\)', path.read_text())
     }
-    store = (SOURCE / "stores" / engine / "store.py").read_text()
-    verbs = set(re.findall(r'_(?:write|at)\(\s*"([a-z_]+)"', store))
+    stores = "".join((SOURCE / "stores" / engine / name).read_text() for name in ("store.py", "tree_verbs.py"))
+    verbs = set(re.findall(r'_(?:write|at)\(\s*"([a-z_]+)"', stores))
     assert len(named) > 8
     assert len(verbs) > 12
     commits = {f"{verb}.{moment}" for verb in verbs - SAID_AGAIN for moment in ("uncommitted", "committed")}

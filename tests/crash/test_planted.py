@@ -18,9 +18,11 @@ from tests.crash import operating_planted  # noqa: F401 - plants bugs of its own
 from tests.crash.operating_scenes import OPERATING
 from tests.crash.places import File, Place, Schema
 from tests.crash.planted import BUGS, Bug
+from tests.crash.planted_trees import TREE_BUGS
 from tests.crash.postgres_planted import MISSPELT, Misspelt
 from tests.crash.scenes import SCENES, at_random
 from tests.crash.stage import START, Gap, Missing, Stage
+from tests.crash.tree_scenes import TREES
 from tests.servers.postgres import Postgres
 
 SEED = 20_240_601
@@ -46,7 +48,8 @@ def engine(request: pytest.FixtureRequest, folder: Path) -> Engine:
 
 
 async def _play(stage: Stage, steps: int, *, planted: bool = False) -> None:
-    for scene in SCENES + OPERATING:
+    scenes = SCENES + OPERATING
+    for scene in scenes if planted else scenes + TREES:
         with suppress(Missing) if planted else nullcontext():
             await scene(stage)
     await at_random(stage, steps)
@@ -58,6 +61,17 @@ async def test_a_planted_bug_is_caught(bug: Bug, folder: Path, monkeypatch: pyte
     gap = Gap()
     async with Stage.open(folder, bug.plant(monkeypatch, gap), gap, SEED) as stage:
         await _play(stage, steps=60, planted=True)
+        found = check(await stage.evidence())
+    assert bug.caught_by <= {violation.invariant for violation in found}, [str(each) for each in found]
+
+
+@pytest.mark.parametrize("bug", TREE_BUGS, ids=lambda bug: bug.name)
+async def test_a_bug_planted_into_trees_is_caught(bug: Bug, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gap = Gap()
+    async with Stage.open(folder, bug.plant(monkeypatch, gap), gap, SEED) as stage:
+        for scene in TREES:
+            await scene(stage)
+        await stage.drain(rounds=10)
         found = check(await stage.evidence())
     assert bug.caught_by <= {violation.invariant for violation in found}, [str(each) for each in found]
 

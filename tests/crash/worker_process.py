@@ -13,12 +13,13 @@ from holdfast import failpoints
 from holdfast.store.types import Signal
 from holdfast.stores.postgres import session
 from holdfast.stores.sqlite.writer import Verb, Writer
-from tests.crash.crash_app import make_app, record_calls
+from tests.crash.crash_app import make_app, record_calls, with_small_parts
 
 
 async def work(*, url: str, calls: str, name: str, concurrency: int = 8, grace: float = 10, ready: int = -1) -> None:
     """`ready` is the descriptor of a pipe that hears one byte when the worker has started."""
     record_calls(Path(calls), name)
+    with_small_parts()
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with make_app(url) as app, app.worker(concurrency=concurrency, grace=grace):

@@ -80,6 +80,15 @@ def test_a_key_holds_no_more_than_fit_its_gate() -> None:
     assert (_ids(admission.admitted), _ids(admission.key_full)) == (["a"], ["b"])
 
 
+def test_of_one_key_with_several_limits_each_keeps_to_its_own() -> None:
+    admission = _admission(GateStates(running={"gpu": 1}))
+
+    admission.consider([_keyed("a", limit=9), _keyed("b", limit=2), _keyed("c", limit=3), _keyed("d", limit=9)])
+
+    assert (_ids(admission.admitted), _ids(admission.key_full)) == (["a", "c", "d"], ["b"])
+    assert admission.joins() == [("gpu", 4, {"a", "c", "d"})]  # c came second, where no more than one ran
+
+
 def test_a_key_without_a_limit_limits_nothing() -> None:
     admission = _admission()
 

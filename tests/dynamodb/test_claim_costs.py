@@ -118,3 +118,17 @@ async def test_a_claim_that_cannot_read_in_time_is_left_to_the_next_poll(
             await claim_ids(store)
 
     assert await claim_ids(store) == [job_id]
+
+
+async def test_a_job_with_a_narrower_limit_keeps_none_of_its_key_from_a_place_that_becomes_free(
+    store: DynamoStore,
+) -> None:
+    wide: dict[str, Any] = {"concurrency_key": "gpu", "concurrency_limit": 3}
+    holders = [await running(store, **wide) for _ in range(3)]
+    await submit_many(store, 3, concurrency_key="gpu", concurrency_limit=1, priority=90)
+    next_one = await submit(store, **wide)
+    assert await claim_ids(store) == []
+
+    await settle(store, holders[0].completes())
+
+    assert await claim_ids(store) == [next_one]

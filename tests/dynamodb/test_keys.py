@@ -156,7 +156,7 @@ def test_records_of_different_kinds_never_meet() -> None:
         keys.key_gate("a"),
         keys.rate_gate("a", 1, 1),
         keys.queue_gate("a"),
-        keys.waiting_key("a"),
+        keys.waiting_key("a", 1),
         keys.turns_lane("a", "b"),
         keys.turn_of("a", "b", None),
         keys.turn_of("a", "b", ""),

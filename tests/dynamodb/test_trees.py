@@ -33,7 +33,7 @@ from holdfast.store.conformance.factories import (
 )
 from holdfast.store.conformance.tabling import POINTS, batch
 from holdfast.store.types import Hold, NewJob, Verdict
-from holdfast.stores.dynamodb import DynamoStore, folding, holding, keys, outbox
+from holdfast.stores.dynamodb import DynamoStore, holding, keys, outbox
 from holdfast.stores.dynamodb.asking import Ask
 from holdfast.stores.dynamodb.commit import Commit
 from holdfast.stores.dynamodb.ground import Ground
@@ -336,9 +336,7 @@ class TestCrowds:
             await each.close()
 
     @pytest.mark.parametrize("rule", [TriggerRule.ALL_DONE, ALL_SUCCESS])
-    async def test_all_are_counted_and_none_is_tried_for_long(
-        self, store: DynamoStore, crowd: list[DynamoStore], rule: TriggerRule
-    ) -> None:
+    async def test_all_are_counted(self, store: DynamoStore, crowd: list[DynamoStore], rule: TriggerRule) -> None:
         parent, children = await waiting(store, 24, rule=rule)
         ends = [Status.COMPLETED, Status.COMPLETED, Status.FAILED]
         settled = [child.ends_as(ends[i % 3]) for i, child in enumerate(children)]
@@ -351,24 +349,6 @@ class TestCrowds:
         assert await status(store, parent.job_id) is target
         assert await marks(store) == []
         assert sum(each.meter.conflicts for each in crowd) > 0
-
-    async def test_a_note_that_was_left_is_folded_by_upkeep(
-        self, store: DynamoStore, crowd: list[DynamoStore], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        parent, children = await waiting(store, 4)
-        monkeypatch.setattr(folding, "SECONDS", -1.0)  # nobody waits for it
-
-        await asyncio.gather(
-            *(each.apply([child.completes()], NOW) for each, child in zip(crowd, children, strict=False))
-        )
-        assert "fold" in await marks(store)
-        assert await status(store, parent.job_id) is Status.WAITING
-        monkeypatch.undo()
-        await quiet(store)
-
-        assert await brood(store, parent.job_id) == Brood(4)
-        assert await status(store, parent.job_id) is Status.PENDING
-        assert await marks(store) == []
 
 
 class TestFences:

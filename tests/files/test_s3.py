@@ -10,6 +10,7 @@ from holdfast import Holdfast
 from holdfast.errors import ConfigurationError, StoreError
 from holdfast.files import LOG_FILE
 from holdfast.stores import s3
+from holdfast.stores.aws.requests import Answer
 from holdfast.stores.s3 import S3Files
 from tests.files.suite import *  # noqa: F403
 from tests.servers.s3 import S3
@@ -81,8 +82,11 @@ def test_an_upload_whose_last_answer_was_lost_is_there(
     lost: list[str] = []
 
     def lose_the_end(method: str, path: str, query: dict[str, str], *request: object) -> object:
+        ends = method == "POST" and "uploadId" in query
+        if ends and lost:
+            return Answer(404, b"<Error><Code>NoSuchUpload</Code></Error>", {})  # as S3 may say of one that is done
         answer = ask(method, path, query, *request)  # type: ignore[arg-type]
-        if method == "POST" and "uploadId" in query and not lost:
+        if ends:
             lost.append(query["uploadId"])
             raise ConnectionResetError
         return answer
@@ -92,6 +96,22 @@ def test_an_upload_whose_last_answer_was_lost_is_there(
 
     assert lost
     assert sum(map(len, files.stream(stored))) == s3.PIECE_BYTES + 1
+
+
+def test_an_upload_that_s3_does_not_finish_is_an_error(
+    files: S3Files, job_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins to answer with 200 before it knows."""
+    ask = files._requests._try
+
+    def fail_at_the_end(method: str, path: str, query: dict[str, str], *request: object) -> object:
+        if method == "POST" and "uploadId" in query:
+            return Answer(200, b"<Error><Code>InternalError</Code><Message>try again</Message></Error>", {})
+        return ask(method, path, query, *request)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(files._requests, "_try", fail_at_the_end)
+    with pytest.raises(StoreError, match="try again"):
+        files.write(job_id, 1, "large", bytes(s3.PIECE_BYTES + 1))
 
 
 def test_an_upload_that_fails_leaves_no_parts_behind(files: S3Files, job_id: str) -> None:

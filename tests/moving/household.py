@@ -80,7 +80,7 @@ async def fill(app: Holdfast, plain: int = 20) -> None:
     """One of everything, and `plain` jobs beside it, half of which have run."""
     async with app:
         await _archived(app)
-        await app.submit_many([("plain", {"n": n}) for n in range(plain // 2)])
+        await _submit_plain(app, plain // 2)
         for number in range(3):
             await app.submit("rich", {"n": number}, subject="here", tags=["a"], content_hash=f"h{number}", stage="one")
         await app.submit("large", 1, content_hash="large", reuse=True)
@@ -88,9 +88,9 @@ async def fill(app: Holdfast, plain: int = 20) -> None:
         for job_type in ("dies", "later", "stops"):
             await app.submit(job_type, "why")
         async with app.worker(concurrency=8, queues=["default"]):  # and nobody for the children
-            await eventually(lambda: _quiet(app))
+            await eventually(lambda: _quiet(app), seconds=30 + plain / 100)
         await app.submit("large", 2, content_hash="large", reuse=True)  # answered with the other's file
-        await app.submit_many([("plain", {"n": -n}) for n in range(plain - plain // 2)])
+        await _submit_plain(app, plain - plain // 2)
         open_ = await app.submit("plain", "open", priority=1, dedup_key="while active")
         await app.submit("plain", "waits", depends_on=[open_], on_dependency_failure="fail")
         await app.submit("plain", "any", depends_on=[open_], trigger_rule="all_done")
@@ -99,6 +99,11 @@ async def fill(app: Holdfast, plain: int = 20) -> None:
         await app.pause_queue("mail", by="me", reason="why")
         await app.limit_queue("default", 100_000)
         await app.schedule("nightly", "30 3 * * *", "plain", "good night")
+
+
+async def _submit_plain(app: Holdfast, count: int) -> None:
+    for start in range(0, count, 5_000):
+        await app.submit_many([("plain", {"n": n}) for n in range(start, min(count, start + 5_000))])
 
 
 async def _archived(app: Holdfast) -> None:
@@ -209,12 +214,12 @@ async def _same_files(old: Holdfast, new: Holdfast, mine: JobRecord, other: JobR
         assert other.log_location == new._files.uri(mine.job_id, LOG_FILE)
 
 
-async def run_the_rest(app: Holdfast) -> dict[str, int]:
+async def run_the_rest(app: Holdfast, seconds: float = 60) -> dict[str, int]:
     """What was on its way goes on where it is now; how often each job began after the move."""
     async with app:
         before = {job.job_id: job.attempt async for job in jobs_of(app) if job.status.value not in ENDED}
         async with app.worker(concurrency=8):
-            await eventually(lambda: _all_ended(app), seconds=60)
+            await eventually(lambda: _all_ended(app), seconds=seconds)
         return {job.job_id: job.attempt - before[job.job_id] async for job in jobs_of(app) if job.job_id in before}
 
 

@@ -23,7 +23,7 @@ POINTS = (
 )
 
 
-def run_move(source: str, target: str, *, dies_at: str = "") -> subprocess.CompletedProcess[str]:
+def run_move(source: str, target: str, *, dies_at: str = "", seconds: float = 120) -> subprocess.CompletedProcess[str]:
     name, _, nth = dies_at.partition("@")
     failpoint = f"{name}=kill9@{nth or 1}" if dies_at else ""
     done = subprocess.run(
@@ -31,7 +31,7 @@ def run_move(source: str, target: str, *, dies_at: str = "") -> subprocess.Compl
         env={**os.environ, "HOLDFAST_FAILPOINTS": failpoint},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=seconds,
     )
     expected = -signal.SIGKILL if dies_at else 0
     assert done.returncode == expected, (dies_at, done.returncode, done.stderr[-2000:])

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 from holdfast import settings
 from holdfast.app import Holdfast
-from holdfast.cli.text import without_password
 from holdfast.errors import ConfigurationError, HoldfastError
 
 T = TypeVar("T")
@@ -41,7 +40,7 @@ def run(url: str | None, name: str | None, work: Callable[[Holdfast], Awaitable[
     async def opened() -> T:
         if not makes and not await app.exists():
             raise ConfigurationError(
-                f"no queue at {without_password(app.url)}: name another with --url, or make this one with"
+                f"no queue at {app.location}: name another with --url, or make this one with"
                 ' "holdfast migrate"'
             )
         async with app:

@@ -37,7 +37,7 @@ def migrate(
     place = without_password(target.url)
     if delete_existing:
         planned = asyncio.run(target.would_erase())
-        if planned and not yes and not _agreed(place, planned):
+        if planned and not yes and not _agreed(target.location, planned):
             output.say("nothing was done")
             return Exit.FAILED
         gone = asyncio.run(target.erase())

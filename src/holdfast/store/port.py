@@ -172,7 +172,9 @@ class Store(Protocol):
 
     # Queues and schedules
 
-    async def change_queue(self, name: str, change: QueueChange, now: Instant) -> QueueRow: ...
+    async def change_queue(self, name: str, change: QueueChange, now: Instant) -> QueueRow:
+        """A claim that begins once a pause is acknowledged takes nothing from the queue; one under way may."""
+        ...
 
     async def queues(self) -> list[QueueRow]:
         """Those of which something was said."""

@@ -129,18 +129,19 @@ class Children:
         family = run.family
         if family is None or not family.pending:
             return
-        family.keep(await self._not_stored(run, family, family.pending))
-        few = len(family.pending) <= CHILDREN_INLINE_MAX and family.pending_bytes <= STAGED_PART_BYTES_MAX
-        if family.parts or not few:
-            await self._stage(run, family, family.pending)
-            family.keep([])
+        async with family.staging:
+            family.put_back(await self._not_stored(run, family, family.take()))
+            few = len(family.pending) <= CHILDREN_INLINE_MAX and family.pending_bytes <= STAGED_PART_BYTES_MAX
+            if family.parts or not few:
+                await self._stage(run, family, family.take())
 
     async def _stage_full(self, run: Run, family: Family) -> None:
-        fresh = await self._not_stored(run, family, family.pending)
-        if len(fresh) >= CHILDREN_PART_MAX or family.pending_bytes >= STAGED_PART_BYTES_MAX:
-            await self._stage(run, family, fresh)
-            fresh = []
-        family.keep(fresh)
+        async with family.staging:
+            if not family.is_full:  # another task of the handler was faster
+                return
+            family.put_back(await self._not_stored(run, family, family.take()))
+            if family.is_full:
+                await self._stage(run, family, family.take())
 
     async def _stage(self, run: Run, family: Family, jobs: list[NewJob]) -> None:
         await self._check_dependencies(family, jobs)

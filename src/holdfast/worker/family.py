@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections import Counter
 
@@ -33,6 +34,7 @@ class Family:
         self.known: dict[str, Known] = {}
         self.pending: list[NewJob] = []
         self.pending_bytes = 0
+        self.staging = asyncio.Lock()  # a handler may submit from many tasks at once
         self.parts = 0
         self.staged_jobs = 0
         self._alike: Counter[str] = Counter()
@@ -55,8 +57,18 @@ class Family:
         """Whether what is pending makes a part that can be staged."""
         return len(self.pending) >= CHILDREN_PART_MAX or self.pending_bytes >= STAGED_PART_BYTES_MAX
 
+    def take(self) -> list[NewJob]:
+        """What is pending, which is nobody else's to stage from here on."""
+        jobs = self.pending
+        self.keep([])
+        return jobs
+
     def keep(self, jobs: list[NewJob]) -> None:
         self.pending, self.pending_bytes = jobs, sum(map(_size, jobs))
+
+    def put_back(self, jobs: list[NewJob]) -> None:
+        """Before those that have come meanwhile: children come after what they depend on."""
+        self.keep([*jobs, *self.pending])
 
     def staged(self, jobs: list[NewJob]) -> None:
         self.parts += 1

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from holdfast.batches import BatchHandler
+from holdfast.limits import AHEAD_SECONDS_MAX
 from holdfast.store.types import ClaimedJob
 from holdfast.worker.items import Item
 from holdfast.worker.lanes import Lane, Pace
@@ -51,7 +52,14 @@ class BatchLane(Lane):
 
     @property
     def next_up(self) -> int:
-        return self._calls if self.limit is None else min(self._calls, max(0, self.limit - self.busy))
+        """How many slots to keep free: for calls that are ready, and for one that will be in a moment. A slot is not
+        kept for a batch that may take long to fill."""
+        soon = self._calls if self.max_wait <= AHEAD_SECONDS_MAX else self._ready
+        return soon if self.limit is None else min(soon, max(0, self.limit - self.busy))
+
+    @property
+    def _ready(self) -> int:
+        return len(self._alone) + (self._calls - len(self._alone) if self._due else len(self._fresh) // self.max_size)
 
     def room(self, free: int, *, ahead: bool) -> int:
         """How many jobs may be claimed when so many slots are free: a batch for each, and one more ahead of them."""
@@ -71,10 +79,7 @@ class BatchLane(Lane):
         """Line up for what is ready; the rest waits for more."""
         if self._fresh and (at_once or self.max_wait == 0):
             self._due = True
-        ready = len(self._alone) + len(self._fresh) // self.max_size
-        if self._due and len(self._fresh) % self.max_size:
-            ready += 1
-        while self._turns < ready:
+        while self._turns < self._ready:
             self._turns += 1
             self._line_up(Turn(self, self._loop.time()))
         if self._fresh and not self._due and self._timer is None:

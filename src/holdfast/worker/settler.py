@@ -28,7 +28,7 @@ from holdfast.worker.run import Run
 log = logging.getLogger("holdfast.worker")
 ISOLATE_AFTER = 3  # tries of a batch, before one of its jobs is suspected
 PAUSE_SECONDS = 0.2
-PAUSE_SECONDS_MAX = 5.0
+PAUSE_SECONDS_MAX = 1.0  # leases run out meanwhile: what was done must be settled before another is sent to do it
 # What is no job's fault, and over one day: keys that have run out come back as a ConfigurationError.
 _OF_THE_STORE = (StoreBusy, StoreFull, StoreUnavailable, ConfigurationError)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Collection
 
 from holdfast import failpoints
 from holdfast.clock import MICROS, Clock
@@ -31,6 +32,7 @@ class Upkeep:
         lease_seconds: float,
         sweep_seconds: float,
         trouble: Trouble | None = None,
+        settling: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self._store = store
         self._trouble = trouble or Trouble(log, clock)
@@ -38,6 +40,7 @@ class Upkeep:
         self._worker_id = worker_id
         self._lease_seconds = lease_seconds
         self._sweep_seconds = sweep_seconds
+        self._settling = settling  # jobs of this worker that have ended, and that only the store does not know of yet
         self._due = asyncio.Event()
         self._wall, self._monotonic = clock.now(), clock.monotonic()
         self._no_rescue_before = 0.0
@@ -95,7 +98,12 @@ class Upkeep:
 
     async def _rescue(self, dead: list[str]) -> int:
         now = self._clock.now()
-        claims = await self._store.expired(now, SWEEP_BATCH_MAX, dead)
+        settling = self._settling()
+        claims = [
+            claim
+            for claim in await self._store.expired(now, SWEEP_BATCH_MAX, dead)
+            if claim.worker_id != self._worker_id or claim.job_id not in settling
+        ]
         if not claims:
             return 0
         failpoints.hit("rescue.before")

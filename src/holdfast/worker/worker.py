@@ -140,6 +140,7 @@ class Worker:
             lease_seconds=settings.lease_seconds,
             sweep_seconds=min(settings.poll_seconds, max(0.05, settings.lease_seconds / 2)),
             trouble=self._trouble,
+            settling=lambda: {run.job.job_id for run in self._slots.held.values() if run.settling},
         )
         self._scheduler = Scheduler(store, clock, look_seconds=settings.poll_seconds, trouble=self._trouble)
         self._janitor = Janitor(store, clock, files, settings.keep, self._trouble)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 
+from typing import Any
+
 import pytest
 
 from holdfast.lifecycle import Event, Status, cancel, reprioritise
@@ -250,6 +252,20 @@ class TestConcurrencyKeys:
         own = await submit(store, concurrency_key="gpu")
 
         assert await claim_ids(store) == [own]
+
+    async def test_of_one_key_with_several_limits_each_job_keeps_to_its_own(self, store: Store) -> None:
+        wide: dict[str, Any] = {"concurrency_key": "gpu", "concurrency_limit": 5}
+        narrow: dict[str, Any] = {"concurrency_key": "gpu", "concurrency_limit": 2}
+        holders = [await running(store, **wide) for _ in range(3)]
+        waiting = [await submit(store, **narrow, priority=60), await submit(store, **narrow, priority=40)]
+        taken = [await submit(store, **wide), await submit(store, **wide)]
+
+        found = await claim_ids(store) + await claim_ids(store)
+        assert sorted(found) == sorted(taken)
+
+        await settle(store, *(holder.completes() for holder in holders))
+        assert await claim_ids(store) == []
+        assert await store.statuses(waiting) == [Status.PENDING] * 2
 
     async def test_a_key_without_a_limit_limits_nothing(self, store: Store) -> None:
         await submit_many(store, 3, concurrency_key="gpu", concurrency_limit=None)

@@ -121,7 +121,9 @@ class TestPause:
 
         assert await store.claim(request(token=asked.token, repeat=True), NOW) == first
 
-    async def test_nothing_is_claimed_once_the_pause_is_acknowledged(self, store: Store, second_store: Store) -> None:
+    async def test_a_claim_that_begins_once_the_pause_is_acknowledged_takes_nothing(
+        self, store: Store, second_store: Store
+    ) -> None:
         await submit_many(store, 40)
         acknowledged = False
         late: list[str] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from holdfast.errors import UnknownDependency
@@ -223,7 +225,7 @@ class TestRulesAtSubmit:
         assert await store.get([job.job_id]) == [None]
 
     async def test_one_with_a_rule_of_its_own_does_not_join_an_identical_job(self, store: Store) -> None:
-        same = {"job_type": "embed", "content_hash": "h"}
+        same: dict[str, Any] = {"job_type": "embed", "content_hash": "h"}
         await running(store, **same)
         parent = await ended(store, FAILED)
 

@@ -140,6 +140,19 @@ class TestDeclare:
         older = await with_rows(store, WORDS, ("eel", "pets", 3))
         assert await read(store, older, larger) == [("eel", "pets", 3, None)]
 
+    async def test_a_run_of_older_code_leaves_nothing_of_a_run_of_newer(self, store: Store) -> None:
+        larger = msgspec.structs.replace(WORDS, columns=(*WORDS.columns, Column("score", ColumnKind.NUMBER)))
+        await store.declare([larger])
+        first = await running(store)
+        await put(store, first, larger, ("cat", "pets", 3, 0.5))
+        await settle(store, first.gives_back())
+        second = await claim_again(store, first)
+        await put(store, second, WORDS, ("cat", "pets", 3))
+
+        await settle(store, second.completes())
+
+        assert await read(store, first.job_id, larger) == [("cat", "pets", 3, None)]
+
     @pytest.mark.parametrize(
         "changed",
         [

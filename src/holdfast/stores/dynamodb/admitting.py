@@ -118,8 +118,7 @@ class Admission:
         self._limit = limit
         self._slots = dict(slots)
         self._now = now
-        self._room: dict[str, int] = {}
-        self._most: dict[str, int] = {}
+        self._most_before: dict[str, int] = {}  # how many of a key may run already, for all that it lets in to fit
         self._joins: dict[str, set[str]] = {}
         self._rate_room: dict[Bucket, int] = {}
         self._taken: dict[Bucket, int] = {}
@@ -158,9 +157,8 @@ class Admission:
         self._admit(head, limited, bucket)
 
     def _key_has_room(self, key: str, limit: int) -> bool:
-        if key not in self._room:
-            self._room[key], self._most[key] = limit - self._gates.running.get(key, 0), limit
-        return self._room[key] > 0
+        """Each keeps to its own limit, where jobs of one key have several."""
+        return self._gates.running.get(key, 0) + len(self._joins.get(key, ())) < limit
 
     def _rate_has_room(self, bucket: Bucket) -> bool:
         if bucket not in self._rate_room:
@@ -184,8 +182,10 @@ class Admission:
 
     def _admit(self, head: Head, limited: tuple[str, int] | None, bucket: Bucket | None) -> None:
         if limited is not None:
-            self._room[limited[0]] -= 1
-            self._joins.setdefault(limited[0], set()).add(head.job_id)
+            key, limit = limited
+            joined = self._joins.setdefault(key, set())
+            joined.add(head.job_id)
+            self._most_before[key] = min(self._most_before.get(key, limit), limit - len(joined))
         if bucket is not None:
             self._rate_room[bucket] -= 1
             self._taken[bucket] = self._taken.get(bucket, 0) + 1
@@ -193,8 +193,8 @@ class Admission:
         self.admitted.append(head)
 
     def joins(self) -> list[tuple[str, int, set[str]]]:
-        """The keys that get holders: each with its limit and who comes in."""
-        return [(key, self._most[key], ids) for key, ids in self._joins.items()]
+        """The keys that get holders: each with how many may run then, and who comes in."""
+        return [(key, self._most_before[key] + len(ids), ids) for key, ids in self._joins.items()]
 
     def drawn(self) -> list[Drawn]:
         """The buckets that were drawn from, or that had nothing left."""

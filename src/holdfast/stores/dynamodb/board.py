@@ -236,6 +236,9 @@ class Board:
             except HoldfastError as error:
                 log.debug("signals could not be read, workers find jobs when they poll: %s", error)
                 moved = set()
+            except Exception:  # a mistake in one look must not end all others
+                log.exception("signals could not be read, workers find jobs when they poll")
+                moved = set()
             pause = POLL_SECONDS if moved else min(pause * POLL_GROWTH, self.ceiling_seconds)
             self._hear(moved)
 

@@ -37,7 +37,6 @@ __all__ = [
     "ITEMS_MAX",
     "Cancelled",
     "Commit",
-    "Contended",
     "Write",
     "add",
     "change",
@@ -64,14 +63,6 @@ class Cancelled(Exception):
 
     def of_job(self, job_id: str) -> bool:
         return (Table.JOBS, (job_id,)) in self.failed
-
-
-class Contended(Exception):
-    """Nothing was written: another transaction was at the same items. `places`: at which."""
-
-    def __init__(self, places: set[tuple[Table, Key]]) -> None:
-        super().__init__(f"others write to {len(places)} items of a commit")
-        self.places = places
 
 
 class Commit:
@@ -108,15 +99,14 @@ class Commit:
         fresh = {(each.table, each.key) for each in writes} - set(self._writes)
         return len(fresh) < self.room() - spare and self._bytes + sum(each.size for each in writes) <= BYTES_MAX
 
-    async def run(self, lane: Lane = Lane.USUAL, seconds: float = 8.0, *, yields: bool = False) -> None:
-        """`yields`: it gives way to another transaction on the same items, by Contended, instead of trying again."""
+    async def run(self, lane: Lane = Lane.USUAL, seconds: float = 8.0) -> None:
         if not self._writes:
             return
         async with self._tables.counters.lent(self._now, bool(self._counts)) as counter:
             writes = [*self._writes.values(), *counter.writes(self._counts)]
-            await self._send(writes, lane, seconds, yields)
+            await self._send(writes, lane, seconds)
 
-    async def _send(self, writes: list[Write], lane: Lane, seconds: float, yields: bool) -> None:
+    async def _send(self, writes: list[Write], lane: Lane, seconds: float) -> None:
         tables = self._tables
         body: dict[str, Any] = {
             "TransactItems": [
@@ -126,10 +116,8 @@ class Commit:
         }
         failpoints.hit_moment(self._verb, "uncommitted")
         try:
-            await tables.wire.persist("TransactWriteItems", body, lane=lane, seconds=seconds, yields=yields)
+            await tables.wire.persist("TransactWriteItems", body, lane=lane, seconds=seconds)
         except Refused as refused:
-            if yields and answer(refused) is Answer.CONFLICT:
-                raise Contended(_contended(writes, refused)) from None
             if answer(refused) is Answer.CONDITION:
                 raise Cancelled(_failed(writes, refused)) from None
             if answer(refused) is Answer.OURS:
@@ -148,14 +136,4 @@ def _failed(writes: list[Write], refused: Refused) -> dict[tuple[Table, Key], It
         (each.table, each.key): None if reason.item is None else bare(reason.item)
         for each, reason in zip(writes, refused.reasons, strict=True)
         if reason.code == "ConditionalCheckFailed"
-    }
-
-
-def _contended(writes: list[Write], refused: Refused) -> set[tuple[Table, Key]]:
-    if len(refused.reasons) != len(writes):
-        return {(each.table, each.key) for each in writes}
-    return {
-        (each.table, each.key)
-        for each, reason in zip(writes, refused.reasons, strict=True)
-        if reason.code == "TransactionConflict"
     }

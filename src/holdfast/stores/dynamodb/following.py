@@ -1,5 +1,4 @@
-"""What follows from the end of jobs beyond their own commits: dependents that are released, parents that count them or
-end."""
+"""What follows from the end of jobs beyond their own commits: dependents that are released, and parents that end."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from holdfast.clock import Instant
-from holdfast.stores.dynamodb import folding, joining, releasing
+from holdfast.stores.dynamodb import joining, releasing
 from holdfast.stores.dynamodb.ground import Ground
 from holdfast.stores.dynamodb.outbox import Mark, MarkKind
 
@@ -19,11 +18,8 @@ async def go_on(ground: Ground, marks: Iterable[Mark], now: Instant, limit: int)
     done = 0
     while queue and done < limit:
         mark = queue.popleft()
-        match mark.kind:
-            case MarkKind.JOIN:
-                done += await joining.go_on(ground, mark, now, queue)
-            case MarkKind.FOLD:
-                done += await folding.fold(ground, mark, now, queue)
-            case _:
-                done += await releasing.go_on(ground, mark, now, limit - done, queue)
+        if mark.kind == MarkKind.JOIN:
+            done += await joining.go_on(ground, mark, now, queue)
+        else:
+            done += await releasing.go_on(ground, mark, now, limit - done, queue)
     return done

@@ -20,7 +20,7 @@ async def go_on(ground: Ground, now: Instant, limit: int) -> int:
 
 async def _go_on_from(ground: Ground, mark: Mark, now: Instant, limit: int) -> int:
     match MarkKind(mark.kind):
-        case MarkKind.ENDED | MarkKind.JOIN | MarkKind.FOLD:
+        case MarkKind.ENDED | MarkKind.JOIN:
             return await following.go_on(ground, [mark], now, limit)
         case MarkKind.INSERT:
             return await journal.go_on(ground, mark, now)

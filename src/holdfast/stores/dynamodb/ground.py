@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
 from collections.abc import Iterable
 
@@ -16,8 +15,6 @@ from holdfast.stores.dynamodb.values import Item
 
 REMEMBERED_MAX = 2_000  # more than a process holds claims
 TOKENS_MAX = 1_000
-CROWD_SECONDS = 1.0
-CROWDS_MAX = 1_000
 
 
 class Remembered:
@@ -52,29 +49,12 @@ class Remembered:
         self._items.pop(job_id, None)
 
 
-class Crowds:
-    """Jobs whose numbers others were writing a moment ago: who goes there finds them again, most likely."""
-
-    def __init__(self) -> None:
-        self._until: OrderedDict[str, float] = OrderedDict()
-
-    def met(self, job_id: str) -> None:
-        self._until[job_id] = time.monotonic() + CROWD_SECONDS
-        self._until.move_to_end(job_id)
-        while len(self._until) > CROWDS_MAX:
-            self._until.popitem(last=False)
-
-    def at(self, job_id: str) -> bool:
-        return self._until.get(job_id, 0.0) > time.monotonic()
-
-
 class Ground(msgspec.Struct, frozen=True):
     tables: Tables
     board: Board
     counters: CounterLanes
     remembered: Remembered
     writer: str
-    crowds: Crowds = msgspec.field(default_factory=Crowds)
     result_tables: dict[str, ResultTable] = msgspec.field(default_factory=dict)  # as they were when last looked for
 
     @property

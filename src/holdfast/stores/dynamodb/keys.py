@@ -52,7 +52,7 @@ Records, by pk and sk:
     gate|r|api|5|1000000 / gate              full_at, nonce, looks
     gate|q|mail / gate                       room, counted_at, limit, nonce; while max_pending is set
     gate|q|mail / given|1763300000000000|5f2a9c010b3d|0000    ids of those that were let in; journal, at
-    waiting / c|gpu                          a key that keeps jobs out of sight: limit, set_at, nonce
+    waiting / c|gpu|2                        a key that keeps jobs out of sight: limit, set_at, nonce
     waiting / r|1763300000000000|api|5|1000000    a rate that does, by the time at which it is looked at: due_at, nonce
     turns|mail|send / lane, key||tenant-7    position, after, nonce; position, turn_at
     schedules / nightly                      every field of Schedule
@@ -359,8 +359,8 @@ def given(queue: str, instant: Instant, name: str, number: int) -> Key:
     return (queue_gate(queue)[0], f"given|{at(instant)}|{name}|{number:04d}")
 
 
-def waiting_key(concurrency_key: str) -> Key:
-    return (WAITING, f"c|{part(concurrency_key)}")
+def waiting_key(concurrency_key: str, limit: int) -> Key:
+    return (WAITING, f"c|{part(concurrency_key)}|{limit}")
 
 
 def turns(queue: str, job_type: str) -> str:
@@ -401,8 +401,8 @@ def outbox(number: int) -> str:
 
 
 def mark(kind: str, name: str) -> Key:
-    """An outbox mark: see MarkKind. Those of one job are in one partition."""
-    return (outbox(slot(name.partition("|")[0])), f"{kind}|{name}")
+    """An outbox mark: see MarkKind."""
+    return (outbox(slot(name)), f"{kind}|{name}")
 
 
 def result_table(name: str) -> Key:

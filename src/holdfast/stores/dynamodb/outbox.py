@@ -31,7 +31,6 @@ class MarkKind(StrEnum):
     LINK = "link"  # a job whose edges are not all registered
     TREE = "tree"  # a tree that is being retired
     JOIN = "join"  # a parent that waited, and that the last of its children ended
-    FOLD = "fold"  # what children have changed of a parent's numbers
     STAGED = "staged"  # an attempt that has staged children: what is left of it where it came to nothing
     UNPACK = "unpack"  # a settled job whose staged children are to be stored
 

@@ -20,7 +20,7 @@ from holdfast.stores.dynamodb import gates, keys, marks, moving, rating
 from holdfast.stores.dynamodb.admitting import Bucket, Head, bucket_of, limited_key
 from holdfast.stores.dynamodb.asking import Ask
 from holdfast.stores.dynamodb.commit import Cancelled, Commit, change, check, delete
-from holdfast.stores.dynamodb.expressions import absent, any_of, differs, equals
+from holdfast.stores.dynamodb.expressions import above, absent, any_of, differs, equals
 from holdfast.stores.dynamodb.ground import Ground
 from holdfast.stores.dynamodb.layout import KEY, RATE, Index, Table
 from holdfast.stores.dynamodb.sight import IN_SIGHT_MAX, back_in_sight, in_sight
@@ -69,8 +69,8 @@ async def _park(ground: Ground, item: Item, by: str) -> None:
 
 async def mark_keys(ground: Ground, items: Iterable[Item], now: Instant) -> None:
     """Before jobs are parked by their key: the sweep finds them by this."""
-    for key, limit in dict(found for item in items if (found := limited_key(item)) is not None).items():
-        pk, sk = keys.waiting_key(key)
+    for key, limit in dict.fromkeys(found for item in items if (found := limited_key(item)) is not None):
+        pk, sk = keys.waiting_key(key, limit)
         mark = {"pk": pk, "sk": sk, "key": key, "limit": limit, "set_at": now, "nonce": gates.nonce()}
         await ground.tables.put(Table.RECORDS, mark)
 
@@ -145,25 +145,25 @@ async def after_leaving(
     """Jobs have left, or changed their places: let the next ones of their keys and rates be claimed. `limits` are
     concurrency keys with their limits, `buckets` the rates of those that left the line without starting."""
     changed = 0
-    alone: list[str] = []
+    alone: list[tuple[str, int]] = []
     named = list(limits.items())
     for start in range(0, len(named), TOGETHER):
         batch = named[start : start + TOGETHER]
-        for (key, _), (count, left) in zip(
-            batch, await asyncio.gather(*(unpark(ground, *each) for each in batch)), strict=True
+        for each, (count, left) in zip(
+            batch, await asyncio.gather(*(unpark(ground, *limited) for limited in batch)), strict=True
         ):
             changed += count
             if not count and not left:
-                alone.append(key)
+                alone.append(each)
     signals = await rating.left_sight(ground, buckets, now)
     if changed or await _are_parked_just_now(ground, alone, now):
         signals = signals | {Signal.READY}
     return signals
 
 
-async def _are_parked_just_now(ground: Ground, limited: Sequence[str], now: Instant) -> bool:
+async def _are_parked_just_now(ground: Ground, limited: Sequence[tuple[str, int]], now: Instant) -> bool:
     """Whether the index may be behind one who was parked a moment ago. A claim that finds nothing looks for him."""
-    found = await ground.tables.get(Table.RECORDS, [keys.waiting_key(key) for key in limited])
+    found = await ground.tables.get(Table.RECORDS, [keys.waiting_key(*each) for each in limited])
     return any(mark is not None and _is_fresh(mark, now) for mark in found)
 
 
@@ -183,10 +183,12 @@ async def unpark(ground: Ground, key: str, limit: int, lane: Lane = Lane.USUAL) 
     ask = Ask(table=Table.JOBS, index=KEY.name, hash=key, begins="out|", page=1)
     if not await ground.tables.count(ask, stop_at=1, lane=lane):
         return 0, False
-    room = limit - len(await gates.holders(ground.tables, key, lane))
+    running = len(await gates.holders(ground.tables, key, lane))
+    room = limit - running
     if room <= 0:
         return 0, True
-    return await back_in_sight(ground, KEY, key, BY_KEY, min(room, 2 * CLAIM_LIMIT), lane)
+    may_run = above("concurrency_limit", running)  # others of the key may have another limit
+    return await back_in_sight(ground, KEY, key, BY_KEY, min(room, 2 * CLAIM_LIMIT), lane, may_run)
 
 
 async def unpark_marked(ground: Ground, now: Instant) -> int:

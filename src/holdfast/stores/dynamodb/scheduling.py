@@ -38,7 +38,7 @@ async def save_schedule(ground: Ground, schedule: Schedule, expected_version: in
 
 
 def _refuse_too_large(schedule: Schedule) -> None:
-    """What its jobs are made from is kept as text within a text, which makes a payload of quotes nearly twice as long."""
+    """What its jobs are made from is kept as text within a text: a payload of quotes takes twice its length."""
     takes = size({name: value for name, value in msgspec.structs.asdict(schedule).items() if value is not None})
     if takes > SCHEDULE_BYTES_MAX:
         raise InvalidSchedule(

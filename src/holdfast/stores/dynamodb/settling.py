@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -25,7 +25,6 @@ from holdfast.stores.dynamodb import (
     bodies,
     bringing,
     broods,
-    folding,
     following,
     items,
     linking,
@@ -36,7 +35,7 @@ from holdfast.stores.dynamodb import (
     retrying,
     unpacking,
 )
-from holdfast.stores.dynamodb.commit import Cancelled, Commit, Contended
+from holdfast.stores.dynamodb.commit import Cancelled, Commit
 from holdfast.stores.dynamodb.ground import Ground
 from holdfast.stores.dynamodb.layout import Table
 from holdfast.stores.dynamodb.moving import Moved
@@ -48,7 +47,6 @@ from holdfast.stores.dynamodb.storing import TooLarge
 from holdfast.stores.dynamodb.values import Item
 from holdfast.stores.dynamodb.wire import Lane
 from holdfast.stores.transitions import check_all, left_their_place
-from holdfast.trees import Brood
 
 COMMITS_TOGETHER = 4
 
@@ -168,34 +166,13 @@ class _Batch:
         made = Plan()
         for change in pack.changes:
             made.follow(change.moved)
-        if not made.broods:
-            return await self._commit(pack.commit, pack.changes)
-        if any(map(self._ground.crowds.at, made.broods)):
-            return await self._commit_noted(pack.changes, made.broods)
         broods.decide(made, parents, self._now)
         made.into(pack.commit)
-        try:
-            return await self._commit(pack.commit, pack.changes, made.marks, yields=True)
-        except Contended as contended:
-            for parent in made.broods:
-                if (Table.JOBS, (parent,)) in contended.places:
-                    self._ground.crowds.met(parent)
-            return await self._commit_noted(pack.changes, made.broods)
+        return await self._commit(pack.commit, pack.changes, made.marks)
 
-    async def _commit_noted(self, changes: list[Change], brood_of: Mapping[str, Brood]) -> list[Change]:
-        """Beside others that write to the same parents: with notes, which are folded into these afterwards."""
-        commit = Commit(self._ground.tables, "apply", self._now)
-        for change in changes:
-            change.into(commit)
-        notes = [folding.note(parent, brood, self._now) for parent, brood in brood_of.items()]
-        commit.write(*map(outbox.written, notes))
-        return await self._commit(commit, changes, notes)
-
-    async def _commit(
-        self, commit: Commit, changes: list[Change], marks: Sequence[Mark] = (), *, yields: bool = False
-    ) -> list[Change]:
+    async def _commit(self, commit: Commit, changes: list[Change], marks: Sequence[Mark] = ()) -> list[Change]:
         try:
-            await commit.run(Lane.URGENT, yields=yields)
+            await commit.run(Lane.URGENT)
         except Cancelled as cancelled:
             return await self._judge_again(cancelled, changes)
         self._done(commit, changes)

@@ -14,7 +14,7 @@ from holdfast.limits import CLAIM_LIMIT
 from holdfast.stores.dynamodb import keys, moving
 from holdfast.stores.dynamodb.asking import Ask
 from holdfast.stores.dynamodb.commit import change
-from holdfast.stores.dynamodb.expressions import equals
+from holdfast.stores.dynamodb.expressions import Condition, equals
 from holdfast.stores.dynamodb.ground import Ground
 from holdfast.stores.dynamodb.layout import Index, Table
 from holdfast.stores.dynamodb.table import Failed, Tables
@@ -46,13 +46,15 @@ async def in_sight(
 
 
 async def parked_lanes(
-    tables: Tables, index: Index, hash_value: str, most: int, wire_lane: Lane
+    tables: Tables, index: Index, hash_value: str, most: int, wire_lane: Lane, where: Condition | None = None
 ) -> dict[str, list[Parked]]:
     """The first `most` parked jobs of each lane, in claim order."""
     lanes: dict[str, list[Parked]] = {}
     above: str | None = None
     while len(lanes) < _LANES_MAX:
-        ask = Ask(table=Table.JOBS, index=index.name, hash=hash_value, begins="out|", above=above, page=most + 1)
+        ask = Ask(
+            table=Table.JOBS, index=index.name, hash=hash_value, begins="out|", above=above, page=most + 1, where=where
+        )
         above = None
         async for row in tables.ask(ask, lane=wire_lane):
             _, *lane_parts, urgency, _, _ = row[index.range].split("|")
@@ -68,11 +70,17 @@ async def parked_lanes(
 
 
 async def back_in_sight(
-    ground: Ground, index: Index, hash_value: str, by: str, room: int, wire_lane: Lane = Lane.USUAL
+    ground: Ground,
+    index: Index,
+    hash_value: str,
+    by: str,
+    room: int,
+    wire_lane: Lane = Lane.USUAL,
+    where: Condition | None = None,
 ) -> tuple[int, bool]:
     """Put parked jobs of each lane back in sight, in claim order: each that is among the first `room` of those parked
     and those in sight. What is in sight and less urgent keeps nobody out. How many, and whether any are left."""
-    lanes = await parked_lanes(ground.tables, index, hash_value, room + 1, wire_lane)
+    lanes = await parked_lanes(ground.tables, index, hash_value, room + 1, wire_lane, where)
     changed, left = 0, False
     for lane, parked in lanes.items():
         seen = await _in_sight_indeed(ground.tables, index, hash_value, lane, room, wire_lane) if room > 0 else []

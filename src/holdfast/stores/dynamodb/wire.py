@@ -99,11 +99,8 @@ class Wire:
         """How far this machine's clock is ahead of DynamoDB's; None: it has not said what time it is."""
         return median(self._skews) if len(self._skews) == DATES_KEPT else None
 
-    async def persist(
-        self, operation: str, body: dict[str, Any], *, lane: Lane, seconds: float, yields: bool = False
-    ) -> dict[str, Any]:
-        """The same request until it is answered. Writes carry a token or a condition that makes a repeat harmless. One
-        that `yields` does not go on when it meets another transaction, and none of its tries may have been applied."""
+    async def persist(self, operation: str, body: dict[str, Any], *, lane: Lane, seconds: float) -> dict[str, Any]:
+        """The same request until it is answered. Writes carry a token or a condition that makes a repeat harmless."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         pause = FIRST_PAUSE_SECONDS
@@ -126,9 +123,6 @@ class Wire:
                         renewed = True
                         continue
                 elif kind not in AGAIN:
-                    raise
-                if kind is Answer.CONFLICT and yields and unanswered is None:
-                    self.meter.conflicts += 1
                     raise
                 self.meter.throttled += kind is Answer.THROTTLED
                 self.meter.conflicts += kind is Answer.CONFLICT

@@ -115,11 +115,15 @@ async def restore(tx: Tx, kind: str, items: Sequence[bytes], state: MoveState) -
 
 
 async def _restore_jobs(tx: Tx, items: Sequence[bytes]) -> None:
+    """By COPY, unless a try that was interrupted has left some of them here: then those that are missing."""
     jobs = dumps.all_unpacked(dumps.JOBS, items, JobDump)
-    columns = dumping.JOB_COLUMNS
-    places = ", ".join(f"${number}" for number in range(1, len(columns) + 1))
-    statement = f"INSERT INTO holdfast.job ({', '.join(columns)}) VALUES ({places}) ON CONFLICT (job_id) DO NOTHING"  # noqa: S608
-    await tx.connection.executemany(tx.sql.named(statement), [dumping.job_values(job) for job in jobs])
+    columns, rows = dumping.JOB_COLUMNS, [dumping.job_values(job) for job in jobs]
+    if await tx.value("present", [job.record.job_id for job in jobs]):
+        places = ", ".join(f"${number}" for number in range(1, len(columns) + 1))
+        statement = f"INSERT INTO holdfast.job ({', '.join(columns)}) VALUES ({places}) ON CONFLICT (job_id) DO NOTHING"  # noqa: S608
+        await tx.connection.executemany(tx.sql.named(statement), rows)
+    else:
+        await tx.connection.copy_records_to_table("job", schema_name=tx.sql.schema, columns=columns, records=rows)
     edges = [(job.record.job_id, *msgspec.structs.astuple(edge)) for job in jobs for edge in job.edges]
     await _many(tx, "restore_edges", edges)
 

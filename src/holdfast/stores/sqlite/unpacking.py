@@ -60,10 +60,10 @@ def unpack(tx: Tx, now: Instant, job_id: str | None = None) -> int:
     if mark is None:
         return 0
     parts = tx.rows(_NEXT, mark)
-    part, packed = parts[0]
-    jobs = _jobs.decode(packed)
-    tx.execute("DELETE FROM staged WHERE job_id = ? AND attempt = ? AND part = ?", (*mark, part))
-    if len(parts) == 1:
+    jobs = _jobs.decode(parts[0][1]) if parts else []
+    if parts:
+        tx.execute("DELETE FROM staged WHERE job_id = ? AND attempt = ? AND part = ?", (*mark, parts[0][0]))
+    if len(parts) < 2:
         tx.execute("DELETE FROM unpack_due WHERE job_id = ?", (mark[0],))
         tx.broods.add(mark[0], Brood(open=-1))
     inserting.insert(tx, jobs, now, admitted=True, promised=True)
