@@ -255,6 +255,9 @@ class Handler:
             keep=self.keep,
             reuse_by=self.reuse_by,
             code_version=self.code_version,
+            result_tables=tuple(
+                model.__result_table__.name for model in self.results if model.__result_table__ is not None
+            ),
         )
 
 

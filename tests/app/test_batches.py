@@ -7,7 +7,7 @@ from typing import Any
 
 import apsw
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, field_validator
 
 from holdfast import (
     Backoff,
@@ -271,6 +271,30 @@ async def test_a_payload_that_cannot_be_read_fails_its_own_job(
         async with app.worker():
             assert await results(handles) == [JobFailed, "b"]
         assert "InvalidPayload" in ((await app.get(handles[0].job_id)).last_error or "")
+
+
+async def test_a_model_that_breaks_on_a_payload_fails_that_job_alone(app: Holdfast) -> None:
+    class Picky(BaseModel):
+        text: str
+
+        @field_validator("text")
+        @classmethod
+        def check(cls, text: str) -> str:
+            if text == "bad" and armed:
+                raise RuntimeError("not even a validation error")
+            return text
+
+    armed: list[bool] = []
+
+    @app.batch_job("embed", max_size=2, max_wait=5, max_attempts=1)
+    async def embed(payloads: list[Picky]) -> list[str]:
+        return [each.text for each in payloads]
+
+    async with app:
+        handles = await submitted(app, "embed", [{"text": "good"}, {"text": "bad"}])
+        armed.append(True)
+        async with app.worker():
+            assert await results(handles) == ["good", JobFailed]
 
 
 @pytest.mark.parametrize("same_once", [True, False])

@@ -247,6 +247,21 @@ async def test_a_key_of_another_type_is_a_mistake(app: Holdfast) -> None:
             await (await parent.submit(1)).result(timeout=10)
 
 
+async def test_a_key_is_one_child_however_it_is_submitted(app: Holdfast) -> None:
+    @app.job("parent")
+    async def parent(payload: int, ctx: Context) -> list[bool]:
+        made = [await ctx.submit("part", 1, key="one", at_once=at_once) for at_once in (True, True, False)]
+        made += [await ctx.submit("part", 1, key="two", at_once=at_once) for at_once in (False, True)]
+        assert len({each.job_id for each in made}) == 2
+        return [each.deduplicated for each in made]
+
+    async with app:
+        handle = await parent.submit(1)
+        await drain(app)
+        assert (await handle.refresh()).result == [False, True, True, False, True]
+        assert len(await children(app, handle.job_id)) == 2
+
+
 async def test_the_result_of_a_child_is_not_waited_for_in_a_slot(app: Holdfast) -> None:
     @app.job("parent", max_attempts=1)
     async def parent(payload: int, ctx: Context) -> None:

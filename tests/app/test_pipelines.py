@@ -130,6 +130,15 @@ async def test_a_stage_that_is_left_out_is_skipped_and_what_came_after_it_follow
     assert result["stages"]["REPORT"]["result"] == ["PCA"]
 
 
+async def test_what_follows_a_stage_that_is_left_out_follows_what_that_one_followed(app: Holdfast) -> None:
+    jobs = declare(app)
+    pipeline = app.pipeline("flow", [Stage("PCA", jobs["pca"]), Stage("UMAP", jobs["umap"]), Stage("REPORT", "report")])
+    async with app:
+        handle = await pipeline.submit({"stages": [{"stage": "REPORT"}, {"stage": "PCA"}]})
+        await drain(app)
+        assert (await handle.refresh()).result["stages"]["REPORT"]["result"] == ["PCA"]
+
+
 async def test_a_stage_that_fails_cancels_what_comes_after_and_fails_the_whole(app: Holdfast) -> None:
     full = full_of(app)
     async with app:

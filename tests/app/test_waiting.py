@@ -70,6 +70,7 @@ async def test_a_waiting_parent_says_what_it_waits_for(app: Holdfast) -> None:
         job = await handle.refresh()
         assert (job.status, job.waits_for, job.child_count, job.open_child_count) == ("waiting", "children", 2, 1)
         assert job.progress == 0.5
+        assert [each.progress for each in await app.find(job_type="parent")] == [0.5]
         assert "1 of its 2 children" in await app.explain(handle.job_id)
 
 

@@ -194,3 +194,23 @@ def test_bench_measures_and_leaves_nothing_behind(cli: Cli, queue: Queue, folder
     assert len(items) == 4
     assert all(item["per_second"] > 0 for item in items)
     assert set(folder.iterdir()) == before
+
+
+def test_a_tree_is_cancelled_and_retried_as_a_whole(cli: Cli, queue: Queue) -> None:
+    parent = queue.submit(delay=3600)
+    child = queue.submit(delay=3600, parent=parent)
+    assert cli("cancel", parent, "--subtree").out == f"{parent} is cancelled\n"
+    assert queue.job(child).status == "cancelled"
+    assert cli("retry", parent, "--subtree").out == f"{parent} is pending\n"
+    assert queue.job(child).status == "pending"
+    assert "leave --dead out" in cli("retry", "--dead", "--subtree").err
+
+
+def test_rerun_runs_a_job_again_and_what_depends_on_it_waits(cli: Cli, queue: Queue) -> None:
+    root = queue.run()
+    first = queue.run(parent=root)
+    last = queue.run(parent=root, depends_on=[first])
+    assert cli("rerun", first, "--by", "ada").out == f"{first} is pending\n"
+    assert queue.job(last).status == "waiting"
+    assert queue.job(first).history[-1].by.startswith("ada")
+    assert cli("rerun", "0" * 32).code == 5

@@ -38,7 +38,10 @@ LIVES = {
     "retry failed by hand": (Event.MANUAL_RETRY, Status.FAILED, Status.PENDING),
     "reprioritise": (Event.REPRIORITISE, Status.PROCESSING, Status.PROCESSING),
     "reprioritise pending": (Event.REPRIORITISE, Status.PENDING, Status.PENDING),
+    "wait": (Event.WAIT_FOR_CHILDREN, Status.PROCESSING, Status.WAITING),
     "release": (Event.RELEASE, Status.WAITING, Status.PENDING),
+    "release to failed": (Event.RELEASE, Status.WAITING, Status.FAILED),
+    "retry by hand to wait": (Event.MANUAL_RETRY, Status.CANCELLED, Status.WAITING),
     "release to cancelled": (Event.RELEASE, Status.WAITING, Status.CANCELLED),
 }
 

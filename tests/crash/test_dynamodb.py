@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.dynamodb_campaign import LEASE_SECONDS, kill, suffer
-from tests.crash.killing import Plan
+from tests.crash.killing import IN_TREES, Plan
 from tests.crash.places import Tables
 from tests.crash.stalling import stall
 from tests.servers.dynamo_proxy import DynamoProxy
@@ -39,6 +39,19 @@ async def test_no_job_is_lost_or_completed_twice_when_processes_are_killed_and_r
     assert report.graceful == plan.graceful
     assert report.jobs["completed"] > 20
     assert unheard > 0
+
+
+@pytest.mark.timeout(240)
+async def test_no_child_is_lost_or_made_twice_when_workers_are_killed(tmp_path: Path, dynamodb: DynamoDB) -> None:
+    points = tuple(IN_TREES)
+    plan = Plan(
+        at_each_point=1, from_outside=2, graceful=1, seed=1, workers=3, lanes=1, backlog=10, points=points, families=0.4
+    )
+
+    report, errors, _ = await kill(tmp_path, dynamodb, plan, within=150)
+
+    assert ([str(each) for each in report.violations], report.deaths) == ([], []), errors
+    assert {point: report.kills[point] for point in points} == dict.fromkeys(points, plan.at_each_point)
 
 
 @pytest.mark.timeout(180)

@@ -9,7 +9,8 @@ from typing import TypeVar
 import pytest
 
 from holdfast.lifecycle import Staged, Status, manual_retry
-from holdfast.store.conformance.brood import brood, waiting
+from holdfast.store.conformance.awaiting import waiting
+from holdfast.store.conformance.brood import brood
 from holdfast.store.conformance.factories import (
     DAY,
     NOW,

@@ -11,7 +11,8 @@ import pytest
 from holdfast import failpoints
 from holdfast.failpoints import FailpointReached
 from holdfast.lifecycle import Staged, Status, cancel, manual_retry
-from holdfast.store.conformance.brood import brood, waiting
+from holdfast.store.conformance.awaiting import waiting
+from holdfast.store.conformance.brood import brood
 from holdfast.store.conformance.factories import (
     DAY,
     NOW,
@@ -84,14 +85,24 @@ async def end_all(store: DynamoStore, count: int) -> None:
 
 
 class TestUnpacking:
-    @pytest.mark.parametrize("point", ["unpack.before", "unpack.between", "release.uncommitted", "unpack.committed"])
+    @pytest.mark.parametrize(
+        "point",
+        [
+            "unpack.before=raise",
+            "unpack.uncommitted=raise@2",
+            "unpack.committed=raise@2",
+            "unpack.between=raise",
+            "unpack.uncommitted=raise@5",
+            "unpack.committed=raise@5",
+        ],
+    )
     async def test_what_one_process_has_begun_another_ends(
         self, store: DynamoStore, second_store: DynamoStore, point: str
     ) -> None:
         parent = await running(store)
         jobs = children_of(parent, 70)
         staged = await stage(store, parent, jobs[:35], jobs[35:])
-        failpoints.switch(f"{point}=raise")
+        failpoints.switch(point)
         with pytest.raises(FailpointReached):
             await store.apply([parent.waits(staged=staged)], NOW)
         failpoints.switch("")

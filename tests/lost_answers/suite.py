@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 import pytest
 
-from holdfast.lifecycle import Raised, Status, cancel, manual_retry, reprioritise, rescue
+from holdfast.lifecycle import Raised, Staged, Status, cancel, manual_retry, reprioritise, rescue
 from holdfast.schedules import defined
 from holdfast.store.conformance.factories import (
     DAY,
@@ -19,13 +19,14 @@ from holdfast.store.conformance.factories import (
     a_schedule,
     an_error,
     new_job,
+    quiet,
     record,
     request,
     submit,
     submit_many,
 )
 from holdfast.store.port import Store
-from holdfast.store.types import Note, QueueChange, Rate, Verdict
+from holdfast.store.types import NewJob, Note, QueueChange, Rate, Verdict
 
 T = TypeVar("T")
 
@@ -173,3 +174,78 @@ async def test_an_end_releases_those_who_wait_for_it_once(store: Store, unheard:
 
     found = await store.get(waiting)
     assert {(job.status, job.version) for job in found if job is not None} == {(Status.PENDING, 2)}
+
+
+# Trees
+
+
+async def _numbers(store: Store, parent: str) -> tuple[int, int]:
+    job = await record(store, parent)
+    return job.children, job.open_children
+
+
+def _children(parent: Claim, count: int) -> tuple[NewJob, ...]:
+    return tuple(new_job(job_type="child", parent_job_id=parent.job_id, own_id=True) for _ in range(count))
+
+
+async def test_children_that_are_stored_at_once_are_stored_once(store: Store, unheard: Unheard) -> None:
+    parent = await claimed(store)
+    jobs = _children(parent, 2)
+
+    answers = await unheard(store.insert_children(parent.hold, jobs, NOW))
+
+    assert answers is not None
+    assert [(each.job_id, each.status) for each in answers] == [(job.job_id, Status.PENDING) for job in jobs]
+    assert await _numbers(store, parent.job_id) == (2, 2)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_settlement_brings_its_children_once(store: Store, unheard: Unheard, waits: bool) -> None:
+    parent = await claimed(store)
+    jobs = _children(parent, 3)
+
+    settles = parent.waits(children=jobs) if waits else parent.completes(children=jobs)
+    assert await unheard(store.apply([settles], NOW)) == [Verdict.APPLIED]
+
+    assert await _numbers(store, parent.job_id) == (3, 3)
+    assert (await record(store, parent.job_id)).version == 3
+
+
+async def test_what_is_staged_comes_once(store: Store, unheard: Unheard) -> None:
+    parent = await claimed(store)
+    jobs = _children(parent, 4)
+
+    for part in range(2):
+        assert await unheard(store.stage(parent.hold, part, jobs[part * 2 : part * 2 + 2], NOW)) is Verdict.APPLIED
+    assert await unheard(store.apply([parent.completes(staged=Staged(2, 4))], NOW)) == [Verdict.APPLIED]
+    await quiet(store)
+
+    assert await _numbers(store, parent.job_id) == (4, 4)
+
+
+async def test_a_parent_goes_on_once(store: Store, unheard: Unheard) -> None:
+    parent = await claimed(store)
+    [job] = jobs = _children(parent, 1)
+    await store.apply([parent.waits(children=jobs)], NOW)
+    wanted = request(slots={"child": 1})
+    [taken] = await store.claim(wanted, NOW)
+
+    assert await unheard(store.apply([Claim(taken, wanted.token).completes()], NOW)) == [Verdict.APPLIED]
+
+    assert await _numbers(store, parent.job_id) == (1, 0)
+    found = await record(store, parent.job_id)
+    assert (found.status, found.version, taken.job_id) == (Status.PENDING, 4, job.job_id)
+
+
+async def test_a_retry_that_has_to_wait_is_applied_once_and_not_called_stale(store: Store, unheard: Unheard) -> None:
+    first = await claimed(store, max_attempts=1)
+    second = await submit(store, depends_on=(first.job_id,))
+    await store.apply([first.ends(Raised(an_error()))], NOW)
+    for job_id, stands in ((first.job_id, Status.PENDING), (second, Status.WAITING)):
+        seen = await record(store, job_id)
+        again = manual_retry(seen, now=NOW, by="me", reason=None, rewait=True)
+
+        assert await unheard(store.apply([again], NOW)) == [Verdict.APPLIED]
+
+        found = await record(store, job_id)
+        assert (found.status, found.version) == (stands, seen.version + 1)

@@ -8,7 +8,8 @@ from holdfast.clock import Instant
 from holdfast.lifecycle import TERMINAL, Event, Status
 from holdfast.store.types import Counter, Firing, JobRecord, Keep, QueueChange, RetentionPolicy, Schedule, Verdict
 from holdfast.trees import Brood
-from tests.model.reference import Job, Queue
+from tests.model.jobs import Job
+from tests.model.reference import Queue
 
 COMPARED = [
     "status",

@@ -36,7 +36,7 @@ def test_every_graph_of_jobs_comes_to_its_end_on_postgresql(postgres: Postgres) 
 
 @pytest.mark.timeout(600)
 def test_every_graph_of_jobs_comes_to_its_end_on_dynamodb(dynamodb: DynamoDB) -> None:
-    _drive(on_dynamodb(dynamodb), examples=2, size=50)
+    _drive(on_dynamodb(dynamodb), examples=3, size=60)
 
 
 def _drive(engine: Engine, examples: int, size: int) -> None:

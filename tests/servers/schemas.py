@@ -23,8 +23,8 @@ LAWFUL = """
 
 
 async def empty(store: PostgresStore) -> None:
-    """Every row but those that say which migrations were applied. Not TRUNCATE: that makes all files anew. Result tables
-    were made by a test, and go."""
+    """Every row but those that say which migrations were applied. Not TRUNCATE: that makes all files anew. Result
+    tables were made by a test, and go."""
     connection = await asyncpg.connect(store.address.dsn)
     made = await connection.fetch(
         f"{TABLES} WHERE schemaname = $1 AND tablename LIKE 'result\\_%' AND tablename <> 'result_table'",

@@ -8,7 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.statuses import ACTIVE, TERMINAL, Status
-from holdfast.trees import Again, Awaits, Began, Brood, Cycle, TriggerRule, again, began, joined, moved, order, released
+from holdfast.trees import (
+    Again,
+    Awaits,
+    Began,
+    Brood,
+    Cycle,
+    TriggerRule,
+    again,
+    began,
+    breaker,
+    joined,
+    moved,
+    order,
+    released,
+)
 
 NOW = 1_700_000_000_000_000
 ALL_SUCCESS, ALL_DONE, ONE_SUCCESS, NONE_FAILED = (
@@ -195,6 +209,26 @@ def test_a_parents_numbers_are_the_sum_of_its_childrens_changes(lives: list[list
 
 
 # Order of a batch
+
+
+@pytest.mark.parametrize(
+    ("brood", "says"),
+    [
+        (Brood(1), "1 child ended"),
+        (Brood(5), "5 children ended"),
+        (Brood(5, failed=2), "5 children ended, 2 failed"),
+        (Brood(5, failed=1, cancelled=2), "5 children ended, 1 failed and 2 cancelled"),
+    ],
+)
+def test_how_children_ended_is_said_in_words(brood: Brood, says: str) -> None:
+    assert str(brood) == says
+
+
+def test_of_those_that_end_a_job_as_it_comes_the_first_that_its_rule_does_not_bear_is_named() -> None:
+    standing = {"a": Status.COMPLETED, "b": Status.CANCELLED, "c": Status.FAILED}
+
+    assert breaker(TriggerRule.ALL_SUCCESS, standing) == "b"
+    assert breaker(TriggerRule.NONE_FAILED, standing) == "c"
 
 
 def test_a_batch_that_is_in_order_stays_as_it_is() -> None:

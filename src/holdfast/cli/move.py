@@ -40,9 +40,10 @@ def move(
     force: Annotated[bool, typer.Option("--force", help="With --thaw: even if the move has finished.")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Carry a queue to another engine or place, whole, and check it.
+    """Carry a queue to another engine or place.
 
-    No job is taken or started meanwhile. Run it again if it was interrupted: it goes on where it was.
+    No job is taken in or started meanwhile; what runs is waited for. Both sides are compared before the new one is
+    opened. Run it again if it was interrupted: it goes on where it was.
     """
     if force and not thaw:
         raise typer.BadParameter("it goes with --thaw", param_hint="--force")

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 import pydantic
 from msgspec.structs import astuple
-from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter
+from pydantic import BaseModel, ConfigDict, PlainValidator, TypeAdapter, WithJsonSchema
 
 from holdfast import codec
 from holdfast.clock import to_datetime
@@ -25,14 +25,17 @@ class Vector:
     """`embedding: Vector[384]`: numbers of 32 bits, from a list, a tuple or a numpy array."""
 
     def __class_getitem__(cls, dimensions: int) -> Any:
-        return Annotated[list[float], Dimensions(dimensions), BeforeValidator(_rounded(dimensions))]
+        listed = {"type": "array", "items": {"type": "number"}, "minItems": dimensions, "maxItems": dimensions}
+        return Annotated[
+            list[float], Dimensions(dimensions), PlainValidator(_rounded(dimensions)), WithJsonSchema(listed)
+        ]
 
 
 def _rounded(dimensions: int) -> Any:
     def rounded(value: Any) -> list[float]:
         """What any engine would give back: validation and storage agree."""
         numbers = value.tolist() if hasattr(value, "tolist") else value
-        if not isinstance(numbers, list | tuple) or not all(type(each) in (int, float) for each in numbers):
+        if not isinstance(numbers, list | tuple):
             raise ValueError("a vector is a list of numbers")
         if len(numbers) != dimensions:
             raise ValueError(f"it has {len(numbers)} dimensions, not {dimensions}")
@@ -123,13 +126,18 @@ def values_of(row: ResultRow, job_id: str) -> tuple[Value, ...]:
     if row.job_id not in ("", job_id):
         raise InvalidRow(f"{type(row).__name__}: a row of job {row.job_id} was put by job {job_id}: leave job_id out")
     table = table_of(type(row))
-    as_json = {column.name for column in table.columns if column.kind is ColumnKind.JSON}
+    as_json = _json_fields(type(row))
     given = {column.name: getattr(row, column.name) for column in table.columns}
     if as_json:
         if codec.has_nan(row.model_dump(include=as_json)):  # which the next line would write as null
             raise InvalidRow(f"{table.name}: NaN and infinities are no JSON; use None")
         given |= row.model_dump(mode="json", include=as_json)
     return tables.encoded(table, given)
+
+
+@lru_cache(maxsize=1_000)
+def _json_fields(model: type[ResultRow]) -> set[str]:
+    return {column.name for column in table_of(model).columns if column.kind is ColumnKind.JSON}
 
 
 def plain(table: ResultTable, stored: StoredRow) -> dict[str, Any]:
@@ -155,7 +163,8 @@ def from_stored(model: type[R], stored: StoredRow) -> R:
                 fields[column.name] = _adapter(model, column.name).validate_json(str(value))
             else:
                 fields[column.name] = tables.decoded(column, value)
-        return model.model_validate({_asked_as(model, name): value for name, value in fields.items()})
+        aliases = _aliases(model)
+        return model.model_validate({aliases.get(name, name): value for name, value in fields.items()})
     except pydantic.ValidationError as error:
         raise InvalidRow(
             f"a stored row of job {stored.job_id} does not fit {model.__name__}: {_why(error)}; a field that came later"
@@ -163,9 +172,11 @@ def from_stored(model: type[R], stored: StoredRow) -> R:
         ) from None
 
 
-def _asked_as(model: type[ResultRow], name: str) -> str:
-    alias = model.model_fields[name].validation_alias
-    return alias if isinstance(alias, str) else name
+@lru_cache(maxsize=1_000)
+def _aliases(model: type[ResultRow]) -> dict[str, str]:
+    """What fields are called where a row is made, if not by their names."""
+    named = {name: field.validation_alias for name, field in model.model_fields.items()}
+    return {name: alias for name, alias in named.items() if isinstance(alias, str)}
 
 
 @lru_cache(maxsize=1_000)

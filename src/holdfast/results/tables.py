@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import re
-import struct
+import sys
 import types
+from array import array
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -223,18 +224,23 @@ def _vector(value: Any, column: Column) -> bytes:
 
 def packed(numbers: Iterable[float]) -> bytes:
     """Numbers of 32 bits, little-endian: what every engine keeps of a vector."""
-    given = list(numbers)
     try:
-        raw = struct.pack(f"<{len(given)}f", *given)
-    except (struct.error, OverflowError):
-        raise ValueError("a vector is made of numbers up to 3.4e38") from None
-    if not all(map(math.isfinite, given)):
-        raise ValueError("NaN and infinities are no numbers of a vector")
-    return raw
+        kept = array("f", numbers)
+    except TypeError:
+        raise ValueError("a vector is a list of numbers") from None
+    if not math.isfinite(sum(kept)):  # which it is if, and only if, all of them are: 32 bits cannot overflow 64
+        raise ValueError("a vector is made of numbers up to 3.4e38; NaN and infinities are none")
+    return _little_endian(kept).tobytes()
 
 
 def unpacked(raw: bytes) -> list[float]:
-    return list(struct.unpack(f"<{len(raw) // 4}f", raw))
+    return _little_endian(array("f", raw)).tolist()
+
+
+def _little_endian(numbers: array[float]) -> array[float]:
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
 
 
 _ENCODE: dict[ColumnKind, Callable[[Any, Column], Value]] = {

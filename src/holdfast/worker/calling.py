@@ -18,7 +18,7 @@ import msgspec
 from holdfast import failpoints
 from holdfast.batch_context import batch_context
 from holdfast.clock import Clock, Instant
-from holdfast.errors import HoldfastError, InvalidPayload, InvalidResult
+from holdfast.errors import HoldfastError, InvalidResult
 from holdfast.lifecycle import Discarded, GivenBack, Outcome, Raised, RetryAsked
 from holdfast.outcomes import Directive
 from holdfast.worker import capture
@@ -96,7 +96,7 @@ class Caller:
                 continue
             try:
                 item.payload = item.handler.decode(item.job.payload, item.job.payload_version)
-            except InvalidPayload as error:
+            except Exception as error:  # of its model, whatever that does
                 await self._finish(item, Raised(entry(error, item.job.attempt, self._clock.now())))
             else:
                 found.append(item)

@@ -84,7 +84,7 @@ class Children:
         if (known := self._already(run, family, job, key)) is not None:
             return known
         if at_once:
-            return await self._store_now(run, family, job)
+            return await self._store_now(run, family, job, key)
         family.add(job)
         if family.is_full:
             await self._stage_full(run, family)
@@ -92,7 +92,8 @@ class Children:
 
     def _already(self, run: Run, family: Family, job: NewJob, key: str | None) -> Submitted | None:
         """The child that has this id: stored by an earlier run, or submitted by this one under the same key."""
-        stored, known = family.stored.get(job.job_id), family.known.get(job.job_id)
+        stored = family.stored.get(job.job_id) or family.at_once.get(job.job_id)
+        known = family.known.get(job.job_id)
         if stored is not None:
             self._compare(run, job, key, stored.job_type, stored.payload == job.payload)
             return Submitted(stored, deduplicated=True)
@@ -110,16 +111,16 @@ class Children:
         if not same_payload:
             run.say_log(None, "WARNING", f'the child "{key}" has another payload than it was stored with; that stands')
 
-    async def _store_now(self, run: Run, family: Family, job: NewJob) -> Submitted:
+    async def _store_now(self, run: Run, family: Family, job: NewJob, key: str | None) -> Submitted:
         now = self._clock.now()
         inserted = await self._store.insert_children(run.hold, [job], now)
         if inserted is None:
             raise ClaimLost(f"a child was not stored: this run no longer holds job {run.job.job_id}")
-        family.stored_at_once.add(inserted[0].job_id)
         existing = inserted[0].existing
         record = new_record(job, inserted[0], now) if existing is None else existing
-        if existing is not None and existing.job_id == job.job_id:
-            self._compare(run, job, None, existing.job_type, existing.payload == job.payload)
+        if record.job_id == job.job_id:  # not another's that its dedup key names
+            self._compare(run, job, key, record.job_type, record.payload == job.payload)
+            family.at_once[record.job_id] = record
         return Submitted(record, deduplicated=existing is not None)
 
     # Before the settlement
@@ -162,7 +163,7 @@ class Children:
 
     async def _not_stored(self, run: Run, family: Family, jobs: list[NewJob]) -> list[NewJob]:
         """Without those that an earlier run has stored: a parent that waits for them alone would wait for nothing."""
-        if not run.job.children and not family.stored_at_once:
+        if not run.job.children and not family.at_once:
             return jobs
         unsure = [job.job_id for job in jobs if job.job_id not in family.stored]
         there = {job_id for job_id, status in await self._statuses(unsure) if status is not None}

@@ -30,7 +30,7 @@ class Family:
     def __init__(self, parent_id: str) -> None:
         self._parent_id = parent_id
         self.stored: dict[str, JobRecord] = {}  # as they were when the run began; not more than are loaded
-        self.stored_at_once: set[str] = set()
+        self.at_once: dict[str, JobRecord] = {}  # stored by this run, before its settlement
         self.known: dict[str, Known] = {}
         self.pending: list[NewJob] = []
         self.pending_bytes = 0

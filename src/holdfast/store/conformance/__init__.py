@@ -29,6 +29,7 @@ _MODULES = (
     "depending",
     "ruling",
     "brood",
+    "awaiting",
     "staging",
     "retrying",
     "reusing",
@@ -51,6 +52,7 @@ _MODULES = (
     "listening",
     "racing",
     "tabling",
+    "reading_rows",
     "freezing",
     "exporting",
 )
@@ -64,7 +66,8 @@ from holdfast.store.conformance.archived import (  # noqa: E402
     TestEndOfTheArchive,
     TestFilesOfArchived,
 )
-from holdfast.store.conformance.brood import TestChildren, TestChildrenRaces, TestWaitingParents  # noqa: E402
+from holdfast.store.conformance.awaiting import TestChildrenRaces, TestWaitingParents  # noqa: E402
+from holdfast.store.conformance.brood import TestChildren  # noqa: E402
 from holdfast.store.conformance.claiming import TestClaim, TestConcurrencyKeys  # noqa: E402
 from holdfast.store.conformance.counting import TestCounters, TestDepths, TestReuseCounters  # noqa: E402
 from holdfast.store.conformance.depending import TestCascades, TestDependencies, TestReleaseOutbox  # noqa: E402
@@ -84,6 +87,12 @@ from holdfast.store.conformance.queueing import TestMaxPending, TestPause, TestQ
 from holdfast.store.conformance.racing import TestRaces  # noqa: E402
 from holdfast.store.conformance.rating import TestRateDue, TestRates  # noqa: E402
 from holdfast.store.conformance.reading import TestCounts, TestDead, TestFind, TestGet, TestStatuses  # noqa: E402
+from holdfast.store.conformance.reading_rows import (  # noqa: E402
+    TestLatest,
+    TestReadRows,
+    TestRowsBySubject,
+    TestVectors,
+)
 from holdfast.store.conformance.retiring import TestPassesOfRetention, TestRetire, TestTrees  # noqa: E402
 from holdfast.store.conformance.retrying import TestWaitingAgain  # noqa: E402
 from holdfast.store.conformance.reusing import TestJoin, TestReuse  # noqa: E402
@@ -97,13 +106,9 @@ from holdfast.store.conformance.staging import (  # noqa: E402
 )
 from holdfast.store.conformance.tabling import (  # noqa: E402
     TestDeclare,
-    TestLatest,
     TestPutRows,
-    TestReadRows,
-    TestRowsBySubject,
     TestRowsOfArchived,
     TestRowsOfReused,
-    TestVectors,
 )
 from holdfast.store.conformance.turns import TestTurns  # noqa: E402
 from holdfast.store.conformance.upkeep import (  # noqa: E402

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-
 from typing import Any
 
 import pytest
@@ -254,7 +253,7 @@ class TestConcurrencyKeys:
         assert await claim_ids(store) == [own]
 
     async def test_of_one_key_with_several_limits_each_job_keeps_to_its_own(self, store: Store) -> None:
-        wide: dict[str, Any] = {"concurrency_key": "gpu", "concurrency_limit": 5}
+        wide: dict[str, Any] = {"concurrency_key": "gpu", "concurrency_limit": 6}
         narrow: dict[str, Any] = {"concurrency_key": "gpu", "concurrency_limit": 2}
         holders = [await running(store, **wide) for _ in range(3)]
         waiting = [await submit(store, **narrow, priority=60), await submit(store, **narrow, priority=40)]

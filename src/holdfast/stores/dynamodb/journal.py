@@ -126,7 +126,7 @@ async def _store(ground: Ground, jobs: Sequence[NewJob], now: Instant, wid: str,
 
 
 async def store_in_order(
-    ground: Ground, jobs: Sequence[NewJob], now: Instant, wid: str, most: int, *, again: bool
+    ground: Ground, jobs: Sequence[NewJob], now: Instant, wid: str, most: int, *, again: bool, verb: str = "insert"
 ) -> list[Inserted]:
     answers: list[Inserted] = []
     size = most
@@ -134,7 +134,7 @@ async def store_in_order(
         start = len(answers)
         try:
             answers += await storing.store(
-                ground, jobs[start : start + size], now, promised=storing.Promised(wid, again)
+                ground, jobs[start : start + size], now, verb=verb, promised=storing.Promised(wid, again)
             )
         except storing.TooLarge:
             size = max(1, size // 2)

@@ -95,12 +95,12 @@ async def unpack(ground: Ground, mark: Mark, now: Instant, limit: int) -> int:
             return done
         if part >= mark.item["parts"]:
             jobs = []
-        await journal.store_in_order(ground, jobs, mark.at, mark.nonce, journal.SPECIAL_SLICE, again=True)
+        most = journal.SPECIAL_SLICE
+        await journal.store_in_order(ground, jobs, mark.at, mark.nonce, most, again=True, verb="unpack")
         failpoints.hit("unpack.between")
         await ground.tables.delete_many(Table.RECORDS, places)
         done += len(jobs)
     await _finish(ground, mark, now)
-    failpoints.hit("unpack.committed")
     return max(1, done)
 
 
@@ -131,12 +131,12 @@ def _jobs(rows: Sequence[Item]) -> list[NewJob]:
 
 async def _finish(ground: Ground, mark: Mark, now: Instant) -> None:
     """All are stored: the hold goes, and with it perhaps the last that its parent waited for."""
-    rounds = Rounds("release")
+    rounds = Rounds("unpack")
     while True:
         made = Plan()
         made.count(mark.item["job_id"], _LET_GO)
         await broods.settle(ground, made, now)
-        commit = Commit(ground.tables, "release", now)
+        commit = Commit(ground.tables, "unpack", now)
         made.into(commit)
         commit.write(outbox.finished(mark), delete(Table.RECORDS, outbox.place(MarkKind.STAGED, mark.name)))
         await bodies.put(ground.tables, made.texts)

@@ -75,7 +75,7 @@ def translate(error: BaseException, where: str) -> BaseException:
             return UnknownDependency(str(error))
         case asyncpg.PostgresError(sqlstate="HF003"):
             return QueueFull(str(error), queue=str(getattr(error, "detail", "") or ""))
-        case asyncpg.PostgresError(sqlstate="HF004"):
+        case asyncpg.PostgresError(sqlstate="HF006"):
             return StoreMoved(str(error))
         case _ if is_misconfigured(error):
             return ConfigurationError(f"{where} cannot be connected to as the URL says: {error}")
@@ -125,7 +125,7 @@ def refused(state: str, message: str, detail: str, where: str) -> HoldfastError:
             return UnknownDependency(message)
         case "HF003":
             return QueueFull(message, queue=detail)
-        case "HF004":
+        case "HF006":
             return StoreMoved(message)
         case "25P02":
             return InvalidOption("connection= is in a transaction that has failed: roll it back before you submit")

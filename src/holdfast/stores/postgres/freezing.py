@@ -3,8 +3,10 @@ so that afterwards none is under way; and a queue that does not move pays nothin
 
 from __future__ import annotations
 
+import asyncpg
 import msgspec
 
+from holdfast.errors import ConfigurationError
 from holdfast.store.moves import INTO, SEALED, MoveState, refusal
 from holdfast.stores.postgres.tx import Tx
 
@@ -26,6 +28,16 @@ _ALL = "INSERT OR UPDATE OR DELETE"
 
 
 async def freeze(tx: Tx, state: MoveState | None) -> int:
+    try:
+        return await _freeze(tx, state)
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise ConfigurationError(
+            f'this role may not make triggers on the tables of "{tx.sql.schema}" ({error}): move the queue as the role'
+            " that owns them, which is the one that made or migrated it"
+        ) from None
+
+
+async def _freeze(tx: Tx, state: MoveState | None) -> int:
     if state is None:
         await _thaw(tx)
         await tx.execute("move_forget")

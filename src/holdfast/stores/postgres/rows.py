@@ -131,7 +131,7 @@ def sent(kind: ColumnKind, value: Any) -> Any:
         case ColumnKind.MOMENT:
             return to_datetime(value)
         case ColumnKind.VECTOR:
-            return "{" + ",".join(f"{number:.9g}" for number in _numbers(value)) + "}"
+            return f"{{{str(_numbers(value))[1:-1]}}}"
         case _:
             return value
 
@@ -148,5 +148,5 @@ def _value(kind: ColumnKind, value: Any) -> Value:
             return value  # type: ignore[no-any-return]
 
 
-def _numbers(vector: bytes) -> tuple[float, ...]:
-    return struct.unpack(f"<{len(vector) // 4}f", vector)
+def _numbers(vector: bytes) -> list[float]:
+    return list(struct.unpack(f"<{len(vector) // 4}f", vector))

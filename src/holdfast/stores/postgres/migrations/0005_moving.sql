@@ -13,6 +13,6 @@ BEGIN
     IF coalesce(current_setting('holdfast_move.restoring', true), '') = 'on' THEN
         RETURN NEW; -- of a statement: none
     END IF;
-    RAISE EXCEPTION '%', TG_ARGV[0] USING ERRCODE = 'HF004';
+    RAISE EXCEPTION '%', TG_ARGV[0] USING ERRCODE = 'HF006';
 END
 $$;
