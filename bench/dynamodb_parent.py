@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import secrets
 import statistics
@@ -19,6 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from holdfast.clock import SystemClock
+from holdfast.errors import StoreBusy
 from holdfast.lifecycle import Staged
 from holdfast.limits import CHILDREN_PART_MAX
 from holdfast.store.conformance.factories import Claim, new_job, record, request, running
@@ -88,9 +90,16 @@ async def claimed(crowd: list[DynamoStore], together: int, children: int) -> lis
 async def settle(store: DynamoStore, share: list[list[Claim]], took: list[float]) -> None:
     for claims in share:
         begun = time.perf_counter()
-        verdicts = await store.apply([claim.completes() for claim in claims], clock.now())
+        verdicts = await settled(store, claims)
         took.append(time.perf_counter() - begun)
         assert set(verdicts) == {Verdict.APPLIED}
+
+
+async def settled(store: DynamoStore, claims: list[Claim]) -> list[Verdict]:
+    """As a worker does it: what was refused by a crowd is asked for again."""
+    while True:
+        with contextlib.suppress(StoreBusy):
+            return await store.apply([claim.completes() for claim in claims], clock.now())
 
 
 def main() -> int:

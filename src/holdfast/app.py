@@ -99,10 +99,9 @@ class Holdfast(Submitting, Reading, Results, Changing, Operating):
         self._live: dict[str, Run] = {}  # what workers in this process run now, for live progress
         self._entered = 0
         self._pid = os.getpid()
-        with settings.said_by("url", url):
-            store = open_url(self.url)  # a wrong URL is an error here, not at the first use
-        with settings.said_by("artifacts", artifacts):
-            open_files(self.url, store, self._artifacts)
+        # What is wrong with them is an error here, not at the first use.
+        store = settings.used("url", url, lambda: open_url(self.url))
+        settings.used("artifacts", artifacts, lambda: open_files(self.url, store, self._artifacts))
         poll = None if poll_interval is None else seconds(poll_interval)
         self._poll_seconds = settings.poll_interval(poll, store.poll_seconds)
 

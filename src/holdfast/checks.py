@@ -1,5 +1,5 @@
-"""Checks of what callers hand in, shared by all who take it: text, names, and the options that a handler and a submit have
-in common."""
+"""Checks of what callers hand in, shared by all who take it: text, names, and the options that a handler and a submit
+have in common."""
 
 from __future__ import annotations
 

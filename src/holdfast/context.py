@@ -19,7 +19,16 @@ from holdfast.handlers import Handler
 from holdfast.job import Job
 from holdfast.lifecycle import Effect, Status
 from holdfast.limits import NAME_LENGTH_MAX
-from holdfast.offspring import BlockingChildren, Child, Children, Submitted, WaitForChildren, by_name, join_name
+from holdfast.offspring import (
+    BlockingChildren,
+    Child,
+    Children,
+    Submitted,
+    WaitForChildren,
+    by_name,
+    join_name,
+    target_of,
+)
 from holdfast.results.putting import BlockingJobResults, JobResults
 from holdfast.results.row import ResultRow
 from holdfast.store.tables import ResultTable, RowPage, RowQuery, Value
@@ -263,7 +272,8 @@ class Context(_ContextFields):
         run are told apart by counting. Give a key where the payload differs from run to run (a time of day, a random
         number), or where the same work is wanted once more.
         """
-        return Child(await cast(AsyncChannel, self._channel).submit(job_type, payload, key, at_once, options))
+        channel = cast(AsyncChannel, self._channel)
+        return Child(await channel.submit(target_of(job_type), payload, key, at_once, options))
 
     @property
     def children(self) -> Children:
@@ -332,7 +342,8 @@ class BlockingContext(_ContextFields):
         **options: Unpack[SubmitOptions],
     ) -> Child:
         """Submit a child of this job; see Context.submit."""
-        return Child(cast(BlockingChannel, self._channel).submit(job_type, payload, key, at_once, options))
+        channel = cast(BlockingChannel, self._channel)
+        return Child(channel.submit(target_of(job_type), payload, key, at_once, options))
 
     @property
     def children(self) -> BlockingChildren:

@@ -9,6 +9,7 @@ from typing import Any, NoReturn, overload
 import msgspec
 
 from holdfast.errors import InvalidOption
+from holdfast.handlers import Handler
 from holdfast.job import Job, JobView
 from holdfast.store.types import JobRecord, Page
 
@@ -123,6 +124,16 @@ def by_name(records: Sequence[JobRecord], large_result: LargeResult) -> dict[str
 
 def _with_result(record: JobRecord, large_result: LargeResult) -> Job:
     return Job(record, lambda: large_result(record))
+
+
+def target_of(job_type: Any) -> str | Handler:
+    """A type by its name or its handler, or by what stands for one: a handler of a blocking app, a pipeline."""
+    if isinstance(job_type, str | Handler):
+        return job_type
+    inner = getattr(job_type, "handler", None)
+    if not isinstance(inner, Handler):
+        raise InvalidOption(f"{job_type!r:.80} is no job type: give a name or a handler")
+    return inner
 
 
 def join_name(join: Any) -> str | None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import tomllib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,11 +37,10 @@ def _found(name: str, given: Any) -> tuple[Any, str]:
     return _pyproject(os.getcwd()).get(name), f"[tool.holdfast] {name}"
 
 
-@contextmanager
-def said_by(name: str, given: Any) -> Iterator[None]:
+def used(name: str, given: Any, use: Callable[[], T]) -> T:
     """Where a setting cannot be meant, say who said it, unless that is the caller himself."""
     try:
-        yield
+        return use()
     except ConfigurationError as error:
         value, source = _found(name, given)
         if value is None or source == name:

@@ -7,10 +7,7 @@ thread; those that come together share commits.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
-import os
-import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, TypeVar, Unpack
@@ -22,7 +19,6 @@ from holdfast.app import Holdfast as AsyncHoldfast
 from holdfast.app import WorkerOptions
 from holdfast.batches import BatchOptions
 from holdfast.clock import Clock
-from holdfast.errors import ForkedStore, NotOpen
 from holdfast.explaining import Explanation
 from holdfast.family_tree import Tree
 from holdfast.files import StoredFile
@@ -30,6 +26,7 @@ from holdfast.finding import FindOptions
 from holdfast.handlers import Handler, HandlerOptions, JobHandler
 from holdfast.job import HistoryEntry, Job, JobView
 from holdfast.job import JobHandle as AsyncJobHandle
+from holdfast.looped import Looped
 from holdfast.queues import Queue
 from holdfast.reading import Page
 from holdfast.results.face import PlainRows
@@ -45,7 +42,6 @@ from holdfast.submitting import Submission
 from holdfast.workflows.pipelines import Pipeline as AsyncPipeline
 from holdfast.workflows.stages import Stage
 
-T = TypeVar("T")
 R = TypeVar("R", bound=ResultRow)
 
 
@@ -103,7 +99,7 @@ class Pipeline:
         return JobHandle(self._app, self._app._call(self.inner.submit(payload, **options)))
 
 
-class Holdfast:
+class Holdfast(Looped):
     def __init__(
         self,
         url: str | None = None,
@@ -116,7 +112,7 @@ class Holdfast:
         purge_on_start: bool = False,
         clock: Clock | None = None,
     ) -> None:
-        self.inner = AsyncHoldfast(
+        inner = self.inner = AsyncHoldfast(
             url,
             artifacts=artifacts,
             lease=lease,
@@ -126,11 +122,7 @@ class Holdfast:
             purge_on_start=purge_on_start,
             clock=clock,
         )
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._entered = 0
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
+        super().__init__(inner)
 
     @property
     def url(self) -> str:
@@ -162,65 +154,6 @@ class Holdfast:
         return Pipeline(self, self.inner.pipeline(name, stages, options=options, **handler_options))
 
     # Opening
-
-    def __enter__(self) -> Holdfast:
-        if os.getpid() != self._pid:  # forked: what the parent has opened is the parent's, its lock and loop too
-            self._lock, self._entered, self._loop, self._thread = threading.Lock(), 0, None, None
-            self._pid = os.getpid()
-        with self._lock:
-            self._entered += 1
-            if self._entered > 1:
-                return self
-            self._start_loop()
-            try:
-                self._call(self.inner.__aenter__())
-            except BaseException:
-                self._entered = 0
-                self._stop_loop()
-                raise
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        if os.getpid() != self._pid:
-            return
-        with self._lock:
-            self._entered -= 1
-            if self._entered:
-                return
-            try:
-                self._call(self.inner.__aexit__(None, None, None))
-            finally:
-                self._stop_loop()
-
-    def _start_loop(self) -> None:
-        loop = asyncio.new_event_loop()
-        self._loop = loop
-        self._pid = os.getpid()
-        self._thread = threading.Thread(target=_run_loop, args=(loop,), name="holdfast-sync", daemon=True)
-        self._thread.start()
-
-    def _stop_loop(self) -> None:
-        loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
-        if loop is not None and thread is not None:
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-
-    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        if self._loop is not None and os.getpid() != self._pid:  # the thread that would answer is not in this process
-            coroutine.close()
-            raise ForkedStore("this app was opened before fork(): open it in the child process, after the fork")
-        if self._loop is None:
-            coroutine.close()
-            raise NotOpen("the app is not open: use it inside `with app:`")
-        if threading.current_thread() is self._thread:
-            coroutine.close()
-            raise NotOpen("a blocking call on the event loop would wait for itself: use it from another thread")
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        try:
-            return future.result()
-        except (KeyboardInterrupt, concurrent.futures.CancelledError):
-            future.cancel()
-            raise
 
     def migrate(self) -> list[str]:
         return asyncio.run(self.inner.migrate())
@@ -459,13 +392,3 @@ class _Rows:
 
 async def _next(pieces: AsyncIterator[bytes]) -> bytes | None:
     return await anext(pieces, None)
-
-
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.run_until_complete(loop.shutdown_default_executor())
-    finally:
-        loop.close()

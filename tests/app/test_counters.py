@@ -160,3 +160,20 @@ async def test_a_span_that_cannot_be_meant_is_refused(app: Holdfast, minutes: An
     async with app:
         with pytest.raises(InvalidOption, match="minutes"):
             await app.stats(minutes)
+
+
+async def test_reuse_counts_what_it_saved(make_app: Callable[..., Holdfast]) -> None:
+    clock = ManualClock(NOON)
+    app = make_app(clock=clock)
+
+    @app.job("slow", reuse_by=["n"])
+    async def slow(payload: dict[str, int]) -> int:
+        clock.advance(2)
+        return 1
+
+    async with app:
+        for _ in range(3):
+            await app.submit("slow", {"n": 1}, reuse=True)
+            await drain(app)
+        total = (await app.stats()).total
+    assert (total.completed, total.reused, total.saved_ms) == (3, 2, 4_000)

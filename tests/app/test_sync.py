@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import ForkedStore, JobFailed, NotOpen, ResultTimeout
+from holdfast import BlockingContext, ForkedStore, JobFailed, NotOpen, ResultTimeout
 from holdfast.sync import Holdfast
 
 
@@ -131,3 +131,22 @@ def test_after_a_fork_the_parents_app_is_refused_and_can_be_opened_anew(tmp_path
     with app:
         assert _in_child(tried) == "refused, then pending"
         assert app.counts()["pending"] == 1
+
+
+def test_a_handler_submits_children_by_their_handlers(app: Holdfast) -> None:
+    @app.job("part")
+    def part(payload: int) -> int:
+        return payload * 10
+
+    @app.job("parent")
+    def parent(payload: int, ctx: BlockingContext) -> list[int]:
+        for n in range(payload):
+            ctx.submit(part, n)
+        return sorted(child.result for child in ctx.wait_for_children())
+
+    with app, app.worker():
+        handle = parent.submit(3)
+        assert handle.result(timeout=30) == [0, 10, 20]
+        assert len(app.tree(handle.job_id).children) == 3
+        app.rerun(handle.job_id)
+        assert app.result(handle.job_id, timeout=30) == [0, 10, 20]

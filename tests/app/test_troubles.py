@@ -1,4 +1,4 @@
-"""A worker says what is wrong with its store once, not in each of its loops at each try; and stops where no try helps."""
+"""A worker says once what is wrong with its store, not in each loop at each try; and stops where no try helps."""
 
 import asyncio
 import logging

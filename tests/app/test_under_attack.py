@@ -51,7 +51,12 @@ async def test_retention_of_a_large_tree_takes_a_moment_and_keeps_nobody_waiting
         await app.submit_many([("work", None, {"parent": root.job_id})] * 3_000)
         old = app.clock.now() - 10 * 86_400 * 1_000_000
         only = " WHERE parent_job_id IS NOT NULL" if active else ""
-        edited(app, f"UPDATE job SET status = 'completed', completed_at = ?, created_at = ?{only}", old, old)
+        edited(
+            app,
+            f"UPDATE job SET status = 'completed', open_children = NULL, completed_at = ?, created_at = ?{only}",
+            old,
+            old,
+        )
         started = time.monotonic()
 
         moved = await app.purge()

@@ -1,4 +1,4 @@
-"""A queue that is deleted and made anew is another one: who has it open is told, and none goes on as if nothing were."""
+"""A queue that is deleted and made anew is another one: who has it open is told, and goes no further."""
 
 from __future__ import annotations
 

@@ -6,10 +6,12 @@ the answer to the call's first write."""
 from collections.abc import Awaitable
 from typing import Protocol, TypeVar
 
+import msgspec
 import pytest
 
 from holdfast.lifecycle import Raised, Staged, Status, cancel, manual_retry, reprioritise, rescue
 from holdfast.schedules import defined
+from holdfast.store import dumps
 from holdfast.store.conformance.factories import (
     DAY,
     NOW,
@@ -25,6 +27,8 @@ from holdfast.store.conformance.factories import (
     submit,
     submit_many,
 )
+from holdfast.store.dumps import JobDump
+from holdfast.store.moves import FROM, INTO, MoveState
 from holdfast.store.port import Store
 from holdfast.store.types import NewJob, Note, QueueChange, Rate, Verdict
 
@@ -249,3 +253,26 @@ async def test_a_retry_that_has_to_wait_is_applied_once_and_not_called_stale(sto
 
         found = await record(store, job_id)
         assert (found.status, found.version) == (stands, seen.version + 1)
+
+
+async def test_a_queue_is_frozen_once(store: Store, unheard: Unheard) -> None:
+    leaving = MoveState(role=FROM, move_id="m", other="elsewhere")
+
+    assert await unheard(store.freeze(leaving)) == 0
+    assert await store.moving() == leaving
+    await store.freeze(None)
+    assert await store.moving() is None
+
+
+async def test_a_page_that_moves_in_is_stored_once(store: Store, unheard: Unheard) -> None:
+    await submit(store)
+    [item] = (await store.export(dumps.JOBS, None, 10)).items
+    dump = dumps.unpacked(dumps.JOBS, item, JobDump)
+    other = msgspec.structs.replace(dump, record=msgspec.structs.replace(dump.record, job_id=new_job().job_id))
+    coming = MoveState(role=INTO, move_id="m", other="elsewhere", kind=dumps.JOBS)
+
+    await unheard(store.restore(dumps.JOBS, [dumps.packed(other)], coming))
+
+    assert await store.moving() == coming
+    assert (await store.counts())["pending"] == 2
+    await store.restore("", [], msgspec.structs.replace(coming, done=True))

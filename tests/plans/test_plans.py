@@ -175,7 +175,7 @@ PLANS = {
     "save_schedule": [],
     "staged_stale": [
         "SEARCH staged USING INTEGER PRIMARY KEY (rowid=?)",
-        "SEARCH d USING PRIMARY KEY (job_id=?)",
+        "SEARCH d USING PRIMARY KEY (job_id=? AND attempt=?)",
         "SEARCH j USING INDEX sqlite_autoindex_job_1 (job_id=?)",
     ],
     "standing": [BY_ID],

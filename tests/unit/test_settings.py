@@ -36,7 +36,7 @@ def test_a_line_of_pyproject_is_named(tmp_path: Path) -> None:
 def test_what_the_caller_said_himself_is_not_blamed_on_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_URL", "sqlite:///jobs.db")
 
-    with pytest.raises(ConfigurationError, match="^'other.db' is no URL"):
+    with pytest.raises(ConfigurationError, match=r"^'other\.db' is no URL"):
         Holdfast("other.db")
 
 
@@ -48,7 +48,7 @@ def test_the_scheme_of_a_url_may_be_written_in_any_case(url: str) -> None:
 
 
 def test_a_place_for_files_that_is_none_of_ours_is_answered_with_both_that_are() -> None:
-    with pytest.raises(ConfigurationError, match="file:///.* or s3://"):
+    with pytest.raises(ConfigurationError, match=r"file:///.* or s3://"):
         Holdfast("sqlite:///jobs.db", artifacts="gs://bucket/prefix")
 
 

@@ -78,3 +78,12 @@ def test_a_span_is_so_many_minutes_and_ends_with_the_one_that_runs() -> None:
     assert since == to_instant(datetime(2026, 5, 1, 12, 25, tzinfo=UTC))
     assert until == to_instant(datetime(2026, 5, 1, 12, 35, tzinfo=UTC))
     assert stats.span(since, 1) == (since, since + MINUTE)
+
+
+def test_what_reuse_saved_is_the_time_that_the_work_took_once() -> None:
+    found = summary(
+        counter(0, Counted.COMPLETED, 3, ran=30 * MILLI),
+        counter(0, Counted.REUSED, 2, ran=500 * MILLI),
+    ).total
+
+    assert (found.reused, found.saved_ms, found.average_time_ms) == (2, 500, 10)

@@ -40,8 +40,7 @@ def run(url: str | None, name: str | None, work: Callable[[Holdfast], Awaitable[
     async def opened() -> T:
         if not makes and not await app.exists():
             raise ConfigurationError(
-                f"no queue at {app.location}: name another with --url, or make this one with"
-                ' "holdfast migrate"'
+                f'no queue at {app.location}: name another with --url, or make this one with "holdfast migrate"'
             )
         async with app:
             return await work(app)

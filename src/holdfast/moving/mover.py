@@ -65,15 +65,21 @@ async def thaw(source_url: str, target_url: str, *, force: bool = False) -> None
         state = await source.moving()
         if state is None or state.role != FROM:
             raise MoveFailed(f"{source.location} does not move: there is nothing to give up")
-        if not force:
-            async with _opened(target_url) as target:
-                into = await target.moving()
-                if state.done or (into is not None and into.done and into.move_id == state.move_id):
-                    raise MoveFailed(
-                        f"the queue has moved to {target.location}, where its jobs run: if {source.location} went on,"
-                        " they would run twice. Add --force only if nothing has run there"
-                    )
+        if not force and (state.done or await _has_finished(target_url, state)):
+            raise MoveFailed(
+                f"the queue has moved to {state.other}, where its jobs run: if {source.location} went on, they would"
+                " run twice. Add --force only if nothing has run there"
+            )
         await source.freeze(None)
+
+
+async def _has_finished(target_url: str, state: MoveState) -> bool:
+    look = getattr(open_url(target_url), "exists", None)
+    if look is not None and not await look():
+        return False
+    async with _opened(target_url) as target:
+        into = await target.moving()
+        return into is not None and into.done and into.move_id == state.move_id
 
 
 class Mover:

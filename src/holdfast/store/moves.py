@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.errors import MoveFailed
+
 FORMAT = 1  # of what crosses: a move that another release has begun with another one cannot be gone on with
 FROM = "from"
 INTO = "into"
@@ -29,11 +31,28 @@ class Exported(msgspec.Struct, frozen=True):
     next: str | None = None
 
 
+def refuse_other(stored: MoveState | None, state: MoveState) -> None:
+    """Only the move that a store was marked for writes into it, and only until it has finished."""
+    if state.role != INTO or (stored is not None and stored.move_id != state.move_id):
+        raise MoveFailed("this store is not being moved into, or by another move: nothing was written")
+    if stored is not None and stored.done and not state.done:
+        raise MoveFailed("this move has finished, by another run of the same command: nothing was written")
+
+
 def is_closed(state: MoveState | None) -> bool:
     """Whether nothing of a queue in this state may change."""
     if state is None:
         return False
     return not state.done if state.role == INTO else state.kind == SEALED
+
+
+def is_as_closed(before: MoveState | None, state: MoveState) -> bool:
+    """Whether a queue in one state is closed as the other asks for."""
+    return before is not None and _closed(before) == _closed(state)
+
+
+def _closed(state: MoveState) -> tuple[str, bool, bool]:
+    return state.role, state.kind == SEALED, state.done
 
 
 def refusal(state: MoveState) -> str:

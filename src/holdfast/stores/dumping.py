@@ -13,6 +13,10 @@ from holdfast.store.dumps import ArchiveDump, EdgeDump, JobDump
 from holdfast.store.types import HistoryEvent, JobRecord, Rate
 from holdfast.stores import records
 
+# All that an export reads. What workers say about themselves is none of it: they live on while their queue moves.
+TABLES = (
+    "job", "edge", "dedup", "step", "archive", "queue", "schedule", "job_type", "counter", "result_table",
+)  # fmt: skip
 # What a job has beside its record. `claim_token` stays behind: nothing runs while a queue moves.
 BESIDE = ("joins", "awaited", "unmet_dependencies", "join_name", "rate_count", "rate_micros")
 JOB_COLUMNS = (*records.COLUMNS, *BESIDE)

@@ -67,7 +67,7 @@ from holdfast.store.conformance.archived import (  # noqa: E402
     TestFilesOfArchived,
 )
 from holdfast.store.conformance.awaiting import TestChildrenRaces, TestWaitingParents  # noqa: E402
-from holdfast.store.conformance.brood import TestChildren  # noqa: E402
+from holdfast.store.conformance.brood import TestChildren, TestChildrenAtOnce  # noqa: E402
 from holdfast.store.conformance.claiming import TestClaim, TestConcurrencyKeys  # noqa: E402
 from holdfast.store.conformance.counting import TestCounters, TestDepths, TestReuseCounters  # noqa: E402
 from holdfast.store.conformance.depending import TestCascades, TestDependencies, TestReleaseOutbox  # noqa: E402
@@ -99,11 +99,7 @@ from holdfast.store.conformance.reusing import TestJoin, TestReuse  # noqa: E402
 from holdfast.store.conformance.ruling import TestRulesAtSubmit, TestRulesOfMany, TestTriggerRules  # noqa: E402
 from holdfast.store.conformance.scheduling import TestFire, TestSchedules  # noqa: E402
 from holdfast.store.conformance.settling import TestErrors, TestHistory, TestSettle  # noqa: E402
-from holdfast.store.conformance.staging import (  # noqa: E402
-    TestChildrenAtOnce,
-    TestChildrenWithTheCompletion,
-    TestStagedChildren,
-)
+from holdfast.store.conformance.staging import TestChildrenWithTheCompletion, TestStagedChildren  # noqa: E402
 from holdfast.store.conformance.tabling import (  # noqa: E402
     TestDeclare,
     TestPutRows,

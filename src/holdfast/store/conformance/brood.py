@@ -1,4 +1,4 @@
-"""Children: how many a parent has and how they stand, and which they are."""
+"""Children: how many a parent has and how they stand, which they are, and those that a run stores at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.errors import UnknownDependency
+from holdfast.errors import QueueFull, UnknownDependency
 from holdfast.lifecycle import Status, cancel, rescue
 from holdfast.store.conformance.factories import (
     DAY,
@@ -15,6 +15,7 @@ from holdfast.store.conformance.factories import (
     Claim,
     a_policy,
     claim_again,
+    claim_ids,
     claim_one,
     completed,
     ended,
@@ -28,7 +29,7 @@ from holdfast.store.conformance.factories import (
     submit_many,
 )
 from holdfast.store.port import Store
-from holdfast.store.types import Query, Verdict
+from holdfast.store.types import Hold, NewJob, Query, QueueChange, Verdict
 from holdfast.trees import Brood, TriggerRule
 
 COMPLETED, FAILED, CANCELLED = Status.COMPLETED, Status.FAILED, Status.CANCELLED
@@ -46,6 +47,19 @@ async def with_children(store: Store, count: int = 1, **changes: Any) -> tuple[C
     """A running parent, and running children of it."""
     parent = await running(store, **changes)
     return parent, [await running(store, parent_job_id=parent.job_id) for _ in range(count)]
+
+
+def child(parent: Claim, **changes: Any) -> NewJob:
+    """As a handler makes them: its id is its own, so that the same run makes the same child."""
+    return new_job(parent_job_id=parent.job_id, own_id=True, **changes)
+
+
+def children_of(parent: Claim, count: int, **changes: Any) -> tuple[NewJob, ...]:
+    return tuple(child(parent, **changes) for _ in range(count))
+
+
+def ids(jobs: tuple[NewJob, ...]) -> list[str]:
+    return [job.job_id for job in jobs]
 
 
 class TestChildren:
@@ -271,3 +285,67 @@ class TestChildren:
 
         assert (await record(store, parent.job_id)).archived_at is not None
         assert await brood(store, parent.job_id) == Brood(2, failed=1)
+
+
+class TestChildrenAtOnce:
+    async def test_they_are_stored_while_their_parent_runs(self, store: Store) -> None:
+        parent = await running(store)
+        jobs = children_of(parent, 2)
+
+        answers = await store.insert_children(parent.hold, jobs, NOW)
+
+        assert answers is not None
+        assert [(each.job_id, each.status) for each in answers] == [(job_id, Status.PENDING) for job_id in ids(jobs)]
+        assert await brood(store, parent.job_id) == Brood(2, 2)
+        assert sorted(await claim_ids(store)) == sorted(ids(jobs))
+
+    async def test_a_child_that_is_there_answers_for_itself(self, store: Store) -> None:
+        parent = await running(store)
+        job = child(parent)
+        await store.insert_children(parent.hold, [job], NOW)
+
+        answers = await store.insert_children(parent.hold, [job], NOW)
+
+        assert answers is not None
+        assert answers[0].existing == await record(store, job.job_id)
+        assert await brood(store, parent.job_id) == Brood(1, 1)
+
+    async def test_a_claim_that_is_lost_stores_none(self, store: Store) -> None:
+        parent = await running(store)
+        jobs = children_of(parent, 2)
+        await settle(store, parent.gives_back())
+        await claim_again(store, parent)
+
+        assert await store.insert_children(parent.hold, jobs, NOW) is None
+        nobody = Hold(new_job().job_id, 1, "token")
+        assert await store.insert_children(nobody, jobs, NOW) is None
+
+        assert await store.statuses(ids(jobs)) == [None] * 2
+        assert await brood(store, parent.job_id) == Brood()
+
+    async def test_an_ended_parent_stores_none(self, store: Store) -> None:
+        parent = await running(store)
+        await settle(store, parent.completes())
+
+        assert await store.insert_children(parent.hold, [child(parent)], NOW) is None
+
+    async def test_what_is_refused_is_refused_as_for_anyone(self, store: Store) -> None:
+        await store.change_queue("small", QueueChange(max_pending=1), NOW)
+        parent = await running(store)
+
+        with pytest.raises(UnknownDependency):
+            await store.insert_children(parent.hold, [child(parent, depends_on=(new_job().job_id,))], NOW)
+        with pytest.raises(QueueFull):
+            await store.insert_children(parent.hold, children_of(parent, 2, queue="small"), NOW)
+
+        assert await brood(store, parent.job_id) == Brood()
+
+    async def test_a_dedup_key_answers_with_whoever_has_it(self, store: Store) -> None:
+        parent = await running(store)
+        before = await submit(store, dedup_key="k")
+
+        answers = await store.insert_children(parent.hold, [child(parent, dedup_key="k")], NOW)
+
+        assert answers is not None
+        assert answers[0].job_id == before
+        assert await brood(store, parent.job_id) == Brood()

@@ -1,15 +1,13 @@
-"""Children of a run: stored with its completion or its wait, in parts before it where they are many, or at once."""
+"""Children of a run: stored with its completion or its wait; where they are many, in parts before it."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from holdfast.errors import EffectFailed, QueueFull, UnknownDependency
+from holdfast.errors import EffectFailed
 from holdfast.lifecycle import Raised, Snoozed, Staged, Status, Transition, cancel
 from holdfast.limits import CHILDREN_INLINE_MAX
-from holdfast.store.conformance.brood import brood
+from holdfast.store.conformance.brood import brood, child, children_of, ids
 from holdfast.store.conformance.factories import (
     DAY,
     HOUR,
@@ -29,6 +27,7 @@ from holdfast.store.conformance.factories import (
     remove_files,
     request,
     retire,
+    retry_by_hand,
     running,
     settle,
     status,
@@ -39,19 +38,6 @@ from holdfast.store.types import Hold, NewJob, QueueChange, Verdict
 from holdfast.trees import Brood, TriggerRule
 
 PARTS = 3
-
-
-def child(parent: Claim, **changes: Any) -> NewJob:
-    """As a handler makes them: its id is its own, so that the same run makes the same child."""
-    return new_job(parent_job_id=parent.job_id, own_id=True, **changes)
-
-
-def children_of(parent: Claim, count: int, **changes: Any) -> tuple[NewJob, ...]:
-    return tuple(child(parent, **changes) for _ in range(count))
-
-
-def ids(jobs: tuple[NewJob, ...]) -> list[str]:
-    return [job.job_id for job in jobs]
 
 
 class TestChildrenWithTheCompletion:
@@ -282,6 +268,20 @@ class TestStagedChildren:
 
         assert await brood(store, parent.job_id) == Brood(9, 9)
 
+    async def test_a_parent_that_runs_again_may_stage_more_while_the_first_are_on_their_way(
+        self, store: Store, many: int
+    ) -> None:
+        parent = await running(store)
+        staged = await self._stage(store, parent, children_of(parent, many, job_type="child"))
+        await settle(store, parent.completes(staged=staged))
+        await retry_by_hand(store, parent.job_id)
+        again = await claim_again(store, parent)
+
+        await settle(store, again.completes(staged=await self._stage(store, again, children_of(parent, 3))))
+        await quiet(store)
+
+        assert await brood(store, parent.job_id) == Brood(many + 3, many + 3)
+
     async def test_they_may_wait_for_one_another_across_parts(self, store: Store) -> None:
         parent = await running(store)
         first = child(parent, job_type="first")
@@ -383,67 +383,3 @@ class TestStagedChildren:
 
         assert await status(store, parent.job_id) is Status.PENDING
         assert await brood(store, parent.job_id) == Brood(6, cancelled=6)
-
-
-class TestChildrenAtOnce:
-    async def test_they_are_stored_while_their_parent_runs(self, store: Store) -> None:
-        parent = await running(store)
-        jobs = children_of(parent, 2)
-
-        answers = await store.insert_children(parent.hold, jobs, NOW)
-
-        assert answers is not None
-        assert [(each.job_id, each.status) for each in answers] == [(job_id, Status.PENDING) for job_id in ids(jobs)]
-        assert await brood(store, parent.job_id) == Brood(2, 2)
-        assert sorted(await claim_ids(store)) == sorted(ids(jobs))
-
-    async def test_a_child_that_is_there_answers_for_itself(self, store: Store) -> None:
-        parent = await running(store)
-        job = child(parent)
-        await store.insert_children(parent.hold, [job], NOW)
-
-        answers = await store.insert_children(parent.hold, [job], NOW)
-
-        assert answers is not None
-        assert answers[0].existing == await record(store, job.job_id)
-        assert await brood(store, parent.job_id) == Brood(1, 1)
-
-    async def test_a_claim_that_is_lost_stores_none(self, store: Store) -> None:
-        parent = await running(store)
-        jobs = children_of(parent, 2)
-        await settle(store, parent.gives_back())
-        await claim_again(store, parent)
-
-        assert await store.insert_children(parent.hold, jobs, NOW) is None
-        nobody = Hold(new_job().job_id, 1, "token")
-        assert await store.insert_children(nobody, jobs, NOW) is None
-
-        assert await store.statuses(ids(jobs)) == [None] * 2
-        assert await brood(store, parent.job_id) == Brood()
-
-    async def test_an_ended_parent_stores_none(self, store: Store) -> None:
-        parent = await running(store)
-        await settle(store, parent.completes())
-
-        assert await store.insert_children(parent.hold, [child(parent)], NOW) is None
-
-    async def test_what_is_refused_is_refused_as_for_anyone(self, store: Store) -> None:
-        await store.change_queue("small", QueueChange(max_pending=1), NOW)
-        parent = await running(store)
-
-        with pytest.raises(UnknownDependency):
-            await store.insert_children(parent.hold, [child(parent, depends_on=(new_job().job_id,))], NOW)
-        with pytest.raises(QueueFull):
-            await store.insert_children(parent.hold, children_of(parent, 2, queue="small"), NOW)
-
-        assert await brood(store, parent.job_id) == Brood()
-
-    async def test_a_dedup_key_answers_with_whoever_has_it(self, store: Store) -> None:
-        parent = await running(store)
-        before = await submit(store, dedup_key="k")
-
-        answers = await store.insert_children(parent.hold, [child(parent, dedup_key="k")], NOW)
-
-        assert answers is not None
-        assert answers[0].job_id == before
-        assert await brood(store, parent.job_id) == Brood()

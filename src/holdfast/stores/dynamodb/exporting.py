@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import msgspec
 
 from holdfast.clock import Instant
 from holdfast.errors import MoveFailed
-from holdfast.limits import MOVE_PAGE_BYTES_MAX
 from holdfast.store import dumps
-from holdfast.store.dumps import ArchiveDump, Dump, GuardDump, StepDump
-from holdfast.store.moves import INTO, Exported, MoveState
+from holdfast.store.dumps import ArchiveDump, GuardDump, StepDump
+from holdfast.store.moves import Exported, MoveState, refuse_other
 from holdfast.store.tables import ResultTable
 from holdfast.store.types import Counter, JobType, QueueRow, Schedule
 from holdfast.stores import dumping
@@ -35,33 +34,17 @@ from holdfast.stores.dynamodb.ground import Ground
 from holdfast.stores.dynamodb.layout import Table
 from holdfast.stores.dynamodb.table import Lane
 from holdfast.stores.dynamodb.values import Item, decode, encode
+from holdfast.stores.export_pages import Source, page, whole
 
 SCANNED = 200  # items that one request looks through
 _WRITER = "moved"  # of counters, which every store adds to under a name of its own
-
-Source = AsyncIterator[tuple[Dump, str]]  # each with the cursor behind it
 
 
 # Reading out
 
 
 async def export(ground: Ground, kind: str, after: str | None, limit: int) -> Exported:
-    """Pages end at their size, too: `limit` large jobs would not fit into anybody's memory."""
-    found: list[bytes] = []
-    size, cursor = 0, None
-    async for dump, place in _SOURCES[kind](ground, after, limit + 1):
-        if len(found) == limit or size >= MOVE_PAGE_BYTES_MAX:
-            return Exported(tuple(found), cursor)
-        found.append(dumps.packed(dump))
-        size, cursor = size + len(found[-1]), place
-    return Exported(tuple(found))
-
-
-async def _whole(read: Awaitable[Iterable[Dump]], after: str | None) -> Source:
-    """Of what there is little: counted through."""
-    for number, dump in enumerate(await read):
-        if number >= int(after or 0):
-            yield dump, str(number + 1)
+    return await page(_SOURCES[kind](ground, after, limit + 1), limit)
 
 
 async def _scanned(ground: Ground, table: Table, where: Condition, after: str | None) -> AsyncIterator[Item]:
@@ -119,10 +102,10 @@ async def _counters(ground: Ground, after: str | None, _: int) -> Source:
 
 
 _SOURCES: dict[str, Callable[[Ground, str | None, int], Source]] = {
-    dumps.TYPES: lambda ground, after, _: _whole(reading.job_types(ground), after),
-    dumps.QUEUES: lambda ground, after, _: _whole(ground.board.queues(), after),
-    dumps.SCHEDULES: lambda ground, after, _: _whole(scheduling.schedules(ground, ()), after),
-    dumps.TABLES: lambda ground, after, _: _whole(tables.result_tables(ground), after),
+    dumps.TYPES: lambda ground, after, _: whole(reading.job_types(ground), after),
+    dumps.QUEUES: lambda ground, after, _: whole(ground.board.queues(), after),
+    dumps.SCHEDULES: lambda ground, after, _: whole(scheduling.schedules(ground, ()), after),
+    dumps.TABLES: lambda ground, after, _: whole(tables.result_tables(ground), after),
     dumps.JOBS: exporting_jobs.export,
     dumps.STEPS: _steps,
     dumps.ARCHIVE: _archive,
@@ -141,9 +124,7 @@ def fit(kind: str, item: bytes) -> bytes:
 
 async def restore(ground: Ground, kind: str, packed: Sequence[bytes], state: MoveState) -> None:
     """The items first, then how far that is: a death in between writes the same items again."""
-    stored = await moving(ground)
-    if state.role != INTO or (stored is not None and stored.move_id != state.move_id):
-        raise MoveFailed("this store is not being moved into, or by another move: nothing was written")
+    refuse_other(await moving(ground), state)
     if packed:
         await _RESTORES[kind](ground, packed)
     await freezing.keep(ground, state)

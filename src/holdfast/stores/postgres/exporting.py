@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
 
-from holdfast.errors import MoveFailed
-from holdfast.limits import MOVE_PAGE_BYTES_MAX
 from holdfast.store import dumps
-from holdfast.store.dumps import ArchiveDump, Dump, GuardDump, JobDump, StepDump
-from holdfast.store.moves import INTO, Exported, MoveState
+from holdfast.store.dumps import ArchiveDump, GuardDump, JobDump, StepDump
+from holdfast.store.moves import Exported, MoveState, refuse_other
 from holdfast.store.tables import ResultTable
 from holdfast.store.types import Counter, JobType, QueueRow, Schedule
 from holdfast.stores import dumping
+from holdfast.stores.export_pages import Source, page, whole
 from holdfast.stores.postgres import exporting_rows, freezing, reading, tables, upkeep
 from holdfast.stores.postgres.freezing import freeze as freeze
 from holdfast.stores.postgres.freezing import moving as moving
@@ -24,29 +23,12 @@ SOME = 50  # jobs that are read at once: of the largest there are, what fits int
 _FIRST_ID = "00000000-0000-0000-0000-000000000000"
 _BESIDE = ", ".join("joins::text" if name == "joins" else name for name in dumping.BESIDE)
 
-Source = AsyncIterator[tuple[Dump, str]]  # each with the cursor behind it
-
 
 # Reading out
 
 
 async def export(tx: Tx, kind: str, after: str | None, limit: int) -> Exported:
-    """Pages end at their size, too: `limit` large jobs would not fit into anybody's memory."""
-    items: list[bytes] = []
-    size, cursor = 0, None
-    async for dump, place in _SOURCES[kind](tx, after, limit + 1):
-        if len(items) == limit or size >= MOVE_PAGE_BYTES_MAX:
-            return Exported(tuple(items), cursor)
-        items.append(dumps.packed(dump))
-        size, cursor = size + len(items[-1]), place
-    return Exported(tuple(items))
-
-
-async def _whole(found: Awaitable[Iterable[Dump]], after: str | None) -> Source:
-    """Of what there is little: counted through."""
-    for number, dump in enumerate(await found):
-        if number >= int(after or 0):
-            yield dump, str(number + 1)
+    return await page(_SOURCES[kind](tx, after, limit + 1), limit)
 
 
 async def _jobs(tx: Tx, after: str | None, limit: int) -> Source:
@@ -88,10 +70,10 @@ async def _counters(tx: Tx, after: str | None, limit: int) -> Source:
 
 
 _SOURCES: dict[str, Callable[[Tx, str | None, int], Source]] = {
-    dumps.TYPES: lambda tx, after, _: _whole(reading.job_types(tx), after),
-    dumps.QUEUES: lambda tx, after, _: _whole(upkeep.queues(tx), after),
-    dumps.SCHEDULES: lambda tx, after, _: _whole(upkeep.schedules(tx, ()), after),
-    dumps.TABLES: lambda tx, after, _: _whole(tables.result_tables(tx), after),
+    dumps.TYPES: lambda tx, after, _: whole(reading.job_types(tx), after),
+    dumps.QUEUES: lambda tx, after, _: whole(upkeep.queues(tx), after),
+    dumps.SCHEDULES: lambda tx, after, _: whole(upkeep.schedules(tx, ()), after),
+    dumps.TABLES: lambda tx, after, _: whole(tables.result_tables(tx), after),
     dumps.JOBS: _jobs,
     dumps.STEPS: _steps,
     dumps.ARCHIVE: _archive,
@@ -105,9 +87,7 @@ _SOURCES: dict[str, Callable[[Tx, str | None, int], Source]] = {
 
 
 async def restore(tx: Tx, kind: str, items: Sequence[bytes], state: MoveState) -> None:
-    stored = await moving(tx)
-    if state.role != INTO or (stored is not None and stored.move_id != state.move_id):
-        raise MoveFailed("this store is not being moved into, or by another move: nothing was written")
+    refuse_other(await moving(tx), state)
     if items:
         await tx.execute("restoring")
         await _RESTORES[kind](tx, items)

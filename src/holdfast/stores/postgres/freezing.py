@@ -7,23 +7,11 @@ import asyncpg
 import msgspec
 
 from holdfast.errors import ConfigurationError
-from holdfast.store.moves import INTO, SEALED, MoveState, refusal
+from holdfast.store.moves import INTO, SEALED, MoveState, is_as_closed, refusal
+from holdfast.stores import dumping
 from holdfast.stores.postgres.tx import Tx
 
 _PREFIX = "moved_"
-# All that an export reads. What workers say about themselves stays open: they live on while their queue moves.
-_SEALED_TABLES = (
-    "job",
-    "edge",
-    "dedup",
-    "step",
-    "archive",
-    "queue",
-    "schedule",
-    "job_type",
-    "counter",
-    "result_table",
-)
 _ALL = "INSERT OR UPDATE OR DELETE"
 
 
@@ -54,7 +42,7 @@ async def keep(tx: Tx, state: MoveState) -> None:
     """Store how far a move is, and close the queue as that asks for."""
     before = await moving(tx)
     await tx.execute("move_save", msgspec.json.encode(state).decode())
-    if before is not None and _closed(before) == _closed(state):
+    if is_as_closed(before, state):
         return  # it is as closed as it has to be
     await _thaw(tx)
     if state.role == INTO:
@@ -68,10 +56,6 @@ async def keep(tx: Tx, state: MoveState) -> None:
         await _forbid(tx, "job", "UPDATE OF attempt", state, "FOR EACH ROW WHEN (NEW.attempt > OLD.attempt)")
 
 
-def _closed(state: MoveState) -> tuple[str, bool, bool]:
-    return state.role, state.kind == SEALED, state.done
-
-
 async def moving(tx: Tx) -> MoveState | None:
     text = await tx.value("move_state")
     return None if text is None else msgspec.json.decode(text, type=MoveState)
@@ -79,7 +63,7 @@ async def moving(tx: Tx) -> MoveState | None:
 
 async def _seal(tx: Tx, state: MoveState) -> None:
     results = [row[0] for row in await tx.rows("result_names")]
-    for table in (*_SEALED_TABLES, *(f"result_{name}" for name in results)):
+    for table in (*dumping.TABLES, *(f"result_{name}" for name in results)):
         await _forbid(tx, table, _ALL, state, "FOR EACH STATEMENT")
 
 

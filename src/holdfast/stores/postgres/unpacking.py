@@ -60,7 +60,7 @@ async def unpack(tx: Tx, client_now: Instant, now: Instant, job_id: str | None) 
     packed, last = await tx.row("unpack_part", *mark) or (b"\x90", True)
     jobs = _jobs.decode(packed)
     if last:
-        await tx.execute("unpacked", mark[0])
+        await tx.execute("unpacked", *mark)
         tx.broods.add(mark[0], Brood(open=-1))
     await inserting.insert(tx, jobs, client_now, now, repeat=False, terms=Terms.PROMISED)
     await releasing.spread(tx, (), now)

@@ -8,11 +8,10 @@ from typing import Any
 import apsw
 import msgspec
 
-from holdfast.errors import MoveFailed
 from holdfast.limits import MOVE_PAGE_BYTES_MAX
 from holdfast.store import dumps
 from holdfast.store.dumps import ArchiveDump, Dump, GuardDump, JobDump, StepDump
-from holdfast.store.moves import INTO, Exported, MoveState
+from holdfast.store.moves import Exported, MoveState, refuse_other
 from holdfast.store.tables import ResultTable
 from holdfast.store.types import Counter, JobType, QueueRow, Schedule
 from holdfast.stores import dumping
@@ -116,9 +115,7 @@ _SOURCES: dict[str, Callable[[apsw.Connection, str | None, int], Source]] = {
 
 
 def restore(tx: Tx, kind: str, items: Sequence[bytes], state: MoveState) -> None:
-    stored = moving(tx.connection)
-    if state.role != INTO or (stored is not None and stored.move_id != state.move_id):
-        raise MoveFailed("this store is not being moved into, or by another move: nothing was written")
+    refuse_other(moving(tx.connection), state)
     if items:
         with freezing.restoring(tx):
             _RESTORES[kind](tx, items)

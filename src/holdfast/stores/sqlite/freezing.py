@@ -3,10 +3,14 @@ queue that does not move pays nothing for them."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import apsw
 import msgspec
 
-from holdfast.store.moves import INTO, SEALED, MoveState, refusal
+from holdfast.store.moves import INTO, SEALED, MoveState, is_as_closed, refusal
+from holdfast.stores import dumping
 from holdfast.stores.sqlite import sql, tables
 from holdfast.stores.sqlite.errors import MOVED
 from holdfast.stores.sqlite.tx import Tx
@@ -15,19 +19,6 @@ _STATE = "move"
 _RESTORING = "restoring"  # there only within the transaction of a restore
 _UNLESS_RESTORING = "WHEN NOT EXISTS (SELECT 1 FROM meta WHERE name = 'restoring')"
 _PREFIX = "moved_"
-# All that an export reads. What workers say about themselves stays open: they live on while their queue moves.
-_SEALED_TABLES = (
-    "job",
-    "edge",
-    "dedup",
-    "step",
-    "archive",
-    "queue",
-    "schedule",
-    "job_type",
-    "counter",
-    "result_table",
-)
 # What is under way, and would be half done if the queue stood still now.
 _UNDER_WAY = """
 SELECT (SELECT count(*) FROM job INDEXED BY job_lease WHERE status = 'processing')
@@ -50,7 +41,7 @@ def keep(tx: Tx, state: MoveState) -> None:
     """Store how far a move is, and close the queue as that asks for."""
     before = moving(tx.connection)
     tx.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (_STATE, msgspec.json.encode(state).decode()))
-    if before is not None and (before.role, before.kind == SEALED, before.done) == _closed(state):
+    if is_as_closed(before, state):
         return  # it is as closed as it has to be
     _thaw(tx)
     if state.role == INTO:
@@ -64,31 +55,22 @@ def keep(tx: Tx, state: MoveState) -> None:
         _forbid(tx, "job", "UPDATE OF attempt", state, "WHEN new.attempt > old.attempt")
 
 
-def _closed(state: MoveState) -> tuple[str, bool, bool]:
-    return state.role, state.kind == SEALED, state.done
-
-
 def moving(connection: apsw.Connection) -> MoveState | None:
     text = sql.value(connection, "SELECT value FROM meta WHERE name = ?", (_STATE,))
     return None if text is None else msgspec.json.decode(text, type=MoveState)
 
 
-class restoring:
-    """Within this, what is being moved into takes what is written."""
-
-    def __init__(self, tx: Tx) -> None:
-        self._tx = tx
-
-    def __enter__(self) -> None:
-        self._tx.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, '')", (_RESTORING,))
-
-    def __exit__(self, *exc: object) -> None:
-        self._tx.execute("DELETE FROM meta WHERE name = ?", (_RESTORING,))
+@contextlib.contextmanager
+def restoring(tx: Tx) -> Iterator[None]:
+    """Within this, what is being moved into takes what is written. An error takes the whole transaction back."""
+    tx.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, '')", (_RESTORING,))
+    yield
+    tx.execute("DELETE FROM meta WHERE name = ?", (_RESTORING,))
 
 
 def _seal(tx: Tx, state: MoveState, when: str) -> None:
     results = [f"result_{table.name}" for table in tables.result_tables(tx.connection)]
-    for table in (*_SEALED_TABLES, *results):
+    for table in (*dumping.TABLES, *results):
         for change in ("INSERT", "UPDATE", "DELETE"):
             _forbid(tx, table, change, state, when)
 

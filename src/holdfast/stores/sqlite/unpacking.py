@@ -64,7 +64,7 @@ def unpack(tx: Tx, now: Instant, job_id: str | None = None) -> int:
     if parts:
         tx.execute("DELETE FROM staged WHERE job_id = ? AND attempt = ? AND part = ?", (*mark, parts[0][0]))
     if len(parts) < 2:
-        tx.execute("DELETE FROM unpack_due WHERE job_id = ?", (mark[0],))
+        tx.execute("DELETE FROM unpack_due WHERE job_id = ? AND attempt = ?", mark)
         tx.broods.add(mark[0], Brood(open=-1))
     inserting.insert(tx, jobs, now, admitted=True, promised=True)
     releasing.spread(tx, (), now)

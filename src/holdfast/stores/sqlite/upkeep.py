@@ -40,7 +40,8 @@ def release_needed(connection: apsw.Connection) -> bool:
             "SELECT EXISTS (SELECT 1 FROM release_due) OR EXISTS ("
             "SELECT 1 FROM job INDEXED BY job_parked"
             " WHERE parked = 1 AND rate_parked = 0 AND concurrency_key IS NOT NULL)"
-            " OR EXISTS (SELECT 1 FROM fair_key) OR EXISTS (SELECT 1 FROM staged)",
+            " OR EXISTS (SELECT 1 FROM fair_key) OR EXISTS (SELECT 1 FROM staged)"
+            " OR EXISTS (SELECT 1 FROM unpack_due)",
         )
     )
 

@@ -11,8 +11,9 @@ CREATE TABLE holdfast.staged (
 
 -- Jobs whose settlement has named its staged children, which are not all stored yet.
 CREATE TABLE holdfast.unpack_due (
-    job_id  uuid PRIMARY KEY,
-    attempt integer NOT NULL
+    job_id  uuid NOT NULL,
+    attempt integer NOT NULL,
+    PRIMARY KEY (job_id, attempt)
 );
 
 -- Parents whose last child was ended by SQL: whether they go on is decided by upkeep.

@@ -30,8 +30,9 @@ CREATE TABLE staged (
 
 -- Jobs whose settlement has named its staged children, which are not all stored yet.
 CREATE TABLE unpack_due (
-    job_id  TEXT PRIMARY KEY,
-    attempt INTEGER NOT NULL
+    job_id  TEXT NOT NULL,
+    attempt INTEGER NOT NULL,
+    PRIMARY KEY (job_id, attempt)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE result_table (
