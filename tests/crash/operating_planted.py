@@ -245,7 +245,7 @@ def another_priority_takes_the_claim_away(patch: Patch, gap: Gap) -> None:
 
 @bug("S12")
 def a_retry_by_hand_does_not_ask_for_dependencies(patch: Patch, gap: Gap) -> None:
-    patch.setattr(settling, "BLOCKERS", "SELECT 0 WHERE ?1 IS NOT NULL")
+    patch.setattr(settling, "OUTCOMES_OF", "SELECT 'completed', 1 WHERE ?1 IS NOT NULL")
 
 
 @bug("S11")

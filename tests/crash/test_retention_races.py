@@ -17,6 +17,7 @@ from holdfast.limits import RELEASE_BATCH_MAX, RESULT_INLINE_BYTES_MAX
 from holdfast.retention import Retention
 from holdfast.store.types import RetentionPolicy
 from holdfast.stores.sqlite import SQLiteStore
+from holdfast.trouble import Trouble
 from holdfast.worker import janitor
 from holdfast.worker.janitor import Janitor
 
@@ -169,5 +170,5 @@ async def test_all_workers_together_give_retention_the_same_share(
         rests.append(seconds)
 
     monkeypatch.setattr(janitor.asyncio, "sleep", rest)
-    await Janitor(OfManyWorkers(), ASecondEachTime(), None, Retention()).clean_up()  # type: ignore[arg-type]
+    await Janitor(OfManyWorkers(), ASecondEachTime(), None, Retention(), Trouble(janitor.log, app.clock)).clean_up()  # type: ignore[arg-type]
     assert rests == [janitor.REST_FACTOR * workers]
