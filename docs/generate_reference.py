@@ -73,7 +73,7 @@ def limit_tables() -> str:
         if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
             continue
         name = node.targets[0].id
-        if name in ("KIB", "MIB"):
+        if name in ("KIB", "MIB", "GIB"):
             continue
         above = lines[node.lineno - 2]
         if above.startswith("# ") and above != heading:

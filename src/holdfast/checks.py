@@ -13,6 +13,7 @@ from holdfast.errors import InvalidOption, PayloadTooLarge
 
 PRIORITIES = {"low": 25, "normal": 50, "high": 75, "urgent": 100}
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_MARK = re.compile(r"run again from [0-9a-f-]{36}(, version \d+)?(:|$)")
 
 
 def check_text(name: str, value: Any, longest: int) -> str | None:
@@ -26,6 +27,18 @@ def check_text(name: str, value: Any, longest: int) -> str | None:
     except UnicodeEncodeError:
         raise InvalidOption(f"{name} has a lone surrogate, which is not UTF-8") from None
     return value
+
+
+def is_mark(reason: str | None) -> bool:
+    """Whether history says of an event that children run again with their parent; see running_again."""
+    return reason is not None and _MARK.match(reason) is not None
+
+
+def check_reason(reason: str | None) -> str | None:
+    """Why someone does something, in words that decide nothing."""
+    if is_mark(check_text("reason", reason, limits.REASON_LENGTH_MAX)):
+        raise InvalidOption(f"reason={reason!r:.80}: this is how a rerun is marked: say it in other words")
+    return reason
 
 
 def check_name(name: str, what: str) -> str:

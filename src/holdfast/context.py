@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeVar, Unpack, cast
 
 from holdfast import codec, effects
@@ -23,6 +24,7 @@ from holdfast.offspring import (
     BlockingChildren,
     Child,
     Children,
+    Ended,
     Submitted,
     WaitForChildren,
     by_name,
@@ -73,9 +75,9 @@ class AsyncChannel(Channel, Protocol):
         self, job_type: str | Handler, payload: Any, key: str | None, at_once: bool, options: SubmitOptions
     ) -> Submitted: ...
 
-    async def children(self, after: str | None) -> Page: ...
+    async def children(self, after: str | None, named: int = 0) -> Page: ...
 
-    async def must_wait(self, awaits: Awaits) -> bool: ...
+    async def ended(self, awaits: Awaits) -> Ended | None: ...
 
     async def upstream(self) -> list[JobRecord]: ...
 
@@ -99,9 +101,9 @@ class BlockingChannel(Channel, Protocol):
         self, job_type: str | Handler, payload: Any, key: str | None, at_once: bool, options: SubmitOptions
     ) -> Submitted: ...
 
-    def children(self, after: str | None) -> Page: ...
+    def children(self, after: str | None, named: int = 0) -> Page: ...
 
-    def must_wait(self, awaits: Awaits) -> bool: ...
+    def ended(self, awaits: Awaits) -> Ended | None: ...
 
     def upstream(self) -> list[JobRecord]: ...
 
@@ -279,7 +281,7 @@ class Context(_ContextFields):
     def children(self) -> Children:
         """The children that were stored when this run began: up to 1,000 of them; `async for` reads all."""
         channel = cast(AsyncChannel, self._channel)
-        return Children(channel.loaded_children(), channel.large_result, channel.children)
+        return Children(channel.loaded_children(), channel.job.children, channel.large_result, channel.children)
 
     async def wait_for_children(
         self,
@@ -289,7 +291,8 @@ class Context(_ContextFields):
         join: str | Callable[..., Any] | None = None,
     ) -> Children:
         """End this run until every child has ended, without a slot, a lease or a failure; then the handler is entered
-        again from the top, and this call returns the children. Where none is open it returns at once.
+        again from the top, and this call returns the children that this run has submitted before it, in that order; all
+        that are stored, where it has submitted none. Where they have ended it returns at once.
 
         With `join`, the function registered by `@handler.join` is entered instead; where there is only one, by itself.
         With trigger_rule="all_success" or "none_failed" a child that ended badly fails this job (on_child_failure=
@@ -298,12 +301,15 @@ class Context(_ContextFields):
         channel = cast(AsyncChannel, self._channel)
         awaits = _awaits(trigger_rule, on_child_failure)
         joining = channel.join_of(join_name(join))
-        if await channel.must_wait(awaits):
+        if (ended := await channel.ended(awaits)) is None:
             raise WaitForChildren(awaits.rule.value, awaits.on_failure, joining)
-        return Children((await channel.children(None)).items, channel.large_result, channel.children)
+        first = await channel.children(None, ended.named)
+        page = partial(channel.children, named=ended.named)
+        return Children(first.items, ended.total if first.next else 0, channel.large_result, page)
 
     async def upstream(self) -> dict[str, Job]:
-        """What this job depends on, by stage, else by type: `(await ctx.upstream())["PCA"].job_id`."""
+        """What this job depends on, by stage, else by type: `(await ctx.upstream())["PCA"].job_id`. Where two have the
+        same name, the job fails for good: submit each with its own stage."""
         channel = cast(AsyncChannel, self._channel)
         return by_name(await channel.upstream(), channel.large_result)
 
@@ -349,7 +355,7 @@ class BlockingContext(_ContextFields):
     def children(self) -> BlockingChildren:
         """The children that were stored when this run began: up to 1,000 of them; `.all()` reads all."""
         channel = cast(BlockingChannel, self._channel)
-        return BlockingChildren(channel.loaded_children(), channel.large_result, channel.children)
+        return BlockingChildren(channel.loaded_children(), channel.job.children, channel.large_result, channel.children)
 
     def wait_for_children(
         self,
@@ -362,9 +368,11 @@ class BlockingContext(_ContextFields):
         channel = cast(BlockingChannel, self._channel)
         awaits = _awaits(trigger_rule, on_child_failure)
         joining = channel.join_of(join_name(join))
-        if channel.must_wait(awaits):
+        if (ended := channel.ended(awaits)) is None:
             raise WaitForChildren(awaits.rule.value, awaits.on_failure, joining)
-        return BlockingChildren(channel.children(None).items, channel.large_result, channel.children)
+        first = channel.children(None, ended.named)
+        page = partial(channel.children, named=ended.named)
+        return BlockingChildren(first.items, ended.total if first.next else 0, channel.large_result, page)
 
     def upstream(self) -> dict[str, Job]:
         """What this job depends on, by stage, else by type."""

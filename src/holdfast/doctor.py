@@ -12,6 +12,7 @@ from holdfast.errors import HoldfastError
 from holdfast.files import Files
 from holdfast.lifecycle import Status
 from holdfast.limits import FIND_LIMIT_MAX
+from holdfast.store.moves import FROM, MoveState, refusal
 from holdfast.store.port import Store
 from holdfast.store.types import Depth, Finding, JobType, Query, QueueRow, Schedule, WorkerRow
 
@@ -38,6 +39,7 @@ async def check_up(
     return [
         *await store.diagnose(now),
         *([] if files is None else [await _files(files)]),
+        *_moving(await store.moving()),
         _clock(workers, now),
         _workers(workers, len(everyone) - len(workers), now, lease),
         _leases(len(expired)),
@@ -55,6 +57,13 @@ async def _files(files: Files) -> Finding:
         return Finding("files", "ok", f"logs, large results and artifacts are {await asyncio.to_thread(files.look)}")
     except HoldfastError as error:
         return Finding("files", "bad", str(error), "name another place with artifacts=, or mend this one")
+
+
+def _moving(state: MoveState | None) -> list[Finding]:
+    if state is None or state.role != FROM:
+        return []
+    advice = "" if state.done else 'run the same "holdfast move" again, or give it up with --thaw'
+    return [Finding("moving", "bad", refusal(state), advice)]
 
 
 def _clock(workers: Iterable[WorkerRow], now: Instant) -> Finding:

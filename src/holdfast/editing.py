@@ -68,6 +68,8 @@ async def retry_dead(store: Store, clock: Clock, job_type: str | None, error_typ
 
 
 def _died_of(record: JobRecord) -> str:
+    if (record.last_error or "").startswith("ChildFailed: "):
+        return "ChildFailed"
     return record.errors[-1].type if record.errors else "DependencyFailed"
 
 

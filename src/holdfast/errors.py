@@ -39,7 +39,8 @@ class DependencyCycle(InvalidSubmission):
 
 
 class ChildMismatch(InvalidSubmission):
-    """A child of this key is stored already, and is a job of another type. Give the other one another key."""
+    """A child of this key is there already and is a job of another type, or this run submitted it with another payload.
+    Give the other one another key."""
 
 
 class DedupConflict(InvalidSubmission):

@@ -9,10 +9,11 @@ from enum import StrEnum
 
 import msgspec
 
-from holdfast import rings
+from holdfast import awaited, fallen, rings
 from holdfast.clock import MICROS, Instant, to_datetime
-from holdfast.lifecycle import Event, Status, moved_to
+from holdfast.lifecycle import TERMINAL, Event, Status, moved_to
 from holdfast.limits import FIND_LIMIT_MAX, LISTED_EDGES_MAX
+from holdfast.store.moves import FROM, refusal
 from holdfast.store.port import Store
 from holdfast.store.types import JobRecord, Query, QueueRow, WorkerRow
 
@@ -37,6 +38,7 @@ class Reason(StrEnum):
     BACKING_OFF = "backing_off"
     OVERDUE = "overdue"
     QUEUE_PAUSED = "queue_paused"
+    MOVED = "moved"
     NO_WORKER = "no_worker"
     NO_WORKER_FOR_TYPE = "no_worker_for_type"
     NO_WORKER_FOR_QUEUE = "no_worker_for_queue"
@@ -72,7 +74,9 @@ class Facts(msgspec.Struct, kw_only=True):
     workers: list[WorkerRow]
     queue: QueueRow | None = None
     dependencies: dict[str, Status | None] = {}
+    joined: str | None = None  # the identical job whose result it will take
     open_children: list[tuple[str, Status]] = []  # some of those that it waits for
+    bad_children: list[JobRecord] = []  # some of those that it went down with
     ring: list[JobRecord] = []  # those that wait for one another
     holders: list[str] = []  # jobs that run under the same concurrency key
     rate_due_at: Instant | None = None
@@ -88,6 +92,9 @@ async def explain(
     store: Store, job: JobRecord, now: Instant, lease_micros: int, is_dead: Callable[[WorkerRow], bool]
 ) -> Explanation:
     """`is_dead` knows which workers are certainly gone, though they were heard of not long ago."""
+    state = await store.moving()
+    if state is not None and state.role == FROM and job.status not in (Status.PROCESSING, *TERMINAL):
+        return Explanation(refusal(state), Reason.MOVED)
     workers = await store.workers()
     dead = [worker.worker_id for worker in workers if is_dead(worker)]
     living = [worker for worker in workers if worker.worker_id not in dead]
@@ -96,9 +103,13 @@ async def explain(
         if job.awaits is None:
             statuses = await store.statuses(job.dependencies)
             facts.dependencies = dict(zip(job.dependencies, statuses, strict=True))
+            facts.joined = await awaited.joined(store, job, _open(facts)[:NAMED_MAX])
         else:
-            facts.open_children = await _open_children(store, job)
+            facts.open_children = await awaited.open_children(store, job, NAMED_MAX)
         facts.ring = await rings.ring(store, job)
+    if fallen.went_down_with_children(job):
+        for status in (Status.FAILED, Status.CANCELLED):
+            facts.bad_children += (await store.children(job.job_id, None, NAMED_MAX, status)).items
     if job.status is Status.PENDING:
         facts.queue = next((row for row in await store.queues() if row.name == job.queue), None)
         facts.holders = await _holders(store, job)
@@ -109,14 +120,8 @@ async def explain(
     return judge(facts)
 
 
-async def _open_children(store: Store, job: JobRecord) -> list[tuple[str, Status]]:
-    """A few of them, those first that show what it waits for."""
-    found: list[tuple[str, Status]] = []
-    for status in (Status.PROCESSING, Status.RETRYING, Status.PENDING, Status.SCHEDULED, Status.WAITING):
-        if len(found) < NAMED_MAX:
-            page = await store.children(job.job_id, None, NAMED_MAX, status)
-            found += [(each.job_id, each.status) for each in page.items]
-    return found[:NAMED_MAX]
+def _open(facts: Facts) -> list[str]:
+    return [job_id for job_id, status in facts.dependencies.items() if status is not Status.COMPLETED]
 
 
 async def _holders(store: Store, job: JobRecord) -> list[str]:
@@ -159,6 +164,13 @@ def judge(facts: Facts) -> Explanation:
         return Explanation(
             f"it ended {job.status.value} at {_at(job.completed_at)} and was archived at {_at(job.archived_at)}",
             Reason.ARCHIVED,
+        )
+    if fallen.went_down_with_children(job):
+        why = fallen.said(job, facts.bad_children[:NAMED_MAX], _at(job.completed_at))
+        return Explanation(
+            f"{why}; retry it with subtree to run these and it again",
+            Reason.FAILED if job.status is Status.FAILED else Reason.CANCELLED,
+            job_ids=[each.job_id for each in facts.bad_children],
         )
     match job.status:
         case Status.COMPLETED:
@@ -210,8 +222,11 @@ def _waiting(facts: Facts) -> Explanation:
         return Explanation(rings.said(facts.ring), Reason.RING, job_ids=[each.job_id for each in facts.ring])
     if facts.job.awaits is not None:
         return _waiting_for_children(facts)
-    open_ones = [job_id for job_id, status in facts.dependencies.items() if status is not Status.COMPLETED]
-    named = [f"{job_id} ({facts.dependencies[job_id] or 'unknown'})" for job_id in open_ones[:NAMED_MAX]]
+    open_ones = _open(facts)
+    stand = {job_id: str(facts.dependencies[job_id] or "unknown") for job_id in open_ones[:NAMED_MAX]}
+    if facts.joined in stand:
+        stand[facts.joined] += ", whose result it will take"
+    named = [f"{job_id} ({status})" for job_id, status in stand.items()]
     more = len(open_ones) - len(named)
     jobs = " and ".join([*named, f"{more} more"] if more > 0 else named)
     if not jobs:

@@ -11,6 +11,7 @@ import msgspec
 from holdfast.errors import InvalidOption
 from holdfast.handlers import Handler
 from holdfast.job import Job, JobView
+from holdfast.outcomes import Discard
 from holdfast.store.types import JobRecord, Page
 
 LargeResult = Callable[[JobRecord], str | None]
@@ -23,6 +24,13 @@ class Submitted(msgspec.Struct, frozen=True):
     deduplicated: bool
 
 
+class Ended(msgspec.Struct, frozen=True):
+    """Children that were waited for and have ended: the first `named` that the run has submitted; with 0, all."""
+
+    named: int
+    total: int
+
+
 class WaitForChildren(BaseException):
     """Raised by ctx.wait_for_children(): the run ends here, and goes on when the children have ended. No Exception, so
     that a handler's `except Exception` does not swallow it."""
@@ -30,6 +38,13 @@ class WaitForChildren(BaseException):
     def __init__(self, trigger_rule: str, on_failure: str, join: str | None) -> None:
         super().__init__("waits for its children")
         self.trigger_rule, self.on_failure, self.join = trigger_rule, on_failure, join
+
+
+def unwrapped(error: BaseException) -> BaseException:
+    """A wait in a task group comes out as a group; one that holds nothing else is a wait."""
+    if not isinstance(error, BaseExceptionGroup) or error.split(WaitForChildren)[1] is not None:
+        return error
+    return unwrapped(error.exceptions[0])
 
 
 class Child(JobView):
@@ -48,9 +63,22 @@ class Child(JobView):
 
 
 class _Loaded(Sequence[Job]):
-    def __init__(self, records: Sequence[JobRecord], large_result: LargeResult) -> None:
+    """As many as were read ahead, of `total`: what would silently be a part raises, and says how all are read."""
+
+    _all = ""
+
+    def __init__(self, records: Sequence[JobRecord], total: int, large_result: LargeResult) -> None:
         self._large_result = large_result
         self._jobs = [self._job(record) for record in records]
+        self._total = max(total, len(self._jobs))
+
+    def _whole(self) -> list[Job]:
+        if len(self._jobs) < self._total:
+            raise InvalidOption(
+                f"there are {self._total:,} children, and {len(self._jobs):,} are read ahead: read all with"
+                f" `{self._all}`"
+            )
+        return self._jobs
 
     def _job(self, record: JobRecord) -> Job:
         return Job(record, lambda: self._large_result(record))
@@ -62,25 +90,32 @@ class _Loaded(Sequence[Job]):
     def __getitem__(self, place: slice) -> list[Job]: ...
 
     def __getitem__(self, place: int | slice) -> Job | list[Job]:
-        return self._jobs[place]
+        ahead = isinstance(place, int) and 0 <= place < len(self._jobs)
+        return (self._jobs if ahead else self._whole())[place]
+
+    def __iter__(self) -> Iterator[Job]:
+        return iter(self._whole())
 
     def __len__(self) -> int:
-        return len(self._jobs)
+        return self._total
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self)}>"
 
 
 class Children(_Loaded):
-    """The children that were stored when they were read, by id: up to 1,000 of them here; `async for` reads all."""
+    """The children that were stored when they were read. Up to 1,000 are a list; `async for` reads however many."""
+
+    _all = "async for child in children"
 
     def __init__(
         self,
         records: Sequence[JobRecord],
+        total: int,
         large_result: LargeResult,
         page: Callable[[str | None], Awaitable[Page]],
     ) -> None:
-        super().__init__(records, large_result)
+        super().__init__(records, total, large_result)
         self._page = page
 
     async def __aiter__(self) -> AsyncIterator[Job]:
@@ -96,10 +131,12 @@ class Children(_Loaded):
 class BlockingChildren(_Loaded):
     """The same for a plain `def`: `for job in ctx.children.all()` reads all."""
 
+    _all = "for child in children.all()"
+
     def __init__(
-        self, records: Sequence[JobRecord], large_result: LargeResult, page: Callable[[str | None], Page]
+        self, records: Sequence[JobRecord], total: int, large_result: LargeResult, page: Callable[[str | None], Page]
     ) -> None:
-        super().__init__(records, large_result)
+        super().__init__(records, total, large_result)
         self._page = page
 
     def all(self) -> Iterator[Job]:
@@ -112,12 +149,12 @@ class BlockingChildren(_Loaded):
 
 
 def by_name(records: Sequence[JobRecord], large_result: LargeResult) -> dict[str, Job]:
-    """Jobs by their stage, else by their type."""
+    """Jobs by their stage, else by their type. Two of one name stay two however often it is tried: no more attempts."""
     found: dict[str, Job] = {}
     for record in records:
         name = record.job_stage or record.job_type
         if name in found:
-            raise InvalidOption(f"this job depends on two that are called {name!r}: give each its own stage")
+            raise Discard(f"this job depends on two that are called {name!r}: submit each with its own stage=")
         found[name] = _with_result(record, large_result)
     return found
 

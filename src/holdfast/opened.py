@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from holdfast import limits
-from holdfast.checks import check_text
+from holdfast.checks import check_reason, check_text
 from holdfast.clock import Clock
 from holdfast.files import Files
 from holdfast.handlers import Handler
@@ -45,7 +45,4 @@ class Opened(ABC):
 
 def check_words(by: str | None, reason: str | None) -> tuple[str | None, str | None]:
     """Who did it and why, as history keeps it."""
-    return (
-        check_text("by", by, limits.NAME_LENGTH_MAX),
-        check_text("reason", reason, limits.REASON_LENGTH_MAX),
-    )
+    return check_text("by", by, limits.NAME_LENGTH_MAX), check_reason(reason)

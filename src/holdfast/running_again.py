@@ -2,7 +2,8 @@
 
 Children of a job that runs again "from here" are run again when it is entered, not before: they may read what comes
 before their parent, and that has to be there anew. What tells such a run from a retry, which keeps what has completed,
-is the reason that history keeps.
+is a mark in history, which no reason of a person's can be. Marks are told apart by the version of the event that made
+them, never by a time: hosts do not agree on that.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast import lifecycle, trees
-from holdfast.clock import Clock, Instant
+from holdfast.checks import is_mark
+from holdfast.clock import Clock
 from holdfast.errors import DedupConflict, IllegalTransition
 from holdfast.family_tree import PAGE, Node, children_of
 from holdfast.lifecycle import TERMINAL, Event
@@ -19,32 +21,40 @@ from holdfast.store.types import JobRecord, Verdict
 
 _NAMED_MAX = 3  # jobs that a message names
 _TRIES = 20  # each lost race means that someone else made progress
-_FROM = "run again from "
 
 
-def mark(job_id: str, reason: str | None) -> str:
-    """The reason of a job that runs again with all its children."""
-    return f"{_FROM}{job_id}" + (f": {reason}" if reason else "")
+def mark(job_id: str, reason: str | None, version: int | None = None) -> str:
+    """The reason of a job that runs again with all its children: from itself, or because its parent did, by the event
+    of this version."""
+    made_by = "" if version is None else f", version {version}"
+    return f"run again from {job_id}{made_by}" + (f": {reason}" if reason else "")
 
 
-def marked_at(record: JobRecord) -> Instant | None:
-    """When it was asked to run again with all its children, if that is how it came to run."""
+def marked_version(record: JobRecord) -> int | None:
+    """The event that asked it to run again with all its children, if that is how it came to run."""
     last = next((each for each in reversed(record.history) if each.event is Event.MANUAL_RETRY), None)
-    return last.at if last is not None and (last.reason or "").startswith(_FROM) else None
+    return last.version if last is not None and is_mark(last.reason) else None
 
 
-async def children_again(store: Store, clock: Clock, parent: JobRecord, by: str | None) -> None:
-    """Run the children again that ended before their parent was asked to. Cut off, it goes on when it is said again."""
-    since = marked_at(parent)
-    if since is None:
-        return
+async def children_again(
+    store: Store, clock: Clock, parent: JobRecord, version: int, by: str | None
+) -> tuple[dict[str, Node], list[Node]]:
+    """Run all children again, once for the event that asked their parent to. Cut off, it goes on when it is said again.
+    Those that it found, and of them those that cannot: they stay as they ended, for what they depend on outside has
+    come to nothing."""
+    reason = mark(parent.job_id, None, version)
     found: dict[str, Node] = {}
     async for page in children_of(store, parent.job_id):
-        ended = [each for each in page if each.status in TERMINAL and (each.completed_at or 0) < since]
+        ended = [each for each in page if each.status in TERMINAL and not _was_marked(each, reason)]
         found |= {each.job_id: Node.of(each) for each in ended}
+    blocked: list[Node] = []
     for level in levels(found):
-        if blocked := await run_again(store, clock, level, by, mark(parent.job_id, None)):
-            raise said_of_blocked(found, blocked)
+        blocked += await run_again(store, clock, level, by, reason)
+    return found, blocked
+
+
+def _was_marked(record: JobRecord, reason: str) -> bool:
+    return any(each.event is Event.MANUAL_RETRY and each.reason == reason for each in record.history)
 
 
 async def run_again(

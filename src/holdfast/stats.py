@@ -64,6 +64,7 @@ class _Sums:
         self.counts[counter.outcome] += counter.count
         if counter.outcome is Counted.REUSED:
             self.saved += counter.ran_micros
+            self.finished -= counter.count  # it is counted as completed too, and no attempt was made
         if counter.outcome in _FINISHED:
             self.finished += counter.count
             self.ran += counter.ran_micros
@@ -73,8 +74,8 @@ class _Sums:
         return {
             **{outcome.value: count for outcome, count in self.counts.items()},
             "saved_ms": self.saved / 1000,
-            "average_time_ms": self.ran / self.finished / 1000 if self.finished else None,
-            "average_wait_ms": self.waited / self.finished / 1000 if self.finished else None,
+            "average_time_ms": self.ran / self.finished / 1000 if self.finished > 0 else None,
+            "average_wait_ms": self.waited / self.finished / 1000 if self.finished > 0 else None,
         }
 
 

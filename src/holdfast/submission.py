@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any, Protocol, TypedDict
 
+import msgspec
+
 from holdfast import codec, ids, limits, schemas
 from holdfast.checks import (
     check_max_attempts,
@@ -18,7 +20,7 @@ from holdfast.checks import (
     check_timeout,
 )
 from holdfast.clock import Instant, micros, to_instant
-from holdfast.errors import DependencyCycle, InvalidOption
+from holdfast.errors import DependencyCycle, InvalidOption, InvalidPayload
 from holdfast.handlers import Handler
 from holdfast.store.types import FOREVER, Inserted, JobRecord, JobType, NewJob
 from holdfast.trees import TriggerRule
@@ -202,9 +204,21 @@ def content_hash_of(target: Handler | JobType, name: str, payload: str) -> str:
     fields = codec.decode(payload)
     fields = fields if isinstance(fields, dict) else {}
     defaults = {} if isinstance(target, Handler) else schemas.defaults(target.payload_schema)
+    missing = [field for field in target.reuse_by if field not in fields and field not in defaults]
+    if missing and _takes_any_fields(target):
+        raise InvalidPayload(
+            f"payload of {name}: it has no {missing[0]}, by which identical jobs are known (reuse_by): two without it"
+            " would take one another's result"
+        )
     chosen = {field: fields.get(field, defaults.get(field)) for field in target.reuse_by}
     basis = "\0".join((name, target.code_version, json.dumps(chosen, sort_keys=True, separators=(",", ":"))))
     return hashlib.sha256(basis.encode()).hexdigest()
+
+
+def _takes_any_fields(target: Handler | JobType) -> bool:
+    """Whether no model says what a field is that was left out."""
+    schema = target.describe(0).payload_schema if isinstance(target, Handler) else target.payload_schema
+    return schema is None or schemas.properties(msgspec.json.decode(schema)) is None
 
 
 def _reuse_since(o: SubmitOptions, content_hash: str | None, now: Instant) -> Instant | None:

@@ -14,7 +14,7 @@ from holdfast.errors import IllegalTransition
 from holdfast.family_tree import Node, check_size, children_of, nodes, record_of
 from holdfast.lifecycle import TERMINAL, Status
 from holdfast.limits import SWEEP_BATCH_MAX
-from holdfast.running_again import levels, mark, run_again, said_of_blocked
+from holdfast.running_again import levels, mark, marked_version, run_again, said_of_blocked
 from holdfast.store.port import Store
 from holdfast.store.types import JobRecord
 
@@ -86,12 +86,13 @@ class Subtrees:
             tree |= await nodes(self._store, job)
         here = _closure([job.job_id], _children(tree))
         after = _after(tree, here)
-        _check(tree, job, after - here)
+        ancestors = _ancestors(tree, job.job_id)
+        _check(tree, job, after - here, ancestors)
         tops = [job.job_id, *(each for each in after - here if tree[each].parent_job_id not in after)]
         chosen = {job_id: tree[job_id] for job_id in tops if tree[job_id].status in TERMINAL}
         for level in levels(chosen):
             await self._again(tree, level, mark(job.job_id, self._reason))
-        for ancestor in _ancestors(tree, job.job_id):
+        for ancestor in ancestors:
             if ancestor.status in TERMINAL:
                 await self._again(tree, [ancestor], f"after {job.job_id}, which is run again")
 
@@ -100,14 +101,19 @@ class Subtrees:
             raise said_of_blocked(tree, blocked)
 
 
-def _check(tree: dict[str, Node], job: JobRecord, dependents: Iterable[str]) -> None:
-    """Before anything is changed."""
+def _check(tree: dict[str, Node], job: JobRecord, dependents: Iterable[str], ancestors: Iterable[Node]) -> None:
+    """Before anything is changed. Whoever has read what it would read anew must not be under way with the old."""
     if job.archived_at is not None:
         raise IllegalTransition(f"job {job.job_id} was archived, and its payload is gone: submit it anew")
-    for job_id in dependents:
-        if tree[job_id].status in _STARTED:
-            what = "is running" if tree[job_id].status is Status.PROCESSING else "is about to run"
-            raise IllegalTransition(f"{tree[job_id].name} {what}: cancel it, or wait")
+    begun = job.status not in TERMINAL  # this was said before, and cut off: its parents may be under way because of it
+    if begun and marked_version(job) is None:
+        raise IllegalTransition(
+            f"job {job.job_id} is {job.status.value}, and runs again once it has ended: wait for it"
+        )
+    for node in (*(tree[job_id] for job_id in dependents), *(() if begun else ancestors)):
+        if node.status in _STARTED:
+            what = "is running" if node.status is Status.PROCESSING else "is about to run"
+            raise IllegalTransition(f"{node.name} {what}: cancel it, or wait")
 
 
 def _children(tree: dict[str, Node]) -> Callable[[str], list[str]]:

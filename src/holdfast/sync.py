@@ -86,6 +86,10 @@ class BoundHandler:
     def submit(self, payload: Any, **options: Unpack[SubmitOptions]) -> JobHandle:
         return self.app.submit(self.handler, payload, **options)
 
+    def join(self, target: Callable[..., Any] | str) -> Any:
+        """`@analysis.join`: what is entered when the children have ended; see Handler.join."""
+        return self.handler.join(target)
+
 
 class Pipeline:
     """A declared pipeline: `full.submit({"stages": […]})`."""

@@ -10,6 +10,7 @@ from holdfast import (
     Backoff,
     BatchContext,
     BlockingContext,
+    ChildMismatch,
     ClaimLost,
     Context,
     Holdfast,
@@ -247,6 +248,18 @@ async def test_a_key_of_another_type_is_a_mistake(app: Holdfast) -> None:
             await (await parent.submit(1)).result(timeout=10)
 
 
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_a_key_with_two_payloads_in_one_run_is_a_mistake(app: Holdfast, at_once: bool) -> None:
+    @app.job("parent", max_attempts=1)
+    async def parent(payload: int, ctx: Context) -> None:
+        await ctx.submit("part", 1, key="merge", at_once=at_once)
+        with pytest.raises(ChildMismatch, match='"merge" with another payload: give it another key'):
+            await ctx.submit("part", 2, key="merge", at_once=at_once)
+
+    async with app, app.worker():
+        await (await parent.submit(1)).result(timeout=10)
+
+
 async def test_a_key_is_one_child_however_it_is_submitted(app: Holdfast) -> None:
     @app.job("parent")
     async def parent(payload: int, ctx: Context) -> list[bool]:
@@ -309,6 +322,19 @@ async def test_a_job_reads_what_it_depends_on_by_stage_or_type(app: Holdfast) ->
         handle = await report.submit(1, depends_on=[pca, other])
         await drain(app)
         assert (await handle.refresh()).result == {"PCA": 7, "part": 8}
+
+
+async def test_two_of_one_name_upstream_fail_the_job_for_good(app: Holdfast) -> None:
+    @app.job("report", max_attempts=5, backoff=NOW)
+    async def report(payload: int, ctx: Context) -> None:
+        await ctx.upstream()
+
+    async with app:
+        handle = await report.submit(1, depends_on=[await app.submit("part", n) for n in range(2)])
+        await drain(app)
+        job = await handle.refresh()
+    assert (job.status, job.attempt) == ("failed", 1)
+    assert "two that are called 'part': submit each with its own stage=" in (job.last_error or "")
 
 
 async def test_a_parent_in_a_child_process_submits_waits_and_reads(make_app: Any) -> None:

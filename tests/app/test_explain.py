@@ -9,6 +9,7 @@ import pytest
 
 from holdfast import Holdfast, JobNotFound, Reason, ids
 from holdfast.clock import to_instant
+from holdfast.store.moves import FROM, MoveState
 from tests.app.explain_stage import NOON, Stage
 
 SECOND = timedelta(seconds=1)
@@ -192,6 +193,12 @@ async def _ring(stage: Stage) -> Scene:
     return Scene(job_id, says, names=(job_id, child, elsewhere))
 
 
+async def _moved(stage: Stage) -> Scene:
+    job_id = await stage.submit("other")
+    await stage.app.store.freeze(MoveState(role=FROM, move_id="m", other="sqlite:////there.db"))
+    return Scene(job_id, ["moves to sqlite:////there.db"])
+
+
 SCENES: dict[Reason, Callable[[Stage], Awaitable[Scene]]] = {
     Reason.COMPLETED: _completed,
     Reason.FAILED: _failed,
@@ -207,6 +214,7 @@ SCENES: dict[Reason, Callable[[Stage], Awaitable[Scene]]] = {
     Reason.BACKING_OFF: _backing_off,
     Reason.OVERDUE: _overdue,
     Reason.QUEUE_PAUSED: _queue_paused,
+    Reason.MOVED: _moved,
     Reason.NO_WORKER: _no_worker,
     Reason.NO_WORKER_FOR_TYPE: _no_worker_for_type,
     Reason.NO_WORKER_FOR_QUEUE: _no_worker_for_queue,

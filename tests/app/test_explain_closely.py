@@ -255,3 +255,12 @@ async def test_a_rescheduled_or_reprioritised_job_says_where_it_is_now(stage: St
     await stage.app.reprioritise(job_id, "urgent")
 
     assert "it is next" in await explained(stage, job_id)
+
+
+async def test_a_job_that_has_joined_an_identical_one_will_take_its_result(stage: Stage) -> None:
+    first = await stage.submit("other", content_hash="same")
+    joined = await stage.submit("other", content_hash="same", reuse=True)
+
+    found = await stage.app.explain(joined)
+
+    assert found == f"it waits on {first} (pending, whose result it will take)"

@@ -1,11 +1,13 @@
 """Running a tree again from one of its jobs: what comes after it runs anew, what came before is kept."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from holdfast import Context, Holdfast, IllegalTransition, JobNotFound
+from holdfast import Backoff, Context, Holdfast, IllegalTransition, InvalidOption, JobNotFound
+from holdfast.clock import SystemClock
 from holdfast.testing import drain
 
 RAN: list[str] = []
@@ -132,3 +134,105 @@ async def test_a_job_that_is_not_there_cannot_run_again(app: Holdfast) -> None:
     async with app:
         with pytest.raises(JobNotFound):
             await app.rerun("01a1e55b-5ee1-7001-a296-56022cfba44d")
+
+
+async def test_a_job_that_has_not_ended_cannot_run_again(app: Holdfast) -> None:
+    async with app:
+        job = await app.submit("step", "one")
+        with pytest.raises(IllegalTransition, match="is pending, and runs again once it has ended"):
+            await app.rerun(job.job_id)
+
+
+async def test_a_parent_that_has_read_the_old_result_stands_in_the_way(app: Holdfast) -> None:
+    read, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.job("reader")
+    async def reader(payload: int, ctx: Context) -> str:
+        await ctx.submit("step", "part")
+        [child] = await ctx.wait_for_children()
+        read.set()
+        await go_on.wait()
+        return str(child.result)
+
+    async with app, app.worker():
+        handle = await reader.submit(1)
+        await read.wait()
+        [child] = (await app.tree(handle.job_id)).children
+        with pytest.raises(IllegalTransition, match=r"reader \(.*\) is running: cancel it, or wait"):
+            await app.rerun(child.job.job_id)
+        go_on.set()
+        assert await handle.result(timeout=10) == "part1()"
+        assert (await app.get(child.job.job_id)).result == "part1()"
+
+
+async def test_a_child_that_cannot_run_again_stays_as_it_ended(app: Holdfast) -> None:
+    @app.job("bad", max_attempts=1)
+    async def bad(payload: int) -> None:
+        raise ValueError("no")
+
+    @app.job("parent", max_attempts=1)
+    async def parent(payload: str, ctx: Context) -> list[str]:
+        await ctx.submit("step", "free")
+        await ctx.submit("step", "bound", depends_on=[payload])
+        return [each.status.value for each in await ctx.wait_for_children()]
+
+    async with app:
+        outside = await bad.submit(1)
+        await drain(app)
+        handle = await parent.submit(outside.job_id)
+        await drain(app)
+        assert (await handle.refresh()).result == ["completed", "cancelled"]
+        RAN.clear()
+        await app.rerun(handle.job_id)
+        await drain(app)
+        job = await handle.refresh()
+    assert (job.status, job.result, RAN) == ("completed", ["completed", "cancelled"], ["free"])
+    assert "left as they ended" in str(job.logs)
+
+
+async def test_the_words_of_a_retry_decide_nothing(app: Holdfast) -> None:
+    async with app:
+        handle = await app.submit("stage", "wide")
+        await drain(app)
+        RAN.clear()
+        await app.retry(handle.job_id, reason="run again from scratch, says Ann")
+        await drain(app)
+        assert RAN == ["wide"]
+        with pytest.raises(InvalidOption, match="say it in other words"):
+            await app.retry(handle.job_id, reason=f"run again from {handle.job_id}")
+
+
+async def test_clocks_that_differ_do_not_decide_which_children_run_again(
+    app: Holdfast, make_app: Callable[..., Holdfast]
+) -> None:
+    class Behind(SystemClock):
+        def now(self) -> int:
+            return super().now() - 3_600_000_000
+
+    async with app, make_app(clock=Behind()) as elsewhere:
+        handle = await app.submit("stage", "wide")
+        await drain(app)
+        RAN.clear()
+        await elsewhere.rerun(handle.job_id)
+        await drain(app)
+    assert sorted(RAN) == ["wide", "wide", "wide-part"]
+
+
+async def test_a_later_attempt_of_a_run_from_here_does_not_run_its_children_once_more(app: Holdfast) -> None:
+    fails: list[int] = []
+
+    @app.job("parent", backoff=Backoff(base=0))
+    async def parent(payload: int, ctx: Context) -> None:
+        await ctx.submit("step", "part", at_once=True)
+        if fails:
+            raise ValueError(fails.pop())
+
+    async with app:
+        handle = await parent.submit(1)
+        await drain(app)
+        RAN.clear()
+        fails += [1, 2]
+        await app.rerun(handle.job_id)
+        await drain(app)
+        assert (await handle.refresh()).status == "completed"
+    assert RAN == ["part"]

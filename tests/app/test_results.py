@@ -1,6 +1,6 @@
 """Result tables: a run puts rows, its completion publishes them, and whoever names the job reads them."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from holdfast import (
     BlockingContext,
     ConfigurationError,
     Context,
+    DuplicateRow,
     Holdfast,
     InvalidOption,
     JobFailed,
@@ -19,11 +20,13 @@ from holdfast import (
     ResultRow,
     RowsWithdrawn,
     SchemaMismatch,
+    StoreError,
     UnknownTable,
     Vector,
 )
 from holdfast.results.reading import TableResults
-from holdfast.store.tables import ResultTable, RowOrigin, RowPage, RowQuery, StoredRow
+from holdfast.store.tables import ResultTable, RowBatch, RowOrigin, RowPage, RowQuery, StoredRow
+from holdfast.store.types import Verdict
 from holdfast.sync import Holdfast as BlockingHoldfast
 from holdfast.testing import drain
 from tests.app import results_jobs
@@ -164,8 +167,50 @@ async def test_a_key_twice_in_two_puts_of_one_run_is_found_by_the_store(app: Hol
         await ctx.results(Point).put([Point(number=2), Point(number=1)])
 
     async with app, app.worker():
-        with pytest.raises(JobFailed, match="DuplicateRow: points: number 1 twice"):
+        with pytest.raises(JobFailed, match=r"DuplicateRow: points: number \d twice"):
             await (await work.submit(None)).result(timeout=10)
+
+
+@pytest.mark.parametrize("second", [[2, 1], [3, 3]], ids=["found by the store", "within one put"])
+async def test_a_key_twice_fails_the_run_even_where_the_handler_catches_it(app: Holdfast, second: list[int]) -> None:
+    @app.job("work", max_attempts=1, results=[Point])
+    async def work(payload: Any, ctx: Context) -> None:
+        await ctx.results(Point).put([Point(number=1)])
+        with pytest.raises(DuplicateRow):
+            await ctx.results(Point).put([Point(number=number) for number in second])
+
+    async with app, app.worker():
+        with pytest.raises(JobFailed, match=r"DuplicateRow: points: number \d twice"):
+            await (await work.submit(None)).result(timeout=10)
+
+
+async def test_a_row_that_the_store_refuses_fails_its_own_job_of_a_batch(
+    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.batch_job("many", max_size=5, max_wait=5, max_attempts=1, results=[Point])
+    async def many(numbers: list[int], ctx: BatchContext) -> list[int]:
+        for item, number in zip(ctx, numbers, strict=True):
+            await item.results(Point).put([Point(number=number)])
+        return numbers
+
+    async with app:
+        put_rows = app.store.put_rows
+
+        async def refusing(batches: Sequence[RowBatch], now: int) -> list[Verdict]:
+            if any(row[0] == 3 for batch in batches for row in batch.rows):
+                raise StoreError("the index cannot hold it")
+            return await put_rows(batches, now)
+
+        monkeypatch.setattr(app.store, "put_rows", refusing)
+        jobs = await app.submit_many([("many", number) for number in range(5)])
+        async with app.worker():
+            for number, job in enumerate(jobs):
+                if number == 3:
+                    with pytest.raises(JobFailed, match="the index cannot hold it"):
+                        await job.result(timeout=30)
+                else:
+                    assert await job.result(timeout=30) == number
+                    assert [row.number for row in await app.results(Point).all(job.job_id)] == [number]
 
 
 async def test_a_table_that_no_handler_names_is_made_when_it_is_first_put(app: Holdfast) -> None:
@@ -421,3 +466,21 @@ async def test_sql_of_a_handler_does_not_reach_the_rows(app: Holdfast, statement
             await refused.result(timeout=10)
         await completed(app, change, None)
         assert [row.place for row in await app.results(Point).all(job_id)] == ["even"]
+
+
+async def test_who_puts_rows_outside_of_a_handler_is_told_where_they_are_put(app: Holdfast) -> None:
+    async with app:
+        with pytest.raises(AttributeError, match=r"ctx.results\(Point\).put"):
+            app.results(Point).put([Point(number=1)])  # type: ignore[attr-defined]
+
+
+async def test_a_model_without_a_table_is_refused_where_a_handler_names_it(app: Holdfast) -> None:
+    class Loose(ResultRow):
+        number: int
+
+    @app.job("work", results=[Loose])
+    async def work(payload: Any) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="Loose is no result table"):
+        async with app:
+            pass

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field
 
-from holdfast import ConfigurationError, Holdfast, InvalidOption
+from holdfast import ConfigurationError, Holdfast, InvalidOption, InvalidPayload
 
 
 class Text(BaseModel):
@@ -89,3 +89,19 @@ async def test_reuse_without_anything_to_compare_by_says_what_it_needs(app: Hold
     async with app:
         with pytest.raises(InvalidOption, match="reuse needs a content_hash, or a handler with reuse_by"):
             await app.submit("embed", {"text": "a"}, reuse=True)
+
+
+async def test_a_payload_without_a_model_must_have_the_fields_that_it_is_known_by(
+    make_app: Callable[..., Holdfast],
+) -> None:
+    app, without_code = make_app(), make_app()
+
+    @app.job("embed", reuse_by=["text"])
+    async def embed(payload: dict[str, Any]) -> None: ...
+
+    async with app, without_code:
+        for submitter in (app, without_code):
+            for payload in ({"txt": "a"}, {}):
+                with pytest.raises(InvalidPayload, match="it has no text"):
+                    await submitter.submit("embed", payload, reuse=True)
+            assert (await submitter.submit("embed", {"text": None})).content_hash is not None

@@ -133,6 +133,24 @@ def test_after_a_fork_the_parents_app_is_refused_and_can_be_opened_anew(tmp_path
         assert app.counts()["pending"] == 1
 
 
+def test_a_handler_has_a_join(app: Holdfast) -> None:
+    @app.job("part")
+    def part(payload: int) -> int:
+        return payload * 10
+
+    @app.job("parent")
+    def parent(payload: int, ctx: BlockingContext) -> None:
+        ctx.submit(part, payload)
+        ctx.wait_for_children()
+
+    @parent.join
+    def add_up(payload: int, ctx: BlockingContext) -> int:
+        return sum(child.result for child in ctx.children)
+
+    with app, app.worker():
+        assert parent.submit(3).result(timeout=30) == 30
+
+
 def test_a_handler_submits_children_by_their_handlers(app: Holdfast) -> None:
     @app.job("part")
     def part(payload: int) -> int:

@@ -1,5 +1,7 @@
 """Parents that wait for their children: without a slot, and entered again when the last has ended."""
 
+import asyncio
+import contextlib
 from typing import Any
 
 import apsw
@@ -84,6 +86,83 @@ async def test_a_parent_may_wait_in_several_phases(app: Holdfast) -> None:
 
     async with app, app.worker():
         assert await (await parent.submit(1)).result(timeout=10) == [0, 10, 20, 300]
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_each_wait_gives_the_children_that_were_submitted_before_it_in_their_order(
+    app: Holdfast, kind: str
+) -> None:
+    if kind == "async":
+
+        @app.job("parent")
+        async def parent(payload: int, ctx: Context) -> list[list[int]]:
+            for n in (3, 1, 2):
+                await ctx.submit("part", n)
+            one = await ctx.wait_for_children()
+            for each in one:
+                await ctx.submit("part", each.result + 1)
+            two = await ctx.wait_for_children()
+            return [[each.result for each in one], [each.result for each in two]]
+
+    else:
+
+        @app.job("parent")
+        def threaded(payload: int, ctx: BlockingContext) -> list[list[int]]:
+            for n in (3, 1, 2):
+                ctx.submit("part", n)
+            one = ctx.wait_for_children()
+            for each in one:
+                ctx.submit("part", each.result + 1)
+            two = ctx.wait_for_children()
+            return [[each.result for each in one], [each.result for each in two.all()]]
+
+    async with app, app.worker():
+        handle = await app.submit("parent", 1)
+        assert await handle.result(timeout=10) == [[30, 10, 20], [30, 10, 20, 310, 110, 210]]
+        job = await handle.refresh()
+    assert (job.attempt, job.child_count) == (3, 6)
+
+
+async def test_a_bad_child_of_a_later_phase_is_judged_by_the_later_wait(app: Holdfast) -> None:
+    @app.job("parent")
+    async def parent(payload: int, ctx: Context) -> list[str]:
+        await ctx.submit("part", 1)
+        await ctx.wait_for_children(trigger_rule="all_success")
+        await ctx.submit("part", -1)
+        return [each.status.value for each in await ctx.wait_for_children()]
+
+    async with app, app.worker():
+        assert await (await parent.submit(1)).result(timeout=10) == ["completed", "failed"]
+
+
+async def test_a_wait_in_a_task_group_is_a_wait(app: Holdfast) -> None:
+    @app.job("parent", max_attempts=1)
+    async def parent(payload: int, ctx: Context) -> list[int]:
+        await ctx.submit("part", 1)
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(ctx.wait_for_children())
+        return [each.result for each in waiting.result()]
+
+    async with app, app.worker():
+        assert await (await parent.submit(1)).result(timeout=10) == [10]
+
+
+async def test_an_error_beside_a_wait_in_a_task_group_fails_the_attempt(app: Holdfast) -> None:
+    @app.job("parent", max_attempts=1)
+    async def parent(payload: int, ctx: Context) -> None:
+        async def breaks() -> None:
+            raise ValueError("no")
+
+        await ctx.submit("part", 1)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(breaks())
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            await ctx.wait_for_children()
+
+    async with app, app.worker():
+        with pytest.raises(JobFailed, match="ExceptionGroup"):
+            await (await parent.submit(1)).result(timeout=10)
 
 
 async def test_without_children_to_wait_for_it_goes_on_at_once(app: Holdfast) -> None:
@@ -265,6 +344,28 @@ async def test_many_ended_children_beyond_those_loaded_are_not_waited_for_again(
         handle = await parent.submit(1)
         assert await handle.result(timeout=30) == 120
         assert (await handle.refresh()).attempt == 2
+
+
+async def test_more_children_than_are_read_ahead_are_never_taken_for_all(
+    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.worker.children.CHILDREN_LOADED_MAX", 5)
+
+    @app.job("parent")
+    async def parent(payload: int, ctx: Context) -> list[int]:
+        for n in range(12):
+            await ctx.submit("part", n)
+        children = await ctx.wait_for_children()
+        for some in (children, ctx.children):
+            assert some and len(some) == 12 and some[4].job_id
+            for part in (lambda some=some: list(some), lambda some=some: some[:6], lambda some=some: some[5]):
+                with pytest.raises(InvalidOption, match=r"12 children, and 5 are read ahead: .*async for"):
+                    part()
+        assert sorted([each.result async for each in ctx.children]) == [10 * n for n in range(12)]
+        return [each.result async for each in children]
+
+    async with app, app.worker():
+        assert await (await parent.submit(1)).result(timeout=10) == [10 * n for n in range(12)]
 
 
 async def test_a_cancelled_parent_stays_so_and_its_children_go_on(app: Holdfast) -> None:

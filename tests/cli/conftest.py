@@ -121,6 +121,12 @@ def sample_app(url: str) -> Holdfast:
     async def die(payload: str) -> None:
         raise ValueError(payload)
 
+    @app.job("family", max_attempts=1)
+    async def family(payload: str, ctx: Context) -> None:
+        await ctx.submit("die", payload, stage="FIRST")
+        await ctx.submit("echo", payload)
+        await ctx.wait_for_children(trigger_rule="all_success")
+
     @app.job("other", max_attempts=1)
     async def other(payload: str) -> None:
         raise LookupError(payload)

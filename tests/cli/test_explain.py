@@ -76,6 +76,20 @@ def test_more_culprits_than_a_line_can_name_are_seen_in_the_tree(cli: Cli, queue
     assert cli("explain", last).out.splitlines()[1:] == [f"-> holdfast tree {last}"]
 
 
+def test_a_parent_that_went_down_with_its_children_names_them_and_is_run_again_with_them(
+    cli: Cli, queue: Queue
+) -> None:
+    parent = queue.run("family", "x")
+    sentence, todo = cli("explain", parent).out.splitlines()
+    [bad] = cli("explain", parent, "--json").document["job_ids"]
+    assert f"because of its children: FIRST {bad} failed (ValueError: x); retry it with subtree" in sentence
+    assert todo == f"-> holdfast retry --subtree {parent}"
+    assert "because of" not in (shown := cli("tree", parent).out) and "2 children ended, 1 failed" in shown
+    assert "ChildFailed" in cli("dead").out
+    assert cli(*todo.removeprefix("-> holdfast ").split()).code == 0
+    assert (queue.job(parent).status, queue.job(bad).status) == ("pending", "pending")
+
+
 def test_nothing_is_said_twice(cli: Cli, queue: Queue) -> None:
     job_id = queue.submit(delay=3600)
     assert cli("explain", job_id).out.startswith(f"echo {job_id}: it is scheduled for ")

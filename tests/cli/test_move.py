@@ -54,8 +54,61 @@ def test_whoever_goes_on_using_the_old_one_is_told(cli: Cli, queue: Queue, there
     refused = cli("submit", "echo", "2")
 
     assert refused.code == Exit.FAILED
-    assert f"this queue has moved to {there}: point HOLDFAST_URL there" in refused.err
+    assert refused.err == f"holdfast: this queue has moved to {there}: point HOLDFAST_URL there\n"  # and says it once
     assert cli("show", job_id).code == Exit.OK  # what it has can still be read
+
+
+def test_the_doctor_and_explain_say_that_it_has_moved(cli: Cli, queue: Queue, there: str) -> None:
+    waits = queue.submit("echo", 1)
+    cli("move", queue.url, there)
+
+    doctor, explained = cli("doctor"), cli("explain", waits)
+
+    assert doctor.code == Exit.FAILED
+    for out in (doctor.out, explained.out):
+        assert f"this queue has moved to {there}: point HOLDFAST_URL there" in out
+
+
+def test_ctrl_c_says_how_to_go_on(cli: Cli, queue: Queue, there: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.moving.mover.Mover._verify", _stopped)
+
+    stopped = cli("move", queue.url, there)
+
+    assert stopped.code == Exit.INTERRUPTED
+    assert "run the same command again" in stopped.err
+    assert "stored jobs go on" not in stopped.err
+
+
+async def _stopped(mover: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_move_that_was_gone_on_with_tells_of_all_that_went(
+    cli: Cli, queue: Queue, there: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.run("keep", {"a.txt": "A"})
+    cli("schedules", "add", "nightly", "30 3 * * *", "echo")
+    with monkeypatch.context() as patched:
+        patched.setattr("holdfast.moving.mover.Mover._verify", _stopped)
+        cli("move", queue.url, there)
+
+    ran = cli("move", queue.url, there)
+
+    assert "1 file of 1 bytes" in ran.out
+    assert "1 schedule," in ran.out
+
+
+def test_the_address_of_another_place_can_be_pasted(cli: Cli, queue: Queue, there: str, postgres: Postgres) -> None:
+    url = postgres.url(schema=f"move_{secrets.token_hex(3)}")
+    waits = queue.submit("echo", 1)
+    moved = cli("move", queue.url, url)
+    assert moved.code == Exit.OK, moved.err
+
+    elsewhere = cli("move", queue.url, there)
+
+    [address] = [word.rstrip(":") for word in elsewhere.err.split() if word.startswith("postgresql://")]
+    assert cli("show", waits, "--url", address).code == Exit.OK
+    assert f"'{address}'" in moved.err
 
 
 def test_a_second_time_there_is_nothing_to_do(cli: Cli, queue: Queue, there: str) -> None:

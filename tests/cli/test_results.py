@@ -40,6 +40,7 @@ def job_id(queue: Queue) -> str:
 
 def test_the_tables_of_a_job_are_listed(cli: Cli, queue: Queue, job_id: str) -> None:
     assert cli("results", job_id).out == "points\n"
+    assert "result tables  points" in " ".join(cli("show", job_id).out.splitlines())
     assert cli("results", job_id[-12:], "--json").document == {"job_id": job_id, "items": ["points"]}
     ran = cli("results", queue.run())
     assert (ran.code, ran.out) == (0, "")

@@ -73,7 +73,7 @@ def test_an_unknown_name_exits_5(cli: Cli, queue: Queue, verb: str) -> None:
         (["x", "every day", "echo"], "five fields"),
         (["x", "* * * * *", "echo", "--timezone", "Mars"], "Europe/Berlin"),
         (["x", "* * * * *", "echo", "--missed", "some"], "skip, one, all"),
-        (["x", "* * * * *", "nobody"], "known: die, echo, keep, limited, other, talk"),
+        (["x", "* * * * *", "nobody"], "known: die, echo, family, keep, limited, other, talk"),
         (["x", "* * * * *", "echo", "{"], "single quotes"),
         (["x y", "* * * * *", "echo"], "schedule"),
     ],

@@ -45,12 +45,13 @@ def test_every_option_of_submit_reaches_the_record(cli: Cli, queue: Queue) -> No
 def test_the_keys_that_limit_pace_and_share_reach_the_record(cli: Cli, queue: Queue) -> None:
     options = (
         "--concurrency-key c --rate-key r --fairness-key f --fairness-weight 3 --content-hash h --stage s"
-        f" --parent {queue.submit()} --on-dependency-failure fail"
+        f" --parent {queue.submit()} --on-dependency-failure fail --depends-on {queue.submit()} --trigger-rule all_done"
     )
     job = queue.job(cli("submit", "limited", "{}", *options.split()).out.strip())
     assert (job.concurrency_key, job.rate_key, job.fairness_key, job.content_hash) == ("c", "r", "f", "h")
     assert (job.record.fairness_weight, job.job_stage, job.record.on_dependency_failure) == (3, "s", "fail")
     assert job.parent_job_id is not None
+    assert job.record.trigger_rule == "all_done"
 
 
 def test_a_dedup_conflict_is_an_error_only_on_demand(cli: Cli, queue: Queue) -> None:
@@ -93,7 +94,7 @@ def test_the_payload_may_come_from_a_file(cli: Cli, queue: Queue, folder: Path) 
         (["echo", "--reuse", "some", "--content-hash", "h"], "1h30m"),
         (["echo", "--rate-key", "k"], "no rate"),
         (["echo", "--fairness-weight", "3"], "fairness_key"),
-        (["nobody"], "known: die, echo, keep, limited, other, talk"),
+        (["nobody"], "known: die, echo, family, keep, limited, other, talk"),
         (["echo", "--priority", "max"], "low, normal, high, urgent"),
         (["echo", "--delay", "soon"], "1h30m"),
         (["echo", "--dedup-for", "later", "--dedup-key", "k"], "1h30m"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from holdfast.store import dumps
 from holdfast.store.conformance.factories import running
 from holdfast.store.types import ClaimedJob, ClaimRequest
 from holdfast.stores import open_url
+from holdfast.stores.sqlite import tables as sqlite_tables
 from tests.eventually import eventually
 from tests.moving.household import app_at, fill, same
 
@@ -154,6 +156,77 @@ async def _interrupted(mover: moving.mover.Mover) -> None:
     raise KeyboardInterrupt
 
 
+async def test_a_move_is_given_up_only_for_the_place_that_it_goes_to(
+    here: str, there: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(app_at(here))
+    monkeypatch.setattr(moving.mover.Mover, "_verify", _interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        await moving.move(here, there)
+
+    with pytest.raises(MoveFailed, match=f"moves to {there}"):
+        await moving.thaw(here, f"sqlite:///{tmp_path}/third.db")
+
+    assert not (tmp_path / "third.db").exists()
+    with pytest.raises(StoreMoved):
+        async with app_at(here) as app:
+            await app.submit("plain", 1)
+
+
+@pytest.mark.parametrize("step", ["_drain", "_copy", "_verify", "_open"])
+async def test_a_mover_that_still_lives_opens_nothing_once_its_move_was_given_up(
+    here: str, there: str, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    await fill(app_at(here))
+    _meanwhile(monkeypatch, step, moving.thaw(here, there))
+
+    with pytest.raises(MoveFailed, match=r"given it up|given up meanwhile"):
+        await moving.move(here, there)
+
+    async with app_at(here) as app:
+        await app.submit("plain", "it goes on here")
+    with pytest.raises(StoreMoved):
+        async with app_at(there):
+            pass
+
+
+@pytest.mark.parametrize("step", ["_drain", "_copy", "_verify", "_open"])
+async def test_a_mover_that_still_lives_changes_nothing_once_another_has_finished(
+    here: str, there: str, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    await fill(app_at(here))
+
+    async def finish_and_use() -> None:
+        await moving.move(here, there)
+        async with app_at(there) as app:
+            await app.submit("plain", "new")
+
+    _meanwhile(monkeypatch, step, finish_and_use())
+
+    with pytest.raises(MoveFailed, match="another run"):
+        await moving.move(here, there)
+
+    async with app_at(there) as app:
+        await app.submit("plain", "it goes on there")
+    with pytest.raises(StoreMoved, match="has moved to"):
+        async with app_at(here) as app:
+            await app.submit("plain", 1)
+
+
+def _meanwhile(monkeypatch: pytest.MonkeyPatch, step: str, others: Coroutine[Any, Any, None]) -> None:
+    """What others do right before a mover's step, or, of its first one, once it has frozen the queue."""
+    original = getattr(moving.mover.Mover, step)
+
+    async def interrupted(mover: moving.mover.Mover) -> Any:
+        monkeypatch.setattr(moving.mover.Mover, step, original)
+        if step == "_drain":
+            await mover._source.freeze(mover._leaving)
+        await others
+        return await original(mover)
+
+    monkeypatch.setattr(moving.mover.Mover, step, interrupted)
+
+
 async def test_a_queue_does_not_move_into_one_that_has_jobs(here: str, there: str) -> None:
     for url in (here, there):
         async with app_at(url) as app:
@@ -259,6 +332,24 @@ async def test_a_file_that_does_not_fit_is_found_before_anything_stands_still(
 
     async with app_at(here) as app:
         await app.submit("plain", 1)
+
+
+async def test_a_result_table_that_cannot_be_made_is_found_before_anything_stands_still(
+    here: str, there: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(app_at(here))
+    with monkeypatch.context() as patched:
+        patched.setattr(sqlite_tables, "declare", _without_vectors)
+        with pytest.raises(ConfigurationError, match="pgvector"):
+            await moving.move(here, there)
+
+    async with app_at(here) as app:
+        await app.submit("plain", 1)
+    assert (await moving.move(here, there)).copied["tables"] > 0
+
+
+def _without_vectors(*_: Any) -> None:
+    raise ConfigurationError("pgvector is missing")
 
 
 def _small_files(url: str) -> Any:

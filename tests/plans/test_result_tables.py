@@ -50,7 +50,7 @@ def test_rows_of_a_subject_come_in_the_order_of_its_index(database: apsw.Connect
 
 
 def test_rows_are_removed_by_their_job(database: apsw.Connection) -> None:
-    plan = plan_of(database, tables.drop("words").replace("?", ":any"))
+    plan = plan_of(database, tables.drop(WORDS).replace("?1", ":job").replace("?2", ":limit"))
 
     assert not [step for step in plan if step.startswith("SCAN result_words")]
     assert f"SEARCH result_words USING COVERING INDEX {KEY} (job_id=?)" in plan

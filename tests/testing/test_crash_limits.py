@@ -30,6 +30,16 @@ def test_a_handler_that_hangs_is_an_error_in_time(app: Holdfast, outside: Outsid
         outside.crash(hang, timeout=1.5)
 
 
+def test_a_handler_that_waits_for_its_children_is_refused_with_the_reason(app: Holdfast, outside: Outside) -> None:
+    @app.job("parent")
+    async def parent(payload: int, ctx: Context) -> None:
+        await ctx.submit("parent", 1)
+        await ctx.wait_for_children()
+
+    with pytest.raises(AssertionError, match="cannot try a handler that waits for them: try its parts"):
+        outside.crash(parent, timeout=20)
+
+
 async def test_what_a_worker_has_started_ends_with_it(tmp_path: Path) -> None:
     def program(link: Link) -> None:
         started = subprocess.Popen(["sleep", "600"])

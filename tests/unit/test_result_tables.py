@@ -10,11 +10,12 @@ import pytest
 from pydantic import BaseModel, Field
 
 from holdfast import ConfigurationError, Dimensions, InvalidRow, ResultRow, Vector
-from holdfast.limits import RESULT_ROW_BYTES_MAX, VECTOR_DIMENSIONS_MAX
+from holdfast.limits import RESULT_KEY_BYTES_MAX, RESULT_ROW_BYTES_MAX, VECTOR_DIMENSIONS_MAX
+from holdfast.results import tables
 from holdfast.results.putting import Parts
 from holdfast.results.row import checked, from_stored, table_of, values_of
 from holdfast.results.tables import key_value
-from holdfast.store.tables import Column, ColumnKind, RowOrigin, StoredRow
+from holdfast.store.tables import Column, ColumnKind, ResultTable, RowOrigin, StoredRow
 
 JOB = "0190c0de-0000-7000-8000-000000000001"
 
@@ -189,8 +190,19 @@ def made(base: type = ResultRow, *, fields: dict[str, Any] | None = None, **opti
         ({"subject_index": True}, "needs subject="),
         ({"fields": {"number": int, "hf_part": int}}, "hf_"),
         ({"fields": {"number": int, "Number": int}}, "differ in case"),
+        ({"fields": {"number": int, "JOB_ID": int}}, "differ in case"),
+        ({"fields": {"number": int, "Job_Stage": str}}, "differ in case"),
+        ({"fields": {"number": int, "ctid": int}}, "of its own"),
+        ({"fields": {"number": int, "XMAX": int}}, "of its own"),
+        ({"fields": {"number": int, "rowid": int}}, "of its own"),
+        ({"fields": {"number": int, "OID": int}}, "of its own"),
+        ({"table": "words_subject"}, "index of another"),
+        ({"table": "words_PKEY"}, "index of another"),
         ({"fields": {"number": int, "größe": int}}, "A-Z"),
         ({"fields": {"number": int, "job_id": int}}, "job_id hides"),
+        ({"fields": {"number": int, "job_id": str}}, "job_id hides"),
+        ({"table": None}, "no table"),
+        ({"fields": {"number": int, "v": Vector}}, r"Vector\[384\]"),
         ({"fields": {"number": int, "v": Vector[0]}}, "1 to 16,000"),
         ({"fields": {"number": int, "v": Vector[VECTOR_DIMENSIONS_MAX + 1]}}, "1 to 16,000"),
     ],
@@ -198,6 +210,18 @@ def made(base: type = ResultRow, *, fields: dict[str, Any] | None = None, **opti
 def test_what_cannot_be_a_table_is_an_error_when_it_is_declared(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         made(**({"table": "made", "key": "number"} | options))
+
+
+def test_a_subject_with_an_index_has_a_length_that_every_engine_keeps() -> None:
+    long = {"number": 1, "word": "s" * (RESULT_KEY_BYTES_MAX + 1)}
+    plain = made(table="made", key="number", subject="word").__result_table__
+    indexed = made(table="made", key="number", subject="word", subject_index=True).__result_table__
+    assert plain is not None
+    assert indexed is not None
+
+    assert tables.encoded(plain, long) == (1, long["word"])
+    with pytest.raises(InvalidRow, match="a subject with an index has up to 1,000 bytes"):
+        tables.encoded(indexed, long)
 
 
 def test_a_model_without_a_table_is_no_table_but_may_be_the_base_of_one() -> None:
@@ -309,3 +333,23 @@ def test_the_columns_of_the_design_document() -> None:
         Column("conversation_id", ColumnKind.TEXT),
         Column("embedding", ColumnKind.VECTOR, 384),
     )
+
+
+def test_a_zero_has_no_sign_on_any_engine() -> None:
+    table = ResultTable(
+        "t", "n", (Column("n", ColumnKind.INTEGER), Column("x", ColumnKind.NUMBER), Column("d", ColumnKind.DECIMAL))
+    )
+
+    _, number, price = tables.encoded(table, {"n": 1, "x": -0.0, "d": Decimal("-0.00")})
+
+    assert (str(number), price) == ("0.0", "0.00")
+    assert tables.encoded(table, {"n": 1, "x": -0.5, "d": Decimal("-0.10")})[1:] == (-0.5, "-0.10")
+
+
+def test_a_value_that_is_refused_is_said_once() -> None:
+    table = ResultTable("t", "n", (Column("n", ColumnKind.INTEGER), Column("at", ColumnKind.MOMENT)))
+
+    with pytest.raises(InvalidRow) as refused:
+        tables.encoded(table, {"n": 1, "at": datetime(2026, 1, 1)})  # noqa: DTZ001
+
+    assert str(refused.value).count("datetime.datetime(2026") == 1

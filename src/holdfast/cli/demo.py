@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.app import Holdfast
-from holdfast.cli import notes, output
+from holdfast.cli import logged, notes, output
 from holdfast.cli.exits import Exit
 from holdfast.cli.text import count, safe, span
 from holdfast.clock import to_datetime
@@ -36,6 +36,7 @@ def demo(
     """See jobs run, wait, fail and come again, in 10 seconds."""
     folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
     try:
+        logged.leave_to_others()  # its jobs fail on purpose, and it tells of them itself
         return asyncio.run(_demonstrate(folder, keep))
     finally:
         if not keep:

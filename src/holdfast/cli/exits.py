@@ -39,6 +39,10 @@ MEANINGS = {
 }
 
 
+class Interrupted(Exception):
+    """By Ctrl-C, where a command has something to say about that."""
+
+
 def of_error(error: HoldfastError) -> Exit:
     match error:
         case JobCancelled():

@@ -7,6 +7,7 @@ from holdfast.cli import apps, lookup, output
 from holdfast.cli.options import AppName, AsJson, JobId, Url
 from holdfast.errors import JobNotFound
 from holdfast.explaining import NAMED_MAX, Explanation, Reason
+from holdfast.fallen import went_down_with_children
 from holdfast.job import Job
 from holdfast.lifecycle import TERMINAL, Status
 
@@ -50,7 +51,9 @@ async def _to_do(app: Holdfast, job: Job, reason: Reason) -> list[str]:
 
 
 async def _to_retry(app: Holdfast, job: Job) -> list[str]:
-    """A job that went down with what it depends on cannot run before that has."""
+    """A job that went down with others, those it depends on or its children, cannot complete before these have."""
+    if went_down_with_children(job):
+        return [f"holdfast retry --subtree {job.job_id}"]
     first = await _where_it_began(app, job)
     if first is None:
         return [f"holdfast tree {job.job_id}"]

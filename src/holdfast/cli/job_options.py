@@ -33,6 +33,10 @@ DependsOn = Annotated[list[str] | None, typer.Option(metavar="ID", help="Wait fo
 OnDependencyFailure = Annotated[
     str | None, typer.Option(metavar="WHAT", help="… and if one fails: cancel (default), or fail.")
 ]
+TriggerRule = Annotated[
+    str | None,
+    typer.Option(metavar="RULE", help="When it starts: all_success (default), all_done, one_success, none_failed."),
+]
 Parent = Annotated[str | None, typer.Option(metavar="ID", help="The job under which this one stands.")]
 Stage = Annotated[str | None, typer.Option(metavar="TEXT", help="Which stage of the work it is.")]
 ConcurrencyKey = Annotated[str | None, typer.Option(metavar="KEY", help="The type's limit over all workers, per key.")]

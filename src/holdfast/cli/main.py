@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Annotated
 
 import typer
@@ -21,6 +21,7 @@ from holdfast.cli import (
     exits,
     explain,
     jobs,
+    logged,
     logs,
     migrate,
     move,
@@ -148,13 +149,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 is no reason to fail
+    with logged.said() as said:
+        return _run(arguments, said)
+
+
+def _run(arguments: Sequence[str] | None, said: Container[str]) -> int:
     try:
         code = typer.main.get_command(cli).main(arguments, prog_name="holdfast", standalone_mode=False)
     except TyperException as error:
         output.say(_usage(error))
         return error.exit_code
-    except HoldfastError as error:
+    except exits.Interrupted as error:
         output.say(str(error))
+        return Exit.INTERRUPTED
+    except HoldfastError as error:
+        if str(error) not in said:
+            output.say(str(error))
         return exits.of_error(error)
     if code == Exit.INTERRUPTED:
         output.say("interrupted; stored jobs go on")

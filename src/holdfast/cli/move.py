@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,12 +14,23 @@ import typer
 
 from holdfast import moving
 from holdfast.cli import options, output
-from holdfast.cli.exits import Exit
+from holdfast.cli.exits import Exit, Interrupted
 from holdfast.cli.options import AsJson
 from holdfast.cli.text import count, safe, span, without_password
 from holdfast.moving import Progress, Report
+from holdfast.store import dumps
 
 _Show = Callable[[Progress], None]
+_NAMES = {
+    dumps.TYPES: "job type",
+    dumps.QUEUES: "queue",
+    dumps.SCHEDULES: "schedule",
+    dumps.TABLES: "result table",
+    dumps.STEPS: "step",
+    dumps.GUARDS: "dedup key",
+    dumps.COUNTERS: "counter",
+    dumps.ROWS: "result row",
+}
 
 
 def move(
@@ -51,17 +63,23 @@ def move(
         asyncio.run(moving.thaw(source, target, force=force))
         output.say(f"{without_password(source)} takes and gives jobs again; empty {without_password(target)} by hand")
         return Exit.OK
-    with _bar() if sys.stderr.isatty() else _lines() as show:
-        report = asyncio.run(
-            moving.move(
-                source,
-                target,
-                artifacts=artifacts,
-                to_artifacts=to_artifacts,
-                grace=None if grace is None else grace.total_seconds(),
-                show=show,
+    try:
+        with _bar() if sys.stderr.isatty() else _lines() as show:
+            report = asyncio.run(
+                moving.move(
+                    source,
+                    target,
+                    artifacts=artifacts,
+                    to_artifacts=to_artifacts,
+                    grace=None if grace is None else grace.total_seconds(),
+                    show=show,
+                )
             )
-        )
+    except KeyboardInterrupt:
+        raise Interrupted(
+            "interrupted: run the same command again, and it goes on where it was, or add --thaw to give it up; until"
+            " then neither queue takes or gives jobs"
+        ) from None
     if as_json:
         output.emit_json(report)
     else:
@@ -77,9 +95,7 @@ def _say(report: Report) -> None:
         f"{count(report.copied['jobs'], 'job')} and {count(report.copied['archive'], 'archived one')} moved to"
         f" {safe(report.target)} in {span(report.seconds)}; both sides were compared, and are the same"
     )
-    others = [
-        f"{number:,} {kind}" for kind, number in report.copied.items() if kind not in ("jobs", "archive") and number
-    ]
+    others = [count(number, _NAMES[kind]) for kind, number in report.copied.items() if kind in _NAMES and number]
     if others:
         print(f"with them {', '.join(others)}")
     if report.files:
@@ -93,7 +109,7 @@ def _say(report: Report) -> None:
             f"{count(report.missing_count, 'file')} that jobs name could not be read, before the move as after it:"
             f" {', '.join(report.missing)}"
         )
-    output.say(f"point HOLDFAST_URL to {report.target} and start your workers again")
+    output.say(f"point HOLDFAST_URL to {shlex.quote(report.target)} and start your workers again")
 
 
 @contextmanager

@@ -6,12 +6,15 @@ from datetime import datetime
 
 from holdfast.cli import output
 from holdfast.cli.text import count, span
+from holdfast.fallen import went_down_with_children
 from holdfast.job import Job
 from holdfast.lifecycle import Event, Status
 
 
 def note(job: Job, now: datetime, *, percent: bool = True) -> str:
     """For a column of its own, beside the status."""
+    if went_down_with_children(job):
+        return job.history[-1].reason or ""
     if job.status in (Status.FAILED, Status.CANCELLED) and (culprit := _went_down_with(job)):
         return f"because of {output.named(culprit)}"
     match job.status:

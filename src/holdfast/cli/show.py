@@ -115,6 +115,7 @@ class _Sheet:
             "limited by": job.concurrency_key and f"concurrency key {job.concurrency_key}",
             "paced by": job.rate_key and f"rate key {job.rate_key}",
             "takes turns": job.fairness_key and f"under the fairness key {job.fairness_key}",
+            "result tables": ", ".join(job.result_tables),
             "artifacts": ", ".join(job.artifacts),
             "metrics": ", ".join(f"{name} {value:g}" for name, value in job.metrics.items()),
         }

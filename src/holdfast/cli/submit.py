@@ -31,6 +31,7 @@ def submit(
     content_hash: take.ContentHash = None,
     reuse: take.Reuse = None,
     depends_on: take.DependsOn = None,
+    trigger_rule: take.TriggerRule = None,
     on_dependency_failure: take.OnDependencyFailure = None,
     parent: take.Parent = None,
     stage: take.Stage = None,

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from holdfast.app import Holdfast
+from holdfast.cli import logged
 from holdfast.cli.text import count, safe_lines, span
 from holdfast.errors import HoldfastError
 from holdfast.store.types import WorkerRow
@@ -27,6 +28,7 @@ _worker_id: str | None = None
 
 def configure(level: str, style: str) -> None:
     """Lines below the level are not printed; a job still keeps what its handler logs."""
+    logged.leave_to_others()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if style == "json" else _Text())
     handler.setLevel(level.upper())

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
 from holdfast.errors import MoveFailed, StoreBusy, StoreError, StoreUnavailable
 from holdfast.files import LOG_FILE, Files, StoredFile
 from holdfast.limits import LOG_FILE_BYTES_MAX
 from holdfast.moving import places
 from holdfast.store import dumps
 from holdfast.store.dumps import JobDump
+from holdfast.store.moves import MoveState
 
 LOG_PIECE_BYTES = 1024 * 1024
 MISSING_SHOWN = 10
@@ -29,6 +32,20 @@ class Carrier:
         self.file_bytes = 0
         self.missing: list[str] = []
         self.missing_count = 0
+
+    def go_on_from(self, state: MoveState) -> None:
+        """Count on from where an earlier run came to."""
+        self.files, self.file_bytes = state.files, state.file_bytes
+        self.missing, self.missing_count = list(state.missing), state.missing_count
+
+    def counted(self, state: MoveState) -> MoveState:
+        return msgspec.structs.replace(
+            state,
+            files=self.files,
+            file_bytes=self.file_bytes,
+            missing=tuple(self.missing),
+            missing_count=self.missing_count,
+        )
 
     @property
     def may_be_too_small(self) -> bool:

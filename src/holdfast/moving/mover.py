@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import shlex
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import msgspec
@@ -20,7 +21,7 @@ from holdfast.moving.reporting import Progress, Report
 from holdfast.moving.verifying import pages, verified
 from holdfast.statuses import Status
 from holdfast.store import dumps
-from holdfast.store.moves import FORMAT, FROM, INTO, SEALED, MoveState
+from holdfast.store.moves import FORMAT, FROM, INTO, SEALED, TAKEN_OVER, MoveState, next_run
 from holdfast.store.port import Store
 from holdfast.store.types import Query
 from holdfast.stores import open_files, open_url
@@ -65,7 +66,9 @@ async def thaw(source_url: str, target_url: str, *, force: bool = False) -> None
         state = await source.moving()
         if state is None or state.role != FROM:
             raise MoveFailed(f"{source.location} does not move: there is nothing to give up")
-        if not force and (state.done or await _has_finished(target_url, state)):
+        if (given := open_url(target_url).location) != state.other:
+            raise MoveFailed(f"{source.location} moves to {state.other}, and not to {given}: name that place")
+        if not force and (state.done or not await _kept_from_opening(target_url, state)):
             raise MoveFailed(
                 f"the queue has moved to {state.other}, where its jobs run: if {source.location} went on, they would"
                 " run twice. Add --force only if nothing has run there"
@@ -73,13 +76,19 @@ async def thaw(source_url: str, target_url: str, *, force: bool = False) -> None
         await source.freeze(None)
 
 
-async def _has_finished(target_url: str, state: MoveState) -> bool:
+async def _kept_from_opening(target_url: str, state: MoveState) -> bool:
+    """Take the move over in its new place, so that whoever still carries it does not open that; False: it is open."""
     look = getattr(open_url(target_url), "exists", None)
     if look is not None and not await look():
-        return False
+        return True
     async with _opened(target_url) as target:
         into = await target.moving()
-        return into is not None and into.done and into.move_id == state.move_id
+        if into is None or into.move_id != state.move_id:
+            return True
+        if into.done:
+            return False
+        await target.restore("", [], msgspec.structs.replace(into, run=next_run(into, state)))
+        return True
 
 
 class Mover:
@@ -123,6 +132,10 @@ class Mover:
         self._refuse_others(left, into)
         if into is not None and into.role == INTO and left is not None and into.move_id == left.move_id:
             self._leaving, self._coming = left, into
+            if self._carrier is not None:
+                self._carrier.go_on_from(into)
+            if not into.done:
+                await self._take_over(next_run(left, into))
             return
         begun = into if into is not None and into.role == INTO and not into.done else None
         if begun is not None and (begun.kind, begun.other) != ("", self._source.location):
@@ -135,8 +148,25 @@ class Mover:
         move_id = secrets.token_hex(8) if begun is None else begun.move_id
         self._leaving = msgspec.structs.replace(self._leaving, move_id=move_id)
         self._coming = msgspec.structs.replace(self._coming, move_id=move_id)
-        await self._target.restore("", [], self._coming)
+        await self._take_over(next_run(begun, self._coming))
         failpoints.hit("move.marked")
+        await self._declare_tables()
+
+    async def _declare_tables(self) -> None:
+        """While the queue still goes on: what its result tables need may be missing there."""
+        async for items, _ in pages(self._source, dumps.TABLES):
+            await self._target.restore(dumps.TABLES, items, self._coming)
+
+    async def _take_over(self, run: int) -> None:
+        """From here on no earlier run of this move writes anything more, should one still live."""
+        self._leaving = msgspec.structs.replace(self._leaving, run=run)
+        self._coming = msgspec.structs.replace(self._coming, run=run)
+        await self._target.restore("", [], self._coming)
+
+    async def _refuse_if_taken_over(self) -> None:
+        into = await self._target.moving()
+        if into is None or into.done or (into.move_id, into.run) != (self._coming.move_id, self._coming.run):
+            raise MoveFailed(TAKEN_OVER)
 
     def _refuse_others(self, left: MoveState | None, into: MoveState | None) -> None:
         here, there = self._source.location, self._target.location
@@ -151,8 +181,11 @@ class Mover:
         if left is not None and not ours:
             raise MoveFailed(
                 f"{here} {'has moved' if left.done else 'moves'} to {left.other} already: name that place"
-                + ("" if left.done else f', or give it up with "holdfast move {here} {left.other} --thaw"')
+                + ("" if left.done else f', or give it up with "{self._command(left.other)} --thaw"')
             )
+
+    def _command(self, target: str) -> str:
+        return shlex.join(("holdfast", "move", self._source.location, target))
 
     async def _refuse_used(self) -> None:
         for kind in _MUST_BE_EMPTY:
@@ -173,8 +206,7 @@ class Mover:
 
     async def _drain(self) -> None:
         """Freeze, then wait for what runs; workers that died are not waited for."""
-        if self._leaving.kind == SEALED:
-            return
+        await self._refuse_if_taken_over()
         if await self._source.moving() != self._leaving:
             await self._source.freeze(self._leaving)
         failpoints.hit("move.frozen")
@@ -244,6 +276,7 @@ class Mover:
                 await self._target.restore(kind, self._carrier.relocated(items), here)
                 failpoints.hit("move.files")
                 await asyncio.to_thread(self._carrier.carry, items)
+                self._coming = self._carrier.counted(self._coming)
                 await self._target.restore("", [], self._coming)
             else:
                 await self._target.restore(kind, items, self._coming)
@@ -263,7 +296,11 @@ class Mover:
             self._show(Progress("verifying", min(done, total), total))
 
         for kind in dumps.KINDS:
-            sums = await verified(self._source, self._target, kind, read)
+            try:
+                sums = await verified(self._source, self._target, kind, read)
+            except MoveFailed:
+                await self._refuse_if_taken_over()  # then they may differ
+                raise
             found[kind] = (sums.count, sums.shortened)
         failpoints.hit("move.verified")
         return found
@@ -271,9 +308,15 @@ class Mover:
     async def _open(self) -> None:
         """The new one first: killed in between, jobs run there, and here they do not."""
         if not self._coming.done:
+            if await self._source.moving() != self._leaving:
+                raise MoveFailed(TAKEN_OVER)
             await self._target.restore("", [], msgspec.structs.replace(self._coming, done=True))
             failpoints.hit("move.opened")
-        await self._source.freeze(msgspec.structs.replace(self._leaving, kind=SEALED, done=True))
+        if await self._source.freeze(msgspec.structs.replace(self._leaving, kind=SEALED, done=True)):
+            raise MoveFailed(
+                f"jobs run in {self._source.location}, and the queue is open in {self._target.location}: stop the"
+                " workers of one of them, and run the same command again"
+            )
 
 
 @contextlib.asynccontextmanager

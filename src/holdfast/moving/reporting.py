@@ -17,9 +17,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     target: str
     copied: dict[str, int]  # of each kind, as it is on both sides now
-    files: int = 0  # of this run; those of an earlier one that was interrupted do not count
+    files: int = 0  # with those that an earlier run, which was interrupted, has carried
     file_bytes: int = 0
     missing: tuple[str, ...] = ()  # files that their jobs name and that cannot be read, up to a few …
     missing_count: int = 0  # … of so many
     shortened: int = 0  # items of which the target keeps less: long errors, reasons, logs
-    seconds: float = 0.0
+    seconds: float = 0.0  # of this run

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from holdfast.errors import DuplicateRow, InvalidRow
+from holdfast.errors import InvalidRow
 from holdfast.limits import ROWS_PART_BYTES_MAX, ROWS_PART_MAX
 from holdfast.results import tables
 from holdfast.results.reading import BlockingSource, BlockingTableResults, Source, TableResults
@@ -39,30 +39,22 @@ class Parts(Generic[R]):
         self._model = model
         self._table = table_of(model)
         self._job_id = job_id
-        self._key = next(i for i, column in enumerate(self._table.columns) if column.name == self._table.key)
         self._sent = False
         self._start()
 
     def _start(self) -> None:
         self._rows: list[tuple[Value, ...]] = []
-        self._keys: set[Value] = set()
         self._bytes = 0
 
     def add(self, row: R | Mapping[str, Any]) -> Part | None:
         """A part that is full, without this row, if there is one."""
         values = values_of(checked(self._model, row), self._job_id)
-        key, size = values[self._key], tables.size_of(values)
-        if key in self._keys:
-            raise DuplicateRow(
-                f"{self._table.name}: {self._table.key} {key!r:.100} twice in one run of job {self._job_id}",
-                job_id=self._job_id,
-            )
+        size = tables.size_of(values)
         full = self._rows if len(self._rows) == ROWS_PART_MAX or self._bytes + size > ROWS_PART_BYTES_MAX else None
         if full:
             self._sent = True
             self._start()
         self._rows.append(values)
-        self._keys.add(key)
         self._bytes += size
         self.count += 1
         return full or None

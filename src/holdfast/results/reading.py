@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -86,6 +86,15 @@ class _Asked(Generic[R]):
     def __init__(self, model: type[R]) -> None:
         self._model = model
         self._table = table_of(model)
+
+    if not TYPE_CHECKING:  # for which there is no such thing
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "put":
+                raise AttributeError(
+                    f"rows are put by the handler of their job: await ctx.results({self._model.__name__}).put(rows)"
+                )
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def _query(self, job_id: str, **more: Any) -> RowQuery:
         if more.get("subject") is not None and self._table.subject is None:

@@ -25,10 +25,16 @@ class Vector:
     """`embedding: Vector[384]`: numbers of 32 bits, from a list, a tuple or a numpy array."""
 
     def __class_getitem__(cls, dimensions: int) -> Any:
+        if not isinstance(dimensions, int):
+            raise ConfigurationError(f"Vector[{dimensions!r:.80}]: a vector has a number of dimensions: Vector[384]")
         listed = {"type": "array", "items": {"type": "number"}, "minItems": dimensions, "maxItems": dimensions}
         return Annotated[
             list[float], Dimensions(dimensions), PlainValidator(_rounded(dimensions)), WithJsonSchema(listed)
         ]
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *_: Any) -> Any:
+        raise ConfigurationError("a field is a Vector without its number of dimensions: write Vector[384]")
 
 
 def _rounded(dimensions: int) -> Any:
@@ -79,9 +85,11 @@ class ResultRow(BaseModel):
         **options: Any,
     ) -> None:
         super().__pydantic_init_subclass__(**options)
-        hidden = [name for name in OWN if cls.model_fields[name].annotation != OWN[name]]
+        hidden = [name for name in OWN if _told(cls, name) != _told(ResultRow, name)]
         if hidden:
             raise ConfigurationError(f"{cls.__name__}.{hidden[0]} hides a field that every result row has: rename it")
+        if table is None and not (key is None and subject is None and not subject_index):
+            raise ConfigurationError(f'{cls.__name__} has a key or a subject, but no table: write table="points", too')
         if table is None:
             cls.__result_table__ = None  # of a subclass, not its parent's
             return
@@ -96,7 +104,12 @@ class ResultRow(BaseModel):
         )
 
 
-OWN: dict[str, Any] = {name: field.annotation for name, field in ResultRow.model_fields.items()}
+OWN = tuple(ResultRow.model_fields)
+
+
+def _told(model: type[ResultRow], name: str) -> tuple[Any, Any]:
+    field = model.model_fields[name]
+    return field.annotation, field.default
 
 
 def table_of(model: type[ResultRow]) -> ResultTable:

@@ -28,13 +28,16 @@ from holdfast.limits import (
     RESULT_ROW_BYTES_MAX,
     VECTOR_DIMENSIONS_MAX,
 )
-from holdfast.store.tables import Column, ColumnKind, ResultTable, Value
+from holdfast.store.tables import Column, ColumnKind, ResultTable, RowOrigin, Value
 
 KEY_KINDS = (ColumnKind.INTEGER, ColumnKind.TEXT, ColumnKind.UUID)
 DECIMAL_DIGITS_MAX = 38  # what DynamoDB keeps, and how far its point may be away
 DECIMAL_EXPONENTS = range(-130, 126)
 _TABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}")  # with "result_" and "_subject" still a name of PostgreSQL
 _COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+_ENDS_OF_INDEXES = ("_subject", "_pkey")  # of another table's: SQLite and PostgreSQL name both alike
+_OURS = ("job_id", "created_at", *RowOrigin.__struct_fields__)
+_OF_ENGINES = frozenset(("ctid", "xmin", "cmin", "xmax", "cmax", "tableoid", "rowid", "oid", "_rowid_"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,8 @@ def table_of(
     """The table that a model declares; ConfigurationError where it cannot be one."""
     if not isinstance(table, str) or not _TABLE.fullmatch(table):
         raise ConfigurationError(f"{model}: table={table!r:.80}: use a letter, then up to 47 of A-Z a-z 0-9 _")
+    if table.lower().endswith(_ENDS_OF_INDEXES):
+        raise ConfigurationError(f"{model}: table={table!r}: so ends the name of an index of another table; rename it")
     columns = tuple(Column(name, kind, dimensions) for name, (kind, dimensions, _) in kinds.items())
     _refuse_names(model, [column.name for column in columns])
     if key is None or key not in kinds:
@@ -121,8 +126,12 @@ def _refuse_names(model: str, names: list[str]) -> None:
             raise ConfigurationError(
                 f"{model}.{name}: a column is a letter or _, then up to 62 of A-Z a-z 0-9 _, and not hf_…: that is ours"
             )
-    if len({name.lower() for name in names}) < len(names):
-        raise ConfigurationError(f"{model}: two fields differ in case alone, which is one column to SQLite")
+        if name.lower() in _OF_ENGINES:
+            raise ConfigurationError(f"{model}.{name}: PostgreSQL or SQLite has a column {name} of its own; rename it")
+    if len({name.lower() for name in (*_OURS, *names)}) < len(names) + len(_OURS):
+        raise ConfigurationError(
+            f"{model}: two fields, or one and one of {', '.join(_OURS)}, differ in case alone: one column to SQLite"
+        )
 
 
 # From a row to values
@@ -140,6 +149,8 @@ def encoded(table: ResultTable, row: Mapping[str, Any]) -> tuple[Value, ...]:
         values.append(kept)
         if column.name == table.key:
             _refuse_key(table, kept)
+        if column.name == table.subject and table.subject_index:
+            _refuse_long(table, column.name, kept)
     if (size := size_of(values)) > RESULT_ROW_BYTES_MAX:
         raise InvalidRow(
             f"{table.name}: a row has {size:,} bytes, and the limit is {RESULT_ROW_BYTES_MAX:,}: keep what is large as"
@@ -151,8 +162,14 @@ def encoded(table: ResultTable, row: Mapping[str, Any]) -> tuple[Value, ...]:
 def _refuse_key(table: ResultTable, key: Value) -> None:
     if key is None or key == "":
         raise InvalidRow(f"{table.name}: a row has no {table.key}, by which it would be told apart")
-    if isinstance(key, str) and len(key.encode()) > RESULT_KEY_BYTES_MAX:
-        raise InvalidRow(f"{table.name}.{table.key} = {key!r:.80}: a key has up to {RESULT_KEY_BYTES_MAX:,} bytes")
+    _refuse_long(table, table.key, key)
+
+
+def _refuse_long(table: ResultTable, name: str, value: Value) -> None:
+    """What is in an index."""
+    if isinstance(value, str) and len(value.encode()) > RESULT_KEY_BYTES_MAX:
+        what = "a key" if name == table.key else "a subject with an index"
+        raise InvalidRow(f"{table.name}.{name} = {value!r:.80}: {what} has up to {RESULT_KEY_BYTES_MAX:,} bytes")
 
 
 def size_of(values: Iterable[Value]) -> int:
@@ -181,7 +198,7 @@ def _integer(value: Any, _: Column) -> int:
 def _number(value: Any, _: Column) -> float:
     if not math.isfinite(number := float(_plain(value, int, float))):
         raise ValueError("NaN and infinities are no numbers to keep; use None")
-    return number
+    return number + 0.0  # of -0.0, which not every engine keeps, 0.0
 
 
 def _text(value: Any, _: Column) -> str:
@@ -196,7 +213,10 @@ def _text(value: Any, _: Column) -> str:
 
 
 def _moment(value: Any, _: Column) -> int:
-    return to_instant(_plain(value, datetime))
+    moment: datetime = _plain(value, datetime)
+    if moment.tzinfo is None:
+        raise ValueError("it has no time zone: write datetime(..., tzinfo=UTC)")
+    return to_instant(moment)
 
 
 def _decimal(value: Any, _: Column) -> str:
@@ -206,7 +226,7 @@ def _decimal(value: Any, _: Column) -> str:
     digits = "".join(map(str, number.as_tuple().digits)).strip("0")
     if number and (len(digits) > DECIMAL_DIGITS_MAX or number.adjusted() not in DECIMAL_EXPONENTS):
         raise ValueError(f"a decimal has up to {DECIMAL_DIGITS_MAX} digits, from 1e-130 to 1e126; keep it as a text")
-    return format(number, "f")
+    return format(number or abs(number), "f")  # without the sign of a zero, which not every engine keeps
 
 
 def _json(value: Any, column: Column) -> str:

@@ -55,10 +55,10 @@ def readable(stored: ResultTable | None, table: ResultTable) -> list[Column | No
 
 
 def _refuse_change(stored: ResultTable, table: ResultTable) -> None:
-    kinds = {column.name: column for column in stored.columns}
-    changed = [column for column in table.columns if kinds.get(column.name, column) != column]
+    kinds = {column.name.lower(): column for column in stored.columns}  # Name and name are one to SQLite
+    changed = [column for column in table.columns if kinds.get(column.name.lower(), column) != column]
     if (stored.name, stored.key) != (table.name, table.key) or changed or _other_subject(stored, table):
-        was = ", ".join(shown(kinds[column.name]) for column in changed)
+        was = ", ".join(shown(kinds[column.name.lower()]) for column in changed)
         raise SchemaMismatch(
             f"result table {table.name} is stored as {stored.name} with key {stored.key}, subject {stored.subject}"
             f"{f', {was}' if was else ''}, and declared with key {table.key}, subject {table.subject}"

@@ -11,7 +11,8 @@ from holdfast.errors import InvalidOption, RowsWithdrawn
 from holdfast.lifecycle import Status
 from holdfast.store.tables import ResultTable, RowPage, RowQuery, StoredRow, Value
 
-# status and attempt of the job; rows_of and rows_attempt where it reused another's; the attempt that one is at now
+# status and attempt of the job; rows_of and rows_attempt where it reused another's; the attempt that one is at now, or
+# ended at before retention took it
 Sought = tuple[str, int, str | None, int | None, int | None]
 
 
@@ -28,9 +29,10 @@ def _source(job_id: str, sought: Sequence[object] | None) -> tuple[str | None, i
         case [Status.COMPLETED.value, int() as attempt, None, _, _]:
             return job_id, attempt
         case [Status.COMPLETED.value, _, str() as donor, int() as attempt, now]:
-            if now not in (None, attempt):
+            if now != attempt:
+                became = "is gone" if now is None else "has run again since"
                 raise RowsWithdrawn(
-                    f"job {job_id} answers with the rows of job {donor}, which has run again since: retry this one, too"
+                    f"job {job_id} answers with the rows of job {donor}, which {became}: retry this one, too"
                 )
             return donor, attempt
         case _:

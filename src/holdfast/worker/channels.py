@@ -15,7 +15,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.files import Files, read_result
 from holdfast.handlers import Handler
 from holdfast.lifecycle import Effect
-from holdfast.offspring import Submitted
+from holdfast.offspring import Ended, Submitted
 from holdfast.results.reading import read
 from holdfast.store.port import Store
 from holdfast.store.tables import ResultTable, RowPage, RowQuery, Value
@@ -95,11 +95,11 @@ class LoopChannel:
     ) -> Submitted:
         return await self._services.children.submit(self._run, job_type, payload, key, at_once, options)
 
-    async def children(self, after: str | None) -> Page:
-        return await self._services.children.page(self._run, after)
+    async def children(self, after: str | None, named: int = 0) -> Page:
+        return await self._services.children.page(self._run, after, named)
 
-    async def must_wait(self, awaits: Awaits) -> bool:
-        return await self._services.children.must_wait(self._run, awaits)
+    async def ended(self, awaits: Awaits) -> Ended | None:
+        return await self._services.children.ended(self._run, awaits)
 
     async def upstream(self) -> list[JobRecord]:
         return await self._services.children.upstream(self._run)
@@ -168,11 +168,11 @@ class ThreadChannel:
     ) -> Submitted:
         return self._hop(self._inner.submit(job_type, payload, key, at_once, options))
 
-    def children(self, after: str | None) -> Page:
-        return self._hop(self._inner.children(after))
+    def children(self, after: str | None, named: int = 0) -> Page:
+        return self._hop(self._inner.children(after, named))
 
-    def must_wait(self, awaits: Awaits) -> bool:
-        return self._hop(self._inner.must_wait(awaits))
+    def ended(self, awaits: Awaits) -> Ended | None:
+        return self._hop(self._inner.ended(awaits))
 
     def upstream(self) -> list[JobRecord]:
         return self._hop(self._inner.upstream())

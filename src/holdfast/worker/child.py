@@ -22,7 +22,7 @@ from holdfast.batch_context import batch_context
 from holdfast.context import BlockingContext, Context
 from holdfast.errors import InvalidResult
 from holdfast.handlers import Handler, registered
-from holdfast.offspring import WaitForChildren
+from holdfast.offspring import WaitForChildren, unwrapped
 from holdfast.outcomes import Cancel, Discard, Retry, Snooze
 from holdfast.store.types import ClaimedJob
 from holdfast.worker import capture
@@ -111,7 +111,7 @@ def _answer(value: Any) -> tuple[Any, ...]:
 
 
 def _said(error: BaseException) -> tuple[Any, ...]:
-    match error:
+    match error := unwrapped(error):
         case Retry():
             return ("retry", *_entry(error), error.after_micros)
         case Snooze():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -20,9 +22,9 @@ from holdfast.limits import (
     STAGED_PART_BYTES_MAX,
 )
 from holdfast.newjob import NewJob
-from holdfast.offspring import Submitted
-from holdfast.running_again import children_again
-from holdfast.statuses import Status
+from holdfast.offspring import Ended, Submitted
+from holdfast.running_again import children_again, marked_version, said_of_blocked
+from holdfast.statuses import TERMINAL, Status
 from holdfast.store.port import Store
 from holdfast.store.types import Inserted, JobRecord, JobType, Page, Verdict
 from holdfast.submission import SubmitOptions, build, new_record
@@ -47,14 +49,37 @@ class Children:
     async def load(self, run: Run) -> None:
         """Those that are stored, before a handler is entered that has some."""
         if not run.job.waits:  # entered from the top, for the first time since it was asked to run
-            [record] = await self._store.get([run.job.job_id])
-            if record is not None:
-                await children_again(self._store, self._clock, record, run.job.worker_id)
+            await self._again(run)
         page = await self._store.children(run.job.job_id, None, CHILDREN_LOADED_MAX)
         self._family(run).stored = {record.job_id: record for record in page.items}
 
-    async def page(self, run: Run, after: str | None) -> Page:
-        return await self._store.children(run.job.job_id, after, CHILDREN_LOADED_MAX)
+    async def _again(self, run: Run) -> None:
+        """Before the handler of a job that runs again with its children, and not before a later attempt of it: those
+        that it has made since are new."""
+        [record] = await self._store.get([run.job.job_id])
+        version = None if record is None else marked_version(record)
+        if record is None or version is None:
+            return
+        step = f"holdfast: children of version {version}"
+        if await self._store.step(run.job.job_id, step) is not None:
+            return
+        found, blocked = await children_again(self._store, self._clock, record, version, run.job.worker_id)
+        if blocked:
+            run.say_log(None, "WARNING", f"left as they ended: {said_of_blocked(found, blocked)}")
+        await self._store.record_step(run.hold, step, "true", self._clock.now())
+
+    async def page(self, run: Run, after: str | None, named: int) -> Page:
+        """All that are stored, by id; or of the first `named` that this run has submitted, in that order."""
+        if not named:
+            return await self._store.children(run.job.job_id, after, CHILDREN_LOADED_MAX)
+        start = int(after or 0)
+        end = min(start + CHILDREN_LOADED_MAX, named)
+        found: list[JobRecord | None] = []
+        for first in range(start, end, CHILDREN_PART_MAX):
+            ids = islice(self._family(run).named, first, min(first + CHILDREN_PART_MAX, end))
+            found += await self._store.get(list(ids))
+        records = tuple(record for record in found if record is not None)
+        return Page(records, str(end) if end < named else None)
 
     async def upstream(self, run: Run) -> list[JobRecord]:
         """What the job depends on: up to as many as a record lists."""
@@ -76,11 +101,19 @@ class Children:
         options: SubmitOptions,
     ) -> Submitted:
         target = await self._targets(job_type)
-        now = self._clock.now()
-        job = build(target, payload, "", now, _checked(run, key, at_once, options))
+        job = build(target, payload, "", self._clock.now(), _checked(run, key, at_once, options))
         family = self._family(run)
         job_id = family.id_of(job.job_type, job.payload, key)
         job = msgspec.structs.replace(job, job_id=job_id, own_id=True, special=True)
+        asked = "" if key is None else digest(job.payload)
+        if family.named.get(job_id, asked) != asked:
+            raise ChildMismatch(f'this run has submitted the child "{key}" with another payload: give it another key')
+        submitted = await self._submit(run, family, job, key, at_once)
+        if submitted.record.job_id == job_id:  # not another's that its dedup key names
+            family.named[job_id] = asked
+        return submitted
+
+    async def _submit(self, run: Run, family: Family, job: NewJob, key: str | None, at_once: bool) -> Submitted:
         if (known := self._already(run, family, job, key)) is not None:
             return known
         if at_once:
@@ -88,7 +121,7 @@ class Children:
         family.add(job)
         if family.is_full:
             await self._stage_full(run, family)
-        return Submitted(_unstored(job, now), deduplicated=False)
+        return Submitted(_unstored(job, self._clock.now()), deduplicated=False)
 
     def _already(self, run: Run, family: Family, job: NewJob, key: str | None) -> Submitted | None:
         """The child that has this id: stored by an earlier run, or submitted by this one under the same key."""
@@ -178,9 +211,12 @@ class Children:
 
     # Waiting
 
-    async def must_wait(self, run: Run, awaits: Awaits) -> bool:
-        """Whether there is something to wait for: children of this run, open ones, or ended ones that the rule does not
-        take; the wait is judged then."""
+    async def ended(self, run: Run, awaits: Awaits) -> Ended | None:
+        """The children that have ended; None where there is something to wait for: new ones, open ones, or ended ones
+        that the rule does not take, for the wait is judged then.
+
+        They are those that this run has submitted so far, so that a handler with several waits takes the same way each
+        time; a run that has submitted none means all."""
         if run.effects or run.row_parts:
             raise InvalidOption(
                 "rows and statements are published with the completion of the run that put them: put them after"
@@ -188,14 +224,30 @@ class Children:
             )
         await self.flush(run)
         if run.family:
-            return True
+            return None
+        named = list(run.family.named) if run.family is not None else []
+        brood = await self._brood_of(named) if named else await self._whole_brood(run)
+        if trees.joined(awaits, brood) is not Status.PENDING:
+            return None
+        return Ended(len(named), brood.children)
+
+    async def _brood_of(self, named: Sequence[str]) -> Brood:
+        standing = Counter(status for _, status in await self._statuses(named))
+        ended = sum(standing[status] for status in (*TERMINAL, None))  # None: retention has dropped it
+        return Brood(
+            len(named),
+            len(named) - ended,
+            failed=standing[Status.FAILED],
+            cancelled=standing[Status.CANCELLED],
+        )
+
+    async def _whole_brood(self, run: Run) -> Brood:
         [record] = await self._store.get([run.job.job_id])
         if record is None:
             raise JobNotFound(f"no job {run.job.job_id}")
-        brood = Brood(
+        return Brood(
             record.children, record.open_children, failed=record.failed_children, cancelled=record.cancelled_children
         )
-        return trees.joined(awaits, brood) is not Status.PENDING
 
     @staticmethod
     def _family(run: Run) -> Family:

@@ -59,6 +59,8 @@ class Executor:
                 return self.stopped(run, run)
             if not isinstance(value, str):
                 return value
+            if run.rows_refused is not None:
+                raise run.rows_refused
             if run.family:
                 await self.services.children.flush(run)
             return await self.completed(run, value)

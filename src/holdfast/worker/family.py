@@ -32,6 +32,8 @@ class Family:
         self.stored: dict[str, JobRecord] = {}  # as they were when the run began; not more than are loaded
         self.at_once: dict[str, JobRecord] = {}  # stored by this run, before its settlement
         self.known: dict[str, Known] = {}
+        # Every child that this run has submitted, in that order, stored before or not; if by a key, with a digest.
+        self.named: dict[str, str] = {}
         self.pending: list[NewJob] = []
         self.pending_bytes = 0
         self.staging = asyncio.Lock()  # a handler may submit from many tasks at once
@@ -82,6 +84,7 @@ class Family:
     def unsay(self) -> None:
         """What would have come with the settlement does not."""
         self.known.clear()
+        self.named.clear()
         self._alike.clear()
         self.keep([])
         self.parts = self.staged_jobs = 0

@@ -26,7 +26,7 @@ class Item(Run):
 
     def unsay_effects(self) -> None:
         super().unsay_effects()
-        self.kept_rows, self.kept_bytes, self.row_parts = [], 0, None
+        self.kept_rows, self.kept_bytes, self.row_parts, self.rows_refused = [], 0, None, None
 
     def stop(self, reason: str) -> None:
         if self.stop_reason is None:

@@ -18,7 +18,7 @@ from holdfast.effects import packed, unpacked
 from holdfast.errors import StoreError
 from holdfast.handlers import Handler
 from holdfast.lifecycle import Effect
-from holdfast.offspring import Submitted
+from holdfast.offspring import Ended, Submitted
 from holdfast.store.tables import ResultTable, RowOrigin, RowPage, RowQuery, StoredRow, Value
 from holdfast.store.types import ClaimedJob, JobRecord, Page
 from holdfast.submission import SubmitOptions
@@ -145,11 +145,11 @@ class Link:
         )
         return msgspec.convert(self._ask("submit", name, text, key, at_once, packed_options(options)), Submitted)
 
-    def children(self, after: str | None) -> Page:
-        return msgspec.convert(self._ask("children", after), Page)
+    def children(self, after: str | None, named: int = 0) -> Page:
+        return msgspec.convert(self._ask("children", after, named), Page)
 
-    def must_wait(self, awaits: Awaits) -> bool:
-        return bool(self._ask("must_wait", str(awaits)))
+    def ended(self, awaits: Awaits) -> Ended | None:
+        return msgspec.convert(self._ask("ended", str(awaits)), Ended | None)
 
     def upstream(self) -> list[JobRecord]:
         return msgspec.convert(self._ask("upstream"), list[JobRecord])
@@ -198,11 +198,11 @@ class AsyncLink:
     ) -> Submitted:
         return await asyncio.to_thread(self._link.submit, job_type, payload, key, at_once, options)
 
-    async def children(self, after: str | None) -> Page:
-        return await asyncio.to_thread(self._link.children, after)
+    async def children(self, after: str | None, named: int = 0) -> Page:
+        return await asyncio.to_thread(self._link.children, after, named)
 
-    async def must_wait(self, awaits: Awaits) -> bool:
-        return await asyncio.to_thread(self._link.must_wait, awaits)
+    async def ended(self, awaits: Awaits) -> Ended | None:
+        return await asyncio.to_thread(self._link.ended, awaits)
 
     async def upstream(self) -> list[JobRecord]:
         return await asyncio.to_thread(self._link.upstream)

@@ -21,7 +21,7 @@ from holdfast.lifecycle import (
     WaitingForChildren,
 )
 from holdfast.limits import ERROR_TEXT_MAX
-from holdfast.offspring import WaitForChildren
+from holdfast.offspring import WaitForChildren, unwrapped
 from holdfast.outcomes import Cancel, Discard, Retry, Snooze
 from holdfast.trees import Awaits, TriggerRule
 
@@ -30,7 +30,7 @@ _OURS = os.path.dirname(__file__)
 
 def outcome_of(error: BaseException, attempt: int, now: Instant) -> Outcome:
     """What a raised exception asks for."""
-    match error:
+    match error := unwrapped(error):
         case Retry():
             return RetryAsked(entry(error, attempt, now), error.after_micros)
         case Snooze():

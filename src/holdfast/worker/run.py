@@ -38,6 +38,7 @@ class Run(Execution):
     artifacts: dict[str, StoredFile] | None = None
     family: Family | None = None  # children
     row_parts: dict[str, int] | None = None  # how many batches of rows of each result table
+    rows_refused: Exception | None = None  # a part of which not all is stored, and which must not be published
     _logs: list[dict[str, str]] | None = None
     _log_text: list[str] | None = None
 

@@ -50,10 +50,10 @@ async def _asked(question: list[Any], channel: LoopChannel) -> Any:
             return channel.loaded_children()
         case ["large_result", job_id]:
             return await _large_result(channel, job_id)
-        case ["children", after]:
-            return await channel.children(after)
-        case ["must_wait", awaits]:
-            return await channel.must_wait(Awaits.parse(awaits))
+        case ["children", after, named]:
+            return await channel.children(after, named)
+        case ["ended", awaits]:
+            return await channel.ended(Awaits.parse(awaits))
         case ["upstream"]:
             return await channel.upstream()
         case _:

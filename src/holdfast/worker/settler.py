@@ -30,7 +30,7 @@ ISOLATE_AFTER = 3  # tries of a batch, before one of its jobs is suspected
 PAUSE_SECONDS = 0.2
 PAUSE_SECONDS_MAX = 1.0  # leases run out meanwhile: what was done must be settled before another is sent to do it
 # What is no job's fault, and over one day: keys that have run out come back as a ConfigurationError.
-_OF_THE_STORE = (StoreBusy, StoreFull, StoreUnavailable, ConfigurationError)
+OF_THE_STORE = (StoreBusy, StoreFull, StoreUnavailable, ConfigurationError)
 
 
 class Settler:
@@ -106,7 +106,7 @@ class Settler:
                 if isinstance(error, StoreBusy) and len(batch) > 1:
                     self._settle_apart(batch, transitions)
                     return
-                if tries >= ISOLATE_AFTER and not isinstance(error, _OF_THE_STORE):
+                if tries >= ISOLATE_AFTER and not isinstance(error, OF_THE_STORE):
                     if until is None:
                         self._settle_apart(batch, transitions)
                         return

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Protocol, Union, Unpack
 import pydantic
 
 from holdfast import codec, schemas
+from holdfast.checks import PRIORITIES
 from holdfast.context import Context
 from holdfast.errors import InvalidPipeline
 from holdfast.handlers import Handler
@@ -113,6 +114,8 @@ class Pipeline:
         self, ctx: Context, stage: Stage, configs: Mapping[str, Any], jobs: Mapping[str, str]
     ) -> str:
         options = SubmitOptions(stage=stage.name, on_dependency_failure=stage.on_dependency_failure)
+        if not isinstance(stage.target, Handler) or stage.target.priority == PRIORITIES["normal"]:
+            options["priority"] = ctx.job.priority  # where its type has none of its own
         if ctx.job.tags:
             options["tags"] = ctx.job.tags
         if before := after_of(stage, self.stages, configs.keys()):

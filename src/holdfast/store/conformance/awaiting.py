@@ -248,6 +248,8 @@ class TestWaitingParents:
         if job.status is FAILED:
             assert job.stage == "error"
             assert (job.last_error or "").startswith("ChildFailed: ")
+            [dead] = [each for each in await store.dead(10) if each.newest_job_id == parent.job_id]
+            assert dead.error_type == "ChildFailed"
 
     async def test_a_child_that_had_failed_before_ends_one_that_waits_for_success(self, store: Store) -> None:
         parent, [child] = await with_children(store)

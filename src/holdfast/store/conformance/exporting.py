@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 
@@ -300,6 +302,34 @@ class TestExport:
 
         assert sum((await elsewhere.counts()).values()) == 0
         assert await submit(elsewhere)
+
+    async def test_a_run_of_a_move_that_another_has_taken_over_writes_nothing_more(
+        self, store: Store, elsewhere: Store
+    ) -> None:
+        await submit(store)
+        late = await everything(store, dumps.JOBS)
+        second = msgspec.structs.replace(COMING, kind=dumps.STEPS, run=2)
+        await elsewhere.restore("", [], msgspec.structs.replace(COMING, run=1))
+        await elsewhere.restore("", [], second)
+
+        for kind, items, done in ((dumps.JOBS, late, False), ("", [], False), ("", [], True)):
+            with pytest.raises(MoveFailed, match="another run"):
+                await elsewhere.restore(kind, items, msgspec.structs.replace(COMING, run=1, done=done))
+
+        assert sum((await elsewhere.counts()).values()) == 0
+        assert await elsewhere.moving() == second
+
+    async def test_of_two_runs_that_write_at_once_the_later_one_stays(self, elsewhere: Store) -> None:
+        await elsewhere.restore("", [], COMING)
+
+        runs = [msgspec.structs.replace(COMING, run=number) for number in range(1, 6)]
+        ended = await asyncio.gather(
+            *(elsewhere.restore("", [], run) for run in reversed(runs)), return_exceptions=True
+        )
+
+        assert all(each is None or isinstance(each, MoveFailed) for each in ended)
+        written = [run for run, each in zip(reversed(runs), ended, strict=True) if each is None]
+        assert await elsewhere.moving() == max(written, key=lambda run: run.run)
 
     async def test_two_moves_cannot_go_into_one_store(self, elsewhere: Store) -> None:
         await elsewhere.restore("", [], COMING)

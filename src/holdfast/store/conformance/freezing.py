@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from holdfast.errors import StoreMoved
+from holdfast.errors import MoveFailed, StoreMoved
 from holdfast.lifecycle import Status, cancel
 from holdfast.store.conformance.exporting import a_type
 from holdfast.store.conformance.factories import (
@@ -38,6 +38,7 @@ STANDING = msgspec.structs.replace(LEAVING, kind=SEALED)
 
 @contextlib.asynccontextmanager
 async def frozen(store: Store, state: MoveState = LEAVING) -> AsyncIterator[None]:
+    await store.freeze(LEAVING)
     assert await store.freeze(state) == 0
     try:
         yield
@@ -127,6 +128,32 @@ class TestFreeze:
 
         await store.freeze(None)
         assert await store.moving() is None
+
+    async def test_a_move_that_was_given_up_seals_nothing(self, store: Store) -> None:
+        await store.freeze(LEAVING)
+        await store.freeze(None)
+
+        for state in (STANDING, msgspec.structs.replace(STANDING, done=True)):
+            with pytest.raises(MoveFailed, match="given up"):
+                await store.freeze(state)
+
+        assert await store.moving() is None
+        assert await submit(store)
+
+    async def test_a_run_of_a_move_that_another_has_taken_over_freezes_nothing(self, store: Store) -> None:
+        second = msgspec.structs.replace(STANDING, run=2)
+
+        async with frozen(store, second):
+            for state in (LEAVING, STANDING, msgspec.structs.replace(STANDING, run=1, done=True)):
+                with pytest.raises(MoveFailed, match="another run"):
+                    await store.freeze(state)
+            assert await store.moving() == second
+
+    async def test_a_queue_moves_to_one_place_at_a_time(self, store: Store) -> None:
+        async with frozen(store):
+            with pytest.raises(MoveFailed, match="moves already"):
+                await store.freeze(msgspec.structs.replace(LEAVING, move_id="another"))
+            assert await store.moving() == LEAVING
 
     async def test_nothing_of_a_queue_that_stands_still_changes(self, store: Store) -> None:
         due = await submit(store, scheduled_for=NOW + SECOND)

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from holdfast.errors import DuplicateRow, RowsWithdrawn, SchemaMismatch, UnknownTable
+from holdfast.lifecycle import Status
 from holdfast.store.conformance.factories import (
     HOUR,
     NOW,
@@ -24,6 +25,7 @@ from holdfast.store.conformance.factories import (
     retry_by_hand,
     running,
     settle,
+    submit,
 )
 from holdfast.store.port import Store
 from holdfast.store.tables import Column, ColumnKind, ResultTable, RowBatch, RowOrigin, RowQuery, StoredRow, Value
@@ -153,8 +155,9 @@ class TestDeclare:
             msgspec.structs.replace(POINTS, key="x"),
             msgspec.structs.replace(POINTS, columns=(POINTS.columns[0], Column("x", ColumnKind.TEXT))),
             msgspec.structs.replace(POINTS, name="Points"),
+            msgspec.structs.replace(POINTS, columns=(*POINTS.columns, Column("X", POINTS.columns[1].kind))),
         ],
-        ids=["another key", "another kind", "a name that differs in case alone"],
+        ids=["another key", "another kind", "a name that differs in case alone", "a column that does"],
     )
     async def test_what_would_change_a_stored_table_is_refused(self, store: Store, changed: ResultTable) -> None:
         await store.declare(TABLES)
@@ -310,6 +313,41 @@ class TestRowsOfReused:
         with pytest.raises(RowsWithdrawn, match=donor):
             await store.rows(WORDS, RowQuery(job_id=job_id))
 
+    async def test_they_stay_withdrawn_when_the_donor_that_ran_again_is_archived(self, store: Store) -> None:
+        await store.declare(TABLES)
+        donor = await with_rows(store, WORDS, *words("cat", "dog"), job_type="embed", content_hash="h")
+        root = await submit(store, job_type="top")  # whose tree stays
+        [answer] = await store.insert(
+            [new_job(job_type="embed", content_hash="h", reuse_since=0, parent_job_id=root)], NOW
+        )
+        again = await run_again(store, donor)
+        await put(store, again, WORDS, *words("dog"))
+        await settle(store, again.completes())
+
+        assert await retire(store, a_policy(0, 0, 0, job_types=("embed",)), now=NOW + SECOND) == 1
+
+        with pytest.raises(RowsWithdrawn, match=donor):
+            await store.rows(WORDS, RowQuery(job_id=answer.job_id))
+
+    async def test_a_result_whose_rows_are_withdrawn_is_not_reused(self, store: Store) -> None:
+        await store.declare(TABLES)
+        donor = await with_rows(
+            store, WORDS, *words("cat"), job_type="embed", content_hash="h", max_attempts=1, subject="town"
+        )
+        [first] = await store.insert(
+            [new_job(job_type="embed", content_hash="h", reuse_since=0, subject="town")], NOW + SECOND
+        )
+        older = await with_rows(store, WORDS, *words("owl"), job_type="embed", subject="town")
+        await settle(store, (await run_again(store, donor)).fails())
+
+        [answer] = await store.insert(
+            [new_job(job_type="embed", content_hash="h", reuse_since=0, subject="town")], NOW + SECOND
+        )
+
+        assert (await record(store, first.job_id)).reused_from == donor
+        assert (answer.status, answer.reused_from) == (Status.PENDING, None)
+        assert await store.latest("town", "embed") == older
+
 
 class TestRowsOfArchived:
     async def test_rows_go_after_their_job_a_few_at_a_time(self, store: Store) -> None:
@@ -331,6 +369,20 @@ class TestRowsOfArchived:
         assert await store.with_files(10) == []
         assert await read_by_subject(store, "gone") == []
         assert await read(store, kept) == words("cat")
+
+    async def test_no_column_of_the_table_decides_whose_rows_go(self, store: Store) -> None:
+        table = ResultTable(
+            "rings", "number", (Column("number", ColumnKind.INTEGER), Column("rowid", ColumnKind.INTEGER))
+        )
+        await store.declare([table])
+        rows = [(n, n) for n in range(5)]
+        old = await with_rows(store, table, *rows, job_type="old")
+        kept = await with_rows(store, table, *rows)
+        assert await retire(store, a_policy(0, 0, 0, job_types=("old",)), now=NOW + SECOND) == 1
+
+        assert [await store.drop_rows(old, limit) for limit in (2, 100, 100)] == [2, 3, 0]
+
+        assert await read(store, kept, table) == rows
 
     async def test_rows_of_an_attempt_that_was_lost_go_too(self, store: Store) -> None:
         await store.declare(TABLES)
@@ -359,6 +411,11 @@ class TestRowsOfArchived:
 async def reused(store: Store, now: int = NOW) -> str:
     [answer] = await store.insert([new_job(job_type="embed", content_hash="h", reuse_since=0)], now)
     return answer.job_id
+
+
+async def run_again(store: Store, job_id: str) -> Claim:
+    await retry_by_hand(store, job_id)
+    return await claim_one_of(store, job_id, "embed")
 
 
 async def claim_one_of(store: Store, job_id: str, job_type: str) -> Claim:

@@ -124,10 +124,11 @@ def fit(kind: str, item: bytes) -> bytes:
 
 async def restore(ground: Ground, kind: str, packed: Sequence[bytes], state: MoveState) -> None:
     """The items first, then how far that is: a death in between writes the same items again."""
-    refuse_other(await moving(ground), state)
+    before = await freezing.stored(ground)
+    refuse_other(freezing.state_of(before), state)
     if packed:
         await _RESTORES[kind](ground, packed)
-    await freezing.keep(ground, state)
+    await freezing.keep(ground, state, before)
 
 
 async def _restore_types(ground: Ground, packed: Sequence[bytes]) -> None:

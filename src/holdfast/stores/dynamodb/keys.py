@@ -234,6 +234,8 @@ def lane_of(item: Item) -> str:
 
 def error_type(item: Item) -> str:
     """Of what a failed job died."""
+    if item.get("last_error", "").startswith("ChildFailed: "):
+        return "ChildFailed"
     errors = _errors.decode(item["errors"]) if item.get("errors") else []
     return errors[-1].type if errors else "DependencyFailed"
 

@@ -92,12 +92,24 @@ async def _identical(ground: Ground, content_hash: str, job_type: str) -> tuple[
     # In this order: one that completes in between is found as completed, and not missed as both.
     under_way = await _proposed(ground, content_hash, f"{kind}|open|", backwards=False)
     done = await _proposed(ground, content_hash, f"{kind}|done|", backwards=True)
-    donor = next((item for item in done if item["status"] == Status.COMPLETED), None)
+    donor = await _donor(ground, [item for item in done if item["status"] == Status.COMPLETED])
     leader = next((item for item in under_way if Status(item["status"]) in ACTIVE and "joins" not in item), None)
     try:
         return None if donor is None else await with_result(ground, donor), leader
     except bodies.Missing:  # retired since: it has nothing to give
         return None, leader
+
+
+async def _donor(ground: Ground, done: Sequence[Item]) -> Item | None:
+    """The newest whose rows, if it has some from another, are not withdrawn, nor about to be: that one runs again."""
+    owners = await get_jobs(ground, {item["rows_of"] for item in done if "rows_of" in item})
+    for item in done:
+        owner = owners.get(item.get("rows_of", ""))
+        if "rows_of" not in item or (
+            moving.has_rows_of(item, owner) and owner is not None and moving.status_of(owner) is Status.COMPLETED
+        ):
+            return item
+    return None
 
 
 async def _proposed(ground: Ground, content_hash: str, begins: str, *, backwards: bool) -> list[Item]:

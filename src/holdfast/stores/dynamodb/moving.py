@@ -67,6 +67,25 @@ def is_there(item: Item | None) -> bool:
     return item is not None and "archived_at" not in item
 
 
+class _Archived(msgspec.Struct):
+    attempt: int = 0
+
+
+_archived = msgspec.json.Decoder(_Archived)
+
+
+def attempt_of(item: Item | None) -> int | None:
+    """At which a job is, or was when it went to the archive."""
+    if item is None:
+        return None
+    return int(item.get("attempt", 0)) if is_there(item) else _archived.decode(item["details"]).attempt
+
+
+def has_rows_of(item: Item, owner: Item | None) -> bool:
+    """Whether the rows are still there that a job has from another, its own being there with itself."""
+    return attempt_of(owner) == int(item["rows_attempt"])
+
+
 def status_of(item: Item) -> Status:
     """Of a job, or of what the archive keeps of it."""
     return Status(item["ended"] if "archived_at" in item else item["status"])

@@ -92,7 +92,7 @@ def _free(attempt: int, part: int) -> Condition:
 
 
 _HELD = ("job_id", "status", "attempt", "claim_token", "tables", "archived_at")
-_SOUGHT = ("job_id", "status", "attempt", "rows_of", "rows_attempt", "archived_at")
+_SOUGHT = ("job_id", "status", "attempt", "rows_of", "rows_attempt", "archived_at", "details")
 
 
 async def rows(ground: Ground, table: ResultTable, ask: RowQuery) -> RowPage:
@@ -124,8 +124,7 @@ async def _sought(ground: Ground, job_id: str) -> paging.Sought | None:
     donor = None
     if donor_id is not None:
         [donor] = await ground.tables.get(Table.JOBS, [(donor_id,)], only=_SOUGHT)
-    now = donor.get("attempt", 0) if donor is not None and moving.is_there(donor) else None
-    return job["status"], job.get("attempt", 0), donor_id, job.get("rows_attempt"), now
+    return job["status"], job.get("attempt", 0), donor_id, job.get("rows_attempt"), moving.attempt_of(donor)
 
 
 async def rows_by_subject(ground: Ground, table: ResultTable, subject: str, after: str | None, limit: int) -> RowPage:
@@ -191,17 +190,24 @@ async def latest(ground: Ground, subject: str, job_type: str) -> str | None:
     if pointer is None:
         return None
     [job] = await ground.tables.get(Table.JOBS, [(pointer["job_id"],)], only=_LATEST)
-    if _has_rows(job, job_type):
+    if job is not None and _has_rows(job, job_type) and await _with_rows(ground, [job]):
         return str(pointer["job_id"])
     return await _latest_of_subject(ground, subject, job_type)
 
 
-_LATEST = ("job_id", "job_type", "status", "completed_at", "tables")
+_LATEST = ("job_id", "job_type", "status", "completed_at", "tables", "rows_of", "rows_attempt")
 
 
-def _has_rows(job: Item | None, job_type: str) -> bool:
-    standing = None if job is None else (job.get("status"), job.get("job_type"))
-    return standing == (Status.COMPLETED, job_type) and job is not None and "tables" in job
+def _has_rows(job: Item, job_type: str) -> bool:
+    return (job.get("status"), job.get("job_type")) == (Status.COMPLETED, job_type) and "tables" in job
+
+
+async def _with_rows(ground: Ground, jobs: Sequence[Item]) -> list[Item]:
+    """Without those that have their rows from a job that has run again."""
+    owners = list({job["rows_of"] for job in jobs if "rows_of" in job})
+    found = await ground.tables.get(Table.JOBS, [(job_id,) for job_id in owners], only=_SOUGHT) if owners else []
+    by_id = dict(zip(owners, found, strict=True))
+    return [job for job in jobs if "rows_of" not in job or moving.has_rows_of(job, by_id[job["rows_of"]])]
 
 
 async def _latest_of_subject(ground: Ground, subject: str, job_type: str) -> str | None:
@@ -215,7 +221,7 @@ async def _latest_of_subject(ground: Ground, subject: str, job_type: str) -> str
         if len(ids) == LATEST_LOOKED_MAX:
             break
     found = await ground.tables.get(Table.JOBS, [(job_id,) for job_id in ids], only=_LATEST)
-    done = [job for job in found if job is not None and _has_rows(job, job_type)]
+    done = await _with_rows(ground, [job for job in found if job is not None and _has_rows(job, job_type)])
     return max(done, key=lambda job: (job["completed_at"], job["job_id"]))["job_id"] if done else None
 
 

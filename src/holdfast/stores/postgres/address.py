@@ -17,7 +17,7 @@ POOL_CONNECTIONS_MAX = 100
 
 class Address(msgspec.Struct, frozen=True):
     dsn: str  # for the driver
-    shown: str  # for people: no password in it
+    shown: str  # the URL with what tells this queue from others: no password in it
     schema: str = "holdfast"
     pool: int = POOL_CONNECTIONS
     wake: bool = True  # NOTIFY others
@@ -43,7 +43,7 @@ def parse(url: str) -> Address:
     name = user.partition(":")[0]
     return Address(
         dsn=dsn,
-        shown=f"postgresql://{f'{name}@' if name else ''}{host}{parts.path} (schema {schema})",
+        shown=f"postgresql://{f'{name}@' if name else ''}{host}{parts.path}?schema={schema}",
         schema=schema,
         pool=_pool(own.get("pool")),
         wake=wake,

@@ -87,7 +87,7 @@ _SOURCES: dict[str, Callable[[Tx, str | None, int], Source]] = {
 
 
 async def restore(tx: Tx, kind: str, items: Sequence[bytes], state: MoveState) -> None:
-    refuse_other(await moving(tx), state)
+    refuse_other(await freezing.held(tx), state)
     if items:
         await tx.execute("restoring")
         await _RESTORES[kind](tx, items)

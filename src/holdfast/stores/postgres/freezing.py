@@ -7,7 +7,7 @@ import asyncpg
 import msgspec
 
 from holdfast.errors import ConfigurationError
-from holdfast.store.moves import INTO, SEALED, MoveState, is_as_closed, refusal
+from holdfast.store.moves import INTO, SEALED, MoveState, is_as_closed, refusal, refuse_freezing
 from holdfast.stores import dumping
 from holdfast.stores.postgres.tx import Tx
 
@@ -30,6 +30,7 @@ async def _freeze(tx: Tx, state: MoveState | None) -> int:
         await _thaw(tx)
         await tx.execute("move_forget")
         return 0
+    refuse_freezing(await held(tx), state)
     if state.kind == SEALED:
         await tx.execute("move_lock")  # none begins while we count
         if left := int(await tx.value("under_way")):
@@ -59,6 +60,12 @@ async def keep(tx: Tx, state: MoveState) -> None:
 async def moving(tx: Tx) -> MoveState | None:
     text = await tx.value("move_state")
     return None if text is None else msgspec.json.decode(text, type=MoveState)
+
+
+async def held(tx: Tx) -> MoveState | None:
+    """How far the move is, which no other run of it changes before this transaction has ended."""
+    await tx.execute("lock_names", [f"holdfast move {tx.sql.schema}"])
+    return await moving(tx)
 
 
 async def _seal(tx: Tx, state: MoveState) -> None:

@@ -32,7 +32,9 @@ _KINDS = {
 }
 _OWN = ("job_id", "hf_attempt", "hf_part", "created_at", "parent_job_id", "root_job_id", "job_stage")
 _ORIGIN = "r.job_id::text, r.created_at, r.parent_job_id::text, r.root_job_id::text, r.job_stage"
-_SOURCE = """SELECT j.job_id, j.status, j.attempt, j.rows_of, j.rows_attempt, d.attempt AS donor_attempt
+_SOURCE = """SELECT j.job_id, j.status, j.attempt, j.rows_of, j.rows_attempt, coalesce(d.attempt,
+    (SELECT (a.details::json ->> 'attempt')::integer FROM holdfast.archive AS a WHERE a.job_id = j.rows_of))
+    AS donor_attempt
 FROM holdfast.job AS j LEFT JOIN holdfast.job AS d ON d.job_id = j.rows_of WHERE j.job_id = $1::uuid"""
 
 

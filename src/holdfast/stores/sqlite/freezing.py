@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import apsw
 import msgspec
 
-from holdfast.store.moves import INTO, SEALED, MoveState, is_as_closed, refusal
+from holdfast.store.moves import INTO, SEALED, MoveState, is_as_closed, refusal, refuse_freezing
 from holdfast.stores import dumping
 from holdfast.stores.sqlite import sql, tables
 from holdfast.stores.sqlite.errors import MOVED
@@ -31,6 +31,7 @@ def freeze(tx: Tx, state: MoveState | None) -> int:
         _thaw(tx)
         tx.execute("DELETE FROM meta WHERE name = ?", (_STATE,))
         return 0
+    refuse_freezing(moving(tx.connection), state)
     left: int = tx.value(_UNDER_WAY) if state.kind == SEALED else 0
     if not left:
         keep(tx, state)

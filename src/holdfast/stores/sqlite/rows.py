@@ -113,8 +113,9 @@ def drop_rows(tx: Tx, job_id: str, limit: int) -> int:
     named = tx.value("SELECT details ->> 'result_tables' FROM archive WHERE job_id = ?", (job_id,))
     dropped = 0
     for name in msgspec.json.decode(named or "[]"):
-        if dropped < limit and tables.find(tx.connection, name) is not None:
-            tx.execute(tables.drop(name), (job_id, limit - dropped))
+        table = tables.find(tx.connection, name)
+        if dropped < limit and table is not None:
+            tx.execute(tables.drop(table), (job_id, limit - dropped))
             dropped += tx.connection.changes()
     return dropped
 

@@ -124,9 +124,10 @@ def standing(table: ResultTable) -> str:
     return f"SELECT hf_attempt, hf_part FROM {_name(table)} WHERE job_id = ? AND {quoted(table.key)} = ?"
 
 
-def drop(name: str) -> str:
-    table = quoted(f"result_{name}")
-    return f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} WHERE job_id = ? LIMIT ?)"
+def drop(table: ResultTable) -> str:
+    """By the key, not by rowid: that may be a column of the table's own."""
+    name, key = _name(table), quoted(table.key)
+    return f"DELETE FROM {name} WHERE job_id = ?1 AND {key} IN (SELECT {key} FROM {name} WHERE job_id = ?1 LIMIT ?2)"
 
 
 def _selected(known: tuple[Column | None, ...]) -> str:

@@ -349,9 +349,14 @@ $$;
 -- The newest completed job with the same type and content. Index: job_content.
 CREATE FUNCTION holdfast.reusable(j jsonb) RETURNS uuid LANGUAGE sql VOLATILE AS
 $$
-    SELECT job_id FROM holdfast.job
+    SELECT job_id FROM holdfast.job AS d
     WHERE content_hash = j ->> 'content_hash' AND job_type = j ->> 'job_type' AND status = 'completed'
       AND completed_at >= (j ->> 'reuse_since')::bigint
+      AND (rows_of IS NULL -- or its rows are withdrawn, or about to be, for their job runs again
+        OR EXISTS (SELECT 1 FROM holdfast.job AS r
+            WHERE r.job_id = d.rows_of AND r.attempt = d.rows_attempt AND (r.status || '') = 'completed')
+        OR EXISTS (SELECT 1 FROM holdfast.archive AS k
+            WHERE k.job_id = d.rows_of AND (k.details::json ->> 'attempt')::integer = d.rows_attempt))
     ORDER BY completed_at DESC LIMIT 1
 $$;
 

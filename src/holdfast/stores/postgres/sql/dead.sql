@@ -2,7 +2,9 @@
 SELECT job_type, kind, count(*), (array_agg(job_id::text ORDER BY completed_at DESC))[1],
     (array_agg(coalesce(last_error, '') ORDER BY completed_at DESC))[1], max(completed_at)
 FROM (
-    SELECT job_type, coalesce(errors::json -> -1 ->> 'type', 'DependencyFailed') AS kind, job_id, last_error, completed_at
+    SELECT job_type, job_id, last_error, completed_at,
+        CASE WHEN last_error LIKE 'ChildFailed: %' THEN 'ChildFailed'
+            ELSE coalesce(errors::json -> -1 ->> 'type', 'DependencyFailed') END AS kind
     FROM holdfast.job WHERE status = 'failed'
 ) AS failed
 GROUP BY job_type, kind
