@@ -13,7 +13,7 @@ import typer.main
 
 from holdfast import Holdfast, context, cron, errors, job, lifecycle, limits, outcomes, settings
 from holdfast.cli import exits
-from holdfast.cli.main import cli
+from holdfast.cli.main import commands
 from holdfast.explaining import Reason
 from holdfast.handlers import Handler, HandlerOptions
 from holdfast.operating import Operating
@@ -28,7 +28,7 @@ from tests.docs.pages import ROOT
 from tests.servers.postgres import Postgres
 
 REFERENCE = ROOT / "docs/reference"
-COMMANDS = typer.main.get_group(cli).commands
+COMMANDS = typer.main.get_group(commands()).commands
 NOT_FOR_USERS = {"HOLDFAST_FAILPOINTS", "HOLDFAST_SUPERVISOR_PIPE"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import sys
 from collections.abc import Callable, Container, Sequence
@@ -11,81 +12,55 @@ import typer
 import typer.main
 from typer.exceptions import TyperException
 
-from holdfast.cli import (
-    artifacts,
-    bench,
-    changing,
-    dead,
-    demo,
-    doctor,
-    exits,
-    explain,
-    jobs,
-    logged,
-    logs,
-    migrate,
-    move,
-    options,
-    output,
-    purge,
-    queues,
-    results,
-    schedules,
-    show,
-    stats,
-    submit,
-    tree,
-    worker,
-    workers,
-)
+from holdfast.cli import exits, logged, options, output
 from holdfast.cli.exits import Exit
 from holdfast.cli.helping import Command, Group
 from holdfast.cli.options import AppName, Url
 from holdfast.errors import HoldfastError
 
-_Action = Callable[..., int | None]
-_COMMANDS: dict[str, dict[str, _Action | tuple[_Action, dict[str, _Action]]]] = {
+# By heading: commands as "module.function", which is loaded when it is asked for. A noun has verbs, and bare it lists.
+_COMMANDS: dict[str, dict[str, str | tuple[str, dict[str, str]]]] = {
     "Jobs": {
-        "submit": submit.submit,
-        "list": jobs.list_jobs,
-        "show": show.show,
-        "watch": jobs.watch,
-        "logs": logs.logs,
-        "artifacts": artifacts.artifacts,
-        "results": results.results,
-        "tree": tree.tree,
-        "explain": explain.explain,
-        "cancel": changing.cancel,
-        "retry": changing.retry,
-        "rerun": changing.rerun,
-        "reprioritise": changing.reprioritise,
-        "reschedule": changing.reschedule,
+        "submit": "submit.submit",
+        "list": "jobs.list_jobs",
+        "show": "show.show",
+        "watch": "jobs.watch",
+        "logs": "logs.logs",
+        "artifacts": "artifacts.artifacts",
+        "results": "results.results",
+        "tree": "tree.tree",
+        "explain": "explain.explain",
+        "cancel": "changing.cancel",
+        "retry": "changing.retry",
+        "rerun": "changing.rerun",
+        "reprioritise": "changing.reprioritise",
+        "reschedule": "changing.reschedule",
     },
     "Operating": {
-        "worker": worker.worker,
-        "workers": workers.workers,
-        "queues": (queues.queues, {"pause": queues.pause, "resume": queues.resume, "limit": queues.limit}),
+        "worker": "worker.worker",
+        "workers": "workers.workers",
+        "queues": ("queues.queues", {"pause": "queues.pause", "resume": "queues.resume", "limit": "queues.limit"}),
         "schedules": (
-            schedules.schedules,
+            "schedules.schedules",
             {
-                "add": schedules.add,
-                "show": schedules.show,
-                "pause": schedules.pause,
-                "resume": schedules.resume,
-                "run": schedules.run,
-                "remove": schedules.remove,
+                "add": "schedules.add",
+                "show": "schedules.show",
+                "pause": "schedules.pause",
+                "resume": "schedules.resume",
+                "run": "schedules.run",
+                "remove": "schedules.remove",
             },
         ),
-        "dead": (dead.dead, {"retry": dead.retry}),
-        "stats": stats.stats,
-        "doctor": doctor.doctor,
-        "purge": purge.purge,
+        "dead": ("dead.dead", {"retry": "dead.retry"}),
+        "stats": "stats.stats",
+        "doctor": "doctor.doctor",
+        "purge": "purge.purge",
     },
     "Setting up": {
-        "migrate": migrate.migrate,
-        "move": move.move,
-        "bench": bench.bench,
-        "demo": demo.demo,
+        "migrate": "migrate.migrate",
+        "move": "move.move",
+        "bench": "bench.bench",
+        "demo": "demo.demo",
     },
 }
 
@@ -94,16 +69,6 @@ class _Root(Group):
     order = tuple(name for commands in _COMMANDS.values() for name in commands)
 
 
-cli = typer.Typer(
-    cls=_Root,
-    add_completion=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog=exits.table(),
-)
-
-
-@cli.callback(invoke_without_command=True)
 def root(
     context: typer.Context,
     url: Url = None,
@@ -123,25 +88,39 @@ def root(
         print(context.get_help())
 
 
-def _register() -> None:
-    for heading, commands in _COMMANDS.items():
-        for name, command in commands.items():
+def commands(only: str | None = None) -> typer.Typer:
+    """The command line; with the name of a command, that one alone: a worker need not carry the others in memory."""
+    cli = typer.Typer(
+        cls=_Root,
+        add_completion=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        epilog=exits.table(),
+    )
+    cli.callback(invoke_without_command=True)(root)
+    for heading, named in _COMMANDS.items():
+        for name, command in named.items():
+            if only is not None and name != only:
+                continue
             if isinstance(command, tuple):
                 cli.add_typer(_group(*command), name=name, rich_help_panel=heading)
             else:
-                cli.command(name, cls=Command, rich_help_panel=heading)(command)
+                cli.command(name, cls=Command, rich_help_panel=heading)(_loaded(command))
+    return cli
 
 
-def _group(bare: _Action, commands: dict[str, _Action]) -> typer.Typer:
-    """A noun with verbs: bare, it lists."""
+def _group(bare: str, named: dict[str, str]) -> typer.Typer:
     group = typer.Typer(cls=Group, rich_markup_mode=None, invoke_without_command=True)
-    group.callback()(bare)
-    for name, command in commands.items():
-        group.command(name, cls=Command)(command)
+    group.callback()(_loaded(bare))
+    for name, command in named.items():
+        group.command(name, cls=Command)(_loaded(command))
     return group
 
 
-_register()
+def _loaded(command: str) -> Callable[..., int | None]:
+    module, _, function = command.partition(".")
+    found: Callable[..., int | None] = getattr(importlib.import_module(f"holdfast.cli.{module}"), function)
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -154,8 +133,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None, said: Container[str]) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    only = arguments[0] if arguments and arguments[0] in _Root.order else None
     try:
-        code = typer.main.get_command(cli).main(arguments, prog_name="holdfast", standalone_mode=False)
+        code = typer.main.get_command(commands(only)).main(arguments, prog_name="holdfast", standalone_mode=False)
     except TyperException as error:
         output.say(_usage(error))
         return error.exit_code
