@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from holdfast.store import conformance
 from holdfast.store.conformance import *  # noqa: F403
-from holdfast.stores.dynamodb import DynamoStore, freezing
+from holdfast.stores.dynamodb import DynamoStore, freezing, settling
 from tests.servers.dynamodb import DynamoDB, empty
 
 
@@ -52,3 +53,14 @@ async def elsewhere(dynamodb: DynamoDB) -> AsyncIterator[DynamoStore]:
 @pytest.fixture
 def many() -> int:
     return 130  # more than one of its transactions takes, too; a thousand would take DynamoDB Local a minute
+
+
+class TestReleaseOutbox(conformance.TestReleaseOutbox):
+    """With fewer at once: a thousand edges of one job take DynamoDB Local ten seconds."""
+
+    AT_ONCE = 120
+    COUNT = AT_ONCE + 100
+
+    @pytest.fixture(autouse=True)
+    def _fewer_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(settling, "RELEASE_BATCH_MAX", self.AT_ONCE)
