@@ -16,6 +16,7 @@ from holdfast import Holdfast
 from holdfast.errors import StoreUnavailable
 from holdfast.stores.dynamodb import migrating
 from tests.cli.conftest import Cli, sample_app
+from tests.cli.on_servers import test_a_large_result_is_shown_by_every_command_that_shows_results  # noqa: F401
 from tests.servers.dynamodb import DynamoDB
 
 
@@ -89,25 +90,6 @@ def test_a_command_that_makes_nothing_says_that_there_is_no_queue(cli: Cli, url:
     assert f"no queue at {url}" in ran.err
     assert "holdfast migrate" in ran.err
     assert asyncio.run(Holdfast(url).erase()) == []
-
-
-def test_a_large_result_is_shown_by_every_command_that_shows_results(cli: Cli, url: str) -> None:
-    async def work() -> str:
-        app: Holdfast = sample_app(url)
-        async with app, app.worker(queues=["default"]):
-            job = await app.submit("echo", large)
-            await job.result(timeout=20)
-            found = await job.refresh()
-        assert found.result == large  # after closing, too
-        return job.job_id
-
-    large = list(range(20_000))
-    job_id = asyncio.run(work())
-
-    assert "more lines" in cli("show", job_id).out
-    assert cli("show", job_id, "--json").document["result"] == large
-    assert cli("list", "--json").document["items"][0]["result"] == large
-    assert cli("watch", job_id).document == large
 
 
 def test_the_hint_for_the_next_page_can_be_pasted_into_a_shell(cli: Cli, jobs: list[str]) -> None:

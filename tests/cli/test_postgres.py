@@ -17,6 +17,7 @@ from holdfast import Holdfast
 from holdfast.cli import worker as worker_command
 from holdfast.stores.postgres import session
 from tests.cli.conftest import Cli, Worker, sample_app
+from tests.cli.on_servers import test_a_large_result_is_shown_by_every_command_that_shows_results  # noqa: F401
 from tests.eventually import eventually
 from tests.servers.postgres import Postgres
 
@@ -82,25 +83,6 @@ def test_every_command_answers_from_the_server(cli: Cli, jobs: list[str]) -> Non
 
         assert (ran.code, says in ran.out + ran.err) == (0, True), (command, ran)
         assert PASSWORD not in ran.out + ran.err
-
-
-def test_a_large_result_is_shown_by_every_command_that_shows_results(cli: Cli, url: str) -> None:
-    async def work() -> str:
-        app: Holdfast = sample_app(url)
-        async with app, app.worker(queues=["default"]):
-            job = await app.submit("echo", large)
-            await job.result(timeout=20)
-            found = await job.refresh()
-        assert found.result == large  # after closing, too
-        return job.job_id
-
-    large = list(range(20_000))
-    job_id = asyncio.run(work())
-
-    assert "more lines" in cli("show", job_id).out
-    assert cli("show", job_id, "--json").document["result"] == large
-    assert cli("list", "--json").document["items"][0]["result"] == large
-    assert cli("watch", job_id).document == large
 
 
 def test_the_bench_of_a_disk_says_nothing_of_a_server(cli: Cli, url: str) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 
-class Execution:
+class Execution(ABC):
     """Most of them never stop before their end: what stopping needs is a default of the class."""
 
     cancelled: threading.Event | None = None  # only threads wait on it
@@ -36,10 +37,10 @@ class Execution:
         return self.stop_reason is not None
 
     @property
-    def timeout_micros(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def timeout_micros(self) -> int: ...
 
     @property
+    @abstractmethod
     def is_over(self) -> bool:
         """Whether nothing that it still does counts."""
-        raise NotImplementedError
