@@ -301,7 +301,8 @@ class Context(_ContextFields):
         channel = cast(AsyncChannel, self._channel)
         awaits = _awaits(trigger_rule, on_child_failure)
         joining = channel.join_of(join_name(join))
-        if (ended := await channel.ended(awaits)) is None:
+        ended = await channel.ended(awaits)
+        if ended is None or joining not in (None, channel.job.join):  # a join goes on even if nothing is open any more
             raise WaitForChildren(awaits.rule.value, awaits.on_failure, joining)
         first = await channel.children(None, ended.named)
         page = partial(channel.children, named=ended.named)
@@ -368,7 +369,8 @@ class BlockingContext(_ContextFields):
         channel = cast(BlockingChannel, self._channel)
         awaits = _awaits(trigger_rule, on_child_failure)
         joining = channel.join_of(join_name(join))
-        if (ended := channel.ended(awaits)) is None:
+        ended = channel.ended(awaits)
+        if ended is None or joining not in (None, channel.job.join):  # a join goes on even if nothing is open any more
             raise WaitForChildren(awaits.rule.value, awaits.on_failure, joining)
         first = channel.children(None, ended.named)
         page = partial(channel.children, named=ended.named)

@@ -397,3 +397,24 @@ async def test_a_thread_waits_in_the_same_way(app: Holdfast) -> None:
 
     async with app, app.worker():
         assert await (await parent.submit(1)).result(timeout=10) == [0, 10, 20]
+
+
+async def test_a_join_goes_on_even_if_the_children_have_ended_before_the_wait(make_app: Any) -> None:
+    app = make_app()
+
+    @app.job("quick")
+    async def quick(payload: int) -> int:
+        return payload
+
+    @app.job("parent")
+    async def parent(payload: None, ctx: Context) -> None:
+        child = await ctx.submit(quick, 7, at_once=True)
+        await app.result(child.job_id, timeout=20)
+        await ctx.wait_for_children()
+
+    @parent.join
+    async def joined(payload: None, ctx: Context) -> list[int]:
+        return [child.result for child in await ctx.wait_for_children()]
+
+    async with app, app.worker():
+        assert await (await parent.submit(None)).result(timeout=20) == [7]
