@@ -209,7 +209,7 @@ class Fleet:
 
     async def evidence(self, store: Store) -> Evidence:
         operations = self.operations()
-        dead = {process.name for process in self.all if process.death.startswith("killed")}
+        dead = {process.name for process in self.all if not process.alive}
         return Evidence(
             await dump(store),
             operations,

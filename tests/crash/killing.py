@@ -53,7 +53,7 @@ IN_SUBMITTERS = {"insert.uncommitted": 6, "insert.committed": 6}
 POINTS = (*IN_WORKERS, *IN_SUBMITTERS)
 EXTERNAL = "from outside"  # SIGKILL at a random moment
 GRACEFUL = "asked to stop"  # SIGTERM at a random moment: no kill, and nothing may be lost by it either
-EXTRA = "one more from outside"  # for those who wait for a death to rescue from, when nobody else dies
+EXTRA = "handler.inside=kill9@1"  # for those who wait for a death to rescue from: it surely leaves a claim behind
 QUIET_SECONDS = 0.5
 
 
@@ -80,6 +80,7 @@ class Plan:
 class Report:
     kills: Counter[str] = field(default_factory=Counter)
     graceful: int = 0
+    extras: int = 0  # killed for those who wait for a death
     deaths: list[str] = field(default_factory=list)  # that nobody planned
     jobs: Counter[str] = field(default_factory=Counter)
     dead_letters: Counter[str] = field(default_factory=Counter)  # why jobs failed
@@ -113,6 +114,7 @@ class Killing:
         self.draw.shuffle(submitter_fates)
         self.fates = {"worker": deque(worker_fates), "submitter": deque(submitter_fates)}
         self.fate_of: dict[Process, str] = {}
+        self.extras: list[Process] = []
         self.due = len(worker_fates) + len(submitter_fates)
         self.deaths: asyncio.Queue[Process] = asyncio.Queue()
 
@@ -125,9 +127,15 @@ class Killing:
             async with asyncio.timeout(within):
                 await self._kill()
         except TimeoutError:
-            waiting = [fate for process, fate in self.fate_of.items() if process.alive]
+            calls = Counter(operation.process.partition(".")[0] for operation in self.fleet.operations())
+            waiting = [
+                f"{process.name} ({fate or 'no fate'}, {calls[process.name]} calls)"
+                for process, fate in self.fate_of.items()
+                if process.alive
+            ]
             raise AssertionError(
-                f"{self.due} deaths did not come within {within} s; waiting: {waiting}\n{self.fleet.errors()}"
+                f"{self.due} deaths did not come within {within} s, {self.report.extras} extra ones did;"
+                f" waiting: {', '.join(waiting)}\n{self.fleet.errors()}"
             ) from None
         await self._calm_down()
         return self.report
@@ -140,10 +148,11 @@ class Killing:
         while self.due:
             process = await self._next_death()
             if process is None:
-                await self._start("worker", EXTRA)
+                if not any(process.alive for process in self.extras):
+                    self.extras.append(await self.fleet.worker(EXTRA))
                 continue
             self._count(process)
-            if self.fate_of[process] != EXTRA:
+            if process not in self.extras:
                 await self._start(process.name.partition("-")[0])
             self.progress(self.report)
 
@@ -154,12 +163,11 @@ class Killing:
         except TimeoutError:
             return None
 
-    async def _start(self, kind: str, fate: str | None = None) -> None:
+    async def _start(self, kind: str) -> None:
         """A successor, with the next fate of its kind; when there is none left, it just works."""
         fates = self.fates["worker" if kind == "worker" else "submitter"]
-        if fate is None:
-            fate = fates.popleft() if fates else ""
-        failpoint = "" if fate in (EXTERNAL, GRACEFUL, EXTRA) else fate
+        fate = fates.popleft() if fates else ""
+        failpoint = "" if fate in (EXTERNAL, GRACEFUL) else fate
         if kind == "worker":
             process = await self.fleet.worker(failpoint, concurrency=self.draw.choice((1, 4, 10)))
         else:
@@ -167,21 +175,24 @@ class Killing:
                 kind, failpoint, until=10**9, backlog=self.plan.backlog, families=self.plan.families
             )
         self.fate_of[process] = fate
-        if fate in (EXTERNAL, GRACEFUL, EXTRA):
+        if fate in (EXTERNAL, GRACEFUL):
             number = signal.SIGTERM if fate == GRACEFUL else signal.SIGKILL
             asyncio.get_running_loop().call_later(self.draw.uniform(0.01, 0.6), process.send, number)
 
     def _count(self, process: Process) -> None:
-        fate = self.fate_of[process]
+        if process in self.extras and process.died_at_its_failpoint:
+            self.report.extras += 1
+            return
+        fate = self.fate_of.get(process, "")
         if fate == GRACEFUL and process.death == "exited 0":
             self.report.graceful += 1
-        elif fate in (EXTERNAL, EXTRA) and process.killed_by_us:
+        elif fate == EXTERNAL and process.killed_by_us:
             self.report.kills[EXTERNAL] += 1
         elif fate and process.died_at_its_failpoint:
             self.report.kills[fate.partition("=")[0]] += 1
         else:
             self.report.deaths.append(f"{process.name} ({fate or 'no fate'}): {process.death}")
-        self.due -= fate not in ("", EXTRA)
+        self.due -= fate != ""
 
     async def _calm_down(self) -> None:
         """No more faults: what is there must now be worked off, and then the books are checked."""

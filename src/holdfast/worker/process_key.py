@@ -8,7 +8,11 @@ from pathlib import Path
 
 def own() -> str:
     """boot : pid namespace : pid : start time; empty parts where the system does not tell."""
-    return f"{_machine()}:{os.getpid()}:{_started(os.getpid()) or ''}"
+    try:
+        started = _started(os.getpid())
+    except OSError:
+        started = None
+    return f"{_machine()}:{os.getpid()}:{started or ''}"
 
 
 def is_dead(key: str) -> bool:
@@ -17,7 +21,10 @@ def is_dead(key: str) -> bool:
     pid, started = rest, key.rpartition(":")[2]
     if not machine.strip(":") or machine != _machine() or not pid.isdigit() or not started:
         return False
-    return _started(int(pid)) != started
+    try:
+        return _started(int(pid)) != started
+    except OSError:  # no descriptor left to look with, say
+        return False
 
 
 def _machine() -> str:
@@ -33,7 +40,7 @@ def _started(pid: int) -> str | None:
     """The start time of a process that still runs; a zombie has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return None
     fields = stat.rpartition(")")[2].split()
     return None if fields[0] in ("Z", "X") else fields[19]
