@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Backoff, Context, Holdfast, InvalidOption, Snooze, StoreGone, sync
+from holdfast import Backoff, Context, Holdfast, InvalidOption, Snooze, StoreGone, StoreMoved, sync
+from holdfast.store.moves import FROM, MoveState
 from holdfast.testing import ManualClock, drain, fronts, throwaway_url
 from holdfast.waits import within
 from tests.eventually import eventually
@@ -301,3 +302,10 @@ async def test_until_is_nothing_else(tmp_path: Path) -> None:
     async with app:
         with pytest.raises(InvalidOption, match="a datetime, or a timedelta from now"):
             await drain(app, until=3600)  # type: ignore[call-overload]
+
+
+async def test_a_queue_that_has_moved_away_is_refused_instead_of_waited_for(app: Holdfast) -> None:
+    async with app:
+        await app.store.freeze(MoveState(role=FROM, move_id="m", other="elsewhere"))
+        with pytest.raises(StoreMoved, match="elsewhere"):
+            await drain(app)

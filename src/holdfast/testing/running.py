@@ -16,10 +16,11 @@ from holdfast import sync
 from holdfast.app import Holdfast
 from holdfast.batches import BatchHandler
 from holdfast.clock import Instant, micros, to_datetime, to_instant
-from holdfast.errors import InvalidOption
+from holdfast.errors import InvalidOption, StoreMoved
 from holdfast.job import Job
 from holdfast.lifecycle import Event, Status
 from holdfast.limits import RESULT_POLL_SECONDS
+from holdfast.store.moves import FROM, refusal
 from holdfast.store.port import Store
 from holdfast.store.types import Inserted, NewJob, Signal
 from holdfast.testing.fronts import AtOnce, Turns, behind
@@ -62,6 +63,9 @@ def drain(
 async def _drain(app: Holdfast, advance: bool, until: datetime | timedelta | None, batches: bool) -> list[Job]:
     if (advance or until is not None) and not isinstance(app.clock, ManualClock):
         raise InvalidOption("advance and until move the clock: give the app one, Holdfast(url, clock=ManualClock())")
+    state = await app.store.moving()
+    if state is not None and (state.role == FROM or not state.done):  # nothing is claimed: a worker would wait for ever
+        raise StoreMoved(refusal(state))
     last = None if until is None else _moment(until, app.clock.now())
     ran = await _run_all(app, advance=advance, until=last, batches=batches)
     if last is not None and last > app.clock.now():
