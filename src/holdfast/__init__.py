@@ -1,6 +1,7 @@
 """Durable jobs for Python: start on a file, and never lose one."""
 
 from holdfast.app import Holdfast
+from holdfast.auditing import AuditRecord
 from holdfast.batch_context import BatchContext, BlockingBatchContext
 from holdfast.context import BlockingContext, Context
 from holdfast.errors import (
@@ -25,6 +26,7 @@ from holdfast.errors import (
     JobCancelled,
     JobFailed,
     JobNotFound,
+    KeyNotFound,
     MoveFailed,
     NotOpen,
     PayloadTooLarge,
@@ -51,6 +53,7 @@ from holdfast.explaining import Explanation, Reason
 from holdfast.family_tree import Tree
 from holdfast.handlers import JobHandler
 from holdfast.job import HistoryEntry, Job, JobHandle
+from holdfast.keys import CreatedKey, KeyInfo
 from holdfast.lifecycle import Event, Status
 from holdfast.outcomes import Cancel, Discard, Retry, Snooze
 from holdfast.queues import Queue
@@ -65,6 +68,7 @@ from holdfast.workflows.stages import Stage
 
 __all__ = [
     "ArtifactNotFound",
+    "AuditRecord",
     "Backoff",
     "BatchContext",
     "BlockingBatchContext",
@@ -74,6 +78,7 @@ __all__ = [
     "ClaimLost",
     "ConfigurationError",
     "Context",
+    "CreatedKey",
     "DedupConflict",
     "DependencyCycle",
     "Dimensions",
@@ -101,6 +106,8 @@ __all__ = [
     "JobHandle",
     "JobHandler",
     "JobNotFound",
+    "KeyInfo",
+    "KeyNotFound",
     "MoveFailed",
     "NotOpen",
     "PayloadTooLarge",

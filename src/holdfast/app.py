@@ -21,6 +21,7 @@ from holdfast.checks import check_name
 from holdfast.clock import Clock, SystemClock, micros, seconds
 from holdfast.errors import ConfigurationError, NotOpen, StoreMoved
 from holdfast.files import Files
+from holdfast.granting import Granting
 from holdfast.handlers import Handler, HandlerOptions, JobHandler
 from holdfast.job import JobHandle
 from holdfast.operating import Operating
@@ -70,7 +71,7 @@ class WorkerOptions(TypedDict, total=False):
     job_types: Sequence[str] | None
 
 
-class Holdfast(Submitting, Reading, Results, Changing, Operating):
+class Holdfast(Submitting, Reading, Results, Changing, Operating, Granting):
     def __init__(
         self,
         url: str | None = None,

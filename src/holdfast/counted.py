@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from enum import StrEnum
 
+from holdfast.clock import MICROS
 from holdfast.statuses import Event, Status
 
 
@@ -19,6 +21,7 @@ class Counted(StrEnum):
     GIVEN_BACK = "given_back"
     RETRIED_BY_HAND = "retried_by_hand"
     REUSED = "reused"  # completed by another's result; `ran_micros` is what that one took: the time saved
+    RESCUED = "rescued"  # its lease ran out: its worker died or stalled. Counted as retried or failed too
 
 
 _COUNTED_BY_TARGET = {
@@ -34,6 +37,8 @@ _COUNTED_BY_EVENT = {
     Event.MANUAL_RETRY: Counted.RETRIED_BY_HAND,
 }
 
+_COUNTED_BESIDE = {Event.REUSE: Counted.REUSED, Event.RESCUE: Counted.RESCUED}
+
 
 def counted(event: Event, target: Status) -> Counted | None:
     """As what a transition is counted; None for one that only moves a job along, or in line."""
@@ -44,4 +49,26 @@ def counted(event: Event, target: Status) -> Counted | None:
 
 def also_counted(event: Event) -> Counted | None:
     """As what it is counted beside that."""
-    return Counted.REUSED if event is Event.REUSE else None
+    return _COUNTED_BESIDE.get(event)
+
+
+# How long attempts took and waited is kept in buckets, one number for both: a row of the counters for each pair that
+# occurs, which are few in a minute. Bounds are seconds, and belong to the bucket below them; PostgreSQL has them too, in
+# holdfast.bucket_of.
+BOUNDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
+NO_BUCKET = 0  # of what was no attempt
+BUCKETS = len(BOUNDS) + 1
+_BOUNDS_MICROS = [round(bound * MICROS) for bound in BOUNDS]
+_IN_BUCKETS = frozenset({Counted.COMPLETED, Counted.FAILED, Counted.RETRIED})
+
+
+def bucket_of(outcome: Counted, source: Status, ran_micros: int, waited_micros: int) -> int:
+    """The bucket of a settled attempt; NO_BUCKET for every other change."""
+    if source is not Status.PROCESSING or outcome not in _IN_BUCKETS:
+        return NO_BUCKET
+    return 1 + bisect_left(_BOUNDS_MICROS, ran_micros) * BUCKETS + bisect_left(_BOUNDS_MICROS, waited_micros)
+
+
+def spans_of(bucket: int) -> tuple[int, int]:
+    """Which of the bounds a bucket's attempts are under: by how long they ran, and by how long they waited."""
+    return (bucket - 1) // BUCKETS, (bucket - 1) % BUCKETS

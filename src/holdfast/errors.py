@@ -74,6 +74,10 @@ class ScheduleNotFound(HoldfastError, LookupError):
     """No schedule has this name."""
 
 
+class KeyNotFound(HoldfastError, LookupError):
+    """No API key has this id."""
+
+
 class IllegalTransition(HoldfastError):
     """The job's state does not allow this."""
 

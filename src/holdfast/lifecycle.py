@@ -16,6 +16,7 @@ import msgspec
 from holdfast.clock import Instant, to_datetime
 from holdfast.counted import Counted as Counted
 from holdfast.counted import also_counted as also_counted
+from holdfast.counted import bucket_of as bucket_of
 from holdfast.counted import counted as counted
 from holdfast.errors import IllegalTransition
 from holdfast.limits import GIVE_BACKS_MAX, REASON_LENGTH_MAX, SNOOZES_MAX, WAITS_MAX

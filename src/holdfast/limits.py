@@ -31,6 +31,16 @@ SCHEDULES_MAX = 10_000  # workers read them all; more belong into a table of the
 MAX_PENDING_MAX = 100_000  # a submit to a limited queue counts what is pending there, up to the limit
 RETENTION_DAYS_MAX = 36_525  # a hundred years; beyond that None says what is meant
 
+# Keys of the HTTP API, and what is kept of changes.
+KEYS_MAX = 1_000  # a server holds them all, and reads them anew every few seconds
+SESSIONS_MAX = 1_000  # of the dashboard, beside them; the oldest go first
+SESSION_SECONDS = 12 * 3600  # a working day; then one logs in again
+KEY_DAYS_MAX = 3_660  # ten years; a key for longer has no end
+KEY_QUEUES_MAX = 50  # patterns of one key: all are looked at for every job that is asked for
+AUDIT_DAYS = 365
+AUDIT_TEXT_BYTES_MAX = 8 * KIB  # of what was, and of what is since: a page of entries is held in memory
+AUDIT_PAGE_MAX = 1_000
+
 # What a job keeps.
 ERRORS_KEPT_MAX = 5  # five 4 KB traces leave room for the payload in a 400 KB item
 ERROR_TEXT_MAX = 4_000

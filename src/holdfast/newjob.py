@@ -40,6 +40,7 @@ class NewJob(msgspec.Struct, frozen=True, gc=False):
     payload_version: int = 1
     fairness_key: str | None = None  # jobs of one key take turns with those of others
     fairness_weight: int = 1
+    traceparent: str | None = None  # the trace that it was submitted in, as W3C writes it; an observer's business
     # What makes an insert more than a row. `special` tells a store at a glance that one of these is set.
     special: bool = False
     own_id: bool = False  # the caller chose the id: a repeat answers with the job that has it

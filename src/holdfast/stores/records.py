@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 
 from holdfast.clock import Instant
-from holdfast.lifecycle import ErrorEntry, Status
-from holdfast.store.types import HistoryEvent, JobRecord, WorkerRow
+from holdfast.counted import NO_BUCKET
+from holdfast.lifecycle import Counted, ErrorEntry, Status
+from holdfast.store.types import Counter, HistoryEvent, JobRecord, WorkerRow
 
 COLUMNS = [
     "job_id",
@@ -71,6 +72,7 @@ COLUMNS = [
     "rate_key",
     "schedule",
     "tick_at",
+    "traceparent",
     "history",
 ]
 
@@ -78,6 +80,7 @@ _errors = msgspec.json.Decoder(tuple[ErrorEntry, ...])
 _history = msgspec.json.Decoder(tuple[HistoryEvent, ...])
 _names = msgspec.json.Decoder(tuple[str, ...])
 _worker = msgspec.json.Decoder(WorkerRow)
+_buckets = msgspec.json.Decoder(tuple[tuple[int, int], ...])
 _STATUS, _STARTED, _COMPLETED, _ERRORS, _PARKED, _HISTORY = (
     COLUMNS.index(name) for name in ("status", "started_at", "completed_at", "errors", "parked", "history")
 )
@@ -109,6 +112,32 @@ def record(row: tuple[Any, ...], edges: tuple[str, str, int] | None = None) -> J
 
 def history(text: str) -> tuple[HistoryEvent, ...]:
     return _history.decode("[" + text.replace("\n", ",") + "]")
+
+
+def counter(
+    minute: Instant,
+    job_type: str,
+    queue: str,
+    priority: int,
+    outcome: str,
+    count: int,
+    ran: int,
+    waited: int,
+    buckets: str | None,
+) -> Counter:
+    """From the sums of a kind and outcome over its buckets, and [bucket, count] of each as JSON."""
+    split = _buckets.decode(buckets) if buckets else ()
+    return Counter(minute, job_type, queue, priority, Counted(outcome), count, ran, waited, split)
+
+
+def counter_rows(counter: Counter) -> list[tuple[Any, ...]]:
+    """What a table of counters has of it: a row for each bucket. How long its attempts took is known of all together,
+    and goes to the first."""
+    kind = (counter.minute, counter.job_type, counter.queue, counter.priority, counter.outcome.value)
+    rest = counter.count - sum(count for _, count in counter.buckets)
+    split = [(NO_BUCKET, rest), *counter.buckets] if rest or not counter.buckets else list(counter.buckets)
+    sums = [(counter.ran_micros, counter.waited_micros), *[(0, 0)] * (len(split) - 1)]
+    return [(*kind, bucket, count, *of) for (bucket, count), of in zip(split, sums, strict=True)]
 
 
 def worker(worker_id: str, heartbeat_at: Instant, details: str) -> WorkerRow:

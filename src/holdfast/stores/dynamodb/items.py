@@ -68,6 +68,7 @@ _PLAIN = (
     "rate_key",
     "schedule",
     "tick_at",
+    "traceparent",
 )
 _DEFAULTS = {"on_dependency_failure": "cancel", "payload_version": 1, "fairness_weight": 1}
 _errors = msgspec.json.Decoder(tuple[ErrorEntry, ...])
@@ -190,6 +191,7 @@ def claimed(item: Item, payload: str, artifacts: str | None = None) -> ClaimedJo
         waits=item.get("waits", 0),
         join=item.get("join"),
         children=item.get("children", 0),
+        traceparent=item.get("traceparent"),
     )
 
 

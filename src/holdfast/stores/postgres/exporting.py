@@ -12,7 +12,7 @@ from holdfast.store.dumps import ArchiveDump, GuardDump, JobDump, StepDump
 from holdfast.store.moves import Exported, MoveState, refuse_other
 from holdfast.store.tables import ResultTable
 from holdfast.store.types import Counter, JobType, QueueRow, Schedule
-from holdfast.stores import dumping
+from holdfast.stores import dumping, records
 from holdfast.stores.export_pages import Source, page, whole
 from holdfast.stores.postgres import exporting_rows, freezing, reading, tables, upkeep
 from holdfast.stores.postgres.freezing import freeze as freeze
@@ -66,7 +66,7 @@ async def _guards(tx: Tx, after: str | None, limit: int) -> Source:
 
 async def _counters(tx: Tx, after: str | None, limit: int) -> Source:
     for row in await tx.rows("export_counters", *dumping.position(after, (-1, "", "", 0, "")), limit):
-        yield msgspec.convert(tuple(row), Counter), dumping.cursor(*tuple(row)[:5])
+        yield records.counter(*row), dumping.cursor(*tuple(row)[:5])
 
 
 _SOURCES: dict[str, Callable[[Tx, str | None, int], Source]] = {
@@ -132,6 +132,11 @@ async def _restore_types(tx: Tx, items: Sequence[bytes]) -> None:
     await tx.execute("announce", [each.job_type for each in found], details)
 
 
+async def _restore_counters(tx: Tx, items: Sequence[bytes]) -> None:
+    found = dumps.all_unpacked(dumps.COUNTERS, items, Counter)
+    await _many(tx, "restore_counters", [row for each in found for row in records.counter_rows(each)])
+
+
 def _restore_rows(kind: str, expected: type[Any]) -> Callable[[Tx, Sequence[bytes]], Awaitable[None]]:
     """For what is stored as it travels."""
 
@@ -159,6 +164,6 @@ _RESTORES: dict[str, Callable[[Tx, Sequence[bytes]], Awaitable[None]]] = {
     dumps.STEPS: _restore_rows(dumps.STEPS, StepDump),
     dumps.ARCHIVE: _restore_archive,
     dumps.GUARDS: _restore_rows(dumps.GUARDS, GuardDump),
-    dumps.COUNTERS: _restore_rows(dumps.COUNTERS, Counter),
+    dumps.COUNTERS: _restore_counters,
     dumps.ROWS: exporting_rows.restore,
 }

@@ -1,10 +1,11 @@
-"""insert: plain jobs as one statement, many by COPY; special ones by the function that SQL submits with, too."""
+"""insert: plain jobs as one statement, many by COPY; special ones in turn, by the function that SQL submits with."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
+from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
@@ -12,7 +13,8 @@ import msgspec
 
 from holdfast.clock import Instant
 from holdfast.lifecycle import Counted, Event, Status
-from holdfast.store.types import Inserted, NewJob, Signal
+from holdfast.limits import MIB
+from holdfast.store.types import Inserted, JobRecord, NewJob, Signal
 from holdfast.stores.postgres import reading, releasing
 from holdfast.stores.postgres.tx import Tx
 from holdfast.trees import moved
@@ -20,7 +22,7 @@ from holdfast.trees import moved
 _NAMES = (
     "job_id", "job_type", "queue", "priority", "payload", "scheduled_for", "max_attempts", "timeout_micros", "subject",
     "tags", "created_by", "job_stage", "root_job_id", "content_hash", "payload_version", "fairness_key",
-    "fairness_weight",
+    "fairness_weight", "traceparent",
 )  # fmt: skip
 
 _row = attrgetter(*_NAMES)
@@ -34,7 +36,10 @@ _RARE = {
     "payload_version": 1,
     "fairness_key": None,
     "fairness_weight": 1,
+    "traceparent": None,
 }  # what the table has where nothing is said
+SPECIAL_PART_MAX = 500  # special jobs in one statement …
+SPECIAL_PART_CHARACTERS_MAX = 4 * MIB  # … and how large their payloads may be together
 COPY_JOBS_MIN = 200  # from here on COPY's extra round trips are won back
 
 
@@ -60,11 +65,12 @@ async def insert(
     if len(special) > 1:
         await tx.value("hold_for", msgspec.json.encode(special).decode())
     answers = []
-    for job in jobs:
-        if job.special:
-            answers.append(await _insert_special(tx, job, now, store_now, repeat, terms))
+    for is_special, some in groupby(jobs, attrgetter("special")):
+        if is_special:
+            for part in _parts(some):
+                answers += await _insert_special(tx, part, now, store_now, repeat, terms)
         else:
-            answers += await insert_plain(tx, [job], now, store_now, repeat)
+            answers += await insert_plain(tx, list(some), now, store_now, repeat)
     if tx.broods:
         await releasing.spread(tx, (), int(await tx.value("now")) if store_now is None else store_now)
     return answers
@@ -129,16 +135,38 @@ def _inserted(tx: Tx, job: NewJob, now: Instant) -> Inserted:
     return Inserted(job.job_id, Status.SCHEDULED if later else Status.PENDING)
 
 
+def _parts(jobs: Iterable[NewJob]) -> Iterator[list[NewJob]]:
+    """As many as go to the server in one piece."""
+    part: list[NewJob] = []
+    size = 0
+    for job in jobs:
+        if part and (len(part) == SPECIAL_PART_MAX or size + len(job.payload) > SPECIAL_PART_CHARACTERS_MAX):
+            yield part
+            part, size = [], 0
+        part.append(job)
+        size += len(job.payload)
+    if part:
+        yield part
+
+
 async def _insert_special(
-    tx: Tx, job: NewJob, now: Instant, store_now: Instant | None, repeat: bool, terms: Terms
-) -> Inserted:
+    tx: Tx, jobs: Sequence[NewJob], now: Instant, store_now: Instant | None, repeat: bool, terms: Terms
+) -> list[Inserted]:
     if repeat:
-        job = msgspec.structs.replace(job, own_id=True)  # then a job that is there already answers for it
-    text = await tx.value("insert_special", msgspec.json.encode(job).decode(), now, store_now, terms.value)
-    answer = msgspec.json.decode(text)
+        jobs = [msgspec.structs.replace(job, own_id=True) for job in jobs]  # then one that is there answers for it
+    texts = await tx.rows("insert_specials", msgspec.json.encode(jobs).decode(), now, store_now, terms.value)
+    answers = [msgspec.json.decode(text) for (text,) in texts]
+    there = [answer["job_id"] for answer in answers if answer["existing"]]
+    existing = dict(zip(there, await reading.get(tx, there), strict=True)) if there else {}
+    return [
+        _answered(tx, job, answer, existing.get(answer["job_id"]), repeat)
+        for job, answer in zip(jobs, answers, strict=True)
+    ]
+
+
+def _answered(tx: Tx, job: NewJob, answer: dict[str, Any], existing: JobRecord | None, repeat: bool) -> Inserted:
     status = Status(answer["status"])
     if answer["existing"]:
-        existing = (await reading.get(tx, [answer["job_id"]]))[0]
         same = repeat and answer["job_id"] == job.job_id
         return Inserted(answer["job_id"], status, existing=None if same else existing)
     tx.broods.add(job.parent_job_id, moved(None, status))

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.clock import Instant
 from holdfast.errors import InvalidOption
-from holdfast.lifecycle import Counted, Status
+from holdfast.lifecycle import Status
 from holdfast.limits import LISTED_EDGES_MAX
 from holdfast.store.types import Counter, DeadGroup, Depth, ExpiredClaim, JobRecord, JobType, Page, Query, WorkerRow
 from holdfast.stores import records
@@ -176,10 +176,7 @@ async def ahead(tx: Tx, job_id: str, limit: int) -> int:
 
 
 async def counters(tx: Tx, since: Instant, until: Instant) -> list[Counter]:
-    return [
-        Counter(minute, job_type, queue, priority, Counted(outcome), count, ran, waited)
-        for minute, job_type, queue, priority, outcome, count, ran, waited in await tx.rows("counters", since, until)
-    ]
+    return [records.counter(*row) for row in await tx.rows("counters", since, until)]
 
 
 async def dead(tx: Tx, limit: int) -> list[DeadGroup]:

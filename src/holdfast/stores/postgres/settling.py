@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.clock import Instant
 from holdfast.errors import EffectFailed
-from holdfast.lifecycle import TERMINAL, Event, Status, Transition, counted
+from holdfast.lifecycle import TERMINAL, Event, Status, Transition, also_counted, bucket_of, counted
 from holdfast.limits import ERRORS_KEPT_MAX
 from holdfast.store.types import Hold, Note, Signal, Verdict
 from holdfast.stores.postgres import rating, releasing, unpacking
@@ -125,7 +125,10 @@ async def _apply_one(tx: Tx, t: Transition, now: Instant, repeat: bool, client_n
     if changed is None:
         return await _why_not(tx, t, repeat)
     if (outcome := counted(t.event, t.target)) is not None:
-        tx.count(t.kind, outcome, now, 1, t.ran_micros, t.waited_micros)
+        bucket = bucket_of(outcome, t.source, t.ran_micros, t.waited_micros)
+        tx.count(t.kind, outcome, now, 1, t.ran_micros, t.waited_micros, bucket)
+    if (beside := also_counted(t.event)) is not None:
+        tx.count(t.kind, beside, now)
     if (t.source in TERMINAL) != (t.target in TERMINAL):
         tx.broods.add(changed[0], moved(t.source, t.target))
     if t.event is Event.MANUAL_RETRY:

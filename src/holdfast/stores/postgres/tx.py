@@ -8,6 +8,7 @@ from typing import Any
 import asyncpg
 
 from holdfast.clock import MICROS, Instant
+from holdfast.counted import NO_BUCKET
 from holdfast.lifecycle import Counted, Kind
 from holdfast.store.types import Signal
 from holdfast.stores.broods import Broods
@@ -25,7 +26,7 @@ class Tx:
         self.signals: set[Signal] = set()
         self.unclean = False  # whether the session's state may have been changed by someone else's SQL
         self.broods = Broods()  # written by each verb: see releasing.spread
-        self._counts: dict[tuple[Instant, Kind, Counted], list[int]] = {}
+        self._counts: dict[tuple[Instant, Kind, Counted, int], list[int]] = {}
 
     async def execute(self, name: str, *values: Any) -> int:
         """Run a statement; how many rows it changed."""
@@ -41,9 +42,18 @@ class Tx:
     async def value(self, name: str, *values: Any) -> Any:
         return await self.connection.fetchval(self.sql[name], *values)
 
-    def count(self, kind: Kind, outcome: Counted, now: Instant, jobs: int = 1, ran: int = 0, waited: int = 0) -> None:
-        """Remembered here, written once per kind when the transaction ends, in its commit."""
-        key = (now - now % _MINUTE, kind, outcome)
+    def count(
+        self,
+        kind: Kind,
+        outcome: Counted,
+        now: Instant,
+        jobs: int = 1,
+        ran: int = 0,
+        waited: int = 0,
+        bucket: int = NO_BUCKET,
+    ) -> None:
+        """Remembered here, written once per kind and bucket when the transaction ends, in its commit."""
+        key = (now - now % _MINUTE, kind, outcome, bucket)
         sums = self._counts.setdefault(key, [0, 0, 0])
         sums[0] += jobs
         sums[1] += ran
@@ -54,7 +64,9 @@ class Tx:
             await self.execute("count", *counter_columns(self._counts))
 
 
-def counter_columns(counts: dict[tuple[Instant, Kind, Counted], list[int]]) -> Sequence[Any]:
+def counter_columns(counts: dict[tuple[Instant, Kind, Counted, int], list[int]]) -> Sequence[Any]:
     """In one order for everyone, so that two who write the same shard do not wait for each other in a circle."""
-    ordered = sorted((minute, *kind, outcome.value, *sums) for (minute, kind, outcome), sums in counts.items())
+    ordered = sorted(
+        (minute, *kind, outcome.value, bucket, *sums) for (minute, kind, outcome, bucket), sums in counts.items()
+    )
     return [list(column) for column in zip(*ordered, strict=True)]

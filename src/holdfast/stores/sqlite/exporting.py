@@ -14,7 +14,7 @@ from holdfast.store.dumps import ArchiveDump, Dump, GuardDump, JobDump, StepDump
 from holdfast.store.moves import Exported, MoveState, refuse_other
 from holdfast.store.tables import ResultTable
 from holdfast.store.types import Counter, JobType, QueueRow, Schedule
-from holdfast.stores import dumping
+from holdfast.stores import dumping, records
 from holdfast.stores.sqlite import exporting_rows, freezing, queueing, reading, scheduling, sql, tables
 from holdfast.stores.sqlite.freezing import freeze as freeze
 from holdfast.stores.sqlite.freezing import moving as moving
@@ -38,7 +38,7 @@ _RESTORE_ARCHIVE = (
     "INSERT OR IGNORE INTO archive (job_id, archived_at, status, has_files, details) VALUES (?, ?, ?, ?, ?)"
 )
 _RESTORE_GUARD = "INSERT OR IGNORE INTO dedup (dedup_key, job_id, until) VALUES (?, ?, ?)"
-_RESTORE_COUNTER = "INSERT OR IGNORE INTO counter VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_RESTORE_COUNTER = "INSERT OR IGNORE INTO counter VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _RESTORE_QUEUE = "INSERT OR IGNORE INTO queue VALUES (?, ?, ?, ?, ?)"
 _RESTORE_TYPE = "INSERT OR REPLACE INTO job_type (job_type, details) VALUES (?, ?)"
 
@@ -94,7 +94,7 @@ def _guards(connection: apsw.Connection, after: str | None, limit: int) -> Sourc
 
 def _counters(connection: apsw.Connection, after: str | None, limit: int) -> Source:
     for row in _rows(connection, _COUNTERS, (*dumping.position(after, (-1, "", "", 0, "")), limit)):
-        yield msgspec.convert(row, Counter), dumping.cursor(*row[:5])
+        yield records.counter(*row), dumping.cursor(*row[:5])
 
 
 _SOURCES: dict[str, Callable[[apsw.Connection, str | None, int], Source]] = {
@@ -156,6 +156,11 @@ def _restore_schedules(tx: Tx, items: Sequence[bytes]) -> None:
             tx.execute(scheduling.SAVE, {**msgspec.structs.asdict(schedule), "expected": None})
 
 
+def _restore_counters(tx: Tx, items: Sequence[bytes]) -> None:
+    found = dumps.all_unpacked(dumps.COUNTERS, items, Counter)
+    tx.connection.executemany(_RESTORE_COUNTER, (row for each in found for row in records.counter_rows(each)))
+
+
 def _restore_rows(kind: str, statement: str, expected: type[Any]) -> Callable[[Tx, Sequence[bytes]], None]:
     """For what is stored as it travels."""
 
@@ -179,6 +184,6 @@ _RESTORES: dict[str, Callable[[Tx, Sequence[bytes]], None]] = {
     dumps.STEPS: _restore_rows(dumps.STEPS, _RESTORE_STEP, StepDump),
     dumps.ARCHIVE: _restore_archive,
     dumps.GUARDS: _restore_rows(dumps.GUARDS, _RESTORE_GUARD, GuardDump),
-    dumps.COUNTERS: _restore_rows(dumps.COUNTERS, _RESTORE_COUNTER, Counter),
+    dumps.COUNTERS: _restore_counters,
     dumps.ROWS: exporting_rows.restore,
 }

@@ -25,7 +25,7 @@ REUSABLE = load("reusable")
 JOINABLE = load("joinable")
 AWAITED = load("awaited")
 ROOT = "SELECT coalesce(root_job_id, job_id) FROM job WHERE job_id = ?"
-_ROW_FIELDS = 21  # the leading fields of NewJob that insert.sql binds, in order
+_ROW_FIELDS = 22  # the leading fields of NewJob that insert.sql binds, in order
 
 _astuple = msgspec.structs.astuple
 

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.clock import Instant
 from holdfast.errors import InvalidOption
-from holdfast.lifecycle import Counted, Status
+from holdfast.lifecycle import Status
 from holdfast.limits import LISTED_EDGES_MAX
 from holdfast.store.types import (
     Counter,
@@ -234,11 +234,7 @@ def ahead(connection: apsw.Connection, job_id: str, limit: int) -> int:
 
 
 def counters(connection: apsw.Connection, since: Instant, until: Instant) -> list[Counter]:
-    found = sql.rows(connection, COUNTERS, (since, until))
-    return [
-        Counter(minute, job_type, queue, priority, Counted(outcome), count, ran, waited)
-        for minute, job_type, queue, priority, outcome, count, ran, waited in found
-    ]
+    return [records.counter(*row) for row in sql.rows(connection, COUNTERS, (since, until))]
 
 
 def dead(connection: apsw.Connection, limit: int) -> list[DeadGroup]:

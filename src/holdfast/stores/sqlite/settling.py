@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.clock import Instant
-from holdfast.lifecycle import TERMINAL, Event, Status, Transition, counted
+from holdfast.lifecycle import TERMINAL, Event, Status, Transition, also_counted, bucket_of, counted
 from holdfast.limits import ERRORS_KEPT_MAX
 from holdfast.store.types import Hold, Note, Signal, Verdict
 from holdfast.stores import history
@@ -82,7 +82,10 @@ def _count(tx: Tx, applied: Sequence[Transition], now: Instant) -> None:
     for t in applied:
         outcome = counted(t.event, t.target)
         if outcome is not None:
-            tx.count(t.kind, outcome, now, 1, t.ran_micros, t.waited_micros)
+            bucket = bucket_of(outcome, t.source, t.ran_micros, t.waited_micros)
+            tx.count(t.kind, outcome, now, 1, t.ran_micros, t.waited_micros, bucket)
+        if (beside := also_counted(t.event)) is not None:
+            tx.count(t.kind, beside, now)
 
 
 def _completed_by(t: Transition) -> tuple[str, int, str | None]:

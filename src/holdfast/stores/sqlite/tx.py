@@ -7,6 +7,7 @@ from typing import Any
 import apsw
 
 from holdfast.clock import MICROS, Instant
+from holdfast.counted import NO_BUCKET
 from holdfast.lifecycle import Counted, Kind
 from holdfast.store.types import Signal
 from holdfast.stores.broods import Broods
@@ -24,7 +25,7 @@ class Tx:
         self.signals: set[Signal] = set()
         self.room: dict[str, int] = {}  # of limited queues, as far as this transaction knows
         self.broods = Broods()  # written by each verb: see releasing.spread
-        self._counts: dict[tuple[Instant, Kind, Counted], list[int]] = {}
+        self._counts: dict[tuple[Instant, Kind, Counted, int], list[int]] = {}
 
     def execute(self, statement: str, bindings: apsw.Bindings | None = None) -> None:
         """Run a statement that answers nothing."""
@@ -39,9 +40,18 @@ class Tx:
     def value(self, statement: str, bindings: apsw.Bindings | None = None) -> Any:
         return sql.value(self.connection, statement, bindings)
 
-    def count(self, kind: Kind, outcome: Counted, now: Instant, jobs: int = 1, ran: int = 0, waited: int = 0) -> None:
-        """Remembered here, written once per kind when the transaction ends, in its commit."""
-        key = (now - now % _MINUTE, kind, outcome)
+    def count(
+        self,
+        kind: Kind,
+        outcome: Counted,
+        now: Instant,
+        jobs: int = 1,
+        ran: int = 0,
+        waited: int = 0,
+        bucket: int = NO_BUCKET,
+    ) -> None:
+        """Remembered here, written once per kind and bucket when the transaction ends, in its commit."""
+        key = (now - now % _MINUTE, kind, outcome, bucket)
         sums = self._counts.get(key)
         if sums is None:
             self._counts[key] = [jobs, ran, waited]
@@ -51,5 +61,5 @@ class Tx:
             sums[2] += waited
 
     def write_counters(self) -> None:
-        for (minute, (job_type, queue, priority), outcome), sums in self._counts.items():
-            self.connection.execute(COUNT, (minute, job_type, queue, priority, outcome.value, *sums))
+        for (minute, (job_type, queue, priority), outcome, bucket), sums in self._counts.items():
+            self.connection.execute(COUNT, (minute, job_type, queue, priority, outcome.value, bucket, *sums))

@@ -54,6 +54,7 @@ CREATE TABLE holdfast.job (
     payload_version       integer NOT NULL DEFAULT 1,
     schedule              text COLLATE "C",
     tick_at               bigint,
+    traceparent           text, -- the trace that it was submitted in
     -- Of trees and results. NULL is the usual: all_success, no children, never waited, no rows.
     trigger_rule          text COLLATE "C",
     children              integer,
@@ -217,7 +218,7 @@ CREATE TABLE holdfast.schedule (
     last_job_id text
 );
 
--- A row per kind, outcome and shard: those who count at the same time must not wait for each other's commits.
+-- A row per kind, outcome, bucket and shard: those who count at the same time must not wait for each other's commits.
 CREATE TABLE holdfast.counter (
     minute        bigint NOT NULL,
     job_type      text COLLATE "C" NOT NULL,
@@ -225,10 +226,11 @@ CREATE TABLE holdfast.counter (
     priority      integer NOT NULL,
     outcome       text COLLATE "C" NOT NULL,
     shard         integer NOT NULL,
+    bucket        integer NOT NULL, -- of how long attempts ran and waited; 0 for what was no attempt
     count         bigint NOT NULL,
     ran_micros    bigint NOT NULL,
     waited_micros bigint NOT NULL,
-    PRIMARY KEY (minute, job_type, queue, priority, outcome, shard)
+    PRIMARY KEY (minute, job_type, queue, priority, outcome, shard, bucket)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
 
 -- What is left of a job after its retention.
@@ -268,15 +270,24 @@ $$;
 CREATE FUNCTION holdfast.trimmed(history text, version integer) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
 $$ SELECT CASE WHEN version % 64 = 63 THEN holdfast.shortened(history) ELSE history END $$;
 
+-- In which bucket an attempt is: counted.py says the same in Python, bounds in microseconds. A bound belongs to the
+-- bucket below it.
+CREATE FUNCTION holdfast.bucket_of(ran bigint, waited bigint) RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
+$$
+    SELECT 1
+        + 16 * width_bucket(ran - 1, '{10000,50000,100000,250000,500000,1000000,2500000,5000000,10000000,30000000,60000000,300000000,900000000,3600000000,14400000000}'::bigint[])
+        + width_bucket(waited - 1, '{10000,50000,100000,250000,500000,1000000,2500000,5000000,10000000,30000000,60000000,300000000,900000000,3600000000,14400000000}'::bigint[])
+$$;
+
 -- Add to the counters of this minute, in a shard that this connection has for itself, nearly always.
 CREATE FUNCTION holdfast.count_jobs(
     at bigint, of_type text, of_queue text, of_priority integer, as_outcome text, jobs bigint, ran bigint, waited bigint)
 RETURNS void LANGUAGE sql AS
 $$
     INSERT INTO holdfast.counter AS c
-        (minute, job_type, queue, priority, outcome, shard, count, ran_micros, waited_micros)
-    VALUES (at - at % 60000000, of_type, of_queue, of_priority, as_outcome, pg_backend_pid() % 64, jobs, ran, waited)
-    ON CONFLICT (minute, job_type, queue, priority, outcome, shard) DO UPDATE SET count = c.count + excluded.count,
+        (minute, job_type, queue, priority, outcome, shard, bucket, count, ran_micros, waited_micros)
+    VALUES (at - at % 60000000, of_type, of_queue, of_priority, as_outcome, pg_backend_pid() % 64, 0, jobs, ran, waited)
+    ON CONFLICT (minute, job_type, queue, priority, outcome, shard, bucket) DO UPDATE SET count = c.count + excluded.count,
         ran_micros = c.ran_micros + excluded.ran_micros, waited_micros = c.waited_micros + excluded.waited_micros
 $$;
 
@@ -574,7 +585,7 @@ BEGIN
     INSERT INTO holdfast.job (job_id, job_type, queue, priority, payload, scheduled_for, max_attempts, timeout_micros,
         subject, tags, created_by, job_stage, parent_job_id, root_job_id, content_hash, concurrency_key,
         concurrency_limit, on_dependency_failure, payload_version, fairness_key, fairness_weight, rate_key, rate_count,
-        rate_micros, schedule, tick_at, trigger_rule, dedup_key, unmet_dependencies, parked, rate_parked, joins, status, created_at,
+        rate_micros, schedule, tick_at, traceparent, trigger_rule, dedup_key, unmet_dependencies, parked, rate_parked, joins, status, created_at,
         updated_at, history, completed_at, progress, stage, reused_from, result, result_artifact, metrics, result_tables,
         rows_of, rows_attempt)
     SELECT own, kind, j ->> 'queue', (j ->> 'priority')::integer, j ->> 'payload',
@@ -584,7 +595,7 @@ BEGIN
         (j ->> 'concurrency_limit')::integer, coalesce(j ->> 'on_dependency_failure', 'cancel'),
         written_as, j ->> 'fairness_key',
         coalesce((j ->> 'fairness_weight')::integer, 1), j ->> 'rate_key', rate_starts, rate_span,
-        j ->> 'schedule', (j ->> 'tick_at')::bigint, nullif(rule, 'all_success'), key,
+        j ->> 'schedule', (j ->> 'tick_at')::bigint, j ->> 'traceparent', nullif(rule, 'all_success'), key,
         CASE WHEN starts = 'waiting' THEN cardinality(active) ELSE 0 END,
         is_parked OR is_over_rate, is_over_rate, leader, starts, at, at,
         holdfast.event(1, at, CASE WHEN donor IS NULL THEN 'submit' ELSE 'reuse' END, NULL, starts, 0,

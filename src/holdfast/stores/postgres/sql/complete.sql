@@ -34,13 +34,13 @@ WITH locked AS MATERIALIZED (
         j.started_at - j.scheduled_for AS waited
 ), counted AS (
     INSERT INTO holdfast.counter AS c
-        (minute, job_type, queue, priority, outcome, shard, count, ran_micros, waited_micros)
-    SELECT now - now % 60000000, job_type, queue, priority, 'completed', pg_backend_pid() % 64, count(*), sum(ran),
-        sum(waited)
-    FROM done
-    GROUP BY now, job_type, queue, priority
-    ORDER BY job_type, queue, priority
-    ON CONFLICT (minute, job_type, queue, priority, outcome, shard) DO UPDATE SET count = c.count + excluded.count,
+        (minute, job_type, queue, priority, outcome, shard, bucket, count, ran_micros, waited_micros)
+    SELECT now - now % 60000000, job_type, queue, priority, 'completed', pg_backend_pid() % 64, bucket, count(*),
+        sum(ran), sum(waited)
+    FROM (SELECT *, holdfast.bucket_of(ran, waited) AS bucket FROM done) AS done
+    GROUP BY now, job_type, queue, priority, bucket
+    ORDER BY job_type, queue, priority, bucket
+    ON CONFLICT (minute, job_type, queue, priority, outcome, shard, bucket) DO UPDATE SET count = c.count + excluded.count,
         ran_micros = c.ran_micros + excluded.ran_micros, waited_micros = c.waited_micros + excluded.waited_micros
 )
 SELECT job_id::text, parent_job_id::text FROM done

@@ -5,6 +5,6 @@ SELECT job_id::text, job_type, queue, status, priority, payload, created_at, upd
     metrics, artifacts, subject, tags, created_by, dedup_key, content_hash, reused_from::text, concurrency_key,
     concurrency_limit, parked, parent_job_id::text, root_job_id::text, job_stage, on_dependency_failure, trigger_rule, children, open_children,
     failed_children, cancelled_children, awaits, waits, result_tables, rows_of::text, rows_attempt,
-    payload_version, fairness_key, fairness_weight, rate_key, schedule, tick_at, history
+    payload_version, fairness_key, fairness_weight, rate_key, schedule, tick_at, traceparent, history
 FROM holdfast.job
 WHERE job_id = ANY ($1::uuid[])

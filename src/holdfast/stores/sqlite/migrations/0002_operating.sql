@@ -8,6 +8,7 @@ ALTER TABLE job ADD COLUMN rate_count INTEGER;
 ALTER TABLE job ADD COLUMN rate_micros INTEGER;
 ALTER TABLE job ADD COLUMN schedule TEXT;
 ALTER TABLE job ADD COLUMN tick_at INTEGER;
+ALTER TABLE job ADD COLUMN traceparent TEXT;
 -- A parked job waits for its rate key where this is set, and for its concurrency key where it is not.
 ALTER TABLE job ADD COLUMN rate_parked INTEGER NOT NULL DEFAULT 0 CHECK (rate_parked = 0 OR (rate_parked = 1 AND parked = 1));
 
@@ -98,10 +99,11 @@ CREATE TABLE counter (
     queue         TEXT NOT NULL,
     priority      INTEGER NOT NULL,
     outcome       TEXT NOT NULL,
+    bucket        INTEGER NOT NULL, -- of how long attempts ran and waited; 0 for what was no attempt
     count         INTEGER NOT NULL,
     ran_micros    INTEGER NOT NULL,
     waited_micros INTEGER NOT NULL,
-    PRIMARY KEY (minute, job_type, queue, priority, outcome)
+    PRIMARY KEY (minute, job_type, queue, priority, outcome, bucket)
 ) STRICT, WITHOUT ROWID;
 
 -- What is left of a job after its retention.

@@ -1,0 +1,51 @@
+"""How templates say numbers, times and documents."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+
+from jinja2 import Environment
+
+from holdfast.words import away, count, span, utc
+
+SHOWN_BYTES_MAX = 64 * 1024  # of a payload, a result, a trace: more than anyone reads on a page
+
+
+def install(templates: Environment) -> None:
+    templates.filters.update(
+        away=away, count=count, span=span, utc=utc, iso=iso, number=number, percent=percent, document=document,
+        short=short, millis=millis,
+    )  # fmt: skip
+
+
+def iso(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def number(value: float) -> str:
+    """1,204; numbers that are no counts get the digits that matter."""
+    if isinstance(value, int) or value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def percent(share: float) -> str:
+    return f"{share * 100:.0f}%"
+
+
+def millis(value: float | None) -> str:
+    """A length of time that was measured in milliseconds."""
+    return "–" if value is None else span(value / 1000)
+
+
+def short(job_id: str) -> str:
+    """The end of an id: ids made at about the same time differ there."""
+    return f"…{job_id[-8:]}" if len(job_id) > 12 else job_id
+
+
+def document(value: Any) -> tuple[str, bool]:
+    """JSON as people read it, and whether that is all of it."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    return (text, True) if len(text) <= SHOWN_BYTES_MAX else (text[:SHOWN_BYTES_MAX], False)

@@ -1,0 +1,131 @@
+"""What every page stands on: templates, links, answers, and errors shown as pages."""
+
+from __future__ import annotations
+
+import base64
+from datetime import datetime
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from holdfast.app import Holdfast
+from holdfast.clock import to_datetime
+from holdfast.dashboard import assets, filters, forms, links
+from holdfast.dashboard.links import api_url, path_of, url
+from holdfast.dashboard.routing import pages
+from holdfast.server.principals import Principal
+
+THEMES = ("auto", "light", "dark")
+THEME_COOKIE = "holdfast_theme"
+SAID_COOKIE = "holdfast_said"
+SAID_SECONDS = 60  # the next page takes it; one that never comes should not say it tomorrow
+
+templates = Environment(
+    loader=PackageLoader("holdfast.dashboard"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+filters.install(templates)
+
+NAVIGATION = (
+    ("/", "Overview"),
+    ("/jobs", "Jobs"),
+    ("/queues", "Queues"),
+    ("/workers", "Workers"),
+    ("/dead", "Dead letters"),
+    ("/schedules", "Schedules"),
+    ("/subjects", "Subjects"),
+    ("/audit", "Audit"),
+    ("/keys", "Keys"),
+)
+
+
+def app_of(request: Request) -> Holdfast:
+    app: Holdfast = request.app.state.holdfast
+    return app
+
+
+def principal_of(request: Request) -> Principal | None:
+    return request.scope.get("state", {}).get("principal")
+
+
+def now_of(request: Request) -> datetime:
+    return to_datetime(app_of(request).clock.now())
+
+
+class PageOf:
+    """What every template knows as `page`."""
+
+    def __init__(self, request: Request, live: str | None) -> None:
+        self.request = request
+        self.principal = principal_of(request)
+        self.now = now_of(request)
+        self.path = path_of(request)
+        self.live = live
+        self.navigation = NAVIGATION
+        self.said = _said(request)
+        self.form = forms.Token.of(request)
+
+    @property
+    def theme(self) -> str:
+        chosen = self.request.cookies.get(THEME_COOKIE, "auto")
+        return chosen if chosen in THEMES else "auto"
+
+    @property
+    def here(self) -> str:
+        """The address of this page, to come back to."""
+        query = self.request.url.query
+        return url(self.request, self.path) + (f"?{query}" if query else "")
+
+    def url(self, path: str = "/", **query: object) -> str:
+        return url(self.request, path, **query)
+
+    def api_url(self, path: str, **query: object) -> str:
+        return api_url(self.request, path, **query)
+
+    def asset(self, name: str) -> str:
+        return assets.address(self.request, name)
+
+    def may(self, scope: str) -> bool:
+        return self.principal is not None and self.principal.may(scope)
+
+    def is_at(self, path: str) -> bool:
+        """Whether an entry of the navigation is where this page belongs."""
+        return self.path == path or (path != "/" and self.path.startswith(f"{path}/"))
+
+
+def render(request: Request, template: str, *, status: int = 200, live: str | None = None, **values: Any) -> Response:
+    """A page. `live` names what it follows: "all", "job:<id>" or "tree:<id>"; None: it stays as it is."""
+    page = PageOf(request, live)
+    text = templates.get_template(template).render(page=page, **values)
+    response = HTMLResponse(text, status, headers={"Cache-Control": "no-store"})
+    page.form.keep(response, request)
+    if page.said is not None:
+        links.drop_cookie(request, response, SAID_COOKIE)
+    return response
+
+
+def redirect(request: Request, path: str, said: str | None = None, *, kind: str = "ok", **query: object) -> Response:
+    """To another page, after a form; that one says what was done. `kind` is "ok" or "bad"."""
+    return redirect_to(request, url(request, path, **query), said, kind=kind)
+
+
+def redirect_to(request: Request, address: str, said: str | None = None, *, kind: str = "ok") -> Response:
+    """The same to an address of ours, such as the page that a form came from: `forms.back(request, form, "/queues")`."""
+    response = RedirectResponse(address, 303)
+    if said is not None:
+        words = base64.urlsafe_b64encode(f"{kind}:{said[:1000]}".encode()).decode()
+        links.set_cookie(request, response, SAID_COOKIE, words, SAID_SECONDS)
+    return response
+
+
+def _said(request: Request) -> tuple[str, str] | None:
+    try:
+        kind, _, words = base64.urlsafe_b64decode(request.cookies[SAID_COOKIE]).decode().partition(":")
+    except (KeyError, ValueError):
+        return None
+    return ("bad" if kind == "bad" else "ok"), words

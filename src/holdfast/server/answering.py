@@ -1,0 +1,66 @@
+"""What every answer of the routes has in common: problems for whatever was raised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from holdfast import codec
+from holdfast.errors import HoldfastError
+from holdfast.server import problems
+from holdfast.server.problems import MEDIA_TYPE, Problem
+
+_SHOWN_MAX = 20  # mistakes that are listed; a document can have as many as it has fields
+
+
+def install(api: FastAPI) -> None:
+    api.add_exception_handler(Problem, _problem)
+    api.add_exception_handler(HoldfastError, _our_error)
+    api.add_exception_handler(RequestValidationError, _invalid)
+    api.add_exception_handler(HTTPException, _of_the_framework)
+
+
+def response(problem: Problem, instance: str | None = None) -> Response:
+    return Response(
+        codec.encode(problem.document(instance)), problem.status, headers=problem.headers, media_type=MEDIA_TYPE
+    )
+
+
+def _answer(request: Request, problem: Problem) -> Response:
+    return response(problem, request.url.path)
+
+
+async def _problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Problem)
+    return _answer(request, error)
+
+
+async def _our_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HoldfastError)
+    return _answer(request, problems.of_error(error))
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    found = list(mistakes(error.errors()))
+    first = found[0] if found else {"loc": "", "msg": "it does not fit"}
+    detail = f"{first['loc']}: {first['msg']}" if first["loc"] else first["msg"]
+    return _answer(request, Problem(422, "invalid-request", detail, errors=found))
+
+
+async def _of_the_framework(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return _answer(request, Problem(error.status_code, "http", None, headers=error.headers))
+
+
+def mistakes(found: Iterable[Mapping[str, Any]]) -> Iterable[dict[str, str]]:
+    """What a model says is wrong: where and what, never the value, which may be a secret."""
+    for number, each in enumerate(found):
+        if number == _SHOWN_MAX:
+            return
+        yield {"loc": ".".join(str(part) for part in each["loc"]), "msg": str(each["msg"])}

@@ -1,0 +1,89 @@
+"""What a route needs, and the one door that ids go through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import Depends, Request
+
+from holdfast import ids
+from holdfast.app import Holdfast
+from holdfast.errors import JobNotFound
+from holdfast.job import Job
+from holdfast.server import problems
+from holdfast.server.principals import Principal, Scope
+
+Needed = Callable[[Request], Principal | None]
+
+
+def needs(*scopes: Scope) -> Needed:
+    """A dependency of a route: `dependencies=[Depends(needs("submit"))]`. One of the scopes is enough."""
+    if not scopes:
+        raise ValueError("needs() without a scope: use `public`")
+
+    def check(request: Request) -> Principal:
+        principal = found(request)
+        if principal is None:
+            raise problems.unauthenticated()
+        if not principal.may(*scopes):
+            raise problems.out_of_scope(scopes)
+        return principal
+
+    check.holdfast_scopes = scopes  # type: ignore[attr-defined]  # what tests and OpenAPI read
+    return check
+
+
+def public(request: Request) -> Principal | None:
+    """A route that everyone may call. The gate has a list of their paths; this marks it as meant."""
+    return found(request)
+
+
+public.holdfast_scopes = ()  # type: ignore[attr-defined]
+
+
+def scopes_of(dependency: Any) -> tuple[Scope, ...] | None:
+    """What a dependency asks for; None where it is not one of ours."""
+    return getattr(dependency, "holdfast_scopes", None)
+
+
+def found(request: Request) -> Principal | None:
+    """Whoever the gate has found; None: nobody."""
+    principal: Principal | None = request.scope.get("state", {}).get("principal")
+    return principal
+
+
+def _who(request: Request) -> Principal:
+    principal = found(request)
+    if principal is None:
+        raise problems.unauthenticated()
+    return principal
+
+
+def _app(request: Request) -> Holdfast:
+    app: Holdfast = request.app.state.holdfast
+    return app
+
+
+App = Annotated[Holdfast, Depends(_app)]  # in a route: `async def show(app: App, who: Who, …)`
+Who = Annotated[Principal, Depends(_who)]
+
+
+async def visible(app: Holdfast, principal: Principal, job_id: str) -> Job:
+    """The job, where the principal may see it. Another's is told apart from none by nothing."""
+    job = await app.get(job_id)
+    if not principal.sees(job.queue):
+        raise JobNotFound(f"no job {ids.canonical(job_id)}")
+    return job
+
+
+def check_queue(principal: Principal, queue: str) -> str:
+    """For a submit, a claim, a change of a queue: one that is not the key's is refused by name."""
+    if not principal.sees(queue):
+        raise problems.foreign_queue(queue)
+    return queue
+
+
+def link(request: Request, path: str) -> str:
+    """A path of ours as the client has to write it, below the prefix that we are mounted at."""
+    return str(request.scope.get("root_path", "")).rstrip("/") + path

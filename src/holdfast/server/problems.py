@@ -1,0 +1,132 @@
+"""Errors as clients get them: application/problem+json (RFC 9457), from one table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from holdfast import errors
+from holdfast.errors import HoldfastError
+
+MEDIA_TYPE = "application/problem+json"
+AGAIN_SECONDS = 1  # when to ask again where nothing better is known
+
+
+class Problem(Exception):
+    """An answer that is not what was asked for."""
+
+    def __init__(
+        self,
+        status: int,
+        slug: str,
+        detail: str | None = None,
+        *,
+        title: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        **fields: Any,
+    ) -> None:
+        super().__init__(detail or title or slug)
+        self.status = status
+        self.slug = slug
+        self.title = title or TITLES.get(slug) or HTTPStatus(status).phrase
+        self.detail = detail
+        self.headers = dict(headers or {})
+        self.fields = fields
+        if "retry_after" in fields:
+            self.headers.setdefault("Retry-After", str(fields["retry_after"]))
+
+    def document(self, instance: str | None = None) -> dict[str, Any]:
+        """`instance` is the path that was asked for."""
+        found = {"type": f"/problems/{self.slug}", "title": self.title, "status": self.status}
+        found |= {} if self.detail is None else {"detail": self.detail}
+        found |= {} if instance is None else {"instance": instance}
+        return {**found, **self.fields}
+
+
+# The first class that an error is of counts: put the special before the general.
+STATUSES: dict[type[HoldfastError], tuple[int, str]] = {
+    errors.PayloadTooLarge: (413, "payload-too-large"),
+    errors.UnknownJobType: (404, "unknown-job-type"),
+    errors.UnknownDependency: (404, "unknown-dependency"),
+    errors.DedupConflict: (409, "dedup-conflict"),
+    errors.QueueFull: (429, "queue-full"),
+    errors.InvalidSubmission: (422, "invalid-submission"),
+    errors.JobNotFound: (404, "job-not-found"),
+    errors.ArtifactNotFound: (404, "artifact-not-found"),
+    errors.ScheduleNotFound: (404, "schedule-not-found"),
+    errors.UnknownTable: (404, "unknown-table"),
+    errors.IllegalTransition: (409, "illegal-transition"),
+    errors.VersionConflict: (412, "version-conflict"),
+    errors.ClaimLost: (409, "claim-lost"),
+    errors.ResultGone: (410, "result-gone"),
+    errors.RowsWithdrawn: (409, "rows-withdrawn"),
+    errors.InvalidRow: (422, "invalid-row"),
+    errors.ResultTooLarge: (413, "result-too-large"),
+    errors.InvalidResult: (422, "invalid-result"),
+    errors.StoreFull: (507, "store-full"),
+    errors.StoreBusy: (503, "store-busy"),
+    errors.StoreUnavailable: (503, "store-unavailable"),
+    errors.StoreMoved: (503, "store-moved"),
+    errors.StoreError: (503, "store-unavailable"),
+    errors.NotOpen: (503, "not-open"),
+}
+
+TITLES = {
+    "payload-too-large": "The payload is too large",
+    "unknown-job-type": "No such job type",
+    "unknown-dependency": "No such job to depend on",
+    "dedup-conflict": "The dedup key is taken by another payload",
+    "queue-full": "The queue is full",
+    "invalid-submission": "What was sent cannot be accepted",
+    "job-not-found": "No such job",
+    "artifact-not-found": "No such artifact",
+    "schedule-not-found": "No such schedule",
+    "unknown-table": "No such result table",
+    "illegal-transition": "The job's state does not allow this",
+    "version-conflict": "The job has changed since it was read",
+    "claim-lost": "The claim is lost",
+    "result-gone": "The result is gone",
+    "rows-withdrawn": "The rows are withdrawn",
+    "invalid-row": "A row cannot be accepted",
+    "result-too-large": "The result is too large",
+    "invalid-result": "The result is not JSON",
+    "store-full": "The store is full",
+    "store-busy": "The store is busy",
+    "store-unavailable": "The store is not available",
+    "store-moved": "The queue has moved",
+    "not-open": "The app is not open",
+    "unauthenticated": "A key is needed",
+    "out-of-scope": "The key may not do this",
+    "foreign-queue": "The key does not reach this queue",
+    "invalid-request": "The request cannot be accepted",
+    "idempotency-key-reused": "The Idempotency-Key was used for something else",
+    "internal": "Something went wrong here",
+}
+
+
+def of_error(error: HoldfastError) -> Problem:
+    """What an error of ours is over HTTP."""
+    for kind, (status, slug) in STATUSES.items():
+        if isinstance(error, kind):
+            again = {"retry_after": AGAIN_SECONDS} if status in (429, 503) else {}
+            return Problem(status, slug, str(error), **again)
+    return Problem(500, "internal", str(error))
+
+
+def unauthenticated(detail: str = "send a key as `Authorization: Bearer …` or `X-API-Key`") -> Problem:
+    return Problem(401, "unauthenticated", detail, headers={"WWW-Authenticate": 'Bearer realm="holdfast"'})
+
+
+def out_of_scope(scopes: Sequence[str]) -> Problem:
+    return Problem(403, "out-of-scope", f"this takes a key with the scope {' or '.join(scopes)}")
+
+
+def foreign_queue(queue: str) -> Problem:
+    return Problem(403, "foreign-queue", f"the key's patterns of queues do not cover {queue}")
+
+
+def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """For `responses=` of a route: the problems that it can answer with, beside those that any route can."""
+    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {status: {"description": HTTPStatus(status).phrase, "content": content} for status in statuses}
