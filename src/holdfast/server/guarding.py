@@ -20,7 +20,7 @@ Needed = Callable[[Request], Principal | None]
 def needs(*scopes: Scope) -> Needed:
     """A dependency of a route: `dependencies=[Depends(needs("submit"))]`. One of the scopes is enough."""
     if not scopes:
-        raise ValueError("needs() without a scope: use `public`")
+        raise ValueError("needs() without a scope: use `anyone`")
 
     def check(request: Request) -> Principal:
         principal = found(request)
@@ -34,12 +34,12 @@ def needs(*scopes: Scope) -> Needed:
     return check
 
 
-def public(request: Request) -> Principal | None:
+def anyone(request: Request) -> Principal | None:
     """A route that everyone may call. The gate has a list of their paths; this marks it as meant."""
     return found(request)
 
 
-public.holdfast_scopes = ()  # type: ignore[attr-defined]
+anyone.holdfast_scopes = ()  # type: ignore[attr-defined]
 
 
 def scopes_of(dependency: Any) -> tuple[Scope, ...] | None:
