@@ -83,9 +83,7 @@ class _Reader:
         self._document = document
         self._left = FIELDS_MAX
 
-    def field(
-        self, path: str, name: str, schema: Any, *, required: bool, depth: int, above: tuple[str, ...]
-    ) -> Field:
+    def field(self, path: str, name: str, schema: Any, *, required: bool, depth: int, above: tuple[str, ...]) -> Field:
         """`above`: the references that led here; one that comes again would go on for ever."""
         self._left -= 1
         resolved = self._resolved(schema, above)
@@ -262,7 +260,11 @@ def _range(what: str, low: float | None, high: float | None) -> str:
         return f"{low:,g} to {high:,g}{many}" if low != high else f"{low:,g}{many if low != 1 else f' {what}'}"
     if high is not None:
         return f"up to {high:,g}{many}"
-    return f"at least {low:,g}{many if low != 1 else f' {what}'.rstrip()}" if low else ("0 or more" if low == 0 and not what else "")
+    return (
+        f"at least {low:,g}{many if low != 1 else f' {what}'.rstrip()}"
+        if low
+        else ("0 or more" if low == 0 and not what else "")
+    )
 
 
 def _json_field(

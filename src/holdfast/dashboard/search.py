@@ -42,7 +42,13 @@ EXAMPLES = {
     "content": "a content hash",
     "order": "priority",
 }
-_SAME = {"job_type": "type", "created_by": "by", "content_hash": "content", "root_job_id": "root", "worker_id": "worker"}
+_SAME = {
+    "job_type": "type",
+    "created_by": "by",
+    "content_hash": "content",
+    "root_job_id": "root",
+    "worker_id": "worker",
+}
 LINE_LENGTH_MAX = 2_000  # what an address line carries everywhere
 _TOKEN = re.compile(r'\s*((?:[^\s":]+:)?"(?:[^"\\]|\\.)*"|\S+)')
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
