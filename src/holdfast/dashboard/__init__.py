@@ -18,19 +18,44 @@ Links are built from the request's root_path, so that all of it works below a pr
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+
 from fastapi import APIRouter
+
+from holdfast.app import Holdfast
 
 PREFIX = "/dashboard"
 
+# Literal paths come before those with a name in them, and the one that answers what no page does comes last.
+_PAGES = (
+    "assets",
+    "login",
+    "pulse",
+    "overview",
+    "submit",
+    "jobs",
+    "results",
+    "artifacts",
+    "job",
+    "queues",
+    "workers",
+    "dead",
+    "schedules",
+    "subjects",
+    "audit",
+    "keys",
+    "errors",
+)
 
-def router() -> APIRouter:
-    """Every page, for the API to include: `api.include_router(dashboard.router())`."""
-    from holdfast.dashboard import assets, errors, login, overview
 
+def router(_: Holdfast | None = None) -> APIRouter:
+    """Every page, for the API to include."""
     whole = APIRouter(include_in_schema=False)
-    for module in (assets, login, overview):
-        whole.include_router(module.router)
-    whole.include_router(errors.router)  # last: it answers what no page does
+    for name in _PAGES:
+        module = f"holdfast.dashboard.{name}"
+        if importlib.util.find_spec(module) is not None:
+            whole.include_router(importlib.import_module(module).router)
     return whole
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from jinja2 import Environment
 
+from holdfast import notes
+from holdfast.job import Job
 from holdfast.words import away, count, span, utc
 
 SHOWN_BYTES_MAX = 64 * 1024  # of a payload, a result, a trace: more than anyone reads on a page
@@ -16,7 +18,7 @@ SHOWN_BYTES_MAX = 64 * 1024  # of a payload, a result, a trace: more than anyone
 def install(templates: Environment) -> None:
     templates.filters.update(
         away=away, count=count, span=span, utc=utc, iso=iso, number=number, percent=percent, document=document,
-        short=short, millis=millis,
+        short=short, millis=millis, note=note,
     )  # fmt: skip
 
 
@@ -43,6 +45,11 @@ def millis(value: float | None) -> str:
 def short(job_id: str) -> str:
     """The end of an id: ids made at about the same time differ there."""
     return f"…{job_id[-8:]}" if len(job_id) > 12 else job_id
+
+
+def note(job: Job, now: datetime) -> str:
+    """What a job is at; its bar says how far."""
+    return notes.note(job, now, percent=False, named=short)
 
 
 def document(value: Any) -> tuple[str, bool]:

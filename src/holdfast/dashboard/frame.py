@@ -1,4 +1,4 @@
-"""What every page stands on: templates, links, answers, and errors shown as pages."""
+"""What every page stands on: templates, links and answers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from holdfast.clock import to_datetime
 from holdfast.dashboard import assets, filters, forms, links
 from holdfast.dashboard.links import api_url, path_of, url
 from holdfast.dashboard.routing import pages
-from holdfast.server.principals import Principal
+from holdfast.server.principals import Principal, Scope
 
 THEMES = ("auto", "light", "dark")
 THEME_COOKIE = "holdfast_theme"
 SAID_COOKIE = "holdfast_said"
+LIVE_HEADER = "x-holdfast-live"  # of a page that looks again: what is said is for the page that a form leads to
 SAID_SECONDS = 60  # the next page takes it; one that never comes should not say it tomorrow
 
 templates = Environment(
@@ -31,16 +32,17 @@ templates = Environment(
 )
 filters.install(templates)
 
-NAVIGATION = (
-    ("/", "Overview"),
-    ("/jobs", "Jobs"),
-    ("/queues", "Queues"),
-    ("/workers", "Workers"),
-    ("/dead", "Dead letters"),
-    ("/schedules", "Schedules"),
-    ("/subjects", "Subjects"),
-    ("/audit", "Audit"),
-    ("/keys", "Keys"),
+# Path, name, the key that leads there after g, and the scope that it takes.
+NAVIGATION: tuple[tuple[str, str, str, Scope], ...] = (
+    ("/", "Overview", "o", "read"),
+    ("/jobs", "Jobs", "j", "read"),
+    ("/queues", "Queues", "q", "read"),
+    ("/workers", "Workers", "w", "read"),
+    ("/dead", "Dead letters", "d", "read"),
+    ("/schedules", "Schedules", "s", "read"),
+    ("/subjects", "Subjects", "u", "read"),
+    ("/audit", "Audit", "a", "admin"),
+    ("/keys", "Keys", "k", "admin"),
 )
 
 
@@ -66,7 +68,7 @@ class PageOf:
         self.now = now_of(request)
         self.path = path_of(request)
         self.live = live
-        self.navigation = NAVIGATION
+        self.navigation = [(path, name, key) for path, name, key, scope in NAVIGATION if self.may(scope)]
         self.said = _said(request)
         self.form = forms.Token.of(request)
 
@@ -74,6 +76,11 @@ class PageOf:
     def theme(self) -> str:
         chosen = self.request.cookies.get(THEME_COOKIE, "auto")
         return chosen if chosen in THEMES else "auto"
+
+    @property
+    def search(self) -> str:
+        """What stands in the search line: what was asked for, on the page that answers it."""
+        return self.request.query_params.get("q", "") if self.path == "/jobs" else ""
 
     @property
     def here(self) -> str:
@@ -115,7 +122,7 @@ def redirect(request: Request, path: str, said: str | None = None, *, kind: str 
 
 
 def redirect_to(request: Request, address: str, said: str | None = None, *, kind: str = "ok") -> Response:
-    """The same to an address of ours, such as the page that a form came from: `forms.back(request, form, "/queues")`."""
+    """The same to an address of ours, such as where a form came from: `forms.back(request, form, "/queues")`."""
     response = RedirectResponse(address, 303)
     if said is not None:
         words = base64.urlsafe_b64encode(f"{kind}:{said[:1000]}".encode()).decode()
@@ -124,8 +131,26 @@ def redirect_to(request: Request, address: str, said: str | None = None, *, kind
 
 
 def _said(request: Request) -> tuple[str, str] | None:
+    if LIVE_HEADER in request.headers:
+        return None
     try:
         kind, _, words = base64.urlsafe_b64decode(request.cookies[SAID_COOKIE]).decode().partition(":")
     except (KeyError, ValueError):
         return None
     return ("bad" if kind == "bad" else "ok"), words
+
+
+__all__ = [
+    "PageOf",
+    "api_url",
+    "app_of",
+    "now_of",
+    "pages",
+    "path_of",
+    "principal_of",
+    "redirect",
+    "redirect_to",
+    "render",
+    "templates",
+    "url",
+]

@@ -1,0 +1,146 @@
+// A page that lives: the server hints that something changed, the page's own address is asked again, and what differs is
+// carried over into elements with data-live. The browser parses the answer; no text is made into HTML here.
+
+const GAP_MS = 1000; // between two looks, however much happens
+const IDLE_MS = 20000; // a look although nothing was heard: ages on the page grow by themselves
+const AGAIN_MS = 5000; // a stream that was refused is asked for again
+
+const address = document.body.dataset.pulse;
+const says = document.querySelector("[data-pulse-says]");
+let source = null;
+let timer = null;
+let lookedAt = performance.now();
+let looking = false;
+let missed = false; // a hint came while an answer was on its way
+
+if (address) {
+  document.addEventListener("visibilitychange", follow);
+  addEventListener("pagehide", stop);
+  addEventListener("pageshow", (event) => event.persisted && follow());
+  follow();
+  plan(IDLE_MS);
+}
+
+function follow() {
+  // A browser keeps few connections to one server: a tab that nobody sees gives its own back.
+  if (document.hidden) return stop();
+  if (source) return;
+  if (performance.now() - lookedAt > GAP_MS) plan(0);
+  source = new EventSource(address);
+  source.addEventListener("open", () => tell("live", "Live"));
+  source.addEventListener("changed", () => plan(GAP_MS));
+  source.addEventListener("error", () => {
+    if (!source) return;
+    tell("lost", "Reconnecting");
+    if (source.readyState !== EventSource.CLOSED) return; // the browser tries again by itself
+    source = null;
+    setTimeout(follow, AGAIN_MS);
+  });
+}
+
+function stop() {
+  clearTimeout(timer);
+  timer = null;
+  source?.close();
+  source = null;
+}
+
+function tell(state, word) {
+  if (!says) return;
+  says.hidden = false;
+  says.dataset.state = state;
+  says.lastElementChild.textContent = word;
+}
+
+function plan(gap) {
+  if (looking) {
+    missed = missed || gap < IDLE_MS;
+    return;
+  }
+  clearTimeout(timer);
+  timer = setTimeout(look, Math.max(0, lookedAt + gap - performance.now()));
+}
+
+function look() {
+  const request = new XMLHttpRequest();
+  const done = () => {
+    looking = false;
+    lookedAt = performance.now();
+    const gap = missed ? GAP_MS : IDLE_MS;
+    missed = false;
+    if (!document.hidden) plan(gap);
+  };
+  looking = true;
+  request.open("GET", location.href);
+  request.setRequestHeader("X-Holdfast-Live", "1");
+  request.responseType = "document";
+  request.timeout = 15000;
+  request.onload = () => {
+    if (new URL(request.responseURL).pathname !== location.pathname) return location.reload(); // the session is over
+    if (request.status === 200 && request.responseXML) carryOver(request.responseXML);
+    done();
+  };
+  request.onerror = request.ontimeout = done;
+  request.send();
+}
+
+function carryOver(fresh) {
+  const focused = document.activeElement;
+  const atEnd = [...document.querySelectorAll("[data-follow]")].filter(
+    (each) => each.scrollHeight - each.scrollTop - each.clientHeight < 8,
+  );
+  const found = new Map([...fresh.querySelectorAll("[data-live]")].map((each) => [each.dataset.live, each]));
+  for (const now of document.querySelectorAll("[data-live]")) {
+    const next = found.get(now.dataset.live);
+    if (next && now.isConnected && now.nodeName === next.nodeName) change(now, next);
+  }
+  if (document.title !== fresh.title) document.title = fresh.title;
+  for (const each of atEnd) each.scrollTop = each.scrollHeight;
+  if (focused !== document.activeElement && focused?.isConnected) focused.focus({ preventScroll: true });
+  document.dispatchEvent(new CustomEvent("holdfast:changed"));
+}
+
+// What belongs to the reader and not to the server: what is open, and which row is chosen.
+const KEPT = new Set(["open", "data-chosen", "data-fresh"]);
+
+function change(now, next) {
+  if (now.isEqualNode(next) || now.hasAttribute("data-still")) return;
+  for (const { name } of [...now.attributes]) {
+    if (!next.hasAttribute(name) && !KEPT.has(name)) now.removeAttribute(name);
+  }
+  for (const { name, value } of next.attributes) {
+    if (now.getAttribute(name) !== value && !KEPT.has(name)) now.setAttribute(name, value);
+  }
+  changeChildren(now, next);
+}
+
+function changeChildren(now, next) {
+  const keyed = new Map();
+  for (const child of now.children) if (child.dataset?.key) keyed.set(child.dataset.key, child);
+  const wanted = new Set([...next.children].map((child) => child.dataset?.key).filter(Boolean));
+  let place = now.firstChild;
+  for (const fresh of [...next.childNodes]) {
+    const key = fresh.dataset?.key;
+    while (place && !key && wanted.has(place.dataset?.key)) place = place.nextSibling;
+    let same = key ? keyed.get(key) : place && isAlike(place, fresh) ? place : null;
+    if (same && same !== place) now.insertBefore(same, place);
+    if (!same) {
+      same = now.insertBefore(document.importNode(fresh, true), place);
+      if (key) same.dataset.fresh = "";
+    } else if (same.nodeType === Node.ELEMENT_NODE) {
+      change(same, fresh);
+    } else if (same.data !== fresh.data) {
+      same.data = fresh.data;
+    }
+    place = same.nextSibling;
+  }
+  while (place) {
+    const gone = place;
+    place = place.nextSibling;
+    gone.remove();
+  }
+}
+
+function isAlike(now, fresh) {
+  return now.nodeType === fresh.nodeType && now.nodeName === fresh.nodeName && !now.dataset?.key;
+}
