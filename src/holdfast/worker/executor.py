@@ -7,13 +7,13 @@ import contextvars
 from collections.abc import Callable
 from typing import Any
 
-from holdfast import codec, failpoints
+from holdfast import failpoints
 from holdfast.clock import MICROS
 from holdfast.context import BlockingContext, Context
-from holdfast.lifecycle import Completed, Discarded, ErrorEntry, GivenBack, Outcome, Raised
-from holdfast.limits import RESULT_BYTES_MAX, RESULT_INLINE_BYTES_MAX
+from holdfast.lifecycle import ErrorEntry, GivenBack, Outcome, Raised
 from holdfast.worker import capture
 from holdfast.worker.channels import LoopChannel, Services, ThreadChannel
+from holdfast.worker.completing import completion
 from holdfast.worker.execution import Execution
 from holdfast.worker.mistakes import entry, outcome_of, result_json
 from holdfast.worker.processes import Processes
@@ -116,21 +116,7 @@ class Executor:
         )
 
     async def completed(self, run: Run, result: str) -> Outcome:
-        if len(result) <= RESULT_INLINE_BYTES_MAX // 4:
-            return Completed(result)
-        raw = result.encode()
-        if len(raw) <= RESULT_INLINE_BYTES_MAX:
-            return Completed(result)
-        if self._files is None or len(raw) > min(RESULT_BYTES_MAX, self._files.size_max):
-            return Discarded(ErrorEntry(run.job.attempt, self._clock.now(), "ResultTooLarge", self._limit(len(raw))))
-        # Written before the completion commits, and named in it.
-        stored = await asyncio.to_thread(self._files.write, run.job.job_id, run.job.attempt, ".result.json", raw)
-        return Completed(None, codec.encode(stored).decode())
-
-    def _limit(self, size: int) -> str:
-        if self._files is not None and size <= RESULT_BYTES_MAX:
-            return f"the result has {size:,} bytes; the limit is {self._files.size_max:,}{self._files.instead}"
-        return f"the result has {size:,} bytes; the limit is {RESULT_BYTES_MAX:,} (RESULT_BYTES_MAX)"
+        return await completion(run.job.job_id, run.job.attempt, result, self._files, self._clock.now())
 
 
 def _stop_asked(run: Run) -> bool:

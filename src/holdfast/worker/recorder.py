@@ -15,6 +15,7 @@ from holdfast.store.port import Store
 from holdfast.trouble import Trouble
 from holdfast.waits import within
 from holdfast.words import count
+from holdfast.worker.report import Report
 from holdfast.worker.run import Run
 
 log = logging.getLogger("holdfast.worker")
@@ -67,7 +68,7 @@ class Recorder:
         else:
             self._trouble.over("keeping progress")
 
-    async def write_log(self, run: Run) -> None:
+    async def write_log(self, run: Report) -> None:
         """Append what the handler has logged to the job's file, whose place the record names."""
         text = run.take_log_text()
         if not text or self._files is None:
