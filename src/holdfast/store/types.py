@@ -305,6 +305,7 @@ class JobType(msgspec.Struct, frozen=True, kw_only=True):
     reuse_by: tuple[str, ...] = ()  # fields of the payload that make two jobs identical, with the version of the code
     code_version: str = ""
     result_tables: tuple[str, ...] = ()
+    backoff: tuple[float, float, float, float] | None = None  # base, factor, max, jitter; None: the default
 
 
 class Promoted(msgspec.Struct, frozen=True):
