@@ -53,8 +53,8 @@ def also_counted(event: Event) -> Counted | None:
 
 
 # How long attempts took and waited is kept in buckets, one number for both: a row of the counters for each pair that
-# occurs, which are few in a minute. Bounds are seconds, and belong to the bucket below them; PostgreSQL has them too, in
-# holdfast.bucket_of.
+# occurs, which are few in a minute. Bounds are seconds, and belong to the bucket below them; PostgreSQL has them too,
+# in holdfast.bucket_of.
 BOUNDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
 NO_BUCKET = 0  # of what was no attempt
 BUCKETS = len(BOUNDS) + 1

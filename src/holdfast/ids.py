@@ -48,6 +48,11 @@ def new_id(now: Instant) -> str:
     return new_ids(1, now)[0]
 
 
+def floor(now: Instant) -> str:
+    """Before every id of this millisecond, and after every earlier one."""
+    return f"{_head(now // 1000)[:-1]}0000-0000-000000000000"
+
+
 def derived(parent_id: str, name: str) -> str:
     """The id of a parent's child of this name: the same whenever it is asked for. It bears its parent's time."""
     drawn = int.from_bytes(hashlib.sha256(f"{parent_id}\0{name}".encode()).digest()[:10])

@@ -17,10 +17,11 @@ from holdfast.explaining import Explanation
 from holdfast.files import LOG_FILE
 from holdfast.handlers import Handler
 from holdfast.job import Job, JobHandle
+from holdfast.observing.observers import submitting
 from holdfast.opened import Opened, check_words
 from holdfast.queues import Queue
 from holdfast.schedules import ScheduleInfo, ScheduleOptions
-from holdfast.stats import Stats
+from holdfast.stats import Stats, TotalFigures
 from holdfast.store.types import Finding, NewJob, QueueChange, Schedule, Verdict, WorkerRow
 from holdfast.submission import SubmitOptions, build, run_at_of
 from holdfast.worker import process_key
@@ -186,7 +187,8 @@ class Operating(Opened):
             created_by=by or f"schedule:{name}"[:128],
             schedule=name,
         )
-        inserted = (await self.store.insert([job], now))[0]
+        with submitting(self.observers, [job]) as [job]:
+            inserted = (await self.store.insert([job], now))[0]
         return self._handle(job, inserted, now)
 
     async def _change_schedule(
@@ -215,6 +217,10 @@ class Operating(Opened):
             raise InvalidOption(f"minutes={minutes!r}: use 1 to {longest:,}")
         since, until = stats.span(self.clock.now(), minutes)
         return stats.summary(await self.store.counters(since, until), await self.store.counts(), since, until)
+
+    async def totals(self) -> list[TotalFigures]:
+        """What ever happened, by type, queue and outcome: numbers that only grow, for metrics."""
+        return [stats.total_figures(each) for each in await self.store.totals()]
 
     async def check_up(self) -> list[Finding]:
         """What `holdfast doctor` shows: each thing that was looked at, whether it is well, and what to do if not."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
+from itertools import accumulate
 
 import msgspec
 
 from holdfast.clock import MICROS, Instant, to_datetime
+from holdfast.counted import BOUNDS, BUCKETS, spans_of
 from holdfast.lifecycle import Counted
-from holdfast.store.types import Counter
+from holdfast.store.types import Counter, Total
 
 _FINISHED = (Counted.COMPLETED, Counted.FAILED, Counted.RETRIED)
 
@@ -30,6 +32,8 @@ class Figures(msgspec.Struct, kw_only=True):
     saved_ms: float = 0.0  # what those took whose results were reused
     average_time_ms: float | None = None  # of an attempt that completed or failed
     average_wait_ms: float | None = None  # from when it was due until it started
+    time_buckets: tuple[int, ...] = ()  # how many such attempts took up to each of counted.BOUNDS, and all of them …
+    wait_buckets: tuple[int, ...] = ()  # … and waited; empty where there were none
 
 
 class TypeFigures(Figures, kw_only=True):
@@ -56,10 +60,24 @@ class Stats(msgspec.Struct, kw_only=True):
         return self.total.completed / minutes
 
 
+class TotalFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What ever happened to jobs of one type and queue, of one outcome. None of its numbers goes down."""
+
+    job_type: str
+    queue: str
+    outcome: str
+    count: int
+    time_seconds: float  # sums
+    wait_seconds: float
+    time_buckets: tuple[int, ...]  # as Figures have them; empty for what is no end of an attempt
+    wait_buckets: tuple[int, ...]
+
+
 class _Sums:
     def __init__(self) -> None:
         self.counts = dict.fromkeys(Counted, 0)
         self.finished = self.ran = self.waited = self.saved = 0
+        self.buckets: list[tuple[int, int]] = []
 
     def add(self, counter: Counter) -> None:
         self.counts[counter.outcome] += counter.count
@@ -70,14 +88,56 @@ class _Sums:
             self.finished += counter.count
             self.ran += counter.ran_micros
             self.waited += counter.waited_micros
+            self.buckets += counter.buckets
 
-    def fields(self) -> dict[str, int | float | None]:
+    def fields(self) -> dict[str, int | float | tuple[int, ...] | None]:
+        times, waits = cumulative(self.buckets)
         return {
             **{outcome.value: count for outcome, count in self.counts.items()},
             "saved_ms": self.saved / 1000,
             "average_time_ms": self.ran / self.finished / 1000 if self.finished > 0 else None,
             "average_wait_ms": self.waited / self.finished / 1000 if self.finished > 0 else None,
+            "time_buckets": times,
+            "wait_buckets": waits,
         }
+
+
+def cumulative(buckets: Iterable[tuple[int, int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """How many took, and waited, up to each bound; the last is all. Empty where there are none."""
+    times, waits = [0] * BUCKETS, [0] * BUCKETS
+    for bucket, count in buckets:
+        took, waited = spans_of(bucket)
+        times[took] += count
+        waits[waited] += count
+    return (tuple(accumulate(times)), tuple(accumulate(waits))) if any(times) else ((), ())
+
+
+def quantile(buckets: tuple[int, ...], share: float) -> float | None:
+    """About how many seconds a share of the attempts stayed within: 0.95 gives the 95th percentile. Within a bucket
+    they are taken to be spread evenly; beyond the last bound nothing is known, and that bound is the answer."""
+    if not buckets or not buckets[-1]:
+        return None
+    wanted = share * buckets[-1]
+    place = next(place for place, count in enumerate(buckets) if count >= wanted)
+    if place == len(BOUNDS):
+        return BOUNDS[-1]
+    below, start = (buckets[place - 1], BOUNDS[place - 1]) if place else (0, 0.0)
+    inside = buckets[place] - below
+    return start + (BOUNDS[place] - start) * ((wanted - below) / inside if inside else 0.0)
+
+
+def total_figures(total: Total) -> TotalFigures:
+    times, waits = cumulative(total.buckets)
+    return TotalFigures(
+        job_type=total.job_type,
+        queue=total.queue,
+        outcome=total.outcome.value,
+        count=total.count,
+        time_seconds=total.ran_micros / MICROS,
+        wait_seconds=total.waited_micros / MICROS,
+        time_buckets=times,
+        wait_buckets=waits,
+    )
 
 
 def summary(counters: Iterable[Counter], counts: dict[str, int], since: Instant, until: Instant) -> Stats:

@@ -30,7 +30,7 @@ from holdfast.worker.upkeep import Upkeep
 LOOK_SECONDS = 0.25  # between looks at whether what runs has ended
 NAMED_MAX = 5
 _COPIED = "verifying"  # `kind` of a store into which all was copied
-_MUST_BE_EMPTY = (dumps.JOBS, dumps.ARCHIVE, dumps.SCHEDULES, dumps.GUARDS)
+_MUST_BE_EMPTY = (dumps.JOBS, dumps.ARCHIVE, dumps.SCHEDULES, dumps.GUARDS, dumps.KEYS, dumps.AUDIT)
 
 Show = Callable[[Progress], None]
 

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.clock import Instant
 from holdfast.store.tables import ResultTable, RowOrigin, StoredRow
-from holdfast.store.types import Counter, JobRecord, JobType, QueueRow, Rate, Schedule
+from holdfast.store.types import ApiKey, AuditEntry, Counter, JobRecord, JobType, QueueRow, Rate, Schedule, Total
 
 T = TypeVar("T")
 
@@ -26,9 +26,12 @@ STEPS = "steps"
 ARCHIVE = "archive"
 GUARDS = "guards"
 COUNTERS = "counters"
+TOTALS = "totals"
+KEYS = "keys"
+AUDIT = "audit"
 ROWS = "rows"
 # In this order: rows need their table, and files of jobs the archived one that they may belong to.
-KINDS = (TYPES, QUEUES, SCHEDULES, TABLES, ARCHIVE, JOBS, STEPS, GUARDS, COUNTERS, ROWS)
+KINDS = (TYPES, QUEUES, SCHEDULES, TABLES, ARCHIVE, JOBS, STEPS, GUARDS, COUNTERS, TOTALS, KEYS, AUDIT, ROWS)
 
 
 class EdgeDump(msgspec.Struct, frozen=True, array_like=True, order=True):
@@ -68,6 +71,13 @@ class GuardDump(msgspec.Struct, frozen=True):
     until: Instant | None
 
 
+class TotalDump(msgspec.Struct, frozen=True):
+    """What was counted before `until`, which is one and the same for all of them; see stores/summing.py."""
+
+    total: Total
+    until: Instant
+
+
 class RowDump(msgspec.Struct, frozen=True):
     table: str
     attempt: int
@@ -82,7 +92,10 @@ class RowDump(msgspec.Struct, frozen=True):
         return cls(table, attempt, part, row.job_id, row.created_at, row.origin, row.values)
 
 
-Dump = JobType | QueueRow | Schedule | ResultTable | JobDump | StepDump | ArchiveDump | GuardDump | Counter | RowDump
+Dump = (
+    JobType | QueueRow | Schedule | ResultTable | JobDump | StepDump | ArchiveDump | GuardDump | Counter | TotalDump
+    | ApiKey | AuditEntry | RowDump
+)  # fmt: skip
 
 _TYPES: dict[str, type[Dump]] = {
     TYPES: JobType,
@@ -94,6 +107,9 @@ _TYPES: dict[str, type[Dump]] = {
     ARCHIVE: ArchiveDump,
     GUARDS: GuardDump,
     COUNTERS: Counter,
+    TOTALS: TotalDump,
+    KEYS: ApiKey,
+    AUDIT: AuditEntry,
     ROWS: RowDump,
 }
 _decoders = {kind: msgspec.msgpack.Decoder(found) for kind, found in _TYPES.items()}
@@ -141,6 +157,10 @@ def name_of(kind: str, item: bytes) -> str:
             return f"{table} of {job_id}"
         case Counter() as counter:
             return f"{counter.minute} {counter.job_type} {counter.outcome.value}"
+        case TotalDump(total=total):
+            return f"{total.job_type} {total.outcome.value}"
+        case ApiKey(key_id=name) | AuditEntry(entry_id=name):
+            return name
         case JobType(job_type=name) | QueueRow(name=name) | Schedule(name=name) | ResultTable(name=name):
             return name
         case other:

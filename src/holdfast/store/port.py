@@ -46,6 +46,7 @@ from holdfast.store.types import (
     Retired,
     Schedule,
     Signal,
+    Total,
     Verdict,
     WorkerRow,
 )
@@ -143,7 +144,8 @@ class Store(Protocol):
 
     async def retire(self, policy: RetentionPolicy, now: Instant, limit: int, after: str | None) -> Retired:
         """Look at about `limit` ended jobs from `after` on; move those over their time to the archive, a tree as a
-        whole, never one that is active. Rows of the archive and counters over theirs go."""
+        whole, never one that is active. Rows of the archive, counters and entries of the audit trail over theirs
+        go."""
         ...
 
     async def with_files(self, limit: int) -> list[str]:
@@ -196,7 +198,8 @@ class Store(Protocol):
     # Keys, and what was changed by whom
 
     async def save_key(self, key: ApiKey, *, new: bool = False) -> Verdict:
-        """Store a key whole, in place of one of its id. `new`: only where there is none, else STALE."""
+        """Store a key whole, in place of one of its id. `new`: only where there is none; STALE where another has its
+        id."""
         ...
 
     async def keys(self, ids: Sequence[str] = ()) -> list[ApiKey]:
@@ -321,6 +324,11 @@ class Store(Protocol):
 
     async def counters(self, since: Instant, until: Instant) -> list[Counter]:
         """The minutes that begin in [since, until), oldest first."""
+        ...
+
+    async def totals(self) -> list[Total]:
+        """Everything that was ever counted, by type, queue and outcome. It does not go down: what `retire` drops of
+        the minutes is in here first."""
         ...
 
     async def rate_due(self, job_id: str, now: Instant) -> Instant | None:

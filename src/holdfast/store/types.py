@@ -358,7 +358,21 @@ class Counter(msgspec.Struct, frozen=True, array_like=True):
     count: int
     ran_micros: int  # sums
     waited_micros: int
-    buckets: tuple[tuple[int, int], ...] = ()  # of attempts that ended so: bucket (see counted.py) and how many, by bucket
+    buckets: tuple[
+        tuple[int, int], ...
+    ] = ()  # of attempts that ended so: bucket (see counted.py) and how many, by bucket
+
+
+class Total(msgspec.Struct, frozen=True, array_like=True):
+    """What ever happened to jobs of one type and queue."""
+
+    job_type: str
+    queue: str
+    outcome: Counted
+    count: int
+    ran_micros: int  # sums
+    waited_micros: int
+    buckets: tuple[tuple[int, int], ...] = ()  # as a counter has them
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):

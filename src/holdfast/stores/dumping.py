@@ -15,7 +15,8 @@ from holdfast.stores import records
 
 # All that an export reads. What workers say about themselves is none of it: they live on while their queue moves.
 TABLES = (
-    "job", "edge", "dedup", "step", "archive", "queue", "schedule", "job_type", "counter", "result_table",
+    "job", "edge", "dedup", "step", "archive", "queue", "schedule", "job_type", "counter", "counter_sum", "api_key",
+    "audit", "result_table",
 )  # fmt: skip
 # What a job has beside its record. `claim_token` stays behind: nothing runs while a queue moves.
 BESIDE = ("joins", "awaited", "unmet_dependencies", "join_name", "rate_count", "rate_micros")

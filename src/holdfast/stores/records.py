@@ -9,7 +9,7 @@ import msgspec
 from holdfast.clock import Instant
 from holdfast.counted import NO_BUCKET
 from holdfast.lifecycle import Counted, ErrorEntry, Status
-from holdfast.store.types import Counter, HistoryEvent, JobRecord, WorkerRow
+from holdfast.store.types import Counter, HistoryEvent, JobRecord, Total, WorkerRow
 
 COLUMNS = [
     "job_id",
@@ -126,18 +126,37 @@ def counter(
     buckets: str | None,
 ) -> Counter:
     """From the sums of a kind and outcome over its buckets, and [bucket, count] of each as JSON."""
-    split = _buckets.decode(buckets) if buckets else ()
-    return Counter(minute, job_type, queue, priority, Counted(outcome), count, ran, waited, split)
+    return Counter(minute, job_type, queue, priority, Counted(outcome), count, ran, waited, buckets_of(buckets))
+
+
+def buckets_of(text: str | None) -> tuple[tuple[int, int], ...]:
+    return _buckets.decode(text) if text else ()
 
 
 def counter_rows(counter: Counter) -> list[tuple[Any, ...]]:
-    """What a table of counters has of it: a row for each bucket. How long its attempts took is known of all together,
-    and goes to the first."""
+    """What a table of counters has of it: a row for each bucket."""
     kind = (counter.minute, counter.job_type, counter.queue, counter.priority, counter.outcome.value)
-    rest = counter.count - sum(count for _, count in counter.buckets)
-    split = [(NO_BUCKET, rest), *counter.buckets] if rest or not counter.buckets else list(counter.buckets)
-    sums = [(counter.ran_micros, counter.waited_micros), *[(0, 0)] * (len(split) - 1)]
-    return [(*kind, bucket, count, *of) for (bucket, count), of in zip(split, sums, strict=True)]
+    split = bucket_rows(counter.count, counter.ran_micros, counter.waited_micros, counter.buckets)
+    return [(*kind, *row) for row in split]
+
+
+def total(job_type: str, queue: str, outcome: str, count: int, ran: int, waited: int, buckets: str | None) -> Total:
+    return Total(job_type, queue, Counted(outcome), count, ran, waited, buckets_of(buckets))
+
+
+def total_rows(total: Total) -> list[tuple[Any, ...]]:
+    split = bucket_rows(total.count, total.ran_micros, total.waited_micros, total.buckets)
+    return [(total.job_type, total.queue, total.outcome.value, *row) for row in split]
+
+
+def bucket_rows(
+    count: int, ran: int, waited: int, buckets: tuple[tuple[int, int], ...]
+) -> list[tuple[int, int, int, int]]:
+    """Bucket, count and times of each. How long attempts took is known of all together, and goes to the first."""
+    rest = count - sum(jobs for _, jobs in buckets)
+    parts = [(NO_BUCKET, rest), *buckets] if rest or not buckets else list(buckets)
+    times = [(ran, waited), *[(0, 0)] * (len(parts) - 1)]
+    return [(bucket, jobs, *took) for (bucket, jobs), took in zip(parts, times, strict=True)]
 
 
 def worker(worker_id: str, heartbeat_at: Instant, details: str) -> WorkerRow:

@@ -133,7 +133,7 @@ class TestCounters:
         lost = rescue(expired, lease=expired.lease_expires_at, now=NOW, reason="died", by=None)
         await settle(store, lost)
 
-        assert await _tally(store) == {SUBMITTED: 2, counted: 2}
+        assert await _tally(store) == {SUBMITTED: 2, counted: 2, Counted.RESCUED: 1}
 
     async def test_editors_are_counted_where_they_end_or_begin_a_life(self, store: Store) -> None:
         job_id = await submit(store)

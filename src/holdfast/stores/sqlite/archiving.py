@@ -11,12 +11,11 @@ from collections.abc import Sequence
 import apsw
 import msgspec
 
-from holdfast.clock import MICROS, Instant
+from holdfast.clock import Instant
 from holdfast.lifecycle import Status
-from holdfast.limits import COUNTERS_DAYS
 from holdfast.store.types import JobRecord, RetentionPolicy
 from holdfast.stores import retiring
-from holdfast.stores.sqlite import sql
+from holdfast.stores.sqlite import access, sql, totalling
 from holdfast.stores.sqlite.sql import load
 from holdfast.stores.sqlite.tx import Tx
 
@@ -68,7 +67,8 @@ def _standing(tx: Tx, batch: list[tuple[int, Instant]]) -> list[int]:
 
 
 def _drop(tx: Tx, policy: RetentionPolicy, now: Instant, limit: int) -> int:
-    tx.execute("DELETE FROM counter WHERE minute < ?", (now - COUNTERS_DAYS * 86_400 * MICROS,))
+    totalling.keep_up(tx, now)
+    access.drop(tx, now, limit)
     if policy.archive_micros is None:
         return 0
     over = [job_id for (job_id,) in tx.rows(OVER, (now - policy.archive_micros, limit))]
@@ -82,8 +82,7 @@ def _drop(tx: Tx, policy: RetentionPolicy, now: Instant, limit: int) -> int:
 def anything_to_drop(connection: apsw.Connection, policy: RetentionPolicy, now: Instant) -> bool:
     if policy.archive_micros is not None and sql.rows(connection, OVER, (now - policy.archive_micros, 1)):
         return True
-    oldest = now - COUNTERS_DAYS * 86_400 * MICROS
-    return bool(sql.value(connection, "SELECT EXISTS (SELECT 1 FROM counter WHERE minute < ?)", (oldest,)))
+    return totalling.anything_to_do(connection, now) or access.anything_to_drop(connection, now)
 
 
 def get(connection: apsw.Connection, job_ids: Sequence[str]) -> dict[str, JobRecord]:

@@ -10,12 +10,22 @@ import msgspec
 
 from holdfast.limits import MOVE_PAGE_BYTES_MAX
 from holdfast.store import dumps
-from holdfast.store.dumps import ArchiveDump, Dump, GuardDump, JobDump, StepDump
+from holdfast.store.dumps import ArchiveDump, Dump, GuardDump, JobDump, StepDump, TotalDump
 from holdfast.store.moves import Exported, MoveState, refuse_other
 from holdfast.store.tables import ResultTable
-from holdfast.store.types import Counter, JobType, QueueRow, Schedule
-from holdfast.stores import dumping, records
-from holdfast.stores.sqlite import exporting_rows, freezing, queueing, reading, scheduling, sql, tables
+from holdfast.store.types import ApiKey, AuditEntry, Counter, JobType, QueueRow, Schedule
+from holdfast.stores import access_rows, dumping, records
+from holdfast.stores.sqlite import (
+    access,
+    exporting_rows,
+    freezing,
+    queueing,
+    reading,
+    scheduling,
+    sql,
+    tables,
+    totalling,
+)
 from holdfast.stores.sqlite.freezing import freeze as freeze
 from holdfast.stores.sqlite.freezing import moving as moving
 from holdfast.stores.sqlite.sql import load
@@ -28,6 +38,8 @@ _STEPS = load("export_steps")
 _ARCHIVE = load("export_archive")
 _GUARDS = load("export_guards")
 _COUNTERS = load("export_counters")
+_SUMS = load("export_sums")
+_TRAIL = load("export_audit")
 _RESTORE_JOB = (
     f"INSERT OR IGNORE INTO job ({', '.join(dumping.JOB_COLUMNS)})"  # noqa: S608
     f" VALUES ({', '.join('?' * len(dumping.JOB_COLUMNS))})"
@@ -39,6 +51,7 @@ _RESTORE_ARCHIVE = (
 )
 _RESTORE_GUARD = "INSERT OR IGNORE INTO dedup (dedup_key, job_id, until) VALUES (?, ?, ?)"
 _RESTORE_COUNTER = "INSERT OR IGNORE INTO counter VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_RESTORE_SUM = "INSERT OR REPLACE INTO counter_sum VALUES (?, ?, ?, ?, ?, ?, ?)"
 _RESTORE_QUEUE = "INSERT OR IGNORE INTO queue VALUES (?, ?, ?, ?, ?)"
 _RESTORE_TYPE = "INSERT OR REPLACE INTO job_type (job_type, details) VALUES (?, ?)"
 
@@ -97,6 +110,17 @@ def _counters(connection: apsw.Connection, after: str | None, limit: int) -> Sou
         yield records.counter(*row), dumping.cursor(*row[:5])
 
 
+def _totals(connection: apsw.Connection, after: str | None, limit: int) -> Source:
+    until = totalling.until(connection)
+    for row in _rows(connection, _SUMS, (*dumping.position(after, ("", "", "")), limit)):
+        yield TotalDump(records.total(*row), until), dumping.cursor(*row[:3])
+
+
+def _trail(connection: apsw.Connection, after: str | None, limit: int) -> Source:
+    for row in _rows(connection, _TRAIL, (after or "", limit)):
+        yield access_rows.entry(row), row[0]
+
+
 _SOURCES: dict[str, Callable[[apsw.Connection, str | None, int], Source]] = {
     dumps.TYPES: lambda c, after, _: _whole(reading.job_types(c), after),
     dumps.QUEUES: lambda c, after, _: _whole(queueing.queues(c), after),
@@ -107,6 +131,9 @@ _SOURCES: dict[str, Callable[[apsw.Connection, str | None, int], Source]] = {
     dumps.ARCHIVE: _archive,
     dumps.GUARDS: _guards,
     dumps.COUNTERS: _counters,
+    dumps.TOTALS: _totals,
+    dumps.KEYS: lambda c, after, _: _whole(access.keys(c, ()), after),
+    dumps.AUDIT: _trail,
     dumps.ROWS: exporting_rows.export,
 }
 
@@ -161,6 +188,17 @@ def _restore_counters(tx: Tx, items: Sequence[bytes]) -> None:
     tx.connection.executemany(_RESTORE_COUNTER, (row for each in found for row in records.counter_rows(each)))
 
 
+def _restore_totals(tx: Tx, items: Sequence[bytes]) -> None:
+    found = dumps.all_unpacked(dumps.TOTALS, items, TotalDump)
+    tx.connection.executemany(_RESTORE_SUM, (row for each in found for row in records.total_rows(each.total)))
+    totalling.keep_until(tx, found[0].until)
+
+
+def _restore_keys(tx: Tx, items: Sequence[bytes]) -> None:
+    for key in dumps.all_unpacked(dumps.KEYS, items, ApiKey):
+        access.save_key(tx, key, new=False)
+
+
 def _restore_rows(kind: str, statement: str, expected: type[Any]) -> Callable[[Tx, Sequence[bytes]], None]:
     """For what is stored as it travels."""
 
@@ -185,5 +223,8 @@ _RESTORES: dict[str, Callable[[Tx, Sequence[bytes]], None]] = {
     dumps.ARCHIVE: _restore_archive,
     dumps.GUARDS: _restore_rows(dumps.GUARDS, _RESTORE_GUARD, GuardDump),
     dumps.COUNTERS: _restore_counters,
+    dumps.TOTALS: _restore_totals,
+    dumps.KEYS: _restore_keys,
+    dumps.AUDIT: _restore_rows(dumps.AUDIT, access.AUDIT, AuditEntry),
     dumps.ROWS: exporting_rows.restore,
 }

@@ -51,6 +51,7 @@ from holdfast.stores.sqlite import (
     settling,
     upkeep,
 )
+from holdfast.stores.sqlite.access_verbs import AccessVerbs
 from holdfast.stores.sqlite.move_verbs import MoveVerbs
 from holdfast.stores.sqlite.row_verbs import RowVerbs
 from holdfast.stores.sqlite.running import answer
@@ -59,7 +60,7 @@ from holdfast.stores.sqlite.tree_verbs import TreeVerbs
 _Submit = tuple[Sequence[NewJob], asyncio.Future[list[Inserted]]]
 
 
-class SQLiteStore(TreeVerbs, RowVerbs, MoveVerbs):
+class SQLiteStore(TreeVerbs, RowVerbs, MoveVerbs, AccessVerbs):
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self._submits: list[_Submit] = []
