@@ -24,6 +24,8 @@ from holdfast.files import Files
 from holdfast.granting import Granting
 from holdfast.handlers import Handler, HandlerOptions, JobHandler
 from holdfast.job import JobHandle
+from holdfast.observing import Observer
+from holdfast.observing import observers as observing
 from holdfast.operating import Operating
 from holdfast.reading import Page, Reading
 from holdfast.results.face import Results, declare_tables
@@ -83,10 +85,12 @@ class Holdfast(Submitting, Reading, Results, Changing, Operating, Granting):
         retention: Retention | None = None,
         purge_on_start: bool = False,
         clock: Clock | None = None,
+        observers: Sequence[Observer] | None = None,
     ) -> None:
         self.url = settings.url(url)
         self.handlers: dict[str, BoundHandler] = {}
         self.clock: Clock = clock or SystemClock()
+        self.observers = observing.of_app(observers)
         self._artifacts = settings.setting("artifacts", artifacts, str, "") or None
         self._lease_seconds = settings.lease(None if lease is None else seconds(lease))
         self._claim_limit = settings.claim_limit(claim_limit)
@@ -145,6 +149,7 @@ class Holdfast(Submitting, Reading, Results, Changing, Operating, Granting):
         if handler.name in self.handlers:
             raise ConfigurationError(f"{handler.name!r} has a handler already: {self.handlers[handler.name]!r}")
         handler.app = self
+        handler.observers = self.observers
         self.handlers[handler.name] = handler
         return handler
 
@@ -264,6 +269,7 @@ class Holdfast(Submitting, Reading, Results, Changing, Operating, Granting):
                 keep=self._retention,
                 version=_release(),
             ),
+            self.observers,
         )
 
     def _chosen(self, job_types: Sequence[str] | None) -> dict[str, BoundHandler]:

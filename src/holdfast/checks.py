@@ -13,6 +13,9 @@ from holdfast.errors import InvalidOption, PayloadTooLarge
 
 PRIORITIES = {"low": 25, "normal": 50, "high": 75, "urgent": 100}
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+UUID = re.compile(r"[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}")
+# What stands, or may stand, behind /jobs/ in a route of the HTTP API.
+ROUTE_WORDS = frozenset({"batch", "history", "logs", "tree", "explain", "results", "artifacts", "stream", "retry"})
 _MARK = re.compile(r"run again from [0-9a-f-]{36}(, version \d+)?(:|$)")
 
 
@@ -44,6 +47,18 @@ def check_reason(reason: str | None) -> str | None:
 def check_name(name: str, what: str) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidOption(f"{name!r:.80} cannot be a {what}: use 1 to 128 of A-Z a-z 0-9 . _ : -")
+    return name
+
+
+def check_job_type(name: str) -> str:
+    """A name of a type, as it stands in the path of an HTTP route: told apart from an id, and from the routes' words."""
+    check_name(name, "job type")
+    if name in ROUTE_WORDS:
+        raise InvalidOption(f"{name!r} is a word of the HTTP routes: choose another job type")
+    if UUID.fullmatch(name):
+        raise InvalidOption(f"{name!r} cannot be a job type: it reads as a job id")
+    if name in (".", ".."):
+        raise InvalidOption(f"{name!r} cannot be a job type: it means another folder in a URL")
     return name
 
 

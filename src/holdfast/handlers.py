@@ -16,6 +16,7 @@ from pydantic_core import PydanticSerializationError
 from holdfast import codec, limits, rates, schemas
 from holdfast import retention as retaining
 from holdfast.checks import (
+    check_job_type,
     check_max_attempts,
     check_name,
     check_payload_size,
@@ -25,6 +26,7 @@ from holdfast.checks import (
 )
 from holdfast.clock import Instant
 from holdfast.errors import ConfigurationError, InvalidOption, InvalidPayload
+from holdfast.observing import Observers
 from holdfast.retention import Retention
 from holdfast.retry import Backoff
 from holdfast.store.types import JobType, Rate
@@ -32,10 +34,6 @@ from holdfast.store.types import JobType, Rate
 Isolation = Literal["async", "thread", "process"]
 Upcast = Callable[[Any, int], Any]  # an older payload as decoded JSON, and its version, to what the model reads now
 P = TypeVar("P")
-
-# Words that the HTTP routes need for themselves.
-_RESERVED = frozenset({"batch", "history", "logs", "tree", "explain", "results", "artifacts", "stream", "retry"})
-
 
 # Every handler of this process, for a child that was told which of them to run.
 _registered: weakref.WeakValueDictionary[tuple[str, str, str], Handler] = weakref.WeakValueDictionary()
@@ -85,6 +83,7 @@ class Handler:
 
     contexts = ("Context", "BlockingContext")  # what an `async def` gets, and a `def`
     said_of_many = ""
+    observers: Observers | None = None  # those of its app, for a child process that runs it
 
     def __init__(
         self,
@@ -107,9 +106,7 @@ class Handler:
         code_version: str = "",
         results: Sequence[type[Any]] | None = None,
     ) -> None:
-        self.name = check_name(name, "job type")
-        if name in _RESERVED:
-            raise ConfigurationError(f"{name!r} is a word of the HTTP routes: choose another job type")
+        self.name = check_job_type(name)
         self.target = target
         self.function: Callable[..., Any] = _function(target)
         self.module, self.qualname = target.__module__, target.__qualname__

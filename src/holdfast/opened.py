@@ -12,6 +12,7 @@ from holdfast.clock import Clock
 from holdfast.files import Files
 from holdfast.handlers import Handler
 from holdfast.job import Job, JobHandle
+from holdfast.observing import Observers
 from holdfast.retention import Retention
 from holdfast.store.port import Store
 from holdfast.store.types import JobRecord, JobType, NewJob
@@ -19,6 +20,7 @@ from holdfast.store.types import JobRecord, JobType, NewJob
 
 class Opened(ABC):
     clock: Clock
+    observers: Observers | None
     _files: Files | None
     _lease_seconds: float
     _retention: Retention

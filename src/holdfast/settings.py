@@ -102,6 +102,23 @@ def grace(given: float | None = None) -> float:
     return setting("grace", given, float, limits.GRACE_SECONDS)
 
 
+def switch(value: Any) -> bool:
+    """1 or 0"""
+    words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+    try:
+        return words[str(value).strip().lower()]
+    except KeyError:
+        raise ValueError from None
+
+
+def otel(given: bool | None = None) -> bool:
+    return setting("otel", given, switch, False)
+
+
+def sentry_dsn(given: str | None = None) -> str:
+    return setting("sentry_dsn", given, str, "")
+
+
 def span_or_never(value: Any) -> float | None:
     """seconds, not below 0, or "never\""""
     if value == "never":

@@ -325,5 +325,6 @@ def new_record(job: NewJob, inserted: Inserted, now: Instant) -> JobRecord:
         rate_key=job.rate_key,
         schedule=job.schedule,
         tick_at=job.tick_at,
+        traceparent=job.traceparent,
         dependencies=job.depends_on[: limits.LISTED_EDGES_MAX],
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Unpack
 
@@ -14,12 +14,15 @@ from holdfast.clock import Instant
 from holdfast.errors import DependencyCycle, InvalidOption, InvalidSubmission, UnknownJobType
 from holdfast.handlers import Handler
 from holdfast.job import JobHandle
+from holdfast.observing.observers import submitting
 from holdfast.opened import Opened
+from holdfast.store.port import Store
 from holdfast.store.types import Inserted, JobType, NewJob
 from holdfast.submission import SubmitOptions, build, new_record
 
 _KNOWN_SECONDS = 5.0  # how long a type that others handle is taken as it was read: a deploy may change it
 
+Insert = Callable[[Sequence[NewJob], Instant], Awaitable[list[Inserted]]]
 Submission = tuple[Any, Any] | tuple[Any, Any, SubmitOptions]
 
 
@@ -34,11 +37,12 @@ class Submitting(Opened):
         now = self.clock.now()
         target = await self._target(job_type)
         job = build(target, payload, ids.new_id(now), now, options)
-        connection = options.get("connection")
-        if connection is None:
-            inserted = (await store.insert((job,), now))[0]
+        insert = _into(store, options.get("connection"))
+        if self.observers is None:
+            inserted = (await insert((job,), now))[0]
         else:
-            inserted = (await store.insert_in(connection, (job,), now))[0]
+            with self.observers.submitting((job,)) as (job,):
+                inserted = (await insert((job,), now))[0]
         return self._handle(job, inserted, now)
 
     async def submit_many(self, jobs: Iterable[Submission], *, connection: Any = None) -> list[JobHandle]:
@@ -69,17 +73,23 @@ class Submitting(Opened):
                 ) from None
         if not built:
             return []
+        with submitting(self.observers, built) as observed:
+            return await self._store_many(observed, now, _into(store, connection))
+
+    async def _store_many(self, built: Sequence[NewJob], now: Instant, insert: Insert) -> list[JobHandle]:
         places = in_order(built)
         ordered = built if places is None else [built[place] for place in places]
-        answers = await (
-            store.insert(ordered, now) if connection is None else store.insert_in(connection, ordered, now)
-        )
+        answers = await insert(ordered, now)
         inserted = (
             answers
             if places is None
             else [answer for _, answer in sorted(zip(places, answers, strict=True), key=_place)]
         )
         return [self._handle(job, each, now) for job, each in zip(built, inserted, strict=True)]
+
+    async def target(self, job_type: str) -> Handler | JobType:
+        """What is known of a type: its handler here, or what a worker has announced."""
+        return await self._target(job_type)
 
     async def _target(self, job_type: str | Handler) -> Handler | JobType:
         if isinstance(job_type, Handler):
@@ -134,6 +144,10 @@ def in_order(jobs: Sequence[NewJob]) -> list[int] | None:
 
 def _needs(job: NewJob) -> tuple[str, ...]:
     return job.depends_on if job.parent_job_id is None else (*job.depends_on, job.parent_job_id)
+
+
+def _into(store: Store, connection: Any) -> Insert:
+    return store.insert if connection is None else partial(store.insert_in, connection)
 
 
 def _place(answer: tuple[int, Inserted]) -> int:

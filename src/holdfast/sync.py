@@ -27,6 +27,7 @@ from holdfast.handlers import Handler, HandlerOptions, JobHandler
 from holdfast.job import HistoryEntry, Job, JobView
 from holdfast.job import JobHandle as AsyncJobHandle
 from holdfast.looped import Looped
+from holdfast.observing import Observer
 from holdfast.queues import Queue
 from holdfast.reading import Page
 from holdfast.results.face import PlainRows
@@ -115,6 +116,7 @@ class Holdfast(Looped):
         retention: Retention | None = None,
         purge_on_start: bool = False,
         clock: Clock | None = None,
+        observers: Sequence[Observer] | None = None,
     ) -> None:
         inner = self.inner = AsyncHoldfast(
             url,
@@ -125,6 +127,7 @@ class Holdfast(Looped):
             retention=retention,
             purge_on_start=purge_on_start,
             clock=clock,
+            observers=observers,
         )
         super().__init__(inner)
 

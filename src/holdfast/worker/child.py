@@ -63,6 +63,14 @@ def _find(name: str, module: str, qualname: str, registered_in: str) -> Handler:
 
 
 def _run(handler: Handler, request: ClaimedJob | list[ClaimedJob], pipe: Pipe) -> tuple[Any, ...]:
+    job = request[0] if isinstance(request, list) else request
+    if handler.observers is None:
+        return _answered(handler, request, pipe)
+    with handler.observers.continuing(job.traceparent):
+        return _answered(handler, request, pipe)
+
+
+def _answered(handler: Handler, request: ClaimedJob | list[ClaimedJob], pipe: Pipe) -> tuple[Any, ...]:
     started = time.monotonic()
     token = capture.current.set(pipe)
     try:

@@ -22,6 +22,7 @@ from holdfast.limits import (
     STAGED_PART_BYTES_MAX,
 )
 from holdfast.newjob import NewJob
+from holdfast.observing import Observers
 from holdfast.offspring import Ended, Submitted
 from holdfast.running_again import children_again, marked_version, said_of_blocked
 from holdfast.statuses import TERMINAL, Status
@@ -41,8 +42,9 @@ _REFUSED = {
 
 
 class Children:
-    def __init__(self, store: Store, clock: Clock, targets: Targets) -> None:
+    def __init__(self, store: Store, clock: Clock, targets: Targets, observers: Observers | None = None) -> None:
         self._store = store
+        self._observers = observers
         self._clock = clock
         self._targets = targets
 
@@ -116,6 +118,12 @@ class Children:
     async def _submit(self, run: Run, family: Family, job: NewJob, key: str | None, at_once: bool) -> Submitted:
         if (known := self._already(run, family, job, key)) is not None:
             return known
+        if self._observers is None:
+            return await self._take(run, family, job, key, at_once)
+        with self._observers.submitting([job]) as [job]:
+            return await self._take(run, family, job, key, at_once)
+
+    async def _take(self, run: Run, family: Family, job: NewJob, key: str | None, at_once: bool) -> Submitted:
         if at_once:
             return await self._store_now(run, family, job, key)
         family.add(job)

@@ -9,6 +9,7 @@ import random
 from holdfast.clock import MICROS, Clock, Instant
 from holdfast.errors import EffectFailed
 from holdfast.lifecycle import ErrorEntry, GivenBack, Outcome, Raised, Transition, decide
+from holdfast.observing import Observers
 from holdfast.store.port import Store
 from holdfast.store.types import Verdict
 from holdfast.trouble import Trouble
@@ -27,12 +28,20 @@ STOP_SECONDS = 5.0  # how long a cancelled handler may take to let go before its
 
 class Ending:
     def __init__(
-        self, worker_id: str, store: Store, clock: Clock, recorder: Recorder, executor: Executor, trouble: Trouble
+        self,
+        worker_id: str,
+        store: Store,
+        clock: Clock,
+        recorder: Recorder,
+        executor: Executor,
+        trouble: Trouble,
+        observers: Observers | None,
     ) -> None:
         self._worker_id = worker_id
         self._clock = clock
         self._recorder = recorder
         self._executor = executor
+        self._observers = observers
         self.slots: Slots  # what starts runs, which needs this one to give them back
         self.settler = Settler(store, clock, self._settled, self._effect_failed, trouble)
         self.ended = self.failed = self.busy_micros = 0  # attempts, for whoever asks how this worker does
@@ -76,6 +85,9 @@ class Ending:
             by=self._worker_id,
             **run.said(),
         )
+        if self._observers is not None:
+            schema = None if transition.error is None else run.handler.describe(now).payload_schema
+            self._observers.ended(run.job, transition, schema)
         self.ended += 1
         self.busy_micros += transition.ran_micros
         if transition.error is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any
@@ -54,6 +55,8 @@ class Slots:
         self._stopping = False
         self._patience: asyncio.TimerHandle | None = None  # with what was claimed ahead
         self._loop = asyncio.get_running_loop()
+        # A task that is started when another ends would have all that its handler has set in context variables.
+        self._clean = contextvars.copy_context()
 
     def _lane(self, handler: Handler, clock: Clock) -> Lane:
         if isinstance(handler, BatchHandler):
@@ -182,14 +185,16 @@ class Slots:
     def _start(self, run: Run) -> None:
         self._occupy(run.lane)
         self.running[run.job.job_id] = self._live[run.job.job_id] = run
-        run.task = asyncio.Task(self._work(run), loop=self._loop, name=run.job.job_id)
+        run.task = asyncio.Task(self._work(run), loop=self._loop, name=run.job.job_id, context=self._clean.copy())
 
     def _start_batch(self, turn: Turn) -> None:
         items = turn.lane.take()
         if not items:  # cancelled while they waited
             return
         self._occupy(turn.lane)
-        task = asyncio.Task(self._work_batch(items), loop=self._loop, name=items[0].job.job_id)
+        task = asyncio.Task(
+            self._work_batch(items), loop=self._loop, name=items[0].job.job_id, context=self._clean.copy()
+        )
         for item in items:
             self.running[item.job.job_id] = self._live[item.job.job_id] = item
             item.task = task

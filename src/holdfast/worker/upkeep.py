@@ -11,6 +11,7 @@ from holdfast.clock import MICROS, Clock
 from holdfast.errors import StoreMoved
 from holdfast.lifecycle import rescue
 from holdfast.limits import SWEEP_BATCH_MAX
+from holdfast.observing import Observers
 from holdfast.store.port import Store
 from holdfast.store.types import ExpiredClaim, Verdict, WorkerRow
 from holdfast.trouble import HOPELESS, Trouble
@@ -33,6 +34,7 @@ class Upkeep:
         sweep_seconds: float,
         trouble: Trouble | None = None,
         settling: Callable[[], Collection[str]] = tuple,
+        observers: Observers | None = None,
     ) -> None:
         self._store = store
         self._trouble = trouble or Trouble(log, clock)
@@ -41,6 +43,7 @@ class Upkeep:
         self._lease_seconds = lease_seconds
         self._sweep_seconds = sweep_seconds
         self._settling = settling  # jobs of this worker that have ended, and that only the store does not know of yet
+        self._observers = observers
         self._due = asyncio.Event()
         self._wall, self._monotonic = clock.now(), clock.monotonic()
         self._no_rescue_before = 0.0
@@ -112,10 +115,13 @@ class Upkeep:
             for claim in claims
         ]
         failpoints.hit("rescue.decided")
+        lost = None if self._observers is None else await self._store.get([claim.job_id for claim in claims])
         verdicts = await self._store.apply(decided, now)
-        for claim, verdict in zip(claims, verdicts, strict=True):
+        for place, (claim, verdict) in enumerate(zip(claims, verdicts, strict=True)):
             if verdict is Verdict.APPLIED:
                 log.warning("rescued job %s from worker %s", claim.job_id, claim.worker_id)
+                if self._observers is not None and lost is not None and (job := lost[place]) is not None:
+                    self._observers.ended(job, decided[place])
         return len(claims)
 
     async def _bury(self) -> tuple[list[str], list[str]]:

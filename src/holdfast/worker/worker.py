@@ -7,7 +7,8 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import msgspec
 
@@ -15,6 +16,7 @@ from holdfast.clock import MICROS, Clock
 from holdfast.errors import StoreBusy
 from holdfast.files import Files
 from holdfast.handlers import Handler
+from holdfast.observing import Observers
 from holdfast.retention import Retention
 from holdfast.store.port import Store
 from holdfast.store.types import Signal, WorkerRow
@@ -67,6 +69,7 @@ class Worker:
         live: dict[str, Run],
         targets: Targets,
         settings: WorkerSettings,
+        observers: Observers | None = None,
     ) -> None:
         self.worker_id = f"{_host()}:{os.getpid()}:{secrets.token_hex(3)}"
         self.failure: BaseException | None = None  # why the worker stopped by itself
@@ -74,6 +77,7 @@ class Worker:
         self._handlers = handlers
         self._clock = clock
         self._settings = settings
+        self._observers = observers
         self._started_at = clock.now()
         self._trouble = Trouble(log, clock)
         self._stopping = False
@@ -81,7 +85,8 @@ class Worker:
         self._shutdown: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._unlisten: Callable[[], None] = lambda: None
-        self._wire_runs(live, Services(store, clock, files, Children(store, clock, targets), Rows(store, clock)))
+        children = Children(store, clock, targets, observers)
+        self._wire_runs(live, Services(store, clock, files, children, Rows(store, clock)))
         self._wire_chores(make_store, files)
 
     def _wire_runs(self, live: dict[str, Run], services: Services) -> None:
@@ -92,14 +97,16 @@ class Worker:
         self._recorder = Recorder(
             store, clock, services.files, lambda: list(self._slots.running.values()), self._trouble
         )
-        self._ending = Ending(self.worker_id, store, clock, self._recorder, self._executor, self._trouble)
+        self._ending = Ending(
+            self.worker_id, store, clock, self._recorder, self._executor, self._trouble, self._observers
+        )
         self._slots = self._ending.slots = Slots(
             self._handlers,
             clock,
             settings.concurrency,
             live,
-            work=self._run,
-            work_batch=self._run_batch,
+            work=self._run if self._observers is None else self._run_observed,
+            work_batch=self._run_batch if self._observers is None else self._run_batch_observed,
             give_back=self._ending.give_back,
             lose=self._ending.lose,
             room_changed=lambda: self._fetcher.room_changed(),
@@ -141,6 +148,7 @@ class Worker:
             sweep_seconds=min(settings.poll_seconds, max(0.05, settings.lease_seconds / 2)),
             trouble=self._trouble,
             settling=lambda: {run.job.job_id for run in self._slots.held.values() if run.settling},
+            observers=self._observers,
         )
         self._scheduler = Scheduler(store, clock, look_seconds=settings.poll_seconds, trouble=self._trouble)
         self._janitor = Janitor(store, clock, files, settings.keep, self._trouble)
@@ -285,6 +293,23 @@ class Worker:
             await self._caller.call(items)
         finally:
             self._slots.free(items)
+
+    async def _run_observed(self, run: Run) -> None:
+        with self._watched((run,)):
+            await self._run(run)
+
+    async def _run_batch_observed(self, items: Sequence[Item]) -> None:
+        with self._watched(items):
+            await self._run_batch(items)
+
+    @contextmanager
+    def _watched(self, runs: Sequence[Run]) -> Iterator[None]:
+        assert self._observers is not None  # noqa: S101 - who else would watch
+        with self._observers.running([run.job for run in runs]) as traceparent:
+            if traceparent is not None and runs[0].handler.isolation == "process":
+                for run in runs:  # what runs in a child belongs to this attempt
+                    run.job = msgspec.structs.replace(run.job, traceparent=traceparent)
+            yield
 
     # Telling others
 

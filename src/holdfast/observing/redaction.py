@@ -1,0 +1,110 @@
+"""What of a job may be told to others: its payload without secrets, and no text that has one of them in it. Pure.
+
+A field is secret by its name, by the names that the user adds, or because its schema marks it (see sensitive.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from holdfast import codec
+from holdfast.sensitive import MASK, masked
+
+PAYLOAD_CHARACTERS_MAX = 8_000  # enough to see what it was about; a report is no place for 256 KiB
+_SCRUBBED_MIN = 4  # a shorter secret is in every text by chance
+_NAMES = (
+    "password", "passwd", "passphrase", "pwd", "secret", "token", "apikey", "accesskey", "privatekey", "credential",
+    "authorization", "cookie", "sessionid", "dsn", "connectionstring",
+)  # fmt: skip
+_IN_URL = re.compile(r"(?<=://)([^/\s:@]*):([^/\s@]+)(?=@)")
+
+
+class Told:
+    """One job's payload as it may be told."""
+
+    def __init__(self, payload: str, secrets: Iterable[str]) -> None:
+        self.payload = payload if len(payload) <= PAYLOAD_CHARACTERS_MAX else _cut(payload)
+        self._secrets = sorted({each for each in secrets if len(each) >= _SCRUBBED_MIN}, key=len, reverse=True)
+
+    def scrubbed(self, text: str) -> str:
+        """A message or a traceback: handlers write values into them."""
+        for secret in self._secrets:
+            text = text.replace(secret, MASK)
+        return without_passwords(text)
+
+
+class Redaction:
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._names = (*_NAMES, *filter(None, map(_plain, names)))
+
+    def told(self, payload: str, schema: str | None = None) -> Told:
+        try:
+            value = codec.decode(payload)
+        except (ValueError, RecursionError):  # it came in by SQL, and is no JSON
+            return Told("", ())
+        shown = masked(schema, self._covered(value))
+        text = without_passwords(msgspec.json.encode(shown).decode())
+        return Told(text, _hidden(value, shown))
+
+    def _covered(self, value: Any) -> Any:
+        match value:
+            case dict():
+                return {
+                    name: MASK if part is not None and self._is_secret(name) else self._covered(part)
+                    for name, part in value.items()
+                }
+            case list():
+                return [self._covered(part) for part in value]
+            case _:
+                return value
+
+    def _is_secret(self, name: str) -> bool:
+        plain = _plain(name)
+        return any(each in plain for each in self._names)
+
+
+def without_passwords(text: str) -> str:
+    """Of URLs."""
+    return _IN_URL.sub(rf"\1:{MASK}", text)
+
+
+def _plain(name: str) -> str:
+    """API-Key, api_key and apiKey are one."""
+    return "".join(each for each in name.lower() if each.isalnum())
+
+
+def _hidden(value: Any, shown: Any) -> Iterator[str]:
+    """Every text below what was covered, as it was and as it looks inside a repr or a JSON text."""
+    match value, shown:
+        case dict(), dict():
+            for name, part in value.items():
+                yield from _hidden(part, shown.get(name))
+        case list(), list():
+            for part, of_shown in zip(value, shown, strict=True):
+                yield from _hidden(part, of_shown)
+        case _ if shown == MASK and value != MASK:
+            yield from _texts(value)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    match value:
+        case dict():
+            for part in value.values():
+                yield from _texts(part)
+        case list():
+            for part in value:
+                yield from _texts(part)
+        case str():
+            yield value
+            yield repr(value)[1:-1]
+            yield msgspec.json.encode(value).decode()[1:-1]
+        case int() | float() if not isinstance(value, bool):
+            yield str(value)
+
+
+def _cut(text: str) -> str:
+    return f"{text[:PAYLOAD_CHARACTERS_MAX]}… ({len(text):,} characters in all)"
