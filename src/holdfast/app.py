@@ -38,6 +38,7 @@ from holdfast.submission import JobRef, SubmitOptions
 from holdfast.submitting import Submission, Submitting
 from holdfast.waiting import Waiting
 from holdfast.worker import Worker
+from holdfast.worker.chores import Chores
 from holdfast.worker.run import Run
 from holdfast.worker.worker import WorkerSettings
 from holdfast.workflows.pipelines import Pipeline
@@ -240,7 +241,32 @@ class Holdfast(Submitting, Reading, Results, Changing, Operating, Granting):
             raise NotOpen("the app is not open: use it inside `async with app:`")
         return self._store
 
+    @property
+    def files(self) -> Files | None:
+        """Where logs, large results and artifacts are kept, while the app is open; None where this store has no place."""
+        return self._files
+
+    @property
+    def lease_seconds(self) -> float:
+        return self._lease_seconds
+
+    @property
+    def poll_seconds(self) -> float:
+        return self._poll_seconds
+
     # Working
+
+    def chores(self, name: str) -> Chores:
+        """What workers do beside running jobs, under this name: `async with app.chores("server"): …`"""
+        return Chores(
+            self.store,
+            self.clock,
+            self._files,
+            name=name,
+            lease_seconds=self._lease_seconds,
+            poll_seconds=self._poll_seconds,
+            keep=self._retention,
+        )
 
     def worker(self, **options: Unpack[WorkerOptions]) -> Worker:
         """A worker inside this process: `async with app.worker(concurrency=10): …`

@@ -26,6 +26,7 @@ from holdfast.worker import capture, process_key
 from holdfast.worker.calling import Caller
 from holdfast.worker.channels import Services
 from holdfast.worker.children import Children, Targets
+from holdfast.worker.chores import sweep_seconds
 from holdfast.worker.deadlines import Deadlines
 from holdfast.worker.ending import STOP_SECONDS, Ending
 from holdfast.worker.executor import SHUT_DOWN, TIMED_OUT, Executor
@@ -145,7 +146,7 @@ class Worker:
             clock,
             worker_id=self.worker_id,
             lease_seconds=settings.lease_seconds,
-            sweep_seconds=min(settings.poll_seconds, max(0.05, settings.lease_seconds / 2)),
+            sweep_seconds=sweep_seconds(settings.poll_seconds, settings.lease_seconds),
             trouble=self._trouble,
             settling=lambda: {run.job.job_id for run in self._slots.held.values() if run.settling},
             observers=self._observers,
