@@ -351,9 +351,13 @@ class Job(JobView):
     @property
     def result(self) -> Any:
         """What the handler returned. A large result is read from its file, here and only when it is asked for."""
+        return _parsed(self.result_text())
+
+    def result_text(self) -> str | None:
+        """The same as JSON."""
         if self.record.result_artifact is not None and self._large_result is not None:
-            return _parsed(self._large_result())
-        return _parsed(self.record.result)
+            return self._large_result()
+        return self.record.result
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON fields of the contract."""

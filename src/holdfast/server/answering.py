@@ -47,10 +47,15 @@ async def _our_error(request: Request, error: Exception) -> Response:
 
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    found = list(mistakes(error.errors()))
+    return _answer(request, invalid(error.errors()))
+
+
+def invalid(errors: Iterable[Mapping[str, Any]]) -> Problem:
+    """What a model found wrong: the first in words, all of them by their places."""
+    found = list(mistakes(errors))
     first = found[0] if found else {"loc": "", "msg": "it does not fit"}
     detail = f"{first['loc']}: {first['msg']}" if first["loc"] else first["msg"]
-    return _answer(request, Problem(422, "invalid-request", detail, errors=found))
+    return Problem(422, "invalid-request", detail, errors=found)
 
 
 async def _of_the_framework(request: Request, error: Exception) -> Response:
