@@ -41,6 +41,13 @@ AUDIT_DAYS = 365
 AUDIT_TEXT_BYTES_MAX = 8 * KIB  # of what was, and of what is since: a page of entries is held in memory
 AUDIT_PAGE_MAX = 1_000
 
+# Workers over HTTP, and streams.
+LONG_POLL_SECONDS_MAX = 30.0  # proxies end what is silent for a minute
+LONG_POLLS_MAX = 2_000  # requests that wait for jobs at one server; each holds a connection
+REMOTE_CLAIMS_MAX = 100  # jobs of one claim; each comes with its payload, in one answer
+HEARTBEAT_JOBS_MAX = 1_000  # claims that one heartbeat extends
+STREAMS_MAX = 1_000  # of events, at one server; all of them are fed by one look at the store a second
+
 # What a job keeps.
 ERRORS_KEPT_MAX = 5  # five 4 KB traces leave room for the payload in a 400 KB item
 ERROR_TEXT_MAX = 4_000
