@@ -58,7 +58,7 @@ async def retry_dead(store: Store, clock: Clock, job_type: str | None, error_typ
             Query(status=Status.FAILED, job_type=job_type, after=after, limit=limits.FIND_LIMIT_MAX)
         )
         now = clock.now()
-        chosen = [each for each in page.items if error_type is None or _died_of(each) == error_type]
+        chosen = [each for each in page.items if error_type is None or died_of(each) == error_type]
         if chosen:
             edits = [lifecycle.manual_retry(each, now=now, by=by, reason=None) for each in chosen]
             retried += (await store.apply(edits, now)).count(Verdict.APPLIED)
@@ -67,7 +67,8 @@ async def retry_dead(store: Store, clock: Clock, job_type: str | None, error_typ
             return retried
 
 
-def _died_of(record: JobRecord) -> str:
+def died_of(record: JobRecord) -> str:
+    """The error by which a dead letter is grouped, as `Store.dead` does it."""
     if (record.last_error or "").startswith("ChildFailed: "):
         return "ChildFailed"
     return record.errors[-1].type if record.errors else "DependencyFailed"

@@ -16,14 +16,18 @@ def check(job_type: str, schema: str | None, payload: str) -> None:
     """InvalidPayload that names the places which do not fit."""
     if schema is None:
         return
-    problems = sorted(
-        _validator(schema).iter_errors(msgspec.json.decode(payload)), key=lambda each: [str(part) for part in each.path]
-    )
+    problems = misfits(schema, msgspec.json.decode(payload))
     if not problems:
         return
-    shown = "; ".join(f"{'.'.join(map(str, each.absolute_path)) or 'payload'}: {_says(each)}" for each in problems[:5])
+    shown = "; ".join(f"{'.'.join(map(str, place)) or 'payload'}: {says}" for place, says in problems[:5])
     more = f"; and {len(problems) - 5} more" if len(problems) > 5 else ""
     raise InvalidPayload(f"payload of {job_type}: {shown}{more} (by the schema that its worker has announced)")
+
+
+def misfits(schema: str, payload: Any) -> list[tuple[tuple[str | int, ...], str]]:
+    """Each place that does not fit, and what is wrong with it."""
+    found = sorted(_validator(schema).iter_errors(payload), key=lambda each: [str(part) for part in each.path])
+    return [(tuple(each.absolute_path), _says(each)) for each in found]
 
 
 @lru_cache(maxsize=256)
