@@ -48,6 +48,17 @@ REMOTE_CLAIMS_MAX = 100  # jobs of one claim; each comes with its payload, in on
 HEARTBEAT_JOBS_MAX = 1_000  # claims that one heartbeat extends
 STREAMS_MAX = 1_000  # of events, at one server; all of them are fed by one look at the store a second
 
+# One request over HTTP.
+HTTP_BODY_BYTES_MAX = 1 * MIB  # read whole before it is routed; a batch of 100 jobs has 10 KiB for each
+HTTP_READ_SECONDS = 10.0  # for a head and a body to arrive: slower ones are no clients
+HTTP_ANSWER_SECONDS = 45.0  # until an answer begins; a claim may wait for jobs for 30
+HTTP_STOP_SECONDS = 10.0  # that a stopping server gives to requests under way
+HTTP_RATE = 1_000.0  # requests per second and key, twice that at once: beyond it one client takes all there is
+HTTP_FAILURES_MAX = 20  # wrong keys that an address may show at once …
+HTTP_FAILURES_PER_SECOND = 0.5  # … and afterwards
+HTTP_CLIENTS_MAX = 10_000  # addresses whose failures are remembered
+READY_SECONDS = 2.0  # for the store to answer; a slower one is not ready
+
 # What a job keeps.
 ERRORS_KEPT_MAX = 5  # five 4 KB traces leave room for the payload in a 400 KB item
 ERROR_TEXT_MAX = 4_000

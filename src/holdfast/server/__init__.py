@@ -32,10 +32,10 @@ def asgi(
     hosts: Sequence[str] | None = None,
     rate: float | None = None,
 ) -> ASGIApp:
-    """The API and the dashboard of an app, to be served or mounted: `api.mount("/holdfast", holdfast.server.asgi(app))`.
+    """The API and the dashboard of an app, to serve or to mount: `api.mount("/holdfast", holdfast.server.asgi(app))`.
 
     `hosts`: names that requests may be addressed to, beside those of this machine; None leaves that to the application
-    around. `rate`: requests per second that one key may make.
+    around. `rate`: requests per second that one key may make; 1,000 where nothing is said.
     """
     try:
         from holdfast.server.assembly import assemble

@@ -6,13 +6,15 @@ import importlib
 import importlib.util
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from fastapi import FastAPI
 
 from holdfast.app import Holdfast
-from holdfast.server import answering, openapi
-from holdfast.server.gate import Gate
+from holdfast.server import answering, openapi, route_table
+from holdfast.server.gate import Bounds, Gate
+from holdfast.server.gating.keyring import KeyRing
 
 # Literal paths come before those with a name in them: a route is the first that fits.
 _ROUTERS = (
@@ -34,7 +36,9 @@ _ROUTERS = (
 )
 
 
-def assemble(app: Holdfast, *, hosts: Sequence[str] | None = None, rate: float | None = None) -> Gate:
+def assemble(
+    app: Holdfast, *, hosts: Sequence[str] | None = None, rate: float | None = None, bounds: Bounds | None = None
+) -> Gate:
     api = FastAPI(
         title="Holdfast",
         lifespan=_lifespan(app),
@@ -44,15 +48,27 @@ def assemble(app: Holdfast, *, hosts: Sequence[str] | None = None, rate: float |
         redirect_slashes=False,
     )
     api.state.holdfast = app
+    api.state.keyring = KeyRing(app)
     for name in _ROUTERS:
         if importlib.util.find_spec(name) is None:
             continue
         module = importlib.import_module(name)
         if hasattr(module, "router"):
             api.include_router(module.router(app))
+    api.include_router(openapi.router(api, app))
     answering.install(api)
-    openapi.install(api, app)
-    return Gate(api, app, hosts=hosts, rate=rate)
+    table = route_table.rows(api)
+    bounds = bounds or Bounds()
+    gate = Gate(
+        api,
+        app,
+        api.state.keyring,
+        route_table.openings(table),
+        hosts=hosts,
+        bounds=bounds if rate is None else replace(bounds, rate=rate),
+    )
+    api.state.stopping = gate.stopping  # long polls and streams look at it
+    return gate
 
 
 def _lifespan(app: Holdfast) -> Any:

@@ -12,6 +12,7 @@ from holdfast.app import Holdfast
 from holdfast.errors import JobNotFound
 from holdfast.job import Job
 from holdfast.server import problems
+from holdfast.server.gating.opening import Opening
 from holdfast.server.principals import Principal, Scope
 
 Needed = Callable[[Request], Principal | None]
@@ -35,11 +36,35 @@ def needs(*scopes: Scope) -> Needed:
 
 
 def anyone(request: Request) -> Principal | None:
-    """A route that everyone may call. The gate has a list of their paths; this marks it as meant."""
+    """A route that everyone may call. The gate gets a list of their paths; this marks it as meant."""
     return found(request)
 
 
 anyone.holdfast_scopes = ()  # type: ignore[attr-defined]
+
+
+def unless_local(*scopes: Scope) -> Needed:
+    """This machine may call it without a key; others need one with the scope."""
+    needed = needs(*scopes)
+
+    def check(request: Request) -> Principal | None:
+        return found(request) if is_local(request) else needed(request)
+
+    check.holdfast_scopes = scopes  # type: ignore[attr-defined]
+    check.holdfast_is_local = True  # type: ignore[attr-defined]
+    return check
+
+
+def is_local(request: Request) -> bool:
+    """Whether it comes from this machine, as the gate has found."""
+    return bool(request.scope.get("state", {}).get("is_local"))
+
+
+def opening_of(dependency: Any) -> Opening | None:
+    """Whether a dependency lets in those who have no key."""
+    if scopes_of(dependency) == ():
+        return "anyone"
+    return "local" if getattr(dependency, "holdfast_is_local", False) else None
 
 
 def scopes_of(dependency: Any) -> tuple[Scope, ...] | None:

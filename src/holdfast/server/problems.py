@@ -55,6 +55,7 @@ STATUSES: dict[type[HoldfastError], tuple[int, str]] = {
     errors.JobNotFound: (404, "job-not-found"),
     errors.ArtifactNotFound: (404, "artifact-not-found"),
     errors.ScheduleNotFound: (404, "schedule-not-found"),
+    errors.KeyNotFound: (404, "key-not-found"),
     errors.UnknownTable: (404, "unknown-table"),
     errors.IllegalTransition: (409, "illegal-transition"),
     errors.VersionConflict: (412, "version-conflict"),
@@ -82,6 +83,7 @@ TITLES = {
     "job-not-found": "No such job",
     "artifact-not-found": "No such artifact",
     "schedule-not-found": "No such schedule",
+    "key-not-found": "No such key",
     "unknown-table": "No such result table",
     "illegal-transition": "The job's state does not allow this",
     "version-conflict": "The job has changed since it was read",
@@ -100,6 +102,21 @@ TITLES = {
     "out-of-scope": "The key may not do this",
     "foreign-queue": "The key does not reach this queue",
     "invalid-request": "The request cannot be accepted",
+    "invalid-json": "The body is not JSON that can be kept",
+    "body-too-large": "The body is too large",
+    "encoded-body": "The body is encoded",
+    "unsupported-media-type": "The body is of another type",
+    "bad-length": "The length of the body is no number",
+    "repeated-header": "A header stands there twice",
+    "two-keys": "Two keys",
+    "key-in-url": "A key in the URL",
+    "unknown-host": "No such host here",
+    "no-keys": "Only this machine may ask",
+    "foreign-origin": "This came from another site",
+    "too-slow": "The request came too slowly",
+    "too-slow-here": "The answer took too long",
+    "too-many-failures": "Too many wrong keys",
+    "too-many-requests": "Too many requests",
     "idempotency-key-reused": "The Idempotency-Key was used for something else",
     "internal": "Something went wrong here",
 }
@@ -109,7 +126,7 @@ def of_error(error: HoldfastError) -> Problem:
     """What an error of ours is over HTTP."""
     for kind, (status, slug) in STATUSES.items():
         if isinstance(error, kind):
-            again = {"retry_after": AGAIN_SECONDS} if status in (429, 503) else {}
+            again: dict[str, Any] = {"retry_after": AGAIN_SECONDS} if status in (429, 503) else {}
             return Problem(status, slug, str(error), **again)
     return Problem(500, "internal", str(error))
 
