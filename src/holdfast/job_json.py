@@ -17,7 +17,7 @@ _READ_AS = {name: name for name in FIELDS if name not in ("payload", "result")}
 
 
 def document(job: JobView) -> dict[str, Any]:
-    """The fields of the contract, for codec.encode. A large result, which is kept in a file, is null: `whole` has it."""
+    """The fields of the contract, for codec.encode. A large result, which is kept in a file, is null here."""
     record = job.record
     found = {name: getattr(job, name) if name in _READ_AS else None for name in FIELDS}
     found["payload"] = raw(record.payload)

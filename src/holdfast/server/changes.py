@@ -1,0 +1,54 @@
+"""Changes over HTTP: each leaves an entry in the audit trail, and says what it was about."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import Request
+
+from holdfast.app import Holdfast
+from holdfast.errors import VersionConflict
+from holdfast.family_tree import nodes
+from holdfast.granting import Audited
+from holdfast.job import JobView
+from holdfast.server import problems
+from holdfast.server.principals import Principal
+from holdfast.server.problems import Problem
+from holdfast.store.types import JobRecord
+
+
+@asynccontextmanager
+async def audited(
+    app: Holdfast, who: Principal, request: Request, action: str, target: str, before: Any = None
+) -> AsyncIterator[Audited]:
+    remote = None if request.client is None else request.client.host
+    async with app.audited(action, target, by=who.name, via=who.via, before=before, remote=remote) as entry:
+        yield entry
+
+
+def said_of(job: JobView) -> dict[str, Any]:
+    """What the trail keeps of a job: what changes can change. No payload."""
+    return {
+        "job_type": job.job_type,
+        "queue": job.queue,
+        "status": job.status,
+        "priority": job.priority,
+        "scheduled_for": job.scheduled_for,
+        "version": job.version,
+    }
+
+
+def raced(error: VersionConflict, expected: int | None) -> Exception:
+    """Nobody's precondition failed where none was given: the job kept changing."""
+    return error if expected is not None else Problem(409, "version-conflict", str(error))
+
+
+async def check_tree(app: Holdfast, who: Principal, top: JobRecord) -> None:
+    """A change of a tree is one of each of its jobs: all of them must be the key's."""
+    if who.sees_all:
+        return
+    for node in (await nodes(app.store, top)).values():
+        if not who.sees(node.queue):
+            raise problems.foreign_queue("every queue of this tree")

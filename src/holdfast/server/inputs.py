@@ -1,0 +1,174 @@
+"""What clients send: the fields of each body, checked strictly; a field that does not exist is refused by name."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from holdfast import limits
+from holdfast.schedules import ScheduleOptions
+from holdfast.submission import SubmitOptions
+
+BATCH_MAX = 100  # jobs of one request: each is answered for itself
+_NAME = r"^[A-Za-z0-9._:-]{1,128}$"
+_EXAMPLE_ID = "019a8d3e-7c11-7a3b-9f52-0c6f1f2e3d4c"
+
+
+def _moment(value: Any) -> Any:
+    """A text of RFC 3339; a number would be taken for seconds by some and for milliseconds by others."""
+    if not isinstance(value, str):
+        raise ValueError("write a time as 2026-11-15T09:30:00Z")
+    try:
+        return datetime.fromisoformat(value)
+    except ValueError:
+        raise ValueError("write a time as 2026-11-15T09:30:00Z") from None
+
+
+Moment = Annotated[AwareDatetime, BeforeValidator(_moment, json_schema_input_type=AwareDatetime)]
+Priority = Annotated[int, Field(ge=0, le=100)] | Literal["low", "normal", "high", "urgent"]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Text = Annotated[str, Field(min_length=1, max_length=limits.KEY_LENGTH_MAX)]
+Word = Annotated[str, Field(min_length=1, max_length=limits.NAME_LENGTH_MAX)]
+QueueName = Annotated[str, Field(pattern=_NAME)]
+Id = Annotated[str, Field(json_schema_extra={"format": "uuid"}, examples=[_EXAMPLE_ID])]
+Reason = Annotated[str, Field(min_length=1, max_length=limits.REASON_LENGTH_MAX)]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    def _given(self, *left_out: str) -> dict[str, Any]:
+        """Fields that were sent; null is the same as leaving one out."""
+        found = {name: getattr(self, name) for name in self.model_fields_set if name not in left_out}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+class _JobOptions(_Body):
+    """How a job is submitted, once or by a schedule."""
+
+    payload: Any = Field(None, description="What the handler gets; it has to fit the job type's schema.")
+    priority: Priority | None = Field(None, description="0 to 100, or a name: 25, 50, 75, 100. Higher goes first.")
+    queue: QueueName | None = None
+    subject: Text | None = Field(None, description="What the job is about, to find it by.")
+    tags: Annotated[list[str], Field(max_length=limits.TAGS_MAX)] | None = None
+    content_hash: Text | None = None
+    max_attempts: Annotated[int, Field(ge=1, le=limits.MAX_ATTEMPTS_MAX)] | None = None
+    timeout: Annotated[float, Field(gt=0, le=limits.TIMEOUT_SECONDS_MAX)] | None = Field(None, description="Seconds.")
+    concurrency_key: Text | None = None
+    rate_key: Text | None = None
+    fairness_key: Text | None = None
+    fairness_weight: Annotated[int, Field(ge=1, le=limits.FAIRNESS_WEIGHT_MAX)] | None = None
+
+
+class SubmitBody(_JobOptions):
+    """A job: its payload, and the options of `submit`."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"payload": {"user_id": 7, "day": "2026-11-15"}, "priority": "high", "subject": "user:7"}]
+        }
+    )
+
+    run_at: Moment | None = None
+    delay: Seconds | None = Field(None, description="Seconds from now; instead of run_at.")
+    job_id: Id | None = Field(None, description="The id that it shall have: a repeat then returns the same job.")
+    dedup_key: Text | None = None
+    dedup_for: Literal["active", "forever"] | Seconds | None = None
+    dedup_conflict: Literal["return", "error"] | None = None
+    reuse: bool | Seconds | None = Field(None, description="Take the result of an identical job, if there is one.")
+    depends_on: Annotated[list[Id], Field(max_length=limits.DEPENDENCIES_MAX)] | None = None
+    trigger_rule: Literal["all_success", "all_done", "one_success", "none_failed"] | None = None
+    on_dependency_failure: Literal["cancel", "fail"] | None = None
+    parent: Id | None = None
+    stage: Annotated[str, Field(min_length=1, max_length=limits.STAGE_LENGTH_MAX)] | None = None
+    created_by: Word | None = Field(None, description="The key's name, unless something else is said.")
+
+    def options(self) -> SubmitOptions:
+        return cast(SubmitOptions, self._given("payload", "job_type"))
+
+
+class BatchJob(SubmitBody):
+    """One of a batch."""
+
+    job_type: QueueName
+
+
+class BatchBody(_Body):
+    """Up to 100 jobs, each with its type. They are looked at one by one: a mistake in one keeps none of the others."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "jobs": [
+                        {"job_type": "daily_summary", "payload": {"user_id": 7, "day": "2026-11-15"}},
+                        {"job_type": "daily_summary", "payload": {"user_id": 8, "day": "2026-11-15"}, "delay": 60},
+                    ]
+                }
+            ]
+        }
+    )
+
+    jobs: list[dict[str, Any]] = Field(
+        min_length=1, max_length=BATCH_MAX, description="Each as the body of POST /jobs/{type}, with `job_type`."
+    )
+
+
+class ReasonBody(_Body):
+    """Why, as the job's history shall keep it."""
+
+    reason: Reason | None = None
+
+
+class PatchBody(_Body):
+    """A job's other place in line, or other time."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"priority": "urgent"}]})
+
+    priority: Priority | None = None
+    run_at: Moment | None = None
+    delay: Seconds | None = Field(None, description="Seconds from now; instead of run_at. 0: now.")
+    reason: Reason | None = None
+
+    @model_validator(mode="after")
+    def _says_what(self) -> PatchBody:
+        if self.priority is None and self.run_at is None and self.delay is None:
+            raise ValueError("name what to change: priority, run_at or delay")
+        if self.run_at is not None and self.delay is not None:
+            raise ValueError("run_at and delay exclude each other: give one")
+        return self
+
+
+class LimitBody(_Body):
+    """How many pending jobs a queue takes before it refuses more; null: as many as come."""
+
+    max_pending: Annotated[int, Field(ge=1, le=limits.MAX_PENDING_MAX)] | None
+
+
+class ScheduleBody(_JobOptions):
+    """When, and what."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"cron": "30 3 * * *", "job_type": "daily_summary", "payload": {"user_id": 7, "day": "today"}}]
+        }
+    )
+
+    cron: Annotated[str, Field(min_length=1, max_length=200)]
+    job_type: QueueName
+    timezone: Annotated[str, Field(min_length=1, max_length=100)] = "UTC"
+    missed: Literal["skip", "one", "all"] = Field("one", description="Of ticks at which no worker ran.")
+
+    def options(self) -> ScheduleOptions:
+        return cast(ScheduleOptions, self._given("payload", "cron", "job_type", "timezone", "missed"))
+
+
+class DeadRetryBody(_Body):
+    """Which dead letters run again; without either, all."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"job_type": "embedding", "error_type": "TimeoutError"}]})
+
+    job_type: QueueName | None = None
+    error_type: Text | None = None

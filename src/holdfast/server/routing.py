@@ -1,0 +1,108 @@
+"""How a route of the API is declared: strict in what it takes, and the same in what it answers.
+
+`routes("jobs")` makes a router whose routes refuse a query parameter that they do not know and, before that, whoever
+lacks the scope. What is no JSON, or not of that type, the gate has refused already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+from starlette.convertors import Convertor, register_url_convertor
+
+from holdfast import checks, codec
+from holdfast.server import problems
+from holdfast.server.guarding import scopes_of
+from holdfast.server.problems import Problem
+
+NAME = r"^[A-Za-z0-9._:-]{1,128}$"
+_SHOWN_MAX = 60  # characters of a name that a message repeats
+
+
+class _JobTypeConvertor(Convertor[str]):
+    """What can be a job type and is not an id: one path then means one thing."""
+
+    regex = rf"(?!(?:{checks.UUID.pattern}|batch)(?:/|$))[A-Za-z0-9._:-]{{1,128}}"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("job_type", _JobTypeConvertor())
+
+JobId = Annotated[UUID, Path(description="The job's id.")]
+JobTypeName = Annotated[str, Path(description="The job type.", pattern=NAME)]
+Name = Annotated[str, Path(pattern=NAME)]
+IfMatch = Annotated[
+    str | None, Header(description="The ETag that was read: change the job only if it is still at that version.")
+]
+After = Annotated[str | None, Query(description="`next` of the page before.", max_length=600)]
+Subtree = Annotated[bool, Query(description="The job and all that it has submitted.")]
+
+
+def routes(tag: str) -> APIRouter:
+    return APIRouter(route_class=Strict, tags=[tag], strict_content_type=True)
+
+
+class Strict(APIRoute):
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+        guards = [each.dependency for each in self.dependencies if scopes_of(each.dependency) is not None]
+        known = frozenset(_query_names(self.dependant))
+
+        async def strictly(request: Request) -> Response:
+            for guard in guards:  # who may not ask at all is not told what is wrong with the question
+                if guard is not None:
+                    guard(request)
+            _refuse_unknown(request, known)
+            return await handle(request)
+
+        return strictly
+
+
+def _query_names(dependant: Dependant) -> Iterator[str]:
+    yield from (each.alias for each in dependant.query_params)
+    for inner in dependant.dependencies:
+        yield from _query_names(inner)
+
+
+def _refuse_unknown(request: Request, known: frozenset[str]) -> None:
+    unknown = next((name for name in request.query_params if name not in known), None)
+    if unknown is not None:
+        takes = f"it takes {', '.join(sorted(known))}" if known else "it takes none"
+        raise Problem(422, "invalid-request", f"there is no query parameter {unknown!r:.{_SHOWN_MAX}} here; {takes}")
+
+
+def expected_version(if_match: str | None) -> int | None:
+    """The version that a change is meant for; None: whichever it is."""
+    if if_match is None or if_match.strip() == "*":
+        return None
+    text = if_match.strip().removeprefix("W/").strip('"')
+    if not text.isdecimal() or len(text) > 18:
+        raise Problem(422, "invalid-request", 'If-Match: send the ETag of GET /jobs/{id}, such as "3"')
+    return int(text)
+
+
+def answer(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """As it was encoded, without another look at it."""
+    return Response(codec.encode(document), status, headers=headers, media_type="application/json")
+
+
+def answers(model: Any, *problem_statuses: int, status: int = 200, says: str = "") -> dict[str, Any]:
+    """For a route: what it answers with, and the problems that it can have."""
+    return {
+        "response_model": None,
+        "status_code": status,
+        "responses": {
+            status: {"model": model, "description": says or "Successful Response"},
+            **problems.documented(*sorted({401, 403, 422, 429, 503, *problem_statuses})),
+        },
+    }
