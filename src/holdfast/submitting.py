@@ -87,10 +87,6 @@ class Submitting(Opened):
         )
         return [self._handle(job, each, now) for job, each in zip(built, inserted, strict=True)]
 
-    async def target(self, job_type: str) -> Handler | JobType:
-        """What is known of a type: its handler here, or what a worker has announced."""
-        return await self._target(job_type)
-
     async def _target(self, job_type: str | Handler) -> Handler | JobType:
         if isinstance(job_type, Handler):
             return job_type

@@ -93,7 +93,7 @@ async def checked(app: Holdfast, who: Principal, job: Asked, handle: JobHandle) 
 
 
 async def _check_rights(app: Holdfast, who: Principal, job: Asked) -> None:
-    target = await app.target(job.job_type)
+    target = await app._target(job.job_type)
     check_queue(who, job.options.get("queue") or target.queue)
     inner = [ids.canonical(str(each)) for each in job.options.get("depends_on", ())]
     if "parent" in job.options:
@@ -109,7 +109,7 @@ async def _is_repeat(app: Holdfast, job: Asked, stored: JobRecord) -> bool:
     """Whether this is what the stored job was made from. Its priority and its time may have been changed since."""
     if stored.archived_at is not None:
         return True  # of which nothing is left to compare with
-    wanted = build(await app.target(job.job_type), job.payload, stored.job_id, app.clock.now(), job.options)
+    wanted = build(await app._target(job.job_type), job.payload, stored.job_id, app.clock.now(), job.options)
     if any(getattr(wanted, name) != getattr(stored, name) for name in _LASTING):
         return False
     if not _same_edges(wanted.depends_on, stored.dependencies):
