@@ -26,20 +26,18 @@ from holdfast.finding import FindOptions
 from holdfast.handlers import Handler, HandlerOptions, JobHandler
 from holdfast.job import HistoryEntry, Job, JobView
 from holdfast.job import JobHandle as AsyncJobHandle
-from holdfast.looped import Looped
 from holdfast.observing import Observer
-from holdfast.queues import Queue
 from holdfast.reading import Page
 from holdfast.results.face import PlainRows
 from holdfast.results.reading import PAGE, BlockingTableResults, read
 from holdfast.results.row import ResultRow
 from holdfast.retention import Retention
 from holdfast.schedules import ScheduleInfo, ScheduleOptions
-from holdfast.stats import Stats
 from holdfast.store.tables import ResultTable, RowPage, RowQuery
-from holdfast.store.types import DeadGroup, Finding, WorkerRow
+from holdfast.store.types import DeadGroup, WorkerRow
 from holdfast.submission import SubmitOptions
 from holdfast.submitting import Submission
+from holdfast.sync_operating import SyncOperating
 from holdfast.workflows.pipelines import Pipeline as AsyncPipeline
 from holdfast.workflows.stages import Stage
 
@@ -104,7 +102,7 @@ class Pipeline:
         return JobHandle(self._app, self._app._call(self.inner.submit(payload, **options)))
 
 
-class Holdfast(Looped):
+class Holdfast(SyncOperating):
     def __init__(
         self,
         url: str | None = None,
@@ -315,18 +313,6 @@ class Holdfast(Looped):
     def log_bytes(self, job_id: str, start: int = 0, size_max: int = limits.MIB) -> bytes | None:
         return self._call(self.inner.log_bytes(job_id, start, size_max))
 
-    def queues(self) -> list[Queue]:
-        return self._call(self.inner.queues())
-
-    def pause_queue(self, name: str, *, by: str | None = None, reason: str | None = None) -> Queue:
-        return self._call(self.inner.pause_queue(name, by=by, reason=reason))
-
-    def resume_queue(self, name: str) -> Queue:
-        return self._call(self.inner.resume_queue(name))
-
-    def limit_queue(self, name: str, max_pending: int | None) -> Queue:
-        return self._call(self.inner.limit_queue(name, max_pending))
-
     def schedule(
         self,
         name: str,
@@ -355,15 +341,6 @@ class Holdfast(Looped):
 
     def run_schedule(self, name: str, *, by: str | None = None) -> JobHandle:
         return JobHandle(self, self._call(self.inner.run_schedule(name, by=by)))
-
-    def stats(self, minutes: int = 60) -> Stats:
-        return self._call(self.inner.stats(minutes))
-
-    def check_up(self) -> list[Finding]:
-        return self._call(self.inner.check_up())
-
-    def purge(self, *, older_than: float | timedelta | None = None, job_types: list[str] | None = None) -> int:
-        return self._call(self.inner.purge(older_than=older_than, job_types=job_types))
 
     # Working
 

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 
 from holdfast.store import dumps
-from holdfast.store.dumps import ArchiveDump, GuardDump, JobDump, StepDump
+from holdfast.store.dumps import ArchiveDump, GuardDump, JobDump, StepDump, TotalDump
 from holdfast.store.moves import Exported, MoveState, refuse_other
 from holdfast.store.tables import ResultTable
-from holdfast.store.types import Counter, JobType, QueueRow, Schedule
-from holdfast.stores import dumping, records
+from holdfast.store.types import ApiKey, AuditEntry, Counter, JobType, QueueRow, Schedule
+from holdfast.stores import access_rows, dumping, records
 from holdfast.stores.export_pages import Source, page, whole
-from holdfast.stores.postgres import exporting_rows, freezing, reading, tables, upkeep
+from holdfast.stores.postgres import access, exporting_rows, freezing, reading, tables, totalling, upkeep
 from holdfast.stores.postgres.freezing import freeze as freeze
 from holdfast.stores.postgres.freezing import moving as moving
 from holdfast.stores.postgres.tx import Tx
@@ -69,6 +69,16 @@ async def _counters(tx: Tx, after: str | None, limit: int) -> Source:
         yield records.counter(*row), dumping.cursor(*tuple(row)[:5])
 
 
+async def _totals(tx: Tx, after: str | None, limit: int) -> Source:
+    for *total, until in await tx.rows("export_totals", *dumping.position(after, ("", "", "")), limit):
+        yield TotalDump(records.total(*total), until), dumping.cursor(*total[:3])
+
+
+async def _trail(tx: Tx, after: str | None, limit: int) -> Source:
+    for row in await tx.rows("export_audit", after or "", limit):
+        yield access_rows.entry(row), row[0]
+
+
 _SOURCES: dict[str, Callable[[Tx, str | None, int], Source]] = {
     dumps.TYPES: lambda tx, after, _: whole(reading.job_types(tx), after),
     dumps.QUEUES: lambda tx, after, _: whole(upkeep.queues(tx), after),
@@ -79,6 +89,9 @@ _SOURCES: dict[str, Callable[[Tx, str | None, int], Source]] = {
     dumps.ARCHIVE: _archive,
     dumps.GUARDS: _guards,
     dumps.COUNTERS: _counters,
+    dumps.TOTALS: _totals,
+    dumps.KEYS: lambda tx, after, _: whole(access.keys(tx, ()), after),
+    dumps.AUDIT: _trail,
     dumps.ROWS: exporting_rows.export,
 }
 
@@ -137,6 +150,21 @@ async def _restore_counters(tx: Tx, items: Sequence[bytes]) -> None:
     await _many(tx, "restore_counters", [row for each in found for row in records.counter_rows(each)])
 
 
+async def _restore_totals(tx: Tx, items: Sequence[bytes]) -> None:
+    found = dumps.all_unpacked(dumps.TOTALS, items, TotalDump)
+    await _many(tx, "restore_totals", [row for each in found for row in records.total_rows(each.total)])
+    await totalling.keep_until(tx, found[0].until)
+
+
+async def _restore_keys(tx: Tx, items: Sequence[bytes]) -> None:
+    for key in dumps.all_unpacked(dumps.KEYS, items, ApiKey):
+        await access.save_key(tx, key, new=False)
+
+
+async def _restore_trail(tx: Tx, items: Sequence[bytes]) -> None:
+    await access.audit(tx, dumps.all_unpacked(dumps.AUDIT, items, AuditEntry))
+
+
 def _restore_rows(kind: str, expected: type[Any]) -> Callable[[Tx, Sequence[bytes]], Awaitable[None]]:
     """For what is stored as it travels."""
 
@@ -165,5 +193,8 @@ _RESTORES: dict[str, Callable[[Tx, Sequence[bytes]], Awaitable[None]]] = {
     dumps.ARCHIVE: _restore_archive,
     dumps.GUARDS: _restore_rows(dumps.GUARDS, GuardDump),
     dumps.COUNTERS: _restore_counters,
+    dumps.TOTALS: _restore_totals,
+    dumps.KEYS: _restore_keys,
+    dumps.AUDIT: _restore_trail,
     dumps.ROWS: exporting_rows.restore,
 }

@@ -52,6 +52,7 @@ from holdfast.stores.postgres import (
     settling,
     upkeep,
 )
+from holdfast.stores.postgres.access_verbs import AccessVerbs
 from holdfast.stores.postgres.errors import guest_error
 from holdfast.stores.postgres.move_verbs import MoveVerbs
 from holdfast.stores.postgres.row_verbs import RowVerbs
@@ -62,7 +63,7 @@ from holdfast.stores.transitions import check_all, is_plain_completion
 _Submit = tuple[Sequence[NewJob], asyncio.Future[list[Inserted]]]
 
 
-class PostgresStore(TreeVerbs, RowVerbs, MoveVerbs):
+class PostgresStore(TreeVerbs, RowVerbs, MoveVerbs, AccessVerbs):
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self._submits: list[_Submit] = []

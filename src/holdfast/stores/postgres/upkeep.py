@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.clock import MICROS, Instant
+from holdfast.clock import Instant
 from holdfast.errors import InvalidSchedule
-from holdfast.limits import COUNTERS_DAYS, SCHEDULES_MAX
+from holdfast.limits import SCHEDULES_MAX
 from holdfast.store.types import (
     Firing,
     Promoted,
@@ -19,7 +19,7 @@ from holdfast.store.types import (
     Verdict,
 )
 from holdfast.stores import retiring
-from holdfast.stores.postgres import inserting, rating, releasing, unpacking
+from holdfast.stores.postgres import access, inserting, rating, releasing, totalling, unpacking
 from holdfast.stores.postgres.tx import Tx
 
 # The order in which the statements give and take a schedule's fields.
@@ -155,7 +155,8 @@ async def _standing(tx: Tx, batch: list[tuple[int, Instant]]) -> list[int]:
 
 
 async def drop(tx: Tx, policy: RetentionPolicy, now: Instant, limit: int) -> int:
-    await tx.execute("counters_drop", now - COUNTERS_DAYS * 86_400 * MICROS)
+    await totalling.keep_up(tx, now)
+    await access.drop(tx, now, limit)
     if policy.archive_micros is None:
         return 0
     dropped: int = await tx.value("archive_drop", now - policy.archive_micros, limit)

@@ -38,7 +38,7 @@ _STEPS = load("export_steps")
 _ARCHIVE = load("export_archive")
 _GUARDS = load("export_guards")
 _COUNTERS = load("export_counters")
-_SUMS = load("export_sums")
+_SUMS = load("export_totals")
 _TRAIL = load("export_audit")
 _RESTORE_JOB = (
     f"INSERT OR IGNORE INTO job ({', '.join(dumping.JOB_COLUMNS)})"  # noqa: S608
