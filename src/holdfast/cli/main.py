@@ -37,6 +37,7 @@ _COMMANDS: dict[str, dict[str, str | tuple[str, dict[str, str]]]] = {
         "reschedule": "changing.reschedule",
     },
     "Operating": {
+        "serve": "serve.serve",
         "worker": "worker.worker",
         "workers": "workers.workers",
         "queues": ("queues.queues", {"pause": "queues.pause", "resume": "queues.resume", "limit": "queues.limit"}),

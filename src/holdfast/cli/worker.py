@@ -7,14 +7,10 @@ stops the handlers at once, the third ends the process as it stands.
 from __future__ import annotations
 
 import asyncio
-import functools
 import gc
 import logging
 import os
-import signal
 import sys
-import threading
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
@@ -27,12 +23,12 @@ from holdfast.app import Holdfast
 from holdfast.cli import apps, exits, options, supervisor, worker_logs
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import AppName, Url
+from holdfast.cli.stopping import Stop, first_of, leave_within, loop_factory
 from holdfast.cli.text import without_password
 from holdfast.errors import ConfigurationError, HoldfastError, StoreUnavailable
 from holdfast.worker import Worker
 
 log = logging.getLogger("holdfast.worker")
-SAME_SIGNAL_SECONDS = 0.5  # a service manager tells the whole group, and a parent passes it on: that is one signal
 START_AGAIN_SECONDS = 1.0
 LEAVE_SECONDS = 10.0  # once the worker has stopped, what user code left behind may hold up the exit this long
 
@@ -62,8 +58,7 @@ def worker(
     app: AppName = None,
 ) -> int:
     """Run jobs until SIGTERM or Ctrl-C; once more stops them now."""
-    level = _one_of("log_level", log_level, worker_logs.LEVELS, "info")
-    style = _one_of("log_format", log_format, worker_logs.FORMATS, "text")
+    level, style = worker_logs.level(log_level), worker_logs.style(log_format)
     if settings.setting("processes", processes, settings.count_above_zero, 1) > 1 and not supervisor.is_child():
         worker_logs.configure(level, style)
         count = settings.setting("processes", processes, settings.count_above_zero, 1)
@@ -102,19 +97,10 @@ def _warn_of_another_url(app: Holdfast) -> None:
 
 def _run(app: Holdfast, chosen: _Settings) -> int:
     _tune()
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         code = runner.run(_work(app, chosen))
-        _leave_within(LEAVE_SECONDS, code)
+        leave_within(LEAVE_SECONDS, code)
     return code
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop where it is installed: a tenth more jobs per second."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
 
 
 def _tune() -> None:
@@ -127,10 +113,10 @@ def _tune() -> None:
 
 
 async def _work(app: Holdfast, chosen: _Settings) -> Exit:
-    stop = _Stop(chosen.grace_seconds)
+    stop = Stop(chosen.grace_seconds)
     async with AsyncExitStack() as opened:
         starting = asyncio.ensure_future(_start(app, chosen, opened))
-        await _first_of(starting, stop.asked)
+        await first_of(starting, stop.asked)
         if not starting.done():
             starting.cancel()
             await asyncio.wait({starting})
@@ -139,10 +125,10 @@ async def _work(app: Holdfast, chosen: _Settings) -> Exit:
         worker_logs.name_worker(worker.worker_id)
         ended = asyncio.ensure_future(worker.join())
         minutes = asyncio.ensure_future(worker_logs.sum_up_minutes(app, worker.worker_id))
-        await _first_of(ended, stop.asked)
+        await first_of(ended, stop.asked)
         minutes.cancel()
         stopping = asyncio.ensure_future(worker.stop())
-        await _first_of(stopping, stop.hurried)
+        await first_of(stopping, stop.hurried)
         if not stopping.done():
             worker.hurry()
         await stopping
@@ -169,76 +155,6 @@ async def _start(app: Holdfast, chosen: _Settings, opened: AsyncExitStack) -> Wo
         await asyncio.sleep(START_AGAIN_SECONDS)
 
 
-async def _first_of(task: asyncio.Future[Any], event: asyncio.Event) -> None:
-    waits = asyncio.ensure_future(event.wait())
-    await asyncio.wait({task, waits}, return_when=asyncio.FIRST_COMPLETED)
-    waits.cancel()
-
-
-_STOPPING = (signal.SIGTERM, signal.SIGINT)
-_unmasked = threading.local()
-
-
-@functools.cache  # once in a process: a second pair would find the signals masked, and leave them so
-def _let_children_have_their_own_signals() -> None:
-    """A child that a handler forks shares the pipe that tells this process of signals: one sent to the child would stop
-    the worker. It gets the usual ones back, and until then hears none."""
-
-    def mask() -> None:
-        _unmasked.signals = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
-
-    def unmask() -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, _unmasked.signals)
-
-    def forget() -> None:
-        signal.set_wakeup_fd(-1)
-        for number in _STOPPING:
-            signal.signal(number, signal.SIG_DFL)
-        unmask()
-
-    os.register_at_fork(before=mask, after_in_parent=unmask, after_in_child=forget)
-
-
-class _Stop:
-    """Counts the signals, and takes the end of a supervising parent for the first one."""
-
-    def __init__(self, grace_seconds: float) -> None:
-        self.asked = asyncio.Event()
-        self.hurried = asyncio.Event()
-        self._last_at = float("-inf")
-        loop = asyncio.get_running_loop()
-        for number in _STOPPING:
-            loop.add_signal_handler(number, self._signalled, number)
-        _let_children_have_their_own_signals()
-        supervisor.watch_parent(lambda: loop.call_soon_threadsafe(self.asked.set), grace_seconds)
-
-    def _signalled(self, number: signal.Signals) -> None:
-        now = asyncio.get_running_loop().time()
-        if now - self._last_at < SAME_SIGNAL_SECONDS:
-            return
-        self._last_at = now
-        if not self.asked.is_set():
-            log.info("%s: no new jobs; what runs may finish. Once more stops it at once", number.name)
-            self.asked.set()
-        elif not self.hurried.is_set():
-            log.warning("%s: what runs is stopped and given back", number.name)
-            self.hurried.set()
-        else:
-            os._exit(Exit.FAILED)
-
-
-def _leave_within(seconds: float, code: int) -> None:
-    """A handler that ignores its cancellation, or a thread that hangs, must not keep a stopped worker alive."""
-
-    def leave() -> None:
-        sys.stderr.flush()
-        os._exit(code)
-
-    timer = threading.Timer(seconds, leave)
-    timer.daemon = True
-    timer.start()
-
-
 # Settings
 
 
@@ -251,13 +167,6 @@ def _queues(given: str | list[str] | None, app: Holdfast) -> tuple[str, ...]:
     if not names:
         raise ConfigurationError("--queues names no queue: write --queues emails,reports")
     return names
-
-
-def _one_of(name: str, given: str | None, allowed: tuple[str, ...], default: str) -> str:
-    value = settings.setting(name, given, str, default).lower()
-    if value not in allowed:
-        raise ConfigurationError(f"--{name.replace('_', '-')} {value}: use {', '.join(allowed)}")
-    return value
 
 
 def _arguments(

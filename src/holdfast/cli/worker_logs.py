@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 
+from holdfast import settings
 from holdfast.app import Holdfast
 from holdfast.cli import logged
 from holdfast.cli.text import count, safe_lines, span
-from holdfast.errors import HoldfastError
+from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.store.types import WorkerRow
 from holdfast.worker import capture
 
@@ -24,6 +25,14 @@ FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
 _worker_id: str | None = None
+
+
+def level(given: str | None) -> str:
+    return _one_of("log_level", given, LEVELS, "info")
+
+
+def style(given: str | None) -> str:
+    return _one_of("log_format", given, FORMATS, "text")
 
 
 def configure(level: str, style: str) -> None:
@@ -74,6 +83,13 @@ def minute(before: WorkerRow | None, now: WorkerRow) -> str | None:
     )
 
 
+def _one_of(name: str, given: str | None, allowed: tuple[str, ...], default: str) -> str:
+    value = settings.setting(name, given, str, default).lower()
+    if value not in allowed:
+        raise ConfigurationError(f"--{name.replace('_', '-')} {value}: use {', '.join(allowed)}")
+    return value
+
+
 def _at(record: logging.LogRecord) -> str:
     return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -99,6 +115,7 @@ class _Json(logging.Formatter):
         }
         if (job := getattr(capture.current.get(), "job", None)) is not None:
             line |= {"job_id": job.job_id, "job_type": job.job_type, "attempt": job.attempt}
+        line |= getattr(record, "fields", {})  # of a request that was answered
         if _worker_id is not None:
             line["worker_id"] = _worker_id
         if record.exc_info:

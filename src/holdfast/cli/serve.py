@@ -1,0 +1,219 @@
+"""holdfast serve: the HTTP API and the dashboard, with workers beside them where that is asked for.
+
+The first SIGTERM or SIGINT takes no more requests and jobs: what is under way may finish, streams end, and the exit
+code is 0. The second stops all of it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import socket
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast import limits, settings
+from holdfast.app import Holdfast
+from holdfast.cli import apps, exits, worker_logs
+from holdfast.cli.exits import Exit
+from holdfast.cli.options import AppName, Url
+from holdfast.cli.stopping import Stop, first_of, leave_within, loop_factory
+from holdfast.errors import ConfigurationError, HoldfastError, StoreUnavailable
+from holdfast.worker import Worker
+
+if TYPE_CHECKING:
+    from holdfast.server.serving import Server
+
+log = logging.getLogger("holdfast.server")
+HOST, PORT = "127.0.0.1", 8000
+START_AGAIN_SECONDS = 1.0
+LEAVE_SECONDS = 10.0  # once all has stopped, what user code left behind may hold up the exit this long
+FILES_MAX = 65_536  # every connection is one
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    host: str
+    port: int
+    workers: int
+    hosts: tuple[str, ...]
+    rate: float
+    grace_seconds: float
+
+
+def serve(
+    host: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Where to listen; default 127.0.0.1.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, metavar="N", help="Default 8000; 0: a free one.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=0, metavar="N", help="Job workers inside; default 0.")] = None,
+    hosts: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Names that the server goes by, beside this machine's own.")
+    ] = None,
+    rate: Annotated[float | None, typer.Option(metavar="N", help="Requests per second and key; default 1000.")] = None,
+    log_level: Annotated[str | None, typer.Option(metavar="LEVEL", help="debug, info (default), warning, …")] = None,
+    log_format: Annotated[str | None, typer.Option(metavar="FORMAT", help="text (default) or json.")] = None,
+    url: Url = None,
+    app: AppName = None,
+) -> int:
+    """Serve the HTTP API and the dashboard."""
+    level, style = worker_logs.level(log_level), worker_logs.style(log_format)
+    _check_installed()
+    chosen = _chosen(host, port, workers, hosts, rate)
+    mine = apps.load(url, app)
+    if chosen.workers and not mine.handlers:
+        raise ConfigurationError(
+            "workers need handlers: name your app with --app module:app (or HOLDFAST_APP), and register handlers"
+            " on it with @app.job; or leave out --workers"
+        )
+    worker_logs.configure(level, style)
+    try:
+        return _run(mine, chosen)
+    except HoldfastError as error:
+        if style != "json":
+            raise
+        log.critical("%s", error)  # who reads JSON reads only that
+        return exits.of_error(error)
+
+
+def _check_installed() -> None:
+    try:
+        importlib.import_module("holdfast.server.serving")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "holdfast":
+            raise
+        raise ConfigurationError(
+            f'the server needs more packages ({error.name}): pip install "holdfast[server]"'
+        ) from None
+
+
+def _chosen(
+    host: str | None, port: int | None, workers: int | None, hosts: str | None, rate: float | None
+) -> _Settings:
+    found: Any = settings.setting("hosts", hosts, lambda value: value, "")
+    listed = found.split(",") if isinstance(found, str) else found
+    return _Settings(
+        host=settings.setting("host", host, str, HOST),
+        port=settings.setting("port", port, _port, PORT),
+        workers=settings.setting("serve_workers", workers, _count, 0),
+        hosts=tuple(name.strip() for name in listed if name.strip()),
+        rate=settings.setting("rate", rate, settings.seconds_above_zero, limits.HTTP_RATE),
+        grace_seconds=settings.grace(),
+    )
+
+
+def _port(value: Any) -> int:
+    """a number from 0 to 65535"""
+    number = int(value)
+    if not 0 <= number <= 65_535:
+        raise ValueError
+    return number
+
+
+def _count(value: Any) -> int:
+    """a whole number from 0"""
+    number = int(value)
+    if number < 0:
+        raise ValueError
+    return number
+
+
+def _run(app: Holdfast, chosen: _Settings) -> int:
+    _allow_files()
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        code = runner.run(_serve(app, chosen))
+        leave_within(LEAVE_SECONDS, code)
+    return code
+
+
+def _allow_files() -> None:
+    """As many connections as the system lets us have: the usual 1,024 are few where streams stay open."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(FILES_MAX, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+async def _serve(app: Holdfast, chosen: _Settings) -> Exit:
+    from holdfast.server import serving
+
+    stop = Stop(chosen.grace_seconds)
+    async with AsyncExitStack() as opened:
+        bound = opened.enter_context(serving.bind(chosen.host, chosen.port))
+        starting = asyncio.ensure_future(_start(app, chosen, bound, opened))
+        await first_of(starting, stop.asked)
+        if not starting.done():
+            starting.cancel()
+            await asyncio.wait({starting})
+            return Exit.OK
+        workers = starting.result()
+        server = _server(app, chosen, bound)
+        serves = asyncio.ensure_future(server.serve([bound]))
+        ends = [serves, *(asyncio.ensure_future(worker.join()) for worker in workers)]
+        await first_of(asyncio.ensure_future(asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)), stop.asked)
+        server.stop()
+        stopping = asyncio.ensure_future(
+            asyncio.wait([serves, *(asyncio.ensure_future(each.stop()) for each in workers)])
+        )
+        await first_of(stopping, stop.hurried)
+        if not stopping.done():
+            server.hurry()
+            for worker in workers:
+                worker.hurry()
+        await stopping
+        serves.result()
+        failed = stop.hurried.is_set() or any(worker.failure is not None for worker in workers)
+        return Exit.FAILED if failed else Exit.OK
+
+
+async def _start(app: Holdfast, chosen: _Settings, bound: socket.socket, opened: AsyncExitStack) -> list[Worker]:
+    """The app, open, and its workers; or upkeep alone, where workers are elsewhere. It waits for a store that is away:
+    machines start in any order."""
+    warned = False
+    while True:
+        async with AsyncExitStack() as tried:
+            try:
+                await tried.enter_async_context(app)
+                await _check_who_may_ask(app, bound)
+                workers = [await tried.enter_async_context(app.worker()) for _ in range(chosen.workers)]
+                if not workers:
+                    await tried.enter_async_context(app.chores("server"))
+            except StoreUnavailable as error:
+                if not warned:
+                    log.warning("waiting for the store: %s", error)
+                warned = True
+            else:
+                await opened.enter_async_context(tried.pop_all())
+                return workers
+        await asyncio.sleep(START_AGAIN_SECONDS)
+
+
+async def _check_who_may_ask(app: Holdfast, bound: socket.socket) -> None:
+    from holdfast.server import serving
+
+    if serving.is_loopback(bound):
+        return
+    if not any(key.state == "live" for key in await app.api_keys()):
+        raise ConfigurationError(
+            f"{bound.getsockname()[0]} can be reached from other machines, and there is no key yet to tell who may ask:"
+            ' make one with "holdfast keys create NAME --scope admin", or serve on 127.0.0.1'
+        )
+
+
+def _server(app: Holdfast, chosen: _Settings, bound: socket.socket) -> Server:
+    from holdfast.server import serving
+    from holdfast.server.assembly import assemble
+
+    names = (*chosen.hosts, chosen.host, socket.gethostname())
+    address = serving.url(bound)
+
+    def started() -> None:
+        print(f"Holdfast serves {app.location}\n  API        {address}\n  Dashboard  {address}/dashboard", flush=True)
+
+    return serving.Server(assemble(app, hosts=names, rate=chosen.rate), started)
