@@ -18,7 +18,7 @@ SHOWN_BYTES_MAX = 64 * 1024  # of a payload, a result, a trace: more than anyone
 def install(templates: Environment) -> None:
     templates.filters.update(
         away=away, count=count, span=span, utc=utc, iso=iso, number=number, percent=percent, document=document,
-        short=short, millis=millis, note=note,
+        short=short, millis=millis, note=note, since=since,
     )  # fmt: skip
 
 
@@ -45,6 +45,10 @@ def millis(value: float | None) -> str:
 def short(job_id: str) -> str:
     """The end of an id: ids made at about the same time differ there."""
     return f"…{job_id[-8:]}" if len(job_id) > 12 else job_id
+
+
+def since(moment: datetime, now: datetime) -> str:
+    return span(max(0.0, (now - moment).total_seconds()))
 
 
 def note(job: Job, now: datetime) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
@@ -15,7 +16,11 @@ from holdfast.clock import to_datetime
 from holdfast.dashboard import assets, filters, forms, links
 from holdfast.dashboard.links import api_url, path_of, url
 from holdfast.dashboard.routing import pages
+from holdfast.server import problems
+from holdfast.server.guarding import found
 from holdfast.server.principals import Principal, Scope
+
+T = TypeVar("T")
 
 THEMES = ("auto", "light", "dark")
 THEME_COOKIE = "holdfast_theme"
@@ -52,11 +57,31 @@ def app_of(request: Request) -> Holdfast:
 
 
 def principal_of(request: Request) -> Principal | None:
-    return request.scope.get("state", {}).get("principal")
+    return found(request)
+
+
+def reader_of(request: Request) -> Principal:
+    """Whoever reads a page, on a route that needs a scope."""
+    principal = found(request)
+    if principal is None:
+        raise problems.unauthenticated()
+    return principal
 
 
 def now_of(request: Request) -> datetime:
     return to_datetime(app_of(request).clock.now())
+
+
+def kept(request: Request, make: Callable[[Holdfast], T]) -> T:
+    """What a server has one of, for all who ask: `kept(request, History)`."""
+    state = request.app.state
+    if not hasattr(state, "kept"):
+        state.kept = {}
+    of_server: dict[Any, Any] = state.kept
+    if make not in of_server:
+        of_server[make] = make(app_of(request))
+    one: T = of_server[make]
+    return one
 
 
 class PageOf:
@@ -144,10 +169,12 @@ __all__ = [
     "PageOf",
     "api_url",
     "app_of",
+    "kept",
     "now_of",
     "pages",
     "path_of",
     "principal_of",
+    "reader_of",
     "redirect",
     "redirect_to",
     "render",

@@ -27,7 +27,10 @@ function follow() {
   if (source) return;
   if (performance.now() - lookedAt > GAP_MS) plan(0);
   source = new EventSource(address);
-  source.addEventListener("open", () => tell("live", "Live"));
+  source.addEventListener("open", () => {
+    tell("live", "Live");
+    plan(GAP_MS); // what changed between the page and the stream was told to nobody
+  });
   source.addEventListener("changed", () => plan(GAP_MS));
   source.addEventListener("error", () => {
     if (!source) return;

@@ -1,0 +1,84 @@
+"""Who works: heartbeats, what they run, how they did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from fastapi import Depends, Request, Response
+
+from holdfast.clock import MICROS, to_datetime
+from holdfast.dashboard import frame
+from holdfast.job import Job
+from holdfast.lifecycle import Status
+from holdfast.limits import FIND_LIMIT_MAX, LEASE_SECONDS
+from holdfast.server.guarding import needs
+from holdfast.server.principals import Principal
+from holdfast.store.types import WorkerRow
+
+RUNNING_SHOWN = 10  # of one worker; the others are a click away
+
+router = frame.pages()
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A worker, as the page shows it."""
+
+    row: WorkerRow
+    heartbeat_at: datetime
+    started_at: datetime
+    state: str
+    shape: str
+
+    @property
+    def is_silent(self) -> bool:
+        return self.state == "silent"
+
+    @property
+    def average_seconds(self) -> float | None:
+        return self.row.busy_micros / self.row.ended / MICROS if self.row.ended else None
+
+
+def seen_by(rows: Iterable[WorkerRow], principal: Principal, now: datetime) -> list[Seen]:
+    """Those that serve a queue which the key sees."""
+    return [_seen(row, now) for row in rows if principal.sees_all or any(map(principal.sees, row.queues))]
+
+
+def _seen(row: WorkerRow, now: datetime) -> Seen:
+    heartbeat_at = to_datetime(row.heartbeat_at)
+    lease = row.lease_micros / MICROS or LEASE_SECONDS
+    if (now - heartbeat_at).total_seconds() > lease:
+        state, shape = "silent", "bad"
+    elif row.stuck:
+        state, shape = f"{len(row.stuck)} stuck", "warn"
+    elif row.stopping:
+        state, shape = "stopping", "paused"
+    else:
+        state, shape = ("working", "processing") if row.running else ("idle", "pending")
+    return Seen(row, heartbeat_at, to_datetime(row.started_at), state, shape)
+
+
+@router.get("/workers", dependencies=[Depends(needs("read"))])
+async def workers(request: Request) -> Response:
+    app, principal = frame.app_of(request), frame.reader_of(request)
+    seen = seen_by(await app.workers(), principal, frame.now_of(request))
+    jobs = await app.find(status=Status.PROCESSING, limit=FIND_LIMIT_MAX)
+    return frame.render(
+        request,
+        "workers.html",
+        live="all",
+        workers=sorted(seen, key=lambda each: (each.is_silent, each.row.worker_id)),
+        running=_by_worker(jobs, principal),
+        shown=RUNNING_SHOWN,
+    )
+
+
+def _by_worker(jobs: Sequence[Job], principal: Principal) -> dict[str | None, list[Job]]:
+    """What runs now: a heartbeat says what ran when it was sent, up to a third of a lease ago."""
+    held: dict[str | None, list[Job]] = {}
+    for job in jobs:
+        if principal.sees(job.queue):
+            held.setdefault(job.worker_id, []).append(job)
+    return held
