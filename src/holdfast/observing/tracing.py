@@ -142,8 +142,9 @@ def _types(jobs: Sequence[NewJob]) -> str:
 def _links(jobs: Sequence[Attempted]) -> list[Link]:
     if len(jobs) == 1:
         return []
-    parents = (trace.get_current_span(_context_of(job.traceparent)).get_span_context() for job in jobs[:_LINKS_MAX])
-    return [Link(parent) for parent in dict.fromkeys(parents) if parent.is_valid]
+    submits = list(dict.fromkeys(job.traceparent for job in jobs))[:_LINKS_MAX]
+    found = (trace.get_current_span(_context_of(submit)).get_span_context() for submit in submits)
+    return [Link(each) for each in found if each.is_valid]
 
 
 def _context_of(traceparent: str | None) -> Context:
