@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -15,6 +15,10 @@ from holdfast.errors import HoldfastError
 from holdfast.server import problems
 from holdfast.server.problems import MEDIA_TYPE, Problem
 
+_FRAMEWORK = {
+    404: ("not-found", "there is no such path: GET /openapi.json lists them all"),
+    405: ("method-not-allowed", "this path takes other methods: the header Allow names them"),
+}
 _SHOWN_MAX = 20  # mistakes that are listed; a document can have as many as it has fields
 
 
@@ -23,6 +27,7 @@ def install(api: FastAPI) -> None:
     api.add_exception_handler(HoldfastError, _our_error)
     api.add_exception_handler(RequestValidationError, _invalid)
     api.add_exception_handler(HTTPException, _of_the_framework)
+    api.add_exception_handler(Exception, _mistake_of_ours)
 
 
 def response(problem: Problem, instance: str | None = None) -> Response:
@@ -36,18 +41,15 @@ def _answer(request: Request, problem: Problem) -> Response:
 
 
 async def _problem(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Problem)
-    return _answer(request, error)
+    return _answer(request, cast(Problem, error))
 
 
 async def _our_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HoldfastError)
-    return _answer(request, problems.of_error(error))
+    return _answer(request, problems.of_error(cast(HoldfastError, error)))
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    return _answer(request, invalid(error.errors()))
+    return _answer(request, invalid(cast(RequestValidationError, error).errors()))
 
 
 def invalid(errors: Iterable[Mapping[str, Any]]) -> Problem:
@@ -59,8 +61,15 @@ def invalid(errors: Iterable[Mapping[str, Any]]) -> Problem:
 
 
 async def _of_the_framework(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return _answer(request, Problem(error.status_code, "http", None, headers=error.headers))
+    found = cast(HTTPException, error)
+    slug, detail = _FRAMEWORK.get(found.status_code, ("http", None))
+    return _answer(request, Problem(found.status_code, slug, detail, headers=found.headers))
+
+
+async def _mistake_of_ours(request: Request, _: Exception) -> Response:
+    """The gate hears of it too, and logs where it was made."""
+    request_id = request.scope.get("state", {}).get("request_id", "-")
+    return _answer(request, Problem(500, "internal", f"the log of the server says more, under {request_id}"))
 
 
 def mistakes(found: Iterable[Mapping[str, Any]]) -> Iterable[dict[str, str]]:

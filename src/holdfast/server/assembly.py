@@ -55,7 +55,7 @@ def assemble(
         module = importlib.import_module(name)
         if hasattr(module, "router"):
             api.include_router(module.router(app))
-    api.include_router(openapi.router(api, app))
+    api.include_router(openapi.router(api))
     answering.install(api)
     table = route_table.rows(api)
     bounds = bounds or Bounds()

@@ -102,6 +102,8 @@ TITLES = {
     "out-of-scope": "The key may not do this",
     "foreign-queue": "The key does not reach this queue",
     "invalid-request": "The request cannot be accepted",
+    "not-found": "No such path",
+    "method-not-allowed": "No such method here",
     "invalid-json": "The body is not JSON that can be kept",
     "body-too-large": "The body is too large",
     "encoded-body": "The body is encoded",

@@ -21,6 +21,7 @@ class Row:
     """One route. `scopes`: one of them is enough; none: everyone may call it."""
 
     path: str
+    path_format: str  # as OpenAPI has it
     methods: tuple[str, ...]
     scopes: tuple[Scope, ...]
     opening: Opening | None
@@ -58,6 +59,7 @@ def _row(route: Any) -> Row:
         )
     return Row(
         path=path,
+        path_format=route.path_format,
         methods=tuple(sorted(route.methods)),
         scopes=guarding.scopes_of(guards[0]) or (),
         opening=guarding.opening_of(guards[0]),
