@@ -69,6 +69,10 @@ class Files(Protocol):
         """Whole, checked against the hash that was stored with it."""
         return b"".join(self.stream(file))
 
+    def part(self, file: StoredFile, start: int, size: int) -> bytes:
+        """So many bytes from one on, which are not checked: the hash is that of the whole."""
+        ...
+
     def read_part(self, job_id: str, name: str, start: int, size_max: int) -> bytes | None:
         """A piece of a file that grows, a log: empty at its end, None where there is no such file."""
         ...
@@ -84,6 +88,16 @@ class Files(Protocol):
     def close(self) -> None:
         """Give back what reading and writing needs; the files stay."""
         ...
+
+
+def parts(files: Files, file: StoredFile, start: int, stop: int) -> Iterator[bytes]:
+    """Some bytes of a file, in pieces; StoreError where it has not got them any more."""
+    while start < stop:
+        piece = files.part(file, start, min(PIECE_BYTES, stop - start))
+        if not piece:
+            raise StoreError(f"{file.uri} is not what was stored: it is shorter")
+        yield piece
+        start += len(piece)
 
 
 def read_result(files: Files, artifact: str | None) -> str | None:
@@ -149,13 +163,19 @@ class LocalFiles(Files):
 
     def _pieces(self, uri: str) -> Iterator[bytes]:
         try:
-            with Path(unquote(urlsplit(uri).path)).open("rb") as file:
+            with _place(uri).open("rb") as file:
                 while piece := file.read(PIECE_BYTES):
                     yield piece
         except OSError as error:
-            raise StoreError(
-                f"{uri} cannot be read ({error.strerror}): was the folder beside the database kept?"
-            ) from None
+            raise _unreadable(uri, error) from None
+
+    def part(self, file: StoredFile, start: int, size: int) -> bytes:
+        try:
+            with _place(file.uri).open("rb") as stored:
+                stored.seek(start)
+                return stored.read(size)
+        except OSError as error:
+            raise _unreadable(file.uri, error) from None
 
     def read_part(self, job_id: str, name: str, start: int, size_max: int) -> bytes | None:
         try:
@@ -195,3 +215,11 @@ class LocalFiles(Files):
             for depth in range(1, len(parts) + 1):
                 self.root.joinpath(*parts[:depth]).mkdir(mode=0o700, exist_ok=True)
         return folder
+
+
+def _place(uri: str) -> Path:
+    return Path(unquote(urlsplit(uri).path))
+
+
+def _unreadable(uri: str, error: OSError) -> StoreError:
+    return StoreError(f"{uri} cannot be read ({error.strerror}): was the folder beside the database kept?")

@@ -217,9 +217,9 @@ class Holdfast(SyncOperating):
     def artifact(self, job_id: str, name: str) -> bytes:
         return self._call(self.inner.artifact(job_id, name))
 
-    def open_artifact(self, job_id: str, name: str) -> Iterator[bytes]:
+    def open_artifact(self, job_id: str, name: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         """One of them in pieces; where it is not what was stored, StoreError comes instead of the last."""
-        pieces = self.inner.open_artifact(job_id, name)
+        pieces = self.inner.open_artifact(job_id, name, start, stop)
         while (piece := self._call(_next(pieces))) is not None:
             yield piece
 
@@ -227,8 +227,13 @@ class Holdfast(SyncOperating):
         """The rows of a table: `app.results(Point).all(job_id)`, `.stream`, `.get`, `.page`, `.latest`, …"""
         return BlockingTableResults(table, _Rows(self))
 
-    def result_rows(self, job_id: str, table: str, after: str | None = None, limit: int = PAGE) -> PlainRows:
-        return self._call(self.inner.result_rows(job_id, table, after, limit))
+    def result_rows(
+        self, job_id: str, table: str, after: str | None = None, limit: int = PAGE, *, subject: str | None = None
+    ) -> PlainRows:
+        return self._call(self.inner.result_rows(job_id, table, after, limit, subject=subject))
+
+    def result_row(self, job_id: str, table: str, key: Any) -> dict[str, Any] | None:
+        return self._call(self.inner.result_row(job_id, table, key))
 
     def counts(self) -> dict[str, int]:
         return self._call(self.inner.counts())

@@ -40,6 +40,19 @@ def test_what_was_written_is_read_back(files: Files, again: Files, job_id: str, 
     assert job_id in stored.uri
 
 
+@pytest.mark.parametrize(
+    ("start", "size"), [(0, 1), (0, 10_000_000), (1_048_570, 20), (3_000_000, 2_500_000), (len(LARGE) - 3, 100)]
+)
+def test_a_part_of_a_file_is_read_from_any_byte(files: Files, job_id: str, start: int, size: int) -> None:
+    stored = files.write(job_id, 1, "film", LARGE)
+    assert files.part(stored, start, size) == LARGE[start : start + size]
+
+
+def test_behind_the_end_of_a_file_there_is_nothing(files: Files, job_id: str) -> None:
+    assert files.part(files.write(job_id, 1, "note", b"abc"), 3, 10) == b""
+    assert files.part(files.write(job_id, 1, "empty", b""), 0, 10) == b""
+
+
 @pytest.mark.parametrize("piece", [7_000, 1_048_576, 9_000_000], ids=["small", "even", "large"])
 def test_what_comes_in_pieces_is_written_and_read_in_pieces(
     files: Files, again: Files, job_id: str, piece: int

@@ -8,12 +8,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.errors import ArtifactNotFound, ConfigurationError, UnknownTable
-from holdfast.files import Files, StoredFile
+from holdfast.errors import ArtifactNotFound, ConfigurationError, InvalidOption, UnknownTable
+from holdfast.files import Files, StoredFile, parts
 from holdfast.handlers import Handler
 from holdfast.opened import Opened
-from holdfast.results.reading import PAGE, RowsFound, TableResults, found_page, query_after, read
+from holdfast.results.reading import PAGE, RowsFound, TableResults, found_page, query, query_after, read
 from holdfast.results.row import ResultRow, plain, table_of
+from holdfast.results.tables import key_from, key_value
 from holdfast.store.port import Store
 from holdfast.store.tables import ResultTable, RowPage, RowQuery
 
@@ -26,15 +27,31 @@ class Results(Opened):
         """The rows of a table: `await app.results(Point).all(job_id)`, `.get`, `.page`, `.latest`, `.by_subject`."""
         return TableResults(table, _OfStore(self.store))
 
-    async def result_rows(self, job_id: str, table: str, after: str | None = None, limit: int = PAGE) -> PlainRows:
+    async def result_rows(
+        self, job_id: str, table: str, after: str | None = None, limit: int = PAGE, *, subject: str | None = None
+    ) -> PlainRows:
         """A page of a job's rows for those who have no model of the table: as dicts; `next` is for `after=`."""
+        found = await self._table(table)
+        if subject is not None and found.subject is None:
+            raise InvalidOption(f"{found.name} has no subject: leave it out")
+        ask = msgspec.structs.replace(query_after(job_id, after, limit), subject=subject)
+        page = await read(self.store, found, ask)
+        return found_page([plain(found, row) for row in page.items], page)
+
+    async def result_row(self, job_id: str, table: str, key: Any) -> dict[str, Any] | None:
+        """One of them, by its key: a text will do for any kind of key."""
+        found = await self._table(table)
+        ask = query(job_id, key=key_value(found, key_from(found, key)), limit=1)
+        page = await read(self.store, found, ask)
+        return next((plain(found, row) for row in page.items), None)
+
+    async def _table(self, name: str) -> ResultTable:
         stored = {each.name.lower(): each for each in await self.store.result_tables()}
-        found = stored.get(str(table).lower())
+        found = stored.get(str(name).lower())
         if found is None:
             known = ", ".join(each.name for each in stored.values()) or "none at all"
-            raise UnknownTable(f"there is no result table {table!r:.80}; there is {known}")
-        page = await read(self.store, found, query_after(job_id, after, limit))
-        return found_page([plain(found, row) for row in page.items], page)
+            raise UnknownTable(f"there is no result table {name!r:.80}; there is {known}")
+        return found
 
     async def artifacts(self, job_id: str) -> list[StoredFile]:
         """The files that a job's handler kept with it."""
@@ -46,11 +63,15 @@ class Results(Opened):
         files, stored = await self._artifact(job_id, name)
         return await asyncio.to_thread(files.read, stored)
 
-    async def open_artifact(self, job_id: str, name: str) -> AsyncIterator[bytes]:
+    async def open_artifact(
+        self, job_id: str, name: str, start: int = 0, stop: int | None = None
+    ) -> AsyncIterator[bytes]:
         """`async for piece in app.open_artifact(job_id, "video")`: one of them in pieces. Where it is not what was
-        stored, StoreError comes instead of the last."""
+        stored, StoreError comes instead of the last. Of a part, bytes from `start` on and before `stop`, nothing is
+        known but its length."""
         files, stored = await self._artifact(job_id, name)
-        pieces = files.stream(stored)
+        stop = stored.size if stop is None else min(stop, stored.size)
+        pieces = files.stream(stored) if (start, stop) == (0, stored.size) else parts(files, stored, start, stop)
         while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
             yield piece
 

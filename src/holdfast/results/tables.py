@@ -297,6 +297,16 @@ def decoded(column: Column, value: Any) -> Any:
             return value
 
 
+def key_from(table: ResultTable, key: Any) -> Any:
+    """A key that came as a text, from a URL, as what it is in this table."""
+    kind = next(column.kind for column in table.columns if column.name == table.key)
+    if kind is not ColumnKind.INTEGER or not isinstance(key, str):
+        return key
+    if not re.fullmatch(r"-?[0-9]{1,19}", key):
+        raise InvalidRow(f"{table.name}.{table.key} = {key!r:.80}: it is no whole number")
+    return int(key)
+
+
 def key_value(table: ResultTable, key: Any) -> Value:
     """A key that somebody asks for, as it is stored."""
     kind = next(column for column in table.columns if column.name == table.key)

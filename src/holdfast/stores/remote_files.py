@@ -120,8 +120,20 @@ class RemoteFiles(Files):
         for start in range(0, max(1, file.size), self._piece_bytes):
             piece = self._part(job_id, attempt, name, start, self._piece_bytes)
             if piece is None:
-                raise StoreError(f"{file.uri} is gone: the job that it belonged to was removed")
+                raise _gone(file)
             yield piece
+
+    def part(self, file: StoredFile, start: int, size: int) -> bytes:
+        job_id, attempt, name = _place(file.uri)
+        found = b""
+        while len(found) < size:
+            piece = self._part(job_id, attempt, name, start + len(found), min(size - len(found), self._piece_bytes))
+            if piece is None:
+                raise _gone(file)
+            if not piece:
+                break
+            found += piece
+        return found
 
     def read_part(self, job_id: str, name: str, start: int, size_max: int) -> bytes | None:
         return self._part(job_id, OF_THE_JOB, name, start, size_max)
@@ -197,6 +209,10 @@ class _Server:
                 if self._loop.time() > deadline:
                     raise
                 await asyncio.sleep(AGAIN_SECONDS)
+
+
+def _gone(file: StoredFile) -> StoreError:
+    return StoreError(f"{file.uri} is gone: the job that it belonged to was removed")
 
 
 def _place(uri: str) -> tuple[str, int, str]:
