@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from holdfast import failpoints
 from holdfast.clock import MICROS, Clock
@@ -13,7 +13,7 @@ from holdfast.lifecycle import rescue
 from holdfast.limits import SWEEP_BATCH_MAX
 from holdfast.observing import Observers
 from holdfast.store.port import Store
-from holdfast.store.types import ExpiredClaim, Verdict, WorkerRow
+from holdfast.store.types import ExpiredClaim, JobRecord, Verdict, WorkerRow
 from holdfast.trouble import HOPELESS, Trouble
 from holdfast.waits import within
 from holdfast.worker import moved, process_key
@@ -115,14 +115,21 @@ class Upkeep:
             for claim in claims
         ]
         failpoints.hit("rescue.decided")
-        lost = None if self._observers is None else await self._store.get([claim.job_id for claim in claims])
+        attempts = [] if self._observers is None else await self._attempts(claims)
         verdicts = await self._store.apply(decided, now)
         for place, (claim, verdict) in enumerate(zip(claims, verdicts, strict=True)):
-            if verdict is Verdict.APPLIED:
-                log.warning("rescued job %s from worker %s", claim.job_id, claim.worker_id)
-                if self._observers is not None and lost is not None and (job := lost[place]) is not None:
-                    self._observers.ended(job, decided[place])
+            if verdict is not Verdict.APPLIED:
+                continue
+            log.warning("rescued job %s from worker %s", claim.job_id, claim.worker_id)
+            if self._observers is not None and (attempt := attempts[place]) is not None:
+                self._observers.ended(attempt[0], decided[place], attempt[1])
         return len(claims)
+
+    async def _attempts(self, claims: Sequence[ExpiredClaim]) -> list[tuple[JobRecord, str | None] | None]:
+        """For observers: the jobs, while their dead workers still have them, and the schemas of their payloads."""
+        schemas = {each.job_type: each.payload_schema for each in await self._store.job_types()}
+        records = await self._store.get([claim.job_id for claim in claims])
+        return [None if record is None else (record, schemas.get(record.job_type)) for record in records]
 
     async def _bury(self) -> tuple[list[str], list[str]]:
         """Workers that are certainly dead, and those that were silent for long: these are only forgotten, because
