@@ -38,6 +38,7 @@ _PAGES = (
     "results",
     "artifacts",
     "job",
+    "trees",
     "queues",
     "workers",
     "dead",

@@ -9,6 +9,7 @@ from typing import Any
 from jinja2 import Environment
 
 from holdfast import notes
+from holdfast.dashboard.search import quoted
 from holdfast.job import Job
 from holdfast.words import away, count, span, utc
 
@@ -18,7 +19,7 @@ SHOWN_BYTES_MAX = 64 * 1024  # of a payload, a result, a trace: more than anyone
 def install(templates: Environment) -> None:
     templates.filters.update(
         away=away, count=count, span=span, utc=utc, iso=iso, number=number, percent=percent, document=document,
-        short=short, millis=millis, note=note, since=since,
+        short=short, millis=millis, note=note, since=since, size=size, quoted=quoted,
     )  # fmt: skip
 
 
@@ -31,6 +32,16 @@ def number(value: float) -> str:
     if isinstance(value, int) or value >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}"
+
+
+def size(count: int) -> str:
+    """Of a file: 640 bytes, 12 kB, 3.4 MB."""
+    if count < 1000:
+        return f"{count} {'byte' if count == 1 else 'bytes'}"
+    for unit, whole in (("kB", 10**3), ("MB", 10**6), ("GB", 10**9)):
+        if count < whole * 1000 or unit == "GB":
+            return f"{count / whole:.3g} {unit}" if count < whole * 999.5 else f"{count / whole:,.0f} {unit}"
+    raise AssertionError("there is a unit for every size")
 
 
 def percent(share: float) -> str:

@@ -41,6 +41,7 @@ filters.install(templates)
 NAVIGATION: tuple[tuple[str, str, str, Scope], ...] = (
     ("/", "Overview", "o", "read"),
     ("/jobs", "Jobs", "j", "read"),
+    ("/trees", "Trees", "t", "read"),
     ("/queues", "Queues", "q", "read"),
     ("/workers", "Workers", "w", "read"),
     ("/dead", "Dead letters", "d", "read"),
