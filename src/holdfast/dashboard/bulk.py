@@ -15,11 +15,11 @@ import msgspec
 from holdfast import lifecycle, limits
 from holdfast.app import Holdfast
 from holdfast.clock import Instant
-from holdfast.dashboard.listing import find, having
 from holdfast.errors import IllegalTransition
 from holdfast.finding import FindOptions
 from holdfast.lifecycle import ACTIVE, Status, Transition
 from holdfast.server.principals import Principal
+from holdfast.server.searching import found as find
 from holdfast.store.types import JobRecord, Verdict
 
 _TRIES = 3  # each lost race means that someone else made progress; three in a row is worth a word
@@ -78,17 +78,16 @@ async def searched(
     """All that a search finds, newest first, up to BULK_MAX. `until`: not what was created after it was asked."""
     found: list[JobRecord] = []
     for status in _statuses(action, options.get("status")):
-        asked = having(options, status=status, after=None)
+        asked: FindOptions = {**options, "status": status, "after": None, "limit": limits.BULK_STEP}
         while True:
-            room = limits.BULK_MAX + 1 - len(found)
-            page = await find(app, who, asked, limit=min(room, limits.BULK_STEP))
-            records = [job.record for job in page.jobs]
+            page = await find(app, who, **asked)
+            records = [job.record for job in page]
             found += [each for each in records if (until is None or each.created_at <= until) and fits(action, each)]
             if len(found) > limits.BULK_MAX:
                 return Meant(found[: limits.BULK_MAX], more=True)
             if page.next is None:
                 break
-            asked = having(asked, after=page.next)
+            asked = {**asked, "after": page.next}
     return Meant(found)
 
 

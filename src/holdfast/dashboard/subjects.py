@@ -1,0 +1,100 @@
+"""Subjects: all jobs about one thing, the latest of each type marked, and what the picked one has brought."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+from fastapi import Depends, Request, Response
+
+from holdfast.app import Holdfast
+from holdfast.dashboard import frame, shown
+from holdfast.errors import JobNotFound
+from holdfast.finding import FindOptions
+from holdfast.job import Job
+from holdfast.lifecycle import Status
+from holdfast.reading import Page
+from holdfast.server import searching
+from holdfast.server.guarding import App, Who, needs, visible
+from holdfast.server.principals import Principal
+
+PAGE = 30
+LOOKED_AT = 500  # of the newest jobs, for the subjects that they are about
+LISTED_MAX = 60
+
+router = frame.pages()
+
+
+class Recent(msgspec.Struct):
+    """A subject that something was done about not long ago."""
+
+    subject: str
+    count: int
+    last_at: datetime
+    job_types: dict[str, None]
+
+
+@router.get("/subjects", dependencies=[Depends(needs("read"))])
+async def page(request: Request, app: App, who: Who) -> Response:
+    subject = request.query_params.get("subject", "").strip()
+    if not subject:
+        found = await searching.found(app, who, limit=LOOKED_AT)
+        return frame.render(
+            request, "subjects.html", live="all", recent=_recent(found)[:LISTED_MAX], looked_at=LOOKED_AT
+        )
+    return await _of(request, app, who, subject)
+
+
+def _recent(jobs: list[Job]) -> list[Recent]:
+    found: dict[str, Recent] = {}
+    for job in jobs:
+        if job.subject is None:
+            continue
+        each = found.setdefault(job.subject, Recent(job.subject, 0, job.created_at, {}))
+        each.count += 1
+        each.job_types[job.job_type] = None
+    return list(found.values())
+
+
+async def _of(request: Request, app: Holdfast, who: Principal, subject: str) -> Response:
+    after = request.query_params.get("after") or None
+    wanted: FindOptions = {"subject": subject, "limit": PAGE, "after": after}
+    jobs = await searching.found(app, who, **wanted)
+    latest = await _latest(app, subject, jobs)
+    picked = await _picked(app, who, request.query_params.get("job"), subject, jobs, latest)
+    return frame.render(
+        request,
+        "subject.html",
+        live="all" if after is None else None,
+        subject=subject,
+        jobs=jobs,
+        latest=latest,
+        picked=picked,
+        result=shown.result_of(picked) if picked is not None and _has_result(picked) else None,
+        files=await shown.artifacts(app, picked) if picked is not None and picked.archived_at is None else [],
+        after=after,
+        following=jobs.next,
+    )
+
+
+async def _latest(app: Holdfast, subject: str, jobs: Page) -> frozenset[str]:
+    """Of each type the job that completed last, as result tables answer for the subject."""
+    types = dict.fromkeys(job.job_type for job in jobs)
+    found = [await app.store.latest(subject, job_type) for job_type in types]
+    return frozenset(each for each in found if each is not None)
+
+
+async def _picked(
+    app: Holdfast, who: Principal, job_id: str | None, subject: str, jobs: Page, latest: frozenset[str]
+) -> Job | None:
+    """The one that was clicked; before that the newest with something to see."""
+    if job_id:
+        job = await visible(app, who, job_id)
+        if job.subject != subject:
+            raise JobNotFound(f"job {job.job_id} is about something else")
+        return job
+    return next((job for job in jobs if job.job_id in latest), jobs[0] if jobs else None)
+
+
+def _has_result(job: Job) -> bool:
+    return job.status is Status.COMPLETED and job.archived_at is None
