@@ -6,6 +6,7 @@ from datetime import datetime
 
 import msgspec
 
+from holdfast import worker_json
 from holdfast.app import Holdfast
 from holdfast.cli import apps, notes, output
 from holdfast.cli.options import AppName, AsJson, Url
@@ -34,7 +35,7 @@ def workers(as_json: AsJson = False, url: Url = None, app: AppName = None) -> No
 
     rows, jobs, now = apps.run(url, app, work)
     if as_json:
-        output.emit_json({"items": [_document(row, now) for row in rows]})
+        output.emit_json({"items": [worker_json.document(row, now) for row in rows]})
     elif rows:
         output.emit_table(_columns(now), rows)
         _emit_jobs(rows, jobs, now)
@@ -100,13 +101,3 @@ def _state(row: WorkerRow, now: datetime) -> str:
 
 def _style(row: WorkerRow, now: datetime) -> str:
     return {"idle": "", "working": "green"}.get(_state(row, now), "yellow")
-
-
-def _document(row: WorkerRow, now: datetime) -> dict[str, object]:
-    document = msgspec.structs.asdict(row)
-    del document["process_key"]  # of no meaning outside its machine
-    document["started_at"] = to_datetime(row.started_at)
-    document["heartbeat_at"] = to_datetime(row.heartbeat_at)
-    document["heartbeat_age_seconds"] = (now - to_datetime(row.heartbeat_at)).total_seconds()
-    document["average_time_ms"] = row.busy_micros / row.ended / 1000 if row.ended else None
-    return document

@@ -1,0 +1,212 @@
+"""Claims over HTTP: long polls that wake by the store's signals, and jobs that nobody is there to take any more.
+
+Workers that ask for the same stand in one line. Whoever is woken claims while the others of the line wait for the
+answer: where it is empty, it is theirs too, so that a thousand who wait cost one claim.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from holdfast.app import Holdfast
+from holdfast.clock import MICROS
+from holdfast.errors import HoldfastError
+from holdfast.lifecycle import GivenBack, decide
+from holdfast.limits import FIND_LIMIT_MAX, LONG_POLLS_MAX
+from holdfast.retry import Backoff
+from holdfast.server.bell import Bell
+from holdfast.server.problems import Problem
+from holdfast.statuses import Status
+from holdfast.store.types import ClaimedJob, ClaimRequest, Query, Signal, WorkerRow
+from holdfast.waits import within
+
+log = logging.getLogger("holdfast.server")
+UNDELIVERED = "its worker hung up before it had the job"
+_FULL_SECONDS = 1.0  # how soon a worker that runs all it may is looked at again
+_LATER_SECONDS = 5
+_Kind = tuple[tuple[str, ...], tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]
+
+
+class _Line:
+    """Those who ask for jobs of the same types, from the same queues."""
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        self.standing = 0
+        self.nothing_at = -1  # how often the bell had rung before a claim came back empty
+        self.look_at = 0.0  # when to look although nobody rang
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """What a worker asks for."""
+
+    worker: WorkerRow
+    limit: int
+    wait_seconds: float
+    token: str  # as the store keeps it
+    repeat: bool
+
+
+class _Ends(msgspec.Struct, frozen=True):
+    """Why nobody waits any more."""
+
+    gone: asyncio.Event
+    stopping: asyncio.Event
+
+    @property
+    def come(self) -> bool:
+        return self.gone.is_set() or self.stopping.is_set()
+
+
+class Claims:
+    def __init__(self, app: Holdfast) -> None:
+        self._app = app
+        self._bell = Bell(app, frozenset({Signal.READY}))
+        self._lines: dict[_Kind, _Line] = {}
+        self._waiting = 0
+        self._asked: dict[str, object] = {}  # by token: the latest request, to which the jobs belong
+        self._leftovers: set[asyncio.Task[None]] = set()
+
+    async def take(self, ask: Ask, gone: asyncio.Future[None], stopping: asyncio.Event) -> list[ClaimedJob]:
+        """Jobs, as soon as there are any, or none after the wait, or when the server stops. `gone` is done when nobody
+        waits for them any more: what was taken then is given back."""
+        mine = self._asked[ask.token] = object()
+        ended = asyncio.Event()
+        gone.add_done_callback(lambda _: ended.set())
+        taking = asyncio.get_running_loop().create_task(self._wait(ask, _Ends(ended, stopping)))
+        delivered = False
+        try:
+            jobs = await asyncio.shield(taking)
+            delivered = not gone.done()
+            return jobs if delivered else []
+        finally:
+            latest = self._asked.get(ask.token) is mine
+            if latest:
+                del self._asked[ask.token]
+            if not delivered and latest:  # or else a repeat of this request has them
+                ended.set()
+                left = asyncio.get_running_loop().create_task(self._give_back(ask, taking))
+                self._leftovers.add(left)
+                left.add_done_callback(self._leftovers.discard)
+
+    async def _wait(self, ask: Ask, ends: _Ends) -> list[ClaimedJob]:
+        request = await self._request(ask)
+        jobs = await self._app.store.claim(request, self._app.clock.now())
+        if jobs or not ask.wait_seconds:
+            return jobs
+        until = self._app.clock.monotonic() + ask.wait_seconds
+        with self._counted():
+            while not request.slots and not self._is_over(ends, until):
+                await self._first_of(min(_FULL_SECONDS, until - self._app.clock.monotonic()), ends)
+                request = await self._request(ask)
+            with self._in_line(request) as line, self._bell.listening():
+                while not jobs and not self._is_over(ends, until):
+                    jobs = await self._take_turn(line, request, ends, until)
+        return jobs
+
+    def _is_over(self, ends: _Ends, until: float) -> bool:
+        return ends.come or self._app.clock.monotonic() >= until
+
+    async def _take_turn(self, line: _Line, request: ClaimRequest, ends: _Ends, until: float) -> list[ClaimedJob]:
+        """Jobs; or none, and then something has rung since, or it is time to look again."""
+        clock = self._app.clock
+        async with line.turn:
+            rung = self._bell.rung
+            if line.nothing_at != rung or clock.monotonic() >= line.look_at:
+                if jobs := await self._app.store.claim(request, clock.now()):
+                    return jobs
+                line.nothing_at = rung
+                line.look_at = clock.monotonic() + self._app.poll_seconds * random.uniform(0.8, 1.2)
+        await self._first_of(min(until, line.look_at) - clock.monotonic(), ends, self._bell.wait(rung))
+        return []
+
+    async def _first_of(self, seconds: float, ends: _Ends, *others: Coroutine[Any, Any, object]) -> None:
+        waits = [asyncio.ensure_future(each) for each in (ends.gone.wait(), ends.stopping.wait(), *others)]
+        try:
+            await within(max(0.0, seconds), asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED))
+        finally:
+            for each in waits:
+                each.cancel()
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        if self._waiting >= LONG_POLLS_MAX:
+            raise Problem(
+                429,
+                "too-many-waiting",
+                f"{LONG_POLLS_MAX:,} requests wait for jobs here (LONG_POLLS_MAX): ask again later",
+                retry_after=_LATER_SECONDS,
+            )
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+
+    @contextmanager
+    def _in_line(self, request: ClaimRequest) -> Iterator[_Line]:
+        kind = request.queues, tuple(sorted(request.slots.items())), tuple(sorted(request.versions.items()))
+        line = self._lines.setdefault(kind, _Line())
+        line.standing += 1
+        try:
+            yield line
+        finally:
+            line.standing -= 1
+            if not line.standing:
+                del self._lines[kind]
+
+    async def _request(self, ask: Ask) -> ClaimRequest:
+        worker = ask.worker
+        return ClaimRequest(
+            worker_id=worker.worker_id,
+            worker_version=worker.version,
+            queues=worker.queues,
+            slots=await self._slots(worker, ask.limit),
+            limit=ask.limit,
+            lease_micros=round(self._app.lease_seconds * MICROS),
+            token=ask.token,
+            versions=worker.versions,
+            repeat=ask.repeat,
+        )
+
+    async def _slots(self, worker: WorkerRow, limit: int) -> dict[str, int]:
+        """Of a type that the worker runs only so many of at once, those that it holds count."""
+        held: dict[str, int] = {}
+        if worker.limits:
+            query = Query(worker=worker.worker_id, status=Status.PROCESSING, limit=FIND_LIMIT_MAX)
+            for job in (await self._app.store.find(query)).items:
+                held[job.job_type] = held.get(job.job_type, 0) + 1
+        rooms = {name: worker.limits.get(name, limit) - held.get(name, 0) for name in worker.job_types}
+        return {name: min(limit, room) for name, room in rooms.items() if room > 0}
+
+    async def _give_back(self, ask: Ask, taking: asyncio.Task[list[ClaimedJob]]) -> None:
+        """What was claimed for someone who is gone. Where this fails, the leases run out."""
+        app = self._app
+        try:
+            if not (jobs := await taking):
+                return
+            now = app.clock.now()
+            decided = [
+                decide(
+                    job,
+                    GivenBack(UNDELIVERED),
+                    now=now,
+                    backoff=Backoff(),
+                    draw=random.random(),
+                    token=ask.token,
+                    by=ask.worker.worker_id,
+                )
+                for job in jobs
+            ]
+            await app.store.apply(decided, now)
+        except Problem:
+            return  # it was told so, and has nothing
+        except HoldfastError as error:
+            log.warning("jobs of worker %s that hung up come back with their leases: %s", ask.worker.worker_id, error)

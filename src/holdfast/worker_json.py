@@ -1,0 +1,20 @@
+"""A worker as a JSON document: the one place that makes it, for the command line and over HTTP."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from holdfast.clock import to_datetime
+from holdfast.store.types import WorkerRow
+
+
+def document(row: WorkerRow, now: datetime) -> dict[str, object]:
+    found = msgspec.structs.asdict(row)
+    del found["process_key"]  # of no meaning outside its machine
+    found["started_at"] = to_datetime(row.started_at)
+    found["heartbeat_at"] = to_datetime(row.heartbeat_at)
+    found["heartbeat_age_seconds"] = (now - to_datetime(row.heartbeat_at)).total_seconds()
+    found["average_time_ms"] = row.busy_micros / row.ended / 1000 if row.ended else None
+    return found
