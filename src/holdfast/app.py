@@ -242,6 +242,10 @@ class Holdfast(Submitting, Reading, Results, Changing, Operating, Granting):
         return self._store
 
     @property
+    def is_open(self) -> bool:
+        return self._store is not None
+
+    @property
     def files(self) -> Files | None:
         """Where logs, large results and artifacts are kept, while the app is open; None where this store has no place."""
         return self._files

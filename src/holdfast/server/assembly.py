@@ -74,7 +74,11 @@ def assemble(
 def _lifespan(app: Holdfast) -> Any:
     @asynccontextmanager
     async def opened(_: FastAPI) -> AsyncIterator[None]:
-        async with app:
+        """Whoever had the app open before sees to upkeep, too."""
+        if app.is_open:
+            yield
+            return
+        async with app, app.chores("server"):
             yield
 
     return opened

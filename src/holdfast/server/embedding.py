@@ -15,10 +15,7 @@ def opened(
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:
         async with app:
-            if not worker:
-                yield
-                return
-            async with app.worker(**worker_options):
+            async with app.worker(**worker_options) if worker else app.chores("service"):
                 yield
 
     return lifespan
