@@ -247,7 +247,7 @@ class Holdfast(Submitting, Reading, Results, Changing, Operating, Granting):
 
     @property
     def files(self) -> Files | None:
-        """Where logs, large results and artifacts are kept, while the app is open; None where this store has no place."""
+        """Where logs, large results and artifacts are kept, while the app is open; None: this store has no place."""
         return self._files
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -75,10 +75,8 @@ def _lifespan(app: Holdfast) -> Any:
     @asynccontextmanager
     async def opened(_: FastAPI) -> AsyncIterator[None]:
         """Whoever had the app open before sees to upkeep, too."""
-        if app.is_open:
-            yield
-            return
-        async with app, app.chores("server"):
+        is_ours = not app.is_open
+        async with app, app.chores("server") if is_ours else nullcontext():
             yield
 
     return opened

@@ -14,8 +14,7 @@ def opened(
 ) -> Callable[[Any], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:
-        async with app:
-            async with app.worker(**worker_options) if worker else app.chores("service"):
-                yield
+        async with app, app.worker(**worker_options) if worker else app.chores("service"):
+            yield
 
     return lifespan
