@@ -19,7 +19,7 @@ SHOWN_BYTES_MAX = 64 * 1024  # of a payload, a result, a trace: more than anyone
 def install(templates: Environment) -> None:
     templates.filters.update(
         away=away, count=count, span=span, utc=utc, iso=iso, number=number, percent=percent, document=document,
-        short=short, millis=millis, note=note, since=since, size=size, quoted=quoted,
+        short=short, millis=millis, note=note, since=since, compact=compact, size=size, quoted=quoted,
     )  # fmt: skip
 
 
@@ -56,6 +56,11 @@ def millis(value: float | None) -> str:
 def short(job_id: str) -> str:
     """The end of an id: ids made at about the same time differ there."""
     return f"…{job_id[-8:]}" if len(job_id) > 12 else job_id
+
+
+def compact(value: Any) -> str:
+    """JSON in one line."""
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def since(moment: datetime, now: datetime) -> str:

@@ -94,7 +94,7 @@ class PageOf:
         self.now = now_of(request)
         self.path = path_of(request)
         self.live = live
-        self.navigation = [(path, name, key) for path, name, key, scope in NAVIGATION if self.may(scope)]
+        self.navigation = [(path, name, key) for path, name, key, scope in NAVIGATION if self._leads(scope)]
         self.said = _said(request)
         self.form = forms.Token.of(request)
 
@@ -125,6 +125,9 @@ class PageOf:
 
     def may(self, scope: str) -> bool:
         return self.principal is not None and self.principal.may(scope)
+
+    def _leads(self, scope: str) -> bool:
+        return self.may(scope) and (scope != "admin" or self.principal is None or self.principal.sees_all)
 
     def is_at(self, path: str) -> bool:
         """Whether an entry of the navigation is where this page belongs."""

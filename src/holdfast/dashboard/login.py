@@ -36,6 +36,7 @@ async def log_in(request: Request) -> Response:
     app = frame.app_of(request)
     await _close(request)
     opened = await app.open_session(key)
+    request.app.state.keyring.stale()
     response = frame.redirect_to(request, forms.back(request, form, "/"))
     links.set_cookie(request, response, SESSION_COOKIE, opened.text, limits.SESSION_SECONDS)
     return response
@@ -88,3 +89,4 @@ async def _close(request: Request) -> None:
         known = {key.key_id: key for key in await app.store.keys()}
         if keys.check(parsed, known, app.clock.now()) is not None:
             await app.close_session(parsed.key_id)
+            request.app.state.keyring.stale()

@@ -23,6 +23,7 @@ from holdfast.words import count, span
 
 TYPES_SHOWN = 12
 QUEUES_SHOWN = 12
+_ACTIVE = (Status.PENDING, Status.PROCESSING, Status.RETRYING, Status.SCHEDULED, Status.WAITING)
 _ENDED = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
 
 router = frame.pages()
@@ -119,10 +120,10 @@ def drawn(window: Window, slots: Sequence[tuple[Instant, figures.Slot]], princip
 def _tiles(standing: Standing | None, total: Sums, window: Window, principal: Principal) -> list[Tile]:
     """A key that sees some queues gets what ended from the counters: states are counted over all queues."""
     if standing is None:
-        return [Tile(status.value, None, status.value) for status in Status]
+        return [Tile(status.value, None, status.value) for status in (*_ACTIVE, *_ENDED)]
     if principal.sees_all:
-        return [Tile(status.value, standing.counts.get(status.value, 0), status.value) for status in Status]
-    active = dict.fromkeys((status for status in Status if status not in _ENDED), 0)
+        return [Tile(each.value, standing.counts.get(each.value, 0), each.value) for each in (*_ACTIVE, *_ENDED)]
+    active = dict.fromkeys(_ACTIVE, 0)
     for depth in standing.depths:
         if principal.sees(depth.queue):
             active[depth.status] += depth.count

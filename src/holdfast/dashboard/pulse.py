@@ -90,21 +90,16 @@ def _mark(job: Job) -> object:
 
 
 class Pulse:
-    """The watches of one server, and the streams that are fed by them."""
+    """The watches of one server, and the streams that are fed by them. The gate ends those when the server stops."""
 
     def __init__(self, app: Holdfast) -> None:
         self._app = app
         self._watches: dict[str, Watch] = {}
         self._streams = 0
-        self._closing = asyncio.Event()
 
     @property
     def streams(self) -> int:
         return self._streams
-
-    def close(self) -> None:
-        """Let every stream end: a server that stops waits for its answers to be complete."""
-        self._closing.set()
 
     async def events(self, name: str, look: Look, *, heeds_signals: bool) -> AsyncIterator[bytes]:
         self._streams += 1
@@ -112,11 +107,10 @@ class Pulse:
             async with self._watched(name, look, heeds_signals) as hint:
                 ends_at = self._app.clock.monotonic() + STREAM_SECONDS
                 yield b"retry: 2000\n\n"
-                while not self._closing.is_set() and (left := ends_at - self._app.clock.monotonic()) > 0:
+                while (left := ends_at - self._app.clock.monotonic()) > 0:
                     changed = await within(min(BEAT_SECONDS, left), hint.wait())
                     hint.clear()
-                    if not self._closing.is_set():
-                        yield b"event: changed\ndata: \n\n" if changed else b": here\n\n"
+                    yield b"event: changed\ndata: \n\n" if changed else b": here\n\n"
         finally:
             self._streams -= 1
 
@@ -124,7 +118,7 @@ class Pulse:
     async def _watched(self, name: str, look: Look, heeds_signals: bool) -> AsyncIterator[asyncio.Event]:
         watch = self._watches.get(name)
         if watch is None:
-            watch = self._watches[name] = Watch(self._app, look, heeds_signals, self._closing)
+            watch = self._watches[name] = Watch(self._app, look, heeds_signals)
         hint = asyncio.Event()
         watch.add(hint)
         try:
@@ -137,33 +131,26 @@ class Pulse:
 class Watch:
     """Looks at one thing for all who follow it."""
 
-    def __init__(self, app: Holdfast, look: Look, heeds_signals: bool, closing: asyncio.Event) -> None:
+    def __init__(self, app: Holdfast, look: Look, heeds_signals: bool) -> None:
         self._app = app
         self._look = look
         self._heeds_signals = heeds_signals
-        self._closing = closing
         self._hints: set[asyncio.Event] = set()
         self._stir = asyncio.Event()
-        self._tasks: tuple[asyncio.Task[None], ...] = ()
+        self._task: asyncio.Task[None] | None = None
         self._seconds = max(1.0, app.store.record_seconds)  # progress is written no more often
 
     def add(self, hint: asyncio.Event) -> None:
         self._hints.add(hint)
-        if not self._tasks:
-            loop = asyncio.get_running_loop()
-            self._tasks = (loop.create_task(self._work()), loop.create_task(self._until_closing()))
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._work())
 
     def remove(self, hint: asyncio.Event) -> bool:
         """Whether others go on."""
         self._hints.discard(hint)
-        if not self._hints:
-            for task in self._tasks:
-                task.cancel()
+        if not self._hints and self._task is not None:
+            self._task.cancel()
         return bool(self._hints)
-
-    async def _until_closing(self) -> None:
-        await self._closing.wait()
-        self._tell()
 
     async def _work(self) -> None:
         unlisten = self._app.store.listen(frozenset(Signal), lambda _: self._stir.set())

@@ -12,12 +12,13 @@ from holdfast.clock import MICROS, to_datetime
 from holdfast.dashboard import frame
 from holdfast.job import Job
 from holdfast.lifecycle import Status
-from holdfast.limits import FIND_LIMIT_MAX, LEASE_SECONDS
+from holdfast.limits import LEASE_SECONDS
 from holdfast.server.guarding import needs
 from holdfast.server.principals import Principal
 from holdfast.store.types import WorkerRow
 
 RUNNING_SHOWN = 10  # of one worker; the others are a click away
+RUNNING_READ = 200  # of all workers: records are large. Beyond, a worker's last heartbeat says how many it runs
 
 router = frame.pages()
 
@@ -56,7 +57,7 @@ def _seen(row: WorkerRow, now: datetime) -> Seen:
     elif row.stopping:
         state, shape = "stopping", "paused"
     else:
-        state, shape = ("working", "processing") if row.running else ("idle", "pending")
+        state, shape = "alive", "ok"  # what it runs is said beside it, as it is now: a heartbeat is older
     return Seen(row, heartbeat_at, to_datetime(row.started_at), state, shape)
 
 
@@ -64,13 +65,14 @@ def _seen(row: WorkerRow, now: datetime) -> Seen:
 async def workers(request: Request) -> Response:
     app, principal = frame.app_of(request), frame.reader_of(request)
     seen = seen_by(await app.workers(), principal, frame.now_of(request))
-    jobs = await app.find(status=Status.PROCESSING, limit=FIND_LIMIT_MAX)
+    jobs = await app.find(status=Status.PROCESSING, limit=RUNNING_READ)
     return frame.render(
         request,
         "workers.html",
         live="all",
         workers=sorted(seen, key=lambda each: (each.is_silent, each.row.worker_id)),
         running=_by_worker(jobs, principal),
+        complete=jobs.next is None,
         shown=RUNNING_SHOWN,
     )
 

@@ -1,0 +1,124 @@
+"""Keys of the HTTP API: made, shown once, and revoked."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from fastapi import Depends, Request, Response
+
+from holdfast import limits
+from holdfast.dashboard import forms, frame
+from holdfast.dashboard.forms import Form
+from holdfast.dashboard.rights import of_all_queues
+from holdfast.errors import InvalidOption
+from holdfast.keys import SCOPES, KeyInfo
+from holdfast.server.changes import audited
+from holdfast.server.guarding import needs
+
+# What a scope is for, as the form says it.
+MEANINGS = {
+    "read": "see jobs, queues, workers and figures",
+    "submit": "submit jobs, cancel and retry them",
+    "work": "claim jobs and settle them, as a remote worker",
+    "admin": "all of it, and pause queues, change schedules, make keys",
+}
+
+router = frame.pages()
+
+
+@router.get("/keys", dependencies=[Depends(needs("admin")), Depends(of_all_queues)])
+async def keys(request: Request) -> Response:
+    return await _page(request)
+
+
+@router.post("/keys", dependencies=[Depends(needs("admin")), Depends(of_all_queues)])
+async def create(request: Request) -> Response:
+    """The answer is the page itself, with the new key on it, which must not get into a URL or a cookie."""
+    form, who = await forms.read(request), frame.reader_of(request)
+    app = frame.app_of(request)
+    name = form.text("name") or ""
+    try:
+        days = _days(form.text("days"))
+        async with audited(app, who, request, "key.create", name) as entry:
+            created = await app.create_key(
+                name,
+                form.all("scope"),
+                queues=(form.text("queues") or "").replace(",", " ").split(),
+                expires_in=None if days is None else timedelta(days=days),
+                by=who.name,
+            )
+            entry.target = created.key.key_id
+            entry.after = _document(created.key)
+    except InvalidOption as error:
+        return await _page(request, form=form, refused=str(error), status=422)
+    request.app.state.keyring.stale()
+    return await _page(request, made=created.text, made_name=created.key.name)
+
+
+@router.post("/keys/{key_id}/revoke", dependencies=[Depends(needs("admin")), Depends(of_all_queues)])
+async def revoke(request: Request, key_id: str) -> Response:
+    await forms.read(request)
+    who, app = frame.reader_of(request), frame.app_of(request)
+    async with audited(app, who, request, "key.revoke", key_id, {"state": "live"}) as entry:
+        key = await app.revoke_key(key_id, by=who.name)
+        entry.after = _document(key)
+    request.app.state.keyring.stale()
+    return frame.redirect(request, "/keys", f"The key {key.name} is revoked. Other servers know within five seconds.")
+
+
+@router.post("/keys/{key_id}/remove", dependencies=[Depends(needs("admin")), Depends(of_all_queues)])
+async def remove(request: Request, key_id: str) -> Response:
+    await forms.read(request)
+    who, app = frame.reader_of(request), frame.app_of(request)
+    async with audited(app, who, request, "key.remove", key_id):
+        try:
+            await app.remove_key(key_id)
+        except InvalidOption as error:
+            return frame.redirect(request, "/keys", f"It was not removed: {error}.", kind="bad")
+    request.app.state.keyring.stale()
+    return frame.redirect(request, "/keys", "The key is no longer listed.")
+
+
+async def _page(
+    request: Request,
+    *,
+    form: Form | None = None,
+    refused: str | None = None,
+    made: str | None = None,
+    made_name: str | None = None,
+    status: int = 200,
+) -> Response:
+    found = await frame.app_of(request).api_keys()
+    return frame.render(
+        request,
+        "keys.html",
+        status=status,
+        keys=found,
+        meanings=MEANINGS,
+        scopes=SCOPES,
+        days_max=limits.KEY_DAYS_MAX,
+        name_max=limits.NAME_LENGTH_MAX,
+        form=form or Form([("scope", "read")]),
+        refused=refused,
+        made=made,
+        made_name=made_name,
+    )
+
+
+def _document(key: KeyInfo) -> dict[str, Any]:
+    return {
+        "name": key.name,
+        "scopes": key.scopes,
+        "queues": key.queues,
+        "state": key.state,
+        "expires_at": key.expires_at,
+    }
+
+
+def _days(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit()) or len(text) > 6 or int(text) == 0:
+        raise InvalidOption(f"{text!r:.40} is no number of days: write 1 to {limits.KEY_DAYS_MAX:,}, or nothing")
+    return int(text)
