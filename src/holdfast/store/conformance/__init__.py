@@ -55,10 +55,13 @@ _MODULES = (
     "reading_rows",
     "freezing",
     "exporting",
+    "access",
+    "totalling",
 )
 # Before they are imported: a failed assert in here should say as much as one in the engine's own tests.
 pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in _MODULES))
 
+from holdfast.store.conformance.access import TestAuditTrail, TestExportOfAccess, TestKeys  # noqa: E402
 from holdfast.store.conformance.archived import (  # noqa: E402
     TestArchive,
     TestDedupOfArchived,
@@ -106,6 +109,7 @@ from holdfast.store.conformance.tabling import (  # noqa: E402
     TestRowsOfArchived,
     TestRowsOfReused,
 )
+from holdfast.store.conformance.totalling import TestBuckets, TestTotals  # noqa: E402
 from holdfast.store.conformance.turns import TestTurns  # noqa: E402
 from holdfast.store.conformance.upkeep import (  # noqa: E402
     TestDiagnose,
@@ -127,6 +131,8 @@ def many() -> int:
 __all__ = [
     "TestAhead",
     "TestArchive",
+    "TestAuditTrail",
+    "TestBuckets",
     "TestCascades",
     "TestChildren",
     "TestChildrenAtOnce",
@@ -149,6 +155,7 @@ __all__ = [
     "TestErrors",
     "TestExpired",
     "TestExport",
+    "TestExportOfAccess",
     "TestExportOfRows",
     "TestExportOfTrees",
     "TestExtend",
@@ -161,6 +168,7 @@ __all__ = [
     "TestHistory",
     "TestInsert",
     "TestJoin",
+    "TestKeys",
     "TestLatest",
     "TestListen",
     "TestMaxPending",
@@ -193,6 +201,7 @@ __all__ = [
     "TestStagedChildren",
     "TestStatuses",
     "TestSteps",
+    "TestTotals",
     "TestTrees",
     "TestTriggerRules",
     "TestTurns",

@@ -117,6 +117,7 @@ class TestExport:
             payload_version=4,
             schedule="nightly",
             tick_at=NOW,
+            traceparent="00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
             dedup_key="k",
             dedup_until=FOREVER,
         )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.errors import DedupConflict, UnknownDependency
@@ -16,6 +18,7 @@ from holdfast.store.conformance.factories import (
     failed,
     new_job,
     record,
+    request,
     retry_by_hand,
     running,
     settle,
@@ -34,6 +37,7 @@ _NOT_ON_THE_RECORD = {
     "reuse_since",
     "rate",
 }
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 FIELDS = sorted(set(NewJob.__struct_fields__) - _NOT_ON_THE_RECORD)
 
 
@@ -73,6 +77,7 @@ class TestInsert:
             rate=Rate(1, HOUR),
             schedule="nightly",
             tick_at=NOW - HOUR,
+            traceparent=TRACE,
         )
 
         await store.insert([job], NOW)
@@ -88,6 +93,24 @@ class TestInsert:
 
         stored = await record(store, job.job_id)
         assert (stored.payload_version, stored.fairness_key, stored.fairness_weight) == (3, "tenant-1", 5)
+
+    @pytest.mark.parametrize(
+        "changes", [{}, {"dedup_key": "k"}, {"scheduled_for": NOW - 1}], ids=["plain", "special", "due"]
+    )
+    @pytest.mark.parametrize("beside", [0, 250], ids=["alone", "among many"])
+    async def test_whoever_claims_a_job_is_told_the_trace_it_was_submitted_in(
+        self, store: Store, changes: dict[str, Any], beside: int
+    ) -> None:
+        job = new_job(traceparent=TRACE, job_type="traced", **changes)
+
+        await store.insert([*(new_job() for _ in range(beside)), job], NOW)
+
+        assert (await record(store, job.job_id)).traceparent == TRACE
+        asked = request(slots={"traced": 1})
+        [claimed] = await store.claim(asked, NOW)
+        assert claimed.traceparent == TRACE
+        again = msgspec.structs.replace(asked, slots={}, repeat=True)
+        assert [each.traceparent for each in await store.claim(again, NOW)] == [TRACE]
 
     async def test_a_child_has_the_root_of_its_parent(self, store: Store) -> None:
         root = await submit(store)

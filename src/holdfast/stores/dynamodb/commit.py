@@ -7,10 +7,13 @@ from typing import Any
 
 from holdfast import failpoints
 from holdfast.clock import Instant
+from holdfast.counted import NO_BUCKET
 from holdfast.errors import StoreError
 from holdfast.lifecycle import Counted
 from holdfast.lifecycle import Kind as JobKind
 from holdfast.store.types import Signal
+from holdfast.stores.dynamodb import counting
+from holdfast.stores.dynamodb.counting import Sums
 from holdfast.stores.dynamodb.errors import Answer, Refused, Unanswered, answer, translate
 from holdfast.stores.dynamodb.layout import Key, Table
 from holdfast.stores.dynamodb.table import Tables, bare
@@ -73,7 +76,7 @@ class Commit:
         self._now = now
         self._writes: dict[tuple[Table, Key], Write] = {}
         self._bytes = 0
-        self._counts: dict[tuple[JobKind, Counted], tuple[int, int, int]] = {}
+        self._counts: dict[tuple[JobKind, Counted], Sums] = {}
 
     def write(self, *writes: Write) -> None:
         for each in writes:
@@ -82,9 +85,16 @@ class Commit:
             self._writes[place] = each if before is None else merged(before, each)
             self._bytes += each.size
 
-    def count(self, kind: JobKind, outcome: Counted, n: int = 1, ran: int = 0, waited: int = 0) -> None:
-        before = self._counts.get((kind, outcome), (0, 0, 0))
-        self._counts[kind, outcome] = (before[0] + n, before[1] + ran, before[2] + waited)
+    def count(
+        self,
+        kind: JobKind,
+        outcome: Counted,
+        n: int = 1,
+        ran: int = 0,
+        waited: int = 0,
+        bucket: int = NO_BUCKET,
+    ) -> None:
+        self._counts.setdefault((kind, outcome), Sums()).add(counting.sums(n, ran, waited, ((bucket, n),)))
 
     @property
     def empty(self) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import re
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING
 
 from holdfast.clock import MICROS, Instant
+from holdfast.counted import NO_BUCKET
 from holdfast.lifecycle import Counted, Kind
-from holdfast.limits import COUNTERS_DAYS
 from holdfast.store.types import Counter
 from holdfast.stores.dynamodb import keys
 from holdfast.stores.dynamodb.asking import Ask
@@ -23,8 +24,34 @@ if TYPE_CHECKING:
 
 MINUTE = 60 * MICROS
 HOUR = 60 * MINUTE
-_SUMS = ("n", "ran", "waited")
-Counts = Mapping[tuple[Kind, Counted], tuple[int, int, int]]
+_NUMBERS = ("n", "ran", "waited")
+_BUCKET = re.compile(r"b\d+")
+Buckets = tuple[tuple[int, int], ...]
+
+
+class Sums(dict[str, int]):
+    """What is added to an item: n, ran, waited, and b<number> for each bucket."""
+
+    def add(self, other: Mapping[str, int]) -> None:
+        for name, number in other.items():
+            self[name] = self.get(name, 0) + number
+
+    @property
+    def buckets(self) -> Buckets:
+        return tuple(sorted((int(name[1:]), number) for name, number in self.items() if name[0] == "b"))
+
+
+Counts = Mapping[tuple[Kind, Counted], Sums]
+
+
+def sums(n: int, ran: int, waited: int, buckets: Buckets) -> Sums:
+    found = Sums(n=n, ran=ran, waited=waited)
+    found.update((f"b{bucket}", number) for bucket, number in buckets if bucket != NO_BUCKET)
+    return found
+
+
+def sums_of(item: Item) -> Sums:
+    return Sums({name: value for name, value in item.items() if name in _NUMBERS or _BUCKET.fullmatch(name)})
 
 
 class CounterLane:
@@ -41,13 +68,11 @@ class CounterLane:
 
     def writes(self, counts: Counts) -> list[Write]:
         partition = keys.counted(self.hour, self.slot)
-        return [self._write(partition, kind, outcome, sums) for (kind, outcome), sums in counts.items()]
+        return [self._write(partition, kind, outcome, added) for (kind, outcome), added in counts.items()]
 
-    def _write(self, partition: str, kind: Kind, outcome: Counted, sums: tuple[int, int, int]) -> Write:
-        added = dict(zip(_SUMS, sums, strict=True))
-        return update(
-            Table.RECORDS, (partition, self._place(kind, outcome)), sets=self._names(kind, outcome), adds=added
-        )
+    def _write(self, partition: str, kind: Kind, outcome: Counted, added: Sums) -> Write:
+        place = (partition, self._place(kind, outcome))
+        return update(Table.RECORDS, place, sets=self._names(kind, outcome), adds=added)
 
     def _place(self, kind: Kind, outcome: Counted) -> str:
         job_type, queue, priority = kind
@@ -61,8 +86,8 @@ class CounterLane:
         """A counter as it was elsewhere, whole."""
         kind = (counter.job_type, counter.queue, counter.priority)
         place = {"pk": keys.counted(self.hour, self.slot), "sk": self._place(kind, counter.outcome)}
-        sums = dict(zip(_SUMS, (counter.count, counter.ran_micros, counter.waited_micros), strict=True))
-        return {**place, **self._names(kind, counter.outcome), **sums}
+        numbers = sums(counter.count, counter.ran_micros, counter.waited_micros, counter.buckets)
+        return {**place, **self._names(kind, counter.outcome), **numbers}
 
     def hour_item(self) -> Item:
         """Readers ask first which hours have counters: a month is not three thousand queries then."""
@@ -110,7 +135,7 @@ async def counters(tables: Tables, since: Instant, until: Instant) -> list[Count
     """The minutes that begin in [since, until), summed over writers, oldest first."""
     if since >= until:
         return []
-    sums: dict[tuple[Instant, str, str, int, str], tuple[int, int, int]] = {}
+    found: dict[tuple[Instant, str, str, int, str], Sums] = {}
     for hour, slot in await hours(tables, max(0, since) // HOUR, until // HOUR):
         ask = Ask(
             table=Table.RECORDS,
@@ -121,11 +146,10 @@ async def counters(tables: Tables, since: Instant, until: Instant) -> list[Count
         )
         async for item in tables.ask(ask):
             place = (item["minute"], item["job_type"], item["queue"], item["prio"], item["what"])
-            before = sums.get(place, (0, 0, 0))
-            sums[place] = (before[0] + item["n"], before[1] + item["ran"], before[2] + item["waited"])
+            found.setdefault(place, Sums()).add(sums_of(item))
     return [
-        Counter(minute, job_type, queue, priority, Counted(outcome), *sums[minute, job_type, queue, priority, outcome])
-        for minute, job_type, queue, priority, outcome in sorted(sums)
+        Counter(minute, job_type, queue, priority, Counted(what), each["n"], each["ran"], each["waited"], each.buckets)
+        for (minute, job_type, queue, priority, what), each in sorted(found.items())
     ]
 
 
@@ -140,9 +164,9 @@ async def hours(tables: Tables, first: int, last: int) -> list[tuple[int, int]]:
     return [(item["hour"], item["slot"]) async for item in tables.ask(ask)]
 
 
-async def drop_old(tables: Tables, now: Instant) -> None:
+async def drop_before(tables: Tables, instant: Instant) -> None:
     """Counters over their time; their hour is forgotten last, so that a death in between loses nothing."""
-    oldest = (now - COUNTERS_DAYS * 24 * HOUR) // HOUR
+    oldest = instant // HOUR
     for hour, slot in await hours(tables, 0, oldest - 1):
         ask = Ask(table=Table.RECORDS, hash=keys.counted(hour, slot), only=("pk", "sk"), consistent=True)
         found = [(item["pk"], item["sk"]) async for item in tables.ask(ask)]

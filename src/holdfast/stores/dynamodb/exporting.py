@@ -9,12 +9,13 @@ import msgspec
 from holdfast.clock import Instant
 from holdfast.errors import MoveFailed
 from holdfast.store import dumps
-from holdfast.store.dumps import ArchiveDump, GuardDump, StepDump
+from holdfast.store.dumps import ArchiveDump, GuardDump, StepDump, TotalDump
 from holdfast.store.moves import Exported, MoveState, refuse_other
 from holdfast.store.tables import ResultTable
-from holdfast.store.types import Counter, JobType, QueueRow, Schedule
+from holdfast.store.types import ApiKey, AuditEntry, Counter, JobType, QueueRow, Schedule
 from holdfast.stores import dumping
 from holdfast.stores.dynamodb import (
+    access,
     counting,
     exporting_jobs,
     exporting_rows,
@@ -25,6 +26,8 @@ from holdfast.stores.dynamodb import (
     reading,
     scheduling,
     tables,
+    totalling,
+    trailing,
 )
 from holdfast.stores.dynamodb.counting import HOUR, CounterLane
 from holdfast.stores.dynamodb.expressions import Condition, Placeholders, begins, present
@@ -101,6 +104,11 @@ async def _counters(ground: Ground, after: str | None, _: int) -> Source:
                 yield counter, dumping.cursor(counter.minute, place)
 
 
+async def _trail(ground: Ground, after: str | None, _: int) -> Source:
+    async for entry in trailing.entries(ground, after):
+        yield entry, entry.entry_id
+
+
 _SOURCES: dict[str, Callable[[Ground, str | None, int], Source]] = {
     dumps.TYPES: lambda ground, after, _: whole(reading.job_types(ground), after),
     dumps.QUEUES: lambda ground, after, _: whole(ground.board.queues(), after),
@@ -111,6 +119,9 @@ _SOURCES: dict[str, Callable[[Ground, str | None, int], Source]] = {
     dumps.ARCHIVE: _archive,
     dumps.GUARDS: _guards,
     dumps.COUNTERS: _counters,
+    dumps.TOTALS: lambda ground, after, _: whole(totalling.export(ground.tables), after),
+    dumps.KEYS: lambda ground, after, _: whole(access.keys(ground, ()), after),
+    dumps.AUDIT: _trail,
     dumps.ROWS: exporting_rows.export,
 }
 
@@ -202,6 +213,19 @@ async def _restore_counters(ground: Ground, packed: Sequence[bytes]) -> None:
     await ground.tables.put_many(Table.RECORDS, list(unique.values()))
 
 
+async def _restore_totals(ground: Ground, packed: Sequence[bytes]) -> None:
+    await totalling.restore(ground.tables, dumps.all_unpacked(dumps.TOTALS, packed, TotalDump))
+
+
+async def _restore_keys(ground: Ground, packed: Sequence[bytes]) -> None:
+    for key in dumps.all_unpacked(dumps.KEYS, packed, ApiKey):
+        await access.save_key(ground, key, new=False)
+
+
+async def _restore_trail(ground: Ground, packed: Sequence[bytes]) -> None:
+    await trailing.audit(ground, dumps.all_unpacked(dumps.AUDIT, packed, AuditEntry))
+
+
 async def _declare(ground: Ground, packed: Sequence[bytes]) -> None:
     await tables.declare(ground, dumps.all_unpacked(dumps.TABLES, packed, ResultTable))
 
@@ -216,5 +240,8 @@ _RESTORES: dict[str, Callable[[Ground, Sequence[bytes]], Awaitable[None]]] = {
     dumps.ARCHIVE: _restore_archive,
     dumps.GUARDS: _restore_guards,
     dumps.COUNTERS: _restore_counters,
+    dumps.TOTALS: _restore_totals,
+    dumps.KEYS: _restore_keys,
+    dumps.AUDIT: _restore_trail,
     dumps.ROWS: exporting_rows.restore,
 }

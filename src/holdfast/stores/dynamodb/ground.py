@@ -55,6 +55,7 @@ class Ground(msgspec.Struct, frozen=True):
     counters: CounterLanes
     remembered: Remembered
     writer: str
+    trails: set[int] = msgspec.field(default_factory=set)  # periods of the audit trail that this store has listed
     result_tables: dict[str, ResultTable] = msgspec.field(default_factory=dict)  # as they were when last looked for
 
     @property

@@ -59,7 +59,13 @@ Records, by pk and sk:
     workers / host-7                         worker_id, heartbeat_at, details
     types / PCA                              details
     counthours / 00489805|2                  the hours and slots that have counters
-    count|489805|2 / 1763300040000000|5f2a9c010|PCA|default|50|completed    n, ran, waited; a writer's own
+    count|489805|2 / 1763300040000000|5f2a9c010|PCA|default|50|completed    n, ran, waited, b17 (of attempts in bucket
+                                             17, see counted.py: how many); a writer's own
+    sums / PCA|default|completed             the same over all hours before `until`
+    meta / summed                            hour: the counters of all before it are in the sums
+    keys / 3kTQm0Zr9aXw                      every field of ApiKey
+    trails / 00680                           the periods of thirty days that have entries of the audit trail
+    trail|00680 / 019a8e0c-…                 every field of AuditEntry
     journal|k3J9x0a2Qe1 / 0000               part of a batch that is larger than one commit
     outbox|3 / ended|<job_id>                kind, name, nonce, at: what upkeep goes on with (see MarkKind)
     results / comment_embeddings             definition of a result table, whose rows are a table of their own
@@ -285,6 +291,10 @@ TYPES = "types"
 WAITING = "waiting"
 RESULTS = "results"
 COUNT_HOURS = "counthours"
+SUMS = "sums"
+SUMMED_KEY: Key = ("meta", "summed")
+API_KEYS = "keys"
+TRAILS = "trails"
 
 
 def turn(name: str) -> Key:
@@ -392,6 +402,23 @@ def job_type(name: str) -> Key:
 def counted(hour: int, number: int) -> str:
     """The counters of one hour (since the epoch) and slot."""
     return f"count|{hour}|{number}"
+
+
+def summed(job_type: str, queue: str, outcome: str) -> Key:
+    return (SUMS, f"{joined(job_type, queue)}|{outcome}")
+
+
+def api_key(key_id: str) -> Key:
+    return (API_KEYS, part(key_id))
+
+
+def trail(period: int) -> str:
+    """Entries of the audit trail whose ids were made in a span of thirty days."""
+    return f"trail|{period:05d}"
+
+
+def trail_listed(period: int) -> Key:
+    return (TRAILS, f"{period:05d}")
 
 
 def journal(journal_id: str, number: int) -> Key:

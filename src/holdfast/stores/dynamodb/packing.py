@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from holdfast.lifecycle import Event, Transition
+from holdfast.lifecycle import Event, Transition, also_counted, bucket_of
 from holdfast.stores.dynamodb import gates, moving, plan
 from holdfast.stores.dynamodb.commit import Commit, Write
 from holdfast.stores.dynamodb.moving import Moved
@@ -58,7 +58,11 @@ class Change(msgspec.Struct, frozen=True):
             if self.moved.counted is not None:
                 commit.count(self.t.kind, self.moved.counted)
         elif self.moved.counted is not None:
-            commit.count(self.t.kind, self.moved.counted, 1, self.t.ran_micros, self.t.waited_micros)
+            t, outcome = self.t, self.moved.counted
+            bucket = bucket_of(outcome, t.source, t.ran_micros, t.waited_micros)
+            commit.count(t.kind, outcome, 1, t.ran_micros, t.waited_micros, bucket)
+            if (beside := also_counted(t.event)) is not None:
+                commit.count(t.kind, beside)
 
 
 class Pack:

@@ -18,7 +18,7 @@ from holdfast.clock import Instant
 from holdfast.lifecycle import TERMINAL
 from holdfast.store.types import RetentionPolicy, Retired
 from holdfast.stores import retiring
-from holdfast.stores.dynamodb import counting, items, keys, leftovers, moving, retiring_trees
+from holdfast.stores.dynamodb import items, keys, leftovers, moving, retiring_trees, totalling, trailing
 from holdfast.stores.dynamodb.asking import Ask
 from holdfast.stores.dynamodb.commit import Cancelled, Commit, Write, delete, replace, update
 from holdfast.stores.dynamodb.expressions import absent, equals, present, unchanged
@@ -45,7 +45,8 @@ async def retire(ground: Ground, policy: RetentionPolicy, now: Instant, limit: i
         over = [row["job_id"] for row in rows if _is_row_over(policy, row, now)]
         archived = await _move(ground, policy, over, now)
     dropped = await _drop(ground, policy, now, limit)
-    await counting.drop_old(ground.tables, now)
+    await totalling.keep_up(ground.tables, now)
+    await trailing.drop(ground, now, limit)
     return retiring.answer(found, archived, dropped, limit)
 
 

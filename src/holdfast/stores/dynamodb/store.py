@@ -14,6 +14,9 @@ from holdfast.store.moves import Exported, MoveState
 from holdfast.store.port import Listener
 from holdfast.store.tables import ResultTable, RowBatch, RowPage, RowQuery
 from holdfast.store.types import (
+    ApiKey,
+    AuditEntry,
+    AuditPage,
     ClaimedJob,
     ClaimRequest,
     Counter,
@@ -37,10 +40,12 @@ from holdfast.store.types import (
     Retired,
     Schedule,
     Signal,
+    Total,
     Verdict,
     WorkerRow,
 )
 from holdfast.stores.dynamodb import (
+    access,
     address,
     counting,
     diagnosing,
@@ -54,6 +59,8 @@ from holdfast.stores.dynamodb import (
     rows,
     scheduling,
     settling,
+    totalling,
+    trailing,
     trees,
     upkeep,
 )
@@ -262,6 +269,23 @@ class DynamoStore:
     async def schedules(self, names: Sequence[str] = ()) -> list[Schedule]:
         return await scheduling.schedules(self._open(), names)
 
+    # Keys, and what was changed by whom
+
+    async def save_key(self, key: ApiKey, *, new: bool = False) -> Verdict:
+        return await access.save_key(self._changing(), key, new)
+
+    async def keys(self, ids: Sequence[str] = ()) -> list[ApiKey]:
+        return await access.keys(self._open(), ids)
+
+    async def drop_keys(self, ids: Sequence[str]) -> None:
+        await access.drop_keys(self._changing(), ids)
+
+    async def audit(self, entries: Sequence[AuditEntry]) -> None:
+        await trailing.audit(self._changing(), entries)
+
+    async def audited(self, after: str | None, limit: int) -> AuditPage:
+        return await trailing.audited(self._open(), after, limit)
+
     # Steps
 
     async def step(self, job_id: str, name: str) -> str | None:
@@ -340,6 +364,9 @@ class DynamoStore:
 
     async def counters(self, since: Instant, until: Instant) -> list[Counter]:
         return await counting.counters(self._open().tables, since, until)
+
+    async def totals(self) -> list[Total]:
+        return await totalling.totals(self._open().tables)
 
     async def rate_due(self, job_id: str, now: Instant) -> Instant | None:
         return await rating.rate_due(self._open(), job_id, now)
