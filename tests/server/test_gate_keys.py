@@ -1,0 +1,251 @@
+"""Keys: who has one gets in, everyone else does not, and a revoked one ends within five seconds."""
+
+import asyncio
+import logging
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+import pytest
+
+from holdfast import Holdfast, keys
+from holdfast.errors import StoreUnavailable
+from holdfast.server.gate import Bounds
+from holdfast.server.gating import keyring
+from holdfast.store.types import ApiKey
+from holdfast.testing import ManualClock
+from tests.server.gated import Served, served
+
+ELSEWHERE = "10.0.0.7"
+
+
+async def asked(server: Served, headers: dict[str, str], path: str = "/jobs", client: str = "127.0.0.1") -> int:
+    async with server.client_at(client) as someone:
+        return (await someone.get(path, headers=headers)).status_code
+
+
+async def test_with_a_key_in_the_store_everyone_needs_one_this_machine_too(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        key = await server.key("read")
+        answer = await server.client.get("/jobs")
+        assert answer.status_code == 401
+        assert answer.headers["WWW-Authenticate"].startswith("Bearer")
+        assert answer.json()["detail"] == "send a key as `Authorization: Bearer …` or `X-API-Key`"
+        assert await asked(server, key) == await asked(server, key, client=ELSEWHERE) == 200
+        assert await asked(server, {"Authorization": f"Bearer {key['X-API-Key']}"}) == 200
+        assert await asked(server, {"Authorization": f"bearer  {key['X-API-Key']} "}) == 200
+
+
+async def test_a_path_that_does_not_exist_is_told_from_others_only_with_a_key(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        key = await server.key("read")
+        assert await asked(server, {}, "/nowhere") == 401
+        assert await asked(server, key, "/nowhere") == 404
+
+
+@pytest.mark.parametrize(
+    "spoilt", ["", "x", "hf_live_", "hf_live_AAAAAAAAAAAA_B_C", "\u00e9", "a" * 5000, "null", "Bearer"]
+)
+async def test_what_is_no_key_lets_nobody_in(tmp_path: Path, spoilt: str) -> None:
+    async with served(tmp_path) as server:
+        good = (await server.key())["X-API-Key"]
+        for text in (spoilt, good[:-1], good + "0", good[:-1] + ("0" if good[-1] != "0" else "1"), good.swapcase()):
+            sent = text.encode("latin-1")
+            for headers in ({b"X-API-Key": sent}, {b"Authorization": b"Bearer " + sent}):
+                answer = await server.client.get("/jobs", headers=headers)
+                assert answer.status_code in (401, 429), text[:40]
+
+
+async def test_a_key_is_a_header_and_never_a_cookie_or_a_password(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        text = (await server.key())["X-API-Key"]
+        assert await asked(server, {"Cookie": f"holdfast_session={text}"}) == 401
+        assert await asked(server, {"Authorization": f"Basic {text}"}) == 401
+        assert await asked(server, {"Cookie": f"holdfast_session={text}"}, "/dashboard/jobs") == 303
+
+
+async def test_two_different_keys_are_a_mistake_and_twice_the_same_is_none(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        one, two = await server.key(), await server.key()
+        assert await asked(server, {**one, "Authorization": f"Bearer {two['X-API-Key']}"}) == 400
+        assert await asked(server, {**one, "Authorization": f"Bearer {one['X-API-Key']}"}) == 200
+        assert (await server.client.get("/jobs", headers=[*one.items(), *two.items()])).status_code == 400
+
+
+async def test_a_new_key_works_at_once_where_others_were_known(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        assert await asked(server, await server.key("read")) == 200
+        created = await server.app.create_key("new", ["read"])
+        assert await asked(server, {"X-API-Key": created.text}) == 200
+
+
+async def test_a_revoked_key_is_refused_within_five_seconds(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with served(tmp_path, clock=clock) as server:
+        await server.key("admin")
+        created = await server.app.create_key("leaver", ["read"])
+        key = {"X-API-Key": created.text}
+        assert await asked(server, key) == 200
+        await server.app.revoke_key(created.key.key_id)
+        clock.advance(5)
+        assert await asked(server, key) == 401
+
+
+def test_what_a_server_knows_of_keys_is_never_older_than_five_seconds() -> None:
+    assert keyring.SECONDS + keyring.READ_SECONDS <= 5
+
+
+async def test_a_key_that_was_revoked_here_is_refused_at_once(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        await server.key("admin")
+        created = await server.app.create_key("leaver", ["read"])
+        key = {"X-API-Key": created.text}
+        assert await asked(server, key) == 200
+        await server.app.revoke_key(created.key.key_id)
+        server.gate.inner.state.keyring.stale()  # type: ignore[attr-defined]
+        assert await asked(server, key) == 401
+
+
+async def test_an_expired_key_is_refused_at_that_moment(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with served(tmp_path, clock=clock) as server:
+        await server.key("admin")
+        key = await server.key("read", expires_in=60)
+        assert await asked(server, key) == 200
+        clock.advance(59)
+        assert await asked(server, key) == 200
+        clock.advance(1)
+        assert await asked(server, key) == 401
+
+
+async def test_many_at_once_read_the_keys_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    async with served(tmp_path, clock=clock) as server:
+        key = await server.key("read")
+        reads = count_reads(server.app, monkeypatch)
+        assert set(await asyncio.gather(*(asked(server, key) for _ in range(20)))) == {200}
+        assert reads == [()]
+        clock.advance(5)
+        assert set(await asyncio.gather(*(asked(server, key) for _ in range(20)))) == {200}
+        assert reads == [(), ()]
+
+
+async def test_a_store_that_does_not_tell_the_keys_lets_nobody_in_and_keeps_nothing_else_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    async with served(tmp_path, clock=clock) as server:
+        key = await server.key("admin")
+        assert await asked(server, key) == 200
+
+        async def away(ids: Sequence[str] = ()) -> list[ApiKey]:
+            raise StoreUnavailable("the server is away")
+
+        monkeypatch.setattr(server.app.store, "keys", away)
+        assert await asked(server, key) == 200
+        clock.advance(5)
+        assert await asked(server, key) == await asked(server, {}) == 503
+        assert await asked(server, {}, "/healthz") == await asked(server, key, "/healthz") == 200
+
+
+async def test_wrong_keys_are_counted_per_address_and_cost_no_one_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    async with served(tmp_path, clock=clock, bounds=Bounds(failures_burst=3)) as server:
+        good = await server.key("read")
+        wrong = {"X-API-Key": keys.make("x", ["read"], now=0)[0]}
+        assert [await asked(server, wrong, client=ELSEWHERE) for _ in range(3)] == [401] * 3
+        reads = count_reads(server.app, monkeypatch)
+        async with server.client_at(ELSEWHERE) as someone:
+            answer = await someone.get("/jobs", headers=wrong)
+        assert (answer.status_code, answer.headers["Retry-After"]) == (429, "2")
+        assert reads == []  # what is refused costs no look into the store
+        assert await asked(server, good, client=ELSEWHERE) == 200
+        assert await asked(server, wrong, client="10.0.0.8") == 401
+        clock.advance(2)
+        assert await asked(server, wrong, client=ELSEWHERE) == 401
+
+
+async def test_one_key_gets_so_many_requests_a_second_and_another_its_own(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with served(tmp_path, clock=clock, bounds=Bounds(rate=2)) as server:
+        busy, calm = await server.key("read"), await server.key("read")
+        assert [await asked(server, busy) for _ in range(5)] == [200] * 4 + [429]
+        answer = await server.client.get("/jobs", headers=busy)
+        assert answer.headers["Retry-After"] == "1" and answer.json()["retry_after"] == 1
+        assert await asked(server, calm) == 200
+        clock.advance(1)
+        assert [await asked(server, busy) for _ in range(3)] == [200, 200, 429]
+
+
+@pytest.mark.parametrize("name", ["api_key", "apikey", "API-KEY", "access_token", "x-api-key", "authorization"])
+async def test_a_key_in_the_address_is_refused_and_not_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    caplog.set_level(logging.INFO, "holdfast")
+    async with served(tmp_path) as server:
+        key = await server.key()
+        text = key["X-API-Key"]
+        hidden = "".join(f"%{ord(each):02x}" for each in text)
+        for path in (
+            f"/jobs?{name}={text}",
+            f"/jobs?subject={text}",
+            f"/jobs?subject={hidden}",
+            f"/jobs/{text}",
+            f"/{hidden}",
+        ):
+            answer = await server.client.get(path, headers=key)
+            assert answer.status_code == 400, path
+            assert text not in answer.text and hidden not in answer.text
+        assert (await server.client.get(f"/jobs?{name}=1", headers=key)).status_code == 400
+    secret = text.split("_")[3]
+    assert secret not in caplog.text and hidden not in caplog.text
+    assert caplog.text.count("(left out: it had a key in it) 400") == 6
+
+
+def test_a_refusal_takes_as_long_whatever_is_wrong_with_the_secret() -> None:
+    """Welch's t of 10,000 interleaved pairs; a comparison that stops at the first difference has a t of hundreds."""
+    text, key = keys.make("x", ["read"], now=0)
+    right = keys.parse(text)
+    assert right is not None
+    known = {key.key_id: key}
+    nearly = keys.ParsedKey(key.key_id, right.secret[:-1] + ("a" if right.secret[-1] != "a" else "b"))
+    nothing = keys.ParsedKey(key.key_id, "z" * len(right.secret))
+    times: dict[int, list[int]] = {0: [], 1: []}
+    for _ in range(10_000):
+        for which, parsed in enumerate((nearly, nothing)):
+            began = perf_counter_ns()
+            keys.check(parsed, known, 1)
+            times[which].append(perf_counter_ns() - began)
+    calm = [sorted(each)[:8_000] for each in times.values()]  # what the machine did in between is no signal
+    spread = sum(statistics.pvariance(each) / len(each) for each in calm) ** 0.5
+    t = (statistics.fmean(calm[0]) - statistics.fmean(calm[1])) / max(spread, 1e-9)
+    medians = [statistics.median(each) for each in calm]
+    assert abs(t) < 20 or abs(medians[0] - medians[1]) < 0.05 * min(medians)
+
+
+async def test_nothing_in_the_store_lets_anyone_in(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        text = (await server.key())["X-API-Key"]
+    secret = text.split("_")[3]
+    stored = b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
+    assert keys.digest(secret).encode() in stored
+    assert secret.encode() not in stored
+    async with served(tmp_path) as server:
+        for forged in (keys.digest(secret), text.replace(secret, keys.digest(secret)[:43])):
+            assert await asked(server, {"X-API-Key": forged}) == 401
+
+
+def count_reads(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    reads: list[Any] = []
+    real = app.store.keys
+
+    async def counted(ids: Sequence[str] = ()) -> list[ApiKey]:
+        reads.append(tuple(ids))
+        return await real(ids)
+
+    monkeypatch.setattr(app.store, "keys", counted)
+    return reads
