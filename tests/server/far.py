@@ -13,6 +13,9 @@ from starlette.types import ASGIApp
 
 from holdfast import Holdfast
 from holdfast.server import asgi
+from holdfast.server.assembly import assemble
+from holdfast.server.serving import Server, bind
+from tests.eventually import eventually
 
 Answer = httpx.Response
 
@@ -54,19 +57,32 @@ async def reached(app: Holdfast, key: str | None = None, serving: ASGIApp | None
         yield Far(http)
 
 
+class Served(str):
+    """The address of a real server."""
+
+    server: uvicorn.Server
+
+    async def is_left(self) -> bool:
+        """Whether nobody is connected."""
+        return not self.server.server_state.connections
+
+
 @asynccontextmanager
-async def listening(app: Holdfast) -> AsyncIterator[str]:
-    """A real server; its address."""
-    config = uvicorn.Config(asgi(app), host="127.0.0.1", port=0, log_level="warning", lifespan="on")
-    server = uvicorn.Server(config)
-    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined,method-assign]  # they are pytest's
-    task = asyncio.create_task(server.serve())
-    while not server.started:
-        assert not task.done(), task.exception()
-        await asyncio.sleep(0.01)
-    port = server.servers[0].sockets[0].getsockname()[1]
+async def listening(app: Holdfast) -> AsyncIterator[Served]:
+    server = Server(assemble(app))
+    bound = bind("127.0.0.1", 0)
+    task = asyncio.create_task(server.serve([bound]))
+
+    async def has_started() -> bool:
+        return server.started or task.done()
+
+    await eventually(has_started)
+    port = bound.getsockname()[1]
     try:
-        yield f"http://127.0.0.1:{port}"
+        served = Served(f"http://127.0.0.1:{port}")
+        served.server = server
+        yield served
     finally:
-        server.should_exit = True
+        server.stop()
         await task
+        bound.close()

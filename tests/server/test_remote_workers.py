@@ -1,0 +1,270 @@
+"""Remote workers: registered, heard of, woken, told, and missed when they are silent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from holdfast import Holdfast
+from holdfast.errors import InvalidPayload
+from holdfast.store.types import ClaimedJob, ClaimRequest
+from tests.eventually import eventually
+from tests.server.far import Far, listening, reached
+
+
+@pytest.fixture
+async def app(tmp_path: Path) -> AsyncIterator[Holdfast]:
+    async with Holdfast(f"sqlite:///{tmp_path}/jobs.db") as app:
+        yield app
+
+
+@pytest.fixture
+async def far(app: Holdfast) -> AsyncIterator[Far]:
+    async with reached(app) as far:
+        await far.register("embedding")
+        yield far
+
+
+async def test_a_registered_worker_is_listed_with_what_it_does(app: Holdfast, far: Far) -> None:
+    await app.submit("embedding", {})
+    held = await far.one()
+    await far.heartbeat(held)
+
+    [worker] = (await far.http.get("/workers")).json()["items"]
+
+    assert (worker["worker_id"], worker["version"], worker["queues"]) == ("far-1", "1.0", ["default"])
+    assert worker["running"] == [held[0]]
+    assert worker["heartbeat_age_seconds"] < 60
+    assert "process_key" not in worker
+    await far.say("complete", *held)
+    await far.heartbeat()
+    [worker] = (await far.http.get("/workers")).json()["items"]
+    assert (worker["running"], worker["ended"], worker["failed"]) == ([], 1, 0)
+    await far.heartbeat(state="stopped")
+    assert (await far.http.get("/workers")).json() == {"items": []}
+
+
+async def test_registering_tells_how_long_a_lease_is(app: Holdfast, far: Far) -> None:
+    said = await far.register("embedding")
+    assert (said["lease_seconds"], said["heartbeat_seconds"]) == (60, 20)
+
+
+async def test_a_worker_that_has_not_registered_is_told_to(app: Holdfast) -> None:
+    async with reached(app) as far:
+        answer = await far.http.post("/workers/nobody/claim", json={})
+    assert answer.status_code == 404
+    assert "register" in answer.json()["detail"]
+
+
+async def test_a_heartbeat_extends_the_leases_and_tells_of_cancelled_and_lost_jobs(app: Holdfast, far: Far) -> None:
+    jobs = [await app.submit("embedding", {}) for _ in range(3)]
+    taken = [(each["job"]["job_id"], each["token"]) for each in await far.claim(limit=3)]
+    await app.cancel(jobs[1].job_id)
+    await far.say("outcome", *taken[2], outcome="give_back")
+    before = (await app.get(jobs[0].job_id)).lease_expires_at
+
+    said = await far.heartbeat(*taken, ("not-an-id", "x"))
+
+    assert said["held"] == [jobs[0].job_id]
+    assert said["cancelled"] == [jobs[1].job_id]
+    assert said["lost"] == [jobs[2].job_id, "not-an-id"]
+    after = (await app.get(jobs[0].job_id)).lease_expires_at
+    assert before is not None and after is not None and after > before
+
+
+async def test_the_schema_that_a_worker_announces_is_checked_by_submits(app: Holdfast, far: Far) -> None:
+    schema = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+    await far.register("translation", schemas={"translation": schema})
+    with pytest.raises(InvalidPayload, match="text"):
+        await app.submit("translation", {"txt": "tide"})
+    await app.submit("translation", {"text": "tide"})
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{"$ref": "http://169.254.169.254/"}, {"$ref": "#"}, {"type": 7}, {"allOf": [{"$dynamicRef": "other.json"}]}],
+)
+async def test_a_schema_that_reaches_out_or_cannot_be_used_is_refused(far: Far, schema: dict[str, Any]) -> None:
+    body = {"worker_id": "far-1", "job_types": ["translation"], "schemas": {"translation": schema}}
+    answer = await far.http.post("/workers/register", json=body)
+    assert answer.status_code == 422
+    assert "translation" in answer.json()["detail"]
+
+
+async def test_a_key_works_for_its_queues_alone(app: Holdfast) -> None:
+    mail = (await app.create_key("mail", ["work"], queues=["mail*"])).text
+    other = (await app.create_key("other", ["work"], queues=["other"])).text
+    async with reached(app, mail) as far, reached(app, other) as stranger:
+        answer = await far.http.post("/workers/register", json={"worker_id": "far-1", "job_types": ["send"]})
+        assert (answer.status_code, answer.json()["type"]) == (403, "/problems/foreign-queue")
+        await far.register("send", queues=["mail.out"])
+        await app.submit("send", {}, queue="mail.out")
+        held = await far.one(request_id="r-1")
+
+        answer = await stranger.http.post("/workers/far-1/claim", json={"request_id": "r-1"})
+        assert (answer.status_code, answer.json()["type"]) == (409, "/problems/worker-id-taken")
+        assert (await stranger.say("complete", *held)).status_code == 404
+        stranger.worker_id = "far-2"
+        await stranger.register("send", queues=["other"])
+        assert (await stranger.heartbeat(held))["lost"] == [held[0]]
+        assert await stranger.claim(request_id="r-1") == []
+        assert (await far.say("complete", *held)).status_code == 200
+
+
+async def test_nobody_registers_under_the_id_of_a_worker_of_this_machine(app: Holdfast, far: Far) -> None:
+    @app.job("local")
+    async def local(payload: dict[str, str]) -> None: ...
+
+    async with app.worker() as worker:
+        answer = await far.http.post(
+            "/workers/register", json={"worker_id": worker.worker_id, "job_types": ["embedding"]}
+        )
+    assert answer.status_code == 409
+
+
+async def test_a_waiting_worker_is_woken_by_a_submit(app: Holdfast, far: Far) -> None:
+    waiting = [asyncio.create_task(far.claim(wait_seconds=30)) for _ in range(3)]
+    await eventually(_asked(app))
+    await app.submit("embedding", {})
+    done, others = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED, timeout=5)
+    assert [len(task.result()) for task in done] == [1]
+    for _ in others:
+        await app.submit("embedding", {})
+    assert [len(found) for found in await asyncio.wait_for(asyncio.gather(*others), 5)] == [1, 1]
+
+
+async def test_a_job_that_comes_due_wakes_a_waiting_worker(app: Holdfast, far: Far) -> None:
+    async with app.chores("test"):
+        waiting = asyncio.create_task(far.claim(wait_seconds=30))
+        await app.submit("embedding", {}, delay=0.2)
+        assert len(await asyncio.wait_for(waiting, 5)) == 1
+
+
+async def test_a_wait_that_brings_nothing_ends_in_time(far: Far) -> None:
+    assert await asyncio.wait_for(far.claim(wait_seconds=0.05), 5) == []
+    answer = await far.http.post("/workers/far-1/claim", json={"wait_seconds": 31})
+    assert answer.status_code == 422
+
+
+async def test_a_worker_that_hangs_up_is_not_waited_for(app: Holdfast) -> None:
+    async with listening(app) as url:
+        await _registered(url)
+        _, writer = await _asks(url, {"wait_seconds": 30})
+        await _hang_up(writer)
+        await app.submit("embedding", {})
+        async with httpx.AsyncClient(base_url=url) as http:
+            assert len(await Far(http).claim(wait_seconds=10)) == 1
+
+
+async def test_a_job_that_was_claimed_for_someone_who_hung_up_is_given_back_at_once(
+    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken, gone = asyncio.Event(), asyncio.Event()
+    claim = app.store.claim
+
+    async def slowly(request: ClaimRequest, now: int) -> list[ClaimedJob]:
+        jobs = await claim(request, now)
+        taken.set()
+        await gone.wait()
+        return jobs
+
+    async with listening(app) as url:
+        await _registered(url)
+        job = await app.submit("embedding", {})
+        with monkeypatch.context() as patched:
+            patched.setattr(app.store, "claim", slowly)
+            _, writer = await _asks(url, {"wait_seconds": 30})
+            await taken.wait()
+            assert (await app.get(job.job_id)).status == "processing"
+            await _hang_up(writer)
+            await eventually(url.is_left)
+            gone.set()
+
+        async with httpx.AsyncClient(base_url=url) as http:
+            [again] = await Far(http).claim(wait_seconds=10)
+            assert again["job"]["job_id"] == job.job_id
+            assert (await Far(http).say("complete", job.job_id, again["token"])).status_code == 200
+        found = await app.get(job.job_id)
+        assert [event.event for event in found.history] == ["submit", "claim", "give_back", "claim", "complete"]
+        assert found.failures == 0
+
+
+async def test_an_answer_that_was_lost_is_had_again_by_its_request_id(app: Holdfast) -> None:
+    async with listening(app) as url:
+        await _registered(url)
+        job = await app.submit("embedding", {})
+        reader, writer = await _asks(url, {"request_id": "r-1"})
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")  # it is on its way, and lost on it
+        await _hang_up(writer)
+        async with httpx.AsyncClient(base_url=url) as http:
+            [again] = await Far(http).claim(request_id="r-1")
+            assert again["job"]["job_id"] == job.job_id
+            assert (await Far(http).say("complete", job.job_id, again["token"])).status_code == 200
+        assert (await app.get(job.job_id)).attempt == 1
+
+
+async def test_the_job_of_a_silent_worker_is_rescued(tmp_path: Path) -> None:
+    app = Holdfast(f"sqlite:///{tmp_path}/jobs.db", lease=0.3)
+    async with listening(app) as url, httpx.AsyncClient(base_url=url) as http:
+        far = Far(http)
+        await far.register("embedding")
+        await app.submit("embedding", {})
+        held = await far.one()
+
+        [again] = await far.claim(wait_seconds=20)
+
+        assert again["job"]["job_id"] == held[0]
+        assert (again["job"]["attempt"], again["job"]["failures"]) == (2, 1)
+        assert "let the lease run out" in again["job"]["last_error"]
+        assert (await far.say("complete", *held)).status_code == 409
+        assert (await far.say("complete", held[0], again["token"])).status_code == 200
+
+
+async def test_a_server_that_stops_lets_waiting_workers_go(app: Holdfast) -> None:
+    async with httpx.AsyncClient() as http:
+        async with listening(app) as url:
+            http.base_url = httpx.URL(url)
+            far = Far(http)
+            await far.register("embedding")
+            waiting = asyncio.create_task(far.claim(wait_seconds=30))
+            await eventually(_asked(app))
+        assert await asyncio.wait_for(waiting, 5) == []
+
+
+def _asked(app: Holdfast) -> Callable[[], Awaitable[bool]]:
+    """Whether someone listens at the store."""
+
+    async def is_heard() -> bool:
+        return bool(getattr(app.store, "_listeners", None))
+
+    return is_heard
+
+
+async def _registered(url: str) -> None:
+    async with httpx.AsyncClient(base_url=url) as http:
+        await Far(http).register("embedding")
+
+
+async def _asks(url: str, body: dict[str, Any]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A claim over a connection of its own, whose answer is not read."""
+    address = urlsplit(url)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    content = json.dumps(body).encode()
+    writer.write(
+        b"POST /workers/far-1/claim HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        b"Content-Length: %d\r\n\r\n%s" % (len(content), content)
+    )
+    await writer.drain()
+    return reader, writer
+
+
+async def _hang_up(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    await writer.wait_closed()
