@@ -285,6 +285,7 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     busy_micros: int = 0
     stuck: tuple[str, ...] = ()  # threads that outlived their claim and still hold a slot
     lease_micros: int = 0  # it is heard three times in each; 0: unknown
+    marks: tuple[tuple[Instant, int, int, int], ...] = ()  # ended, failed and busy_micros as they were; see pace.py
     unread: bool = False  # its row could not be read: nothing is known but its name and when it was last heard of
 
 
@@ -345,6 +346,16 @@ class Depth(msgspec.Struct, frozen=True):
     status: Status
     count: int
     oldest_at: Instant
+    by_priority: tuple[Place, ...] = ()  # the same by place in line, highest first
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """Of a depth, the jobs of one priority; of running ones, since when they run."""
+
+    priority: int
+    count: int
+    oldest_at: Instant
+    newest_at: Instant
 
 
 class Counter(msgspec.Struct, frozen=True, array_like=True):

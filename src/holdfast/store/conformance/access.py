@@ -278,19 +278,19 @@ class TestExportOfAccess:
         assert await elsewhere.keys() == [a_key()]
         assert await trail(elsewhere) == await trail(store)
 
-    async def test_a_sealed_queue_takes_neither_keys_nor_entries(self, store: Store) -> None:
-        await store.save_key(a_key(), new=True)
+    async def test_a_sealed_queue_takes_neither_keys_nor_entries(self, elsewhere: Store) -> None:
+        await elsewhere.save_key(a_key(), new=True)
         left = MoveState(role=FROM, move_id="m", other="sqlite:///there.db")
-        await store.freeze(left)
-        assert await store.freeze(msgspec.structs.replace(left, kind=SEALED)) == 0
+        await elsewhere.freeze(left)
+        assert await elsewhere.freeze(msgspec.structs.replace(left, kind=SEALED)) == 0
 
         for refused in (
-            lambda: store.save_key(a_key("k2"), new=True),
-            lambda: store.drop_keys(["k1"]),
-            lambda: store.audit([an_entry()]),
+            lambda: elsewhere.save_key(a_key("k2"), new=True),
+            lambda: elsewhere.drop_keys(["k1"]),
+            lambda: elsewhere.audit([an_entry()]),
         ):
             with pytest.raises(StoreMoved):
                 await refused()
 
-        assert await store.keys() == [a_key()]
-        assert await trail(store) == []
+        assert await elsewhere.keys() == [a_key()]
+        assert await trail(elsewhere) == []

@@ -50,7 +50,7 @@ from holdfast.store.conformance.factories import (
     submit_many,
 )
 from holdfast.store.port import Store
-from holdfast.store.types import Depth, QueueChange, Verdict
+from holdfast.store.types import Depth, Place, QueueChange, Verdict
 
 THE_MINUTE = NOW - NOW % MINUTE
 SUBMITTED, COMPLETED, CANCELLED = Counted.SUBMITTED, Counted.COMPLETED, Counted.CANCELLED
@@ -334,10 +334,22 @@ class TestDepths:
             await submit(store, scheduled_for=NOW - age, **changes)
         await submit(store, scheduled_for=NOW - 5)
 
-        assert await store.depths() == [Depth("default", "work", Status.PENDING, 4, NOW - 9)]
+        places = (Place(50, 4, NOW - 9, NOW - 3),)
+        assert await store.depths() == [Depth("default", "work", Status.PENDING, 4, NOW - 9, places)]
+
+    @pytest.mark.parametrize("changes", [{}, {"fairness_key": "t"}, {"concurrency_key": "gpu"}], ids=str)
+    async def test_it_tells_priorities_apart(self, store: Store, changes: dict[str, Any]) -> None:
+        for priority, age in ((25, 3), (75, 9), (25, 6)):
+            await submit(store, priority=priority, scheduled_for=NOW - age, **changes)
+
+        [depth] = await store.depths()
+
+        assert depth.by_priority == (Place(75, 1, NOW - 9, NOW - 9), Place(25, 2, NOW - 6, NOW - 3))
+        assert (depth.count, depth.oldest_at) == (3, NOW - 9)
 
     async def test_a_running_one_counts_from_its_start(self, store: Store) -> None:
         await submit(store, scheduled_for=NOW - HOUR)
         await claim_ids(store, now=NOW + 5)
 
-        assert await store.depths() == [Depth("default", "work", Status.PROCESSING, 1, NOW + 5)]
+        places = (Place(50, 1, NOW + 5, NOW + 5),)
+        assert await store.depths() == [Depth("default", "work", Status.PROCESSING, 1, NOW + 5, places)]
