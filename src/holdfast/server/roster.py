@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast import pace
 from holdfast.app import Holdfast
 from holdfast.clock import MICROS
 from holdfast.server.principals import Principal
@@ -48,6 +49,7 @@ class Roster:
                 ended=before.ended,
                 failed=before.failed,
                 busy_micros=before.busy_micros,
+                marks=before.marks,
             )
         return await self._write(row)
 
@@ -94,7 +96,7 @@ class Roster:
                 failed=row.failed + known.failed,
                 busy_micros=row.busy_micros + known.busy_micros,
             )
-        row = msgspec.structs.replace(row, heartbeat_at=self._app.clock.now())
+        row = pace.marked(msgspec.structs.replace(row, heartbeat_at=self._app.clock.now()))
         await self._app.store.beat(row)
         self._remember(row)
         return row

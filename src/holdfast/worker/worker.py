@@ -12,7 +12,8 @@ from contextlib import contextmanager
 
 import msgspec
 
-from holdfast.clock import MICROS, Clock
+from holdfast import pace
+from holdfast.clock import MICROS, Clock, Instant
 from holdfast.errors import StoreBusy
 from holdfast.files import Files
 from holdfast.handlers import Handler
@@ -80,6 +81,7 @@ class Worker:
         self._settings = settings
         self._observers = observers
         self._started_at = clock.now()
+        self._marks: tuple[tuple[Instant, int, int, int], ...] = ()
         self._trouble = Trouble(log, clock)
         self._stopping = False
         self._hurried = asyncio.Event()
@@ -315,9 +317,9 @@ class Worker:
     # Telling others
 
     def _describe(self) -> WorkerRow:
-        """Called from the lease keeper's thread: reads only."""
+        """Called from the lease keeper's thread: it changes nothing that others do."""
         lanes = self._slots.lanes
-        return WorkerRow(
+        row = WorkerRow(
             worker_id=self.worker_id,
             host=_host(),
             pid=os.getpid(),
@@ -339,7 +341,11 @@ class Worker:
             busy_micros=self._ending.busy_micros,
             stuck=tuple(run.job.job_id for run in list(self._slots.stuck)[:100]),
             lease_micros=round(self._settings.lease_seconds * MICROS),
+            marks=self._marks,
         )
+        row = pace.marked(row)
+        self._marks = row.marks
+        return row
 
     async def join(self) -> None:
         """Until this worker is stopped."""

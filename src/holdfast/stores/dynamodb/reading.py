@@ -13,6 +13,7 @@ from holdfast.lifecycle import TERMINAL, Status
 from holdfast.limits import LISTED_EDGES_MAX
 from holdfast.store.types import DeadGroup, Depth, JobRecord, JobType, WorkerRow
 from holdfast.stores import records
+from holdfast.stores.depths import depths_of
 from holdfast.stores.dynamodb import bodies, items, keys
 from holdfast.stores.dynamodb.asking import Ask
 from holdfast.stores.dynamodb.ground import Ground
@@ -103,16 +104,15 @@ async def counts(ground: Ground) -> dict[str, int]:
 
 
 async def depths(ground: Ground) -> list[Depth]:
-    sums: dict[tuple[str, str, str], tuple[int, Instant]] = {}
+    found: list[tuple[str, str, str, int, int, Instant, Instant]] = []
     for status in _FLOW:
         since = "started_at" if status is Status.PROCESSING else "scheduled_for"
         for partition in _partitions(ground, status):
-            ask = Ask(table=Table.JOBS, index=STATUS.name, hash=partition, only=("queue", "job_type", since))
-            async for row in ground.tables.ask(ask):
-                place = (row["queue"], row["job_type"], status.value)
-                count, oldest = sums.get(place, (0, row[since]))
-                sums[place] = (count + 1, min(oldest, row[since]))
-    return [Depth(queue, kind, Status(status), *sums[queue, kind, status]) for queue, kind, status in sorted(sums)]
+            names = ("queue", "job_type", "priority", since)
+            async for row in ground.tables.ask(Ask(table=Table.JOBS, index=STATUS.name, hash=partition, only=names)):
+                at = row[since]
+                found.append((row["queue"], row["job_type"], status.value, row["priority"], 1, at, at))
+    return depths_of(found)
 
 
 async def dead(ground: Ground, limit: int) -> list[DeadGroup]:

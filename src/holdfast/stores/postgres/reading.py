@@ -14,6 +14,7 @@ from holdfast.lifecycle import Status
 from holdfast.limits import LISTED_EDGES_MAX
 from holdfast.store.types import Counter, DeadGroup, Depth, ExpiredClaim, JobRecord, JobType, Page, Query, WorkerRow
 from holdfast.stores import records
+from holdfast.stores.depths import depths_of
 from holdfast.stores.postgres.tx import Tx
 
 _record = msgspec.json.Decoder(JobRecord)
@@ -154,7 +155,7 @@ async def counts(tx: Tx) -> dict[str, int]:
 
 
 async def depths(tx: Tx) -> list[Depth]:
-    return [Depth(row[0], row[1], Status(row[2]), row[3], row[4]) for row in await tx.rows("depths")]
+    return depths_of(tuple(row) for row in await tx.rows("depths"))
 
 
 async def ahead(tx: Tx, job_id: str, limit: int) -> int:

@@ -24,6 +24,7 @@ from holdfast.store.types import (
     WorkerRow,
 )
 from holdfast.stores import records
+from holdfast.stores.depths import depths_of
 from holdfast.stores.sqlite import archiving, sql
 from holdfast.stores.sqlite.sql import load
 
@@ -208,11 +209,7 @@ def counts(connection: apsw.Connection) -> dict[str, int]:
 
 
 def depths(connection: apsw.Connection) -> list[Depth]:
-    sums: dict[tuple[str, str, str], tuple[int, int]] = {}
-    for queue, job_type, status, count, oldest in sql.rows(connection, DEPTHS):
-        before = sums.get((queue, job_type, status), (0, oldest))
-        sums[queue, job_type, status] = (before[0] + count, min(before[1], oldest))
-    return [Depth(queue, kind, Status(status), *sums[queue, kind, status]) for queue, kind, status in sorted(sums)]
+    return depths_of(sql.rows(connection, DEPTHS))
 
 
 def ahead(connection: apsw.Connection, job_id: str, limit: int) -> int:
