@@ -50,15 +50,26 @@ def check_version(record: JobRecord, expected: int | None) -> None:
         raise VersionConflict(f"job {record.job_id} is at version {record.version}, not {expected}: read it again")
 
 
-async def retry_dead(store: Store, clock: Clock, job_type: str | None, error_type: str | None, by: str | None) -> int:
-    """All dead letters, or those of a type or an error, page by page; how many run again."""
+async def retry_dead(
+    store: Store,
+    clock: Clock,
+    job_type: str | None,
+    error_type: str | None,
+    by: str | None,
+    sees: Callable[[str], bool] | None = None,
+) -> int:
+    """All dead letters, or those of a type or an error, page by page; how many run again. `sees`: of which queues."""
     retried, after = 0, None
     while True:
         page = await store.find(
             Query(status=Status.FAILED, job_type=job_type, after=after, limit=limits.FIND_LIMIT_MAX)
         )
         now = clock.now()
-        chosen = [each for each in page.items if error_type is None or died_of(each) == error_type]
+        chosen = [
+            each
+            for each in page.items
+            if (error_type is None or died_of(each) == error_type) and (sees is None or sees(each.queue))
+        ]
         if chosen:
             edits = [lifecycle.manual_retry(each, now=now, by=by, reason=None) for each in chosen]
             retried += (await store.apply(edits, now)).count(Verdict.APPLIED)

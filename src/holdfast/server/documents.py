@@ -287,6 +287,64 @@ class Retried(BaseModel):
     retried: int
 
 
+class Figures(BaseModel):
+    submitted: int
+    completed: int
+    failed: int
+    cancelled: int
+    retried: int
+    snoozed: int
+    given_back: int
+    retried_by_hand: int
+    rescued: int
+    reused: int
+    saved_ms: float
+    average_time_ms: float | None
+    average_wait_ms: float | None
+
+
+class TypeFigures(Figures):
+    job_type: str
+    queue: str
+
+
+class MinuteFigures(Figures):
+    minute: datetime
+
+
+class Standing(BaseModel):
+    """Jobs of one state and priority."""
+
+    status: Status
+    priority: int
+    count: int
+    average_time_ms: float | None
+    oldest_at: datetime
+    newest_at: datetime
+
+
+class Performance(BaseModel):
+    """What a worker did in the last 24 hours, or since it started."""
+
+    worker_id: str
+    since: datetime
+    completed: int
+    average_time_ms: float | None
+    failures: int
+
+
+class Stats(BaseModel):
+    since: datetime
+    until: datetime
+    counts: dict[str, int] = Field(description="Jobs by state, now. With queue patterns: the active ones.")
+    total: Figures
+    by_type: list[TypeFigures]
+    by_minute: list[MinuteFigures]
+    per_minute: float
+    queue_health: list[Standing]
+    workers: list[Performance]
+
+
 class AuditRecord(BaseModel):
     entry_id: str
     at: datetime

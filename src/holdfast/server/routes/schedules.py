@@ -1,0 +1,167 @@
+"""Schedules: the jobs that come again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Depends, Request, Response
+
+from holdfast import job_json
+from holdfast.app import Holdfast
+from holdfast.errors import ScheduleNotFound, VersionConflict
+from holdfast.schedules import ScheduleInfo
+from holdfast.server import changes, documents
+from holdfast.server.guarding import App, Who, check_queue, needs
+from holdfast.server.inputs import ScheduleBody
+from holdfast.server.principals import Principal
+from holdfast.server.routing import Name, answer, answers, routes
+
+
+def router(_: Holdfast) -> APIRouter:
+    api = routes("schedules")
+    _reading(api)
+    _defining(api)
+    _changing(api)
+    return api
+
+
+def _reading(api: APIRouter) -> None:
+    read = [Depends(needs("read"))]
+
+    @api.get("/schedules", summary="List the schedules", dependencies=read, **answers(documents.Schedules))
+    async def list_schedules(app: App, who: Who) -> Response:
+        return answer({"items": [document(each) for each in await app.schedules() if who.sees(each.queue)]})
+
+    @api.get("/schedules/{name}", summary="Read a schedule", dependencies=read, **answers(documents.Schedule, 404))
+    async def read_schedule(app: App, who: Who, name: Name) -> Response:
+        return answer(document(await _visible(app, who, name)))
+
+
+def _defining(api: APIRouter) -> None:
+    admin = [Depends(needs("admin"))]
+
+    @api.put("/schedules/{name}", summary="Add or change a schedule", dependencies=admin, **_put_answers())
+    async def put_schedule(app: App, who: Who, request: Request, name: Name, body: ScheduleBody) -> Response:
+        """201 where there was none of this name. Saying the same again changes nothing."""
+        before = await _stored(app, name)
+        options = body.options()
+        check_queue(who, options.get("queue") or (await app._target(body.job_type)).queue)
+        if before is not None:
+            check_queue(who, before.queue)
+        async with changes.audited(app, who, request, "schedule.put", name, _said_of(before)) as entry:
+            try:
+                after = await app.schedule(
+                    name,
+                    body.cron,
+                    body.job_type,
+                    body.payload,
+                    timezone=body.timezone,
+                    missed=body.missed,
+                    **options,
+                )
+            except VersionConflict as error:
+                raise changes.raced(error, None) from None
+            entry.after = _said_of(after)
+        return answer(document(after), 201 if before is None else 200)
+
+    @api.delete(
+        "/schedules/{name}",
+        summary="Remove a schedule",
+        dependencies=admin,
+        **answers(None, 404, status=204, says="It is removed; the jobs that it has made stay"),
+    )
+    async def delete_schedule(app: App, who: Who, request: Request, name: Name) -> Response:
+        before = await _visible(app, who, name)
+        async with changes.audited(app, who, request, "schedule.delete", name, _said_of(before)):
+            await app.unschedule(name)
+        return Response(status_code=204)
+
+
+def _changing(api: APIRouter) -> None:
+    admin = [Depends(needs("admin"))]
+
+    @api.post(
+        "/schedules/{name}/pause",
+        summary="Pause a schedule",
+        dependencies=admin,
+        **answers(documents.Schedule, 404, 409),
+    )
+    async def pause_schedule(app: App, who: Who, request: Request, name: Name) -> Response:
+        """It makes no more jobs until it is resumed."""
+        before = await _visible(app, who, name)
+        return await _changed(
+            app, who, request, "schedule.pause", before, lambda: app.pause_schedule(name, by=who.name)
+        )
+
+    @api.post(
+        "/schedules/{name}/resume",
+        summary="Resume a schedule",
+        dependencies=admin,
+        **answers(documents.Schedule, 404, 409),
+    )
+    async def resume_schedule(app: App, who: Who, request: Request, name: Name) -> Response:
+        """It goes on with the next tick from now."""
+        before = await _visible(app, who, name)
+        return await _changed(app, who, request, "schedule.resume", before, lambda: app.resume_schedule(name))
+
+    @api.post(
+        "/schedules/{name}/run",
+        summary="Submit the job of a schedule now",
+        dependencies=admin,
+        **answers(documents.Job, 404, 409, 507, status=201, says="The job is stored"),
+    )
+    async def run_schedule(app: App, who: Who, request: Request, name: Name) -> Response:
+        """Beside its ticks."""
+        before = await _visible(app, who, name)
+        async with changes.audited(app, who, request, "schedule.run", name, _said_of(before)) as entry:
+            job = await app.run_schedule(name, by=who.name)
+            entry.after = {"job_id": job.job_id}
+        return answer(job_json.document(job), 201)
+
+
+async def _changed(
+    app: Holdfast,
+    who: Principal,
+    request: Request,
+    action: str,
+    before: ScheduleInfo,
+    change: Callable[[], Awaitable[ScheduleInfo]],
+) -> Response:
+    async with changes.audited(app, who, request, action, before.name, _said_of(before)) as entry:
+        try:
+            after = await change()
+        except VersionConflict as error:
+            raise changes.raced(error, None) from None
+        entry.after = _said_of(after)
+    return answer(document(after))
+
+
+async def _stored(app: Holdfast, name: str) -> ScheduleInfo | None:
+    return next((each for each in await app.schedules() if each.name == name), None)
+
+
+async def _visible(app: Holdfast, who: Principal, name: str) -> ScheduleInfo:
+    found = await _stored(app, name)
+    if found is None or not who.sees(found.queue):
+        raise ScheduleNotFound(f"no schedule {name!r:.80}")
+    return found
+
+
+def _put_answers() -> dict[str, Any]:
+    found = answers(documents.Schedule, 400, 404, 409, 413, 415, says="The schedule, as it is now")
+    found["responses"][201] = {"model": documents.Schedule, "description": "There was none of this name"}
+    return found
+
+
+def _said_of(schedule: ScheduleInfo | None) -> dict[str, Any] | None:
+    """Without its payload, which may have in it what does not belong into the trail."""
+    if schedule is None:
+        return None
+    names = ("cron", "timezone", "missed", "job_type", "queue", "priority", "paused", "version")
+    return {name: getattr(schedule, name) for name in names}
+
+
+def document(schedule: ScheduleInfo) -> dict[str, Any]:
+    return {**msgspec.structs.asdict(schedule), "paused": schedule.paused}
