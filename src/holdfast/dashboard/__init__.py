@@ -56,7 +56,7 @@ def router(_: Holdfast | None = None) -> APIRouter:
     for name in _PAGES:
         module = f"holdfast.dashboard.{name}"
         if importlib.util.find_spec(module) is not None:
-            whole.include_router(importlib.import_module(module).router)
+            whole.routes.extend(importlib.import_module(module).router.routes)  # already built: see assembly
     return whole
 
 
