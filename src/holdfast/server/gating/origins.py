@@ -24,6 +24,8 @@ def check_without_key(request: Incoming) -> None:
         return
     if request.header(b"sec-fetch-site") is not None and not _says_ours(request):
         raise _foreign()
+    if _says_ours(request) and request.header(b"origin") == "null":
+        return  # a form of ours: our Referrer-Policy keeps its origin back
     if request.header(b"origin") is not None and not _is_own_origin(request):
         raise _foreign()
 
