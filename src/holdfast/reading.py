@@ -72,6 +72,10 @@ class Reading(Opened):
         files = self._files
         return Job(record, None if files is None else lambda: read_result(files, record.result_artifact))
 
+    def seen_live(self, job: Job) -> Job | None:
+        """The same record with what its run says by now, from memory; None where it does not run in this process."""
+        return self._job(job.record) if job.job_id in self._live else None
+
     async def find(self, **options: Unpack[FindOptions]) -> Page:
         """Jobs, newest first, or in claim order with order="priority"."""
         found = await self.store.find(query(**options))
