@@ -9,22 +9,20 @@ from holdfast.server.gating.hosts import Hosts
 from tests.server.gated import served
 
 
-@pytest.mark.parametrize(
-    "host", ["evil.test", "evil.test:8000", "localhost.evil.test", "127.0.0.1.evil.test", "a b", ""]
-)
-async def test_a_request_to_a_name_that_is_not_ours_is_refused_before_anything_else(tmp_path: Path, host: str) -> None:
+async def test_a_request_to_a_name_that_is_not_ours_is_refused_before_anything_else(tmp_path: Path) -> None:
+    strangers = ("evil.test", "evil.test:8000", "localhost.evil.test", "127.0.0.1.evil.test", "a b", "")
     async with served(tmp_path) as server:
-        for path in ("/healthz", "/jobs", "/dashboard", "/nowhere"):
-            answer = await server.client.get(path, headers={"Host": host})
-            assert answer.status_code == 421, path
+        for host in strangers:
+            for path in ("/healthz", "/jobs", "/dashboard", "/nowhere"):
+                answer = await server.client.get(path, headers={"Host": host})
+                assert answer.status_code == 421, (host, path)
 
 
-@pytest.mark.parametrize(
-    "host", ["localhost", "LOCALHOST:80", "app.localhost", "127.0.0.1", "127.9.9.9:1", "[::1]:8000", "localhost."]
-)
-async def test_this_machine_always_goes_by_its_own_names(tmp_path: Path, host: str) -> None:
+async def test_this_machine_always_goes_by_its_own_names(tmp_path: Path) -> None:
+    own = ("localhost", "LOCALHOST:80", "app.localhost", "127.0.0.1", "127.9.9.9:1", "[::1]:8000", "localhost.")
     async with served(tmp_path) as server:
-        assert (await server.client.get("/jobs", headers={"Host": host})).status_code == 200
+        for host in own:
+            assert (await server.client.get("/jobs", headers={"Host": host})).status_code == 200, host
 
 
 def test_names_that_were_given_are_allowed_with_all_below_a_star() -> None:
@@ -42,29 +40,29 @@ def test_a_list_of_names_is_not_one_text() -> None:
         Hosts("jobs.example.com")
 
 
-@pytest.mark.parametrize("client", ["10.0.0.7", "192.168.1.9", "2001:db8::7", "::ffff:10.0.0.7", "somewhere"])
-async def test_without_keys_other_machines_are_told_to_have_one_made(tmp_path: Path, client: str) -> None:
-    async with served(tmp_path) as server, server.client_at(client) as elsewhere:
-        answer = await elsewhere.get("/jobs")
-        assert answer.status_code == 403
-        assert "holdfast keys create" in answer.json()["detail"]
-        assert (await elsewhere.get("/healthz")).status_code == 200
-
-
-@pytest.mark.parametrize("client", ["127.0.0.1", "::1", "::ffff:127.0.0.1"])
-async def test_without_keys_this_machine_may_do_everything(tmp_path: Path, client: str) -> None:
-    async with served(tmp_path) as server, server.client_at(client) as here:
-        made = await here.post("/jobs/letter", json={"payload": {"to": "ann"}})
-        assert (made.status_code, made.json()["created_by"]) == (201, "local")
-
-
-@pytest.mark.parametrize(
-    "header",
-    [{"X-Forwarded-For": "127.0.0.1"}, {"Forwarded": "for=127.0.0.1"}, {"X-Real-IP": "127.0.0.1"}, {"Via": "x"}],
-)
-async def test_without_keys_a_proxy_on_this_machine_lets_nobody_in(tmp_path: Path, header: dict[str, str]) -> None:
+async def test_without_keys_other_machines_are_told_to_have_one_made(tmp_path: Path) -> None:
     async with served(tmp_path) as server:
-        assert (await server.client.get("/jobs", headers=header)).status_code == 403
+        for client in ("10.0.0.7", "192.168.1.9", "2001:db8::7", "::ffff:10.0.0.7", "somewhere"):
+            async with server.client_at(client) as elsewhere:
+                answer = await elsewhere.get("/jobs")
+                assert answer.status_code == 403, client
+                assert "holdfast keys create" in answer.json()["detail"]
+                assert (await elsewhere.get("/healthz")).status_code == 200
+
+
+async def test_without_keys_this_machine_may_do_everything(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        for client in ("127.0.0.1", "::1", "::ffff:127.0.0.1"):
+            async with server.client_at(client) as here:
+                made = await here.post("/jobs/letter", json={"payload": {"to": "ann"}})
+                assert (made.status_code, made.json()["created_by"]) == (201, "local"), client
+
+
+async def test_without_keys_a_proxy_on_this_machine_lets_nobody_in(tmp_path: Path) -> None:
+    says = {"X-Forwarded-For": "127.0.0.1", "Forwarded": "for=127.0.0.1", "X-Real-IP": "127.0.0.1", "Via": "x"}
+    async with served(tmp_path) as server:
+        for name, value in says.items():
+            assert (await server.client.get("/jobs", headers={name: value})).status_code == 403, name
 
 
 async def test_without_keys_and_inside_another_app_only_a_name_of_this_machine_will_do(tmp_path: Path) -> None:

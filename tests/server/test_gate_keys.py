@@ -45,17 +45,15 @@ async def test_a_path_that_does_not_exist_is_told_from_others_only_with_a_key(tm
         assert await asked(server, key, "/nowhere") == 404
 
 
-@pytest.mark.parametrize(
-    "spoilt", ["", "x", "hf_live_", "hf_live_AAAAAAAAAAAA_B_C", "\u00e9", "a" * 5000, "null", "Bearer"]
-)
-async def test_what_is_no_key_lets_nobody_in(tmp_path: Path, spoilt: str) -> None:
-    async with served(tmp_path) as server:
+async def test_what_is_no_key_lets_nobody_in(tmp_path: Path) -> None:
+    nothing = ("", "x", "hf_live_", "hf_live_AAAAAAAAAAAA_B_C", "\u00e9", "a" * 5000, "null", "Bearer")
+    async with served(tmp_path, bounds=Bounds(failures_burst=1000)) as server:
         good = (await server.key())["X-API-Key"]
-        for text in (spoilt, good[:-1], good + "0", good[:-1] + ("0" if good[-1] != "0" else "1"), good.swapcase()):
+        last = "0" if good[-1] != "0" else "1"
+        for text in (*nothing, good[:-1], good + "0", good[:-1] + last, good.swapcase()):
             sent = text.encode("latin-1")
             for headers in ({b"X-API-Key": sent}, {b"Authorization": b"Bearer " + sent}):
-                answer = await server.client.get("/jobs", headers=headers)
-                assert answer.status_code in (401, 429), text[:40]
+                assert (await server.client.get("/jobs", headers=headers)).status_code == 401, text[:40]
 
 
 async def test_a_key_is_a_header_and_never_a_cookie_or_a_password(tmp_path: Path) -> None:
@@ -181,29 +179,22 @@ async def test_one_key_gets_so_many_requests_a_second_and_another_its_own(tmp_pa
         assert [await asked(server, busy) for _ in range(3)] == [200, 200, 429]
 
 
-@pytest.mark.parametrize("name", ["api_key", "apikey", "API-KEY", "access_token", "x-api-key", "authorization"])
-async def test_a_key_in_the_address_is_refused_and_not_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
-) -> None:
+async def test_a_key_in_the_address_is_refused_and_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "holdfast")
     async with served(tmp_path) as server:
         key = await server.key()
         text = key["X-API-Key"]
         hidden = "".join(f"%{ord(each):02x}" for each in text)
-        for path in (
-            f"/jobs?{name}={text}",
-            f"/jobs?subject={text}",
-            f"/jobs?subject={hidden}",
-            f"/jobs/{text}",
-            f"/{hidden}",
-        ):
+        paths = [f"/jobs?subject={text}", f"/jobs?subject={hidden}", f"/jobs/{text}", f"/{hidden}"]
+        for name in ("api_key", "apikey", "API-KEY", "access_token", "x-api-key", "authorization"):
+            paths += [f"/jobs?{name}={text}", f"/jobs?limit=1&{name}=1"]
+        for path in paths:
             answer = await server.client.get(path, headers=key)
             assert answer.status_code == 400, path
             assert text not in answer.text and hidden not in answer.text
-        assert (await server.client.get(f"/jobs?{name}=1", headers=key)).status_code == 400
-    secret = text.split("_")[3]
-    assert secret not in caplog.text and hidden not in caplog.text
-    assert caplog.text.count("(left out: it had a key in it) 400") == 6
+    ours = "\n".join(each.getMessage() for each in caplog.records if each.name.startswith("holdfast"))
+    assert text.split("_")[3] not in ours and hidden not in ours
+    assert ours.count("(left out: it had a key in it) 400") == len(paths)
 
 
 def test_a_refusal_takes_as_long_whatever_is_wrong_with_the_secret() -> None:
