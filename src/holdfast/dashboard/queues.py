@@ -44,7 +44,8 @@ async def pause(request: Request, name: str) -> Response:
     async with audited(app, who, request, "queue.pause", name, before) as entry:
         queue = await app.pause_queue(name, by=who.name, reason=form.text("reason"))
         entry.after = _document(queue)
-    said = f"{name} is paused; {count(queue.processing, 'job')} of it still running."
+    still = f"; {count(queue.processing, 'job')} of it still running" if queue.processing else ""
+    said = f"{name} is paused{still}."
     return frame.redirect_to(request, forms.back(request, form, "/queues"), said)
 
 

@@ -8,11 +8,12 @@ from datetime import datetime
 
 from fastapi import Depends, Request, Response
 
-from holdfast.clock import MICROS, to_datetime
+from holdfast.clock import MICROS, to_datetime, to_instant
 from holdfast.dashboard import frame
 from holdfast.job import Job
 from holdfast.lifecycle import Status
 from holdfast.limits import LEASE_SECONDS
+from holdfast.pace import Pace, last_day
 from holdfast.server.guarding import needs
 from holdfast.server.principals import Principal
 from holdfast.store.types import WorkerRow
@@ -32,14 +33,11 @@ class Seen:
     started_at: datetime
     state: str
     shape: str
+    pace: Pace  # of the last day
 
     @property
     def is_silent(self) -> bool:
         return self.state == "silent"
-
-    @property
-    def average_seconds(self) -> float | None:
-        return self.row.busy_micros / self.row.ended / MICROS if self.row.ended else None
 
 
 def seen_by(rows: Iterable[WorkerRow], principal: Principal, now: datetime) -> list[Seen]:
@@ -58,7 +56,7 @@ def _seen(row: WorkerRow, now: datetime) -> Seen:
         state, shape = "stopping", "paused"
     else:
         state, shape = "alive", "ok"  # what it runs is said beside it, as it is now: a heartbeat is older
-    return Seen(row, heartbeat_at, to_datetime(row.started_at), state, shape)
+    return Seen(row, heartbeat_at, to_datetime(row.started_at), state, shape, last_day(row, to_instant(now)))
 
 
 @router.get("/workers", dependencies=[Depends(needs("read"))])
