@@ -27,7 +27,7 @@ OTHER = "other"  # … and what the rest of them is counted under
 WORKER_STATES = ("working", "idle", "stopping", "stuck", "silent")
 _ATTEMPTS = frozenset({Counted.COMPLETED.value, Counted.FAILED.value, Counted.RETRIED.value})
 _BESIDE = frozenset({Counted.REUSED.value, Counted.RESCUED.value})  # counted as completed, retried or failed too
-_BOUND_NAMES = (*(f"{bound:g}" if bound >= 1 else str(bound) for bound in BOUNDS), "+Inf")
+_BOUND_NAMES = (*map(str, BOUNDS), "+Inf")
 _LABELS = ("job_type", "queue")
 Pair = tuple[str, str]
 
