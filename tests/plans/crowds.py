@@ -45,8 +45,8 @@ CROWDS = {
         INSERT INTO archive (job_id, archived_at, status, has_files, details)
         SELECT 'a' || value, 1 << 60, 'completed', 0, '{}' FROM generate_series(1, :count)""",
     "counted": """
-        INSERT INTO counter (minute, job_type, queue, priority, outcome, count, ran_micros, waited_micros)
-        SELECT value * 60000000, 'mine', 'default', 50, 'completed', 1, 1, 1 FROM generate_series(1, :count)""",
+        INSERT INTO counter (minute, job_type, queue, priority, outcome, bucket, count, ran_micros, waited_micros)
+        SELECT value * 60000000, 'mine', 'default', 50, 'completed', 1, 1, 1, 1 FROM generate_series(1, :count)""",
     "spent rates": """
         INSERT INTO rate (rate_key, rate_count, rate_micros, full_at, due_at, set_at)
         SELECT 'k' || value, 1, 1000000, 1 << 60, 1 << 60, 0 FROM generate_series(1, :count)""",

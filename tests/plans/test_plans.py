@@ -9,6 +9,7 @@ import apsw
 import pytest
 
 from holdfast.stores.sqlite import (
+    access,
     connection,
     exporting,
     inserting,
@@ -16,6 +17,7 @@ from holdfast.stores.sqlite import (
     reading,
     releasing,
     taking_turns,
+    totalling,
     trees,
     unpacking,
 )
@@ -47,6 +49,8 @@ PLANS = {
     ],
     "archive_get": ["SEARCH archive USING PRIMARY KEY (job_id=?)"],
     "archive_over": ["SEARCH archive USING INDEX archive_age (archived_at<?)"],
+    "audit": [],
+    "audited": ["SEARCH audit USING PRIMARY KEY (entry_id<?)"],
     "awaited": [BY_ID],
     "awaited_by": [BY_ID, "SEARCH edge USING INDEX edge_child (child_id=?)"],
     "candidates": ["SEARCH job USING INDEX job_ready (queue=? AND job_type=? AND parked=?)"],
@@ -78,9 +82,11 @@ PLANS = {
     ],
     "expired": ["SEARCH job USING INDEX job_lease (lease_expires_at<?)"],
     "export_archive": ["SEARCH archive USING PRIMARY KEY (job_id>?)"],
+    "export_audit": ["SEARCH audit USING PRIMARY KEY (entry_id>?)"],
     "export_counters": ["SEARCH counter USING PRIMARY KEY ((minute,job_type,queue,priority,outcome)>(?,?,?,?,?))"],
     "export_guards": ["SEARCH dedup USING PRIMARY KEY (dedup_key>?)"],
     "export_steps": ["SEARCH step USING PRIMARY KEY ((job_id,name)>(?,?))"],
+    "export_totals": ["SEARCH counter_sum USING PRIMARY KEY ((job_type,queue,outcome)>(?,?,?))"],
     "extend": [BY_ID],
     "fair_ahead": [f"SEARCH job USING COVERING INDEX job_fair {AT_LEVEL} AND fairness_key=?)"],
     "fair_any": ["SEARCH job USING COVERING INDEX job_fair (queue=? AND job_type=? AND parked=?)"],
@@ -104,6 +110,8 @@ PLANS = {
     "key_ahead": [f"SEARCH job USING INDEX job_parked {OF_LANE}", f"SEARCH job USING INDEX job_key {IN_SIGHT}"],
     "key_in_sight": [f"SEARCH job USING COVERING INDEX job_key {IN_SIGHT}"],
     "key_running": ["SEARCH job USING COVERING INDEX job_key (concurrency_key=? AND status=?)"],
+    "keys": ["SCAN api_key"],
+    "keys_named": ["SEARCH api_key USING PRIMARY KEY (key_id=?)"],
     "keys_of": [BY_ID],
     "meet_edge": ["SEARCH edge USING PRIMARY KEY (parent_id=? AND child_id=?)"],
     "next_due": ["SEARCH job USING INDEX job_due"],
@@ -172,6 +180,7 @@ PLANS = {
     "rows_holder": [BY_ID],
     "rows_latest": ["SEARCH job USING INDEX job_latest (subject=? AND job_type=?)"],
     "rows_source": [BY_ID, "SEARCH donor USING INDEX sqlite_autoindex_job_1 (job_id=?) LEFT-JOIN"],
+    "save_key": [],
     "save_schedule": [],
     "staged_stale": [
         "SEARCH staged USING INTEGER PRIMARY KEY (rowid=?)",
@@ -180,6 +189,8 @@ PLANS = {
     ],
     "standing": [BY_ID],
     "status": [BY_ID, "SEARCH archive USING PRIMARY KEY (job_id=?)"],
+    "sum_counters": ["SEARCH counter USING PRIMARY KEY (minute>? AND minute<?)"],
+    "totals": ["SCAN counter_sum", "SEARCH counter USING PRIMARY KEY (minute>?)"],
     "tree_members": [BY_ID, "SEARCH job USING INDEX job_root (root_job_id=?)"],
     "unmeet": [
         "SEARCH edge USING INDEX edge_child (child_id=?)",
@@ -212,6 +223,11 @@ FIND_PLANS = {
 
 # Statements in the code: too short for a file, and served all the same.
 SHORT = {
+    "old entries": (
+        access.DROP,
+        ["SEARCH audit USING PRIMARY KEY (entry_id=?)", "SEARCH audit USING PRIMARY KEY (entry_id<?)"],
+    ),
+    "first minute": (totalling._OLDEST, ["SEARCH counter USING PRIMARY KEY (minute>?)"]),
     "export": (exporting._JOBS, ["SEARCH job USING INTEGER PRIMARY KEY (rowid>?)"]),
     "edges": (exporting._EDGES, ["SEARCH edge USING INDEX edge_child (child_id=?)"]),
     "bucket": (rating._BUCKET, [f"SEARCH rate USING PRIMARY KEY ({OF_RATE})"]),
@@ -242,16 +258,24 @@ WALKS = {
     "counts": [step for step in PLANS["counts"] if step.startswith("SCAN")],
     "depths": [step for step in PLANS["depths"] if step.startswith("SCAN")],
     "held_by": ["SCAN job USING INDEX job_lease"],
+    "keys": ["SCAN api_key"],
+    "totals": ["SCAN counter_sum"],
 }
 # Sorts of a handful of rows: five errors, the keys of a batch, groups of errors or of active jobs, keys that are due,
-# the trees of a batch, those who may be let in, the states of what a job depends on.
-SORTS = {"apply", "dead", "depths", "keys_of", "outcomes_of", "rate_due", "rate_unpark", "retire_standing", "unpark"}
+# the trees of a batch, those who may be let in, the states of what a job depends on, the kinds that are counted.
+SORTS = {
+    "apply", "dead", "depths", "keys_of", "outcomes_of", "rate_due", "rate_unpark", "retire_standing", "sum_counters",
+    "totals", "unpark",
+}  # fmt: skip
 TABLES = (
     "job",
     "edge",
     "step",
     "archive",
     "counter",
+    "counter_sum",
+    "api_key",
+    "audit",
     "rate",
     "schedule",
     "fair_key",

@@ -130,7 +130,7 @@ def counter(
 
 
 def buckets_of(text: str | None) -> tuple[tuple[int, int], ...]:
-    return _buckets.decode(text) if text else ()
+    return tuple(sorted(_buckets.decode(text))) if text else ()
 
 
 def counter_rows(counter: Counter) -> list[tuple[Any, ...]]:

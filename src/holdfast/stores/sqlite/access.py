@@ -18,6 +18,7 @@ from holdfast.stores.sqlite.tx import Tx
 
 SAVE_KEY = load("save_key")
 KEYS = load("keys")
+NAMED = load("keys_named")
 AUDIT = load("audit")
 AUDITED = load("audited")
 DROP = "DELETE FROM audit WHERE entry_id IN (SELECT entry_id FROM audit WHERE entry_id < ? ORDER BY entry_id LIMIT ?)"
@@ -31,8 +32,8 @@ def save_key(tx: Tx, key: ApiKey, new: bool) -> Verdict:
 
 
 def keys(connection: apsw.Connection, ids: Sequence[str]) -> list[ApiKey]:
-    wanted = msgspec.json.encode(ids).decode() if ids else None
-    return [access_rows.key(row) for row in sql.rows(connection, KEYS, (wanted,))]
+    found = sql.rows(connection, NAMED, (msgspec.json.encode(ids).decode(),)) if ids else sql.rows(connection, KEYS)
+    return [access_rows.key(row) for row in found]
 
 
 def drop_keys(tx: Tx, ids: Sequence[str]) -> None:

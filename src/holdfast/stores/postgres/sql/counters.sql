@@ -1,6 +1,6 @@
 -- The counters of a span, all shards and buckets together, and how many are in each bucket. Index: the primary key.
 SELECT minute, job_type, queue, priority, outcome, sum(jobs)::bigint, sum(ran)::bigint, sum(waited)::bigint,
-    json_agg(json_build_array(bucket, jobs) ORDER BY bucket) FILTER (WHERE bucket <> 0)::text
+    json_agg(json_build_array(bucket, jobs)) FILTER (WHERE bucket <> 0)::text
 FROM (
     SELECT minute, job_type, queue, priority, outcome, bucket, sum(count) AS jobs, sum(ran_micros) AS ran,
         sum(waited_micros) AS waited
@@ -9,4 +9,4 @@ FROM (
     GROUP BY minute, job_type, queue, priority, outcome, bucket
 ) AS each
 GROUP BY minute, job_type, queue, priority, outcome
-ORDER BY minute
+ORDER BY minute, job_type, queue, priority, outcome

@@ -1,6 +1,6 @@
 -- A page of counters after ($1, $2, $3, $4, $5), all shards and buckets together. Index: the primary key.
 SELECT minute, job_type, queue, priority, outcome, sum(jobs)::bigint, sum(ran)::bigint, sum(waited)::bigint,
-    json_agg(json_build_array(bucket, jobs) ORDER BY bucket) FILTER (WHERE bucket <> 0)::text
+    json_agg(json_build_array(bucket, jobs)) FILTER (WHERE bucket <> 0)::text
 FROM (
     SELECT minute, job_type, queue, priority, outcome, bucket, sum(count) AS jobs, sum(ran_micros) AS ran,
         sum(waited_micros) AS waited

@@ -1,6 +1,6 @@
 -- Everything that was ever counted: the sums, and the minutes that are not in them yet. Index: the primary keys.
 SELECT job_type, queue, outcome, sum(jobs)::bigint, sum(ran)::bigint, sum(waited)::bigint,
-    json_agg(json_build_array(bucket, jobs) ORDER BY bucket) FILTER (WHERE bucket <> 0)::text
+    json_agg(json_build_array(bucket, jobs)) FILTER (WHERE bucket <> 0)::text
 FROM (
     SELECT job_type, queue, outcome, bucket, sum(count) AS jobs, sum(ran_micros) AS ran, sum(waited_micros) AS waited
     FROM (

@@ -1,5 +1,4 @@
--- Keys by id: those of the JSON array ?1, or all where it is NULL.
+-- Every key, by id.
 SELECT key_id, name, secret_hash, scopes, queues, created_at, created_by, expires_at, revoked_at, revoked_by, of
 FROM api_key
-WHERE ?1 IS NULL OR key_id IN (SELECT value FROM json_each(?1))
 ORDER BY key_id
