@@ -52,8 +52,8 @@ class Picture:
 async def overview(request: Request, window: str = "1h") -> Response:
     chosen = figures.WINDOWS.get(window, figures.WINDOWS["1h"])
     app, principal = frame.app_of(request), frame.reader_of(request)
-    slots = await frame.kept(request, History).read(chosen)
-    picture = drawn(chosen, slots, principal)
+    past = await frame.kept(request, History).read(chosen)
+    picture = drawn(chosen, past.slots, principal)
     standing = await frame.kept(request, Census).latest()
     workers = seen_by(await app.workers(), principal, frame.now_of(request))
     return frame.render(
@@ -70,6 +70,7 @@ async def overview(request: Request, window: str = "1h") -> Response:
         workers=workers,
         types_shown=TYPES_SHOWN,
         counted=standing is not None,
+        is_complete=past.is_complete,
         p50=lambda buckets: _said(figures.percentile(buckets, 0.5)),
         p95=lambda buckets: _said(figures.percentile(buckets, 0.95)),
     )

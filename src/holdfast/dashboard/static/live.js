@@ -69,7 +69,7 @@ function look() {
   const done = () => {
     looking = false;
     lookedAt = performance.now();
-    const gap = missed ? GAP_MS : IDLE_MS;
+    const gap = missed || document.querySelector("[data-soon]") ? GAP_MS : IDLE_MS; // soon: not all of it was there
     missed = false;
     if (!document.hidden) plan(gap);
   };
