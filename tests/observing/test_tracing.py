@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -18,9 +19,11 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from holdfast import Backoff, Context, Discard, Holdfast, JobCancelled, QueueFull
 from holdfast.observing import Tracing
+from holdfast.server import asgi
 from holdfast.testing import drain
 from tests.eventually import eventually
 from tests.observing.conftest import WorkerProcess
+from tests.server.far import reached
 
 
 @pytest.fixture
@@ -248,3 +251,42 @@ async def test_a_handler_sees_nothing_that_the_one_before_has_left_in_context_va
             for handle in handles:
                 await handle.result(timeout=10)
     assert seen == ["nothing"] * 5
+
+
+@pytest.mark.parametrize("header", ["00-" + "ab" * 16 + "-" + "cd" * 8 + "-01", "rubbish", None])
+async def test_a_submit_over_http_belongs_to_the_trace_of_its_request(
+    app: Holdfast, spans: InMemorySpanExporter, header: str | None
+) -> None:
+    @app.job("report")
+    async def report(payload: int) -> None: ...
+
+    transport = httpx.ASGITransport(asgi(app))
+    async with app, httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+        headers = {} if header is None else {"traceparent": header}
+        answer = await http.post("/jobs/report", json={"payload": 1}, headers=headers)
+        assert answer.status_code == 201
+    submit = only(spans, "submit report")
+    if header is None or header == "rubbish":
+        assert submit.parent is None
+    else:
+        assert submit.parent is not None and submit.parent.span_id == 0xCDCDCDCDCDCDCDCD
+
+
+async def test_an_attempt_of_a_remote_worker_is_a_span_from_its_claim_to_its_end(
+    app: Holdfast, spans: InMemorySpanExporter
+) -> None:
+    @app.job("report")
+    async def report(payload: int) -> None: ...
+
+    async with app, reached(app) as far:
+        handle = await report.submit(1)
+        await far.register("report")
+        job_id, token = await far.one()
+        answer = await far.say("complete", job_id, token, result=1)
+        assert answer.status_code == 200
+        record = (await app.get(handle.job_id)).record
+    run = only(spans, "run report")
+    assert is_below(run, only(spans, "submit report"))
+    assert attributes(run)["holdfast.worker_id"] == "far-1" and attributes(run)["holdfast.outcome"] == "completed"
+    assert run.start_time == (record.started_at or 0) * 1000
+    assert run.end_time == (record.completed_at or 0) * 1000

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from holdfast.clock import MICROS
+from holdfast.clock import MICROS, Instant
 from holdfast.counted import counted
 from holdfast.newjob import NewJob
 from holdfast.statuses import Status
@@ -33,6 +33,8 @@ class Attempted(Protocol):
     def attempt(self) -> int: ...
     @property
     def max_attempts(self) -> int: ...
+    @property
+    def started_at(self) -> Instant | None: ...
     @property
     def worker_id(self) -> str | None: ...
     @property
@@ -71,7 +73,8 @@ class Observer:
         return nullcontext()
 
     def continuing(self, traceparent: str) -> AbstractContextManager[object]:
-        """Around what belongs to something in another process: a handler that runs in a process of its own."""
+        """Around what belongs to something in another process: a handler that runs in a process of its own, a request
+        that comes with a `traceparent`."""
         return nullcontext()
 
     def ended(self, job: Attempted, ending: Ending) -> None:

@@ -3,7 +3,8 @@
 "run report" is a child of the "submit report" that stored the job, however much later and wherever it runs; jobs that a
 handler submits are below its run. An attempt of a batch handler is one span for all its jobs, linked to their submits.
 The application brings its SDK and its exporter; without them spans cost next to nothing, and a trace that comes from
-outside is still handed on.
+outside is still handed on. Attempts that nobody here could watch, of remote workers and of those that died, get their
+span when their end is known.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from holdfast.counted import Counted
 from holdfast.errors import ConfigurationError
 from holdfast.newjob import NewJob
 from holdfast.observing.observer import Attempted, Ending, Observer
@@ -69,6 +71,9 @@ class Tracing(Observer):
 
     @contextmanager
     def continuing(self, traceparent: str) -> Iterator[None]:
+        if trace.get_current_span().get_span_context().is_valid:  # someone who traces requests has done it already
+            yield
+            return
         token = context.attach(_context_of(traceparent))
         try:
             yield
@@ -78,9 +83,19 @@ class Tracing(Observer):
     def ended(self, job: Attempted, ending: Ending) -> None:
         key = (job.job_id, job.attempt)
         span, in_batch = self._open.pop(key, (None, False))
-        if span is None:
-            return
-        _end(span, key, in_batch, ending.outcome)
+        if span is not None:
+            self._say(span, in_batch, job, ending)
+        elif job.started_at is not None and ending.outcome != Counted.GIVEN_BACK:
+            started = job.started_at * 1000  # nanoseconds
+            parent = _context_of(job.traceparent)
+            span = self._tracer.start_span(
+                f"run {job.job_type}", parent, SpanKind.CONSUMER, _attempted([job]), start_time=started
+            )
+            self._say(span, False, job, ending)
+            span.end(started + round(ending.ran_seconds * 1e9))
+
+    def _say(self, span: Span, in_batch: bool, job: Attempted, ending: Ending) -> None:
+        _end(span, (job.job_id, job.attempt), in_batch, ending.outcome)
         if ending.error is None or not span.is_recording():
             return
         told = self._redaction.told(job.payload, ending.schema)

@@ -13,6 +13,7 @@ from fastapi import FastAPI
 
 from holdfast.app import Holdfast
 from holdfast.server import answering, openapi, route_table
+from holdfast.server.continuing import Continuing
 from holdfast.server.gate import Bounds, Gate
 from holdfast.server.gating.keyring import KeyRing
 
@@ -58,6 +59,8 @@ def assemble(
             api.router.routes.extend(module.router(app).routes)
     api.router.routes.extend(openapi.router(api).routes)
     answering.install(api)
+    if app.observers is not None:
+        api.add_middleware(Continuing, observers=app.observers)
     table = route_table.rows(api)
     bounds = bounds or Bounds()
     gate = Gate(
