@@ -14,6 +14,7 @@ from holdfast.limits import PICTURE_JOBS_MAX
 from holdfast.server.principals import Principal
 from holdfast.statuses import Status
 from holdfast.store.types import JobRecord
+from holdfast.trees import Cycle, order
 
 _BELOW_MAX = 50  # children of a job that was not come upon from its root
 _ABOVE_MAX = 50  # parents of parents that are looked up, where a tree is too large to come upon the job from its root
@@ -53,7 +54,7 @@ class Family(msgspec.Struct, frozen=True):
     def rows(self) -> Iterator[Row]:
         """Parents before their children, which stand under them."""
         below: dict[str | None, list[Job]] = {}
-        for job in self.jobs.values():
+        for job in _in_order(self.jobs):
             parent = job.parent_job_id if job.parent_job_id in self.jobs else None
             below.setdefault(parent, []).append(job)
         waiting = [(job, 0) for job in reversed(below.get(None, []))]
@@ -135,6 +136,21 @@ class _Gathering:
         room = self._most - len(self.records)
         if missing and room > 0:
             self.add(await self._app.store.get(missing[:room]))
+
+
+def _in_order(jobs: dict[str, Job]) -> list[Job]:
+    """Whoever waits for another comes after it; a record lists a part of its edges from either end."""
+    needs = {job_id: [*job.dependencies] for job_id, job in jobs.items()}
+    for job_id, job in jobs.items():
+        for other in job.dependent_jobs:
+            if other in needs:
+                needs[other].append(job_id)
+    try:
+        places = order(list(needs.items()))
+    except Cycle:  # they wait for one another: as they were found, then
+        return list(jobs.values())
+    found = list(jobs.values())
+    return [found[place] for place in places]
 
 
 def _member(job: Job, unseen: int) -> Member:

@@ -127,7 +127,9 @@ class _Reader:
                 if target is None or named in above:
                     return None
                 above = (*above, named)
-                schema = {**target, **{name: part for name, part in schema.items() if name != "$ref"}}
+                # Its title is the name of a model, not of this field.
+                meant = {name: part for name, part in target.items() if name != "title"}
+                schema = {**meant, **{name: part for name, part in schema.items() if name != "$ref"}}
                 continue
             inner, was_nullable = _only_one(schema)
             nullable = nullable or was_nullable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable
 from datetime import UTC, datetime
 from typing import Any
@@ -21,7 +22,7 @@ from holdfast.server.changes import audited, check_tree, said_of
 from holdfast.server.guarding import App, Who, needs, visible
 from holdfast.server.principals import Principal
 
-HISTORY_SHOWN = 60  # events that stand there open; more are folded
+_ID = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 
 router = frame.pages()
 
@@ -65,18 +66,23 @@ async def page(request: Request, app: App, who: Who, job_id: str) -> Response:
         "job.html",
         live=f"job:{job.job_id}",
         job=job,
-        why=await app.explain(job.job_id),
+        why=sentence(await app.explain(job.job_id)),
         can=possible(job, who),
         payload=await shown.payload_of(app, job) if job.archived_at is None else None,
         result=shown.result_of(job) if job.status is Status.COMPLETED and job.archived_at is None else None,
         files=await shown.artifacts(app, job) if job.archived_at is None else [],
         spans=timeline.spans(job.history, frame.now_of(request)),
         happenings=timeline.happenings(job.history),
-        history_shown=HISTORY_SHOWN,
         family=related,
         picture=None if related.alone else related.picture(),
         has_log_file=await app.log_bytes(job.job_id, 0, 1) is not None,
     )
+
+
+def sentence(text: str) -> list[tuple[str, bool]]:
+    """With a beginning and an end; the ids of jobs in it apart from the words, to be links."""
+    whole = f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '…')) else '.'}"
+    return [(part, bool(_ID.fullmatch(part))) for part in _ID.split(whole) if part]
 
 
 @router.get("/jobs/{job_id}/log", dependencies=[Depends(needs("read"))])

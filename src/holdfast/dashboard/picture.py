@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from holdfast.statuses import Status
 
-BOX_WIDTH, BOX_HEIGHT = 184, 46
-GAP_X, GAP_Y = 52, 12
+BOX_WIDTH, BOX_HEIGHT = 160, 46
+GAP_X, GAP_Y = 42, 12
 MARGIN = 6
 ALIKE_MAX = 7  # alike siblings that stand each for itself; of more, so many and a box for the rest
 LINES_MAX = 1_500  # between everything and everything; beyond it they are a blot

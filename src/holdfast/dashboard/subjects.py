@@ -21,6 +21,7 @@ from holdfast.server.principals import Principal
 PAGE = 30
 LOOKED_AT = 500  # of the newest jobs, for the subjects that they are about
 LISTED_MAX = 60
+PAGES_MAX = 10  # of a store, read for one of ours where nearly all are children
 
 router = frame.pages()
 
@@ -58,9 +59,9 @@ def _recent(jobs: list[Job]) -> list[Recent]:
 
 async def _of(request: Request, app: Holdfast, who: Principal, subject: str) -> Response:
     after = request.query_params.get("after") or None
-    wanted: FindOptions = {"subject": subject, "limit": PAGE, "after": after}
-    jobs = await searching.found(app, who, **wanted)
-    latest = await _latest(app, subject, jobs)
+    whole = bool(request.query_params.get("children"))
+    jobs = await _jobs(app, who, subject, after, whole)
+    latest = await _latest(app, who, subject, jobs, whole)
     picked = await _picked(app, who, request.query_params.get("job"), subject, jobs, latest)
     return frame.render(
         request,
@@ -74,14 +75,37 @@ async def _of(request: Request, app: Holdfast, who: Principal, subject: str) -> 
         files=await shown.artifacts(app, picked) if picked is not None and picked.archived_at is None else [],
         after=after,
         following=jobs.next,
+        children="1" if whole else None,
     )
 
 
-async def _latest(app: Holdfast, subject: str, jobs: Page) -> frozenset[str]:
-    """Of each type the job that completed last, as result tables answer for the subject."""
-    types = dict.fromkeys(job.job_type for job in jobs)
-    found = [await app.store.latest(subject, job_type) for job_type in types]
+async def _jobs(app: Holdfast, who: Principal, subject: str, after: str | None, whole: bool) -> Page:
+    """Newest first; children only where they are asked for: a tree of thousands would hide all else."""
+    found = Page()
+    found.next = after
+    for _ in range(PAGES_MAX):
+        wanted: FindOptions = {"subject": subject, "limit": PAGE if whole else LOOKED_AT // 5, "after": found.next}
+        page = await searching.found(app, who, **wanted)
+        found += [job for job in page if _is_top(job, whole)]
+        found.next = page.next
+        if page.next is None or len(found) >= PAGE:
+            break
+    return found
+
+
+async def _latest(app: Holdfast, who: Principal, subject: str, jobs: Page, whole: bool) -> frozenset[str]:
+    """Of each type the job that result tables answer with for the subject; of one without rows, the newest."""
+    found: list[str] = []
+    for job_type in dict.fromkeys(job.job_type for job in jobs):
+        named = await app.store.latest(subject, job_type)
+        wanted: FindOptions = {"subject": subject, "job_type": job_type, "status": Status.COMPLETED, "limit": PAGE}
+        completed = [job.job_id for job in await searching.found(app, who, **wanted) if _is_top(job, whole)]
+        found += [named] if named in completed else completed[:1]
     return frozenset(each for each in found if each is not None)
+
+
+def _is_top(job: Job, whole: bool) -> bool:
+    return whole or job.parent_job_id is None
 
 
 async def _picked(
