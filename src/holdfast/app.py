@@ -270,6 +270,7 @@ class Holdfast(Submitting, Reading, Results, Changing, Operating, Granting):
             lease_seconds=self._lease_seconds,
             poll_seconds=self._poll_seconds,
             keep=self._retention,
+            observers=self.observers,
         )
 
     def worker(self, **options: Unpack[WorkerOptions]) -> Worker:

@@ -179,8 +179,9 @@ async def test_what_a_handler_reports_itself_carries_its_job_and_nothing_of_anot
     assert [sorted({"a", "b"} & each.keys()) for each in tags] == [["a"], ["b"]]
 
 
-async def test_an_attempt_whose_worker_died_is_reported_by_the_one_that_takes_over(
-    make_app: Callable[..., Holdfast], sentry: Receiver
+@pytest.mark.parametrize("finder", [Holdfast.worker, lambda app: app.chores("server")], ids=["worker", "server"])
+async def test_an_attempt_whose_worker_died_is_reported_by_whoever_finds_it(
+    make_app: Callable[..., Holdfast], sentry: Receiver, finder: Callable[[Holdfast], Any]
 ) -> None:
     app = make_app(observers=[Sentry(sentry.dsn, redact=["iban"])], lease=1, poll_interval=0.05)
 
@@ -191,7 +192,7 @@ async def test_an_attempt_whose_worker_died_is_reported_by_the_one_that_takes_ov
         handle = await mail.submit(Mail(to="ada"))
         request = ClaimRequest("lost:1:abc", "1", ("default",), {"mail": 1}, 1, 1, "token")
         assert len(await app.store.claim(request, app.clock.now())) == 1
-        async with app.worker():
+        async with finder(app):
             with pytest.raises(JobFailed):
                 await handle.result(timeout=10)
     [event] = sentry.wait_for(1)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from holdfast.clock import Clock
 from holdfast.files import Files
+from holdfast.observing import Observers
 from holdfast.retention import Retention
 from holdfast.store.port import Store
 from holdfast.store.types import Signal
@@ -33,6 +34,7 @@ class Chores:
         lease_seconds: float,
         poll_seconds: float,
         keep: Retention,
+        observers: Observers | None = None,
     ) -> None:
         trouble = Trouble(log, clock)
         self._store = store
@@ -43,6 +45,7 @@ class Chores:
             lease_seconds=lease_seconds,
             sweep_seconds=sweep_seconds(poll_seconds, lease_seconds),
             trouble=trouble,
+            observers=observers,
         )
         self._scheduler = Scheduler(store, clock, look_seconds=poll_seconds, trouble=trouble)
         self._janitor = Janitor(store, clock, files, keep, trouble)
