@@ -14,7 +14,7 @@ from holdfast.dashboard import assets, frame
 from holdfast.dashboard.forms import FormRefused
 from holdfast.dashboard.routing import pages
 from holdfast.errors import HoldfastError
-from holdfast.server import problems
+from holdfast.server import mistakes, problems
 from holdfast.server.guarding import needs
 from holdfast.server.problems import Problem
 
@@ -78,7 +78,7 @@ def _problem(error: Exception) -> Problem:
         case RequestValidationError():
             return Problem(422, "invalid-request")
         case _:
-            log.error("a page of the dashboard failed", exc_info=error)
+            mistakes.tell("a page of the dashboard", error)
             return Problem(500, "internal")
 
 

@@ -9,8 +9,6 @@ where, is not decided here but read from the table of routes: see openapi.py.
 from __future__ import annotations
 
 import asyncio
-import logging
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from holdfast import limits
 from holdfast.app import Holdfast
 from holdfast.errors import HoldfastError
-from holdfast.server import problems
+from holdfast.server import mistakes, problems
 from holdfast.server.gating import access_log, origins
 from holdfast.server.gating import body as bodies
 from holdfast.server.gating.answer import Answer
@@ -34,7 +32,6 @@ from holdfast.server.gating.opening import Openings
 from holdfast.server.principals import Principal
 from holdfast.server.problems import Problem
 
-log = logging.getLogger("holdfast.server")
 LOGIN = f"{DASHBOARD}/login"
 
 
@@ -163,6 +160,7 @@ class Gate:
         except Exception as error:
             self._broke(passage, error)
         finally:
+            answer.began = lambda: None
             self._streams.discard(limit)
         if answer.status == 401 and not request.is_safe:
             self._authenticator.count_failure(request)  # a login
@@ -176,9 +174,7 @@ class Gate:
                 limit.reschedule(asyncio.get_running_loop().time())
 
     def _broke(self, passage: _Passage, error: Exception) -> None:
-        """A mistake of ours. What is said of it is where it was made: its message may have a payload in it."""
-        where = "".join(traceback.format_tb(error.__traceback__))
-        log.error("request %s broke: %s\n%s", passage.request.request_id, type(error).__qualname__, where)
+        mistakes.tell(f"request {passage.request.request_id}", error)
         if passage.answer.status is None:
             raise Problem(500, "internal", f"the log says more, under {passage.request.request_id}") from None
 
