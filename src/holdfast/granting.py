@@ -69,15 +69,15 @@ class Granting(Opened):
             by = check_text("by", by, limits.NAME_LENGTH_MAX)
             key = msgspec.structs.replace(key, revoked_at=now, revoked_by=by)
             await self.store.save_key(key)
-        await self.store.drop_keys([each.key_id for each in known if each.of == key_id])
+        await self.store.drop_keys(_sessions_of(known, key_id))
         return keys.info(key, now)
 
     async def remove_key(self, key_id: str) -> None:
         """Forget a key that is over: it is no longer listed."""
-        key = _one(await self.store.keys(), key_id)
-        if keys.is_live(key, self.clock.now()):
+        known = await self.store.keys()
+        if keys.is_live(_one(known, key_id), self.clock.now()):
             raise InvalidOption(f"key {key_id} is in use: revoke it first")
-        await self.store.drop_keys([key_id])
+        await self.store.drop_keys([key_id, *_sessions_of(known, key_id)])
 
     # Sessions of the dashboard
 
@@ -150,6 +150,10 @@ def _one(known: Sequence[ApiKey], key_id: str) -> ApiKey:
         if key.key_id == key_id and keys.is_listed(key):
             return key
     raise KeyNotFound(f'no key {keys.masked(key_id)!r:.80}: "holdfast keys" lists their ids')
+
+
+def _sessions_of(known: Sequence[ApiKey], key_id: str) -> list[str]:
+    return [key.key_id for key in known if key.of == key_id]
 
 
 def _expiry(expires_in: float | timedelta | None, now: Instant) -> Instant | None:

@@ -11,6 +11,7 @@ from holdfast.errors import (
     InvalidSubmission,
     JobCancelled,
     JobNotFound,
+    KeyNotFound,
     QueueFull,
     ResultTimeout,
     ScheduleNotFound,
@@ -34,7 +35,7 @@ MEANINGS = {
     Exit.USAGE: "an option, a setting, the app or the payload cannot be accepted",
     Exit.CANCELLED: "the awaited job was cancelled",
     Exit.TIMEOUT: "the awaited job has not ended within --timeout; it goes on",
-    Exit.NOT_FOUND: "no job has this id, no schedule this name, or the job no such file",
+    Exit.NOT_FOUND: "no job or key has this id, no schedule this name, or the job no such file",
     Exit.INTERRUPTED: "interrupted with Ctrl-C; jobs go on",
 }
 
@@ -49,7 +50,7 @@ def of_error(error: HoldfastError) -> Exit:
             return Exit.CANCELLED
         case ResultTimeout():
             return Exit.TIMEOUT
-        case JobNotFound() | ScheduleNotFound() | ArtifactNotFound():
+        case JobNotFound() | ScheduleNotFound() | KeyNotFound() | ArtifactNotFound():
             return Exit.NOT_FOUND
         case QueueFull():  # nothing is wrong with what was asked; later it works
             return Exit.FAILED

@@ -53,6 +53,7 @@ _COMMANDS: dict[str, dict[str, str | tuple[str, dict[str, str]]]] = {
             },
         ),
         "dead": ("dead.dead", {"retry": "dead.retry"}),
+        "keys": ("keys.keys", {"create": "keys.create", "revoke": "keys.revoke", "remove": "keys.remove"}),
         "stats": "stats.stats",
         "doctor": "doctor.doctor",
         "purge": "purge.purge",
