@@ -145,7 +145,7 @@ def _of_a_type(api: APIRouter) -> None:
         "/jobs/{job_type:job_type}",
         summary="Find jobs of a type",
         dependencies=READ,
-        **answers(documents.JobPage),
+        **answers(documents.JobPage, 404),
     )
     async def find_jobs_of_type(
         app: App,
