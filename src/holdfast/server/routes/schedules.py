@@ -12,7 +12,7 @@ from holdfast import job_json
 from holdfast.app import Holdfast
 from holdfast.errors import ScheduleNotFound, VersionConflict
 from holdfast.schedules import ScheduleInfo
-from holdfast.server import changes, documents
+from holdfast.server import changes, documents, problems
 from holdfast.server.guarding import App, Who, check_queue, needs
 from holdfast.server.inputs import ScheduleBody
 from holdfast.server.principals import Principal
@@ -48,8 +48,8 @@ def _defining(api: APIRouter) -> None:
         before = await _stored(app, name)
         options = body.options()
         check_queue(who, options.get("queue") or (await app._target(body.job_type)).queue)
-        if before is not None:
-            check_queue(who, before.queue)
+        if before is not None and not who.sees(before.queue):
+            raise problems.foreign_queue("the queue of the schedule that has this name")
         async with changes.audited(app, who, request, "schedule.put", name, _said_of(before)) as entry:
             try:
                 after = await app.schedule(
