@@ -48,7 +48,9 @@ class Point(ResultRow, table="points", key="statement_id", subject="conversation
 class Embedding(BaseModel):
     text: str = Field(description="What is embedded, up to some pages.", max_length=8000)
     model: Literal["small", "large"] = "small"
-    api_key: SecretStr | None = Field(None, description="For models that are not ours.")
+    api_key: str | None = Field(
+        None, description="For models that are not ours.", json_schema_extra={"sensitive": True}
+    )
 
 
 class Size(Enum):

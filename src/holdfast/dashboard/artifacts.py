@@ -15,11 +15,7 @@ from fastapi.responses import StreamingResponse
 from holdfast.dashboard import frame, shown
 from holdfast.errors import ArtifactNotFound
 from holdfast.server.guarding import App, Who, needs, visible
-
-POLICY = (
-    "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; font-src data:; media-src data:;"
-    " form-action 'none'; base-uri 'none'; frame-ancestors 'self'"
-)
+from holdfast.server.routes.artifacts import POLICY
 
 router = frame.pages()
 

@@ -76,22 +76,27 @@ async def gather(app: Holdfast, who: Principal, job: Job, most: int = PICTURE_JO
         await found.line_to(job.record)
         await found.below(job.job_id)
     await found.others()
-    return Family(root_id, job.job_id, {key: Job(each) for key, each in found.records.items()}, found.unseen)
+    return Family(root_id, job.job_id, {key: Job(each) for key, each in found.records.items()}, found.unseen())
 
 
 class _Gathering:
     def __init__(self, app: Holdfast, who: Principal, most: int) -> None:
         self.records: dict[str, JobRecord] = {}
-        self.unseen: dict[str, int] = {}
         self._app, self._who, self._most = app, who, most
 
-    def add(self, records: Sequence[JobRecord | None]) -> int:
-        """How many of them the key sees and there is room for."""
-        before = len(self.records)
+    def add(self, records: Sequence[JobRecord | None]) -> None:
+        """Those of them that the key sees and there is room for."""
         for record in records:
             if record is not None and self._who.sees(record.queue) and len(self.records) < self._most:
                 self.records.setdefault(record.job_id, record)
-        return len(self.records) - before
+
+    def unseen(self) -> dict[str, int]:
+        """How many children of each are not here."""
+        here = Counter(record.parent_job_id for record in self.records.values())
+        left = {
+            job_id: max(record.children, record.open_children) - here[job_id] for job_id, record in self.records.items()
+        }
+        return {job_id: count for job_id, count in left.items() if count > 0}
 
     async def below(self, top: str) -> None:
         """Level by level, so that of a large tree its upper part is shown."""
@@ -106,10 +111,7 @@ class _Gathering:
                 room = self._most - len(self.records)
                 page = await self._app.store.children(parent, None, room) if room > 0 else None
                 self.add(page.items if page is not None else ())
-                seen = [each.job_id for each in page.items if each.job_id in self.records] if page is not None else []
-                if len(seen) < there:
-                    self.unseen[parent] = there - len(seen)
-                following += seen
+                following += [each.job_id for each in page.items] if page is not None else []
             level = following
 
     async def line_to(self, record: JobRecord) -> None:
@@ -123,9 +125,7 @@ class _Gathering:
             if above is None:
                 break
             line.append(above)
-        for each in reversed(line):
-            if self.add([each]) and each.parent_job_id in self.unseen:
-                self.unseen[each.parent_job_id] -= 1
+        self.add(line[::-1])
 
     async def others(self) -> None:
         """What is waited for, or waits, beyond the tree."""

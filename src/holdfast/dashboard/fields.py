@@ -244,7 +244,7 @@ def _details(kind: Kind, schema: dict[str, Any]) -> dict[str, Any]:
         case Kind.TEXT | Kind.LINES:
             longest, named = _whole(schema, "maxLength"), schema.get("format")
             known = named if isinstance(named, str) else ""
-            secret = "password" if schema.get("writeOnly") is True else None
+            secret = "password" if schema.get("writeOnly") is True or schema.get("sensitive") is True else None
             said = [_range("character", _whole(schema, "minLength"), longest), known if known != "password" else ""]
             input_type = secret or _FORMATS.get(known, "text")
             return {"length_max": longest, "input_type": input_type, "hint": ", ".join(filter(None, said))}

@@ -8,6 +8,7 @@ import msgspec
 
 from holdfast import sensitive
 from holdfast.app import Holdfast
+from holdfast.errors import StoreError
 from holdfast.files import StoredFile
 from holdfast.job import Job
 from holdfast.limits import KIB, MIB
@@ -36,7 +37,7 @@ _DOWNLOAD = ("download", "application/octet-stream")
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """A file, and how: "image", "page", "text" (then with its beginning), "link" or "download"."""
+    """A file, and how: "image", "page", "text" (then with its beginning), "link", "download", or "lost"."""
 
     file: StoredFile
     how: str
@@ -77,6 +78,8 @@ async def _text(app: Holdfast, job: Job, file: StoredFile) -> Shown:
             content += piece
             if len(content) > TEXT_BYTES_MAX:
                 break
+    except StoreError:  # the others can still be looked at
+        return Shown(file, "lost")
     finally:
         await pieces.aclose()  # type: ignore[attr-defined]  # a generator, which nobody reads to its end
     return Shown(file, "text", content[:TEXT_BYTES_MAX].decode("utf-8", "replace"), len(content) <= TEXT_BYTES_MAX)
