@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast import ConfigurationError
+from holdfast.observing import Sentry, Tracing
 from holdfast.observing.frames import frames_of
 from holdfast.observing.redaction import PAYLOAD_CHARACTERS_MAX, Redaction
 
@@ -34,6 +36,12 @@ def test_names_of_the_users_own_are_kept_back_too() -> None:
     assert json.loads(told.payload) == {"iban": "•••", "birth_day": "•••", "born": 1}
 
 
+@pytest.mark.parametrize("observer", [Sentry, Tracing])
+def test_one_name_where_a_list_is_meant_is_refused(observer: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r'redact=\["iban"\]'):
+        observer(redact="iban")
+
+
 def test_what_is_kept_back_whole_is_scrubbed_in_parts() -> None:
     told = Redaction().told(json.dumps({"credentials": {"user": "ada-l", "codes": [123456, 'a"b\nc']}}))
     assert (
@@ -48,7 +56,7 @@ def test_a_password_in_a_url_is_kept_back_wherever_it_stands() -> None:
     assert told.scrubbed("amqp://u:pw@h, see https://example.org/a:b") == "amqp://u:•••@h, see https://example.org/a:b"
 
 
-@pytest.mark.parametrize("payload", ["", "not json", "[" * 5000, "null", '"a text"', "17"])
+@pytest.mark.parametrize("payload", ["", "not json", "[" * 5000, "[" * 900 + "]" * 900, "null", '"a text"', "17"])
 def test_a_payload_that_is_no_object_or_no_json_breaks_nothing(payload: str) -> None:
     assert len(Redaction().told(payload, schema="not a schema, password").payload) <= 10
 

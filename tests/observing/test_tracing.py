@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import json
+import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -290,3 +291,31 @@ async def test_an_attempt_of_a_remote_worker_is_a_span_from_its_claim_to_its_end
     assert attributes(run)["holdfast.worker_id"] == "far-1" and attributes(run)["holdfast.outcome"] == "completed"
     assert run.start_time == (record.started_at or 0) * 1000
     assert run.end_time == (record.completed_at or 0) * 1000
+
+
+@pytest.mark.parametrize("engine", ["postgres", "dynamodb"])
+async def test_a_trace_goes_through_every_engine_with_children_that_are_stored_at_once_or_with_the_completion(
+    request: pytest.FixtureRequest, provider: TracerProvider, spans: InMemorySpanExporter, engine: str
+) -> None:
+    server = request.getfixturevalue(engine)
+    place = {"schema": f"traces_{secrets.token_hex(3)}"} if engine == "postgres" else {}
+    app = Holdfast(server.url(**place), observers=[Tracing(provider)])
+
+    @app.job("parent")
+    async def parent(payload: int, ctx: Context) -> None:
+        await ctx.submit("late", 1)
+        await ctx.submit("soon", 1, at_once=True)
+
+    @app.job("late")
+    async def late(payload: int) -> None: ...
+
+    @app.job("soon")
+    async def soon(payload: int) -> None: ...
+
+    async with app:
+        await parent.submit(1)
+        await drain(app)
+    for name in ("parent", "late", "soon"):
+        assert is_below(only(spans, f"run {name}"), only(spans, f"submit {name}")), name
+    for name in ("late", "soon"):
+        assert is_below(only(spans, f"submit {name}"), only(spans, "run parent")), name

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast import settings
+from holdfast import limits, settings
 from holdfast.errors import ConfigurationError
 from holdfast.newjob import NewJob
 from holdfast.observing.observer import Attempted, Observer, ending_of
@@ -31,6 +31,7 @@ class Observers:
             for observer in self._all:
                 traceparent = stack.enter_context(_Guarded(self, observer, "submitting", jobs))
                 if traceparent is not None:
+                    traceparent = str(traceparent)[: limits.NAME_LENGTH_MAX]
                     jobs = [msgspec.structs.replace(job, traceparent=traceparent) for job in jobs]
             yield jobs
 

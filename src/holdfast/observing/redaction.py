@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from holdfast import codec
+from holdfast.errors import ConfigurationError
 from holdfast.sensitive import MASK, masked
 
 PAYLOAD_CHARACTERS_MAX = 8_000  # enough to see what it was about; a report is no place for 256 KiB
@@ -39,16 +40,17 @@ class Told:
 
 class Redaction:
     def __init__(self, names: Iterable[str] = ()) -> None:
+        if isinstance(names, str):
+            raise ConfigurationError(f'redact={names!r}: give a list of fields: redact=["{names}"]')
         self._names = (*_NAMES, *filter(None, map(_plain, names)))
 
     def told(self, payload: str, schema: str | None = None) -> Told:
         try:
             value = codec.decode(payload)
-        except (ValueError, RecursionError):  # it came in by SQL, and is no JSON
+            shown = masked(schema, self._covered(value))
+            return Told(without_passwords(msgspec.json.encode(shown).decode()), _hidden(value, shown))
+        except (ValueError, RecursionError):  # it came in by SQL, and is no JSON, or deeper than we would take it
             return Told("", ())
-        shown = masked(schema, self._covered(value))
-        text = without_passwords(msgspec.json.encode(shown).decode())
-        return Told(text, _hidden(value, shown))
 
     def _covered(self, value: Any) -> Any:
         match value:

@@ -37,8 +37,6 @@ class Sentry(Observer):
     """`redact`: names of fields whose values are kept back, beside those that sound like secrets."""
 
     def __init__(self, dsn: str | None = None, *, redact: Sequence[str] = ()) -> None:
-        if isinstance(redact, str):
-            raise ConfigurationError(f'redact={redact!r}: give a list of fields: redact=["{redact}"]')
         self._dsn = settings.sentry_dsn(dsn)
         self._redaction = Redaction(redact)
         self._ready = False
