@@ -2,11 +2,14 @@
 
 from datetime import UTC, datetime
 
+import msgspec
+
 from holdfast import stats
-from holdfast.clock import to_instant
-from holdfast.lifecycle import Counted
-from holdfast.stats import Figures
-from holdfast.store.types import Counter
+from holdfast.clock import MICROS, to_instant
+from holdfast.counted import BOUNDS, NO_BUCKET, bucket_of, spans_of
+from holdfast.lifecycle import Counted, Status
+from holdfast.stats import Figures, quantile
+from holdfast.store.types import Counter, Total
 
 START = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 MINUTE = 60 * 1_000_000
@@ -87,3 +90,67 @@ def test_what_reuse_saved_is_the_time_that_the_work_took_once() -> None:
     ).total
 
     assert (found.reused, found.saved_ms, found.average_time_ms) == (2, 500, 30)
+
+
+# Buckets
+
+
+def attempts(*spans: tuple[float, float]) -> Counter:
+    """Completed ones that ran and waited so many seconds."""
+    buckets: dict[int, int] = {}
+    for ran, waited in spans:
+        bucket = bucket_of(Counted.COMPLETED, Status.PROCESSING, round(ran * MICROS), round(waited * MICROS))
+        buckets[bucket] = buckets.get(bucket, 0) + 1
+    whole = counter(0, Counted.COMPLETED, len(spans))
+    return msgspec.structs.replace(whole, buckets=tuple(sorted(buckets.items())))
+
+
+def test_buckets_say_how_many_took_and_waited_up_to_each_bound() -> None:
+    found = summary(attempts((0.01, 0), (0.02, 2.0), (20_000, 0.3)), counter(0, Counted.SUBMITTED, 9)).total
+
+    assert len(found.time_buckets) == len(found.wait_buckets) == len(BOUNDS) + 1
+    assert found.time_buckets[:3] == (1, 2, 2)
+    assert found.time_buckets[-2:] == (2, 3)
+    assert found.wait_buckets[BOUNDS.index(0.25)] == 1
+    assert found.wait_buckets[BOUNDS.index(0.5)] == 2
+    assert found.wait_buckets[-1] == 3
+
+
+def test_where_no_attempt_ended_there_are_no_buckets() -> None:
+    found = summary(counter(0, Counted.SUBMITTED, 5)).total
+
+    assert (found.time_buckets, found.wait_buckets) == ((), ())
+
+
+def test_a_quantile_lies_in_the_bucket_of_its_attempt() -> None:
+    found = summary(attempts(*[(0.03, 0.0)] * 90, *[(7.0, 0.0)] * 9, (99_999, 0.0))).total
+
+    assert 0.01 < quantile(found.time_buckets, 0.5) <= 0.05
+    assert 5 < quantile(found.time_buckets, 0.95) <= 10
+    assert quantile(found.time_buckets, 1.0) == BOUNDS[-1]
+    assert quantile((), 0.5) is None
+
+
+def test_every_span_has_one_bucket_and_a_bound_belongs_to_the_one_below() -> None:
+    for place, bound in enumerate(BOUNDS):
+        for ran, expected in ((bound, place), (bound + 0.000001, place + 1)):
+            bucket = bucket_of(Counted.FAILED, Status.PROCESSING, round(ran * MICROS), 0)
+            assert spans_of(bucket) == (expected, 0)
+            bucket = bucket_of(Counted.FAILED, Status.PROCESSING, 0, round(ran * MICROS))
+            assert spans_of(bucket) == (0, expected)
+
+
+def test_what_is_no_end_of_an_attempt_has_no_bucket() -> None:
+    assert bucket_of(Counted.SNOOZED, Status.PROCESSING, 1, 1) == NO_BUCKET
+    assert bucket_of(Counted.FAILED, Status.WAITING, 1, 1) == NO_BUCKET
+
+
+def test_a_total_is_told_in_seconds_and_cumulative_buckets() -> None:
+    done = attempts((0.03, 0.0), (7.0, 0.2))
+    found = stats.total_figures(
+        Total("a", "default", Counted.COMPLETED, 3, 7_030_000, 200_000, done.buckets)  # one of them was reused
+    )
+
+    assert (found.job_type, found.queue, found.outcome, found.count) == ("a", "default", "completed", 3)
+    assert (found.time_seconds, found.wait_seconds) == (7.03, 0.2)
+    assert (found.time_buckets[-1], found.wait_buckets[0]) == (2, 1)
