@@ -121,7 +121,10 @@ def _spans_axis(known: Sequence[float]) -> tuple[float, float]:
         return _SPANS[0], _SPANS[-1]
     low = max((mark for mark in _SPANS if mark <= min(known)), default=_SPANS[0])
     high = min((mark for mark in _SPANS if mark >= max(known)), default=_SPANS[-1])
-    return (low, high) if low < high else (low, _SPANS[min(len(_SPANS) - 1, _SPANS.index(low) + 1)])
+    if low < high:
+        return low, high
+    place = min(_SPANS.index(low), len(_SPANS) - 2)  # all of them on one mark: the step that it begins, or ends
+    return _SPANS[place], _SPANS[place + 1]
 
 
 def _y(value: float, top: float) -> float:

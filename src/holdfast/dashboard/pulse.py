@@ -137,6 +137,7 @@ class Watch:
         self._heeds_signals = heeds_signals
         self._hints: set[asyncio.Event] = set()
         self._stir = asyncio.Event()
+        self.began = asyncio.Event()  # what happens from here on is a change
         self._task: asyncio.Task[None] | None = None
         self._seconds = max(1.0, app.store.record_seconds)  # progress is written no more often
 
@@ -156,6 +157,7 @@ class Watch:
         unlisten = self._app.store.listen(frozenset(Signal), lambda _: self._stir.set())
         try:
             before = await self._seen(None)
+            self.began.set()
             while True:
                 signalled = await within(self._seconds, self._stir.wait())
                 await asyncio.sleep(SETTLE_SECONDS)

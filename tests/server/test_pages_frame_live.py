@@ -1,0 +1,136 @@
+"""Live pages: a stream says that something changed, to those who may know, and ends with the server."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from holdfast.dashboard import pulse
+from holdfast.dashboard.pulse import Pulse
+from holdfast.errors import StoreUnavailable
+from holdfast.server.principals import Principal, local
+from tests.eventually import eventually
+from tests.server.gated import Served, listening, served
+
+PATIENCE = 20.0
+CHANGED = "event: changed"
+
+
+@asynccontextmanager
+async def stream(address: str, topic: str = "all", **headers: str) -> AsyncIterator[AsyncIterator[str]]:
+    async with (
+        httpx.AsyncClient(base_url=address, timeout=PATIENCE) as client,
+        client.stream("GET", "/dashboard/live", params={"topic": topic}, headers=headers) as answer,
+    ):
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.headers["cache-control"] == "no-store"
+        yield (line async for line in answer.aiter_lines() if line)
+
+
+async def until_changed(lines: AsyncIterator[str]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        async for line in lines:
+            if line == CHANGED:
+                return
+    raise AssertionError("the stream ended")
+
+
+async def test_a_page_of_everything_hears_of_a_job_that_came(tmp_path: Path) -> None:
+    async with served(tmp_path) as server, listening(server.gate) as address, stream(address) as lines:
+        assert await anext(lines) == "retry: 2000"
+        await server.app.submit("letter", {"to": "anna"})
+        await until_changed(lines)
+
+
+async def test_a_page_of_a_job_hears_of_that_job(tmp_path: Path) -> None:
+    async with served(tmp_path) as server, listening(server.gate) as address:
+        job = await server.app.submit("letter", {"to": "anna"})
+        for topic in (f"job:{job.job_id}", f"tree:{job.job_id}"):
+            async with stream(address, topic) as lines:
+                await anext(lines)
+                await watching(server)
+                await server.app.reprioritise(job.job_id, 60 if topic.startswith("job") else 70)
+                await until_changed(lines)
+
+
+async def test_streams_end_when_the_server_stops(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        async with listening(server.gate) as address, stream(address) as lines:
+            await anext(lines)
+            server.gate.end_streams()
+            async with asyncio.timeout(PATIENCE):
+                assert [line async for line in lines] == []
+        assert server.gate.inner.state.kept[Pulse].streams == 0  # type: ignore[attr-defined]
+
+
+async def test_there_are_so_many_streams_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulse, "STREAMS_MAX", 1)
+    async with served(tmp_path) as server, listening(server.gate) as address:
+        async with stream(address) as lines, httpx.AsyncClient(base_url=address) as client:
+            await anext(lines)
+            assert (await client.get("/dashboard/live")).status_code == 503
+        await gone(server)
+        async with stream(address) as lines:
+            await anext(lines)
+
+
+async def test_those_who_follow_the_same_share_one_watch_and_it_ends_with_the_last(tmp_path: Path) -> None:
+    async with served(tmp_path) as server, listening(server.gate) as address:
+        async with stream(address) as one, stream(address) as other:
+            await anext(one), await anext(other)
+            assert len(server.gate.inner.state.kept[Pulse]._watches) == 1  # type: ignore[attr-defined]
+            await server.app.submit("letter", {"to": "anna"})
+            await asyncio.gather(until_changed(one), until_changed(other))
+        await gone(server)
+
+
+async def test_a_key_of_some_queues_hears_nothing_of_others(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        app = server.app
+        some = Principal("mail", frozenset({"read"}), ("mail*",))
+        before = await pulse._everything(app, some), await pulse._everything(app, local("dashboard"))
+        await app.submit("anything", {})
+        await app.pause_queue("default")
+        assert await pulse._everything(app, some) == before[0]
+        assert await pulse._everything(app, local("dashboard")) != before[1]
+        await app.submit("letter", {"to": "anna"})
+        assert await pulse._everything(app, some) != before[0]
+
+
+async def test_a_store_that_is_away_ends_no_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with served(tmp_path) as server, listening(server.gate) as address, stream(address) as lines:
+        await anext(lines)
+        counters, asked = server.app.store.counters, asyncio.Event()
+
+        async def away(since: int, until: int) -> object:
+            asked.set()
+            raise StoreUnavailable("the store is away")
+
+        monkeypatch.setattr(server.app.store, "counters", away)
+        async with asyncio.timeout(PATIENCE):
+            await asked.wait()
+        monkeypatch.setattr(server.app.store, "counters", counters)
+        await server.app.submit("letter", {"to": "anna"})
+        await until_changed(lines)
+
+
+async def watching(server: Served) -> None:
+    """Until the watch has looked for the first time: what happens after that is a change."""
+    watches = server.gate.inner.state.kept[Pulse]._watches  # type: ignore[attr-defined]
+    async with asyncio.timeout(PATIENCE):
+        for watch in watches.values():
+            await watch.began.wait()
+
+
+async def gone(server: Served) -> None:
+    """Until the server has seen that the browser has left."""
+    kept = server.gate.inner.state.kept[Pulse]  # type: ignore[attr-defined]
+
+    async def none_left() -> bool:
+        return not kept.streams and not kept._watches
+
+    await eventually(none_left, PATIENCE)
