@@ -2,7 +2,7 @@
 
 "run report" is a child of the "submit report" that stored the job, however much later and wherever it runs; jobs that a
 handler submits are below its run. An attempt of a batch handler is one span for all its jobs, linked to their submits.
-The application brings its SDK and its exporter; without them spans cost next to nothing, and a trace that comes from
+The application brings its SDK and its exporter; without them no span goes anywhere, and a trace that comes from
 outside is still handed on. Attempts that nobody here could watch, of remote workers and of those that died, get their
 span when their end is known.
 """
