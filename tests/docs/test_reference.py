@@ -11,16 +11,18 @@ import asyncpg
 import pytest
 import typer.main
 
-from holdfast import Holdfast, context, cron, errors, job, lifecycle, limits, outcomes, settings
+from holdfast import AuditRecord, Holdfast, context, cron, errors, job, lifecycle, limits, outcomes, settings
 from holdfast.cli import exits
 from holdfast.cli.main import commands
 from holdfast.explaining import Reason
+from holdfast.granting import Granting
 from holdfast.handlers import Handler, HandlerOptions
+from holdfast.keys import SCOPES, KeyInfo
 from holdfast.operating import Operating
 from holdfast.queues import Queue
 from holdfast.retention import Retention
 from holdfast.schedules import ScheduleInfo, ScheduleOptions
-from holdfast.stats import Figures
+from holdfast.stats import Figures, TotalFigures
 from holdfast.stores.postgres import address, trigger_sql
 from holdfast.submission import SubmitOptions
 from holdfast.ticks import MISSED
@@ -122,7 +124,16 @@ def test_every_reason_of_explain_is_listed() -> None:
 def test_every_field_of_a_queue_a_schedule_and_the_figures_is_listed() -> None:
     assert section("operating", "`Queue`") == [*Queue.__struct_fields__, "paused"]
     assert section("operating", "Figures") == list(Figures.__struct_fields__)
+    assert section("operating", "Totals") == list(TotalFigures.__struct_fields__)
     assert section("schedules", "`ScheduleInfo`") == [*ScheduleInfo.__struct_fields__, "paused"]
+
+
+def test_everything_about_access_is_listed() -> None:
+    listed = re.findall(r"^\| `app\.(\w+)\(", page("access"), flags=re.MULTILINE)
+    assert set(listed) == {name for name in vars(Granting) if not name.startswith("_")}
+    assert section("access", "Scopes") == list(SCOPES)
+    assert section("access", "`KeyInfo`") == list(KeyInfo.__struct_fields__)
+    assert section("access", "`AuditRecord`") == list(AuditRecord.__struct_fields__)
 
 
 def test_every_option_and_word_of_a_schedule_is_listed() -> None:

@@ -35,7 +35,7 @@ MEANINGS = {
     Exit.USAGE: "an option, a setting, the app or the payload cannot be accepted",
     Exit.CANCELLED: "the awaited job was cancelled",
     Exit.TIMEOUT: "the awaited job has not ended within --timeout; it goes on",
-    Exit.NOT_FOUND: "no job or key has this id, no schedule this name, or the job no such file",
+    Exit.NOT_FOUND: "there is no such job, schedule, key or file",
     Exit.INTERRUPTED: "interrupted with Ctrl-C; jobs go on",
 }
 

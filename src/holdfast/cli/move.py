@@ -29,6 +29,8 @@ _NAMES = {
     dumps.STEPS: "step",
     dumps.GUARDS: "dedup key",
     dumps.COUNTERS: "counter",
+    dumps.KEYS: "API key",
+    dumps.AUDIT: "audit record",
     dumps.ROWS: "result row",
 }
 
