@@ -52,6 +52,9 @@ _PAGES = (
 
 def router(_: Holdfast | None = None) -> APIRouter:
     """Every page, for the API to include."""
+    from holdfast.dashboard import frame
+
+    frame.compile_templates()
     whole = APIRouter(include_in_schema=False)
     for name in _PAGES:
         module = f"holdfast.dashboard.{name}"

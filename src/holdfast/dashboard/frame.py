@@ -34,6 +34,7 @@ templates = Environment(
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
+    auto_reload=False,
 )
 filters.install(templates)
 
@@ -50,6 +51,12 @@ NAVIGATION: tuple[tuple[str, str, str, Scope], ...] = (
     ("/audit", "Audit", "a", "admin"),
     ("/keys", "Keys", "k", "admin"),
 )
+
+
+def compile_templates() -> None:
+    """Before the first page is asked for: it should not take longer than others."""
+    for name in templates.list_templates():
+        templates.get_template(name)
 
 
 def app_of(request: Request) -> Holdfast:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -52,9 +53,10 @@ class Picture:
 async def overview(request: Request, window: str = "1h") -> Response:
     chosen = figures.WINDOWS.get(window, figures.WINDOWS["1h"])
     app, principal = frame.app_of(request), frame.reader_of(request)
-    past = await frame.kept(request, History).read(chosen)
+    past, standing = await asyncio.gather(
+        frame.kept(request, History).read(chosen), frame.kept(request, Census).latest()
+    )
     picture = drawn(chosen, past.slots, principal)
-    standing = await frame.kept(request, Census).latest()
     workers = seen_by(await app.workers(), principal, frame.now_of(request))
     return frame.render(
         request,
