@@ -99,6 +99,10 @@ async def fill(app: Holdfast, plain: int = 20) -> None:
         await app.pause_queue("mail", by="me", reason="why")
         await app.limit_queue("default", 100_000)
         await app.schedule("nightly", "30 3 * * *", "plain", "good night")
+        created = await app.create_key("the shop", ["submit"], queues=["mail*"], by="me")
+        for number in range(3):
+            async with app.audited("queue.pause", f"q{number}", by="me", via="http", before={"n": number}) as entry:
+                entry.after = created.key
 
 
 async def _submit_plain(app: Holdfast, count: int) -> None:
@@ -148,6 +152,9 @@ async def same(old: Holdfast, new: Holdfast) -> int:
         assert await new.counts() == await old.counts()
         assert await new.queues() == await old.queues()
         assert await new.store.queues() == await old.store.queues()
+        assert await new.store.keys() == await old.store.keys() != []
+        assert await new.audit_trail() == await old.audit_trail() != []
+        assert await new.totals() == await old.totals() != []
         assert await new.store.schedules() == await old.store.schedules()
         assert await new.store.job_types() == await old.store.job_types()
         counted = [(each.minute, each.job_type, each.outcome, each.count) for each in await _counters(old)]

@@ -15,12 +15,13 @@ from tests.servers.postgres import Postgres
 
 # The order of arrival is given anew, nothing runs, and whoever claims next parks anew.
 COLUMNS_LEFT = {"seq", "claim_token", "rate_parked"}
-# Workers, buckets and turns; what is under way, of which there is nothing; files, which have a way of their own.
+# Workers, buckets and turns; what is under way, of which there is nothing; files, which have a way of their own;
+# how far the sums go, which each of them says on its way.
 TABLES_LEFT = {
     "sqlite": {"worker", "rate", "fair_lane", "fair_key", "release_due", "staged", "unpack_due", "meta"},
     "postgres": {
         "worker", "rate", "fair_lane", "fair_key", "release_due", "staged", "unpack_due", "join_due", "file",
-        "file_part", "migration", "move",
+        "file_part", "migration", "move", "summed",
     },
 }  # fmt: skip
 
