@@ -47,6 +47,7 @@ class Problem(Exception):
 # The first class that an error is of counts: put the special before the general.
 STATUSES: dict[type[HoldfastError], tuple[int, str]] = {
     errors.PayloadTooLarge: (413, "payload-too-large"),
+    errors.InvalidPayload: (422, "invalid-payload"),
     errors.UnknownJobType: (404, "unknown-job-type"),
     errors.UnknownDependency: (404, "unknown-dependency"),
     errors.DedupConflict: (409, "dedup-conflict"),
@@ -75,6 +76,7 @@ STATUSES: dict[type[HoldfastError], tuple[int, str]] = {
 
 TITLES = {
     "payload-too-large": "The payload is too large",
+    "invalid-payload": "The payload does not fit its job type",
     "unknown-job-type": "No such job type",
     "unknown-dependency": "No such job to depend on",
     "dedup-conflict": "The dedup key is taken by another payload",
