@@ -99,7 +99,7 @@ class Claims:
     async def _wait(self, ask: Ask, ends: _Ends) -> list[ClaimedJob]:
         request = await self._request(ask)
         jobs = await self._app.store.claim(request, self._app.clock.now())
-        if jobs or not ask.wait_seconds:
+        if jobs or not ask.limit or not ask.wait_seconds:
             return jobs
         until = self._app.clock.monotonic() + ask.wait_seconds
         with self._counted():
@@ -178,6 +178,8 @@ class Claims:
 
     async def _slots(self, worker: WorkerRow, limit: int) -> dict[str, int]:
         """Of a type that the worker runs only so many of at once, those that it holds count."""
+        if not limit:
+            return {}
         held: dict[str, int] = {}
         if worker.limits:
             query = Query(worker=worker.worker_id, status=Status.PROCESSING, limit=FIND_LIMIT_MAX)

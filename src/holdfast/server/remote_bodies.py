@@ -82,7 +82,9 @@ class ClaimBody(_Body):
         json_schema_extra={"examples": [{"limit": 1, "wait_seconds": 30, "request_id": "6b1f2c9a-0001"}]}
     )
 
-    limit: Annotated[int, Field(ge=1, le=limits.REMOTE_CLAIMS_MAX)] = 1
+    limit: Annotated[int, Field(ge=0, le=limits.REMOTE_CLAIMS_MAX)] = Field(
+        default=1, description="How many at most. 0: only what an earlier request of this request_id took."
+    )
     wait_seconds: Annotated[float, Field(ge=0, le=limits.LONG_POLL_SECONDS_MAX, allow_inf_nan=False)] = 0.0
     request_id: Annotated[str, Field(min_length=1, max_length=limits.NAME_LENGTH_MAX, pattern=r"^[!-~]+$")] | None = (
         Field(

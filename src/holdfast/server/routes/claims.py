@@ -52,21 +52,23 @@ def router(desk: Desk) -> APIRouter:
 
 
 def _ending(api: APIRouter, desk: Desk) -> None:
-    said: dict[str, Any] = {"dependencies": WORK, **answers(documents.Settled, 404, 409, 413)}
+    said: dict[str, Any] = {"dependencies": WORK, **answers(documents.Settled, 400, 404, 409, 413, 415, 507)}
 
-    @api.post("/jobs/{job_id}/complete", summary="The job is done", **said)
+    @api.post("/jobs/{job_id:uuid}/complete", summary="The job is done", **said)
     async def complete(app: App, who: Who, job_id: JobId, body: CompleteBody) -> Response:
         record, hold = await _claim(desk, who, str(job_id), body.token)
         outcome = await _completion(app, record, hold, body.result)
         return await _end(desk, record, hold, outcome, body.logs, body.metrics)
 
-    @api.post("/jobs/{job_id}/fail", summary="The attempt failed", **said)
+    @api.post("/jobs/{job_id:uuid}/fail", summary="The attempt failed", **said)
     async def fail(app: App, who: Who, job_id: JobId, body: FailBody) -> Response:
         record, hold = await _claim(desk, who, str(job_id), body.token)
         outcome = _failure(body, hold.attempt, app.clock.now())
         return await _end(desk, record, hold, outcome, body.logs, body.metrics)
 
-    @api.post("/jobs/{job_id}/outcome", summary="The attempt ended otherwise: snoozed, given back, cancelled", **said)
+    @api.post(
+        "/jobs/{job_id:uuid}/outcome", summary="The attempt ended otherwise: snoozed, given back, cancelled", **said
+    )
     async def outcome(app: App, who: Who, job_id: JobId, body: OutcomeBody) -> Response:
         record, hold = await _claim(desk, who, str(job_id), body.token)
         return await _end(desk, record, hold, _other(body), body.logs, body.metrics)
@@ -74,10 +76,10 @@ def _ending(api: APIRouter, desk: Desk) -> None:
 
 def _going_on(api: APIRouter, desk: Desk) -> None:
     @api.post(
-        "/jobs/{job_id}/extend",
+        "/jobs/{job_id:uuid}/extend",
         summary="Hold the claim for longer",
         dependencies=WORK,
-        **answers(documents.Extended, 404, 409),
+        **answers(documents.Extended, 400, 404, 409, 413, 415, 507),
     )
     async def extend(who: Who, job_id: JobId, body: ExtendBody) -> Response:
         _, hold = await _claim(desk, who, str(job_id), body.token)
@@ -87,10 +89,10 @@ def _going_on(api: APIRouter, desk: Desk) -> None:
         return answer({"job_id": hold.job_id, "attempt": hold.attempt, "lease_expires_at": to_datetime(until)})
 
     @api.post(
-        "/jobs/{job_id}/progress",
+        "/jobs/{job_id:uuid}/progress",
         summary="Say how far the job is",
         dependencies=WORK,
-        **answers(documents.Noted, 404, 409),
+        **answers(documents.Noted, 400, 404, 409, 413, 415, 507),
     )
     async def progress(who: Who, job_id: JobId, body: ProgressBody) -> Response:
         record, hold = await _claim(desk, who, str(job_id), body.token)

@@ -56,7 +56,7 @@ def router(app: Holdfast) -> APIRouter:
 
 
 def _of_a_job(api: APIRouter, watches: Watches) -> None:
-    @api.get("/jobs/{job_id}/stream", summary="What happens to a job, as it happens", **_SAID)
+    @api.get("/jobs/{job_id:uuid}/stream", summary="What happens to a job, as it happens", **_SAID)
     async def stream(
         app: App, who: Who, request: Request, job_id: JobId, last_event_id: LastEventId = None
     ) -> Response:
@@ -77,7 +77,7 @@ def _of_a_job(api: APIRouter, watches: Watches) -> None:
 
 
 def _of_a_tree(api: APIRouter, watches: Watches) -> None:
-    @api.get("/jobs/{job_id}/tree/stream", summary="What happens to a job and all below it", **_SAID)
+    @api.get("/jobs/{job_id:uuid}/tree/stream", summary="What happens to a job and all below it", **_SAID)
     async def stream_tree(
         app: App, who: Who, request: Request, job_id: JobId, last_event_id: LastEventId = None
     ) -> Response:

@@ -55,7 +55,7 @@ def _registering(api: APIRouter, desk: Desk) -> None:
         "/workers/register",
         summary="Register a worker, or say what it does from now on",
         dependencies=WORK,
-        **answers(documents.Registered, 409),
+        **answers(documents.Registered, 400, 409, 413, 415, 507),
     )
     async def register(app: App, who: Who, request: Request, body: RegisterBody) -> Response:
         for queue in body.queues:
@@ -76,7 +76,7 @@ def _registering(api: APIRouter, desk: Desk) -> None:
         "/workers/{worker_id}/heartbeat",
         summary="Say that a worker lives, and extend the leases of what it holds",
         dependencies=WORK,
-        **answers(documents.Heartbeat, 404, 409),
+        **answers(documents.Heartbeat, 400, 404, 409, 413, 415, 507),
     )
     async def heartbeat(app: App, who: Who, worker_id: Name, body: HeartbeatBody | None = None) -> Response:
         body = body or HeartbeatBody()
@@ -94,7 +94,7 @@ def _claiming(api: APIRouter, desk: Desk) -> None:
         "/workers/{worker_id}/claim",
         summary="Take jobs, and wait for them where there are none",
         dependencies=WORK,
-        **answers(list[documents.Claimed], 404, 409),
+        **answers(list[documents.Claimed], 400, 404, 409, 413, 415, 507),
     )
     async def claim(app: App, who: Who, request: Request, worker_id: Name, body: ClaimBody | None = None) -> Response:
         body = body or ClaimBody()
