@@ -1,14 +1,14 @@
 // The keyboard: search, lists, pages. Keys are left alone while someone types.
 
 const SEQUENCE_MS = 1200;
-let began = 0; // when g was pressed
+let began = -Infinity; // when g was pressed
 
 document.addEventListener("keydown", (event) => {
   if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.key === "Escape") return escape();
   if (isTyping(event.target) || document.querySelector("dialog[open]")) return;
   if (performance.now() - began < SEQUENCE_MS) {
-    began = 0;
+    began = -Infinity;
     const link = document.querySelector(`a[data-go="${CSS.escape(event.key)}"]`);
     if (link) {
       event.preventDefault();
