@@ -144,6 +144,7 @@ async def test_a_key_opens_a_session_that_no_script_and_no_other_site_gets_to_us
         assert page.response.headers["location"] == "/dashboard/login?next=%2Fdashboard%2Fqueues%3Fsort%3Dx"
         door = Page(await browser.client.get(page.response.headers["location"]))
         assert "Queues" not in door.text
+        door = await browser.send(door.form("/login"), key="typed wrong")
         sent = await browser.send(door.form("/login"), follow=False, key=key["X-API-Key"])
         assert sent.response.headers["location"] == "/dashboard/queues?sort=x"
         cookie = sent.response.headers["set-cookie"].lower()

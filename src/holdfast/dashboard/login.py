@@ -6,7 +6,7 @@ from fastapi import Depends, Request, Response
 
 from holdfast import keys, limits
 from holdfast.dashboard import forms, frame, links
-from holdfast.dashboard.forms import SESSION_COOKIE
+from holdfast.dashboard.forms import SESSION_COOKIE, Form
 from holdfast.dashboard.routing import pages
 from holdfast.server.guarding import anyone
 from holdfast.store.types import ApiKey
@@ -20,7 +20,7 @@ router = pages()
 async def show(request: Request) -> Response:
     if _is_in(request):
         return frame.redirect(request, "/")
-    return _page(request)
+    return _page(request, Form([("next", request.query_params.get("next", ""))]))
 
 
 @router.post("/login", dependencies=[Depends(anyone)])
@@ -28,11 +28,11 @@ async def log_in(request: Request) -> Response:
     form = await forms.read(request)
     key = await _known(request, form.get("key", "").strip())
     if key is None:
-        return _page(request, "This is no key of this server, or it has been revoked or has expired.", status=401)
+        said = "This is no key of this server, or it has been revoked or has expired."
+        return _page(request, form, refused=said, status=401)
     if not keys.allows(key, "read"):
-        return _page(
-            request, "This key may not read: the dashboard takes one with the scope read or admin.", status=403
-        )
+        said = "This key may not read: the dashboard takes one with the scope read or admin."
+        return _page(request, form, refused=said, status=403)
     app = frame.app_of(request)
     await _close(request)
     opened = await app.open_session(key)
@@ -60,8 +60,8 @@ async def theme(request: Request) -> Response:
     return response
 
 
-def _page(request: Request, refused: str | None = None, *, status: int = 200) -> Response:
-    wanted = forms.back(request, forms.Form([("next", request.query_params.get("next", ""))]), "/")
+def _page(request: Request, form: Form, *, refused: str | None = None, status: int = 200) -> Response:
+    wanted = forms.back(request, form, "/")
     return frame.render(request, "login.html", status=status, refused=refused, wanted=wanted)
 
 

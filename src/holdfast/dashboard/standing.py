@@ -28,7 +28,7 @@ class Census:
     def __init__(self, app: Holdfast) -> None:
         self._app = app
         self._last: Standing | None = None
-        self._rests_until = 0.0
+        self._took = self._rests_until = 0.0  # seconds
         self._counting: asyncio.Task[Standing] | None = None
 
     async def latest(self) -> Standing | None:
@@ -37,9 +37,9 @@ class Census:
             return self._last
         if self._counting is None or self._counting.done():
             self._counting = asyncio.get_running_loop().create_task(self._count())
-            self._counting.add_done_callback(
-                lambda task: task.cancelled() or task.exception()
-            )  # nobody may have waited
+            self._counting.add_done_callback(_heard)
+        if self._last is not None and self._took > WAIT_SECONDS:
+            return self._last
         done, _ = await asyncio.wait({self._counting}, timeout=WAIT_SECONDS)
         return self._counting.result() if done else self._last
 
@@ -48,5 +48,11 @@ class Census:
         store = self._app.store
         self._last = Standing(await store.counts(), await store.depths(), await store.dead(DEAD_SHOWN))
         ended = self._app.clock.monotonic()
-        self._rests_until = ended + REST * (ended - began)
+        self._took, self._rests_until = ended - began, ended + REST * (ended - began)
         return self._last
+
+
+def _heard(count: asyncio.Task[Standing]) -> None:
+    """An error that nobody waits for any more is nobody's."""
+    if not count.cancelled():
+        count.exception()
