@@ -67,7 +67,7 @@ async def test_a_key_is_a_header_and_never_a_cookie_or_a_password(tmp_path: Path
 async def test_two_different_keys_are_a_mistake_and_twice_the_same_is_none(tmp_path: Path) -> None:
     async with served(tmp_path) as server:
         one, two = await server.key(), await server.key()
-        assert await asked(server, {**one, "Authorization": f"Bearer {two['X-API-Key']}"}) == 400
+        assert await asked(server, {**one, "Authorization": f"Bearer {two['X-API-Key']}"}) == 401
         assert await asked(server, {**one, "Authorization": f"Bearer {one['X-API-Key']}"}) == 200
         assert (await server.client.get("/jobs", headers=[*one.items(), *two.items()])).status_code == 400
 

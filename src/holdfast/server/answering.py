@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from holdfast import codec
 from holdfast.errors import HoldfastError
 from holdfast.server import problems
+from holdfast.server.gating.incoming import below
 from holdfast.server.problems import MEDIA_TYPE, Problem
 
 _FRAMEWORK = {
@@ -63,7 +64,15 @@ def invalid(errors: Iterable[Mapping[str, Any]]) -> Problem:
 async def _of_the_framework(request: Request, error: Exception) -> Response:
     found = cast(HTTPException, error)
     slug, detail = _FRAMEWORK.get(found.status_code, ("http", None))
-    return _answer(request, Problem(found.status_code, slug, detail, headers=found.headers))
+    headers = {"Allow": _allowed(request)} if found.status_code == 405 else found.headers
+    return _answer(request, Problem(found.status_code, slug, detail, headers=headers))
+
+
+def _allowed(request: Request) -> str:
+    """The methods of all routes that fit the path; the framework names those of the first."""
+    path = below(request.scope["path"], str(request.scope.get("root_path", "")).rstrip("/"))
+    fitting = (row.methods for row in request.app.state.table if row.pattern.match(path))
+    return ", ".join(sorted({method for methods in fitting for method in methods}))
 
 
 async def _mistake_of_ours(request: Request, _: Exception) -> Response:

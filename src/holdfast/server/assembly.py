@@ -28,6 +28,7 @@ _ROUTERS = (
     "holdfast.server.routes.trees",
     "holdfast.server.routes.jobs",
     "holdfast.server.routes.submitting",
+    "holdfast.server.routes.strays",
     "holdfast.server.routes.queues",
     "holdfast.server.routes.schedules",
     "holdfast.server.routes.dead",
@@ -61,7 +62,7 @@ def assemble(
     answering.install(api)
     if app.observers is not None:
         api.add_middleware(Continuing, observers=app.observers)
-    table = route_table.rows(api)
+    table = api.state.table = route_table.rows(api)
     bounds = bounds or Bounds()
     gate = Gate(
         api,

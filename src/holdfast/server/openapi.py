@@ -13,12 +13,11 @@ from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse
 
-from holdfast.server import route_table
 from holdfast.server.gating.incoming import SAFE_METHODS
 from holdfast.server.guarding import App, Who, needs
 from holdfast.server.problems import documented
 from holdfast.server.route_table import Row
-from holdfast.server.submit_schemas import add_types
+from holdfast.server.typed_paths import add_types, join_paths
 
 _ALWAYS = (400, 421)
 _WITH_KEY = (401, 403, 429, 503)
@@ -37,6 +36,16 @@ _DESCRIPTION = """Durable jobs over HTTP.
 Errors are problem+json (RFC 9457): `detail` says what to do next. Without keys the server answers its own machine
 alone; with keys every request carries one, and each operation says which scope that needs. Lists are paged by `next`.
 """
+EVENTS = "text/event-stream"
+_EVENT = {
+    "type": "object",
+    "description": "One event of the stream.",
+    "properties": {
+        "event": {"type": "string"},
+        "id": {"type": "string", "description": "To go on after it: send it as Last-Event-ID."},
+        "data": {"type": "string", "description": "JSON."},
+    },
+}
 _PROBLEM = {
     "title": "Problem",
     "type": "object",
@@ -95,7 +104,8 @@ def _written(api: FastAPI) -> dict[str, Any]:
         document = get_openapi(
             title=api.title, version=api.version, description=_DESCRIPTION, routes=api.routes, openapi_version="3.1.0"
         )
-        _complete(document, route_table.rows(api))
+        _complete(document, api.state.table)
+        join_paths(document["paths"])
         api.openapi_schema = document
     return copy.deepcopy(api.openapi_schema)
 
@@ -123,6 +133,8 @@ def _complete_operation(operation: dict[str, Any], row: Row) -> None:
     if "422" in responses:
         responses["422"] = documented(422)[422]
     for status, described in responses.items():
+        if EVENTS in described.get("content", {}):
+            described["content"][EVENTS] = {"schema": _EVENT}
         described["description"] = described.get("description") or HTTPStatus(int(status)).phrase
     operation["responses"] = dict(sorted(responses.items()))
     operation["security"] = [{name: []} for name in _SECURITY] if row.scopes else []

@@ -112,7 +112,6 @@ TITLES = {
     "unsupported-media-type": "The body is of another type",
     "bad-length": "The length of the body is no number",
     "repeated-header": "A header stands there twice",
-    "two-keys": "Two keys",
     "key-in-url": "A key in the URL",
     "unknown-host": "No such host here",
     "no-keys": "Only this machine may ask",

@@ -115,5 +115,5 @@ def _key_in_header(request: Incoming) -> str | None:
     scheme, _, text = (bearer or "").partition(" ")
     given = text.strip() if scheme.lower() == "bearer" else None
     if given is not None and own is not None and given != own:
-        raise Problem(400, "two-keys", "Authorization and X-API-Key have different keys: send one of them")
+        raise problems.unauthenticated("Authorization and X-API-Key have different keys: send one of them")
     return given if given is not None else own

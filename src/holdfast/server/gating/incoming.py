@@ -26,7 +26,7 @@ class Incoming:
         self.scope = scope
         self.method: str = scope["method"]
         self.root = str(scope.get("root_path", "")).rstrip("/")
-        self.path = _below(scope["path"], self.root)
+        self.path = below(scope["path"], self.root)
         self.is_dashboard = self.path == DASHBOARD or self.path.startswith(f"{DASHBOARD}/")
         self.client: str | None = scope["client"][0] if scope.get("client") else None
         self.request_id = self._request_id()
@@ -90,7 +90,7 @@ class Incoming:
 _ESCAPED = {code: f"\\x{code:02x}" for code in (*range(0x20), 0x7F)}
 
 
-def _below(path: str, root: str) -> str:
+def below(path: str, root: str) -> str:
     """Below the prefix that we are mounted at; a server may or may not have taken that off."""
     if root and (path == root or path.startswith(f"{root}/")):
         return path[len(root) :]
