@@ -18,48 +18,45 @@ Links are built from the request's root_path, so that all of it works below a pr
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-
 from fastapi import APIRouter
 
 from holdfast.app import Holdfast
 
 PREFIX = "/dashboard"
 
-# Literal paths come before those with a name in them, and the one that answers what no page does comes last.
-_PAGES = (
-    "assets",
-    "login",
-    "pulse",
-    "overview",
-    "submit",
-    "jobs",
-    "results",
-    "artifacts",
-    "job",
-    "trees",
-    "queues",
-    "workers",
-    "dead",
-    "schedules",
-    "subjects",
-    "audit",
-    "keys",
-    "errors",
-)
-
 
 def router(_: Holdfast | None = None) -> APIRouter:
     """Every page, for the API to include."""
-    from holdfast.dashboard import frame
+    from holdfast.dashboard import (
+        artifacts,
+        assets,
+        audit,
+        dead,
+        errors,
+        frame,
+        job,
+        jobs,
+        keys,
+        login,
+        overview,
+        pulse,
+        queues,
+        results,
+        schedules,
+        subjects,
+        submit,
+        trees,
+        workers,
+    )
 
     frame.compile_templates()
     whole = APIRouter(include_in_schema=False)
-    for name in _PAGES:
-        module = f"holdfast.dashboard.{name}"
-        if importlib.util.find_spec(module) is not None:
-            whole.routes.extend(importlib.import_module(module).router.routes)  # already built: see assembly
+    # Literal paths come before those with a name in them.
+    for module in (assets, login, pulse, overview, submit, jobs, results, artifacts, job, trees, queues, workers):
+        whole.include_router(module.router)
+    for module in (dead, schedules, subjects, audit, keys):
+        whole.include_router(module.router)
+    whole.include_router(errors.router)  # last: it answers what no page does
     return whole
 
 
