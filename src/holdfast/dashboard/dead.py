@@ -21,11 +21,13 @@ from holdfast.server import searching
 from holdfast.server.changes import audited
 from holdfast.server.guarding import App, Who, needs
 from holdfast.server.principals import Principal
+from holdfast.store.types import DeadGroup
 from holdfast.words import count
 
 GROUPS_MAX = 100
 LOOKED_AT = 1_000  # of the newest dead letters, where they have to be read one by one
 EXAMPLES_MAX = 50
+REST = 10  # times as long as a count took, it is not made again
 
 router = frame.pages()
 
@@ -41,9 +43,42 @@ class Group(msgspec.Struct, frozen=True):
     is_all: bool = True
 
 
+class Letters:
+    """The groups of a store, counted again at most for a tenth of the time: it takes the longer the more there are."""
+
+    def __init__(self, app: Holdfast) -> None:
+        self._app = app
+        self._last: list[Group] = []
+        self._rests_until = 0.0  # seconds
+
+    async def groups(self) -> list[Group]:
+        began = self._app.clock.monotonic()
+        if began < self._rests_until:
+            return self._last
+        self._last = [_stored(each) for each in await self._app.dead(GROUPS_MAX)]
+        ended = self._app.clock.monotonic()
+        self._rests_until = ended + REST * (ended - began)
+        return self._last
+
+    def changed(self) -> None:
+        """By us: whoever did it should see it at once."""
+        self._rests_until = 0.0
+
+
+def _stored(group: DeadGroup) -> Group:
+    return Group(
+        group.job_type,
+        group.error_type,
+        group.count,
+        group.newest_job_id,
+        group.newest_error,
+        to_datetime(group.newest_at),
+    )
+
+
 @router.get("/dead", dependencies=[Depends(needs("read"))])
 async def groups(request: Request, app: App, who: Who) -> Response:
-    found = await _groups(app, who)
+    found = await _groups(request, app, who)
     return frame.render(
         request,
         "dead.html",
@@ -55,22 +90,12 @@ async def groups(request: Request, app: App, who: Who) -> Response:
     )
 
 
-async def _groups(app: Holdfast, who: Principal) -> list[Group]:
+async def _groups(request: Request, app: Holdfast, who: Principal) -> list[Group]:
     """Counted by the store; where a key sees a part of the queues, from the newest that it sees."""
-    if not who.sees_all:
-        jobs, is_all = await _newest(app, who, {})
-        return _grouped(jobs, is_all)[:GROUPS_MAX]
-    return [
-        Group(
-            each.job_type,
-            each.error_type,
-            each.count,
-            each.newest_job_id,
-            each.newest_error,
-            to_datetime(each.newest_at),
-        )
-        for each in await app.dead(GROUPS_MAX)
-    ]
+    if who.sees_all:
+        return await frame.kept(request, Letters).groups()
+    jobs, is_all = await _newest(app, who, {})
+    return _grouped(jobs, is_all)[:GROUPS_MAX]
 
 
 async def _newest(app: Holdfast, who: Principal, options: FindOptions) -> tuple[list[Job], bool]:
@@ -144,6 +169,7 @@ async def retry(request: Request, app: App, who: Who) -> Response:
             outcome = await bulk.change(app, Action.RETRY, chosen, by=who.name, reason=None)
             retried, refused = len(outcome.done), len(outcome.refused)
         entry.after = {"retried": retried}
+        frame.kept(request, Letters).changed()
     said = f"{count(retried, 'dead letter')} {'was' if retried == 1 else 'were'} sent again."
     left = f" {count(refused, 'job')} could not be." if refused else ""
     return frame.redirect_to(request, forms.back(request, form, "/dead"), said + left, kind="ok" if retried else "bad")

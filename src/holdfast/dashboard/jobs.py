@@ -13,6 +13,7 @@ from holdfast.dashboard import bulk, forms, frame, search
 from holdfast.dashboard.bulk import Action, Meant, Outcome
 from holdfast.dashboard.forms import Form
 from holdfast.dashboard.search import QUALIFIERS, Search
+from holdfast.dashboard.standing import Census
 from holdfast.errors import InvalidOption
 from holdfast.finding import FindOptions
 from holdfast.lifecycle import Status
@@ -20,6 +21,7 @@ from holdfast.reading import Page
 from holdfast.server import searching
 from holdfast.server.changes import audited
 from holdfast.server.guarding import App, Who, needs
+from holdfast.server.principals import Principal
 from holdfast.words import count
 
 PAGE = 50
@@ -37,6 +39,7 @@ class Chip(msgspec.Struct, frozen=True):
     line: str
     on: bool
     status: str | None = None
+    count: int | None = None  # where it is known
 
 
 @router.get("/jobs", dependencies=[Depends(needs("read"))])
@@ -58,7 +61,7 @@ async def listed(request: Request, app: App, who: Who) -> Response:
         jobs=page,
         after=after,
         following=page.next,
-        statuses=_status_chips(asked),
+        statuses=_status_chips(asked, await _counts(request, asked, who)),
         conditions=_condition_chips(asked),
         types=types,
         qualifiers=search.EXAMPLES,
@@ -66,10 +69,24 @@ async def listed(request: Request, app: App, who: Who) -> Response:
     )
 
 
-def _status_chips(asked: Search) -> list[Chip]:
+async def _counts(request: Request, asked: Search, who: Principal) -> Mapping[str, int]:
+    """Of all jobs alone: to count what a search finds, all of it would have to be read."""
+    if not who.sees_all or asked.problems or asked.conditions.keys() - {"status"}:
+        return {}
+    standing = await frame.kept(request, Census).latest()
+    return {} if standing is None else standing.counts
+
+
+def _status_chips(asked: Search, counts: Mapping[str, int]) -> list[Chip]:
     now = asked.status
-    return [Chip("All", asked.having(status=None), now is None)] + [
-        Chip(each.value, asked.having(status=None if now is each else each.value), now is each, each.value)
+    return [Chip("all", asked.having(status=None), now is None, count=sum(counts.values()) if counts else None)] + [
+        Chip(
+            each.value,
+            asked.having(status=None if now is each else each.value),
+            now is each,
+            each.value,
+            counts.get(each.value, 0) if counts else None,
+        )
         for each in _STATUSES
     ]
 

@@ -19,7 +19,7 @@ from holdfast.server.guarding import App, Who, needs, visible
 from holdfast.server.principals import Principal
 
 PAGE = 30
-LOOKED_AT = 500  # of the newest jobs, for the subjects that they are about
+LOOKED_AT = 200  # of the newest jobs, for the subjects that they are about
 LISTED_MAX = 60
 PAGES_MAX = 10  # of a store, read for one of ours where nearly all are children
 
@@ -84,7 +84,7 @@ async def _jobs(app: Holdfast, who: Principal, subject: str, after: str | None, 
     found = Page()
     found.next = after
     for _ in range(PAGES_MAX):
-        wanted: FindOptions = {"subject": subject, "limit": PAGE if whole else LOOKED_AT // 5, "after": found.next}
+        wanted: FindOptions = {"subject": subject, "limit": PAGE if whole else LOOKED_AT // 2, "after": found.next}
         page = await searching.found(app, who, **wanted)
         found += [job for job in page if _is_top(job, whole)]
         found.next = page.next

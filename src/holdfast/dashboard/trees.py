@@ -14,7 +14,7 @@ from holdfast.server import searching
 from holdfast.server.guarding import App, Who, needs, visible
 from holdfast.server.principals import Principal
 
-LOOKED_AT = 500  # of the newest jobs, for the trees that they belong to: the whole table is never walked
+LOOKED_AT = 200  # of the newest jobs, for the trees that they belong to: the whole table is never walked
 LISTED_MAX = 50
 
 router = frame.pages()
