@@ -1,0 +1,117 @@
+"""The document says all that the server answers, and what each job type takes."""
+
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from holdfast.server import typed_paths
+from holdfast.store.types import JobType
+from tests.server.gated import Served, served
+
+
+async def document(server: Served, headers: dict[str, str] | None = None) -> Any:
+    answer = await server.client.get("/openapi.json", headers=headers or {})
+    assert answer.status_code == 200
+    return answer.json()
+
+
+async def test_every_operation_says_who_may_call_it_and_what_can_go_wrong(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        found = await document(server)
+    operations = [(path, method, each) for path, methods in found["paths"].items() for method, each in methods.items()]
+    assert len(operations) > 40
+    for path, method, each in operations:
+        name = f"{method} {path}"
+        assert each["summary"] and each["description"], name
+        is_open = path in ("/healthz", "/readyz")
+        assert bool(each["security"]) is not is_open, name
+        wanted = {"400", "421"} | (set() if is_open else {"401", "403", "429", "503"})
+        wanted |= set() if method in ("get", "head") else {"408", "413", "415"}
+        assert wanted <= set(each["responses"]), name
+        for status, response in each["responses"].items():
+            if status.startswith("4"):
+                assert response["content"]["application/problem+json"]["schema"]["$ref"].endswith("/Problem"), name
+        if "requestBody" in each:
+            assert "application/json" in each["requestBody"]["content"], name
+    ids = [each["operationId"] for _, _, each in operations]
+    assert len(ids) == len(set(ids))
+    assert not [path for path in found["paths"] if path.startswith("/dashboard")]
+
+
+async def test_every_reference_leads_somewhere(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        found = await document(server)
+    dangling = [name for name in references(found) if not resolves(found, name)]
+    assert dangling == []
+
+
+async def test_a_job_type_has_a_path_with_the_schema_of_its_payload(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        found = await document(server)
+        submit = found["paths"]["/jobs/letter"]["post"]
+        name = submit["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+        schema = {"$ref": f"#/components/schemas/{name}", "components": found["components"]}
+        jsonschema.validate({"payload": {"to": "ann"}}, schema)
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({"payload": {"copies": "many"}}, schema)
+        good = await server.client.post("/jobs/letter", json={"payload": {"to": "ann"}})
+        bad = await server.client.post("/jobs/letter", json={"payload": {"copies": "many"}})
+        assert (good.status_code, bad.status_code) == (201, 422)
+
+
+async def test_a_key_is_shown_the_types_of_its_own_queues(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        everything = await document(server)
+        of_mail = await document(server, await server.key("read", queues=["mail"]))
+    assert "/jobs/anything" in everything["paths"] and "/jobs/letter" in everything["paths"]
+    assert "/jobs/anything" not in of_mail["paths"] and "/jobs/letter" in of_mail["paths"]
+
+
+async def test_below_a_prefix_the_document_says_so(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        assert (await document(server))["servers"] == [{"url": "/"}]
+
+
+def test_a_schema_of_a_stranger_is_moved_with_its_references_or_left_out() -> None:
+    good = '{"$defs": {"A": {"type": "string"}}, "properties": {"a": {"$ref": "#/$defs/A"}, "b": {"default": null}}}'
+    moved = typed_paths.payload_schema(good, "Payload.x")
+    assert moved["properties"]["a"] == {"$ref": "#/components/schemas/Payload.x/$defs/A"}
+    assert moved["properties"]["b"] == {"default": None}
+    for bad in (None, "[]", "{", "7", '{"properties": {"a": [{"$ref": "http://evil.test/x"}]}}', '{"$ref": "#"}'):
+        assert list(typed_paths.payload_schema(bad, "x")) == ["description"]
+
+
+def test_names_of_types_are_names_of_components() -> None:
+    assert typed_paths.component("mail:out") == "mail-colon-out"
+    document = {"paths": {typed_paths.BY_TYPE: {}}, "components": {"schemas": {"SubmitBody": {"properties": {}}}}}
+    many = [
+        JobType(
+            job_type=f"t{n:04}",
+            queue="q",
+            priority=1,
+            max_attempts=1,
+            timeout_micros=1,
+            payload_schema=None,
+            version=1,
+            last_seen=0,
+        )
+        for n in range(typed_paths.TYPES_MAX + 1)
+    ]
+    assert len(typed_paths.add_types(document, many)["paths"]) == typed_paths.TYPES_MAX
+
+
+def references(part: Any) -> list[str]:
+    if isinstance(part, dict):
+        own = [part["$ref"]] if isinstance(part.get("$ref"), str) else []
+        return own + [name for each in part.values() for name in references(each)]
+    return [name for each in part for name in references(each)] if isinstance(part, list) else []
+
+
+def resolves(found: Any, name: str) -> bool:
+    for step in name.removeprefix("#/").split("/"):
+        if not isinstance(found, dict) or step not in found:
+            return False
+        found = found[step]
+    return name.startswith("#/")
