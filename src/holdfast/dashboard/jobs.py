@@ -73,7 +73,7 @@ async def _counts(request: Request, asked: Search, who: Principal) -> Mapping[st
     """Of all jobs alone: to count what a search finds, all of it would have to be read."""
     if not who.sees_all or asked.problems or asked.conditions.keys() - {"status"}:
         return {}
-    standing = await frame.kept(request, Census).latest()
+    standing = (await frame.kept(request, Census).latest()).standing
     return {} if standing is None else standing.counts
 
 
