@@ -3,6 +3,7 @@
 import ast
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,8 @@ def main(page: Path) -> None:
     module.__dict__["__name__"] = "__main__"
     sys.modules["page"] = module
     sys.path.insert(0, os.getcwd())
+    if shutil.which("curl") is None:
+        os.environ["PATH"] += f"{os.pathsep}{Path(__file__).parent / 'stand_ins'}"
     with asyncio.Runner() as runner:
         for block in blocks(page):
             if block.skip is None:

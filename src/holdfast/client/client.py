@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Unpack
@@ -16,7 +15,7 @@ from holdfast import codec, ids
 from holdfast.client.records import RemoteHandle, RemoteJob, RemotePage
 from holdfast.client.requesting import Requests, error_of, of_problem
 from holdfast.client.streaming import JobEvent, events
-from holdfast.clock import seconds
+from holdfast.clock import Clock, SystemClock, seconds
 from holdfast.errors import (
     HoldfastError,
     IllegalTransition,
@@ -37,8 +36,16 @@ Submission = tuple[str, Any] | tuple[str, Any, SubmitOptions]
 class Client:
     """`async with Client("http://127.0.0.1:8000", key="hf_…") as client:`. `http`: an httpx.AsyncClient of yours."""
 
-    def __init__(self, url: str, *, key: str | None = None, http: httpx.AsyncClient | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str | None = None,
+        http: httpx.AsyncClient | None = None,
+        clock: Clock | None = None,
+    ) -> None:
         self.requests = Requests(url, key, http)
+        self._clock = clock or SystemClock()
 
     async def __aenter__(self) -> Client:
         return self
@@ -60,13 +67,13 @@ class Client:
         **options: Unpack[SubmitOptions],
     ) -> RemoteHandle:
         """Store a job. `idempotency_key`: a repeat with the same one, even of another process, returns the same job."""
-        found = await self.requests.send(
-            "POST",
-            f"/jobs/{quote(job_type, safe='')}",
-            _body(payload, options),
-            headers={"Idempotency-Key": idempotency_key or str(uuid.uuid4())},
+        body = _body(payload, options)
+        headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
+        if idempotency_key is None:
+            body.setdefault("job_id", self._new_id())  # what makes it safe to send again
+        return RemoteHandle(
+            self, await self.requests.send("POST", f"/jobs/{quote(job_type, safe='')}", body, headers=headers)
         )
-        return RemoteHandle(self, found)
 
     async def submit_many(
         self, jobs: Iterable[Submission], *, idempotency_key: str | None = None
@@ -74,16 +81,18 @@ class Client:
         """Store many jobs, a hundred at a time: for each the job, or why it was refused."""
         found: list[RemoteHandle | HoldfastError] = []
         listed = [{"job_type": each[0], **_body(each[1], each[2] if len(each) > 2 else {})} for each in jobs]
-        key = idempotency_key or str(uuid.uuid4())
+        if idempotency_key is None:
+            for body in listed:
+                body.setdefault("job_id", self._new_id())
         for start in range(0, len(listed), BATCH_MAX):
-            answer = await self.requests.send(
-                "POST",
-                "/jobs/batch",
-                {"jobs": listed[start : start + BATCH_MAX]},
-                headers={"Idempotency-Key": f"{key}:{start}"},
-            )
+            headers = {} if idempotency_key is None else {"Idempotency-Key": f"{idempotency_key}:{start}"}
+            body = {"jobs": listed[start : start + BATCH_MAX]}
+            answer = await self.requests.send("POST", "/jobs/batch", body, headers=headers)
             found += [self._of_many(item) for item in answer["items"]]
         return found
+
+    def _new_id(self) -> str:
+        return ids.new_id(self._clock.now())
 
     def _of_many(self, item: Mapping[str, Any]) -> RemoteHandle | HoldfastError:
         job = item.get("job")
