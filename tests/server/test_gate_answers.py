@@ -150,5 +150,21 @@ async def test_what_stands_in_an_address_is_not_repeated_as_html(tmp_path: Path)
                 assert answer.headers.get("location", "/").startswith("/")
 
 
+async def test_a_method_that_a_path_does_not_take_is_told_which_it_takes(tmp_path: Path) -> None:
+    some_id = "019a8d3e-7c11-7a3b-9f52-0c6f1f2e3d4c"
+    allowed = {
+        "/jobs": "GET",
+        "/jobs/letter": "GET, POST",
+        f"/jobs/{some_id}": "DELETE, GET, PATCH",
+        "/schedules/nightly": "DELETE, GET, PUT",
+        "/queues/mail/pause": "POST",
+    }
+    async with served(tmp_path) as server:
+        for path, methods in allowed.items():
+            answer = await server.client.options(path)
+            assert (answer.status_code, answer.headers["Allow"]) == (405, methods), path
+            assert answer.json()["type"] == "/problems/method-not-allowed"
+
+
 async def broken(*_: Any, **__: Any) -> None:
     raise RuntimeError(f"payload was {CANARY}")

@@ -28,7 +28,12 @@ api_key = "{key}"
 # What a schema cannot say: cursors, rules of schedules, ETags, options that exclude one another, what JSON every engine
 # keeps. A status that is not documented, and any of 5xx, is found all the same.
 [checks.positive_data_acceptance]
-expected-statuses = ["2xx", "400", "401", "403", "404", "409", "412", "413", "422", "429"]
+expected-statuses = ["2xx", "400", "401", "403", "404", "405", "409", "412", "413", "422", "429"]
+
+# Below /jobs a method depends on whether it is an id or a type that is asked for, which a path cannot say;
+# test_gate_answers has a test of its own for this header.
+[checks.allow_header_conformance]
+enabled = false
 """
 
 

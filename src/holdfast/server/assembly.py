@@ -28,7 +28,6 @@ _ROUTERS = (
     "holdfast.server.routes.trees",
     "holdfast.server.routes.jobs",
     "holdfast.server.routes.submitting",
-    "holdfast.server.routes.strays",
     "holdfast.server.routes.queues",
     "holdfast.server.routes.schedules",
     "holdfast.server.routes.dead",

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from holdfast import checks, limits
+from holdfast import limits
 from holdfast.server.claim_tokens import TOKEN_LENGTH_MAX
 
 TYPES_MAX = 200  # of one worker
@@ -14,7 +14,7 @@ QUEUES_MAX = 50  # of one worker; a claim asks each for each type
 LINES_MAX = 200  # of a log, in one request
 _EXAMPLE_TOKEN = "1.5f0c1f2e3d4c5b6a79880910a1b2c3d4.9c8b7a69584736251403f2e1d0c9b8a7"  # noqa: S105
 _EXAMPLE_ID = "019a8d3e-7c11-7a3b-9f52-0c6f1f2e3d4c"
-_ID = f"^{checks.UUID.pattern}$"
+_ID = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 _NAME = r"^[A-Za-z0-9._:-]{1,128}$"
 
 Name = Annotated[str, Field(pattern=_NAME)]

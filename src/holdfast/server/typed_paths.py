@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.server.problems import documented
 from holdfast.store.types import JobType
 
 BY_ID, BY_TYPE, BOTH = "/jobs/{job_id}", "/jobs/{job_type}", "/jobs/{id_or_type}"
@@ -26,6 +27,8 @@ def join_paths(paths: dict[str, Any]) -> None:
     found = {method: _renamed(operation, "job_id") for method, operation in by_id.items()}
     found["post"] = _renamed(by_type["post"], "job_type")
     _join_reads(found["get"], by_type["get"])
+    for method in ("delete", "patch"):  # of a type there is no such method
+        found[method]["responses"] |= {"405": documented(405)[405]}
     paths[BOTH] = found
     paths[BY_TYPE] = by_type  # what the paths of types are made from; they take it away
 
