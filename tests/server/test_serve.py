@@ -1,0 +1,238 @@
+"""holdfast serve, as the process that people start"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from queue import SimpleQueue
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+
+from holdfast import Holdfast
+from holdfast.cli import serve as command
+from holdfast.cli.main import main
+from holdfast.errors import ConfigurationError
+from holdfast.server import serving
+
+APP = f"{Path(__file__).parents[1] / 'cli' / 'cli_app.py'}:app"
+CANARY = "hf_canary_9c1d"
+
+
+class Process:
+    """A serving process; a test waits for what it says."""
+
+    def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast", "serve", "--port", "0", *arguments],
+            cwd=folder,
+            env={**inherited, "HOLDFAST_URL": f"sqlite:///{folder}/jobs.db", **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.lines: list[str] = []
+        self._unheard: SimpleQueue[str | None] = SimpleQueue()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as output:
+            for line in output:
+                self._unheard.put(line)
+        self._unheard.put(None)
+
+    def hear(self, text: str) -> str:
+        while (line := self._unheard.get(timeout=60)) is not None:
+            self.lines.append(line)
+            if text in line:
+                return line
+        raise AssertionError(f"it ended without saying {text!r}:\n{''.join(self.lines)}")
+
+    @property
+    def address(self) -> str:
+        found = re.search(r"http://[\d.:]+", self.hear("API "))
+        assert found is not None
+        return found[0]
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        code = self.process.wait(60)
+        self._reader.join()
+        while (line := self._unheard.get()) is not None:
+            self.lines.append(line)
+        return code
+
+
+Start = Callable[..., Process]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    started: list[Process] = []
+
+    def begin(*arguments: str, **environment: str) -> Process:
+        started.append(Process(tmp_path, *arguments, **environment))
+        return started[-1]
+
+    yield begin
+    for each in started:
+        if each.process.poll() is None:
+            each.process.kill()
+        each.process.wait()
+        each._reader.join()
+
+
+def test_without_a_key_it_does_not_listen_where_others_could_ask(start: Start) -> None:
+    for host in ("0.0.0.0", "::"):
+        process = start("--host", host)
+        assert process.process.wait(60) == 2
+        said = process.hear("holdfast: ")
+        assert "can be reached from other machines" in said and "holdfast keys create NAME --scope admin" in said
+
+
+async def test_a_key_that_lives_opens_other_addresses_and_one_that_is_over_does_not(tmp_path: Path) -> None:
+    async with Holdfast(f"sqlite:///{tmp_path}/jobs.db") as app:
+        with serving.bind("0.0.0.0", 0) as everywhere, serving.bind("127.0.0.1", 0) as here:
+            await command._check_who_may_ask(app, here)
+            with pytest.raises(ConfigurationError, match="no key yet"):
+                await command._check_who_may_ask(app, everywhere)
+            created = await app.create_key("deploys", ["admin"])
+            await command._check_who_may_ask(app, everywhere)
+            await app.revoke_key(created.key.key_id)
+            with pytest.raises(ConfigurationError, match="no key yet"):
+                await command._check_who_may_ask(app, everywhere)
+
+
+def test_it_serves_works_and_stops_in_good_order(start: Start, tmp_path: Path) -> None:
+    process = start("--workers", "2", "--app", APP)
+    address = process.address
+    assert process.hear("Dashboard").split() == ["Dashboard", f"{address}/dashboard"]
+    fifo = tmp_path / "gate"
+    os.mkfifo(fifo)
+    with httpx.Client(base_url=address, timeout=60) as client:
+        quick = client.post("/jobs/add", json={"payload": {"a": 2, "b": 3}}).json()["job_id"]
+        with client.stream("GET", f"/jobs/{quick}/stream") as stream:
+            events = "".join(stream.iter_text())
+        assert "completed" in events
+        assert client.get(f"/jobs/{quick}").json()["result"] == {"sum": 5}
+        assert len(client.get("/workers").json()["items"]) == 2
+        assert client.get("/dashboard").status_code == 200
+        running = client.post("/jobs/until_told", json={"payload": {"fifo": str(fifo)}}).json()["job_id"]
+        process.hear("begun")
+        assert listening_sockets(process.process.pid) == 1  # workers open none of their own
+        with client.stream("GET", f"/jobs/{running}/stream") as stream:
+            parts = stream.iter_text()
+            assert next(parts)
+            process.process.send_signal(signal.SIGTERM)
+            process.hear("SIGTERM")
+            assert "".join(parts) is not None  # it ends, and not by a broken connection
+        fifo.write_bytes(b"x")
+    assert process.end() == 0, "".join(process.lines)
+
+    async def outcome() -> str:
+        async with Holdfast(f"sqlite:///{tmp_path}/jobs.db") as app:
+            return (await app.get(running)).status
+
+    assert asyncio.run(outcome()) == "completed"
+
+
+def test_nothing_that_is_secret_is_said(start: Start, tmp_path: Path) -> None:
+    async def prepare() -> str:
+        async with Holdfast(f"sqlite:///{tmp_path}/jobs.db") as app:
+            return (await app.create_key("tester", ["admin"])).text
+
+    key = asyncio.run(prepare())
+    process = start("--workers", "1", "--app", APP, "--log-format", "json", "--log-level", "debug", SECRET=CANARY)
+    address = process.address
+    with httpx.Client(base_url=address, timeout=60, headers={"X-API-Key": key, "X-Other": CANARY}) as client:
+        client.post("/jobs/fail", json={"payload": {"a": 1}, "subject": CANARY, "tags": [CANARY]})
+        client.post("/jobs/add", json={"payload": {"a": CANARY}})
+        client.post("/jobs/nothing", json={"payload": CANARY})
+        client.get(f"/jobs?subject={CANARY}&{CANARY}=1")
+        client.get("/jobs", headers={"X-API-Key": f"hf_live_{CANARY}"})
+        client.get(f"/jobs?api_key={key}")
+        assert CANARY not in client.get("/metrics").text and key not in client.get("/metrics").text
+        shown = Path(f"/proc/{process.process.pid}/cmdline").read_text(encoding="utf-8")
+    assert process.end() == 0
+    said = "".join(process.lines)
+    assert CANARY not in said + shown
+    assert key.split("_")[3] not in said + shown
+    lines = [json.loads(line) for line in process.lines if line.startswith("{")]
+    asked = [line for line in lines if line["logger"] == "holdfast.access"]
+    assert {201, 422, 404, 401, 400} <= {line["status"] for line in asked}
+    assert all(line["request_id"] for line in asked)
+
+
+def test_a_server_whose_store_is_away_waits_for_it_and_keeps_its_password(start: Start) -> None:
+    process = start(HOLDFAST_URL=f"postgresql://someone:{CANARY}@127.0.0.1:1/jobs")
+    process.hear("waiting for the store")
+    assert process.end(signal.SIGINT) == 0
+    assert CANARY not in "".join(process.lines)
+
+
+def test_settings_come_from_options_and_else_from_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    chosen = command._chosen(None, None, None, None, None)
+    assert (chosen.host, chosen.port, chosen.workers, chosen.hosts, chosen.rate) == ("127.0.0.1", 8000, 0, (), 1000)
+    for name, value in {"HOST": "::1", "PORT": "9", "SERVE_WORKERS": "3", "HOSTS": "a, b", "RATE": "5"}.items():
+        monkeypatch.setenv(f"HOLDFAST_{name}", value)
+    chosen = command._chosen(None, None, None, None, None)
+    assert (chosen.host, chosen.port, chosen.workers, chosen.hosts, chosen.rate) == ("::1", 9, 3, ("a", "b"), 5)
+    chosen = command._chosen("127.0.0.2", 0, 0, "c", 7)
+    assert (chosen.host, chosen.port, chosen.workers, chosen.hosts, chosen.rate) == ("127.0.0.2", 0, 0, ("c",), 7)
+    for name, value in {"PORT": "70000", "SERVE_WORKERS": "-1", "RATE": "0"}.items():
+        with monkeypatch.context() as wrong:
+            wrong.setenv(f"HOLDFAST_{name}", value)
+            with pytest.raises(ConfigurationError, match=f"HOLDFAST_{name}"):
+                command._chosen(None, None, None, None, None)
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    for name in [name for name in os.environ if name.startswith("HOLDFAST_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> str:
+        assert main(["serve", *arguments]) == 2
+        return capsys.readouterr().err
+
+    return run
+
+
+def test_what_cannot_be_served_is_said_in_a_sentence(cli: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "workers need handlers" in cli("--workers", "1")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert "name others with --host and --port" in cli("--port", str(taken.getsockname()[1]))
+    assert "cannot listen on nowhere.invalid" in cli("--host", "nowhere.invalid", "--port", "0")
+
+    def missing(name: str) -> Any:
+        raise ModuleNotFoundError(f"No module named {name!r}", name="uvicorn")
+
+    monkeypatch.setattr(command, "importlib", SimpleNamespace(import_module=missing))
+    assert 'pip install "holdfast[server]"' in cli()
+
+
+def listening_sockets(pid: int) -> int:
+    held = {os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir() if each.is_symlink()}
+    found = 0
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text(encoding="ascii").splitlines()[1:]:
+            fields = line.split()
+            found += fields[3] == "0A" and f"socket:[{fields[9]}]" in held
+    return found
