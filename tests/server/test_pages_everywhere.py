@@ -4,22 +4,16 @@ import secrets
 from collections.abc import AsyncIterator
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import pytest
 
-from holdfast import Context, Holdfast
-from holdfast.testing import drain
+from tests.browser import hostile
+from tests.browser.hostile import HOSTILE
 from tests.browser.staged import CONVERSATION, Staged, fill, make_app
 from tests.server.paged import Person, person_at
 from tests.server.paged import person as person
 from tests.server.paged import staged_folder as staged_folder
-
-HOSTILE = (
-    "<script>__p()</script><img src=x onerror=__p()>\"'><svg/onload=__p()>"
-    "{{7*7}}{% raw %}javascript:__p()\u2028\u202e</pre>"
-)
 
 
 def paths(staged: Staged, *subjects: str) -> list[str]:
@@ -98,45 +92,11 @@ async def test_every_page_and_a_change_from_each_on_the_other_engines(elsewhere:
 # Texts that would run
 
 
-def hostile_app(url: str, folder: Path) -> Holdfast:
-    app = Holdfast(url, artifacts=f"file://{folder}/files")
-
-    @app.job("hostile", max_attempts=1)
-    async def hostile(payload: dict[str, Any], ctx: Context) -> Any:
-        await ctx.progress(0.5, HOSTILE[:100])
-        ctx.log.info("%s", HOSTILE)
-        await ctx.metric("a", 1)
-        await ctx.artifact("page.html", HOSTILE)
-        await ctx.artifact("notes.txt", HOSTILE)
-        await ctx.submit("child", HOSTILE, stage=HOSTILE[:100], key="c")
-        return {HOSTILE: HOSTILE}
-
-    @app.job("child", max_attempts=1)
-    async def child(payload: str) -> None:
-        raise ValueError(payload)
-
-    return app
-
-
 async def test_texts_in_every_field_stay_texts_on_every_page(tmp_path: Path) -> None:
-    async with hostile_app(f"sqlite:///{tmp_path}/jobs.db", tmp_path) as app:
-        job = await app.submit(
-            "hostile",
-            {HOSTILE: HOSTILE},
-            subject=HOSTILE,
-            tags=[HOSTILE[:120]],
-            created_by=HOSTILE[:120],
-            dedup_key=HOSTILE,
-            content_hash=HOSTILE,
-            fairness_key=HOSTILE,
-        )
-        await drain(app)
-        late = await app.submit("hostile", {}, subject=HOSTILE, delay=3600)
-        await app.cancel(late.job_id, by=HOSTILE[:120], reason=HOSTILE)
-        child = (await app.find(job_type="child"))[0]
-        await app.schedule("s", "@daily", "hostile", {HOSTILE: HOSTILE}, subject=HOSTILE)
-        await app.pause_schedule("s", by=HOSTILE[:120])
-        async with person_at(app, Staged()) as person:
+    app = hostile.make_app(f"sqlite:///{tmp_path}/jobs.db", artifacts=f"file://{tmp_path}/files")
+    async with app:
+        jobs = await hostile.fill(app)
+        async with person_at(app, jobs) as person:
             await person.send(
                 "/submit", {"type": "hostile", "press": "submit", "payload": HOSTILE, "priority": HOSTILE}
             )
@@ -145,8 +105,8 @@ async def test_texts_in_every_field_stay_texts_on_every_page(tmp_path: Path) -> 
                 "/jobs",
                 f"/jobs?q={quote(HOSTILE)}",
                 f"/jobs?q=subject:{quote(_quoted(HOSTILE))}",
-                *(f"/jobs/{each}" for each in (job.job_id, late.job_id, child.job_id)),
-                f"/trees/{job.job_id}",
+                *(f"/jobs/{each}" for each in jobs.jobs.values()),
+                f"/trees/{jobs['done']}",
                 "/trees",
                 "/dead",
                 "/dead/group?type=child&error=ValueError",
@@ -154,7 +114,7 @@ async def test_texts_in_every_field_stay_texts_on_every_page(tmp_path: Path) -> 
                 "/schedules",
                 "/subjects",
                 f"/subjects?subject={quote(HOSTILE)}",
-                f"/submit?type=hostile&from={job.job_id}",
+                f"/submit?type=hostile&from={jobs['done']}",
                 f"/submit?type={quote(HOSTILE)}",
                 f"/jobs/{quote(HOSTILE, safe='')}",
             ):

@@ -38,10 +38,6 @@ class Possible(msgspec.Struct, frozen=True):
     move: bool  # to another time
     resubmit: bool
 
-    @property
-    def any(self) -> bool:
-        return any(getattr(self, name) for name in self.__struct_fields__)
-
 
 def possible(job: Job, who: Principal) -> Possible:
     ended = job.status in TERMINAL and job.archived_at is None

@@ -8,6 +8,7 @@ import msgspec
 from fastapi import Depends, Request, Response
 
 from holdfast import ids, limits
+from holdfast.app import Holdfast
 from holdfast.checks import check_reason
 from holdfast.dashboard import bulk, forms, frame, search
 from holdfast.dashboard.bulk import Action, Meant, Outcome
@@ -25,6 +26,7 @@ from holdfast.server.principals import Principal
 from holdfast.words import count
 
 PAGE = 50
+OFFERED_MAX = 100  # types and queues to choose from; of more, one writes which
 LISTED_MAX = 20  # jobs that a question names before it says how many more
 TRAIL_IDS_MAX = 100  # ids that one entry of the audit trail keeps
 _STATUSES = tuple(Status)
@@ -52,7 +54,6 @@ async def listed(request: Request, app: App, who: Who) -> Response:
     if not asked.problems:
         wanted: FindOptions = {**asked.options(), "limit": PAGE, "after": after}
         page = await searching.found(app, who, **wanted)
-    types = sorted({each.job_type for each in await app.store.job_types()})
     return frame.render(
         request,
         "jobs.html",
@@ -63,7 +64,7 @@ async def listed(request: Request, app: App, who: Who) -> Response:
         following=page.next,
         statuses=_status_chips(asked, await _counts(request, asked, who)),
         conditions=_condition_chips(asked),
-        types=types,
+        narrower=await _narrower(app, who, asked),
         qualifiers=search.EXAMPLES,
         most=limits.BULK_MAX,
     )
@@ -89,6 +90,17 @@ def _status_chips(asked: Search, counts: Mapping[str, int]) -> list[Chip]:
         )
         for each in _STATUSES
     ]
+
+
+async def _narrower(app: Holdfast, who: Principal, asked: Search) -> dict[str, list[Chip]]:
+    """What else there is to ask for, by qualifier: types and queues that the key sees."""
+    known = [each for each in await app.store.job_types() if who.sees(each.queue)]
+    offered = {"type": {each.job_type for each in known}, "queue": {each.queue for each in known}}
+    return {
+        name: [Chip(each, asked.having(**{name: each}), False) for each in sorted(values)[:OFFERED_MAX]]
+        for name, values in offered.items()
+        if values and name not in asked.conditions and not asked.problems
+    }
 
 
 def _condition_chips(asked: Search) -> list[Chip]:
