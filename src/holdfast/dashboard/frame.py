@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any, TypeVar
@@ -152,6 +153,12 @@ def render(request: Request, template: str, *, status: int = 200, live: str | No
     return response
 
 
+def again_ms(*seconds: float) -> int | None:
+    """For `data-soon`: when a page should look again although nothing was heard, since it shows what was; None: no."""
+    soonest = min((each for each in seconds if each > 0), default=None)
+    return None if soonest is None else math.ceil(soonest * 1000)
+
+
 def redirect(request: Request, path: str, said: str | None = None, *, kind: str = "ok", **query: object) -> Response:
     """To another page, after a form; that one says what was done. `kind` is "ok" or "bad"."""
     return redirect_to(request, url(request, path, **query), said, kind=kind)
@@ -178,6 +185,7 @@ def _said(request: Request) -> tuple[str, str] | None:
 
 __all__ = [
     "PageOf",
+    "again_ms",
     "api_url",
     "app_of",
     "kept",

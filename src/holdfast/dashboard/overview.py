@@ -14,7 +14,7 @@ from holdfast.dashboard import figures, frame, plots
 from holdfast.dashboard.figures import Kind, Sums, Window
 from holdfast.dashboard.history import History
 from holdfast.dashboard.plots import Plot
-from holdfast.dashboard.standing import Census, Standing
+from holdfast.dashboard.standing import Census, Standing, Taken
 from holdfast.dashboard.workers import Seen, seen_by
 from holdfast.lifecycle import Status
 from holdfast.queues import Queue
@@ -53,10 +53,8 @@ class Picture:
 async def overview(request: Request, window: str = "1h") -> Response:
     chosen = figures.WINDOWS.get(window, figures.WINDOWS["1h"])
     app, principal = frame.app_of(request), frame.reader_of(request)
-    past, standing = await asyncio.gather(
-        frame.kept(request, History).read(chosen), frame.kept(request, Census).latest()
-    )
-    picture = drawn(chosen, past.slots, principal)
+    past, taken = await asyncio.gather(frame.kept(request, History).read(chosen), frame.kept(request, Census).latest())
+    picture, standing = drawn(chosen, past.slots, principal), taken.standing
     workers = seen_by(await app.workers(), principal, frame.now_of(request))
     return frame.render(
         request,
@@ -66,13 +64,14 @@ async def overview(request: Request, window: str = "1h") -> Response:
         windows=figures.WINDOWS.values(),
         picture=picture,
         tiles=_tiles(standing, picture.total, chosen, principal),
-        queues=await _queues(request, standing, workers, principal),
+        queues=await _queues(request, taken, workers, principal),
         queues_shown=QUEUES_SHOWN,
         dead=standing.dead if standing is not None and principal.sees_all else [],
         workers=workers,
         types_shown=TYPES_SHOWN,
         counted=standing is not None,
         is_complete=past.is_complete,
+        again_ms=frame.again_ms(0 if past.is_complete else 0.1, taken.again_seconds),
         p50=lambda buckets: _said(figures.percentile(buckets, 0.5)),
         p95=lambda buckets: _said(figures.percentile(buckets, 0.95)),
     )
@@ -137,14 +136,12 @@ def _tiles(standing: Standing | None, total: Sums, window: Window, principal: Pr
     ]
 
 
-async def _queues(
-    request: Request, standing: Standing | None, workers: Sequence[Seen], principal: Principal
-) -> list[Queue]:
+async def _queues(request: Request, taken: Taken, workers: Sequence[Seen], principal: Principal) -> list[Queue]:
     """Those that are paused first, then those with the most to do."""
     store = frame.app_of(request).store
     found = queues.overview(
         await store.queues(),
-        () if standing is None else standing.depths,
+        taken.depths,
         await store.job_types(),
         [seen.row for seen in workers if not seen.is_silent],
     )

@@ -23,17 +23,24 @@ router = frame.pages()
 @router.get("/queues", dependencies=[Depends(needs("read"))])
 async def queues(request: Request) -> Response:
     principal = frame.reader_of(request)
-    standing = await frame.kept(request, Census).latest()
+    taken = await frame.kept(request, Census).latest()
     store = frame.app_of(request).store
     workers = seen_by(await store.workers(), principal, frame.now_of(request))
     found = overview(
         await store.queues(),
-        () if standing is None else standing.depths,
+        taken.depths,
         await store.job_types(),
         [each.row for each in workers if not each.is_silent],
     )
     seen = [queue for queue in found if principal.sees(queue.name)]
-    return frame.render(request, "queues.html", live="all", queues=seen, counted=standing is not None)
+    return frame.render(
+        request,
+        "queues.html",
+        live="all",
+        queues=seen,
+        counted=taken.standing is not None,
+        again_ms=frame.again_ms(taken.again_seconds),
+    )
 
 
 @router.post("/queues/{name}/pause", dependencies=[Depends(needs("admin"))])

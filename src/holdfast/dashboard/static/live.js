@@ -18,7 +18,7 @@ if (address) {
   addEventListener("pagehide", stop);
   addEventListener("pageshow", (event) => event.persisted && follow());
   follow();
-  plan(IDLE_MS);
+  plan(restMs());
 }
 
 function follow() {
@@ -64,12 +64,18 @@ function plan(gap) {
   timer = setTimeout(look, Math.max(0, lookedAt + gap - performance.now()));
 }
 
+// A page may say when it will know more than it shows.
+function restMs() {
+  const soon = [...document.querySelectorAll("[data-soon]")].map((each) => Math.max(GAP_MS, Number(each.dataset.soon)));
+  return Math.min(IDLE_MS, ...soon);
+}
+
 function look() {
   const request = new XMLHttpRequest();
   const done = () => {
     looking = false;
     lookedAt = performance.now();
-    const gap = missed || document.querySelector("[data-soon]") ? GAP_MS : IDLE_MS; // soon: not all of it was there
+    const gap = missed ? GAP_MS : restMs();
     missed = false;
     if (!document.hidden) plan(gap);
   };
