@@ -378,9 +378,28 @@ def test_a_search_goes_through_the_index_of_its_leading_qualifier(
     assert steps == FIND_PLANS[lead]
 
 
-@pytest.mark.parametrize("lead", ["subject", "root", "pending", "later", "ended_badly", "arrival"])
+@pytest.mark.parametrize("lead", ["subject", "root", "pending"])
 def test_a_search_by_order_of_arrival_sorts_nothing(database: apsw.Connection, lead: str) -> None:
     assert not [step for step in plan_of(database, reading.FIND[lead, "created"]) if "TEMP B-TREE" in step]
+
+
+@pytest.mark.parametrize(
+    ("lead", "place"),
+    [
+        ("later", "INDEX job_later (status=?"),
+        ("ended_badly", "INDEX job_ended_badly (status=?"),
+        ("arrival", "INTEGER PRIMARY KEY ("),
+    ],
+)
+def test_a_search_that_nothing_narrows_looks_at_a_window(database: apsw.Connection, lead: str, place: str) -> None:
+    for statements, step in (
+        (reading.WINDOW_OF, f"SEARCH job USING {place} AND rowid>? AND rowid<?)"),
+        (reading.NEWEST, f"SEARCH job USING {place} AND rowid<?)"),
+    ):
+        plan = plan_of(database, statements[lead])
+        wanted = step.replace("( AND ", "(")
+        assert [each.replace("COVERING ", "") for each in plan if " job " in f"{each} "] == [wanted]
+        assert not [each for each in plan if "TEMP B-TREE" in each]
 
 
 def test_a_page_of_children_goes_through_their_index_in_its_order(database: apsw.Connection) -> None:

@@ -164,6 +164,31 @@ async def test_a_search_goes_through_the_index_of_what_it_asks_for(
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("query", "index"),
+    [
+        (Query(queue="nowhere", limit=LIMIT), "job_pkey"),
+        (Query(status=Status.COMPLETED, tag="rare", limit=LIMIT), "job_pkey"),
+        (Query(status=Status.PENDING, created_by="nobody", limit=LIMIT), "job_pkey"),
+        (Query(status=Status.FAILED, created_by="nobody", limit=LIMIT), "job_state"),
+    ],
+    ids=str,
+)
+async def test_a_search_that_nothing_narrows_looks_at_a_window(
+    connection: Any, query: Query, index: str, mode: str
+) -> None:
+    newest = await explain(connection, reading.newest_of(SQL["get"], query.status), [2**63 - 1], mode)
+    assert (newest.indexes, newest.rows) == ({index}, 1)
+    top = await connection.fetchval(reading.newest_of(SQL["get"], None), 2**63 - 1)
+
+    statement, values = reading.search(SQL["get"], query, (top - 499, top + 1))
+    plan = await explain(connection, statement, values, mode)
+
+    assert plan.indexes == {index}
+    assert plan.rows <= 500
+
+
+@pytest.mark.parametrize("mode", MODES)
 async def test_depths_are_counted_without_what_has_finished(connection: Any, mode: str) -> None:
     plan = await explain(connection, SQL["depths"], [], mode)
 

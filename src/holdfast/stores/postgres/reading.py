@@ -16,6 +16,7 @@ from holdfast.store.types import Counter, DeadGroup, Depth, ExpiredClaim, JobRec
 from holdfast.stores import records
 from holdfast.stores.depths import depths_of
 from holdfast.stores.postgres.tx import Tx
+from holdfast.stores.walking import EVERYTHING, PENDING_SORTED_MAX, WINDOW, WINDOWS_MAX
 
 _record = msgspec.json.Decoder(JobRecord)
 _FILTERS = {
@@ -45,6 +46,9 @@ _STATES[Status.PENDING] = (
     " OR status = 'pending' AND fairness_key IS NULL AND (concurrency_key IS NOT NULL OR rate_key IS NOT NULL)"
     " OR status = 'pending' AND fairness_key IS NOT NULL)"
 )
+_BY_ARRIVAL = frozenset(
+    (Status.WAITING, Status.SCHEDULED, Status.RETRYING, Status.FAILED, Status.CANCELLED)
+)  # as the index job_state has them
 
 
 async def get(tx: Tx, job_ids: Sequence[str]) -> list[JobRecord | None]:
@@ -78,21 +82,67 @@ async def statuses(tx: Tx, job_ids: Sequence[str]) -> list[Status | None]:
 
 
 async def find(tx: Tx, query: Query) -> Page:
-    statement, values = search(tx.sql["get"], query)
-    found = await tx.connection.fetch(statement, *values)
+    following: str | None = None
+    if query.order == "created" and await _walks(tx, query):
+        found, following = await _walked(tx, query)
+    else:
+        statement, values = search(tx.sql["get"], query)
+        found = await tx.connection.fetch(statement, *values)
     items = found[: query.limit]
     return Page(
         items=await with_edges(tx, [tuple(row)[:-1] for row in items]),
-        next=_cursor(query, items[-1]) if len(found) > query.limit else None,
+        next=_cursor(query, items[-1]) if len(found) > query.limit else following,
     )
 
 
-def search(get_statement: str, query: Query) -> tuple[str, list[Any]]:
-    """A statement of constants; only values are bound."""
+async def _walks(tx: Tx, query: Query) -> bool:
+    """Whether other conditions may leave little of what an index can name: then it looks in windows."""
+    if any(getattr(query, name) is not None for name in ("subject", "content_hash", "parent", "root")):
+        return False
+    if query.concurrency_key is not None or query.status is Status.PROCESSING:
+        return False
+    if query.status is not Status.PENDING:
+        return True
+    many = f"SELECT 1 FROM {_source(tx.sql['get'])} WHERE {_STATES[query.status]} LIMIT 1 OFFSET $1"  # noqa: S608 - constants
+    return await tx.connection.fetchval(many, PENDING_SORTED_MAX) is not None
+
+
+async def _walked(tx: Tx, query: Query) -> tuple[list[Any], str | None]:
+    """Rows from window after window until there is one more than a page has; else where to go on, if anywhere."""
+    found: list[Any] = []
+    below = EVERYTHING if query.after is None else _position(query)[0]
+    newest = newest_of(tx.sql["get"], query.status)
+    for _ in range(WINDOWS_MAX):
+        at = await tx.connection.fetchval(newest, below)
+        if at is None:
+            return found, None
+        floor = max(0, at - WINDOW + 1)
+        missing = msgspec.structs.replace(query, limit=query.limit - len(found))
+        statement, values = search(tx.sql["get"], missing, (floor, below))
+        found += await tx.connection.fetch(statement, *values)
+        if len(found) > query.limit or floor == 0:
+            return found, None
+        below = floor
+    return found, str(below)
+
+
+def newest_of(get_statement: str, status: Status | None) -> str:
+    """Where a window begins: at the newest job before a place, of the state where an index has its jobs by arrival."""
+    state = _STATES[status] if status in _BY_ARRIVAL else "true"
+    source = _source(get_statement)
+    return f"SELECT seq FROM {source} WHERE {state} AND seq < $1 ORDER BY seq DESC LIMIT 1"  # noqa: S608 - constants
+
+
+def _source(get_statement: str) -> str:
+    return get_statement.partition("FROM ")[2].partition("WHERE ")[0]
+
+
+def search(get_statement: str, query: Query, window: tuple[int, int] | None = None) -> tuple[str, list[Any]]:
+    """A statement of constants; only values are bound. `window`: from this place in the order of arrival on, and before
+    that one; instead of `after`."""
     if query.order not in _ORDERS:
         raise InvalidOption(f"order={query.order!r:.60}: a search is ordered by {' or '.join(_ORDERS)}")
-    select, _, source = get_statement.partition("FROM ")
-    source = source.partition("WHERE ")[0]
+    select, source = get_statement.partition("FROM ")[0], _source(get_statement)
     conditions: list[str] = ["true"]
     values: list[Any] = []
 
@@ -101,13 +151,16 @@ def search(get_statement: str, query: Query) -> tuple[str, list[Any]]:
         return f"${len(values)}"
 
     if query.status is not None:
-        conditions.append(_STATES[query.status])
+        by_window = window is not None and query.status not in _BY_ARRIVAL
+        conditions.append(f"(status = '{query.status.value}') IS TRUE" if by_window else _STATES[query.status])
     for name, condition in _FILTERS.items():
         value = getattr(query, name)
         if value is not None:
             conditions.append(condition.format(bound(value)))
     after, order = _ORDERS[query.order]
-    if query.after is not None:
+    if window is not None:
+        conditions.append(f"seq >= {bound(window[0])} AND seq < {bound(window[1])}")
+    elif query.after is not None:
         conditions.append(after.format(*(bound(part) for part in _position(query))))
     statement = (
         f"{select.rstrip()}, seq FROM {source} WHERE {' AND '.join(conditions)}"

@@ -27,6 +27,7 @@ from holdfast.stores import records
 from holdfast.stores.depths import depths_of
 from holdfast.stores.sqlite import archiving, sql
 from holdfast.stores.sqlite.sql import load
+from holdfast.stores.walking import EVERYTHING, PENDING_SORTED_MAX, WINDOW, WINDOWS_MAX
 
 GET = load("get")
 EDGES_OF = load("edges_of")
@@ -83,11 +84,23 @@ _ORDERS = {
     " ORDER BY priority DESC, scheduled_for, job_id LIMIT :limit",
 }
 _SELECT = GET[: GET.index("FROM job")].replace("history\n", "history, seq\n")
+_IN_WINDOWS = ("later", "ended_badly", "arrival")  # by arrival: where other conditions leave little of what leads
 FIND = {
     (lead, order): f"{_SELECT}{source}{_FILTERS}{tail}"
     for lead, source in _LEADS.items()
     for order, tail in _ORDERS.items()
+    if (lead, order) not in [(each, "created") for each in _IN_WINDOWS]
 }
+WINDOW_OF = {
+    lead: f"{_SELECT}{_LEADS[lead]}{_FILTERS} AND seq < :below AND seq >= :floor ORDER BY seq DESC LIMIT :limit"
+    for lead in _IN_WINDOWS
+}
+NEWEST = {lead: f"SELECT seq {_LEADS[lead]} AND seq < :below ORDER BY seq DESC LIMIT 1" for lead in _IN_WINDOWS}
+MANY_PENDING = (
+    "SELECT 1 FROM job INDEXED BY job_ready WHERE status = 'pending' AND fairness_key IS NULL"
+    " UNION ALL SELECT 1 FROM job INDEXED BY job_fair WHERE status = 'pending' AND fairness_key IS NOT NULL"
+    " LIMIT 1 OFFSET ?"
+)
 
 
 def get(connection: apsw.Connection, job_ids: Sequence[str]) -> list[JobRecord | None]:
@@ -127,13 +140,39 @@ def find(connection: apsw.Connection, query: Query) -> Page:
         "limit": query.limit + 1,
         **_position(query),
     }
-    found = sql.rows(connection, FIND[_lead(query), query.order], bindings)
+    lead = _lead(query)
+    if lead == "pending" and query.order == "created" and sql.rows(connection, MANY_PENDING, (PENDING_SORTED_MAX,)):
+        lead = "arrival"
+    following: str | None = None
+    if query.order == "created" and lead in _IN_WINDOWS:
+        found, following = _walked(connection, lead, bindings)
+    else:
+        found = sql.rows(connection, FIND[lead, query.order], bindings)
     items = found[: query.limit]
-    more = len(found) > query.limit
     return Page(
         items=tuple(with_edges(connection, row[:-1]) for row in items),
-        next=_cursor(query, items[-1]) if more else None,
+        next=_cursor(query, items[-1]) if len(found) > query.limit else following,
     )
+
+
+def _walked(
+    connection: apsw.Connection, lead: str, bindings: dict[str, Any]
+) -> tuple[list[tuple[Any, ...]], str | None]:
+    """Rows from window after window until there is one more than a page has; else where to go on, if anywhere."""
+    found: list[tuple[Any, ...]] = []
+    wanted = bindings["limit"]
+    below = EVERYTHING if bindings["after_seq"] is None else bindings["after_seq"]
+    for _ in range(WINDOWS_MAX):
+        newest = sql.row(connection, NEWEST[lead], {"status": bindings["status"], "below": below})
+        if newest is None:
+            return found, None
+        floor = max(0, newest[0] - WINDOW + 1)
+        window = {**bindings, "below": below, "floor": floor, "limit": wanted - len(found)}
+        found += sql.rows(connection, WINDOW_OF[lead], window)
+        if len(found) >= wanted or floor == 0:
+            return found, None
+        below = floor
+    return found, str(below)
 
 
 def _lead(query: Query) -> str:
