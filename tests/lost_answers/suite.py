@@ -12,12 +12,15 @@ import pytest
 from holdfast.lifecycle import Raised, Staged, Status, cancel, manual_retry, reprioritise, rescue
 from holdfast.schedules import defined
 from holdfast.store import dumps
+from holdfast.store.conformance.access import a_key, an_entry
 from holdfast.store.conformance.factories import (
     DAY,
+    HOUR,
     NOW,
     SECOND,
     Claim,
     a_firing,
+    a_policy,
     a_schedule,
     an_error,
     new_job,
@@ -167,6 +170,28 @@ async def test_operators_are_told_that_it_is_done(store: Store, unheard: Unheard
     assert stored.cron == nightly.cron
     assert await unheard(store.drop_schedule("nightly")) is Verdict.APPLIED
     assert await store.schedules() == []
+
+
+async def test_a_key_and_an_entry_are_stored_once(store: Store, unheard: Unheard) -> None:
+    key, entry = a_key(), an_entry()
+
+    assert await unheard(store.save_key(key, new=True)) is Verdict.APPLIED
+    await unheard(store.audit([entry]))
+    assert await store.keys() == [key]
+    assert (await store.audited(None, 10)).items == (entry,)
+
+    await unheard(store.drop_keys([key.key_id]))
+    assert await store.keys() == []
+
+
+async def test_an_hour_is_added_to_the_totals_once(store: Store, unheard: Unheard) -> None:
+    for hours in (1, 2, 3):
+        await submit(store, now=NOW - hours * HOUR)
+    before = await store.totals()
+
+    await unheard(store.retire(a_policy(0, 0, 0), NOW + 3 * HOUR, 10, None))
+
+    assert await store.totals() == before
 
 
 @pytest.mark.parametrize("children", [2, 45])

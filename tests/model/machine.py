@@ -303,12 +303,13 @@ class StoreBesideQueue(RuleBasedStateMachine):
 
     async def compare(self) -> None:
         known = self.known()
-        records, statuses, counts, depths, counters, schedules = await asyncio.gather(
+        records, statuses, counts, depths, counters, totals, schedules = await asyncio.gather(
             self.store.get(known),
             self.store.statuses(known),
             self.store.counts(),
             self.store.depths(),
             self.store.counters(0, 2**60),
+            self.store.totals(),
             self.store.schedules(),
         )
         for record, status in zip(records, statuses, strict=True):
@@ -318,6 +319,7 @@ class StoreBesideQueue(RuleBasedStateMachine):
         assert counts == self.queue.counts()
         assert {(each.queue, each.job_type, each.status): each.count for each in depths} == self.queue.depths()
         self.queue.check_counters(counters)
+        self.queue.check_totals(totals)
         assert schedules == [self.queue.schedules[name] for name in sorted(self.queue.schedules)]
 
     def drain(self) -> None:

@@ -5,8 +5,18 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.clock import Instant
-from holdfast.lifecycle import TERMINAL, Event, Status
-from holdfast.store.types import Counter, Firing, JobRecord, Keep, QueueChange, RetentionPolicy, Schedule, Verdict
+from holdfast.lifecycle import TERMINAL, Counted, Event, Status
+from holdfast.store.types import (
+    Counter,
+    Firing,
+    JobRecord,
+    Keep,
+    QueueChange,
+    RetentionPolicy,
+    Schedule,
+    Total,
+    Verdict,
+)
 from holdfast.trees import Brood
 from tests.model.jobs import Job
 from tests.model.reference import Queue
@@ -130,6 +140,22 @@ class OperatedQueue(Queue):
         }
         assert stored == self.counters
         assert len(stored) == len(found)
+        for each in found:
+            key = (each.minute, (each.job_type, each.queue, each.priority), each.outcome)
+            assert dict(each.buckets) == self.buckets.get(key, {})
+
+    def check_totals(self, found: Sequence[Total]) -> None:
+        sums: dict[tuple[str, str, Counted], list[int]] = {}
+        for (_, (job_type, queue, _), outcome), numbers in self.counters.items():
+            before = sums.get((job_type, queue, outcome), [0, 0, 0])
+            sums[job_type, queue, outcome] = [a + b for a, b in zip(before, numbers, strict=True)]
+        assert {
+            (each.job_type, each.queue, each.outcome): [each.count, each.ran_micros, each.waited_micros]
+            for each in found
+        } == sums
+        assert sum(count for each in found for _, count in each.buckets) == sum(
+            sum(counted.values()) for counted in self.buckets.values()
+        )
 
     def depths(self) -> dict[tuple[str, str, Status], int]:
         sums: dict[tuple[str, str, Status], int] = {}

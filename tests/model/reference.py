@@ -4,13 +4,13 @@ It leaves to the engine what no promise fixes: which jobs of a full concurrency 
 reasons. `claimed` therefore checks an answer instead of predicting it where keys are in play.
 """
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from typing import Any
 
 from holdfast.clock import MICROS, Instant
 from holdfast.errors import DedupConflict, EffectFailed, InvalidSubmission, QueueFull, UnknownDependency
-from holdfast.lifecycle import TERMINAL, Counted, Event, Kind, Status, Transition, counted
+from holdfast.lifecycle import TERMINAL, Counted, Event, Kind, Status, Transition, also_counted, bucket_of, counted
 from holdfast.limits import ERRORS_KEPT_MAX
 from holdfast.store.types import ClaimRequest, Hold, Inserted, NewJob, Note, Verdict
 from holdfast.trees import Brood, TriggerRule
@@ -28,6 +28,7 @@ class Queue:
         self.paused: set[str] = set()
         self.max_pending: dict[str, int] = {}
         self.counters: dict[CounterKey, list[int]] = defaultdict(lambda: [0, 0, 0])
+        self.buckets: dict[CounterKey, Counter[int]] = defaultdict(Counter)
         self.arrivals = 0
         self.staged: dict[tuple[str, int], dict[int, Sequence[NewJob]]] = {}
         self.unpacking: set[str] = set()  # parents whose staged children are on their way
@@ -35,10 +36,22 @@ class Queue:
     def known(self, job_id: str) -> Job | None:
         return self.jobs.get(job_id) or self.archive.get(job_id)
 
-    def count(self, kind: Kind, outcome: Counted | None, now: Instant, ran: int = 0, waited: int = 0) -> None:
-        if outcome is not None:
-            sums = self.counters[now - now % (60 * MICROS), kind, outcome]
-            sums[:] = [sums[0] + 1, sums[1] + ran, sums[2] + waited]
+    def count(
+        self,
+        kind: Kind,
+        outcome: Counted | None,
+        now: Instant,
+        ran: int = 0,
+        waited: int = 0,
+        source: Status | None = None,
+    ) -> None:
+        if outcome is None:
+            return
+        key = (now - now % (60 * MICROS), kind, outcome)
+        sums = self.counters[key]
+        sums[:] = [sums[0] + 1, sums[1] + ran, sums[2] + waited]
+        if source is Status.PROCESSING and (bucket := bucket_of(outcome, source, ran, waited)):
+            self.buckets[key][bucket] += 1
 
     # insert
 
@@ -246,7 +259,9 @@ class Queue:
             return Verdict.STALE
         job.move(t.event, target, now)
         job.awaits = job.awaits if t.awaits is None else t.awaits
-        self.count(t.kind, counted(t.event, t.target), now, t.ran_micros, t.waited_micros)
+        outcome = counted(t.event, t.target)
+        self.count(t.kind, outcome, now, t.ran_micros, t.waited_micros, t.source)
+        self.count(t.kind, also_counted(t.event), now)
         for name in WRITTEN:
             if getattr(t, name) is not None:
                 setattr(job, name, getattr(t, name))

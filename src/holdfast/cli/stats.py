@@ -62,6 +62,7 @@ def _events(found: Stats) -> str:
         "snoozed": total.snoozed,
         "given back": total.given_back,
         "retried by hand": total.retried_by_hand,
+        "rescued from lost workers": total.rescued,
         f"reused (saved {span(total.saved_ms / 1000)})": total.reused,
     }) or "nothing happened"  # fmt: skip
 
