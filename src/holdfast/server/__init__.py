@@ -48,8 +48,10 @@ def lifespan(
     app: Holdfast, *, worker: bool = False, **worker_options: Any
 ) -> Callable[[Any], AbstractAsyncContextManager[None]]:
     """For FastAPI(lifespan=…): the app is open while the service runs, with a worker inside where that is asked for."""
-    from holdfast.server.embedding import opened
-
+    try:
+        from holdfast.server.embedding import opened
+    except ModuleNotFoundError as error:
+        raise _missing(error) from error
     return opened(app, worker, worker_options)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from holdfast.app import Holdfast
-from holdfast.server import answering, openapi, route_table
+from holdfast.server import answering, embedding, openapi, route_table
 from holdfast.server.continuing import Continuing
 from holdfast.server.gate import Bounds, Gate
 from holdfast.server.gating.keyring import KeyRing
@@ -72,6 +72,7 @@ def assemble(
         bounds=bounds if rate is None else replace(bounds, rate=rate),
     )
     api.state.stopping = gate.stopping  # long polls and streams look at it
+    embedding.remember(app, gate)
     return gate
 
 
