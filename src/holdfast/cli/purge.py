@@ -62,7 +62,10 @@ async def _warn_of_unknown_types(app: Holdfast, job_types: list[str]) -> None:
     """Not an error: jobs of a type that no program has any longer are purged like others."""
     known = {each.job_type for each in await app.store.job_types()}
     for name in job_types:
-        if name not in known and not await app.find(job_type=name, limit=1):
+        if name in known:
+            continue
+        found = await app.find(job_type=name, limit=1)
+        if not found and found.next is None:
             close = difflib.get_close_matches(name, known, 1)
             meant = f": did you mean {close[0]}?" if close else f" (known: {', '.join(sorted(known)) or 'none'})"
             output.say(f"no job is of type {name}, and no program has a handler for it{meant}")
