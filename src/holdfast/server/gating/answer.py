@@ -10,8 +10,18 @@ from starlette.types import Message, Receive, Send
 from holdfast import codec
 from holdfast.server.gating import security_headers
 from holdfast.server.gating.body import linger
-from holdfast.server.gating.incoming import Incoming
+from holdfast.server.gating.incoming import DASHBOARD, Incoming
 from holdfast.server.problems import MEDIA_TYPE, Problem
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<title>{0} · Holdfast</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="stylesheet" href="{2}">
+<main><h1>{0}</h1><p class="lead">{1}</p></main>
+</html>
+"""
 
 
 class Answer:
@@ -60,7 +70,8 @@ def _written(problem: Problem, request: Incoming) -> tuple[bytes, str]:
     if problem.status in (301, 302, 303, 307, 308):
         return b"", "text/plain; charset=utf-8"
     if request.is_dashboard:
-        said = html.escape(problem.title), html.escape(problem.detail or "")
-        page = "<!doctype html><html lang=en><meta charset=utf-8><title>{0}</title><h1>{0}</h1><p>{1}</p></html>\n"
-        return page.format(*said).encode(), "text/html; charset=utf-8"
+        style = f"{request.root}{DASHBOARD}/static/-/dashboard.css"
+        detail = problem.detail or ""
+        said = [html.escape(each) for each in (problem.title, f"{detail[:1].upper()}{detail[1:]}", style)]
+        return _PAGE.format(*said).encode(), "text/html; charset=utf-8"
     return codec.encode(problem.document(None if request.has_key_in_url else request.scope["path"])), MEDIA_TYPE
