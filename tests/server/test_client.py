@@ -310,6 +310,29 @@ async def test_a_remote_worker_survives_a_server_that_drops_every_other_answer(
     assert {job.attempt for job in await app.find()} == {1}
 
 
+async def test_a_worker_whose_key_is_revoked_stops_and_says_why(
+    app: Holdfast, url: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.server.gating.keyring.SECONDS", 0.0)
+    monkeypatch.setattr(remote, "WAIT_SECONDS", 0.05)
+    key = await app.create_key("far", ["work"])
+    async with Client(url, key=key.text) as client:
+        worker = RemoteWorker(client)
+
+        @worker.job("embedding")
+        async def embedding(payload: Text) -> None: ...
+
+        running = asyncio.create_task(worker.run())
+        await eventually(lambda: _is_registered(app))
+        await app.revoke_key(key.key.key_id)
+        with pytest.raises(ConfigurationError):
+            await asyncio.wait_for(running, 10)
+
+
+async def _is_registered(app: Holdfast) -> bool:
+    return bool(await app.workers())
+
+
 class _Losing(httpx.AsyncHTTPTransport):
     """A way to the server on which requests arrive and answers get lost."""
 

@@ -14,6 +14,8 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.errors import InvalidPayload
+from holdfast.ids import new_id
+from holdfast.server import claiming
 from holdfast.store.types import ClaimedJob, ClaimRequest
 from tests.eventually import eventually
 from tests.server.far import Far, listening, reached
@@ -69,12 +71,13 @@ async def test_a_heartbeat_extends_the_leases_and_tells_of_cancelled_and_lost_jo
     await app.cancel(jobs[1].job_id)
     await far.say("outcome", *taken[2], outcome="give_back")
     before = (await app.get(jobs[0].job_id)).lease_expires_at
+    unknown = new_id(app.clock.now())
 
-    said = await far.heartbeat(*taken, ("not-an-id", "x"))
+    said = await far.heartbeat(*taken, (unknown, "x"))
 
     assert said["held"] == [jobs[0].job_id]
     assert said["cancelled"] == [jobs[1].job_id]
-    assert said["lost"] == [jobs[2].job_id, "not-an-id"]
+    assert said["lost"] == [jobs[2].job_id, unknown]
     after = (await app.get(jobs[0].job_id)).lease_expires_at
     assert before is not None and after is not None and after > before
 
@@ -151,6 +154,43 @@ async def test_a_wait_that_brings_nothing_ends_in_time(far: Far) -> None:
     assert await asyncio.wait_for(far.claim(wait_seconds=0.05), 5) == []
     answer = await far.http.post("/workers/far-1/claim", json={"wait_seconds": 31})
     assert answer.status_code == 422
+
+
+async def test_one_waiting_worker_too_many_is_told_to_come_later(
+    app: Holdfast, far: Far, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claiming, "LONG_POLLS_MAX", 1)
+    waiting = asyncio.create_task(far.claim(wait_seconds=30))
+    await eventually(_asked(app))
+    refused = await far.http.post("/workers/far-1/claim", json={"wait_seconds": 30})
+    assert (refused.status_code, refused.json()["type"]) == (429, "/problems/too-many-waiting")
+    assert int(refused.headers["retry-after"]) > 0
+    await app.submit("embedding", {})
+    assert len(await asyncio.wait_for(waiting, 5)) == 1
+
+
+async def test_many_who_wait_for_the_same_cost_one_claim(
+    app: Holdfast, far: Far, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims = 0
+    claim = app.store.claim
+
+    async def counted(request: ClaimRequest, now: int) -> list[ClaimedJob]:
+        nonlocal claims
+        claims += 1
+        return await claim(request, now)
+
+    waiting = [asyncio.create_task(far.claim(wait_seconds=30)) for _ in range(30)]
+    async with asyncio.timeout(10):
+        while len(waiting) > 1:
+            await app.submit("embedding", {})
+            _, left = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            waiting = list(left)
+            if len(waiting) == 20:
+                monkeypatch.setattr(app.store, "claim", counted)
+        await app.submit("embedding", {})
+        await waiting[0]
+    assert claims <= 3 * 20, "a submit wakes thirty, of which one or two ask"
 
 
 async def test_a_worker_that_hangs_up_is_not_waited_for(app: Holdfast) -> None:

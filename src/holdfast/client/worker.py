@@ -71,6 +71,7 @@ class RemoteWorker:
             raise ConfigurationError(f"queues={queues!r}: give a list of names")
         self.worker_id = worker_id or f"{_host()}:{os.getpid()}:{secrets.token_hex(3)}"
         self.handlers: dict[str, FarHandler] = {}
+        self.failure: HoldfastError | None = None  # why it stopped by itself
         self._client = client
         self._queues = list(queues)
         self._concurrency = concurrency
@@ -110,9 +111,11 @@ class RemoteWorker:
         await self.stop()
 
     async def run(self) -> None:
-        """Until `stop` is called, or the task is cancelled."""
+        """Until `stop` is called, or the task is cancelled. What made it stop by itself is raised."""
         async with self:
             await self.join()
+        if self.failure is not None:
+            raise self.failure
 
     async def join(self) -> None:
         await self._stopping.wait()
@@ -121,8 +124,8 @@ class RemoteWorker:
         """Take no more, let what runs finish or, after the grace, give it back; then sign off."""
         self._stopping.set()
         self._changed.set()
-        claiming, *others = self._tasks
-        await asyncio.gather(claiming, return_exceptions=True)
+        claiming, others = self._tasks[:1], self._tasks[1:]
+        await asyncio.gather(*claiming, return_exceptions=True)
         await within(self._grace_seconds, self._finished())
         for run in self._runs.values():
             run.is_stopping = True
@@ -169,6 +172,14 @@ class RemoteWorker:
     # Claiming
 
     async def _claim(self) -> None:
+        try:
+            await self._claim_on()
+        except HoldfastError as error:  # a key that was revoked, say: no repeat helps
+            self.failure = error
+            log.critical("remote worker %s stops: %s", self.worker_id, error)
+            self._stopping.set()
+
+    async def _claim_on(self) -> None:
         while not self._stopping.is_set():
             self._changed.clear()
             free = self._concurrency - len(self._runs)
@@ -187,7 +198,7 @@ class RemoteWorker:
                 if (taken := await self._unless_stopping(self._ask(request_id, limit, WAIT_SECONDS))) is not None:
                     return taken
             except NotRegistered:
-                await self._attempt(self._register())
+                await self._register()
             except _AWAY as error:
                 log.warning("claiming failed, trying again: %s", error)
                 await within(AGAIN_SECONDS, self._stopping.wait())
@@ -274,7 +285,9 @@ class RemoteWorker:
             "state": "stopping" if self._stopping.is_set() else "working",
         }
         try:
-            answer = await self._client.requests.send("POST", self._path("heartbeat"), body, tries=2)
+            answer = await self._client.requests.send(
+                "POST", self._path("heartbeat"), body, timeout=max(1.0, self._lease_seconds / 3), tries=2
+            )
         except NotRegistered:
             await self._register()
             return

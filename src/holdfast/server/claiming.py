@@ -90,7 +90,7 @@ class Claims:
             latest = self._asked.get(ask.token) is mine
             if latest:
                 del self._asked[ask.token]
-            if not delivered and latest:  # or else a repeat of this request has them
+            if not delivered and latest and not _has_failed(taking):  # or else a repeat of this request has them
                 ended.set()
                 left = asyncio.get_running_loop().create_task(self._give_back(ask, taking))
                 self._leftovers.add(left)
@@ -208,7 +208,9 @@ class Claims:
                 for job in jobs
             ]
             await app.store.apply(decided, now)
-        except Problem:
-            return  # it was told so, and has nothing
         except HoldfastError as error:
             log.warning("jobs of worker %s that hung up come back with their leases: %s", ask.worker.worker_id, error)
+
+
+def _has_failed(task: asyncio.Task[list[ClaimedJob]]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is not None
