@@ -2,6 +2,7 @@
 
     scripts/run                          or: python examples/pipeline/main.py
     scripts/run --folder /tmp/demo --modules 100
+    scripts/run serve                    the same behind a dashboard: it is submitted here, and the server works
 
 Interrupt it however you like and start it again: it goes on where it was. Start it a third time: finished work is
 reused.
@@ -39,6 +40,8 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     os.environ["HOLDFAST_URL"] = f"sqlite:///{folder / 'jobs.db'}"  # read by stages.py, here and in child processes
     try:
+        if options.submit:
+            return asyncio.run(leave(folder, options.modules, options.shards, console))
         return asyncio.run(run(folder, options.modules, options.shards, console))
     except (KeyboardInterrupt, asyncio.CancelledError):
         console.print("\nInterrupted. Start it again: it goes on where it was.")
@@ -50,6 +53,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=Path("holdfast-demo"), help="for the queue and the results")
     parser.add_argument("--modules", type=int, default=10_000, help="read at most so many modules")
     parser.add_argument("--shards", type=int, default=16, help="jobs per stage")
+    parser.add_argument("--submit", action="store_true", help="leave the work to a worker elsewhere")
     options = parser.parse_args()
     if options.modules < 1 or options.shards < 1:
         parser.error("--modules and --shards start at 1")
@@ -68,6 +72,16 @@ async def run(folder: Path, modules: int, shard_count: int, console: Console) ->
         async with app.worker(concurrency=8, grace=GRACE_SECONDS):
             records = await watch(app, stages, console)
     return summarise(stages, records, output, time.monotonic() - started, console)
+
+
+async def leave(folder: Path, modules: int, shard_count: int, console: Console) -> int:
+    from stages import app
+
+    shards = plan(library(), modules, shard_count)
+    async with app:
+        stages = await submit(app, shards, folder, folder / "results" / hash_of(shards)[:12])
+    console.print(f"Submitted {sum(len(stage.jobs) for stage in stages)} jobs to {folder / 'jobs.db'}")
+    return 0
 
 
 async def submit(app: Holdfast, shards: list[Shard], folder: Path, output: Path) -> list[Stage]:

@@ -6,6 +6,7 @@
     python -m tests.crash.campaign postgres --kills 200 --restarts 20 --out docs/figures/postgres-campaign.json
     python -m tests.crash.campaign dynamodb --kills 200 --stops 40 --out docs/figures/dynamodb-campaign.json
     python -m tests.crash.campaign move --kills 2 --jobs 100000 --out docs/figures/move-campaign.json
+    python -m tests.crash.campaign api --examples 100 --out docs/figures/api-campaign.json
     python -m tests.crash.campaign --replay docs/figures/crash-campaign.json
 
 Runs in rounds, each on a fresh file, schema or pair of tables, with the next seed; a round that fails keeps its folder
@@ -36,8 +37,9 @@ from tests.crash.postgres_campaign import outages
 from tests.crash.rounds import in_a_folder, versions
 from tests.crash.stalling import STALLS, stall
 from tests.moving.campaign import move
+from tests.server.campaign import ask
 
-WHAT = ("crashes", "schedules", "retention", "postgres", "dynamodb", "move")
+WHAT = ("crashes", "schedules", "retention", "postgres", "dynamodb", "move", "api")
 LEASE_SECONDS = 0.8
 AT_EACH_POINT = 10  # in one round: about 300 kills, and a history that the checker reads in seconds
 STALLED_AT_ONCE = 20
@@ -73,6 +75,8 @@ def main() -> None:
             written = asyncio.run(outages(arguments.seed, arguments.kills, arguments.restarts, arguments.replies))
         case "dynamodb":
             written = asyncio.run(bad_days(arguments.seed, arguments.kills, arguments.stops))
+        case "api":
+            written = ask(arguments.seed, arguments.examples)
         case "move":
             written = asyncio.run(move(arguments.seed, arguments.kills, arguments.jobs))
         case _:
@@ -104,6 +108,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, help="retention: jobs that leave, 10,000; move: jobs that move, 100,000")
     parser.add_argument("--restarts", type=int, default=20, help="postgres: of the server, under load")
     parser.add_argument("--replies", type=int, default=200, help="postgres: replies lost after the commit")
+    parser.add_argument("--examples", type=int, default=100, help="api: drawn for each operation")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, help="where the figures go")
     parser.add_argument("--replay", type=Path, help="run again with the counts and the seed of this file")
