@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_left
 from enum import StrEnum
 
@@ -40,6 +41,7 @@ _COUNTED_BY_EVENT = {
 _COUNTED_BESIDE = {Event.REUSE: Counted.REUSED, Event.RESCUE: Counted.RESCUED}
 
 
+@functools.cache  # asked for every settlement
 def counted(event: Event, target: Status) -> Counted | None:
     """As what a transition is counted; None for one that only moves a job along, or in line."""
     if event is Event.REPRIORITISE:
@@ -47,6 +49,7 @@ def counted(event: Event, target: Status) -> Counted | None:
     return _COUNTED_BY_EVENT.get(event) or _COUNTED_BY_TARGET.get(target)
 
 
+@functools.cache
 def also_counted(event: Event) -> Counted | None:
     """As what it is counted beside that."""
     return _COUNTED_BESIDE.get(event)
