@@ -9,7 +9,9 @@ from html.parser import HTMLParser
 from typing import Any
 
 import httpx
+import pytest
 
+from holdfast.dashboard import history, standing
 from tests.server.gated import HERE, Served
 
 VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
@@ -102,3 +104,14 @@ async def browsing(server: Served, *, base_url: str = HERE) -> AsyncIterator[Bro
     transport = httpx.ASGITransport(server.gate, client=("127.0.0.1", 4711))
     async with httpx.AsyncClient(transport=transport, base_url=base_url) as client:
         yield Browser(client)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages wait for their figures, and count anew each time, however busy the machine is.
+
+    `from tests.server.browsing import patient as patient`
+    """
+    monkeypatch.setattr(standing, "WAIT_SECONDS", 30.0)
+    monkeypatch.setattr(standing, "REST", 0)
+    monkeypatch.setattr(history, "WAIT_SECONDS", 30.0)

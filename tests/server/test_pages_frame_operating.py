@@ -13,6 +13,7 @@ from holdfast.pace import DAY
 from holdfast.store.types import ClaimRequest, WorkerRow
 from holdfast.testing import ManualClock
 from tests.server.browsing import browsing
+from tests.server.browsing import patient as patient
 from tests.server.gated import Served, served
 
 EVIL = "<img src=x onerror=alert(1)>\"'</textarea>"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.clock import MICROS, to_instant
 from holdfast.counted import BOUNDS, BUCKETS, Counted, bucket_of
-from holdfast.dashboard import figures, plots
+from holdfast.dashboard import figures, plots, standing
 from holdfast.dashboard.figures import WINDOWS, Sums, by_kind, divided, percentile, summed
 from holdfast.dashboard.history import OPEN_SECONDS, History
 from holdfast.dashboard.standing import Census
@@ -19,6 +19,7 @@ from holdfast.statuses import Status
 from holdfast.store.types import Counter
 from holdfast.testing import ManualClock, drain
 from tests.server.browsing import browsing
+from tests.server.browsing import patient as patient
 from tests.server.gated import sample_app, served
 
 NOON = to_instant(datetime(2030, 1, 1, 12, tzinfo=UTC))
@@ -225,6 +226,8 @@ async def test_what_is_over_is_read_once_and_what_came_since_each_time(tmp_path:
 async def test_a_page_does_not_wait_for_a_count_that_takes_long_and_says_when_to_look_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(standing, "WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(standing, "REST", 8)
     clock = ManualClock()
     async with served(tmp_path, clock=clock) as server, browsing(server) as browser:
         await server.app.submit("letter", {"to": "anna"})
@@ -241,7 +244,7 @@ async def test_a_page_does_not_wait_for_a_count_that_takes_long_and_says_when_to
             return tile, page.values("p", "data-soon")
 
         monkeypatch.setattr(server.app.store, "counts", slow)
-        assert await shown() == ("…", ["120"])
+        assert await shown() == ("…", ["200"])
         go_on.set()
         census = server.gate.inner.state.kept[Census]  # type: ignore[attr-defined]
         await census._counting

@@ -13,7 +13,7 @@ from holdfast.dashboard.figures import Slot, Window, divided
 
 OPEN_SECONDS = 600  # a slot is read anew for so long after its end: commits may be slow, and clocks late
 PART_SECONDS = 43_200  # of counters, read at once
-WAIT_SECONDS = 0.12  # for what has to be read
+WAIT_SECONDS = 0.2  # for what has to be read
 _BESIDE = 2_000  # so many counters are added up in a thread: others should not wait for it
 
 

@@ -12,7 +12,7 @@ from holdfast.stats import span
 from holdfast.store.types import Counter, DeadGroup, Depth
 
 REST = 8  # times as long as a count took, it is not made again
-WAIT_SECONDS = 0.12  # for a count; then the last one is shown, or none yet
+WAIT_SECONDS = 0.2  # for a count; then the last one is shown, or none yet
 DEAD_SHOWN = 5
 
 
