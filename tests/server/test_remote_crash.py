@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -48,9 +49,11 @@ async def test_killed_remote_workers_lose_nothing_and_complete_nothing_twice(
             replaced = await _started(url, tmp_path)
             workers[replaced.pid] = replaced
         results = [await job.result(timeout=30) for job in jobs]
+        await eventually(lambda: _all_work(app, workers))
         for worker in workers.values():
-            worker.kill()
-            await worker.wait()
+            worker.terminate()
+        assert [await worker.wait() for worker in workers.values()] == [0] * WORKERS, "they were asked, and signed off"
+        assert not await _all_work(app, workers)
         store = app.store
         evidence = Evidence(
             await dump(store), calls_in(calls), counts=await store.counts(), counters=await store.counters(0, 2**62)
@@ -64,6 +67,10 @@ async def test_killed_remote_workers_lose_nothing_and_complete_nothing_twice(
     assert max(ran.values()) == 1, "an attempt ran twice"
     assert {f"{result['number']} {result['attempt']}" for result in results} <= set(ran)
     assert [str(each) for each in check(evidence) + unfinished(evidence)] == []
+
+
+async def _all_work(app: Holdfast, workers: Collection[int]) -> bool:
+    return set(workers) <= {int(row.worker_id.split(":")[1]) for row in await app.workers()}
 
 
 async def _holder(app: Holdfast, job_id: str) -> int:

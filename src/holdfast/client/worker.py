@@ -14,8 +14,9 @@ import contextlib
 import logging
 import os
 import secrets
+import signal
 import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -111,9 +112,11 @@ class RemoteWorker:
         await self.stop()
 
     async def run(self) -> None:
-        """Until `stop` is called, or the task is cancelled. What made it stop by itself is raised."""
-        async with self:
-            await self.join()
+        """The life of a process that does nothing else: until SIGTERM or SIGINT, or `stop`. What made it stop by itself
+        is raised."""
+        with _told_by_signals(self._stopping.set):
+            async with self:
+                await self.join()
         if self.failure is not None:
             raise self.failure
 
@@ -326,6 +329,22 @@ class RemoteWorker:
 
     def _path(self, verb: str) -> str:
         return f"/workers/{quote(self.worker_id, safe='')}/{verb}"
+
+
+@contextlib.contextmanager
+def _told_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """The first asks to stop; the next does what it does without us."""
+    loop = asyncio.get_running_loop()
+    caught = []
+    for each in (signal.SIGTERM, signal.SIGINT):
+        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # not in a thread, not on Windows
+            loop.add_signal_handler(each, stop)
+            caught.append(each)
+    try:
+        yield
+    finally:
+        for each in caught:
+            loop.remove_signal_handler(each)
 
 
 def _host() -> str:
