@@ -7,13 +7,15 @@ from enum import Enum, StrEnum
 import msgspec
 
 from holdfast.clock import Instant
-from holdfast.lifecycle import Counted, ErrorEntry, Event, Status
+from holdfast.lifecycle import ErrorEntry, Event, Status
 from holdfast.newjob import FOREVER as FOREVER
 from holdfast.newjob import NewJob as NewJob
 from holdfast.newjob import Rate as Rate
 from holdfast.store.access import ApiKey as ApiKey
 from holdfast.store.access import AuditEntry as AuditEntry
 from holdfast.store.access import AuditPage as AuditPage
+from holdfast.store.counters import Counter as Counter
+from holdfast.store.counters import Total as Total
 
 
 class Verdict(Enum):
@@ -356,34 +358,6 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     count: int
     oldest_at: Instant
     newest_at: Instant
-
-
-class Counter(msgspec.Struct, frozen=True, array_like=True):
-    """What happened within one minute to jobs of one kind."""
-
-    minute: Instant  # its start
-    job_type: str
-    queue: str
-    priority: int
-    outcome: Counted
-    count: int
-    ran_micros: int  # sums
-    waited_micros: int
-    buckets: tuple[
-        tuple[int, int], ...
-    ] = ()  # of attempts that ended so: bucket (see counted.py) and how many, by bucket
-
-
-class Total(msgspec.Struct, frozen=True, array_like=True):
-    """What ever happened to jobs of one type and queue."""
-
-    job_type: str
-    queue: str
-    outcome: Counted
-    count: int
-    ran_micros: int  # sums
-    waited_micros: int
-    buckets: tuple[tuple[int, int], ...] = ()  # as a counter has them
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ import msgspec
 from holdfast.clock import Instant
 from holdfast.counted import NO_BUCKET
 from holdfast.lifecycle import Counted, ErrorEntry, Status
+from holdfast.store.counters import Buckets
 from holdfast.store.types import Counter, HistoryEvent, JobRecord, Total, WorkerRow
 
 COLUMNS = [
@@ -80,7 +81,7 @@ _errors = msgspec.json.Decoder(tuple[ErrorEntry, ...])
 _history = msgspec.json.Decoder(tuple[HistoryEvent, ...])
 _names = msgspec.json.Decoder(tuple[str, ...])
 _worker = msgspec.json.Decoder(WorkerRow)
-_buckets = msgspec.json.Decoder(tuple[tuple[int, int], ...])
+_buckets = msgspec.json.Decoder(Buckets)
 _STATUS, _STARTED, _COMPLETED, _ERRORS, _PARKED, _HISTORY = (
     COLUMNS.index(name) for name in ("status", "started_at", "completed_at", "errors", "parked", "history")
 )
@@ -129,7 +130,7 @@ def counter(
     return Counter(minute, job_type, queue, priority, Counted(outcome), count, ran, waited, buckets_of(buckets))
 
 
-def buckets_of(text: str | None) -> tuple[tuple[int, int], ...]:
+def buckets_of(text: str | None) -> Buckets:
     return tuple(sorted(_buckets.decode(text))) if text else ()
 
 
@@ -149,9 +150,7 @@ def total_rows(total: Total) -> list[tuple[Any, ...]]:
     return [(total.job_type, total.queue, total.outcome.value, *row) for row in split]
 
 
-def bucket_rows(
-    count: int, ran: int, waited: int, buckets: tuple[tuple[int, int], ...]
-) -> list[tuple[int, int, int, int]]:
+def bucket_rows(count: int, ran: int, waited: int, buckets: Buckets) -> list[tuple[int, int, int, int]]:
     """Bucket, count and times of each. How long attempts took is known of all together, and goes to the first."""
     rest = count - sum(jobs for _, jobs in buckets)
     parts = [(NO_BUCKET, rest), *buckets] if rest or not buckets else list(buckets)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from holdfast.clock import MICROS, Instant
 from holdfast.counted import NO_BUCKET
 from holdfast.lifecycle import Counted, Kind
-from holdfast.store.types import Counter
+from holdfast.store.counters import Buckets, Counter
 from holdfast.stores.dynamodb import keys
 from holdfast.stores.dynamodb.asking import Ask
 from holdfast.stores.dynamodb.layout import Table
@@ -26,7 +26,6 @@ MINUTE = 60 * MICROS
 HOUR = 60 * MINUTE
 _NUMBERS = ("n", "ran", "waited")
 _BUCKET = re.compile(r"b\d+")
-Buckets = tuple[tuple[int, int], ...]
 
 
 class Sums(dict[str, int]):
