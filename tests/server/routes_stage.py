@@ -122,6 +122,7 @@ def _operation(method: str, path: str) -> dict[str, Any] | None:
         pattern = re.escape(template).replace(r"\{", "{").replace(r"\}", "}")
         pattern = re.sub(r"\{(?:job_)?id\}", uuid, pattern)
         pattern = re.sub(r"\{key\}", ".+", pattern)
+        pattern = re.sub(r"\{id_or_type\}", r"(?!batch)[A-Za-z0-9._:-]+", pattern)
         pattern = re.sub(r"\{\w+\}", f"(?!{uuid}|batch)[^/]+", pattern)
         if re.fullmatch(pattern, path) and method in operations:
             found: dict[str, Any] = operations[method]

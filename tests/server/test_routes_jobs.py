@@ -267,5 +267,5 @@ async def test_an_unknown_method_or_path_is_a_problem(stage: Stage) -> None:
         ("GET", "/jobs/a b", 404),
         ("GET", f"/jobs/{job['job_id']}/nothing", 404),
     ]:
-        answer = await stage.ask(method, path)
+        answer = await stage.http.request(method, path)
         assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json"), path

@@ -14,6 +14,7 @@ from holdfast.cli.exits import Exit, of_error
 from holdfast.cli.options import AppName, AsJson, JobId, JobIds, Url
 from holdfast.errors import HoldfastError
 from holdfast.job import Job
+from holdfast.job_json import whole
 from holdfast.lifecycle import Status
 
 Subtree = Annotated[bool, typer.Option("--subtree", help="The jobs and all that they have submitted.")]
@@ -107,7 +108,7 @@ def reprioritise(
 
     job = apps.run(url, app, work)
     if as_json:
-        output.emit_json(job.to_dict())
+        output.emit_json(whole(job))
     else:
         print(f"{job.job_id} is {job.status.value} with priority {job.priority}")
 
@@ -137,7 +138,7 @@ def reschedule(
 
     job = apps.run(url, app, work)
     if as_json:
-        output.emit_json(job.to_dict())
+        output.emit_json(whole(job))
     elif job.status is Status.SCHEDULED:
         print(f"{job.job_id} is scheduled for {job.scheduled_for:%Y-%m-%d %H:%M:%S} UTC")
     else:
@@ -159,5 +160,5 @@ async def _each(app: Holdfast, given: list[str], change: Callable[[str], Awaitab
             if not as_json:
                 print(f"{job.job_id} is {job.status.value}")
     if as_json:
-        output.emit_json({"items": [job.to_dict() for job in changed]})
+        output.emit_json({"items": [whole(job) for job in changed]})
     return code

@@ -16,6 +16,7 @@ from holdfast.cli.output import STATUS_STYLES, Column
 from holdfast.cli.text import span
 from holdfast.clock import to_datetime
 from holdfast.job import Job
+from holdfast.job_json import whole
 from holdfast.lifecycle import Status
 from holdfast.reading import Page
 
@@ -59,7 +60,7 @@ def list_jobs(
             limit=limit,
         )
         if as_json:
-            output.emit_json({"items": [job.to_dict() for job in page], "next": page.next})
+            output.emit_json({"items": [whole(job) for job in page], "next": page.next})
         else:
             _print(page, to_datetime(app.clock.now()), first=after is None)
 

@@ -14,6 +14,7 @@ from holdfast.cli.output import STATUS_STYLES
 from holdfast.cli.text import away, safe, safe_lines, span, utc
 from holdfast.clock import to_datetime
 from holdfast.job import HistoryEntry, Job
+from holdfast.job_json import whole
 from holdfast.lifecycle import Status
 
 _LINES_MAX = 60  # of one document; a person who wants more wants the file
@@ -28,7 +29,7 @@ def show(job_id: JobId, as_json: AsJson = False, url: Url = None, app: AppName =
     async def work(app: Holdfast) -> None:
         job = await app.get(await lookup.job_id(app, job_id))
         if as_json:
-            output.emit_json({**job.to_dict(), "history": job.history})
+            output.emit_json({**whole(job), "history": job.history})
             return
         why = await app.explain(job.job_id) if job.status is Status.PENDING else None
         _Sheet(job, why, to_datetime(app.clock.now())).print()

@@ -12,6 +12,7 @@ from holdfast.cli import apps, lookup, options, output, payloads, watching
 from holdfast.cli import job_options as take
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import AppName, AsJson, Url
+from holdfast.job_json import whole
 from holdfast.submission import SubmitOptions
 
 
@@ -89,7 +90,7 @@ async def _submit(
     if as_json:
         job = await handle.refresh()
         job.deduplicated = handle.deduplicated
-        output.emit_json(job.to_dict())
+        output.emit_json(whole(job))
     else:
         print(handle.job_id)
     return Exit.OK

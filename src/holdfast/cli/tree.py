@@ -15,6 +15,7 @@ from holdfast.cli.text import count
 from holdfast.clock import to_datetime
 from holdfast.errors import JobNotFound
 from holdfast.job import Job
+from holdfast.job_json import whole
 from holdfast.lifecycle import Status
 from holdfast.limits import FIND_LIMIT_MAX
 
@@ -42,9 +43,7 @@ def tree(job_id: JobId, as_json: AsJson = False, url: Url = None, app: AppName =
 
     job, jobs, complete, now = apps.run(url, app, work)
     if as_json:
-        output.emit_json(
-            {"job_id": job.job_id, "items": [each.to_dict() for each in jobs.values()], "complete": complete}
-        )
+        output.emit_json({"job_id": job.job_id, "items": [whole(each) for each in jobs.values()], "complete": complete})
         return
     output.emit_table(_columns(now), _lines(job, jobs))
     if job.archived_at is not None:

@@ -18,6 +18,7 @@ from holdfast.clock import to_datetime
 from holdfast.errors import JobCancelled, JobFailed
 from holdfast.explaining import Reason
 from holdfast.job import Job
+from holdfast.job_json import whole
 from holdfast.lifecycle import TERMINAL, Status
 
 _LOOK_SECONDS = 0.25  # durable progress comes at most once a second; its end comes by signal
@@ -49,7 +50,7 @@ async def follow(app: Holdfast, job_id: str, timeout: timedelta | None) -> Job:
 def report(job: Job, as_json: bool) -> Exit:
     """The result on stdout, or why there is none on stderr."""
     if as_json:
-        output.emit_json(job.to_dict())
+        output.emit_json(whole(job))
     elif job.status is Status.COMPLETED and job.archived_at is None:
         output.emit_json(job.result)
     match job.status:

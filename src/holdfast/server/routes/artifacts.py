@@ -64,37 +64,6 @@ def router(_: Holdfast) -> APIRouter:
         job = await visible(app, who, str(job_id))
         return answer({"job_id": job.job_id, "items": await app.artifacts(job.job_id)})
 
-    async def show_artifact(
-        app: App,
-        who: Who,
-        request: Request,
-        job_id: JobId,
-        name: FileName,
-        download: Download = False,
-        if_none_match: IfNoneMatch = None,
-        if_range: IfRange = None,
-        ranged: Ranged = None,
-    ) -> Response:
-        """The file, as it was stored; `Range` gives a part of it. Its ETag is the SHA-256 of the whole."""
-        job = await visible(app, who, str(job_id))
-        file = next((each for each in await app.artifacts(job.job_id) if each.name == name), None)
-        if file is None:
-            raise ArtifactNotFound(f"job {job.job_id} has no artifact {name!r:.80}")
-        headers = _headers(file, download)
-        if if_none_match is not None and _names(if_none_match, headers["ETag"]):
-            return Response(status_code=304, headers=headers)
-        part = _part(ranged if if_range in (None, headers["ETag"]) else None, file.size)
-        start, stop = part or (0, file.size)
-        headers["Content-Length"] = str(stop - start)
-        if part is not None:
-            headers["Content-Range"] = f"bytes {start}-{stop - 1}/{file.size}"
-        status = 200 if part is None else 206
-        media_type = _media_type(name)
-        if request.method == "HEAD":
-            return Response(status_code=status, headers=headers, media_type=media_type)
-        body = await _begun(app.open_artifact(job.job_id, name, start, stop))
-        return StreamingResponse(body, status, headers=headers, media_type=media_type)
-
     path = "/jobs/{job_id:uuid}/artifacts/{name}"
     api.get(
         path,
@@ -114,6 +83,38 @@ def router(_: Holdfast) -> APIRouter:
     )(show_artifact)
     api.head(path, dependencies=read, include_in_schema=False, response_model=None)(show_artifact)
     return api
+
+
+async def show_artifact(
+    app: App,
+    who: Who,
+    request: Request,
+    job_id: JobId,
+    name: FileName,
+    download: Download = False,
+    if_none_match: IfNoneMatch = None,
+    if_range: IfRange = None,
+    ranged: Ranged = None,
+) -> Response:
+    """The file, as it was stored; `Range` gives a part of it. Its ETag is the SHA-256 of the whole."""
+    job = await visible(app, who, str(job_id))
+    file = next((each for each in await app.artifacts(job.job_id) if each.name == name), None)
+    if file is None:
+        raise ArtifactNotFound(f"job {job.job_id} has no artifact {name!r:.80}")
+    headers = _headers(file, download)
+    if if_none_match is not None and _names(if_none_match, headers["ETag"]):
+        return Response(status_code=304, headers=headers)
+    part = _part(ranged if if_range in (None, headers["ETag"]) else None, file.size)
+    start, stop = part or (0, file.size)
+    headers["Content-Length"] = str(stop - start)
+    if part is not None:
+        headers["Content-Range"] = f"bytes {start}-{stop - 1}/{file.size}"
+    status = 200 if part is None else 206
+    media_type = _media_type(name)
+    if request.method == "HEAD":
+        return Response(status_code=status, headers=headers, media_type=media_type)
+    body = await _begun(app.open_artifact(job.job_id, name, start, stop))
+    return StreamingResponse(body, status, headers=headers, media_type=media_type)
 
 
 def _headers(file: StoredFile, download: bool) -> dict[str, str]:

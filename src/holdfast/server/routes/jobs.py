@@ -50,7 +50,9 @@ def router(_: Holdfast) -> APIRouter:
     _finding(api)
     _one(api)
     _of_a_type(api)
-    _changing(api)
+    _one_of_a_type(api)
+    _retrying(api)
+    _running_again(api)
     return api
 
 
@@ -172,6 +174,8 @@ def _of_a_type(api: APIRouter) -> None:
         )
         return _page(page)
 
+
+def _one_of_a_type(api: APIRouter) -> None:
     @api.get(
         "/jobs/{job_type:job_type}/{job_id:uuid}",
         summary="Read a job of a type",
@@ -203,7 +207,7 @@ def _of_a_type(api: APIRouter) -> None:
         return await _cancelled(app, who, request, job, subtree, reason, if_match)
 
 
-def _changing(api: APIRouter) -> None:
+def _retrying(api: APIRouter) -> None:
     @api.post(
         "/jobs/{job_id:uuid}/retry",
         summary="Run an ended job again",
@@ -235,6 +239,8 @@ def _changing(api: APIRouter) -> None:
             entry.after = changes.said_of(job) | {"subtree": subtree}
         return _answer(job)
 
+
+def _running_again(api: APIRouter) -> None:
     @api.post(
         "/jobs/{job_id:uuid}/rerun",
         summary="Run again from a job on",

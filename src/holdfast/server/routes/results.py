@@ -13,6 +13,7 @@ from holdfast.server.guarding import App, Who, needs, visible
 from holdfast.server.problems import Problem
 from holdfast.server.routing import After, JobId, answer, answers, routes
 
+READ = [Depends(needs("read"))]
 Table = Annotated[str, Path(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,47}$")]
 Limit = Annotated[int, Query(ge=1, le=limits.FIND_LIMIT_MAX)]
 Subject = Annotated[str | None, Query(min_length=1, max_length=limits.RESULT_KEY_BYTES_MAX)]
@@ -20,22 +21,28 @@ Subject = Annotated[str | None, Query(min_length=1, max_length=limits.RESULT_KEY
 
 def router(_: Holdfast) -> APIRouter:
     api = routes("results")
-    read = [Depends(needs("read"))]
+    _tables(api)
+    _rows(api)
+    return api
 
+
+def _tables(api: APIRouter) -> None:
     @api.get(
         "/jobs/{job_id:uuid}/results",
         summary="List the tables in which a job has rows",
-        dependencies=read,
+        dependencies=READ,
         **answers(documents.Tables, 404),
     )
     async def list_tables(app: App, who: Who, job_id: JobId) -> Response:
         job = await visible(app, who, str(job_id))
         return answer({"job_id": job.job_id, "items": job.result_tables})
 
+
+def _rows(api: APIRouter) -> None:
     @api.get(
         "/jobs/{job_id:uuid}/results/{table}",
         summary="Read the rows of a job",
-        dependencies=read,
+        dependencies=READ,
         **answers(documents.Rows, 404, 409, 410),
     )
     async def read_rows(
@@ -55,7 +62,7 @@ def router(_: Holdfast) -> APIRouter:
     @api.get(
         "/jobs/{job_id:uuid}/results/{table}/{key:path}",
         summary="Read one row of a job",
-        dependencies=read,
+        dependencies=READ,
         **answers(dict[str, Any], 404, 409, 410),
     )
     async def read_row(app: App, who: Who, job_id: JobId, table: Table, key: str) -> Response:
@@ -66,5 +73,3 @@ def router(_: Holdfast) -> APIRouter:
                 404, "row-not-found", f"job {job.job_id} has no row {key!r:.80} in {table}", title="No such row"
             )
         return answer(row)
-
-    return api

@@ -16,17 +16,22 @@ from holdfast.server.guarding import App, Who, needs, visible
 from holdfast.server.routing import JobId, answer, answers, routes
 
 SHOWN = tuple(documents.JobSummary.model_fields)  # of each job of a tree: a thousand payloads would be too much
+READ = [Depends(needs("read"))]
 Full = Annotated[bool, Query(description="All of it, as text, instead of the last lines.")]
 
 
 def router(_: Holdfast) -> APIRouter:
     api = routes("jobs")
-    read = [Depends(needs("read"))]
+    _recorded(api)
+    _found_out(api)
+    return api
 
+
+def _recorded(api: APIRouter) -> None:
     @api.get(
         "/jobs/{job_id:uuid}/history",
         summary="Read what happened to a job",
-        dependencies=read,
+        dependencies=READ,
         **answers(documents.History, 404),
     )
     async def read_history(app: App, who: Who, job_id: JobId) -> Response:
@@ -38,7 +43,7 @@ def router(_: Holdfast) -> APIRouter:
     @api.get(
         "/jobs/{job_id:uuid}/logs",
         summary="Read what a job has logged",
-        dependencies=read,
+        dependencies=READ,
         **_log_answers(),
     )
     async def read_logs(app: App, who: Who, job_id: JobId, full: Full = False) -> Response:
@@ -50,10 +55,12 @@ def router(_: Holdfast) -> APIRouter:
         lines = _lines(job) if first is None else _log(app, job.job_id, first)
         return StreamingResponse(lines, media_type="text/plain; charset=utf-8")
 
+
+def _found_out(api: APIRouter) -> None:
     @api.get(
         "/jobs/{job_id:uuid}/tree",
         summary="Read a job and all below it",
-        dependencies=read,
+        dependencies=READ,
         **answers(documents.Tree, 404),
     )
     async def read_tree(app: App, who: Who, job_id: JobId) -> Response:
@@ -67,7 +74,7 @@ def router(_: Holdfast) -> APIRouter:
     @api.get(
         "/jobs/{job_id:uuid}/explain",
         summary="Say why a job is not running",
-        dependencies=read,
+        dependencies=READ,
         **answers(documents.Explanation, 404),
     )
     async def explain_job(app: App, who: Who, job_id: JobId) -> Response:
@@ -85,8 +92,6 @@ def router(_: Holdfast) -> APIRouter:
                 "job_ids": found.job_ids,
             }
         )
-
-    return api
 
 
 def _log_answers() -> dict[str, Any]:
