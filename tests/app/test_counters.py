@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Backoff, Context, Discard, Holdfast, InvalidOption, JobFailed, Snooze
+from holdfast.counted import BOUNDS
 from holdfast.testing import ManualClock, drain
 from tests.eventually import eventually
 
@@ -47,7 +48,11 @@ async def test_the_figures_are_those_of_every_job_by_its_history(app: Holdfast) 
         for handle in (*handles, *cancelled):
             events.update(entry.event for entry in await app.history(handle.job_id))
 
+        ever = {each.outcome: each.count for each in await app.totals()}
+
     total = found.total
+    assert ever == {name: number for name in ever if (number := getattr(total, name))}
+    assert total.time_buckets[-1] == total.wait_buckets[-1] == total.completed + total.failed + total.retried
     assert total.submitted == events["submit"] == 19
     assert total.completed == events["complete"] == 14
     assert total.failed == events["exhaust"] + events["discard"] == 6
@@ -88,6 +93,8 @@ async def test_times_of_running_and_waiting_are_measured(make_app: Callable[...,
         await drain(app)
         total = (await app.stats()).total
     assert (total.average_time_ms, total.average_wait_ms) == (2_000, 4_000)
+    assert [count for bound, count in zip(BOUNDS, total.time_buckets, strict=False) if bound in (1.0, 2.5)] == [0, 1]
+    assert [count for bound, count in zip(BOUNDS, total.wait_buckets, strict=False) if bound in (2.5, 5.0)] == [0, 1]
 
 
 async def test_minutes_and_types_are_told_apart(make_app: Callable[..., Holdfast]) -> None:
@@ -134,6 +141,7 @@ async def test_figures_outlive_the_jobs_and_go_after_a_month(make_app: Callable[
         clock.advance(timedelta(days=31))
         await app.purge()
         assert await app.store.counters(0, clock.now()) == []
+        assert {each.outcome: each.count for each in await app.totals()} == {"submitted": 1, "completed": 1}
 
 
 async def test_two_apps_add_to_the_same_figures(app: Holdfast, make_app: Callable[..., Holdfast]) -> None:
