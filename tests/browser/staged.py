@@ -309,21 +309,17 @@ async def _operated(app: Holdfast, staged: Staged) -> None:
 
 def png(width: int = 480, height: int = 300) -> bytes:
     """A gradient with three spots, which is what a map of opinions looks like from afar."""
-    spots = ((120, 100, (214, 93, 60)), (300, 80, (60, 130, 150)), (260, 220, (210, 170, 60)))
+    spots = ((120, 100, b"\xd6\x5d\x3c"), (300, 80, b"\x3c\x82\x96"), (260, 220, b"\xd2\xaa\x3c"))
     rows = []
     for y in range(height):
-        row = bytearray(b"\0")
-        for x in range(width):
-            near = min(((x - sx) ** 2 + (y - sy) ** 2, colour) for sx, sy, colour in spots)
-            row += bytes(near[1]) if near[0] < 1600 else bytes((236 - y // 8, 238 - x // 24, 232))
-        rows.append(bytes(row))
+        row = bytearray(bytes((236 - y // 8, 238 - y // 12, 232)) * width)
+        for x, middle, colour in spots:
+            half = int(max(0, 1600 - (y - middle) ** 2) ** 0.5)
+            row[3 * (x - half) : 3 * (x + half)] = colour * (2 * half)
+        rows.append(b"\0" + row)
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + _chunk(b"IHDR", header)
-        + _chunk(b"IDAT", zlib.compress(b"".join(rows)))
-        + _chunk(b"IEND", b"")
-    )
+    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(b"".join(rows))), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, content) for kind, content in parts)
 
 
 def _chunk(kind: bytes, content: bytes) -> bytes:
