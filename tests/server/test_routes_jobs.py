@@ -77,6 +77,20 @@ async def test_a_page_is_not_longer_than_was_asked_for(stage: Stage) -> None:
     assert (len(page["items"]), page["next"] is None) == (3, False)
 
 
+async def test_a_page_of_large_jobs_is_shorter_and_goes_on(stage: Stage) -> None:
+    await stage.app.submit_many([("anything", "x" * 100_000) for _ in range(250)])
+    page = await stage.get("/jobs", limit=1000)
+    assert (len(page["items"]), page["next"] is None) == (100, False)
+    assert len(await all_pages(stage, "/jobs", limit=1000)) == 250
+
+
+async def test_a_long_page_of_small_jobs_is_whole(stage: Stage) -> None:
+    await stage.app.submit_many([("anything", n) for n in range(450)])
+    page = await stage.get("/jobs", limit=430)
+    assert [job["payload"] for job in page["items"]] == list(range(449, 19, -1))
+    assert page["next"] is not None
+
+
 @pytest.mark.parametrize(
     ("query", "says"),
     [

@@ -71,6 +71,7 @@ STATUSES: dict[type[HoldfastError], tuple[int, str]] = {
     errors.StoreUnavailable: (503, "store-unavailable"),
     errors.StoreMoved: (503, "store-moved"),
     errors.StoreError: (503, "store-unavailable"),
+    errors.SchemaMismatch: (503, "schema-mismatch"),
     errors.NotOpen: (503, "not-open"),
 }
 
@@ -99,6 +100,7 @@ TITLES = {
     "store-busy": "The store is busy",
     "store-unavailable": "The store is not available",
     "store-moved": "The queue has moved",
+    "schema-mismatch": "The store has another schema",
     "not-open": "The app is not open",
     "unauthenticated": "A key is needed",
     "out-of-scope": "The key may not do this",

@@ -6,9 +6,28 @@ from typing import Unpack
 
 from holdfast.app import Holdfast, Page
 from holdfast.finding import FindOptions
+from holdfast.limits import MIB
 from holdfast.server.principals import Principal
 
+PART = 100  # jobs read at once for a longer page
+PAGE_BYTES_MAX = 8 * MIB  # of payloads and results on a page, about: it is in memory twice
 PAGES_MAX = 10  # looked at for one answer; it may then be short, or empty, and its `next` goes on
+
+
+async def page_of(app: Holdfast, who: Principal, **options: Unpack[FindOptions]) -> Page:
+    """As `found`, for an answer that has to stay within a size: a page of large jobs is shorter."""
+    whole = Page()
+    left, size = options.get("limit", 50), 0
+    while True:
+        options["limit"] = min(PART, left)
+        part = await found(app, who, **options)
+        whole += part
+        whole.next = part.next
+        left -= len(part)
+        size += sum(len(job.record.payload) + len(job.record.result or "") for job in part)
+        if part.next is None or not part or left <= 0 or size > PAGE_BYTES_MAX:
+            return whole
+        options["after"] = part.next
 
 
 async def found(app: Holdfast, who: Principal, **options: Unpack[FindOptions]) -> Page:

@@ -77,7 +77,7 @@ def _finding(api: APIRouter) -> None:
         limit: Limit = 50,
     ) -> Response:
         """All conditions hold together. A page may be shorter than `limit` although more follow: `next` tells."""
-        page = await searching.found(
+        page = await searching.page_of(
             app,
             who,
             status=status,
@@ -161,7 +161,7 @@ def _of_a_type(api: APIRouter) -> None:
         limit: Limit = 50,
     ) -> Response:
         """As GET /jobs?job_type=…"""
-        page = await searching.found(
+        page = await searching.page_of(
             app,
             who,
             job_type=job_type,
