@@ -7,6 +7,8 @@ import pytest
 
 from holdfast import limits
 from holdfast.auditing import AuditRecord
+from holdfast.dashboard import bulk
+from holdfast.dashboard.bulk import Action
 from tests.browser.staged import LETTERS
 from tests.server.paged import Page, Person
 from tests.server.paged import person as person
@@ -188,3 +190,16 @@ async def test_a_form_of_another_session_changes_nothing(person: Person) -> None
     page = await person.send("/jobs/bulk", ticked(person, "pending", action="cancel", sure="1"))
     assert page.status == 403
     assert await statuses(person, "pending") == ["pending"]
+
+
+async def test_a_job_that_changes_meanwhile_is_looked_at_again_and_one_that_ended_is_left(person: Person) -> None:
+    app = person.app
+    records = [
+        record for record in await app.store.get([person.staged[part] for part in ("pending", "scheduled")]) if record
+    ]
+    await app.reprioritise(person.staged["pending"], 99)
+    await app.cancel(person.staged["scheduled"])
+    outcome = await bulk.change(app, Action.CANCEL, records, by="anna", reason=None)
+    assert outcome.done == [person.staged["pending"]]
+    assert [each.why for each in outcome.refused] == ["it is cancelled: it had ended before"]
+    assert (await app.history(person.staged["pending"]))[-1].by == "anna"
