@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
@@ -15,7 +15,8 @@ from holdfast.server import problems
 from holdfast.server.gating.opening import Opening
 from holdfast.server.principals import Principal, Scope
 
-Needed = Callable[[Request], Principal | None]
+# Dependencies are coroutines: a plain function would be run in a thread, three of them for every request.
+Needed = Callable[[Request], Awaitable[Principal | None]]
 
 
 def needs(*scopes: Scope) -> Needed:
@@ -23,7 +24,7 @@ def needs(*scopes: Scope) -> Needed:
     if not scopes:
         raise ValueError("needs() without a scope: use `anyone`")
 
-    def check(request: Request) -> Principal:
+    async def check(request: Request) -> Principal:
         principal = found(request)
         if principal is None:
             raise problems.unauthenticated()
@@ -35,7 +36,7 @@ def needs(*scopes: Scope) -> Needed:
     return check
 
 
-def anyone(request: Request) -> Principal | None:
+async def anyone(request: Request) -> Principal | None:
     """A route that everyone may call. The gate gets a list of their paths; this marks it as meant."""
     return found(request)
 
@@ -47,8 +48,8 @@ def unless_local(*scopes: Scope) -> Needed:
     """This machine may call it without a key; others need one with the scope."""
     needed = needs(*scopes)
 
-    def check(request: Request) -> Principal | None:
-        return found(request) if is_local(request) else needed(request)
+    async def check(request: Request) -> Principal | None:
+        return found(request) if is_local(request) else await needed(request)
 
     check.holdfast_scopes = scopes  # type: ignore[attr-defined]
     check.holdfast_is_local = True  # type: ignore[attr-defined]
@@ -78,14 +79,14 @@ def found(request: Request) -> Principal | None:
     return principal
 
 
-def _who(request: Request) -> Principal:
+async def _who(request: Request) -> Principal:
     principal = found(request)
     if principal is None:
         raise problems.unauthenticated()
     return principal
 
 
-def _app(request: Request) -> Holdfast:
+async def _app(request: Request) -> Holdfast:
     app: Holdfast = request.app.state.holdfast
     return app
 

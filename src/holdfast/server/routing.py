@@ -61,7 +61,7 @@ class Strict(APIRoute):
         async def strictly(request: Request) -> Response:
             for guard in guards:  # who may not ask at all is not told what is wrong with the question
                 if guard is not None:
-                    guard(request)
+                    await guard(request)
             _refuse_unknown(request, known)
             return await handle(request)
 
