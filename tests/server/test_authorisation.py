@@ -38,7 +38,9 @@ CANARY = "hf-canary-of-another-queue"
 ANYONE: tuple[str, ...] = ()
 DIFFERENT: dict[tuple[str, str], tuple[str, ...]] = {
     ("GET", "/healthz"): ANYONE,
+    ("HEAD", "/healthz"): ANYONE,
     ("GET", "/readyz"): ANYONE,
+    ("HEAD", "/readyz"): ANYONE,
     ("GET", "/dashboard/static/{release}/{name}"): ANYONE,
     ("GET", "/dashboard/login"): ANYONE,
     ("POST", "/dashboard/login"): ANYONE,

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.errors import ConfigurationError
 from holdfast.server.gating import hosts
 from holdfast.server.gating.hosts import Hosts
 from tests.server.gated import served
@@ -36,7 +37,7 @@ def test_names_that_were_given_are_allowed_with_all_below_a_star() -> None:
 
 
 def test_a_list_of_names_is_not_one_text() -> None:
-    with pytest.raises(TypeError, match="give a list"):
+    with pytest.raises(ConfigurationError, match="give a list"):
         Hosts("jobs.example.com")
 
 

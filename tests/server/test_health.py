@@ -20,6 +20,7 @@ async def test_health_says_nothing_but_that(tmp_path: Path) -> None:
                 answer = await stranger.get(path)
                 assert (answer.status_code, answer.content) == (200, b'{"status":"ok"}')
                 assert answer.headers["Cache-Control"] == "no-store"
+                assert (await stranger.head(path)).status_code == 200
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("at db.internal:5432"), SchemaMismatch("schema is at 3")])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
@@ -12,6 +11,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from holdfast.app import Holdfast
+from holdfast.errors import ConfigurationError
 from holdfast.server import answering, embedding, openapi, route_table
 from holdfast.server.continuing import Continuing
 from holdfast.server.gate import Bounds, Gate
@@ -52,17 +52,15 @@ def assemble(
     api.state.keyring = KeyRing(app)
     # Extended, not included: FastAPI builds an included route again, which doubles the time of a start.
     for name in _ROUTERS:
-        if importlib.util.find_spec(name) is None:
-            continue
-        module = importlib.import_module(name)
-        if hasattr(module, "router"):
-            api.router.routes.extend(module.router(app).routes)
+        api.router.routes.extend(importlib.import_module(name).router(app).routes)
     api.router.routes.extend(openapi.router(api).routes)
     answering.install(api)
     if app.observers is not None:
         api.add_middleware(Continuing, observers=app.observers)
     table = api.state.table = route_table.rows(api)
     bounds = bounds or Bounds()
+    if rate is not None and not rate > 0:
+        raise ConfigurationError(f"rate={rate!r:.40}: give requests per second, above 0")
     gate = Gate(
         api,
         app,

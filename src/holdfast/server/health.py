@@ -54,6 +54,7 @@ def router(app: Holdfast) -> APIRouter:
     readiness = Readiness(app)
 
     @routes.get("/healthz", summary="Whether the server is up", response_model=Health)
+    @routes.head("/healthz", include_in_schema=False)
     async def healthz() -> JSONResponse:
         return JSONResponse({"status": "ok"})
 
@@ -63,6 +64,7 @@ def router(app: Holdfast) -> APIRouter:
         response_model=Health,
         responses={503: {"model": Health, "description": "The store does not answer, or has another schema"}},
     )
+    @routes.head("/readyz", include_in_schema=False)
     async def readyz() -> JSONResponse:
         is_ready = await readiness.found()
         return JSONResponse({"status": "ok" if is_ready else "unavailable"}, 200 if is_ready else 503)

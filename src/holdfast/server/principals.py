@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Literal
+
+from holdfast import keys
 
 Scope = Literal["read", "submit", "work", "admin"]
 Via = Literal["http", "dashboard"]
@@ -28,7 +28,7 @@ class Principal:
         return "admin" in self.scopes or not self.scopes.isdisjoint(scopes)
 
     def sees(self, queue: str) -> bool:
-        return not self.queues or any(_pattern(each).fullmatch(queue) is not None for each in self.queues)
+        return keys.matches(self.queues, queue)
 
     @property
     def sees_all(self) -> bool:
@@ -38,8 +38,3 @@ class Principal:
 def local(via: Via) -> Principal:
     """Someone on this machine, where there are no keys."""
     return Principal("local", frozenset(SCOPES), via=via)
-
-
-@lru_cache(maxsize=1024)
-def _pattern(text: str) -> re.Pattern[str]:
-    return re.compile(".*".join(re.escape(part) for part in text.split("*")))

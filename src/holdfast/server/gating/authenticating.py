@@ -14,6 +14,7 @@ from holdfast.server.principals import Principal, local
 from holdfast.server.problems import Problem
 from holdfast.store.types import ApiKey
 
+_RATE_MAX = 1e9  # is none: buckets do not count to infinity
 SESSION_COOKIE = "holdfast_session"
 
 
@@ -21,6 +22,7 @@ class Authenticator:
     def __init__(self, app: Holdfast, ring: KeyRing, *, rate: float, failures_burst: int) -> None:
         self._app = app
         self._ring = ring
+        rate = min(rate, _RATE_MAX)
         self._rates = Buckets(rate, max(1.0, 2 * rate), limits.KEYS_MAX)
         self._failures = Buckets(limits.HTTP_FAILURES_PER_SECOND, failures_burst, limits.HTTP_CLIENTS_MAX)
         self._looks = Buckets(limits.HTTP_FAILURES_PER_SECOND, failures_burst, limits.HTTP_CLIENTS_MAX)

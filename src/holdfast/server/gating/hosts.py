@@ -9,6 +9,8 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Sequence
 
+from holdfast.errors import ConfigurationError
+
 _FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip", b"via")
 
 
@@ -17,7 +19,7 @@ class Hosts:
 
     def __init__(self, given: Sequence[str] | None) -> None:
         if isinstance(given, str):
-            raise TypeError(f"hosts={given!r}: give a list of names")
+            raise ConfigurationError(f"hosts={given!r:.80}: give a list of names")
         self._any = given is None or "*" in given
         self._names = frozenset(name.lower().rstrip(".") for name in given or () if not name.startswith("*"))
         self._endings = tuple(name[1:].lower().rstrip(".") for name in given or () if name.startswith("*."))
