@@ -7,6 +7,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping
+from typing import cast
 from urllib.parse import urlencode
 
 import msgspec
@@ -81,8 +82,7 @@ class Search(msgspec.Struct, frozen=True):
 
     def options(self) -> FindOptions:
         """For app.find."""
-        found: FindOptions = {QUALIFIERS[name]: value for name, value in self.conditions.items()}  # type: ignore[misc]
-        return found
+        return cast(FindOptions, {QUALIFIERS[name]: value for name, value in self.conditions.items()})
 
     def having(self, **changes: str | None) -> str:
         """The line with a condition more, another, or (None) one less."""
