@@ -44,6 +44,12 @@ async def _submitting(stage: Stage) -> None:
     again = await ok(stage, "POST", "/jobs/letter", json={"payload": {"to": "x"}, "delay": 600}, headers=header)
     await ok(stage, "POST", "/jobs/letter", 409, json={"payload": {"to": "y"}, "delay": 600}, headers=header)
     assert (again["job_id"], again["deduplicated"]) == (first["job_id"], True)
+    body = {"payload": 7, "run_at": "2031-01-01T00:00:00Z"}
+    at_once = [stage.ask("POST", "/jobs/anything", json=body, headers={"Idempotency-Key": "race"}) for _ in range(5)]
+    raced = await asyncio.gather(*at_once)
+    assert sorted(each.status_code for each in raced) == [200, 200, 200, 200, 201]
+    assert len({each.json()["job_id"] for each in raced}) == 1
+    await ok(stage, "DELETE", f"/jobs/{raced[0].json()['job_id']}")
     tied = {"job_type": "letter", "payload": {"to": "z"}, "depends_on": [first["job_id"]], "tags": ["t"]}
     batch = await ok(
         stage, "POST", "/jobs/batch", json={"jobs": [tied, {"job_type": "nobody"}, tied | {"subject": "s"}]}
@@ -55,7 +61,7 @@ async def _submitting(stage: Stage) -> None:
     while not pages or pages[-1]["next"]:
         pages.append(await ok(stage, "GET", "/jobs", params={"limit": 1, **after}))
         after = {"after": pages[-1]["next"]}
-    assert len([job for page in pages for job in page["items"]]) == 3
+    assert len([job for page in pages for job in page["items"]]) == 4
     [found] = (await ok(stage, "GET", "/jobs", params={"subject": "s", "status": "waiting"}))["items"]
     assert (found["tags"], found["dependencies"]) == (["t"], [first["job_id"]])
     assert len((await ok(stage, "GET", "/jobs/letter", params={"status": "scheduled"}))["items"]) == 1
