@@ -73,6 +73,22 @@ async def test_a_failure_that_is_sent_three_times_costs_one_attempt(app: Holdfas
     assert waits == pytest.approx(60), "as the handler's own backoff says"
 
 
+async def test_a_repeat_that_comes_late_is_answered_as_the_first_call_was(app: Holdfast, far: Far) -> None:
+    """One more failure would be the last, and the job is in other hands by now: neither changes what was answered."""
+    await app.submit("embedding", {}, max_attempts=2)
+    job_id, token = await far.one()
+    first = await far.say("fail", job_id, token, retry_after=0)
+    again = await far.say("fail", job_id, token, retry_after=0)
+    async with app.chores("test"):
+        await far.claim(wait_seconds=10)
+    late = await far.say("fail", job_id, token, retry_after=0)
+
+    assert [answer.status_code for answer in (first, again, late)] == [200] * 3
+    assert first.text == again.text == late.text
+    found = await app.get(job_id)
+    assert (found.status, found.attempt, found.failures) == ("processing", 2, 1)
+
+
 async def test_a_stale_token_is_refused_and_changes_nothing(app: Holdfast, far: Far) -> None:
     await app.submit("embedding", {})
     job_id, stale = await far.one()
