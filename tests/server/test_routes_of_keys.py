@@ -211,6 +211,25 @@ async def test_a_scope_that_is_missing_comes_before_what_is_wrong_with_the_quest
         assert (answer.status_code, answer.json()["type"]) == (403, "/problems/out-of-scope"), (method, path)
 
 
+async def test_whoever_may_not_read_learns_nothing_of_what_is_in_a_job(stage: Stage) -> None:
+    job = await stage.app.submit("broken", "their-secret", dedup_key="k", dedup_for="forever")
+    await stage.run()
+    who = await someone(stage, scopes=("submit",))
+    path = f"/jobs/{job.job_id}"
+    for answer in (
+        await who("POST", "/jobs/broken", json={"payload": 1, "dedup_key": "k"}),
+        await who("POST", "/jobs/broken", json={"payload": 1, "job_id": job.job_id}),
+        await who("POST", "/jobs/batch", json={"jobs": [{"job_type": "broken", "payload": 1, "dedup_key": "k"}]}),
+        await who("POST", f"{path}/retry"),
+        await who("DELETE", path),
+    ):
+        assert answer.status_code == 200
+        assert job.job_id in answer.text
+        assert "their-secret" not in answer.text
+    reader = await someone(stage, scopes=("read", "submit"))
+    assert "their-secret" in (await reader("POST", f"{path}/retry")).text
+
+
 async def test_a_submitter_can_take_back_and_repeat_its_jobs(stage: Stage) -> None:
     ours, _ = await ours_and_theirs(stage)
     who = await someone(stage, scopes=("submit",))

@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi import Request
 
+from holdfast import job_json
 from holdfast.app import Holdfast
 from holdfast.errors import VersionConflict
 from holdfast.family_tree import nodes
@@ -17,6 +18,16 @@ from holdfast.server import problems
 from holdfast.server.principals import Principal
 from holdfast.server.problems import Problem
 from holdfast.store.types import JobRecord
+
+_UNREAD: dict[str, Any] = {
+    "payload": None,
+    "result": None,
+    "last_error": None,
+    "errors": [],
+    "logs": {"entries": [], "log_location": None},
+    "metrics": {},
+    "artifacts": [],
+}
 
 
 @asynccontextmanager
@@ -38,6 +49,13 @@ def said_of(job: JobView) -> dict[str, Any]:
         "scheduled_for": job.scheduled_for,
         "version": job.version,
     }
+
+
+def shown_to(who: Principal, job: JobView) -> dict[str, Any]:
+    """The record, as an answer to a change or to a repeated submit. Whoever may not read jobs is told where this one
+    stands, and not what is in it: an id or a dedup key can be another's."""
+    found = job_json.document(job)
+    return found if who.may("read") else found | _UNREAD
 
 
 def raced(error: VersionConflict, expected: int | None) -> Exception:

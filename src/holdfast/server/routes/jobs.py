@@ -139,7 +139,7 @@ def _one(api: APIRouter) -> None:
             except VersionConflict as error:
                 raise changes.raced(error, expected) from None
             entry.after = changes.said_of(job)
-        return _answer(job)
+        return _changed(who, job)
 
 
 def _of_a_type(api: APIRouter) -> None:
@@ -237,7 +237,7 @@ def _retrying(api: APIRouter) -> None:
             except VersionConflict as error:
                 raise changes.raced(error, expected) from None
             entry.after = changes.said_of(job) | {"subtree": subtree}
-        return _answer(job)
+        return _changed(who, job)
 
 
 def _running_again(api: APIRouter) -> None:
@@ -258,7 +258,7 @@ def _running_again(api: APIRouter) -> None:
         async with changes.audited(app, who, request, "job.rerun", job.job_id, changes.said_of(job)) as entry:
             job = await app.rerun(job.job_id, reason=reason, by=who.name)
             entry.after = changes.said_of(job)
-        return _answer(job)
+        return _changed(who, job)
 
 
 async def _typed(app: Holdfast, who: Principal, job_type: str, job_id: str) -> Job:
@@ -280,7 +280,7 @@ async def _cancelled(
         except VersionConflict as error:
             raise changes.raced(error, expected) from None
         entry.after = changes.said_of(job) | {"subtree": subtree}
-    return _answer(job)
+    return _changed(who, job)
 
 
 async def _patched(app: Holdfast, who: Principal, job: Job, body: PatchBody, expected: int | None) -> Job:
@@ -309,13 +309,13 @@ def etag(job: JobView) -> dict[str, str]:
     return {"ETag": f'"{job.version}"'}
 
 
-def _answer(job: Job) -> Response:
-    return answer(job_json.document(job), headers=etag(job))
+def _changed(who: Principal, job: Job) -> Response:
+    return answer(changes.shown_to(who, job), headers=etag(job))
 
 
 async def _whole(job: Job) -> Response:
     if job.record.result_artifact is None:
-        return _answer(job)
+        return answer(job_json.document(job), headers=etag(job))
     return answer(await asyncio.to_thread(job_json.whole, job), headers=etag(job))
 
 
