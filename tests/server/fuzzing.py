@@ -25,6 +25,10 @@ api_key = "{key}"
 # keeps. A status that is not documented, and any of 5xx, is found all the same.
 [checks.positive_data_acceptance]
 expected-statuses = ["2xx", "400", "401", "403", "404", "405", "409", "412", "413", "422", "429"]
+
+# A text that is too long for its field can make a body that is too long for any: 413 refuses it as well.
+[checks.negative_data_rejection]
+expected-statuses = ["400", "401", "403", "404", "405", "406", "409", "413", "415", "422", "428", "429", "5xx"]
 """
 
 

@@ -61,6 +61,15 @@ async def test_a_job_type_has_a_path_with_the_schema_of_its_payload(tmp_path: Pa
         assert (good.status_code, bad.status_code) == (201, 422)
 
 
+async def test_where_an_id_or_a_type_may_stand_the_wrong_one_is_documented(tmp_path: Path) -> None:
+    some_id = "019a8d3e-7c11-7a3b-9f52-0c6f1f2e3d4c"
+    async with served(tmp_path) as server:
+        operations = (await document(server))["paths"]["/jobs/{id_or_type}"]
+        for method, named in (("post", some_id), ("delete", "letter"), ("patch", "letter")):
+            answer = await server.client.request(method.upper(), f"/jobs/{named}", json={})
+            assert str(answer.status_code) == "405" in operations[method]["responses"]
+
+
 async def test_a_key_is_shown_the_types_of_its_own_queues(tmp_path: Path) -> None:
     async with served(tmp_path) as server:
         everything = await document(server)

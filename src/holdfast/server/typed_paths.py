@@ -27,7 +27,7 @@ def join_paths(paths: dict[str, Any]) -> None:
     found = {method: _renamed(operation, "job_id") for method, operation in by_id.items()}
     found["post"] = _renamed(by_type["post"], "job_type")
     _join_reads(found["get"], by_type["get"])
-    for method in ("delete", "patch"):  # of a type there is no such method
+    for method in ("delete", "patch", "post"):  # a type has no such method, or an id has not
         found[method]["responses"] |= {"405": documented(405)[405]}
     paths[BOTH] = found
     paths[BY_TYPE] = by_type  # what the paths of types are made from; they take it away
