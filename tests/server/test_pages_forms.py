@@ -296,13 +296,15 @@ def test_references_that_multiply_make_no_endless_form() -> None:
 
 _schemas = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from(["string", "array", "object", "#/$defs/a", "x"]),
-    lambda part: st.lists(part, max_size=3)
-    | st.dictionaries(
-        st.sampled_from(
-            ["type", "properties", "items", "anyOf", "$ref", "$defs", "enum", "default", "required", "a", "title"]
-        ),
-        part,
-        max_size=5,
+    lambda part: (
+        st.lists(part, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["type", "properties", "items", "anyOf", "$ref", "$defs", "enum", "default", "required", "a", "title"]
+            ),
+            part,
+            max_size=5,
+        )
     ),
     max_leaves=20,
 )
@@ -319,7 +321,9 @@ def test_no_schema_breaks_the_form(schema: Any) -> None:
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=8)
 
 
-@given(st.dictionaries(names, st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip), max_size=5))
+@given(
+    st.dictionaries(names, st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip), max_size=5)
+)
 def test_names_of_any_kind_find_their_way_there_and_back(payload: dict[str, str]) -> None:
     schema = {"type": "object", "properties": {name: {"type": "string"} for name in payload}, "required": [*payload]}
     field = fields.form_of(codec.encode(schema).decode())
