@@ -101,6 +101,8 @@ class Children:
         options: SubmitOptions,
     ) -> Submitted:
         target = await self._targets(job_type)
+        if run.is_over:  # nothing would store it
+            raise ClaimLost(f"a child was not stored: this run of job {run.job.job_id} has ended")
         job = build(target, payload, "", self._clock.now(), _checked(run, key, at_once, options))
         family = self._family(run)
         job_id = family.id_of(job.job_type, job.payload, key)
