@@ -31,6 +31,7 @@ class Signal(StrEnum):
     PLANNED = "planned"  # a schedule was saved; its next tick may be earlier, or never come
     STOPPED = "stopped"  # a running job was cancelled: holders should check their claims
     ENDED = "ended"  # jobs reached a terminal state
+    UNFINISHED = "unfinished"  # a commit left a mark: `release` has something to go on with
 
 
 class Keep(msgspec.Struct, frozen=True):

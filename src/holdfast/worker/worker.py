@@ -40,7 +40,7 @@ from holdfast.worker.slots import Slots
 from holdfast.worker.upkeep import Upkeep
 
 log = logging.getLogger("holdfast.worker")
-_SIGNALS = frozenset({Signal.READY, Signal.DUE, Signal.PLANNED, Signal.STOPPED})
+_SIGNALS = frozenset({Signal.READY, Signal.DUE, Signal.PLANNED, Signal.STOPPED, Signal.UNFINISHED})
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,6 +168,7 @@ class Worker:
             self._ending.settler.work(),
             self._upkeep.promote(),
             self._upkeep.sweep(),
+            self._upkeep.go_on(),
             self._recorder.work(),
             self._scheduler.work(),
             self._janitor.work(),
@@ -263,6 +264,8 @@ class Worker:
                 self._upkeep.due_changed()
             case Signal.PLANNED:
                 self._scheduler.changed()
+            case Signal.UNFINISHED:
+                self._upkeep.left_unfinished()
             case Signal.STOPPED:
                 if self._slots.held:
                     self._leases.check_now()
