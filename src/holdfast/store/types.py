@@ -20,6 +20,7 @@ class Verdict(Enum):
     STALE = "stale"  # its guards no longer hold; nothing was changed
     GONE = "gone"  # no such job
     BLOCKED = "blocked"  # a manual retry of a job that depends on one which has not completed; nothing was changed
+    LOCKED = "locked"  # an extension of a claim that holds, whose row someone's transaction has; nothing was changed
     TAKEN = "taken"  # a manual retry whose dedup key guards another living job by now; nothing was changed
 
 
