@@ -102,6 +102,7 @@ class ClaimedJob(msgspec.Struct, frozen=True, gc=False, array_like=True):
     waits: int = 0  # how often it has waited for its children, which function is entered after that …
     join: str | None = None
     children: int = 0  # … and how many it has
+    lost_at: Instant | None = None  # its last failure was that its worker died or stalled, and when
 
 
 class Hold(msgspec.Struct, frozen=True, gc=False):

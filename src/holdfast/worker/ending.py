@@ -6,9 +6,10 @@ import asyncio
 import logging
 import random
 
+from holdfast import suspects
 from holdfast.clock import MICROS, Clock, Instant
 from holdfast.errors import EffectFailed
-from holdfast.lifecycle import ErrorEntry, GivenBack, Outcome, Raised, Transition, decide
+from holdfast.lifecycle import ErrorEntry, GivenBack, Outcome, Raised, Snoozed, Transition, decide
 from holdfast.store.port import Store
 from holdfast.store.types import Verdict
 from holdfast.trouble import Trouble
@@ -60,6 +61,12 @@ class Ending:
 
     def give_back(self, run: Run, reason: str) -> None:
         self.settle(run, GivenBack(reason))
+
+    def put_off(self, run: Run) -> None:
+        """Another suspect runs here."""
+        now = self._clock.now()
+        pause = suspects.put_off_micros(run.job.lost_at or now, now, random.random())
+        self.settle(run, Snoozed(pause, suspects.REASON, costs=False))
 
     def settle(self, run: Run, outcome: Outcome) -> None:
         run.settling = True
@@ -113,6 +120,7 @@ class Ending:
             del self.slots.held[run.job.job_id]
         if run not in self.slots.stuck:
             self.slots.forget_running(run)
+            self.slots.clear_of_suspicion(run)
         if verdict is not None and verdict is not Verdict.APPLIED:
             log.warning(
                 "job %s attempt %d: its outcome was refused (%s); another run or a cancellation came first",

@@ -101,6 +101,7 @@ class Worker:
             work=self._run,
             work_batch=self._run_batch,
             give_back=self._ending.give_back,
+            put_off=self._ending.put_off,
             lose=self._ending.lose,
             room_changed=lambda: self._fetcher.room_changed(),
         )
