@@ -14,7 +14,7 @@ from holdfast.store.port import Store
 from holdfast.store.types import Verdict
 from holdfast.trouble import Trouble
 from holdfast.worker.execution import Execution
-from holdfast.worker.executor import LOST, Executor
+from holdfast.worker.executor import LOST, TIMED_OUT, Executor
 from holdfast.worker.items import Call
 from holdfast.worker.mistakes import clean, entry
 from holdfast.worker.recorder import Recorder
@@ -24,6 +24,7 @@ from holdfast.worker.slots import Slots
 
 log = logging.getLogger("holdfast.worker")
 STOP_SECONDS = 5.0  # how long a cancelled handler may take to let go before its slot counts as stuck
+HALVE_SECONDS = 1.0  # how long a thread with a batch that timed out has to look at ctx.cancelled, if it is to be halved
 
 
 class Ending:
@@ -136,10 +137,12 @@ class Ending:
         if execution.is_over:
             return
         execution.stop(reason)
-        if execution.cancelled is not None:  # a thread
-            self._abandon(execution)
-        else:
+        if execution.cancelled is None:
             asyncio.get_running_loop().call_later(STOP_SECONDS, self._abandon, execution)
+        elif reason == TIMED_OUT and isinstance(execution, Call) and len(execution.firsts) > 1:
+            asyncio.get_running_loop().call_later(HALVE_SECONDS, self._abandon, execution)
+        else:
+            self._abandon(execution)
 
     def _abandon(self, execution: Execution) -> None:
         if isinstance(execution, Call):
