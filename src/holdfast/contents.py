@@ -61,14 +61,17 @@ def watched(content: Content, stopped: Callable[[], bool]) -> Content:
     """Pieces only as long as somebody wants them: an upload may take longer than the claim lasts."""
     if isinstance(content, Bytes):
         return content
-    return _until(content, stopped)
+    return until(content, stopped)
 
 
-def _until(pieces: Iterable[Bytes], stopped: Callable[[], bool]) -> Iterator[Bytes]:
-    for piece in pieces:
+def until(content: Content, stopped: Callable[[], bool]) -> Iterator[Bytes]:
+    """Its pieces, and after the last one a look too: what nobody wants at the end is not kept either."""
+    for piece in (content,) if isinstance(content, Bytes) else content:
         if stopped():
-            raise ClaimLost("this run was stopped while it wrote a file: nothing of it is kept")
+            break
         yield piece
+    if stopped():
+        raise ClaimLost("this run was stopped, or has ended, while it wrote a file: nothing of it is kept")
 
 
 def _file(path: Path) -> Iterator[bytes]:

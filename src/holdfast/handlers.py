@@ -171,7 +171,11 @@ class Handler:
     def join_of(self, asked: str | None) -> str | None:
         """Under which name a wait goes on: the one that was asked for, or the only one there is."""
         if asked is None:
-            return next(iter(self.joins)) if len(self.joins) == 1 else None
+            if len(self.joins) > 1:
+                raise ConfigurationError(
+                    f"{self.name} has the joins {', '.join(self.joins)}: name one of them, wait_for_children(join=…)"
+                )
+            return next(iter(self.joins), None)
         if asked not in self.joins:
             raise ConfigurationError(f"{self.name} has no join {asked!r}: register it with @{self.__name__}.join")
         return asked

@@ -26,6 +26,7 @@ from holdfast.statuses import ACTIVE as ACTIVE
 from holdfast.statuses import TERMINAL as TERMINAL
 from holdfast.statuses import Event as Event
 from holdfast.statuses import Status as Status
+from holdfast.transition import LEASE_LOST
 from holdfast.transition import Effect as Effect
 from holdfast.transition import ErrorEntry as ErrorEntry
 from holdfast.transition import Kind as Kind
@@ -143,6 +144,7 @@ class RetryAsked(msgspec.Struct, frozen=True):
 class Snoozed(msgspec.Struct, frozen=True):
     for_micros: int
     reason: str | None = None
+    costs: bool = True  # not where its worker puts it off, unbegun: see suspects.py
 
 
 class Cancelled(msgspec.Struct, frozen=True):
@@ -226,15 +228,15 @@ def _without_result(job: Entered, outcome: _WithoutResult, now: Instant, backoff
         case RetryAsked(error, after_micros):
             delay = backoff.delay_micros(job.failures + 1, draw) if after_micros is None else after_micros
             return _fail(job, error, now + delay)
-        case Snoozed(for_micros, reason):
-            if job.snoozes >= SNOOZES_MAX:
+        case Snoozed(for_micros, reason, costs):
+            if costs and job.snoozes >= SNOOZES_MAX:
                 error = _own_error(job, now, "SnoozedTooOften", f"snoozed {job.snoozes} times")
                 return _fail(job, error, now + backoff.delay_micros(job.failures + 1, draw))
             return _end(
                 job,
                 Event.SNOOZE,
                 Status.SCHEDULED,
-                snoozes=job.snoozes + 1,
+                snoozes=job.snoozes + costs,
                 scheduled_for=now + for_micros,
                 reason=_short(reason),
             )
@@ -322,7 +324,7 @@ def rescue(job: Standing, *, lease: Instant, now: Instant, reason: str, by: str 
         scheduled_for=None if exhausted else now,
         progress=0.0,
         stage="error" if exhausted else "requeued",
-        error=_own_error(job, now, "LeaseLost", reason),
+        error=_own_error(job, now, LEASE_LOST, reason),
     )
 
 

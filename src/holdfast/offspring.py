@@ -58,7 +58,7 @@ class Child(JobView):
     def result(self, timeout: float | timedelta | None = None) -> NoReturn:
         """A run that waited for its own child would hold a slot that the child may need."""
         raise InvalidOption(
-            f"child {self.job_id} is stored with this job's completion: wait for it with ctx.wait_for_children()"
+            f"this run holds a slot that its child {self.job_id} may need: wait for it with ctx.wait_for_children()"
         )
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from holdfast import lifecycle, trees
 from holdfast.checks import is_mark
 from holdfast.clock import Clock
@@ -21,6 +23,13 @@ from holdfast.store.types import JobRecord, Verdict
 
 _NAMED_MAX = 3  # jobs that a message names
 _TRIES = 20  # each lost race means that someone else made progress
+
+
+class Again(msgspec.Struct):
+    """What became of jobs that were to run again, where it is not that they do."""
+
+    blocked: list[Node] = []  # for what they depend on has come to nothing
+    overtaken: list[Node] = []  # somebody else made them active meanwhile, for a reason of their own
 
 
 def mark(job_id: str, reason: str | None, version: int | None = None) -> str:
@@ -38,40 +47,49 @@ def marked_version(record: JobRecord) -> int | None:
 
 async def children_again(
     store: Store, clock: Clock, parent: JobRecord, version: int, by: str | None
-) -> tuple[dict[str, Node], list[Node]]:
+) -> tuple[dict[str, Node], Again]:
     """Run all children again, once for the event that asked their parent to. Cut off, it goes on when it is said again.
-    Those that it found, and of them those that cannot: they stay as they ended, for what they depend on outside has
-    come to nothing."""
+    Those that it found, and what of them it left as they are: those that are blocked, and those that someone else has
+    made to run, who are not stopped for it."""
     reason = mark(parent.job_id, None, version)
     found: dict[str, Node] = {}
+    left = Again()
     async for page in children_of(store, parent.job_id):
-        ended = [each for each in page if each.status in TERMINAL and not _was_marked(each, reason)]
-        found |= {each.job_id: Node.of(each) for each in ended}
-    blocked: list[Node] = []
+        ours = [each for each in page if not _was_marked(each, reason)]
+        found |= {each.job_id: Node.of(each) for each in ours if each.status in TERMINAL}
+        left.overtaken += [Node.of(each) for each in ours if each.status not in TERMINAL]
     for level in levels(found):
-        blocked += await run_again(store, clock, level, by, reason)
-    return found, blocked
+        again = await run_again(store, clock, level, by, reason)
+        left.blocked += again.blocked
+        left.overtaken += again.overtaken
+    return found, left
 
 
 def _was_marked(record: JobRecord, reason: str) -> bool:
     return any(each.event is Event.MANUAL_RETRY and each.reason == reason for each in record.history)
 
 
-async def run_again(
-    store: Store, clock: Clock, chosen: Sequence[Node], by: str | None, reason: str | None
-) -> list[Node]:
-    """Those that the store says are blocked. Who is active meanwhile is left alone."""
-    blocked: list[Node] = []
+async def run_again(store: Store, clock: Clock, chosen: Sequence[Node], by: str | None, reason: str | None) -> Again:
+    """Who is active meanwhile is left alone."""
+    again = Again()
     for start in range(0, len(chosen), PAGE):
         page = list(chosen[start : start + PAGE])
         for _ in range(_TRIES):
             now = clock.now()
             edits = [lifecycle.manual_retry(node, now=now, by=by, reason=reason, rewait=True) for node in page]
-            lost = _judged(page, await store.apply(edits, now), blocked)
-            page = [node for node in await _read_again(store, lost) if node.status in TERMINAL]
+            lost = _judged(page, await store.apply(edits, now), again.blocked)
+            records = await _read_again(store, lost)
+            again.overtaken += [Node.of(each) for each in records if _is_anothers(each, reason)]
+            page = [Node.of(each) for each in records if each.status in TERMINAL]
             if not page:
                 break
-    return blocked
+    return again
+
+
+def _is_anothers(record: JobRecord, reason: str | None) -> bool:
+    """Whether it runs because of someone who asked for something else; the same may be asked for twice at a time."""
+    last = next((each for each in reversed(record.history) if each.event is Event.MANUAL_RETRY), None)
+    return record.status not in TERMINAL and (last is None or last.reason != reason)
 
 
 def _judged(page: Sequence[Node], verdicts: Sequence[Verdict], blocked: list[Node]) -> list[Node]:
@@ -90,9 +108,9 @@ def _judged(page: Sequence[Node], verdicts: Sequence[Verdict], blocked: list[Nod
     return lost
 
 
-async def _read_again(store: Store, lost: Sequence[Node]) -> list[Node]:
+async def _read_again(store: Store, lost: Sequence[Node]) -> list[JobRecord]:
     found = await store.get([node.job_id for node in lost]) if lost else []
-    return [Node.of(record) for record in found if record is not None and record.archived_at is None]
+    return [record for record in found if record is not None and record.archived_at is None]
 
 
 def levels(chosen: dict[str, Node]) -> list[list[Node]]:
@@ -117,6 +135,13 @@ def levels(chosen: dict[str, Node]) -> list[list[Node]]:
             found.append([])
         found[level].append(node)
     return found
+
+
+def said_of_overtaken(overtaken: Sequence[Node]) -> str:
+    """For whoever runs the parent: what below these had ended well is not run again."""
+    named = ", ".join(node.name for node in overtaken[:_NAMED_MAX])
+    more = f" and {len(overtaken) - _NAMED_MAX} more" if len(overtaken) > _NAMED_MAX else ""
+    return f"left to whoever had them run at the same time: {named}{more}"
 
 
 def said_of_blocked(tree: dict[str, Node], blocked: Sequence[Node]) -> IllegalTransition:

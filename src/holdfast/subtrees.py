@@ -69,7 +69,7 @@ class Subtrees:
         while left:
             above = _above(tree, left)
             ready = [node for node in left if node.job_id not in above]
-            blocked = await run_again(self._store, self._clock, ready, self._by, self._reason)
+            blocked = (await run_again(self._store, self._clock, ready, self._by, self._reason)).blocked
             if len(blocked) == len(ready):
                 raise said_of_blocked(tree, blocked)
             kept = {node.job_id for node in blocked}
@@ -91,14 +91,20 @@ class Subtrees:
         tops = [job.job_id, *(each for each in after - here if tree[each].parent_job_id not in after)]
         chosen = {job_id: tree[job_id] for job_id in tops if tree[job_id].status in TERMINAL}
         for level in levels(chosen):
-            await self._again(tree, level, mark(job.job_id, self._reason))
+            if overtaken := await self._again(tree, level, mark(job.job_id, self._reason)):
+                raise IllegalTransition(
+                    f"{overtaken[0].name} was made to run by someone else just now: say this again when it has ended"
+                )
         for ancestor in ancestors:
-            if ancestor.status in TERMINAL:
+            if ancestor.status in TERMINAL:  # one that another has made active waits for us as well
                 await self._again(tree, [ancestor], f"after {job.job_id}, which is run again")
 
-    async def _again(self, tree: dict[str, Node], chosen: list[Node], reason: str) -> None:
-        if blocked := await run_again(self._store, self._clock, chosen, self._by, reason):
-            raise said_of_blocked(tree, blocked)
+    async def _again(self, tree: dict[str, Node], chosen: list[Node], reason: str) -> list[Node]:
+        """Those that someone else has made active meanwhile."""
+        again = await run_again(self._store, self._clock, chosen, self._by, reason)
+        if again.blocked:
+            raise said_of_blocked(tree, again.blocked)
+        return again.overtaken
 
 
 def _check(tree: dict[str, Node], job: JobRecord, dependents: Iterable[str], ancestors: Iterable[Node]) -> None:

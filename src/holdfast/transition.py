@@ -9,6 +9,8 @@ from holdfast.newjob import NewJob
 from holdfast.statuses import Event, Status
 from holdfast.trees import Awaits
 
+LEASE_LOST = "LeaseLost"  # the error of an attempt whose worker died or stalled; claims look for it
+
 
 class ErrorEntry(msgspec.Struct, frozen=True):
     """One failure as the job keeps it. Strings only: an error is never rebuilt from storage."""

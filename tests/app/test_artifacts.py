@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import ArtifactNotFound, BlockingContext, Context, Holdfast, JobFailed, StoreError
+from holdfast import ArtifactNotFound, BlockingContext, ClaimLost, Context, Holdfast, JobFailed, StoreError
 from holdfast.limits import MIB
 from holdfast.sync import Holdfast as BlockingHoldfast
 from tests.app import results_jobs
@@ -171,6 +171,59 @@ async def test_a_run_that_is_cancelled_stops_writing(app: Holdfast) -> None:
             return not any(path.is_file() for path in folder.rglob("*"))
 
         await eventually(nothing_left)
+
+
+async def test_what_outlives_its_run_neither_changes_a_file_of_it_nor_submits_for_it(app: Holdfast) -> None:
+    ended, refused = asyncio.Event(), asyncio.Event()
+    left: list[asyncio.Task[None]] = []
+
+    @app.job("leaves_a_task", max_attempts=1)
+    async def leaves_a_task(payload: None, ctx: Context) -> None:
+        await ctx.artifact("kept.txt", b"as recorded")
+
+        async def goes_on() -> None:
+            await ended.wait()
+            with pytest.raises(ClaimLost):
+                await ctx.artifact("kept.txt", b"too late")
+            with pytest.raises(ClaimLost):
+                await ctx.submit("leaves_a_task")
+            refused.set()
+
+        left.append(asyncio.create_task(goes_on()))
+
+    async with app, app.worker():
+        job = await leaves_a_task.submit(None)
+        await job.result(timeout=30)
+        ended.set()
+        await asyncio.gather(*left)
+
+        assert refused.is_set()
+        assert await app.artifact(job.job_id, "kept.txt") == b"as recorded"
+
+
+async def test_a_thread_that_timed_out_changes_no_file_of_its_job(app: Holdfast) -> None:
+    go_on, gone_on = threading.Event(), threading.Event()
+    told: list[BaseException] = []
+
+    @app.job("stays", max_attempts=1, timeout=0.2)
+    def stays(payload: None, ctx: BlockingContext) -> None:
+        ctx.artifact("kept.txt", b"as recorded")
+        go_on.wait(30)
+        try:
+            ctx.artifact("kept.txt", b"too late")
+        except ClaimLost as error:
+            told.append(error)
+        gone_on.set()
+
+    async with app, app.worker():
+        job = await stays.submit(None)
+        with pytest.raises(JobFailed):
+            await job.result(timeout=30)
+        go_on.set()
+        assert await asyncio.to_thread(gone_on.wait, 30)
+
+        assert told
+        assert await app.artifact(job.job_id, "kept.txt") == b"as recorded"
 
 
 async def test_a_file_that_was_changed_ends_in_an_error_and_not_in_its_last_piece(app: Holdfast) -> None:

@@ -417,7 +417,25 @@ async def test_a_call_that_runs_too_long_is_halved_and_the_second_time_its_jobs_
     assert failures == [1, 1, 1, 2, 0, 0, 0, 0]
 
 
-async def test_a_thread_that_runs_too_long_fails_its_jobs_which_run_alone_then(app: Holdfast) -> None:
+async def test_a_thread_that_ends_when_it_is_told_is_halved_too(app: Holdfast) -> None:
+    calls: list[list[int]] = []
+
+    @app.batch_job("embed", max_size=2, max_wait=5, max_attempts=1, timeout=0.2)
+    def embed(payloads: list[int], ctx: BlockingBatchContext) -> list[int]:
+        calls.append(payloads)
+        while 1 in payloads and not ctx.cancelled:
+            threading.Event().wait(0.01)
+        return payloads
+
+    async with app:
+        handles = await submitted(app, "embed", range(2))
+        async with app.worker():
+            assert await results(handles) == [0, JobFailed]
+        assert "JobTimeout" in ((await app.get(handles[1].job_id)).last_error or "")
+    assert calls == [[0, 1], [0], [1]]
+
+
+async def test_a_thread_that_does_not_end_when_it_is_told_fails_its_jobs_which_run_alone_then(app: Holdfast) -> None:
     let_go = threading.Event()
 
     @app.batch_job("embed", max_size=4, max_wait=5, max_attempts=2, timeout=0.2, backoff=NOW)

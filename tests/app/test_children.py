@@ -346,3 +346,38 @@ async def test_a_parent_in_a_child_process_submits_waits_and_reads(make_app: Any
         assert await joined.result(timeout=30) == [40]
         with pytest.raises(JobFailed, match="InvalidOption"):
             await (await app.submit("mistaken", 1)).result(timeout=30)
+
+
+async def test_more_children_than_one_commit_brings_all_run_although_nobody_polls(app: Holdfast) -> None:
+    count = 2 * limits.RELEASE_BATCH_MAX + 1
+
+    @app.job("parent")
+    async def parent(payload: int, ctx: Context) -> int:
+        for n in range(count):
+            await ctx.submit("part", n)
+        await ctx.wait_for_children()
+        return sum([child.result async for child in ctx.children])
+
+    async with app, app.worker(poll_interval=600, lease=1200):
+        assert await (await parent.submit(1)).result(timeout=60) == sum(range(count))
+
+
+async def test_more_dependents_than_one_commit_releases_all_run_although_nobody_polls(app: Holdfast) -> None:
+    count, ran, all_ran, go_on = 2 * limits.RELEASE_BATCH_MAX + 1, [0], asyncio.Event(), asyncio.Event()
+
+    @app.job("first")
+    async def first(payload: None) -> None:
+        await go_on.wait()
+
+    @app.job("dependent")
+    async def dependent(payload: int) -> None:
+        ran[0] += 1
+        if ran[0] == count:
+            all_ran.set()
+
+    async with app, app.worker(poll_interval=600, lease=1200):
+        awaited = await first.submit(None)
+        await app.submit_many([("dependent", n, {"depends_on": [awaited]}) for n in range(count)])
+        go_on.set()
+        async with asyncio.timeout(60):
+            await all_ran.wait()

@@ -236,3 +236,35 @@ async def test_a_later_attempt_of_a_run_from_here_does_not_run_its_children_once
         await drain(app)
         assert (await handle.refresh()).status == "completed"
     assert RAN == ["part"]
+
+
+async def test_a_rerun_that_another_overtakes_is_told_so(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with app:
+        handle = await app.submit("flow", 1)
+        await drain(app)
+        apply, others = app.store.apply, 0
+
+        async def overtaken(transitions: Any, now: int) -> Any:
+            nonlocal others
+            if not others:
+                others += 1
+                await app.retry(handle.job_id, by="bob")
+            return await apply(transitions, now)
+
+        monkeypatch.setattr(app.store, "apply", overtaken)
+        with pytest.raises(IllegalTransition, match="was made to run by someone else just now"):
+            await app.rerun(handle.job_id, by="ann")
+
+
+async def test_a_child_that_someone_else_has_run_meanwhile_is_left_to_them_and_the_log_says_so(app: Holdfast) -> None:
+    async with app:
+        handle = await app.submit("flow", 1)
+        await drain(app)
+        names = await by_stage(app, handle.job_id)
+        await app.rerun(handle.job_id)
+        await app.retry(names["beside"], by="bob")
+        await drain(app)
+        job = await handle.refresh()
+    assert job.status == "completed"
+    said = [entry["message"] for entry in job.logs["entries"]]
+    assert any(f"at the same time: beside ({names['beside']})" in line for line in said), said

@@ -14,6 +14,7 @@ from holdfast import (
     DuplicateRow,
     Holdfast,
     InvalidOption,
+    InvalidRow,
     JobFailed,
     JobNotFound,
     ResultGone,
@@ -24,6 +25,7 @@ from holdfast import (
     UnknownTable,
     Vector,
 )
+from holdfast.limits import ROWS_PART_MAX
 from holdfast.results.reading import TableResults
 from holdfast.store.tables import ResultTable, RowBatch, RowOrigin, RowPage, RowQuery, StoredRow
 from holdfast.store.types import Verdict
@@ -182,6 +184,41 @@ async def test_a_key_twice_fails_the_run_even_where_the_handler_catches_it(app: 
     async with app, app.worker():
         with pytest.raises(JobFailed, match=r"DuplicateRow: points: number \d twice"):
             await (await work.submit(None)).result(timeout=10)
+
+
+async def test_a_put_that_breaks_off_is_published_neither_whole_nor_in_part(app: Holdfast) -> None:
+    rows = [{"number": n} for n in range(ROWS_PART_MAX + 1)]
+
+    @app.job("breaks_off", max_attempts=1, results=[Point])
+    async def breaks_off(payload: None, ctx: Context) -> str:
+        with pytest.raises(InvalidRow):
+            await ctx.results(Point).put([*rows, {"number": "no number"}])
+        return "went on"
+
+    @app.job("breaks_off_in_a_thread", max_attempts=1, results=[Point])
+    def breaks_off_in_a_thread(payload: None, ctx: BlockingContext) -> str:
+        with pytest.raises(InvalidRow):
+            ctx.results(Point).put([*rows, {"number": "no number"}])
+        return "went on"
+
+    async with app, app.worker():
+        for handler in (breaks_off, breaks_off_in_a_thread):
+            job = await handler.submit(None)
+            with pytest.raises(JobFailed, match="points: a put broke off when a part of its rows was stored"):
+                await job.result(timeout=30)
+
+
+async def test_a_put_that_was_refused_before_any_row_was_stored_may_be_mended(app: Holdfast) -> None:
+    @app.job("mends", max_attempts=1, results=[Point])
+    async def mends(payload: None, ctx: Context) -> int:
+        with pytest.raises(InvalidRow):
+            await ctx.results(Point).put([{"number": 1}, {"number": "no number"}])
+        return await ctx.results(Point).put([{"number": 1}])
+
+    async with app, app.worker():
+        job = await mends.submit(None)
+        assert await job.result(timeout=30) == 1
+        assert numbers(await app.results(Point).all(job.job_id)) == [1]
 
 
 async def test_a_row_that_the_store_refuses_fails_its_own_job_of_a_batch(

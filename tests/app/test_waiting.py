@@ -228,7 +228,7 @@ async def test_a_join_is_chosen_by_name_or_function_and_must_exist(app: Holdfast
     @app.job("parent", max_attempts=1)
     async def parent(payload: str, ctx: Context) -> None:
         await ctx.submit("part", 1)
-        await ctx.wait_for_children(join={"name": "one", "function": two, "unknown": "three"}[payload])
+        await ctx.wait_for_children(join={"name": "one", "function": two, "unknown": "three", "none": None}[payload])
 
     @parent.join("one")
     async def first(payload: str, ctx: Context) -> str:
@@ -246,6 +246,9 @@ async def test_a_join_is_chosen_by_name_or_function_and_must_exist(app: Holdfast
     async with app, app.worker():
         assert await (await parent.submit("name")).result(timeout=10) == "first"
         assert await (await parent.submit("function")).result(timeout=10) == "second"
+        unnamed = await parent.submit("none")
+        with pytest.raises(JobFailed, match="has the joins one, two: name one of them"):
+            await unnamed.result(timeout=30)
         with pytest.raises(JobFailed, match="has no join 'three': register it"):
             await (await parent.submit("unknown")).result(timeout=10)
 

@@ -118,12 +118,10 @@ async def test_a_kill_from_outside_in_the_middle_of_the_analysis_loses_nothing(t
 
 
 async def test_an_interrupted_run_says_so_and_gives_its_jobs_back(tmp_path: Path) -> None:
-    process = start(tmp_path / "demo")
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("collect: "):
-            break
+    process = start(tmp_path / "demo", HOLDFAST_FAILPOINTS="handler.before=stop@4")  # in the middle, for certain
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
     process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGCONT)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 130, said
     assert "goes on where it was" in said

@@ -6,6 +6,8 @@ import secrets
 import asyncpg
 
 from holdfast import Holdfast
+from holdfast.clock import MICROS
+from holdfast.store.types import ClaimRequest, Hold, Verdict
 from tests.eventually import eventually
 from tests.servers.postgres import Postgres
 
@@ -34,6 +36,25 @@ async def test_others_keep_their_leases_and_are_settled_while_a_job_is_locked(po
             await eventually(lambda: _count(app, "completed", 9), seconds=30)
         await someone.close()
         await eventually(lambda: _count(app, "completed", 10), seconds=30)
+
+
+async def test_an_extension_that_passed_a_locked_job_over_is_not_called_one(postgres: Postgres) -> None:
+    schema = f"locked_{secrets.token_hex(3)}"
+    app = Holdfast(postgres.url(schema=schema))
+    app.job("work")(lambda payload: None)
+    async with app:
+        job = await app.submit("work", 1)
+        now = app.clock.now()
+        [claim] = await app.store.claim(
+            ClaimRequest("w", "1", ("default",), {"work": 1}, 1, MICROS, token="t" * 32), now
+        )
+        hold = Hold(job.job_id, claim.attempt, "t" * 32)
+        someone = await asyncpg.connect(postgres.url())
+        async with someone.transaction():
+            await someone.execute(f"SELECT 1 FROM {schema}.job WHERE job_id = $1 FOR UPDATE", job.job_id)
+            assert await app.store.extend([hold], now + 60 * MICROS, now) == [Verdict.LOCKED]
+        await someone.close()
+        assert await app.store.extend([hold], now + 60 * MICROS, now) == [Verdict.APPLIED]
 
 
 async def _count(app: Holdfast, status: str, count: int) -> bool:

@@ -159,6 +159,12 @@ def test_a_snooze_beyond_the_cap_is_a_failure() -> None:
     assert (made.event, made.failures, made.error and made.error.type) == (Event.RETRY, 1, "SnoozedTooOften")
 
 
+def test_a_job_that_its_worker_puts_off_has_not_snoozed_however_often() -> None:
+    made = decided(Snoozed(5, "another runs", costs=False), a_job(snoozes=SNOOZES_MAX))
+    assert (made.event, made.target, made.scheduled_for) == (Event.SNOOZE, Status.SCHEDULED, NOW + 5)
+    assert (made.snoozes, made.failures, made.error) == (SNOOZES_MAX, None, None)
+
+
 def test_a_job_that_is_given_back_starts_over() -> None:
     made = decided(GivenBack("stopping"), a_job(give_backs=GIVE_BACKS_MAX - 1))
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Generic, Protocol, TypeVar
 
 from holdfast.errors import InvalidRow
@@ -24,11 +25,15 @@ class Putting(Source, Protocol):
 
     async def put_rows(self, table: ResultTable, rows: Part) -> None: ...
 
+    def refuse_rows(self, reason: str) -> None: ...
+
 
 class BlockingPutting(BlockingSource, Protocol):
     job: ClaimedJob
 
     def put_rows(self, table: ResultTable, rows: Part) -> None: ...
+
+    def refuse_rows(self, reason: str) -> None: ...
 
 
 class Parts(Generic[R]):
@@ -63,6 +68,17 @@ class Parts(Generic[R]):
         """What is left; also of no rows at all, which are a result, too."""
         return self._rows if self._rows or not self._sent else None
 
+    @contextmanager
+    def whole(self, channel: Putting | BlockingPutting) -> Iterator[None]:
+        """All of them or none: a put that breaks off when some are stored is not published, even if the handler catches
+        the error and goes on."""
+        try:
+            yield
+        except Exception as error:
+            if self._sent:
+                channel.refuse_rows(f"{self._table.name}: a put broke off when a part of its rows was stored: {error}")
+            raise
+
 
 class JobResults(TableResults[R]):
     """A run's rows of one table, and those of other jobs."""
@@ -78,16 +94,17 @@ class JobResults(TableResults[R]):
         """Store rows, models or dicts; how many. Others see them with this job's completion, and never if it comes to
         nothing; an attempt that comes after this one puts its own."""
         parts = Parts(self._model, self._channel.job.job_id)
-        if isinstance(rows, AsyncIterable):
-            async for row in rows:
-                if full := parts.add(row):
-                    await self._channel.put_rows(self._table, full)
-        else:
-            for row in _each(rows):
-                if full := parts.add(row):
-                    await self._channel.put_rows(self._table, full)
-        if (rest := parts.rest()) is not None:
-            await self._channel.put_rows(self._table, rest)
+        with parts.whole(self._channel):
+            if isinstance(rows, AsyncIterable):
+                async for row in rows:
+                    if full := parts.add(row):
+                        await self._channel.put_rows(self._table, full)
+            else:
+                for row in _each(rows):
+                    if full := parts.add(row):
+                        await self._channel.put_rows(self._table, full)
+            if (rest := parts.rest()) is not None:
+                await self._channel.put_rows(self._table, rest)
         return parts.count
 
 
@@ -99,11 +116,12 @@ class BlockingJobResults(BlockingTableResults[R]):
     def put(self, rows: Iterable[R | Mapping[str, Any]]) -> int:
         """Store rows, models or dicts; how many. See JobResults.put."""
         parts = Parts(self._model, self._channel.job.job_id)
-        for row in _each(rows):
-            if full := parts.add(row):
-                self._channel.put_rows(self._table, full)
-        if (rest := parts.rest()) is not None:
-            self._channel.put_rows(self._table, rest)
+        with parts.whole(self._channel):
+            for row in _each(rows):
+                if full := parts.add(row):
+                    self._channel.put_rows(self._table, full)
+            if (rest := parts.rest()) is not None:
+                self._channel.put_rows(self._table, rest)
         return parts.count
 
 

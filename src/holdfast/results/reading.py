@@ -102,6 +102,10 @@ class _Asked(Generic[R]):
         return query(job_id, **more)
 
     def _indexed(self, subject: str) -> str:
+        if self._table.subject is None:
+            raise ConfigurationError(
+                f"{self._table.name} has no subject: declare it with subject=, and subject_index=True"
+            )
         if not self._table.subject_index:
             raise ConfigurationError(
                 f"{self._table.name} has no index of its subject: declare it with subject_index=True"

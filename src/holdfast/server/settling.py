@@ -6,6 +6,7 @@ applies that while the claim holds. Every call may be repeated: history tells wh
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ import msgspec
 
 from holdfast.app import Holdfast
 from holdfast.clock import MICROS, Instant
-from holdfast.errors import ClaimLost
+from holdfast.errors import ClaimLost, StoreBusy
 from holdfast.lifecycle import (
     Cancelled,
     Completed,
@@ -38,6 +39,7 @@ from holdfast.worker.report import Report
 
 log = logging.getLogger("holdfast.server")
 _FAILURES = frozenset({Event.RETRY, Event.EXHAUST, Event.DISCARD})
+_LOCKED_PAUSES = (0.02, 0.1, 0.5)  # seconds; most transactions that hold a job last milliseconds
 
 
 class Settled(msgspec.Struct, frozen=True):
@@ -88,10 +90,16 @@ class Settling:
             raise lost(report.hold)
 
     async def extend(self, holds: Sequence[Hold], seconds: float | None = None) -> tuple[list[bool], Instant]:
-        """Which of the claims still hold, and until when."""
-        now = self._app.clock.now()
-        until = now + round((seconds or self._app.lease_seconds) * MICROS)
-        verdicts = await self._app.store.extend(holds, until, now) if holds else []
+        """Which of the claims still hold, and until when. StoreBusy: of one that holds nobody can say until when."""
+        for pause in (*_LOCKED_PAUSES, None):
+            now = self._app.clock.now()
+            until = now + round((seconds or self._app.lease_seconds) * MICROS)
+            verdicts = await self._app.store.extend(holds, until, now) if holds else []
+            if Verdict.LOCKED not in verdicts:
+                break
+            if pause is None:
+                raise StoreBusy("somebody's transaction holds the job, and its lease was not extended: try again")
+            await asyncio.sleep(pause)
         return [verdict is Verdict.APPLIED for verdict in verdicts], until
 
     async def _write_log(self, report: Report) -> None:

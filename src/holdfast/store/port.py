@@ -120,7 +120,8 @@ class Store(Protocol):
         ...
 
     async def extend(self, holds: Sequence[Hold], lease_expires_at: Instant, now: Instant) -> list[Verdict]:
-        """Prolong the leases of claims that still hold."""
+        """Prolong the leases of claims that still hold. LOCKED where somebody's transaction has the job: it is not
+        waited for, so that the others keep their leases; ask again soon."""
         ...
 
     async def note(self, notes: Sequence[Note], now: Instant) -> list[Verdict]:

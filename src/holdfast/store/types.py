@@ -25,6 +25,7 @@ class Verdict(Enum):
     STALE = "stale"  # its guards no longer hold; nothing was changed
     GONE = "gone"  # no such job
     BLOCKED = "blocked"  # a manual retry of a job that depends on one which has not completed; nothing was changed
+    LOCKED = "locked"  # an extension of a claim that holds, whose row someone's transaction has; nothing was changed
     TAKEN = "taken"  # a manual retry whose dedup key guards another living job by now; nothing was changed
 
 
@@ -36,6 +37,7 @@ class Signal(StrEnum):
     PLANNED = "planned"  # a schedule was saved; its next tick may be earlier, or never come
     STOPPED = "stopped"  # a running job was cancelled: holders should check their claims
     ENDED = "ended"  # jobs reached a terminal state
+    UNFINISHED = "unfinished"  # a commit left a mark: `release` has something to go on with
 
 
 class Keep(msgspec.Struct, frozen=True):
@@ -106,6 +108,7 @@ class ClaimedJob(msgspec.Struct, frozen=True, gc=False, array_like=True):
     join: str | None = None
     children: int = 0  # … and how many it has
     traceparent: str | None = None  # the trace that it was submitted in
+    lost_at: Instant | None = None  # its last failure was that its worker died or stalled, and when
 
 
 class Hold(msgspec.Struct, frozen=True, gc=False):

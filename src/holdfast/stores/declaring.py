@@ -58,6 +58,11 @@ def _refuse_change(stored: ResultTable, table: ResultTable) -> None:
     kinds = {column.name.lower(): column for column in stored.columns}  # Name and name are one to SQLite
     changed = [column for column in table.columns if kinds.get(column.name.lower(), column) != column]
     if (stored.name, stored.key) != (table.name, table.key) or changed or _other_subject(stored, table):
+        if stored.name != table.name:
+            raise SchemaMismatch(
+                f"result table {table.name} would be one with {stored.name}, which is stored: names that differ only in"
+                " capitals are the same table; write it as it is stored, or give it another name"
+            )
         was = ", ".join(shown(kinds[column.name.lower()]) for column in changed)
         raise SchemaMismatch(
             f"result table {table.name} is stored as {stored.name} with key {stored.key}, subject {stored.subject}"

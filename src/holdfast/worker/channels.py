@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.clock import Clock
-from holdfast.contents import AsyncSource, Content, Source, content_of, kept_in_thread, watched
-from holdfast.errors import ConfigurationError
+from holdfast.contents import AsyncSource, Content, Source, content_of, kept_in_thread, until, watched
+from holdfast.errors import ConfigurationError, InvalidRow
 from holdfast.files import Files, read_result
 from holdfast.handlers import Handler
 from holdfast.lifecycle import Effect
@@ -61,6 +61,9 @@ class LoopChannel:
     def effects(self, statements: list[Effect]) -> None:
         self._run.say_effects(statements)
 
+    def refuse_rows(self, reason: str) -> None:
+        self._run.rows_refused = self._run.rows_refused or InvalidRow(reason)
+
     async def step(self, name: str) -> str | None:
         return await self._services.store.step(self.job.job_id, name)
 
@@ -75,8 +78,11 @@ class LoopChannel:
         """Write a file here and now, in the thread that asks."""
         if self._services.files is None:
             raise ConfigurationError("this store has no place for artifacts: give Holdfast(..., artifacts=...)")
-        stored = self._services.files.write(self.job.job_id, self.job.attempt, name, content)
-        self._run.say_artifact(stored)
+        run = self._run
+        # A task or a thread that outlives its run would write over what was recorded of it.
+        wanted = until(content, lambda: run.is_over)
+        stored = self._services.files.write(self.job.job_id, self.job.attempt, name, wanted)
+        run.say_artifact(stored)
         return stored.uri
 
     # Children
@@ -147,6 +153,9 @@ class ThreadChannel:
 
     def effects(self, statements: list[Effect]) -> None:
         self._inner.effects(statements)
+
+    def refuse_rows(self, reason: str) -> None:
+        self._inner.refuse_rows(reason)
 
     def artifact(self, name: str, source: Source) -> str:
         return self._inner.keep(name, watched(content_of(name, source), self.cancelled))

@@ -24,7 +24,7 @@ from holdfast.limits import (
 from holdfast.newjob import NewJob
 from holdfast.observing import Observers
 from holdfast.offspring import Ended, Submitted
-from holdfast.running_again import children_again, marked_version, said_of_blocked
+from holdfast.running_again import children_again, marked_version, said_of_blocked, said_of_overtaken
 from holdfast.statuses import TERMINAL, Status
 from holdfast.store.port import Store
 from holdfast.store.types import Inserted, JobRecord, JobType, Page, Verdict
@@ -65,9 +65,11 @@ class Children:
         step = f"holdfast: children of version {version}"
         if await self._store.step(run.job.job_id, step) is not None:
             return
-        found, blocked = await children_again(self._store, self._clock, record, version, run.job.worker_id)
-        if blocked:
-            run.say_log(None, "WARNING", f"left as they ended: {said_of_blocked(found, blocked)}")
+        found, left = await children_again(self._store, self._clock, record, version, run.job.worker_id)
+        if left.blocked:
+            run.say_log(None, "WARNING", f"left as they ended: {said_of_blocked(found, left.blocked)}")
+        if left.overtaken:
+            run.say_log(None, "WARNING", said_of_overtaken(left.overtaken))
         await self._store.record_step(run.hold, step, "true", self._clock.now())
 
     async def page(self, run: Run, after: str | None, named: int) -> Page:
@@ -103,6 +105,8 @@ class Children:
         options: SubmitOptions,
     ) -> Submitted:
         target = await self._targets(job_type)
+        if run.is_over:  # nothing would store it
+            raise ClaimLost(f"a child was not stored: this run of job {run.job.job_id} has ended")
         job = build(target, payload, "", self._clock.now(), _checked(run, key, at_once, options))
         family = self._family(run)
         job_id = family.id_of(job.job_type, job.payload, key)

@@ -6,15 +6,16 @@ import asyncio
 import logging
 import random
 
+from holdfast import suspects
 from holdfast.clock import MICROS, Clock, Instant
 from holdfast.errors import EffectFailed
-from holdfast.lifecycle import ErrorEntry, GivenBack, Outcome, Raised, Transition, decide
+from holdfast.lifecycle import ErrorEntry, GivenBack, Outcome, Raised, Snoozed, Transition, decide
 from holdfast.observing import Observers
 from holdfast.store.port import Store
 from holdfast.store.types import Verdict
 from holdfast.trouble import Trouble
 from holdfast.worker.execution import Execution
-from holdfast.worker.executor import LOST, Executor
+from holdfast.worker.executor import LOST, TIMED_OUT, Executor
 from holdfast.worker.items import Call
 from holdfast.worker.mistakes import clean, entry
 from holdfast.worker.recorder import Recorder
@@ -24,6 +25,7 @@ from holdfast.worker.slots import Slots
 
 log = logging.getLogger("holdfast.worker")
 STOP_SECONDS = 5.0  # how long a cancelled handler may take to let go before its slot counts as stuck
+HALVE_SECONDS = 1.0  # how long a thread with a batch that timed out has to look at ctx.cancelled, if it is to be halved
 
 
 class Ending:
@@ -69,6 +71,12 @@ class Ending:
 
     def give_back(self, run: Run, reason: str) -> None:
         self.settle(run, GivenBack(reason))
+
+    def put_off(self, run: Run) -> None:
+        """Another suspect runs here."""
+        now = self._clock.now()
+        pause = suspects.put_off_micros(run.job.lost_at or now, now, random.random())
+        self.settle(run, Snoozed(pause, suspects.REASON, costs=False))
 
     def settle(self, run: Run, outcome: Outcome) -> None:
         run.settling = True
@@ -125,6 +133,7 @@ class Ending:
             del self.slots.held[run.job.job_id]
         if run not in self.slots.stuck:
             self.slots.forget_running(run)
+            self.slots.clear_of_suspicion(run)
         if verdict is not None and verdict is not Verdict.APPLIED:
             log.warning(
                 "job %s attempt %d: its outcome was refused (%s); another run or a cancellation came first",
@@ -140,10 +149,12 @@ class Ending:
         if execution.is_over:
             return
         execution.stop(reason)
-        if execution.cancelled is not None:  # a thread
-            self._abandon(execution)
-        else:
+        if execution.cancelled is None:
             asyncio.get_running_loop().call_later(STOP_SECONDS, self._abandon, execution)
+        elif reason == TIMED_OUT and isinstance(execution, Call) and len(execution.firsts) > 1:
+            asyncio.get_running_loop().call_later(HALVE_SECONDS, self._abandon, execution)
+        else:
+            self._abandon(execution)
 
     def _abandon(self, execution: Execution) -> None:
         if isinstance(execution, Call):

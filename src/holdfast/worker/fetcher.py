@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import msgspec
 
@@ -39,7 +39,7 @@ class Fetcher:
         lease_seconds: float,
         poll_seconds: float,
         claim_limit: int,
-        rooms: Callable[[], list[Room]],
+        rooms: Callable[[Collection[str]], list[Room]],
         take: Callable[[list[ClaimedJob], str], None],
         trouble: Trouble,
     ) -> None:
@@ -77,7 +77,7 @@ class Fetcher:
     async def work(self) -> None:
         while not self._stopping:
             self._stir.clear()
-            rooms = self._rooms()
+            rooms = self._rooms(self._maybe_ready)
             if not rooms:
                 await self._stir.wait()
             elif (chosen := self._chosen(rooms)) is not None:

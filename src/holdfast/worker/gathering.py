@@ -27,11 +27,10 @@ class Turn:
 class BatchLane(Lane):
     """The jobs of one batch type. `busy` and `limit` count calls.
 
-    A job that has failed before is called alone: whatever it was that brought down a call, or a whole worker, the next
-    attempt of the others runs without it.
+    Here are those that share a call; one that is called alone stands in line by itself.
     """
 
-    __slots__ = ("_alone", "_due", "_fresh", "_line_up", "_loop", "_timer", "_turns", "max_size", "max_wait")
+    __slots__ = ("_due", "_fresh", "_line_up", "_loop", "_timer", "_turns", "max_size", "max_wait")
 
     def __init__(self, handler: BatchHandler, pace: Pace, line_up: Callable[[Turn], None]) -> None:
         super().__init__(handler, pace)
@@ -39,7 +38,6 @@ class BatchLane(Lane):
         self.max_wait = handler.max_wait_seconds
         self._line_up = line_up
         self._fresh: deque[Item] = deque()
-        self._alone: deque[Item] = deque()
         self._turns = 0  # in line
         self._due = False  # the oldest has waited for long enough
         self._timer: asyncio.TimerHandle | None = None
@@ -48,31 +46,31 @@ class BatchLane(Lane):
     @property
     def _calls(self) -> int:
         """How many calls those take that wait here."""
-        return len(self._alone) + -(-len(self._fresh) // self.max_size)
+        return -(-len(self._fresh) // self.max_size)
 
     @property
     def next_up(self) -> int:
         """How many slots to keep free: for calls that are ready, and for one that will be in a moment. A slot is not
         kept for a batch that may take long to fill."""
-        soon = self._calls if self.max_wait <= AHEAD_SECONDS_MAX else self._ready
+        soon = self.buffered + (self._calls if self.max_wait <= AHEAD_SECONDS_MAX else self._ready)
         return soon if self.limit is None else min(soon, max(0, self.limit - self.busy))
 
     @property
     def _ready(self) -> int:
-        return len(self._alone) + (self._calls - len(self._alone) if self._due else len(self._fresh) // self.max_size)
+        return self._calls if self._due else len(self._fresh) // self.max_size
 
     def room(self, free: int, *, ahead: bool) -> int:
         """How many jobs may be claimed when so many slots are free: a batch for each, and one more ahead of them."""
         calls = free + self.next_up
         if self.limit is not None:
             calls = min(calls, max(0, self.limit - self.busy))
-        batches = max(0, calls - len(self._alone)) + (1 if ahead else 0)
+        batches = max(0, calls - self.buffered) + (1 if ahead else 0)
         return max(0, batches * self.max_size - len(self._fresh))
 
     def gather(self, job: ClaimedJob, token: str, now: float) -> Item:
         item = Item(job, self, token)
         item.taken_at = now
-        (self._alone if job.failures else self._fresh).append(item)
+        self._fresh.append(item)
         return item
 
     def look(self, *, at_once: bool = False) -> None:
@@ -93,29 +91,20 @@ class BatchLane(Lane):
     def take(self) -> list[Item]:
         """The jobs of the next call; none where all were lost meanwhile. Whoever asks gives a turn back."""
         self._turns -= 1
-        if self._alone and not (self._is_ready and self._fresh[0].taken_at < self._alone[0].taken_at):
-            items = [self._alone.popleft()]
-        else:
-            items = [self._fresh.popleft() for _ in range(min(self.max_size, len(self._fresh)))]
-            self._reset_timer()
+        items = [self._fresh.popleft() for _ in range(min(self.max_size, len(self._fresh)))]
+        self._reset_timer()
         self.look()
         return items
 
-    @property
-    def _is_ready(self) -> bool:
-        return bool(self._fresh) and (self._due or len(self._fresh) >= self.max_size)
-
     def drop(self, run: Run) -> None:
         """Lost or cancelled while it waited."""
-        for where in (self._alone, self._fresh):
-            if run in where:
-                where.remove(run)  # type: ignore[arg-type]
+        if run in self._fresh:
+            self._fresh.remove(run)  # type: ignore[arg-type]
         if not self._fresh:
             self._reset_timer()
 
     def empty(self) -> list[Item]:
-        left = [*self._alone, *self._fresh]
-        self._alone.clear()
+        left = list(self._fresh)
         self._fresh.clear()
         self._reset_timer()
         return left

@@ -32,14 +32,25 @@ class Pace:
 class Lane:
     """The jobs of one type in this worker."""
 
-    __slots__ = ("buffered", "busy", "handler", "limit", "pace")
+    __slots__ = ("buffered", "busy", "handler", "hurried", "limit", "pace")
 
     def __init__(self, handler: Handler, pace: Pace) -> None:
         self.handler = handler
         self.limit = handler.concurrency
         self.pace = pace
         self.busy = 0
-        self.buffered = 0
+        self.buffered = 0  # claimed, each with a place of its own in line
+        self.hurried = False  # the last claim brought some that may not wait for a slot
+
+    @property
+    def goes_ahead(self) -> bool:
+        """Whether its jobs may be claimed ahead of free slots: not where a death of this worker would be the end of
+        them, see suspects.may_wait."""
+        return self.handler.max_attempts > 1 and not self.hurried
+
+    @property
+    def is_full(self) -> bool:
+        return self.limit is not None and self.busy >= self.limit
 
     @property
     def next_up(self) -> int:

@@ -24,6 +24,7 @@ from holdfast.worker import moved
 from holdfast.worker.run import Run
 
 log = logging.getLogger("holdfast.worker")
+LOCKED_SECONDS = 0.1  # until a lease is asked for again whose job somebody's transaction had: most last milliseconds
 
 
 class LeaseKeeper:
@@ -50,6 +51,7 @@ class LeaseKeeper:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stir: asyncio.Event | None = None
         self._stopping = False
+        self._is_owed = False  # an extension that the last round did not get
         self._started = threading.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="holdfast-leases", daemon=True)
@@ -87,7 +89,8 @@ class LeaseKeeper:
         next_at = self._loop.time()
         try:
             while not self._stopping:
-                next_at = max(next_at + self._lease_seconds / 3, self._loop.time())  # a slow round delays no other
+                pause = min(LOCKED_SECONDS, self._lease_seconds / 3) if self._is_owed else self._lease_seconds / 3
+                next_at = max(next_at + pause, self._loop.time())  # a slow round delays no other
                 await within(max(0.0, next_at - self._loop.time()), self._stir.wait())
                 self._stir.clear()
                 if not self._stopping:
@@ -118,8 +121,9 @@ class LeaseKeeper:
         except StoreMoved as error:  # it moved once nothing of it ran: these have been rescued before
             moved.say_once(error)
             verdicts = [Verdict.STALE] * len(runs)
+        self._is_owed = Verdict.LOCKED in verdicts
         for run, verdict in zip(runs, verdicts, strict=False):
-            if verdict is not Verdict.APPLIED and not run.settling:
+            if verdict not in (Verdict.APPLIED, Verdict.LOCKED) and not run.settling:
                 self._main.call_soon_threadsafe(self._lost, run)
 
     async def _unheard_of(self, store: Store) -> list[Hold]:

@@ -112,6 +112,9 @@ class Link:
         packed_up = [(statement, [packed(value) for value in values]) for statement, values in statements]
         self._pipe.send(self._number, "effects", packed_up)
 
+    def refuse_rows(self, reason: str) -> None:
+        self._pipe.send(self._number, "refuse_rows", reason)
+
     def artifact(self, name: str, source: Source) -> str:
         return self.keep(name, content_of(name, source))
 
@@ -179,6 +182,7 @@ class AsyncLink:
         self.metric = link.metric
         self.cancelled = link.cancelled
         self.effects = link.effects
+        self.refuse_rows = link.refuse_rows
         self.join_of = link.join_of
         self.loaded_children = link.loaded_children
         self.large_result = link.large_result

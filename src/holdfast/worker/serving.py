@@ -28,6 +28,8 @@ async def served(message: list[Any], channel: LoopChannel) -> dict[str, Any] | N
             channel.metric(name, value)
         case ["effects", statements]:
             channel.effects([(statement, tuple(map(unpacked, values))) for statement, values in statements])
+        case ["refuse_rows", reason]:
+            channel.refuse_rows(reason)
         case question:
             return await _answer(_asked(question, channel))
     return None

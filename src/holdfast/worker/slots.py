@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from typing import Any
 
 from holdfast.batches import BatchHandler
@@ -13,6 +13,7 @@ from holdfast.clock import Clock
 from holdfast.handlers import Handler
 from holdfast.limits import AHEAD_SECONDS_MAX, PREFETCH_MAX
 from holdfast.store.types import ClaimedJob
+from holdfast.suspects import is_called_alone, is_suspect, may_run_beside, may_wait
 from holdfast.worker.execution import Execution
 from holdfast.worker.fetcher import Room
 from holdfast.worker.gathering import BatchLane, Turn
@@ -21,6 +22,7 @@ from holdfast.worker.lanes import Lane, Pace
 from holdfast.worker.run import Run
 
 TOO_LATE = "claimed ahead, and no slot was free in time"
+NO_SLOT = "no slot was free, and it may not wait in a worker"
 Work = Coroutine[Any, Any, None]
 
 
@@ -35,6 +37,7 @@ class Slots:
         work: Callable[[Run], Work],
         work_batch: Callable[[Sequence[Item]], Work],
         give_back: Callable[[Run, str], None],
+        put_off: Callable[[Run], None],
         lose: Callable[[Run], None],
         room_changed: Callable[[], None],
     ) -> None:
@@ -49,8 +52,11 @@ class Slots:
         self._live = live  # what runs, of all workers of the app, which reads live progress from it
         self._concurrency = concurrency
         self._work, self._work_batch = work, work_batch
-        self._give_back, self._lose, self._room_changed = give_back, lose, room_changed
+        self._give_back, self._put_off, self._lose, self._room_changed = give_back, put_off, lose, room_changed
         self._buffer: deque[Run | Turn] = deque()  # claimed, not started
+        self._hurried: deque[Run] = deque()  # claimed, and started at the next moment or not at all
+        self._suspects: set[Run] = set()  # claimed, and not yet settled, or still in a slot
+        self._cleared = asyncio.Event()  # there is one suspect less
         self._taken = 0
         self._stopping = False
         self._patience: asyncio.TimerHandle | None = None  # with what was claimed ahead
@@ -65,17 +71,23 @@ class Slots:
 
     # Claiming
 
-    def rooms(self) -> list[Room]:
+    def rooms(self, wanted: Collection[str]) -> list[Room]:
         """What the next claims may take: free slots, and of types whose jobs are short a little ahead.
 
         Types that run one by one share a claim, which is no larger than what is free. Many jobs of a batch share a
         slot, so that each of these types has a claim of its own.
+
+        Where a type that may have jobs, the `wanted` ones, is not claimed ahead, others are not either unless a slot is
+        free for it: they would fill the line again and again, and its turn would never come.
         """
         free = max(0, self._concurrency - self._taken - sum(lane.next_up for lane in self.lanes.values()))
-        total, prefetch_total, of_type = free, 0, {}
+        total, prefetch_total, of_type, passed_over = free, 0, {}, False
         rooms = []
         for name, lane in self.lanes.items():
             prefetch = lane.pace.prefetch()
+            if not lane.goes_ahead:
+                prefetch = 0
+                passed_over = passed_over or (free == 0 and not lane.is_full and name in wanted)
             if isinstance(lane, BatchLane):
                 if (room := lane.room(free, ahead=prefetch > 0)) > 0:
                     rooms.append(Room(room, {name: room}))
@@ -88,31 +100,45 @@ class Slots:
                 of_type[name] = room
                 total += ahead
                 prefetch_total += prefetch
-        if of_type and not (self._buffer and total < prefetch_total // 2):
+        if of_type and not passed_over and not (self._buffer and total < prefetch_total // 2):
             rooms.insert(0, Room(total, of_type))
         return rooms
 
     def take(self, jobs: list[ClaimedJob], token: str) -> None:
         now = self._loop.time()
         batches = []
+        claimed: dict[Lane, bool] = {}  # and whether with jobs that may not wait
         for job in jobs:
             if (old := self.held.get(job.job_id)) is not None:
                 self._lose(old)  # cancelled and retried before we heard of it: only the new claim holds
             lane = self.lanes[job.job_type]
-            if isinstance(lane, BatchLane):
+            claimed[lane] = claimed.get(lane, False) or not may_wait(job)
+            if isinstance(lane, BatchLane) and not is_called_alone(job):
                 run: Run = lane.gather(job, token, now)
                 batches.append(lane)
             else:
-                lane.buffered += 1
-                run = Run(job, lane, token)
-                run.taken_at = now
-                self._buffer.append(run)
+                run = self._line_up_alone(job, lane, token, now)
             self.held[job.job_id] = run
+        for lane, hurried in claimed.items():
+            lane.hurried = hurried or (lane.hurried and self._is_giving_back(lane))
         for lane in dict.fromkeys(batches):
             lane.look(at_once=not self.waits_for_batches)
         if self._patience is None:
             self._patience = self._loop.call_later(AHEAD_SECONDS_MAX, self._give_back_late)
         self._loop.call_soon(self._dispatch)  # after the next claim, which the store works on while handlers run
+
+    def _line_up_alone(self, job: ClaimedJob, lane: Lane, token: str, now: float) -> Run:
+        run = Item(job, lane, token) if isinstance(lane, BatchLane) else Run(job, lane, token)
+        run.taken_at = now
+        lane.buffered += 1
+        (self._buffer if may_wait(job) else self._hurried).append(run)
+        if is_suspect(job):
+            self._suspects.add(run)
+        return run
+
+    def _is_giving_back(self, lane: Lane) -> bool:
+        """Whether the next claim may still find one that is on its way back for want of a slot."""
+        return any(run.lane is lane and run.settling and run.task is None for run in self.held.values())
 
     def _line_up(self, turn: Turn) -> None:
         """A batch is whole, or has waited for long enough."""
@@ -123,11 +149,12 @@ class Slots:
 
     def drop(self, run: Run) -> None:
         """A run that has not begun is not ours any more."""
-        if isinstance(run.lane, BatchLane):
+        if isinstance(run.lane, BatchLane) and not is_called_alone(run.job):
             run.lane.drop(run)
         else:
-            self._buffer.remove(run)
+            (self._buffer if may_wait(run.job) else self._hurried).remove(run)
             run.lane.buffered -= 1
+        self.clear_of_suspicion(run)
         self._room_changed()
 
     def _give_back_late(self) -> None:
@@ -156,6 +183,8 @@ class Slots:
     def empty(self) -> Iterator[Run]:
         """No more starts from here on; what has not begun."""
         self._stopping = True
+        while self._hurried:
+            yield from self._unbuffered(self._hurried.popleft())
         while self._buffer:
             yield from self._unbuffered(self._buffer.popleft())
         for lane in self.lanes.values():
@@ -168,11 +197,13 @@ class Slots:
         """Start what fits, in claim order; a type that is full does not hold up the others."""
         if self._stopping:
             return
+        while self._hurried:
+            self._start_or_return(self._hurried.popleft())
         passed: list[Run | Turn] = []
         while self._buffer and self._taken < self._concurrency:
             each = self._buffer.popleft()
             lane = each.lane
-            if lane.limit is not None and lane.busy >= lane.limit:
+            if lane.is_full:
                 passed.append(each)
             elif isinstance(each, Turn):
                 self._start_batch(each)
@@ -182,22 +213,65 @@ class Slots:
         if passed:
             self._buffer.extendleft(reversed(passed))
 
+    def _start_or_return(self, run: Run) -> None:
+        """One that may not wait here."""
+        run.lane.buffered -= 1
+        if any(self._is_at_work(other) for other in self._in_its_way(run)):
+            self._put_off(run)
+        elif self._taken >= self._concurrency or run.lane.is_full:
+            self._give_back(run, NO_SLOT)
+        else:
+            self._start(run)
+
+    def _is_at_work(self, run: Run) -> bool:
+        return run in self.stuck or (run.task is not None and not run.settling)
+
+    def _in_its_way(self, run: Run) -> list[Run]:
+        """Other suspects that this one may not run beside."""
+        if run not in self._suspects:
+            return []
+        isolation = run.handler.isolation
+        return [
+            other
+            for other in self._suspects
+            if other is not run and not may_run_beside(isolation, other.handler.isolation)
+        ]
+
+    async def _alone(self, run: Run, work: Callable[[], Work]) -> None:
+        """A suspect begins when the claims of those that were put off for it are back in the store: not before, or its
+        end could be theirs, too."""
+        while self._in_its_way(run):
+            self._cleared.clear()
+            await self._cleared.wait()
+        await work()
+
+    def clear_of_suspicion(self, run: Run) -> None:
+        if self._suspects:
+            self._suspects.discard(run)
+            self._cleared.set()
+
     def _start(self, run: Run) -> None:
-        self._occupy(run.lane)
-        self.running[run.job.job_id] = self._live[run.job.job_id] = run
-        run.task = asyncio.Task(self._work(run), loop=self._loop, name=run.job.job_id, context=self._clean.copy())
+        if isinstance(run, Item):
+            self._begin((run,), lambda: self._work_batch((run,)))
+        elif run in self._suspects:
+            self._begin((run,), lambda: self._work(run))
+        else:  # nearly every job
+            self._occupy(run.lane)
+            self.running[run.job.job_id] = self._live[run.job.job_id] = run
+            run.task = asyncio.Task(self._work(run), loop=self._loop, name=run.job.job_id, context=self._clean.copy())
 
     def _start_batch(self, turn: Turn) -> None:
-        items = turn.lane.take()
-        if not items:  # cancelled while they waited
-            return
-        self._occupy(turn.lane)
-        task = asyncio.Task(
-            self._work_batch(items), loop=self._loop, name=items[0].job.job_id, context=self._clean.copy()
-        )
-        for item in items:
-            self.running[item.job.job_id] = self._live[item.job.job_id] = item
-            item.task = task
+        if items := turn.lane.take():  # or all were cancelled while they waited
+            self._begin(items, lambda: self._work_batch(items))
+
+    def _begin(self, runs: Sequence[Run], work: Callable[[], Work]) -> None:
+        first = runs[0]
+        self._occupy(first.lane)
+        coroutine = self._alone(first, work) if first in self._suspects else work()
+        task = asyncio.Task(coroutine, loop=self._loop, name=first.job.job_id, context=self._clean.copy())
+        for run in runs:
+            self.running[run.job.job_id] = self._live[run.job.job_id] = run
+            run.task = task
 
     def _occupy(self, lane: Lane) -> None:
         if self._taken == 0:
@@ -215,6 +289,8 @@ class Slots:
             self.stuck.discard(run)
             if run.is_over:
                 self.forget_running(run)
+                if self.held.get(run.job.job_id) is not run:
+                    self.clear_of_suspicion(run)
         if self._buffer:
             self._dispatch()
         if len(self._buffer) <= PREFETCH_MAX // 2:
@@ -231,6 +307,7 @@ class Slots:
         if self.held.get(run.job.job_id) is run:
             del self.held[run.job.job_id]
         self.forget_running(run)
+        self.clear_of_suspicion(run)
 
     def executions(self) -> list[Execution]:
         """What can be stopped: jobs that run by themselves, and calls for many."""

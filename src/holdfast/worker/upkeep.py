@@ -45,11 +45,17 @@ class Upkeep:
         self._settling = settling  # jobs of this worker that have ended, and that only the store does not know of yet
         self._observers = observers
         self._due = asyncio.Event()
+        self._unfinished = asyncio.Event()
+        self._releasing = asyncio.Lock()
         self._wall, self._monotonic = clock.now(), clock.monotonic()
         self._no_rescue_before = 0.0
 
     def due_changed(self) -> None:
         self._due.set()
+
+    def left_unfinished(self) -> None:
+        """A commit has released or stored only a part of what follows from it."""
+        self._unfinished.set()
 
     async def promote(self) -> None:
         """Sleep until the next job is due, then make it claimable."""
@@ -86,6 +92,19 @@ class Upkeep:
                 self._trouble.met(SWEEPING, error)
             await asyncio.sleep(self._sweep_seconds)
 
+    async def go_on(self) -> None:
+        """Release and store, as soon as a commit has left a part of that; the sweep finds what nobody told us of."""
+        while True:
+            await self._unfinished.wait()
+            try:
+                await self._release()
+            except StoreMoved as error:
+                moved.say_once(error)
+            except HOPELESS:
+                raise
+            except Exception as error:
+                self._trouble.met(SWEEPING, error)
+
     async def sweep_once(self) -> int:
         dead, silent = await self._bury()
         rescued = 0
@@ -93,11 +112,18 @@ class Upkeep:
             while (count := await self._rescue(dead)) == SWEEP_BATCH_MAX:
                 rescued += count
             rescued += count
-        while await self._store.release(self._clock.now(), SWEEP_BATCH_MAX) >= SWEEP_BATCH_MAX:
-            pass
+        await self._release()
         if dead or silent:
             await self._store.forget(dead + silent)
         return rescued
+
+    async def _release(self) -> None:
+        """In bounded steps, between which others come to the store, until nothing is left. One at a time: two of one
+        process would only be in each other's way."""
+        async with self._releasing:
+            self._unfinished.clear()
+            while await self._store.release(self._clock.now(), SWEEP_BATCH_MAX):
+                pass
 
     async def _rescue(self, dead: list[str]) -> int:
         now = self._clock.now()

@@ -44,7 +44,7 @@ from holdfast.worker.slots import Slots
 from holdfast.worker.upkeep import Upkeep
 
 log = logging.getLogger("holdfast.worker")
-_SIGNALS = frozenset({Signal.READY, Signal.DUE, Signal.PLANNED, Signal.STOPPED})
+_SIGNALS = frozenset({Signal.READY, Signal.DUE, Signal.PLANNED, Signal.STOPPED, Signal.UNFINISHED})
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +111,7 @@ class Worker:
             work=self._run if self._observers is None else self._run_observed,
             work_batch=self._run_batch if self._observers is None else self._run_batch_observed,
             give_back=self._ending.give_back,
+            put_off=self._ending.put_off,
             lose=self._ending.lose,
             room_changed=lambda: self._fetcher.room_changed(),
         )
@@ -179,6 +180,7 @@ class Worker:
             self._ending.settler.work(),
             self._upkeep.promote(),
             self._upkeep.sweep(),
+            self._upkeep.go_on(),
             self._recorder.work(),
             self._scheduler.work(),
             self._janitor.work(),
@@ -274,6 +276,8 @@ class Worker:
                 self._upkeep.due_changed()
             case Signal.PLANNED:
                 self._scheduler.changed()
+            case Signal.UNFINISHED:
+                self._upkeep.left_unfinished()
             case Signal.STOPPED:
                 if self._slots.held:
                     self._leases.check_now()

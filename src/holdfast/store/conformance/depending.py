@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import UnknownDependency
-from holdfast.lifecycle import Event, Status, cancel, manual_retry
+from holdfast.lifecycle import Event, Staged, Status, cancel, manual_retry
 from holdfast.limits import LISTED_EDGES_MAX, RELEASE_BATCH_MAX
+from holdfast.store.conformance.brood import children_of
 from holdfast.store.conformance.factories import (
     HOUR,
     NOW,
@@ -24,8 +25,9 @@ from holdfast.store.conformance.factories import (
     submit,
     submit_many,
 )
+from holdfast.store.conformance.listening import Ear
 from holdfast.store.port import Store
-from holdfast.store.types import Query, Verdict
+from holdfast.store.types import Query, Signal, Verdict
 
 POLICIES = [("cancel", Status.CANCELLED), ("fail", Status.FAILED)]
 
@@ -281,6 +283,31 @@ class TestReleaseOutbox:
         assert (await store.counts())["waiting"] == 0
         page = await store.find(Query(status=Status.PENDING, limit=1000))
         assert {job.version for job in page.items} == {2}
+
+    @pytest.mark.parametrize("brings", ["dependents", "children"])
+    async def test_who_does_only_a_part_tells_upkeep_here_and_elsewhere(
+        self, store: Store, second_store: Store, brings: str
+    ) -> None:
+        parent = await running(store)
+        end = parent.completes()
+        if brings == "dependents":
+            await submit_many(store, self.COUNT, depends_on=(parent.job_id,))
+        else:
+            jobs = children_of(parent, self.COUNT)
+            for part in range(3):
+                await store.stage(parent.hold, part, jobs[part::3], NOW)
+            end = parent.completes(staged=Staged(3, self.COUNT))
+        near, far = Ear(store, Signal.UNFINISHED), Ear(second_store, Signal.UNFINISHED)
+
+        await settle(store, end)
+        await near.heard()
+        await far.heard()
+        near.stop()
+        far.stop()
+
+        while await second_store.release(NOW, 100):  # at once: nobody has to wait until the first has gone
+            pass
+        assert (await store.counts())["pending"] == self.COUNT
 
     async def test_a_cascade_through_the_outbox_reaches_the_end(self, store: Store) -> None:
         root = await running(store, max_attempts=1)

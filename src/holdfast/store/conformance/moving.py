@@ -15,6 +15,7 @@ from holdfast.lifecycle import (
     Discarded,
     Event,
     Outcome,
+    Snoozed,
     Status,
     allowed,
     cancel,
@@ -161,6 +162,31 @@ class TestEdges:
         assert (job.status, job.failures, job.attempt, job.progress) == (target, 1, 1, 0.0)
         assert (job.errors[-1].type, job.errors[-1].message) == ("LeaseLost", "worker died")
         assert (job.history[-1].event, job.history[-1].by) == (Event.RESCUE, "w2")
+
+    @pytest.mark.parametrize("changes", [{}, {"concurrency_key": "k", "concurrency_limit": 1}], ids=["plain", "keyed"])
+    async def test_a_claim_says_when_the_last_worker_was_lost_until_an_attempt_has_failed_otherwise(
+        self, store: Store, changes: dict[str, Any]
+    ) -> None:
+        first = await running(store, lease_micros=0, max_attempts=9, **changes)
+        assert first.job.lost_at is None
+        [claim] = await store.expired(NOW, 10)
+        await settle(store, rescue(claim, lease=claim.lease_expires_at, now=NOW + 5, reason="died", by="w2"))
+        await store.promote(NOW + 5, 10)
+
+        second = await claim_again(store, first, now=NOW + 5)
+        repeat = request(slots={first.job.job_type: 1}, limit=1, token=second.token, repeat=True)
+        assert [job.lost_at for job in await store.claim(repeat, NOW + 5)] == [NOW + 5]
+        await settle(store, second.ends(Snoozed(0, costs=False), now=NOW + 6), now=NOW + 6)
+        await store.promote(NOW + 6, 10)
+        third = await claim_again(store, first, now=NOW + 6)
+        await settle(store, third.gives_back(), now=NOW + 7)
+        fourth = await claim_again(store, first, now=NOW + 7)
+        await settle(store, fourth.fails(now=NOW + 8), now=NOW + 8)
+        await store.promote(NOW + HOUR, 10)
+        fifth = await claim_again(store, first, now=NOW + HOUR)
+
+        assert [each.job.lost_at for each in (second, third, fourth, fifth)] == [NOW + 5] * 3 + [None]
+        assert (fifth.job.failures, fifth.job.snoozes) == (2, 0)
 
 
 OUTCOMES: list[Outcome] = [Discarded(an_error()), Cancelled("no need")]

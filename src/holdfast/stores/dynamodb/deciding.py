@@ -205,7 +205,9 @@ class _Decider:
         if parent is None or not moving.is_there(parent):
             if self._promised:
                 return None
-            raise UnknownDependency(f"no job {parent_id} to be the parent: submit it first; nothing was stored")
+            raise UnknownDependency(
+                f"no job {parent_id} to be the parent, or it is archived: submit it first; nothing was stored"
+            )
         return parent
 
     def _count(self, parent: Item, brood: Brood) -> None:

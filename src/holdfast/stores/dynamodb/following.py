@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from holdfast.clock import Instant
+from holdfast.store.types import Signal
 from holdfast.stores.dynamodb import joining, releasing
 from holdfast.stores.dynamodb.ground import Ground
 from holdfast.stores.dynamodb.outbox import Mark, MarkKind
@@ -22,4 +23,6 @@ async def go_on(ground: Ground, marks: Iterable[Mark], now: Instant, limit: int)
             done += await joining.go_on(ground, mark, now, queue)
         else:
             done += await releasing.go_on(ground, mark, now, limit - done, queue)
+    if done >= limit:
+        ground.board.committed({Signal.UNFINISHED})
     return done

@@ -14,6 +14,7 @@ from holdfast.stores import history, records
 from holdfast.stores.dynamodb import bodies, shortening
 from holdfast.stores.dynamodb.bodies import Texts
 from holdfast.stores.dynamodb.values import Item
+from holdfast.transition import LEASE_LOST
 from holdfast.trees import TriggerRule
 
 PROGRESS_MIN = 1e-9  # a number of DynamoDB ends at 1e-130, and refuses the whole write below
@@ -192,7 +193,16 @@ def claimed(item: Item, payload: str, artifacts: str | None = None) -> ClaimedJo
         join=item.get("join"),
         children=item.get("children", 0),
         traceparent=item.get("traceparent"),
+        lost_at=_lost_at(item),
     )
+
+
+def _lost_at(item: Item) -> Instant | None:
+    """When its worker was lost, where that is what its last error says."""
+    if not item.get("last_error", "").startswith(f"{LEASE_LOST}:"):
+        return None
+    errors = _errors.decode(item["errors"]) if item.get("errors") else ()
+    return errors[-1].at if errors else None
 
 
 def expired(item: Item) -> ExpiredClaim:

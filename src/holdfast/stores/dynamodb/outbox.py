@@ -20,7 +20,7 @@ from holdfast.stores.dynamodb.layout import Key, Table
 from holdfast.stores.dynamodb.table import Ask, Failed, Tables
 from holdfast.stores.dynamodb.values import Item
 from holdfast.stores.dynamodb.wire import Lane
-from holdfast.stores.dynamodb.writes import Write, delete, put
+from holdfast.stores.dynamodb.writes import Write, delete, put, update
 
 GRACE_MICROS = 5 * MICROS
 
@@ -45,7 +45,7 @@ class Mark(msgspec.Struct, frozen=True):
 
 def is_left(mark: Mark, now: Instant) -> bool:
     """Whether others should come to help: who stores a batch, or registers edges, is at it for a while."""
-    return abs(now - mark.at) >= GRACE_MICROS
+    return "handed_over" in mark.item or abs(now - mark.at) >= GRACE_MICROS
 
 
 def place(kind: str, name: str) -> Key:
@@ -70,6 +70,18 @@ def finished(mark: Mark) -> Write:
 async def finish(tables: Tables, mark: Mark) -> None:
     with contextlib.suppress(Failed):  # another has finished it, or it is due anew
         await tables.update(finished(mark), lane=Lane.URGENT)
+
+
+async def hand_over(tables: Tables, mark: Mark) -> None:
+    """Who was at it leaves the rest to others."""
+    if "handed_over" in mark.item:
+        return
+    still = equals("nonce", mark.nonce)
+    with contextlib.suppress(Failed):
+        await tables.update(
+            update(Table.RECORDS, place(mark.kind, mark.name), sets={"handed_over": 1}, condition=still),
+            lane=Lane.URGENT,
+        )
 
 
 async def marks(tables: Tables, limit: int) -> AsyncIterator[Mark]:

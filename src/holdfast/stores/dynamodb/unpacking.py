@@ -16,7 +16,7 @@ from holdfast import failpoints
 from holdfast.clock import Instant
 from holdfast.lifecycle import Status
 from holdfast.limits import RELEASE_BATCH_MAX
-from holdfast.store.types import NewJob
+from holdfast.store.types import NewJob, Signal
 from holdfast.stores.dynamodb import bodies, broods, following, journal, keys, outbox
 from holdfast.stores.dynamodb.asking import Ask
 from holdfast.stores.dynamodb.commit import Cancelled, Commit, Write, add, delete, update
@@ -92,6 +92,8 @@ async def unpack(ground: Ground, mark: Mark, now: Instant, limit: int) -> int:
     done = 0
     async for part, jobs, places in _parts(ground, mark):
         if done >= limit:
+            await outbox.hand_over(ground.tables, mark)
+            ground.board.committed({Signal.UNFINISHED})
             return done
         if part >= mark.item["parts"]:
             jobs = []

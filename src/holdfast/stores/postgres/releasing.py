@@ -2,7 +2,7 @@
 concurrency key.
 
 Runs inside the transaction that ends the job. It is bounded: what one transaction does not release is marked in
-release_due, and upkeep goes on from there. Numbers of parents are never left over: all are one update.
+release_due, and upkeep, which is told, goes on from there. Numbers of parents are never left over: all are one update.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ async def spread(tx: Tx, ended: Iterable[str], now: Instant, budget: int = RELEA
             done += len(children[:room])
         if len(children) > room:
             await tx.execute("add_release_due", parent)
+            tx.signals.add(Signal.UNFINISHED)
     return done
 
 

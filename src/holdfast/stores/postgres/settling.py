@@ -238,8 +238,13 @@ async def _let_in(tx: Tx, keys: dict[str, int], rate_keys: list[str], now: Insta
 
 
 async def extend(tx: Tx, holds: Sequence[Hold], span: int, store_now: Instant | None) -> list[Verdict]:
-    rows = await tx.rows("extend", *_columns(holds), span, store_now)
-    return await _answer(tx, holds, {row[0] for row in rows})
+    done = {row[0] for row in await tx.rows("extend", *_columns(holds), span, store_now)}
+    verdicts = await _answer(tx, holds, done)
+    return [
+        # Passed over: it still holds, but not for longer, and its holder must not be told so.
+        Verdict.LOCKED if verdict is Verdict.APPLIED and hold.job_id not in done else verdict
+        for hold, verdict in zip(holds, verdicts, strict=True)
+    ]
 
 
 async def note(tx: Tx, notes: Sequence[Note], store_now: Instant | None) -> list[Verdict]:

@@ -15,7 +15,7 @@ import msgspec
 from holdfast.clock import Instant
 from holdfast.errors import EffectFailed, InvalidSubmission
 from holdfast.lifecycle import Staged, Transition
-from holdfast.store.types import Hold, NewJob
+from holdfast.store.types import Hold, NewJob, Signal
 from holdfast.stores.postgres import inserting, releasing
 from holdfast.stores.postgres.errors import translate
 from holdfast.stores.postgres.inserting import Terms
@@ -62,6 +62,8 @@ async def unpack(tx: Tx, client_now: Instant, now: Instant, job_id: str | None) 
     if last:
         await tx.execute("unpacked", *mark)
         tx.broods.add(mark[0], Brood(open=-1))
+    else:
+        tx.signals.add(Signal.UNFINISHED)  # who is at it may stop here, or die
     await inserting.insert(tx, jobs, client_now, now, repeat=False, terms=Terms.PROMISED)
     await releasing.spread(tx, (), now)
     return max(1, len(jobs))

@@ -18,7 +18,14 @@ from pathlib import Path
 
 from holdfast.store.types import Signal
 
-_LETTERS = {Signal.READY: "r", Signal.DUE: "d", Signal.PLANNED: "p", Signal.STOPPED: "s", Signal.ENDED: "e"}
+_LETTERS = {
+    Signal.READY: "r",
+    Signal.DUE: "d",
+    Signal.PLANNED: "p",
+    Signal.STOPPED: "s",
+    Signal.ENDED: "e",
+    Signal.UNFINISHED: "u",
+}
 _SIGNALS = {letter: signal for signal, letter in _LETTERS.items()}
 _ADDRESS_MAX = 100  # sun_path holds 108 bytes
 

@@ -162,7 +162,9 @@ def _with_root(tx: Tx, job: NewJob) -> NewJob:
         return job
     row = tx.row(ROOT, (job.parent_job_id,))
     if row is None:
-        raise UnknownDependency(f"no job {job.parent_job_id} to be the parent: submit it first; nothing was stored")
+        raise UnknownDependency(
+            f"no job {job.parent_job_id} to be the parent, or it is archived: submit it first; nothing was stored"
+        )
     return msgspec.structs.replace(job, root_job_id=row[0])
 
 

@@ -2,7 +2,7 @@
 concurrency key.
 
 Runs inside the transaction that ends the job. It is bounded: what one transaction does not release is marked in
-release_due, and upkeep goes on from there. Numbers of parents are never left over: each is one update.
+release_due, and upkeep, which is told, goes on from there. Numbers of parents are never left over: each is one update.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ def spread(tx: Tx, ended: Iterable[str], now: Instant, budget: int = RELEASE_BAT
             done += 1
         if len(children) > room:
             tx.execute("INSERT OR IGNORE INTO release_due (parent_id) VALUES (?)", (parent,))
+            tx.signals.add(Signal.UNFINISHED)
     return done
 
 

@@ -14,7 +14,7 @@ import msgspec
 from holdfast.clock import Instant
 from holdfast.errors import EffectFailed, InvalidSubmission
 from holdfast.lifecycle import Staged, Transition
-from holdfast.store.types import Hold, NewJob
+from holdfast.store.types import Hold, NewJob, Signal
 from holdfast.stores.sqlite import inserting, releasing
 from holdfast.stores.sqlite.sql import load
 from holdfast.stores.sqlite.tx import Tx
@@ -66,6 +66,8 @@ def unpack(tx: Tx, now: Instant, job_id: str | None = None) -> int:
     if len(parts) < 2:
         tx.execute("DELETE FROM unpack_due WHERE job_id = ? AND attempt = ?", mark)
         tx.broods.add(mark[0], Brood(open=-1))
+    else:
+        tx.signals.add(Signal.UNFINISHED)  # who is at it may stop here, or die
     inserting.insert(tx, jobs, now, admitted=True, promised=True)
     releasing.spread(tx, (), now)
     return max(1, len(jobs))

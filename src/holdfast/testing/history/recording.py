@@ -36,6 +36,7 @@ _OUTCOMES = {
     Verdict.GONE: Outcome.GONE,
     Verdict.TAKEN: Outcome.STALE,
     Verdict.BLOCKED: Outcome.STALE,
+    Verdict.LOCKED: Outcome.STALE,
 }
 
 

@@ -498,7 +498,7 @@ BEGIN
         WHERE job_id = (j ->> 'parent_job_id')::uuid FOR KEY SHARE;
         IF root IS NULL THEN
             RAISE EXCEPTION USING ERRCODE = 'HF002', MESSAGE = format(
-                'no job %s to be the parent: submit it first; nothing was stored', j ->> 'parent_job_id');
+                'no job %s to be the parent, or it is archived: submit it first; nothing was stored', j ->> 'parent_job_id');
         END IF;
     END IF;
     IF j ->> 'reuse_since' IS NOT NULL THEN
