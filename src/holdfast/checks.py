@@ -51,7 +51,7 @@ def check_name(name: str, what: str) -> str:
 
 
 def check_job_type(name: str) -> str:
-    """A name of a type, as it stands in the path of an HTTP route: told apart from an id, and from the routes' words."""
+    """A name of a type, as it stands in the path of a route: told apart from an id, and from the words of routes."""
     check_name(name, "job type")
     if name in ROUTE_WORDS:
         raise InvalidOption(f"{name!r} is a word of the HTTP routes: choose another job type")

@@ -1,5 +1,6 @@
 """The sample pipeline, as `scripts/run` starts it: to its end, a second time, and after kill -9 at any point."""
 
+import asyncio
 import json
 import os
 import signal
@@ -119,7 +120,7 @@ async def test_a_kill_from_outside_in_the_middle_of_the_analysis_loses_nothing(t
 
 async def test_an_interrupted_run_says_so_and_gives_its_jobs_back(tmp_path: Path) -> None:
     process = start(tmp_path / "demo", HOLDFAST_FAILPOINTS="handler.before=stop@4")  # in the middle, for certain
-    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+    await asyncio.to_thread(os.waitid, os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGCONT)
     said, _ = process.communicate(timeout=60)
