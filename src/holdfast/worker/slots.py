@@ -74,8 +74,8 @@ class Slots:
         Types that run one by one share a claim, which is no larger than what is free. Many jobs of a batch share a
         slot, so that each of these types has a claim of its own.
 
-        Where a type that may have jobs, the `wanted` ones, is not claimed ahead, others now and then are not either unless
-        a slot is free for it: they would fill the line again and again, and its turn would never come.
+        Where a type that may have jobs, the `wanted` ones, is not claimed ahead, others now and then are not either
+        unless a slot is free for it: they would fill the line again and again, and its turn would never come.
         """
         long_ago = self._loop.time() - 2 * PREFETCH_SECONDS
         free = max(0, self._concurrency - self._taken - sum(lane.next_up for lane in self.lanes.values()))
