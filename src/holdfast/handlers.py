@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any, Generic, Literal, TypedDict, TypeVar
 
 import pydantic
+import pydantic_core
 from pydantic_core import PydanticSerializationError
 
 from holdfast import codec, limits, rates, schemas
@@ -34,6 +35,8 @@ from holdfast.store.types import JobType, Rate
 Isolation = Literal["async", "thread", "process"]
 Upcast = Callable[[Any, int], Any]  # an older payload as decoded JSON, and its version, to what the model reads now
 P = TypeVar("P")
+
+_STARS = b"**********"  # a secret as pydantic writes it
 
 # Every handler of this process, for a child that was told which of them to run.
 _registered: weakref.WeakValueDictionary[tuple[str, str, str], Handler] = weakref.WeakValueDictionary()
@@ -199,6 +202,8 @@ class Handler:
         try:
             value = self._validate(payload)
             raw = self._to_json(value, by_alias=True, warnings=False)  # as it is validated again before it runs
+            if _STARS in raw:
+                raw = self._with_secrets(value)
         except pydantic.ValidationError as error:
             raise InvalidPayload(f"payload of {self.name}: {explain_validation(error)}") from None
         except (PydanticSerializationError, UnicodeEncodeError, RecursionError) as error:
@@ -208,6 +213,11 @@ class Handler:
         if b"null" in raw and codec.has_nan(self.adapter.dump_python(value, warnings=False)):
             raise InvalidPayload(f"payload of {self.name}: NaN and infinities are not JSON")
         return check_payload_size(codec.checked(raw, "payload"))
+
+    def _with_secrets(self, value: Any) -> bytes:
+        """Pydantic writes a SecretStr as stars, and the handler would get those. It is for people that secrets are
+        covered: see sensitive.py."""
+        return pydantic_core.to_json(_uncovered(self.adapter.dump_python(value, by_alias=True, warnings=False)))
 
     def decode(self, payload: str, version: int | None = None) -> Any:
         """The payload as the handler's model; what was stored may be of an older release, or came in by SQL."""
@@ -383,6 +393,18 @@ def _check_upcast(upcast: Upcast | None) -> Upcast | None:
     if upcast is not None and (not callable(upcast) or inspect.iscoroutinefunction(upcast)):
         raise InvalidOption(f"upcast={upcast!r:.80}: give a plain function of (payload, version)")
     return upcast
+
+
+def _uncovered(value: Any) -> Any:
+    match value:
+        case pydantic.SecretStr() | pydantic.SecretBytes() | pydantic.Secret():
+            return value.get_secret_value()
+        case dict():
+            return {name: _uncovered(part) for name, part in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [_uncovered(part) for part in value]
+        case _:
+            return value
 
 
 def _check_limit(limit: int | None, what: str) -> int | None:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import apsw
+import pydantic
 import pytest
 from pydantic import BaseModel, Field
 
@@ -320,3 +321,22 @@ async def test_many_jobs_inside_a_transaction_of_the_callers_own_go_with_its_rol
         mine.execute("COMMIT")
         assert (await app.counts())["pending"] == 2
         mine.close()
+
+
+async def test_a_secret_of_a_payload_reaches_its_handler(app: Holdfast) -> None:
+    class Login(pydantic.BaseModel):
+        name: str
+        password: pydantic.SecretStr
+        at: datetime
+        old: list[pydantic.SecretStr] = []
+
+    @app.job("log_in")
+    async def log_in(payload: Login) -> list[str]:
+        return [payload.password.get_secret_value(), payload.at.isoformat(), payload.old[0].get_secret_value()]
+
+    async with app, app.worker():
+        given = {"name": "ann", "password": "s3cret", "at": "2026-01-02T03:04:05Z", "old": ["before"]}
+        by_dict = await app.submit("log_in", given)
+        by_model = await log_in.submit(Login.model_validate(given))
+        for job in (by_dict, by_model):
+            assert await job.result(timeout=30) == ["s3cret", "2026-01-02T03:04:05+00:00", "before"]

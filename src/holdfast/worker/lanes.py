@@ -32,7 +32,7 @@ class Pace:
 class Lane:
     """The jobs of one type in this worker."""
 
-    __slots__ = ("buffered", "busy", "handler", "hurried", "limit", "pace")
+    __slots__ = ("asked_at", "buffered", "busy", "handler", "hurried", "limit", "pace")
 
     def __init__(self, handler: Handler, pace: Pace) -> None:
         self.handler = handler
@@ -41,6 +41,7 @@ class Lane:
         self.busy = 0
         self.buffered = 0  # claimed, each with a place of its own in line
         self.hurried = False  # the last claim brought some that may not wait for a slot
+        self.asked_at = 0.0  # when it was last asked for, on the event loop's clock; 0: it is asked for next
 
     @property
     def goes_ahead(self) -> bool:

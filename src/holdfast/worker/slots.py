@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.batches import BatchHandler
 from holdfast.clock import Clock
 from holdfast.handlers import Handler
-from holdfast.limits import AHEAD_SECONDS_MAX, PREFETCH_MAX
+from holdfast.limits import AHEAD_SECONDS_MAX, PREFETCH_MAX, PREFETCH_SECONDS
 from holdfast.store.types import ClaimedJob
 from holdfast.suspects import is_called_alone, is_suspect, may_run_beside, may_wait
 from holdfast.worker.execution import Execution
@@ -77,9 +77,10 @@ class Slots:
         Types that run one by one share a claim, which is no larger than what is free. Many jobs of a batch share a
         slot, so that each of these types has a claim of its own.
 
-        Where a type that may have jobs, the `wanted` ones, is not claimed ahead, others are not either unless a slot is
-        free for it: they would fill the line again and again, and its turn would never come.
+        Where a type that may have jobs, the `wanted` ones, is not claimed ahead, others now and then are not either
+        unless a slot is free for it: they would fill the line again and again, and its turn would never come.
         """
+        long_ago = self._loop.time() - 2 * PREFETCH_SECONDS
         free = max(0, self._concurrency - self._taken - sum(lane.next_up for lane in self.lanes.values()))
         total, prefetch_total, of_type, passed_over = free, 0, {}, False
         rooms = []
@@ -87,7 +88,10 @@ class Slots:
             prefetch = lane.pace.prefetch()
             if not lane.goes_ahead:
                 prefetch = 0
-                passed_over = passed_over or (free == 0 and not lane.is_full and name in wanted)
+                waits = free == 0 and not lane.is_full and name in wanted
+                passed_over = passed_over or (waits and lane.asked_at < long_ago)
+                if free > 0:
+                    lane.asked_at = self._loop.time()
             if isinstance(lane, BatchLane):
                 if (room := lane.room(free, ahead=prefetch > 0)) > 0:
                     rooms.append(Room(room, {name: room}))
@@ -113,6 +117,7 @@ class Slots:
                 self._lose(old)  # cancelled and retried before we heard of it: only the new claim holds
             lane = self.lanes[job.job_type]
             claimed[lane] = claimed.get(lane, False) or not may_wait(job)
+            lane.asked_at = 0.0  # there may be more
             if isinstance(lane, BatchLane) and not is_called_alone(job):
                 run: Run = lane.gather(job, token, now)
                 batches.append(lane)

@@ -36,7 +36,7 @@ class Bell:
         self.available = hasattr(socket, "AF_UNIX")
         self._folder_descriptor: int | None = None
         self._sender: socket.socket | None = None
-        self._own: set[str] = set()
+        self._own: dict[str, Callable[[], None]] = {}  # sockets of ours that are open, and how each is closed
 
     def open(self) -> None:
         try:
@@ -46,6 +46,11 @@ class Bell:
             self._sender.setblocking(False)
         except (OSError, AttributeError):
             self.available = False
+
+    def fall_silent(self) -> None:
+        """On the event loop, before `close`: whoever still listens hears nothing any more, and may stop later."""
+        for stop in list(self._own.values()):
+            stop()
 
     def close(self) -> None:
         if self._sender is not None:
@@ -97,8 +102,6 @@ class Bell:
         except OSError:
             ear.close()
             return lambda: None
-        self._own.add(name)
-
         def heard() -> None:
             rung: set[str] = set()
             with contextlib.suppress(BlockingIOError, ConnectionError):
@@ -109,11 +112,14 @@ class Bell:
                     wake(signal)
 
         def stop() -> None:
-            loop.remove_reader(ear)
+            if self._own.pop(name, None) is None:
+                return
+            if not loop.is_closed():
+                loop.remove_reader(ear)
             ear.close()
-            self._own.discard(name)
             with contextlib.suppress(OSError):
                 os.unlink(self.folder / name)
 
         loop.add_reader(ear, heard)
+        self._own[name] = stop
         return stop

@@ -102,6 +102,7 @@ class Running:
         writer, readers, self._writer, self._readers = self._writer, self._readers, None, None
         if writer is None or readers is None or os.getpid() != self._pid:
             return
+        self._bell.fall_silent()
 
         def run() -> None:
             writer.stop()
