@@ -1,0 +1,23 @@
+"""What people do on many pages."""
+
+from __future__ import annotations
+
+from playwright.async_api import Page, expect
+
+from tests.browser.sites import Site
+
+
+async def log_in(page: Page, site: Site, key: str) -> None:
+    await page.goto(site.url("/login"))
+    await page.locator("#key").fill(key)
+    await page.get_by_role("button", name="Log in").click()
+    await see_title(page, "Overview")
+
+
+async def see_title(page: Page, title: str) -> None:
+    await expect(page.get_by_role("heading", level=1)).to_have_text(title)
+
+
+async def see_said(page: Page, words: str) -> None:
+    """What a page says after a form was sent from it."""
+    await expect(page.locator(".said")).to_contain_text(words)

@@ -1,0 +1,42 @@
+"""One browser for all tests of a process, a server and a context for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, Page, expect
+
+from tests.browser import chromium
+from tests.browser.sites import Site, staged_site
+from tests.browser.staged import Staged
+from tests.browser.watching import WAIT_MS, watched
+from tests.server.paged import staged_folder as staged_folder
+
+expect.set_options(timeout=WAIT_MS)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def browser() -> AsyncIterator[Browser]:
+    path = chromium.installed()
+    if path is None:
+        pytest.skip(chromium.MISSING)
+    async with chromium.started(path) as found:
+        yield found
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def site(staged_folder: tuple[Path, Staged], tmp_path: Path) -> AsyncIterator[Site]:
+    """With a worker inside."""
+    async with staged_site(staged_folder, tmp_path) as found:
+        yield found
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def page(browser: Browser, site: Site) -> AsyncIterator[Page]:
+    """A tab; what must never happen on a page of ours fails the test at its end."""
+    async with watched(browser) as (context, watch):
+        yield await context.new_page()
+        watch.check()
