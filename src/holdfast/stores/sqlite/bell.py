@@ -102,6 +102,7 @@ class Bell:
         except OSError:
             ear.close()
             return lambda: None
+
         def heard() -> None:
             rung: set[str] = set()
             with contextlib.suppress(BlockingIOError, ConnectionError):
