@@ -181,8 +181,10 @@ async def test_a_run_that_lost_its_claim_cannot_touch_the_artifact_that_another_
     def work(payload: int, ctx: BlockingContext) -> int:
         if ctx.attempt == 1:
             late.wait(20)
-        ctx.artifact("report", f"attempt {ctx.attempt}")
-        wrote.set()
+        try:
+            ctx.artifact("report", f"attempt {ctx.attempt}")
+        finally:
+            wrote.set()
         return ctx.attempt
 
     async with app, app.worker():

@@ -201,7 +201,7 @@ class Killing:
                 process.send(signal.SIGTERM)
                 await process.ended.wait()
         async with opened(self.fleet.url) as store:
-            await self.fleet.all_ended(store, seconds=30)
+            await self.fleet.all_ended(store, seconds=60)  # jobs of lost workers are put off, one behind another
             await self.fleet.terminate()
             while not self.deaths.empty():
                 process = self.deaths.get_nowait()

@@ -76,7 +76,8 @@ async def test_eight_processes_complete_ten_thousand_jobs_once_each(
     assert [process.death for process in fleet.all] == ["exited 0"] * 8, fleet.errors()
     assert [str(each) for each in check(evidence) + unfinished(evidence)] == []
     assert len(evidence.records) == 10_000
-    assert all(record.status is Status.COMPLETED and record.attempt == 1 for record in evidence.records)
+    # One that was claimed ahead and had no slot in time has been given back, and claimed again: that is no failure.
+    assert {(record.status, record.failures) for record in evidence.records} == {(Status.COMPLETED, 0)}
     numbers = {msgspec.json.decode(record.result or "null")["n"] for record in evidence.records}
     assert numbers == set(range(10_000))
     assert len({op.process for op in evidence.of("claim", Outcome.OK)}) == 8
@@ -105,8 +106,8 @@ async def test_what_was_interrupted_runs_again_after_a_restart(
     assert [str(each) for each in check(evidence) + unfinished(evidence)] == []
     for record in interrupted:
         ended = evidence.by_id[record.job_id]
-        assert (ended.status, ended.attempt) == (Status.COMPLETED, record.attempt + 1)
-        assert ended.failures == record.failures + 1
+        assert (ended.status, ended.failures) == (Status.COMPLETED, record.failures + 1)
+        assert ended.attempt > record.attempt
         assert Event.RESCUE in {event.event for event in ended.history}
 
 
