@@ -119,6 +119,26 @@ async def test_an_expired_key_is_refused_at_that_moment(tmp_path: Path) -> None:
         assert await asked(server, key) == 401
 
 
+async def test_when_the_last_key_has_ended_nobody_comes_in_and_removing_it_opens_this_machine_again(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock()
+    async with served(tmp_path, clock=clock) as server:
+        key = await server.key("admin", expires_in=60)
+        clock.advance(60)
+        for client in ("127.0.0.1", ELSEWHERE):
+            assert await asked(server, {}, client=client) == await asked(server, key, client=client) == 401
+            assert await asked(server, {}, "/dashboard/keys", client=client) == 303
+        made = (await server.app.api_keys())[0]
+        await server.app.revoke_key(made.key_id)
+        clock.advance(5)
+        assert await asked(server, {}) == 401
+        await server.app.remove_key(made.key_id)
+        clock.advance(5)
+        assert await asked(server, {}) == 200
+        assert await asked(server, {}, client=ELSEWHERE) == 403
+
+
 async def test_many_at_once_read_the_keys_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock()
     async with served(tmp_path, clock=clock) as server:

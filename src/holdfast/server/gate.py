@@ -94,7 +94,7 @@ class Gate:
             limit.reschedule(asyncio.get_running_loop().time())
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Incoming(scope, self._hosts)
+        request = Incoming(scope)
         passage = _Passage(request, Answer(request, send))
         began = self._app.clock.monotonic()
         try:
