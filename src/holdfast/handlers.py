@@ -34,6 +34,7 @@ from holdfast.store.types import JobType, Rate
 Isolation = Literal["async", "thread", "process"]
 Upcast = Callable[[Any, int], Any]  # an older payload as decoded JSON, and its version, to what the model reads now
 P = TypeVar("P")
+_PLACES_MAX = 20  # that an error lists; a payload can have as many mistakes as fields
 
 # Every handler of this process, for a child that was told which of them to run.
 _registered: weakref.WeakValueDictionary[tuple[str, str, str], Handler] = weakref.WeakValueDictionary()
@@ -196,7 +197,7 @@ class Handler:
             value = self._validate(payload)
             raw = self._to_json(value, by_alias=True, warnings=False)  # as it is validated again before it runs
         except pydantic.ValidationError as error:
-            raise InvalidPayload(f"payload of {self.name}: {explain_validation(error)}") from None
+            raise self._misfit(error) from None
         except (PydanticSerializationError, UnicodeEncodeError, RecursionError) as error:
             raise InvalidPayload(f"payload of {self.name} is not JSON: {str(error)[:300]}") from None
         if self._may_repeat_names and codec.may_repeat_names(value, raw):
@@ -212,7 +213,12 @@ class Handler:
                 return self._decode_other(payload, version)
             return self._validate_json(payload)
         except pydantic.ValidationError as error:
-            raise InvalidPayload(f"payload of {self.name}: {explain_validation(error)}") from None
+            raise self._misfit(error) from None
+
+    def _misfit(self, error: pydantic.ValidationError) -> InvalidPayload:
+        found = error.errors(include_url=False, include_input=False, include_context=False)
+        places = [(each["loc"], each["msg"]) for each in found[:_PLACES_MAX]]
+        return InvalidPayload(f"payload of {self.name}: {explain_validation(error)}", places=places)
 
     def _decode_other(self, payload: str, version: int) -> Any:
         if version > self.version:

@@ -57,6 +57,7 @@ HTTP_RATE = 1_000.0  # requests per second and key, twice that at once: beyond i
 HTTP_FAILURES_MAX = 20  # wrong keys that an address may show at once …
 HTTP_FAILURES_PER_SECOND = 0.5  # … and afterwards
 HTTP_CLIENTS_MAX = 10_000  # addresses whose failures are remembered
+SIFTED_ROWS_MAX = 2_000  # jobs looked at for one page of a key that sees few of them: about the time of a long page
 READY_SECONDS = 2.0  # for the store to answer; a slower one is not ready
 
 # What a job keeps.

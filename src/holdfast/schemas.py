@@ -21,7 +21,9 @@ def check(job_type: str, schema: str | None, payload: str) -> None:
         return
     shown = "; ".join(f"{'.'.join(map(str, place)) or 'payload'}: {says}" for place, says in problems[:5])
     more = f"; and {len(problems) - 5} more" if len(problems) > 5 else ""
-    raise InvalidPayload(f"payload of {job_type}: {shown}{more} (by the schema that its worker has announced)")
+    raise InvalidPayload(
+        f"payload of {job_type}: {shown}{more} (by the schema that its worker has announced)", places=problems
+    )
 
 
 def misfits(schema: str, payload: Any) -> list[tuple[tuple[str | int, ...], str]]:

@@ -55,7 +55,7 @@ async def overview(request: Request, window: str = "1h") -> Response:
     app, principal = frame.app_of(request), frame.reader_of(request)
     past, taken = await asyncio.gather(frame.kept(request, History).read(chosen), frame.kept(request, Census).latest())
     picture, standing = drawn(chosen, past.slots, principal), taken.standing
-    workers = seen_by(await app.workers(), principal, frame.now_of(request))
+    workers = await seen_by(app, principal, frame.now_of(request))
     return frame.render(
         request,
         "overview.html",

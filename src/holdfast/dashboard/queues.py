@@ -24,8 +24,9 @@ router = frame.pages()
 async def queues(request: Request) -> Response:
     principal = frame.reader_of(request)
     taken = await frame.kept(request, Census).latest()
-    store = frame.app_of(request).store
-    workers = seen_by(await store.workers(), principal, frame.now_of(request))
+    app = frame.app_of(request)
+    store = app.store
+    workers = await seen_by(app, principal, frame.now_of(request))
     found = overview(
         await store.queues(),
         taken.depths,

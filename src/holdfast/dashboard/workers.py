@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from fastapi import Depends, Request, Response
 
+from holdfast.app import Holdfast
 from holdfast.clock import MICROS, to_datetime, to_instant
 from holdfast.dashboard import frame
 from holdfast.job import Job
 from holdfast.lifecycle import Status
 from holdfast.limits import LEASE_SECONDS
 from holdfast.pace import Pace, last_day
+from holdfast.server import crew
 from holdfast.server.guarding import needs
 from holdfast.server.principals import Principal
 from holdfast.store.types import WorkerRow
@@ -33,19 +35,19 @@ class Seen:
     started_at: datetime
     state: str
     shape: str
-    pace: Pace  # of the last day
+    pace: Pace | None  # of the last day; None where it also serves queues that one does not see
 
     @property
     def is_silent(self) -> bool:
         return self.state == "silent"
 
 
-def seen_by(rows: Iterable[WorkerRow], principal: Principal, now: datetime) -> list[Seen]:
-    """Those that serve a queue which the key sees."""
-    return [_seen(row, now) for row in rows if principal.sees_all or any(map(principal.sees, row.queues))]
+async def seen_by(app: Holdfast, principal: Principal, now: datetime) -> list[Seen]:
+    """Those that serve a queue which the key sees, with what belongs to its queues."""
+    return [_seen(each.row, each.is_whole, now) for each in await crew.seen(app, principal)]
 
 
-def _seen(row: WorkerRow, now: datetime) -> Seen:
+def _seen(row: WorkerRow, is_whole: bool, now: datetime) -> Seen:
     heartbeat_at = to_datetime(row.heartbeat_at)
     lease = row.lease_micros / MICROS or LEASE_SECONDS
     if (now - heartbeat_at).total_seconds() > lease:
@@ -56,13 +58,14 @@ def _seen(row: WorkerRow, now: datetime) -> Seen:
         state, shape = "stopping", "paused"
     else:
         state, shape = "alive", "ok"  # what it runs is said beside it, as it is now: a heartbeat is older
-    return Seen(row, heartbeat_at, to_datetime(row.started_at), state, shape, last_day(row, to_instant(now)))
+    pace = last_day(row, to_instant(now)) if is_whole else None
+    return Seen(row, heartbeat_at, to_datetime(row.started_at), state, shape, pace)
 
 
 @router.get("/workers", dependencies=[Depends(needs("read"))])
 async def workers(request: Request) -> Response:
     app, principal = frame.app_of(request), frame.reader_of(request)
-    seen = seen_by(await app.workers(), principal, frame.now_of(request))
+    seen = await seen_by(app, principal, frame.now_of(request))
     jobs = await app.find(status=Status.PROCESSING, limit=RUNNING_READ)
     return frame.render(
         request,

@@ -10,6 +10,7 @@ from holdfast import errors
 from holdfast.errors import HoldfastError
 
 MEDIA_TYPE = "application/problem+json"
+PLACES_MAX = 20  # mistakes that are listed; a document can have as many as it has fields
 AGAIN_SECONDS = 1  # when to ask again where nothing better is known
 
 
@@ -123,17 +124,28 @@ TITLES = {
     "too-many-failures": "Too many wrong keys",
     "too-many-requests": "Too many requests",
     "idempotency-key-reused": "The Idempotency-Key was used for something else",
+    "already-completed": "The job has completed with another result",
     "internal": "Something went wrong here",
 }
 
 
-def of_error(error: HoldfastError) -> Problem:
-    """What an error of ours is over HTTP."""
+def of_error(error: HoldfastError, within: tuple[str, ...] = ()) -> Problem:
+    """What an error of ours is over HTTP. `within`: where in the request the payload stood, if that is to blame."""
     for kind, (status, slug) in STATUSES.items():
         if isinstance(error, kind):
             again: dict[str, Any] = {"retry_after": AGAIN_SECONDS} if status in (429, 503) else {}
-            return Problem(status, slug, str(error), **again)
+            places: dict[str, Any] = {"errors": _places(error, within)} if slug == "invalid-payload" else {}
+            return Problem(status, slug, str(error), **again, **places)
     return Problem(500, "internal", str(error))
+
+
+def _places(error: HoldfastError, within: tuple[str, ...]) -> list[dict[str, str]]:
+    """What does not fit, as mistakes of a body are told."""
+    found = getattr(error, "places", None) or [((), str(error))]
+    return [
+        {"loc": ".".join(map(str, (*within, "payload", *place))), "msg": message}
+        for place, message in found[:PLACES_MAX]
+    ]
 
 
 def unauthenticated(detail: str = "send a key as `Authorization: Bearer …` or `X-API-Key`") -> Problem:

@@ -12,7 +12,7 @@ from holdfast import job_json
 from holdfast.app import Holdfast
 from holdfast.errors import ScheduleNotFound, VersionConflict
 from holdfast.schedules import ScheduleInfo
-from holdfast.server import changes, documents, problems
+from holdfast.server import admitting, changes, covering, documents, problems
 from holdfast.server.guarding import App, Who, check_queue, needs
 from holdfast.server.inputs import ScheduleBody
 from holdfast.server.principals import Principal
@@ -32,11 +32,14 @@ def _reading(api: APIRouter) -> None:
 
     @api.get("/schedules", summary="List the schedules", dependencies=read, **answers(documents.Schedules))
     async def list_schedules(app: App, who: Who) -> Response:
-        return answer({"items": [document(each) for each in await app.schedules() if who.sees(each.queue)]})
+        known = await covering.schemas(app, who)
+        seen = [each for each in await app.schedules() if who.sees(each.queue)]
+        return answer({"items": [covering.covered(known, each.job_type, document(each)) for each in seen]})
 
     @api.get("/schedules/{name}", summary="Read a schedule", dependencies=read, **answers(documents.Schedule, 404))
     async def read_schedule(app: App, who: Who, name: Name) -> Response:
-        return answer(document(await _visible(app, who, name)))
+        found = await _visible(app, who, name)
+        return answer(covering.covered(await covering.schemas(app, who), found.job_type, document(found)))
 
 
 def _defining(api: APIRouter) -> None:
@@ -47,7 +50,7 @@ def _defining(api: APIRouter) -> None:
         """201 where there was none of this name. Saying the same again changes nothing."""
         before = await _stored(app, name)
         options = body.options()
-        check_queue(who, options.get("queue") or (await app._target(body.job_type)).queue)
+        check_queue(who, options.get("queue") or (await admitting.target_of(app, who, body.job_type)).queue)
         if before is not None and not who.sees(before.queue):
             raise problems.foreign_queue("the queue of the schedule that has this name")
         async with changes.audited(app, who, request, "schedule.put", name, _said_of(before)) as entry:

@@ -63,7 +63,7 @@ def router(_: Holdfast) -> APIRouter:
         asked = admitting.asked(who, job_type, body, idempotency_key)
         handle = await admitting.submit(app, who, asked)
         headers = {"Location": link(request, f"/jobs/{handle.job_id}"), "ETag": f'"{handle.version}"'}
-        return answer(_document(who, handle), 200 if handle.deduplicated else 201, headers)
+        return answer(await _document(app, who, handle), 200 if handle.deduplicated else 201, headers)
 
     return api
 
@@ -103,7 +103,7 @@ def _looked_at(who: Principal, item: dict[str, Any], key: str | None) -> Asked |
 
 async def _one(app: Holdfast, who: Principal, asked: Asked) -> dict[str, Any]:
     try:
-        return _stored(who, await admitting.submit(app, who, asked))
+        return await _stored(app, who, await admitting.submit(app, who, asked))
     except HoldfastError as error:
         return _refused(problems.of_error(error))
     except Problem as problem:
@@ -112,18 +112,18 @@ async def _one(app: Holdfast, who: Principal, asked: Asked) -> dict[str, Any]:
 
 async def _checked(app: Holdfast, who: Principal, asked: Asked, handle: JobHandle) -> dict[str, Any]:
     try:
-        return _stored(who, await admitting.checked(app, who, asked, handle))
+        return await _stored(app, who, await admitting.checked(app, who, asked, handle))
     except Problem as problem:
         return _refused(problem)
 
 
-def _stored(who: Principal, handle: JobHandle) -> dict[str, Any]:
-    return {"status": 200 if handle.deduplicated else 201, "job": _document(who, handle)}
+async def _stored(app: Holdfast, who: Principal, handle: JobHandle) -> dict[str, Any]:
+    return {"status": 200 if handle.deduplicated else 201, "job": await _document(app, who, handle)}
 
 
-def _document(who: Principal, handle: JobHandle) -> dict[str, Any]:
-    """A new job is the asker's own."""
-    return changes.shown_to(who, handle) if handle.deduplicated else job_json.document(handle)
+async def _document(app: Holdfast, who: Principal, handle: JobHandle) -> dict[str, Any]:
+    """A new job is the asker's own, who knows what is in it."""
+    return await changes.shown_to(app, who, handle) if handle.deduplicated else job_json.document(handle)
 
 
 def _refused(problem: Problem) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from holdfast.app import Holdfast
 from holdfast.clock import MICROS, to_datetime
 from holdfast.errors import HoldfastError
 from holdfast.job import Job
+from holdfast.server import crew
 from holdfast.server import remote_documents as documents
 from holdfast.server.announcing import announce
 from holdfast.server.claiming import Ask
@@ -64,13 +65,13 @@ def _registering(api: APIRouter, desk: Desk) -> None:
         await announce(app, who, body)
         lease = app.lease_seconds
         found = worker_json.document(row, to_datetime(app.clock.now()))
-        return answer({**found, "lease_seconds": lease, "heartbeat_seconds": lease / 3})
+        return answer({**found, "heartbeat_seconds": lease / 3})
 
     @api.get("/workers", summary="List the workers", dependencies=READ, **answers(documents.Workers))
     async def list_workers(app: App, who: Who) -> Response:
+        """With queue patterns: those that serve one of the key's queues, and of each what belongs to these."""
         now = to_datetime(app.clock.now())
-        rows = [row for row in await app.workers() if who.sees_all or any(map(who.sees, row.queues))]
-        return answer({"items": [worker_json.document(row, now) for row in rows]})
+        return answer({"items": [_document(each, now) for each in await crew.seen(app, who)]})
 
     @api.post(
         "/workers/{worker_id}/heartbeat",
@@ -111,6 +112,11 @@ def _claiming(api: APIRouter, desk: Desk) -> None:
         return answer(
             [{"job": job_json.document(job), "token": tokens.text(job.job_id, job.attempt, taken)} for job in found]
         )
+
+
+def _document(seen: crew.Seen, now: datetime) -> dict[str, object]:
+    found = worker_json.document(seen.row, now)
+    return found if seen.is_whole else found | {"ended": None, "failed": None}
 
 
 def _row(app: Holdfast, request: Request, body: RegisterBody) -> WorkerRow:
