@@ -43,10 +43,14 @@ AUDIT_PAGE_MAX = 1_000
 
 # Workers over HTTP, and streams.
 LONG_POLL_SECONDS_MAX = 30.0  # proxies end what is silent for a minute
-LONG_POLLS_MAX = 2_000  # requests that wait for jobs at one server; each holds a connection
+LONG_POLLS_MAX = 2_000  # requests that wait for jobs at one server; each holds a connection …
+KEY_LONG_POLLS_MAX = 1_000  # … and of one key: a fleet may share one, and others still get in
 REMOTE_CLAIMS_MAX = 100  # jobs of one claim; each comes with its payload, in one answer
 HEARTBEAT_JOBS_MAX = 1_000  # claims that one heartbeat extends
-STREAMS_MAX = 1_000  # of events, at one server; all of them are fed by one look at the store a second
+STREAMS_MAX = 1_000  # of events, at one server; all of them are fed by one look at the store a second …
+KEY_STREAMS_MAX = 250  # … and of one key: one client that opens them and never ends leaves room for others
+LIVE_PAGES_MAX = 200  # pages of the dashboard that are told of changes; others look by themselves …
+KEY_LIVE_PAGES_MAX = 50  # … and of one key: more than a team has open at once
 
 # One request over HTTP.
 HTTP_BODY_BYTES_MAX = 1 * MIB  # read whole before it is routed; a batch of 100 jobs has 10 KiB for each

@@ -169,6 +169,27 @@ async def test_one_waiting_worker_too_many_is_told_to_come_later(
     assert len(await asyncio.wait_for(waiting, 5)) == 1
 
 
+async def test_one_key_gets_its_share_of_waits_and_leaves_the_others_theirs(
+    app: Holdfast, far: Far, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claiming, "KEY_LONG_POLLS_MAX", 1)
+    greedy, other = [{"X-API-Key": (await app.create_key(name, ["work"])).text} for name in ("greedy", "other")]
+    for name, key in (("greedy-1", greedy), ("other-1", other)):
+        body = {"worker_id": name, "job_types": ["embedding"]}
+        assert (await far.http.post("/workers/register", json=body, headers=key)).is_success
+
+    async def wait(name: str, key: dict[str, str], seconds: float) -> httpx.Response:
+        return await far.http.post(f"/workers/{name}/claim", json={"wait_seconds": seconds}, headers=key)
+
+    waiting = asyncio.create_task(wait("greedy-1", greedy, 30))
+    await eventually(_asked(app))
+    refused = await wait("greedy-1", greedy, 30)
+    assert (refused.status_code, refused.json()["type"]) == (429, "/problems/too-many-waiting")
+    assert (await wait("other-1", other, 0.05)).status_code == 200
+    await app.submit("embedding", {})
+    assert len((await asyncio.wait_for(waiting, 5)).json()) == 1
+
+
 async def test_many_who_wait_for_the_same_cost_one_claim(
     app: Holdfast, far: Far, monkeypatch: pytest.MonkeyPatch
 ) -> None:

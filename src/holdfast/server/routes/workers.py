@@ -105,7 +105,8 @@ def _claiming(api: APIRouter, desk: Desk) -> None:
         await desk.roster.seen(row)
         tokens = await desk.tokens()
         taken = tokens.claim(who.key_id, worker_id, body.request_id)
-        ask = Ask(row, body.limit, body.wait_seconds, tokens.stored(taken), body.request_id is not None)
+        repeats = body.request_id is not None
+        ask = Ask(row, body.limit, body.wait_seconds, tokens.stored(taken), repeats, who.key_id)
         async with _hung_up(request) as gone:
             jobs = await desk.claims.take(ask, gone, request.app.state.stopping)
         found = await _records(app, jobs)
