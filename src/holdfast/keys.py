@@ -189,6 +189,11 @@ def are_needed(known: Iterable[ApiKey]) -> bool:
     return any(map(is_listed, known))
 
 
+def makes_keys(key: ApiKey, now: Instant) -> bool:
+    """Whether who has it may make others over HTTP: an admin of all queues."""
+    return is_listed(key) and is_live(key, now) and "admin" in key.scopes and not key.queues
+
+
 def allows(key: ApiKey, scope: str) -> bool:
     return scope in key.scopes or "admin" in key.scopes
 
