@@ -146,6 +146,12 @@ async def test_a_job_is_the_keys_and_goes_only_into_its_queues(person: Person) -
     assert len(await person.app.find(job_type="order")) == 1
 
 
+async def test_a_payload_that_is_a_list_is_called_so_once(person: Person) -> None:
+    html = (await person.get("/submit?type=gather")).html
+    assert html.count("<h2>Payload</h2>") == 1
+    assert '<legend class="unseen">Payload</legend>' in html and "<legend>Payload" not in html
+
+
 @pytest.fixture
 async def stranger(tmp_path: Path) -> AsyncIterator[Person]:
     """At a server that has none of the code, only what a worker has announced."""

@@ -15,13 +15,15 @@ from holdfast.job import Job
 from holdfast.lifecycle import Status
 from holdfast.limits import LEASE_SECONDS
 from holdfast.pace import Pace, last_day
+from holdfast.reading import Page
 from holdfast.server import crew
 from holdfast.server.guarding import needs
 from holdfast.server.principals import Principal
 from holdfast.store.types import WorkerRow
 
 RUNNING_SHOWN = 10  # of one worker; the others are a click away
-RUNNING_READ = 200  # of all workers: records are large. Beyond, a worker's last heartbeat says how many it runs
+RUNNING_READ = 200  # of all workers: records are large. Beyond, a few are read of each
+ASKED_MAX = 50  # workers whose jobs are read by themselves
 
 router = frame.pages()
 
@@ -67,15 +69,26 @@ async def workers(request: Request) -> Response:
     app, principal = frame.app_of(request), frame.reader_of(request)
     seen = await seen_by(app, principal, frame.now_of(request))
     jobs = await app.find(status=Status.PROCESSING, limit=RUNNING_READ)
+    is_all = jobs.next is None
+    if not is_all:
+        jobs = await _of_each(app, seen)
     return frame.render(
         request,
         "workers.html",
         live="all",
         workers=sorted(seen, key=lambda each: (each.is_silent, each.row.worker_id)),
         running=_by_worker(jobs, principal),
-        complete=jobs.next is None,
+        is_all=is_all,
         shown=RUNNING_SHOWN,
     )
+
+
+async def _of_each(app: Holdfast, workers: Sequence[Seen]) -> Page:
+    """One more than is shown of each worker, so that "more than" can be said."""
+    jobs = Page()
+    for each in [each for each in workers if not each.is_silent][:ASKED_MAX]:
+        jobs += await app.find(status=Status.PROCESSING, worker=each.row.worker_id, limit=RUNNING_SHOWN + 1)
+    return jobs
 
 
 def _by_worker(jobs: Sequence[Job], principal: Principal) -> dict[str | None, list[Job]]:
