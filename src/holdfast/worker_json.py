@@ -10,7 +10,7 @@ from holdfast.clock import MICROS, to_datetime
 from holdfast.store.types import WorkerRow
 
 # Of no meaning outside: how a process is told from another, and what averages are made from.
-_INTERNAL = ("process_key", "marks", "unread", "busy_micros", "lease_micros")
+_INTERNAL = ("process_key", "marks", "unread", "busy_micros", "lease_micros", "key_id")
 
 
 def document(row: WorkerRow, now: datetime) -> dict[str, object]:

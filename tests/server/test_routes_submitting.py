@@ -75,13 +75,26 @@ async def test_an_unknown_type_is_not_found(stage: Stage) -> None:
     assert (answer.status_code, answer.json()["type"]) == (404, "/problems/unknown-job-type")
 
 
+async def test_a_payload_that_does_not_fit_is_told_place_by_place(stage: Stage) -> None:
+    wrong = {"to": 7, "copies": "many"}
+    submitted = await stage.ask("POST", "/jobs/letter", json={"payload": wrong})
+    planned = await stage.ask("PUT", "/schedules/s", json={"cron": "@daily", "job_type": "letter", "payload": wrong})
+    [item] = await batch(stage, {"job_type": "letter", "payload": wrong})
+    for problem, within in ((submitted.json(), "body."), (planned.json(), "body."), (item["problem"], "")):
+        assert problem["type"] == "/problems/invalid-payload"
+        assert [each["loc"] for each in problem["errors"]] == [f"{within}payload.to", f"{within}payload.copies"]
+        assert all(each["msg"] for each in problem["errors"])
+
+
 async def test_a_type_that_only_a_worker_knows_is_taken_and_checked(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
     async with staged_app(url):
         pass
     async with staged(Holdfast(url)) as stage:
         assert (await stage.submit("letter", payload={"to": "Ada"}))["queue"] == "mail"
-        assert (await stage.ask("POST", "/jobs/letter", json={"payload": {"to": 7}})).status_code == 422
+        refused = await stage.ask("POST", "/jobs/letter", json={"payload": {"to": 7}})
+        assert refused.status_code == 422
+        assert [each["loc"] for each in refused.json()["errors"]] == ["body.payload.to"]
 
 
 async def test_a_duplicate_answers_200_and_says_so(stage: Stage) -> None:

@@ -11,7 +11,7 @@ from holdfast import job_json
 from holdfast.app import Holdfast
 from holdfast.errors import HoldfastError, InvalidSubmission
 from holdfast.job import JobHandle
-from holdfast.server import admitting, answering, changes, documents, problems
+from holdfast.server import admitting, answering, changes, documents, mistakes, problems
 from holdfast.server.admitting import Asked
 from holdfast.server.guarding import App, Who, link, needs
 from holdfast.server.inputs import BATCH_MAX, BatchBody, BatchJob, SubmitBody
@@ -108,6 +108,9 @@ async def _one(app: Holdfast, who: Principal, asked: Asked) -> dict[str, Any]:
         return _refused(problems.of_error(error))
     except Problem as problem:
         return _refused(problem)
+    except Exception as error:  # others of the batch are stored: their answers must not be lost with this one's
+        mistakes.tell(f"a job of POST /jobs/batch ({asked.job_type})", error)
+        return _refused(Problem(500, "internal", "the log of the server says more"))
 
 
 async def _checked(app: Holdfast, who: Principal, asked: Asked, handle: JobHandle) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from holdfast.errors import HoldfastError
 from holdfast.job import Job
 from holdfast.server import crew
 from holdfast.server import remote_documents as documents
-from holdfast.server.announcing import announce
+from holdfast.server.announcing import announce, announced
 from holdfast.server.claiming import Ask
 from holdfast.server.desk import Desk
 from holdfast.server.guarding import App, Who, check_queue, needs
@@ -61,8 +61,9 @@ def _registering(api: APIRouter, desk: Desk) -> None:
     async def register(app: App, who: Who, request: Request, body: RegisterBody) -> Response:
         for queue in body.queues:
             check_queue(who, queue)
-        row = await desk.roster.enter(who, _row(app, request, body))
-        await announce(app, who, body)
+        types = await announced(app, who, body)
+        row = await desk.roster.enter(who, _row(app, who, request, body))
+        await announce(app, who, request, types)
         lease = app.lease_seconds
         found = worker_json.document(row, to_datetime(app.clock.now()))
         return answer({**found, "heartbeat_seconds": lease / 3})
@@ -120,7 +121,7 @@ def _document(seen: crew.Seen, now: datetime) -> dict[str, object]:
     return found if seen.is_whole else found | {"ended": None, "failed": None}
 
 
-def _row(app: Holdfast, request: Request, body: RegisterBody) -> WorkerRow:
+def _row(app: Holdfast, who: Principal, request: Request, body: RegisterBody) -> WorkerRow:
     now = app.clock.now()
     types = tuple(dict.fromkeys(body.job_types))
     own = {name: app.handlers[name].concurrency for name in types if name in app.handlers}
@@ -138,6 +139,7 @@ def _row(app: Holdfast, request: Request, body: RegisterBody) -> WorkerRow:
         limits={**{name: limit for name, limit in own.items() if limit is not None}, **body.limits},
         versions=body.versions,
         lease_micros=round(app.lease_seconds * MICROS),
+        key_id=who.key_id,
     )
 
 
