@@ -198,10 +198,12 @@ async def test_an_entry_has_the_same_fields_before_and_after_and_shows_what_diff
         assert (await server.client.post("/queues/mail/resume")).status_code == 200
         resumed, paused = await server.app.audit_trail()
         assert paused.before.keys() == paused.after.keys() == resumed.before.keys() == resumed.after.keys()
+        await server.client.post("/queues/mail/limit", json={"max_pending": 5})
         text = (await browser.get("/audit")).text
+        assert "queue.limit mail max pending 5 done" in text
         assert "queue.resume mail paused yes → no paused by local → nothing reason moving → nothing done" in text
         assert "queue.pause mail paused no → yes paused by local reason moving done" in text
-        assert "max pending" not in text and "name" not in text.partition("Outcome")[2].partition("Close")[0]
+        assert "name" not in text.partition("Outcome")[2].partition("Close")[0]
 
 
 async def test_times_in_the_trail_are_told_as_times_and_long_entries_are_folded(tmp_path: Path) -> None:

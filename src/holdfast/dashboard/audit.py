@@ -21,6 +21,7 @@ PAGE = 50
 LINES_MAX = 4  # changes of one entry that stand in the table; more are folded
 LINE_MAX = 160  # characters of one
 _UNSAID = frozenset({"version"})  # it differs whenever anything does
+_NOTHING: tuple[object, ...] = (None, [], {})
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z")
 
 router = frame.pages()
@@ -58,9 +59,9 @@ def changed(before: object, after: object) -> list[Change]:
     was, now = before or {}, after or {}
     apart = now and not was.keys() & now.keys()
     return [Change(name, None, was[name]) for name in was if apart] + [
-        Change(name, was.get(name), now[name])
-        for name in now
-        if name not in _UNSAID and (was.get(name) or None) != (now[name] if name in was else now[name] or None)
+        Change(name, was.get(name), value)
+        for name, value in now.items()
+        if name not in _UNSAID and (was[name] != value if name in was else value not in _NOTHING)
     ]
 
 
