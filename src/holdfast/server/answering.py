@@ -14,6 +14,7 @@ from holdfast import codec
 from holdfast.errors import HoldfastError
 from holdfast.server import problems
 from holdfast.server.gating.incoming import below
+from holdfast.server.guarding import found
 from holdfast.server.problems import MEDIA_TYPE, Problem
 
 _FRAMEWORK = {
@@ -45,7 +46,7 @@ async def _problem(request: Request, error: Exception) -> Response:
 
 
 async def _our_error(request: Request, error: Exception) -> Response:
-    return _answer(request, problems.of_error(cast(HoldfastError, error), ("body",)))
+    return _answer(request, problems.of_error(cast(HoldfastError, error), ("body",), to=found(request)))
 
 
 async def _invalid(request: Request, error: Exception) -> Response:

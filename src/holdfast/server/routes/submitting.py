@@ -105,7 +105,7 @@ async def _one(app: Holdfast, who: Principal, asked: Asked) -> dict[str, Any]:
     try:
         return await _stored(app, who, await admitting.submit(app, who, asked))
     except HoldfastError as error:
-        return _refused(problems.of_error(error))
+        return _refused(problems.of_error(error, to=who))
     except Problem as problem:
         return _refused(problem)
     except Exception as error:  # others of the batch are stored: their answers must not be lost with this one's
