@@ -7,6 +7,7 @@ from itertools import groupby
 import pytest
 from playwright.async_api import Page
 
+from tests.browser.acting import log_in
 from tests.browser.sites import Site
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -32,8 +33,6 @@ async def test_the_figures_of_a_key_of_some_queues_are_not_cut_off(page: Page, s
     await page.set_viewport_size({"width": 1280, "height": 900})
     made = await site.app.create_key("reader", ["read"], queues=["default"])
     site.gate.inner.state.keyring.stale()  # type: ignore[attr-defined]
-    await page.goto(site.url("/login"))
-    await page.get_by_role("textbox").first.fill(made.text)
-    await page.get_by_role("textbox").first.press("Enter")
+    await log_in(page, site, made.text)
     await page.locator(".tile .within").first.wait_for()
     assert await page.locator(".tile .status, .tile strong").evaluate_all(CUT) == []
