@@ -276,6 +276,14 @@ async def test_the_first_key_is_an_admin_s_so_that_nobody_is_locked_out(tmp_path
         assert (await browser.send(form, name="ci")).status == 200
 
 
+async def test_revoking_the_last_admin_is_said_to_lock_everyone_out(tmp_path: Path) -> None:
+    async with served(tmp_path) as server, browsing(server) as browser:
+        await browser.log_in(await server.key("admin"))
+        assert (await browser.get("/keys")).text.count("It is the last key that can make others") == 1
+        await server.key("admin")
+        assert "It is the last key that can make others" not in (await browser.get("/keys")).text
+
+
 async def test_a_session_ends_with_its_key(tmp_path: Path) -> None:
     async with served(tmp_path) as server, browsing(server) as admin, browsing(server) as other:
         await admin.log_in(await server.key("admin"))
