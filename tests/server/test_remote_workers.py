@@ -160,6 +160,14 @@ async def test_a_change_of_a_schema_goes_up_by_one_version_and_stands_in_the_aud
     assert newest.before["schema"].startswith("sha256:") and newest.before["schema"] != newest.after["schema"]
 
 
+async def test_where_there_are_no_keys_nobody_locks_a_schema_by_a_huge_version_either(app: Holdfast, far: Far) -> None:
+    await far.register("embed", schemas={"embed": {"type": "object"}})
+    body = {"worker_id": "far-1", "job_types": ["embed"], "schemas": {"embed": {}}, "versions": {"embed": 1_000_000}}
+    assert (await far.http.post("/workers/register", json=body)).status_code == 409
+    await far.register("embed", schemas={"embed": {"type": "array"}})
+    await app.submit("embed", [])
+
+
 async def test_a_type_whose_code_is_here_is_not_changed_from_afar(app: Holdfast, far: Far) -> None:
     @app.job("local")
     async def local(payload: dict[str, str]) -> None: ...
