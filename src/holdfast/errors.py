@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class HoldfastError(Exception):
     """The root of every error that Holdfast raises."""
@@ -19,7 +21,12 @@ class UnknownJobType(InvalidSubmission):
 
 
 class InvalidPayload(InvalidSubmission):
-    """The payload does not fit the handler's model, or is not JSON that every engine keeps unchanged."""
+    """The payload does not fit the handler's model, or is not JSON that every engine keeps unchanged. `places` has what
+    is wrong, by the path in the payload; it is empty where no place is to blame."""
+
+    def __init__(self, message: str, *, places: Sequence[tuple[tuple[str | int, ...], str]] = ()) -> None:
+        super().__init__(message)
+        self.places = tuple(places)
 
 
 class PayloadTooLarge(InvalidPayload):

@@ -49,9 +49,15 @@ class Granting(Opened):
         """
         now = self.clock.now()
         text, key = keys.make(name, scopes, queues=queues, now=now, expires_at=_expiry(expires_in, now), by=by, env=env)
-        if sum(map(keys.is_listed, await self.store.keys())) >= limits.KEYS_MAX:
+        known = await self.store.keys()
+        if sum(map(keys.is_listed, known)) >= limits.KEYS_MAX:
             raise InvalidOption(f"there are {limits.KEYS_MAX:,} keys already (KEYS_MAX): remove some first")
         await self._save_new(key)
+        if not any(keys.makes_keys(each, now) for each in (*known, key)):
+            log.warning(
+                "no key has the scope admin and every queue, and as there is a key now, everyone needs one: nobody can"
+                " make or revoke keys over HTTP. Make one with the scope admin here"
+            )
         return CreatedKey(text, keys.info(key, now))
 
     async def api_keys(self) -> list[KeyInfo]:
@@ -65,11 +71,17 @@ class Granting(Opened):
         now = self.clock.now()
         known = await self.store.keys()
         key = _one(known, key_id)
+        was_last = [each.key_id for each in known if keys.makes_keys(each, now)] == [key_id]
         if key.revoked_at is None:
             by = check_text("by", by, limits.NAME_LENGTH_MAX)
             key = msgspec.structs.replace(key, revoked_at=now, revoked_by=by)
             await self.store.save_key(key)
         await self.store.drop_keys(_sessions_of(known, key_id))
+        if was_last:
+            log.warning(
+                "that was the last key with the scope admin and every queue: nobody can make keys over HTTP any more,"
+                ' and without a key nobody comes in. Make another with "holdfast keys create NAME --scope admin"'
+            )
         return keys.info(key, now)
 
     async def remove_key(self, key_id: str) -> None:

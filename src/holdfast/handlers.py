@@ -35,6 +35,7 @@ from holdfast.store.types import JobType, Rate
 Isolation = Literal["async", "thread", "process"]
 Upcast = Callable[[Any, int], Any]  # an older payload as decoded JSON, and its version, to what the model reads now
 P = TypeVar("P")
+_PLACES_MAX = 20  # that an error lists; a payload can have as many mistakes as fields
 
 _STARS = b"**********"  # a secret as pydantic writes it
 
@@ -205,7 +206,7 @@ class Handler:
             if _STARS in raw:
                 raw = self._with_secrets(value)
         except pydantic.ValidationError as error:
-            raise InvalidPayload(f"payload of {self.name}: {explain_validation(error)}") from None
+            raise self._misfit(error) from None
         except (PydanticSerializationError, UnicodeEncodeError, RecursionError) as error:
             raise InvalidPayload(f"payload of {self.name} is not JSON: {str(error)[:300]}") from None
         if self._may_repeat_names and codec.may_repeat_names(value, raw):
@@ -226,7 +227,12 @@ class Handler:
                 return self._decode_other(payload, version)
             return self._validate_json(payload)
         except pydantic.ValidationError as error:
-            raise InvalidPayload(f"payload of {self.name}: {explain_validation(error)}") from None
+            raise self._misfit(error) from None
+
+    def _misfit(self, error: pydantic.ValidationError) -> InvalidPayload:
+        found = error.errors(include_url=False, include_input=False, include_context=False)
+        places = [(each["loc"], each["msg"]) for each in found[:_PLACES_MAX]]
+        return InvalidPayload(f"payload of {self.name}: {explain_validation(error)}", places=places)
 
     def _decode_other(self, payload: str, version: int) -> Any:
         if version > self.version:

@@ -183,9 +183,15 @@ def is_listed(key: ApiKey) -> bool:
     return key.of is None and key.key_id != SERVER_SECRET_ID
 
 
-def are_needed(known: Iterable[ApiKey], now: Instant) -> bool:
-    """Whether everyone needs a key: as soon as there is one that lives."""
-    return any(is_listed(key) and is_live(key, now) for key in known)
+def are_needed(known: Iterable[ApiKey]) -> bool:
+    """Whether everyone needs a key: as soon as there is one, and until the last is removed. One that has expired or is
+    revoked counts too, or else the end of the last key would open the door to all."""
+    return any(map(is_listed, known))
+
+
+def makes_keys(key: ApiKey, now: Instant) -> bool:
+    """Whether who has it may make others over HTTP: an admin of all queues."""
+    return is_listed(key) and is_live(key, now) and "admin" in key.scopes and not key.queues
 
 
 def allows(key: ApiKey, scope: str) -> bool:

@@ -24,6 +24,7 @@ SUBMIT_BATCH_MAX = 50_000  # one atomic submit_many; a longer list is split by t
 REASON_LENGTH_MAX = 2_000  # a sentence, not a document
 MAX_ATTEMPTS_MAX = 1_000
 TIMEOUT_SECONDS_MAX = 30 * 24 * 3600
+SPAN_SECONDS_MAX = 100 * 366 * 24 * 3600  # dedup_for and reuse; beyond a century "forever" and True say what is meant
 DELAY_SECONDS_MAX = 10 * 366 * 24 * 3600  # a date typed wrong by a century is a mistake, not a plan
 
 FAIRNESS_WEIGHT_MAX = 1_000  # turns are counted in whole steps of a million; beyond this a weight says nothing more
@@ -43,10 +44,18 @@ AUDIT_PAGE_MAX = 1_000
 
 # Workers over HTTP, and streams.
 LONG_POLL_SECONDS_MAX = 30.0  # proxies end what is silent for a minute
-LONG_POLLS_MAX = 2_000  # requests that wait for jobs at one server; each holds a connection
+LONG_POLLS_MAX = 2_000  # requests that wait for jobs at one server; each holds a connection …
+KEY_LONG_POLLS_MAX = 1_000  # … and of one key: a fleet may share one, and others still get in
 REMOTE_CLAIMS_MAX = 100  # jobs of one claim; each comes with its payload, in one answer
 HEARTBEAT_JOBS_MAX = 1_000  # claims that one heartbeat extends
-STREAMS_MAX = 1_000  # of events, at one server; all of them are fed by one look at the store a second
+SCHEMA_BYTES_MAX = 64 * KIB  # of a payload's schema that a worker announces; every server reads them all
+SCHEMA_PARTS_MAX = 10_000  # schemas in it, with each $ref as what it refers to: a few lines can double without an end
+SCHEMA_DEPTH_MAX = 100  # schemas within schemas, counted so: checking takes a few frames of the stack for each
+SCHEMA_STEPS_MAX = 400_000  # keywords tried on a payload: two seconds; 256 KiB of nulls that may be numbers need them
+STREAMS_MAX = 1_000  # of events, at one server; all of them are fed by one look at the store a second …
+KEY_STREAMS_MAX = 250  # … and of one key: one client that opens them and never ends leaves room for others
+LIVE_PAGES_MAX = 200  # pages of the dashboard that are told of changes; others look by themselves …
+KEY_LIVE_PAGES_MAX = 50  # … and of one key: more than a team has open at once
 
 # One request over HTTP.
 HTTP_BODY_BYTES_MAX = 1 * MIB  # read whole before it is routed; a batch of 100 jobs has 10 KiB for each
@@ -57,6 +66,7 @@ HTTP_RATE = 1_000.0  # requests per second and key, twice that at once: beyond i
 HTTP_FAILURES_MAX = 20  # wrong keys that an address may show at once …
 HTTP_FAILURES_PER_SECOND = 0.5  # … and afterwards
 HTTP_CLIENTS_MAX = 10_000  # addresses whose failures are remembered
+SIFTED_ROWS_MAX = 2_000  # jobs looked at for one page of a key that sees few of them: about the time of a long page
 READY_SECONDS = 2.0  # for the store to answer; a slower one is not ready
 
 # What a job keeps.

@@ -71,7 +71,9 @@ def _awaited(job: Job, other: str) -> str:
 
 
 def took(job: Job) -> str:
-    return "" if job.processing_time_ms is None else f"took {span(job.processing_time_ms / 1000)}"
+    """Of one that waited for its children, this is what it did after them."""
+    last = "last run " if job.child_count else ""
+    return "" if job.processing_time_ms is None else f"{last}took {span(job.processing_time_ms / 1000)}"
 
 
 def why_cancelled(job: Job) -> str | None:

@@ -7,9 +7,14 @@ from typing import Any
 
 import msgspec
 
+from holdfast import metered
 from holdfast.errors import InvalidPayload
+from holdfast.metered import end_of
 
-_MESSAGE_MAX = 120
+# Left to the handler's own model: patterns, whose expressions are not Python's, and some of which would take for ever;
+# and what asks which other parts have looked at. $schema would choose a validator that does not count its steps.
+_LEFT_OUT = frozenset({"patternProperties", "unevaluatedProperties", "unevaluatedItems"})
+_LEFT_OUT_TEXTS = frozenset({"pattern", "$schema"})
 
 
 def check(job_type: str, schema: str | None, payload: str) -> None:
@@ -21,13 +26,39 @@ def check(job_type: str, schema: str | None, payload: str) -> None:
         return
     shown = "; ".join(f"{'.'.join(map(str, place)) or 'payload'}: {says}" for place, says in problems[:5])
     more = f"; and {len(problems) - 5} more" if len(problems) > 5 else ""
-    raise InvalidPayload(f"payload of {job_type}: {shown}{more} (by the schema that its worker has announced)")
+    raise InvalidPayload(
+        f"payload of {job_type}: {shown}{more} (by the schema that its worker has announced)", places=problems
+    )
 
 
 def misfits(schema: str, payload: Any) -> list[tuple[tuple[str | int, ...], str]]:
     """Each place that does not fit, and what is wrong with it."""
-    found = sorted(_validator(schema).iter_errors(payload), key=lambda each: [str(part) for part in each.path])
+    try:
+        found = metered.errors(_validator(schema), payload)
+    except (metered.TooManySteps, RecursionError):
+        return [((), "it has too many parts, or too many ways to be read, to be checked against the announced schema")]
+    except Exception as error:  # whatever a schema that was stored unchecked makes of the validator
+        why = (
+            f"the schema announced for the type is broken ({type(error).__name__}): its worker has to announce another"
+        )
+        return [((), why)]
+    found.sort(key=lambda each: [str(part) for part in each.path])
     return [(tuple(each.absolute_path), _says(each)) for each in found]
+
+
+def as_used(schema: Any) -> Any:
+    """A schema without what is not looked at here."""
+    match schema:
+        case dict():
+            return {
+                name: as_used(part)
+                for name, part in schema.items()
+                if not (name in _LEFT_OUT_TEXTS and isinstance(part, str)) and name not in _LEFT_OUT
+            }
+        case list():
+            return [as_used(part) for part in schema]
+        case _:
+            return schema
 
 
 @lru_cache(maxsize=256)
@@ -37,44 +68,22 @@ def defaults(schema: str | None) -> dict[str, Any]:
     return {name: part["default"] for name, part in found.items() if isinstance(part, dict) and "default" in part}
 
 
-def properties(schema: dict[str, Any]) -> dict[str, Any] | None:
+def properties(schema: Any) -> dict[str, Any] | None:
     """The fields of what a schema describes; None where it is not an object of known fields."""
-    if (named := schema.get("$ref", "")).startswith("#/$defs/"):
+    if isinstance(schema, dict) and str(named := schema.get("$ref", "")).startswith("#/$defs/"):
         schema = schema.get("$defs", {}).get(named.removeprefix("#/$defs/"), {})
-    found = schema.get("properties")
+    found = schema.get("properties") if isinstance(schema, dict) else None
     return found if isinstance(found, dict) else None
 
 
 def _says(problem: Any) -> str:
     """What is wrong; of several ways to be right, why it is none of them."""
     if not problem.context:
-        return _end_of(problem.message)
-    each = (f"{'.'.join(map(str, sub.relative_path))} {_end_of(sub.message)}".strip() for sub in problem.context[:5])
+        return end_of(problem.message)
+    each = (f"{'.'.join(map(str, sub.relative_path))} {end_of(sub.message)}".strip() for sub in problem.context[:5])
     return " and ".join(dict.fromkeys(each))
-
-
-def _end_of(message: str) -> str:
-    """A message begins with the value, however long that is, and ends with what is wrong with it."""
-    return message if len(message) <= _MESSAGE_MAX else f"… {message[-_MESSAGE_MAX:]}"
 
 
 @lru_cache(maxsize=256)
 def _validator(schema: str) -> Any:
-    from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # 40 ms and some megabytes, needed only here
-
-    return Draft202012Validator(_without_patterns(msgspec.json.decode(schema)))
-
-
-def _without_patterns(schema: Any) -> Any:
-    """Patterns are left to the handler's own model: its expressions are not Python's, and some would take for ever."""
-    match schema:
-        case dict():
-            return {
-                name: _without_patterns(part)
-                for name, part in schema.items()
-                if not (name == "pattern" and isinstance(part, str)) and name != "patternProperties"
-            }
-        case list():
-            return [_without_patterns(part) for part in schema]
-        case _:
-            return schema
+    return metered.validator()(as_used(msgspec.json.decode(schema)))

@@ -19,7 +19,7 @@ from holdfast.checks import (
     check_text,
     check_timeout,
 )
-from holdfast.clock import Instant, micros, to_instant
+from holdfast.clock import MICROS, Instant, micros, to_instant
 from holdfast.errors import DependencyCycle, InvalidOption, InvalidPayload
 from holdfast.handlers import Handler
 from holdfast.store.types import FOREVER, Inserted, JobRecord, JobType, NewJob
@@ -183,6 +183,13 @@ def _span(name: str, span: Any) -> int:
     return found
 
 
+def _bounded_span(name: str, span: Any) -> int:
+    found = _span(name, span)
+    if found > limits.SPAN_SECONDS_MAX * MICROS:
+        raise InvalidOption(f"{name}={span!r:.40}: use at most 100 years")
+    return found
+
+
 def _dedup_until(o: SubmitOptions, now: Instant) -> Instant | None:
     if "dedup_for" in o and o.get("dedup_key") is None:
         raise InvalidOption("dedup_for needs a dedup_key")
@@ -194,7 +201,7 @@ def _dedup_until(o: SubmitOptions, now: Instant) -> Instant | None:
         case str() as word:
             raise InvalidOption(f'dedup_for={word!r}: use "active", "forever", seconds or a timedelta')
         case span:
-            return now + _span("dedup_for", span)
+            return now + _bounded_span("dedup_for", span)
 
 
 def content_hash_of(target: Handler | JobType, name: str, payload: str) -> str:
@@ -227,7 +234,7 @@ def _reuse_since(o: SubmitOptions, content_hash: str | None, now: Instant) -> In
         return None
     if content_hash is None:
         raise InvalidOption("reuse needs a content_hash, or a handler with reuse_by")
-    return 0 if reuse is True else max(0, now - _span("reuse", reuse))
+    return 0 if reuse is True else max(0, now - _bounded_span("reuse", reuse))
 
 
 def _trigger_rule(o: SubmitOptions, depends_on: tuple[str, ...]) -> str:

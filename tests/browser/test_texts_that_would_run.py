@@ -138,7 +138,6 @@ async def test_none_runs_when_it_arrives_on_an_open_page(threatened: Threatened)
     page, app = threatened.page, threatened.site.app
     await page.goto(threatened.site.url("/jobs?q=tag:fresh"))
     first = await app.submit("saying", {"texts": []}, subject="first", tags=["fresh"], delay=3600)
-    await page.reload()
     for text in VECTORS[:12]:
         await app.submit("saying", {"texts": [text]}, subject=text, tags=["fresh", text], delay=3600)
     await expect(page.locator("table.jobs tbody tr")).to_have_count(13)

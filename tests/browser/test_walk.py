@@ -86,7 +86,6 @@ async def test_a_list_of_jobs_follows_what_happens(page: Page, site: Site) -> No
     await expect(page.locator("main")).to_contain_text("No job fits this search.")
     for _ in range(2):
         await site.app.submit("voyage", {"harbour": "Vigo", "legs": 1})
-    await page.goto(site.url("/jobs?q=type:voyage"))
     await expect(page.get_by_role("row").filter(has_text="processing")).to_have_count(2)
     await page.get_by_role("checkbox", name="Pick voyage").first.check()
     site.steering.go()

@@ -33,6 +33,22 @@ def test_a_key_is_made_shown_once_listed_revoked_and_removed(cli: Cli, queue: Qu
     assert cli("keys", "--json").document == {"items": []}
 
 
+def test_a_first_key_that_makes_no_others_is_made_with_a_warning(cli: Cli, queue: Queue) -> None:
+    warning = "no key has the scope admin and every queue"
+    assert warning in cli("keys", "create", "ci", "--scope", "read").err
+    assert warning in cli("keys", "create", "mail", "--scope", "admin", "--queue", "mail*").err
+    assert warning not in cli("keys", "create", "boss", "--scope", "admin").err
+    assert warning not in cli("keys", "create", "other", "--scope", "read").err
+
+
+def test_revoking_the_last_admin_says_what_follows(cli: Cli, queue: Queue) -> None:
+    one, two = [cli("keys", "create", name, "--scope", "admin", "--json").document["key_id"] for name in ("a", "b")]
+    assert "last key with the scope admin" not in cli("keys", "revoke", one).err
+    said = cli("keys", "revoke", two).err
+    assert "last key with the scope admin" in said and "holdfast keys create" in said
+    assert "last key with the scope admin" not in cli("keys", "revoke", two).err
+
+
 def test_with_json_the_key_is_a_field(cli: Cli, queue: Queue) -> None:
     made = cli("keys", "create", "boss", "--scope", "admin", "--by", "ada", "--json").document
 

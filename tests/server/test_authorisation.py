@@ -37,6 +37,7 @@ CANARY = "hf-canary-of-another-queue"
 
 ANYONE: tuple[str, ...] = ()
 DIFFERENT: dict[tuple[str, str], tuple[str, ...]] = {
+    ("GET", "/"): ANYONE,
     ("GET", "/healthz"): ANYONE,
     ("HEAD", "/healthz"): ANYONE,
     ("GET", "/readyz"): ANYONE,

@@ -12,7 +12,8 @@ import pytest
 from holdfast import Holdfast, limits
 from holdfast.server.gate import Bounds
 from holdfast.server.gating.buckets import Buckets
-from tests.server.gated import served
+from tests.eventually import eventually
+from tests.server.gated import listening, served
 
 JSON = {"Content-Type": "application/json"}
 MIB = 1024 * 1024
@@ -115,6 +116,44 @@ async def test_a_body_that_never_ends_is_given_up_on(tmp_path: Path) -> None:
         async with asyncio.timeout(10):
             answer = await server.client.post("/jobs/anything", content=trickle(), headers=JSON)
         assert (answer.status_code, answer.json()["title"]) == (408, "The request came too slowly")
+
+
+async def test_a_body_with_two_lengths_is_refused_and_the_connection_ends(tmp_path: Path) -> None:
+    async with served(tmp_path) as server, listening(server.gate) as address:
+        host, port = address.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        hidden = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        head = b"POST /jobs/anything HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        writer.write(head + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + hidden)
+        async with asyncio.timeout(10):
+            said = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        assert said.startswith(b"HTTP/1.1 400") and b"connection: close" in said.lower()
+        assert b"two-lengths" in said and said.count(b"HTTP/1.1") == 1
+
+
+async def test_a_server_that_stops_waits_for_a_slow_body_no_longer_than_it_has_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "HTTP_STOP_SECONDS", 2.0)
+    monkeypatch.setattr("holdfast.server.gating.body.LINGER_SECONDS", 0.1)
+    async with served(tmp_path) as server, asyncio.timeout(10):
+        async with listening(server.gate) as address:
+            host, port = address.removeprefix("http://").split(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            head = b"POST /jobs/anything HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            writer.write(head + b"Content-Length: 40\r\n\r\n{")
+
+            async def is_read() -> bool:
+                return bool(server.gate._reading)
+
+            await eventually(is_read)
+            stopped = asyncio.create_task(reader.readline())
+        assert (await stopped).startswith(b"HTTP/1.1 408")
+        writer.close()
+        await writer.wait_closed()
+    assert [each for each in caplog.records if each.levelname == "ERROR"] == []
 
 
 async def test_an_answer_that_does_not_come_is_given_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

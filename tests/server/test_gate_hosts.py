@@ -60,10 +60,26 @@ async def test_without_keys_this_machine_may_do_everything(tmp_path: Path) -> No
 
 
 async def test_without_keys_a_proxy_on_this_machine_lets_nobody_in(tmp_path: Path) -> None:
-    says = {"X-Forwarded-For": "127.0.0.1", "Forwarded": "for=127.0.0.1", "X-Real-IP": "127.0.0.1", "Via": "x"}
+    says = ["Forwarded", "X-Real-IP", "Via", "CF-Connecting-IP", "True-Client-IP", "X-Client-IP"]
+    says += [f"X-Forwarded-{what}" for what in ("For", "Host", "Proto", "Port", "Server", "Anything")]
     async with served(tmp_path) as server:
-        for name, value in says.items():
-            assert (await server.client.get("/jobs", headers={name: value})).status_code == 403, name
+        for name in says:
+            answer = await server.client.get("/jobs", headers={name: "127.0.0.1"})
+            assert answer.status_code == 403, name
+
+
+async def test_a_name_that_others_call_the_server_by_does_not_make_a_request_one_of_this_machine(
+    tmp_path: Path,
+) -> None:
+    there = {"Host": "jobs.example.com"}
+    async with served(tmp_path, hosts=["jobs.example.com"]) as server:
+        assert (await server.client.get("/jobs", headers=there)).status_code == 403
+        assert (await server.client.get("/metrics", headers=there)).status_code == 403
+        assert (await server.client.get("/metrics")).status_code == 200
+        key = await server.key("read")
+        assert (await server.client.get("/metrics", headers=there)).status_code == 401
+        assert (await server.client.get("/metrics", headers={"X-Forwarded-Proto": "https"})).status_code == 401
+        assert (await server.client.get("/metrics", headers=there | key)).status_code == 200
 
 
 async def test_without_keys_and_inside_another_app_only_a_name_of_this_machine_will_do(tmp_path: Path) -> None:

@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, keys
-from holdfast.errors import ConfigurationError, StoreUnavailable
+from holdfast.errors import (
+    ConfigurationError,
+    SchemaMismatch,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    StoreMoved,
+    StoreUnavailable,
+)
 from holdfast.server import asgi
 from holdfast.server.gate import Bounds
 from holdfast.server.gating import keyring
@@ -119,6 +127,26 @@ async def test_an_expired_key_is_refused_at_that_moment(tmp_path: Path) -> None:
         assert await asked(server, key) == 401
 
 
+async def test_when_the_last_key_has_ended_nobody_comes_in_and_removing_it_opens_this_machine_again(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock()
+    async with served(tmp_path, clock=clock) as server:
+        key = await server.key("admin", expires_in=60)
+        clock.advance(60)
+        for client in ("127.0.0.1", ELSEWHERE):
+            assert await asked(server, {}, client=client) == await asked(server, key, client=client) == 401
+            assert await asked(server, {}, "/dashboard/keys", client=client) == 303
+        made = (await server.app.api_keys())[0]
+        await server.app.revoke_key(made.key_id)
+        clock.advance(5)
+        assert await asked(server, {}) == 401
+        await server.app.remove_key(made.key_id)
+        clock.advance(5)
+        assert await asked(server, {}) == 200
+        assert await asked(server, {}, client=ELSEWHERE) == 403
+
+
 async def test_many_at_once_read_the_keys_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock()
     async with served(tmp_path, clock=clock) as server:
@@ -147,6 +175,37 @@ async def test_a_store_that_does_not_tell_the_keys_lets_nobody_in_and_keeps_noth
         clock.advance(5)
         assert await asked(server, key) == await asked(server, {}) == 503
         assert await asked(server, {}, "/healthz") == await asked(server, key, "/healthz") == 200
+
+
+async def test_what_is_wrong_with_the_store_is_told_without_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    where = "postgresql://db.internal:5432/jobs"
+    clock = ManualClock()
+    async with served(tmp_path, clock=clock) as server:
+        admin, reader = await server.key("admin"), await server.key("read")
+        for error in (StoreUnavailable, StoreBusy, StoreFull, StoreError, SchemaMismatch):
+
+            async def failing(*_: Any, error: type[Exception] = error, **__: Any) -> Any:
+                raise error(f"{where} is in trouble")
+
+            monkeypatch.setattr(server.app.store, "find", failing)
+            for key in (admin, reader):
+                for path in ("/jobs", "/dashboard/jobs"):
+                    answer = await server.client.get(path, headers=key)
+                    assert answer.status_code in (503, 507) and "db.internal" not in answer.text, (error, path)
+            assert f"{where} is in trouble" in caplog.text
+            caplog.clear()
+
+        async def moved(*_: Any, **__: Any) -> Any:
+            raise StoreMoved(f"the queue is at {where} now")
+
+        monkeypatch.setattr(server.app.store, "find", moved)
+        assert where in (await server.client.get("/jobs", headers=admin)).json()["detail"]
+        assert where not in (await server.client.get("/jobs", headers=reader)).text
+        monkeypatch.setattr(server.app.store, "keys", moved)
+        clock.advance(5)
+        assert where not in (await server.client.get("/jobs")).text
 
 
 async def test_wrong_keys_are_counted_per_address_and_cost_no_one_else(

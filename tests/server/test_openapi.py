@@ -25,7 +25,7 @@ async def test_every_operation_says_who_may_call_it_and_what_can_go_wrong(tmp_pa
     for path, method, each in operations:
         name = f"{method} {path}"
         assert each["summary"] and each["description"], name
-        is_open = path in ("/healthz", "/readyz")
+        is_open = path in ("/", "/healthz", "/readyz")
         assert bool(each["security"]) is not is_open, name
         wanted = {"400", "421"} | (set() if is_open else {"401", "403", "429", "503"})
         wanted |= set() if method in ("get", "head") else {"408", "413", "415"}

@@ -68,7 +68,7 @@ async def test_streams_end_when_the_server_stops(tmp_path: Path) -> None:
 
 
 async def test_there_are_so_many_streams_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulse, "STREAMS_MAX", 1)
+    monkeypatch.setattr(pulse, "LIVE_PAGES_MAX", 1)
     async with served(tmp_path) as server, listening(server.gate) as address:
         async with stream(address) as lines, httpx.AsyncClient(base_url=address) as client:
             await anext(lines)
@@ -76,6 +76,34 @@ async def test_there_are_so_many_streams_and_no_more(tmp_path: Path, monkeypatch
         await gone(server)
         async with stream(address) as lines:
             await anext(lines)
+
+
+async def test_one_key_gets_its_share_of_live_pages_and_leaves_the_others_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pulse, "KEY_LIVE_PAGES_MAX", 1)
+    async with served(tmp_path) as server, listening(server.gate) as address:
+        greedy, other = await server.key("read"), await server.key("read")
+        async with stream(address, **greedy) as lines, httpx.AsyncClient(base_url=address) as client:
+            await anext(lines)
+            assert (await client.get("/dashboard/live", headers=greedy)).status_code == 503
+            async with stream(address, **other) as others:
+                await anext(others)
+        await gone(server)
+
+
+async def test_a_live_page_ends_when_its_key_is_revoked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulse, "CHECK_SECONDS", 0.05)
+    async with served(tmp_path) as server, listening(server.gate) as address:
+        key = await server.key("read")
+        [made] = await server.app.api_keys()
+        async with stream(address, **key) as lines:
+            await anext(lines)
+            await server.app.revoke_key(made.key_id)
+            server.gate.inner.state.keyring.stale()  # type: ignore[attr-defined]
+            async with asyncio.timeout(PATIENCE):
+                assert CHANGED not in [line async for line in lines]
+        await gone(server)
 
 
 async def test_those_who_follow_the_same_share_one_watch_and_it_ends_with_the_last(tmp_path: Path) -> None:

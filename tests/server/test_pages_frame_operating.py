@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.clock import MICROS
+from holdfast.dashboard import workers
 from holdfast.pace import DAY
 from holdfast.store.types import ClaimRequest, WorkerRow
 from holdfast.testing import ManualClock
@@ -131,7 +132,7 @@ async def test_a_worker_shows_when_it_was_heard_of_what_it_runs_and_how_it_did_i
         )
         clock.advance(5)
         page = await browser.get("/workers")
-        assert "anna pid 7, release 0.9; mail alive 5 s ago 0 of 4 90 10 1 s 3 d" in page.text
+        assert "anna worker:w-1 pid 7, release 0.9; mail alive 5 s ago 0 of 4 90 10 1 s 3 d" in page.text
         clock.advance(3600)
         page = await browser.get("/workers")
         assert "silent" in page.text
@@ -148,6 +149,22 @@ async def test_a_worker_that_runs_a_job_leads_to_it(tmp_path: Path) -> None:
         await browser.log_in(await server.key("read", queues=["default"]))
         page = await browser.get("/workers")
         assert "0 of 4" in page.text and job.job_id not in page.html
+
+
+async def test_what_a_busy_worker_runs_is_counted_now_and_not_as_its_heartbeat_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "RUNNING_READ", 2)
+    monkeypatch.setattr(workers, "RUNNING_SHOWN", 2)
+    async with served(tmp_path) as server, browsing(server) as browser:
+        await server.app.submit_many([("letter", {"to": "anna"})] * 4)
+        for name, jobs in (("w-1", 3), ("w-2", 1)):
+            await worker_of(server, worker_id=name, running=("an-old-one",) * 9)
+            for _ in range(jobs):
+                await _claimed(server, name)
+        page = await browser.get("/workers")
+        assert "more than 2 of 4" in page.text and "1 of 4 letter running" in page.text
+        assert "9 of 4" not in page.text
 
 
 async def _claimed(server: Served, worker_id: str) -> None:
@@ -173,6 +190,34 @@ async def test_the_trail_is_read_page_by_page_with_what_changed(tmp_path: Path) 
         assert "q0 n 1 → 0" in page.text
         assert "/dashboard/audit" in page.values("a", "href")
         assert (await browser.get("/audit?after=nonsense")).status in (400, 422)
+
+
+async def test_an_entry_has_the_same_fields_before_and_after_and_shows_what_differs(tmp_path: Path) -> None:
+    async with served(tmp_path) as server, browsing(server) as browser:
+        assert (await server.client.post("/queues/mail/pause", json={"reason": "moving"})).status_code == 200
+        assert (await server.client.post("/queues/mail/resume")).status_code == 200
+        resumed, paused = await server.app.audit_trail()
+        assert paused.before.keys() == paused.after.keys() == resumed.before.keys() == resumed.after.keys()
+        await server.client.post("/queues/mail/limit", json={"max_pending": 5})
+        text = (await browser.get("/audit")).text
+        assert "queue.limit mail max pending 5 done" in text
+        assert "queue.resume mail paused yes → no paused by local → nothing reason moving → nothing done" in text
+        assert "queue.pause mail paused no → yes paused by local reason moving done" in text
+        assert "name" not in text.partition("Outcome")[2].partition("Close")[0]
+
+
+async def test_times_in_the_trail_are_told_as_times_and_long_entries_are_folded(tmp_path: Path) -> None:
+    async with served(tmp_path, clock=(clock := ManualClock())) as server, browsing(server) as browser:
+        made = await server.app.create_key("boss", ["admin"])
+        await browser.log_in({"X-API-Key": made.text})
+        await browser.send((await browser.get("/keys")).form("/keys"), name="ci", scope="read", days="7")
+        page = await browser.get("/audit")
+        assert "expires at in 7 d" in page.text and str(clock.now())[:7] not in page.text
+        async with server.app.audited("job.patch", "x", by="anna", via="cli", before={"a": 1}) as entry:
+            entry.after = {"a": "long " * 100}
+        page = await browser.get("/audit")
+        assert page.elements[[tag for tag, _ in page.elements].index("tbody") :].count(("summary", {})) == 1
+        assert "1 field a 1 → long long" in page.text
 
 
 async def test_a_change_that_failed_or_was_never_heard_of_again_is_shown_as_such(tmp_path: Path) -> None:
@@ -214,6 +259,31 @@ async def test_a_key_is_shown_once_and_works_until_it_is_revoked(tmp_path: Path)
         assert all(shown.split("_")[3] not in repr(entry) for entry in trail)
 
 
+async def test_the_first_key_is_an_admin_s_so_that_nobody_is_locked_out(tmp_path: Path) -> None:
+    async with served(tmp_path) as server, browsing(server) as browser:
+        form = (await browser.get("/keys")).form("/keys")
+        assert ("scope", "admin") in form.fields and ("scope", "read") not in form.fields
+        for scopes, queues in ((["read", "submit", "work"], ""), (["admin"], "mail*")):
+            page = await browser.send(form, name="ci", scope=scopes, queues=queues)
+            assert page.status == 422
+            assert "the first key needs the scope admin and every queue, because" in page.text
+        assert await server.app.api_keys() == [] and list(await server.app.audit_trail()) == []
+        page = await browser.send(form, name="boss")
+        text = next(value for value in page.values("input", "value") if value.startswith("hf_"))
+        await browser.log_in({"X-API-Key": text})
+        form = (await browser.get("/keys")).form("/keys")
+        assert ("scope", "read") in form.fields and ("scope", "admin") not in form.fields
+        assert (await browser.send(form, name="ci")).status == 200
+
+
+async def test_revoking_the_last_admin_is_said_to_lock_everyone_out(tmp_path: Path) -> None:
+    async with served(tmp_path) as server, browsing(server) as browser:
+        await browser.log_in(await server.key("admin"))
+        assert (await browser.get("/keys")).text.count("It is the last key that can make others") == 1
+        await server.key("admin")
+        assert "It is the last key that can make others" not in (await browser.get("/keys")).text
+
+
 async def test_a_session_ends_with_its_key(tmp_path: Path) -> None:
     async with served(tmp_path) as server, browsing(server) as admin, browsing(server) as other:
         await admin.log_in(await server.key("admin"))
@@ -232,7 +302,7 @@ async def test_a_key_that_cannot_be_made_keeps_what_was_filled_in(tmp_path: Path
         assert "It was not made" in page.text
         assert EVIL in page.values("input", "value") and EVIL not in page.html
         for days in ("0", "-3", "x", "9" * 9):
-            assert (await browser.send(form, name="a", scope=["read"], days=days)).status == 422
+            assert (await browser.send(form, name="a", scope=["admin"], days=days)).status == 422
         assert (await browser.send(form, name="a", scope=["root"])).status == 422
         assert await server.app.api_keys() == []
 

@@ -300,10 +300,22 @@ async def test_the_overview_of_a_key_of_some_queues_has_nothing_of_others(tmp_pa
         await server.app.submit("letter", {"to": "anna"})
         await browser.log_in(await server.key("read", queues=["mail"]))
         page = await browser.get()
-        assert "pending 1" in page.text and "completed in 1 h 0" in page.text
+        assert "pending 1" in page.text and "completed 0 in 1 h" in page.text
         assert "anything" not in page.html and "default" not in page.html
         labels = page.values("svg", "aria-label")
         assert any("0 jobs completed and 1 came in." in label for label in labels)
+
+
+async def test_of_a_few_runs_no_95th_percentile_is_told_that_is_longer_than_any_of_them(tmp_path: Path) -> None:
+    async with served(tmp_path) as server, browsing(server) as browser:
+        await server.app.submit_many([("anything", {})] * 19)
+        await drain(server.app)
+        page = await browser.get()
+        assert "average , of 19 runs; p95 from 20 on" in page.text
+        await server.app.submit("anything", {})
+        await drain(server.app)
+        page = await browser.get()
+        assert "p50; waited" in page.text and "from 20 on" not in page.text
 
 
 async def test_dead_letters_are_on_the_overview(tmp_path: Path) -> None:

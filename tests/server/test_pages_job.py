@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from html import unescape
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -9,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from holdfast import Holdfast
-from holdfast.dashboard import family
+from holdfast.dashboard import family, stretch
 from holdfast.sensitive import MASK
 from holdfast.server.principals import local
 from tests.browser.staged import PARTS, WORKER
@@ -274,6 +275,33 @@ async def test_recent_trees_are_listed(person: Person) -> None:
     page = await person.get("/trees")
     for part in ("tree", "growing tree"):
         assert f'href="/dashboard/trees/{person.staged[part]}"' in page.html
+
+
+async def test_one_large_tree_hides_no_other(person: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stretch, "PART", 10)
+    monkeypatch.setattr(stretch, "PARTS_MAX", 1)
+    page = await person.get("/trees")
+    seen: set[str] = set()
+    for _ in range(100):
+        seen |= set(re.findall(r'data-open href="/dashboard/trees/([0-9a-f-]{36})"', page.html))
+        older = re.search(r'href="/dashboard(/trees\?after=[^"]+)" rel="next"', page.html)
+        if older is None:
+            break
+        page = await person.get(unescape(older[1]))
+    assert older is None
+    assert {person.staged["tree"], person.staged["growing tree"]} <= seen
+
+
+async def test_a_list_of_trees_reads_no_more_than_its_budget(person: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stretch, "PART", 2)
+    monkeypatch.setattr(stretch, "PARTS_MAX", 3)
+    assert "Trees that the newest 6 jobs belong to." in (await person.get("/trees")).text
+
+
+async def test_runs_and_failures_are_told_apart(person: Person) -> None:
+    text = (await person.get(f"/jobs/{person.staged['tree']}")).text
+    assert "Last run took" in text
+    assert "Failures none , gives up at" in text
 
 
 async def test_of_a_tree_beyond_the_bound_a_part_is_drawn_with_the_job_asked_for(person: Person) -> None:

@@ -1,8 +1,12 @@
 """Dead letters, schedules and subjects in the dashboard."""
 
 import re
+from html import unescape
 from typing import Any
 
+import pytest
+
+from holdfast.dashboard import stretch
 from tests.browser.staged import CONVERSATION, LETTERS
 from tests.server.paged import Person
 from tests.server.paged import person as person
@@ -109,6 +113,24 @@ async def test_recent_subjects_are_listed(person: Person) -> None:
     text = (await person.get("/subjects")).text
     assert CONVERSATION in text
     assert "customer 7" in text
+
+
+async def test_subjects_of_older_jobs_are_a_click_away_and_their_counts_say_that_they_are_not_whole(
+    person: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "at least" not in (await person.get("/subjects")).text
+    monkeypatch.setattr(stretch, "PART", 10)
+    monkeypatch.setattr(stretch, "PARTS_MAX", 1)
+    page = await person.get("/subjects")
+    seen: set[str] = set()
+    for _ in range(100):
+        seen |= set(re.findall(r'<tr data-key="([^"]+)">', page.html))
+        older = re.search(r'href="/dashboard(/subjects\?after=[^"]+)" rel="next"', page.html)
+        if older is None:
+            break
+        page = await person.get(unescape(older[1]))
+    assert older is None and "at least" in page.text
+    assert {CONVERSATION, "customer 7"} <= seen
 
 
 async def test_of_a_subject_the_latest_of_each_type_is_marked(person: Person) -> None:

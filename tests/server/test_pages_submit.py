@@ -72,6 +72,24 @@ async def test_a_filled_in_form_becomes_a_job_with_the_payload_it_says(person: P
     assert (entry.action, entry.target) == ("job.submit", job.job_id)
 
 
+async def test_a_key_of_some_queues_learns_nothing_of_others_from_the_form(person: Person) -> None:
+    queue = (await person.app._target("order")).queue
+    assert await submitted(person, await submit(person, {**ORDER, "queue": "elsewhere", "dedup_key": "order:7"}))
+    [theirs] = [job async for job in _of_queue(person.app, "elsewhere")]
+    async with person.with_key("read", "submit", queues=[queue]) as limited:
+        page = await submit(limited, {**ORDER, "dedup_key": "order:7"})
+        assert page.status == 422 and theirs not in page.html and theirs not in page.url
+        assert "queue that this key does not reach" in page.text
+    async with person.with_key("read", "submit", queues=["elsewhere"]) as limited:
+        assert (await limited.get("/submit?type=order")).status == 404
+        assert (await submit(limited, {**ORDER, "queue": "elsewhere"})).status == 404
+
+
+async def _of_queue(app: Holdfast, queue: str) -> AsyncIterator[str]:
+    for job in await app.find(queue=queue):
+        yield job.job_id
+
+
 async def test_what_is_wrong_stands_beside_its_field_and_nothing_is_lost(person: Person) -> None:
     page = await submit(person, {**ORDER, "payload/amount": "much", "payload/customer": "", "priority": "9000"})
     assert page.status == 422
@@ -139,11 +157,17 @@ async def test_a_job_is_the_keys_and_goes_only_into_its_queues(person: Person) -
         page = await submit(someone, ORDER)
         assert (await submitted(person, page)).created_by == "somebody"
         assert (await submit(someone, {**ORDER, "queue": "mail"})).status == 403
-        assert (await submit(someone, {"mode": "json", "json": '{"to": "a"}'}, job_type="mail")).status == 403
+        assert (await submit(someone, {"mode": "json", "json": '{"to": "a"}'}, job_type="mail")).status == 404
     async with person.with_key("read") as someone:
         assert (await someone.get("/submit")).status == 403
         assert (await submit(someone, ORDER)).status == 403
     assert len(await person.app.find(job_type="order")) == 1
+
+
+async def test_a_payload_that_is_a_list_is_called_so_once(person: Person) -> None:
+    html = (await person.get("/submit?type=gather")).html
+    assert html.count("<h2>Payload</h2>") == 1
+    assert '<legend class="unseen">Payload</legend>' in html and "<legend>Payload" not in html
 
 
 @pytest.fixture

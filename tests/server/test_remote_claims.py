@@ -48,14 +48,30 @@ async def test_a_completion_that_is_sent_three_times_has_one_effect(app: Holdfas
     await app.submit("embedding", {})
     job_id, token = await far.one()
 
-    answers = [await far.say("complete", job_id, token, result=number) for number in range(3)]
+    answers = [await far.say("complete", job_id, token, result={"n": 1}) for _ in range(3)]
 
     assert [answer.status_code for answer in answers] == [200] * 3
     assert len({answer.text for answer in answers}) == 1
     found = await app.get(job_id)
-    assert found.result == 0
+    assert found.result == {"n": 1}
     assert [event.event for event in found.history] == ["submit", "claim", "complete"]
     assert (await app.stats()).total.completed == 1
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, 2), ("x" * 100_000, "y" * 100_000), (1, "y" * 100_000), (1, None)])
+async def test_a_second_completion_with_another_result_is_refused_and_the_first_stands(
+    app: Holdfast, far: Far, first: object, second: object
+) -> None:
+    await app.submit("embedding", {})
+    job_id, token = await far.one()
+    assert (await far.say("complete", job_id, token, result=first)).status_code == 200
+
+    other = await far.say("complete", job_id, token, result=second)
+
+    assert (other.status_code, other.json()["type"]) == (409, "/problems/already-completed")
+    assert "has completed with another result, which stands" in other.json()["detail"]
+    assert (await far.say("complete", job_id, token, result=first)).status_code == 200
+    assert (await app.get(job_id)).result == first
 
 
 async def test_a_failure_that_is_sent_three_times_costs_one_attempt(app: Holdfast, far: Far) -> None:

@@ -92,13 +92,108 @@ async def test_the_schema_that_a_worker_announces_is_checked_by_submits(app: Hol
 
 @pytest.mark.parametrize(
     "schema",
-    [{"$ref": "http://169.254.169.254/"}, {"$ref": "#"}, {"type": 7}, {"allOf": [{"$dynamicRef": "other.json"}]}],
+    [
+        {"$ref": "http://169.254.169.254/"},
+        {"$ref": "#"},
+        {"if": {"type": "object"}, "then": {"$ref": "#"}},
+        {"type": 7},
+        {"allOf": [{"$dynamicRef": "other.json"}]},
+        {"properties": {"n": {"multipleOf": 0}}},
+        {"properties": {"n": {"$ref": "#/nowhere"}}},
+        {"properties": {"n": {"minLength": "x"}}},
+        {"properties": {"n": {"enum": 3}}},
+        {"properties": {"n": 5}},
+        {"examples": [{"type": "none"}], "$ref": "#/examples/0"},
+        {"$defs": {"a": {"$id": "b", "$ref": "#/$defs/a"}}},
+    ],
+    ids=str,
 )
 async def test_a_schema_that_reaches_out_or_cannot_be_used_is_refused(far: Far, schema: dict[str, Any]) -> None:
     body = {"worker_id": "far-1", "job_types": ["translation"], "schemas": {"translation": schema}}
     answer = await far.http.post("/workers/register", json=body)
     assert answer.status_code == 422
     assert "translation" in answer.json()["detail"]
+
+
+def _doubling(times: int) -> dict[str, Any]:
+    """A schema of a few lines, a check of which takes two to the power of `times` steps."""
+    twice = {f"a{n}": {"allOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(times)}
+    return {"$defs": twice | {f"a{times}": {}}, "$ref": "#/$defs/a0"}
+
+
+@pytest.mark.parametrize("times", [14, 30, 400])
+async def test_a_small_schema_that_takes_for_ever_to_check_is_refused_at_once(
+    app: Holdfast, far: Far, times: int
+) -> None:
+    body = {"worker_id": "far-1", "job_types": ["bomb"], "schemas": {"bomb": _doubling(times)}}
+    answer = await asyncio.wait_for(far.http.post("/workers/register", json=body), 5)
+    assert (answer.status_code, answer.json()["type"]) == (422, "/problems/invalid-request")
+    assert "bomb" not in [each.job_type for each in await app.store.job_types()]
+
+
+async def test_a_change_of_a_schema_goes_up_by_one_version_and_stands_in_the_audit_trail(app: Holdfast) -> None:
+    work = (await app.create_key("fleet", ["work"])).text
+    admin = (await app.create_key("root", ["admin"])).text
+    async with reached(app, work) as far, reached(app, admin) as root:
+        far_off = {"worker_id": "far-1", "job_types": ["embed"], "schemas": {"embed": {"type": "null"}}}
+        await far.register("embed", schemas={"embed": {"type": "object"}}, versions={"embed": 3})
+
+        refused = await far.http.post("/workers/register", json=far_off | {"versions": {"embed": 1_000_000}})
+        assert (refused.status_code, refused.json()["type"]) == (409, "/problems/version-too-high")
+        await far.register("embed", schemas={"embed": {"type": "array"}}, versions={"embed": 4})
+        await far.register("embed", schemas={"embed": {"type": "array"}}, versions={"embed": 4})
+        await far.register("embed", schemas={"embed": {"type": "null"}}, versions={"embed": 3})
+        [kept] = await app.store.job_types()
+        assert (kept.version, kept.payload_schema) == (4, '{"type":"array"}')
+
+        root.worker_id = "far-2"
+        await root.register("embed", schemas={"embed": {"type": "object"}}, versions={"embed": 2})
+        [mended] = await app.store.job_types()
+        assert (mended.version, mended.payload_schema) == (2, '{"type":"object"}')
+
+    trail = [
+        (entry.action, entry.target, entry.by) for entry in await app.audit_trail() if entry.action == "type.announce"
+    ]
+    assert trail == [("type.announce", "embed", by) for by in ("root", "fleet", "fleet")]
+    newest = (await app.audit_trail())[0]
+    assert newest.before["version"] == 4 and newest.after["version"] == 2
+    assert newest.before["schema"].startswith("sha256:") and newest.before["schema"] != newest.after["schema"]
+
+
+async def test_where_there_are_no_keys_nobody_locks_a_schema_by_a_huge_version_either(app: Holdfast, far: Far) -> None:
+    await far.register("embed", schemas={"embed": {"type": "object"}})
+    body = {"worker_id": "far-1", "job_types": ["embed"], "schemas": {"embed": {}}, "versions": {"embed": 1_000_000}}
+    assert (await far.http.post("/workers/register", json=body)).status_code == 409
+    await far.register("embed", schemas={"embed": {"type": "array"}})
+    await app.submit("embed", [])
+
+
+async def test_a_type_whose_code_is_here_is_not_changed_from_afar(app: Holdfast, far: Far) -> None:
+    @app.job("local")
+    async def local(payload: dict[str, str]) -> None: ...
+
+    await far.register("local", schemas={"local": {"type": "null"}}, versions={"local": 9})
+
+    assert "local" not in [each.job_type for each in await app.store.job_types()]
+    await app.submit("local", {"a": "b"})
+
+
+async def test_a_worker_id_belongs_to_the_key_that_registered_it(app: Holdfast) -> None:
+    first, second = [(await app.create_key(name, ["work"])) for name in ("first", "second")]
+    admin = (await app.create_key("root", ["admin"])).text
+    async with reached(app, first.text) as owner, reached(app, second.text) as other, reached(app, admin) as root:
+        await owner.register("embedding")
+        body = {"worker_id": "far-1", "job_types": ["nothing"]}
+        for path, sent in (("register", body), ("far-1/heartbeat", {"state": "stopped"}), ("far-1/claim", {})):
+            answer = await other.http.post(f"/workers/{path}", json=sent)
+            assert (answer.status_code, answer.json()["type"]) == (409, "/problems/worker-id-taken"), path
+        await owner.heartbeat()
+        await root.heartbeat()
+        assert "key_id" not in (await root.http.get("/workers")).json()["items"][0]
+
+        await app.revoke_key(first.key.key_id, by="root")
+        await other.register("embedding")
+        await other.heartbeat()
 
 
 async def test_a_key_works_for_its_queues_alone(app: Holdfast) -> None:
@@ -167,6 +262,27 @@ async def test_one_waiting_worker_too_many_is_told_to_come_later(
     assert int(refused.headers["retry-after"]) > 0
     await app.submit("embedding", {})
     assert len(await asyncio.wait_for(waiting, 5)) == 1
+
+
+async def test_one_key_gets_its_share_of_waits_and_leaves_the_others_theirs(
+    app: Holdfast, far: Far, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claiming, "KEY_LONG_POLLS_MAX", 1)
+    greedy, other = [{"X-API-Key": (await app.create_key(name, ["work"])).text} for name in ("greedy", "other")]
+    for name, key in (("greedy-1", greedy), ("other-1", other)):
+        body = {"worker_id": name, "job_types": ["embedding"]}
+        assert (await far.http.post("/workers/register", json=body, headers=key)).is_success
+
+    async def wait(name: str, key: dict[str, str], seconds: float) -> httpx.Response:
+        return await far.http.post(f"/workers/{name}/claim", json={"wait_seconds": seconds}, headers=key)
+
+    waiting = asyncio.create_task(wait("greedy-1", greedy, 30))
+    await eventually(_asked(app))
+    refused = await wait("greedy-1", greedy, 30)
+    assert (refused.status_code, refused.json()["type"]) == (429, "/problems/too-many-waiting")
+    assert (await wait("other-1", other, 0.05)).status_code == 200
+    await app.submit("embedding", {})
+    assert len((await asyncio.wait_for(waiting, 5)).json()) == 1
 
 
 async def test_many_who_wait_for_the_same_cost_one_claim(

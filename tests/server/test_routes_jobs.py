@@ -120,6 +120,13 @@ async def test_a_parameter_that_does_not_exist_is_refused_everywhere(stage: Stag
         assert (answer.status_code, "colour" in answer.json()["detail"]) == (422, True), path
 
 
+async def test_a_parameter_that_stands_there_twice_is_refused_by_name(stage: Stage) -> None:
+    for path, name in (("/jobs", "status"), ("/jobs/anything", "limit"), ("/stats", "minutes"), ("/audit", "limit")):
+        answer = await stage.ask("GET", path, params=[(name, "1"), (name, "2")])
+        assert (answer.status_code, answer.json()["type"]) == (422, "/problems/invalid-request"), path
+        assert f"the query parameter {name} stands there more than once" in answer.json()["detail"]
+
+
 # Reading
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
+from holdfast.store.types import WorkerRow
 from tests.server.routes_fixtures import stage as stage
 from tests.server.routes_stage import Stage
 
@@ -39,6 +40,43 @@ async def someone(stage: Stage, *queues: str, scopes: tuple[str, ...] = ("admin"
 async def ours_and_theirs(stage: Stage) -> tuple[str, str]:
     made = await stage.app.submit_many([("anything", 1, {"queue": "a-1"}), ("anything", 2, {"queue": "b"})])
     return made[0].job_id, made[1].job_id
+
+
+async def test_why_a_job_waits_is_told_without_jobs_and_queues_of_others(stage: Stage) -> None:
+    ours, theirs = await ours_and_theirs(stage)
+    [waits] = await stage.app.submit_many([("anything", 3, {"queue": "a-1", "depends_on": [ours, theirs]})])
+    key = await stage.key("read", queues=["a-*"])
+    who, all_queues = As(stage, key), await someone(stage, scopes=("read",))
+
+    whole = (await all_queues("GET", f"/jobs/{waits.job_id}/explain")).json()
+    assert set(whole["job_ids"]) == {ours, theirs} and theirs in whole["explanation"]
+    found = await who("GET", f"/jobs/{waits.job_id}/explain")
+    assert theirs not in found.text and found.json()["job_ids"] == [ours]
+    assert ours in found.json()["explanation"] and "a job of another queue" in found.json()["explanation"]
+    page = await stage.http.get(f"/dashboard/jobs/{waits.job_id}", headers=key)
+    assert page.status_code == 200 and "a job of another queue" in page.text
+
+
+async def test_why_nobody_takes_a_job_is_told_without_what_others_do(stage: Stage) -> None:
+    ours, _ = await ours_and_theirs(stage)
+    row = WorkerRow(
+        worker_id="w-1",
+        host="anna",
+        pid=7,
+        process_key="",
+        version="1",
+        queues=("b",),
+        job_types=("anything",),
+        started_at=stage.app.clock.now(),
+        heartbeat_at=stage.app.clock.now(),
+        versions={"anything": 1},
+        concurrency=1,
+    )
+    await stage.app.store.beat(row)
+    who = await someone(stage, "a-*", scopes=("read",))
+    found = (await who("GET", f"/jobs/{ours}/explain")).json()
+    assert found["reason"] == "no_worker_for_queue"
+    assert found["explanation"] == "no live worker that handles anything serves the queue a-1"
 
 
 @pytest.mark.parametrize("patterns", [("a-1",), ("a-*",), ("a-1", "x"), ("a-1", "a-2*")])

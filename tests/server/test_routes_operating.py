@@ -53,7 +53,11 @@ async def test_a_paused_queue_gives_nothing_until_it_is_resumed(stage: Stage) ->
         ("queue.limit", "mail"),
     ]
     pause = (await stage.get("/audit"))["items"][-1]
-    assert pause["after"] == {"paused": True, "reason": "mail server is down", "max_pending": None}
+    said = {"paused": True, "paused_by": "local", "reason": "mail server is down", "max_pending": None}
+    assert pause["after"] == said
+    resume = (await stage.get("/audit"))["items"][-2]
+    assert resume["before"] == said
+    assert resume["after"] == {"paused": False, "paused_by": None, "reason": None, "max_pending": None}
 
 
 @pytest.mark.parametrize("body", [{}, {"max_pending": 0}, {"max_pending": "5"}])

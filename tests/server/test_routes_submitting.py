@@ -55,6 +55,8 @@ async def test_it_runs_and_its_result_is_in_the_record(stage: Stage) -> None:
         ({"payload": {"to": "x"}, "job_id": "seven"}, 422, "ids are UUIDs"),
         ({"payload": {"to": "x"}, "depends_on": ["019a8d3e-7c11-7a3b-9f52-0c6f1f2e3d4c"]}, 404, "to depend on"),
         ({"payload": {"to": "x" * 300_000}}, 413, "PAYLOAD_BYTES_MAX"),
+        ({"payload": {"to": "x"}, "dedup_key": "k", "dedup_for": 1e300}, 422, "dedup_for"),
+        ({"payload": {"to": "x"}, "content_hash": "h", "reuse": 1e300}, 422, "reuse"),
         ({"payload": {"to": "x"}, "connection": 1}, 422, "connection"),
         ([], 422, "body"),
     ],
@@ -75,13 +77,26 @@ async def test_an_unknown_type_is_not_found(stage: Stage) -> None:
     assert (answer.status_code, answer.json()["type"]) == (404, "/problems/unknown-job-type")
 
 
+async def test_a_payload_that_does_not_fit_is_told_place_by_place(stage: Stage) -> None:
+    wrong = {"to": 7, "copies": "many"}
+    submitted = await stage.ask("POST", "/jobs/letter", json={"payload": wrong})
+    planned = await stage.ask("PUT", "/schedules/s", json={"cron": "@daily", "job_type": "letter", "payload": wrong})
+    [item] = await batch(stage, {"job_type": "letter", "payload": wrong})
+    for problem, within in ((submitted.json(), "body."), (planned.json(), "body."), (item["problem"], "")):
+        assert problem["type"] == "/problems/invalid-payload"
+        assert [each["loc"] for each in problem["errors"]] == [f"{within}payload.to", f"{within}payload.copies"]
+        assert all(each["msg"] for each in problem["errors"])
+
+
 async def test_a_type_that_only_a_worker_knows_is_taken_and_checked(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
     async with staged_app(url):
         pass
     async with staged(Holdfast(url)) as stage:
         assert (await stage.submit("letter", payload={"to": "Ada"}))["queue"] == "mail"
-        assert (await stage.ask("POST", "/jobs/letter", json={"payload": {"to": 7}})).status_code == 422
+        refused = await stage.ask("POST", "/jobs/letter", json={"payload": {"to": 7}})
+        assert refused.status_code == 422
+        assert [each["loc"] for each in refused.json()["errors"]] == ["body.payload.to"]
 
 
 async def test_a_duplicate_answers_200_and_says_so(stage: Stage) -> None:
@@ -244,3 +259,30 @@ def test_a_job_type_cannot_be_a_word_of_the_routes_or_read_as_an_id(name: str, t
     app = Holdfast(f"sqlite:///{tmp_path}/jobs.db")
     with pytest.raises(InvalidOption, match="job type"):
         app.job(name)(lambda payload: None)
+
+
+@pytest.mark.parametrize(
+    "option", [{"dedup_key": "k", "dedup_for": 1e11}, {"content_hash": "h", "reuse": 1e11}], ids=str
+)
+async def test_a_span_of_more_than_a_hundred_years_is_refused_whatever_the_engine(stage: Stage, option: Any) -> None:
+    with pytest.raises(InvalidOption, match="100 years"):
+        await stage.app.submit("anything", 1, **option)
+
+
+async def test_a_job_of_a_batch_that_breaks_the_server_takes_no_answer_of_another_with_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = await stage.key("submit", "read", queues=("mail", "default"))
+    submit = stage.app.submit
+
+    async def breaking(job_type: str, payload: Any, **options: Any) -> Any:
+        if payload == "break":
+            raise ZeroDivisionError
+        return await submit(job_type, payload, **options)
+
+    monkeypatch.setattr(stage.app, "submit", breaking)
+    jobs = [{"job_type": "anything", "payload": each} for each in (1, "break", 2)]
+    answer = await stage.ask("POST", "/jobs/batch", json={"jobs": jobs}, headers=key)
+    assert [each["status"] for each in answer.json()["items"]] == [201, 500, 201]
+    assert len(await stage.app.find()) == 2
+    assert "ZeroDivisionError" in caplog.text

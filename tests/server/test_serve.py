@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
@@ -201,19 +202,20 @@ def test_the_sample_pipeline_runs_behind_the_dashboard(start: Start, tmp_path: P
 
 def test_settings_come_from_options_and_else_from_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    chosen = command._chosen(None, None, None, None, None)
+    chosen = command._chosen(None, None, None, None, None, None)
     assert (chosen.host, chosen.port, chosen.workers, chosen.hosts, chosen.rate) == ("127.0.0.1", 8000, 0, (), 1000)
     for name, value in {"HOST": "::1", "PORT": "9", "SERVE_WORKERS": "3", "HOSTS": "a, b", "RATE": "5"}.items():
         monkeypatch.setenv(f"HOLDFAST_{name}", value)
-    chosen = command._chosen(None, None, None, None, None)
+    chosen = command._chosen(None, None, None, None, None, None)
     assert (chosen.host, chosen.port, chosen.workers, chosen.hosts, chosen.rate) == ("::1", 9, 3, ("a", "b"), 5)
-    chosen = command._chosen("127.0.0.2", 0, 0, "c", 7)
+    chosen = command._chosen("127.0.0.2", 0, 0, "c", 7, timedelta(seconds=2))
     assert (chosen.host, chosen.port, chosen.workers, chosen.hosts, chosen.rate) == ("127.0.0.2", 0, 0, ("c",), 7)
+    assert chosen.grace_seconds == 2
     for name, value in {"PORT": "70000", "SERVE_WORKERS": "-1", "RATE": "0"}.items():
         with monkeypatch.context() as wrong:
             wrong.setenv(f"HOLDFAST_{name}", value)
             with pytest.raises(ConfigurationError, match=f"HOLDFAST_{name}"):
-                command._chosen(None, None, None, None, None)
+                command._chosen(None, None, None, None, None, None)
 
 
 @pytest.fixture
@@ -240,6 +242,51 @@ def test_what_cannot_be_served_is_said_in_a_sentence(cli: Callable[..., str], mo
 
     monkeypatch.setattr(command, "importlib", SimpleNamespace(import_module=missing))
     assert 'pip install "holdfast[server]"' in cli()
+
+
+@pytest.mark.parametrize(
+    ("package", "way"),
+    [
+        *((each, "main(['serve', '--port', '0'])") for each in ("fastapi", "jinja2", "prometheus_client", "uvicorn")),
+        *((each, "asgi(Holdfast('sqlite:///jobs.db'))") for each in ("fastapi", "jinja2", "prometheus_client")),
+    ],
+)
+def test_a_package_that_is_not_installed_is_named_with_what_brings_it(tmp_path: Path, package: str, way: str) -> None:
+    code = f"""
+import sys
+sys.modules[{package!r}] = None
+from holdfast import ConfigurationError, Holdfast
+from holdfast.cli.main import main
+from holdfast.server import asgi
+try:
+    sys.exit({way})
+except ConfigurationError as error:
+    sys.exit(str(error))
+"""
+    ended = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert ended.returncode != 0
+    assert f'the server needs more packages ({package}): pip install "holdfast[server]"' in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("bound", "said"),
+    [
+        (("0.0.0.0", 8000), "0.0.0.0:8000 (every address of this machine)"),
+        (("::", 8000, 0, 0), "[::]:8000 (every address of this machine)"),
+        (("192.0.2.7", 80), "192.0.2.7:80"),
+    ],
+)
+def test_where_others_reach_it_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], bound: Any, said: str
+) -> None:
+    heard: list[Callable[[], None]] = []
+    monkeypatch.setattr(serving, "Server", lambda gate, started: heard.append(started))
+    chosen = command._chosen(bound[0], bound[1], 0, None, None, None)
+    app, fake = Holdfast("sqlite:///jobs.db"), SimpleNamespace(getsockname=lambda: bound)
+    command._server(app, chosen, fake)  # type: ignore[arg-type]
+    heard[0]()
+    assert f"Listens on {said}\n" in capsys.readouterr().out
 
 
 def listening_sockets(pid: int) -> int:

@@ -105,12 +105,23 @@ async def test_a_session_ends_by_itself(tmp_path: Path) -> None:
 async def test_guessing_at_the_login_is_slowed_down(tmp_path: Path) -> None:
     clock = ManualClock()
     async with served(tmp_path, clock=clock, bounds=Bounds(failures_burst=3)) as server, browser_of(server) as browser:
-        key = (await server.key("read"))["X-API-Key"]
+        await server.key("read")
         wrong = keys.make("x", ["admin"], now=0)[0]
         assert [(await log_in(browser, wrong)).status_code for _ in range(4)] == [401, 401, 401, 429]
-        assert (await log_in(browser, key)).status_code == 429
+        assert (await log_in(browser, "rubbish")).status_code == 429
+        assert int((await log_in(browser, wrong)).headers["Retry-After"]) > 0
         clock.advance(2)
+        assert (await log_in(browser, wrong)).status_code == 401
+
+
+async def test_wrong_keys_of_others_at_an_address_keep_out_nobody_who_has_a_right_one(tmp_path: Path) -> None:
+    async with served(tmp_path, bounds=Bounds(failures_burst=1)) as server, browser_of(server) as browser:
+        key = (await server.key("read"))["X-API-Key"]
+        wrong = keys.make("x", ["admin"], now=0)[0]
+        assert [(await log_in(browser, wrong)).status_code for _ in range(2)] == [401, 429]
         assert (await log_in(browser, key)).status_code == 303
+        assert (await browser.get("/dashboard/queues")).status_code == 200
+        assert (await log_out(browser)).status_code == 303
 
 
 async def test_no_two_queues_have_the_same_secret(tmp_path: Path) -> None:

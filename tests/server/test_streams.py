@@ -217,6 +217,45 @@ async def test_one_stream_too_many_is_refused_in_words(
     assert int(refused.headers["retry-after"]) > 0
 
 
+async def test_one_key_gets_its_share_of_streams_and_leaves_the_others_theirs(
+    app: Holdfast, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "KEY_STREAMS_MAX", 1)
+    await Far(http).register("embedding")
+    job = await app.submit("embedding", {})
+    greedy, other = [{"X-API-Key": (await app.create_key(name, ["read"])).text} for name in ("greedy", "other")]
+    path = f"/jobs/{job.job_id}/stream"
+    async with http.stream("GET", path, headers=greedy) as answer:
+        told = events(answer)
+        await anext(told)
+        refused = await http.get(path, headers=greedy)
+        assert (refused.status_code, refused.json()["type"]) == (429, "/problems/too-many-streams")
+        assert "this key has 1 streams" in refused.json()["detail"]
+        async with http.stream("GET", path, headers=other) as others:
+            assert others.status_code == 200
+    await answer.aclose()
+
+    async def has_a_place_again() -> bool:
+        async with http.stream("GET", path, headers=greedy) as answer:
+            return answer.status_code == 200
+
+    await eventually(has_a_place_again)
+
+
+async def test_a_stream_that_came_without_a_key_ends_when_keys_are_needed(
+    app: Holdfast, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "CHECK_SECONDS", 0.05)
+    monkeypatch.setattr("holdfast.server.gating.keyring.SECONDS", 0.05)
+    await Far(http).register("embedding")
+    job = await app.submit("embedding", {})
+    async with http.stream("GET", f"/jobs/{job.job_id}/stream") as answer, asyncio.timeout(10):
+        told = events(answer)
+        await anext(told)
+        await app.create_key("first", ["admin"])
+        assert [each.name async for each in told] in ([], ["progress"])
+
+
 async def test_a_stream_ends_when_its_key_is_revoked(
     app: Holdfast, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -184,14 +184,14 @@ def test_sessions_and_the_servers_secret_are_no_keys_that_someone_made() -> None
     assert keys.parse(f"hf_live_{keys.SERVER_SECRET_ID}_{'0' * 43}_000000") is None
 
 
-def test_keys_are_needed_as_soon_as_one_lives() -> None:
+def test_keys_are_needed_as_soon_as_there_is_one_and_when_it_is_over_too() -> None:
     _, key = made(expires_at=NOW + 5)
     _, session = keys.open_session(key, NOW)
 
-    assert not keys.are_needed([], NOW)
-    assert not keys.are_needed([session], NOW)
-    assert keys.are_needed([key, session], NOW)
-    assert not keys.are_needed([key], NOW + 5)
+    assert not keys.are_needed([])
+    assert not keys.are_needed([session])
+    assert keys.are_needed([key, session])
+    assert keys.are_needed([msgspec.structs.replace(key, revoked_at=NOW)])
 
 
 # Rights

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from pydantic import BaseModel, Field, TypeAdapter
 
-from holdfast import schemas
+from holdfast import foreign_schemas, schemas
 from holdfast.errors import InvalidPayload
 
 
@@ -91,3 +91,59 @@ def test_of_many_problems_the_first_are_named_and_the_others_counted() -> None:
 
     assert "others.0.street" in said
     assert "and 25 more" in said
+
+
+TREE = {
+    "$defs": {
+        "node": {
+            "properties": {"next": {"allOf": [{"$ref": "#/$defs/node"}, {"$ref": "#/$defs/node"}]}},
+        }
+    },
+    "$ref": "#/$defs/node",
+}
+
+
+def test_a_payload_that_takes_too_many_steps_to_check_is_refused_and_not_checked_for_ever() -> None:
+    payload: Any = {}
+    for _ in range(40):
+        payload = {"next": payload}
+    assert foreign_schemas.refusal(TREE) is None
+    with pytest.raises(InvalidPayload, match="too many"):
+        schemas.check("tree", msgspec.json.encode(TREE).decode(), msgspec.json.encode(payload).decode())
+    schemas.check("tree", msgspec.json.encode(TREE).decode(), '{"next": {"next": {}}}')
+
+
+@pytest.mark.parametrize(
+    ("schema", "payload"),
+    [
+        ({"items": {"type": "integer"}}, [1] * 131_000),
+        ({"items": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}, [None] * 52_000),
+        ({"uniqueItems": True}, [*range(20_000), *map(str, range(20_000))]),
+    ],
+    ids=["numbers", "nulls", "a set"],
+)
+def test_a_payload_of_full_size_is_checked(schema: Any, payload: Any) -> None:
+    assert schemas.misfits(msgspec.json.encode(schema).decode(), payload) == []
+
+
+def test_a_set_with_the_same_twice_does_not_fit() -> None:
+    [(_, says)] = schemas.misfits('{"uniqueItems": true}', [{"a": 1, "b": 2}, {"b": 2, "a": 1}])
+    assert says.endswith("has non-unique elements")
+
+
+@pytest.mark.parametrize("schema", ['{"multipleOf": 0}', '{"$ref": "#/nowhere"}', '{"enum": 3}', '{"minimum": "x"}'])
+def test_a_broken_schema_that_was_stored_is_said_to_be_broken(schema: str) -> None:
+    with pytest.raises(InvalidPayload, match="the schema announced for the type is broken"):
+        schemas.check("order", schema, "1")
+
+
+def test_schemas_that_models_have_are_taken() -> None:
+    assert foreign_schemas.refusal(msgspec.json.decode(SCHEMA)) is None
+    assert (
+        foreign_schemas.refusal(
+            {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": "https://a.example/b"}
+        )
+        is None
+    )
+    assert foreign_schemas.refusal({"$ref": "#/$defs/a~1b%25", "$defs": {"a/b%": True}}) is None
+    assert foreign_schemas.refusal({"properties": {"name": {"pattern": r"^\\p{L}+$"}, "below": {"$ref": "#"}}}) is None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from holdfast import audit_json
 from holdfast.app import Holdfast
 from holdfast.cli import apps, options, output
 from holdfast.cli.options import AppName, AsJson, Url
@@ -34,7 +35,7 @@ def keys(context: typer.Context, as_json: AsJson = False, url: Url = None, app: 
     elif rows:
         output.emit_table(_columns(now), rows)
     else:
-        output.say('no keys: make one with "holdfast keys create NAME --scope read"')
+        output.say('no keys: make one with "holdfast keys create NAME --scope admin"')
 
 
 def create(
@@ -64,7 +65,7 @@ def create(
     async def work(app: Holdfast) -> CreatedKey:
         async with app.audited("key.create", name, by=who, via=VIA) as entry:
             made = await app.create_key(name, scope, queues=queue or (), expires_in=expires, by=who)
-            entry.target, entry.after = made.key.key_id, made.key
+            entry.target, entry.after = made.key.key_id, audit_json.key(made.key)
             return made
 
     made = apps.run(url, app, work, makes=True)
@@ -80,9 +81,9 @@ def revoke(key_id: KeyId, by: options.By = None, as_json: AsJson = False, url: U
     who = options.who(by)
 
     async def work(app: Holdfast) -> KeyInfo:
-        async with app.audited("key.revoke", key_id, by=who, via=VIA) as entry:
+        async with app.audited("key.revoke", key_id, by=who, via=VIA, before=await _before(app, key_id)) as entry:
             found = await app.revoke_key(key_id, by=who)
-            entry.after = found
+            entry.after = audit_json.key(found)
             return found
 
     found = apps.run(url, app, work)
@@ -97,8 +98,7 @@ def remove(key_id: KeyId, by: options.By = None, as_json: AsJson = False, url: U
     who = options.who(by)
 
     async def work(app: Holdfast) -> None:
-        before = next((each for each in await app.api_keys() if each.key_id == key_id), None)
-        async with app.audited("key.remove", key_id, by=who, via=VIA, before=before):
+        async with app.audited("key.remove", key_id, by=who, via=VIA, before=await _before(app, key_id)):
             await app.remove_key(key_id)
 
     apps.run(url, app, work)
@@ -106,6 +106,10 @@ def remove(key_id: KeyId, by: options.By = None, as_json: AsJson = False, url: U
         output.emit_json({"removed": key_id})
     else:
         print(f"{key_id} is removed")
+
+
+async def _before(app: Holdfast, key_id: str) -> dict[str, Any] | None:
+    return audit_json.key(next((each for each in await app.api_keys() if each.key_id == key_id), None))
 
 
 def _document(key: KeyInfo) -> dict[str, object]:

@@ -12,17 +12,19 @@ import logging
 import socket
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from holdfast import limits, settings
 from holdfast.app import Holdfast
-from holdfast.cli import apps, exits, worker_logs
+from holdfast.cli import apps, exits, options, worker_logs
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import AppName, Url
 from holdfast.cli.stopping import Stop, first_of, leave_within, loop_factory
 from holdfast.errors import ConfigurationError, HoldfastError, StoreUnavailable
+from holdfast.server import missing
 from holdfast.worker import Worker
 
 if TYPE_CHECKING:
@@ -55,6 +57,10 @@ def serve(
         str | None, typer.Option(metavar="A,B", help="Names that the server goes by, beside this machine's own.")
     ] = None,
     rate: Annotated[float | None, typer.Option(metavar="N", help="Requests per second and key; default 1000.")] = None,
+    grace: Annotated[
+        timedelta | None,
+        typer.Option(metavar="TIME", parser=options.length, help="How long running jobs may finish; default 30s."),
+    ] = None,
     log_level: Annotated[str | None, typer.Option(metavar="LEVEL", help="debug, info (default), warning, …")] = None,
     log_format: Annotated[str | None, typer.Option(metavar="FORMAT", help="text (default) or json.")] = None,
     url: Url = None,
@@ -63,7 +69,7 @@ def serve(
     """Serve the HTTP API and the dashboard."""
     level, style = worker_logs.level(log_level), worker_logs.style(log_format)
     _check_installed()
-    chosen = _chosen(host, port, workers, hosts, rate)
+    chosen = _chosen(host, port, workers, hosts, rate, grace)
     mine = apps.load(url, app)
     if chosen.workers and not mine.handlers:
         raise ConfigurationError(
@@ -81,18 +87,22 @@ def serve(
 
 
 def _check_installed() -> None:
+    """Before anything is opened: what the server is made of, each with the package that it stands on."""
     try:
-        importlib.import_module("holdfast.server.serving")
+        for name in ("serving", "assembly", "exposition"):
+            importlib.import_module(f"holdfast.server.{name}")
+        importlib.import_module("holdfast.dashboard.frame")
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] == "holdfast":
-            raise
-        raise ConfigurationError(
-            f'the server needs more packages ({error.name}): pip install "holdfast[server]"'
-        ) from None
+        raise missing(error) from None
 
 
 def _chosen(
-    host: str | None, port: int | None, workers: int | None, hosts: str | None, rate: float | None
+    host: str | None,
+    port: int | None,
+    workers: int | None,
+    hosts: str | None,
+    rate: float | None,
+    grace: timedelta | None,
 ) -> _Settings:
     found: Any = settings.setting("hosts", hosts, lambda value: value, "")
     listed = found.split(",") if isinstance(found, str) else found
@@ -102,7 +112,7 @@ def _chosen(
         workers=settings.setting("serve_workers", workers, _count, 0),
         hosts=tuple(name.strip() for name in listed if name.strip()),
         rate=settings.setting("rate", rate, settings.seconds_above_zero, limits.HTTP_RATE),
-        grace_seconds=settings.grace(),
+        grace_seconds=settings.grace(None if grace is None else grace.total_seconds()),
     )
 
 
@@ -181,7 +191,10 @@ async def _start(app: Holdfast, chosen: _Settings, bound: socket.socket, opened:
             try:
                 await tried.enter_async_context(app)
                 await _check_who_may_ask(app, bound)
-                workers = [await tried.enter_async_context(app.worker()) for _ in range(chosen.workers)]
+                workers = [
+                    await tried.enter_async_context(app.worker(grace=chosen.grace_seconds))
+                    for _ in range(chosen.workers)
+                ]
                 if not workers:
                     await tried.enter_async_context(app.chores("server"))
             except StoreUnavailable as error:
@@ -212,8 +225,11 @@ def _server(app: Holdfast, chosen: _Settings, bound: socket.socket) -> Server:
 
     names = (*chosen.hosts, chosen.host, socket.gethostname())
     address = serving.url(bound)
+    lines = [f"Holdfast serves {app.location}", f"  API        {address}", f"  Dashboard  {address}/dashboard"]
+    if not serving.is_loopback(bound):
+        lines.append(f"  Listens on {serving.reach(bound)}")
 
     def started() -> None:
-        print(f"Holdfast serves {app.location}\n  API        {address}\n  Dashboard  {address}/dashboard", flush=True)
+        print("\n".join(lines), flush=True)
 
     return serving.Server(assemble(app, hosts=names, rate=chosen.rate), started)

@@ -45,7 +45,7 @@ router = pages()
 
 def answer(request: Request, error: Exception) -> Response:
     """The page for whatever a route raised."""
-    problem = _problem(error)
+    problem = _problem(request, error)
     if problem.status == 401:
         return _log_in(request)
     if problem.status == 500:
@@ -53,7 +53,9 @@ def answer(request: Request, error: Exception) -> Response:
     title, advice = _SAID.get(problem.status, (problem.title, ""))
     if isinstance(error, HoldfastError | Problem):
         title, advice = problem.title, problem.detail or advice
-    return frame.render(request, "error.html", status=problem.status, said=title, advice=_sentence(advice))
+    page = frame.render(request, "error.html", status=problem.status, said=title, advice=_sentence(advice))
+    page.headers.update(problem.headers)
+    return page
 
 
 def _broken(request: Request) -> Response:
@@ -62,14 +64,14 @@ def _broken(request: Request) -> Response:
     return HTMLResponse(page, 500, headers={"Cache-Control": "no-store"})
 
 
-def _problem(error: Exception) -> Problem:
+def _problem(request: Request, error: Exception) -> Problem:
     match error:
         case Problem():
             return error
         case FormRefused():
             return Problem(403, "form-refused", str(error), title="This form was not accepted")
         case HoldfastError():
-            found = problems.of_error(error)
+            found = problems.of_error(error, to=frame.principal_of(request))
             if found.status == 500:
                 log.error("a page of the dashboard failed: %s", error)
             return found

@@ -22,6 +22,7 @@ from holdfast.server import problems
 from holdfast.server.changes import audited, check_tree, said_of
 from holdfast.server.guarding import App, Who, needs, visible
 from holdfast.server.principals import Principal
+from holdfast.server.reasons import explained
 
 _ID = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 
@@ -63,7 +64,7 @@ async def page(request: Request, app: App, who: Who, job_id: str) -> Response:
         "job.html",
         live=f"job:{job.job_id}",
         job=job,
-        why=sentence(await app.explain(job.job_id)),
+        why=sentence(await explained(app, who, job)),
         can=possible(job, who),
         payload=await shown.payload_of(app, job) if job.archived_at is None else None,
         result=shown.result_of(job) if job.status is Status.COMPLETED and job.archived_at is None else None,

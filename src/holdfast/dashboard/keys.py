@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 from fastapi import Depends, Request, Response
 
-from holdfast import limits
+from holdfast import audit_json, limits
+from holdfast.app import Holdfast
 from holdfast.dashboard import forms, frame
 from holdfast.dashboard.forms import Form
 from holdfast.dashboard.rights import of_all_queues
@@ -38,18 +40,20 @@ async def create(request: Request) -> Response:
     form, who = await forms.read(request), frame.reader_of(request)
     app = frame.app_of(request)
     name = form.text("name") or ""
+    queues = (form.text("queues") or "").replace(",", " ").split()
     try:
         days = _days(form.text("days"))
+        _check_first(await app.api_keys(), form.all("scope"), queues)
         async with audited(app, who, request, "key.create", name) as entry:
             created = await app.create_key(
                 name,
                 form.all("scope"),
-                queues=(form.text("queues") or "").replace(",", " ").split(),
+                queues=queues,
                 expires_in=None if days is None else timedelta(days=days),
                 by=who.name,
             )
             entry.target = created.key.key_id
-            entry.after = _document(created.key)
+            entry.after = audit_json.key(created.key)
     except InvalidOption as error:
         return await _page(request, form=form, refused=str(error), status=422)
     request.app.state.keyring.stale()
@@ -60,9 +64,9 @@ async def create(request: Request) -> Response:
 async def revoke(request: Request, key_id: str) -> Response:
     await forms.read(request)
     who, app = frame.reader_of(request), frame.app_of(request)
-    async with audited(app, who, request, "key.revoke", key_id, {"state": "live"}) as entry:
+    async with audited(app, who, request, "key.revoke", key_id, await _before(app, key_id)) as entry:
         key = await app.revoke_key(key_id, by=who.name)
-        entry.after = _document(key)
+        entry.after = audit_json.key(key)
     request.app.state.keyring.stale()
     return frame.redirect(request, "/keys", f"The key {key.name} is revoked. Other servers know within five seconds.")
 
@@ -71,7 +75,7 @@ async def revoke(request: Request, key_id: str) -> Response:
 async def remove(request: Request, key_id: str) -> Response:
     await forms.read(request)
     who, app = frame.reader_of(request), frame.app_of(request)
-    async with audited(app, who, request, "key.remove", key_id):
+    async with audited(app, who, request, "key.remove", key_id, await _before(app, key_id)):
         try:
             await app.remove_key(key_id)
         except InvalidOption as error:
@@ -90,6 +94,8 @@ async def _page(
     status: int = 200,
 ) -> Response:
     found = await frame.app_of(request).api_keys()
+    is_first = not found
+    admins = [key.key_id for key in found if key.state == "live" and "admin" in key.scopes and not key.queues]
     return frame.render(
         request,
         "keys.html",
@@ -99,21 +105,27 @@ async def _page(
         scopes=SCOPES,
         days_max=limits.KEY_DAYS_MAX,
         name_max=limits.NAME_LENGTH_MAX,
-        form=form or Form([("scope", "read")]),
+        is_first=is_first,
+        last_admin=admins[0] if len(admins) == 1 else None,
+        form=form or Form([("scope", "admin" if is_first else "read")]),
         refused=refused,
         made=made,
         made_name=made_name,
     )
 
 
-def _document(key: KeyInfo) -> dict[str, Any]:
-    return {
-        "name": key.name,
-        "scopes": key.scopes,
-        "queues": key.queues,
-        "state": key.state,
-        "expires_at": key.expires_at,
-    }
+def _check_first(known: Sequence[KeyInfo], scopes: Sequence[str], queues: Sequence[str]) -> None:
+    """From the first key on everyone needs one: it must be one that can make the next."""
+    if known or ("admin" in scopes and not queues):
+        return
+    raise InvalidOption(
+        "the first key needs the scope admin and every queue, because from then on nobody comes in without a key, and"
+        " no other could make the next one"
+    )
+
+
+async def _before(app: Holdfast, key_id: str) -> dict[str, Any] | None:
+    return audit_json.key(next((each for each in await app.api_keys() if each.key_id == key_id), None))
 
 
 def _days(text: str | None) -> int | None:

@@ -24,6 +24,7 @@ from holdfast.words import count, span
 
 TYPES_SHOWN = 12
 QUEUES_SHOWN = 12
+RUNS_MIN = 20  # of which a 95th percentile says something
 _ACTIVE = (Status.PENDING, Status.PROCESSING, Status.RETRYING, Status.SCHEDULED, Status.WAITING)
 _ENDED = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
 
@@ -34,7 +35,7 @@ router = frame.pages()
 class Tile:
     status: str
     count: int | None  # None: not counted yet
-    says: str
+    within: str | None = None  # None: now
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ async def overview(request: Request, window: str = "1h") -> Response:
     app, principal = frame.app_of(request), frame.reader_of(request)
     past, taken = await asyncio.gather(frame.kept(request, History).read(chosen), frame.kept(request, Census).latest())
     picture, standing = drawn(chosen, past.slots, principal), taken.standing
-    workers = seen_by(await app.workers(), principal, frame.now_of(request))
+    workers = await seen_by(app, principal, frame.now_of(request))
     return frame.render(
         request,
         "overview.html",
@@ -72,12 +73,14 @@ async def overview(request: Request, window: str = "1h") -> Response:
         counted=standing is not None,
         is_complete=past.is_complete,
         again_ms=frame.again_ms(0 if past.is_complete else 0.1, taken.again_seconds),
-        p50=lambda buckets: _said(figures.percentile(buckets, 0.5)),
-        p95=lambda buckets: _said(figures.percentile(buckets, 0.95)),
+        runs_min=RUNS_MIN,
+        quantile=_quantile,
     )
 
 
-def _said(seconds: float | None) -> str:
+def _quantile(buckets: Sequence[int], share: float) -> str:
+    """Of few runs none is told: it would be a place inside a bucket, and longer than any of them took."""
+    seconds = figures.percentile(buckets, share) if sum(buckets) >= RUNS_MIN else None
     return "–" if seconds is None else span(seconds)
 
 
@@ -88,8 +91,9 @@ def drawn(window: Window, slots: Sequence[tuple[Instant, figures.Slot]], princip
     for each in sums:
         total.merge(each)
     width = window.slot_seconds
-    middle, high = figures.percentile(total.ran, 0.5), figures.percentile(total.ran, 0.95)
-    ran = "none ended" if middle is None or high is None else f"half under {span(middle)}, 95% under {span(high)}"
+    ran = "too few to tell more than their average"
+    if sum(total.ran) >= RUNS_MIN:
+        ran = f"half under {_quantile(total.ran, 0.5)}, 95% under {_quantile(total.ran, 0.95)}"
     return Picture(
         plots.counted(
             starts,
@@ -122,17 +126,17 @@ def drawn(window: Window, slots: Sequence[tuple[Instant, figures.Slot]], princip
 def _tiles(standing: Standing | None, total: Sums, window: Window, principal: Principal) -> list[Tile]:
     """A key that sees some queues gets what ended from the counters: states are counted over all queues."""
     if standing is None:
-        return [Tile(status.value, None, status.value) for status in (*_ACTIVE, *_ENDED)]
+        return [Tile(status.value, None) for status in (*_ACTIVE, *_ENDED)]
     if principal.sees_all:
-        return [Tile(each.value, standing.counts.get(each.value, 0), each.value) for each in (*_ACTIVE, *_ENDED)]
+        return [Tile(each.value, standing.counts.get(each.value, 0)) for each in (*_ACTIVE, *_ENDED)]
     active = dict.fromkeys(_ACTIVE, 0)
     for depth in standing.depths:
         if principal.sees(depth.queue):
             active[depth.status] += depth.count
     ended = {Status.COMPLETED: total.completed, Status.FAILED: total.failed, Status.CANCELLED: total.cancelled}
     return [
-        *(Tile(status.value, number, status.value) for status, number in active.items()),
-        *(Tile(status.value, number, f"{status.value} in {window.says}") for status, number in ended.items()),
+        *(Tile(status.value, number) for status, number in active.items()),
+        *(Tile(status.value, number, window.says) for status, number in ended.items()),
     ]
 
 

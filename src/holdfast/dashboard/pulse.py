@@ -12,22 +12,23 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 from fastapi import Depends, Request, Response
-from fastapi.responses import StreamingResponse
 
 from holdfast.app import Holdfast
 from holdfast.dashboard import frame
 from holdfast.errors import HoldfastError
 from holdfast.job import Job
 from holdfast.lifecycle import Status
+from holdfast.limits import KEY_LIVE_PAGES_MAX, LIVE_PAGES_MAX
 from holdfast.server.guarding import needs, visible
+from holdfast.server.places import EventStream, Leave, Places
 from holdfast.server.principals import Principal
 from holdfast.server.problems import Problem
+from holdfast.server.staying import CHECK_SECONDS, may_stay
 from holdfast.stats import span
 from holdfast.store.types import Signal
 from holdfast.waits import within
 
-STREAMS_MAX = 200  # of one server: each is a connection, and pages look by themselves where they get none
-STREAM_SECONDS = 300.0  # then the browser comes again, and its key is looked at again
+STREAM_SECONDS = 300.0  # then the browser comes again
 BEAT_SECONDS = 15.0  # a line now and then, so that nobody in between takes the stream for dead
 SETTLE_SECONDS = 0.25  # what happens together is one hint
 LOOKED_AT_MAX = 100  # running jobs whose progress is watched for a list, and jobs of a tree
@@ -42,10 +43,14 @@ async def live(request: Request, topic: str = "all") -> Response:
     app, principal = frame.app_of(request), frame.reader_of(request)
     name, look = await _topic(app, principal, topic)
     pulse = frame.kept(request, Pulse)
-    if pulse.streams >= STREAMS_MAX:
-        raise Problem(503, "too-many-streams", "this server has as many live pages as it takes; yours looks by itself")
-    events = pulse.events(name, look, heeds_signals=topic == "all" and principal.sees_all)
-    return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+    leave = pulse.place(principal.key_id)
+    events = pulse.events(
+        name,
+        look,
+        lambda: may_stay(request, principal),
+        heeds_signals=topic == "all" and principal.sees_all,
+    )
+    return EventStream(events, leave, {"Cache-Control": "no-store"})
 
 
 async def _topic(app: Holdfast, principal: Principal, topic: str) -> tuple[str, Look]:
@@ -95,24 +100,31 @@ class Pulse:
     def __init__(self, app: Holdfast) -> None:
         self._app = app
         self._watches: dict[str, Watch] = {}
-        self._streams = 0
+        self._places = Places()
 
     @property
     def streams(self) -> int:
-        return self._streams
+        return self._places.taken
 
-    async def events(self, name: str, look: Look, *, heeds_signals: bool) -> AsyncIterator[bytes]:
-        self._streams += 1
-        try:
-            async with self._watched(name, look, heeds_signals) as hint:
-                ends_at = self._app.clock.monotonic() + STREAM_SECONDS
-                yield b"retry: 2000\n\n"
-                while (left := ends_at - self._app.clock.monotonic()) > 0:
-                    changed = await within(min(BEAT_SECONDS, left), hint.wait())
-                    hint.clear()
+    def place(self, key_id: str | None) -> Leave:
+        return self._places.take(key_id, most=LIVE_PAGES_MAX, share=KEY_LIVE_PAGES_MAX, refused=_too_many)
+
+    async def events(
+        self, name: str, look: Look, may_stay: Callable[[], Awaitable[bool]], *, heeds_signals: bool
+    ) -> AsyncIterator[bytes]:
+        clock = self._app.clock
+        async with self._watched(name, look, heeds_signals) as hint:
+            spoke_at = clock.monotonic()
+            ends_at = spoke_at + STREAM_SECONDS
+            yield b"retry: 2000\n\n"
+            while (left := ends_at - clock.monotonic()) > 0:
+                changed = await within(min(CHECK_SECONDS, left), hint.wait())
+                if not await may_stay():
+                    return
+                hint.clear()
+                if changed or clock.monotonic() - spoke_at >= BEAT_SECONDS:
                     yield b"event: changed\ndata: \n\n" if changed else b": here\n\n"
-        finally:
-            self._streams -= 1
+                    spoke_at = clock.monotonic()
 
     @asynccontextmanager
     async def _watched(self, name: str, look: Look, heeds_signals: bool) -> AsyncIterator[asyncio.Event]:
@@ -126,6 +138,10 @@ class Pulse:
         finally:
             if not watch.remove(hint):
                 del self._watches[name]
+
+
+def _too_many(whose: str) -> Problem:
+    return Problem(503, "too-many-streams", f"{whose} live pages, which is all it may; yours looks by itself")
 
 
 class Watch:

@@ -6,12 +6,13 @@ from typing import Any
 
 from fastapi import Depends, Request, Response
 
+from holdfast import audit_json
 from holdfast.checks import check_name
 from holdfast.dashboard import forms, frame
 from holdfast.dashboard.standing import Census
 from holdfast.dashboard.workers import seen_by
 from holdfast.errors import InvalidOption
-from holdfast.queues import Queue, overview
+from holdfast.queues import overview
 from holdfast.server.changes import audited
 from holdfast.server.guarding import check_queue, needs
 from holdfast.server.principals import Principal
@@ -24,8 +25,9 @@ router = frame.pages()
 async def queues(request: Request) -> Response:
     principal = frame.reader_of(request)
     taken = await frame.kept(request, Census).latest()
-    store = frame.app_of(request).store
-    workers = seen_by(await store.workers(), principal, frame.now_of(request))
+    app = frame.app_of(request)
+    store = app.store
+    workers = await seen_by(app, principal, frame.now_of(request))
     found = overview(
         await store.queues(),
         taken.depths,
@@ -50,7 +52,7 @@ async def pause(request: Request, name: str) -> Response:
     app = frame.app_of(request)
     async with audited(app, who, request, "queue.pause", name, before) as entry:
         queue = await app.pause_queue(name, by=who.name, reason=form.text("reason"))
-        entry.after = _document(queue)
+        entry.after = audit_json.queue(queue)
     still = f"; {count(queue.processing, 'job')} of it still running" if queue.processing else ""
     said = f"{name} is paused{still}."
     return frame.redirect_to(request, forms.back(request, form, "/queues"), said)
@@ -63,7 +65,7 @@ async def resume(request: Request, name: str) -> Response:
     app = frame.app_of(request)
     async with audited(app, who, request, "queue.resume", name, before) as entry:
         queue = await app.resume_queue(name)
-        entry.after = _document(queue)
+        entry.after = audit_json.queue(queue)
     said = f"{name} goes on; {count(queue.pending, 'job')} pending."
     return frame.redirect_to(request, forms.back(request, form, "/queues"), said)
 
@@ -78,7 +80,7 @@ async def limit(request: Request, name: str) -> Response:
         most = _whole(form.text("max_pending"))
         async with audited(app, who, request, "queue.limit", name, before) as entry:
             queue = await app.limit_queue(name, most)
-            entry.after = _document(queue)
+            entry.after = audit_json.queue(queue)
     except InvalidOption as error:
         return frame.redirect_to(request, back, f"The limit was not changed: {error}.", kind="bad")
     takes = "takes any number of jobs" if most is None else f"takes no more than {count(most, 'pending job')}"
@@ -88,17 +90,8 @@ async def limit(request: Request, name: str) -> Response:
 async def _said_of(request: Request, who: Principal, name: str) -> dict[str, Any]:
     """What was said about a queue that the key may change."""
     check_queue(who, check_name(name, "queue"))
-    rows = {row.name: row for row in await frame.app_of(request).store.queues()}
-    return _document(next(iter(overview([rows[name]] if name in rows else [], (), (), ())), Queue(name=name)))
-
-
-def _document(queue: Queue) -> dict[str, Any]:
-    return {
-        "paused": queue.paused,
-        "paused_by": queue.paused_by,
-        "reason": queue.pause_reason,
-        "max_pending": queue.max_pending,
-    }
+    rows = await frame.app_of(request).store.queues()
+    return audit_json.queue(next((row for row in rows if row.name == name), None))
 
 
 def _whole(text: str | None) -> int | None:

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 from fastapi import Depends, Request, Response
 
-from holdfast import cron, sensitive
+from holdfast import audit_json, cron, sensitive
 from holdfast.app import Holdfast
 from holdfast.clock import to_datetime
 from holdfast.dashboard import forms, frame, rules, trail
@@ -65,7 +65,7 @@ def _local(moment: datetime, timezone: str) -> str:
 async def change(request: Request, app: App, who: Who, name: str, verb: str) -> Response:
     form = await forms.read(request)
     schedule = await _visible(app, who, name)
-    before = {"paused": schedule.paused, "cron": schedule.cron, "job_type": schedule.job_type}
+    before = audit_json.schedule(schedule)
     try:
         match verb:
             case "run":
@@ -75,13 +75,11 @@ async def change(request: Request, app: App, who: Who, name: str, verb: str) -> 
                 return frame.redirect(request, f"/jobs/{job.job_id}", f"This is the job that {name} has made now.")
             case "pause":
                 async with audited(app, who, request, "schedule.pause", name, before) as entry:
-                    await app.pause_schedule(name, by=who.name)
-                    entry.after = {"paused": True}
+                    entry.after = audit_json.schedule(await app.pause_schedule(name, by=who.name))
                 said = f"{name} makes no jobs until it is resumed."
             case "resume":
                 async with audited(app, who, request, "schedule.resume", name, before) as entry:
-                    await app.resume_schedule(name)
-                    entry.after = {"paused": False}
+                    entry.after = audit_json.schedule(await app.resume_schedule(name))
                 said = f"{name} goes on with its next time."
             case "remove":
                 async with audited(app, who, request, "schedule.delete", name, before):

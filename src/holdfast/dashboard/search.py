@@ -36,7 +36,7 @@ EXAMPLES = {
     "status": "failed",
     "queue": "default",
     "subject": '"room 4"',
-    "worker": "host-1",
+    "worker": "a worker's id, as the page of workers has it",
     "tag": "nightly",
     "by": "anna",
     "root": "the id of a tree's first job",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 import msgspec
 from fastapi import Depends, Request, Response
 
 from holdfast.app import Holdfast
-from holdfast.dashboard import frame, shown
+from holdfast.dashboard import frame, shown, stretch
 from holdfast.errors import JobNotFound
 from holdfast.finding import FindOptions
 from holdfast.job import Job
@@ -19,8 +20,8 @@ from holdfast.server.guarding import App, Who, needs, visible
 from holdfast.server.principals import Principal
 
 PAGE = 30
-LOOKED_AT = 200  # of the newest jobs, for the subjects that they are about
-LISTED_MAX = 60
+WANTED = 60  # subjects on a page, about
+PART = 100  # jobs of a subject, read at once where its children are left out
 PAGES_MAX = 10  # of a store, read for one of ours where nearly all are children
 
 router = frame.pages()
@@ -39,14 +40,26 @@ class Recent(msgspec.Struct):
 async def page(request: Request, app: App, who: Who) -> Response:
     subject = request.query_params.get("subject", "").strip()
     if not subject:
-        found = await searching.found(app, who, limit=LOOKED_AT)
-        return frame.render(
-            request, "subjects.html", live="all", recent=_recent(found)[:LISTED_MAX], looked_at=LOOKED_AT
-        )
+        return await _listed(request, app, who, request.query_params.get("after") or None)
     return await _of(request, app, who, subject)
 
 
-def _recent(jobs: list[Job]) -> list[Recent]:
+async def _listed(request: Request, app: Holdfast, who: Principal, after: str | None) -> Response:
+    """Those of a stretch of jobs. What is counted is whole where the stretch is all that there is."""
+    looked_at = await stretch.read(app, who, after, lambda jobs: len(_recent(jobs)), WANTED)
+    return frame.render(
+        request,
+        "subjects.html",
+        live="all" if after is None else None,
+        recent=_recent(looked_at),
+        looked_at=looked_at,
+        is_all=after is None and looked_at.next is None,
+        first=frame.url(request, "/subjects") if after else None,
+        next=frame.url(request, "/subjects", after=looked_at.next) if looked_at.next else None,
+    )
+
+
+def _recent(jobs: Sequence[Job]) -> list[Recent]:
     found: dict[str, Recent] = {}
     for job in jobs:
         if job.subject is None:
@@ -84,7 +97,7 @@ async def _jobs(app: Holdfast, who: Principal, subject: str, after: str | None, 
     found = Page()
     found.next = after
     for _ in range(PAGES_MAX):
-        wanted: FindOptions = {"subject": subject, "limit": PAGE if whole else LOOKED_AT // 2, "after": found.next}
+        wanted: FindOptions = {"subject": subject, "limit": PAGE if whole else PART, "after": found.next}
         page = await searching.found(app, who, **wanted)
         found += [job for job in page if _is_top(job, whole)]
         found.next = page.next

@@ -18,9 +18,12 @@ from holdfast.dashboard.fields import Field
 from holdfast.dashboard.forms import Form
 from holdfast.dashboard.job import moment_of
 from holdfast.errors import InvalidOption, InvalidPayload, UnknownJobType
+from holdfast.server import admitting
+from holdfast.server.admitting import Asked
 from holdfast.server.changes import audited, said_of
 from holdfast.server.guarding import App, Who, check_queue, needs, visible
 from holdfast.server.principals import Principal
+from holdfast.server.problems import Problem
 from holdfast.store.types import JobType
 from holdfast.submission import SubmitOptions
 
@@ -57,7 +60,7 @@ async def show(request: Request, app: App, who: Who) -> Response:
         known = [each for each in await app.store.job_types() if who.sees(each.queue)]
         known.sort(key=lambda each: each.job_type)
         return frame.render(request, "submit.html", types=known, handled=await _handled(app), draft=None)
-    draft = _blank(await _type(app, name), "json" if request.query_params.get("mode") == JSON else "form")
+    draft = _blank(await _type(app, who, name), "json" if request.query_params.get("mode") == JSON else "form")
     if earlier := request.query_params.get("from"):
         await _like(app, who, draft, earlier)
     return _page(request, draft)
@@ -68,9 +71,10 @@ async def _handled(app: Holdfast) -> frozenset[str]:
     return frozenset(name for worker in await app.workers() if not worker.stopping for name in worker.job_types)
 
 
-async def _type(app: Holdfast, name: str) -> JobType:
+async def _type(app: Holdfast, who: Principal, name: str) -> JobType:
+    """One of those that are listed for this key."""
     for each in await app.store.job_types():
-        if each.job_type == name:
+        if each.job_type == name and who.sees(each.queue):
             return each
     raise UnknownJobType(f"no worker has announced a handler of {name!r:.80}: choose another type")
 
@@ -119,7 +123,7 @@ def _uncovered(value: Any) -> Any:
 @router.post("/submit", dependencies=[Depends(needs("submit"))])
 async def submit(request: Request, app: App, who: Who) -> Response:
     form = await forms.read(request)
-    draft = await _filled(app, form)
+    draft = await _filled(app, who, form)
     if (pressed := form.get("press", "")) != "submit":
         return _page(request, _pressed(draft, pressed))
     value = _value(draft)
@@ -131,17 +135,22 @@ async def submit(request: Request, app: App, who: Who) -> Response:
     name = draft.job_type.job_type
     try:
         async with audited(app, who, request, "job.submit", name) as entry:
-            handle = await app.submit(name, value, **options)
+            handle = await admitting.submit(app, who, Asked(name, value, options))
             entry.target, entry.after = handle.job_id, said_of(handle)
     except trail.REFUSALS as error:
         _blame(app, draft, value, error)
+        return _page(request, draft, status=422)
+    except Problem as problem:
+        if problem.slug != "dedup-conflict":
+            raise
+        draft.errors["dedup_key"] = _said(problem)
         return _page(request, draft, status=422)
     said = "An earlier job answers for this one." if handle.deduplicated else "Submitted."
     return frame.redirect(request, f"/jobs/{handle.job_id}", said)
 
 
-async def _filled(app: Holdfast, form: Form) -> Draft:
-    draft = _blank(await _type(app, form.get("type", "")), JSON if form.get("mode") == JSON else "form")
+async def _filled(app: Holdfast, who: Principal, form: Form) -> Draft:
+    draft = _blank(await _type(app, who, form.get("type", "")), JSON if form.get("mode") == JSON else "form")
     draft.options = {name: form.get(name, "").strip() for name in OPTIONS}
     if draft.mode == JSON:
         draft.text = form.get("json", "")

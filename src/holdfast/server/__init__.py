@@ -39,9 +39,10 @@ def asgi(
     """
     try:
         from holdfast.server.assembly import assemble
+
+        return assemble(app, hosts=hosts, rate=rate)  # which loads the routes and the dashboard
     except ModuleNotFoundError as error:
-        raise _missing(error) from error
-    return assemble(app, hosts=hosts, rate=rate)
+        raise missing(error) from error
 
 
 def lifespan(
@@ -51,11 +52,12 @@ def lifespan(
     try:
         from holdfast.server.embedding import opened
     except ModuleNotFoundError as error:
-        raise _missing(error) from error
+        raise missing(error) from error
     return opened(app, worker, worker_options)
 
 
-def _missing(error: ModuleNotFoundError) -> Exception:
+def missing(error: ModuleNotFoundError) -> Exception:
+    """What to install; a module of ours that is not there is a mistake of ours, and stays what it is."""
     if (error.name or "").partition(".")[0] == "holdfast":
         return error
     return ConfigurationError(f'the server needs more packages ({error.name}): pip install "holdfast[server]"')

@@ -13,15 +13,16 @@ import msgspec
 
 from holdfast import codec, ids
 from holdfast.app import Holdfast
-from holdfast.errors import DedupConflict, UnknownDependency
+from holdfast.errors import DedupConflict, UnknownDependency, UnknownJobType
+from holdfast.handlers import Handler
 from holdfast.job import JobHandle
 from holdfast.limits import LISTED_EDGES_MAX
-from holdfast.server import problems
+from holdfast.server import crew, problems
 from holdfast.server.guarding import check_queue
 from holdfast.server.inputs import SubmitBody
 from holdfast.server.principals import Principal
 from holdfast.server.problems import Problem
-from holdfast.store.types import JobRecord, NewJob
+from holdfast.store.types import JobRecord, JobType, NewJob
 from holdfast.submission import SubmitOptions, build
 
 _IDEMPOTENT = uuid.UUID("b3a52b9f-5d1c-5e0f-8b5e-2f1d8e1c7a44")  # under which ids of Idempotency-Key are made
@@ -76,6 +77,17 @@ async def submit(app: Holdfast, who: Principal, job: Asked) -> JobHandle:
     return await checked(app, who, job, handle)
 
 
+async def target_of(app: Holdfast, who: Principal, job_type: str) -> Handler | JobType:
+    """The type that a job shall have. Where there is none, only those are named that the key can do something with."""
+    try:
+        return await app._target(job_type)
+    except UnknownJobType:
+        if who.sees_all:
+            raise
+        names = ", ".join(sorted(await crew.types_seen(app, who))) or "none"
+        raise UnknownJobType(f"no worker has announced {job_type!r} (known, of this key's queues: {names})") from None
+
+
 async def checked(app: Holdfast, who: Principal, job: Asked, handle: JobHandle) -> JobHandle:
     """The job that answers, if it is one that may: the key sees it, and its Idempotency-Key meant just this."""
     if not handle.deduplicated:
@@ -93,7 +105,7 @@ async def checked(app: Holdfast, who: Principal, job: Asked, handle: JobHandle) 
 
 
 async def _check_rights(app: Holdfast, who: Principal, job: Asked) -> None:
-    target = await app._target(job.job_type)
+    target = await target_of(app, who, job.job_type)
     check_queue(who, job.options.get("queue") or target.queue)
     inner = [ids.canonical(str(each)) for each in job.options.get("depends_on", ())]
     if "parent" in job.options:

@@ -14,13 +14,13 @@ from holdfast import codec
 from holdfast.errors import HoldfastError
 from holdfast.server import problems
 from holdfast.server.gating.incoming import below
+from holdfast.server.guarding import found
 from holdfast.server.problems import MEDIA_TYPE, Problem
 
 _FRAMEWORK = {
     404: ("not-found", "there is no such path: GET /openapi.json lists them all"),
     405: ("method-not-allowed", "this path takes other methods: the header Allow names them"),
 }
-_SHOWN_MAX = 20  # mistakes that are listed; a document can have as many as it has fields
 
 
 def install(api: FastAPI) -> None:
@@ -46,7 +46,7 @@ async def _problem(request: Request, error: Exception) -> Response:
 
 
 async def _our_error(request: Request, error: Exception) -> Response:
-    return _answer(request, problems.of_error(cast(HoldfastError, error)))
+    return _answer(request, problems.of_error(cast(HoldfastError, error), ("body",), to=found(request)))
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
@@ -84,6 +84,6 @@ async def _mistake_of_ours(request: Request, _: Exception) -> Response:
 def mistakes(found: Iterable[Mapping[str, Any]]) -> Iterable[dict[str, str]]:
     """What a model says is wrong: where and what, never the value, which may be a secret."""
     for number, each in enumerate(found):
-        if number == _SHOWN_MAX:
+        if number == problems.PLACES_MAX:
             return
         yield {"loc": ".".join(str(part) for part in each["loc"]), "msg": str(each["msg"])}

@@ -19,6 +19,7 @@ from holdfast.server.gating.keyring import KeyRing
 
 # Literal paths come before those with a name in them: a route is the first that fits.
 _ROUTERS = (
+    "holdfast.server.front",
     "holdfast.server.health",
     "holdfast.server.metrics",
     "holdfast.server.routes.workers",

@@ -14,7 +14,7 @@ from holdfast.errors import VersionConflict
 from holdfast.family_tree import nodes
 from holdfast.granting import Audited
 from holdfast.job import JobView
-from holdfast.server import problems
+from holdfast.server import covering, problems
 from holdfast.server.principals import Principal
 from holdfast.server.problems import Problem
 from holdfast.store.types import JobRecord
@@ -51,11 +51,10 @@ def said_of(job: JobView) -> dict[str, Any]:
     }
 
 
-def shown_to(who: Principal, job: JobView) -> dict[str, Any]:
+async def shown_to(app: Holdfast, who: Principal, job: JobView) -> dict[str, Any]:
     """The record, as an answer to a change or to a repeated submit. Whoever may not read jobs is told where this one
     stands, and not what is in it: an id or a dedup key can be another's."""
-    found = job_json.document(job)
-    return found if who.may("read") else found | _UNREAD
+    return await covering.document(app, who, job) if who.may("read") else job_json.document(job) | _UNREAD
 
 
 def raced(error: VersionConflict, expected: int | None) -> Exception:

@@ -19,9 +19,10 @@ from holdfast.app import Holdfast
 from holdfast.clock import MICROS
 from holdfast.errors import HoldfastError
 from holdfast.lifecycle import GivenBack, decide
-from holdfast.limits import FIND_LIMIT_MAX, LONG_POLLS_MAX
+from holdfast.limits import FIND_LIMIT_MAX, KEY_LONG_POLLS_MAX, LONG_POLLS_MAX
 from holdfast.retry import Backoff
 from holdfast.server.bell import Bell
+from holdfast.server.places import Places
 from holdfast.server.problems import Problem
 from holdfast.statuses import Status
 from holdfast.store.types import ClaimedJob, ClaimRequest, Query, Signal, WorkerRow
@@ -52,6 +53,7 @@ class Ask(msgspec.Struct, frozen=True):
     wait_seconds: float
     token: str  # as the store keeps it
     repeat: bool
+    key_id: str | None = None  # whose place it takes while it waits
 
 
 class _Ends(msgspec.Struct, frozen=True):
@@ -70,7 +72,7 @@ class Claims:
         self._app = app
         self._bell = Bell(app, frozenset({Signal.READY}))
         self._lines: dict[_Kind, _Line] = {}
-        self._waiting = 0
+        self._waiting = Places()
         self._asked: dict[str, object] = {}  # by token: the latest request, to which the jobs belong
         self._leftovers: set[asyncio.Task[None]] = set()
 
@@ -102,7 +104,7 @@ class Claims:
         if jobs or not ask.limit or not ask.wait_seconds:
             return jobs
         until = self._app.clock.monotonic() + ask.wait_seconds
-        with self._counted():
+        with self._counted(ask.key_id):
             while not request.slots and not self._is_over(ends, until):
                 await self._first_of(min(_FULL_SECONDS, until - self._app.clock.monotonic()), ends)
                 request = await self._request(ask)
@@ -136,19 +138,12 @@ class Claims:
                 each.cancel()
 
     @contextmanager
-    def _counted(self) -> Iterator[None]:
-        if self._waiting >= LONG_POLLS_MAX:
-            raise Problem(
-                429,
-                "too-many-waiting",
-                f"{LONG_POLLS_MAX:,} requests wait for jobs here (LONG_POLLS_MAX): ask again later",
-                retry_after=_LATER_SECONDS,
-            )
-        self._waiting += 1
+    def _counted(self, key_id: str | None) -> Iterator[None]:
+        leave = self._waiting.take(key_id, most=LONG_POLLS_MAX, share=KEY_LONG_POLLS_MAX, refused=_too_many)
         try:
             yield
         finally:
-            self._waiting -= 1
+            leave()
 
     @contextmanager
     def _in_line(self, request: ClaimRequest) -> Iterator[_Line]:
@@ -210,6 +205,15 @@ class Claims:
             await app.store.apply(decided, now)
         except HoldfastError as error:
             log.warning("jobs of worker %s that hung up come back with their leases: %s", ask.worker.worker_id, error)
+
+
+def _too_many(whose: str) -> Problem:
+    return Problem(
+        429,
+        "too-many-waiting",
+        f"{whose} requests that wait for jobs, which is all it may: ask again later",
+        retry_after=_LATER_SECONDS,
+    )
 
 
 def _has_failed(task: asyncio.Task[list[ClaimedJob]]) -> bool:

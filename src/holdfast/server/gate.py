@@ -77,6 +77,7 @@ class Gate:
             app, ring, rate=self._bounds.rate, failures_burst=self._bounds.failures_burst
         )
         self._streams: set[asyncio.Timeout] = set()
+        self._reading: set[asyncio.Timeout] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["type"]:
@@ -90,11 +91,14 @@ class Gate:
     def end_streams(self) -> None:
         """The server stops: streams end as if there were no more to say, and clients come again elsewhere."""
         self.stopping.set()
+        now = asyncio.get_running_loop().time()
         for limit in tuple(self._streams):
-            limit.reschedule(asyncio.get_running_loop().time())
+            limit.reschedule(now)
+        for limit in tuple(self._reading):  # a body that comes slowly would outlast the time that a stop has
+            limit.reschedule(min(limit.when() or now, now + limits.HTTP_STOP_SECONDS / 2))
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Incoming(scope, self._hosts)
+        request = Incoming(scope)
         passage = _Passage(request, Answer(request, send))
         began = self._app.clock.monotonic()
         try:
@@ -120,7 +124,7 @@ class Gate:
         passage.principal = await self._principal(request)
         if request.is_dashboard:
             origins.check_dashboard(request)
-        body = await bodies.read(receive, self._bounds.body_bytes, self._bounds.read_seconds)
+        body = await bodies.read(receive, self._bounds.body_bytes, self._bounds.read_seconds, self._reading)
         passage.has_body_left = False
         await bodies.check(request, body)
         return bodies.replayed(body, receive)
@@ -128,8 +132,6 @@ class Gate:
     async def _principal(self, request: Incoming) -> Principal | None:
         opening = self._openings.of(request.path)
         if opening == "anyone" or (opening == "local" and request.is_local):
-            if not request.is_safe:
-                self._authenticator.check_failures(request)
             return await self._authenticator.principal_if_any(request)
         try:
             return await self._authenticator.principal(request)
@@ -145,6 +147,7 @@ class Gate:
             "principal": passage.principal,
             "is_local": request.is_local,
             "request_id": request.request_id,
+            "check_failures": lambda: self._authenticator.check_failures(request),  # for a login, which is a route
         }
         try:
             async with asyncio.timeout(self._bounds.answer_seconds) as limit:

@@ -29,6 +29,7 @@ def _moment(value: Any) -> Any:
 Moment = Annotated[AwareDatetime, BeforeValidator(_moment, json_schema_input_type=AwareDatetime)]
 Priority = Annotated[int, Field(ge=0, le=100)] | Literal["low", "normal", "high", "urgent"]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Span = Annotated[float, Field(ge=0, le=limits.SPAN_SECONDS_MAX, allow_inf_nan=False)]
 Text = Annotated[str, Field(min_length=1, max_length=limits.KEY_LENGTH_MAX)]
 Word = Annotated[str, Field(min_length=1, max_length=limits.NAME_LENGTH_MAX)]
 QueueName = Annotated[str, Field(pattern=_NAME)]
@@ -75,9 +76,9 @@ class SubmitBody(_JobOptions):
     delay: Seconds | None = Field(None, description="Seconds from now; instead of run_at.")
     job_id: Id | None = Field(None, description="The id that it shall have: a repeat then returns the same job.")
     dedup_key: Text | None = None
-    dedup_for: Literal["active", "forever"] | Seconds | None = None
+    dedup_for: Literal["active", "forever"] | Span | None = None
     dedup_conflict: Literal["return", "error"] | None = None
-    reuse: bool | Seconds | None = Field(None, description="Take the result of an identical job, if there is one.")
+    reuse: bool | Span | None = Field(None, description="Take the result of an identical job, if there is one.")
     depends_on: Annotated[list[Id], Field(max_length=limits.DEPENDENCIES_MAX)] | None = None
     trigger_rule: Literal["all_success", "all_done", "one_success", "none_failed"] | None = None
     on_dependency_failure: Literal["cancel", "fail"] | None = None

@@ -60,6 +60,7 @@ _PROBLEM = {
         "retry_after": {"type": "integer", "description": "Seconds after which a repeat may work."},
         "errors": {
             "type": "array",
+            "description": "Of invalid-request and invalid-payload: each place that does not fit, and why.",
             "items": {
                 "type": "object",
                 "required": ["loc", "msg"],

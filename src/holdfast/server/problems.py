@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
-from holdfast import errors
+from holdfast import errors, keys
 from holdfast.errors import HoldfastError
+from holdfast.server.principals import Principal
+
+log = logging.getLogger("holdfast.server")
 
 MEDIA_TYPE = "application/problem+json"
+PLACES_MAX = 20  # mistakes that are listed; a document can have as many as it has fields
 AGAIN_SECONDS = 1  # when to ask again where nothing better is known
 
 
@@ -113,6 +118,7 @@ TITLES = {
     "encoded-body": "The body is encoded",
     "unsupported-media-type": "The body is of another type",
     "bad-length": "The length of the body is no number",
+    "two-lengths": "The body has two lengths",
     "repeated-header": "A header stands there twice",
     "key-in-url": "A key in the URL",
     "unknown-host": "No such host here",
@@ -123,17 +129,49 @@ TITLES = {
     "too-many-failures": "Too many wrong keys",
     "too-many-requests": "Too many requests",
     "idempotency-key-reused": "The Idempotency-Key was used for something else",
+    "already-completed": "The job has completed with another result",
     "internal": "Something went wrong here",
 }
 
+_OF_THE_STORE = {
+    "store-full": "the store has no room left, and nothing was stored: try again when its operators have made room",
+    "store-busy": "the store has too much to do: try again in a moment",
+    "store-unavailable": "the store does not answer: try again in a moment; the log of the server says more",
+    "store-moved": "the queue has moved to another store, and this server has to be started with its new location",
+    "schema-mismatch": "the store has the schema of another release; the log of the server says more",
+    "not-open": "the server is starting or stopping: try again in a moment",
+}
 
-def of_error(error: HoldfastError) -> Problem:
-    """What an error of ours is over HTTP."""
+
+def of_error(error: HoldfastError, within: tuple[str, ...] = (), *, to: Principal | None = None) -> Problem:
+    """What an error of ours is over HTTP. `within`: where in the request the payload stood, if that is to blame. `to`:
+    who is told, where that is known."""
     for kind, (status, slug) in STATUSES.items():
         if isinstance(error, kind):
             again: dict[str, Any] = {"retry_after": AGAIN_SECONDS} if status in (429, 503) else {}
-            return Problem(status, slug, str(error), **again)
+            places: dict[str, Any] = {"errors": _places(error, within)} if slug == "invalid-payload" else {}
+            return Problem(status, slug, _said(error, slug, to), **again, **places)
     return Problem(500, "internal", str(error))
+
+
+def _said(error: HoldfastError, slug: str, to: Principal | None) -> str:
+    """What is wrong with a store names hosts, files and databases, which are nobody's business but the operators'."""
+    said = _OF_THE_STORE.get(slug)
+    if said is None:
+        return str(error)
+    log.warning("%s: %s", TITLES[slug], keys.masked(str(error)))
+    if slug == "store-moved" and to is not None and to.may("admin") and to.sees_all:
+        return str(error)
+    return said
+
+
+def _places(error: HoldfastError, within: tuple[str, ...]) -> list[dict[str, str]]:
+    """What does not fit, as mistakes of a body are told."""
+    found = getattr(error, "places", None) or [((), str(error))]
+    return [
+        {"loc": ".".join(map(str, (*within, "payload", *place))), "msg": message}
+        for place, message in found[:PLACES_MAX]
+    ]
 
 
 def unauthenticated(detail: str = "send a key as `Authorization: Bearer …` or `X-API-Key`") -> Problem:

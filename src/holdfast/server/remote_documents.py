@@ -9,6 +9,8 @@ from pydantic import BaseModel, Field
 from holdfast.server.documents import Job
 from holdfast.statuses import Status
 
+_OF_ALL_QUEUES = "Attempts since it started. Null where the worker also serves queues that the key does not see."
+
 
 class Worker(BaseModel):
     worker_id: str
@@ -27,13 +29,11 @@ class Worker(BaseModel):
     busy: dict[str, int]
     batches: dict[str, int]
     versions: dict[str, int]
-    ended: int
-    failed: int
-    busy_micros: int
+    ended: int | None = Field(description=_OF_ALL_QUEUES)
+    failed: int | None = Field(description=_OF_ALL_QUEUES)
     average_time_ms: float | None
     stuck: list[str]
-    lease_micros: int
-    unread: bool
+    lease_seconds: float | None = Field(description="How long a claim of this worker holds without a word from it.")
 
 
 class Workers(BaseModel):

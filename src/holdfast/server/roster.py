@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast import pace
+from holdfast import keys, pace
 from holdfast.app import Holdfast
 from holdfast.clock import MICROS
 from holdfast.server.principals import Principal
@@ -41,7 +41,8 @@ class Roster:
         """Register a worker, or what it does from now on; it keeps what it has done so far."""
         before = await self._stored(row.worker_id)
         if before is not None:
-            _check_own(who, before)
+            if not _is_own(who, before) and not (_is_far(who, before) and await self._is_left(before)):
+                raise _taken(before)
             row = msgspec.structs.replace(
                 row,
                 started_at=before.started_at,
@@ -109,9 +110,30 @@ class Roster:
             del self._known[next(iter(self._known))]
         self._known[row.worker_id] = _Known(row, self._app.clock.monotonic())
 
+    async def _is_left(self, row: WorkerRow) -> bool:
+        """Whether nobody works under this name any more: it is silent, or the key of whoever did has ended. So a worker
+        that comes back with a new key is itself again."""
+        now = self._app.clock.now()
+        if now - row.heartbeat_at > row.lease_micros:
+            return True
+        return not any(key.key_id == row.key_id and keys.is_live(key, now) for key in await self._app.store.keys())
+
 
 def _check_own(who: Principal, row: WorkerRow) -> WorkerRow:
     """A name that someone else works under is not for the taking."""
-    if row.process_key != FAR or not all(map(who.sees, row.queues)):
-        raise Problem(409, "worker-id-taken", f"{row.worker_id} is another worker's id: register under one of your own")
+    if not _is_own(who, row):
+        raise _taken(row)
     return row
+
+
+def _is_own(who: Principal, row: WorkerRow) -> bool:
+    return _is_far(who, row) and (row.key_id in (None, who.key_id) or who.may("admin"))
+
+
+def _is_far(who: Principal, row: WorkerRow) -> bool:
+    """Whether it came over HTTP, and works for nobody whom the key does not see."""
+    return row.process_key == FAR and all(map(who.sees, row.queues))
+
+
+def _taken(row: WorkerRow) -> Problem:
+    return Problem(409, "worker-id-taken", f"{row.worker_id} is another worker's id: register under one of your own")

@@ -1,7 +1,7 @@
 """How a route of the API is declared: strict in what it takes, and the same in what it answers.
 
-`routes("jobs")` makes a router whose routes refuse a query parameter that they do not know and, before that, whoever
-lacks the scope. What is no JSON, or not of that type, the gate has refused already.
+`routes("jobs")` makes a router whose routes refuse a query parameter that they do not know or that stands there twice
+and, before that, whoever lacks the scope. What is no JSON, or not of that type, the gate has refused already.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Strict(APIRoute):
             for guard in guards:  # who may not ask at all is not told what is wrong with the question
                 if guard is not None:
                     await guard(request)
-            _refuse_unknown(request, known)
+            _check_query(request, known)
             return await handle(request)
 
         return strictly
@@ -74,11 +74,15 @@ def _query_names(dependant: Dependant) -> Iterator[str]:
         yield from _query_names(inner)
 
 
-def _refuse_unknown(request: Request, known: frozenset[str]) -> None:
+def _check_query(request: Request, known: frozenset[str]) -> None:
     unknown = next((name for name in request.query_params if name not in known), None)
     if unknown is not None:
         takes = f"it takes {', '.join(sorted(known))}" if known else "it takes none"
         raise Problem(422, "invalid-request", f"there is no query parameter {unknown!r:.{_SHOWN_MAX}} here; {takes}")
+    sent = [name for name, _ in request.query_params.multi_items()]
+    repeated = next((name for name in sent if sent.count(name) > 1), None)
+    if repeated is not None:
+        raise Problem(422, "invalid-request", f"the query parameter {repeated} stands there more than once: send one")
 
 
 def expected_version(if_match: str | None) -> int | None:

@@ -55,6 +55,14 @@ def url(bound: socket.socket) -> str:
     return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 
 
+def reach(bound: socket.socket) -> str:
+    """Where others find it."""
+    name, port = bound.getsockname()[:2]
+    found = hosts.address(name)
+    which = " (every address of this machine)" if found is not None and found.is_unspecified else ""
+    return f"[{name}]:{port}{which}" if ":" in name else f"{name}:{port}{which}"
+
+
 class Server(uvicorn.Server):
     """Serves until `stop`. Signals are the command's: it has workers to stop as well."""
 

@@ -7,15 +7,18 @@ applies that while the claim holds. Every call may be repeated: history tells wh
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import random
 from collections.abc import Sequence
 
 import msgspec
 
+from holdfast import codec
 from holdfast.app import Holdfast
 from holdfast.clock import MICROS, Instant
 from holdfast.errors import ClaimLost, StoreBusy
+from holdfast.files import StoredFile
 from holdfast.lifecycle import (
     Cancelled,
     Completed,
@@ -31,6 +34,7 @@ from holdfast.lifecycle import (
     decide,
 )
 from holdfast.retry import Backoff
+from holdfast.server.problems import Problem
 from holdfast.statuses import Status
 from holdfast.store.types import ClaimedJob, HistoryEvent, Hold, JobRecord, JobType, Verdict
 from holdfast.trouble import Trouble
@@ -183,9 +187,37 @@ def _settled(record: JobRecord, hold: Hold, outcome: Outcome) -> Settled | None:
     for event in reversed(record.history):
         if event.attempt == hold.attempt and event.source is Status.PROCESSING:
             if event.event in _events(outcome) and event.by == _claimer(record.history, hold.attempt):
+                if isinstance(outcome, Completed):
+                    _check_result(record, hold, outcome)
                 return Settled(hold.job_id, hold.attempt, event.target, event.reason)
             break
     raise lost(hold)
+
+
+def _check_result(record: JobRecord, hold: Hold, outcome: Completed) -> None:
+    """A completion counts once: one with another result is no repeat of it. What has run again since, or was archived,
+    leaves nothing to compare with."""
+    is_kept = record.status is Status.COMPLETED and record.attempt == hold.attempt and record.archived_at is None
+    if is_kept and not _is_result(record, outcome):
+        raise Problem(
+            409,
+            "already-completed",
+            f"attempt {hold.attempt} of job {hold.job_id} has completed with another result, which stands:"
+            " submit a new job for a new result",
+        )
+
+
+def _is_result(record: JobRecord, outcome: Completed) -> bool:
+    if record.result_artifact is not None:
+        said = outcome.result_artifact
+        again = hashlib.sha256((outcome.result or "null").encode()).hexdigest() if said is None else _sha256(said)
+        return again == _sha256(record.result_artifact)
+    stored, said = record.result or "null", outcome.result or "null"
+    return outcome.result_artifact is None and (stored == said or codec.decode(stored) == codec.decode(said))
+
+
+def _sha256(artifact: str) -> str:
+    return codec.decode(artifact, type=StoredFile).sha256
 
 
 def _claimer(history: Sequence[HistoryEvent], attempt: int) -> str | None:

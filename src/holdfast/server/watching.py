@@ -9,8 +9,9 @@ from typing import Generic, TypeVar
 
 from holdfast.app import Holdfast
 from holdfast.errors import HoldfastError
-from holdfast.limits import STREAMS_MAX
+from holdfast.limits import KEY_STREAMS_MAX, STREAMS_MAX
 from holdfast.server.bell import Bell
+from holdfast.server.places import Leave, Places
 from holdfast.server.problems import Problem
 from holdfast.store.types import Signal
 from holdfast.waits import within
@@ -60,7 +61,7 @@ class Watches:
         self._app = app
         self._bell = Bell(app, _SIGNALS)
         self._watches: dict[tuple[str, str], Watch[object]] = {}
-        self._streams = 0
+        self._places = Places()
 
     @asynccontextmanager
     async def on(
@@ -74,26 +75,18 @@ class Watches:
         if watch.task is None:
             watch.task = asyncio.get_running_loop().create_task(self._work(watch, look, glance))
         watch.watchers += 1
-        self._streams += 1
         try:
             yield watch
         finally:
             watch.watchers -= 1
-            self._streams -= 1
             if not watch.watchers:
                 self._watches.pop(key, None)
                 watch.task.cancel()
                 await asyncio.gather(watch.task, return_exceptions=True)
 
-    def check_count(self) -> None:
+    def place(self, key_id: str | None) -> Leave:
         """Before an answer begins: a stream that is one too many is refused in words."""
-        if self._streams >= STREAMS_MAX:
-            raise Problem(
-                429,
-                "too-many-streams",
-                f"this server has {STREAMS_MAX:,} streams (STREAMS_MAX): ask for the job itself, or come again later",
-                retry_after=_LATER_SECONDS,
-            )
+        return self._places.take(key_id, most=STREAMS_MAX, share=KEY_STREAMS_MAX, refused=_too_many)
 
     async def _work(self, watch: Watch[T], look: Callable[[], Awaitable[T]], glance: Callable[[T], T | None]) -> None:
         with self._bell.listening():
@@ -116,3 +109,12 @@ class Watches:
                 watch.tell(live)
             if await within(min(left, LIVE_SECONDS) if live is not None else left, self._bell.wait(rung)):
                 return
+
+
+def _too_many(whose: str) -> Problem:
+    return Problem(
+        429,
+        "too-many-streams",
+        f"{whose} streams, which is all it may: ask for the job itself, or come again later",
+        retry_after=_LATER_SECONDS,
+    )

@@ -291,6 +291,7 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     stuck: tuple[str, ...] = ()  # threads that outlived their claim and still hold a slot
     lease_micros: int = 0  # it is heard three times in each; 0: unknown
     marks: tuple[tuple[Instant, int, int, int], ...] = ()  # ended, failed and busy_micros as they were; see pace.py
+    key_id: str | None = None  # of whoever registered it over HTTP; None: a worker of our own, or nobody has keys
     unread: bool = False  # its row could not be read: nothing is known but its name and when it was last heard of
 
 

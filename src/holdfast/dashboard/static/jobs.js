@@ -2,31 +2,34 @@
 
 // Ticks: how many there are, all of a page at once, and none while nothing is ticked.
 
-const bulk = document.getElementById("bulk");
-if (bulk) {
+// A list that was empty gets its form with the first job: it is looked for anew each time.
+
+const boxes = () => [...document.querySelectorAll('input[name="id"][form="bulk"]')];
+
+function count() {
+  const bulk = document.getElementById("bulk");
+  if (!bulk) return;
   const all = bulk.querySelector("[data-all]");
   const box = all.querySelector("input");
   const words = bulk.querySelector("[data-ticked]");
-  const start = words.textContent;
-  const boxes = () => [...document.querySelectorAll('input[name="id"][form="bulk"]')];
-  const count = () => {
-    const every = boxes();
-    const ticked = every.filter((each) => each.checked).length;
-    words.textContent = ticked ? `${ticked} ${ticked === 1 ? "job" : "jobs"} ticked` : start;
-    box.checked = ticked > 0 && ticked === every.length;
-    box.indeterminate = ticked > 0 && ticked < every.length;
-    for (const button of bulk.querySelectorAll("[data-needs-tick]")) button.disabled = ticked === 0;
-  };
+  const every = boxes();
+  const ticked = every.filter((each) => each.checked).length;
+  words.dataset.start ??= words.textContent;
+  words.textContent = ticked ? `${ticked} ${ticked === 1 ? "job" : "jobs"} ticked` : words.dataset.start;
+  box.checked = ticked > 0 && ticked === every.length;
+  box.indeterminate = ticked > 0 && ticked < every.length;
   all.hidden = false;
-  box.addEventListener("change", () => {
-    for (const each of boxes()) each.checked = box.checked;
-    count();
-  });
-  document.addEventListener("change", (event) => event.target.form === bulk && count());
-  document.addEventListener("holdfast:changed", count);
-  addEventListener("pageshow", count);
-  count();
+  for (const button of bulk.querySelectorAll("[data-needs-tick]")) button.disabled = ticked === 0;
 }
+
+document.addEventListener("change", (event) => {
+  if (event.target.form?.id !== "bulk") return;
+  if (event.target.closest("[data-all]")) for (const each of boxes()) each.checked = event.target.checked;
+  count();
+});
+document.addEventListener("holdfast:changed", count);
+addEventListener("pageshow", count);
+count();
 
 // An id is copied with one click.
 

@@ -94,7 +94,7 @@ function closeOpened(except) {
 document.addEventListener("click", (event) => closeOpened(event.target));
 
 // Copying works where the browser allows it: over https, and on this machine.
-for (const button of navigator.clipboard ? document.querySelectorAll("[data-copy]") : []) {
+for (const button of navigator.clipboard ? document.querySelectorAll("button[data-copy]") : []) {
   button.hidden = false;
   button.addEventListener("click", async () => {
     await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).value);

@@ -99,7 +99,7 @@ class Authenticator:
         )
 
     def _keyless(self, request: Incoming, known: Known) -> Principal:
-        if keys.are_needed(known.values(), self._app.clock.now()):
+        if keys.are_needed(known.values()):
             raise problems.unauthenticated()
         if not request.is_local:
             raise Problem(

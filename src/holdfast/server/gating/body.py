@@ -25,17 +25,23 @@ def check_head(request: Incoming, bytes_max: int) -> None:
     if (request.header(b"content-encoding") or "identity").lower() != "identity":
         raise Problem(415, "encoded-body", "send the body as it is, without Content-Encoding")
     length = request.header(b"content-length")
+    if length is not None and request.header(b"transfer-encoding") is not None:
+        # a proxy before us may believe the other one, and take what follows for a request of its own
+        raise Problem(400, "two-lengths", "send Content-Length or Transfer-Encoding, not both")
     if length is not None and (not length.isascii() or not length.isdigit()):
         raise Problem(400, "bad-length", "Content-Length is no number")
     if length is not None and (len(length) > 18 or int(length) > bytes_max):
         raise too_large(bytes_max)
 
 
-async def read(receive: Receive, bytes_max: int, seconds: float) -> bytes:
+async def read(receive: Receive, bytes_max: int, seconds: float, reading: set[asyncio.Timeout]) -> bytes:
+    """`reading` has the limit while it holds, for a server that stops to shorten."""
     parts: list[bytes] = []
     size = 0
+    limit = asyncio.timeout(seconds)
+    reading.add(limit)
     try:
-        async with asyncio.timeout(seconds):
+        async with limit:
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
@@ -49,6 +55,8 @@ async def read(receive: Receive, bytes_max: int, seconds: float) -> bytes:
                     return b"".join(parts)
     except TimeoutError:
         raise Problem(408, "too-slow", f"the request did not arrive within {seconds:g} seconds") from None
+    finally:
+        reading.discard(limit)
 
 
 async def check(request: Incoming, body: bytes) -> None:

@@ -11,7 +11,20 @@ from collections.abc import Sequence
 
 from holdfast.errors import ConfigurationError
 
-_FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip", b"via")
+_FORWARDED = frozenset(
+    (
+        b"forwarded",
+        b"via",
+        b"x-forwarded",
+        b"x-real-ip",
+        b"x-client-ip",
+        b"x-original-host",
+        b"x-envoy-external-address",
+        b"cf-connecting-ip",
+        b"true-client-ip",
+    )
+)
+_FORWARDED_START = b"x-forwarded-"
 
 
 class Hosts:
@@ -30,10 +43,9 @@ class Hosts:
         name = name_of(host)
         if name is None:
             return False
-        return is_loopback(name) or address(name) is not None or self.names(name)
+        return is_loopback(name) or address(name) is not None or self._names_it(name)
 
-    def names(self, name: str) -> bool:
-        """Whether it was given by name, and not by letting in all."""
+    def _names_it(self, name: str) -> bool:
         return name in self._names or bool(self._endings and name.endswith(self._endings))
 
 
@@ -72,7 +84,7 @@ def is_loopback(name: str) -> bool:
 
 def is_forwarded(names: Sequence[bytes]) -> bool:
     """Whether someone in between speaks for another: then where it comes from says nothing about who asks."""
-    return any(name in _FORWARDED for name in names)
+    return any(name in _FORWARDED or name.startswith(_FORWARDED_START) for name in names)
 
 
 def network(client: str | None) -> str:

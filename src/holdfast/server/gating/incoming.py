@@ -11,7 +11,6 @@ from starlette.types import Scope
 
 from holdfast import keys
 from holdfast.server.gating import hosts
-from holdfast.server.gating.hosts import Hosts
 from holdfast.server.principals import Via
 from holdfast.server.problems import Problem
 
@@ -22,7 +21,7 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class Incoming:
-    def __init__(self, scope: Scope, allowed: Hosts) -> None:
+    def __init__(self, scope: Scope) -> None:
         self.scope = scope
         self.method: str = scope["method"]
         self.root = str(scope.get("root_path", "")).rstrip("/")
@@ -30,7 +29,6 @@ class Incoming:
         self.is_dashboard = self.path == DASHBOARD or self.path.startswith(f"{DASHBOARD}/")
         self.client: str | None = scope["client"][0] if scope.get("client") else None
         self.request_id = self._request_id()
-        self._allowed = allowed
 
     @property
     def via(self) -> Via:
@@ -49,13 +47,14 @@ class Incoming:
 
     @property
     def is_local(self) -> bool:
-        """Whether it comes from this machine, addressed to it, and nobody in between speaks for another."""
+        """Whether it comes from this machine, addressed to it, and nobody in between speaks for another. Names that
+        others call it by do not count: a proxy on this machine passes them on."""
         name = hosts.name_of(self.header(b"host"))
         return (
             self.client is not None
             and hosts.is_loopback(self.client)
             and name is not None
-            and (hosts.is_loopback(name) or self._allowed.names(name))
+            and hosts.is_loopback(name)
             and not hosts.is_forwarded([each for each, _ in self.scope["headers"]])
         )
 

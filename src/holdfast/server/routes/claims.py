@@ -140,13 +140,13 @@ def _report(record: JobRecord, hold: Hold, logs: list[LogLine], metrics: dict[st
 
 
 async def _completion(app: Holdfast, record: JobRecord, hold: Hold, result: Any) -> Outcome:
-    """With the result as it is stored; of a claim that is over nothing is."""
-    if not held(record, hold):
-        return Completed(None)
+    """With the result as it is stored; of a claim that is over nothing is, it is only compared."""
     try:
         text = codec.to_json(result, "result")
     except InvalidPayload as error:
         raise InvalidResult(str(error)) from None
+    if not held(record, hold):
+        return Completed(text)
     return await completion(hold.job_id, hold.attempt, text, app.files, app.clock.now())
 
 

@@ -13,7 +13,7 @@ from holdfast.errors import JobNotFound, VersionConflict
 from holdfast.family_tree import record_of
 from holdfast.job import Job, JobView
 from holdfast.reading import Page
-from holdfast.server import changes, documents, searching
+from holdfast.server import changes, covering, documents, searching
 from holdfast.server.guarding import App, Who, needs, visible
 from holdfast.server.inputs import PatchBody, ReasonBody
 from holdfast.server.principals import Principal
@@ -93,14 +93,14 @@ def _finding(api: APIRouter) -> None:
             after=after,
             limit=limit,
         )
-        return _page(page)
+        return await _page(app, who, page)
 
 
 def _one(api: APIRouter) -> None:
     @api.get("/jobs/{job_id:uuid}", summary="Read a job", dependencies=READ, **answers(documents.Job, 404))
     async def read_job(app: App, who: Who, job_id: JobId) -> Response:
         """The record as it is now, with its result. Its ETag is its version, for `If-Match` of a change."""
-        return await _whole(await visible(app, who, str(job_id)))
+        return await _whole(app, who, await visible(app, who, str(job_id)))
 
     @api.delete(
         "/jobs/{job_id:uuid}",
@@ -139,7 +139,7 @@ def _one(api: APIRouter) -> None:
             except VersionConflict as error:
                 raise changes.raced(error, expected) from None
             entry.after = changes.said_of(job)
-        return _changed(who, job)
+        return await _changed(app, who, job)
 
 
 def _of_a_type(api: APIRouter) -> None:
@@ -172,7 +172,7 @@ def _of_a_type(api: APIRouter) -> None:
             after=after,
             limit=limit,
         )
-        return _page(page)
+        return await _page(app, who, page)
 
 
 def _one_of_a_type(api: APIRouter) -> None:
@@ -184,7 +184,7 @@ def _one_of_a_type(api: APIRouter) -> None:
     )
     async def read_job_of_type(app: App, who: Who, job_type: JobTypeName, job_id: JobId) -> Response:
         """As GET /jobs/{job_id}; 404 where it is of another type."""
-        return await _whole(await _typed(app, who, job_type, str(job_id)))
+        return await _whole(app, who, await _typed(app, who, job_type, str(job_id)))
 
     @api.delete(
         "/jobs/{job_type:job_type}/{job_id:uuid}",
@@ -237,7 +237,7 @@ def _retrying(api: APIRouter) -> None:
             except VersionConflict as error:
                 raise changes.raced(error, expected) from None
             entry.after = changes.said_of(job) | {"subtree": subtree}
-        return _changed(who, job)
+        return await _changed(app, who, job)
 
 
 def _running_again(api: APIRouter) -> None:
@@ -258,7 +258,7 @@ def _running_again(api: APIRouter) -> None:
         async with changes.audited(app, who, request, "job.rerun", job.job_id, changes.said_of(job)) as entry:
             job = await app.rerun(job.job_id, reason=reason, by=who.name)
             entry.after = changes.said_of(job)
-        return _changed(who, job)
+        return await _changed(app, who, job)
 
 
 async def _typed(app: Holdfast, who: Principal, job_type: str, job_id: str) -> Job:
@@ -280,7 +280,7 @@ async def _cancelled(
         except VersionConflict as error:
             raise changes.raced(error, expected) from None
         entry.after = changes.said_of(job) | {"subtree": subtree}
-    return _changed(who, job)
+    return await _changed(app, who, job)
 
 
 async def _patched(app: Holdfast, who: Principal, job: Job, body: PatchBody, expected: int | None) -> Job:
@@ -309,16 +309,17 @@ def etag(job: JobView) -> dict[str, str]:
     return {"ETag": f'"{job.version}"'}
 
 
-def _changed(who: Principal, job: Job) -> Response:
-    return answer(changes.shown_to(who, job), headers=etag(job))
+async def _changed(app: Holdfast, who: Principal, job: Job) -> Response:
+    return answer(await changes.shown_to(app, who, job), headers=etag(job))
 
 
-async def _whole(job: Job) -> Response:
-    if job.record.result_artifact is None:
-        return answer(job_json.document(job), headers=etag(job))
-    return answer(await asyncio.to_thread(job_json.whole, job), headers=etag(job))
+async def _whole(app: Holdfast, who: Principal, job: Job) -> Response:
+    found = await covering.document(app, who, job)
+    if job.record.result_artifact is not None:
+        found["result"] = job_json.raw(await asyncio.to_thread(job.result_text))
+    return answer(found, headers=etag(job))
 
 
-def _page(page: Page) -> Response:
-    document: dict[str, Any] = {"items": [job_json.document(job) for job in page], "next": page.next}
+async def _page(app: Holdfast, who: Principal, page: Page) -> Response:
+    document: dict[str, Any] = {"items": await covering.documents(app, who, page), "next": page.next}
     return answer(document)

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from fastapi import APIRouter, Depends, Request, Response
 
+from holdfast import audit_json
 from holdfast.app import Holdfast
 from holdfast.queues import Queue
 from holdfast.server import changes, documents
@@ -60,10 +61,10 @@ async def _changed(
     app: Holdfast, who: Principal, request: Request, action: str, name: str, change: Callable[[], Awaitable[Queue]]
 ) -> Response:
     check_queue(who, name)
-    before = next((row for row in await app.store.queues() if row.name == name), None)
+    before = audit_json.queue(next((row for row in await app.store.queues() if row.name == name), None))
     async with changes.audited(app, who, request, action, name, before) as entry:
         queue = await change()
-        entry.after = {"paused": queue.paused, "reason": queue.pause_reason, "max_pending": queue.max_pending}
+        entry.after = audit_json.queue(queue)
     return answer(document(queue))
 
 

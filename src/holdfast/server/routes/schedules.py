@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 from fastapi import APIRouter, Depends, Request, Response
 
-from holdfast import job_json
+from holdfast import audit_json, job_json
 from holdfast.app import Holdfast
 from holdfast.errors import ScheduleNotFound, VersionConflict
 from holdfast.schedules import ScheduleInfo
-from holdfast.server import changes, documents, problems
+from holdfast.server import admitting, changes, covering, documents, problems
 from holdfast.server.guarding import App, Who, check_queue, needs
 from holdfast.server.inputs import ScheduleBody
 from holdfast.server.principals import Principal
@@ -32,11 +32,14 @@ def _reading(api: APIRouter) -> None:
 
     @api.get("/schedules", summary="List the schedules", dependencies=read, **answers(documents.Schedules))
     async def list_schedules(app: App, who: Who) -> Response:
-        return answer({"items": [document(each) for each in await app.schedules() if who.sees(each.queue)]})
+        known = await covering.schemas(app, who)
+        seen = [each for each in await app.schedules() if who.sees(each.queue)]
+        return answer({"items": [covering.covered(known, each.job_type, document(each)) for each in seen]})
 
     @api.get("/schedules/{name}", summary="Read a schedule", dependencies=read, **answers(documents.Schedule, 404))
     async def read_schedule(app: App, who: Who, name: Name) -> Response:
-        return answer(document(await _visible(app, who, name)))
+        found = await _visible(app, who, name)
+        return answer(covering.covered(await covering.schemas(app, who), found.job_type, document(found)))
 
 
 def _defining(api: APIRouter) -> None:
@@ -47,10 +50,10 @@ def _defining(api: APIRouter) -> None:
         """201 where there was none of this name. Saying the same again changes nothing."""
         before = await _stored(app, name)
         options = body.options()
-        check_queue(who, options.get("queue") or (await app._target(body.job_type)).queue)
+        check_queue(who, options.get("queue") or (await admitting.target_of(app, who, body.job_type)).queue)
         if before is not None and not who.sees(before.queue):
             raise problems.foreign_queue("the queue of the schedule that has this name")
-        async with changes.audited(app, who, request, "schedule.put", name, _said_of(before)) as entry:
+        async with changes.audited(app, who, request, "schedule.put", name, audit_json.schedule(before)) as entry:
             try:
                 after = await app.schedule(
                     name,
@@ -63,7 +66,7 @@ def _defining(api: APIRouter) -> None:
                 )
             except VersionConflict as error:
                 raise changes.raced(error, None) from None
-            entry.after = _said_of(after)
+            entry.after = audit_json.schedule(after)
         return answer(document(after), 201 if before is None else 200)
 
     @api.delete(
@@ -74,7 +77,7 @@ def _defining(api: APIRouter) -> None:
     )
     async def delete_schedule(app: App, who: Who, request: Request, name: Name) -> Response:
         before = await _visible(app, who, name)
-        async with changes.audited(app, who, request, "schedule.delete", name, _said_of(before)):
+        async with changes.audited(app, who, request, "schedule.delete", name, audit_json.schedule(before)):
             await app.unschedule(name)
         return Response(status_code=204)
 
@@ -114,8 +117,8 @@ def _changing(api: APIRouter) -> None:
     )
     async def run_schedule(app: App, who: Who, request: Request, name: Name) -> Response:
         """Beside its ticks."""
-        before = await _visible(app, who, name)
-        async with changes.audited(app, who, request, "schedule.run", name, _said_of(before)) as entry:
+        await _visible(app, who, name)
+        async with changes.audited(app, who, request, "schedule.run", name) as entry:
             job = await app.run_schedule(name, by=who.name)
             entry.after = {"job_id": job.job_id}
         return answer(job_json.document(job), 201)
@@ -129,12 +132,12 @@ async def _changed(
     before: ScheduleInfo,
     change: Callable[[], Awaitable[ScheduleInfo]],
 ) -> Response:
-    async with changes.audited(app, who, request, action, before.name, _said_of(before)) as entry:
+    async with changes.audited(app, who, request, action, before.name, audit_json.schedule(before)) as entry:
         try:
             after = await change()
         except VersionConflict as error:
             raise changes.raced(error, None) from None
-        entry.after = _said_of(after)
+        entry.after = audit_json.schedule(after)
     return answer(document(after))
 
 
@@ -153,14 +156,6 @@ def _put_answers() -> dict[str, Any]:
     found = answers(documents.Schedule, 400, 404, 409, 413, 415, says="The schedule, as it is now")
     found["responses"][201] = {"model": documents.Schedule, "description": "There was none of this name"}
     return found
-
-
-def _said_of(schedule: ScheduleInfo | None) -> dict[str, Any] | None:
-    """Without its payload, which may have in it what does not belong into the trail."""
-    if schedule is None:
-        return None
-    names = ("cron", "timezone", "missed", "job_type", "queue", "priority", "paused", "version")
-    return {name: getattr(schedule, name) for name in names}
 
 
 def document(schedule: ScheduleInfo) -> dict[str, Any]:

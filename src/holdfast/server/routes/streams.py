@@ -8,25 +8,24 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 from fastapi import APIRouter, Depends, Header, Request, Response
-from fastapi.responses import StreamingResponse
 
-from holdfast import keys
 from holdfast.app import Holdfast
-from holdfast.errors import HoldfastError, JobNotFound
+from holdfast.errors import JobNotFound
 from holdfast.family_tree import Tree
 from holdfast.job import Job
 from holdfast.server import problems
 from holdfast.server.guarding import App, Who, needs, visible
 from holdfast.server.job_events import Told, of_job
+from holdfast.server.places import EventStream, Leave
 from holdfast.server.principals import Principal
 from holdfast.server.routing import JobId, routes
+from holdfast.server.staying import CHECK_SECONDS, may_stay
 from holdfast.server.tree_events import TreeTold, of_tree
 from holdfast.server.watching import Watch, Watches
 
 T = TypeVar("T")
 READ = [Depends(needs("read"))]
 BEAT_SECONDS = 15.0  # a comment now and then, so that nobody in between takes a silent stream for dead
-CHECK_SECONDS = 2.0  # how often it is looked whether the key still opens the door
 AGAIN_MS = 2000  # how soon a browser whose stream broke comes again
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 LastEventId = Annotated[
@@ -71,9 +70,8 @@ def _of_a_job(api: APIRouter, watches: Watches) -> None:
             found, told = of_job(latest, told)
             return found, told.has_ended
 
-        watches.check_count()
         watch = watches.on(("job", job.job_id), job, lambda: app.get(job.job_id), app.seen_live)
-        return _stream(request, who, watch, news)
+        return _stream(request, who, watch, news, watches.place(who.key_id))
 
 
 def _of_a_tree(api: APIRouter, watches: Watches) -> None:
@@ -93,9 +91,8 @@ def _of_a_tree(api: APIRouter, watches: Watches) -> None:
             found, told = of_tree(latest, who, told)
             return found, told.has_ended
 
-        watches.check_count()
         watch = watches.on(("tree", job.job_id), tree, lambda: app.tree(job.job_id))
-        return _stream(request, who, watch, news)
+        return _stream(request, who, watch, news, watches.place(who.key_id))
 
 
 def _stream(
@@ -103,6 +100,7 @@ def _stream(
     who: Principal,
     watching: AbstractAsyncContextManager[Watch[T]],
     news: Callable[[T], tuple[bytes, bool]],
+    leave: Leave,
 ) -> Response:
     """`news` makes events of what is known, and tells whether these were the last."""
 
@@ -124,18 +122,7 @@ def _stream(
                 if was_last:
                     return
                 await watch.news(heard, CHECK_SECONDS)
-                if not await _may_stay(request, who):
+                if not await may_stay(request, who):
                     return
 
-    return StreamingResponse(events(), media_type="text/event-stream", headers=HEADERS)
-
-
-async def _may_stay(request: Request, who: Principal) -> bool:
-    """A revoked key ends what it has opened."""
-    if who.key_id is None:
-        return True
-    try:
-        key = (await request.app.state.keyring.known()).get(who.key_id)
-    except HoldfastError:
-        return False  # nobody knows: whoever comes again is asked anew
-    return key is not None and keys.is_live(key, request.app.state.holdfast.clock.now())
+    return EventStream(events(), leave, HEADERS)

@@ -11,7 +11,7 @@ from holdfast import job_json
 from holdfast.app import Holdfast
 from holdfast.errors import HoldfastError, InvalidSubmission
 from holdfast.job import JobHandle
-from holdfast.server import admitting, answering, changes, documents, problems
+from holdfast.server import admitting, answering, changes, documents, mistakes, problems
 from holdfast.server.admitting import Asked
 from holdfast.server.guarding import App, Who, link, needs
 from holdfast.server.inputs import BATCH_MAX, BatchBody, BatchJob, SubmitBody
@@ -63,7 +63,7 @@ def router(_: Holdfast) -> APIRouter:
         asked = admitting.asked(who, job_type, body, idempotency_key)
         handle = await admitting.submit(app, who, asked)
         headers = {"Location": link(request, f"/jobs/{handle.job_id}"), "ETag": f'"{handle.version}"'}
-        return answer(_document(who, handle), 200 if handle.deduplicated else 201, headers)
+        return answer(await _document(app, who, handle), 200 if handle.deduplicated else 201, headers)
 
     return api
 
@@ -103,27 +103,30 @@ def _looked_at(who: Principal, item: dict[str, Any], key: str | None) -> Asked |
 
 async def _one(app: Holdfast, who: Principal, asked: Asked) -> dict[str, Any]:
     try:
-        return _stored(who, await admitting.submit(app, who, asked))
+        return await _stored(app, who, await admitting.submit(app, who, asked))
     except HoldfastError as error:
-        return _refused(problems.of_error(error))
+        return _refused(problems.of_error(error, to=who))
     except Problem as problem:
         return _refused(problem)
+    except Exception as error:  # others of the batch are stored: their answers must not be lost with this one's
+        mistakes.tell(f"a job of POST /jobs/batch ({asked.job_type})", error)
+        return _refused(Problem(500, "internal", "the log of the server says more"))
 
 
 async def _checked(app: Holdfast, who: Principal, asked: Asked, handle: JobHandle) -> dict[str, Any]:
     try:
-        return _stored(who, await admitting.checked(app, who, asked, handle))
+        return await _stored(app, who, await admitting.checked(app, who, asked, handle))
     except Problem as problem:
         return _refused(problem)
 
 
-def _stored(who: Principal, handle: JobHandle) -> dict[str, Any]:
-    return {"status": 200 if handle.deduplicated else 201, "job": _document(who, handle)}
+async def _stored(app: Holdfast, who: Principal, handle: JobHandle) -> dict[str, Any]:
+    return {"status": 200 if handle.deduplicated else 201, "job": await _document(app, who, handle)}
 
 
-def _document(who: Principal, handle: JobHandle) -> dict[str, Any]:
-    """A new job is the asker's own."""
-    return changes.shown_to(who, handle) if handle.deduplicated else job_json.document(handle)
+async def _document(app: Holdfast, who: Principal, handle: JobHandle) -> dict[str, Any]:
+    """A new job is the asker's own, who knows what is in it."""
+    return await changes.shown_to(app, who, handle) if handle.deduplicated else job_json.document(handle)
 
 
 def _refused(problem: Problem) -> dict[str, Any]:

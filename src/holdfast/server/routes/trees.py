@@ -13,6 +13,7 @@ from holdfast.app import Holdfast
 from holdfast.job import HistoryEntry, Job
 from holdfast.server import documents
 from holdfast.server.guarding import App, Who, needs, visible
+from holdfast.server.reasons import explained
 from holdfast.server.routing import JobId, answer, answers, routes
 
 SHOWN = tuple(documents.JobSummary.model_fields)  # of each job of a tree: a thousand payloads would be too much
@@ -80,7 +81,7 @@ def _found_out(api: APIRouter) -> None:
     async def explain_job(app: App, who: Who, job_id: JobId) -> Response:
         """In one sentence: why it is not running, or where it is at."""
         job = await visible(app, who, str(job_id))
-        found = await app.explain(job.job_id)
+        found = await explained(app, who, job)
         return answer(
             {
                 "job_id": job.job_id,

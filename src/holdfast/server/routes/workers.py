@@ -15,8 +15,9 @@ from holdfast.app import Holdfast
 from holdfast.clock import MICROS, to_datetime
 from holdfast.errors import HoldfastError
 from holdfast.job import Job
+from holdfast.server import crew
 from holdfast.server import remote_documents as documents
-from holdfast.server.announcing import announce
+from holdfast.server.announcing import announce, announced
 from holdfast.server.claiming import Ask
 from holdfast.server.desk import Desk
 from holdfast.server.guarding import App, Who, check_queue, needs
@@ -60,17 +61,18 @@ def _registering(api: APIRouter, desk: Desk) -> None:
     async def register(app: App, who: Who, request: Request, body: RegisterBody) -> Response:
         for queue in body.queues:
             check_queue(who, queue)
-        row = await desk.roster.enter(who, _row(app, request, body))
-        await announce(app, who, body)
+        types = await announced(app, who, body)
+        row = await desk.roster.enter(who, _row(app, who, request, body))
+        await announce(app, who, request, types)
         lease = app.lease_seconds
         found = worker_json.document(row, to_datetime(app.clock.now()))
-        return answer({**found, "lease_seconds": lease, "heartbeat_seconds": lease / 3})
+        return answer({**found, "heartbeat_seconds": lease / 3})
 
     @api.get("/workers", summary="List the workers", dependencies=READ, **answers(documents.Workers))
     async def list_workers(app: App, who: Who) -> Response:
+        """With queue patterns: those that serve one of the key's queues, and of each what belongs to these."""
         now = to_datetime(app.clock.now())
-        rows = [row for row in await app.workers() if who.sees_all or any(map(who.sees, row.queues))]
-        return answer({"items": [worker_json.document(row, now) for row in rows]})
+        return answer({"items": [_document(each, now) for each in await crew.seen(app, who)]})
 
     @api.post(
         "/workers/{worker_id}/heartbeat",
@@ -104,7 +106,8 @@ def _claiming(api: APIRouter, desk: Desk) -> None:
         await desk.roster.seen(row)
         tokens = await desk.tokens()
         taken = tokens.claim(who.key_id, worker_id, body.request_id)
-        ask = Ask(row, body.limit, body.wait_seconds, tokens.stored(taken), body.request_id is not None)
+        repeats = body.request_id is not None
+        ask = Ask(row, body.limit, body.wait_seconds, tokens.stored(taken), repeats, who.key_id)
         async with _hung_up(request) as gone:
             jobs = await desk.claims.take(ask, gone, request.app.state.stopping)
         found = await _records(app, jobs)
@@ -113,7 +116,12 @@ def _claiming(api: APIRouter, desk: Desk) -> None:
         )
 
 
-def _row(app: Holdfast, request: Request, body: RegisterBody) -> WorkerRow:
+def _document(seen: crew.Seen, now: datetime) -> dict[str, object]:
+    found = worker_json.document(seen.row, now)
+    return found if seen.is_whole else found | {"ended": None, "failed": None}
+
+
+def _row(app: Holdfast, who: Principal, request: Request, body: RegisterBody) -> WorkerRow:
     now = app.clock.now()
     types = tuple(dict.fromkeys(body.job_types))
     own = {name: app.handlers[name].concurrency for name in types if name in app.handlers}
@@ -131,6 +139,7 @@ def _row(app: Holdfast, request: Request, body: RegisterBody) -> WorkerRow:
         limits={**{name: limit for name, limit in own.items() if limit is not None}, **body.limits},
         versions=body.versions,
         lease_micros=round(app.lease_seconds * MICROS),
+        key_id=who.key_id,
     )
 
 
