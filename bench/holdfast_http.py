@@ -26,7 +26,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -36,9 +36,9 @@ import machine
 import places
 from contenders import Order
 from http_client import Asked
+from http_tables import Sample, summarised, tables
 from payload import note
 from processes import BENCH, check_alive, worker_process
-from table import aligned
 from under_test_postgres import PostgresDatabase
 from under_test_sqlite import SqliteFile
 
@@ -49,19 +49,9 @@ WARM_UP = 200
 PAGES = ("/dashboard", "/dashboard/jobs", "/dashboard/queues")
 FURTHER = 20  # requests for a page after the first
 PAUSE_SECONDS = 0.1  # between them: counts are made anew meanwhile
-PAGE_TARGET_MS = 300
 START_SECONDS = 30.0
 COUNTINGS = 5
 BODY = json.dumps({"payload": note(0), "queue": http_store.QUEUES[0]})
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    round: int
-    store: str
-    workload: str
-    who: str
-    figures: dict[str, Any]
 
 
 class Bench:
@@ -84,7 +74,7 @@ class Bench:
             for who in whom:
                 with self._empty_server(who) as address:
                     found = self._asked(address, connections=connections, **asked)
-                self._add(number, f"submit, {connections} connections", who, found)
+                self._add(number, f"submit, {_count(connections)}", who, found)
 
     def reads(self, number: int, kept: http_store.Kept) -> None:
         one = [f"/jobs/{job_id}" for job_id in kept.job_ids]
@@ -92,7 +82,7 @@ class Bench:
             for name, paths in (("GET /jobs/{id}", one), ("GET /jobs?limit=50", ["/jobs?limit=50"])):
                 with self._server(self._large.url) as address:
                     found = self._asked(address, connections=connections, method="GET", paths=paths, expects=200)
-                self._add(number, f"{name}, {connections} connections", "holdfast", found)
+                self._add(number, f"{name}, {_count(connections)}", "holdfast", found)
 
     def pages(self, number: int, kept: http_store.Kept) -> None:
         for page in PAGES:
@@ -180,6 +170,10 @@ def _client(asked: Asked) -> dict[str, Any]:
     return found
 
 
+def _count(connections: int) -> str:
+    return f"{connections} connection{'s' if connections > 1 else ''}"
+
+
 async def _counting(url: str) -> dict[str, float]:
     async with http_store.app_at(url) as app:
         counts, depths = [], []
@@ -195,72 +189,6 @@ async def _milliseconds(asked: Any) -> float:
     return 1000 * (time.perf_counter() - start)
 
 
-# What is told
-
-
-def _medians(samples: list[Sample]) -> dict[tuple[str, str, str], dict[str, float]]:
-    found: dict[tuple[str, str, str], dict[str, list[float]]] = {}
-    for sample in samples:
-        figures = found.setdefault((sample.store, sample.workload, sample.who), {})
-        for name, value in sample.figures.items():
-            if value is not None:
-                figures.setdefault(name, []).append(value)
-    return {key: {name: median(values) for name, values in each.items()} for key, each in found.items()}
-
-
-def _ratio(samples: list[Sample], store: str, workload: str) -> float | None:
-    """Holdfast ÷ the limit, round by round, then the median."""
-    rates = {
-        (sample.round, sample.who): sample.figures["rate"]
-        for sample in samples
-        if (sample.store, sample.workload) == (store, workload) and "rate" in sample.figures
-    }
-    ratios = [
-        rate / rates[number, "limit"]
-        for (number, who), rate in rates.items()
-        if (number, "limit") in rates and who == "holdfast"
-    ]
-    return median(ratios) if ratios else None
-
-
-def _summary(samples: list[Sample]) -> list[dict[str, Any]]:
-    rows = []
-    for (store, workload, who), figures in _medians(samples).items():
-        ratio = _ratio(samples, store, workload) if who == "holdfast" else None
-        rounded = {name: round(value, 2) for name, value in figures.items()}
-        row = {"store": store, "workload": workload, "who": who, **rounded}
-        rows.append(row if ratio is None else row | {"ratio_to_limit": round(ratio, 2)})
-    return rows
-
-
-def _tables(summary: list[dict[str, Any]]) -> str:
-    rates = [("store", "workload", "who", "per second", "p50 ms", "p95 ms", "÷ limit", "client's core")]
-    pages = [("store", "page", "first ms", "p50 ms", "p95 ms", f"under {PAGE_TARGET_MS} ms")]
-    counting = [("store", "counts ms", "depths ms")]
-    for row in summary:
-        said = {name: f"{value:,.1f}" for name, value in row.items() if isinstance(value, float)}
-        if "rate" in row:
-            ratio = f"{row['ratio_to_limit']:.2f}" if "ratio_to_limit" in row else ""
-            rates.append(
-                (
-                    row["store"],
-                    row["workload"],
-                    row["who"],
-                    f"{row['rate']:,.0f}",
-                    said["p50_ms"],
-                    said["p95_ms"],
-                    ratio,
-                    f"{row['client_cpu']:.0%}",
-                )
-            )
-        elif "first_ms" in row:
-            verdict = "yes" if max(row["first_ms"], row["p95_ms"]) < PAGE_TARGET_MS else "NO"
-            pages.append((row["store"], row["workload"], said["first_ms"], said["p50_ms"], said["p95_ms"], verdict))
-        else:
-            counting.append((row["store"], said["counts_ms"], said["depths_ms"]))
-    return "\n\n".join([aligned(rates, (3, 4, 5, 6, 7)), aligned(pages, (2, 3, 4)), aligned(counting, (1, 2))])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=1_000_000, help="in the store that is read from")
@@ -274,7 +202,9 @@ def main() -> None:
     options.dir.mkdir(parents=True, exist_ok=True)
     if machine.is_in_memory(options.dir):
         sys.exit(f"{options.dir} is memory, where a commit costs nothing: name a folder on a disk with --dir")
-    before, samples, described = os.getloadavg(), [], {}
+    before = os.getloadavg()
+    samples: list[Sample] = []
+    described: dict[str, Any] = {}
     for store in options.stores.split(","):
         with tempfile.TemporaryDirectory(dir=options.dir) as name, places.of(store, Path(name)) as place:
             bench = Bench(place, Path(name), options.seconds)
@@ -287,10 +217,10 @@ def main() -> None:
                 bench.reads(number, kept)
             samples += bench.samples
             described |= place.describe() | {f"{store}_jobs": kept.counts}
-    summary = _summary(samples)
-    print(_tables(summary))
+    summary = summarised(samples)
+    print(tables(summary))
     told = {
-        "command": f"python bench/holdfast_http.py --jobs {options.jobs} --rounds {options.rounds} --seconds {options.seconds:g}",
+        "command": f"python {' '.join(sys.argv)}",
         "commit": _commit(),
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "client": "asyncio protocol by hand on uvloop, in a process of its own",

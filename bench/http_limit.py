@@ -1,8 +1,8 @@
 """What HTTP and one commit allow: a bare ASGI app on uvicorn that inserts the body as one row and answers 201.
 
-`python bench/http_limit.py FILE|URL`; the loop, the protocol and the driver are those of `holdfast serve`. No routing, no
-validation, no id, no history, no counters, no log. SQLite is written to in the event loop itself, without a thread to
-hand over to; PostgreSQL through as many connections as Holdfast's pool has.
+`python bench/http_limit.py FILE|URL`; the loop, the protocol and the driver are those of `holdfast serve`. No routing,
+no validation, no id, no history, no counters, no log. SQLite is written to in the event loop itself, without a thread
+to hand over to; PostgreSQL through as many connections as Holdfast's pool has.
 """
 
 from __future__ import annotations
