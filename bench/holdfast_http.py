@@ -8,7 +8,8 @@ and writes every sample to docs/figures/bench-http.json.
 - the pages of the dashboard in that store: the first request to a server that has just started, and 20 more.
 
 Each sample has a server process of its own, and the client (`http_client.py`) is a third process. How much of a core it
-took is in the file: near 1, the client would be what was measured.
+took is in the file: near 1, the client would be what was measured. So is the CPU time that the server's process took
+for a request, which other work on the machine changes less than the rate.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -38,7 +39,7 @@ from contenders import Order
 from http_client import Asked
 from http_tables import Sample, summarised, tables
 from payload import note
-from processes import BENCH, check_alive, worker_process
+from processes import BENCH, check_alive, cpu_seconds, worker_process
 from under_test_postgres import PostgresDatabase
 from under_test_sqlite import SqliteFile
 
@@ -52,6 +53,14 @@ PAUSE_SECONDS = 0.1  # between them: counts are made anew meanwhile
 START_SECONDS = 30.0
 COUNTINGS = 5
 BODY = json.dumps({"payload": note(0), "queue": http_store.QUEUES[0]})
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server that listens."""
+
+    address: str
+    pid: int
 
 
 class Bench:
@@ -72,24 +81,24 @@ class Bench:
             whom = ["holdfast", "limit"]
             shuffled.shuffle(whom)
             for who in whom:
-                with self._empty_server(who) as address:
-                    found = self._asked(address, connections=connections, **asked)
+                with self._empty_server(who) as running:
+                    found = self._asked(running, connections=connections, **asked)
                 self._add(number, f"submit, {_count(connections)}", who, found)
 
     def reads(self, number: int, kept: http_store.Kept) -> None:
         one = [f"/jobs/{job_id}" for job_id in kept.job_ids]
         for connections in CONNECTIONS:
             for name, paths in (("GET /jobs/{id}", one), ("GET /jobs?limit=50", ["/jobs?limit=50"])):
-                with self._server(self._large.url) as address:
-                    found = self._asked(address, connections=connections, method="GET", paths=paths, expects=200)
+                with self._server(self._large.url) as running:
+                    found = self._asked(running, connections=connections, method="GET", paths=paths, expects=200)
                 self._add(number, f"{name}, {_count(connections)}", "holdfast", found)
 
     def pages(self, number: int, kept: http_store.Kept) -> None:
         for page in PAGES:
             marks = [f"{kept.counts['completed']:,}"] if page == PAGES[0] else []
-            with self._server(self._large.url) as address:
+            with self._server(self._large.url) as running:
                 asked = Asked(
-                    address,
+                    running.address,
                     "GET",
                     [page],
                     200,
@@ -107,8 +116,11 @@ class Bench:
         """What a page would wait for, if it waited: the store asked directly."""
         self._add(number, "store.counts, store.depths", "holdfast", asyncio.run(_counting(self._large.url)))
 
-    def _asked(self, address: str, **asked: Any) -> dict[str, Any]:
-        return _client(Asked(address, seconds=self._seconds, warm_up=WARM_UP, **asked))
+    def _asked(self, server: Running, **asked: Any) -> dict[str, Any]:
+        before = cpu_seconds(server.pid)
+        found = _client(Asked(server.address, seconds=self._seconds, warm_up=WARM_UP, **asked))
+        used = cpu_seconds(server.pid) - before
+        return found | {"server_cpu_ms": 1000 * used / found["answers"]}
 
     def _add(self, number: int, workload: str, who: str, figures: dict[str, Any]) -> None:
         rounded = {name: None if value is None else round(value, 2) for name, value in figures.items()}
@@ -124,26 +136,26 @@ class Bench:
         return PostgresDatabase(_order(folder, option.removeprefix("--url=")))
 
     @contextmanager
-    def _empty_server(self, who: str) -> Iterator[str]:
+    def _empty_server(self, who: str) -> Iterator[Running]:
         store = self._fresh("sample")
         try:
             if who == "holdfast":
-                with self._server(store.url) as address:
-                    yield address
+                with self._server(store.url) as running:
+                    yield running
             else:
                 where = store.url if isinstance(store, PostgresDatabase) else str(store.file)
-                with self._running([sys.executable, str(BENCH / "http_limit.py"), where], {}) as address:
-                    yield address
+                with self._running([sys.executable, str(BENCH / "http_limit.py"), where], {}) as running:
+                    yield running
         finally:
             shutil.rmtree(self._folder / "sample")
 
     @contextmanager
-    def _server(self, url: str) -> Iterator[str]:
-        with self._running(list(SERVE), {"HOLDFAST_URL": url}) as address:
-            yield address
+    def _server(self, url: str) -> Iterator[Running]:
+        with self._running(list(SERVE), {"HOLDFAST_URL": url}) as running:
+            yield running
 
     @contextmanager
-    def _running(self, command: list[str], environment: dict[str, str]) -> Iterator[str]:
+    def _running(self, command: list[str], environment: dict[str, str]) -> Iterator[Running]:
         self._samples_made += 1
         log = self._folder / f"server-{self._samples_made}.log"
         path = {"PYTHONPATH": os.pathsep.join([str(BENCH), str(places.ROOT / "src")])}
@@ -153,7 +165,7 @@ class Bench:
                 check_alive(process)
                 assert time.monotonic() < deadline, "the server does not start"
                 time.sleep(0.02)
-            yield address[1]
+            yield Running(address[1], process.pid)
         log.unlink()
 
 

@@ -104,6 +104,7 @@ async def measure(asked: Asked) -> dict[str, Any]:
     in_order = sorted(found.times)
     return {
         "rate": len(in_order) / seconds,
+        "answers": asked.warm_up + len(in_order),
         "p50_ms": 1000 * median(in_order),
         "p95_ms": 1000 * in_order[int(0.95 * (len(in_order) - 1))],
         "client_cpu": (time.process_time() - cpu) / seconds,

@@ -56,7 +56,7 @@ def summarised(samples: list[Sample]) -> list[dict[str, Any]]:
 
 
 def tables(summary: list[dict[str, Any]]) -> str:
-    rates = [("store", "workload", "who", "per second", "p50 ms", "p95 ms", "÷ limit", "client's core")]
+    rates = [("store", "workload", "who", "per second", "p50 ms", "p95 ms", "÷ limit", "CPU ms", "client's core")]
     pages = [("store", "page", "first ms", "p50 ms", "p95 ms", f"under {PAGE_TARGET_MS} ms")]
     counting = [("store", "counts ms", "depths ms")]
     for row in summary:
@@ -72,6 +72,7 @@ def tables(summary: list[dict[str, Any]]) -> str:
                     said["p50_ms"],
                     said["p95_ms"],
                     ratio,
+                    f"{row['server_cpu_ms']:.2f}",
                     f"{row['client_cpu']:.0%}",
                 )
             )
@@ -80,4 +81,4 @@ def tables(summary: list[dict[str, Any]]) -> str:
             pages.append((row["store"], row["workload"], said["first_ms"], said["p50_ms"], said["p95_ms"], verdict))
         else:
             counting.append((row["store"], said["counts_ms"], said["depths_ms"]))
-    return "\n\n".join([aligned(rates, (3, 4, 5, 6, 7)), aligned(pages, (2, 3, 4)), aligned(counting, (1, 2))])
+    return "\n\n".join([aligned(rates, (3, 4, 5, 6, 7, 8)), aligned(pages, (2, 3, 4)), aligned(counting, (1, 2))])
