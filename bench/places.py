@@ -21,7 +21,7 @@ SETTINGS = ("server_version", "fsync", "synchronous_commit", "full_page_writes",
 class Place(Protocol):
     store: str
 
-    def fresh(self) -> list[str]:
+    def fresh(self, name: str = DATABASE) -> list[str]:
         """Make an empty store for one sample; the options of `measure.py` that name it."""
         ...
 
@@ -31,7 +31,7 @@ class Place(Protocol):
 class Files:
     store = "sqlite"
 
-    def fresh(self) -> list[str]:
+    def fresh(self, name: str = DATABASE) -> list[str]:
         return []  # every sample has an empty folder
 
     def describe(self) -> dict[str, Any]:
@@ -44,11 +44,11 @@ class Server:
     def __init__(self, url: str) -> None:
         self._url = url
 
-    def fresh(self) -> list[str]:
-        execute(self._url, f"DROP DATABASE IF EXISTS {DATABASE} WITH (FORCE)")
-        execute(self._url, f"CREATE DATABASE {DATABASE}")
+    def fresh(self, name: str = DATABASE) -> list[str]:
+        execute(self._url, f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+        execute(self._url, f"CREATE DATABASE {name}")
         execute(self._url, "CHECKPOINT")  # that of the sample before must not fall into this one
-        return [f"--url={self._url.removesuffix('/postgres')}/{DATABASE}"]
+        return [f"--url={self._url.removesuffix('/postgres')}/{name}"]
 
     def describe(self) -> dict[str, Any]:
         with psycopg.connect(self._url) as connection:
@@ -64,7 +64,7 @@ class Tables:
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
 
-    def fresh(self) -> list[str]:
+    def fresh(self, name: str = DATABASE) -> list[str]:
         url = f"dynamodb://bench_{secrets.token_hex(4)}?region=local&endpoint={self._endpoint}&meter=true"
         return [f"--url={url}"]
 

@@ -89,12 +89,12 @@ def resident_megabytes(root: int) -> float:
 def cpu_percent(root: int, seconds: float) -> float:
     """Share of one core that the process tree uses over the next seconds."""
     pids = tree(root)
-    before, start = sum(map(_cpu_seconds, pids)), time.monotonic()
+    before, start = sum(map(cpu_seconds, pids)), time.monotonic()
     time.sleep(seconds)
-    used, elapsed = sum(map(_cpu_seconds, pids)) - before, time.monotonic() - start
+    used, elapsed = sum(map(cpu_seconds, pids)) - before, time.monotonic() - start
     return 100 * used / elapsed
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
     # Linux's clock id of another process's CPU time: nanoseconds, where /proc/<pid>/stat has ticks of 10 ms.
     return time.clock_gettime((~pid << 3) | 2)

@@ -17,13 +17,13 @@ def figures_table(workloads: Sequence[Workload], samples: Samples) -> str:
         for metric in workload.metrics:
             for contender in workload.contenders:
                 rows.append(_figure_row(workload, metric, contender, samples))
-    return _aligned(rows, right=(2, 3, 5))
+    return aligned(rows, right=(2, 3, 5))
 
 
 def targets_table(verdicts: Sequence[Verdict]) -> str:
     rows = [("target", "reached (median)", "min - max", "verdict")]
     rows += [(verdict.target, verdict.figure, verdict.spread, verdict.word) for verdict in verdicts]
-    return _aligned(rows, right=(1, 2))
+    return aligned(rows, right=(1, 2))
 
 
 def _figure_row(workload: Workload, metric: Metric, contender: str, samples: Samples) -> tuple[str, ...]:
@@ -42,7 +42,7 @@ def _figure_row(workload: Workload, metric: Metric, contender: str, samples: Sam
     )
 
 
-def _aligned(rows: Sequence[tuple[str, ...]], right: tuple[int, ...]) -> str:
+def aligned(rows: Sequence[tuple[str, ...]], right: tuple[int, ...]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     rule = tuple("-" * width for width in widths)
     lines = []

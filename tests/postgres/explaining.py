@@ -53,6 +53,19 @@ async def add_running(connection: Any, sql: Statements, count: int, *, analysed_
     )
 
 
+async def add_pending(connection: Any, sql: Statements, count: int, *, kinds: int, analysed: str | None) -> None:
+    """The server looks at the table before they come, among others that are over, or afterwards, or not at all."""
+    await connection.execute(sql.named("ALTER TABLE holdfast.job SET (autovacuum_enabled = off)"))
+    if analysed == "before":
+        over = {"status": "completed", "count": count, "attempt": "1", "started": "1", "completed": "2"}
+        await connection.execute(sql.named(_ROWS.format(**{**_USUAL, **over})))
+        await connection.execute(sql.named("VACUUM ANALYZE holdfast.job"))
+    pending = {"status": "pending", "count": count, "job_type": f"'type-' || n % {kinds}"}
+    await connection.execute(sql.named(_ROWS.format(**{**_USUAL, **pending})))
+    if analysed == "after":
+        await connection.execute(sql.named("VACUUM ANALYZE holdfast.job"))
+
+
 def literal(value: Any) -> str:
     match value:
         case None:

@@ -12,7 +12,7 @@ from holdfast.lifecycle import Status
 from holdfast.store.types import Query
 from holdfast.stores.postgres import PostgresStore, reading
 from holdfast.stores.postgres.sql import Statements
-from tests.postgres.explaining import DUE, FAILED, MINE, RUNNING, add_running, explain, fill
+from tests.postgres.explaining import DUE, FAILED, MINE, RUNNING, add_pending, add_running, explain, fill
 from tests.servers.postgres import Postgres
 
 pytestmark = pytest.mark.slow
@@ -193,6 +193,34 @@ async def test_depths_are_counted_without_what_has_finished(connection: Any, mod
     plan = await explain(connection, SQL["depths"], [], mode)
 
     assert {"job_ready", "job_keyed", "job_fair", "job_processing"} <= plan.indexes
+    assert "job" not in plan.scanned_whole
+
+
+@pytest.mark.parametrize("known", ["nothing", "that none is pending", "all"])
+async def test_depths_look_at_each_pending_job_once_whatever_the_server_knows_of_the_table(
+    postgres: Postgres, known: str
+) -> None:
+    sql = Statements(f"depths_{secrets.token_hex(3)}")
+    store = PostgresStore(postgres.url(schema=sql.schema))
+    await store.open()
+    await store.close()
+    connection = await asyncpg.connect(postgres.url())
+    await add_pending(connection, sql, 3_000, kinds=10, analysed={"nothing": None, "all": "after"}.get(known, "before"))
+
+    plan = await explain(connection, sql["depths"], [], "force_custom_plan")
+
+    await connection.close()
+    assert plan.rows <= 3_000 + 3 * 10
+    assert "job" not in plan.scanned_whole
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_jobs_are_counted_by_what_is_in_indexes(connection: Any, mode: str) -> None:
+    await connection.execute(SQL.named("VACUUM holdfast.job"))
+
+    plan = await explain(connection, SQL["counts"], [], mode)
+
+    assert {"job_ready", "job_keyed", "job_fair", "job_processing", "job_state", "job_pkey"} <= plan.indexes
     assert "job" not in plan.scanned_whole
 
 
