@@ -25,7 +25,7 @@ from holdfast.stores.dynamodb.table import Tables
 
 INSTALLED = Path(sys.prefix) / "dynamodb-local" / "lib"
 READY_SECONDS = 60.0
-MEMORY = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+MEMORY = ["-Xmx2g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 KEPT = ("meta", "schema")
 MANY = 300  # items that take longer to delete than tables to make
 

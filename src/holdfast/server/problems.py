@@ -139,7 +139,6 @@ _OF_THE_STORE = {
     "store-unavailable": "the store does not answer: try again in a moment; the log of the server says more",
     "store-moved": "the queue has moved to another store, and this server has to be started with its new location",
     "schema-mismatch": "the store has the schema of another release; the log of the server says more",
-    "not-open": "the server is starting or stopping: try again in a moment",
 }
 
 
