@@ -1,4 +1,4 @@
-"""Every page of jobs, on every engine. Texts that would run if they could: tests/browser/test_texts_that_would_run.py."""
+"""Every page of jobs, on every engine. Texts that would run: tests/browser/test_texts_that_would_run.py."""
 
 import secrets
 from collections.abc import AsyncIterator
