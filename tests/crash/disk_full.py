@@ -14,12 +14,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import holdfast.app
 from holdfast import Holdfast, StoreFull
 from holdfast.testing.checker import check
 from holdfast.testing.history import Evidence, Outcome
-from tests.crash.crash_app import make_app, recording
 from tests.crash.fleet import Fleet, dump, opened
+from tests.crash.fleet_app import recording_app
 from tests.crash.places import File
 
 SMALL, LARGE = "size=12m", "size=48m"
@@ -41,8 +40,7 @@ async def main(folder: Path, cycles: int) -> dict[str, Any]:
 
 async def _cycle(place: Path, disk: Path) -> dict[str, Any]:
     async with Fleet.open(place, lease=10, place=File(disk / "jobs.db")) as fleet:
-        holdfast.app.open_url = recording(fleet.calls, "harness")
-        async with make_app(fleet.url) as app:
+        async with recording_app(fleet) as app:
             settled_on_full_disk = await _fill(fleet, app, disk)
             still_full = await _is_full(app)
             _mount("-o", f"remount,{LARGE}", str(disk))

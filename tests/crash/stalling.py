@@ -7,11 +7,10 @@ import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import holdfast.app
 from holdfast.testing.checker import Violation, check, unfinished
 from holdfast.testing.history import Outcome
-from tests.crash.crash_app import make_app, recording
 from tests.crash.fleet import Fleet
+from tests.crash.fleet_app import recording_app
 from tests.crash.places import Place
 
 STALLS = ("claim.committed", "handler.inside", "handler.after", "settle.before")
@@ -29,20 +28,18 @@ class Stalled:
 
 async def stall(folder: Path, where: str, workers: int, lease: float = 0.8, place: Place | None = None) -> Stalled:
     report = Stalled()
-    async with Fleet.open(folder, lease=lease, place=place) as fleet:
-        holdfast.app.open_url = recording(fleet.calls, "harness")
-        async with make_app(fleet.url) as app:
-            jobs = await app.submit_many(("quick", {"n": n}) for n in range(workers))
-            stalled = [await fleet.stalling_worker(where, concurrency=1) for _ in jobs]
-            async with asyncio.timeout(30):
-                for process in stalled:
-                    await process.stopped.wait()
-            await fleet.worker()
-            await fleet.all_ended(app.store, seconds=30)
+    async with Fleet.open(folder, lease=lease, place=place) as fleet, recording_app(fleet) as app:
+        jobs = await app.submit_many(("quick", {"n": n}) for n in range(workers))
+        stalled = [await fleet.stalling_worker(where, concurrency=1) for _ in jobs]
+        async with asyncio.timeout(30):
             for process in stalled:
-                process.send(signal.SIGCONT)
-            await fleet.terminate(within=30)
-            evidence = await fleet.evidence(app.store)
+                await process.stopped.wait()
+        await fleet.worker()
+        await fleet.all_ended(app.store, seconds=30)
+        for process in stalled:
+            process.send(signal.SIGCONT)
+        await fleet.terminate(within=30)
+        evidence = await fleet.evidence(app.store)
     names = {process.name for process in stalled}
     for op in evidence.operations:
         if op.process.partition(".")[0] not in names or op.item.token is None:
