@@ -243,12 +243,12 @@ async def _active(app: Holdfast, staged: Staged) -> None:
     await app.cancel(jobs["cancelled"], by="anna", reason="he has unsubscribed")
     child = (await app.find(root=jobs["growing tree"], status="scheduled", limit=1))[0]
     await app.reschedule(child.job_id)
-    await _claim(app, "part", "default")
-    [claimed] = await _claim(app, "report", "reports")
+    await claim(app, "part", "default")
+    [claimed] = await claim(app, "report", "reports")
     await _tell(app, claimed)
 
 
-async def _claim(app: Holdfast, job_type: str, queue: str) -> list[ClaimedJob]:
+async def claim(app: Holdfast, job_type: str, queue: str) -> list[ClaimedJob]:
     """As a worker would, which then says nothing more."""
     request = ClaimRequest(
         worker_id=WORKER,

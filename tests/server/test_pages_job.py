@@ -11,9 +11,10 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.dashboard import family, stretch
+from holdfast.dashboard import job as job_page
 from holdfast.sensitive import MASK
 from holdfast.server.principals import local
-from tests.browser.staged import PARTS, WORKER
+from tests.browser.staged import PARTS, WORKER, claim
 from tests.server.paged import Person
 from tests.server.paged import person as person
 from tests.server.paged import staged_folder as staged_folder
@@ -29,6 +30,21 @@ async def status(person: Person, part: str) -> str:
 
 
 # What it shows
+
+
+async def test_a_page_tells_of_one_state_though_the_job_begins_while_it_is_made(
+    person: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    explained = job_page.explained
+
+    async def begun(*asked: Any) -> Any:
+        await claim(person.app, "embedding", "embeddings")
+        return await explained(*asked)
+
+    monkeypatch.setattr(job_page, "explained", begun)
+    page = await person.get(f"/jobs/{person.staged['pending']}")
+    assert "It is running" in page.text
+    assert set(re.findall(r'name="version" value="(\d+)"', page.html)) == {"2"}
 
 
 async def test_the_page_says_why_a_job_is_where_it_is(person: Person) -> None:
@@ -138,6 +154,18 @@ async def test_a_job_is_cancelled_with_a_reason_and_the_trail_has_it(person: Per
     [entry] = list(await person.app.audit_trail())
     assert (entry.action, entry.target, entry.via) == ("job.cancel", person.staged["running"], "dashboard")
     assert (entry.before["status"], entry.after["status"]) == ("processing", "cancelled")
+
+
+async def test_a_job_that_began_to_run_since_the_page_was_read_is_cancelled_all_the_same(person: Person) -> None:
+    page = await person.get(f"/jobs/{person.staged['pending']}")
+    assert "It will not run." in page.text
+    await claim(person.app, "embedding", "embeddings")
+    assert await status(person, "pending") == "processing"
+    fields = dict(
+        re.findall(r'name="(\w+)" value="([^"]*)"', page.html.partition("/cancel")[2].partition("</form>")[0])
+    )
+    assert "Cancelled." in await act(person, "pending", "cancel", **fields)
+    assert await status(person, "pending") == "cancelled"
 
 
 async def test_a_job_that_changed_since_the_page_was_read_is_not_touched(person: Person) -> None:

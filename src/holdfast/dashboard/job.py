@@ -25,6 +25,7 @@ from holdfast.server.principals import Principal
 from holdfast.server.reasons import explained
 
 _ID = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
+_LOOKS_MAX = 3  # at a job that changes while it is looked at; its page follows it anyway
 
 router = frame.pages()
 
@@ -55,7 +56,7 @@ def possible(job: Job, who: Principal) -> Possible:
 
 @router.get("/jobs/{job_id}", dependencies=[Depends(needs("read"))])
 async def page(request: Request, app: App, who: Who, job_id: str) -> Response:
-    job = await visible(app, who, job_id)
+    job, why = await _seen(app, who, job_id)
     if job.job_id != job_id:
         return RedirectResponse(frame.url(request, f"/jobs/{job.job_id}"), 303)
     related = await family.gather(app, who, job)
@@ -64,7 +65,7 @@ async def page(request: Request, app: App, who: Who, job_id: str) -> Response:
         "job.html",
         live=f"job:{job.job_id}",
         job=job,
-        why=sentence(await explained(app, who, job)),
+        why=sentence(why),
         can=possible(job, who),
         payload=await shown.payload_of(app, job) if job.archived_at is None else None,
         result=shown.result_of(job) if job.status is Status.COMPLETED and job.archived_at is None else None,
@@ -75,6 +76,19 @@ async def page(request: Request, app: App, who: Who, job_id: str) -> Response:
         picture=None if related.alone else related.picture(),
         has_log_file=await app.log_bytes(job.job_id, 0, 1) is not None,
     )
+
+
+async def _seen(app: Holdfast, who: Principal, job_id: str) -> tuple[Job, str]:
+    """The job and why it is where it is, of one state: else a page could say that it runs, while its forms are for the
+    version that was waiting, and are refused."""
+    job = await visible(app, who, job_id)
+    for _ in range(_LOOKS_MAX):
+        before = job.version
+        why = await explained(app, who, job)
+        job = await visible(app, who, job_id)
+        if job.version == before:
+            break
+    return job, why
 
 
 def sentence(text: str) -> list[tuple[str, bool]]:
@@ -122,7 +136,8 @@ async def cancel(request: Request, app: App, who: Who, job_id: str) -> Response:
     subtree = bool(form.get("subtree"))
     if subtree:
         await check_tree(app, who, job.record)
-    options = {"subtree": subtree, **_words(form, who), "expected_version": None if subtree else _version(form)}
+    # Without a version: whoever cancels a job that waits means it no less when it has begun to run since.
+    options = {"subtree": subtree, **_words(form, who)}
     return await _change(request, form, job, "job.cancel", lambda: app.cancel(job.job_id, **options), "Cancelled.")
 
 
