@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from tests.browser.acting import see_said, see_title
 from tests.browser.sites import Site
@@ -43,6 +45,22 @@ async def test_every_page_of_the_navigation_has_its_key(page: Page, site: Site) 
     for key, title in (pages | {"u": "Subjects", "a": "Audit", "k": "Keys", "o": "Overview"}).items():
         await press(page, "g", key)
         await see_title(page, title)
+
+
+async def test_no_key_is_lost_on_a_page_whose_other_scripts_are_slow_to_come(page: Page, site: Site) -> None:
+    come = asyncio.Event()
+
+    async def slowly(route: Route) -> None:
+        await come.wait()
+        await route.continue_()
+
+    for name in ("live.js", "jobs.js"):
+        await page.route(f"**/{name}", slowly)
+    await page.goto(site.url("/jobs"), wait_until="commit")
+    await see_title(page, "Jobs")
+    await press(page, "g", "q")
+    await see_title(page, "Queues")
+    come.set()
 
 
 async def test_the_keys_are_listed_and_do_nothing_while_someone_types(page: Page, site: Site) -> None:

@@ -1,4 +1,8 @@
 // The keyboard: search, lists, pages. Keys are left alone while someone types.
+// It is no module: it runs in the head of a page, and listens before anyone can see something to press a key for.
+
+(() => {
+"use strict";
 
 const SEQUENCE_MS = 1200;
 let began = -Infinity; // when g was pressed
@@ -94,10 +98,15 @@ function closeOpened(except) {
 document.addEventListener("click", (event) => closeOpened(event.target));
 
 // Copying works where the browser allows it: over https, and on this machine.
-for (const button of navigator.clipboard ? document.querySelectorAll("button[data-copy]") : []) {
-  button.hidden = false;
-  button.addEventListener("click", async () => {
-    await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).value);
-    button.textContent = "Copied";
-  });
+function offerCopies() {
+  for (const button of navigator.clipboard ? document.querySelectorAll("button[data-copy]") : []) {
+    button.hidden = false;
+    button.addEventListener("click", async () => {
+      await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).value);
+      button.textContent = "Copied";
+    });
+  }
 }
+
+document.addEventListener("DOMContentLoaded", offerCopies);
+})();
