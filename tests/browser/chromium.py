@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from playwright.async_api import Browser, async_playwright
+from playwright.async_api import Browser, async_playwright, expect
 
 STAMP = Path(__file__).parents[2] / ".venv" / "holdfast-stamp.json"
 MISSING = "there is no Chromium, so that no page was looked at: scripts/bootstrap.py test says why"
+
+WAIT_MS = 20_000  # for what should happen in a moment: a machine may be busy
 
 # A name that is not this machine's, for pages of another site; every other name leads nowhere.
 ELSEWHERE = "elsewhere.test"
@@ -39,6 +41,7 @@ def installed() -> str | None:
 
 @asynccontextmanager
 async def started(path: str) -> AsyncIterator[Browser]:
+    expect.set_options(timeout=WAIT_MS)  # of the whole process: set here alone, that nobody sets another one
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=path, args=_ARGUMENTS)
         try:

@@ -7,15 +7,13 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, Page
 
 from tests.browser import chromium
 from tests.browser.sites import Site, staged_site
 from tests.browser.staged import Staged
-from tests.browser.watching import WAIT_MS, watched
+from tests.browser.watching import watched
 from tests.server.paged import staged_folder as staged_folder
-
-expect.set_options(timeout=WAIT_MS)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Dialog, Request, Response, WebError
 
-WAIT_MS = 20_000  # for what should happen in a moment: a machine may be busy
+from tests.browser.chromium import WAIT_MS
+
 _STOPPED = "csp"
 _IN_A_FRAME = "about:srcdoc"  # in a page that a handler wrote: ours have none, see test_texts_that_would_run
 _OURS = ("127.0.0.1", "localhost")

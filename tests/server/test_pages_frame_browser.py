@@ -1,29 +1,27 @@
 """The dashboard in a real browser: pages follow what happens, leave alone what someone does, and obey the keyboard."""
 
-import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, async_playwright, expect
+from playwright.async_api import Browser, expect
 
+from tests.browser import chromium
 from tests.server.gated import Served, listening, served
 
-CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
-FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
 PAGES = ("", "/queues", "/workers", "/audit", "/keys", "/nowhere")
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # one browser for all of them
-expect.set_options(timeout=15_000)
 EVIL = "<img src=x onerror=alert(1)>"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def browser() -> AsyncIterator[Browser]:
-    async with async_playwright() as playwright:
-        found = await playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+    path = chromium.installed()
+    if path is None:
+        pytest.skip(chromium.MISSING)
+    async with chromium.started(path) as found:
         yield found
-        await found.close()
 
 
 @pytest_asyncio.fixture(loop_scope="module")
