@@ -281,7 +281,7 @@ async def test_every_change_is_in_the_audit_trail_with_before_and_after(stage: S
 async def test_an_unknown_method_or_path_is_a_problem(stage: Stage) -> None:
     job = await stage.submit(payload=1)
     for method, path, status in [
-        ("POST", f"/jobs/{job['job_id']}", 405),
+        ("POST", f"/jobs/{job['job_id']}", 404),
         ("GET", "/jobs/batch", 405),
         ("PUT", "/jobs", 405),
         ("GET", "/jobs/", 404),

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from holdfast import codec
 from holdfast.errors import HoldfastError
-from holdfast.server import problems
+from holdfast.server import allowing, problems
 from holdfast.server.gating.incoming import below
 from holdfast.server.guarding import found
 from holdfast.server.problems import MEDIA_TYPE, Problem
@@ -21,6 +21,10 @@ _FRAMEWORK = {
     404: ("not-found", "there is no such path: GET /openapi.json lists them all"),
     405: ("method-not-allowed", "this path takes other methods: the header Allow names them"),
 }
+_MIXED_UP = (
+    "not-found",
+    "a job is changed by its id, and submitted by its type: this is the other of the two",
+)
 
 
 def install(api: FastAPI) -> None:
@@ -63,16 +67,20 @@ def invalid(errors: Iterable[Mapping[str, Any]]) -> Problem:
 
 async def _of_the_framework(request: Request, error: Exception) -> Response:
     found = cast(HTTPException, error)
+    if found.status_code == 405:
+        return _answer(request, await _without_such_a_method(request))
     slug, detail = _FRAMEWORK.get(found.status_code, ("http", None))
-    headers = {"Allow": _allowed(request)} if found.status_code == 405 else found.headers
-    return _answer(request, Problem(found.status_code, slug, detail, headers=headers))
+    return _answer(request, Problem(found.status_code, slug, detail, headers=found.headers))
 
 
-def _allowed(request: Request) -> str:
-    """The methods of all routes that fit the path; the framework names those of the first."""
+async def _without_such_a_method(request: Request) -> Problem:
+    """405 with the methods that the document has for the path. One that it has, and no route took, is for a job where a
+    type stands, or the other way round: what was asked for is not there."""
     path = below(request.scope["path"], str(request.scope.get("root_path", "")).rstrip("/"))
-    fitting = (row.methods for row in request.app.state.table if row.pattern.match(path))
-    return ", ".join(sorted({method for methods in fitting for method in methods}))
+    allowed = await allowing.methods(request, path)
+    if request.method in allowed:
+        return Problem(404, *_MIXED_UP)
+    return Problem(405, *_FRAMEWORK[405], headers={"Allow": ", ".join(sorted(allowed))})
 
 
 async def _mistake_of_ours(request: Request, _: Exception) -> Response:

@@ -9,11 +9,11 @@ from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Fiel
 
 from holdfast import limits
 from holdfast.schedules import ScheduleOptions
+from holdfast.server import fields
+from holdfast.server.fields import Delay, Name, Reason, Span, Stage, Tag, Text, Timeout, Whole, Word
 from holdfast.submission import SubmitOptions
 
 BATCH_MAX = 100  # jobs of one request: each is answered for itself
-_NAME = r"^[A-Za-z0-9._:-]{1,128}$"
-_EXAMPLE_ID = "019a8d3e-7c11-7a3b-9f52-0c6f1f2e3d4c"
 
 
 def _moment(value: Any) -> Any:
@@ -27,14 +27,11 @@ def _moment(value: Any) -> Any:
 
 
 Moment = Annotated[AwareDatetime, BeforeValidator(_moment, json_schema_input_type=AwareDatetime)]
-Priority = Annotated[int, Field(ge=0, le=100)] | Literal["low", "normal", "high", "urgent"]
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Span = Annotated[float, Field(ge=0, le=limits.SPAN_SECONDS_MAX, allow_inf_nan=False)]
-Text = Annotated[str, Field(min_length=1, max_length=limits.KEY_LENGTH_MAX)]
-Word = Annotated[str, Field(min_length=1, max_length=limits.NAME_LENGTH_MAX)]
-QueueName = Annotated[str, Field(pattern=_NAME)]
-Id = Annotated[str, Field(json_schema_extra={"format": "uuid"}, examples=[_EXAMPLE_ID])]
-Reason = Annotated[str, Field(min_length=1, max_length=limits.REASON_LENGTH_MAX)]
+Priority = Annotated[int, Field(ge=0, le=100), Whole] | Literal["low", "normal", "high", "urgent"]
+Id = Annotated[str, Field(json_schema_extra={"format": "uuid"})]
+_CRON = r"^\s*(@[a-z]+.*|\S+(\s+\S+){4})\s*$"  # no more than its form: five fields, or a word such as @daily
+_WEIGHTED = fields.needs("fairness_weight", "fairness_key", unless=(None, 1))
+_AT_ONE_TIME = fields.excludes("run_at", "delay")
 
 
 class _Body(BaseModel):
@@ -51,16 +48,16 @@ class _JobOptions(_Body):
 
     payload: Any = Field(None, description="What the handler gets; it has to fit the job type's schema.")
     priority: Priority | None = Field(None, description="0 to 100, or a name: 25, 50, 75, 100. Higher goes first.")
-    queue: QueueName | None = None
+    queue: Name | None = None
     subject: Text | None = Field(None, description="What the job is about, to find it by.")
-    tags: Annotated[list[str], Field(max_length=limits.TAGS_MAX)] | None = None
+    tags: Annotated[list[Tag], Field(max_length=limits.TAGS_MAX)] | None = None
     content_hash: Text | None = None
-    max_attempts: Annotated[int, Field(ge=1, le=limits.MAX_ATTEMPTS_MAX)] | None = None
-    timeout: Annotated[float, Field(gt=0, le=limits.TIMEOUT_SECONDS_MAX)] | None = Field(None, description="Seconds.")
+    max_attempts: Annotated[int, Field(ge=1, le=limits.MAX_ATTEMPTS_MAX), Whole] | None = None
+    timeout: Timeout | None = Field(None, description="Seconds.")
     concurrency_key: Text | None = None
     rate_key: Text | None = None
     fairness_key: Text | None = None
-    fairness_weight: Annotated[int, Field(ge=1, le=limits.FAIRNESS_WEIGHT_MAX)] | None = None
+    fairness_weight: Annotated[int, Field(ge=1, le=limits.FAIRNESS_WEIGHT_MAX), Whole] | None = None
 
 
 class SubmitBody(_JobOptions):
@@ -68,13 +65,21 @@ class SubmitBody(_JobOptions):
 
     model_config = ConfigDict(
         json_schema_extra={
-            "examples": [{"payload": {"user_id": 7, "day": "2026-11-15"}, "priority": "high", "subject": "user:7"}]
+            "allOf": [
+                _AT_ONE_TIME,
+                _WEIGHTED,
+                fields.needs("dedup_for", "dedup_key"),
+                fields.needs("trigger_rule", "depends_on", unless=(None, "all_success")),
+            ],
+            "examples": [{"payload": {"user_id": 7, "day": "2026-11-15"}, "priority": "high", "subject": "user:7"}],
         }
     )
 
     run_at: Moment | None = None
-    delay: Seconds | None = Field(None, description="Seconds from now; instead of run_at.")
-    job_id: Id | None = Field(None, description="The id that it shall have: a repeat then returns the same job.")
+    delay: Delay | None = Field(None, description="Seconds from now; instead of run_at.")
+    job_id: Id | None = Field(
+        None, examples=[fields.EXAMPLE_ID], description="The id that it shall have: a repeat then returns the same job."
+    )
     dedup_key: Text | None = None
     dedup_for: Literal["active", "forever"] | Span | None = None
     dedup_conflict: Literal["return", "error"] | None = None
@@ -83,7 +88,7 @@ class SubmitBody(_JobOptions):
     trigger_rule: Literal["all_success", "all_done", "one_success", "none_failed"] | None = None
     on_dependency_failure: Literal["cancel", "fail"] | None = None
     parent: Id | None = None
-    stage: Annotated[str, Field(min_length=1, max_length=limits.STAGE_LENGTH_MAX)] | None = None
+    stage: Annotated[Stage, Field(min_length=1)] | None = None
     created_by: Word | None = Field(None, description="The key's name, unless something else is said.")
 
     def options(self) -> SubmitOptions:
@@ -93,7 +98,7 @@ class SubmitBody(_JobOptions):
 class BatchJob(SubmitBody):
     """One of a batch."""
 
-    job_type: QueueName
+    job_type: Name
 
 
 class BatchBody(_Body):
@@ -126,11 +131,19 @@ class ReasonBody(_Body):
 class PatchBody(_Body):
     """A job's other place in line, or other time."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"priority": "urgent"}]})
+    model_config = ConfigDict(
+        json_schema_extra={
+            "allOf": [
+                _AT_ONE_TIME,
+                {"anyOf": [fields.given(**{name: fields.SOMETHING}) for name in ("priority", "run_at", "delay")]},
+            ],
+            "examples": [{"priority": "urgent"}],
+        }
+    )
 
     priority: Priority | None = None
     run_at: Moment | None = None
-    delay: Seconds | None = Field(None, description="Seconds from now; instead of run_at. 0: now.")
+    delay: Delay | None = Field(None, description="Seconds from now; instead of run_at. 0: now.")
     reason: Reason | None = None
 
     @model_validator(mode="after")
@@ -145,7 +158,7 @@ class PatchBody(_Body):
 class LimitBody(_Body):
     """How many pending jobs a queue takes before it refuses more; null: as many as come."""
 
-    max_pending: Annotated[int, Field(ge=1, le=limits.MAX_PENDING_MAX)] | None
+    max_pending: Annotated[int, Field(ge=1, le=limits.MAX_PENDING_MAX), Whole] | None
 
 
 class ScheduleBody(_JobOptions):
@@ -153,13 +166,16 @@ class ScheduleBody(_JobOptions):
 
     model_config = ConfigDict(
         json_schema_extra={
-            "examples": [{"cron": "30 3 * * *", "job_type": "daily_summary", "payload": {"user_id": 7, "day": "today"}}]
+            "allOf": [_WEIGHTED],
+            "examples": [
+                {"cron": "30 3 * * *", "job_type": "daily_summary", "payload": {"user_id": 7, "day": "today"}}
+            ],
         }
     )
 
-    cron: Annotated[str, Field(min_length=1, max_length=200)]
-    job_type: QueueName
-    timezone: Annotated[str, Field(min_length=1, max_length=100)] = "UTC"
+    cron: Annotated[str, Field(min_length=1, max_length=200, json_schema_extra={"pattern": _CRON})]
+    job_type: Name
+    timezone: Annotated[str, Field(min_length=1, max_length=100, json_schema_extra=fields.NO_NUL)] = "UTC"
     missed: Literal["skip", "one", "all"] = Field("one", description="Of ticks at which no worker ran.")
 
     def options(self) -> ScheduleOptions:
@@ -171,5 +187,5 @@ class DeadRetryBody(_Body):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"job_type": "embedding", "error_type": "TimeoutError"}]})
 
-    job_type: QueueName | None = None
+    job_type: Name | None = None
     error_type: Text | None = None

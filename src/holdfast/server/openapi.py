@@ -138,11 +138,22 @@ def _complete_operation(operation: dict[str, Any], row: Row) -> None:
             described["content"][EVENTS] = {"schema": _EVENT}
         described["description"] = described.get("description") or HTTPStatus(int(status)).phrase
     operation["responses"] = dict(sorted(responses.items()))
+    for parameter in operation.get("parameters", ()):
+        parameter["schema"] = _sent(parameter["schema"])
     operation["security"] = [{name: []} for name in _SECURITY] if row.scopes else []
     if row.opening == "local":
         operation["security"].append({})
     operation["x-scopes"] = list(row.scopes)
     operation["description"] = f"{operation.get('description', '').strip()}\n\n{_takes(row)}".strip()
+
+
+def _sent(schema: dict[str, Any]) -> dict[str, Any]:
+    """Of a parameter that may be left out; null is nothing that a URL or a header could say."""
+    match schema:
+        case {"anyOf": [dict() as kind, {"type": "null"}], **others}:
+            return {**kind, **others}
+        case _:
+            return schema
 
 
 def _takes(row: Row) -> str:

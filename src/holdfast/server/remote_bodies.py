@@ -8,25 +8,29 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast import limits
 from holdfast.server.claim_tokens import TOKEN_LENGTH_MAX
+from holdfast.server.fields import EXAMPLE_ID, NO_NUL, NO_OTHERS, Delay, Name, NewType, Reason, Stage, Whole, Word
 
 TYPES_MAX = 200  # of one worker
 QUEUES_MAX = 50  # of one worker; a claim asks each for each type
 LINES_MAX = 200  # of a log, in one request
 _EXAMPLE_TOKEN = "1.5f0c1f2e3d4c5b6a79880910a1b2c3d4.9c8b7a69584736251403f2e1d0c9b8a7"  # noqa: S105
-_EXAMPLE_ID = "019a8d3e-7c11-7a3b-9f52-0c6f1f2e3d4c"
 _ID = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
-_NAME = r"^[A-Za-z0-9._:-]{1,128}$"
 
-Name = Annotated[str, Field(pattern=_NAME)]
 Token = Annotated[
-    str, Field(min_length=1, max_length=TOKEN_LENGTH_MAX, description="Of the claim.", examples=[_EXAMPLE_TOKEN])
+    str,
+    Field(
+        min_length=1,
+        max_length=TOKEN_LENGTH_MAX,
+        description="Of the claim.",
+        examples=[_EXAMPLE_TOKEN],
+        json_schema_extra=NO_NUL,
+    ),
 ]
-Seconds = Annotated[float, Field(ge=0, le=limits.DELAY_SECONDS_MAX, allow_inf_nan=False)]
-Stage = Annotated[str, Field(max_length=limits.STAGE_LENGTH_MAX)]
-Reason = Annotated[str, Field(min_length=1, max_length=limits.REASON_LENGTH_MAX)]
-Word = Annotated[str, Field(min_length=1, max_length=limits.NAME_LENGTH_MAX)]
-Count = Annotated[int, Field(ge=1, le=1_000_000)]
-Metrics = Annotated[dict[str, Annotated[float, Field(allow_inf_nan=False)]], Field(max_length=limits.METRICS_MAX)]
+Count = Annotated[int, Field(ge=1, le=1_000_000), Whole]
+Metrics = Annotated[
+    dict[Annotated[str, Field(pattern=r"^[^\x00]*$")], Annotated[float, Field(allow_inf_nan=False)]],
+    Field(max_length=limits.METRICS_MAX, json_schema_extra=NO_OTHERS),
+]
 
 
 class _Body(BaseModel):
@@ -43,23 +47,32 @@ class RegisterBody(_Body):
     )
 
     worker_id: Name
-    job_types: Annotated[list[Name], Field(min_length=1, max_length=TYPES_MAX)]
+    job_types: Annotated[list[NewType], Field(min_length=1, max_length=TYPES_MAX)]
     queues: Annotated[list[Name], Field(min_length=1, max_length=QUEUES_MAX)] = ["default"]
     version: Word = "0"
     concurrency: Count = Field(1, description="How many jobs it runs at once, for people to see.")
     limits: dict[Name, Count] = Field(
-        {}, description="Types of which it holds only so many at once.", max_length=TYPES_MAX
+        {},
+        description="Types of which it holds only so many at once.",
+        max_length=TYPES_MAX,
+        json_schema_extra=NO_OTHERS,
     )
     schemas: dict[Name, dict[str, Any]] = Field(
-        {}, description="JSON Schema of the payload, by type: submits are checked against it.", max_length=TYPES_MAX
+        {},
+        description="JSON Schema of the payload, by type: submits are checked against it.",
+        max_length=TYPES_MAX,
+        json_schema_extra=NO_OTHERS,
     )
     versions: dict[Name, Count] = Field(
-        {}, description="The newest payload version that it reads of a type; of others, any.", max_length=TYPES_MAX
+        {},
+        description="The newest payload version that it reads of a type; of others, any.",
+        max_length=TYPES_MAX,
+        json_schema_extra=NO_OTHERS,
     )
 
 
 class HeldClaim(_Body):
-    job_id: Annotated[str, Field(pattern=_ID, json_schema_extra={"format": "uuid"}, examples=[_EXAMPLE_ID])]
+    job_id: Annotated[str, Field(pattern=_ID, json_schema_extra={"format": "uuid"}, examples=[EXAMPLE_ID])]
     token: Token
 
 
@@ -67,7 +80,7 @@ class HeartbeatBody(_Body):
     """That a worker lives, and what it holds."""
 
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"jobs": [{"job_id": _EXAMPLE_ID, "token": _EXAMPLE_TOKEN}]}]}
+        json_schema_extra={"examples": [{"jobs": [{"job_id": EXAMPLE_ID, "token": _EXAMPLE_TOKEN}]}]}
     )
 
     jobs: Annotated[list[HeldClaim], Field(max_length=limits.HEARTBEAT_JOBS_MAX)] = []
@@ -83,7 +96,7 @@ class ClaimBody(_Body):
         json_schema_extra={"examples": [{"limit": 1, "wait_seconds": 30, "request_id": "6b1f2c9a-0001"}]}
     )
 
-    limit: Annotated[int, Field(ge=0, le=limits.REMOTE_CLAIMS_MAX)] = Field(
+    limit: Annotated[int, Field(ge=0, le=limits.REMOTE_CLAIMS_MAX), Whole] = Field(
         default=1, description="How many at most. 0: only what an earlier request of this request_id took."
     )
     wait_seconds: Annotated[float, Field(ge=0, le=limits.LONG_POLL_SECONDS_MAX, allow_inf_nan=False)] = 0.0
@@ -97,7 +110,7 @@ class ClaimBody(_Body):
 
 class LogLine(_Body):
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "INFO"
-    message: Annotated[str, Field(max_length=64 * limits.KIB)]
+    message: Annotated[str, Field(max_length=64 * limits.KIB, json_schema_extra=NO_NUL)]
 
 
 class _Said(_Body):
@@ -135,9 +148,9 @@ class CompleteBody(_Said):
 class Failure(_Body):
     """What went wrong, as text: nothing is ever made of it but a page."""
 
-    type: Annotated[str, Field(min_length=1, max_length=200)] = "Error"
-    message: Annotated[str, Field(max_length=64 * limits.KIB)] = ""
-    traceback: Annotated[str, Field(max_length=256 * limits.KIB)] = ""
+    type: Annotated[str, Field(min_length=1, max_length=200, json_schema_extra=NO_NUL)] = "Error"
+    message: Annotated[str, Field(max_length=64 * limits.KIB, json_schema_extra=NO_NUL)] = ""
+    traceback: Annotated[str, Field(max_length=256 * limits.KIB, json_schema_extra=NO_NUL)] = ""
 
 
 class FailBody(_Said):
@@ -149,7 +162,7 @@ class FailBody(_Said):
 
     error: Failure = Field(default_factory=Failure)
     retry: bool = Field(True, description="false: it is a dead letter at once, whatever attempts are left.")
-    retry_after: Seconds | None = Field(None, description="Seconds; the job type's backoff, unless something is said.")
+    retry_after: Delay | None = Field(None, description="Seconds; the job type's backoff, unless something is said.")
 
 
 class OutcomeBody(_Said):
@@ -163,5 +176,5 @@ class OutcomeBody(_Said):
         description="snooze: again after `seconds`, which costs no attempt; give_back: another worker shall run it;"
         " cancel: it need not be done."
     )
-    seconds: Seconds = 0.0
+    seconds: Delay = 0.0
     reason: Reason | None = None

@@ -6,6 +6,7 @@ and, before that, whoever lacks the scope. What is no JSON, or not of that type,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Annotated, Any
 from uuid import UUID
@@ -15,12 +16,12 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.convertors import Convertor, register_url_convertor
 
-from holdfast import checks, codec
+from holdfast import checks, codec, limits
 from holdfast.server import problems
+from holdfast.server.fields import NAME
 from holdfast.server.guarding import scopes_of
 from holdfast.server.problems import Problem
 
-NAME = r"^[A-Za-z0-9._:-]{1,128}$"
 _SHOWN_MAX = 60  # characters of a name that a message repeats
 
 
@@ -41,10 +42,22 @@ register_url_convertor("job_type", _JobTypeConvertor())
 JobId = Annotated[UUID, Path(description="The job's id.")]
 JobTypeName = Annotated[str, Path(description="The job type.", pattern=NAME)]
 Name = Annotated[str, Path(pattern=NAME)]
+_ETAG = r'^(\*|(W/)?"[0-9]{1,18}"|[0-9]{1,18})$'
 IfMatch = Annotated[
-    str | None, Header(description="The ETag that was read: change the job only if it is still at that version.")
+    str | None,
+    Header(
+        description="The ETag that was read: change the job only if it is still at that version.",
+        json_schema_extra={"pattern": _ETAG},
+    ),
 ]
-After = Annotated[str | None, Query(description="`next` of the page before.", max_length=600)]
+After = Annotated[
+    str | None,
+    Query(
+        description="`next` of the page before.",
+        max_length=limits.KEY_LENGTH_MAX,
+        json_schema_extra={"pattern": "^[!-~]+$"},
+    ),
+]
 Subtree = Annotated[bool, Query(description="The job and all that it has submitted.")]
 
 
@@ -89,10 +102,9 @@ def expected_version(if_match: str | None) -> int | None:
     """The version that a change is meant for; None: whichever it is."""
     if if_match is None or if_match.strip() == "*":
         return None
-    text = if_match.strip().removeprefix("W/").strip('"')
-    if not text.isdecimal() or len(text) > 18:
+    if re.match(_ETAG, if_match.strip()) is None:
         raise Problem(422, "invalid-request", 'If-Match: send the ETag of GET /jobs/{id}, such as "3"')
-    return int(text)
+    return int(if_match.strip().removeprefix("W/").strip('"'))
 
 
 def answer(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

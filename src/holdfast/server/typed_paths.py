@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from holdfast import schemas
+from holdfast.server import fields
 from holdfast.server.problems import documented
 from holdfast.store.types import JobType
 
@@ -60,13 +62,13 @@ def _schema_of(operation: dict[str, Any], name: str) -> Any:
 
 def add_types(document: dict[str, Any], types: Iterable[JobType]) -> dict[str, Any]:
     generic = document["paths"].pop(BY_TYPE, None)
-    schemas = document["components"]["schemas"]
+    components = document["components"]["schemas"]
     if generic is None:
         return document
     for each in sorted(types, key=lambda each: each.job_type)[:TYPES_MAX]:
         payload, submit = f"Payload.{component(each.job_type)}", f"Submit.{component(each.job_type)}"
-        schemas[payload] = payload_schema(each.payload_schema, payload)
-        schemas[submit] = _with_payload(schemas["SubmitBody"], payload)
+        components[payload] = payload_schema(each.payload_schema, payload)
+        components[submit] = _submit_schema(components["SubmitBody"], payload, each)
         document["paths"][f"/jobs/{each.job_type}"] = {
             method: _of_type(operation, method, each.job_type, submit) for method, operation in generic.items()
         }
@@ -111,9 +113,19 @@ def _moved(part: Any, place: str) -> Any:
             return part
 
 
-def _with_payload(body: dict[str, Any], payload: str) -> dict[str, Any]:
+def _submit_schema(body: dict[str, Any], payload: str, job_type: JobType) -> dict[str, Any]:
+    """The options of a submit, as far as this type has a use for them."""
     found = copy.deepcopy(body)
-    found["properties"]["payload"] = {"$ref": f"#/components/schemas/{payload}"}
+    options = found["properties"]
+    options["payload"] = {"$ref": f"#/components/schemas/{payload}"}
+    if job_type.payload_schema is not None and schemas.misfits(job_type.payload_schema, None):
+        found["required"] = [*found.get("required", ()), "payload"]  # left out, it is null
+    if job_type.concurrency_limit is None:
+        options["concurrency_key"] = {"type": "null", "description": "This type has no global_concurrency."}
+    if job_type.rate is None:
+        options["rate_key"] = {"type": "null", "description": "This type has no rate."}
+    if not job_type.reuse_by:
+        found["allOf"] = [*found.get("allOf", ()), fields.needs("reuse", "content_hash", unless=(None, False))]
     found.pop("examples", None)
     return found
 

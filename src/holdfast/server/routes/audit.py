@@ -10,8 +10,9 @@ from holdfast import limits
 from holdfast.app import Holdfast
 from holdfast.server import documents, problems
 from holdfast.server.guarding import App, Who, needs
-from holdfast.server.routing import After, answer, answers, routes
+from holdfast.server.routing import answer, answers, routes
 
+After = Annotated[str | None, Query(description="`next` of the page before.", json_schema_extra={"format": "uuid"})]
 Limit = Annotated[int, Query(ge=1, le=limits.AUDIT_PAGE_MAX)]
 
 

@@ -14,11 +14,11 @@ from holdfast.family_tree import record_of
 from holdfast.job import Job, JobView
 from holdfast.reading import Page
 from holdfast.server import changes, covering, documents, searching
+from holdfast.server.fields import NAME, NO_NUL
 from holdfast.server.guarding import App, Who, needs, visible
 from holdfast.server.inputs import PatchBody, ReasonBody
 from holdfast.server.principals import Principal
 from holdfast.server.routing import (
-    NAME,
     After,
     IfMatch,
     JobId,
@@ -31,14 +31,16 @@ from holdfast.server.routing import (
 )
 from holdfast.statuses import Status
 
-_TEXT_MAX = limits.KEY_LENGTH_MAX
 Limit = Annotated[int, Query(ge=1, le=limits.FIND_LIMIT_MAX, description="How many at most.")]
 Order = Annotated[
     Literal["created", "priority"], Query(description="created: newest first; priority: as they would be claimed.")
 ]
 TypeFilter = Annotated[str | None, Query(pattern=NAME)]
-Text = Annotated[str | None, Query(min_length=1, max_length=_TEXT_MAX)]
-Cancelled = Annotated[str | None, Query(min_length=1, max_length=limits.REASON_LENGTH_MAX, description="Why.")]
+Text = Annotated[str | None, Query(min_length=1, max_length=limits.KEY_LENGTH_MAX, json_schema_extra=NO_NUL)]
+Cancelled = Annotated[
+    str | None,
+    Query(min_length=1, max_length=limits.REASON_LENGTH_MAX, description="Why.", json_schema_extra=NO_NUL),
+]
 
 READ = [Depends(needs("read"))]
 CHANGE = [Depends(needs("submit", "admin"))]  # whoever may submit a job may take it back, or have it run again

@@ -9,14 +9,24 @@ from fastapi import APIRouter, Depends, Path, Query, Response
 from holdfast import limits
 from holdfast.app import Holdfast
 from holdfast.server import documents
+from holdfast.server.fields import NO_NUL
 from holdfast.server.guarding import App, Who, needs, visible
 from holdfast.server.problems import Problem
-from holdfast.server.routing import After, JobId, answer, answers, routes
+from holdfast.server.routing import JobId, answer, answers, routes
 
 READ = [Depends(needs("read"))]
 Table = Annotated[str, Path(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,47}$")]
 Limit = Annotated[int, Query(ge=1, le=limits.FIND_LIMIT_MAX)]
-Subject = Annotated[str | None, Query(min_length=1, max_length=limits.RESULT_KEY_BYTES_MAX)]
+Subject = Annotated[str | None, Query(min_length=1, max_length=limits.RESULT_KEY_BYTES_MAX, json_schema_extra=NO_NUL)]
+# The attempt and the key of the last row; each byte of a key can be six characters of JSON, within JSON.
+After = Annotated[
+    str | None,
+    Query(
+        description="`next` of the page before.",
+        max_length=12 * limits.RESULT_KEY_BYTES_MAX + 200,
+        json_schema_extra={"pattern": r"^\[[0-9]{1,9},.+\]$"},
+    ),
+]
 
 
 def router(_: Holdfast) -> APIRouter:
