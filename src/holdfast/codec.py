@@ -94,8 +94,8 @@ def _suspicious(raw: bytes) -> bool:
     )
 
 
-def inspect(raw: bytes, what: str) -> None:
-    """The whole check, for documents that a cheap one could not clear."""
+def inspect(raw: bytes, what: str) -> Any:
+    """The whole check, for documents that a cheap one could not clear; what was read, where it holds."""
     try:
         document = json.loads(raw.decode(), parse_constant=_refuse_constant, object_pairs_hook=_refuse_duplicates)
         problem = _problem(document)
@@ -107,6 +107,7 @@ def inspect(raw: bytes, what: str) -> None:
         problem = str(error)
     if problem:
         raise InvalidPayload(f"the {what} cannot be stored: {problem}")
+    return document
 
 
 def _problem(document: Any) -> str | None:

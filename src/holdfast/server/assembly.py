@@ -17,8 +17,10 @@ from holdfast.server.continuing import Continuing
 from holdfast.server.gate import Bounds, Gate
 from holdfast.server.gating.keyring import KeyRing
 
-# Literal paths come before those with a name in them: a route is the first that fits.
+# Literal paths come before those with a name in them: a route is the first that fits, and all before it are tried. So
+# submitting, which is asked most, comes first.
 _ROUTERS = (
+    "holdfast.server.routes.submitting",
     "holdfast.server.front",
     "holdfast.server.health",
     "holdfast.server.metrics",
@@ -28,7 +30,6 @@ _ROUTERS = (
     "holdfast.server.routes.results",
     "holdfast.server.routes.trees",
     "holdfast.server.routes.jobs",
-    "holdfast.server.routes.submitting",
     "holdfast.server.routes.queues",
     "holdfast.server.routes.schedules",
     "holdfast.server.routes.dead",

@@ -54,6 +54,7 @@ class _Passage:
     answer: Answer
     principal: Principal | None = None
     has_body_left: bool = True
+    document: Any = None  # that a body of JSON was
 
 
 class Gate:
@@ -126,7 +127,7 @@ class Gate:
             origins.check_dashboard(request)
         body = await bodies.read(receive, self._bounds.body_bytes, self._bounds.read_seconds, self._reading)
         passage.has_body_left = False
-        await bodies.check(request, body)
+        passage.document = await bodies.check(request, body)
         return bodies.replayed(body, receive)
 
     async def _principal(self, request: Incoming) -> Principal | None:
@@ -147,6 +148,7 @@ class Gate:
             "principal": passage.principal,
             "is_local": request.is_local,
             "request_id": request.request_id,
+            "document": passage.document,
             "check_failures": lambda: self._authenticator.check_failures(request),  # for a login, which is a route
         }
         try:

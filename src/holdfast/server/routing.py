@@ -65,18 +65,26 @@ def routes(tag: str) -> APIRouter:
     return APIRouter(route_class=Strict, tags=[tag], strict_content_type=True)
 
 
+class _Read(Request):
+    """One whose body the gate has read as JSON."""
+
+    async def json(self) -> Any:
+        return self.scope["state"]["document"]
+
+
 class Strict(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
         guards = [each.dependency for each in self.dependencies if scopes_of(each.dependency) is not None]
+        self.dependant.dependencies = [each for each in self.dependant.dependencies if each.call not in guards]
+        handle = super().get_route_handler()
         known = frozenset(_query_names(self.dependant))
 
         async def strictly(request: Request) -> Response:
-            for guard in guards:  # who may not ask at all is not told what is wrong with the question
+            for guard in guards:  # here, not with the rest: who may not ask is not told what is wrong with the question
                 if guard is not None:
                     await guard(request)
             _check_query(request, known)
-            return await handle(request)
+            return await handle(_Read(request.scope, request.receive))
 
         return strictly
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from starlette.types import Message, Receive
 
@@ -59,20 +60,19 @@ async def read(receive: Receive, bytes_max: int, seconds: float, reading: set[as
         reading.discard(limit)
 
 
-async def check(request: Incoming, body: bytes) -> None:
-    """Its type, and of JSON whether it can be read in one way only."""
+async def check(request: Incoming, body: bytes) -> Any:
+    """Its type, and of JSON whether it can be read in one way only; then as what, for the route."""
     if not body:
-        return
+        return None
     wanted = "application/x-www-form-urlencoded" if request.is_dashboard else "application/json"
     if not _is_type(request.header(b"content-type") or "", wanted):
         raise Problem(415, "unsupported-media-type", f"send the body as {wanted}")
     if request.is_dashboard:
-        return
+        return None
     try:
         if len(body) > _BESIDE_BYTES:
-            await asyncio.to_thread(codec.inspect, body, "body")
-        else:
-            codec.inspect(body, "body")
+            return await asyncio.to_thread(codec.inspect, body, "body")
+        return codec.inspect(body, "body")
     except InvalidPayload as error:
         raise Problem(400, "invalid-json", str(error).replace("cannot be stored", "cannot be read")) from None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
+from functools import lru_cache
 
 from holdfast.errors import ConfigurationError
 
@@ -68,6 +69,7 @@ def _is_port(text: str) -> bool:
     return text[:1] == ":" and (not text[1:] or (text[1:].isascii() and text[1:].isdigit()))
 
 
+@lru_cache(maxsize=1024)
 def address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         found = ipaddress.ip_address(name)

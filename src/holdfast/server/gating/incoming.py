@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from functools import cached_property
 from urllib.parse import unquote_plus
 
 from starlette.requests import cookie_parser
@@ -45,7 +46,7 @@ class Incoming:
             raise Problem(400, "repeated-header", f"send {name.decode()} once")
         return found[0].decode("latin-1").strip() if found else None
 
-    @property
+    @cached_property
     def is_local(self) -> bool:
         """Whether it comes from this machine, addressed to it, and nobody in between speaks for another. Names that
         others call it by do not count: a proxy on this machine passes them on."""
