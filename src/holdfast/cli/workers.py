@@ -12,11 +12,12 @@ from holdfast.cli import apps, notes, output
 from holdfast.cli.options import AppName, AsJson, Url
 from holdfast.cli.output import STATUS_STYLES, Column
 from holdfast.cli.text import away, count, span
-from holdfast.clock import to_datetime
+from holdfast.clock import to_datetime, to_instant
 from holdfast.job import Job
 from holdfast.lifecycle import Status
-from holdfast.limits import FIND_LIMIT_MAX, LEASE_SECONDS
+from holdfast.limits import FIND_LIMIT_MAX
 from holdfast.store.types import WorkerRow
+from holdfast.worker_state import state_of
 
 _JOBS_SHOWN = 20  # of all workers together; "list --worker ID" has the others
 
@@ -92,11 +93,8 @@ def _up(row: WorkerRow, now: datetime) -> str:
 
 
 def _state(row: WorkerRow, now: datetime) -> str:
-    if (now - to_datetime(row.heartbeat_at)).total_seconds() > LEASE_SECONDS:
-        return "silent"
-    if row.stuck:
-        return f"{len(row.stuck)} stuck"
-    return "stopping" if row.stopping else "working" if row.running else "idle"
+    state = state_of(row, to_instant(now))
+    return f"{len(row.stuck)} stuck" if state == "stuck" else state
 
 
 def _style(row: WorkerRow, now: datetime) -> str:

@@ -8,12 +8,12 @@ from datetime import datetime
 
 from fastapi import Depends, Request, Response
 
+from holdfast import worker_state
 from holdfast.app import Holdfast
-from holdfast.clock import MICROS, to_datetime, to_instant
+from holdfast.clock import to_datetime, to_instant
 from holdfast.dashboard import frame
 from holdfast.job import Job
 from holdfast.lifecycle import Status
-from holdfast.limits import LEASE_SECONDS
 from holdfast.pace import Pace, last_day
 from holdfast.reading import Page
 from holdfast.server import crew
@@ -51,15 +51,15 @@ async def seen_by(app: Holdfast, principal: Principal, now: datetime) -> list[Se
 
 def _seen(row: WorkerRow, is_whole: bool, now: datetime) -> Seen:
     heartbeat_at = to_datetime(row.heartbeat_at)
-    lease = row.lease_micros / MICROS or LEASE_SECONDS
-    if (now - heartbeat_at).total_seconds() > lease:
-        state, shape = "silent", "bad"
-    elif row.stuck:
-        state, shape = f"{len(row.stuck)} stuck", "warn"
-    elif row.stopping:
-        state, shape = "stopping", "paused"
-    else:
-        state, shape = "alive", "ok"  # what it runs is said beside it, as it is now: a heartbeat is older
+    match worker_state.state_of(row, to_instant(now)):
+        case "silent":
+            state, shape = "silent", "bad"
+        case "stuck":
+            state, shape = f"{len(row.stuck)} stuck", "warn"
+        case "stopping":
+            state, shape = "stopping", "paused"
+        case "working" | "idle":  # what it runs is said beside it, as it is now: a heartbeat is older
+            state, shape = "alive", "ok"
     pace = last_day(row, to_instant(now)) if is_whole else None
     return Seen(row, heartbeat_at, to_datetime(row.started_at), state, shape, pace)
 

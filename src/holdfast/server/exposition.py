@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from holdfast import limits
+from holdfast import worker_state
 from holdfast.clock import MICROS, Instant
 from holdfast.counted import BOUNDS, BUCKETS, Counted
 from holdfast.stats import TotalFigures
@@ -24,7 +24,6 @@ from holdfast.store.types import Depth, WorkerRow
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PAIRS_MAX = 200  # of type and queue that have series of their own, some fifty each; names come from whoever submits
 OTHER = "other"  # … and what the rest of them is counted under
-WORKER_STATES = ("working", "idle", "stopping", "stuck", "silent")
 _ATTEMPTS = frozenset({Counted.COMPLETED.value, Counted.FAILED.value, Counted.RETRIED.value})
 _BESIDE = frozenset({Counted.REUSED.value, Counted.RESCUED.value})  # counted as completed, retried or failed too
 _BOUND_NAMES = (*map(str, BOUNDS), "+Inf")
@@ -169,22 +168,13 @@ def _oldest(depths: Iterable[Depth], queues: Iterable[str], now: Instant) -> Met
 
 
 def _workers(workers: Iterable[WorkerRow], now: Instant) -> Metric:
-    counts = dict.fromkeys(WORKER_STATES, 0)
+    counts = dict.fromkeys(worker_state.STATES, 0)
     for worker in workers:
-        counts[state_of(worker, now)] += 1
+        counts[worker_state.state_of(worker, now)] += 1
     family = GaugeMetricFamily("holdfast_workers", "Workers by what they do.", labels=("state",))
     for state, count in counts.items():
         family.add_metric((state,), count)
     return family
-
-
-def state_of(worker: WorkerRow, now: Instant) -> str:
-    lease_micros = worker.lease_micros or round(limits.LEASE_SECONDS * MICROS)
-    if now - worker.heartbeat_at > lease_micros:
-        return "silent"
-    if worker.stuck:
-        return "stuck"
-    return "stopping" if worker.stopping else "working" if worker.running else "idle"
 
 
 def _count(totals: Iterable[TotalFigures], outcome: Counted) -> int:

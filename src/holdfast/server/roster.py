@@ -14,6 +14,7 @@ from holdfast.clock import MICROS
 from holdfast.server.principals import Principal
 from holdfast.server.problems import Problem
 from holdfast.store.types import WorkerRow
+from holdfast.worker_state import is_silent
 
 FAR = "remote"  # the process_key of a worker that came over HTTP
 _GOOD_SECONDS = 5.0  # for which a row is taken as it was read: another server may have registered it anew
@@ -114,7 +115,7 @@ class Roster:
         """Whether nobody works under this name any more: it is silent, or the key of whoever did has ended. So a worker
         that comes back with a new key is itself again."""
         now = self._app.clock.now()
-        if now - row.heartbeat_at > row.lease_micros:
+        if is_silent(row, now):
             return True
         return not any(key.key_id == row.key_id and keys.is_live(key, now) for key in await self._app.store.keys())
 
