@@ -276,12 +276,22 @@ async def test_the_first_key_is_an_admin_s_so_that_nobody_is_locked_out(tmp_path
         assert (await browser.send(form, name="ci")).status == 200
 
 
-async def test_revoking_the_last_admin_is_said_to_lock_everyone_out(tmp_path: Path) -> None:
+async def test_the_last_admin_s_key_is_not_revoked_from_here_so_that_nobody_is_locked_out(tmp_path: Path) -> None:
     async with served(tmp_path) as server, browsing(server) as browser:
         await browser.log_in(await server.key("admin"))
-        assert (await browser.get("/keys")).text.count("It is the last key that can make others") == 1
+        await server.key("read")
+        last = next(each for each in await server.app.api_keys() if "admin" in each.scopes)
+        page = await browser.get("/keys")
+        assert page.text.count("It is the last key that can make others") == 1
+        form = replace(page.form("/keys"), action=f"/dashboard/keys/{last.key_id}/revoke")
+        page = await browser.send(form)
+        assert "It was not revoked. It is the last key" in page.text
+        assert {each.state for each in await server.app.api_keys()} == {"live"}
         await server.key("admin")
-        assert "It is the last key that can make others" not in (await browser.get("/keys")).text
+        page = await browser.get("/keys")
+        assert "It is the last key that can make others" not in page.text
+        await browser.send(page.form(f"/keys/{last.key_id}/revoke"))
+        assert (await browser.get("/keys")).status == 303
 
 
 async def test_a_session_ends_with_its_key(tmp_path: Path) -> None:

@@ -25,6 +25,10 @@ MEANINGS = {
     "work": "claim jobs and settle them, as a remote worker",
     "admin": "all of it, and pause queues, change schedules, make keys",
 }
+LAST_ADMIN = (
+    "It is the last key that can make others, and without one nobody comes in: make another with the scope admin and"
+    " every queue first, and log in with that."
+)
 
 router = frame.pages()
 
@@ -64,6 +68,8 @@ async def create(request: Request) -> Response:
 async def revoke(request: Request, key_id: str) -> Response:
     await forms.read(request)
     who, app = frame.reader_of(request), frame.app_of(request)
+    if key_id == _last_admin(await app.api_keys()):  # whoever is here can make another first: nobody locks themself out
+        return frame.redirect(request, "/keys", f"It was not revoked. {LAST_ADMIN}", kind="bad")
     async with audited(app, who, request, "key.revoke", key_id, await _before(app, key_id)) as entry:
         key = await app.revoke_key(key_id, by=who.name)
         entry.after = audit_json.key(key)
@@ -95,7 +101,6 @@ async def _page(
 ) -> Response:
     found = await frame.app_of(request).api_keys()
     is_first = not found
-    admins = [key.key_id for key in found if key.state == "live" and "admin" in key.scopes and not key.queues]
     return frame.render(
         request,
         "keys.html",
@@ -106,12 +111,19 @@ async def _page(
         days_max=limits.KEY_DAYS_MAX,
         name_max=limits.NAME_LENGTH_MAX,
         is_first=is_first,
-        last_admin=admins[0] if len(admins) == 1 else None,
+        last_admin=_last_admin(found),
+        why_not=LAST_ADMIN,
         form=form or Form([("scope", "admin" if is_first else "read")]),
         refused=refused,
         made=made,
         made_name=made_name,
     )
+
+
+def _last_admin(known: Sequence[KeyInfo]) -> str | None:
+    """The key without which nobody could make another from here; None while there are several."""
+    admins = [key.key_id for key in known if key.state == "live" and "admin" in key.scopes and not key.queues]
+    return admins[0] if len(admins) == 1 else None
 
 
 def _check_first(known: Sequence[KeyInfo], scopes: Sequence[str], queues: Sequence[str]) -> None:
