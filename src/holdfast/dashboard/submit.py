@@ -12,7 +12,7 @@ from fastapi import Depends, Request, Response
 
 from holdfast import schemas, sensitive
 from holdfast.app import Holdfast
-from holdfast.checks import PRIORITIES
+from holdfast.checks import PRIORITIES, check_max_attempts, check_priority
 from holdfast.dashboard import fields, filling, forms, frame, trail, widgets
 from holdfast.dashboard.fields import Field
 from holdfast.dashboard.forms import Form
@@ -129,6 +129,7 @@ async def submit(request: Request, app: App, who: Who) -> Response:
     value = _value(draft)
     options = _options(draft)
     if draft.errors:
+        _mark(app, draft, value)
         return _page(request, draft, status=422)
     options["created_by"] = trail.creator(who)
     check_queue(who, options.get("queue", draft.job_type.queue))
@@ -209,9 +210,9 @@ def _options(draft: Draft) -> SubmitOptions:
 def _option(name: str, text: str) -> Any:
     match name:
         case "priority":
-            return text if text in PRIORITIES else _whole(name, text)
+            return check_priority(text if text in PRIORITIES else _whole(name, text))
         case "max_attempts":
-            return _whole(name, text)
+            return check_max_attempts(_whole(name, text))
         case "run_at":
             return moment_of(text)
         case "delay" | "timeout":
@@ -234,13 +235,22 @@ def _whole(name: str, text: str) -> int:
 def _blame(app: Holdfast, draft: Draft, value: Any, error: Exception) -> None:
     """Beside the field that it is about, where that can be told."""
     if isinstance(error, InvalidPayload):
-        for place, says in _misfits(app, draft, value):
-            draft.errors.setdefault(filling.path_of(draft.field, place), says)
+        _mark(app, draft, value)
     name = str(error).partition("=")[0]
     if name in OPTIONS:
         draft.errors[name] = _said(error)
     if not draft.errors:
         draft.errors[fields.ROOT] = _said(error)
+
+
+def _mark(app: Holdfast, draft: Draft, value: Any) -> None:
+    """Every field that does not fit, at once. Where one is blank or cannot be read, the payload has gaps: what is said
+    of the whole around a gap is left out, since it may be about nothing else."""
+    gaps = tuple(draft.errors)
+    for place, says in _misfits(app, draft, value):
+        path = filling.path_of(draft.field, place)
+        if not any(gap == path or gap.startswith(f"{path}/") or path.startswith(f"{gap}/") for gap in gaps):
+            draft.errors.setdefault(path, says)
 
 
 def _misfits(app: Holdfast, draft: Draft, value: Any) -> list[tuple[tuple[str | int, ...], str]]:
@@ -253,6 +263,8 @@ def _misfits(app: Holdfast, draft: Draft, value: Any) -> list[tuple[tuple[str | 
     except pydantic.ValidationError as error:
         found = error.errors(include_url=False, include_input=False, include_context=False)
         return [(each["loc"], f"{each['msg']}.") for each in found]
+    except Exception:  # of a validator of the handler's own, which expects a payload without gaps
+        return []
     return []
 
 
