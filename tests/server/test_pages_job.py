@@ -148,6 +148,17 @@ async def test_only_what_the_key_may_do_is_offered_and_nothing_else_is_done(pers
     assert (await person.app.history(person.staged["pending"]))[-1].by == "somebody"
 
 
+async def test_another_like_it_is_offered_to_whom_the_form_is_there_for(person: Person) -> None:
+    page = f"/jobs/{(await person.app.submit('gather', [1], queue='reports')).job_id}"
+    like = "Submit another like it"
+    assert like in (await person.get(page)).text
+    async with person.with_key("read", "submit", queues=["reports"]) as someone:
+        assert like not in (await someone.get(page)).text  # its type is of another queue
+        assert like in (await someone.get(f"/jobs/{person.staged['report first']}")).text
+    async with person.with_key("read") as someone:
+        assert like not in (await someone.get(page)).text
+
+
 async def test_a_job_is_cancelled_with_a_reason_and_the_trail_has_it(person: Person) -> None:
     assert "Cancelled." in await act(person, "running", "cancel", reason="wrong map", version="2")
     assert await status(person, "running") == "cancelled"

@@ -41,7 +41,8 @@ class Possible(msgspec.Struct, frozen=True):
     resubmit: bool
 
 
-def possible(job: Job, who: Principal) -> Possible:
+def possible(job: Job, who: Principal, *, has_form: bool) -> Possible:
+    """`has_form`: its type is one that this person can submit."""
     ended = job.status in TERMINAL and job.archived_at is None
     active, changes = job.status in ACTIVE, who.may("submit", "admin")
     return Possible(
@@ -50,7 +51,7 @@ def possible(job: Job, who: Principal) -> Possible:
         rerun=ended and who.may("admin") and (job.child_count > 0 or job.parent_job_id is not None),
         change=active and who.may("admin"),
         move=job.status in (Status.PENDING, Status.SCHEDULED) and who.may("admin"),
-        resubmit=job.archived_at is None and who.may("submit"),
+        resubmit=job.archived_at is None and has_form,
     )
 
 
@@ -66,7 +67,7 @@ async def page(request: Request, app: App, who: Who, job_id: str) -> Response:
         live=f"job:{job.job_id}",
         job=job,
         why=sentence(why),
-        can=possible(job, who),
+        can=possible(job, who, has_form=await _has_form(app, who, job.job_type)),
         payload=await shown.payload_of(app, job) if job.archived_at is None else None,
         result=shown.result_of(job) if job.status is Status.COMPLETED and job.archived_at is None else None,
         files=await shown.artifacts(app, job) if job.archived_at is None else [],
@@ -89,6 +90,12 @@ async def _seen(app: Holdfast, who: Principal, job_id: str) -> tuple[Job, str]:
         if job.version == before:
             break
     return job, why
+
+
+async def _has_form(app: Holdfast, who: Principal, job_type: str) -> bool:
+    """Whether the page for submitting would offer the type: it was announced, and for a queue of this person's."""
+    known = await app.store.job_types() if who.may("submit") else []
+    return any(each.job_type == job_type and who.sees(each.queue) for each in known)
 
 
 def sentence(text: str) -> list[tuple[str, bool]]:
