@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast
+from holdfast import Holdfast, job_json
 from holdfast.errors import InvalidOption
+from holdfast.stores.sqlite import inserting
 from tests.server.routes_fixtures import stage as stage
 from tests.server.routes_stage import Stage, staged, staged_app
 
@@ -286,3 +287,36 @@ async def test_a_job_of_a_batch_that_breaks_the_server_takes_no_answer_of_anothe
     assert [each["status"] for each in answer.json()["items"]] == [201, 500, 201]
     assert len(await stage.app.find()) == 2
     assert "ZeroDivisionError" in caplog.text
+
+
+async def test_a_batch_that_breaks_on_its_way_into_the_store_leaves_nothing_there(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plainly = inserting.insert_plain
+
+    def breaking(tx: Any, jobs: Any, now: int) -> Any:
+        plainly(tx, jobs[:2], now)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(inserting, "insert_plain", breaking)
+    batch = {"jobs": [{"job_type": "anything", "payload": each} for each in range(3)]}
+    assert (await stage.http.post("/jobs/batch", json=batch)).status_code == 500
+    assert await stage.app.find() == []
+    monkeypatch.undo()
+    answer = await stage.ask("POST", "/jobs/batch", json=batch)
+    assert [each["status"] for each in answer.json()["items"]] == [201, 201, 201]
+
+
+async def test_a_stored_job_of_a_batch_that_cannot_be_shown_takes_no_answer_of_another_with_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = job_json.document
+
+    def breaking(job: Any) -> Any:
+        return document(job) if job.payload != 1 else 1 / 0
+
+    monkeypatch.setattr(job_json, "document", breaking)
+    batch = {"jobs": [{"job_type": "anything", "payload": each} for each in range(3)]}
+    answer = await stage.ask("POST", "/jobs/batch", json=batch)
+    assert [each["status"] for each in answer.json()["items"]] == [201, 500, 201]
+    assert len(await stage.app.find()) == 3

@@ -87,7 +87,7 @@ async def _batch(app: Holdfast, who: Principal, jobs: list[dict[str, Any]], key:
         except InvalidSubmission:
             pass  # of one of them: nothing was stored
         else:
-            return [await _checked(app, who, each, handle) for each, handle in zip(asked, handles, strict=True)]
+            return [await _one(app, who, each, handle) for each, handle in zip(asked, handles, strict=True)]
     return [_refused(each) if isinstance(each, Problem) else await _one(app, who, each) for each in looked_at]
 
 
@@ -101,9 +101,14 @@ def _looked_at(who: Principal, item: dict[str, Any], key: str | None) -> Asked |
         return problem
 
 
-async def _one(app: Holdfast, who: Principal, asked: Asked) -> dict[str, Any]:
+async def _one(app: Holdfast, who: Principal, asked: Asked, stored: JobHandle | None = None) -> dict[str, Any]:
+    """The answer for a job that is to be stored, or that is already, with all the others."""
     try:
-        return await _stored(app, who, await admitting.submit(app, who, asked))
+        if stored is None:
+            handle = await admitting.submit(app, who, asked)
+        else:
+            handle = await admitting.checked(app, who, asked, stored)
+        return {"status": 200 if handle.deduplicated else 201, "job": await _document(app, who, handle)}
     except HoldfastError as error:
         return _refused(problems.of_error(error, to=who))
     except Problem as problem:
@@ -111,17 +116,6 @@ async def _one(app: Holdfast, who: Principal, asked: Asked) -> dict[str, Any]:
     except Exception as error:  # others of the batch are stored: their answers must not be lost with this one's
         mistakes.tell(f"a job of POST /jobs/batch ({asked.job_type})", error)
         return _refused(Problem(500, "internal", "the log of the server says more"))
-
-
-async def _checked(app: Holdfast, who: Principal, asked: Asked, handle: JobHandle) -> dict[str, Any]:
-    try:
-        return await _stored(app, who, await admitting.checked(app, who, asked, handle))
-    except Problem as problem:
-        return _refused(problem)
-
-
-async def _stored(app: Holdfast, who: Principal, handle: JobHandle) -> dict[str, Any]:
-    return {"status": 200 if handle.deduplicated else 201, "job": await _document(app, who, handle)}
 
 
 async def _document(app: Holdfast, who: Principal, handle: JobHandle) -> dict[str, Any]:
