@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import limits
-from holdfast.errors import SchemaMismatch, StoreUnavailable
+from holdfast.errors import SchemaMismatch, StoreFull, StoreUnavailable
 from holdfast.testing import ManualClock
 from tests.server.gated import served
 
@@ -39,6 +39,18 @@ async def test_a_server_whose_store_is_away_is_up_and_not_ready(
         answer = await server.client.get("/readyz")
         assert (answer.status_code, answer.content) == (503, b'{"status":"unavailable"}')
         assert (await server.client.get("/healthz")).status_code == 200
+
+
+async def test_a_store_that_takes_no_write_is_ready_and_a_submit_says_what_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(*_: Any) -> Any:
+        raise StoreFull("the disk is full")
+
+    async with served(tmp_path) as server:
+        monkeypatch.setattr(server.app.store, "insert", full)
+        assert (await server.client.post("/jobs/anything", json={})).status_code == 507
+        assert (await server.client.get("/readyz")).status_code == 200
 
 
 async def test_a_store_that_does_not_answer_in_time_is_not_ready_and_holds_up_nothing(

@@ -1,7 +1,8 @@
 """Whether the process is up, and whether it can do its work. Neither says more than that: everyone may ask.
 
 `/healthz` touches nothing: a server whose store is away is still one that need not be restarted. `/readyz` asks the
-store, at most once a second however many ask.
+store, at most once a second however many ask. It reads and does not write: a store that takes no write (its disk is
+full) takes none from any server, and if all were taken out of service nobody could see why. Submits say it with 507.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ def router(app: Holdfast) -> APIRouter:
     @routes.get(
         "/readyz",
         summary="Whether its store answers",
+        description="It reads. Whether the store takes writes is told by them: 503 or 507 where it does not.",
         response_model=Health,
         responses={503: {"model": Health, "description": "The store does not answer, or has another schema"}},
     )
