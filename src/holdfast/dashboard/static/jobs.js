@@ -16,6 +16,7 @@ function count() {
   const ticked = every.filter((each) => each.checked).length;
   words.dataset.start ??= words.textContent;
   words.textContent = ticked ? `${ticked} ${ticked === 1 ? "job" : "jobs"} ticked` : words.dataset.start;
+  words.dataset.ticked = ticked; // a phone has no room for what it says while none is
   box.checked = ticked > 0 && ticked === every.length;
   box.indeterminate = ticked > 0 && ticked < every.length;
   all.hidden = false;
