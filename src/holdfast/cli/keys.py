@@ -9,11 +9,10 @@ import typer
 
 from holdfast import audit_json
 from holdfast.app import Holdfast
-from holdfast.cli import apps, options, output
+from holdfast.cli import apps, listing, options, output
 from holdfast.cli.options import AppName, AsJson, Url
 from holdfast.cli.output import Column
 from holdfast.cli.text import away
-from holdfast.clock import to_datetime
 from holdfast.keys import SCOPES, CreatedKey, KeyInfo
 
 VIA = "cli"
@@ -23,19 +22,9 @@ KeyId = Annotated[str, typer.Argument(metavar="ID", help="The key's id, as “ke
 
 def keys(context: typer.Context, as_json: AsJson = False, url: Url = None, app: AppName = None) -> None:
     """List the keys of the HTTP API; create, revoke or remove one."""
-    if options.handed_on(context, as_json, url, app):
-        return
-
-    async def work(app: Holdfast) -> tuple[list[KeyInfo], datetime]:
-        return await app.api_keys(), to_datetime(app.clock.now())
-
-    rows, now = apps.run(url, app, work)
-    if as_json:
-        output.emit_json({"items": rows})
-    elif rows:
-        output.emit_table(_columns(now), rows)
-    else:
-        output.say('no keys: make one with "holdfast keys create NAME --scope admin"')
+    if not options.handed_on(context, as_json, url, app):
+        none = 'no keys: make one with "holdfast keys create NAME --scope admin"'
+        listing.show(Holdfast.api_keys, _columns, none, as_json=as_json, url=url, app=app)
 
 
 def create(

@@ -9,11 +9,10 @@ from typing import Annotated
 import typer
 
 from holdfast.app import Holdfast
-from holdfast.cli import apps, options, output
+from holdfast.cli import apps, listing, options, output
 from holdfast.cli.options import AppName, AsJson, Url
 from holdfast.cli.output import Column
 from holdfast.cli.text import count, span
-from holdfast.clock import to_datetime
 from holdfast.queues import Queue
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The queue.")]
@@ -21,19 +20,9 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The queue.")]
 
 def queues(context: typer.Context, as_json: AsJson = False, url: Url = None, app: AppName = None) -> None:
     """List the queues; pause, resume or limit one."""
-    if options.handed_on(context, as_json, url, app):
-        return
-
-    async def work(app: Holdfast) -> tuple[list[Queue], datetime]:
-        return await app.queues(), to_datetime(app.clock.now())
-
-    rows, now = apps.run(url, app, work)
-    if as_json:
-        output.emit_json({"items": rows})
-    elif rows:
-        output.emit_table(_columns(now), rows)
-    else:
-        output.say("no queue is named yet: a job, a handler or a worker names one")
+    if not options.handed_on(context, as_json, url, app):
+        none = "no queue is named yet: a job, a handler or a worker names one"
+        listing.show(Holdfast.queues, _columns, none, as_json=as_json, url=url, app=app)
 
 
 def pause(

@@ -11,7 +11,7 @@ import typer
 
 from holdfast import cron
 from holdfast.app import Holdfast
-from holdfast.cli import apps, options, output, payloads
+from holdfast.cli import apps, listing, options, output, payloads
 from holdfast.cli import job_options as take
 from holdfast.cli.options import AppName, AsJson, Url
 from holdfast.cli.output import Column
@@ -41,19 +41,9 @@ def schedules(context: typer.Context, as_json: AsJson = False, url: Url = None, 
     A worker makes the job of a tick within seconds; "due 36 s ago" means that none has yet. doctor finds a schedule
     behind when that lasts for more than a lease, 60 s.
     """
-    if options.handed_on(context, as_json, url, app):
-        return
-
-    async def work(app: Holdfast) -> tuple[list[ScheduleInfo], datetime]:
-        return await app.schedules(), to_datetime(app.clock.now())
-
-    rows, now = apps.run(url, app, work)
-    if as_json:
-        output.emit_json({"items": rows})
-    elif rows:
-        output.emit_table(_columns(now), rows)
-    else:
-        output.say('no schedules: add one with "holdfast schedules add NAME CRON TYPE JSON"')
+    if not options.handed_on(context, as_json, url, app):
+        none = 'no schedules: add one with "holdfast schedules add NAME CRON TYPE JSON"'
+        listing.show(Holdfast.schedules, _columns, none, as_json=as_json, url=url, app=app)
 
 
 def add(
