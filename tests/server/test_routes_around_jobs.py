@@ -1,11 +1,14 @@
 """What is around a job: history, log, tree, explanation, rows and files."""
 
 import hashlib
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from holdfast import Context, Holdfast, ResultRow, limits
 from tests.server.routes_fixtures import stage as stage
-from tests.server.routes_stage import FILM, PAGE, Stage
+from tests.server.routes_stage import FILM, PAGE, Stage, staged
 
 
 async def done(stage: Stage) -> str:
@@ -70,6 +73,31 @@ async def test_rows_are_read_by_page_by_subject_and_by_key(stage: Stage) -> None
     assert [row["comment_id"] for row in of_b["items"]] == [1, 3]
     row = await stage.get(f"{path}/results/comments/3")
     assert (row["comment_id"], row["text"], row["conversation"]) == (3, "<b>3</b>", "b")
+
+
+class Line(ResultRow, table="lines", key="line", subject="book"):
+    line: str
+    book: str
+
+
+@pytest.mark.parametrize("by", [{}, {"subject": "\x01" * 900}], ids=["all", "of a subject"])
+async def test_pages_go_on_behind_the_longest_key(tmp_path: Path, by: dict[str, str]) -> None:
+    app = Holdfast(f"sqlite:///{tmp_path}/jobs.db")
+    lines = [f"{number}".ljust(limits.RESULT_KEY_BYTES_MAX, "\x02") for number in range(3)]
+
+    @app.job("read", results=[Line])
+    async def read(payload: Any, ctx: Context) -> None:
+        await ctx.results(Line).put(Line(line=each, book="\x01" * 900) for each in lines)
+
+    async with staged(app) as stage:
+        job = await stage.submit("read")
+        await stage.run()
+        found, after = [], {}
+        for _ in lines:
+            page = await stage.get(f"/jobs/{job['job_id']}/results/lines", limit=1, **by, **after)
+            found += [row["line"] for row in page["items"]]
+            after = {"after": page["next"]}
+    assert sorted(found) == lines
 
 
 async def test_rows_that_are_not_there(stage: Stage) -> None:
