@@ -19,11 +19,11 @@ import typer
 
 from holdfast import limits, settings
 from holdfast.app import Holdfast
-from holdfast.cli import apps, exits, options, worker_logs
+from holdfast.cli import apps, lasting, options, worker_logs
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import AppName, Url
-from holdfast.cli.stopping import Stop, first_of, leave_within, loop_factory
-from holdfast.errors import ConfigurationError, HoldfastError, StoreUnavailable
+from holdfast.cli.stopping import Stop, first_of
+from holdfast.errors import ConfigurationError
 from holdfast.server import missing
 from holdfast.worker import Worker
 
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast.server")
 HOST, PORT = "127.0.0.1", 8000
-START_AGAIN_SECONDS = 1.0
-LEAVE_SECONDS = 10.0  # once all has stopped, what user code left behind may hold up the exit this long
 FILES_MAX = 65_536  # every connection is one
 
 
@@ -77,13 +75,8 @@ def serve(
             " on it with @app.job; or leave out --workers"
         )
     worker_logs.configure(level, style)
-    try:
-        return _run(mine, chosen)
-    except HoldfastError as error:
-        if style != "json":
-            raise
-        log.critical("%s", error)  # who reads JSON reads only that
-        return exits.of_error(error)
+    _allow_files()
+    return lasting.run(lambda: _serve(mine, chosen), style, log)
 
 
 def _check_installed() -> None:
@@ -132,14 +125,6 @@ def _count(value: Any) -> int:
     return number
 
 
-def _run(app: Holdfast, chosen: _Settings) -> int:
-    _allow_files()
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        code = runner.run(_serve(app, chosen))
-        leave_within(LEAVE_SECONDS, code)
-    return code
-
-
 def _allow_files() -> None:
     """As many connections as the system lets us have: the usual 1,024 are few where streams stay open."""
     import resource
@@ -156,13 +141,9 @@ async def _serve(app: Holdfast, chosen: _Settings) -> Exit:
     stop = Stop(chosen.grace_seconds)
     async with AsyncExitStack() as opened:
         bound = opened.enter_context(serving.bind(chosen.host, chosen.port))
-        starting = asyncio.ensure_future(_start(app, chosen, bound, opened))
-        await first_of(starting, stop.asked)
-        if not starting.done():
-            starting.cancel()
-            await asyncio.wait({starting})
+        workers = await lasting.begun(lambda tried: _start(app, chosen, bound, tried), opened, stop, log)
+        if workers is None:
             return Exit.OK
-        workers = starting.result()
         server = _server(app, chosen, bound)
         serves = asyncio.ensure_future(server.serve([bound]))
         ends = [serves, *(asyncio.ensure_future(worker.join()) for worker in workers)]
@@ -183,28 +164,13 @@ async def _serve(app: Holdfast, chosen: _Settings) -> Exit:
 
 
 async def _start(app: Holdfast, chosen: _Settings, bound: socket.socket, opened: AsyncExitStack) -> list[Worker]:
-    """The app, open, and its workers; or upkeep alone, where workers are elsewhere. It waits for a store that is away:
-    machines start in any order."""
-    warned = False
-    while True:
-        async with AsyncExitStack() as tried:
-            try:
-                await tried.enter_async_context(app)
-                await _check_who_may_ask(app, bound)
-                workers = [
-                    await tried.enter_async_context(app.worker(grace=chosen.grace_seconds))
-                    for _ in range(chosen.workers)
-                ]
-                if not workers:
-                    await tried.enter_async_context(app.chores("server"))
-            except StoreUnavailable as error:
-                if not warned:
-                    log.warning("waiting for the store: %s", error)
-                warned = True
-            else:
-                await opened.enter_async_context(tried.pop_all())
-                return workers
-        await asyncio.sleep(START_AGAIN_SECONDS)
+    """The app, open, and its workers; or upkeep alone, where workers are elsewhere."""
+    await opened.enter_async_context(app)
+    await _check_who_may_ask(app, bound)
+    workers = [await opened.enter_async_context(app.worker(grace=chosen.grace_seconds)) for _ in range(chosen.workers)]
+    if not workers:
+        await opened.enter_async_context(app.chores("server"))
+    return workers
 
 
 async def _check_who_may_ask(app: Holdfast, bound: socket.socket) -> None:

@@ -7,10 +7,8 @@ stops the handlers at once, the third ends the process as it stands.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
-import sys
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,17 +18,15 @@ import typer
 
 from holdfast import settings
 from holdfast.app import Holdfast
-from holdfast.cli import apps, exits, options, supervisor, worker_logs
+from holdfast.cli import apps, lasting, options, supervisor, worker_logs
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import AppName, Url
-from holdfast.cli.stopping import Stop, first_of, leave_within, loop_factory
+from holdfast.cli.stopping import Stop, first_of
 from holdfast.cli.text import without_password
-from holdfast.errors import ConfigurationError, HoldfastError, StoreUnavailable
+from holdfast.errors import ConfigurationError
 from holdfast.worker import Worker
 
 log = logging.getLogger("holdfast.worker")
-START_AGAIN_SECONDS = 1.0
-LEAVE_SECONDS = 10.0  # once the worker has stopped, what user code left behind may hold up the exit this long
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +72,7 @@ def worker(
     )
     worker_logs.configure(level, style)
     _warn_of_another_url(mine)
-    try:
-        return _run(mine, chosen)
-    except HoldfastError as error:
-        if style != "json":
-            raise
-        log.critical("%s", error)  # who reads JSON reads only that
-        return exits.of_error(error)
+    return lasting.run(lambda: _work(mine, chosen), style, log)
 
 
 def _warn_of_another_url(app: Holdfast) -> None:
@@ -95,33 +85,12 @@ def _warn_of_another_url(app: Holdfast) -> None:
         )
 
 
-def _run(app: Holdfast, chosen: _Settings) -> int:
-    _tune()
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        code = runner.run(_work(app, chosen))
-        leave_within(LEAVE_SECONDS, code)
-    return code
-
-
-def _tune() -> None:
-    """This process is ours alone. The store's thread gets the GIL sooner than Python's 5 ms when a burst of short jobs
-    runs, and what was loaded at the start is not searched for garbage again and again."""
-    sys.setswitchinterval(0.0002)
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(10_000, 20, 20)
-
-
 async def _work(app: Holdfast, chosen: _Settings) -> Exit:
     stop = Stop(chosen.grace_seconds)
     async with AsyncExitStack() as opened:
-        starting = asyncio.ensure_future(_start(app, chosen, opened))
-        await first_of(starting, stop.asked)
-        if not starting.done():
-            starting.cancel()
-            await asyncio.wait({starting})
+        worker = await lasting.begun(lambda tried: _start(app, chosen, tried), opened, stop, log)
+        if worker is None:
             return Exit.OK
-        worker = starting.result()
         worker_logs.name_worker(worker.worker_id)
         ended = asyncio.ensure_future(worker.join())
         minutes = asyncio.ensure_future(worker_logs.sum_up_minutes(app, worker.worker_id))
@@ -136,23 +105,10 @@ async def _work(app: Holdfast, chosen: _Settings) -> Exit:
 
 
 async def _start(app: Holdfast, chosen: _Settings, opened: AsyncExitStack) -> Worker:
-    """Waits for a server that is away: machines start in any order, and a worker of all things need not be watched."""
-    warned = False
-    while True:
-        async with AsyncExitStack() as tried:
-            try:
-                await tried.enter_async_context(app)
-                worker = await tried.enter_async_context(
-                    app.worker(concurrency=chosen.concurrency, queues=chosen.queues, grace=chosen.grace_seconds)
-                )
-            except StoreUnavailable as error:
-                if not warned:
-                    log.warning("waiting for the store: %s", error)
-                warned = True
-            else:
-                await opened.enter_async_context(tried.pop_all())
-                return worker
-        await asyncio.sleep(START_AGAIN_SECONDS)
+    await opened.enter_async_context(app)
+    return await opened.enter_async_context(
+        app.worker(concurrency=chosen.concurrency, queues=chosen.queues, grace=chosen.grace_seconds)
+    )
 
 
 # Settings
