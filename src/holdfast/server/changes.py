@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from fastapi import Request
@@ -57,9 +57,15 @@ async def shown_to(app: Holdfast, who: Principal, job: JobView) -> dict[str, Any
     return await covering.document(app, who, job) if who.may("read") else job_json.document(job) | _UNREAD
 
 
-def raced(error: VersionConflict, expected: int | None) -> Exception:
-    """Nobody's precondition failed where none was given: the job kept changing."""
-    return error if expected is not None else Problem(409, "version-conflict", str(error))
+@contextmanager
+def raced(expected: int | None = None) -> Iterator[None]:
+    """Around a change: nobody's precondition failed where none was given, the job or the schedule kept changing."""
+    try:
+        yield
+    except VersionConflict as error:
+        if expected is not None:
+            raise
+        raise Problem(409, "version-conflict", str(error)) from None
 
 
 async def check_tree(app: Holdfast, who: Principal, top: JobRecord) -> None:

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from holdfast import job_json, limits
 from holdfast.app import Holdfast
-from holdfast.errors import JobNotFound, VersionConflict
+from holdfast.errors import JobNotFound
 from holdfast.family_tree import record_of
 from holdfast.job import Job, JobView
 from holdfast.reading import Page
@@ -136,10 +136,8 @@ def _one(api: APIRouter) -> None:
         job = await visible(app, who, str(job_id))
         expected = expected_version(if_match)
         async with changes.audited(app, who, request, "job.patch", job.job_id, changes.said_of(job)) as entry:
-            try:
+            with changes.raced(expected):
                 job = await _patched(app, who, job, body, expected)
-            except VersionConflict as error:
-                raise changes.raced(error, expected) from None
             entry.after = changes.said_of(job)
         return await _changed(app, who, job)
 
@@ -232,12 +230,10 @@ def _retrying(api: APIRouter) -> None:
         expected = expected_version(if_match)
         reason = None if body is None else body.reason
         async with changes.audited(app, who, request, "job.retry", job.job_id, changes.said_of(job)) as entry:
-            try:
+            with changes.raced(expected):
                 job = await app.retry(
                     job.job_id, subtree=subtree, reason=reason, by=who.name, expected_version=expected
                 )
-            except VersionConflict as error:
-                raise changes.raced(error, expected) from None
             entry.after = changes.said_of(job) | {"subtree": subtree}
         return await _changed(app, who, job)
 
@@ -277,10 +273,8 @@ async def _cancelled(
         await changes.check_tree(app, who, job.record)
     expected = expected_version(if_match)
     async with changes.audited(app, who, request, "job.cancel", job.job_id, changes.said_of(job)) as entry:
-        try:
+        with changes.raced(expected):
             job = await app.cancel(job.job_id, subtree=subtree, reason=reason, by=who.name, expected_version=expected)
-        except VersionConflict as error:
-            raise changes.raced(error, expected) from None
         entry.after = changes.said_of(job) | {"subtree": subtree}
     return await _changed(app, who, job)
 

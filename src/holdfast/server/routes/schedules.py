@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from holdfast import audit_json, job_json
 from holdfast.app import Holdfast
-from holdfast.errors import ScheduleNotFound, VersionConflict
+from holdfast.errors import ScheduleNotFound
 from holdfast.schedules import ScheduleInfo
 from holdfast.server import admitting, changes, covering, documents, problems
 from holdfast.server.guarding import App, Who, check_queue, needs
@@ -54,7 +54,7 @@ def _defining(api: APIRouter) -> None:
         if before is not None and not who.sees(before.queue):
             raise problems.foreign_queue("the queue of the schedule that has this name")
         async with changes.audited(app, who, request, "schedule.put", name, audit_json.schedule(before)) as entry:
-            try:
+            with changes.raced():
                 after = await app.schedule(
                     name,
                     body.cron,
@@ -64,8 +64,6 @@ def _defining(api: APIRouter) -> None:
                     missed=body.missed,
                     **options,
                 )
-            except VersionConflict as error:
-                raise changes.raced(error, None) from None
             entry.after = audit_json.schedule(after)
         return answer(document(after), 201 if before is None else 200)
 
@@ -133,10 +131,8 @@ async def _changed(
     change: Callable[[], Awaitable[ScheduleInfo]],
 ) -> Response:
     async with changes.audited(app, who, request, action, before.name, audit_json.schedule(before)) as entry:
-        try:
+        with changes.raced():
             after = await change()
-        except VersionConflict as error:
-            raise changes.raced(error, None) from None
         entry.after = audit_json.schedule(after)
     return answer(document(after))
 
