@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from playwright.async_api import Page, expect
+from playwright.async_api import Locator, Page, expect
 
 from tests.browser.sites import Site
 
@@ -12,6 +12,10 @@ async def log_in(page: Page, site: Site, key: str) -> None:
     await page.locator("#key").fill(key)
     await page.get_by_role("button", name="Log in").click()
     await see_title(page, "Overview")
+
+
+def row(page: Page, text: str) -> Locator:
+    return page.get_by_role("row").filter(has_text=text)
 
 
 async def see_title(page: Page, title: str) -> None:

@@ -1,4 +1,4 @@
-"""One browser for all tests of a process, a server and a context for each of them."""
+"""One browser for all tests of a process and a context for each of them, on a server of its own or of its module."""
 
 from __future__ import annotations
 
@@ -29,6 +29,15 @@ async def browser() -> AsyncIterator[Browser]:
 async def site(staged_folder: tuple[Path, Staged], tmp_path: Path) -> AsyncIterator[Site]:
     """With a worker inside."""
     async with staged_site(staged_folder, tmp_path) as found:
+        yield found
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def common_site(
+    staged_folder: tuple[Path, Staged], tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Site]:
+    """The same for a module whose tests leave one another's jobs alone: it makes this one its `site`."""
+    async with staged_site(staged_folder, tmp_path_factory.mktemp("common")) as found:
         yield found
 
 

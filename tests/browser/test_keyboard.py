@@ -13,6 +13,11 @@ from tests.browser.sites import Site
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
+@pytest.fixture
+def site(common_site: Site) -> Site:
+    return common_site
+
+
 async def press(page: Page, *keys: str) -> None:
     for key in keys:
         await page.keyboard.press(key)

@@ -12,6 +12,11 @@ from tests.eventually import eventually
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
+@pytest.fixture
+def site(common_site: Site) -> Site:
+    return common_site
+
+
 async def submit_voyage(page: Page, site: Site, harbour: str) -> str:
     """From the form; its id."""
     await page.goto(site.url())
@@ -83,10 +88,10 @@ async def test_a_job_that_failed_shows_its_traceback_and_runs_again(page: Page, 
 
 
 async def test_a_list_of_jobs_follows_what_happens(page: Page, site: Site) -> None:
-    await page.goto(site.url("/jobs?q=type:voyage"))
+    await page.goto(site.url("/jobs?q=tag:vigo"))
     await expect(page.locator("main")).to_contain_text("No job fits this search.")
     for _ in range(2):
-        await site.app.submit("voyage", {"harbour": "Vigo", "legs": 1})
+        await site.app.submit("voyage", {"harbour": "Vigo", "legs": 1}, tags=["vigo"])
     await expect(page.get_by_role("row").filter(has_text="processing")).to_have_count(2)
     await page.get_by_role("checkbox", name="Pick voyage").first.check()
     site.steering.go()
