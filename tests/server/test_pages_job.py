@@ -14,6 +14,7 @@ from holdfast.dashboard import family, stretch
 from holdfast.dashboard import job as job_page
 from holdfast.sensitive import MASK
 from holdfast.server.principals import local
+from holdfast.server.reasons import explained
 from tests.browser.staged import PARTS, WORKER, claim
 from tests.server.paged import Person
 from tests.server.paged import person as person
@@ -35,8 +36,6 @@ async def status(person: Person, part: str) -> str:
 async def test_a_page_tells_of_one_state_though_the_job_begins_while_it_is_made(
     person: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    explained = job_page.explained
-
     async def begun(*asked: Any) -> Any:
         await claim(person.app, "embedding", "embeddings")
         return await explained(*asked)
