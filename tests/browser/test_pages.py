@@ -1,12 +1,7 @@
-"""Every page as people see it: with a name for everything, without an error, and not wider than a phone.
-
-HOLDFAST_PICTURES=1 has them drawn, in light, in dark and some as on a phone, in build/screenshots: that takes longer
-than all the rest, and nothing is decided by it.
-"""
+"""Every page as people see it: in light, in dark and on a phone, with pictures of each in build/screenshots."""
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -25,7 +20,6 @@ from tests.browser.watching import Watch, watched
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 PICTURES = Path(__file__).parents[2] / "build" / "screenshots"
-ARE_WANTED = bool(os.environ.get("HOLDFAST_PICTURES"))
 DESK = {"width": 1280, "height": 800}
 PHONE = {"width": 390, "height": 844}
 ON_A_PHONE = ("overview", "jobs", "job-done", "tree", "queues", "submit-order")
@@ -113,5 +107,4 @@ async def test_a_page_is_told_in_words_and_fits_a_phone(guided: Tour, name: str)
 
 
 async def _picture(page: Page, name: str) -> None:
-    if ARE_WANTED:
-        await page.screenshot(path=PICTURES / f"{name}.png", full_page=True, animations="disabled")
+    await page.screenshot(path=PICTURES / f"{name}.png", full_page=True, animations="disabled")
