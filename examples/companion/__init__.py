@@ -1,0 +1,1 @@
+"""Daily summaries and syncs of users, each in their own time zone."""
