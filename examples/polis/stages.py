@@ -6,13 +6,19 @@ REPORT is written against one function and one job of others:
     files: dict[str, bytes] = build(found, config, visualizations, narrative)
 
 `found` is a `Findings` (findings.py): the rows of the PCA and of the UMAP job and what is known of the conversation.
-`visualizations` are the names asked for, "basic", "enhanced", "multilayer". `narrative` is the text of the NARRATIVE
-job as a list of (heading, paragraphs), or None where no LLM is configured. The answer is every artifact by its name:
+`visualizations` are the names asked for, "basic", "enhanced", "multilayer". The answer is every artifact by its name:
 "report.html", and "basic.html", "enhanced.html", "multilayer.html" as asked for.
 
-    from .narrative import Narrative, narrative_job
-    handler = narrative_job(app)             # registers NARRATIVE
-    Narrative(facts=…, model=…, language=…, max_tokens=…)  # its payload; the answer: [[heading, [paragraph, …]], …]
+    from . import narrative
+    narrative.narrative_job(app)                        # registers NARRATIVE
+    request = narrative.request(found, config)          # None where no model is configured
+    child = None
+    if request is not None:
+        await ctx.submit("NARRATIVE", request, key="narrative", stage="NARRATIVE")
+        [child] = await ctx.wait_for_children()
+    files = build(found, config, visualizations, narrative.told(found, config, child))
+
+Topic names: `llm.configured(model)` is the language model or None, `.ask(prompt, max_tokens)` asks it (blocking).
 
 NARRATIVE is a child of REPORT that hands the request in, snoozes, and looks again until the answer is there.
 """
