@@ -6,12 +6,12 @@ to the same questions, and pays for none twice.
 
 REPORT submits it as its child, waits for it, and writes the report whatever became of it:
 
-    request = narrative.request(found, config)          # None where no model is configured
+    request = narrative.request(analysis, config)          # None where no model is configured
     child = None
     if request is not None:
         await ctx.submit("NARRATIVE", request, key="narrative", stage="NARRATIVE")
         [child] = await ctx.wait_for_children()
-    files = build(found, config, visualizations, narrative.told(found, config, child))
+    files = build(analysis, config, visualizations, narrative.told(analysis, config, child))
 """
 
 import os
@@ -23,10 +23,8 @@ from holdfast import Backoff, BlockingContext, Holdfast, Job, Snooze
 
 from . import llm
 from .configs import ReportConfig
-from .findings import Findings
 from .prompts import prompts
-from .report.gather import gathered
-from .report.model import Narrative
+from .report.model import Analysis, Narrative
 from .sentences import sentences
 
 LOOK_AGAIN_SECONDS = 30.0
@@ -52,11 +50,11 @@ def sections(config: ReportConfig) -> list[str]:
     return [name for name, is_wanted in wanted.items() if is_wanted]
 
 
-def request(found: Findings, config: ReportConfig) -> NarrativeRequest | None:
+def request(analysis: Analysis, config: ReportConfig) -> NarrativeRequest | None:
     """What to ask the model; None where there is none."""
     if llm.configured(config.model) is None:
         return None
-    asked = prompts(gathered(found), sections(config), config.language)
+    asked = prompts(analysis, sections(config), config.language)
     return NarrativeRequest(prompts=asked, max_tokens=config.max_tokens, model=config.model)
 
 
@@ -100,9 +98,9 @@ def look_again_seconds() -> float:
     return float(os.environ.get("POLIS_LLM_CHECK_SECONDS", LOOK_AGAIN_SECONDS))
 
 
-def told(found: Findings, config: ReportConfig, job: Job | None) -> Narrative:
+def told(analysis: Analysis, config: ReportConfig, job: Job | None) -> Narrative:
     """What the job made, if there was one. A section that it has no answer for is told from the figures."""
-    plain = sentences(gathered(found), sections(config))
+    plain = sentences(analysis, sections(config))
     if job is None:
         return Narrative(plain, written_by="")
     if job.status != "completed":

@@ -1,4 +1,6 @@
-"""From the rows of the stages to what a report shows."""
+"""From the rows of the stages to what a report shows. (To be lifted into analysis.py, which takes its place.)
+
+"""
 
 from collections.abc import Mapping
 from datetime import datetime

@@ -1,0 +1,134 @@
+"""The geometry of the plots: fitting points to a frame, hulls around them, and names that do not cover one another."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Point = tuple[float, float]
+
+LETTER_WIDTH = 0.58  # of the font's size, on average: the page is drawn before any font is known
+LINE_HEIGHT = 1.25
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    width: float
+    height: float
+    margin: float = 40.0
+
+    def fit(self, points: Sequence[Point]) -> list[Point]:
+        """The points, spread over the frame; up is up. Equal ones, or a single one, are in the middle."""
+        if not points:
+            return []
+        xs, ys = [x for x, _ in points], [y for _, y in points]
+        return [
+            (
+                _between(x, min(xs), max(xs), self.margin, self.width - self.margin),
+                _between(y, min(ys), max(ys), self.height - self.margin, self.margin),
+            )
+            for x, y in points
+        ]
+
+
+def _between(value: float, low: float, high: float, start: float, end: float) -> float:
+    return (start + end) / 2 if high <= low else start + (end - start) * (value - low) / (high - low)
+
+
+def middle(points: Sequence[Point]) -> Point:
+    return sum(x for x, _ in points) / len(points), sum(y for _, y in points) / len(points)
+
+
+def hull(points: Sequence[Point], share: float = 0.95) -> list[Point]:
+    """The convex hull of those nearest to the middle: a few that stand far off would make it cover everybody."""
+    if not points:
+        return []
+    centre = middle(points)
+    near = sorted(points, key=lambda each: math.dist(each, centre))[: max(1, math.ceil(share * len(points)))]
+    ordered = sorted(set(near))
+    if len(ordered) < 3:
+        return ordered
+    return [*_chain(ordered)[:-1], *_chain(ordered[::-1])[:-1]]
+
+
+def _chain(ordered: Sequence[Point]) -> list[Point]:
+    found: list[Point] = []
+    for point in ordered:
+        while len(found) > 1 and _turn(found[-2], found[-1], point) <= 0:
+            found.pop()
+        found.append(point)
+    return found
+
+
+def _turn(a: Point, b: Point, c: Point) -> float:
+    return (b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    x: float  # its middle
+    y: float
+    lines: tuple[str, ...]
+
+
+def wrapped(text: str, letters: int) -> tuple[str, ...]:
+    """At most two lines; what does not fit ends with an ellipsis."""
+    lines: list[str] = []
+    for word in text.split():
+        if lines and len(lines[-1]) + 1 + len(word) <= letters:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    if len(lines) > 2:
+        lines = [lines[0], f"{lines[1]} …"]
+    return tuple(line if len(line) <= letters + 4 else f"{line[: letters + 3]}…" for line in lines) or ("",)
+
+
+def place_labels(wanted: Sequence[tuple[Point, str]], frame: Frame, size: float, letters: int = 20) -> list[Label]:
+    """Each name near its point, the first ones first; a name for which there is no room is left out."""
+    taken: list[tuple[float, float, float, float]] = []
+    placed = []
+    for (x, y), text in wanted:
+        lines = wrapped(text, letters)
+        half_width = max(len(line) for line in lines) * size * LETTER_WIDTH / 2 + 3
+        half_height = len(lines) * size * LINE_HEIGHT / 2
+        for dx, dy in _around(half_width, half_height):
+            cx = min(max(x + dx, half_width), frame.width - half_width)
+            cy = min(max(y + dy, half_height), frame.height - half_height)
+            box = (cx - half_width, cy - half_height, cx + half_width, cy + half_height)
+            if not any(_overlap(box, other) for other in taken):
+                taken.append(box)
+                placed.append(Label(cx, cy, lines))
+                break
+    return placed
+
+
+def _around(half_width: float, half_height: float) -> list[Point]:
+    """Where to try: on the point, then in growing rings around it."""
+    rings = [
+        (ring * half_width * math.cos(angle), ring * 1.5 * half_height * math.sin(angle))
+        for ring in (0.5, 0.9, 1.3)
+        for angle in (math.pi * step / 4 for step in (2, 6, 0, 4, 1, 3, 5, 7))
+    ]
+    return [(0.0, 0.0), *rings]
+
+
+def _overlap(a: tuple[float, float, float, float], b: tuple[float, float, float, float]) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+def swarm(values: Sequence[float], width: float, margin: float, radius: float) -> tuple[list[Point], float]:
+    """Dots along an axis from 0 to 1, piled up where they would touch; the points, and how high the pile is."""
+    placed: list[tuple[float, float]] = []
+    answer: dict[int, Point] = {}
+    step = 2 * radius + 1
+    for index in sorted(range(len(values)), key=lambda each: values[each]):
+        x = margin + (width - 2 * margin) * min(max(values[index], 0.0), 1.0)
+        near = [other for other in placed[-400:] if x - other[0] < step]
+        y = next(
+            level
+            for level in (sign * rank * step for rank in range(len(values) + 1) for sign in (1, -1))
+            if all(math.dist((x, level), other) >= step for other in near)
+        )
+        placed.append((x, y))
+        answer[index] = (x, y)
+    return [answer[index] for index in range(len(values))], max((abs(y) for _, y in placed), default=0.0)
