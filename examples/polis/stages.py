@@ -1,7 +1,7 @@
 """The stages as handlers.
 
-REPORT fills an `Analysis` (report/model.py) from the rows of the two stages before it (analysis.py), asks for the
-narrative as narrative.py says, and keeps whatever files this gives as artifacts:
+REPORT reads the rows of the two stages before it into `Findings` (findings.py), has them made into an `Analysis`
+(`polis.report.gather.gathered`), asks for the narrative as narrative.py says, and keeps as artifacts what this gives:
 
     from polis.report import build
     files: dict[str, bytes] = build(analysis, config, visualizations, narrative)
