@@ -1,1 +1,1 @@
-"""Daily summaries and syncs of users, each in their own time zone."""
+"""Companion: a summary a day for every user, in the user's own time zone, on a durable queue."""
