@@ -6,9 +6,9 @@ Comments are written by anybody: a prompt says where they begin and end, and tha
 import json
 from collections.abc import Callable, Iterable, Sequence
 
+from .report.choice import most_agreed, most_divisive, most_unsure
 from .report.model import Analysis, Comment, Votes
 from .report.words import group_name
-from .sentences import most_agreed, most_divisive, most_unsure
 
 COMMENT_CHARACTERS_MAX = 600  # of each: a prompt of any conversation fits into a job's payload
 

@@ -1,14 +1,13 @@
-"""A narrative made from the figures alone: short sentences, each of which can be checked in the tables below it.
+"""A narrative made from the figures alone: short sentences, each of which can be checked in the lists beside it.
 
 A number in square brackets is a comment; the report makes a link of it.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
-from .report.model import Analysis, Comment
-from .report.words import counted, group_name, joined, percent
-
-FEW_VOTES = 5  # a comment that fewer have seen says nothing of anybody
+from .report.choice import most_agreed, most_divisive, most_unsure
+from .report.model import Analysis, Comment, Group
+from .report.words import counted, group_name, joined, percent, quoted
 
 
 def sentences(analysis: Analysis, sections: Sequence[str]) -> dict[str, str]:
@@ -16,76 +15,61 @@ def sentences(analysis: Analysis, sections: Sequence[str]) -> dict[str, str]:
 
 
 def _summary(analysis: Analysis) -> str:
-    groups, layers = analysis.groups, analysis.layers
-    first = (
-        f"{counted(len(analysis.participants), 'person', 'people')} cast {analysis.votes:,} votes on "
-        f"{counted(len(analysis.comments), 'comment')}."
-    )
-    if len(groups) > 1:
-        largest = max(groups, key=lambda each: each.size)
-        everyone = sum(each.size for each in groups)
+    people = counted(len(analysis.participants), "person", "people")
+    first = f"{people} cast {counted(analysis.votes, 'vote')} on {counted(len(analysis.comments), 'comment')}."
+    if len(analysis.groups) > 1:
+        largest = max(analysis.groups, key=lambda each: each.size)
+        share = percent(largest.size / sum(each.size for each in analysis.groups))
         first += (
-            f" By how they voted they form {counted(len(groups), 'opinion group')}; the largest, "
-            f"{group_name(largest.group_id)}, holds {percent(largest.size / everyone)} of them."
+            f" By how they voted they form {counted(len(analysis.groups), 'opinion group')};"
+            f" the largest, {group_name(largest.group_id)}, holds {share} of them."
         )
     else:
         first += " They vote so much alike that they form a single opinion group."
-    shared, split = most_agreed(analysis.comments, 1), most_divisive(analysis.comments, 1)
-    second = []
-    if shared:
-        second.append(f"What unites them most is [{shared[0].comment_id}]: {_majority(shared[0])}.")
-    if split:
-        second.append(f"What divides them most is [{split[0].comment_id}].")
-    if layers and layers[-1].topics:
-        names = [each.name for each in sorted(layers[-1].topics, key=lambda each: -each.size)[:4]]
-        second.append(f"They talk above all about {joined(names)}.")
-    return first + "\n\n" + " ".join(second)
-
-
-def _majority(comment: Comment) -> str:
-    votes = comment.votes
-    word, count = ("agree", votes.agrees) if votes.agrees >= votes.disagrees else ("disagree", votes.disagrees)
-    return f"{percent(votes.share(count))} of those who saw it {word}"
+    second = [
+        *(f"What unites them most: {_cited(each)} {_majority(each)}." for each in most_agreed(analysis.comments, 1)),
+        *(f"What divides them most: {_cited(each)} {_apart(each)}." for each in most_divisive(analysis.comments, 1)),
+    ]
+    if analysis.layers and analysis.layers[-1].topics:
+        ranked = sorted(analysis.layers[-1].topics, key=lambda each: -each.size)[:4]
+        second.append(f"They talk above all about {joined([each.name for each in ranked])}.")
+    return "\n\n".join([first, *second])
 
 
 def _groups(analysis: Analysis) -> str:
+    if len(analysis.groups) < 2:
+        return "With one group only there is nothing that tells groups apart."
+    return "\n".join(f"- {_group(each, analysis)}" for each in analysis.groups)
+
+
+def _group(group: Group, analysis: Analysis) -> str:
+    comments = {each.comment_id: each for each in analysis.comments}
+    said = f"{group_name(group.group_id)}, {counted(group.size, 'person', 'people')},"
+    agrees = [comments[each.comment_id] for each in group.representative if each.agrees]
+    against = [comments[each.comment_id] for each in group.representative if not each.agrees]
     parts = []
-    for group in analysis.groups:
-        agrees = [f"[{each.comment_id}]" for each in group.representative if each.agrees][:3]
-        against = [f"[{each.comment_id}]" for each in group.representative if not each.agrees][:3]
-        said = f"{group_name(group.group_id)} ({counted(group.size, 'person', 'people')})"
-        if agrees:
-            said += f" stands out by agreeing with {joined(agrees)}"
-        if against:
-            said += f"{' and' if agrees else ' stands out'} by disagreeing with {joined(against)}"
-        parts.append(f"- {said}." if agrees or against else f"- {said} has no comment that sets it apart.")
-    return "\n".join(parts)
+    if agrees:
+        parts.append(f"agrees more than any other with {_cited(agrees[0])}")
+    if against:
+        parts.append(f"rejects {_cited(against[0])}")
+    return f"{said} {joined(parts)}." if parts else f"{said} has no comment that sets it apart."
 
 
 def _consensus(analysis: Analysis) -> str:
     shared, split = most_agreed(analysis.comments, 3), most_divisive(analysis.comments, 3)
     if not shared:
-        return "No comment has enough votes in every group to speak of agreement."
-    said = f"All groups say the same, more than of anything else, of {joined([f'[{each.comment_id}]' for each in shared])}."
-    if split:
-        said += f" The groups are furthest apart on {joined([f'[{each.comment_id}]' for each in split])}."
-    return said
+        return "No comment has enough votes to speak of agreement."
+    said = f"All groups see {_numbers(shared)} alike."
+    return f"{said} They are furthest apart on {_numbers(split)}." if split else said
 
 
 def _topics(analysis: Analysis) -> str:
     if not analysis.layers or not analysis.layers[-1].topics:
         return "There are too few comments to find topics among them."
-    coarse = analysis.layers[-1]
-    ranked = sorted(coarse.topics, key=lambda each: -each.size)
-    lines = [
-        f"- {each.name}: {counted(each.size, 'comment')}, about {joined(list(each.keywords[:4]))}."
-        if each.keywords
-        else f"- {each.name}: {counted(each.size, 'comment')}."
-        for each in ranked
-    ]
-    finer = f", and {len(analysis.layers[0].topics)} on the finest" if len(analysis.layers) > 1 else ""
-    head = f"By meaning the comments fall into {counted(len(ranked), 'topic')} on the coarsest layer{finer}."
-    return head + "\n\n" + "\n".join(lines)
+    said = f"By what they mean the comments fall into {counted(len(analysis.layers[-1].topics), 'topic')}"
+    if len(analysis.layers) > 1:
+        said += f", and these into {len(analysis.layers[0].topics)} finer ones"
+    return f"{said}. Comments that are close to one another on the map say similar things."
 
 
 def _uncertainty(analysis: Analysis) -> str:
@@ -93,10 +77,8 @@ def _uncertainty(analysis: Analysis) -> str:
     if not unsure:
         return "Hardly anybody passed on a comment: people knew what they thought."
     passed = unsure[0].votes
-    return (
-        f"People were least sure about {joined([f'[{each.comment_id}]' for each in unsure])}: "
-        f"{percent(passed.share(passed.passes))} of those who saw the first of them passed."
-    )
+    share = percent(passed.share(passed.passes))
+    return f"People were least sure about {_numbers(unsure)}: {share} of those who saw the first of them passed."
 
 
 WRITERS: dict[str, Callable[[Analysis], str]] = {
@@ -108,21 +90,23 @@ WRITERS: dict[str, Callable[[Analysis], str]] = {
 }
 
 
-# Which comments stand out. The tables of the report show the same ones.
+def _cited(comment: Comment) -> str:
+    return f"{quoted(comment.text)} [{comment.comment_id}]"
 
 
-def _seen(comments: Iterable[Comment]) -> list[Comment]:
-    return [each for each in comments if each.votes.seen >= FEW_VOTES]
+def _numbers(comments: Sequence[Comment]) -> str:
+    return joined([f"[{each.comment_id}]" for each in comments])
 
 
-def most_agreed(comments: Iterable[Comment], count: int) -> list[Comment]:
-    return sorted(_seen(comments), key=lambda each: (-each.consensus, each.comment_id))[:count]
+def _majority(comment: Comment) -> str:
+    votes = comment.votes
+    word, count = ("agree", votes.agrees) if votes.agrees >= votes.disagrees else ("disagree", votes.disagrees)
+    return f"{percent(votes.share(count))} of those who saw it {word}"
 
 
-def most_divisive(comments: Iterable[Comment], count: int) -> list[Comment]:
-    return sorted(_seen(comments), key=lambda each: (-each.divisiveness, each.comment_id))[:count]
-
-
-def most_unsure(comments: Iterable[Comment], count: int) -> list[Comment]:
-    ranked = sorted(_seen(comments), key=lambda each: (-each.votes.share(each.votes.passes), each.comment_id))
-    return [each for each in ranked[:count] if each.votes.passes]
+def _apart(comment: Comment) -> str:
+    shares = {group: votes.share(votes.agrees) for group, votes in comment.by_group.items()}
+    if not shares:
+        return _majority(comment)
+    most, least = max(shares, key=shares.__getitem__), min(shares, key=shares.__getitem__)
+    return f"{percent(shares[most])} of {group_name(most)} agree, and {percent(shares[least])} of {group_name(least)}"

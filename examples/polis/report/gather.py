@@ -1,12 +1,11 @@
-"""From the rows of the stages to what a report shows. (To be lifted into analysis.py, which takes its place.)
-
-"""
+"""From the rows of the stages to what a report shows."""
 
 from collections.abc import Mapping
 from datetime import datetime
 
-from ..findings import Findings
-from ..tables import CommentExtremity, GroupVotes
+from polis.findings import Findings
+from polis.tables import CommentExtremity, GroupVotes
+
 from .model import Analysis, Comment, Group, Layer, Participant, Representative, Topic, Votes
 
 REPRESENTATIVES_PER_GROUP = 6

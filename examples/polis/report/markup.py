@@ -15,14 +15,14 @@ def number(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def element(name: str, *inside: str, **attributes: Any) -> str:
+def element(tag: str, /, *inside: str, **attributes: Any) -> str:
     """`inside` is markup already; attributes are escaped. `class_` is class, `stroke_width` is stroke-width."""
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{text(number(value) if isinstance(value, float) else str(value))}"'
         for key, value in attributes.items()
         if value is not None
     )
-    return f"<{name}{written}>{''.join(inside)}</{name}>"
+    return f"<{tag}{written}>" if tag == "input" else f"<{tag}{written}>{''.join(inside)}</{tag}>"
 
 
 def prose(written: str, known: Container[int]) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 Point = tuple[float, float]
+Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 LETTER_WIDTH = 0.58  # of the font's size, on average: the page is drawn before any font is known
 LINE_HEIGHT = 1.25
@@ -83,23 +84,25 @@ def wrapped(text: str, letters: int) -> tuple[str, ...]:
     return tuple(line if len(line) <= letters + 4 else f"{line[: letters + 3]}…" for line in lines) or ("",)
 
 
-def place_labels(wanted: Sequence[tuple[Point, str]], frame: Frame, size: float, letters: int = 20) -> list[Label]:
-    """Each name near its point, the first ones first; a name for which there is no room is left out."""
-    taken: list[tuple[float, float, float, float]] = []
-    placed = []
-    for (x, y), text in wanted:
-        lines = wrapped(text, letters)
-        half_width = max(len(line) for line in lines) * size * LETTER_WIDTH / 2 + 3
-        half_height = len(lines) * size * LINE_HEIGHT / 2
-        for dx, dy in _around(half_width, half_height):
-            cx = min(max(x + dx, half_width), frame.width - half_width)
-            cy = min(max(y + dy, half_height), frame.height - half_height)
-            box = (cx - half_width, cy - half_height, cx + half_width, cy + half_height)
-            if not any(_overlap(box, other) for other in taken):
-                taken.append(box)
-                placed.append(Label(cx, cy, lines))
-                break
-    return placed
+def place_labels(
+    wanted: Sequence[tuple[Point, str]], frame: Frame, size: float, letters: int = 20
+) -> list[Label | None]:
+    """Each name near its point, the first ones first; None where there is no room for a name."""
+    taken: list[Box] = []
+    return [_place(point, wrapped(text, letters), frame, size, taken) for point, text in wanted]
+
+
+def _place(point: Point, lines: tuple[str, ...], frame: Frame, size: float, taken: list[Box]) -> Label | None:
+    half_width = max(len(line) for line in lines) * size * LETTER_WIDTH / 2 + 3
+    half_height = len(lines) * size * LINE_HEIGHT / 2
+    for dx, dy in _around(half_width, half_height):
+        x = min(max(point[0] + dx, half_width), frame.width - half_width)
+        y = min(max(point[1] + dy, half_height), frame.height - half_height)
+        box = (x - half_width, y - half_height, x + half_width, y + half_height)
+        if not any(_overlap(box, other) for other in taken):
+            taken.append(box)
+            return Label(x, y, lines)
+    return None
 
 
 def _around(half_width: float, half_height: float) -> list[Point]:
@@ -112,7 +115,7 @@ def _around(half_width: float, half_height: float) -> list[Point]:
     return [(0.0, 0.0), *rings]
 
 
-def _overlap(a: tuple[float, float, float, float], b: tuple[float, float, float, float]) -> bool:
+def _overlap(a: Box, b: Box) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 

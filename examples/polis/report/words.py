@@ -25,3 +25,10 @@ def joined(names: Sequence[str]) -> str:
     if len(names) < 2:
         return "".join(names)
     return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def quoted(text: str, letters: int = 140) -> str:
+    """A comment within a sentence: shortened at a word, without the stop at its end."""
+    if len(text) > letters:
+        text = f"{text[:letters].rsplit(' ', 1)[0]} …"
+    return f"“{text.rstrip('. ')}”"
