@@ -1,0 +1,3 @@
+from rules.commands import main
+
+raise SystemExit(main())
