@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import BaseModel
+
 from .tables import (
     ClusterAssignment,
     ClusterKeywords,
@@ -34,16 +36,15 @@ class UmapRows:
     topics: Sequence[TopicName]
 
 
-@dataclass(frozen=True, slots=True)
-class ExportMeta:
-    """Of the conversation as a whole; from the export's files, which have no title of their own."""
+class ExportMeta(BaseModel):
+    """Of the conversation as a whole. It is a part of the PCA job's result: a report needs no export."""
 
     conversation_id: str
-    title: str  # of the sample; else "Conversation 36324"
+    title: str  # the topic in summary.csv; where that is missing "Conversation 36324"
     comments: int  # that were let in
     moderated_out: int
-    participants: int
-    votes: int
+    participants: int  # who voted
+    votes: int  # that were counted
     first_vote_at: str  # ISO 8601, UTC
     last_vote_at: str
 

@@ -19,6 +19,7 @@ PARTICIPANTS = 300
 GROUP_SHARES = (0.42, 0.33, 0.25)
 BEGIN = 1_772_355_600  # 1 March 2026, 9:00 UTC
 LENGTH_SECONDS = int(timedelta(days=21).total_seconds())
+CLARITY = 1.4  # over 1, people agree with their group more often than the numbers say
 PLACED_FROM = 7  # Polis puts nobody in a group who has voted less often
 
 
@@ -53,8 +54,8 @@ def write_sample(folder: Path, *, seed: int = 7, participants: int = PARTICIPANT
 def _votes(dice: random.Random, groups: Sequence[int]) -> Iterable[Cast]:
     for voter, group in enumerate(groups):
         arrives = BEGIN + int(LENGTH_SECONDS * dice.betavariate(1.2, 2.2))
-        firmness = dice.betavariate(6, 1.6)  # 1: votes as the group does; 0: as the whole town would
-        patience = min(len(COMMENTS), 4 + int(dice.gammavariate(2.6, 13)))
+        firmness = dice.betavariate(14, 1.3)  # 1: votes as the group does; 0: as the whole town would
+        patience = min(len(COMMENTS), 5 + int(dice.gammavariate(2.6, 15)))
         at = arrives
         for comment_id in dice.sample(range(len(COMMENTS)), patience):
             at += dice.randint(4, 40)
@@ -69,7 +70,8 @@ def _votes(dice: random.Random, groups: Sequence[int]) -> Iterable[Cast]:
 def _vote(dice: random.Random, comment_id: int, group: int, firmness: float) -> int:
     agreement = COMMENTS[comment_id][1:]
     likely = firmness * agreement[group] + (1 - firmness) * sum(agreement) / len(agreement)
-    undecided = 0.06 + 0.2 * (1 - abs(2 * likely - 1))  # who is torn passes more often
+    likely = likely**CLARITY / (likely**CLARITY + (1 - likely) ** CLARITY)
+    undecided = 0.04 + 0.16 * (1 - abs(2 * likely - 1))  # who is torn passes more often
     if dice.random() < undecided:
         return 0
     return 1 if dice.random() < likely else -1

@@ -18,9 +18,10 @@ DynamoDB with the prefix `Delphi` the tables are Delphi_CommentEmbeddings and so
 Layers: 0 is the finest, each further one is coarser, and every cluster lies within one cluster of the next layer.
 Cluster and topic keys are "layer0_3", edge ids "4_17" with the smaller comment id first.
 
-The result of the PCA job is {result_type, output_location: {tables, artifacts}, summary_metrics, method, groups:
-[{group_id, size, x, y}], explained_variance: [share per component]}; that of UMAP has in place of the last three
-{embedding_model, dimensions, projection, topic_names_by, layers: [clusters per layer]}. Both have `export_hash`.
+The result of every stage is {result_type, output_location: {tables, artifacts}, summary_metrics} and more. PCA adds
+{conversation, method, groups: [{group_id, size, x, y}], explained_variance: [share per component],
+likeness_to_export_groups}, UMAP {embedding_model, dimensions, projection, topic_names_by, layers: [clusters per
+layer]}, and both `export_hash`.
 """
 
 from typing import Literal
@@ -164,11 +165,14 @@ class TopicName(
     model_name: str  # of the LLM, or "keywords"
 
 
-PCA_TABLES: tuple[type[ResultRow], ...] = (CommentExtremity, ParticipantProjection)
-UMAP_TABLES: tuple[type[ResultRow], ...] = (
-    CommentEmbedding,
-    ClusterAssignment,
-    ClusterKeywords,
-    GraphEdge,
-    TopicName,
-)
+PCA_TABLES: dict[str, type[ResultRow]] = {
+    "CommentExtremity": CommentExtremity,
+    "ParticipantProjections": ParticipantProjection,
+}
+UMAP_TABLES: dict[str, type[ResultRow]] = {
+    "CommentEmbeddings": CommentEmbedding,
+    "CommentHierarchicalClusterAssignments": ClusterAssignment,
+    "CommentClustersStructureKeywords": ClusterKeywords,
+    "UMAPGraph": GraphEdge,
+    "CommentClustersLLMTopicNames": TopicName,
+}
