@@ -1,0 +1,16 @@
+"""`python -m analysis serve`: the service on a port of this machine, which it names."""
+
+from __future__ import annotations
+
+import socket
+
+import uvicorn
+
+
+def serve(host: str = "127.0.0.1", port: int = 0) -> None:
+    from analysis.service import service  # its settings are read here, not for `--help`
+
+    listening = socket.create_server((host, port))
+    listening.setblocking(False)
+    print(f"analysis: http://{host}:{listening.getsockname()[1]}", flush=True)
+    uvicorn.Server(uvicorn.Config(service, log_level="warning", timeout_graceful_shutdown=10)).run([listening])
