@@ -15,7 +15,8 @@ REPORT submits it as its child, waits for it, and writes the report whatever bec
 """
 
 import os
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 from pydantic import BaseModel, Field
 
@@ -84,7 +85,7 @@ def _one_after_another(model: llm.LLM, payload: NarrativeRequest, ctx: BlockingC
     answers = {}
     for number, (name, prompt) in enumerate(payload.prompts.items()):
         ctx.progress(number / len(payload.prompts), stage=f"the model writes: {name}")
-        answers[name] = ctx.once(f"ask {name}", lambda prompt=prompt: model.ask(prompt, payload.max_tokens))
+        answers[name] = ctx.once(f"ask {name}", partial(model.ask, prompt, payload.max_tokens))
     return _result(model, answers)
 
 

@@ -49,13 +49,13 @@ def _json(data: object) -> str:
 
 
 def _summary(analysis: Analysis) -> object:
-    coarse = analysis.layers[-1].topics if analysis.layers else ()
+    topics = analysis.main_layer.topics if analysis.main_layer else ()
     return {
         "participants": len(analysis.participants),
         "votes": analysis.votes,
         "comments": len(analysis.comments),
         "groups": {group_name(each.group_id): each.size for each in analysis.groups},
-        "topics": [each.name for each in coarse],
+        "topics": [each.name for each in topics],
         "agreed": _told(most_agreed(analysis.comments, 5)),
         "divisive": _told(most_divisive(analysis.comments, 5)),
     }
@@ -87,11 +87,12 @@ def _consensus(analysis: Analysis) -> object:
 
 
 def _topics(analysis: Analysis) -> object:
-    if not analysis.layers:
+    if analysis.main_layer is None:
         return []
+    depth = analysis.layers.index(analysis.main_layer)
     told = []
-    for topic in analysis.layers[-1].topics:
-        inside = [each for each in analysis.comments if each.clusters and each.clusters[-1] == topic.cluster_id]
+    for topic in analysis.main_layer.topics:
+        inside = [each for each in analysis.comments if each.clusters[depth : depth + 1] == (topic.cluster_id,)]
         told.append({"topic": topic.name, "keywords": list(topic.keywords), "comments": _told(most_agreed(inside, 4))})
     return told
 

@@ -27,12 +27,12 @@ def _summary(analysis: Analysis) -> str:
     else:
         first += " They vote so much alike that they form a single opinion group."
     second = [
-        *(f"What unites them most: {_cited(each)} {_majority(each)}." for each in most_agreed(analysis.comments, 1)),
-        *(f"What divides them most: {_cited(each)} {_apart(each)}." for each in most_divisive(analysis.comments, 1)),
+        *(f"What unites them most: {_cited(each)}. {_majority(each)}." for each in most_agreed(analysis.comments, 1)),
+        *(f"What divides them most: {_cited(each)}. {_apart(each)}." for each in most_divisive(analysis.comments, 1)),
     ]
-    if analysis.layers and analysis.layers[-1].topics:
-        ranked = sorted(analysis.layers[-1].topics, key=lambda each: -each.size)[:4]
-        second.append(f"They talk above all about {joined([each.name for each in ranked])}.")
+    if analysis.main_layer is not None:
+        ranked = sorted(analysis.main_layer.topics, key=lambda each: -each.size)[:4]
+        second.append(f"The largest topics are {joined([quoted(each.name) for each in ranked])}.")
     return "\n\n".join([first, *second])
 
 
@@ -64,10 +64,10 @@ def _consensus(analysis: Analysis) -> str:
 
 
 def _topics(analysis: Analysis) -> str:
-    if not analysis.layers or not analysis.layers[-1].topics:
+    if analysis.main_layer is None:
         return "There are too few comments to find topics among them."
-    said = f"By what they mean the comments fall into {counted(len(analysis.layers[-1].topics), 'topic')}"
-    if len(analysis.layers) > 1:
+    said = f"By what they mean the comments fall into {counted(len(analysis.main_layer.topics), 'topic')}"
+    if analysis.main_layer is not analysis.layers[0]:
         said += f", and these into {len(analysis.layers[0].topics)} finer ones"
     return f"{said}. Comments that are close to one another on the map say similar things."
 

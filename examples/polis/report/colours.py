@@ -14,16 +14,16 @@ def by_size(layer: Layer) -> list[Topic]:
 
 def topic_hues(analysis: Analysis, layer: Layer) -> dict[int, int]:
     """By cluster. On a fine layer near the hue of the large topic that it lies in: the eye can follow it down."""
-    coarse = {each.cluster_id: HUES[place % len(HUES)] for place, each in enumerate(by_size(analysis.layers[-1]))}
-    if layer is analysis.layers[-1]:
-        return coarse
-    depth = analysis.layers.index(layer)
+    depth, main = analysis.layers.index(layer), analysis.layers.index(analysis.main_layer or layer)
+    if depth >= main:
+        return {each.cluster_id: HUES[place % len(HUES)] for place, each in enumerate(by_size(layer))}
+    coarse = topic_hues(analysis, analysis.layers[main])
     inside: dict[int, list[int]] = {}
     for topic in by_size(layer):
         around = Counter(
-            each.clusters[-1]
+            each.clusters[main]
             for each in analysis.comments
-            if each.clusters and each.clusters[depth] == topic.cluster_id
+            if main < len(each.clusters) and each.clusters[depth] == topic.cluster_id
         )
         inside.setdefault(max(around, key=around.__getitem__, default=-1), []).append(topic.cluster_id)
     return {

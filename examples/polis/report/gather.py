@@ -40,7 +40,8 @@ def _comments(found: Findings) -> list[Comment]:
     places = {each.comment_id: (each.x, each.y) for each in found.umap.embeddings}
     clusters = {each.comment_id: tuple(each.clusters) for each in found.umap.assignments}
     voted = {each.comment_id: each for each in found.pca.comments}
-    texts = {each.comment_id: each.body for each in [*found.umap.embeddings, *found.pca.comments]}
+    texts = {each.comment_id: each.body for each in found.umap.embeddings}
+    texts |= {number: each.body for number, each in voted.items()}
     return [
         _comment(number, texts[number], voted.get(number), places.get(number), clusters.get(number, ()))
         for number in sorted(texts)

@@ -8,16 +8,16 @@ from .plots import group_class
 from .words import counted, group_name, percent
 
 
-def comment_list(comments: Iterable[Comment], groups: Sequence[Group]) -> str:
-    """Each comment with a bar for everybody and one for each group."""
-    return element("ol", *(_item(each, groups) for each in comments), class_="comments")
+def comment_list(comments: Iterable[Comment], groups: Sequence[Group], share: str = "agree") -> str:
+    """Each comment with a bar for everybody and one for each group, and beside it the share that agrees, or passes."""
+    return element("ol", *(_item(each, groups, share) for each in comments), class_="comments")
 
 
-def _item(each: Comment, groups: Sequence[Group]) -> str:
-    bars = [_bar_row("Everybody", "all", each.votes)]
+def _item(each: Comment, groups: Sequence[Group], share: str) -> str:
+    bars = [_bar_row("Everybody", "all", each.votes, share)]
     if len(groups) > 1:
         bars += (
-            _bar_row(group_name(group.group_id), group_class(group.group_id), each.by_group[group.group_id])
+            _bar_row(group_name(group.group_id), group_class(group.group_id), each.by_group[group.group_id], share)
             for group in groups
             if group.group_id in each.by_group
         )
@@ -29,12 +29,13 @@ def _words(each: Comment) -> str:
     return element("p", number, " ", text(each.text), class_="words")
 
 
-def _bar_row(name: str, kind: str, votes: Votes) -> str:
+def _bar_row(name: str, kind: str, votes: Votes, share: str) -> str:
+    count = votes.passes if share == "pass" else votes.agrees
     return element(
         "div",
         element("span", text(name), class_=f"who {kind}"),
         bar(votes),
-        element("span", percent(votes.share(votes.agrees)) if votes.seen else "–", class_="share"),
+        element("span", percent(votes.share(count)) if votes.seen else "–", class_="share"),
         class_="bar-row",
     )
 
@@ -53,9 +54,15 @@ def bar(votes: Votes) -> str:
     return element("span", *parts, class_="bar", role="img", aria_label=said, title=said)
 
 
-def vote_legend() -> str:
+def vote_legend(figure: str = "agree") -> str:
+    """`figure`: what the number beside a bar is."""
     parts = (element("span", element("i", class_=f"chip {kind}"), kind) for kind in ("agree", "pass", "disagree"))
-    return element("p", *parts, class_="legend")
+    return element(
+        "p",
+        *parts,
+        element("span", text("votes" if figure == "votes" else f"% {figure}"), class_="right"),
+        class_="legend",
+    )
 
 
 def group_cards(analysis: Analysis) -> str:

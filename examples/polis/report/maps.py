@@ -9,8 +9,8 @@ from .choice import most_agreed, most_divisive
 from .colours import by_size, topic_hues
 from .markup import element, number, text
 from .model import Analysis, Comment, Layer
-from .plots import MAP, figure, label_text
-from .shapes import Point, middle, place_labels, swarm
+from .plots import MAP, area, figure, label_text
+from .shapes import Point, hull, middle, place_labels, swarm
 from .words import counted, percent
 
 TOPIC_NAME_SIZE = 15.0
@@ -34,6 +34,7 @@ def comment_map(analysis: Analysis, layer: Layer, *, names: bool = True, edges: 
         MAP.width,
         MAP.height,
         f"Map of {counted(len(points), 'comment')} in {counted(len(layer.topics), 'topic')}",
+        *_hulls(layer, points, clusters, hues),
         _edges(analysis, points) if edges else "",
         *dots,
         *(_names(layer, points, clusters, hues) if names else ()),
@@ -101,9 +102,15 @@ def _edges(analysis: Analysis, points: dict[int, Point]) -> str:
 
 
 def _dot(each: Comment, point: Point, kind: str, style: str | None = None, radius: float = 0.0) -> str:
-    size = radius or 4.0 + min(5.0, each.votes.seen**0.5 / 3)
+    size = radius or 4.0 + min(5.5, each.votes.seen**0.5 / 3)
     dot = element("circle", cx=point[0], cy=point[1], r=size, class_=f"dot {kind}", style=style)
     return element("a", element("title", text(told(each))), dot, href=f"#c{each.comment_id}")
+
+
+def _hulls(layer: Layer, points: dict[int, Point], clusters: dict[int, int], hues: dict[int, int]) -> Iterable[str]:
+    for topic in layer.topics:
+        corners = hull([point for number, point in points.items() if clusters.get(number) == topic.cluster_id], 1.0)
+        yield area(corners, "topic", f"--hue:{hues[topic.cluster_id]}")
 
 
 def _lean(each: Comment) -> tuple[str, str]:
@@ -122,7 +129,8 @@ def _names(layer: Layer, points: dict[int, Point], clusters: dict[int, int], hue
         inside = [point for number, point in points.items() if clusters.get(number) == topic.cluster_id]
         if inside:
             found.append((middle(inside), topic, rank))
-    labels = place_labels([(point, topic.name) for point, topic, _ in found], MAP, TOPIC_NAME_SIZE)
+    dots = list(points.values())
+    labels = place_labels([(point, topic.name) for point, topic, _ in found], MAP, TOPIC_NAME_SIZE, dots=dots)
     for ((x, y), topic, rank), label in zip(found, labels, strict=True):
         hue = f"--hue:{hues[topic.cluster_id]}"
         if label is not None:

@@ -7,6 +7,8 @@ comment that was not embedded has no place on the comment map, and belongs to no
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+SEVERAL = 4  # topics
+
 
 @dataclass(frozen=True, slots=True)
 class Votes:
@@ -103,3 +105,9 @@ class Analysis:
     variance: Sequence[float] = ()  # share of it that each axis of the opinion map explains
     method: Mapping[str, str] = field(default_factory=dict)  # what was used: "embedding model" -> "…"
     jobs: Mapping[str, str] = field(default_factory=dict)  # stage -> job id
+
+    @property
+    def main_layer(self) -> Layer | None:
+        """The one that is spoken of: the coarsest that still tells several topics apart."""
+        several = [layer for layer in self.layers if len(layer.topics) >= SEVERAL]
+        return several[-1] if several else next(iter(self.layers), None)

@@ -36,6 +36,12 @@ def label_text(label: Label, size: float, kind: str, style: str | None = None) -
     return element("text", *lines, class_=kind, style=style)
 
 
+def area(corners: Sequence[Point], kind: str, style: str | None = None) -> str:
+    """A soft shape behind the dots that belong together."""
+    path = "M" + "L".join(f"{number(x)} {number(y)}" for x, y in corners) + "Z"
+    return element("path", d=path, class_=f"hull {kind}", style=style) if corners else ""
+
+
 def opinion_map(analysis: Analysis) -> str:
     """Every participant by how they voted, coloured by opinion group."""
     shown = _spread(analysis.participants, PEOPLE_MAX)
@@ -48,7 +54,7 @@ def opinion_map(analysis: Analysis) -> str:
         MAP.width,
         MAP.height,
         f"Map of {counted(len(shown), 'participant')} in {counted(len(analysis.groups), 'opinion group')}",
-        *(_hull(group, by_group[group.group_id]) for group in analysis.groups),
+        *(area(hull(by_group[group.group_id]), group_class(group.group_id)) for group in analysis.groups),
         *(_person(each, point) for each, point in zip(shown, points, strict=True)),
         *_names(analysis.groups, by_group),
     )
@@ -58,12 +64,6 @@ def _spread(people: Sequence[Participant], at_most: int) -> list[Participant]:
     """All of them, or as many from every part of the list."""
     step = max(1.0, len(people) / at_most)
     return [people[int(place * step)] for place in range(min(len(people), at_most))]
-
-
-def _hull(group: Group, points: Sequence[Point]) -> str:
-    corners = hull(points)
-    path = "M" + "L".join(f"{number(x)} {number(y)}" for x, y in corners) + "Z"
-    return element("path", d=path, class_=f"hull {group_class(group.group_id)}") if corners else ""
 
 
 def _person(each: Participant, point: Point) -> str:

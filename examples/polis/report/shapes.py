@@ -85,34 +85,45 @@ def wrapped(text: str, letters: int) -> tuple[str, ...]:
 
 
 def place_labels(
-    wanted: Sequence[tuple[Point, str]], frame: Frame, size: float, letters: int = 20
+    wanted: Sequence[tuple[Point, str]], frame: Frame, size: float, letters: int = 20, dots: Sequence[Point] = ()
 ) -> list[Label | None]:
-    """Each name near its point, the first ones first; None where there is no room for a name."""
+    """Each name near its point, the first ones first, over as few dots as can be; None where there is no room."""
     taken: list[Box] = []
-    return [_place(point, wrapped(text, letters), frame, size, taken) for point, text in wanted]
+    return [_place(point, wrapped(text, letters), frame, size, taken, dots) for point, text in wanted]
 
 
-def _place(point: Point, lines: tuple[str, ...], frame: Frame, size: float, taken: list[Box]) -> Label | None:
+def _place(
+    point: Point, lines: tuple[str, ...], frame: Frame, size: float, taken: list[Box], dots: Sequence[Point]
+) -> Label | None:
     half_width = max(len(line) for line in lines) * size * LETTER_WIDTH / 2 + 3
     half_height = len(lines) * size * LINE_HEIGHT / 2
-    for dx, dy in _around(half_width, half_height):
+    best: tuple[float, Box] | None = None
+    for ring, (dx, dy) in _around(half_width, half_height):
         x = min(max(point[0] + dx, half_width), frame.width - half_width)
         y = min(max(point[1] + dy, half_height), frame.height - half_height)
         box = (x - half_width, y - half_height, x + half_width, y + half_height)
-        if not any(_overlap(box, other) for other in taken):
-            taken.append(box)
-            return Label(x, y, lines)
-    return None
+        if any(_overlap(box, other) for other in taken):
+            continue
+        cost = ring + sum(box[0] - 5 < dot[0] < box[2] + 5 and box[1] - 5 < dot[1] < box[3] + 5 for dot in dots)
+        if best is None or cost < best[0]:
+            best = (cost, box)
+    if best is None:
+        return None
+    taken.append(best[1])
+    left, top, right, bottom = best[1]
+    return Label((left + right) / 2, (top + bottom) / 2, lines)
 
 
-def _around(half_width: float, half_height: float) -> list[Point]:
-    """Where to try: on the point, then in growing rings around it."""
-    rings = [
-        (ring * half_width * math.cos(angle), ring * 1.5 * half_height * math.sin(angle))
-        for ring in (0.5, 0.9, 1.3)
-        for angle in (math.pi * step / 4 for step in (2, 6, 0, 4, 1, 3, 5, 7))
+def _around(half_width: float, half_height: float) -> list[tuple[float, Point]]:
+    """Where to try, and how far that is: on the point, then in growing rings around it."""
+    return [
+        (0.0, (0.0, 0.0)),
+        *(
+            (ring, (ring * half_width * math.cos(angle), ring * 1.6 * half_height * math.sin(angle)))
+            for ring in (0.5, 0.9, 1.3, 1.7)
+            for angle in (math.pi * step / 4 for step in (2, 6, 0, 4, 1, 3, 5, 7))
+        ),
     ]
-    return [(0.0, 0.0), *rings]
 
 
 def _overlap(a: Box, b: Box) -> bool:

@@ -23,11 +23,11 @@ def layer_name(analysis: Analysis, layer: Layer) -> str:
 
 
 def layered_maps(analysis: Analysis) -> str:
-    """One layer at a time, the coarsest first; on paper all of them, one after another."""
+    """One layer at a time; on paper all of them, one after another."""
     switches, panels = [], []
     for place, layer in enumerate(reversed(analysis.layers)):
         name = f"layer{layer.number}"
-        checked = "checked" if place == 0 else None
+        checked = "checked" if layer is analysis.main_layer else None
         switches.append(element("input", type="radio", name="layer", id=name, checked=checked))
         switches.append(element("label", text(layer_name(analysis, layer)), for_=name))
         panels.append(element("div", layer_map(analysis, layer), class_=f"panel p{place}"))

@@ -27,18 +27,19 @@ def agreement_legend() -> str:
 
 
 def basic(analysis: Analysis) -> list[str]:
-    if not analysis.layers:
+    layer = analysis.main_layer
+    if layer is None:
         return [element("p", "There are too few comments to find topics among them.")]
-    coarse = analysis.layers[-1]
-    plot = comment_map(analysis, coarse, names=False, edges=False)
-    return [captioned(plot, CAPTION, topic_list(analysis, coarse))]
+    plot = comment_map(analysis, layer, names=False, edges=False)
+    return [captioned(plot, CAPTION, topic_list(analysis, layer))]
 
 
 def enhanced(analysis: Analysis) -> list[str]:
-    if not analysis.layers:
+    layer = analysis.main_layer
+    if layer is None:
         return basic(analysis)
     return [
-        element("section", element("h2", "By topic"), layer_map(analysis, analysis.layers[-1])),
+        element("section", element("h2", "By topic"), layer_map(analysis, layer)),
         element(
             "section",
             element("h2", "By agreement"),

@@ -45,7 +45,7 @@ def whole(analysis: Analysis, config: ReportConfig, narrative: Narrative, files:
 
 
 def _top(analysis: Analysis) -> str:
-    topics = len(analysis.layers[-1].topics) if analysis.layers else 0
+    topics = len(analysis.main_layer.topics) if analysis.main_layer else 0
     figures = (
         ("people", len(analysis.participants)),
         ("votes", analysis.votes),
@@ -117,13 +117,15 @@ def _topics(analysis: Analysis, narrative: Narrative) -> list[str]:
 def _uncertainty(analysis: Analysis, narrative: Narrative) -> list[str]:
     return [
         _told(analysis, narrative, "uncertainty"),
-        vote_legend(),
-        _list(most_unsure(analysis.comments, LISTED), analysis),
+        vote_legend("pass"),
+        _list(most_unsure(analysis.comments, LISTED), analysis, "pass"),
     ]
 
 
-def _list(comments: Sequence[Comment], analysis: Analysis) -> str:
-    return comment_list(comments, analysis.groups) if comments else element("p", "There is none with enough votes.")
+def _list(comments: Sequence[Comment], analysis: Analysis, share: str = "agree") -> str:
+    if not comments:
+        return element("p", "There is none with enough votes.")
+    return comment_list(comments, analysis.groups, share)
 
 
 def _comments(analysis: Analysis) -> list[str]:
@@ -133,7 +135,7 @@ def _comments(analysis: Analysis) -> list[str]:
         said = f"The {len(shown):,} with the most votes of {len(analysis.comments):,}. {said}"
     return [
         element("p", text(said)) if said else "",
-        vote_legend(),
+        vote_legend("votes"),
         every_comment(sorted(shown, key=lambda each: each.comment_id)),
     ]
 
