@@ -107,7 +107,7 @@ def follow(client: Client, followed: list[Followed], progress: Progress, *, half
 
 def main(folder: Path) -> int:
     folder.mkdir(parents=True, exist_ok=True)
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
     service = Service(folder)
     key = key_of(folder)
     columns = (TextColumn("{task.description:34}"), BarColumn(), TextColumn("{task.fields[stage]}"))

@@ -35,13 +35,18 @@ app = Holdfast(
     code_version="1",  # another one when the figures would come out otherwise
 )
 def analyze(payload: AnalyzeJobRequest, ctx: BlockingContext) -> AnalysisResult:
+    def say(fraction: float, stage: str) -> None:
+        ctx.progress(fraction, stage=stage)
+        ctx.log.info("%s", stage)
+
     try:
-        sound, result = measure(AUDIO.path(payload.content_hash), ctx.progress)
+        sound, result = measure(AUDIO.path(payload.content_hash), say)
     except BadAudio as error:
         raise Discard(str(error)) from error  # failed now: no second try makes a song of it
-    ctx.progress(0.95, stage="drawing")
+    say(0.95, "drawing")
     ctx.artifact("song.svg", picture(sound, result, payload.content_hash[:12]))
     ctx.metric("seconds_of_sound", result.duration_seconds)
+    ctx.log.info("%s, %s beats a minute, %s LUFS", result.key, result.tempo_bpm, result.loudness_lufs)
     return result
 
 
@@ -54,6 +59,7 @@ def analyze(payload: AnalyzeJobRequest, ctx: BlockingContext) -> AnalysisResult:
     code_version="1",
 )
 def lrc(payload: LrcJobRequest, ctx: BlockingContext) -> LrcResult:
+    ctx.log.info("aligning")
     analysed = ctx.upstream()["analyze"]
     song = AnalysisResult.model_validate(analysed.result)
     ctx.progress(0.3, stage="aligning")
@@ -64,6 +70,7 @@ def lrc(payload: LrcJobRequest, ctx: BlockingContext) -> LrcResult:
     ctx.progress(0.7, stage="drawing")
     ctx.artifact("song.lrc", text)
     ctx.artifact("song.svg", picture(read(AUDIO.path(payload.content_hash)), song, payload.title, lines))
+    ctx.log.info("%d lines", len(lines))
     return LrcResult(lrc=text, lines=lines, analysis_job_id=analysed.reused_from or analysed.job_id)
 
 

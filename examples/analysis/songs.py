@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -93,6 +94,7 @@ def _line(mix: Samples, at: float, song: Song, tonic: int, place: int) -> None:
         _add(mix, at + number * song.bar / BEATS_PER_BAR, 0.4 * _tone(note, song.bar / 5, overtones=6, attack=0.01))
 
 
+@cache
 def _tone(note: int, seconds: float, *, overtones: int, attack: float = 0.005) -> Samples:
     time = np.arange(round(seconds * RATE)) / RATE
     frequency = 440.0 * 2 ** ((note - 69) / 12)
@@ -101,6 +103,7 @@ def _tone(note: int, seconds: float, *, overtones: int, attack: float = 0.005) -
     return np.asarray(wave * envelope, dtype=np.float32)
 
 
+@cache
 def _kick() -> Samples:
     time = np.arange(round(0.18 * RATE)) / RATE
     return np.asarray(np.sin(2 * np.pi * (50 * time + 6 * (1 - np.exp(-time * 40)))) * np.exp(-time * 22), np.float32)
