@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,7 +10,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -27,7 +30,7 @@ QUICK = {"HOLDFAST_LEASE": "3", "HOLDFAST_POLL_INTERVAL": "0.5", "COMPANION_BASE
 
 
 def run(picture: str | None = None) -> int:
-    console = Console(record=picture is not None, width=104 if picture else None, highlight=False)
+    console = Console(record=picture is not None, width=96 if picture else None, highlight=False)
     with ExitStack() as stack:
         if "HOLDFAST_URL" not in os.environ:
             console.print("starting DynamoDB Local; HOLDFAST_URL=sqlite:///companion.db does without")
@@ -38,7 +41,8 @@ def run(picture: str | None = None) -> int:
         os.environ["COMPANION_CHAT_URL"] = receiver.url
         good = asyncio.run(_catch_up(console, receiver))
     if picture:
-        console.save_svg(picture, title="examples/companion/run")
+        drawn = console.export_svg(title="examples/companion/run")
+        Path(picture).write_text(re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL), encoding="utf-8")
     return 0 if good else 1
 
 
@@ -114,7 +118,7 @@ async def _until_all_ended(receiver: Receiver) -> None:
 
 
 def _table(summaries: list[Job], receiver: Receiver) -> Table:
-    table = Table("user", "time zone", "day", "entries", "came", "kept", "job")
+    table = Table("user", "time zone", "day", "entries", "came", "kept", "job", box=box.SIMPLE_HEAD)
     for job in summaries:
         asked = jobs.SummaryOf.model_validate(job.payload)
         token = jobs.token(asked)

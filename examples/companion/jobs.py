@@ -17,7 +17,7 @@ from companion import chat, days, settings
 from companion.chat import Message, TimeZone, UnknownUser, User, UserId
 from holdfast import Backoff, Context, Holdfast, JobHandler, ScheduleNotFound
 
-app = Holdfast(claim_limit=25)  # where the jobs are: HOLDFAST_URL; on DynamoDB it is polled every 30 seconds
+app = Holdfast(claim_limit=settings.claim_limit())  # on DynamoDB it is polled every 30 seconds unless somebody wakes it
 
 TOKENS = uuid.UUID("5f4d9a52-7d0c-5b8e-9c1a-0e6f2b7a4c11")  # the names of our messages
 OF_USER = "summary:"  # how the schedules of users begin

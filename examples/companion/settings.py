@@ -4,6 +4,7 @@ import os
 
 BASE_DELAY_SECONDS = 60.0
 MAX_ATTEMPTS = 5
+CLAIM_LIMIT = 25  # jobs that a worker takes at a time
 CATCH_UP_DAYS = 7  # after a longer downtime nobody wants the older ones any more
 CALL_SECONDS = 10.0  # for one answer of the chat service
 
@@ -22,6 +23,11 @@ def base_delay_seconds() -> float:
 
 def max_attempts() -> int:
     return int(_positive("COMPANION_MAX_ATTEMPTS", MAX_ATTEMPTS))
+
+
+def claim_limit() -> int:
+    """The queue's own variable, with a default of ours."""
+    return int(_positive("HOLDFAST_CLAIM_LIMIT", CLAIM_LIMIT))
 
 
 def catch_up_days() -> int:

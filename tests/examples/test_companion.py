@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
@@ -70,6 +71,28 @@ async def test_a_summary_tells_what_was_written_on_that_day_where_the_user_is(st
     [job] = await stage.summaries()
     assert job.result["entries"] == 2
     assert datetime.fromisoformat(job.result["summary_sent_at"]) == stage.chat.received_at[message.token]
+
+
+async def test_the_record_tells_who_runs_a_summary_until_when_and_how_it_went(on_either: Stage) -> None:
+    stage, loop, seen = on_either, asyncio.get_running_loop(), []
+    stage.chat.on_kept = lambda _: seen.append(asyncio.run_coroutine_threadsafe(stage.summaries(), loop).result(20))
+    stage.knows("ada")
+    job_id = await stage.submit("ada", "2026-11-15")
+    waiting = await stage.app.get(job_id)
+    await drain(stage.app)
+
+    assert uuid.UUID(waiting.job_id).version == 7
+    assert (waiting.job_type, waiting.status, waiting.failures) == ("daily_summary", "pending", 0)
+    assert waiting.payload == {"user_id": "ada", "day": "2026-11-15", "timezone": "Europe/Berlin"}
+    assert waiting.scheduled_for == waiting.created_at == stage.clock.moment
+    assert waiting.created_at.tzinfo is UTC
+    [[running]] = seen
+    assert running.status == "processing"
+    assert running.worker_id
+    assert running.lease_expires_at == stage.clock.moment + timedelta(seconds=60)
+    done = await stage.app.get(job_id)
+    assert (done.status, done.completed_at, done.last_error) == ("completed", stage.clock.moment, None)
+    assert (done.worker_id, done.lease_expires_at) == (running.worker_id, None)
 
 
 @pytest.mark.parametrize(

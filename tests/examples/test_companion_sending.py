@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from companion import jobs
+from companion import jobs, settings
 from companion.chat import Message
 from companion.receiver import Receiver
 
@@ -158,17 +158,33 @@ def test_each_job_type_has_a_class_and_retries_as_agreed() -> None:
         assert (handler.max_attempts, handler.backoff) == (5, Backoff(60, 2, jitter=0))
 
 
-def test_a_worker_takes_25_jobs_at_a_time_and_polls_dynamodb_every_30_seconds(
-    example_environment: dict[str, str],
+def test_delay_and_attempts_can_be_set_and_nonsense_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (settings.base_delay_seconds(), settings.max_attempts(), settings.catch_up_days()) == (60, 5, 7)
+    monkeypatch.setenv("COMPANION_BASE_DELAY_SECONDS", "1.5")
+    monkeypatch.setenv("COMPANION_MAX_ATTEMPTS", "2")
+    assert (settings.base_delay_seconds(), settings.max_attempts()) == (1.5, 2)
+    for nonsense in ("0", "-1", "soon", "nan"):
+        monkeypatch.setenv("COMPANION_MAX_ATTEMPTS", nonsense)
+        with pytest.raises(RuntimeError, match="COMPANION_MAX_ATTEMPTS"):
+            settings.max_attempts()
+
+
+@pytest.mark.parametrize(
+    ("variables", "wanted"),
+    [({}, ["25", "30.0"]), ({"HOLDFAST_CLAIM_LIMIT": "7", "HOLDFAST_POLL_INTERVAL": "3"}, ["7", "3.0"])],
+    ids=["by default", "by setting"],
+)
+def test_a_worker_takes_25_jobs_at_a_time_and_polls_dynamodb_every_30_seconds_unless_told_otherwise(
+    example_environment: dict[str, str], variables: dict[str, str], wanted: list[str]
 ) -> None:
     said = subprocess.run(
         [sys.executable, "-c", "from companion.jobs import app; print(app._claim_limit, app._poll_seconds)"],
-        env={**example_environment, "HOLDFAST_URL": "dynamodb://companion?region=eu-north-1"},
+        env={**example_environment, "HOLDFAST_URL": "dynamodb://companion?region=eu-north-1", **variables},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert said.stdout.split() == ["25", "30.0"]
+    assert said.stdout.split() == wanted
 
 
 def test_the_receiver_keeps_a_repeated_token_once_and_answers_as_before() -> None:
