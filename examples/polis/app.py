@@ -3,7 +3,7 @@
 Where the jobs are is said by HOLDFAST_URL, where artifacts are by HOLDFAST_ARTIFACTS.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 from holdfast import Backoff, Context, Holdfast, JobHandle, Pipeline, Stage
 
@@ -20,15 +20,18 @@ ATTEMPTS = 4  # the first one and three retries
 BACKOFF = Backoff(base=5, factor=2, max=300)
 
 
-def register(app: Holdfast) -> Pipeline:
+def register(app: Holdfast, *, isolation: Literal["process", "thread"] = "process") -> Pipeline:
     """All job types of the analysis, on this app; the pipeline of them."""
-    options: dict[str, Any] = {"priority": STAGE_PRIORITY, "max_attempts": ATTEMPTS, "timeout": STAGE_SECONDS}
-    pca = app.job("PCA", isolation="process", results=list(PCA_TABLES.values()), backoff=BACKOFF, **options)(stages.pca)
-    umap = app.job("UMAP", isolation="process", results=list(UMAP_TABLES.values()), backoff=BACKOFF, **options)(
-        stages.umap
-    )
+    options: dict[str, Any] = {
+        "priority": STAGE_PRIORITY,
+        "max_attempts": ATTEMPTS,
+        "timeout": STAGE_SECONDS,
+        "backoff": BACKOFF,
+    }
+    pca = app.job("PCA", isolation=isolation, results=list(PCA_TABLES.values()), **options)(stages.pca)
+    umap = app.job("UMAP", isolation=isolation, results=list(UMAP_TABLES.values()), **options)(stages.umap)
 
-    @app.job("REPORT", backoff=BACKOFF, **options)
+    @app.job("REPORT", **options)
     async def report(payload: ReportConfig, ctx: Context) -> dict[str, Any]:
         return await reporting.report(app, payload, ctx)
 

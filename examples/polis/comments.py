@@ -18,7 +18,8 @@ REPRESENTATIVE_MAX = 5  # comments per group
 def comment_rows(
     conversation_id: str, export: Export, votes: VoteMatrix, opinions: OpinionMap, groups: Groups
 ) -> list[CommentExtremity]:
-    lengths = np.linalg.norm(opinions.loadings, axis=1)
+    # A direction counts for as much as people differ in it: in one that explains nothing, loadings are noise.
+    lengths = np.linalg.norm(opinions.loadings * np.sqrt(opinions.explained), axis=1)
     extremity = lengths / (lengths.max() or 1.0)
     totals = [votes.count(value, axis=0) for value in (1, -1, 0)]
     tallies = _tallies(votes, groups.labels, groups.count)

@@ -4,7 +4,7 @@ A stage's config is its job's payload, so the whole pipeline is checked before a
 analysed is no part of it: that is the job's subject.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -45,4 +45,4 @@ class ReportConfig(StageConfig):
 class PipelineOptions(StageConfig):
     """What FULL_PIPELINE takes beside `stages`. Each visualization becomes an artifact of the REPORT job."""
 
-    visualizations: list[Visualization] = Field(["basic", "enhanced", "multilayer"], min_length=1)
+    visualizations: Annotated[list[Visualization], Field(min_length=1)] = ["basic", "enhanced", "multilayer"]

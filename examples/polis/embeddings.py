@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from logging import Logger
 
 import numpy as np
-
 from embedding import Embedder, MiniLM, WeightsMissing, WordLlama
 
 from .tables import CommentEmbedding, Embedding

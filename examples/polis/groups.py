@@ -68,7 +68,8 @@ def find_groups(places: Numbers, votes_cast: Integers, comments: int) -> Groups:
         return Groups(labels, np.empty((0, places.shape[1])))
     found = np.zeros(len(points), dtype=np.int64)
     best = -1.0
-    for count in range(2, min(GROUPS_MAX, len(np.unique(points, axis=0)) - 1) + 1):
+    distinct = len(np.unique(points.round(9), axis=0))  # rounded: people who vote the same stand at the same place
+    for count in range(2, min(GROUPS_MAX, distinct, len(points) - 1) + 1):
         tried = KMeans(count, n_init=10, random_state=SEED).fit_predict(points)
         score = silhouette_score(points, tried, sample_size=min(len(points), SILHOUETTE_SAMPLE), random_state=SEED)
         if score > best:

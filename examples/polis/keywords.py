@@ -11,17 +11,18 @@ from .votes import Numbers
 
 KEYWORDS_MAX = 8
 # Words that any proposal is made of, whatever it is about.
-PROPOSAL_WORDS = frozenset(
-    "need needs should want wants make makes made get gets got bring come comes going let like just people everybody"
-    " nobody somebody instead whatever something anything nothing really much many more most even also still new old"
-    " town place places thing things way would could must may might does did doing done dont cant wont isnt whether"
-    " one two three four year years day days half least month months use uses used change changes".split()
-)
+_PROPOSALS = """
+    need needs should want wants make makes made get gets got bring come comes going let like just people everybody
+    nobody somebody instead whatever something anything nothing really much many more most even also still new old
+    town place places thing things way would could must may might does did doing done dont cant wont isnt whether
+    one two three four year years day days half least month months use uses used change changes
+"""
+PROPOSAL_WORDS = frozenset(_PROPOSALS.split())
 WORD = re.compile(r"[^\W\d_][^\W_]{2,}")
 
 
 def words_of(text: str) -> list[str]:
-    return [_singular(word) for word in WORD.findall(text.lower().replace("'", "").replace("’", ""))]  # noqa: RUF001
+    return [_singular(word) for word in WORD.findall(text.lower().replace("'", "").replace("’", ""))]
 
 
 def _singular(word: str) -> str:

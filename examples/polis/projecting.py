@@ -8,8 +8,7 @@ from importlib.util import find_spec
 
 import numpy as np
 from scipy.optimize import curve_fit
-from scipy.sparse import coo_matrix
-from sklearn.manifold import spectral_embedding
+from sklearn.decomposition import PCA
 
 from .neighbours import Graph
 from .votes import Numbers
@@ -31,7 +30,7 @@ def project(
         return _in_a_row(len(vectors), n_components), BY_NUMPY
     if find_spec("umap") is not None:
         return _by_library(vectors, n_components, n_neighbors, min_dist, metric), BY_LIBRARY
-    return _by_numpy(graph, len(vectors), n_components, min_dist), BY_NUMPY
+    return _by_numpy(vectors, graph, n_components, min_dist), BY_NUMPY
 
 
 def _in_a_row(count: int, n_components: int) -> Numbers:
@@ -54,10 +53,10 @@ def _by_library(vectors: Numbers, n_components: int, n_neighbors: int, min_dist:
     return np.asarray(reducer.fit_transform(vectors), dtype=np.float64)
 
 
-def _by_numpy(graph: Graph, count: int, n_components: int, min_dist: float) -> Numbers:
+def _by_numpy(vectors: Numbers, graph: Graph, n_components: int, min_dist: float) -> Numbers:
     """Neighbours attract, strangers repel, in steps that become smaller."""
     dice = np.random.default_rng(SEED)
-    places = _start(graph, count, n_components, dice)
+    places = _start(vectors, n_components)
     a, b = _curve(min_dist)
     for epoch in range(EPOCHS):
         rate = 1.0 - epoch / EPOCHS
@@ -66,17 +65,18 @@ def _by_numpy(graph: Graph, count: int, n_components: int, min_dist: float) -> N
         for part in np.array_split(dice.permutation(drawn), PARTS):
             _attract(places, graph, part, a, b, rate)
             _repel(places, graph, part, a, b, rate, dice)
-    return places - places.mean(axis=0)
+    centred: Numbers = places - places.mean(axis=0)
+    return centred
 
 
-def _start(graph: Graph, count: int, n_components: int, dice: np.random.Generator) -> Numbers:
-    """Where the graph's slowest vibrations put them: the rough shape is there before the first step."""
-    ends = (np.r_[graph.sources, graph.targets], np.r_[graph.targets, graph.sources])
-    weights = coo_matrix((np.r_[graph.weights, graph.weights], ends), shape=(count, count)).tocsr()
-    places = spectral_embedding(weights, n_components=n_components, random_state=SEED, eigen_solver="arpack")
-    places = np.asarray(places, dtype=np.float64)
+def _start(vectors: Numbers, n_components: int) -> Numbers:
+    """Their two widest directions: the rough shape is there before the first step."""
+    places = np.zeros((len(vectors), n_components))
+    possible = min(n_components, *vectors.shape)
+    places[:, :possible] = PCA(possible, random_state=SEED).fit_transform(vectors)
     places *= SPAN / max(float(np.abs(places).max()), 1e-12)
-    started: Numbers = places + dice.normal(scale=1e-3, size=places.shape)
+    # Equal vectors would stay on one spot for ever: no direction leads out of it.
+    started: Numbers = places + np.random.default_rng(SEED).normal(scale=1e-3, size=places.shape)
     return started
 
 

@@ -2,12 +2,12 @@
 
 import asyncio
 import time
-from typing import Any
+from typing import Any, get_args
 
 from holdfast import Context, Discard, Holdfast, Job
 
 from . import narrative
-from .configs import PipelineOptions, ReportConfig
+from .configs import ReportConfig, Visualization
 from .findings import ExportMeta, Findings, PcaRows, UmapRows
 from .report import build
 from .report.gather import gathered
@@ -94,5 +94,5 @@ async def _visualizations(app: Holdfast, ctx: Context) -> list[str]:
     if ctx.job.root_job_id and ctx.job.root_job_id != ctx.job_id:
         root = await app.get(ctx.job.root_job_id)
         asked = root.payload if root.job_type == PIPELINE else {}
-    names = asked.get("visualizations") or PipelineOptions().visualizations
+    names = asked.get("visualizations") or get_args(Visualization)
     return list(dict.fromkeys(names))

@@ -51,7 +51,7 @@ class CommentExtremity(
     agrees: int
     disagrees: int
     passes: int
-    extremity: float  # length of its loading in the projection, 0 to 1 within the conversation
+    extremity: float  # length of its loading, weighted by what each component explains; the largest is 1
     components: list[float]  # the loading itself, one number per component
     group_votes: dict[str, GroupVotes]  # by group id, "0", "1", …
     consensus: float  # product over groups of agree_share (or of disagree shares, where larger), to the power 1/groups

@@ -24,11 +24,13 @@ class VoteMatrix:
 
     def count(self, value: int, axis: int) -> Integers:
         """How often each participant (axis 1) voted so, or was voted on so each comment (axis 0)."""
-        return np.count_nonzero(self.cells == value, axis=axis).astype(np.int64)
+        counts: Integers = np.count_nonzero(self.cells == value, axis=axis).astype(np.int64)
+        return counts
 
     @property
     def voted(self) -> NDArray[np.bool_]:
-        return self.cells != NO_VOTE
+        voted: NDArray[np.bool_] = self.cells != NO_VOTE
+        return voted
 
 
 def matrix_of(export: Export, max_votes: int, batch_size: int, tell: Callable[[float], object]) -> VoteMatrix:
