@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -23,10 +23,17 @@ class Receiver:
     messages: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     url: str = ""
+    asked: threading.Event = field(default_factory=threading.Event)  # the first message has come
+    may_answer: threading.Event = field(default_factory=threading.Event)  # messages wait for this
+
+    def __post_init__(self) -> None:
+        self.may_answer.set()
 
     def answer_to(self, method: str, path: str, body: Any) -> tuple[int, str]:
         if (method, path) == ("POST", "/v1/messages"):
             self.messages.append(body)
+            self.asked.set()
+            self.may_answer.wait(60)
             return 200, json.dumps(self._message("Streets and squares"))
         if not self.has_batches:
             return 404, '{"type": "error"}'
@@ -64,11 +71,12 @@ def receiving(receiver: Receiver) -> Iterator[Receiver]:
         def _answer(self, method: str, body: Any) -> None:
             receiver.headers.append({name.lower(): value for name, value in self.headers.items()})
             status, said = receiver.answer_to(method, self.path, body)
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(said.encode())))
-            self.end_headers()
-            self.wfile.write(said.encode())
+            with suppress(ConnectionError):  # whoever asked may have been killed
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(said.encode())))
+                self.end_headers()
+                self.wfile.write(said.encode())
 
         def log_message(self, *_: object) -> None:
             """Nothing on the test's output."""

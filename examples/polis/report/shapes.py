@@ -120,7 +120,7 @@ def _around(half_width: float, half_height: float) -> list[tuple[float, Point]]:
         (0.0, (0.0, 0.0)),
         *(
             (ring, (ring * half_width * math.cos(angle), ring * 1.6 * half_height * math.sin(angle)))
-            for ring in (0.5, 0.9, 1.3, 1.7)
+            for ring in (0.5, 0.9, 1.3, 1.7, 2.1)
             for angle in (math.pi * step / 4 for step in (2, 6, 0, 4, 1, 3, 5, 7))
         ),
     ]
