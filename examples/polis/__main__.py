@@ -153,9 +153,11 @@ def summarise(
 ) -> None:
     pca, umap = jobs["PCA"].result, jobs["UMAP"].result
     votes, groups = pca["summary_metrics"]["votes_processed"], pca["summary_metrics"]["groups_identified"]
+    layers = umap["layers"]
+    topics = f"{layers[-1]} to {layers[0]}" if len(layers) > 1 else f"{sum(layers)}"
     console.print(
         f"{votes:,} votes, {groups} opinion groups, {umap['summary_metrics']['comments_embedded']} comments in"
-        f" {umap['layers'][-1]} topics, embedded with {umap['embedding_model']}, in {seconds:.1f} s."
+        f" {topics} topics, embedded with {umap['embedding_model']}, in {seconds:.1f} s."
     )
     if again := [f"{name} ({job.attempt} attempts)" for name, job in jobs.items() if job.failures]:
         console.print(f"Cut off and run again: {', '.join(again)}.")

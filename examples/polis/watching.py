@@ -10,6 +10,7 @@ from holdfast import Holdfast, Job, Tree
 LOOK_SECONDS = 0.1
 ENDED = {"completed", "failed", "cancelled"}
 STAGES = ("PCA", "UMAP", "REPORT")
+TURNS = ("PCA", "UMAP", "NARRATIVE", "REPORT")  # in which they end
 ASIDE = {
     "pending": "waits for its turn",
     "waiting": "waits",
@@ -26,12 +27,16 @@ async def watch(app: Holdfast, job_id: str, console: Console) -> Tree:
         shown = Shown(progress)
         while True:
             tree = await app.tree(job_id)
-            for job in tree.jobs.values():
+            for job in sorted(tree.jobs.values(), key=_turn):
                 if job.job_id != job_id:
                     shown.show(job)
             if tree.job.status in ENDED:
                 return tree
             await asyncio.sleep(LOOK_SECONDS)
+
+
+def _turn(job: Job) -> int:
+    return TURNS.index(job.job_type) if job.job_type in TURNS else 0
 
 
 class Shown:

@@ -73,7 +73,7 @@ async def stored(folder: Path) -> dict[str, Job]:
         return {job.job_type: job for job in (await app.tree(root.job_id)).jobs.values()}
 
 
-async def test_an_analysis_killed_in_the_middle_of_umap_goes_on_and_every_stage_completes_once(
+async def test_an_analysis_killed_in_the_middle_of_umap_goes_on_and_each_stage_completes_once(
     tmp_path: Path, example_environment: dict[str, str]
 ) -> None:
     export = two_groups(tmp_path / "36324")
@@ -97,6 +97,14 @@ async def test_an_analysis_killed_in_the_middle_of_umap_goes_on_and_every_stage_
             "processing",
             "waiting",
         ]
+
+        model.asked.clear()
+        process = start(tmp_path, environment, str(export))
+        assert await asyncio.to_thread(model.asked.wait, 100)
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=60)
+        assert process.returncode == 130 and "goes on where it was" in said
+        assert (await stored(tmp_path))["UMAP"].status != "processing", "it was given back"
 
         model.may_answer.set()
         code, said = run_in_a_terminal(tmp_path, environment, str(export))

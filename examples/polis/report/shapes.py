@@ -104,7 +104,7 @@ def _place(
         box = (x - half_width, y - half_height, x + half_width, y + half_height)
         if any(_overlap(box, other) for other in taken):
             continue
-        cost = ring + sum(box[0] - 5 < dot[0] < box[2] + 5 and box[1] - 5 < dot[1] < box[3] + 5 for dot in dots)
+        cost = ring + 2 * sum(box[0] - 5 < dot[0] < box[2] + 5 and box[1] - 5 < dot[1] < box[3] + 5 for dot in dots)
         if best is None or cost < best[0]:
             best = (cost, box)
     if best is None:

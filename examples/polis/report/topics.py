@@ -3,10 +3,11 @@
 from .colours import by_size, topic_hues
 from .maps import comment_map
 from .markup import element, text
-from .model import Analysis, Layer
+from .model import Analysis, Layer, Topic
 from .page import captioned
 from .words import counted
 
+KEYWORDS = 4
 CAPTION = (
     "Each dot is a comment, larger the more people voted on it; comments that say similar things are close, and lines"
     " join nearest neighbours. Point at a dot to read it, click it to find it below."
@@ -39,13 +40,19 @@ def layer_map(analysis: Analysis, layer: Layer, *, edges: bool = True) -> str:
     return title + captioned(comment_map(analysis, layer, edges=edges), CAPTION, topic_list(analysis, layer))
 
 
+def _more(topic: Topic) -> list[str]:
+    """Keywords that its name does not have; as one text."""
+    words = [each for each in topic.keywords if each.casefold() not in topic.name.casefold()][:KEYWORDS]
+    return [", ".join(words)] if words else []
+
+
 def topic_list(analysis: Analysis, layer: Layer) -> str:
     hues = topic_hues(analysis, layer)
     items = (
         element(
             "li",
             element("strong", text(topic.name)),
-            element("small", text(f"{counted(topic.size, 'comment')} · {', '.join(topic.keywords[:5])}")),
+            element("small", text(" · ".join([counted(topic.size, "comment"), *_more(topic)]))),
             style=f"--hue:{hues[topic.cluster_id]}",
         )
         for topic in by_size(layer)
