@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from safetensors.numpy import load_file
 from scipy.special import erf
-from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+from threadpoolctl import ThreadpoolController
 from tokenizers import Tokenizer
 
 from embedding.embedder import Vectors, checked, unit

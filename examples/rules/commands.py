@@ -15,7 +15,7 @@ from rich.console import Console
 
 from holdfast import HoldfastError
 from rules import database, showing
-from rules.health import health, performance
+from rules.health import health
 from rules.jobs import app
 from rules.models import DEFAULT
 from rules.server import ServerTrouble, default_folder, own_server
@@ -83,7 +83,7 @@ async def _run(chosen: argparse.Namespace, console: Console) -> None:
                     found = await database.search(connection, chosen.question, chosen.limit)
                     showing.found(console, chosen.question, found)
                 case "health":
-                    showing.health(console, await health(), await performance())
+                    showing.health(console, await health())
         finally:
             await connection.close()
 
@@ -94,4 +94,4 @@ async def _demo(connection: asyncpg.Connection[asyncpg.Record], console: Console
     showing.worked(console, await work(console))
     for question in QUESTIONS:
         showing.found(console, question, await database.search(connection, question, 3))
-    showing.health(console, await health(), await performance())
+    showing.health(console, await health())

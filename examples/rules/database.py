@@ -24,7 +24,7 @@ SELECT $1, (SELECT id FROM projects WHERE name = $2), (SELECT id FROM users WHER
 ON CONFLICT (project_id, rule_id) DO UPDATE SET title = excluded.title, guidance = excluded.guidance,
     rationale = excluded.rationale, priority = excluded.priority
 """
-_SEARCH = """
+SEARCH = """
 SELECT rule_id, title, priority, 1 - (embedding <=> $1::real[]::vector) AS similarity
 FROM rules WHERE embedding IS NOT NULL ORDER BY embedding <=> $1::real[]::vector LIMIT $2
 """
@@ -92,4 +92,4 @@ async def search(connection: Any, question: str, limit: int = 5) -> Sequence[Fou
     if model is None:
         raise NotSetUp('there are no rules yet: run "python -m rules setup"')
     (vector,) = model_named(model).embed([question])
-    return [Found(**row) for row in await connection.fetch(_SEARCH, vector.tolist(), limit)]
+    return [Found(**row) for row in await connection.fetch(SEARCH, vector.tolist(), limit)]

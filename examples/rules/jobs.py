@@ -11,13 +11,21 @@ from uuid import UUID
 from embedding import Vectors
 from pydantic import BaseModel, Field, model_validator
 
-from holdfast import Backoff, BlockingBatchContext, Holdfast, Retry
+from holdfast import Backoff, BlockingBatchContext, ConfigurationError, Holdfast, Retry
 from rules.models import DEFAULT, model_named
 from rules.ollama import OllamaAway
 
 QUEUE = "embeddings"
 
-app = Holdfast(os.environ.get("DATABASE_URL") or "postgresql://postgres@127.0.0.1/postgres")
+
+def _database_url() -> str:
+    url = os.environ.get("DATABASE_URL") or "postgresql://postgres@127.0.0.1/postgres"
+    if not url.startswith(("postgresql://", "postgres://")):
+        raise ConfigurationError("DATABASE_URL: the rules need PostgreSQL with pgvector, as postgresql://…")
+    return url
+
+
+app = Holdfast(_database_url())
 
 # Only a rule that still has this text gets the vector. NOWAIT: whoever changes or deletes the rule right now holds it
 # and wants its jobs next, while we hold the job; waiting for each other would end in a deadlock. So we let go, and the

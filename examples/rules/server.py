@@ -79,7 +79,9 @@ def _make(binaries: Path, folder: Path) -> None:
         return
     shutil.rmtree(draft, ignore_errors=True)  # of a command that was killed here
     command = [str(binaries / "initdb"), "-D", str(draft), "-U", "postgres", "--auth=trust", "-E", "UTF8", "--locale=C"]
-    made = subprocess.run([*command, "--no-instructions"], cwd="/", capture_output=True, text=True, **_as_nobody())
+    made = subprocess.run(
+        [*command, "--no-instructions", "--no-sync"], cwd="/", capture_output=True, text=True, **_as_nobody()
+    )
     if made.returncode:
         raise ServerTrouble(f"initdb failed: {made.stderr[-1000:]}")
     draft.rename(data)

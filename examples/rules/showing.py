@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rules.database import Found
-from rules.health import Group, Performance
+from rules.health import Health
 from rules.working import Worked
 
 
@@ -34,17 +34,17 @@ def found(console: Console, question: str, rules: Sequence[Found]) -> None:
     console.print(table if rules else "No rule has a vector yet: run “python -m rules work”.")
 
 
-def health(console: Console, groups: Sequence[Group], workers: Sequence[Performance]) -> None:
-    jobs = Table("PRIORITY", "STATUS", "JOBS", "AVERAGE", "NEWEST", "OLDEST", box=SIMPLE_HEAD, title="Jobs")
-    for group in groups:
-        times = (f"{moment:%Y-%m-%d %H:%M:%S}" for moment in (group.newest, group.oldest))
-        jobs.add_row(group.priority_name, group.status, str(group.count), _ms(group.average_ms), *times)
-    console.print(jobs if groups else "There are no jobs.")
-    if workers:
-        table = Table("WORKER", "COMPLETED", "AVERAGE", "FAILURES", box=SIMPLE_HEAD, title="Workers, last 24 hours")
-        for each in workers:
-            table.add_row(each.worker_id, str(each.completed), _ms(each.average_ms), str(each.failures))
-        console.print(table)
+def health(console: Console, found: Health) -> None:
+    jobs = Table("PRIORITY", "STATUS", "JOBS", "AVERAGE", "NEWEST", "OLDEST", box=SIMPLE_HEAD, title="Jobs, last day")
+    for group in found.queue_health:
+        times = (f"{moment:%Y-%m-%d %H:%M:%S}" for moment in (group.newest_at, group.oldest_at))
+        jobs.add_row(group.priority_name, group.status, str(group.count), _ms(group.average_time_ms), *times)
+    console.print(jobs if found.queue_health else "There are no jobs.")
+    if found.workers:
+        workers = Table("WORKER", "COMPLETED", "AVERAGE", "FAILURES", box=SIMPLE_HEAD, title="Workers, last day")
+        for each in found.workers:
+            workers.add_row(each.worker_id, str(each.completed), _ms(each.average_time_ms), str(each.failures))
+        console.print(workers)
 
 
 def _ms(value: float | None) -> str:
