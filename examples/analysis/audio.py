@@ -19,16 +19,16 @@ class TooLarge(ValueError):
 
 class Audio:
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
 
     def path(self, content_hash: str) -> Path:
-        return self._folder / f"{content_hash}.wav"
+        return self.folder / f"{content_hash}.wav"
 
     async def keep(self, pieces: AsyncIterable[bytes]) -> tuple[str, int]:
         """Its hash and its size. When this returns it is on disk: a job that names it finds it after any crash."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         digest, size = hashlib.sha256(), 0
-        handle, name = tempfile.mkstemp(dir=self._folder, suffix=".part")
+        handle, name = tempfile.mkstemp(dir=self.folder, suffix=".part")
         try:
             async for piece in pieces:
                 size += len(piece)
