@@ -6,7 +6,7 @@ It drives a Chromium that the system has, by playwright, which the tests need as
 import shutil
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from playwright.sync_api import sync_playwright
 
@@ -17,7 +17,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 class Picture(NamedTuple):
     name: str
     page: str
-    scheme: str
+    scheme: Literal["light", "dark"]
     width: int
     height: int
     part: str = ""  # what stands at the top of it
@@ -39,8 +39,7 @@ def main(folder: Path) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--force-color-profile=srgb"])
         for each in PICTURES:
-            scheme = "dark" if each.scheme == "dark" else "light"
-            page = browser.new_page(viewport={"width": each.width, "height": each.height}, color_scheme=scheme)
+            page = browser.new_page(viewport={"width": each.width, "height": each.height}, color_scheme=each.scheme)
             page.goto((folder.absolute() / f"{each.page}.html").as_uri())
             if each.part:
                 page.evaluate(
