@@ -1,11 +1,7 @@
 """Small conversations whose answer is known, as exports in a folder."""
 
 import csv
-import json
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Sequence
 from pathlib import Path
 
 from polis.export import COMMENT_COLUMNS, PARTICIPANT_COLUMNS, VOTE_COLUMNS
@@ -61,44 +57,3 @@ def two_groups(folder: Path) -> Path:
             likes = comment >= 8 or (comment < 4) == (voter < 10)
             votes.append((voter, comment, 1 if likes else -1))
     return write_conversation(folder, (*BUSES, *TREES, *FOOD), votes)
-
-
-class Model:
-    """A language model that answers `Topic 1`, `Topic 2`, …, and breaks off once where it is told to."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-        self.refuses: set[int] = set()  # which questions, counted from 1
-        self.url = ""
-
-
-@contextmanager
-def language_model() -> Iterator[Model]:
-    model = Model()
-
-    class Answers(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            model.asked.append(body["messages"][0]["content"])
-            if self.path != "/v1/messages" or len(model.asked) in model.refuses:
-                self.send_error(503 if self.path == "/v1/messages" else 404)
-                return
-            answer = json.dumps({"content": [{"type": "text", "text": f'"Topic {len(model.asked)}".'}]}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    model.url = f"http://127.0.0.1:{server.server_port}"
-    try:
-        yield model
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

@@ -1,25 +1,36 @@
 """Reading a Polis export, and the maths of its analysis on conversations whose answer is known."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+from embedding import WeightsMissing
 from polis.clustering import cluster_key, layers_of
 from polis.comments import comment_rows
 from polis.conversations import folder_of
+from polis.embeddings import embed, embedder, matrix
 from polis.export import VOTE_COLUMNS, Export, ExportError, read_export
 from polis.groups import NOBODY, find_groups, likeness, opinion_map
 from polis.neighbours import neighbour_graph
 from polis.projecting import project
 from polis.sample import write_sample
 from polis.sample_comments import COMMENTS
-from polis.tables import CommentExtremity
+from polis.tables import CommentExtremity, Embedding
 from polis.topics import assignment_rows, cluster_rows, edge_rows, measured
 from polis.votes import VoteMatrix, matrix_of
+from threadpoolctl import threadpool_limits
 
 from tests.examples.polis_conversation import BUSES, FOOD, TREES, two_groups, write_conversation
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """As in the stages: on a busy machine threads of numpy wait for one another."""
+    with threadpool_limits(1):
+        yield
 
 
 def counted(export: Export, max_votes: int = 1_000_000, batch_size: int = 50_000) -> VoteMatrix:
@@ -290,3 +301,36 @@ def test_very_few_comments_have_a_map_too(tmp_path: Path, count: int) -> None:
     assert places.shape == (count, 2) and np.isfinite(places).all()
     layers = measured(places, layers_of(places))
     assert [row.size for row in cluster_rows("1", export.let_in, layers)] == [count]
+
+
+# Embeddings
+
+
+def test_the_model_that_is_asked_for_makes_the_vectors_and_is_named_beside_them() -> None:
+    log = logging.getLogger("polis.test")
+    for asked, name, dimensions in (
+        ("all-MiniLM-L6-v2", "all-MiniLM-L6-v2", 384),
+        ("wordllama", "wordllama-l2-supercat-256", 256),
+    ):
+        [vector] = embed(embedder(asked, log), ["More buses in the evening"], lambda share: None)
+        assert (vector.model, vector.dimensions, len(vector.vector)) == (name, dimensions, dimensions)
+        assert sum(number**2 for number in vector.vector) == pytest.approx(1, abs=1e-4)
+
+
+def test_the_small_model_takes_over_where_the_large_one_is_not_installed_and_this_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def missing() -> None:
+        raise WeightsMissing("no weights here")
+
+    monkeypatch.setattr("polis.embeddings.MiniLM", missing)
+    assert embedder("all-MiniLM-L6-v2", logging.getLogger("polis.test")).name == "wordllama-l2-supercat-256"
+    assert "using wordllama instead of all-MiniLM-L6-v2" in caplog.text
+
+
+def test_what_all_comments_share_does_not_make_them_neighbours() -> None:
+    common, own = np.array([5.0, 0.0, 0.0]), np.array([[0, 1, 0], [0, 0.9, 0.1], [0, -1, 0], [0, -0.9, 0.1]])
+    vectors = [Embedding(vector=list(common + each), dimensions=3, model="m") for each in own]
+    taken_out = matrix(vectors, "cosine")
+    assert neighbour_graph(taken_out, 1, "cosine").nearest.tolist() == [1, 0, 3, 2]
+    assert (matrix(vectors, "euclidean")[:, 0] == 5).all()
