@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 from companion import jobs
 from companion.chat import Message
+from companion.dynamodb_local import dynamodb_local
 from companion.receiver import Receiver
 
 from holdfast import Holdfast, Job
@@ -134,3 +136,11 @@ def test_the_demonstration_catches_up_with_everyone_in_spite_of_a_kill(
     rows = [line.split() for line in done.stdout.splitlines() if line.rstrip().endswith(("completed", "failed"))]
     assert len(rows) == 21
     assert {tuple(row[-2:]) for row in rows} == {("1", "completed"), ("0", "failed")}  # how often it was kept
+
+
+def test_the_demonstration_has_a_dynamodb_of_its_own_and_leaves_none_behind() -> None:
+    with dynamodb_local() as endpoint:
+        place = ("127.0.0.1", int(endpoint.rpartition(":")[2]))
+        socket.create_connection(place, 5).close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(place, 5)
