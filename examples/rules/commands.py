@@ -28,7 +28,8 @@ TROUBLE = (HoldfastError, ServerTrouble, WeightsMissing, asyncpg.PostgresError, 
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     # Wide enough for a whole row where nobody looks on: a pipe is read by programs.
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
+    width = None if sys.stdout.isatty() else 90
+    console = Console(highlight=False, width=width, record=chosen.picture is not None)
     try:
         if os.environ.get("DATABASE_URL"):
             asyncio.run(_run(chosen, console))
@@ -41,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    if chosen.picture is not None:
+        chosen.picture.write_text(showing.picture(console))
     return 0
 
 
@@ -51,7 +54,9 @@ def _parser() -> argparse.ArgumentParser:
         " one is started, and its data are kept in RULES_FOLDER.",
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    commands.add_parser("demo", help="all of the next five on the sample rules; what is done without a command")
+    demo = commands.add_parser("demo", help="all of the next five on the sample rules; what is done without a command")
+    demo.add_argument("--picture", type=Path, help="keep what it printed, as an SVG")
+    parser.set_defaults(picture=None)
     setup = commands.add_parser("setup", help="make tables and triggers; choose the model")
     setup.add_argument("--model", help=f"{DEFAULT} at first; another one embeds every rule again")
     load = commands.add_parser("load", help="store rules from a JSON file, the sample without one")
@@ -95,3 +100,4 @@ async def _demo(connection: asyncpg.Connection[asyncpg.Record], console: Console
     for question in QUESTIONS:
         showing.found(console, question, await database.search(connection, question, 3))
     showing.health(console, await health())
+    console.print('Ask something yourself: examples/rules/run search "…"')

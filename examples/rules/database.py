@@ -35,6 +35,13 @@ class NotSetUp(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class SetUp:
+    model: str
+    dimensions: int
+    again: int  # rules that a new choice of the model embeds again
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
     rule_id: str
     title: str
@@ -46,16 +53,17 @@ async def connect() -> Any:
     return await asyncpg.connect(app.url)
 
 
-async def set_up(connection: Any, model: str | None = None) -> int:
-    """Tables and triggers; how many rules a new choice of the model embeds again. The app must be open: with its schema
-    the queue brings the functions that the triggers call, and the type of their job."""
+async def set_up(connection: Any, model: str | None = None) -> SetUp:
+    """Tables and triggers. The app must be open: with its schema the queue brings the functions that the triggers call,
+    and the type of their job."""
     async with connection.transaction():
         # Two that set up at once would each find nothing there and make it.
         await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('rules set_up', 0))")
         await connection.execute(SCHEMA.read_text())
         chosen = model or await connection.fetchval("SELECT name FROM embedding_model") or DEFAULT
         dimensions = model_named(chosen).dimensions
-        return int(await connection.fetchval("SELECT choose_model($1, $2)", chosen, dimensions))
+        again = await connection.fetchval("SELECT choose_model($1, $2)", chosen, dimensions)
+        return SetUp(model=chosen, dimensions=dimensions, again=again)
 
 
 def read_rules(path: Path = SAMPLE) -> list[dict[str, str]]:

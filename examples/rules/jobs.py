@@ -27,16 +27,6 @@ def _database_url() -> str:
 
 app = Holdfast(_database_url())
 
-# Only a rule that still has this text gets the vector. NOWAIT: whoever changes or deletes the rule right now holds it
-# and wants its jobs next, while we hold the job; waiting for each other would end in a deadlock. So we let go, and the
-# queue repeats the completion.
-KEEP_VECTOR = """
-UPDATE rules SET embedding = $3::real[]::vector, embedding_dimensions = $4, embedding_model = $5, embedded_at = now(),
-    embedding_ms = $6
-WHERE id = (SELECT id FROM rules WHERE id = $1 AND text_hash = $2 FOR NO KEY UPDATE NOWAIT)
-  AND EXISTS (SELECT FROM embedding_model WHERE name = $5)
-"""
-
 
 class RuleText(BaseModel):
     """What the trigger submits. By hand or over HTTP the rule and its text are enough."""
@@ -92,7 +82,14 @@ def embed(payloads: list[RuleText], ctx: BlockingBatchContext) -> list[Embedded]
     for item, payload, result in zip(ctx, payloads, results, strict=True):
         item.metric("texts_in_call", len(payloads))
         with item.transaction() as tx:
-            tx.execute(KEEP_VECTOR, _values(payload, result))
+            kept = [
+                payload.rule_id,
+                payload.text_hash,
+                result.embedding_vector,
+                result.embedding_model,
+                result.embedding_ms,
+            ]
+            tx.execute("SELECT keep_vector($1, $2, $3, $4, $5)", kept)
     return results
 
 
@@ -103,14 +100,3 @@ def _timed(model: str, texts: Sequence[str]) -> tuple[Vectors, float]:
     except OllamaAway as error:
         raise Retry(str(error)) from error  # for all of them: halving the call would find no culprit
     return vectors, round((time.perf_counter() - started) * 1000 / len(texts), 3)
-
-
-def _values(payload: RuleText, result: Embedded) -> list[object]:
-    return [
-        payload.rule_id,
-        payload.text_hash,
-        result.embedding_vector,
-        result.embedding_dimensions,
-        result.embedding_model,
-        result.embedding_ms,
-    ]

@@ -123,6 +123,24 @@ $$;
 CREATE OR REPLACE TRIGGER rules_submit AFTER INSERT OR UPDATE ON rules
     FOR EACH ROW EXECUTE FUNCTION submit_rule();
 
+-- What a completed job does to its rule, in the commit that completes it. Only a rule that still has this text gets the
+-- vector, and only while its model is the chosen one.
+CREATE OR REPLACE FUNCTION keep_vector(of_rule uuid, hash text, numbers real[], model text, took_ms double precision)
+RETURNS void LANGUAGE plpgsql AS
+$$
+BEGIN
+    -- NOWAIT: whoever changes or deletes the rule right now holds it and wants its jobs next, while the completion holds
+    -- the job; to wait for each other would be a deadlock. So the completion lets go, and the queue repeats it.
+    PERFORM FROM rules WHERE id = of_rule FOR NO KEY UPDATE NOWAIT;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'there is no rule %', of_rule USING ERRCODE = 'foreign_key_violation';
+    END IF;
+    UPDATE rules SET embedding = numbers::vector, embedding_dimensions = cardinality(numbers), embedding_model = model,
+        embedded_at = now(), embedding_ms = took_ms
+    WHERE id = of_rule AND text_hash = hash AND EXISTS (SELECT FROM embedding_model WHERE name = model);
+END
+$$;
+
 -- A rule that goes, by itself or with its project, takes its jobs along, whatever became of them.
 CREATE OR REPLACE FUNCTION drop_rule_jobs() RETURNS trigger LANGUAGE plpgsql AS
 $$

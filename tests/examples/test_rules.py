@@ -46,9 +46,6 @@ def run(environment: dict[str, str], *arguments: str) -> tuple[int, str]:
 def test_one_command_embeds_the_sample_after_a_kill_too_and_a_search_finds_rules_by_meaning(
     own_server: dict[str, str],
 ) -> None:
-    code, said = run(own_server, "search", "anything")
-    assert (code, said.strip()) == (1, 'rules: there are no rules yet: run "python -m rules setup"')
-
     process = subprocess.Popen([str(RUN)], env=own_server, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert any(f"{RULES} rules are stored" in line for line in process.stdout)

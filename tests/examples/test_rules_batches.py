@@ -91,6 +91,13 @@ async def test_no_wait_is_longer_than_five_minutes(clock: ManualClock) -> None:
         assert [await _failed_once(clock) for _ in range(5)] == [60, 120, 240, 300, 300]
 
 
+async def test_a_job_for_a_rule_that_does_not_exist_fails_and_says_so(app: Holdfast) -> None:
+    nowhere = str(uuid4())
+    await app.submit("embedding", {"rule_id": nowhere, "input_text": "text", "embedding_model": MODEL})
+    (job,) = await drain(app)
+    assert job.status == "retrying" and f"there is no rule {nowhere}" in str(job.last_error)
+
+
 async def test_a_model_that_is_away_fails_no_text_twice_in_one_attempt(app: Holdfast, sql: Any, ollama: Ollama) -> None:
     ollama.models.clear()
     await many(sql, 8)
@@ -155,7 +162,7 @@ async def test_another_model_embeds_every_rule_again_behind_all_other_work(
     await drain(app, batches=True)
     await insert(sql, "waiting")
 
-    assert await database.set_up(sql, "all-MiniLM-L6-v2") == 4
+    assert (await database.set_up(sql, "all-MiniLM-L6-v2")).again == 4
     assert await embedded(sql) == 0
     pending = await app.find(status="pending")
     assert {(job.priority, job.payload["embedding_model"]) for job in pending} == {(25, "all-MiniLM-L6-v2")}
@@ -164,4 +171,5 @@ async def test_another_model_embeds_every_rule_again_behind_all_other_work(
     assert await sql.fetchval("SELECT DISTINCT vector_dims(embedding) FROM rules") == 384
     assert len(ollama.calls) == 1
 
-    assert await database.set_up(sql) == 0, "set up again, the choice stays"
+    again = await database.set_up(sql)
+    assert (again.model, again.again) == ("all-MiniLM-L6-v2", 0), "set up again, the choice stays"

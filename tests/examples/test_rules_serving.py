@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import asyncpg
 import httpx
 import pytest
 from rules import database
@@ -17,6 +18,7 @@ from tests.examples.rules_fixtures import app as app
 from tests.examples.rules_fixtures import database_url as database_url
 from tests.examples.rules_fixtures import ollama as ollama
 from tests.examples.rules_fixtures import sql as sql
+from tests.servers.postgres import Postgres
 
 
 def client(app: Holdfast) -> httpx.AsyncClient:
@@ -108,6 +110,13 @@ async def test_search_finds_the_nearest_rules_by_the_index(app: Holdfast, sql: A
     await sql.execute("SET enable_seqscan = off")  # three rows are read quicker without it
     plan = await sql.fetch(f"EXPLAIN {database.SEARCH}", [1.0] * 768, 2)
     assert "Index Scan using rules_embedding" in "".join(row[0] for row in plan)
+
+
+async def test_a_search_before_anything_was_set_up_says_what_to_do(postgres: Postgres) -> None:
+    connection = await asyncpg.connect(postgres.url())
+    with pytest.raises(database.NotSetUp, match="python -m rules setup"):
+        await database.search(connection, "anything")
+    await connection.close()
 
 
 async def test_a_search_that_cannot_be_meant_is_refused(app: Holdfast, sql: Any) -> None:
