@@ -1,7 +1,9 @@
 """The analysis of a Polis conversation as a pipeline: what is checked before it starts, and what it leaves where."""
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from polis.app import analyse, register
@@ -130,6 +132,31 @@ async def test_groups_topics_and_edges_are_those_of_the_conversation(queue: tupl
         assert {row.model_name for row in topics} == {"keywords"}
         nearest = {row.edge_id for row in await app.results(GraphEdge).all(umap) if row.nearest}
         assert nearest & {"4_5", "4_6", "4_7", "5_6", "5_7", "6_7"}  # trees stand by trees
+
+
+async def test_a_job_has_every_field_that_the_analysis_queue_keeps(queue: tuple[Holdfast, Pipeline]) -> None:
+    app, pipeline = queue
+    async with app:
+        done = await analysed(app, pipeline)
+        root = await app.get(done.root)
+        pca, umap, report = [await app.get(done.stages[stage]) for stage in ("PCA", "UMAP", "REPORT")]
+    assert (root.job_type, root.status, root.subject, root.priority) == ("FULL_PIPELINE", "completed", "36324", 80)
+    assert (root.failures, root.max_attempts, root.timeout_seconds) == (0, 4, 7200)
+    assert root.payload["visualizations"] == ["basic", "enhanced", "multilayer"]
+    assert [each["stage"] for each in root.payload["stages"]] == ["PCA", "UMAP", "REPORT"]
+    assert root.payload["stages"][1]["config"] == umap.payload
+    assert UUID(pca.job_id) and pca.payload == PcaConfig().model_dump()
+    assert pca.created_at <= pca.started_at <= pca.completed_at <= pca.updated_at
+    assert pca.created_at.utcoffset() == timedelta(0)
+    assert pca.worker_id and pca.version > 1 and pca.created_by == "admin-ui"
+    assert set(pca.logs) == {"entries", "log_location"}
+    assert set(pca.logs["entries"][0]) == {"timestamp", "level", "message"}
+    assert (pca.dependencies, umap.dependencies) == ([], [pca.job_id])
+    assert sorted(report.dependencies) == sorted([pca.job_id, umap.job_id])
+    assert sorted(pca.dependent_jobs) == sorted([umap.job_id, report.job_id])
+    assert [each.parent_job_id for each in (pca, umap, report)] == [root.job_id] * 3
+    assert [each.root_job_id for each in (pca, umap, report)] == [root.job_id] * 3
+    assert [each.job_stage for each in (pca, umap, report)] == ["PCA", "UMAP", "REPORT"]
 
 
 async def test_results_have_the_metrics_and_places_that_the_analysis_queue_names(
