@@ -6,9 +6,6 @@ import argparse
 import sys
 from pathlib import Path
 
-from analysis.demo import main as demo
-from analysis.serving import serve
-
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="analysis", description=__doc__)
@@ -18,9 +15,13 @@ def main() -> int:
     serving.add_argument("--host", default="127.0.0.1")
     serving.add_argument("--port", type=int, default=0, help="0: a free one")
     given = parser.parse_args()
-    if given.command == "serve":
+    if given.command == "serve":  # imported here: a child process of the service imports this file, and needs neither
+        from analysis.serving import serve
+
         serve(given.host, given.port)
         return 0
+    from analysis.demo import main as demo
+
     return demo(given.folder.absolute())
 
 

@@ -32,16 +32,19 @@ class Service:
 
     def start(self) -> str:
         """Its address, once it listens there."""
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "analysis", "serve"],
-            env={**os.environ, "CACHE_DIR": str(self._folder)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        log = self._folder / "service.log"
+        with log.open("a") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "analysis", "serve"],
+                env={**os.environ, "CACHE_DIR": str(self._folder)},
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if "http://" not in line:
-            raise SystemExit(f"the service did not start: {line.strip() or 'it said why above'}")
+            raise SystemExit(f"the service did not start: {log} says why")
         return line.split()[-1]
 
     def kill(self) -> None:
@@ -134,7 +137,7 @@ def report(client: Client, followed: list[Followed], folder: Path, console: Cons
         if job["status"] != "completed":
             console.print(f"{each.title}: {job['job_type']} failed: {job['error_message']}")
     analysed = {each.title: job for each, job in zip(followed, jobs, strict=True) if job["job_type"] == "analyze"}
-    table = Table("song", "tempo", "key", "loudness", "sections", box=None)
+    table = Table("song", "tempo", "key", "loudness", "sections, from second", box=None)
     for song in songs.SAMPLES:
         if result := analysed[song.title]["result"]:
             table.add_row(song.title, *_found(song, result))
@@ -154,6 +157,6 @@ def report(client: Client, followed: list[Followed], folder: Path, console: Cons
 
 def _found(song: songs.Song, result: dict[str, Any]) -> tuple[str, ...]:
     """What was measured, and in brackets what the song was made with."""
-    form = " ".join(f"{each['label']} {each['start']:.1f}s" for each in result["sections"])
+    form = " ".join(f"{each['label']} {each['start']:.0f}" for each in result["sections"])
     tempo, key = f"{result['tempo_bpm']:.1f} ({song.tempo:g})", f"{result['key']} ({song.key})"
     return tempo, key, f"{result['loudness_lufs']} LUFS", form

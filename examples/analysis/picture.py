@@ -14,7 +14,7 @@ from analysis.sound import Sound
 WIDTH, LEFT, RIGHT = 960, 20, 20
 TOP, WAVE, LINE = 96, 120, 20  # pixels: where the wave begins, its height, and that of a line of lyrics
 COLOURS = ("#9db4c0", "#e9b44c", "#c8553d", "#588157", "#7b6d8d", "#4f6d7a", "#b56576", "#6b705c")
-INK, FAINT = "#1f2933", "#7b8794"
+INK, FAINT, LOUD = "#1f2933", "#7b8794", "#0b6e4f"
 
 
 def picture(sound: Sound, song: AnalysisResult, title: str = "", lines: Sequence[TimedLine] = ()) -> str:
@@ -50,6 +50,7 @@ def _heading(song: AnalysisResult, title: str) -> list[str]:
     return [
         f'<text x="{LEFT}" y="30" font-size="20" font-weight="bold" fill="{INK}">{escape(title or "Untitled")}</text>',
         f'<text x="{LEFT}" y="54" fill="{FAINT}">{escape(" · ".join(facts))}</text>',
+        f'<text x="{WIDTH - RIGHT}" y="54" fill="{LOUD}" text-anchor="end">loudness, from -40 to 0 LUFS</text>',
     ]
 
 
@@ -62,7 +63,7 @@ def _sections(song: AnalysisResult, bottom: int) -> list[str]:
         drawn += [
             f'{box} width="{width:.1f}" height="{bottom - TOP + 22}" opacity="0.18"/>',
             f'{box} width="{max(width - 1, 0):.1f}" height="20"/>',
-            f'<text x="{x + 6}" y="{TOP - 7}" font-weight="bold" fill="#ffffff">{escape(section.label)}</text>',
+            f'<text x="{x + 6}" y="{TOP - 7}" font-weight="bold" fill="{INK}">{escape(section.label)}</text>',
         ]
     return drawn
 
@@ -85,7 +86,7 @@ def _loudness(sound: Sound) -> str:
         f"{LEFT + width * (place * 0.1 + 0.2) / sound.seconds:.1f},{TOP + WAVE * min(max(-lufs / 40, 0), 1):.1f}"
         for place, lufs in enumerate(curve)
     ]
-    return f'<polyline points="{" ".join(points)}" fill="none" stroke="#0b6e4f" stroke-width="1.5"/>'
+    return f'<polyline points="{" ".join(points)}" fill="none" stroke="{LOUD}" stroke-width="1.5"/>'
 
 
 def _beats(song: AnalysisResult) -> list[str]:
@@ -102,14 +103,17 @@ def _seconds(song: AnalysisResult) -> list[str]:
 
 
 def _lines(song: AnalysisResult, lines: Sequence[TimedLine]) -> list[str]:
-    drawn = []
+    rulers, texts = [], []
     for place, line in enumerate(lines):
         x, y = _x(song, line.at), TOP + WAVE + 44 + LINE * place
         right = x > WIDTH * 0.72  # no room to its right
-        drawn += [
-            f'<path d="M{x} {TOP}V{y - 4}" stroke="{INK}" stroke-width="0.7" stroke-dasharray="2 3"/>',
-            f'<circle cx="{x}" cy="{y - 4}" r="3" fill="{INK}"/>',
-            f'<text x="{x - 7 if right else x + 7}" y="{y}" fill="{INK}" text-anchor="{"end" if right else "start"}">'
-            f"{escape(line.text)}</text>",
-        ]
-    return drawn
+        rulers.append(
+            f'<path d="M{x} {TOP}V{y - 4}" stroke="{INK}" stroke-width="0.7" stroke-dasharray="2 3"/>'
+            f'<circle cx="{x}" cy="{y - 4}" r="3" fill="{INK}"/>'
+        )
+        place_of_text = f'x="{x - 7 if right else x + 7}" y="{y}" text-anchor="{"end" if right else "start"}"'
+        halo = (
+            'stroke="#ffffff" stroke-width="4" stroke-opacity="0.9" paint-order="stroke"'  # over the rulers of others
+        )
+        texts.append(f'<text {place_of_text} fill="{INK}" {halo}>{escape(line.text)}</text>')
+    return rulers + texts

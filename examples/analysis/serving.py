@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 
 import uvicorn
 
 
-def serve(host: str = "127.0.0.1", port: int = 0) -> None:
+def serve(host: str, port: int) -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     from analysis.service import service  # its settings are read here, not for `--help`
 
     listening = socket.create_server((host, port))
     listening.setblocking(False)
     print(f"analysis: http://{host}:{listening.getsockname()[1]}", flush=True)
-    uvicorn.Server(uvicorn.Config(service, log_level="warning", timeout_graceful_shutdown=10)).run([listening])
+    uvicorn.Server(uvicorn.Config(service, log_config=None, timeout_graceful_shutdown=10)).run([listening])
