@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import httpx
 import pytest
 from polis.app import analyse, register
 from polis.configs import PcaConfig, PipelineOptions, ReportConfig, UmapConfig
@@ -21,6 +22,7 @@ from polis.tables import (
 from pydantic import ValidationError
 
 from holdfast import Holdfast, InvalidPayload, JobFailed, Pipeline
+from holdfast.server import asgi
 from holdfast.testing import ManualClock, drain
 from tests.examples.polis_conversation import TREES
 from tests.examples.polis_queue import ALL, analysed, language_model, opened, prepared
@@ -283,3 +285,36 @@ async def test_keywords_name_the_topics_where_the_model_never_answers(
             await drain(app)
             assert {row.model_name for row in await app.results(TopicName).all(job.job_id)} == {"keywords"}
             assert any("named by keywords" in entry["message"] for entry in (await job.refresh()).logs["entries"])
+
+
+# Over HTTP
+
+
+async def test_an_analysis_is_submitted_and_all_that_it_left_is_read_over_http(
+    queue: tuple[Holdfast, Pipeline],
+) -> None:
+    app, _ = queue
+    transport = httpx.ASGITransport(asgi(app), client=("127.0.0.1", 5000))
+    async with app, httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        wrong = {"stages": [{"stage": "UMAP", "config": {"n_neighbors": 1}}]}
+        refused = await client.post("/jobs/FULL_PIPELINE", json={"payload": wrong, "subject": "36324"})
+        assert refused.status_code == 422 and "n_neighbors" in refused.text
+        sent = await client.post(
+            "/jobs/FULL_PIPELINE", json={"payload": ALL, "subject": "36324", "created_by": "server-api"}
+        )
+        assert sent.status_code == 201
+        job = sent.json()
+        assert (job["subject"], job["priority"], job["created_by"]) == ("36324", 80, "server-api")
+        await drain(app)
+        tree = (await client.get(f"/jobs/{job['job_id']}/tree")).json()
+        stages = {each["job_stage"]: each["job_id"] for each in tree["items"]}
+        umap = f"/jobs/{stages['UMAP']}/results"
+        row = (await client.get(f"{umap}/CommentEmbeddings/4")).json()
+        assert (row["comment_id"], row["conversation_id"], row["root_job_id"]) == (4, "36324", job["job_id"])
+        assert len((await client.get(f"{umap}/CommentHierarchicalClusterAssignments")).json()["items"]) == 12
+        none = await client.get(f"{umap}/UMAPGraph", params={"subject": "another"})
+        assert none.json()["items"] == []
+        report = await client.get(f"/jobs/{stages['REPORT']}/artifacts/multilayer.html")
+        assert report.status_code == 200 and "<html" in report.text
+        found = (await client.get("/jobs", params={"subject": "36324", "job_type": "PCA"})).json()["items"]
+        assert [each["job_id"] for each in found] == [stages["PCA"]]
