@@ -24,7 +24,7 @@ class Picture(NamedTuple):
 
 
 PICTURES = (
-    Picture("report-light", "report", "light", 1200, 1500),
+    Picture("report-light", "report", "light", 1200, 1640),
     Picture("report-dark", "report", "dark", 1200, 1150, "#consensus"),
     Picture("report-topics", "report", "light", 1200, 1000, "#topics"),
     Picture("report-phone", "report", "light", 390, 1100, "#groups"),

@@ -68,11 +68,11 @@ def agreement_swarm(analysis: Analysis) -> str:
     )
     axis = element("line", x1=30, x2=MAP.width - 30, y1=2 * half, y2=2 * half, class_="axis")
     ends = (
-        element("text", "groups say the same", x=30, y=2 * half + 22, class_="axis-name"),
-        element("text", "groups are apart", x=MAP.width - 30, y=2 * half + 22, class_="axis-name end"),
+        element("text", "groups say the same", x=30, y=2 * half + 29, class_="axis-name"),
+        element("text", "groups are apart", x=MAP.width - 30, y=2 * half + 29, class_="axis-name end"),
     )
     label = f"{counted(len(voted), 'comment')} by how far the groups are apart on them"
-    return figure(MAP.width, 2 * half + 32, label, axis, *ends, *dots)
+    return figure(MAP.width, 2 * half + 42, label, axis, *ends, *dots)
 
 
 def told(each: Comment) -> str:
