@@ -6,6 +6,7 @@ Whatever is wrong with a file is an ExportError that names the file, the line an
 
 import csv
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ PARTICIPANT_COLUMNS = ("participant", "group-id", "n-comments", "n-votes", "n-ag
 FILES = ("comments.csv", "votes.csv", "participants-votes.csv")
 SUMMARY = "summary.csv"  # optional: lines of `name,value`; `topic` is the conversation's title
 INTEGER_MAX = 2**53  # ids beyond this do not survive JSON
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f]")
 TIMESTAMP_MAX = 253_402_300_800_000  # the year 9999, in milliseconds
 
 
@@ -103,7 +105,7 @@ def _read_comments(path: Path) -> dict[int, Comment]:
         moderated = _integer(path, line, "moderated", row["moderated"])
         if moderated not in (-1, 0, 1):
             raise ExportError(f"{path} line {line}: moderated is {moderated}: it is -1, 0 or 1")
-        body = " ".join(row["comment-body"].split())
+        body = _clean(row["comment-body"])
         if not body and moderated != -1:
             raise ExportError(f"{path} line {line}: comment {comment_id} has no text")
         comments[comment_id] = Comment(
@@ -210,7 +212,12 @@ def _read_title(path: Path) -> str:
             found = {row[0]: row[1] for row in csv.reader(file) if len(row) >= 2}
     except (UnicodeDecodeError, csv.Error, OSError) as error:
         raise ExportError(f"{path} cannot be read: {error}") from error
-    return " ".join(found.get("topic", "").split())
+    return _clean(found.get("topic", ""))
+
+
+def _clean(text: str) -> str:
+    """On one line, and without control characters: no engine but SQLite keeps a NUL in a text."""
+    return " ".join(_CONTROLS.sub(" ", text).split())
 
 
 def _digest(folder: Path) -> str:

@@ -59,7 +59,7 @@ def test_an_export_is_read_whole(tmp_path: Path) -> None:
 
 
 def test_an_export_that_a_spreadsheet_has_saved_is_read_too(tmp_path: Path) -> None:
-    folder = write_conversation(tmp_path, ['He said "no",\r\n  and left', "Fine"], [(0, 0, 1), (1, 1, -1)])
+    folder = write_conversation(tmp_path, ['He said "no",\r\n  and\x00 left', "Fine"], [(0, 0, 1), (1, 1, -1)])
     for path in folder.glob("*.csv"):
         path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     assert read_export(folder, "1").comments[0].body == 'He said "no", and left'
