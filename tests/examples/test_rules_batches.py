@@ -20,6 +20,9 @@ from tests.examples.rules_fixtures import database_url as database_url
 from tests.examples.rules_fixtures import ollama as ollama
 from tests.examples.rules_fixtures import sql as sql
 
+LOCK_WAITS = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+ROLLBACKS = "SELECT FROM pg_stat_database WHERE datname = current_database() AND xact_rollback > 0"
+
 
 async def many(sql: Any, count: int) -> None:
     async with sql.transaction():
@@ -98,6 +101,23 @@ async def test_a_job_for_a_rule_that_does_not_exist_fails_and_says_so(app: Holdf
     assert job.status == "retrying" and f"there is no rule {nowhere}" in str(job.last_error)
 
 
+async def test_a_vector_of_another_text_or_another_model_is_kept_on_the_job_and_not_on_the_rule(
+    app: Holdfast, sql: Any
+) -> None:
+    rule = await insert(sql, "A")
+    await drain(app)
+    before = await sql.fetchval("SELECT embedding::text FROM rules")
+    text = await sql.fetchval("SELECT rule_text(title, guidance, rationale) FROM rules")
+    await app.submit("embedding", {"rule_id": rule, "input_text": "another", "embedding_model": MODEL})
+    await app.submit("embedding", {"rule_id": rule, "input_text": text, "embedding_model": "all-MiniLM-L6-v2"})
+    jobs = await drain(app)
+    assert [(job.status.value, job.result["embedding_dimensions"]) for job in jobs] == [
+        ("completed", 768),
+        ("completed", 384),
+    ]
+    assert await sql.fetchval("SELECT embedding::text FROM rules") == before
+
+
 async def test_a_model_that_is_away_fails_no_text_twice_in_one_attempt(app: Holdfast, sql: Any, ollama: Ollama) -> None:
     ollama.models.clear()
     await many(sql, 8)
@@ -142,13 +162,16 @@ async def test_a_rule_that_is_deleted_while_its_job_completes_makes_no_deadlock(
                 await sql.execute("SELECT FROM rules FOR UPDATE")
                 ollama.go_on.set()
 
-                # The completion has met the lock on the rule, and let go of the job: whoever wants the job gets it.
-                async def let_go() -> bool:
-                    rolled_back = "SELECT xact_rollback > 0 FROM pg_stat_database WHERE datname = current_database()"
-                    await other.execute("SELECT pg_stat_clear_snapshot()")
-                    return bool(await other.fetchval(rolled_back))
+                async def waiting() -> bool:
+                    return bool(await other.fetchval(f"SELECT EXISTS ({LOCK_WAITS})"))
 
-                await eventually(let_go)
+                async def met() -> bool:
+                    await other.execute("SELECT pg_stat_clear_snapshot()")
+                    return await waiting() or bool(await other.fetchval(f"SELECT EXISTS ({ROLLBACKS})"))
+
+                # The completion has met the lock on the rule, and let go of the job: whoever wants the job gets it.
+                await eventually(met)
+                assert not await waiting()
                 await sql.execute("DELETE FROM rules WHERE id = $1", rule)
     finally:
         await other.close()
