@@ -8,8 +8,9 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from .export import Integers
 from .votes import Numbers
 
-COMMENTS_PER_CLUSTER = (5, 12, 28)  # about how many, from the finest layer to the coarsest
+COMMENTS_PER_CLUSTER = 5  # about how many on the finest layer
 CLUSTERS_MAX = 200  # more topics than that nobody reads
+COARSE = range(3, 11)  # topics of the coarsest layer: few enough to be seen at a glance
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +31,22 @@ class Layer:
 
 def layers_of(places: Numbers) -> list[Layer]:
     """The finest first. At least one, which may have a single cluster."""
-    if len(places) < 2 * COMMENTS_PER_CLUSTER[0]:
+    if len(places) < 2 * COMMENTS_PER_CLUSTER:
         return [_layer(places, np.ones(len(places), dtype=np.int64))]
     tree = linkage(places, method="ward")
-    counts = dict.fromkeys(min(CLUSTERS_MAX, max(2, round(len(places) / each))) for each in COMMENTS_PER_CLUSTER)
     found: list[Layer] = []
-    for count in counts:
+    for count in _counts(len(places)):
         layer = _layer(places, fcluster(tree, count, criterion="maxclust"))
         if not found or layer.count < found[-1].count:  # equal heights can make two cuts one
             found.append(layer)
     return found
+
+
+def _counts(comments: int) -> tuple[int, int, int]:
+    """How many clusters each layer has: from many to few in equal steps."""
+    finest = min(CLUSTERS_MAX, round(comments / COMMENTS_PER_CLUSTER))
+    coarsest = min(finest, max(COARSE[0], min(COARSE[-1], round(comments**0.35))))
+    return finest, round((finest * coarsest) ** 0.5), coarsest
 
 
 def _layer(places: Numbers, labels: Integers) -> Layer:

@@ -271,7 +271,7 @@ def test_an_edge_stands_once_with_a_weight_and_the_nearest_neighbour_is_sure(tmp
 
 def test_clusters_of_a_layer_lie_within_those_of_the_next() -> None:
     layers = layers_of(np.random.default_rng(2).normal(size=(90, 2)))
-    assert [layer.count for layer in layers] == [18, 8, 3]
+    assert [layer.count for layer in layers] == [18, 9, 5]
     for finer, coarser in pairwise(layers):
         for cluster in range(finer.count):
             assert len(np.unique(coarser.labels[finer.labels == cluster])) == 1
