@@ -21,6 +21,7 @@ from holdfast import Holdfast, HoldfastError, Job
 
 from .configs import UmapConfig
 from .export import ExportError, read_export
+from .reporting import PIPELINE
 from .sample import CONVERSATION_ID, PARTICIPANTS, write_sample
 from .watching import watch
 
@@ -139,11 +140,10 @@ def write_pages(pages: dict[str, bytes], target: Path) -> dict[str, Path]:
 
 
 def failed(jobs: dict[str, Job], console: Console) -> int:
-    for name, job in jobs.items():
-        if job.status != "completed":
-            console.print(
-                f"{name} {job.status.value}: {job.last_error or 'what it waits for did not complete'}", markup=False
-            )
+    """Which stage failed, and why; what was cancelled or failed with it is left out."""
+    stages = {name: job for name, job in jobs.items() if name != PIPELINE and job.status == "failed"}
+    for name, job in (stages or {PIPELINE: jobs[PIPELINE]}).items():
+        console.print(f"{name} {job.status.value}: {job.last_error or 'it was stopped'}", markup=False)
     console.print("Start it again to go on from there.")
     return 1
 
@@ -166,7 +166,7 @@ def summarise(
         if name != "report.html":
             console.print(f"        {path}", markup=False)
     if nothing_new:
-        console.print("Nothing was computed: this export was analysed before. Delete the folder to start over.")
+        console.print("Nothing was computed: this export was analysed before, with the same settings.")
 
 
 if __name__ == "__main__":

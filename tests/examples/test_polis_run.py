@@ -17,7 +17,7 @@ from polis.tables import CommentEmbedding, TopicName
 
 from holdfast import Holdfast, Job
 from tests.examples.messages_api import Receiver, receiving
-from tests.examples.polis_conversation import two_groups
+from tests.examples.polis_conversation import two_groups, write_conversation
 from tests.server.test_serve import Process
 
 STAGES = ("FULL_PIPELINE", "PCA", "UMAP", "REPORT", "NARRATIVE")
@@ -167,3 +167,13 @@ def test_an_export_that_cannot_be_read_is_said_in_a_sentence(
     code, said = run(tmp_path, example_environment, str(tmp_path / "nowhere"))
     assert code == 2
     assert said.startswith("polis: ") and "is no folder" in said and "Traceback" not in said
+
+
+def test_an_analysis_that_fails_says_which_stage_and_why(tmp_path: Path, example_environment: dict[str, str]) -> None:
+    votes = [(voter, 0, 1) for voter in range(5)]
+    export = write_conversation(tmp_path / "77", ["kept out", "let in"], votes, moderated=[0])
+    code, said = run(tmp_path, example_environment, str(export))
+    assert code == 1, said
+    *_, why, advice = said.splitlines()
+    assert why.startswith("PCA failed") and "no vote on a comment that was let in" in why
+    assert advice == "Start it again to go on from there."
