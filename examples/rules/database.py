@@ -69,10 +69,14 @@ async def set_up(connection: Any, model: str | None = None) -> SetUp:
 def read_rules(path: Path = SAMPLE) -> list[dict[str, str]]:
     """Of a JSON file: a list of objects."""
     rows = json.loads(path.read_text())
+    if not isinstance(rows, list):
+        raise ValueError(f"{path}: not a list of rules")
     for place, row in enumerate(rows):
+        if not isinstance(row, dict):
+            raise ValueError(f"{path}: rule {place} is not an object")
         if missing := {"rule_id", "project", "author", "title", "guidance"} - row.keys():
             raise ValueError(f"{path}: rule {place} has no {', '.join(sorted(missing))}")
-    return list(rows)
+    return rows
 
 
 async def load(connection: Any, rows: Sequence[Mapping[str, str]]) -> int:

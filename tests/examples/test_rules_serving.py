@@ -1,5 +1,6 @@
 """Rules, from outside: the endpoints of the queue, its health, and search."""
 
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -110,6 +111,27 @@ async def test_search_finds_the_nearest_rules_by_the_index(app: Holdfast, sql: A
     await sql.execute("SET enable_seqscan = off")  # three rows are read quicker without it
     plan = await sql.fetch(f"EXPLAIN {database.SEARCH}", [1.0] * 768, 2)
     assert "Index Scan using rules_embedding" in "".join(row[0] for row in plan)
+
+
+async def test_a_known_text_is_looked_up_by_the_index_of_its_hash(sql: Any) -> None:
+    await sql.execute("SET enable_seqscan = off")
+    plan = await sql.fetch("EXPLAIN SELECT FROM rules WHERE text_hash = 'x'")
+    assert "rules_text_hash" in "".join(row[0] for row in plan)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{}", "not a list"),
+        ("[7]", "rule 0 is not an object"),
+        ('[{"rule_id": "A"}]', "has no author, guidance"),
+        ("x", "Expecting value"),
+    ],
+)
+def test_a_file_that_holds_no_rules_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "rules.json").write_text(text)
+    with pytest.raises(ValueError, match=says):
+        database.read_rules(tmp_path / "rules.json")
 
 
 async def test_a_search_before_anything_was_set_up_says_what_to_do(postgres: Postgres) -> None:
