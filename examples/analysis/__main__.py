@@ -10,6 +10,7 @@ from pathlib import Path
 def main() -> int:
     parser = argparse.ArgumentParser(prog="analysis", description=__doc__)
     parser.add_argument("--folder", type=Path, default=Path("holdfast-analysis"), help="for songs, queue and results")
+    parser.add_argument("--songs", type=int, default=4, choices=range(1, 5), help="how many of the sample songs")
     commands = parser.add_subparsers(dest="command")
     serving = commands.add_parser("serve", help="run the service until it is told to stop")
     serving.add_argument("--host", default="127.0.0.1")
@@ -22,7 +23,7 @@ def main() -> int:
         return 0
     from analysis.demo import main as demo
 
-    return demo(given.folder.absolute())
+    return demo(given.folder.absolute(), given.songs)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from analysis.client import Client
 from holdfast.sync import Holdfast
 
 ENDED = ("completed", "failed")
-LOOK = 0.1  # seconds between two looks at the progress
+LOOK = 0.05  # seconds between two looks at the progress
 
 
 class Service:
@@ -78,9 +78,9 @@ def key_of(folder: Path) -> str:
     return kept.read_text()
 
 
-def submit(client: Client, folder: Path, progress: Progress) -> list[Followed]:
+def submit(client: Client, folder: Path, chosen: tuple[songs.Song, ...], progress: Progress) -> list[Followed]:
     followed = []
-    for song in songs.SAMPLES:
+    for song in chosen:
         path = folder / f"{song.title}.wav"
         if not path.exists():
             sound.write(path, songs.sing(song))
@@ -95,7 +95,7 @@ def submit(client: Client, folder: Path, progress: Progress) -> list[Followed]:
 
 
 def follow(client: Client, followed: list[Followed], progress: Progress, *, half: bool) -> bool:
-    """Until all have ended, or, with `half`, until some have and one is in the middle; whether all have ended."""
+    """Until all have ended, or, with `half`, until one is in the middle; whether all have ended."""
     while True:
         jobs = [client.get(f"/jobs/{each.job_id}") for each in followed]
         for each, job in zip(followed, jobs, strict=True):
@@ -103,15 +103,17 @@ def follow(client: Client, followed: list[Followed], progress: Progress, *, half
         ended = [job["status"] in ENDED for job in jobs]
         if all(ended):
             return True
-        if half and any(ended) and any(job["status"] == "processing" for job in jobs):
+        running = [job for job in jobs if job["status"] == "processing"]
+        if half and running and (any(ended) or any(job["progress"] > 0 for job in running)):
             return False
         time.sleep(LOOK)
 
 
-def main(folder: Path) -> int:
+def main(folder: Path, count: int) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
     service = Service(folder)
+    chosen = songs.SAMPLES[:count]
     key = key_of(folder)
     columns = (TextColumn("{task.description:34}"), BarColumn(), TextColumn("{task.fields[stage]}"))
     try:
@@ -120,25 +122,27 @@ def main(folder: Path) -> int:
             f"The service: {client.address}, and its dashboard: {client.address}/holdfast/dashboard", soft_wrap=True
         )
         with Progress(*columns, console=console) as progress:
-            followed = submit(client, folder, progress)
+            followed = submit(client, folder, chosen, progress)
             if not follow(client, followed, progress, half=True):
                 service.kill()
                 console.print("kill -9 in the middle of it; started again, the ids stay good:")
                 client = Client(service.start(), key)
                 follow(client, followed, progress, half=False)
-        return report(client, followed, folder, console)
+        return report(client, followed, folder, chosen, console)
     finally:
         service.stop()
 
 
-def report(client: Client, followed: list[Followed], folder: Path, console: Console) -> int:
+def report(
+    client: Client, followed: list[Followed], folder: Path, chosen: tuple[songs.Song, ...], console: Console
+) -> int:
     jobs = [client.get(f"/jobs/{each.job_id}") for each in followed]
     for each, job in zip(followed, jobs, strict=True):
         if job["status"] != "completed":
             console.print(f"{each.title}: {job['job_type']} failed: {job['error_message']}")
     analysed = {each.title: job for each, job in zip(followed, jobs, strict=True) if job["job_type"] == "analyze"}
     table = Table("song", "tempo", "key", "loudness", "sections, from second", box=None)
-    for song in songs.SAMPLES:
+    for song in chosen:
         if result := analysed[song.title]["result"]:
             table.add_row(song.title, *_found(song, result))
     console.print(table)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.signal import lfilter
 
 from analysis.sound import Sound
 from analysis.spectrum import Floats
@@ -28,6 +27,8 @@ def peak(sound: Sound) -> float | None:
 
 def block_powers(sound: Sound) -> Floats:
     """The power of every block of 0.4 s, each 0.1 s after the one before, weighted as the ear does."""
+    from scipy.signal import lfilter  # here: it takes most of a second to load
+
     weighted = sound.samples.astype(np.float64)
     for b, a in (_shelf(sound.rate), _high_pass(sound.rate)):
         weighted = np.asarray(lfilter(b, a, weighted, axis=0))
@@ -49,9 +50,10 @@ def between(powers: Floats, start: float, end: float) -> Floats:
     return powers[round(start / _STEP) : max(round(end / _STEP), round(start / _STEP) + 1)]
 
 
-def curve(powers: Floats) -> Floats:
-    """LUFS of every block."""
-    return np.asarray(-0.691 + 10 * np.log10(np.maximum(powers, _power(_SILENCE))))
+def curve(powers: Floats, most: int) -> Floats:
+    """LUFS at moments evenly spread over the song."""
+    loud = -0.691 + 10 * np.log10(np.maximum(powers, _power(_SILENCE)))
+    return np.array([part.mean() for part in np.array_split(loud, min(most, len(loud)))])
 
 
 def _lufs(power: float) -> float:

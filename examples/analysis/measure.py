@@ -12,6 +12,7 @@ from analysis.models import AnalysisResult, Section
 from analysis.sound import Sound, read
 from analysis.spectrum import Floats
 
+_CURVE = 500  # points
 Say = Callable[[float, str], object]  # how far it is, and what it does now
 
 
@@ -38,6 +39,7 @@ def measure(path: Path, say: Say) -> tuple[Sound, AnalysisResult]:
         key_confidence=round(key_confidence, 3),
         loudness_lufs=_rounded(loudness.gated(powers)),
         peak_dbfs=_rounded(loudness.peak(sound)),
+        loudness_curve=[round(float(value), 1) for value in loudness.curve(powers, _CURVE)],
         beats=_times(heard.beats),
         onsets=_times(heard.onsets),
         onset_strengths=_times(heard.strengths),

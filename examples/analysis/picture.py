@@ -7,7 +7,6 @@ from html import escape
 
 import numpy as np
 
-from analysis import loudness
 from analysis.models import AnalysisResult, TimedLine
 from analysis.sound import Sound
 
@@ -26,7 +25,7 @@ def picture(sound: Sound, song: AnalysisResult, title: str = "", lines: Sequence
         *_heading(song, title),
         *_sections(song, height if lines else TOP + WAVE + 8),
         _wave(sound),
-        _loudness(sound),
+        _loudness(song),
         *_beats(song),
         *_seconds(song),
         *_lines(song, lines),
@@ -78,13 +77,12 @@ def _wave(sound: Sound) -> str:
     return f'<polygon points="{" ".join(upper + lower[::-1])}" fill="{INK}" opacity="0.55"/>'
 
 
-def _loudness(sound: Sound) -> str:
+def _loudness(song: AnalysisResult) -> str:
     """From -40 LUFS at the foot of the wave to 0 at its head."""
-    curve = loudness.curve(loudness.block_powers(sound))
-    width = WIDTH - LEFT - RIGHT
+    step = (WIDTH - LEFT - RIGHT) / max(len(song.loudness_curve), 1)
     points = [
-        f"{LEFT + width * (place * 0.1 + 0.2) / sound.seconds:.1f},{TOP + WAVE * min(max(-lufs / 40, 0), 1):.1f}"
-        for place, lufs in enumerate(curve)
+        f"{LEFT + step * (place + 0.5):.1f},{TOP + WAVE * min(max(-lufs / 40, 0), 1):.1f}"
+        for place, lufs in enumerate(song.loudness_curve)
     ]
     return f'<polyline points="{" ".join(points)}" fill="none" stroke="{LOUD}" stroke-width="1.5"/>'
 

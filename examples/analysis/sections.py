@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.fft import dct
-from scipy.signal import find_peaks
+from scipy.ndimage import maximum_filter1d
 
 from analysis import harmony, rhythm
 from analysis.sound import RATE, Samples
@@ -73,7 +73,8 @@ def boundaries(described: Floats) -> list[int]:
     board = np.outer(side * fade, side * fade)
     board /= np.abs(board).sum()
     novelty = np.array([(alike[i : i + 2 * _REACH, i : i + 2 * _REACH] * board).sum() for i in range(len(described))])
-    found, _ = find_peaks(novelty, height=max(0.1, float(novelty.mean() + 0.5 * novelty.std())), distance=_SHORTEST)
+    near = maximum_filter1d(novelty, 2 * _SHORTEST - 1)
+    found = np.flatnonzero((novelty == near) & (novelty >= max(0.1, novelty.mean() + 0.5 * novelty.std())))
     return [divided(described, int(at)) for at in found if _SHORTEST <= at <= len(described) - _SHORTEST]
 
 

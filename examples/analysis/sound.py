@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.io import wavfile
-from scipy.signal import resample_poly
 
 RATE = 22_050  # what tempo, key and sections are measured at; nothing that they look for is above 11 kHz
 SECONDS_MIN = 2.0
@@ -43,6 +42,8 @@ class Sound:
         mixed: Samples = self.samples.mean(axis=1)
         if self.rate == RATE:
             return mixed
+        from scipy.signal import resample_poly  # here: it takes most of a second to load
+
         common = math.gcd(self.rate, RATE)
         return np.asarray(resample_poly(mixed, RATE // common, self.rate // common), dtype=np.float32)
 

@@ -14,6 +14,7 @@ from analysis.models import AnalysisResult, AnalyzeJobRequest, JobResponse, LrcJ
 
 from holdfast import Holdfast
 from tests.examples.analysis_service import Service, content_hash, running, wav
+from tests.servers.s3 import S3
 
 LYRICS = "First we sing the verse\nAnd a second line\n\nThen we sing the chorus\nAnd the chorus again"
 LIMITS = {"SOW_MAX_CONCURRENT_ANALYSIS_JOBS": "1", "SOW_MAX_CONCURRENT_LRC_JOBS": "1"}
@@ -39,8 +40,11 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
     """One for all tests of the file, because its first job costs a second; each test has songs of its own."""
-    with pytest.MonkeyPatch.context() as patch:
-        async with running(tmp_path_factory.mktemp("cache"), patch, **LIMITS) as found:
+    with S3() as server, pytest.MonkeyPatch.context() as patch:
+        server.bucket("songs")
+        bucket = {"SOW_R2_ENDPOINT_URL": f"http://127.0.0.1:{server.port}", "SOW_R2_BUCKET": "songs"}
+        keys = {"AWS_ACCESS_KEY_ID": "someone", "AWS_SECRET_ACCESS_KEY": "secret"}
+        async with running(tmp_path_factory.mktemp("cache"), patch, **LIMITS, **bucket, **keys) as found:
             yield found
 
 
@@ -70,9 +74,12 @@ async def test_both_kinds_of_jobs_come_back_as_they_were_asked_for_with_typed_re
     assert timed.result.lrc.startswith("[ti:A song]\n[ar:Someone]\n")
 
 
-async def test_files_of_a_job_are_read_through_the_dashboards_api(service: Service) -> None:
+async def test_pictures_and_lyrics_are_kept_in_the_bucket_and_read_through_the_queues_api(service: Service) -> None:
     job = await service.submit("lrc", content_hash=await service.send(wav()), lyrics=LYRICS, force=True)
     done = await service.ended(job["job_id"])
+    kept = await service.app.artifacts(job["job_id"])
+    assert {file.name for file in kept} == {"song.lrc", "song.svg"}
+    assert all(file.uri.startswith("s3://songs/analysis/") for file in kept)
     files = f"/holdfast/jobs/{job['job_id']}/artifacts"
     assert (await service.client.get(f"{files}/song.lrc")).text == done["result"]["lrc"]
     drawn = await service.client.get(f"{files}/song.svg")

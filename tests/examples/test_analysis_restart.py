@@ -45,13 +45,19 @@ class Killed:
         return str(self.said[name]["job_id"])
 
 
+def environment(**given: str) -> dict[str, str]:
+    """With nothing of this machine's own settings in it."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "SOW_", "AWS_"))}
+    return {**kept, **given}
+
+
 @contextmanager
 def serving(folder: Path, key: str) -> Iterator[tuple[Client, subprocess.Popen[str]]]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "SOW_", "AWS_"))}
     process = subprocess.Popen(
         [sys.executable, "-m", "analysis", "serve"],
-        env={**kept, "PYTHONPATH": str(EXAMPLES), "CACHE_DIR": str(folder)},
+        env=environment(PYTHONPATH=str(EXAMPLES), CACHE_DIR=str(folder)),
         stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
         text=True,
     )
     assert process.stdout is not None
@@ -78,7 +84,7 @@ def long_song() -> bytes:
     """Some minutes: long enough to be in the middle of it for certain."""
     _, short = wavfile.read(io.BytesIO(wav(tonic="G")))
     file = io.BytesIO()
-    wavfile.write(file, RATE, np.tile(short, 16))
+    wavfile.write(file, RATE, np.tile(short, 10))
     return file.getvalue()
 
 
@@ -227,3 +233,23 @@ async def test_what_the_archive_forgot_is_not_found(left: Killed) -> None:
         await app.purge()
         with pytest.raises(JobNotFound):
             await app.get(left.id("done"))
+
+
+def test_the_one_command_shows_results_though_it_kills_its_service(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "analysis", "--folder", str(tmp_path / "demo"), "--songs", "2"],
+        env=environment(PYTHONPATH=str(EXAMPLES)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "kill -9" in done.stdout
+    for found in ("96.0 (96)", "D major (D major)", "128.0 (128)", "A minor (A minor)", "[00:10.01]Slow water"):
+        assert found in done.stdout, done.stdout
+    assert {path.suffix for path in (tmp_path / "demo").glob("Wait for me.*")} == {".wav", ".lrc", ".svg"}
+    with holdfast.sync.Holdfast(f"sqlite:///{tmp_path}/demo/jobs.db") as stored:
+        jobs = stored.find()
+    assert {job.status for job in jobs} == {"completed"}
+    assert all(events(job).count("complete") + events(job).count("reuse") == 1 for job in jobs), "each once"

@@ -8,8 +8,7 @@ import pytest
 from analysis import settings
 
 from holdfast import ConfigurationError
-from tests.examples.analysis_service import running, wav
-from tests.servers.s3 import S3
+from tests.examples.analysis_service import running
 
 
 def test_settings_that_cannot_be_meant_are_an_error_that_names_them(tmp_path: Path) -> None:
@@ -34,18 +33,8 @@ def test_settings_come_from_the_environment(tmp_path: Path) -> None:
     assert found.artifacts == "s3://songs/analysis?region=auto&endpoint=https://r2.example.org"
 
 
-async def test_pictures_and_lyrics_are_kept_in_the_bucket_where_one_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with S3() as server:
-        server.bucket("songs")
-        bucket = {"SOW_R2_ENDPOINT_URL": f"http://127.0.0.1:{server.port}", "SOW_R2_BUCKET": "songs"}
-        keys = {"AWS_ACCESS_KEY_ID": "someone", "AWS_SECRET_ACCESS_KEY": "secret"}
-        async with running(tmp_path, monkeypatch, **bucket, **keys) as service:
-            song = await service.send(wav())
-            job = await service.ended((await service.submit("lrc", content_hash=song, lyrics="One\nTwo"))["job_id"])
-            files = await service.app.artifacts(job["job_id"])
-            assert {file.name for file in files} == {"song.lrc", "song.svg"}
-            assert all(file.uri.startswith("s3://songs/analysis/") for file in files)
-            kept = await service.app.artifact(job["job_id"], "song.lrc")
-            assert kept.decode() == job["result"]["lrc"]
+async def test_a_service_on_an_empty_folder_makes_its_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(tmp_path / "cache", monkeypatch) as service:
+        assert (tmp_path / "cache" / "jobs.db").stat().st_size > 0
+        assert (await service.client.get("/jobs")).json() == []
+        assert (await service.client.get("/holdfast/readyz")).json() == {"status": "ok"}

@@ -81,6 +81,7 @@ def test_lyrics_with_more_stanzas_than_sections_keep_their_order() -> None:
         key_confidence=0,
         loudness_lufs=None,
         peak_dbfs=None,
+        loudness_curve=[],
         beats=[],
         onsets=[3.0, 11.0, 21.0],
         onset_strengths=[1.0, 0.2, 0.5],
