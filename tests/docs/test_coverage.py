@@ -14,7 +14,8 @@ from tests.docs.test_reference import generator
 
 COVERAGE = generator("generate_coverage")
 ITEMS = COVERAGE.items()
-ID = re.compile(r"(tests/[\w/]+/test_\w+\.py)::(test_\w+)")
+ID = re.compile(r"(tests/[\w/]+/test_\w+\.py)(?:::(Test\w+))?::(test_\w+)")
+SUITE = "src/holdfast/store/conformance"  # test_suite.py checks that each engine is given all of its classes
 Test = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -23,11 +24,12 @@ def trouble(test_id: str) -> str | None:
     parts = ID.fullmatch(test_id)
     if parts is None:
         return "is no path of a test file, two colons and a test"
-    file, name = parts.groups()
+    file, of_class, name = parts.groups()
     if not (ROOT / file).is_file():
         return "is in a file that is not there"
     module = parsed(ROOT / file)
-    found = [each for each in module.body if isinstance(each, Test) and each.name == name]
+    places = [module] if of_class is None else classes(file, of_class)
+    found = [each for place in places for each in place.body if isinstance(each, Test) and each.name == name]
     if len(found) != 1:
         return f"is there {len(found)} times"  # of two of one name only the last one runs
     [test] = found
@@ -37,6 +39,15 @@ def trouble(test_id: str) -> str | None:
     if isinstance(first, ast.Expr) and is_skip(first.value):
         return "skips itself in its first line"
     return "does nothing" if first is None else None
+
+
+def classes(file: str, name: str) -> list[ast.ClassDef]:
+    """Those of this name in the file itself, and in the suite where the file is an engine that takes it."""
+    paths = [ROOT / file]
+    if "from holdfast.store.conformance import *" in map(ast.unparse, parsed(paths[0]).body):
+        paths += (ROOT / SUITE).glob("*.py")
+    nodes = (each for path in paths for each in parsed(path).body)
+    return [each for each in nodes if isinstance(each, ast.ClassDef) and each.name == name]
 
 
 @cache
@@ -103,6 +114,13 @@ def test_the_page_is_current() -> None:
     [
         ("tests/docs/test_coverage.py::test_the_page_is_current", None),
         ("tests/docs/test_coverage.py::test_the_page_is_currant", "0 times"),
+        ("tests/conformance/test_sqlite.py::TestClaim::test_attempt_and_version_grow_by_one_with_each_claim", None),
+        ("tests/conformance/test_sqlite.py::TestClaim::test_attempt_and_version_grow_by_two", "0 times"),
+        (
+            "tests/conformance/test_sqlite.py::TestClaims::test_attempt_and_version_grow_by_one_with_each_claim",
+            "0 times",
+        ),
+        ("tests/docs/test_coverage.py::TestClaim::test_attempt_and_version_grow_by_one_with_each_claim", "0 times"),
         ("tests/docs/test_coverings.py::test_the_page_is_current", "not there"),
         ("tests/docs/test_coverage.py", "no path"),
         ("tests/docs/test_coverage.py::trouble", "no path"),
