@@ -13,13 +13,16 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 from companion import jobs
+from companion.__main__ import main
 from companion.chat import Message
 from companion.dynamodb_local import dynamodb_local
 from companion.receiver import Receiver
 
 from holdfast import Holdfast, Job
+from holdfast.sync import Holdfast as BlockingHoldfast
 from holdfast.testing import throwaway_url
 from tests.eventually import eventually
 from tests.examples.companion_stage import add_user
@@ -144,3 +147,32 @@ def test_the_demonstration_has_a_dynamodb_of_its_own_and_leaves_none_behind() ->
         socket.create_connection(place, 5).close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(place, 5)
+
+
+def test_it_is_set_up_and_synced_from_the_command_line(
+    tmp_path: Path, chat: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = throwaway_url(tmp_path)
+    monkeypatch.setattr(jobs.app, "url", url)
+    assert [
+        main(["set-up"]),
+        main(["set-up"]),
+        main(["sync", "ada", "grace"]),
+        main(["sync", "ada"]),
+        main(["sync"]),
+    ] == [0] * 5
+    with BlockingHoldfast(url) as app:
+        assert [each.name for each in app.schedules()] == ["sync-users"]
+        assert sorted(str(job.subject) for job in app.find(job_type="user_sync")) == ["ada", "grace"]
+        assert len(app.find(job_type="sync_users")) == 1
+
+
+def test_the_receiver_says_where_it_is_and_answers_there(example_environment: dict[str, str]) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "companion", "receiver"], env=example_environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        name, _, url = process.stdout.readline().strip().partition("=")
+        answer = httpx.get(f"{url}/users", timeout=10)
+        assert (name, answer.status_code, answer.json()) == ("COMPANION_CHAT_URL", 200, [])
+        process.kill()
