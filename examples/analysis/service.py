@@ -72,8 +72,13 @@ async def list_jobs(
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
 ) -> list[JobResponse]:
     """The newest first."""
+    types = [job_type] if job_type else list(JobType)  # the queue may have jobs of other applications, too
     states = STATES[status] if status else (None,)
-    pages = [await app.find(status=each, job_type=job_type, subject=content_hash, limit=limit) for each in states]
+    pages = [
+        await app.find(status=state, job_type=each, subject=content_hash, limit=limit)
+        for each in types
+        for state in states
+    ]
     found = sorted((job for page in pages for job in page), key=lambda job: job.created_at, reverse=True)
     return [response(job) for job in found[:limit]]
 
@@ -81,7 +86,10 @@ async def list_jobs(
 @router.get("/jobs/{job_id}")
 async def get_job(job_id: UUID, key: Reader) -> JobResponse:
     """With live progress while it runs; from the archive once it is over its week."""
-    return response(await app.get(str(job_id)))
+    job = await app.get(str(job_id))
+    if job.job_type not in list(JobType):
+        raise JobNotFound(f"no job {job_id} of this service")
+    return response(job)
 
 
 def _require_audio(content_hash: str) -> None:

@@ -193,6 +193,19 @@ async def test_what_cannot_be_meant_is_refused_and_nothing_is_stored(
     assert sum((await service.app.counts()).values()) == before
 
 
+async def test_jobs_of_other_applications_on_the_same_queue_are_not_the_services(service: Service) -> None:
+    other = Holdfast(service.app.url)
+
+    @other.job("mail", queue="mail")
+    async def mail(payload: str) -> None: ...
+
+    async with other:
+        job = await mail.submit("a letter")
+        listed = (await service.client.get("/jobs", params={"limit": 1000})).json()
+        assert job.job_id not in [each["job_id"] for each in listed]
+        assert (await service.client.get(f"/jobs/{job.job_id}")).status_code == 404
+
+
 async def test_an_id_that_nobody_has_is_not_found(service: Service) -> None:
     assert (await service.client.get("/jobs/01890000-0000-7000-8000-000000000000")).status_code == 404
     assert (await service.client.get("/jobs/job_0123456789ab")).status_code == 422
