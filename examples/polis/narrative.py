@@ -96,7 +96,11 @@ def _result(model: llm.LLM, answers: dict[str, str]) -> dict[str, Any]:
 
 
 def look_again_seconds() -> float:
-    return float(os.environ.get("POLIS_LLM_CHECK_SECONDS", LOOK_AGAIN_SECONDS))
+    said = os.environ.get("POLIS_LLM_CHECK_SECONDS", "")
+    try:
+        return float(said) if said else LOOK_AGAIN_SECONDS
+    except ValueError:
+        raise llm.LLMError(f"POLIS_LLM_CHECK_SECONDS is {said!r}: it is a number of seconds") from None
 
 
 def told(analysis: Analysis, config: ReportConfig, job: Job | None) -> Narrative:

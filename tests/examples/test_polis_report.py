@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,7 @@ from polis.report.model import (
     Topic,
     Votes,
 )
-from polis.report.shapes import Frame, hull, place_labels, swarm
+from polis.report.shapes import Frame, columns, hull, place_labels
 
 from tests.browser.conftest import browser as browser
 from tests.browser.vectors import VECTORS
@@ -155,6 +155,17 @@ def test_a_report_of_hardly_anything_is_a_report() -> None:
     assert "Well" in report and "too few comments" in pages(analysis=one)["basic.html"].decode()
 
 
+def test_a_report_of_a_huge_conversation_shows_the_comments_with_the_most_votes() -> None:
+    few = hostile()
+    many = [
+        replace(few.comments[0], comment_id=n, text=f"Comment number {n}.", votes=Votes(n), divisiveness=n / 6000)
+        for n in range(6000)
+    ]
+    report = pages(analysis=replace(few, comments=many))["report.html"].decode()
+    assert "<dd>6,000</dd>" in report and "The 2,000 with the most votes of 6,000." in report
+    assert 'id="c5999"' in report and "Comment number 3999." not in report
+
+
 def test_a_report_asks_for_nothing_outside_of_itself() -> None:
     for name, content in pages().items():
         policy = "default-src 'none'; style-src 'unsafe-inline'"
@@ -175,10 +186,10 @@ def test_names_on_a_map_do_not_cover_one_another() -> None:
 def test_points_without_extent_are_drawn_in_the_middle() -> None:
     assert Frame(100, 50).fit([(3, 3)] * 2) == [(50, 25), (50, 25)]
     assert Frame(100, 50).fit([]) == hull([]) == []
-    assert swarm([], 100, 10, 5) == ([], 0.0)
+    assert columns([], 100, 10, 5) == []
 
 
-def test_dots_of_a_swarm_do_not_touch() -> None:
-    points, _ = swarm([0.5] * 40 + [n / 100 for n in range(100)], 860, 40, 5)
+def test_dots_over_a_line_do_not_touch() -> None:
+    points = columns([0.5] * 40 + [n / 100 for n in range(100)], 860, 40, 5)
     for place, one in enumerate(points):
-        assert all(math.dist(one, other) >= 10 for other in points[place + 1 :]), json.dumps(points)
+        assert all(math.dist(one, other) >= 10 for other in points[place + 1 :])

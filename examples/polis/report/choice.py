@@ -7,6 +7,12 @@ from .model import Comment
 FEW_VOTES = 5  # a comment that fewer have seen says nothing of anybody
 
 
+def most_voted(comments: Iterable[Comment], count: int) -> list[Comment]:
+    """In the order of their numbers."""
+    ranked = sorted(comments, key=lambda each: (-each.votes.seen, each.comment_id))[:count]
+    return sorted(ranked, key=lambda each: each.comment_id)
+
+
 def _seen(comments: Iterable[Comment]) -> list[Comment]:
     return [each for each in comments if each.votes.seen >= FEW_VOTES]
 

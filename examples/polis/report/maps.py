@@ -10,12 +10,11 @@ from .colours import by_size, topic_hues
 from .markup import element, number, text
 from .model import Analysis, Comment, Layer
 from .plots import MAP, area, figure, label_text
-from .shapes import Point, hull, middle, place_labels, swarm
+from .shapes import Point, columns, hull, middle, place_labels
 from .words import counted, percent
 
 TOPIC_NAME_SIZE = 15.0
 NUMBERED = 6  # comments at either end whose numbers are on the map
-SWARM_RADIUS = 5.5
 
 
 def comment_map(analysis: Analysis, layer: Layer, *, names: bool = True, edges: bool = True) -> str:
@@ -57,22 +56,23 @@ def agreement_map(analysis: Analysis) -> str:
     )
 
 
-def agreement_swarm(analysis: Analysis) -> str:
-    """Every comment on a line: where the groups say the same on the left, where they are apart on the right."""
+def agreement_columns(analysis: Analysis) -> str:
+    """Every comment over a line: where the groups say the same on the left, where they are apart on the right."""
     voted = [each for each in analysis.comments if each.votes.seen]
-    spread = max((each.divisiveness for each in voted), default=1.0) or 1.0
-    points, pile = swarm([each.divisiveness / spread for each in voted], MAP.width, 40, SWARM_RADIUS)
-    half = pile + 24
-    dots = (
-        _dot(each, (x, y + half), *_lean(each), radius=SWARM_RADIUS) for each, (x, y) in zip(voted, points, strict=True)
-    )
-    axis = element("line", x1=30, x2=MAP.width - 30, y1=2 * half, y2=2 * half, class_="axis")
+    widest = max((each.divisiveness for each in voted), default=1.0) or 1.0
+    radius = max(2.0, min(7.0, 90 / max(1, len(voted)) ** 0.5))
+    ranked = sorted(voted, key=lambda each: (each.divisiveness, each.comment_id))
+    points = columns([each.divisiveness / widest for each in ranked], MAP.width, 45, radius)
+    base = 24 - min((y for _, y in points), default=0.0) + radius
+    dots = (_dot(each, (x, y + base), *_lean(each), radius=radius) for each, (x, y) in zip(ranked, points, strict=True))
+    line = base + radius + 8
+    axis = element("line", x1=30, x2=MAP.width - 30, y1=line, y2=line, class_="axis")
     ends = (
-        element("text", "groups say the same", x=30, y=2 * half + 29, class_="axis-name"),
-        element("text", "groups are apart", x=MAP.width - 30, y=2 * half + 29, class_="axis-name end"),
+        element("text", "groups say the same", x=30, y=line + 29, class_="axis-name"),
+        element("text", "groups are apart", x=MAP.width - 30, y=line + 29, class_="axis-name end"),
     )
     label = f"{counted(len(voted), 'comment')} by how far the groups are apart on them"
-    return figure(MAP.width, 2 * half + 42, label, axis, *ends, *dots)
+    return figure(MAP.width, line + 42, label, axis, *ends, *dots)
 
 
 def told(each: Comment) -> str:
@@ -104,7 +104,8 @@ def _edges(analysis: Analysis, points: dict[int, Point]) -> str:
 def _dot(each: Comment, point: Point, kind: str, style: str | None = None, radius: float = 0.0) -> str:
     size = radius or 4.0 + min(5.5, each.votes.seen**0.5 / 3)
     dot = element("circle", cx=point[0], cy=point[1], r=size, class_=f"dot {kind}", style=style)
-    return element("a", element("title", text(told(each))), dot, href=f"#c{each.comment_id}")
+    # Not by the Tab key: that would stop at every dot of every map, and the list below has them all.
+    return element("a", element("title", text(told(each))), dot, href=f"#c{each.comment_id}", tabindex="-1")
 
 
 def _hulls(layer: Layer, points: dict[int, Point], clusters: dict[int, int], hues: dict[int, int]) -> Iterable[str]:

@@ -1,6 +1,7 @@
 """The geometry of the plots: fitting points to a frame, hulls around them, and names that do not cover one another."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,10 +24,11 @@ class Frame:
         if not points:
             return []
         xs, ys = [x for x, _ in points], [y for _, y in points]
+        left, right, low, high = min(xs), max(xs), min(ys), max(ys)
         return [
             (
-                _between(x, min(xs), max(xs), self.margin, self.width - self.margin),
-                _between(y, min(ys), max(ys), self.height - self.margin, self.margin),
+                _between(x, left, right, self.margin, self.width - self.margin),
+                _between(y, low, high, self.height - self.margin, self.margin),
             )
             for x, y in points
         ]
@@ -133,19 +135,13 @@ def _overlap(a: Box, b: Box) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
-def swarm(values: Sequence[float], width: float, margin: float, radius: float) -> tuple[list[Point], float]:
-    """Dots along an axis from 0 to 1, piled up where they would touch; the points, and how high the pile is."""
-    placed: list[tuple[float, float]] = []
-    answer: dict[int, Point] = {}
+def columns(values: Sequence[float], width: float, margin: float, radius: float) -> list[Point]:
+    """Dots over an axis from 0 to 1, piled up where they would touch; the lowest are at 0, and up is negative."""
     step = 2 * radius + 1
-    for index in sorted(range(len(values)), key=lambda each: values[each]):
-        x = margin + (width - 2 * margin) * min(max(values[index], 0.0), 1.0)
-        near = [other for other in placed[-400:] if x - other[0] < step]
-        y = next(
-            level
-            for level in (sign * rank * step for rank in range(len(values) + 1) for sign in (1, -1))
-            if all(math.dist((x, level), other) >= step for other in near)
-        )
-        placed.append((x, y))
-        answer[index] = (x, y)
-    return [answer[index] for index in range(len(values))], max((abs(y) for _, y in placed), default=0.0)
+    heights: Counter[int] = Counter()
+    answer: list[Point] = []
+    for value in values:
+        column = round((width - 2 * margin) * min(max(value, 0.0), 1.0) / step)
+        answer.append((margin + column * step, -heights[column] * step))
+        heights[column] += 1
+    return answer

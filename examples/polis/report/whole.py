@@ -6,7 +6,7 @@ from polis.configs import ReportConfig
 
 from .choice import most_agreed, most_divisive, most_unsure
 from .lists import comment_list, every_comment, group_cards, vote_legend
-from .maps import agreement_map, agreement_swarm
+from .maps import agreement_columns, agreement_map
 from .markup import element, prose, text
 from .model import Analysis, Comment, Narrative
 from .page import captioned, page, section
@@ -16,21 +16,23 @@ from .visualizations import AGREEMENT_CAPTION, agreement_legend
 from .words import percent
 
 LISTED = 6  # comments in a list
-COMMENTS_MAX = 2_000  # in the list of all; of more, those with the most votes
 
 
-def whole(analysis: Analysis, config: ReportConfig, narrative: Narrative, files: Sequence[str]) -> bytes:
+def whole(
+    analysis: Analysis, drawn: Analysis, config: ReportConfig, narrative: Narrative, files: Sequence[str]
+) -> bytes:
+    """`drawn` has the comments that are on maps and in the list of all; figures are those of the whole."""
     sections = {
         "Summary": ("summary", _summary(analysis, narrative)),
         "Opinion groups": ("groups", _groups(analysis, narrative)),
     }
     if config.include_consensus:
-        sections["What unites, what divides"] = ("consensus", _consensus(analysis, narrative))
+        sections["What unites, what divides"] = ("consensus", _consensus(drawn, narrative))
     if config.include_topics:
-        sections["What it is about"] = ("topics", _topics(analysis, narrative))
+        sections["What it is about"] = ("topics", _topics(drawn, narrative))
     if config.include_uncertainty:
         sections["Where people are unsure"] = ("uncertainty", _uncertainty(analysis, narrative))
-    sections["Every comment"] = ("comments", _comments(analysis))
+    sections["Every comment"] = ("comments", _comments(analysis, drawn))
     sections["How this was made"] = ("method", _method(analysis, narrative, files))
     links = (element("a", text(title), href=f"#{name}") for title, (name, _) in sections.items())
     return page(
@@ -95,10 +97,10 @@ def _groups(analysis: Analysis, narrative: Narrative) -> list[str]:
 
 
 def _consensus(analysis: Analysis, narrative: Narrative) -> list[str]:
-    swarm = "Every comment by how far the groups are apart on it."
+    line = "Each dot is a comment, by how far the groups are apart on it."
     return [
         _told(analysis, narrative, "consensus"),
-        captioned(agreement_swarm(analysis), swarm, agreement_legend()),
+        captioned(agreement_columns(analysis), line, agreement_legend()),
         element("h3", "All groups see these alike"),
         vote_legend(),
         _list(most_agreed(analysis.comments, LISTED), analysis),
@@ -128,16 +130,11 @@ def _list(comments: Sequence[Comment], analysis: Analysis, share: str = "agree")
     return comment_list(comments, analysis.groups, share)
 
 
-def _comments(analysis: Analysis) -> list[str]:
-    shown = sorted(analysis.comments, key=lambda each: -each.votes.seen)[:COMMENTS_MAX]
+def _comments(analysis: Analysis, drawn: Analysis) -> list[str]:
     said = f"{analysis.moderated_out:,} more were kept out by the moderators." if analysis.moderated_out else ""
-    if len(shown) < len(analysis.comments):
-        said = f"The {len(shown):,} with the most votes of {len(analysis.comments):,}. {said}"
-    return [
-        element("p", text(said)) if said else "",
-        vote_legend("votes"),
-        every_comment(sorted(shown, key=lambda each: each.comment_id)),
-    ]
+    if len(drawn.comments) < len(analysis.comments):
+        said = f"The {len(drawn.comments):,} with the most votes of {len(analysis.comments):,}. {said}"
+    return [element("p", text(said)) if said else "", vote_legend("votes"), every_comment(drawn.comments)]
 
 
 def _method(analysis: Analysis, narrative: Narrative, files: Sequence[str]) -> list[str]:
