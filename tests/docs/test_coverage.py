@@ -82,6 +82,18 @@ def test_every_item_has_a_test_that_is_there_and_runs() -> None:
     assert troubles == {}
 
 
+def test_pytest_itself_has_collected_them_and_skips_none(request: pytest.FixtureRequest) -> None:
+    """Of the files of this run: in the gate, which runs all tests, that means every one of them."""
+    config = request.config
+    if config.option.keyword or config.option.markexpr or any("::" in each for each in config.args):
+        return  # a part of a file was asked for: what is not there was left out on purpose
+    skipped = {each.nodeid.partition("[")[0] for each in request.session.items if each.get_closest_marker("skip")}
+    collected = {each.nodeid.partition("[")[0] for each in request.session.items} - skipped
+    files = {each.partition("::")[0] for each in collected | skipped}
+    named = {each["test"] for each in ITEMS}
+    assert sorted(each for each in named - collected if each.partition("::")[0] in files) == []
+
+
 def test_every_item_says_what_of_which_system() -> None:
     assert [each for each in ITEMS if set(each) != {"system", "item", "test"}] == []
     assert {each["system"] for each in ITEMS} == set(COVERAGE.SYSTEMS)
