@@ -98,6 +98,20 @@ async def test_a_dead_letter_is_kept_with_every_error_and_can_be_sent_later(stag
     assert len(stage.chat.messages) == 1
 
 
+async def test_every_failure_is_a_line_in_the_log_that_names_its_job(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.chat.troubles.extend([(503, {})] * 5)
+    job_id = await stage.submit()
+    await drain(stage.app, advance=True)
+    lines = [line for line in caplog.messages if line.startswith(f"daily_summary job {job_id} attempt ")]
+    assert [line.partition("→ ")[2].partition(":")[0] for line in lines] == [
+        *(f"retrying in {seconds} s" for seconds in (60, 120, 240, 480)),
+        "failed",
+    ]
+    assert all("503 Service Unavailable" in line for line in lines)
+
+
 async def test_a_busy_service_is_asked_again_when_it_says(stage: Stage) -> None:
     stage.chat.troubles.append((429, {"Retry-After": "17"}))
     job_id = await stage.submit()
