@@ -89,6 +89,19 @@ async def stored(folder: Path) -> dict[str, Job]:
         return {job.job_type: job for job in (await app.tree(root.job_id)).jobs.values()}
 
 
+async def left_behind(folder: Path, umap: str, said: str) -> Path:
+    """The pages are where it says, with what the model wrote; the rows are under their job."""
+    report = Path(re.search(r"Report: (\S+)", said)[1])  # type: ignore[index]
+    assert {each.name for each in report.parent.iterdir()} == PAGES
+    page = report.read_text(encoding="utf-8")
+    assert "Written by model-of-the-test" in page and "Streets and squares" in page
+
+    async with Holdfast(f"sqlite:///{folder}/demo/jobs.db") as app:
+        assert len(await app.results(CommentEmbedding).all(umap)) == 12
+        assert {each.model_name for each in await app.results(TopicName).all(umap)} == {"model-of-the-test"}
+    return report
+
+
 async def test_an_analysis_killed_in_the_middle_of_umap_goes_on_and_each_stage_completes_once(
     tmp_path: Path, example_environment: dict[str, str]
 ) -> None:
@@ -130,15 +143,7 @@ async def test_an_analysis_killed_in_the_middle_of_umap_goes_on_and_each_stage_c
     assert (after["UMAP"].failures, after["REPORT"].failures) == (1, 0)
     assert "snooze" in {str(each.event) for each in after["NARRATIVE"].history}
     assert len(model.batches) == 1, "the questions are handed in once"
-    report = Path(re.search(r"Report: (\S+)", said)[1])  # type: ignore[index]
-    assert {each.name for each in report.parent.iterdir()} == PAGES
-    page = report.read_text(encoding="utf-8")
-    assert "Written by model-of-the-test" in page and "Streets and squares" in page
-
-    async with Holdfast(f"sqlite:///{tmp_path}/demo/jobs.db") as app:
-        umap = after["UMAP"].job_id
-        assert len(await app.results(CommentEmbedding).all(umap)) == 12
-        assert {each.model_name for each in await app.results(TopicName).all(umap)} == {"model-of-the-test"}
+    report = await left_behind(tmp_path, after["UMAP"].job_id, said)
 
     code, said = run(tmp_path, environment, str(export))
     assert code == 0, said
