@@ -59,11 +59,11 @@ class AnalysisResult(BaseModel):
     key_confidence: float
     loudness_lufs: float | None
     peak_dbfs: float | None
-    loudness_curve: list[float]  # LUFS at moments evenly spread over the song, at most 500; -70 is silence
+    sections: list[Section]
     beats: list[float]  # seconds
     onsets: list[float]
     onset_strengths: list[float]  # 0 to 1, one for each onset
-    sections: list[Section]
+    loudness_curve: list[float]  # LUFS at moments evenly spread over the song, at most 500; -70 is silence
 
 
 class TimedLine(BaseModel):

@@ -84,7 +84,7 @@ def long_song() -> bytes:
     """Some minutes: long enough to be in the middle of it for certain."""
     _, short = wavfile.read(io.BytesIO(wav(tonic="G")))
     file = io.BytesIO()
-    wavfile.write(file, RATE, np.tile(short, 10))
+    wavfile.write(file, RATE, np.tile(short, 20))
     return file.getvalue()
 
 
