@@ -1,7 +1,7 @@
 """Some users around the world, and what they wrote in the last days."""
 
 import random
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from companion import days
@@ -29,21 +29,15 @@ NOTES = (
 
 
 def users(now: datetime, past_days: int) -> list[User]:
-    """Their summaries come at midnight, wherever they are: so many days of each are due now, at any time of day."""
-    return [
-        User(
-            user_id=user_id,
-            name=name,
-            timezone=zone,
-            summary_at=time(0),
-            since=_today(now, zone) - past_days * days.DAY,
-        )
-        for user_id, (name, zone) in PEOPLE.items()
-    ]
+    return [_user(user_id, name, zone, now, past_days) for user_id, (name, zone) in PEOPLE.items()]
 
 
-def _today(now: datetime, zone: str) -> date:
-    return now.astimezone(ZoneInfo(zone)).date()
+def _user(user_id: str, name: str, zone: str, now: datetime, past_days: int) -> User:
+    """Their summary came an hour ago, wherever they are: so many days are due now, and no more for a day."""
+    hour_ago = now.astimezone(ZoneInfo(zone)) - timedelta(hours=1)
+    at = hour_ago.time().replace(second=0, microsecond=0)
+    since, *_ = days.due(now, zone, at, date.min, past_days)
+    return User(user_id=user_id, name=name, timezone=zone, summary_at=at, since=since)
 
 
 def written(user: User, now: datetime) -> list[Entry]:
