@@ -64,6 +64,7 @@ from holdfast.retry import Backoff
 from holdfast.schedules import ScheduleInfo
 from holdfast.stats import Stats
 from holdfast.store.types import Finding
+from holdfast.workflows.pipelines import Pipeline
 from holdfast.workflows.stages import Stage
 
 __all__ = [
@@ -111,6 +112,7 @@ __all__ = [
     "MoveFailed",
     "NotOpen",
     "PayloadTooLarge",
+    "Pipeline",
     "Queue",
     "QueueFull",
     "Reason",

@@ -14,7 +14,7 @@ import msgspec
 import pydantic
 
 from holdfast import retention as retaining
-from holdfast import settings
+from holdfast import settings, words
 from holdfast.batches import BatchHandler, BatchOptions
 from holdfast.changing import Changing
 from holdfast.checks import check_name
@@ -177,7 +177,8 @@ class Holdfast(Submitting, Reading, Results, Changing, Operating, Granting):
         self._files = open_files(self.url, store, self._artifacts)
         if self._purge_on_start:
             try:
-                await self.purge()
+                if moved := await self.purge():
+                    log.info("retention moved %s to the archive", words.count(moved, "job"))
             except BaseException:
                 await asyncio.shield(self.__aexit__())
                 raise

@@ -10,7 +10,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar, Unpack, cast
+from typing import Any, Protocol, TypeVar, Unpack, cast, overload
 
 from holdfast import codec, effects
 from holdfast.contents import AsyncSource, Source
@@ -227,7 +227,13 @@ class Context(_ContextFields):
 
     __slots__ = ()
 
-    async def once(self, name: str, fn: Callable[[], Awaitable[T] | T]) -> T:
+    @overload
+    async def once(self, name: str, fn: Callable[[], Awaitable[T]]) -> T: ...
+
+    @overload
+    async def once(self, name: str, fn: Callable[[], T]) -> T: ...
+
+    async def once(self, name: str, fn: Callable[[], Any]) -> Any:
         """Run a step and keep its answer: a later attempt gets the answer and does not run the step again.
 
         The step itself still runs at least once: a crash between its effect and the record repeats it.
@@ -235,14 +241,14 @@ class Context(_ContextFields):
         channel = cast(AsyncChannel, self._channel)
         recorded = await channel.step(_step_name(name))
         if recorded is not None:
-            return cast(T, codec.decode(recorded))
+            return codec.decode(recorded)
         value = fn()
         if inspect.isawaitable(value):
             value = await value
         answer = _answer(name, value)
         if not await channel.record_step(name, answer):
             raise ClaimLost(f"step {name!r}: this run no longer holds job {self.job_id}")
-        return cast(T, codec.decode(answer))
+        return codec.decode(answer)
 
     def results(self, table: type[R]) -> JobResults[R]:
         """`await ctx.results(Point).put(rows)`: rows that others see with this job's completion; and those of other

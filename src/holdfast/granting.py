@@ -66,6 +66,16 @@ class Granting(Opened):
         found = [key for key in await self.store.keys() if keys.is_listed(key)]
         return [keys.info(key, now) for key in sorted(found, key=lambda key: key.created_at, reverse=True)]
 
+    async def check_key(self, text: str) -> KeyInfo | None:
+        """The key whose text this is, while it lives; else None. For routes of an application of your own."""
+        parsed = keys.parse(text)
+        if parsed is None:
+            return None
+        now = self.clock.now()
+        found = {key.key_id: key for key in await self.store.keys([parsed.key_id]) if keys.is_listed(key)}
+        key = keys.check(parsed, found, now)
+        return None if key is None else keys.info(key, now)
+
     async def revoke_key(self, key_id: str, *, by: str | None = None) -> KeyInfo:
         """End a key, and the sessions that were opened with it; servers know within five seconds."""
         now = self.clock.now()

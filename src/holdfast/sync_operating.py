@@ -66,6 +66,9 @@ class SyncOperating(Looped):
     def api_keys(self) -> list[KeyInfo]:
         return self._call(self.inner.api_keys())
 
+    def check_key(self, text: str) -> KeyInfo | None:
+        return self._call(self.inner.check_key(text))
+
     def revoke_key(self, key_id: str, *, by: str | None = None) -> KeyInfo:
         return self._call(self.inner.revoke_key(key_id, by=by))
 

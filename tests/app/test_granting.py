@@ -50,6 +50,21 @@ async def test_a_key_lets_in_from_the_moment_it_is_made(app: Holdfast) -> None:
     assert await app.api_keys() == [made.key]
 
 
+async def test_an_application_can_check_a_key_for_routes_of_its_own(app: Holdfast, clock: ManualClock) -> None:
+    made = await app.create_key("ci", ["submit"], expires_in=60)
+    other = await app.create_key("other", ["read"])
+
+    assert await app.check_key(made.text) == made.key
+    head, _, _ = made.text.rpartition("_")
+    for wrong in ("", "no key", head, made.text[:-1], made.text.replace(made.key.key_id, other.key.key_id)):
+        assert await app.check_key(wrong) is None
+    assert await app.check_key((await a_session(app, made)).text) is None, "a session is the dashboard's alone"
+    await app.revoke_key(other.key.key_id)
+    assert await app.check_key(other.text) is None
+    clock.advance(61)
+    assert await app.check_key(made.text) is None
+
+
 async def test_the_file_of_a_queue_has_no_secret_in_it(app: Holdfast, tmp_path: Path) -> None:
     made = await app.create_key("ci", ["admin"])
     session = await a_session(app, made)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field
 
-from holdfast import Context, Holdfast, InvalidOption, InvalidPayload, InvalidPipeline, Stage
+from holdfast import Context, Holdfast, InvalidOption, InvalidPayload, InvalidPipeline, Pipeline, Stage
 from holdfast import sync as blocking
 from holdfast.testing import drain
 
@@ -248,3 +248,7 @@ def test_a_blocking_app_declares_and_starts_one_in_the_same_way(tmp_path: Any) -
     with app, app.worker():
         handle = pipeline.submit({"stages": [{"stage": "DOUBLE", "config": 4}]})
         assert handle.result(timeout=10)["stages"]["DOUBLE"]["result"] == 8
+
+
+def test_functions_that_are_handed_a_pipeline_can_name_its_type(app: Holdfast) -> None:
+    assert isinstance(full_of(app), Pipeline)

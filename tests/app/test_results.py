@@ -85,6 +85,21 @@ async def test_rows_are_read_by_job_by_key_by_page_and_by_subject(app: Holdfast)
         assert (await app.get(first)).record.result_tables == ("points",)
 
 
+async def test_a_row_knows_its_job_the_tree_and_stage_of_that_and_its_time(app: Holdfast) -> None:
+    put = putting(app)
+    async with app:
+        root = await put.submit(0)
+        middle = await put.submit(0, parent=root)
+        job_id = await completed(app, put, 1, parent=middle, stage="UMAP")
+        [row] = await app.results(Point).all(job_id)
+        job = await app.get(job_id)
+
+    assert (row.job_id, row.parent_job_id, row.root_job_id) == (job_id, middle.job_id, root.job_id)
+    assert row.job_stage == "UMAP"
+    assert row.created_at is not None
+    assert job.created_at <= row.created_at <= job.completed_at
+
+
 async def test_rows_are_not_seen_before_the_completion_and_never_of_a_run_that_failed(app: Holdfast) -> None:
     seen: list[list[int]] = []
 

@@ -159,7 +159,10 @@ async def test_more_than_one_step_takes_are_all_moved(app: Holdfast) -> None:
     assert (await app.counts())["cancelled"] == 0
 
 
-async def test_purge_on_start_does_it_as_the_app_opens(make_app: Callable[..., Holdfast], clock: ManualClock) -> None:
+async def test_purge_on_start_does_it_as_the_app_opens(
+    make_app: Callable[..., Holdfast], clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "holdfast")
     async with with_work(make_app(clock=clock)) as app:
         old = await ended(app, "a")
         clock.advance(8 * DAY)
@@ -168,6 +171,7 @@ async def test_purge_on_start_does_it_as_the_app_opens(make_app: Callable[..., H
         assert await archived(app, *old, *young) == [False, False]
     async with make_app(clock=clock, purge_on_start=True) as app:
         assert await archived(app, *old, *young) == [True, False]
+    assert "retention moved 1 job to the archive" in caplog.messages
 
 
 async def test_a_worker_does_it_by_itself(

@@ -116,6 +116,23 @@ async def test_progress_is_live_at_once_in_the_same_process_and_durable_for_othe
         assert (await ended(app, handle.job_id)).progress == 1.0
 
 
+async def test_memory_keeps_nothing_of_jobs_that_have_ended_and_they_are_read_from_the_store(app: Holdfast) -> None:
+    @app.job("work")
+    async def work(payload: int, ctx: Context) -> int:
+        await ctx.progress(0.5, stage="writing")
+        return payload
+
+    async with app, app.worker():
+        handles = await app.submit_many([(work, number) for number in range(50)])
+        assert [await handle.result(timeout=20) for handle in handles] == list(range(50))
+
+        async def nothing_is_live() -> bool:
+            return app._live == {}
+
+        await eventually(nothing_is_live)
+        assert {(await app.get(handle.job_id)).stage for handle in handles} == {"complete"}
+
+
 async def test_a_bookkeeping_write_that_fails_does_not_fail_the_job(app: Holdfast, monkeypatch: Any) -> None:
     from holdfast.errors import StoreError
     from holdfast.files import LocalFiles

@@ -5,6 +5,7 @@ import threading
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import apsw
@@ -232,6 +233,21 @@ async def test_sixty_four_who_submit_together_share_a_few_commits(app: Holdfast)
         await asyncio.gather(*(app.submit("free", n) for n in range(64)))
         assert await total(app) == 64
         assert commits <= 3
+
+
+async def test_the_event_loop_goes_on_while_the_file_is_locked_by_another(app: Holdfast, tmp_path: Path) -> None:
+    with_summary(app)
+    async with app:
+        other = apsw.Connection(f"{tmp_path}/jobs.db")
+        other.execute("BEGIN IMMEDIATE")
+        waiting = asyncio.create_task(app.submit("free", 1))
+        for _ in range(100):
+            await asyncio.sleep(0)
+            assert (await asyncio.wait_for(app.counts(), 5))["pending"] == 0  # readers do not wait for the writer
+        assert not waiting.done()
+        other.execute("COMMIT")
+        other.close()
+        assert (await asyncio.wait_for(waiting, 10)).status == "pending"
 
 
 async def test_an_app_that_is_not_open_says_so(app: Holdfast) -> None:

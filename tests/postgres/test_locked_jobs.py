@@ -57,5 +57,22 @@ async def test_an_extension_that_passed_a_locked_job_over_is_not_called_one(post
         assert await app.store.extend([hold], now + 60 * MICROS, now) == [Verdict.APPLIED]
 
 
+async def test_a_claim_passes_by_a_pending_job_that_someone_else_has_locked(postgres: Postgres) -> None:
+    schema = f"locked_{secrets.token_hex(3)}"
+    app = Holdfast(postgres.url(schema=schema))
+    app.job("work")(lambda payload: None)
+    request = ClaimRequest("w", "1", ("default",), {"work": 9}, 9, MICROS, token="t" * 32)
+    async with app:
+        locked, free = [(await app.submit("work", number)).job_id for number in range(2)]
+        someone = await asyncpg.connect(postgres.url())
+        async with someone.transaction():
+            await someone.execute(f"SELECT 1 FROM {schema}.job WHERE job_id = $1 FOR UPDATE", locked)
+            async with asyncio.timeout(10):  # it does not wait for the other's transaction
+                claimed = await app.store.claim(request, app.clock.now())
+            assert [claim.job_id for claim in claimed] == [free]
+        await someone.close()
+        assert (await app.get(locked)).status == "pending"
+
+
 async def _count(app: Holdfast, status: str, count: int) -> bool:
     return (await app.counts())[status] == count

@@ -28,7 +28,6 @@ from holdfast.errors import ConfigurationError
 from holdfast.server import serving
 
 APP = f"{Path(__file__).parents[1] / 'cli' / 'cli_app.py'}:app"
-PIPELINE = Path(__file__).parents[2] / "examples" / "pipeline"
 CANARY = "hf_canary_9c1d"
 
 
@@ -185,19 +184,6 @@ def test_a_server_whose_store_is_away_waits_for_it_and_keeps_its_password(start:
     process.hear("waiting for the store")
     assert process.end(signal.SIGINT) == 0
     assert CANARY not in "".join(process.lines)
-
-
-def test_the_sample_pipeline_runs_behind_the_dashboard(start: Start, tmp_path: Path) -> None:
-    """What `scripts/run serve` does."""
-    small = ("--folder", str(tmp_path), "--modules", "6", "--shards", "2", "--submit")
-    subprocess.run([sys.executable, str(PIPELINE / "main.py"), *small], check=True, stdout=subprocess.DEVNULL)
-    process = start("--workers", "1", "--app", f"{PIPELINE / 'stages.py'}:app")
-    with httpx.Client(base_url=process.address, timeout=60) as client:
-        [report] = client.get("/jobs", params={"job_type": "report"}).json()["items"]
-        with client.stream("GET", f"/jobs/{report['job_id']}/stream") as stream:
-            assert "completed" in "".join(stream.iter_text())
-        assert client.get("/stats").json()["counts"]["completed"] == 5
-    assert process.end() == 0
 
 
 def test_settings_come_from_options_and_else_from_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -243,3 +243,11 @@ async def test_it_can_be_called_where_an_event_loop_runs_and_the_app_is_open(app
 def test_the_apps_own_queue_is_not_touched(app: Holdfast, outside: Outside, tmp_path: Path) -> None:
     outside.crash(by_overwriting(app, outside))
     assert not (tmp_path / "jobs.db").exists()
+
+
+def test_a_reset_that_is_built_in_takes_no_path(app: Holdfast, outside: Outside) -> None:
+    @app.job("nothing")
+    def nothing(payload: int) -> None: ...
+
+    seen = {"left": "over"}
+    assert outside.crash(nothing, effect=lambda: dict(seen), reset=seen.clear).expected.effect == {}

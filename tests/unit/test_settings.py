@@ -55,3 +55,17 @@ def test_a_place_for_files_that_is_none_of_ours_is_answered_with_both_that_are()
 def test_a_mistyped_option_of_a_bucket_is_answered_with_those_that_there_are() -> None:
     with pytest.raises(ConfigurationError, match="no option endpint; it has region, endpoint"):
         Holdfast("sqlite:///jobs.db", artifacts="S3://bucket/prefix?endpint=http://127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    ("url", "seconds"),
+    [("sqlite:///jobs.db", 5), ("postgresql://127.0.0.1/jobs", 5), ("dynamodb://jobs?region=eu-north-1", 30)],
+)
+def test_a_worker_looks_every_5_seconds_on_sql_and_every_30_on_dynamodb_unless_it_is_set(
+    monkeypatch: pytest.MonkeyPatch, url: str, seconds: float
+) -> None:
+    monkeypatch.delenv("HOLDFAST_POLL_INTERVAL", raising=False)
+    assert Holdfast(url)._poll_seconds == seconds
+    monkeypatch.setenv("HOLDFAST_POLL_INTERVAL", "7")
+    assert Holdfast(url)._poll_seconds == 7
+    assert Holdfast(url, poll_interval=2)._poll_seconds == 2

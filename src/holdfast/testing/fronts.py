@@ -15,7 +15,7 @@ from holdfast.errors import ForkedStore, StoreGone
 from holdfast.lifecycle import Event, Status, Transition
 from holdfast.limits import POLL_SECONDS, RESULT_POLL_SECONDS, SWEEP_BATCH_MAX
 from holdfast.store.port import Store
-from holdfast.store.types import ClaimedJob, ClaimRequest, Signal, Verdict
+from holdfast.store.types import ClaimedJob, ClaimRequest, Promoted, Signal, Verdict
 from holdfast.testing.manual_clock import ManualClock
 from holdfast.waits import within
 from holdfast.worker.scheduler import Scheduler
@@ -100,6 +100,14 @@ class Turns(Front):
                 self.problem = error
                 self.done.set()
             return []
+
+    async def promote(self, now: Instant, limit: int) -> Promoted:
+        """Not by the worker, beside a turn: on PostgreSQL that passes over rows which another is about to make pending,
+        finds nothing pending yet either, and would take it for the end. Nor does it release."""
+        return Promoted(count=0, next_due_at=None)
+
+    async def release(self, now: Instant, limit: int) -> int:
+        return 0
 
     async def _settled(self) -> None:
         """Until the last job has left our hands, whichever way: settled, cancelled, or rescued by another."""

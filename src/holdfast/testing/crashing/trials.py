@@ -258,10 +258,14 @@ def _told(line: bytes) -> Told:
 
 
 def _call(function: Outside, database: Path) -> Any:
-    """With the path, if it takes one."""
+    """With the path, if it takes one. What is built in may not say what it takes: `kept.clear` takes nothing."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:
+        return function()
     takes = [
         each
-        for each in inspect.signature(function).parameters.values()
+        for each in parameters
         if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) and each.default is each.empty
     ]
     return function(database) if takes else function()

@@ -1,0 +1,1 @@
+"""An audio analysis service that loses no job: tempo, key, loudness and sections of songs, and timed lyrics."""

@@ -1,0 +1,63 @@
+"""Audio files, kept by what is in them: the same song is one file, however often it is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import tempfile
+from collections.abc import AsyncIterable
+from contextlib import suppress
+from pathlib import Path
+
+BYTES_MAX = 256 * 1024 * 1024
+
+
+class TooLarge(ValueError):
+    pass
+
+
+class Audio:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, content_hash: str) -> Path:
+        return self.folder / f"{content_hash}.wav"
+
+    async def keep(self, pieces: AsyncIterable[bytes]) -> tuple[str, int]:
+        """Its hash and its size. When this returns it is on disk: a job that names it finds it after any crash."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        digest, size = hashlib.sha256(), 0
+        handle, name = tempfile.mkstemp(dir=self.folder, suffix=".part")
+        try:
+            async for piece in pieces:
+                size += len(piece)
+                if size > BYTES_MAX:
+                    raise TooLarge(f"over {BYTES_MAX // 2**20} MiB (BYTES_MAX)")
+                digest.update(piece)
+                await asyncio.to_thread(_write, handle, piece)
+            await asyncio.to_thread(_publish, handle, name, self.path(digest.hexdigest()))
+        except BaseException:
+            with suppress(FileNotFoundError):
+                os.unlink(name)
+            raise
+        finally:
+            os.close(handle)
+        return digest.hexdigest(), size
+
+
+def _write(handle: int, piece: bytes) -> None:
+    rest = memoryview(piece)
+    while rest:
+        rest = rest[os.write(handle, rest) :]
+
+
+def _publish(handle: int, name: str, path: Path) -> None:
+    """The bytes first, then the name, then the folder that has the name."""
+    os.fsync(handle)
+    os.replace(name, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

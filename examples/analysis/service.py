@@ -1,0 +1,114 @@
+"""The service: a FastAPI application with a Holdfast worker inside, and Holdfast's own API and dashboard beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response, Security
+from fastapi.responses import JSONResponse
+from fastapi.security import APIKeyHeader
+
+import holdfast.server
+from analysis import jobs
+from analysis.answers import STATES, response
+from analysis.audio import TooLarge
+from analysis.jobs import AUDIO, SETTINGS, app
+from analysis.models import AnalyzeJobRequest, AudioResponse, JobResponse, JobStatus, JobType, LrcJobRequest
+from holdfast import Holdfast, HoldfastError, JobNotFound, KeyInfo, QueueFull, StoreError
+
+_HEADER = APIKeyHeader(name="X-API-Key", auto_error=False)
+_CODES: dict[type[HoldfastError], int] = {JobNotFound: 404, QueueFull: 429, StoreError: 503}
+router = APIRouter()
+
+
+def needs(scope: str) -> Callable[[str | None], Awaitable[KeyInfo]]:
+    """The request carries a key of the queue that may do this: `holdfast --app analysis.jobs:app keys create`."""
+
+    async def check(key: Annotated[str | None, Security(_HEADER)] = None) -> KeyInfo:
+        found = await app.check_key(key or "")
+        if found is None:
+            raise HTTPException(401, "send a key of this service as X-API-Key")
+        if not {scope, "admin"} & set(found.scopes):
+            raise HTTPException(403, f"this key has not the scope {scope}")
+        return found
+
+    return check
+
+
+Reader = Annotated[KeyInfo, Depends(needs("read"))]
+Submitter = Annotated[KeyInfo, Depends(needs("submit"))]
+
+
+@router.post("/audio", status_code=201)
+async def keep_audio(request: Request, key: Submitter) -> AudioResponse:
+    """Keeps a WAV file, the body. Its hash is its name in the jobs about it."""
+    try:
+        content_hash, size = await AUDIO.keep(request.stream())
+    except TooLarge as error:
+        raise HTTPException(413, str(error)) from None
+    return AudioResponse(content_hash=content_hash, bytes=size)
+
+
+@router.post("/jobs/analyze", status_code=201)
+async def submit_analyze(request: AnalyzeJobRequest, key: Submitter) -> JobResponse:
+    _require_audio(request.content_hash)
+    return response(await (await jobs.submit_analyze(request, key.name)).refresh())
+
+
+@router.post("/jobs/lrc", status_code=201)
+async def submit_lrc(request: LrcJobRequest, key: Submitter) -> JobResponse:
+    _require_audio(request.content_hash)
+    return response(await (await jobs.submit_lrc(request, key.name)).refresh())
+
+
+@router.get("/jobs")
+async def list_jobs(
+    key: Reader,
+    status: JobStatus | None = None,
+    job_type: JobType | None = None,
+    content_hash: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
+) -> list[JobResponse]:
+    """The newest first."""
+    types = [job_type] if job_type else list(JobType)  # the queue may have jobs of other applications, too
+    states = STATES[status] if status else (None,)
+    pages = [
+        await app.find(status=state, job_type=each, subject=content_hash, limit=limit)
+        for each in types
+        for state in states
+    ]
+    found = sorted((job for page in pages for job in page), key=lambda job: job.created_at, reverse=True)
+    return [response(job) for job in found[:limit]]
+
+
+@router.get("/jobs/{job_id}")
+async def get_job(job_id: UUID, key: Reader) -> JobResponse:
+    """With live progress while it runs; from the archive once it is over its week."""
+    job = await app.get(str(job_id))
+    if job.job_type not in list(JobType):
+        raise JobNotFound(f"no job {job_id} of this service")
+    return response(job)
+
+
+def _require_audio(content_hash: str) -> None:
+    if not AUDIO.path(content_hash).is_file():
+        raise HTTPException(404, f"no audio {content_hash}: send it to POST /audio first")
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), 422)
+    return JSONResponse({"detail": str(error)}, code)
+
+
+def make_service(app: Holdfast) -> FastAPI:
+    at_once = SETTINGS.analysis_at_once + SETTINGS.lrc_at_once
+    made = FastAPI(title="Audio analysis", lifespan=holdfast.server.lifespan(app, worker=True, concurrency=at_once))
+    made.include_router(router)
+    made.mount("/holdfast", holdfast.server.asgi(app))
+    made.add_exception_handler(HoldfastError, _refused)
+    return made
+
+
+service = make_service(app)

@@ -1,0 +1,1 @@
+"""Companion: a summary a day for every user, in the user's own time zone, on a durable queue."""

@@ -1,0 +1,55 @@
+"""`python -m companion`: the demonstration; `set-up`, `sync` and `receiver` for those who run it for real."""
+
+import argparse
+import asyncio
+import sys
+import threading
+
+from companion import demo, jobs
+from companion.receiver import Receiver
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m companion", description="Daily summaries on a durable queue.")
+    commands = parser.add_subparsers(dest="command", metavar="command")
+    shown = commands.add_parser("demo", help="catch up on three days, with a kill in the middle (the default)")
+    shown.add_argument("--picture", metavar="SVG", help="also write what it prints to this file")
+    commands.add_parser("set-up", help="store the schedule that looks for users every hour; once per deployment")
+    syncing = commands.add_parser("sync", help="look at these users now, or at all")
+    syncing.add_argument("user_id", nargs="*")
+    serving = commands.add_parser("receiver", help="a chat service in small, on this machine, until it is stopped")
+    serving.add_argument("--port", type=int, default=0)
+    given = parser.parse_args(arguments)
+    match given.command:
+        case "set-up":
+            asyncio.run(_set_up())
+        case "sync":
+            asyncio.run(_sync(given.user_id))
+        case "receiver":
+            _receive(given.port)
+        case _:
+            return demo.run(getattr(given, "picture", None))
+    return 0
+
+
+async def _set_up() -> None:
+    async with jobs.app:
+        await jobs.set_up()
+
+
+async def _sync(user_ids: list[str]) -> None:
+    async with jobs.app:
+        if user_ids:
+            await jobs.sync(user_ids)
+        else:
+            await jobs.app.submit("sync_users", None)
+
+
+def _receive(port: int) -> None:
+    with Receiver(port) as receiver:
+        print(f"COMPANION_CHAT_URL={receiver.url}", flush=True)
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

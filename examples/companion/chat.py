@@ -1,0 +1,121 @@
+"""The chat service: who the users are, what they wrote, and messages to them. Its answers decide how an attempt ends.
+
+404 for a user, and any other 4xx, will not get better by asking again: `Discard`. 429 says when to come again: `Retry`.
+Everything else (5xx, no answer) is an ordinary error, so the queue retries it with its backoff.
+"""
+
+import asyncio
+import json
+import re
+import urllib.error
+import urllib.parse
+import urllib.request
+from datetime import date, datetime, time
+from typing import Annotated, Any
+from zoneinfo import ZoneInfo
+
+from pydantic import AfterValidator, AwareDatetime, BaseModel, Field, TypeAdapter
+
+from companion import settings
+from holdfast import Discard, Retry
+
+
+class UnknownUser(Discard):
+    """The chat service does not know them, or no longer."""
+
+
+def _zone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        raise ValueError(f"there is no time zone {name!r}") from None
+    return name
+
+
+UserId = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+TimeZone = Annotated[str, AfterValidator(_zone)]
+
+
+class User(BaseModel):
+    user_id: UserId
+    name: str
+    timezone: TimeZone
+    summary_at: time = time(7)
+    since: date  # the first day that is summed up
+
+
+class Entry(BaseModel):
+    at: AwareDatetime
+    text: str
+
+
+class Message(BaseModel):
+    token: str  # the same whenever the same message is sent: who gets it drops a repeat
+    user_id: UserId
+    text: str
+
+
+class Receipt(BaseModel):
+    received_at: AwareDatetime
+    repeated: bool
+
+
+_ids = TypeAdapter(list[UserId])
+_entries = TypeAdapter(list[Entry])
+
+
+async def users() -> list[str]:
+    return _ids.validate_python(await _ask("/users"))
+
+
+async def user(user_id: str) -> User:
+    try:
+        return User.model_validate(await _ask(f"/users/{user_id}"))
+    except _NotFound:
+        raise UnknownUser(f"the chat service has no user {user_id!r}") from None
+
+
+async def entries(user_id: str, begin: datetime, end: datetime) -> list[Entry]:
+    span = urllib.parse.urlencode({"begin": begin.isoformat(), "end": end.isoformat()})
+    try:
+        return _entries.validate_python(await _ask(f"/users/{user_id}/entries?{span}"))
+    except _NotFound:
+        raise UnknownUser(f"the chat service has no user {user_id!r}") from None
+
+
+async def send(message: Message) -> Receipt:
+    return Receipt.model_validate(await _ask("/messages", message.model_dump()))
+
+
+class _NotFound(Discard):
+    """Nothing is there."""
+
+
+async def _ask(path: str, body: Any = None) -> Any:
+    return await asyncio.to_thread(_blocking, settings.chat_url() + path, body)
+
+
+def _blocking(url: str, body: Any) -> Any:
+    if not re.match(r"https?://", url):
+        raise RuntimeError(f"COMPANION_CHAT_URL: {url!r} is no http:// or https:// address")
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})  # noqa: S310  # checked above
+    try:
+        with urllib.request.urlopen(request, timeout=settings.CALL_SECONDS) as answer:  # noqa: S310
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            raise _meaning(error) from None
+
+
+def _meaning(error: urllib.error.HTTPError) -> Exception:
+    said = f"{error.code} {error.reason}: {error.read(500).decode(errors='replace')}"
+    match error.code:
+        case 404:
+            return _NotFound(said)
+        case 429:
+            return Retry(said, after=float(error.headers.get("Retry-After") or settings.base_delay_seconds()))
+        case code if 400 <= code < 500:
+            return Discard(said)
+        case _:
+            return ConnectionError(said)

@@ -1,0 +1,149 @@
+"""The jobs of Companion: `holdfast --app companion.jobs:app worker` runs them.
+
+A user's own schedule says when it is time; what it makes is a plan. The plan submits the summaries that are due and
+were not submitted yet, one job for each user and day: the key is taken for ever, so neither a second plan, nor a move
+to another time zone, nor a second scheduler makes another.
+"""
+
+import uuid
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import date, time
+from typing import Any
+
+from pydantic import BaseModel
+
+from companion import chat, days, settings
+from companion.chat import Message, TimeZone, UnknownUser, User, UserId
+from holdfast import Backoff, Context, Holdfast, JobHandler, ScheduleNotFound
+
+app = Holdfast(claim_limit=settings.claim_limit())  # on DynamoDB it is polled every 30 seconds unless somebody wakes it
+
+TOKENS = uuid.UUID("5f4d9a52-7d0c-5b8e-9c1a-0e6f2b7a4c11")  # the names of our messages
+OF_USER = "summary:"  # how the schedules of users begin
+
+
+class SummaryOf(BaseModel):
+    """A user's day; the time zone says when it began and ended."""
+
+    user_id: UserId
+    day: date
+    timezone: TimeZone
+
+    @property
+    def key(self) -> str:
+        return f"summary:{self.user_id}:{self.day}"
+
+
+class PlanOf(BaseModel):
+    user_id: UserId
+    timezone: TimeZone
+    summary_at: time
+    since: date
+
+
+class SyncOf(BaseModel):
+    user_id: UserId
+
+
+class DailySummary(JobHandler[SummaryOf]):
+    async def handle(self, payload: SummaryOf, ctx: Context) -> dict[str, Any]:
+        user = await chat.user(payload.user_id)
+        written = await chat.entries(payload.user_id, *days.span(payload.day, payload.timezone))
+        await ctx.progress(0.5, stage="sending")
+        message = Message(token=token(payload), user_id=user.user_id, text=text(user, payload, written))
+        # Once this is recorded no later attempt sends; a crash before that repeats the same token, which is dropped.
+        sent_at = await ctx.once("sent_at", lambda: _send(message))
+        await ctx.progress(0.9, stage="sent")
+        return {"token": message.token, "entries": len(written), "summary_sent_at": sent_at}
+
+
+class PlanSummaries(JobHandler[PlanOf]):
+    async def handle(self, payload: PlanOf, ctx: Context) -> list[str]:
+        """Submit what is due at the tick, up to a week back: what a downtime or a move has left out is made up for."""
+        moment = ctx.job.tick_at or ctx.job.created_at
+        wanted = days.due(moment, payload.timezone, payload.summary_at, payload.since, settings.catch_up_days())
+        summaries = [SummaryOf(user_id=payload.user_id, day=day, timezone=payload.timezone) for day in wanted]
+        handles = await app.submit_many(
+            ("daily_summary", each, {"dedup_key": each.key, "dedup_for": "forever", "subject": each.user_id})
+            for each in summaries
+        )
+        return [str(day) for day, handle in zip(wanted, handles, strict=True) if not handle.deduplicated]
+
+
+class UserSync(JobHandler[SyncOf]):
+    async def handle(self, payload: SyncOf, ctx: Context) -> dict[str, Any]:
+        """Let a user's schedule follow what the chat service knows of them: a new user, another zone, one who left."""
+        name = schedule_of(payload.user_id)
+        try:
+            user = await chat.user(payload.user_id)
+        except UnknownUser:
+            with suppress(ScheduleNotFound):
+                await app.unschedule(name)
+            return {"user_id": payload.user_id, "known": False}
+        plan = PlanOf(**user.model_dump(exclude={"name"}))
+        schedule = await app.schedule(
+            name, days.rule(user.summary_at), "plan_summaries", plan, timezone=user.timezone, subject=user.user_id
+        )
+        # What was due before we knew them, or before they moved.
+        await app.submit("plan_summaries", plan, dedup_key=f"plan:{user.user_id}", subject=user.user_id)
+        return {"user_id": user.user_id, "known": True, "timezone": user.timezone, "next_at": str(schedule.next_at)}
+
+
+class SyncUsers(JobHandler[None]):
+    async def handle(self, payload: None, ctx: Context) -> int:
+        """A sync for everyone that the chat service lists, and for those that it no longer lists."""
+        names = [each.name for each in await app.schedules()]
+        scheduled = {name.removeprefix(OF_USER) for name in names if name.startswith(OF_USER)}
+        everyone = scheduled.union(await chat.users())
+        await sync(sorted(everyone))
+        return len(everyone)
+
+
+HANDLERS: dict[str, type[JobHandler[Any]]] = {
+    "daily_summary": DailySummary,
+    "plan_summaries": PlanSummaries,
+    "user_sync": UserSync,
+    "sync_users": SyncUsers,
+}
+for _name, _handler in HANDLERS.items():
+    app.job(
+        _name,
+        max_attempts=settings.max_attempts(),
+        backoff=Backoff(settings.base_delay_seconds(), 2, jitter=0),
+        timeout=120,
+    )(_handler)
+
+
+async def sync(user_ids: Iterable[str]) -> None:
+    """A user whose sync has not ended yet gets no second one."""
+    await app.submit_many(
+        ("user_sync", SyncOf(user_id=each), {"dedup_key": f"sync:{each}", "subject": each}) for each in user_ids
+    )
+
+
+async def set_up() -> None:
+    """Once per deployment; again it changes nothing."""
+    await app.schedule("sync-users", "@hourly", "sync_users")
+
+
+def schedule_of(user_id: str) -> str:
+    return OF_USER + user_id
+
+
+def token(summary: SummaryOf) -> str:
+    """From user and day alone: every attempt at this summary, on any machine, sends the same one."""
+    return str(uuid.uuid5(TOKENS, summary.key))
+
+
+def text(user: User, summary: SummaryOf, written: list[chat.Entry]) -> str:
+    if not written:
+        return f"{user.name}, you wrote nothing on {summary.day:%A, %d %B}."
+    lines = "\n".join(f"- {each.text}" for each in written)
+    times = "once" if len(written) == 1 else f"{len(written)} times"
+    return f"{user.name}, on {summary.day:%A, %d %B} you wrote {times}:\n{lines}"
+
+
+async def _send(message: Message) -> str:
+    receipt = await chat.send(message)
+    return receipt.received_at.isoformat()

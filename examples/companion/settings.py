@@ -1,0 +1,47 @@
+"""What can be set, each by an environment variable; the queue's own settings are `HOLDFAST_…`."""
+
+import os
+
+BASE_DELAY_SECONDS = 60.0
+MAX_ATTEMPTS = 5
+CLAIM_LIMIT = 25  # jobs that a worker takes at a time
+CATCH_UP_DAYS = 7  # after a longer downtime nobody wants the older ones any more
+CALL_SECONDS = 10.0  # for one answer of the chat service
+
+
+def chat_url() -> str:
+    """Where users, their entries and the messages to them are. Read when it is needed: tests start one each."""
+    url = os.environ.get("COMPANION_CHAT_URL")
+    if not url:
+        raise RuntimeError("COMPANION_CHAT_URL is not set: where is the chat service? (python -m companion receiver)")
+    return url.rstrip("/")
+
+
+def base_delay_seconds() -> float:
+    return _positive("COMPANION_BASE_DELAY_SECONDS", BASE_DELAY_SECONDS)
+
+
+def max_attempts() -> int:
+    return int(_positive("COMPANION_MAX_ATTEMPTS", MAX_ATTEMPTS))
+
+
+def claim_limit() -> int:
+    """The queue's own variable, with a default of ours."""
+    return int(_positive("HOLDFAST_CLAIM_LIMIT", CLAIM_LIMIT))
+
+
+def catch_up_days() -> int:
+    return int(_positive("COMPANION_CATCH_UP_DAYS", CATCH_UP_DAYS))
+
+
+def _positive(name: str, default: float) -> float:
+    given = os.environ.get(name)
+    if given is None:
+        return default
+    try:
+        number = float(given)
+    except ValueError:
+        raise RuntimeError(f"{name}={given!r} is not a number") from None
+    if not number > 0:
+        raise RuntimeError(f"{name}={given!r}: it must be more than 0")
+    return number

@@ -1,0 +1,173 @@
+"""Analyse a conversation, to the end: `python -m polis [EXPORT]`, or examples/polis/run, which sets everything up.
+
+Interrupt it however you like and start it again: it goes on where it was. Start it once more when it is done: nothing
+is computed again.
+"""
+
+import argparse
+import asyncio
+import hashlib
+import json
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any, get_args
+
+from rich.console import Console
+
+from holdfast import Holdfast, HoldfastError, Job
+
+from .configs import UmapConfig
+from .export import ExportError, read_export
+from .reporting import PIPELINE
+from .sample import CONVERSATION_ID, PARTICIPANTS, write_sample
+from .watching import watch
+
+GRACE_SECONDS = 2.0  # how long an interrupted run lets its handlers finish
+EMBEDDING_MODELS = get_args(UmapConfig.model_fields["embedding_model"].annotation)
+
+
+def main() -> int:
+    options = arguments()
+    console = Console(highlight=False, soft_wrap=True)
+    try:
+        export = options.export.absolute() if options.export else sample(options.folder, options.participants)
+        os.environ["POLIS_EXPORTS"] = str(export.parent)  # read by the handlers, here and in child processes
+        os.environ.setdefault("HOLDFAST_URL", f"sqlite:///{options.folder / 'jobs.db'}")
+        return asyncio.run(run(export, options, console))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        console.print("\nInterrupted. Start it again: it goes on where it was.")
+        return 130
+    except (ExportError, HoldfastError) as error:
+        console.print(f"polis: {error}", markup=False)
+        return 2
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="polis", description="Analyse a Polis conversation and write a report of it.")
+    parser.add_argument("export", type=Path, nargs="?", help="folder of an export; its name is the conversation's id")
+    parser.add_argument("--folder", type=Path, default=Path("holdfast-demo"), help="for the queue and the report")
+    parser.add_argument("--embedding-model", choices=EMBEDDING_MODELS, default="wordllama")
+    parser.add_argument("--language", default="en", help="of the narrative, where a model writes it")
+    parser.add_argument("--participants", type=int, default=PARTICIPANTS, help="of the sample conversation")
+    parser.add_argument("--submit", action="store_true", help="leave the work to a worker elsewhere")
+    options = parser.parse_args()
+    if options.participants < 10:
+        parser.error("--participants starts at 10: fewer are no conversation")
+    options.folder = options.folder.absolute()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    return options
+
+
+def sample(folder: Path, participants: int) -> Path:
+    """The sample's export: whole or not at all, whenever this is killed."""
+    name = CONVERSATION_ID if participants == PARTICIPANTS else f"{CONVERSATION_ID}-{participants}"
+    target = folder / "exports" / name
+    if not target.exists():
+        draft = target.with_name(f".{name}.{os.getpid()}")
+        write_sample(draft, participants=participants)
+        draft.rename(target)
+    return target
+
+
+async def run(export: Path, options: argparse.Namespace, console: Console) -> int:
+    from .app import app  # only now: it reads HOLDFAST_URL
+
+    started = time.monotonic()
+    payload = {
+        "stages": [
+            {"stage": "PCA"},
+            {"stage": "UMAP", "config": {"embedding_model": options.embedding_model}},
+            {"stage": "REPORT", "config": {"language": options.language}},
+        ]
+    }
+    async with app:
+        root, is_new = await submit(app, export, payload)
+        if options.submit:
+            console.print(f"{'Submitted' if is_new else 'There already'}: job {root.job_id} in {app.url}", markup=False)
+            return 0
+        console.print(f"Analysing {export}", markup=False)
+        if root.status == "completed":
+            ended = await app.tree(root.job_id)
+        else:
+            async with app.worker(grace=GRACE_SECONDS):
+                ended = await watch(app, root.job_id, console)
+        jobs = {each.job_stage or each.job_type: each for each in ended.jobs.values()}
+        if ended.job.status != "completed":
+            return failed(jobs, console)
+        target = options.folder / "reports" / export.name
+        pages = await keep(app, jobs["REPORT"], target)
+    seconds = time.monotonic() - started
+    summarise(jobs, pages, seconds, nothing_new=root.status == "completed", console=console)
+    return 0
+
+
+async def submit(app: Holdfast, export: Path, payload: dict[str, Any]) -> tuple[Job, bool]:
+    """The analysis of this export with these settings: the one that is there, or a new one. One that has failed goes
+    on from the stage at which it stopped."""
+    from .app import analyse, full_pipeline
+
+    digest = read_export(export, export.name).digest
+    same_work = hashlib.sha256(json.dumps([digest, payload], sort_keys=True).encode()).hexdigest()
+    found = await app.find(job_type=full_pipeline.name, subject=export.name, content_hash=same_work, limit=1)
+    if found:
+        if found[0].status in ("failed", "cancelled"):
+            return await app.retry(found[0].job_id, subtree=True, reason="started again"), False
+        return found[0], False
+    handle = await analyse(
+        full_pipeline, export.name, payload, content_hash=same_work, dedup_key=f"polis:{same_work}", created_by="polis"
+    )
+    return await app.get(handle.job_id), True
+
+
+async def keep(app: Holdfast, report: Job, target: Path) -> dict[str, Path]:
+    """The pages as files that a browser opens, beside their artifacts in the queue."""
+    pages = {each.name: await app.artifact(report.job_id, each.name) for each in await app.artifacts(report.job_id)}
+    return await asyncio.to_thread(write_pages, pages, target)
+
+
+def write_pages(pages: dict[str, bytes], target: Path) -> dict[str, Path]:
+    """All of them, or those that were there before."""
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    draft.mkdir(parents=True)
+    for name, page in pages.items():
+        (draft / name).write_bytes(page)
+    shutil.rmtree(target, ignore_errors=True)
+    draft.rename(target)
+    return {name: target / name for name in sorted(pages)}
+
+
+def failed(jobs: dict[str, Job], console: Console) -> int:
+    """Which stage failed, and why; what was cancelled or failed with it is left out."""
+    stages = {name: job for name, job in jobs.items() if name != PIPELINE and job.status == "failed"}
+    for name, job in (stages or {PIPELINE: jobs[PIPELINE]}).items():
+        console.print(f"{name} {job.status.value}: {job.last_error or 'it was stopped'}", markup=False)
+    console.print("Start it again to go on from there.")
+    return 1
+
+
+def summarise(
+    jobs: dict[str, Job], pages: dict[str, Path], seconds: float, nothing_new: bool, console: Console
+) -> None:
+    pca, umap = jobs["PCA"].result, jobs["UMAP"].result
+    votes, groups = pca["summary_metrics"]["votes_processed"], pca["summary_metrics"]["groups_identified"]
+    layers = umap["layers"]
+    topics = f"{layers[-1]} to {layers[0]}" if len(layers) > 1 else f"{sum(layers)}"
+    console.print(
+        f"{votes:,} votes, {groups} opinion groups, {umap['summary_metrics']['comments_embedded']} comments in"
+        f" {topics} topics, embedded with {umap['embedding_model']}, in {seconds:.1f} s."
+    )
+    if again := [f"{name} ({job.attempt} attempts)" for name, job in jobs.items() if job.failures]:
+        console.print(f"Cut off and run again: {', '.join(again)}.")
+    console.print(f"Report: {pages['report.html']}", markup=False)
+    for name, path in pages.items():
+        if name != "report.html":
+            console.print(f"        {path}", markup=False)
+    if nothing_new:
+        console.print("Nothing was computed: this export was analysed before, with the same settings.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

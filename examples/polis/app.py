@@ -1,0 +1,60 @@
+"""The queue of the analysis: `holdfast --app polis.app:app …` and `python -m polis` use this one.
+
+Where the jobs are is said by HOLDFAST_URL, where artifacts are by HOLDFAST_ARTIFACTS.
+"""
+
+from typing import Any, Literal
+
+from holdfast import Backoff, Context, Holdfast, JobHandle, Pipeline, Stage
+
+from . import reporting, stages
+from .configs import PipelineOptions, ReportConfig
+from .conversations import folder_of
+from .export import FILES, ExportError
+from .narrative import narrative_job
+from .tables import PCA_TABLES, UMAP_TABLES
+
+STAGE_SECONDS, PIPELINE_SECONDS = 3600, 7200
+STAGE_PRIORITY, PIPELINE_PRIORITY = 50, 80
+ATTEMPTS = 4  # the first one and three retries
+BACKOFF = Backoff(base=5, factor=2, max=300)
+
+
+def register(app: Holdfast, *, isolation: Literal["process", "thread"] = "process") -> Pipeline:
+    """All job types of the analysis, on this app; the pipeline of them."""
+    options: dict[str, Any] = {
+        "priority": STAGE_PRIORITY,
+        "max_attempts": ATTEMPTS,
+        "timeout": STAGE_SECONDS,
+        "backoff": BACKOFF,
+    }
+    pca = app.job("PCA", isolation=isolation, results=list(PCA_TABLES.values()), **options)(stages.pca)
+    umap = app.job("UMAP", isolation=isolation, results=list(UMAP_TABLES.values()), **options)(stages.umap)
+
+    @app.job("REPORT", **options)
+    async def report(payload: ReportConfig, ctx: Context) -> dict[str, Any]:
+        return await reporting.report(app, payload, ctx)
+
+    narrative_job(app)
+    return app.pipeline(
+        reporting.PIPELINE,
+        [Stage("PCA", pca), Stage("UMAP", umap), Stage("REPORT", report, after=("PCA", "UMAP"))],
+        options=PipelineOptions,
+        priority=PIPELINE_PRIORITY,
+        timeout=PIPELINE_SECONDS,
+        max_attempts=ATTEMPTS,
+    )
+
+
+async def analyse(
+    pipeline: Pipeline, conversation_id: str, payload: dict[str, Any] | None = None, **options: Any
+) -> JobHandle:
+    """Submit the whole analysis of a conversation; an export that is not there is said before anything is stored."""
+    folder = folder_of(conversation_id)
+    if missing := [name for name in FILES if not (folder / name).is_file()]:
+        raise ExportError(f"{folder} has no {missing[0]}: an export has {', '.join(FILES)}")
+    return await pipeline.submit(payload, subject=conversation_id, **options)
+
+
+app = Holdfast()
+full_pipeline = register(app)

@@ -1,0 +1,25 @@
+"""Where the exports are: the folder POLIS_EXPORTS (default: `exports`), with a folder for each conversation's id.
+
+A job's subject is the id of its conversation, and is all that a worker needs to find it. Workers on several hosts
+need a folder that all of them see.
+"""
+
+import os
+import re
+from pathlib import Path
+
+from .export import Export, ExportError, read_export
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+
+
+def folder_of(conversation_id: str | None) -> Path:
+    if not conversation_id:
+        raise ExportError("whose conversation? Submit the job with its id as the subject: subject='36324'")
+    if not _ID.fullmatch(conversation_id):  # it becomes a part of a path
+        raise ExportError(f"{conversation_id!r:.140} is no id of a conversation: use letters, digits, _ . and -")
+    return Path(os.environ.get("POLIS_EXPORTS") or "exports") / conversation_id
+
+
+def conversation(conversation_id: str | None) -> Export:
+    return read_export(folder_of(conversation_id), conversation_id or "")

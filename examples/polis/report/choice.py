@@ -1,0 +1,30 @@
+"""Which comments stand out: the narrative speaks of those that the lists of the report show."""
+
+from collections.abc import Iterable
+
+from .model import Comment
+
+FEW_VOTES = 5  # a comment that fewer have seen says nothing of anybody
+
+
+def most_voted(comments: Iterable[Comment], count: int) -> list[Comment]:
+    """In the order of their numbers."""
+    ranked = sorted(comments, key=lambda each: (-each.votes.seen, each.comment_id))[:count]
+    return sorted(ranked, key=lambda each: each.comment_id)
+
+
+def _seen(comments: Iterable[Comment]) -> list[Comment]:
+    return [each for each in comments if each.votes.seen >= FEW_VOTES]
+
+
+def most_agreed(comments: Iterable[Comment], count: int) -> list[Comment]:
+    return sorted(_seen(comments), key=lambda each: (-each.consensus, each.comment_id))[:count]
+
+
+def most_divisive(comments: Iterable[Comment], count: int) -> list[Comment]:
+    return sorted(_seen(comments), key=lambda each: (-each.divisiveness, each.comment_id))[:count]
+
+
+def most_unsure(comments: Iterable[Comment], count: int) -> list[Comment]:
+    ranked = sorted(_seen(comments), key=lambda each: (-each.votes.share(each.votes.passes), each.comment_id))
+    return [each for each in ranked[:count] if each.votes.passes]

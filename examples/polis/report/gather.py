@@ -1,0 +1,139 @@
+"""From the rows of the stages to what a report shows."""
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from polis.findings import Findings
+from polis.tables import CommentExtremity, GroupVotes
+
+from .model import Analysis, Comment, Group, Layer, Participant, Representative, Topic, Votes
+
+REPRESENTATIVES_PER_GROUP = 6
+DISAGREES_AT_LEAST = 0.6  # of a group, for a comment that it stands out by rejecting …
+DISAGREES_MORE_BY = 0.25  # … while the others do so by this much less
+
+
+def gathered(found: Findings) -> Analysis:
+    conversation = found.conversation
+    groups = [_group(int(each["group_id"]), int(each["size"]), found) for each in found.pca.summary["groups"]]
+    return Analysis(
+        conversation_id=conversation.conversation_id,
+        title=conversation.title,
+        participants=[
+            Participant(each.participant_id, each.x, each.y, each.group_id, each.votes)
+            for each in found.pca.participants
+        ],
+        comments=_comments(found),
+        groups=groups,
+        layers=_layers(found),
+        edges=[(each.source, each.target) for each in found.umap.edges if each.nearest],
+        votes=conversation.votes,
+        moderated_out=conversation.moderated_out,
+        asked=_span(conversation.first_vote_at, conversation.last_vote_at),
+        variance=[float(each) for each in found.pca.summary.get("explained_variance", ())],
+        method=_method(found),
+        jobs={"PCA": found.pca.job_id, "UMAP": found.umap.job_id},
+    )
+
+
+def _comments(found: Findings) -> list[Comment]:
+    places = {each.comment_id: (each.x, each.y) for each in found.umap.embeddings}
+    clusters = {each.comment_id: tuple(each.clusters) for each in found.umap.assignments}
+    voted = {each.comment_id: each for each in found.pca.comments}
+    texts = {each.comment_id: each.body for each in found.umap.embeddings}
+    texts |= {number: each.body for number, each in voted.items()}
+    return [
+        _comment(number, texts[number], voted.get(number), places.get(number), clusters.get(number, ()))
+        for number in sorted(texts)
+    ]
+
+
+def _comment(
+    number: int, text: str, row: CommentExtremity | None, place: tuple[float, float] | None, clusters: tuple[int, ...]
+) -> Comment:
+    if row is None:  # let in, but nobody has voted on it
+        return Comment(number, text, Votes(), place=place, clusters=clusters)
+    return Comment(
+        comment_id=number,
+        text=text,
+        votes=Votes(row.agrees, row.disagrees, row.passes),
+        by_group={int(group): Votes(v.agrees, v.disagrees, v.passes) for group, v in row.group_votes.items()},
+        consensus=row.consensus,
+        divisiveness=row.divisiveness,
+        extremity=row.extremity,
+        kind=row.kind,
+        place=place,
+        clusters=clusters,
+    )
+
+
+def _group(group_id: int, size: int, found: Findings) -> Group:
+    """What it stands for, the most telling first: at most half of the list is what it rejects."""
+    agreed = [each for row in found.pca.comments if (each := _agreed(group_id, row))]
+    rejected = [each for row in found.pca.comments if (each := _rejected(group_id, row))]
+    agreed.sort(key=lambda each: (-each.score, each.comment_id))
+    rejected.sort(key=lambda each: (-each.score, each.comment_id))
+    room = max(REPRESENTATIVES_PER_GROUP - len(agreed), REPRESENTATIVES_PER_GROUP // 2)
+    chosen = rejected[:room]
+    return Group(group_id, size, [*agreed[: REPRESENTATIVES_PER_GROUP - len(chosen)], *chosen])
+
+
+def _agreed(group_id: int, row: CommentExtremity) -> Representative | None:
+    if group_id not in row.representative_of:
+        return None
+    own, others = _own_and_others(group_id, row.group_votes)
+    lead = own.agree_share - max((each.agree_share for each in others), default=0.0)
+    return Representative(row.comment_id, True, _share(own.agrees, own), lead)
+
+
+def _rejected(group_id: int, row: CommentExtremity) -> Representative | None:
+    own, others = _own_and_others(group_id, row.group_votes)
+    if not others:
+        return None
+    share, most = _pulled(own), max(_pulled(each) for each in others)
+    if share < DISAGREES_AT_LEAST or share - most < DISAGREES_MORE_BY:
+        return None
+    return Representative(row.comment_id, False, _share(own.disagrees, own), share - most)
+
+
+def _own_and_others(group_id: int, votes: Mapping[str, GroupVotes]) -> tuple[GroupVotes, list[GroupVotes]]:
+    nothing = GroupVotes(agrees=0, disagrees=0, passes=0, agree_share=0.5)
+    return votes.get(str(group_id), nothing), [each for name, each in votes.items() if name != str(group_id)]
+
+
+def _pulled(votes: GroupVotes) -> float:
+    """The share that disagrees, pulled towards a half where few voted."""
+    return (votes.disagrees + 1) / (votes.agrees + votes.disagrees + votes.passes + 2)
+
+
+def _share(count: int, votes: GroupVotes) -> float:
+    return count / max(1, votes.agrees + votes.disagrees + votes.passes)
+
+
+def _layers(found: Findings) -> list[Layer]:
+    names = {each.topic_key: each.topic_name for each in found.umap.topics}
+    layers: dict[int, list[Topic]] = {}
+    for each in sorted(found.umap.clusters, key=lambda each: (each.layer, each.cluster_id)):
+        name = names.get(each.cluster_key) or ", ".join(each.keywords[:3]) or f"Topic {each.cluster_id}"
+        layers.setdefault(each.layer, []).append(Topic(each.cluster_id, name, each.keywords, each.size))
+    return [Layer(number, topics) for number, topics in sorted(layers.items())]
+
+
+def _method(found: Findings) -> dict[str, str]:
+    umap, pca = found.umap.summary, found.pca.summary
+    namer = str(umap.get("topic_names_by", "keywords"))
+    return {
+        "Embedding of the comments": f"{umap['embedding_model']}, {umap['dimensions']} dimensions",
+        "Projection of the comment map": str(umap["projection"]),
+        "Projection of the opinion map": f"PCA, {pca['method']} solver",
+        "Topic names": "made from keywords" if namer == "keywords" else f"by {namer}",
+    }
+
+
+def _span(first: str, last: str) -> str:
+    if not first or not last:
+        return ""
+    start, end = (datetime.fromisoformat(each) for each in (first, last))
+    if start.date() == end.date():
+        return f"{end:%-d %B %Y}"
+    return f"{start:%-d %B %Y} to {end:%-d %B %Y}"

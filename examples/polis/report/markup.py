@@ -1,0 +1,52 @@
+"""Writing HTML and SVG. Whatever comes from outside goes through `text` or `element`: both escape it."""
+
+import re
+from collections.abc import Container
+from html import escape as text
+from typing import Any
+
+__all__ = ["element", "number", "prose", "text"]
+
+_CITED = re.compile(r"\[(\d{1,12})\]")
+
+
+def number(value: float) -> str:
+    """A coordinate: one digit is finer than a screen."""
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def element(tag: str, /, *inside: str, **attributes: Any) -> str:
+    """`inside` is markup already; attributes are escaped. `class_` is class, `stroke_width` is stroke-width."""
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{text(number(value) if isinstance(value, float) else str(value))}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    return f"<{tag}{written}>" if tag == "input" else f"<{tag}{written}>{''.join(inside)}</{tag}>"
+
+
+def prose(written: str, known: Container[int]) -> str:
+    """Paragraphs and lists from a plain text; [12] becomes a link where there is a comment 12."""
+    return "".join(_block(block, known) for block in re.split(r"\n\s*\n", written.strip()) if block.strip())
+
+
+def _block(block: str, known: Container[int]) -> str:
+    lines = [line.strip() for line in block.splitlines()]
+    if all(line.startswith(("- ", "* ")) for line in lines):
+        return element("ul", *(element("li", _cited(line[2:], known)) for line in lines))
+    if lines[0].startswith("#"):
+        heading = element("h4", _cited(lines[0].lstrip("# "), known))
+        return heading + (_block("\n".join(lines[1:]), known) if lines[1:] else "")
+    return element("p", _cited(" ".join(lines), known))
+
+
+def _cited(line: str, known: Container[int]) -> str:
+    def link(found: re.Match[str]) -> str:
+        comment = int(found[1])
+        return cite(comment) if comment in known else found[0]
+
+    return _CITED.sub(link, text(line))
+
+
+def cite(comment_id: int) -> str:
+    return f'<a class="cite" href="#c{comment_id}">{comment_id}</a>'

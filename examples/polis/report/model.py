@@ -1,0 +1,113 @@
+"""What a report shows, as plain values; gather.py fills this from the rows of the stages before it.
+
+Coordinates may be on any scale: plots fit them to their frame. A participant without a group has the group None; a
+comment that was not embedded has no place on the comment map, and belongs to no cluster.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+SEVERAL = 4  # topics
+
+
+@dataclass(frozen=True, slots=True)
+class Votes:
+    agrees: int = 0
+    disagrees: int = 0
+    passes: int = 0
+
+    @property
+    def seen(self) -> int:
+        return self.agrees + self.disagrees + self.passes
+
+    def share(self, count: int) -> float:
+        return count / self.seen if self.seen else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Participant:
+    participant_id: int
+    x: float
+    y: float
+    group: int | None
+    votes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Comment:
+    comment_id: int
+    text: str
+    votes: Votes
+    by_group: Mapping[int, Votes] = field(default_factory=dict)
+    consensus: float = 0.0  # 0 to 1: how much all groups say the same of it
+    divisiveness: float = 0.0  # 0 to 1: how far the groups are apart on it
+    extremity: float = 0.0  # 0 to 1: how far it pulls participants apart on the opinion map
+    kind: str = "mixed"  # or "consensus", "divisive"
+    place: tuple[float, float] | None = None  # on the comment map
+    clusters: tuple[int, ...] = ()  # its cluster on each layer, finest first; -1: none
+
+
+@dataclass(frozen=True, slots=True)
+class Representative:
+    """A comment that tells a group from the others."""
+
+    comment_id: int
+    agrees: bool  # else the group disagrees with it
+    share: float  # of the group's votes on it that say so
+    score: float  # how much more than in the other groups
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    group_id: int
+    size: int
+    representative: Sequence[Representative] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    cluster_id: int
+    name: str
+    keywords: Sequence[str]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One level of the hierarchy of topics."""
+
+    number: int  # 0 is the finest
+    topics: Sequence[Topic]
+
+
+@dataclass(frozen=True, slots=True)
+class Narrative:
+    """Texts by section: "summary", "groups", "consensus", "topics", "uncertainty"."""
+
+    sections: Mapping[str, str]
+    written_by: str  # a model's name, or "" where it was made from the figures
+    language: str = "en"
+    note: str = ""  # what the reader should know of it: that the model gave no answer, say
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    conversation_id: str
+    title: str
+    participants: Sequence[Participant]
+    comments: Sequence[Comment]
+    groups: Sequence[Group]
+    layers: Sequence[Layer]
+    edges: Sequence[tuple[int, int]] = ()  # comment ids that are neighbours by meaning
+    votes: int = 0
+    moderated_out: int = 0
+    asked: str = ""  # when: "3 to 14 May 2026"
+    variance: Sequence[float] = ()  # share of it that each axis of the opinion map explains
+    method: Mapping[str, str] = field(default_factory=dict)  # what was used: "embedding model" -> "…"
+    jobs: Mapping[str, str] = field(default_factory=dict)  # stage -> job id
+
+    @property
+    def main_layer(self) -> Layer | None:
+        """The one that is spoken of: the coarsest that still tells several topics apart."""
+        several = [layer for layer in self.layers if len(layer.topics) >= SEVERAL]
+        return several[-1] if several else next(iter(self.layers), None)

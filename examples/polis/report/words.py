@@ -1,0 +1,34 @@
+"""How figures and names are written."""
+
+from collections.abc import Sequence
+
+
+def group_name(group_id: int) -> str:
+    """0 -> Group A."""
+    letters = ""
+    number = group_id + 1
+    while number > 0:
+        number, rest = divmod(number - 1, 26)
+        letters = chr(ord("A") + rest) + letters
+    return f"Group {letters or group_id}"
+
+
+def counted(count: int, one: str, more: str = "") -> str:
+    return f"{count:,} {one if count == 1 else more or one + 's'}"
+
+
+def percent(share: float) -> str:
+    return f"{round(100 * share)}%"
+
+
+def joined(names: Sequence[str]) -> str:
+    if len(names) < 2:
+        return "".join(names)
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def quoted(text: str, letters: int = 140) -> str:
+    """A comment within a sentence: shortened at a word, without the stop at its end."""
+    if len(text) > letters:
+        text = f"{text[:letters].rsplit(' ', 1)[0]} …"
+    return f"“{text.rstrip('. ')}”"

@@ -1,0 +1,118 @@
+"""UMAP: comments become vectors, the comment map, and topics in layers."""
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from threadpoolctl import threadpool_limits
+
+from holdfast import BlockingContext, Discard
+
+from . import clustering, embeddings, llm, naming, neighbours, projecting, topics
+from .configs import UmapConfig
+from .export import Export
+from .outcome import THREADS, put, read, results
+from .tables import UMAP_TABLES, ClusterKeywords, CommentEmbedding, Embedding, TopicName
+from .votes import Numbers
+
+
+def run(payload: UmapConfig, ctx: BlockingContext) -> dict[str, Any]:
+    started = time.monotonic()
+    ctx.progress(0.02, stage="reading the export")
+    export = read(ctx)
+    let_in = sorted(export.let_in, key=lambda comment: comment.comment_id)
+    vectors = _vectors(payload, ctx, {comment.comment_id: comment.body for comment in let_in})
+    with threadpool_limits(THREADS):
+        ctx.progress(0.5, stage="finding neighbours")
+        matrix = embeddings.matrix(vectors, payload.metric)
+        graph = neighbours.neighbour_graph(matrix, payload.n_neighbors, payload.metric)
+        ctx.progress(0.55, stage="projecting comments")
+        places, projection = projecting.project(
+            matrix, graph, payload.n_components, payload.n_neighbors, payload.min_dist, payload.metric
+        )
+        ctx.progress(0.75, stage="finding topics")
+        layers = topics.measured(places, clustering.layers_of(places))
+        clusters = topics.cluster_rows(export.conversation_id, let_in, layers)
+    named, namer = _names(ctx, clusters, export)
+    ctx.progress(0.9, stage="writing rows")
+    put(ctx, _embedding_rows(export, vectors, places, projection))
+    put(ctx, topics.assignment_rows(export.conversation_id, let_in, layers))
+    put(ctx, clusters)
+    put(ctx, topics.edge_rows(export.conversation_id, let_in, graph))
+    put(ctx, named)
+    metrics = {"comments_embedded": len(let_in), "topics_found": len(clusters)}
+    return results(ctx, started, UMAP_TABLES, metrics) | {
+        "export_hash": export.digest,
+        "embedding_model": vectors[0].model,
+        "dimensions": vectors[0].dimensions,
+        "projection": projection,
+        "topic_names_by": namer,
+        "layers": [each.layer.count for each in layers],
+    }
+
+
+def _vectors(payload: UmapConfig, ctx: BlockingContext, bodies: dict[int, str]) -> list[Embedding]:
+    if payload.skip_embedding:
+        ctx.progress(0.1, stage="reading stored vectors")
+        try:
+            return embeddings.stored(ctx.results(CommentEmbedding).latest(ctx.job.subject or "", "UMAP"), bodies)
+        except embeddings.NothingStored as error:
+            raise Discard(str(error)) from error
+    model = embeddings.embedder(payload.embedding_model, ctx.log)
+    return embeddings.embed(
+        model, list(bodies.values()), lambda share: ctx.progress(0.05 + 0.45 * share, stage="embedding comments")
+    )
+
+
+def _embedding_rows(
+    export: Export, vectors: Sequence[Embedding], places: Numbers, projection: str
+) -> list[CommentEmbedding]:
+    let_in = sorted(export.let_in, key=lambda comment: comment.comment_id)
+    return [
+        CommentEmbedding(
+            comment_id=comment.comment_id,
+            conversation_id=export.conversation_id,
+            body=comment.body,
+            embedding=vector,
+            x=float(place[0]),
+            y=float(place[1]),
+            components=place.tolist(),
+            projection=projection,
+        )
+        for comment, vector, place in zip(let_in, vectors, places, strict=True)
+    ]
+
+
+def _names(ctx: BlockingContext, clusters: Sequence[ClusterKeywords], export: Export) -> tuple[list[TopicName], str]:
+    """By the model, each answer recorded, so that none is paid for twice. At the last attempt keywords must do."""
+    model, plain = llm.configured(), naming.by_keywords(clusters)
+    if model is None:
+        return _topic_rows(clusters, plain, naming.BY_KEYWORDS), naming.BY_KEYWORDS
+    bodies = {comment.comment_id: comment.body for comment in export.let_in}
+    names = {}
+    try:
+        for done, cluster in enumerate(clusters):
+            ctx.progress(0.75 + 0.15 * done / len(clusters), stage="naming topics")
+            asked = partial(naming.ask, model, naming.question(cluster, bodies, export.title))
+            names[cluster.cluster_key] = ctx.once(f"name {cluster.cluster_key}", asked)
+    except llm.LLMError as error:
+        if ctx.job.failures + 1 < ctx.job.max_attempts:
+            raise
+        ctx.log.warning("topics are named by keywords: %s", error)
+        return _topic_rows(clusters, plain, naming.BY_KEYWORDS), naming.BY_KEYWORDS
+    return _topic_rows(clusters, names, model.model), model.model
+
+
+def _topic_rows(clusters: Sequence[ClusterKeywords], names: dict[str, str], namer: str) -> list[TopicName]:
+    return [
+        TopicName(
+            topic_key=each.cluster_key,
+            conversation_id=each.conversation_id,
+            layer=each.layer,
+            cluster_id=each.cluster_id,
+            topic_name=names[each.cluster_key],
+            model_name=namer,
+        )
+        for each in clusters
+    ]

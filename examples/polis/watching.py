@@ -1,0 +1,80 @@
+"""Shows how far an analysis is: bars in a terminal, a line for every change elsewhere."""
+
+import asyncio
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+from holdfast import Holdfast, Job, Tree
+
+LOOK_SECONDS = 0.1
+ENDED = {"completed", "failed", "cancelled"}
+STAGES = ("PCA", "UMAP", "REPORT")
+TURNS = ("PCA", "UMAP", "NARRATIVE", "REPORT")  # in which they end
+ASIDE = {
+    "pending": "waits for its turn",
+    "waiting": "waits",
+    "scheduled": "looks again later",
+    "retrying": "will try again",
+}
+
+
+async def watch(app: Holdfast, job_id: str, console: Console) -> Tree:
+    """Until the whole has ended; the tree as it ended."""
+    columns = (TextColumn("{task.description:9}"), BarColumn(36), TaskProgressColumn(), TimeElapsedColumn())
+    now = TextColumn("{task.fields[now]}")
+    with Progress(*columns, now, console=console, disable=not console.is_terminal) as progress:
+        shown = Shown(progress)
+        while True:
+            tree = await app.tree(job_id)
+            for job in sorted(tree.jobs.values(), key=_turn):
+                if job.job_id != job_id:
+                    shown.show(job)
+            if tree.job.status in ENDED:
+                return tree
+            await asyncio.sleep(LOOK_SECONDS)
+
+
+def _turn(job: Job) -> int:
+    return TURNS.index(job.job_type) if job.job_type in TURNS else 0
+
+
+class Shown:
+    """The stages on the screen, and what was last said of each."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._bars: dict[str, TaskID] = {name: self._bar(name) for name in STAGES}
+        self._said: dict[str, str] = {}
+
+    def _bar(self, name: str) -> TaskID:
+        return self._progress.add_task(name, total=1.0, now="", start=False)
+
+    def show(self, job: Job) -> None:
+        name = job.job_stage or job.job_type
+        if name not in self._bars:
+            self._bars[name] = self._bar(name)
+        bar = self._bars[name]
+        task = self._progress.tasks[self._progress.task_ids.index(bar)]
+        now = words(job)
+        if job.started_at is not None and task.start_time is None:
+            self._progress.start_task(bar)
+        self._progress.update(bar, completed=1.0 if job.status == "completed" else job.progress, now=now)
+        if job.status in ENDED and task.stop_time is None:
+            self._progress.stop_task(bar)
+        if not self._progress.console.is_terminal and self._said.get(name) != now:
+            self._progress.console.print(f"{name}: {now}", markup=False)
+        self._said[name] = now
+
+
+def words(job: Job) -> str:
+    """What it does now, in a few words."""
+    if job.status == "processing":
+        return job.stage or "begins"
+    if job.status == "completed":
+        return f"done in {(job.processing_time_ms or 0) / 1000:.1f} s" + (
+            f", attempt {job.attempt}" if job.attempt > 1 else ""
+        )
+    if job.status in ENDED:
+        return job.status.value
+    return ASIDE[job.status.value]

@@ -1,0 +1,103 @@
+"""`python -m rules`: what a person does with it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import asyncpg
+from embedding import WeightsMissing
+from rich.console import Console
+
+from holdfast import HoldfastError
+from rules import database, showing
+from rules.health import health
+from rules.jobs import app
+from rules.models import DEFAULT
+from rules.server import ServerTrouble, default_folder, own_server
+from rules.working import work
+
+QUESTIONS = ("how do we keep credentials safe?", "what to do when a server is down", "make pages load quicker")
+TROUBLE = (HoldfastError, ServerTrouble, WeightsMissing, asyncpg.PostgresError, OSError, ValueError, database.NotSetUp)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    chosen = _parser().parse_args(arguments)
+    # Wide enough for a whole row where nobody looks on: a pipe is read by programs.
+    width = None if sys.stdout.isatty() else 90
+    console = Console(highlight=False, width=width, record=chosen.picture is not None)
+    try:
+        if os.environ.get("DATABASE_URL"):
+            asyncio.run(_run(chosen, console))
+        else:
+            with own_server(default_folder()) as url:
+                app.url = url
+                asyncio.run(_run(chosen, console))
+    except TROUBLE as error:
+        print(f"rules: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    if chosen.picture is not None:
+        chosen.picture.write_text(showing.picture(console))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m rules",
+        description="Rules in PostgreSQL, embedded by jobs, found by meaning. DATABASE_URL names the server; without it"
+        " one is started, and its data are kept in RULES_FOLDER.",
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    demo = commands.add_parser("demo", help="all of the next five on the sample rules; what is done without a command")
+    demo.add_argument("--picture", type=Path, help="keep what it printed, as an SVG")
+    parser.set_defaults(picture=None)
+    setup = commands.add_parser("setup", help="make tables and triggers; choose the model")
+    setup.add_argument("--model", help=f"{DEFAULT} at first; another one embeds every rule again")
+    load = commands.add_parser("load", help="store rules from a JSON file, the sample without one")
+    load.add_argument("file", nargs="?", type=Path, default=database.SAMPLE)
+    commands.add_parser(
+        "work", help="embed until nothing waits; “holdfast --app rules.jobs:app worker” goes on for ever"
+    )
+    search = commands.add_parser("search", help="find rules by their meaning")
+    search.add_argument("question")
+    search.add_argument("--limit", type=int, default=5, help="how many; 5")
+    commands.add_parser("health", help="jobs by priority and state, and what each worker did today")
+    return parser
+
+
+async def _run(chosen: argparse.Namespace, console: Console) -> None:
+    async with app:
+        connection = await database.connect()
+        try:
+            match chosen.command:
+                case None | "demo":
+                    await _demo(connection, console)
+                case "setup":
+                    showing.set_up(console, await database.set_up(connection, chosen.model))
+                case "load":
+                    showing.loaded(console, await database.load(connection, database.read_rules(chosen.file)))
+                case "work":
+                    showing.worked(console, await work(console))
+                case "search":
+                    found = await database.search(connection, chosen.question, chosen.limit)
+                    showing.found(console, chosen.question, found)
+                case "health":
+                    showing.health(console, await health())
+        finally:
+            await connection.close()
+
+
+async def _demo(connection: asyncpg.Connection[asyncpg.Record], console: Console) -> None:
+    showing.set_up(console, await database.set_up(connection))
+    showing.loaded(console, await database.load(connection, database.read_rules()))
+    showing.worked(console, await work(console))
+    for question in QUESTIONS:
+        showing.found(console, question, await database.search(connection, question, 3))
+    showing.health(console, await health())
+    console.print('Ask something yourself: examples/rules/run search "…"')

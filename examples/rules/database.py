@@ -1,0 +1,107 @@
+"""The application's side of the database: its tables, its sample, its search."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+
+from rules.jobs import app
+from rules.models import DEFAULT, model_named
+
+SCHEMA = Path(__file__).with_name("schema.sql")
+SAMPLE = Path(__file__).with_name("sample.json")
+FOUND_MAX = 100
+
+_INSERT = """
+INSERT INTO rules (rule_id, project_id, created_by, title, guidance, rationale, priority)
+SELECT $1, (SELECT id FROM projects WHERE name = $2), (SELECT id FROM users WHERE email = $3), $4, $5, $6,
+    coalesce($7, 'normal')
+ON CONFLICT (project_id, rule_id) DO UPDATE SET title = excluded.title, guidance = excluded.guidance,
+    rationale = excluded.rationale, priority = excluded.priority
+"""
+SEARCH = """
+SELECT rule_id, title, priority, 1 - (embedding <=> $1::real[]::vector) AS similarity
+FROM rules WHERE embedding IS NOT NULL ORDER BY embedding <=> $1::real[]::vector LIMIT $2
+"""
+
+
+class NotSetUp(Exception):
+    """The tables are not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetUp:
+    model: str
+    dimensions: int
+    again: int  # rules that a new choice of the model embeds again
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    rule_id: str
+    title: str
+    priority: str
+    similarity: float
+
+
+async def connect() -> Any:
+    return await asyncpg.connect(app.url)
+
+
+async def set_up(connection: Any, model: str | None = None) -> SetUp:
+    """Tables and triggers. The app must be open: with its schema the queue brings the functions that the triggers call,
+    and the type of their job."""
+    async with connection.transaction():
+        # Two that set up at once would each find nothing there and make it.
+        await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('rules set_up', 0))")
+        await connection.execute(SCHEMA.read_text())
+        chosen = model or await connection.fetchval("SELECT name FROM embedding_model") or DEFAULT
+        dimensions = model_named(chosen).dimensions
+        again = await connection.fetchval("SELECT choose_model($1, $2)", chosen, dimensions)
+        return SetUp(model=chosen, dimensions=dimensions, again=again)
+
+
+def read_rules(path: Path = SAMPLE) -> list[dict[str, str]]:
+    """Of a JSON file: a list of objects."""
+    rows = json.loads(path.read_text())
+    if not isinstance(rows, list):
+        raise ValueError(f"{path}: not a list of rules")
+    for place, row in enumerate(rows):
+        if not isinstance(row, dict):
+            raise ValueError(f"{path}: rule {place} is not an object")
+        if missing := {"rule_id", "project", "author", "title", "guidance"} - row.keys():
+            raise ValueError(f"{path}: rule {place} has no {', '.join(sorted(missing))}")
+    return rows
+
+
+async def load(connection: Any, rows: Sequence[Mapping[str, str]]) -> int:
+    """All or none. One that is there is changed; the triggers do the rest."""
+    async with connection.transaction():
+        for name in sorted({row["project"] for row in rows}):
+            await connection.execute("INSERT INTO projects (name) VALUES ($1) ON CONFLICT DO NOTHING", name)
+        for email in sorted({row["author"] for row in rows}):
+            await connection.execute("INSERT INTO users (email) VALUES ($1) ON CONFLICT DO NOTHING", email)
+        names = ("rule_id", "project", "author", "title", "guidance", "rationale", "priority")
+        await connection.executemany(_INSERT, [[row.get(name) for name in names] for row in rows])
+    return len(rows)
+
+
+async def search(connection: Any, question: str, limit: int = 5) -> Sequence[Found]:
+    """The rules whose meaning is nearest to the question's, by the index of pgvector."""
+    if not question.strip():
+        raise ValueError("the question is empty")
+    if not 1 <= limit <= FOUND_MAX:
+        raise ValueError(f"limit {limit}: use 1 to {FOUND_MAX}")
+    try:
+        model = await connection.fetchval("SELECT name FROM embedding_model")
+    except asyncpg.UndefinedTableError:
+        model = None
+    if model is None:
+        raise NotSetUp('there are no rules yet: run "python -m rules setup"')
+    (vector,) = model_named(model).embed([question])
+    return [Found(**row) for row in await connection.fetch(SEARCH, vector.tolist(), limit)]

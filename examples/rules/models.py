@@ -1,0 +1,17 @@
+"""The models by the names that stand in jobs."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from embedding import Embedder, MiniLM
+
+from rules.ollama import Ollama
+
+DEFAULT = MiniLM.name
+
+
+@lru_cache(maxsize=4)  # weights are read once
+def model_named(name: str) -> Embedder:
+    """MiniLM runs here; any other name is a model of the Ollama server at OLLAMA_URL."""
+    return MiniLM() if name == MiniLM.name else Ollama(name)

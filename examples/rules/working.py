@@ -1,0 +1,50 @@
+"""A worker that ends when there is nothing left to do now."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from holdfast import Queue
+from rules.jobs import QUEUE, app
+
+LOOK_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Worked:
+    done: int
+    retrying: int
+    failed: int
+
+
+async def work(console: Console) -> Worked:
+    """Jobs that wait for another attempt are left to a later call: that may be minutes away."""
+    before = await app.counts()
+    open_jobs = _open(await _queue())
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("embedding", total=open_jobs)
+        async with app.worker():
+            while left := _open(queue := await _queue()):
+                open_jobs = max(open_jobs, left)  # some may have come meanwhile
+                bar.update(task, total=open_jobs, completed=open_jobs - left)
+                await asyncio.sleep(LOOK_SECONDS)
+        bar.update(task, completed=open_jobs)
+    after = await app.counts()
+    return Worked(
+        done=after["completed"] - before["completed"],
+        retrying=0 if queue is None else queue.retrying,
+        failed=after["failed"] - before["failed"],
+    )
+
+
+async def _queue() -> Queue | None:
+    return next((queue for queue in await app.queues() if queue.name == QUEUE), None)
+
+
+def _open(queue: Queue | None) -> int:
+    return 0 if queue is None else queue.pending + queue.processing + queue.scheduled
