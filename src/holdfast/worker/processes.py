@@ -36,6 +36,7 @@ from holdfast.worker.spool import sweep
 
 LAST_WORDS_SECONDS = 0.2  # for messages that a child sent before it ended
 MESSAGE_BYTES_MAX = 128 * 1024 * 1024  # a result of the largest size; beyond this it is rubbish
+GUARD_HINT = ' (a script that uses process isolation starts its work under `if __name__ == "__main__":`)'
 START_SECONDS = 60.0  # importing the user's program; beyond this it hangs
 
 
@@ -118,7 +119,7 @@ class Processes:
             async with asyncio.timeout(START_SECONDS):
                 first = await child.receive()
         except TimeoutError:
-            first = ("broken", f"it did not start within {START_SECONDS:.0f} s")
+            first = ("broken", f"it did not start within {START_SECONDS:.0f} s{GUARD_HINT}")
         except BaseException:  # the job was cancelled meanwhile: nobody would ever use or end this child
             child.kill()
             self._all.discard(child)
@@ -129,9 +130,8 @@ class Processes:
         self._all.discard(child)
         if first is not None:
             return str(first[1])
-        hint = ' (a script that uses process isolation starts its work under `if __name__ == "__main__":`)'
         _, reason = await child.reason("before it was ready")
-        return reason + (hint if handler.module == "__main__" else "")
+        return reason + (GUARD_HINT if handler.module == "__main__" else "")
 
     def close(self) -> None:
         for child in self._all:
