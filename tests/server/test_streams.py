@@ -117,15 +117,17 @@ async def test_live_progress_comes_from_memory(
     """Durable progress is written once a second; a stream beside the worker does not wait for that."""
     monkeypatch.setattr(type(app.store), "record_seconds", 3600.0)
     monkeypatch.setattr(watching, "LIVE_SECONDS", 0.01)
-    seen = asyncio.Event()
+    started, seen = asyncio.Event(), asyncio.Event()
 
     @app.job("painting")
     async def painting(payload: dict[str, str], ctx: Context) -> None:
+        started.set()
         await ctx.progress(0.25, stage="sky")
         await seen.wait()
 
     async with app.worker(poll_interval=0.05):
         job = await app.submit("painting", {})
+        await started.wait()  # a stream that found it pending would look again in an hour
         async with http.stream("GET", f"/jobs/{job.job_id}/stream") as answer:
             async for each in events(answer):
                 if each.name == "progress" and each.said["progress"] == 0.25:
