@@ -180,6 +180,7 @@ async def test_what_is_no_song_fails_at_once_with_the_reason(
         ("/jobs/analyze", {"content_hash": "0" * 64, "priority": 1}, 422),
         ("/jobs/analyze", {"content_hash": "0" * 64}, 404),
         ("/jobs/lrc", {"content_hash": "0" * 64, "lyrics": ""}, 422),
+        ("/jobs/lrc", {"content_hash": "0" * 64, "lyrics": "a\n" * 501}, 422),  # ten thousand took 45 s and 4 GB
         ("/jobs/lrc", {"content_hash": "0" * 64, "lyrics": "a"}, 404),
     ],
 )
