@@ -152,7 +152,8 @@ def test_headers_that_no_recorder_writes_are_refused_with_the_reason(
     tmp_path: Path, header: dict[str, Any], says: str
 ) -> None:
     given = {"channels": 1, "rate": 8_000, "align": 2, "bits": 16, "data": b"data"} | header
-    form = struct.pack("<HHIIHH", 1, given["channels"], given["rate"], 16_000, given["align"], given["bits"])
+    second = given["rate"] * given["align"]
+    form = struct.pack("<HHIIHH", 1, given["channels"], given["rate"], second, given["align"], given["bits"])
     sound_bytes = bytes(3 * 16_000)
     chunks = b"fmt " + struct.pack("<I", 16) + form + given["data"] + struct.pack("<I", len(sound_bytes)) + sound_bytes
     (tmp_path / "song.wav").write_bytes(b"RIFF" + struct.pack("<I", 4 + len(chunks)) + b"WAVE" + chunks)
