@@ -24,22 +24,26 @@ class Worked:
 async def work(console: Console) -> Worked:
     """Jobs that wait for another attempt are left to a later call: that may be minutes away."""
     before = await app.counts()
-    open_jobs = _open(await _queue())
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task("embedding", total=open_jobs)
-        async with app.worker():
-            while left := _open(queue := await _queue()):
-                open_jobs = max(open_jobs, left)  # some may have come meanwhile
-                bar.update(task, total=open_jobs, completed=open_jobs - left)
-                await asyncio.sleep(LOOK_SECONDS)
-        bar.update(task, completed=open_jobs)
-    after = await app.counts()
+    if open_jobs := _open(await _queue()):
+        await _embed(open_jobs, console)
+    after, queue = await app.counts(), await _queue()
     return Worked(
         done=after["completed"] - before["completed"],
         retrying=0 if queue is None else queue.retrying,
         failed=after["failed"] - before["failed"],
     )
+
+
+async def _embed(open_jobs: int, console: Console) -> None:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("embedding", total=open_jobs)
+        async with app.worker():
+            while left := _open(await _queue()):
+                open_jobs = max(open_jobs, left)  # some may have come meanwhile
+                bar.update(task, total=open_jobs, completed=open_jobs - left)
+                await asyncio.sleep(LOOK_SECONDS)
+        bar.update(task, completed=open_jobs)
 
 
 async def _queue() -> Queue | None:
