@@ -4,8 +4,10 @@ import argparse
 import asyncio
 import sys
 import threading
+from datetime import UTC, datetime
 
-from companion import demo, jobs
+from companion import demo, jobs, sample
+from companion.chat import Message
 from companion.receiver import Receiver
 
 
@@ -17,7 +19,7 @@ def main(arguments: list[str]) -> int:
     commands.add_parser("set-up", help="store the schedule that looks for users every hour; once per deployment")
     syncing = commands.add_parser("sync", help="look at these users now, or at all")
     syncing.add_argument("user_id", nargs="*")
-    serving = commands.add_parser("receiver", help="a chat service in small, on this machine, until it is stopped")
+    serving = commands.add_parser("receiver", help="a chat service in small, with seven users, until it is stopped")
     serving.add_argument("--port", type=int, default=0)
     given = parser.parse_args(arguments)
     match given.command:
@@ -35,6 +37,7 @@ def main(arguments: list[str]) -> int:
 async def _set_up() -> None:
     async with jobs.app:
         await jobs.set_up()
+    print("The schedule sync-users is stored: a worker looks for users every hour, or now after “sync”.")
 
 
 async def _sync(user_ids: list[str]) -> None:
@@ -43,12 +46,21 @@ async def _sync(user_ids: list[str]) -> None:
             await jobs.sync(user_ids)
         else:
             await jobs.app.submit("sync_users", None)
+    print(f"Submitted for {', '.join(user_ids) or 'all users'}: a worker does it next.")
 
 
 def _receive(port: int) -> None:
     with Receiver(port) as receiver:
+        now = datetime.now(UTC)
+        for user in sample.users(now, demo.PAST_DAYS):
+            receiver.add(user, sample.written(user, now))
+        receiver.on_kept = _show
         print(f"COMPANION_CHAT_URL={receiver.url}", flush=True)
         threading.Event().wait()
+
+
+def _show(message: Message) -> None:
+    print(f"{message.user_id}: {message.text}", flush=True)
 
 
 if __name__ == "__main__":
