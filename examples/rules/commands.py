@@ -18,11 +18,15 @@ from rules import database, showing
 from rules.health import health
 from rules.jobs import app
 from rules.models import DEFAULT
+from rules.ollama import OllamaAway
 from rules.server import ServerTrouble, default_folder, own_server
-from rules.working import work
+from rules.working import Paused, work
 
 QUESTIONS = ("how do we keep credentials safe?", "what to do when a server is down", "make pages load quicker")
-TROUBLE = (HoldfastError, ServerTrouble, WeightsMissing, asyncpg.PostgresError, OSError, ValueError, database.NotSetUp)
+TROUBLE = (
+    *(HoldfastError, ServerTrouble, WeightsMissing, OllamaAway, Paused, database.NotSetUp),
+    *(asyncpg.PostgresError, asyncpg.InterfaceError, OSError, ValueError),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -14,6 +14,10 @@ from rules.jobs import QUEUE, app
 LOOK_SECONDS = 0.1
 
 
+class Paused(Exception):
+    """Somebody wants that nothing is done now."""
+
+
 @dataclass(frozen=True, slots=True)
 class Worked:
     done: int
@@ -39,7 +43,12 @@ async def _embed(open_jobs: int, console: Console) -> None:
     with Progress(*columns, console=console) as bar:
         task = bar.add_task("embedding", total=open_jobs)
         async with app.worker():
-            while left := _open(await _queue()):
+            while left := _open(queue := await _queue()):
+                if queue is not None and queue.paused and not queue.processing:
+                    raise Paused(
+                        f"the queue {QUEUE} is paused, and {left} wait in it:"
+                        f" holdfast --app rules.jobs:app queues resume {QUEUE}"
+                    )
                 open_jobs = max(open_jobs, left)  # some may have come meanwhile
                 bar.update(task, total=open_jobs, completed=open_jobs - left)
                 await asyncio.sleep(LOOK_SECONDS)
