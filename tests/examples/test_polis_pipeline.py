@@ -225,10 +225,13 @@ async def test_a_report_alone_is_made_of_the_last_analysis(queue: tuple[Holdfast
         with pytest.raises(JobFailed, match="no completed PCA job"):
             await early.result(timeout=5)
         await analysed(app, pipeline)
+        last = await analysed(app, pipeline)
         again = await app.submit("REPORT", {"include_topics": False}, subject="36324")
         await drain(app)
         assert (await again.refresh()).status == "completed"
-        assert len(await app.artifacts(again.job_id)) >= 4
+        pages = [(await app.artifact(again.job_id, each.name)).decode() for each in await app.artifacts(again.job_id)]
+    assert len(pages) >= 4
+    assert all(last.stages[stage] in page for stage in ("PCA", "UMAP") for page in pages), "each says of which jobs"
 
 
 async def test_stored_vectors_are_taken_where_embedding_is_skipped(
