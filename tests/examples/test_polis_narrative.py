@@ -115,6 +115,8 @@ async def test_a_section_that_the_model_left_out_is_told_from_the_figures(app: H
     assert told.sections["summary"].startswith("summary: ")
     assert told.sections["groups"] == narrative.told(found, config, None).sections["groups"]
     assert (told.language, told.written_by) == ("de", "model-of-the-test")
+    [handed_in] = receiver.batches.values()
+    assert all("in the language 'de'" in each["params"]["messages"][0]["content"] for each in handed_in)
     assert "groups" in told.note
 
 
