@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from companion import demo, jobs, sample
 from companion.chat import Message
 from companion.receiver import Receiver
+from holdfast import HoldfastError
 
 
 def main(arguments: list[str]) -> int:
@@ -22,15 +23,19 @@ def main(arguments: list[str]) -> int:
     serving = commands.add_parser("receiver", help="a chat service in small, with seven users, until it is stopped")
     serving.add_argument("--port", type=int, default=0)
     given = parser.parse_args(arguments)
-    match given.command:
-        case "set-up":
-            asyncio.run(_set_up())
-        case "sync":
-            asyncio.run(_sync(given.user_id))
-        case "receiver":
-            _receive(given.port)
-        case _:
-            return demo.run(getattr(given, "picture", None))
+    try:
+        match given.command:
+            case "set-up":
+                asyncio.run(_set_up())
+            case "sync":
+                asyncio.run(_sync(given.user_id))
+            case "receiver":
+                _receive(given.port)
+            case _:
+                return demo.run(getattr(given, "picture", None))
+    except (HoldfastError, ValueError, OSError, OverflowError) as error:  # the queue, an id, a port
+        print(f"companion: {error}", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -7,7 +7,8 @@ from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 
 import pytest
-from companion import chat
+from companion import chat, jobs, settings
+from companion.__main__ import main
 from companion.chat import User
 
 from holdfast.testing import drain
@@ -59,3 +60,22 @@ def test_a_busy_service_may_name_a_moment() -> None:
     moment = datetime.now(UTC) + timedelta(seconds=90)
     assert chat.come_again(f"{moment:%a, %d %b %Y %H:%M:%S} GMT") == pytest.approx(90, abs=5)
     assert chat.come_again("Wed, 21 Oct 2015 07:28:00 GMT") == 0
+
+
+def test_an_id_that_is_none_a_queue_that_is_none_and_a_port_that_is_none_are_said_without_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(jobs.app, "url", f"sqlite:///{tmp_path}/jobs.db")
+    for arguments, says in [(["sync", "who is this?"], "user_id"), (["receiver", "--port", "99999"], "port")]:
+        assert main(arguments) == 1
+        said = capsys.readouterr().err
+        assert said.startswith("companion: ") and says in said
+    monkeypatch.setattr(jobs.app, "url", f"sqlite:///{tmp_path}/nowhere/jobs.db")
+    assert main(["set-up"]) == 1
+    assert "does not exist" in capsys.readouterr().err
+
+
+def test_attempts_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMPANION_MAX_ATTEMPTS", "inf")
+    with pytest.raises(RuntimeError, match="not without end"):
+        settings.max_attempts()
