@@ -18,8 +18,13 @@ def main() -> int:
     given = parser.parse_args()
     if given.command == "serve":  # imported here: a child process of the service imports this file, and needs neither
         from analysis.serving import serve
+        from holdfast import HoldfastError
 
-        serve(given.host, given.port)
+        try:
+            serve(given.host, given.port)
+        except (HoldfastError, OSError, OverflowError) as error:  # settings, the folder, the port
+            print(f"analysis: {error}", file=sys.stderr)
+            return 1
         return 0
     from analysis.demo import main as demo
 

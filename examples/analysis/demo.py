@@ -141,7 +141,7 @@ def report(
         if job["status"] != "completed":
             console.print(f"{each.title}: {job['job_type']} failed: {job['error_message']}")
     analysed = {each.title: job for each, job in zip(followed, jobs, strict=True) if job["job_type"] == "analyze"}
-    table = Table("song", "tempo", "key", "loudness", "sections, from second", box=None)
+    table = Table("song", "tempo", "key", "LUFS", "sections, from second", box=None)
     for song in chosen:
         if result := analysed[song.title]["result"]:
             table.add_row(song.title, *_found(song, result))
@@ -160,7 +160,11 @@ def report(
 
 
 def _found(song: songs.Song, result: dict[str, Any]) -> tuple[str, ...]:
-    """What was measured, and in brackets what the song was made with."""
+    """What was measured, with a tick where the song was made so, else with what it was made with."""
     form = " ".join(f"{each['label']} {each['start']:.0f}" for each in result["sections"])
-    tempo, key = f"{result['tempo_bpm']:.1f} ({song.tempo:g})", f"{result['key']} ({song.key})"
-    return tempo, key, f"{result['loudness_lufs']} LUFS", form
+    tempo, key = f"{result['tempo_bpm']:.1f}", result["key"]
+    return _beside(tempo, f"{song.tempo:.1f}"), _beside(key, song.key), str(result["loudness_lufs"]), form
+
+
+def _beside(measured: str, made: str) -> str:
+    return f"{measured} ✓" if measured == made else f"{measured} ({made})"

@@ -6,11 +6,22 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+LINES_MAX = 500  # of lyrics: each is compared with every onset
 
 ContentHash = Annotated[
     str, Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the audio, as POST /audio says it")
 ]
+
+
+def _few_lines(lyrics: str) -> str:
+    if (count := len(lyrics.splitlines())) > LINES_MAX:
+        raise ValueError(f"{count} lines: up to {LINES_MAX} are taken")
+    return lyrics
+
+
+Lyrics = Annotated[str, AfterValidator(_few_lines)]
 
 
 class JobType(StrEnum):
@@ -37,7 +48,7 @@ class AnalyzeJobRequest(Request):
 
 
 class LrcJobRequest(Request):
-    lyrics: str = Field(min_length=1, max_length=20_000, description="Lines; an empty one ends a stanza")
+    lyrics: Lyrics = Field(min_length=1, max_length=20_000, description="Lines; an empty one ends a stanza")
     title: str = Field(default="", max_length=200)
     artist: str = Field(default="", max_length=200)
 

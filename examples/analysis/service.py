@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
-from typing import Annotated
+from typing import Annotated, cast
 from uuid import UUID
 
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response, Security
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import APIKeyHeader
 
@@ -102,12 +104,21 @@ async def _refused(_: Request, error: Exception) -> Response:
     return JSONResponse({"detail": str(error)}, code)
 
 
+async def _invalid(_: Request, error: Exception) -> Response:
+    """What is wrong, without what was sent: that may be no UTF-8, or NaN, and cannot be sent back."""
+    wrong = [
+        {name: each[name] for name in ("type", "loc", "msg")} for each in cast(RequestValidationError, error).errors()
+    ]
+    return Response(json.dumps({"detail": wrong}), 422, media_type="application/json")
+
+
 def make_service(app: Holdfast) -> FastAPI:
     at_once = SETTINGS.analysis_at_once + SETTINGS.lrc_at_once
     made = FastAPI(title="Audio analysis", lifespan=holdfast.server.lifespan(app, worker=True, concurrency=at_once))
     made.include_router(router)
     made.mount("/holdfast", holdfast.server.asgi(app))
     made.add_exception_handler(HoldfastError, _refused)
+    made.add_exception_handler(RequestValidationError, _invalid)
     return made
 
 

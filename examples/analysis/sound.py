@@ -16,8 +16,16 @@ from scipy.io import wavfile
 RATE = 22_050  # what tempo, key and sections are measured at; nothing that they look for is above 11 kHz
 SECONDS_MIN = 2.0
 SECONDS_MAX = 20 * 60.0
+RATE_MIN, RATE_MAX = (
+    4_000,
+    384_000,
+)  # of a file: below, nothing to measure is left; above, it is no sound that anybody made
 
 Samples = NDArray[np.float32]
+
+# What scipy raises for files that are none. Zero channels are a division by zero, a file without its chunks an unbound
+# variable, and one that claims to have exabytes more memory than there is.
+_UNREADABLE = (ValueError, EOFError, struct.error, IndexError, ArithmeticError, UnboundLocalError, MemoryError)
 
 
 class BadAudio(ValueError):
@@ -54,8 +62,10 @@ def read(path: Path) -> Sound:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", wavfile.WavFileWarning)  # chunks that nobody needs
             rate, data = wavfile.read(path)
-    except (ValueError, EOFError, struct.error, IndexError) as error:
+    except _UNREADABLE as error:
         raise BadAudio(f"this is no WAV file that can be read: {error}") from None
+    if not RATE_MIN <= rate <= RATE_MAX:
+        raise BadAudio(f"{rate} samples a second: between {RATE_MIN} and {RATE_MAX} are taken")
     sound = Sound(_scaled(np.atleast_2d(data.T).T), int(rate))
     if not SECONDS_MIN <= sound.seconds <= SECONDS_MAX:
         raise BadAudio(

@@ -6,15 +6,18 @@ Everything else (5xx, no answer) is an ordinary error, so the queue retries it w
 
 import asyncio
 import json
+import logging
+import math
 import re
 import urllib.error
 import urllib.parse
 import urllib.request
-from datetime import date, datetime, time
+from datetime import UTC, date, datetime, time
+from email.utils import parsedate_to_datetime
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, Field, TypeAdapter
+from pydantic import AfterValidator, AwareDatetime, BaseModel, Field, TypeAdapter, ValidationError
 
 from companion import settings
 from holdfast import Discard, Retry
@@ -32,15 +35,23 @@ def _zone(name: str) -> str:
     return name
 
 
+def _minute(at: time) -> time:
+    """A schedule knows no seconds: with them a summary would not be due yet when it fires, and come a day late."""
+    if at.tzinfo is not None:
+        raise ValueError("a time of day is in the user's timezone, and names none of its own")
+    return at.replace(second=0, microsecond=0)
+
+
 UserId = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 TimeZone = Annotated[str, AfterValidator(_zone)]
+TimeOfDay = Annotated[time, AfterValidator(_minute)]
 
 
 class User(BaseModel):
     user_id: UserId
     name: str
     timezone: TimeZone
-    summary_at: time = time(7)
+    summary_at: TimeOfDay = time(7)
     since: date  # the first day that is summed up
 
 
@@ -60,12 +71,23 @@ class Receipt(BaseModel):
     repeated: bool
 
 
-_ids = TypeAdapter(list[UserId])
+WAIT_MAX = 86_400.0  # seconds: nobody is told to come again later than that
+
+_log = logging.getLogger(__name__)
+_listed = TypeAdapter(list[Any])
+_id = TypeAdapter(UserId)
 _entries = TypeAdapter(list[Entry])
 
 
 async def users() -> list[str]:
-    return _ids.validate_python(await _ask("/users"))
+    """One id that is none is left out, and said: it must not keep all others from being looked at."""
+    known = []
+    for each in _listed.validate_python(await _ask("/users")):
+        try:
+            known.append(_id.validate_python(each))
+        except ValidationError:
+            _log.warning("the chat service lists %.100r, which is no id of a user: left out", each)
+    return known
 
 
 async def user(user_id: str) -> User:
@@ -114,8 +136,21 @@ def _meaning(error: urllib.error.HTTPError) -> Exception:
         case 404:
             return _NotFound(said)
         case 429:
-            return Retry(said, after=float(error.headers.get("Retry-After") or settings.base_delay_seconds()))
+            return Retry(said, after=come_again(error.headers.get("Retry-After")))
         case code if 400 <= code < 500:
             return Discard(said)
         case _:
             return ConnectionError(said)
+
+
+def come_again(said: str | None) -> float:
+    """In how many seconds, as Retry-After says it: by a number or by a date; by our own delay where it is neither."""
+    try:
+        seconds = float(said or "")
+    except ValueError:
+        try:
+            moment = parsedate_to_datetime(said or "")
+        except ValueError:
+            return settings.base_delay_seconds()
+        seconds = max(0.0, (moment.astimezone(UTC) - datetime.now(UTC)).total_seconds())
+    return min(seconds, WAIT_MAX) if seconds >= 0 and math.isfinite(seconds) else settings.base_delay_seconds()

@@ -64,7 +64,7 @@ async def _catch_up(console: Console, receiver: Receiver) -> bool:
             killed.pid = first.pid
             if not await asyncio.to_thread(killed.done.wait, END_SECONDS):
                 raise TimeoutError(f"no message came in {END_SECONDS} s")
-        console.print(f"a worker was killed (kill -9) when “{killed.message} …” had come and was not settled")
+        console.print(f"a worker was killed (kill -9) between sending and noting it: “{killed.message} …”")
         with _worker():
             await _until_all_ended(receiver)
         summaries = sorted(
@@ -118,7 +118,9 @@ async def _until_all_ended(receiver: Receiver) -> None:
 
 
 def _table(summaries: list[Job], receiver: Receiver) -> Table:
-    table = Table("user", "time zone", "day", "entries", "came", "kept", "job", box=box.SIMPLE_HEAD)
+    table = Table(
+        "user", "time zone", "day", "entries", "came", "kept", "job", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
     for job in summaries:
         asked = jobs.SummaryOf.model_validate(job.payload)
         token = jobs.token(asked)

@@ -8,13 +8,13 @@ to another time zone, nor a second scheduler makes another.
 import uuid
 from collections.abc import Iterable
 from contextlib import suppress
-from datetime import date, time
+from datetime import date
 from typing import Any
 
 from pydantic import BaseModel
 
 from companion import chat, days, settings
-from companion.chat import Message, TimeZone, UnknownUser, User, UserId
+from companion.chat import Message, TimeOfDay, TimeZone, UnknownUser, User, UserId
 from holdfast import Backoff, Context, Holdfast, JobHandler, ScheduleNotFound
 
 app = Holdfast(claim_limit=settings.claim_limit())  # on DynamoDB it is polled every 30 seconds unless somebody wakes it
@@ -38,7 +38,7 @@ class SummaryOf(BaseModel):
 class PlanOf(BaseModel):
     user_id: UserId
     timezone: TimeZone
-    summary_at: time
+    summary_at: TimeOfDay
     since: date
 
 

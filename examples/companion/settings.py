@@ -1,5 +1,6 @@
 """What can be set, each by an environment variable; the queue's own settings are `HOLDFAST_…`."""
 
+import math
 import os
 
 BASE_DELAY_SECONDS = 60.0
@@ -42,6 +43,6 @@ def _positive(name: str, default: float) -> float:
         number = float(given)
     except ValueError:
         raise RuntimeError(f"{name}={given!r} is not a number") from None
-    if not number > 0:
-        raise RuntimeError(f"{name}={given!r}: it must be more than 0")
+    if not 0 < number < math.inf:
+        raise RuntimeError(f"{name}={given!r}: it must be more than 0, and not without end")
     return number

@@ -6,12 +6,14 @@ is computed again.
 
 import argparse
 import asyncio
+import errno
 import hashlib
 import json
 import os
 import shutil
 import sys
 import time
+import uuid
 from pathlib import Path
 from typing import Any, get_args
 
@@ -25,6 +27,7 @@ from .reporting import PIPELINE
 from .sample import CONVERSATION_ID, PARTICIPANTS, write_sample
 from .watching import watch
 
+RENAMES_MAX = 100
 GRACE_SECONDS = 2.0  # how long an interrupted run lets its handlers finish
 EMBEDDING_MODELS = get_args(UmapConfig.model_fields["embedding_model"].annotation)
 
@@ -33,6 +36,7 @@ def main() -> int:
     options = arguments()
     console = Console(highlight=False, soft_wrap=True)
     try:
+        options.folder.mkdir(parents=True, exist_ok=True)
         export = options.export.absolute() if options.export else sample(options.folder, options.participants)
         os.environ["POLIS_EXPORTS"] = str(export.parent)  # read by the handlers, here and in child processes
         os.environ.setdefault("HOLDFAST_URL", f"sqlite:///{options.folder / 'jobs.db'}")
@@ -40,7 +44,7 @@ def main() -> int:
     except (KeyboardInterrupt, asyncio.CancelledError):
         console.print("\nInterrupted. Start it again: it goes on where it was.")
         return 130
-    except (ExportError, HoldfastError) as error:
+    except (ExportError, HoldfastError, OSError) as error:
         console.print(f"polis: {error}", markup=False)
         return 2
 
@@ -57,7 +61,6 @@ def arguments() -> argparse.Namespace:
     if options.participants < 10:
         parser.error("--participants starts at 10: fewer are no conversation")
     options.folder = options.folder.absolute()
-    options.folder.mkdir(parents=True, exist_ok=True)
     return options
 
 
@@ -66,10 +69,34 @@ def sample(folder: Path, participants: int) -> Path:
     name = CONVERSATION_ID if participants == PARTICIPANTS else f"{CONVERSATION_ID}-{participants}"
     target = folder / "exports" / name
     if not target.exists():
-        draft = target.with_name(f".{name}.{os.getpid()}")
+        draft = draft_of(target)
         write_sample(draft, participants=participants)
-        draft.rename(target)
+        try:
+            draft.rename(target)
+        except OSError:
+            shutil.rmtree(draft)
+            if not target.is_dir():  # else another run was quicker, and the sample is always the same
+                raise
     return target
+
+
+def draft_of(target: Path) -> Path:
+    """A place beside it. Not named by this process: in a container the next one has its number, too."""
+    return target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+
+
+def put_in_place(draft: Path, target: Path) -> None:
+    """What is there makes way; another run of this may do the same at the same moment."""
+    for _ in range(RENAMES_MAX):
+        try:
+            draft.rename(target)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
+            shutil.rmtree(target, ignore_errors=True)
+        else:
+            return
+    raise FileExistsError(f"{target} comes back whenever it is removed: who else writes there?")
 
 
 async def run(export: Path, options: argparse.Namespace, console: Console) -> int:
@@ -130,12 +157,11 @@ async def keep(app: Holdfast, report: Job, target: Path) -> dict[str, Path]:
 
 def write_pages(pages: dict[str, bytes], target: Path) -> dict[str, Path]:
     """All of them, or those that were there before."""
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    draft = draft_of(target)
     draft.mkdir(parents=True)
     for name, page in pages.items():
         (draft / name).write_bytes(page)
-    shutil.rmtree(target, ignore_errors=True)
-    draft.rename(target)
+    put_in_place(draft, target)
     return {name: target / name for name in sorted(pages)}
 
 

@@ -29,6 +29,7 @@ FILES = ("comments.csv", "votes.csv", "participants-votes.csv")
 SUMMARY = "summary.csv"  # optional: lines of `name,value`; `topic` is the conversation's title
 INTEGER_MAX = 2**53  # ids beyond this do not survive JSON
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f]")
+BODY_BYTES_MAX = 200_000  # of a comment: it stands in rows, and an item of DynamoDB ends at 400 KB
 TIMESTAMP_MAX = 253_402_300_800_000  # the year 9999, in milliseconds
 
 
@@ -108,6 +109,8 @@ def _read_comments(path: Path) -> dict[int, Comment]:
         body = _clean(row["comment-body"])
         if not body and moderated != -1:
             raise ExportError(f"{path} line {line}: comment {comment_id} has no text")
+        if len(body.encode()) > BODY_BYTES_MAX:
+            raise ExportError(f"{path} line {line}: comment {comment_id} has over {BODY_BYTES_MAX:,} bytes of text")
         comments[comment_id] = Comment(
             comment_id,
             _integer(path, line, "author-id", row["author-id"]),

@@ -18,11 +18,13 @@ _PROPOSALS = """
     one two three four year years day days half least month months use uses used change changes
 """
 PROPOSAL_WORDS = frozenset(_PROPOSALS.split())
+WORD_LENGTH_MAX = 60  # a name of a topic has three; what is longer is no word
 WORD = re.compile(r"[^\W\d_][^\W_]{2,}")
 
 
 def words_of(text: str) -> list[str]:
-    return [_singular(word) for word in WORD.findall(text.lower().replace("'", "").replace("’", ""))]
+    found = WORD.findall(text.lower().replace("'", "").replace("’", ""))
+    return [_singular(word) for word in found if len(word) <= WORD_LENGTH_MAX]
 
 
 def _singular(word: str) -> str:

@@ -4,8 +4,10 @@ It speaks the Messages API: `POST /v1/messages` answers at once; `POST /v1/messa
 is asked again later for what became of them.
 """
 
+import http.client
 import json
 import os
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -14,6 +16,7 @@ from typing import Any
 
 VERSION = "2023-06-01"
 ANSWER_SECONDS = 120.0
+_UNKEPT = re.compile(r"[\x00\ud800-\udfff]")  # what no text in a database may have: NUL, and halves of characters
 
 
 class LLMError(Exception):
@@ -44,19 +47,27 @@ class LLM:
             {"custom_id": name, "params": self._message(prompt, max_tokens)} for name, prompt in prompts.items()
         ]
         answer = self._call("/v1/messages/batches", {"requests": requests}, {"Idempotency-Key": idempotency_key})
+        if not isinstance(answer.get("id"), str):
+            raise LLMError(f"{self.url} took the questions and gave no id for them")
         return str(answer["id"])
 
     def check(self, batch_id: str) -> dict[str, str] | None:
         """The answers by name, or None while it works on them. A question that failed is not among them."""
-        if self._call(f"/v1/messages/batches/{batch_id}")["processing_status"] != "ended":
+        status = self._call(f"/v1/messages/batches/{batch_id}").get("processing_status")
+        if not isinstance(status, str):
+            raise LLMError(f"{self.url} does not say how far it is with {batch_id}")
+        if status != "ended":
             return None
-        lines = self._open(f"/v1/messages/batches/{batch_id}/results").decode().splitlines()
-        answers = [json.loads(line) for line in lines if line.strip()]
-        return {
-            each["custom_id"]: _text(each["result"]["message"])
-            for each in answers
-            if each["result"]["type"] == "succeeded"
-        }
+        lines = self._open(f"/v1/messages/batches/{batch_id}/results").splitlines()
+        try:
+            answers = [json.loads(line) for line in lines if line.strip()]
+            return {
+                str(each["custom_id"]): _text(each["result"]["message"])
+                for each in answers
+                if each["result"]["type"] == "succeeded"
+            }
+        except (ValueError, KeyError, TypeError) as error:
+            raise LLMError(f"{self.url} gave results of {batch_id} that are none: {error!r:.200}") from error
 
     def _message(self, prompt: str, max_tokens: int) -> dict[str, Any]:
         return {"model": self.model, "max_tokens": max_tokens, "messages": [{"role": "user", "content": prompt}]}
@@ -86,7 +97,7 @@ class LLM:
                 said = error.read(300).decode(errors="replace")
             kind = NoBatches if error.code in (404, 405) and path == "/v1/messages/batches" else LLMError
             raise kind(f"{self.url}{path} answered {error.code}: {said}") from error
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:  # the latter: it hung up in the middle
             raise LLMError(f"{self.url} cannot be reached: {error}") from error
 
 
@@ -98,9 +109,10 @@ def configured(model: str = "") -> LLM | None:
 
 def _text(message: Mapping[str, Any]) -> str:
     try:
-        text = "".join(part["text"] for part in message["content"] if part["type"] == "text").strip()
+        said = "".join(part["text"] for part in message["content"] if part["type"] == "text")
     except (KeyError, TypeError) as error:
         raise LLMError("the model's answer has no text in it") from error
+    text = _UNKEPT.sub(" ", said).strip()
     if not text:
         raise LLMError("the model answered with an empty text")
     return text

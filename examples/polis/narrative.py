@@ -15,12 +15,13 @@ REPORT submits it as its child, waits for it, and writes the report whatever bec
 """
 
 import os
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, Field
 
-from holdfast import Backoff, BlockingContext, Holdfast, Job, Snooze
+from holdfast import Backoff, BlockingContext, Discard, Holdfast, Job, Snooze
 
 from . import llm
 from .configs import ReportConfig
@@ -29,6 +30,9 @@ from .report.model import Analysis, Narrative
 from .sentences import sentences
 
 LOOK_AGAIN_SECONDS = 30.0
+GIVE_UP = timedelta(
+    hours=26
+)  # servers promise an answer within a day; a report that never comes is worse than a plain one
 
 
 class NarrativeRequest(BaseModel):
@@ -74,8 +78,11 @@ def narrate(payload: NarrativeRequest, ctx: BlockingContext) -> dict[str, Any]:
     except llm.NoBatches:
         return _one_after_another(model, payload, ctx)
     ctx.progress(0.5, stage="the model writes")
+    handed_in = ctx.once("handed in at", lambda: ctx.job.updated_at.isoformat())
     answers = model.check(batch)
     if answers is None:
+        if ctx.job.updated_at - datetime.fromisoformat(handed_in) > GIVE_UP:
+            raise Discard(f"the model did not answer {batch} within {GIVE_UP.total_seconds() / 3600:g} hours")
         raise Snooze(look_again_seconds(), f"the model still works on {batch}")
     return _result(model, answers)
 

@@ -18,11 +18,15 @@ from rules import database, showing
 from rules.health import health
 from rules.jobs import app
 from rules.models import DEFAULT
+from rules.ollama import OllamaAway
 from rules.server import ServerTrouble, default_folder, own_server
-from rules.working import work
+from rules.working import Paused, work
 
 QUESTIONS = ("how do we keep credentials safe?", "what to do when a server is down", "make pages load quicker")
-TROUBLE = (HoldfastError, ServerTrouble, WeightsMissing, asyncpg.PostgresError, OSError, ValueError, database.NotSetUp)
+TROUBLE = (
+    *(HoldfastError, ServerTrouble, WeightsMissing, OllamaAway, Paused, database.NotSetUp),
+    *(asyncpg.PostgresError, asyncpg.InterfaceError, OSError, ValueError),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     search = commands.add_parser("search", help="find rules by their meaning")
     search.add_argument("question")
     search.add_argument("--limit", type=int, default=5, help="how many; 5")
-    commands.add_parser("health", help="jobs by priority and state, and what each worker did today")
+    commands.add_parser("health", help="jobs by priority and state, and what each worker that runs did today")
     return parser
 
 
@@ -88,7 +92,9 @@ async def _run(chosen: argparse.Namespace, console: Console) -> None:
                     found = await database.search(connection, chosen.question, chosen.limit)
                     showing.found(console, chosen.question, found)
                 case "health":
-                    showing.health(console, await health())
+                    figures = await health()
+                    showing.jobs(console, figures)
+                    showing.workers(console, figures)
         finally:
             await connection.close()
 
@@ -99,5 +105,5 @@ async def _demo(connection: asyncpg.Connection[asyncpg.Record], console: Console
     showing.worked(console, await work(console))
     for question in QUESTIONS:
         showing.found(console, question, await database.search(connection, question, 3))
-    showing.health(console, await health())
+    showing.jobs(console, await health())
     console.print('Ask something yourself: examples/rules/run search "…"')

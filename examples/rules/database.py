@@ -16,6 +16,7 @@ from rules.models import DEFAULT, model_named
 SCHEMA = Path(__file__).with_name("schema.sql")
 SAMPLE = Path(__file__).with_name("sample.json")
 FOUND_MAX = 100
+COLUMNS = ("rule_id", "project", "author", "title", "guidance", "rationale", "priority")
 
 _INSERT = """
 INSERT INTO rules (rule_id, project_id, created_by, title, guidance, rationale, priority)
@@ -68,7 +69,10 @@ async def set_up(connection: Any, model: str | None = None) -> SetUp:
 
 def read_rules(path: Path = SAMPLE) -> list[dict[str, str]]:
     """Of a JSON file: a list of objects."""
-    rows = json.loads(path.read_text())
+    try:
+        rows = json.loads(path.read_text())
+    except RecursionError:
+        raise ValueError(f"{path}: not a list of rules") from None
     if not isinstance(rows, list):
         raise ValueError(f"{path}: not a list of rules")
     for place, row in enumerate(rows):
@@ -76,6 +80,10 @@ def read_rules(path: Path = SAMPLE) -> list[dict[str, str]]:
             raise ValueError(f"{path}: rule {place} is not an object")
         if missing := {"rule_id", "project", "author", "title", "guidance"} - row.keys():
             raise ValueError(f"{path}: rule {place} has no {', '.join(sorted(missing))}")
+        for name in COLUMNS:
+            value = row.get(name)
+            if not isinstance(value, str) and not (value is None and name in ("rationale", "priority")):
+                raise ValueError(f"{path}: rule {place} has the {name} {value!r:.40}: it is a text")
     return rows
 
 
@@ -86,8 +94,7 @@ async def load(connection: Any, rows: Sequence[Mapping[str, str]]) -> int:
             await connection.execute("INSERT INTO projects (name) VALUES ($1) ON CONFLICT DO NOTHING", name)
         for email in sorted({row["author"] for row in rows}):
             await connection.execute("INSERT INTO users (email) VALUES ($1) ON CONFLICT DO NOTHING", email)
-        names = ("rule_id", "project", "author", "title", "guidance", "rationale", "priority")
-        await connection.executemany(_INSERT, [[row.get(name) for name in names] for row in rows])
+        await connection.executemany(_INSERT, [[row.get(name) for name in COLUMNS] for row in rows])
     return len(rows)
 
 

@@ -50,4 +50,5 @@ class Ollama:
             raise OllamaAway(f'Ollama at {self._url} does not have the model: run "ollama pull {self.name}"')
         if answer.status_code != httpx.codes.OK:
             raise ValueError(f"Ollama refused ({answer.status_code}): {answer.text[:200]}")
-        return answer.json().get("embeddings")  # whatever it is: the shape is checked
+        said = answer.json()
+        return said.get("embeddings") if isinstance(said, dict) else None  # whatever it is: the shape is checked

@@ -20,13 +20,17 @@ def set_up(console: Console, made: SetUp) -> None:
 
 
 def loaded(console: Console, count: int) -> None:
-    console.print(f"{count} rules are stored, each with its job, in one transaction.")
+    stored = "1 rule is" if count == 1 else f"{count} rules are"
+    console.print(f"{stored} stored; what was new or changed has its job, from the same transaction.")
 
 
 def worked(console: Console, done: Worked) -> None:
+    if done == Worked(0, 0, 0):
+        console.print("Nothing waits to be embedded.\n")
+        return
     left = f", {done.retrying} wait for another attempt" if done.retrying else ""
     dead = f", {done.failed} failed for good" if done.failed else ""
-    console.print(f"{done.done} jobs completed{left}{dead}.\n")
+    console.print(f"{done.done} job{'' if done.done == 1 else 's'} completed{left}{dead}.\n")
 
 
 def found(console: Console, question: str, rules: Sequence[Found]) -> None:
@@ -36,18 +40,21 @@ def found(console: Console, question: str, rules: Sequence[Found]) -> None:
     console.print(table if rules else "No rule has a vector yet: run “python -m rules work”.")
 
 
-def health(console: Console, found: Health) -> None:
-    jobs = Table("PRIORITY", "STATUS", "JOBS", "AVERAGE", "NEWEST", "OLDEST", box=SIMPLE_HEAD, title="Jobs, last day")
-    jobs.title_justify = "left"
+def jobs(console: Console, found: Health) -> None:
+    table = Table("PRIORITY", "STATUS", "JOBS", "AVERAGE", "NEWEST", "OLDEST", box=SIMPLE_HEAD, title="Jobs, last day")
+    table.title_justify = "left"
     for group in found.queue_health:
         times = (f"{moment:%Y-%m-%d %H:%M}" for moment in (group.newest_at, group.oldest_at))
-        jobs.add_row(group.priority_name, group.status, str(group.count), _ms(group.average_time_ms), *times)
-    console.print(jobs if found.queue_health else "There are no jobs.")
-    if found.workers:
-        workers = Table("WORKER", "COMPLETED", "AVERAGE", "FAILURES", box=SIMPLE_HEAD, title="Workers, last day")
-        for each in found.workers:
-            workers.add_row(each.worker_id, str(each.completed), _ms(each.average_time_ms), str(each.failures))
-        console.print(workers)
+        table.add_row(group.priority_name, group.status, str(group.count), _ms(group.average_time_ms), *times)
+    console.print(table if found.queue_health else "There are no jobs.")
+
+
+def workers(console: Console, found: Health) -> None:
+    table = Table("WORKER", "COMPLETED", "AVERAGE", "FAILURES", box=SIMPLE_HEAD, title="Workers, last day")
+    table.title_justify = "left"
+    for each in found.workers:
+        table.add_row(each.worker_id, str(each.completed), _ms(each.average_time_ms), str(each.failures))
+    console.print(table if found.workers else "No worker runs now. One that leaves takes its figures along.")
 
 
 def picture(console: Console) -> str:

@@ -14,6 +14,10 @@ from rules.jobs import QUEUE, app
 LOOK_SECONDS = 0.1
 
 
+class Paused(Exception):
+    """Somebody wants that nothing is done now."""
+
+
 @dataclass(frozen=True, slots=True)
 class Worked:
     done: int
@@ -24,22 +28,31 @@ class Worked:
 async def work(console: Console) -> Worked:
     """Jobs that wait for another attempt are left to a later call: that may be minutes away."""
     before = await app.counts()
-    open_jobs = _open(await _queue())
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task("embedding", total=open_jobs)
-        async with app.worker():
-            while left := _open(queue := await _queue()):
-                open_jobs = max(open_jobs, left)  # some may have come meanwhile
-                bar.update(task, total=open_jobs, completed=open_jobs - left)
-                await asyncio.sleep(LOOK_SECONDS)
-        bar.update(task, completed=open_jobs)
-    after = await app.counts()
+    if open_jobs := _open(await _queue()):
+        await _embed(open_jobs, console)
+    after, queue = await app.counts(), await _queue()
     return Worked(
         done=after["completed"] - before["completed"],
         retrying=0 if queue is None else queue.retrying,
         failed=after["failed"] - before["failed"],
     )
+
+
+async def _embed(open_jobs: int, console: Console) -> None:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("embedding", total=open_jobs)
+        async with app.worker():
+            while left := _open(queue := await _queue()):
+                if queue is not None and queue.paused and not queue.processing:
+                    raise Paused(
+                        f"the queue {QUEUE} is paused, and {left} wait in it:"
+                        f" holdfast --app rules.jobs:app queues resume {QUEUE}"
+                    )
+                open_jobs = max(open_jobs, left)  # some may have come meanwhile
+                bar.update(task, total=open_jobs, completed=open_jobs - left)
+                await asyncio.sleep(LOOK_SECONDS)
+        bar.update(task, completed=open_jobs)
 
 
 async def _queue() -> Queue | None:

@@ -180,6 +180,7 @@ async def test_what_is_no_song_fails_at_once_with_the_reason(
         ("/jobs/analyze", {"content_hash": "0" * 64, "priority": 1}, 422),
         ("/jobs/analyze", {"content_hash": "0" * 64}, 404),
         ("/jobs/lrc", {"content_hash": "0" * 64, "lyrics": ""}, 422),
+        ("/jobs/lrc", {"content_hash": "0" * 64, "lyrics": "a\n" * 501}, 422),  # ten thousand took 45 s and 4 GB
         ("/jobs/lrc", {"content_hash": "0" * 64, "lyrics": "a"}, 404),
     ],
 )
@@ -191,6 +192,15 @@ async def test_what_cannot_be_meant_is_refused_and_nothing_is_stored(
     assert answer.status_code == code
     assert answer.json()["detail"]
     assert sum((await service.app.counts()).values()) == before
+
+
+@pytest.mark.parametrize(
+    "body", [rb'{"content_hash": "\ud800"}', rb'{"\ud800": 1}', b'{"content_hash": NaN}', b"[" * 100_000]
+)
+async def test_a_body_that_cannot_be_said_again_is_refused_too(service: Service, body: bytes) -> None:
+    answer = await service.client.post("/jobs/analyze", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code in (400, 422)
+    assert answer.json()["detail"]
 
 
 async def test_jobs_of_other_applications_on_the_same_queue_are_not_the_services(service: Service) -> None:

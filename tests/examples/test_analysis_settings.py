@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,16 @@ def test_settings_that_cannot_be_meant_are_an_error_that_names_them(tmp_path: Pa
             settings.load({"CACHE_DIR": str(tmp_path), "SOW_MAX_CONCURRENT_LRC_JOBS": wrong})
     with pytest.raises(ConfigurationError, match="SOW_R2_BUCKET"):
         settings.load({"CACHE_DIR": str(tmp_path), "SOW_R2_ENDPOINT_URL": "https://r2.example.org"})
+
+
+def test_what_the_service_cannot_start_with_is_said_in_one_line(
+    tmp_path: Path, example_environment: dict[str, str]
+) -> None:
+    command = [sys.executable, "-m", "analysis", "serve"]
+    environment = {**example_environment, "CACHE_DIR": str(tmp_path), "SOW_MAX_CONCURRENT_LRC_JOBS": "many"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith("analysis: SOW_MAX_CONCURRENT_LRC_JOBS") and len(done.stderr.splitlines()) == 1
 
 
 def test_settings_come_from_the_environment(tmp_path: Path) -> None:

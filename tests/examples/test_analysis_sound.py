@@ -3,7 +3,9 @@ were made here."""
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -131,6 +133,41 @@ def test_silence_has_no_tempo_no_key_and_no_loudness(tmp_path: Path) -> None:
 def test_what_is_no_wav_file_is_refused_with_the_reason(tmp_path: Path, content: bytes, says: str) -> None:
     (tmp_path / "song.wav").write_bytes(content)
     with pytest.raises(BadAudio, match=says):
+        sound.read(tmp_path / "song.wav")
+
+
+@pytest.mark.parametrize(
+    ("header", "says"),
+    [
+        ({"channels": 0}, "no WAV file"),
+        ({"align": 0}, "no WAV file"),
+        ({"data": b"dat_"}, "no WAV file"),
+        ({"rate": 0}, "0 samples a second"),
+        ({"rate": 1}, "1 samples a second"),
+        ({"rate": 3_000}, "between 4000 and 384000"),
+        ({"rate": 5_000_001}, "between 4000 and 384000"),
+    ],
+)
+def test_headers_that_no_recorder_writes_are_refused_with_the_reason(
+    tmp_path: Path, header: dict[str, Any], says: str
+) -> None:
+    given = {"channels": 1, "rate": 8_000, "align": 2, "bits": 16, "data": b"data"} | header
+    second = given["rate"] * given["align"]
+    form = struct.pack("<HHIIHH", 1, given["channels"], given["rate"], second, given["align"], given["bits"])
+    sound_bytes = bytes(3 * 16_000)
+    chunks = b"fmt " + struct.pack("<I", 16) + form + given["data"] + struct.pack("<I", len(sound_bytes)) + sound_bytes
+    (tmp_path / "song.wav").write_bytes(b"RIFF" + struct.pack("<I", 4 + len(chunks)) + b"WAVE" + chunks)
+    with pytest.raises(BadAudio, match=says):
+        sound.read(tmp_path / "song.wav")
+
+
+def test_a_file_that_claims_more_than_any_memory_is_refused(tmp_path: Path) -> None:
+    sizes = struct.pack("<4sIQQQI", b"ds64", 28, 2**62, 2**62, 2**60, 0)
+    form = b"fmt " + struct.pack("<IHHIIHH", 16, 1, 1, 8_000, 16_000, 2, 16)
+    (tmp_path / "song.wav").write_bytes(
+        b"RF64\xff\xff\xff\xffWAVE" + sizes + form + b"data\xff\xff\xff\xff" + bytes(99)
+    )
+    with pytest.raises(BadAudio, match="no WAV file"):
         sound.read(tmp_path / "song.wav")
 
 

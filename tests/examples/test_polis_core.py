@@ -14,6 +14,7 @@ from polis.conversations import folder_of
 from polis.embeddings import embed, embedder, matrix
 from polis.export import VOTE_COLUMNS, Export, ExportError, read_export
 from polis.groups import NOBODY, find_groups, likeness, opinion_map
+from polis.keywords import words_of
 from polis.neighbours import neighbour_graph
 from polis.projecting import project
 from polis.sample import write_sample
@@ -93,6 +94,7 @@ RUBBISH: dict[str, tuple[Callable[[Path], object], str]] = {
     "binary": (written("comments.csv", b"\x89PNG\xff\xfe\x00"), "comments.csv is not UTF-8"),
     "open quote": (replaced("comments.csv", "Fresh bread", '"Fresh bread'), "comments.csv line"),
     "comment twice": (replaced("comments.csv", "then,1,", "then,0,"), "line 3: comment 0 is there twice"),
+    "too long": (replaced("comments.csv", BUSES[0], "日" * 70_000), "line 2: comment 0 has over 200,000 bytes of text"),
     "no text": (replaced("comments.csv", BUSES[0], "  "), "line 2: comment 0 has no text"),
     "moderated": (replaced("comments.csv", "0,0,0,1,", "0,0,0,7,"), "line 2: moderated is 7"),
     "person twice": (replaced("participants-votes.csv", "\n1,", "\n0,"), "participant 0 is there twice"),
@@ -289,6 +291,10 @@ def test_a_cluster_has_the_words_that_tell_it_from_the_others(tmp_path: Path) ->
     assert of_buses.children == [] and of_buses.parent is None
     assert set(of_buses.sample_comments) >= {0, 1, 2, 3}
     assert all(len(row.clusters) == len(row.confidence) == len(layers) for row in assignments.values())
+
+
+def test_what_is_too_long_to_be_a_word_names_no_topic() -> None:
+    assert words_of(f"benches {'x' * 61} {'y' * 60}") == ["bench", "y" * 60]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])

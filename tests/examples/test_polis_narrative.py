@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +115,81 @@ async def test_a_section_that_the_model_left_out_is_told_from_the_figures(app: H
     assert told.sections["summary"].startswith("summary: ")
     assert told.sections["groups"] == narrative.told(found, config, None).sections["groups"]
     assert (told.language, told.written_by) == ("de", "model-of-the-test")
+    [handed_in] = receiver.batches.values()
+    assert all("in the language 'de'" in each["params"]["messages"][0]["content"] for each in handed_in)
     assert "groups" in told.note
+
+
+async def test_a_batch_that_never_ends_is_given_up_so_that_the_report_is_written(
+    app: Holdfast, clock: ManualClock, receiver: Receiver
+) -> None:
+    receiver.looks_needed = 1_000_000
+    async with app:
+        job = await app.submit("NARRATIVE", QUESTIONS)
+        await drain(app)
+        clock.advance(narrative.GIVE_UP - timedelta(minutes=1))
+        await drain(app)
+        assert (await app.get(job.job_id)).status == "scheduled"
+        clock.advance(timedelta(minutes=2))
+        await drain(app)
+        ended = await app.get(job.job_id)
+    assert (ended.status, len(receiver.batches)) == ("failed", 1)
+    assert "did not answer batch_1 within 26 hours" in str(ended.last_error)
+
+
+RUBBISH = [
+    ("no json at all", "are none"),
+    ("[]", "are none"),
+    ('{"custom_id": "summary"}', "are none"),
+    ('{"custom_id": "summary", "result": {"type": "succeeded", "message": 7}}', "no text in it"),
+    ('{"custom_id": "summary", "result": null}', "are none"),
+]
+
+
+@pytest.mark.parametrize(("results", "says"), RUBBISH)
+def test_results_that_are_rubbish_are_an_error_of_the_model(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, results: str, says: str
+) -> None:
+    model = llm.configured()
+    assert model is not None
+    monkeypatch.setattr(
+        llm.LLM,
+        "_open",
+        lambda self, path, *_: results.encode() if path.endswith("results") else b'{"processing_status": "ended"}',
+    )
+    with pytest.raises(llm.LLMError, match=says):
+        model.check("batch_1")
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{", b"rubbish\r\n\r\n"])
+def test_a_server_that_hangs_up_or_speaks_no_http_is_an_error_of_the_model(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def once() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(65_536)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=once)
+        thread.start()
+        with pytest.raises(llm.LLMError):
+            llm.LLM(f"http://127.0.0.1:{listening.getsockname()[1]}", "m").check("batch_1")
+        thread.join()
+
+
+def test_a_batch_without_an_id_or_a_state_is_an_error_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llm.LLM, "_open", lambda *_: b"{}")
+    model = llm.LLM("http://model.example", "m")
+    with pytest.raises(llm.LLMError, match="gave no id"):
+        model.submit({"summary": "?"}, 9, "key")
+    with pytest.raises(llm.LLMError, match="how far"):
+        model.check("batch_1")
+
+
+def test_characters_that_no_database_keeps_are_taken_out_of_answers() -> None:
+    said = {"content": [{"type": "text", "text": "Streets\x00and\ud800squares"}]}
+    assert llm._text(said) == "Streets and squares"
 
 
 def test_without_a_model_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

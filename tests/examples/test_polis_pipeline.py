@@ -105,6 +105,17 @@ async def test_the_pipeline_and_its_stages_have_the_priorities_and_time_limits_o
         assert (whole.subject, whole.status) == ("36324", "pending")
 
 
+async def test_what_has_not_happened_yet_is_empty_on_the_job(queue: tuple[Holdfast, Pipeline]) -> None:
+    app, pipeline = queue
+    async with app:
+        for handle in (await app.submit("PCA", {}, subject="36324"), await analyse(pipeline, "36324")):
+            job = await app.get(handle.job_id)
+            assert (job.status, job.version, job.failures, job.attempt) == ("pending", 1, 0, 0)
+            assert (job.started_at, job.completed_at, job.worker_id, job.result) == (None,) * 4
+            assert (job.logs, job.dependencies, job.dependent_jobs) == ({"entries": [], "log_location": None}, [], [])
+            assert job.created_at == job.updated_at
+
+
 def test_a_config_cannot_be_changed_under_a_running_stage() -> None:
     with pytest.raises(ValidationError):
         PcaConfig().max_votes = 5  # type: ignore[misc]
@@ -134,6 +145,22 @@ async def test_groups_topics_and_edges_are_those_of_the_conversation(queue: tupl
         assert {row.model_name for row in topics} == {"keywords"}
         nearest = {row.edge_id for row in await app.results(GraphEdge).all(umap) if row.nearest}
         assert nearest & {"4_5", "4_6", "4_7", "5_6", "5_7", "6_7"}  # trees stand by trees
+
+
+async def test_rows_have_as_many_components_as_were_asked_for(queue: tuple[Holdfast, Pipeline]) -> None:
+    app, pipeline = queue
+    stages = [
+        {"stage": "PCA", "config": {"n_components": 3}},
+        {"stage": "UMAP", "config": {"n_components": 4, "embedding_model": "wordllama"}},
+        {"stage": "REPORT"},
+    ]
+    async with app:
+        done = await analysed(app, pipeline, {"stages": stages})
+        people = await app.results(ParticipantProjection).all(done.stages["PCA"])
+        comments = await app.results(CommentEmbedding).all(done.stages["UMAP"])
+    assert {len(row.components) for row in people} == {3}
+    assert {len(row.components) for row in comments} == {4}
+    assert all([row.x, row.y] == row.components[:2] for row in (*people, *comments))
 
 
 async def test_a_job_has_every_field_that_the_analysis_queue_keeps(queue: tuple[Holdfast, Pipeline]) -> None:
@@ -198,10 +225,13 @@ async def test_a_report_alone_is_made_of_the_last_analysis(queue: tuple[Holdfast
         with pytest.raises(JobFailed, match="no completed PCA job"):
             await early.result(timeout=5)
         await analysed(app, pipeline)
+        last = await analysed(app, pipeline)
         again = await app.submit("REPORT", {"include_topics": False}, subject="36324")
         await drain(app)
         assert (await again.refresh()).status == "completed"
-        assert len(await app.artifacts(again.job_id)) >= 4
+        pages = [(await app.artifact(again.job_id, each.name)).decode() for each in await app.artifacts(again.job_id)]
+    assert len(pages) >= 4
+    assert all(last.stages[stage] in page for stage in ("PCA", "UMAP") for page in pages), "each says of which jobs"
 
 
 async def test_stored_vectors_are_taken_where_embedding_is_skipped(

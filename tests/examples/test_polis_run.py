@@ -12,10 +12,12 @@ import re
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
-from polis.__main__ import failed
+import pytest
+from polis.__main__ import failed, sample, write_pages
 from polis.tables import CommentEmbedding, TopicName
 from rich.console import Console
 
@@ -186,6 +188,30 @@ def test_an_export_that_cannot_be_read_is_said_in_a_sentence(
     code, said = run(tmp_path, example_environment, str(tmp_path / "nowhere"))
     assert code == 2
     assert said.startswith("polis: ") and "is no folder" in said and "Traceback" not in said
+
+
+def test_a_folder_that_cannot_be_made_is_said_in_a_sentence(
+    tmp_path: Path, example_environment: dict[str, str]
+) -> None:
+    (tmp_path / "file").touch()
+    code, said = run(tmp_path, example_environment, "--folder", str(tmp_path / "file" / "below"))
+    assert code == 2
+    assert said.startswith("polis: ") and len(said.splitlines()) == 1
+
+
+def test_pages_and_sample_are_whole_though_two_write_them_at_once_or_one_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getpid", lambda: 1)  # as in a container: that of the killed one, too
+    reports, pages = tmp_path / "reports" / "c", {f"{number}.html": b"x" * 999 for number in range(20)}
+    with ThreadPoolExecutor(4) as threads:
+        for made in [threads.submit(write_pages, pages, reports) for _ in range(40)]:
+            made.result()
+    assert {path.name for path in reports.iterdir()} == pages.keys()
+    with ThreadPoolExecutor(2) as threads:
+        made = [threads.submit(sample, tmp_path, 10) for _ in range(2)]
+        assert made[0].result() == made[1].result()
+    assert [path.name for path in (tmp_path / "exports").iterdir()] == [made[0].result().name]
 
 
 async def test_an_analysis_that_fails_says_which_stage_and_why(tmp_path: Path) -> None:

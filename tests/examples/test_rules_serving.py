@@ -1,13 +1,17 @@
 """Rules, from outside: the endpoints of the queue, its health, and search."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import httpx
 import pytest
-from rules import database
+from rich.console import Console
+from rules import commands, database
 from rules.health import health
+from rules.jobs import QUEUE
+from rules.working import Paused, work
 
 from holdfast import Holdfast
 from holdfast.server import asgi
@@ -126,6 +130,13 @@ async def test_a_known_text_is_looked_up_by_the_index_of_its_hash(sql: Any) -> N
         ("[7]", "rule 0 is not an object"),
         ('[{"rule_id": "A"}]', "has no author, guidance"),
         ("x", "Expecting value"),
+        ("[" * 100_000, "not a list"),
+        ('[{"rule_id": 5, "project": "p", "author": "a", "title": "t", "guidance": "g"}]', "rule_id 5: it is a text"),
+        ('[{"rule_id": "A", "project": ["p"], "author": "a", "title": "t", "guidance": "g"}]', "it is a text"),
+        (
+            '[{"rule_id": "A", "project": "p", "author": "a", "title": null, "guidance": "g"}]',
+            "title None: it is a text",
+        ),
     ],
 )
 def test_a_file_that_holds_no_rules_is_refused(tmp_path: Path, text: str, says: str) -> None:
@@ -145,3 +156,26 @@ async def test_a_search_that_cannot_be_meant_is_refused(app: Holdfast, sql: Any)
     for question, limit, says in [(" ", 5, "empty"), ("x", 0, "1 to 100"), ("x", 101, "1 to 100")]:
         with pytest.raises(ValueError, match=says):
             await database.search(sql, question, limit)
+
+
+async def test_a_search_whose_model_is_away_or_answers_rubbish_is_told_in_one_line(
+    database_url: str, ollama: Ollama, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    monkeypatch.setattr(commands.app, "url", database_url)
+    ollama.models = set()
+    assert await asyncio.to_thread(commands.main, ["search", "anything"]) == 1
+    assert "ollama pull nomic-embed-text" in capsys.readouterr().err
+    monkeypatch.setattr(ollama, "answer", lambda asked: (200, []))
+    assert await asyncio.to_thread(commands.main, ["search", "anything"]) == 1
+    assert "instead of (1, 768) numbers" in capsys.readouterr().err
+
+
+async def test_work_on_a_queue_that_is_paused_ends_and_says_so(app: Holdfast, sql: Any) -> None:
+    await insert(sql, "A")
+    await app.pause_queue(QUEUE)
+    async with asyncio.timeout(20):
+        with pytest.raises(Paused, match="queues resume embeddings"):
+            await work(Console(quiet=True))
+        await app.resume_queue(QUEUE)
+        assert (await work(Console(quiet=True))).done == 1

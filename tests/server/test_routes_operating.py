@@ -151,6 +151,7 @@ async def test_the_queue_health_table_tells_states_and_priorities_apart(stage: S
     done = stats["queue_health"][1]
     assert done["average_time_ms"] >= 0
     assert done["oldest_at"] < done["newest_at"]
+    assert datetime.fromisoformat(done["newest_at"]) <= datetime.now(UTC), "though it is told to the minute"
     pending = stats["queue_health"][0]
     assert pending["average_time_ms"] is None
     assert pending["oldest_at"] <= pending["newest_at"]

@@ -15,8 +15,8 @@ from .page import captioned, page
 from .topics import CAPTION, layer_map, layer_name, topic_list
 
 AGREEMENT_CAPTION = (
-    "The same map by how the groups voted: what unites them, what divides them, and what does neither. Numbers are"
-    " those of the comments at either end."
+    "The map of comments by how the groups voted: what unites them, what divides them, and what does neither. Numbers"
+    " are those of the comments at either end."
 )
 
 
@@ -70,4 +70,6 @@ def visualization(name: str, analysis: Analysis) -> bytes:
         class_="top",
     )
     comments = element("section", element("h2", "The comments"), every_comment(analysis.comments))
-    return page(f"{analysis.title}: {name}", element("main", head, *PAGES[name](analysis), comments))
+    origin = ", ".join(f"{stage} {job_id}" for stage, job_id in analysis.jobs.items())
+    made = [element("footer", text(f"Made from the jobs {origin}."), class_="author")] if origin else []
+    return page(f"{analysis.title}: {name}", element("main", head, *PAGES[name](analysis), comments, *made))

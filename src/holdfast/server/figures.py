@@ -37,7 +37,7 @@ class _Standing:
         self.oldest, self.newest = min(self.oldest, oldest), max(self.newest, newest)
 
 
-def health(depths: Iterable[Depth], counters: Iterable[Counter]) -> list[dict[str, Any]]:
+def health(depths: Iterable[Depth], counters: Iterable[Counter], now: Instant) -> list[dict[str, Any]]:
     """By priority, the highest first, and state. Of active jobs all there are, and since when they are due or run; of
     those that ended, what the counters of the span have, to the minute."""
     found: dict[tuple[int, Status], _Standing] = {}
@@ -48,7 +48,7 @@ def health(depths: Iterable[Depth], counters: Iterable[Counter]) -> list[dict[st
     for counter in counters:
         if (status := _ENDED.get(counter.outcome)) is not None:
             standing = found.setdefault((counter.priority, status), _Standing(counter.minute))
-            standing.add(counter.count, counter.minute, counter.minute + 60 * MICROS, counter.ran_micros)
+            standing.add(counter.count, counter.minute, min(counter.minute + 60 * MICROS, now), counter.ran_micros)
     order = list(Status)
     rows = sorted(found.items(), key=lambda each: (-each[0][0], order.index(each[0][1])))
     return [_row(priority, status, standing) for (priority, status), standing in rows]

@@ -36,7 +36,7 @@ def router(_: Holdfast) -> APIRouter:
             {
                 **msgspec.to_builtins(found, builtin_types=(datetime,)),
                 "per_minute": found.per_minute,
-                "queue_health": figures.health(depths, counters),
+                "queue_health": figures.health(depths, counters, now),
                 "workers": figures.performance(rows, now),
             }
         )
