@@ -15,7 +15,7 @@ from rules.working import Worked
 
 
 def set_up(console: Console, made: SetUp) -> None:
-    again = f" {made.again} rules are embedded again." if made.again else ""
+    again = f" Rules to embed again: {made.again}." if made.again else ""
     console.print(f"Tables and triggers are there. The model is {made.model}, {made.dimensions} dimensions.{again}")
 
 
