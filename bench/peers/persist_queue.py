@@ -6,8 +6,8 @@ import time
 
 import persistqueue
 
-from contenders import Figures, Order
-from payload import notes
+from bench.harness.contenders import Figures, Order
+from bench.harness.payload import notes
 
 WARM_UP_JOBS = 50
 

@@ -11,8 +11,8 @@ from pgqueuer import PgQueuer
 from pgqueuer.db import AsyncpgDriver
 from pgqueuer.models import Job
 
-from marks import Marks
-from payload import number_of
+from bench.harness.marks import Marks
+from bench.harness.payload import number_of
 
 BATCH = 100
 MARKS = Marks.from_environment()

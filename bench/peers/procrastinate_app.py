@@ -7,8 +7,8 @@ import os
 import procrastinate
 from procrastinate import PsycopgConnector
 
-from marks import Marks
-from payload import number_of
+from bench.harness.marks import Marks
+from bench.harness.payload import number_of
 
 app = procrastinate.App(connector=PsycopgConnector(conninfo=os.environ["BENCH_POSTGRES_URL"], min_size=1, max_size=10))
 MARKS = Marks.from_environment()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from peers.procrastinate_app import app
+from bench.peers.procrastinate_app import app
 
 CONCURRENCY = 10
 

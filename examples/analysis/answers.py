@@ -1,4 +1,4 @@
-"""From a job of Holdfast to the record that clients of the service read, and back from their states to Holdfast's."""
+"""Converts jobs of Backstay to the records that clients of the service read, and their states back to Backstay's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from analysis.models import (
     LrcJobRequest,
     LrcResult,
 )
-from holdfast import Job, Status
+from backstay import Job, Status
 
 STATES = {
     JobStatus.QUEUED: (Status.PENDING, Status.WAITING, Status.SCHEDULED, Status.RETRYING),
@@ -46,7 +46,7 @@ def response(job: Job) -> JobResponse:
 
 
 def _why(job: Job) -> str | None:
-    """What went wrong last; a job that was cancelled, or failed with another, has it in its history."""
+    """Return the last error; for a job that was cancelled, or failed with another, it is in its history."""
     if job.last_error is None and _THEIRS[job.status] == JobStatus.FAILED:
         return next((entry.reason for entry in reversed(job.history) if entry.reason), job.status.value)
     return job.last_error

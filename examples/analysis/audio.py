@@ -1,4 +1,4 @@
-"""Audio files, kept by what is in them: the same song is one file, however often it is sent."""
+"""Audio files, stored by content hash: a song is one file, however often it is uploaded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class Audio:
         return self.folder / f"{content_hash}.wav"
 
     async def keep(self, pieces: AsyncIterable[bytes]) -> tuple[str, int]:
-        """Its hash and its size. When this returns it is on disk: a job that names it finds it after any crash."""
+        """Store the audio; return its hash and size. When this returns it is on disk: a job that names it finds it
+        after any crash."""
         self.folder.mkdir(parents=True, exist_ok=True)
         digest, size = hashlib.sha256(), 0
         handle, name = tempfile.mkstemp(dir=self.folder, suffix=".part")
@@ -53,7 +54,7 @@ def _write(handle: int, piece: bytes) -> None:
 
 
 def _publish(handle: int, name: str, path: Path) -> None:
-    """The bytes first, then the name, then the folder that has the name."""
+    """Sync the bytes first, then the name, then the folder."""
     os.fsync(handle)
     os.replace(name, path)
     folder = os.open(path.parent, os.O_RDONLY)

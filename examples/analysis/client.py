@@ -1,4 +1,4 @@
-"""What a client of the service needs: the standard library and a key."""
+"""A client of the service, with nothing but the standard library and a key."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Client:
         return json.loads(self.read(path, json.dumps(body).encode(), "application/json"))
 
     def send_audio(self, path: Path) -> str:
-        """Its content hash."""
+        """Upload a file; return its content hash."""
         answer = json.loads(self.read("/audio", path.read_bytes(), "audio/wav"))
         return str(answer["content_hash"])
 

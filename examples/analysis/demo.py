@@ -1,4 +1,4 @@
-"""The service as its users see it: songs go in, progress is followed, and a kill -9 in the middle changes nothing."""
+"""The demonstration: uploads songs, follows progress, and shows that a kill -9 in the middle changes nothing."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from rich.table import Table
 
 from analysis import songs, sound
 from analysis.client import Client
-from holdfast.sync import Holdfast
+from backstay.sync import Backstay
 
 ENDED = ("completed", "failed")
-LOOK = 0.05  # seconds between two looks at the progress
+LOOK = 0.05  # seconds between two reads of the progress
 
 
 class Service:
@@ -31,7 +31,7 @@ class Service:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> str:
-        """Its address, once it listens there."""
+        """Start it; return its address once it listens."""
         log = self._folder / "service.log"
         with log.open("a") as errors:
             self._process = subprocess.Popen(
@@ -68,10 +68,10 @@ class Followed:
 
 
 def key_of(folder: Path) -> str:
-    """A key of the service, made at the first run and kept beside the queue."""
+    """Return a key of the service, created at the first run and stored next to the queue."""
     kept = folder / "key.txt"
     if not kept.exists():
-        with Holdfast(f"sqlite:///{folder / 'jobs.db'}") as queue:
+        with Backstay(f"sqlite:///{folder / 'jobs.db'}") as queue:
             made = queue.create_key("demo", ["admin"], by="demo").text
         kept.touch(mode=0o600)
         kept.write_text(made)
@@ -95,7 +95,7 @@ def submit(client: Client, folder: Path, chosen: tuple[songs.Song, ...], progres
 
 
 def follow(client: Client, followed: list[Followed], progress: Progress, *, half: bool) -> bool:
-    """Until all have ended, or, with `half`, until one is in the middle; whether all have ended."""
+    """Wait until all have ended or, with `half`, until one is under way; return whether all have ended."""
     while True:
         jobs = [client.get(f"/jobs/{each.job_id}") for each in followed]
         for each, job in zip(followed, jobs, strict=True):
@@ -119,7 +119,7 @@ def main(folder: Path, count: int) -> int:
     try:
         client = Client(service.start(), key)
         console.print(
-            f"The service: {client.address}, and its dashboard: {client.address}/holdfast/dashboard", soft_wrap=True
+            f"The service: {client.address}, and its dashboard: {client.address}/backstay/dashboard", soft_wrap=True
         )
         with Progress(*columns, console=console) as progress:
             followed = submit(client, folder, chosen, progress)
@@ -152,7 +152,7 @@ def report(
         if job["job_type"] == "lrc" and job["result"]:
             done_by = job["reused_from"] or job["job_id"]
             for name in ("song.lrc", "song.svg"):
-                text = client.read(f"/holdfast/jobs/{done_by}/artifacts/{name}")
+                text = client.read(f"/backstay/jobs/{done_by}/artifacts/{name}")
                 (folder / f"{each.title}{Path(name).suffix}").write_bytes(text)
     console.print((folder / f"{followed[0].title}.lrc").read_text().rstrip(), markup=False)
     console.print(f"Lyrics (.lrc) and pictures (.svg) of all songs: {folder}", soft_wrap=True)
@@ -160,11 +160,11 @@ def report(
 
 
 def _found(song: songs.Song, result: dict[str, Any]) -> tuple[str, ...]:
-    """What was measured, with a tick where the song was made so, else with what it was made with."""
+    """Return the measurements, each with a tick if it is correct, else with the true value."""
     form = " ".join(f"{each['label']} {each['start']:.0f}" for each in result["sections"])
     tempo, key = f"{result['tempo_bpm']:.1f}", result["key"]
-    return _beside(tempo, f"{song.tempo:.1f}"), _beside(key, song.key), str(result["loudness_lufs"]), form
+    return _compared(tempo, f"{song.tempo:.1f}"), _compared(key, song.key), str(result["loudness_lufs"]), form
 
 
-def _beside(measured: str, made: str) -> str:
+def _compared(measured: str, made: str) -> str:
     return f"{measured} ✓" if measured == made else f"{measured} ({made})"

@@ -9,17 +9,17 @@ from analysis.spectrum import Floats, magnitudes
 
 WINDOW, HOP = 8_192, 2_048
 NAMES = ("C", "C#", "D", "Eb", "E", "F", "F#", "G", "Ab", "A", "Bb", "B")
-# How well listeners find each of the twelve notes to fit a key, from its first note on (Krumhansl and Kessler, 1982).
+# How well each of the twelve notes fits a key, as rated by listeners (Krumhansl and Kessler, 1982).
 _MAJOR = np.array([6.35, 2.23, 3.48, 2.33, 4.38, 4.09, 2.52, 5.19, 2.39, 3.66, 2.29, 2.88])
 _MINOR = np.array([6.33, 2.68, 3.52, 5.38, 2.60, 3.53, 2.54, 4.75, 3.98, 2.69, 3.34, 3.17])
 _LOWEST, _HIGHEST = 60.0, 1_500.0  # below, bins are wider than notes; above, overtones prevail
 
 
 def chroma(mono: Samples) -> Floats:
-    """One row per moment, one column per note from C to B: how strong it sounds, in any octave."""
+    """Return one row per moment, one column per note from C to B: its strength in all octaves."""
     magnitude = magnitudes(mono, WINDOW, HOP).astype(np.float64)
     frequencies = np.fft.rfftfreq(WINDOW, 1 / RATE)
-    # Only what is a peak is a note; slopes of a peak would count for its neighbours.
+    # Only peaks are notes; the slopes of a peak would count for its neighbours.
     inner = magnitude[:, 1:-1]
     peaks = np.zeros_like(magnitude)
     peaks[:, 1:-1] = np.where((inner > magnitude[:, :-2]) & (inner >= magnitude[:, 2:]), inner, 0)
@@ -31,7 +31,7 @@ def chroma(mono: Samples) -> Floats:
 
 
 def key(rows: Floats) -> tuple[str, float]:
-    """Its name, and how far it is ahead of the next, 0 to 1; "unknown" where nothing sounds."""
+    """Return the name of the key, and its lead over the next one, 0 to 1; "unknown" for silence."""
     total = rows.sum(axis=0)
     if total.max() <= 0 or np.ptp(total) < 1e-9:
         return "unknown", 0.0

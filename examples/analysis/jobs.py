@@ -1,4 +1,4 @@
-"""The two kinds of jobs. Everything about keeping, running, limiting and reusing them is Holdfast's."""
+"""The two job types. Backstay stores, runs, limits and reuses them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from analysis.audio import Audio
 from analysis.models import AnalysisResult, AnalyzeJobRequest, LrcJobRequest, LrcResult
 from analysis.picture import picture
 from analysis.sound import BadAudio, read
-from holdfast import Backoff, BlockingContext, Discard, Holdfast, JobHandle, Retention
+from backstay import Backoff, Backstay, BlockingContext, Discard, JobHandle, Retention
 
 WEEK = timedelta(days=7)
 SETTINGS = settings.load()
 AUDIO = Audio(SETTINGS.audio)
 
-app = Holdfast(
+app = Backstay(
     SETTINGS.url,
     artifacts=SETTINGS.artifacts,
     retention=Retention(completed=WEEK, failed=WEEK, cancelled=WEEK),
@@ -23,7 +23,7 @@ app = Holdfast(
 )
 
 
-# A process of its own: numbers are crunched beside the service, and what crashes there takes nothing else along.
+# A separate process: it computes next to the service, and a crash there affects nothing else.
 @app.job(
     "analyze",
     isolation="process",
@@ -31,10 +31,11 @@ app = Holdfast(
     timeout=timedelta(minutes=10),
     backoff=Backoff(base=10, factor=2, max=300),
     reuse_by=["content_hash"],
-    code_version="1",  # another one when the figures would come out otherwise
+    code_version="1",  # raise it when a change of the code changes the results
 )
 def analyze(payload: AnalyzeJobRequest, ctx: BlockingContext) -> AnalysisResult:
-    from analysis.measure import measure  # here: the service itself never needs it, and starts in half the time
+    # imported here: the service itself never needs it, and starts in half the time
+    from analysis.measure import measure
 
     def say(fraction: float, stage: str) -> None:
         ctx.progress(fraction, stage=stage)
@@ -43,7 +44,7 @@ def analyze(payload: AnalyzeJobRequest, ctx: BlockingContext) -> AnalysisResult:
     try:
         sound, result = measure(AUDIO.path(payload.content_hash), say)
     except BadAudio as error:
-        raise Discard(str(error)) from error  # failed now: no second try makes a song of it
+        raise Discard(str(error)) from error  # fails at once: no retry can help
     say(0.95, "drawing")
     ctx.artifact("song.svg", picture(sound, result, payload.content_hash[:12]))
     ctx.metric("seconds_of_sound", result.duration_seconds)
@@ -80,7 +81,7 @@ async def submit_analyze(request: AnalyzeJobRequest, by: str) -> JobHandle:
 
 
 async def submit_lrc(request: LrcJobRequest, by: str) -> JobHandle:
-    """It waits for the song's analysis, which costs nothing where it was made before."""
+    """Submit the lyrics job. It waits for the song's analysis, which is reused if it was made before."""
     song = await submit_analyze(AnalyzeJobRequest(content_hash=request.content_hash), by)
     return await lrc.submit(
         request,

@@ -10,24 +10,24 @@ from analysis.sound import Sound
 from analysis.spectrum import Floats
 
 _BLOCK, _STEP = 0.4, 0.1  # seconds
-_SILENCE = -70.0  # LUFS: blocks below count for nothing
-_BELOW = 10.0  # LU: nor do blocks so far below the mean of the others
+_SILENCE = -70.0  # LUFS: blocks below this do not count
+_BELOW = 10.0  # LU: nor do blocks this far below the mean of the others
 
 
 def loudness(sound: Sound) -> float | None:
-    """Integrated over the whole; None for silence."""
+    """Return the loudness integrated over the whole song; None for silence."""
     return gated(block_powers(sound))
 
 
 def peak(sound: Sound) -> float | None:
-    """The largest sample, in dBFS; None for silence."""
+    """Return the largest sample, in dBFS; None for silence."""
     largest = float(np.abs(sound.samples).max())
     return 20 * math.log10(largest) if largest > 0 else None
 
 
 def block_powers(sound: Sound) -> Floats:
-    """The power of every block of 0.4 s, each 0.1 s after the one before, weighted as the ear does."""
-    from scipy.signal import lfilter  # here: it takes most of a second to load
+    """Return the power of every block of 0.4 s, in steps of 0.1 s, weighted like human hearing."""
+    from scipy.signal import lfilter  # imported here: it takes most of a second to load
 
     weighted = sound.samples.astype(np.float64)
     for b, a in (_shelf(sound.rate), _high_pass(sound.rate)):
@@ -46,12 +46,12 @@ def gated(powers: Floats) -> float | None:
 
 
 def between(powers: Floats, start: float, end: float) -> Floats:
-    """The blocks that begin within a stretch of time."""
+    """Return the blocks that begin within a time span."""
     return powers[round(start / _STEP) : max(round(end / _STEP), round(start / _STEP) + 1)]
 
 
 def curve(powers: Floats, most: int) -> Floats:
-    """LUFS at moments evenly spread over the song."""
+    """Return LUFS at moments spread evenly over the song."""
     loud = -0.691 + 10 * np.log10(np.maximum(powers, _power(_SILENCE)))
     return np.array([part.mean() for part in np.array_split(loud, min(most, len(loud)))])
 
@@ -64,11 +64,12 @@ def _power(lufs: float) -> float:
     return float(10 ** ((lufs + 0.691) / 10))
 
 
-# The two filters of the standard, for any sample rate: it gives them for 48 kHz, of these analogue ones.
+# The two filters of the standard, for any sample rate: the standard has them for 48 kHz, derived from these analogue
+# ones.
 
 
 def _shelf(rate: int) -> tuple[Floats, Floats]:
-    """A head in a sound field: 4 dB more above 2 kHz."""
+    """Return the filter for the effect of the head: 4 dB more above 2 kHz."""
     k, q, high = math.tan(math.pi * 1681.974450955533 / rate), 0.7071752369554196, 10 ** (3.999843853973347 / 20)
     band = high**0.4996667741545416
     b = np.array([high + band * k / q + k * k, 2 * (k * k - high), high - band * k / q + k * k])
@@ -77,7 +78,7 @@ def _shelf(rate: int) -> tuple[Floats, Floats]:
 
 
 def _high_pass(rate: int) -> tuple[Floats, Floats]:
-    """Below 40 Hz nobody hears much."""
+    """Return the high-pass filter: below 40 Hz, people hear little."""
     k, q = math.tan(math.pi * 38.13547087602444 / rate), 0.5003270373238773
     a = np.array([1 + k / q + k * k, 2 * (k * k - 1), 1 - k / q + k * k])
     return np.array([1.0, -2.0, 1.0]), a / a[0]

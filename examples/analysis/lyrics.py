@@ -1,7 +1,7 @@
-"""Lines of lyrics, each at its moment.
+"""Assigns a time to each line of lyrics.
 
-Nobody listens to the words: stanzas are given to sections, and lines to onsets. Lines of a section share its time by
-their syllables; then each goes to an onset near there, rather to a strong one, and rather to one that begins a bar.
+It does not recognise words: stanzas are assigned to sections, and lines to onsets. Lines of a section share its time by
+their syllables; then each is moved to a nearby onset, preferably a strong one, or one that begins a bar.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from math import inf
 from analysis.models import AnalysisResult, Section, TimedLine
 
 _VOWELS = re.compile(r"[aeiouyàáâãäåæèéêëìíîïòóôõöøùúûüýœ]+", re.IGNORECASE)
-_WIDE = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")  # scripts in which a sign is a syllable
+_WIDE = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")  # scripts in which a character is a syllable
 _BEATS_PER_BAR = 4
-_STEP = 0.01  # seconds: the finest that an LRC file can tell
-_EARLY = 0.07  # seconds: so far beside it, an onset is still on the beat
-_CHOICES_MAX = 20_000  # ways to give stanzas to sections that are compared
-_STRONG, _BAR = 0.15, 0.25  # what a strong onset, and one that begins a bar, are worth, in lengths of a line
+_STEP = 0.01  # seconds: the resolution of an LRC file
+_EARLY = 0.07  # seconds: an onset this close is still on the beat
+_CHOICES_MAX = 20_000  # maximum number of assignments of stanzas to sections to compare
+_STRONG, _BAR = 0.15, 0.25  # the weight of a strong onset, and of one that begins a bar, in line lengths
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Lines that share a stretch of time."""
+    """Lines that share a time span."""
 
     start: float
     end: float
@@ -50,7 +50,7 @@ def syllables(line: str) -> int:
 
 
 def align(lyrics: str, song: AnalysisResult) -> list[TimedLine]:
-    """Every line with its moment, in order."""
+    """Return every line with its time, in order."""
     timed: list[TimedLine] = []
     for span in spans(stanzas(lyrics), song):
         timed += _timed(span, song, after=timed[-1].at if timed else -_STEP)
@@ -58,7 +58,7 @@ def align(lyrics: str, song: AnalysisResult) -> list[TimedLine]:
 
 
 def spans(given: list[tuple[str, ...]], song: AnalysisResult) -> list[Span]:
-    """Each stanza in its section; where there are more stanzas than sections, all lines over the whole song."""
+    """Return each stanza with its section; if there are more stanzas than sections, all lines with the whole song."""
     if not given:
         return []
     if len(given) > len(song.sections):
@@ -71,7 +71,8 @@ def _sections_for(given: list[tuple[str, ...]], sections: Sequence[Section]) -> 
     loudest = max((each.loudness_lufs for each in sections if each.loudness_lufs is not None), default=0.0)
 
     def cost(chosen: tuple[Section, ...]) -> float:
-        """Quiet sections are rarely sung, stanzas of one text sound alike, and the pace changes little."""
+        """Return the cost of an assignment: quiet sections are rarely sung, stanzas with the same text sound alike, and
+        the pace changes little."""
         quiet = sum(
             (loudest - (each.loudness_lufs if each.loudness_lufs is not None else -70.0)) / 6 for each in chosen
         )
@@ -87,7 +88,7 @@ def _sections_for(given: list[tuple[str, ...]], sections: Sequence[Section]) -> 
 
 
 def _timed(span: Span, song: AnalysisResult, after: float) -> list[TimedLine]:
-    """Each line at the onset that suits it best, none before the line before."""
+    """Return each line with its best onset, in order."""
     start = max(span.start, after + _STEP)
     weights = [syllables(line) for line in span.lines]
     shares = [sum(weights[:place]) / sum(weights) for place in range(len(weights))]
@@ -99,7 +100,7 @@ def _timed(span: Span, song: AnalysisResult, after: float) -> list[TimedLine]:
         off = abs((at - span.start + bar / 2) % bar - bar / 2) if bar else 1.0
         return _STRONG * strength + (_BAR if off < _EARLY else 0.0)
 
-    worths = dict.fromkeys(wished, -1.0)  # where there is no onset for a line, it goes where it would be
+    worths = dict.fromkeys(wished, -1.0)  # without an onset, a line stays at its estimated time
     for at, strength in zip(song.onsets, song.onset_strengths, strict=True):
         if max(span.start - _EARLY, after + _STEP) <= at < span.end:
             worths[at] = worth(at, strength)
@@ -109,7 +110,7 @@ def _timed(span: Span, song: AnalysisResult, after: float) -> list[TimedLine]:
 
 
 def cheapest(costs: list[list[float]]) -> list[int]:
-    """One column for every row, each to the right of the one before, so that the sum is the smallest."""
+    """Choose one column per row, each to the right of the previous one, with the smallest sum."""
     total, came = costs[0], []
     for row in costs[1:]:
         best = list(accumulate(range(len(total)), partial(_smaller, total)))
@@ -126,7 +127,7 @@ def _smaller(total: list[float], first: int, second: int) -> int:
 
 
 def lrc(lines: Sequence[TimedLine], *, title: str = "", artist: str = "", seconds: float = 0.0) -> str:
-    """The file, as players read it."""
+    """Return the LRC file."""
     tags = {"ti": title, "ar": artist, "length": f"{int(seconds) // 60}:{int(seconds) % 60:02}" if seconds else ""}
     head = [f"[{name}:{' '.join(value.split())}]" for name, value in tags.items() if value]
     return "\n".join([*head, *(f"[{stamp(line.at)}]{line.text}" for line in lines)]) + "\n"

@@ -1,4 +1,4 @@
-"""A whole song, measured: what an `analyze` job computes, without the queue."""
+"""Measures a whole song: what an `analyze` job computes, without the queue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from analysis.sound import Sound, read
 from analysis.spectrum import Floats
 
 _CURVE = 500  # points
-Say = Callable[[float, str], object]  # how far it is, and what it does now
+Say = Callable[[float, str], object]  # progress, and the current step
 
 
 def measure(path: Path, say: Say) -> tuple[Sound, AnalysisResult]:

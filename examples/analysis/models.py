@@ -1,4 +1,4 @@
-"""What is asked for and what is answered: checked on submit, before a job runs, and when it is read."""
+"""Requests and results: validated on submit, before a job runs, and when they are read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-LINES_MAX = 500  # of lyrics: each is compared with every onset
+LINES_MAX = 500  # lines of lyrics: each is compared with every onset
 
 ContentHash = Annotated[
     str, Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the audio, as POST /audio says it")
@@ -83,13 +83,13 @@ class TimedLine(BaseModel):
 
 
 class LrcResult(BaseModel):
-    lrc: str  # the file, as players read it
+    lrc: str  # the LRC file
     lines: list[TimedLine]
     analysis_job_id: str  # the job whose beats and sections it was aligned to
 
 
 class JobResponse(BaseModel):
-    """A job, as clients of the service have always read it."""
+    """A job in the format that clients of the service have always read."""
 
     job_id: str
     job_type: JobType
@@ -102,7 +102,7 @@ class JobResponse(BaseModel):
     created_at: datetime
     updated_at: datetime
     content_hash: str
-    reused_from: str | None = None  # the job that did the work, where this one did not have to
+    reused_from: str | None = None  # the job whose result was reused
 
 
 class AudioResponse(BaseModel):

@@ -1,4 +1,4 @@
-"""A song as a picture: its sections, its waveform and loudness, its beats, and the lines that are sung. Plain SVG."""
+"""Draws a song as SVG: sections, waveform, loudness, beats and lyrics."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _wave(sound: Sound) -> str:
 
 
 def _loudness(song: AnalysisResult) -> str:
-    """From -40 LUFS at the foot of the wave to 0 at its head."""
+    """Draw the loudness, from -40 LUFS at the bottom of the wave to 0 at its top."""
     step = (WIDTH - LEFT - RIGHT) / max(len(song.loudness_curve), 1)
     points = [
         f"{LEFT + step * (place + 0.5):.1f},{TOP + WAVE * min(max(-lufs / 40, 0), 1):.1f}"
@@ -111,7 +111,8 @@ def _lines(song: AnalysisResult, lines: Sequence[TimedLine]) -> list[str]:
         )
         place_of_text = f'x="{x - 7 if right else x + 7}" y="{y}" text-anchor="{"end" if right else "start"}"'
         halo = (
-            'stroke="#ffffff" stroke-width="4" stroke-opacity="0.9" paint-order="stroke"'  # over the rulers of others
+            # drawn over the lines of others
+            'stroke="#ffffff" stroke-width="4" stroke-opacity="0.9" paint-order="stroke"'
         )
         texts.append(f'<text {place_of_text} fill="{INK}" {halo}>{escape(line.text)}</text>')
     return rulers + texts

@@ -1,7 +1,7 @@
 """Onsets, beats and tempo.
 
-Where something begins, energy rises in several bands at once: the sum of the rises is the onset strength. Its period is
-the tempo; beats are the way through the song that meets strong onsets and keeps this period.
+At an onset, energy rises in several bands at once: the sum of the rises is the onset strength. Its period is the tempo;
+beats are the path through the song that hits strong onsets and keeps this period.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from analysis.spectrum import Floats, bands, magnitudes
 WINDOW, HOP = 1_024, 256
 FRAMES_PER_SECOND = RATE / HOP
 TEMPO_MIN, TEMPO_MAX, TEMPO_USUAL = 50.0, 210.0, 115.0
-_OCTAVES = 0.8  # how far from the usual tempo, in octaves, a period may be before it counts clearly less
-_TIGHTNESS = 200.0  # how much an uneven beat costs, against the strength of an onset
-_RISE = 0.010  # seconds: a rise shows in the window this long before its middle is there
+_OCTAVES = 0.8  # how far from the usual tempo, in octaves, a period may be before its weight drops
+_TIGHTNESS = 200.0  # the cost of an uneven beat, relative to the strength of an onset
+_RISE = 0.010  # seconds: a rise is visible this long before the middle of its window
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def onset_strength(mono: Samples) -> Floats:
 
 
 def onset_frames(strength: Floats) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Peaks: the largest within 50 ms to either side, and clearly above what is around."""
+    """Return the peaks: the largest within 50 ms on either side, and clearly above their surroundings."""
     around = uniform_filter1d(strength, int(0.4 * FRAMES_PER_SECOND))
     near = maximum_filter1d(strength, 2 * int(0.05 * FRAMES_PER_SECOND) + 1)
     found: np.ndarray[tuple[int], np.dtype[np.int64]] = np.flatnonzero((strength == near) & (strength > around + 0.5))
@@ -66,7 +66,8 @@ def onset_frames(strength: Floats) -> np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 def beat_period(strength: Floats) -> tuple[float, float]:
-    """In frames, with how clear it is: the lag at which the song is most like itself, tempos people tap preferred."""
+    """Return the period in frames and its confidence: the lag at which the song is most similar to itself, with a
+    preference for common tempos."""
     smooth = gaussian_filter1d(strength, 1.5)
     size = 2 * len(smooth)
     power = np.abs(np.fft.rfft(smooth - smooth.mean(), size)) ** 2
@@ -79,9 +80,7 @@ def beat_period(strength: Floats) -> tuple[float, float]:
     def at(lag: Floats) -> Floats:
         return np.asarray(np.interp(lag, np.arange(len(alike)), alike, right=0.0))
 
-    score = (
-        at(lags) + 0.5 * at(2 * lags) + 0.5 * at(4 * lags)
-    )  # a beat that makes bars is heard before one that does not
+    score = at(lags) + 0.5 * at(2 * lags) + 0.5 * at(4 * lags)  # prefer a beat that forms bars
     away = np.log2(60 * FRAMES_PER_SECOND / lags / TEMPO_USUAL)
     score = np.maximum(score, 0) * np.exp(-0.5 * (away / _OCTAVES) ** 2)
     best = int(np.argmax(score))
@@ -89,7 +88,7 @@ def beat_period(strength: Floats) -> tuple[float, float]:
 
 
 def beat_frames(strength: Floats, period: float) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """The best way through: each beat at a strong onset, and about one period after the beat before."""
+    """Return the best path: each beat at a strong onset, about one period after the previous beat."""
     smooth = gaussian_filter1d(strength, period / 32)
     total = smooth.copy()
     before = np.full(len(smooth), -1, dtype=np.int64)
@@ -112,7 +111,7 @@ def beat_frames(strength: Floats, period: float) -> np.ndarray[tuple[int], np.dt
 
 
 def steady_tempo(beats: Floats, period: float) -> float:
-    """Beats per minute of the line through the beats: finer than one frame."""
+    """Return beats per minute from a line fitted through the beats: more precise than one frame."""
     if len(beats) < 4:
         return 60 * FRAMES_PER_SECOND / period
     step = float(np.median(np.diff(beats)))

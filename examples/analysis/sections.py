@@ -1,7 +1,7 @@
-"""The parts of a song: where its sound changes for long, and which parts sound alike.
+"""Finds the parts of a song: where its sound changes for long, and which parts sound alike.
 
-Every beat is described by its timbre, its notes and its loudness. In the table that compares all beats with all others
-a boundary looks like the middle of a chessboard (Foote, 2000).
+Every beat is described by its timbre, its notes and its loudness. In the matrix of similarities between beats, a
+boundary looks like the middle of a chessboard (Foote, 2000).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from analysis.sound import RATE, Samples
 from analysis.spectrum import Floats, bands, magnitudes
 
 _TIMBRES = 8
-_NOTES = 0.3  # how much notes weigh against timbre: chords change within a part, too
+_NOTES = 0.3  # the weight of notes relative to timbre: chords change within a part, too
 _REACH = 12  # beats to either side of a boundary that are compared
 _SHORTEST = 8  # beats
-_FINE = 4  # beats by which a boundary is moved to where it divides best
+_FINE = 4  # beats by which a boundary may be shifted to the best position
 _ALIKE = 0.5  # parts nearer than this are the same kind; 0: the same, 2: opposites
 _HOP = 1_024
 
@@ -47,7 +47,7 @@ def parts(mono: Samples, beats: Floats, notes: Floats) -> list[Part]:
 
 
 def describe(mono: Samples, edges: Floats, notes: Floats) -> Floats:
-    """One row per beat."""
+    """Return one row of features per beat."""
     loud = bands(magnitudes(mono, rhythm.WINDOW * 2, _HOP), 30)
     shape = dct(loud, axis=1, norm="ortho")
     timbre = per_beat(shape[:, 1 : _TIMBRES + 1], edges, RATE / _HOP)
@@ -63,7 +63,7 @@ def per_beat(rows: Floats, edges: Floats, per_second: float) -> Floats:
 
 
 def boundaries(described: Floats) -> list[int]:
-    """Beats at which a part begins, the first one left out."""
+    """Return the beats at which a part begins, except the first part."""
     smooth = np.array([described[max(0, i - 1) : i + 2].mean(axis=0) for i in range(len(described))])
     size = np.linalg.norm(smooth, axis=1, keepdims=True)
     unit = smooth / np.maximum(size, 1e-9)
@@ -79,7 +79,7 @@ def boundaries(described: Floats) -> list[int]:
 
 
 def divided(described: Floats, about: int) -> int:
-    """The beat near a boundary at which what is before and what is after are each most like themselves."""
+    """Return the beat near a boundary that separates the two sides best."""
     low, high = max(0, about - _REACH), min(len(described), about + _REACH)
 
     def spread(cut: int) -> float:
@@ -89,7 +89,7 @@ def divided(described: Floats, about: int) -> int:
 
 
 def labels(means: Floats) -> list[str]:
-    """A letter for each kind, in the order in which kinds first come."""
+    """Return a letter for each kind of part, in order of first appearance."""
     if len(means) == 1:
         return ["A"]
     kinds = fcluster(linkage(means, "average", metric="cosine"), _ALIKE, "distance")
@@ -98,7 +98,7 @@ def labels(means: Floats) -> list[str]:
 
 
 def merged(found: list[Part]) -> list[Part]:
-    """Neighbours of one kind are one part."""
+    """Merge adjacent parts of the same kind."""
     kept: list[Part] = []
     for part in found:
         if kept and kept[-1].label == part.label:

@@ -1,4 +1,4 @@
-"""The service: a FastAPI application with a Holdfast worker inside, and Holdfast's own API and dashboard beside it."""
+"""The service: a FastAPI application with a Backstay worker inside, and Backstay's own API and dashboard mounted."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import APIKeyHeader
 
-import holdfast.server
+import backstay.server
 from analysis import jobs
 from analysis.answers import STATES, response
 from analysis.audio import TooLarge
 from analysis.jobs import AUDIO, SETTINGS, app
 from analysis.models import AnalyzeJobRequest, AudioResponse, JobResponse, JobStatus, JobType, LrcJobRequest
-from holdfast import Holdfast, HoldfastError, JobNotFound, KeyInfo, QueueFull, StoreError
+from backstay import Backstay, BackstayError, JobNotFound, KeyInfo, QueueFull, StoreError
 
 _HEADER = APIKeyHeader(name="X-API-Key", auto_error=False)
-_CODES: dict[type[HoldfastError], int] = {JobNotFound: 404, QueueFull: 429, StoreError: 503}
+_CODES: dict[type[BackstayError], int] = {JobNotFound: 404, QueueFull: 429, StoreError: 503}
 router = APIRouter()
 
 
 def needs(scope: str) -> Callable[[str | None], Awaitable[KeyInfo]]:
-    """The request carries a key of the queue that may do this: `holdfast --app analysis.jobs:app keys create`."""
+    """Require an API key of the queue with this scope: `backstay --app analysis.jobs:app keys create`."""
 
     async def check(key: Annotated[str | None, Security(_HEADER)] = None) -> KeyInfo:
         found = await app.check_key(key or "")
@@ -45,7 +45,7 @@ Submitter = Annotated[KeyInfo, Depends(needs("submit"))]
 
 @router.post("/audio", status_code=201)
 async def keep_audio(request: Request, key: Submitter) -> AudioResponse:
-    """Keeps a WAV file, the body. Its hash is its name in the jobs about it."""
+    """Store a WAV file, the body. Jobs refer to it by its hash."""
     try:
         content_hash, size = await AUDIO.keep(request.stream())
     except TooLarge as error:
@@ -73,7 +73,7 @@ async def list_jobs(
     content_hash: str | None = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
 ) -> list[JobResponse]:
-    """The newest first."""
+    """List jobs, newest first."""
     types = [job_type] if job_type else list(JobType)  # the queue may have jobs of other applications, too
     states = STATES[status] if status else (None,)
     pages = [
@@ -87,7 +87,7 @@ async def list_jobs(
 
 @router.get("/jobs/{job_id}")
 async def get_job(job_id: UUID, key: Reader) -> JobResponse:
-    """With live progress while it runs; from the archive once it is over its week."""
+    """Return a job, with live progress while it runs; after a week, from the archive."""
     job = await app.get(str(job_id))
     if job.job_type not in list(JobType):
         raise JobNotFound(f"no job {job_id} of this service")
@@ -105,19 +105,19 @@ async def _refused(_: Request, error: Exception) -> Response:
 
 
 async def _invalid(_: Request, error: Exception) -> Response:
-    """What is wrong, without what was sent: that may be no UTF-8, or NaN, and cannot be sent back."""
+    """Return the errors without the input, which may be NaN or not UTF-8 and cannot be sent back."""
     wrong = [
         {name: each[name] for name in ("type", "loc", "msg")} for each in cast(RequestValidationError, error).errors()
     ]
     return Response(json.dumps({"detail": wrong}), 422, media_type="application/json")
 
 
-def make_service(app: Holdfast) -> FastAPI:
+def make_service(app: Backstay) -> FastAPI:
     at_once = SETTINGS.analysis_at_once + SETTINGS.lrc_at_once
-    made = FastAPI(title="Audio analysis", lifespan=holdfast.server.lifespan(app, worker=True, concurrency=at_once))
+    made = FastAPI(title="Audio analysis", lifespan=backstay.server.lifespan(app, worker=True, concurrency=at_once))
     made.include_router(router)
-    made.mount("/holdfast", holdfast.server.asgi(app))
-    made.add_exception_handler(HoldfastError, _refused)
+    made.mount("/backstay", backstay.server.asgi(app))
+    made.add_exception_handler(BackstayError, _refused)
     made.add_exception_handler(RequestValidationError, _invalid)
     return made
 

@@ -1,4 +1,4 @@
-"""What the environment says, checked: a wrong value is an error at the start, not in the middle of a song."""
+"""Settings from the environment, validated: a wrong value is an error at startup, not in the middle of a song."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from holdfast import ConfigurationError
+from backstay import ConfigurationError
 
 LIMIT_MAX = 64
 
@@ -19,7 +19,7 @@ class Settings:
     analysis_at_once: int
     lrc_at_once: int
     url: str
-    artifacts: str | None  # None: beside the queue
+    artifacts: str | None  # None: next to the queue
 
     @property
     def audio(self) -> Path:
@@ -34,7 +34,7 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
         cache=cache,
         analysis_at_once=_limit(given, "SOW_MAX_CONCURRENT_ANALYSIS_JOBS", 1),
         lrc_at_once=_limit(given, "SOW_MAX_CONCURRENT_LRC_JOBS", 2),
-        url=given.get("HOLDFAST_URL") or f"sqlite:///{cache / 'jobs.db'}",
+        url=given.get("BACKSTAY_URL") or f"sqlite:///{cache / 'jobs.db'}",
         artifacts=_bucket(given),
     )
 
@@ -47,7 +47,7 @@ def _limit(given: Mapping[str, str], name: str, otherwise: int) -> int:
 
 
 def _bucket(given: Mapping[str, str]) -> str | None:
-    """R2 speaks as S3 does, so pictures, LRC files and full logs can be kept there."""
+    """Return the URL of an R2 bucket, which is compatible with S3, for pictures, LRC files and full logs."""
     endpoint, bucket = given.get("SOW_R2_ENDPOINT_URL"), given.get("SOW_R2_BUCKET")
     if not endpoint:
         return None

@@ -1,4 +1,4 @@
-"""Songs to try it with, made from nothing: tempo, key, parts and the moment of every line are known."""
+"""Synthetic songs to try it with: tempo, key, parts and the time of every line are known."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Song:
 
     @property
     def starts(self) -> list[float]:
-        """When each part begins, in seconds."""
+        """Return when each part begins, in seconds."""
         bars = np.concatenate([[0], np.cumsum([count for _, count in self.form])[:-1]])
         return [float(each) * self.bar for each in bars]
 
@@ -43,7 +43,7 @@ class Song:
         return "\n\n".join("\n".join(stanza) for stanza in self.stanzas)
 
     def line_times(self) -> list[float]:
-        """When each line is sung: they share the bars of their part evenly."""
+        """Return when each line is sung: lines share the bars of their part evenly."""
         sung = [(start, bars) for start, (kind, bars) in zip(self.starts, self.form, strict=True) if kind != "intro"]
         return [
             start + self.bar * place * bars / len(stanza)
@@ -53,7 +53,7 @@ class Song:
 
 
 def sing(song: Song) -> Samples:
-    """The sound of it, from -1 to 1."""
+    """Return the samples of the song, from -1 to 1."""
     length = round((song.starts[-1] + song.form[-1][1] * song.bar + 1.0) * RATE)
     mix = np.zeros(length, dtype=np.float32)
     noise = np.random.default_rng(7)
@@ -87,7 +87,7 @@ def _bar(mix: Samples, at: float, song: Song, kind: str, root: int, noise: np.ra
 
 
 def _line(mix: Samples, at: float, song: Song, tonic: int, place: int) -> None:
-    """Four sung notes of the scale: a voice that comes in clearly."""
+    """Return four notes of the scale, sung with a clear onset."""
     scale = _SCALE[song.mode]
     for number, step in enumerate((4, 2, 1, 0) if place % 2 else (0, 2, 4, 2)):
         note = tonic + 12 + scale[step % 7]

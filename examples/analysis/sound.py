@@ -1,4 +1,4 @@
-"""WAV files in, arrays of numbers out."""
+"""Reads and writes WAV files as arrays."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.io import wavfile
 
-RATE = 22_050  # what tempo, key and sections are measured at; nothing that they look for is above 11 kHz
+RATE = 22_050  # the sample rate for tempo, key and sections; nothing relevant to them is above 11 kHz
 SECONDS_MIN = 2.0
 SECONDS_MAX = 20 * 60.0
 RATE_MIN, RATE_MAX = (
     4_000,
     384_000,
-)  # of a file: below, nothing to measure is left; above, it is no sound that anybody made
+)  # sample rates of a file: below, there is nothing to measure; above, it is not a real recording
 
 Samples = NDArray[np.float32]
 
-# What scipy raises for files that are none. Zero channels are a division by zero, a file without its chunks an unbound
-# variable, and one that claims to have exabytes more memory than there is.
+# What scipy raises for invalid files: a division by zero for zero channels, an unbound variable for missing chunks, and
+# a memory error for a file that claims to have exabytes.
 _UNREADABLE = (ValueError, EOFError, struct.error, IndexError, ArithmeticError, UnboundLocalError, MemoryError)
 
 
 class BadAudio(ValueError):
-    """This file can never be analysed, however often it is tried."""
+    """This file can never be analysed: retries do not help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Sound:
         return int(self.samples.shape[1])
 
     def mono(self) -> Samples:
-        """All channels as one, at RATE."""
+        """Return all channels mixed to one, at RATE."""
         mixed: Samples = self.samples.mean(axis=1)
         if self.rate == RATE:
             return mixed
@@ -57,10 +57,10 @@ class Sound:
 
 
 def read(path: Path) -> Sound:
-    """A WAV file of whole numbers or floats; BadAudio where it is none."""
+    """Read a WAV file of integers or floats; raise BadAudio if it is not one."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", wavfile.WavFileWarning)  # chunks that nobody needs
+            warnings.simplefilter("ignore", wavfile.WavFileWarning)  # chunks that are not needed
             rate, data = wavfile.read(path)
     except _UNREADABLE as error:
         raise BadAudio(f"this is no WAV file that can be read: {error}") from None
@@ -80,11 +80,11 @@ def _scaled(data: NDArray[Any]) -> Samples:
     if data.dtype == np.uint8:
         return np.asarray((data.astype(np.float32) - 128) / 128, dtype=np.float32)
     if np.issubdtype(data.dtype, np.integer):
-        full = -float(np.iinfo(data.dtype).min)  # 24 bits come in the upper part of 32
+        full = -float(np.iinfo(data.dtype).min)  # 24 bits are the upper part of 32
         return np.asarray(data / full, dtype=np.float32)
     return np.asarray(data, dtype=np.float32)
 
 
 def write(path: Path, mono: Samples, rate: int = RATE) -> None:
-    """As 16 bits, which every program reads."""
+    """Write 16-bit samples, which every program reads."""
     wavfile.write(path, rate, np.round(np.clip(mono, -1, 1) * 32_767).astype(np.int16))

@@ -1,4 +1,4 @@
-"""How much of which frequency there is, moment by moment."""
+"""Computes spectra over time."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from analysis.sound import RATE, Samples
 
 Floats = NDArray[np.float64]
-_FRAMES_AT_ONCE = 512  # bounds the memory that a long song takes
+_FRAMES_AT_ONCE = 512  # limits the memory for a long song
 
 
 def magnitudes(mono: Samples, window: int, hop: int) -> NDArray[np.float32]:
-    """One row for every `hop` samples, each around its own moment; one column per frequency."""
+    """Return one row per `hop` samples, one column per frequency."""
     padded = np.pad(mono, window // 2)
     frames = sliding_window_view(padded, window)[::hop]
     shape = np.hanning(window).astype(np.float32)
@@ -25,7 +25,7 @@ def magnitudes(mono: Samples, window: int, hop: int) -> NDArray[np.float32]:
 
 
 def bands(magnitude: NDArray[np.float32], count: int = 40, lowest: float = 40.0, highest: float = 8_000.0) -> Floats:
-    """The same in few bands, each as wide for the ear as the next, on a scale of loudness."""
+    """Return the same in a few bands of equal perceived width, on a logarithmic scale."""
     bins = magnitude.shape[1]
     edges = np.geomspace(lowest, highest, count + 1) / (RATE / 2) * (bins - 1)
     starts = np.unique(np.round(edges).astype(int))

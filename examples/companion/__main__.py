@@ -1,4 +1,4 @@
-"""`python -m companion`: the demonstration; `set-up`, `sync` and `receiver` for those who run it for real."""
+"""`python -m companion`: runs the demonstration; `set-up`, `sync` and `receiver` are for real use."""
 
 import argparse
 import asyncio
@@ -6,10 +6,10 @@ import sys
 import threading
 from datetime import UTC, datetime
 
+from backstay import BackstayError
 from companion import demo, jobs, sample
 from companion.chat import Message
 from companion.receiver import Receiver
-from holdfast import HoldfastError
 
 
 def main(arguments: list[str]) -> int:
@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
                 _receive(given.port)
             case _:
                 return demo.run(getattr(given, "picture", None))
-    except (HoldfastError, ValueError, OSError, OverflowError) as error:  # the queue, an id, a port
+    except (BackstayError, ValueError, OSError, OverflowError) as error:  # the queue, an id, a port
         print(f"companion: {error}", file=sys.stderr)
         return 1
     return 0

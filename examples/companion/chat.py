@@ -1,6 +1,6 @@
-"""The chat service: who the users are, what they wrote, and messages to them. Its answers decide how an attempt ends.
+"""Client of the chat service: users, what they wrote, and messages to them. Its responses decide how an attempt ends.
 
-404 for a user, and any other 4xx, will not get better by asking again: `Discard`. 429 says when to come again: `Retry`.
+404 for a user, or any other 4xx, is final: `Discard`. 429 says when to retry: `Retry`.
 Everything else (5xx, no answer) is an ordinary error, so the queue retries it with its backoff.
 """
 
@@ -19,12 +19,12 @@ from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, Field, TypeAdapter, ValidationError
 
+from backstay import Discard, Retry
 from companion import settings
-from holdfast import Discard, Retry
 
 
 class UnknownUser(Discard):
-    """The chat service does not know them, or no longer."""
+    """The chat service does not know the user, or no longer does."""
 
 
 def _zone(name: str) -> str:
@@ -36,7 +36,8 @@ def _zone(name: str) -> str:
 
 
 def _minute(at: time) -> time:
-    """A schedule knows no seconds: with them a summary would not be due yet when it fires, and come a day late."""
+    """Drop the seconds: schedules have none, so the summary would not be due when its schedule fires, and come a day
+    late."""
     if at.tzinfo is not None:
         raise ValueError("a time of day is in the user's timezone, and names none of its own")
     return at.replace(second=0, microsecond=0)
@@ -61,7 +62,7 @@ class Entry(BaseModel):
 
 
 class Message(BaseModel):
-    token: str  # the same whenever the same message is sent: who gets it drops a repeat
+    token: str  # the same for every try: the receiver ignores repeats
     user_id: UserId
     text: str
 
@@ -71,7 +72,7 @@ class Receipt(BaseModel):
     repeated: bool
 
 
-WAIT_MAX = 86_400.0  # seconds: nobody is told to come again later than that
+WAIT_MAX = 86_400.0  # seconds: the longest delay before a retry
 
 _log = logging.getLogger(__name__)
 _listed = TypeAdapter(list[Any])
@@ -80,7 +81,7 @@ _entries = TypeAdapter(list[Entry])
 
 
 async def users() -> list[str]:
-    """One id that is none is left out, and said: it must not keep all others from being looked at."""
+    """Return the users. An invalid id is logged and skipped, so that it does not block all others."""
     known = []
     for each in _listed.validate_python(await _ask("/users")):
         try:
@@ -110,7 +111,7 @@ async def send(message: Message) -> Receipt:
 
 
 class _NotFound(Discard):
-    """Nothing is there."""
+    """The resource does not exist."""
 
 
 async def _ask(path: str, body: Any = None) -> Any:
@@ -144,7 +145,7 @@ def _meaning(error: urllib.error.HTTPError) -> Exception:
 
 
 def come_again(said: str | None) -> float:
-    """In how many seconds, as Retry-After says it: by a number or by a date; by our own delay where it is neither."""
+    """Return the delay of Retry-After in seconds, given as a number or a date; our own delay if it is neither."""
     try:
         seconds = float(said or "")
     except ValueError:

@@ -1,4 +1,4 @@
-"""Days as a user lives them: when they begin and end, and which of them should have been summed up by now. Pure."""
+"""Days in the user's time zone: when they begin and end, and which summaries are due by now. Pure."""
 
 from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
@@ -7,16 +7,16 @@ DAY = timedelta(days=1)
 
 
 def rule(at: time) -> str:
-    """The schedule of a summary at this time of day; read in the user's time zone, it moves with their clocks."""
+    """Return the cron rule of a summary at this time of day; in the user's time zone it follows daylight saving
+    time."""
     return f"{at.minute} {at.hour} * * *"
 
 
 def due(moment: datetime, timezone: str, at: time, since: date, at_most: int) -> list[date]:
-    """The days whose summary should have been sent by this moment, oldest first.
+    """Return the days whose summary is due by this moment, oldest first.
 
-    A day is over at midnight, and its summary comes at `at` on the day after. The time on the wall is compared, not
-    the hours that have passed: where 02:30 is skipped the clock shows 03:00 when the schedule fires, and that is late
-    enough.
+    A day ends at midnight, and its summary is due at `at` on the next day. Wall-clock times are compared, not elapsed
+    hours: if 02:30 is skipped, the clock shows 03:00 when the schedule fires, which is late enough.
     """
     wall = moment.astimezone(ZoneInfo(timezone))
     last = wall.date() - (DAY if wall.time() >= at else 2 * DAY)
@@ -25,7 +25,8 @@ def due(moment: datetime, timezone: str, at: time, since: date, at_most: int) ->
 
 
 def span(day: date, timezone: str) -> tuple[datetime, datetime]:
-    """From midnight to midnight where the user is, in UTC: 23, 24 or 25 hours. The end of a day begins the next."""
+    """Return a day from midnight to midnight in the user's time zone, in UTC: 23, 24 or 25 hours. Its end is the start
+    of the next day."""
     zone = ZoneInfo(timezone)
     begin, end = (datetime.combine(each, time(), zone).astimezone(UTC) for each in (day, day + DAY))
     return begin, end

@@ -1,4 +1,5 @@
-"""A catch-up as after a downtime, with a kill -9 in its middle, to its end; then what everyone received."""
+"""The demonstration: catches up as after a downtime, with a kill -9 in the middle; then shows what everyone
+received."""
 
 import asyncio
 import os
@@ -16,27 +17,27 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from backstay import Job
 from companion import jobs, sample
 from companion.chat import Message
 from companion.dynamodb_local import dynamodb_local
 from companion.receiver import Receiver
-from holdfast import Job
 
 PAST_DAYS = 3
 KILL_AT = 5  # messages
 END_SECONDS = 120
-# A lost worker is noticed soon, and a retry comes soon: nobody wants to watch a demonstration for minutes.
-QUICK = {"HOLDFAST_LEASE": "3", "HOLDFAST_POLL_INTERVAL": "0.5", "COMPANION_BASE_DELAY_SECONDS": "0.5"}
+# Short leases and retries, so that the demonstration does not take minutes.
+QUICK = {"BACKSTAY_LEASE": "3", "BACKSTAY_POLL_INTERVAL": "0.5", "COMPANION_BASE_DELAY_SECONDS": "0.5"}
 
 
 def run(picture: str | None = None) -> int:
     console = Console(record=picture is not None, width=96 if picture else None, highlight=False)
     with ExitStack() as stack:
-        if "HOLDFAST_URL" not in os.environ:
-            console.print("starting DynamoDB Local; HOLDFAST_URL=sqlite:///companion.db does without")
+        if "BACKSTAY_URL" not in os.environ:
+            console.print("starting DynamoDB Local; BACKSTAY_URL=sqlite:///companion.db does without")
             endpoint = stack.enter_context(dynamodb_local())
-            os.environ["HOLDFAST_URL"] = f"dynamodb://companion?endpoint={endpoint}"
-        jobs.app.url = os.environ["HOLDFAST_URL"]
+            os.environ["BACKSTAY_URL"] = f"dynamodb://companion?endpoint={endpoint}"
+        jobs.app.url = os.environ["BACKSTAY_URL"]
         receiver = stack.enter_context(Receiver())
         os.environ["COMPANION_CHAT_URL"] = receiver.url
         good = asyncio.run(_catch_up(console, receiver))
@@ -51,11 +52,11 @@ async def _catch_up(console: Console, receiver: Receiver) -> bool:
     for user in sample.users(now, PAST_DAYS):
         receiver.add(user, sample.written(user, now))
     receiver.gone.add("hedy")
-    receiver.troubles.append((503, {}))  # the first message finds the service busy
+    receiver.troubles.append((503, {}))  # the first message is answered with an error
     console.print(f"{len(receiver.users)} users in as many time zones, {PAST_DAYS} days to catch up on")
     async with jobs.app:
         if await jobs.app.find(job_type="daily_summary", limit=1):
-            console.print("this queue has summaries in it, and sends none twice: give HOLDFAST_URL a new place")
+            console.print("this queue has summaries in it, and sends none twice: give BACKSTAY_URL a new place")
             return False
         await jobs.set_up()
         await jobs.app.run_schedule("sync-users", by="the demonstration")
@@ -83,7 +84,7 @@ class _Killing:
 
 
 def _killed_by(receiver: Receiver) -> _Killing:
-    """The worker dies when its message is kept and not yet answered, so it cannot have settled the job."""
+    """Kill the worker after its message is stored and before it is answered, so it cannot have settled the job."""
     killing = _Killing()
 
     def kill(message: Message) -> None:
@@ -98,7 +99,7 @@ def _killed_by(receiver: Receiver) -> _Killing:
 
 @contextmanager
 def _worker() -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "holdfast", "--app", "companion.jobs:app", "worker", "--log-level", "error"]
+    command = [sys.executable, "-m", "backstay", "--app", "companion.jobs:app", "worker", "--log-level", "error"]
     process = subprocess.Popen(command, env={**os.environ, **QUICK})
     try:
         yield process

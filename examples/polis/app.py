@@ -1,13 +1,13 @@
-"""The queue of the analysis: `holdfast --app polis.app:app …` and `python -m polis` use this one.
+"""The queue of the analysis: `backstay --app polis.app:app …` and `python -m polis` use this one.
 
-Where the jobs are is said by HOLDFAST_URL, where artifacts are by HOLDFAST_ARTIFACTS.
+BACKSTAY_URL sets where the jobs are, BACKSTAY_ARTIFACTS where the artifacts are.
 """
 
 from typing import Any, Literal
 
-from holdfast import Backoff, Context, Holdfast, JobHandle, Pipeline, Stage
+from backstay import Backoff, Backstay, Context, JobHandle, Pipeline, Stage
 
-from . import reporting, stages
+from . import report_stage, stages
 from .configs import PipelineOptions, ReportConfig
 from .conversations import folder_of
 from .export import FILES, ExportError
@@ -20,8 +20,8 @@ ATTEMPTS = 4  # the first one and three retries
 BACKOFF = Backoff(base=5, factor=2, max=300)
 
 
-def register(app: Holdfast, *, isolation: Literal["process", "thread"] = "process") -> Pipeline:
-    """All job types of the analysis, on this app; the pipeline of them."""
+def register(app: Backstay, *, isolation: Literal["process", "thread"] = "process") -> Pipeline:
+    """Register all job types of the analysis on this app; return its pipeline."""
     options: dict[str, Any] = {
         "priority": STAGE_PRIORITY,
         "max_attempts": ATTEMPTS,
@@ -33,11 +33,11 @@ def register(app: Holdfast, *, isolation: Literal["process", "thread"] = "proces
 
     @app.job("REPORT", **options)
     async def report(payload: ReportConfig, ctx: Context) -> dict[str, Any]:
-        return await reporting.report(app, payload, ctx)
+        return await report_stage.report(app, payload, ctx)
 
     narrative_job(app)
     return app.pipeline(
-        reporting.PIPELINE,
+        report_stage.PIPELINE,
         [Stage("PCA", pca), Stage("UMAP", umap), Stage("REPORT", report, after=("PCA", "UMAP"))],
         options=PipelineOptions,
         priority=PIPELINE_PRIORITY,
@@ -49,12 +49,12 @@ def register(app: Holdfast, *, isolation: Literal["process", "thread"] = "proces
 async def analyse(
     pipeline: Pipeline, conversation_id: str, payload: dict[str, Any] | None = None, **options: Any
 ) -> JobHandle:
-    """Submit the whole analysis of a conversation; an export that is not there is said before anything is stored."""
+    """Submit the whole analysis of a conversation; a missing export raises before anything is stored."""
     folder = folder_of(conversation_id)
     if missing := [name for name in FILES if not (folder / name).is_file()]:
         raise ExportError(f"{folder} has no {missing[0]}: an export has {', '.join(FILES)}")
     return await pipeline.submit(payload, subject=conversation_id, **options)
 
 
-app = Holdfast()
+app = Backstay()
 full_pipeline = register(app)

@@ -9,7 +9,7 @@ from .export import Integers
 from .votes import Numbers
 
 COMMENTS_PER_CLUSTER = 5  # about how many on the finest layer
-CLUSTERS_MAX = 200  # more topics than that nobody reads
+CLUSTERS_MAX = 200  # no one reads more topics than that
 COARSE = range(3, 11)  # topics of the coarsest layer: few enough to be seen at a glance
 
 
@@ -23,27 +23,27 @@ class Layer:
         return len(self.centres)
 
     def members(self, cluster: int, distances: Numbers) -> list[int]:
-        """The places of its comments, nearest to its centre first."""
+        """Return the positions of its comments, nearest to its centre first."""
         own = np.flatnonzero(self.labels == cluster)
         nearest_first: list[int] = own[np.argsort(distances[own], kind="stable")].tolist()
         return nearest_first
 
 
 def layers_of(places: Numbers) -> list[Layer]:
-    """The finest first. At least one, which may have a single cluster."""
+    """Return the layers, finest first. At least one, which may have a single cluster."""
     if len(places) < 2 * COMMENTS_PER_CLUSTER:
         return [_layer(places, np.ones(len(places), dtype=np.int64))]
     tree = linkage(places, method="ward")
     found: list[Layer] = []
     for count in _counts(len(places)):
         layer = _layer(places, fcluster(tree, count, criterion="maxclust"))
-        if not found or layer.count < found[-1].count:  # equal heights can make two cuts one
+        if not found or layer.count < found[-1].count:  # with equal heights, two cuts can be the same
             found.append(layer)
     return found
 
 
 def _counts(comments: int) -> tuple[int, int, int]:
-    """How many clusters each layer has: from many to few in equal steps."""
+    """Return the number of clusters of each layer: from many to few in equal steps."""
     finest = min(CLUSTERS_MAX, round(comments / COMMENTS_PER_CLUSTER))
     coarsest = min(finest, max(COARSE[0], min(COARSE[-1], round(comments**0.35))))
     return finest, round((finest * coarsest) ** 0.5), coarsest
@@ -58,7 +58,7 @@ def _layer(places: Numbers, labels: Integers) -> Layer:
 
 
 def distances_and_confidence(places: Numbers, layer: Layer) -> tuple[Numbers, Numbers]:
-    """Per comment: how far from its cluster's centre, and how much nearer to that than to the next one."""
+    """Return, per comment, its distance to its cluster's centre, and how much nearer that is than the next one."""
     to_all = np.linalg.norm(places[:, np.newaxis] - layer.centres[np.newaxis], axis=2)
     own = to_all[np.arange(len(places)), layer.labels]
     if layer.count == 1:

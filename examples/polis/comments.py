@@ -1,4 +1,4 @@
-"""What the groups make of each comment: agreement over all of them, division between them, whom it speaks for."""
+"""How the groups voted on each comment: consensus of all, division between them, and which group it represents."""
 
 from typing import Literal
 
@@ -18,7 +18,7 @@ REPRESENTATIVE_MAX = 5  # comments per group
 def comment_rows(
     conversation_id: str, export: Export, votes: VoteMatrix, opinions: OpinionMap, groups: Groups
 ) -> list[CommentExtremity]:
-    # A direction counts for as much as people differ in it: in one that explains nothing, loadings are noise.
+    # Weighted by explained variance: in a direction that explains nothing, loadings are noise.
     lengths = np.linalg.norm(opinions.loadings * np.sqrt(opinions.explained), axis=1)
     extremity = lengths / (lengths.max() or 1.0)
     totals = [votes.count(value, axis=0) for value in (1, -1, 0)]
@@ -67,7 +67,7 @@ def _group_votes(tally: Integers) -> GroupVotes:
 
 
 def _pulled(count: int, seen: int) -> float:
-    """A share that is a half without votes, and near it with few."""
+    """Return a share that is a half without votes, and near a half with few."""
     return (count + 1) / (seen + 2)
 
 
@@ -78,7 +78,7 @@ def _kind(for_it: list[float], against: list[float]) -> Literal["consensus", "di
 
 
 def _representatives(tallies: Integers) -> list[set[int]]:
-    """Per group the comments that it agrees with for sure, and surely more than everybody else does."""
+    """Return, per group, the comments that it agrees with significantly, and significantly more than everyone else."""
     chosen: list[set[int]] = []
     everybody = tallies.sum(axis=0)
     for own in tallies:

@@ -1,7 +1,7 @@
-"""What each stage is told: the analysis queue's job configurations, with its fields and defaults.
+"""The configuration of each stage: the analysis queue's job configurations, with their fields and defaults.
 
-A stage's config is its job's payload, so the whole pipeline is checked before any of it starts. Which conversation is
-analysed is no part of it: that is the job's subject.
+A stage's config is its job's payload, so the whole pipeline is checked before any of it starts. The conversation is not
+part of it: that is the job's subject.
 """
 
 from typing import Annotated, Literal
@@ -12,14 +12,14 @@ Visualization = Literal["basic", "enhanced", "multilayer"]
 
 
 class StageConfig(BaseModel):
-    """A misspelled field is an error, never a default that silently stays."""
+    """Base of the configs. A misspelled field is an error, never silently a default."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class PcaConfig(StageConfig):
-    max_votes: int = Field(1_000_000, ge=1)  # of a larger conversation the last ones count
-    batch_size: int = Field(50_000, ge=1)  # votes per step, between which progress is told
+    max_votes: int = Field(1_000_000, ge=1)  # in a larger conversation only the last votes count
+    batch_size: int = Field(50_000, ge=1)  # votes per step of the progress
     n_components: int = Field(2, ge=2, le=50)
     pca_method: Literal["randomized", "full", "arpack"] = "randomized"  # scikit-learn's solvers
 
@@ -34,7 +34,7 @@ class UmapConfig(StageConfig):
 
 
 class ReportConfig(StageConfig):
-    model: str = Field("", max_length=200)  # of the LLM; empty: POLIS_LLM_MODEL
+    model: str = Field("", max_length=200)  # the LLM's name; empty: POLIS_LLM_MODEL
     include_topics: bool = True
     include_consensus: bool = True
     include_uncertainty: bool = True
@@ -43,6 +43,6 @@ class ReportConfig(StageConfig):
 
 
 class PipelineOptions(StageConfig):
-    """What FULL_PIPELINE takes beside `stages`. Each visualization becomes an artifact of the REPORT job."""
+    """Options of FULL_PIPELINE in addition to `stages`. Each visualization becomes an artifact of the REPORT job."""
 
     visualizations: Annotated[list[Visualization], Field(min_length=1)] = ["basic", "enhanced", "multilayer"]

@@ -1,4 +1,4 @@
-"""Where the exports are: the folder POLIS_EXPORTS (default: `exports`), with a folder for each conversation's id.
+"""Finds the exports: in the folder POLIS_EXPORTS (default: `exports`), with a folder for each conversation id.
 
 A job's subject is the id of its conversation, and is all that a worker needs to find it. Workers on several hosts
 need a folder that all of them see.

@@ -1,4 +1,4 @@
-"""Vectors of the comments, by the model that the config names or by the one that is there."""
+"""Vectors of the comments, by the model in the config or the one that is installed."""
 
 from collections.abc import Callable, Sequence
 from logging import Logger
@@ -9,11 +9,11 @@ from embedding import Embedder, MiniLM, WeightsMissing, WordLlama
 from .tables import CommentEmbedding, Embedding
 from .votes import Numbers
 
-BATCH = 64  # comments between two words of progress
+BATCH = 64  # comments between two reports of progress
 
 
 class NothingStored(Exception):
-    """skip_embedding was asked for, and there is no vector to take."""
+    """skip_embedding is set, but no vectors are stored."""
 
 
 def embedder(name: str, log: Logger) -> Embedder:
@@ -43,7 +43,7 @@ def embed(model: Embedder, texts: Sequence[str], tell: Callable[[float], object]
 
 
 def stored(rows: Sequence[CommentEmbedding], bodies: dict[int, str]) -> list[Embedding]:
-    """The vectors of an earlier job, for exactly these comments."""
+    """Return the vectors of an earlier job, for exactly these comments."""
     known = {row.comment_id: row for row in rows}
     lacking = [number for number, body in bodies.items() if number not in known or known[number].body != body]
     if lacking:
@@ -55,12 +55,13 @@ def stored(rows: Sequence[CommentEmbedding], bodies: dict[int, str]) -> list[Emb
 
 
 def matrix(embeddings: Sequence[Embedding], metric: str) -> Numbers:
-    """A row per comment. What all comments of a conversation share says nothing about any of them: it is taken out."""
+    """Return a row per comment, with the mean of the conversation subtracted: what all comments share does not
+    distinguish them."""
     vectors = np.array([each.vector for each in embeddings], dtype=np.float64)
     if metric != "cosine" or len(vectors) < 3:
         return vectors
     centred: Numbers = vectors - vectors.mean(axis=0)
-    # A comment that is nothing but the average has no direction of its own; it keeps the one that it had.
+    # A comment equal to the mean has no direction left; it keeps its original one.
     lost = np.linalg.norm(centred, axis=1) < 1e-9
     centred[lost] = vectors[lost]
     return centred

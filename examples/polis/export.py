@@ -1,7 +1,7 @@
 """Reads an export of a Polis conversation: a folder with comments.csv, votes.csv and participants-votes.csv.
 
 A vote is 1 (agree), 0 (pass) or -1 (disagree). A comment whose `moderated` is -1 was kept out of the conversation.
-Whatever is wrong with a file is an ExportError that names the file, the line and what was expected there.
+Any error in a file is an ExportError with the file, the line and what was expected there.
 """
 
 import csv
@@ -29,7 +29,7 @@ FILES = ("comments.csv", "votes.csv", "participants-votes.csv")
 SUMMARY = "summary.csv"  # optional: lines of `name,value`; `topic` is the conversation's title
 INTEGER_MAX = 2**53  # ids beyond this do not survive JSON
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f]")
-BODY_BYTES_MAX = 200_000  # of a comment: it stands in rows, and an item of DynamoDB ends at 400 KB
+BODY_BYTES_MAX = 200_000  # of a comment: it is stored in rows, and an item of DynamoDB holds 400 KB
 TIMESTAMP_MAX = 253_402_300_800_000  # the year 9999, in milliseconds
 
 
@@ -93,7 +93,7 @@ def read_export(folder: Path, conversation_id: str) -> Export:
 
 
 def moment(timestamp: int) -> datetime:
-    """Exports have seconds or milliseconds since 1970."""
+    """Parse a time: exports have seconds or milliseconds since 1970."""
     return datetime.fromtimestamp(timestamp / 1000 if timestamp > 100_000_000_000 else timestamp, UTC)
 
 
@@ -140,7 +140,7 @@ def _read_votes(path: Path) -> Votes:
 
 
 def _read_groups(path: Path) -> dict[int, int]:
-    """The groups of participants; their votes are read from votes.csv, which knows which came last."""
+    """Read the groups of participants; votes are read from votes.csv, which has their order."""
     groups: dict[int, int] = {}
     seen: set[int] = set()
     for line, row in _rows(path, PARTICIPANT_COLUMNS):
@@ -159,7 +159,7 @@ def _read_groups(path: Path) -> dict[int, int]:
 
 
 def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Each line as a dict. A file that a spreadsheet has saved begins with a mark, which utf-8-sig drops."""
+    """Yield each line as a dict. Files saved by a spreadsheet begin with a byte order mark, which utf-8-sig drops."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
@@ -219,7 +219,7 @@ def _read_title(path: Path) -> str:
 
 
 def _clean(text: str) -> str:
-    """On one line, and without control characters: no engine but SQLite keeps a NUL in a text."""
+    """Return the text on one line, without control characters: PostgreSQL cannot store a NUL."""
     return " ".join(_CONTROLS.sub(" ", text).split())
 
 

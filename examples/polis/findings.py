@@ -1,4 +1,4 @@
-"""All that a report is made of: the rows of one PCA job and one UMAP job of a conversation."""
+"""The input of a report: the rows of one PCA job and one UMAP job of a conversation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,10 +37,10 @@ class UmapRows:
 
 
 class ExportMeta(BaseModel):
-    """Of the conversation as a whole. It is a part of the PCA job's result: a report needs no export."""
+    """The conversation as a whole. Part of the PCA job's result, so that a report needs no export."""
 
     conversation_id: str
-    title: str  # the topic in summary.csv; where that is missing "Conversation 36324"
+    title: str  # the topic in summary.csv, or "Conversation 36324" if there is none
     comments: int  # that were let in
     moderated_out: int
     participants: int  # who voted

@@ -10,7 +10,7 @@ from .clustering import Layer
 from .votes import Numbers
 
 KEYWORDS_MAX = 8
-# Words that any proposal is made of, whatever it is about.
+# Words that occur in proposals on any topic.
 _PROPOSALS = """
     need needs should want wants make makes made get gets got bring come comes going let like just people everybody
     nobody somebody instead whatever something anything nothing really much many more most even also still new old
@@ -18,7 +18,7 @@ _PROPOSALS = """
     one two three four year years day days half least month months use uses used change changes
 """
 PROPOSAL_WORDS = frozenset(_PROPOSALS.split())
-WORD_LENGTH_MAX = 60  # a name of a topic has three; what is longer is no word
+WORD_LENGTH_MAX = 60  # a topic name has three keywords; longer strings are not words
 WORD = re.compile(r"[^\W\d_][^\W_]{2,}")
 
 
@@ -39,16 +39,17 @@ def _singular(word: str) -> str:
 
 
 def keywords_of(texts: Sequence[str], layer: Layer, confidence: Numbers) -> list[list[tuple[str, float]]]:
-    """Per cluster its words with their weights, the most telling first: TF-IDF with a cluster as one document.
+    """Return, per cluster, its words with their weights, the most distinctive first: TF-IDF with a cluster as one
+    document.
 
-    A comment counts for as much as it surely belongs to its cluster.
+    A comment is weighted by how clearly it belongs to its cluster.
     """
     left_out = {_singular(word) for word in ENGLISH_STOP_WORDS | PROPOSAL_WORDS} | ENGLISH_STOP_WORDS | PROPOSAL_WORDS
     wordings = [" ".join(word for word in words_of(text) if word not in left_out) for text in texts]
     counter = CountVectorizer(tokenizer=str.split, token_pattern=None, lowercase=False, binary=True)
     try:
         counts = counter.fit_transform(wordings).toarray().astype(np.float64)
-    except ValueError:  # not a single word is left: comments of stop words only, or in a script without words
+    except ValueError:  # no word is left: comments of stop words only, or in a script without words
         return [[] for _ in range(layer.count)]
     names = counter.get_feature_names_out()
     counts *= confidence[:, np.newaxis]

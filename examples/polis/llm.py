@@ -1,7 +1,7 @@
-"""The language model, if there is one: POLIS_LLM_URL and POLIS_LLM_MODEL, and POLIS_LLM_KEY where it asks for a key.
+"""The optional language model: POLIS_LLM_URL and POLIS_LLM_MODEL, and POLIS_LLM_KEY if it needs a key.
 
-It speaks the Messages API: `POST /v1/messages` answers at once; `POST /v1/messages/batches` takes many requests, and
-is asked again later for what became of them.
+It uses the Messages API: `POST /v1/messages` answers at once; `POST /v1/messages/batches` takes many requests, whose
+results are fetched later.
 """
 
 import http.client
@@ -16,15 +16,15 @@ from typing import Any
 
 VERSION = "2023-06-01"
 ANSWER_SECONDS = 120.0
-_UNKEPT = re.compile(r"[\x00\ud800-\udfff]")  # what no text in a database may have: NUL, and halves of characters
+_UNKEPT = re.compile(r"[\x00\ud800-\udfff]")  # not allowed in database texts: NUL, and lone surrogates
 
 
 class LLMError(Exception):
-    """The model could not be asked, or gave an answer that is none."""
+    """The model could not be reached, or its response is invalid."""
 
 
 class NoBatches(LLMError):
-    """A server that answers single messages only."""
+    """The server answers single messages only."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class LLM:
             raise LLMError(f"POLIS_LLM_URL is {self.url!r}: it begins with http:// or https://")
 
     def ask(self, prompt: str, max_tokens: int) -> str:
-        """One question, answered at once."""
+        """Ask one question and return the answer."""
         return _text(self._call("/v1/messages", self._message(prompt, max_tokens)))
 
     def submit(self, prompts: Mapping[str, str], max_tokens: int, idempotency_key: str) -> str:
-        """Hand many questions in; the id to ask for the answers by."""
+        """Submit many questions; return the id by which to fetch the answers."""
         requests = [
             {"custom_id": name, "params": self._message(prompt, max_tokens)} for name, prompt in prompts.items()
         ]
@@ -52,7 +52,7 @@ class LLM:
         return str(answer["id"])
 
     def check(self, batch_id: str) -> dict[str, str] | None:
-        """The answers by name, or None while it works on them. A question that failed is not among them."""
+        """Return the answers by name, or None while they are in progress. A question that failed is not included."""
         status = self._call(f"/v1/messages/batches/{batch_id}").get("processing_status")
         if not isinstance(status, str):
             raise LLMError(f"{self.url} does not say how far it is with {batch_id}")
@@ -97,12 +97,12 @@ class LLM:
                 said = error.read(300).decode(errors="replace")
             kind = NoBatches if error.code in (404, 405) and path == "/v1/messages/batches" else LLMError
             raise kind(f"{self.url}{path} answered {error.code}: {said}") from error
-        except (OSError, http.client.HTTPException) as error:  # the latter: it hung up in the middle
+        except (OSError, http.client.HTTPException) as error:  # the latter: the connection broke in the middle
             raise LLMError(f"{self.url} cannot be reached: {error}") from error
 
 
 def configured(model: str = "") -> LLM | None:
-    """The model of POLIS_LLM_URL, or None: the one that a job names, else POLIS_LLM_MODEL."""
+    """Return the model at POLIS_LLM_URL, or None: the one that a job names, else POLIS_LLM_MODEL."""
     url, name = os.environ.get("POLIS_LLM_URL", ""), model or os.environ.get("POLIS_LLM_MODEL", "")
     return LLM(url, name, os.environ.get("POLIS_LLM_KEY", "")) if url and name else None
 

@@ -1,12 +1,12 @@
 """The text of a report: by a language model if one is configured, else from the figures.
 
-The model is handed all questions at once and asked again later for the answers. That may take a day, and no slot is
-held meanwhile: the job snoozes. What was handed in is recorded, so that a job which runs again asks for the answers
-to the same questions, and pays for none twice.
+The model gets all questions at once, and the answers are fetched later. That may take a day, without occupying a slot:
+the job snoozes. The batch id is recorded, so that a job that runs again fetches the answers to the same questions, and
+pays for none twice.
 
-REPORT submits it as its child, waits for it, and writes the report whatever became of it:
+REPORT submits it as its child, waits for it, and writes the report whatever its outcome:
 
-    request = narrative.request(analysis, config)          # None where no model is configured
+    request = narrative.request(analysis, config)          # None if no model is configured
     child = None
     if request is not None:
         await ctx.submit("NARRATIVE", request, key="narrative", stage="NARRATIVE")
@@ -21,7 +21,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from holdfast import Backoff, BlockingContext, Discard, Holdfast, Job, Snooze
+from backstay import Backoff, Backstay, BlockingContext, Discard, Job, Snooze
 
 from . import llm
 from .configs import ReportConfig
@@ -30,9 +30,7 @@ from .report.model import Analysis, Narrative
 from .sentences import sentences
 
 LOOK_AGAIN_SECONDS = 30.0
-GIVE_UP = timedelta(
-    hours=26
-)  # servers promise an answer within a day; a report that never comes is worse than a plain one
+GIVE_UP = timedelta(hours=26)  # servers promise an answer within a day; a plain report is better than none
 
 
 class NarrativeRequest(BaseModel):
@@ -44,7 +42,7 @@ class NarrativeRequest(BaseModel):
 
 
 def sections(config: ReportConfig) -> list[str]:
-    """Which texts a report has, in their order."""
+    """Return the texts of a report, in order."""
     wanted = {
         "summary": True,
         "groups": True,
@@ -56,15 +54,15 @@ def sections(config: ReportConfig) -> list[str]:
 
 
 def request(analysis: Analysis, config: ReportConfig) -> NarrativeRequest | None:
-    """What to ask the model; None where there is none."""
+    """Return the questions for the model; None if none is configured."""
     if llm.configured(config.model) is None:
         return None
     asked = prompts(analysis, sections(config), config.language)
     return NarrativeRequest(prompts=asked, max_tokens=config.max_tokens, model=config.model)
 
 
-def narrative_job(app: Holdfast) -> None:
-    """Registers NARRATIVE."""
+def narrative_job(app: Backstay) -> None:
+    """Register NARRATIVE."""
     app.job("NARRATIVE", max_attempts=4, timeout=3600, backoff=Backoff(base=10, max=300))(narrate)
 
 
@@ -88,7 +86,7 @@ def narrate(payload: NarrativeRequest, ctx: BlockingContext) -> dict[str, Any]:
 
 
 def _one_after_another(model: llm.LLM, payload: NarrativeRequest, ctx: BlockingContext) -> dict[str, Any]:
-    """For a server without batches. Every answer is recorded: what was paid for is not asked again."""
+    """Ask one by one, for a server without batches. Every answer is recorded, so that none is paid for twice."""
     answers = {}
     for number, (name, prompt) in enumerate(payload.prompts.items()):
         ctx.progress(number / len(payload.prompts), stage=f"the model writes: {name}")
@@ -111,7 +109,7 @@ def look_again_seconds() -> float:
 
 
 def told(analysis: Analysis, config: ReportConfig, job: Job | None) -> Narrative:
-    """What the job made, if there was one. A section that it has no answer for is told from the figures."""
+    """Return the texts of the job, if there was one. A section without an answer is written from the figures."""
     plain = sentences(analysis, sections(config))
     if job is None:
         return Narrative(plain, written_by="")

@@ -1,4 +1,4 @@
-"""The neighbour graph of the comments: who is like whom, and how surely. It is what UMAP projects."""
+"""The neighbour graph of the comments, with weights. UMAP projects it."""
 
 from dataclasses import dataclass
 
@@ -8,12 +8,12 @@ from sklearn.neighbors import NearestNeighbors
 from .export import Integers
 from .votes import Numbers
 
-SEARCH_STEPS = 64  # of the bisection below; each halves what is left
+SEARCH_STEPS = 64  # steps of the bisection below
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Undirected: entry n of each array is one edge, with source < target."""
+    """An undirected graph: entry n of each array is one edge, with source < target."""
 
     sources: Integers
     targets: Integers
@@ -23,17 +23,17 @@ class Graph:
 
 
 def neighbour_graph(vectors: Numbers, n_neighbors: int, metric: str) -> Graph:
-    """UMAP's fuzzy graph: each comment's edges fade with the distance, so that all have about as much company."""
+    """Return UMAP's fuzzy graph: weights decrease with distance, such that all comments have a similar total weight."""
     if len(vectors) < 2:
         empty = np.empty(0, dtype=np.int64)
         return Graph(empty, empty, np.empty(0), np.empty(0), np.zeros(len(vectors), dtype=np.int64))
     count = min(n_neighbors, len(vectors) - 1)
     search = NearestNeighbors(n_neighbors=count, metric=metric).fit(vectors)
-    distances, neighbours = search.kneighbors()  # without an argument nobody is its own neighbour
+    distances, neighbours = search.kneighbors()  # without an argument, no point is its own neighbour
     strengths = _strengths(distances, count)
     sources, targets = np.repeat(np.arange(len(vectors)), count), neighbours.ravel()
     size = len(vectors)
-    # Both directions of a pair meet under one key; the union of two chances is a + b - ab.
+    # Both directions of a pair have one key; the union of two probabilities is a + b - ab.
     keys, places = np.unique(np.minimum(sources, targets) * size + np.maximum(sources, targets), return_inverse=True)
     absent = np.ones(len(keys))
     np.multiply.at(absent, places, 1 - strengths.ravel())
@@ -43,7 +43,8 @@ def neighbour_graph(vectors: Numbers, n_neighbors: int, metric: str) -> Graph:
 
 
 def _strengths(distances: Numbers, count: int) -> Numbers:
-    """exp(-(distance - nearest) / width), the width such that a comment's strengths sum to log2 of its neighbours."""
+    """Return exp(-(distance - nearest) / width), with a width such that a comment's weights sum to log2 of its
+    neighbours."""
     wanted = np.log2(count) if count > 1 else 1.0
     beyond = np.maximum(distances - distances[:, :1], 0.0)
     low, high = np.zeros(len(distances)), np.full(len(distances), max(float(beyond.max()), 1e-9) * 1e3)

@@ -1,22 +1,22 @@
-"""What both analysing stages begin and end with."""
+"""Common code of both analysing stages."""
 
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from holdfast import BlockingContext, Discard, ResultRow
+from backstay import BlockingContext, Discard, ResultRow
 
 from .conversations import conversation
 from .export import Export, ExportError
 
-THREADS = 1  # of numpy's: workers run several jobs at a time, whose threads would only fight for the cores
+THREADS = 1  # numpy's threads: workers run several jobs at a time, whose threads would compete for the cores
 
 
 def read(ctx: BlockingContext) -> Export:
     try:
         return conversation(ctx.job.subject)
     except ExportError as error:
-        raise Discard(str(error)) from error  # the file will not be better at the next attempt
+        raise Discard(str(error)) from error  # a retry cannot help: the file stays the same
 
 
 def put(ctx: BlockingContext, rows: Sequence[ResultRow]) -> None:

@@ -1,4 +1,4 @@
-"""PCA: votes become the opinion map, its groups, and what these make of each comment."""
+"""PCA: computes the opinion map from votes, its groups, and how they voted on each comment."""
 
 import time
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from holdfast import BlockingContext, Discard
+from backstay import BlockingContext, Discard
 
 from . import comments, groups
 from .configs import PcaConfig
@@ -78,7 +78,7 @@ def _participant_rows(
             x=float(opinions.places[place, 0]),
             y=float(opinions.places[place, 1]),
             components=opinions.places[place].tolist(),
-            group_id=None if found.labels[place] == groups.NOBODY else int(found.labels[place]),
+            group_id=None if found.labels[place] == groups.NO_GROUP else int(found.labels[place]),
             votes=agrees[place] + disagrees[place] + passes[place],
             agrees=agrees[place],
             disagrees=disagrees[place],

@@ -1,6 +1,6 @@
-"""Takes the pictures in images/ of a report: `python -m polis.pictures holdfast-demo/reports/millbrook`.
+"""Takes the screenshots of a report in images/: `python -m polis.pictures backstay-demo/reports/millbrook`.
 
-It drives a Chromium that the system has, by playwright, which the tests need as well (`scripts/bootstrap.py test`).
+It uses the system's Chromium through Playwright, which `scripts/bootstrap.py test` installs.
 """
 
 import shutil
@@ -20,7 +20,7 @@ class Picture(NamedTuple):
     scheme: Literal["light", "dark"]
     width: int
     height: int
-    part: str = ""  # what stands at the top of it
+    part: str = ""  # the element at the top of the picture
 
 
 PICTURES = (

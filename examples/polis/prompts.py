@@ -1,6 +1,6 @@
 """The questions to the language model, one per section of the report, with the comments that each is about.
 
-Comments are written by anybody: a prompt says where they begin and end, and that nothing in them is an instruction.
+Comments are untrusted: a prompt marks where they begin and end, and says that they contain no instructions.
 """
 
 import json
@@ -10,7 +10,7 @@ from .report.choice import most_agreed, most_divisive, most_unsure
 from .report.model import Analysis, Comment, Votes
 from .report.words import group_name
 
-COMMENT_CHARACTERS_MAX = 600  # of each: a prompt of any conversation fits into a job's payload
+COMMENT_CHARACTERS_MAX = 600  # characters per comment, so that any prompt fits into a job's payload
 
 TASK = """You write one section of a report on a public conversation in which people voted on each other's comments.
 Section: {section}. {aim}
@@ -44,7 +44,7 @@ def prompts(analysis: Analysis, sections: Sequence[str], language: str) -> dict[
 
 
 def _json(data: object) -> str:
-    """With "<" written as an escape: no text can end the element that it is in."""
+    """Return JSON with "<" escaped, so that no text can end the element that it is in."""
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 

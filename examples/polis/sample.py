@@ -1,7 +1,7 @@
-"""Makes a sample conversation in the form of an export: the same files for the same seed, to the byte.
+"""Generates a sample conversation in the format of an export: the same seed gives the same bytes.
 
-Three groups of participants, who differ within as people do: some are close to the middle, most vote on a part of
-the comments only, some change their mind.
+It has three groups of participants, who differ as real people do: some are near the middle, most vote on only some of
+the comments, some change their mind.
 """
 
 import csv
@@ -20,7 +20,7 @@ GROUP_SHARES = (0.42, 0.33, 0.25)
 BEGIN = 1_772_355_600  # 1 March 2026, 9:00 UTC
 LENGTH_SECONDS = int(timedelta(days=21).total_seconds())
 CLARITY = 1.4  # over 1, people agree with their group more often than the numbers say
-PLACED_FROM = 7  # Polis puts nobody in a group who has voted less often
+PLACED_FROM = 7  # Polis groups only participants with at least this many votes
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def _vote(dice: random.Random, comment_id: int, group: int, firmness: float) -> 
     agreement = COMMENTS[comment_id][1:]
     likely = firmness * agreement[group] + (1 - firmness) * sum(agreement) / len(agreement)
     likely = likely**CLARITY / (likely**CLARITY + (1 - likely) ** CLARITY)
-    undecided = 0.04 + 0.16 * (1 - abs(2 * likely - 1))  # who is torn passes more often
+    undecided = 0.04 + 0.16 * (1 - abs(2 * likely - 1))  # undecided participants pass more often
     if dice.random() < undecided:
         return 0
     return 1 if dice.random() < likely else -1

@@ -1,6 +1,6 @@
 """The comments of the sample conversation, and how likely each of its three groups is to agree with them.
 
-The town is made up, and so is everybody in it. The groups: people who want a centre for walking and cycling, people
+The town and its people are fictional. The groups: people who want a centre for walking and cycling, people
 who need the car to get there or live from customers who do, and people who want what is there to be looked after
 first. The three numbers are shares of agreement, in this order.
 """

@@ -1,4 +1,4 @@
-"""A narrative made from the figures alone: short sentences, each of which can be checked in the lists beside it.
+"""Writes the narrative from the figures alone: short sentences that can be checked against the lists.
 
 A number in square brackets is a comment; the report makes a link of it.
 """

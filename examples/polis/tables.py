@@ -1,8 +1,8 @@
-"""The result tables: what each stage leaves under its job's id, as typed rows with natural keys.
+"""The result tables: what each stage stores under its job's id, as typed rows with natural keys.
 
 Rows are read by job (`app.results(CommentEmbedding).all(job_id)`), one by its key (`.get(job_id, 7)`), by job and
 conversation (`.all(job_id, subject="…")`) and, because `subject_index=True`, by conversation over all jobs
-(`.by_subject("…")`). Holdfast adds job_id, created_at, parent_job_id, root_job_id and job_stage to every row. On
+(`.by_subject("…")`). Backstay adds job_id, created_at, parent_job_id, root_job_id and job_stage to every row. On
 DynamoDB with the prefix `Delphi` the tables are Delphi_CommentEmbeddings and so on.
 
 | stage | table                                | key            | rows                                         |
@@ -28,7 +28,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from holdfast import ResultRow
+from backstay import ResultRow
 
 
 class GroupVotes(BaseModel):
@@ -57,13 +57,13 @@ class CommentExtremity(
     consensus: float  # product over groups of agree_share (or of disagree shares, where larger), to the power 1/groups
     divisiveness: float  # largest difference of agree_share between two groups
     kind: Literal["consensus", "divisive", "mixed"]
-    representative_of: list[int]  # groups that it speaks for: they agree with it far more than all others do
+    representative_of: list[int]  # groups that it represents: they agree with it far more than all others do
 
 
 class ParticipantProjection(
     ResultRow, table="ParticipantProjections", key="participant_id", subject="conversation_id", subject_index=True
 ):
-    """Where a participant stands on the opinion map."""
+    """The position of a participant on the opinion map."""
 
     participant_id: int
     conversation_id: str
@@ -120,7 +120,7 @@ class ClusterKeywords(
     subject="conversation_id",
     subject_index=True,
 ):
-    """A cluster: where it is, what it is about, what it consists of."""
+    """A cluster: its position, keywords and members."""
 
     cluster_key: str
     conversation_id: str
@@ -155,7 +155,7 @@ class TopicName(
     subject="conversation_id",
     subject_index=True,
 ):
-    """What a cluster is called."""
+    """The name of a cluster."""
 
     topic_key: str
     conversation_id: str

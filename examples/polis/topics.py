@@ -1,4 +1,4 @@
-"""The rows of the UMAP stage, from places and layers."""
+"""Creates the rows of the UMAP stage from positions and layers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from .neighbours import Graph
 from .tables import ClusterAssignment, ClusterKeywords, GraphEdge
 from .votes import Numbers
 
-SAMPLES_MAX = 10  # comments that stand for a cluster
+SAMPLES_MAX = 10  # comments that represent a cluster
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A layer with what was measured of each comment in it."""
+    """A layer, with measurements of each comment."""
 
     layer: Layer
     distances: Numbers
@@ -73,7 +73,7 @@ def cluster_rows(
 
 
 def _parent(layers: Sequence[Measured], number: int, member: int) -> str | None:
-    """Layers nest: any of its comments tells in which coarser cluster it lies."""
+    """Return the coarser cluster that contains it: layers nest, so any of its comments tells."""
     if number + 1 == len(layers):
         return None
     return cluster_key(number + 1, int(layers[number + 1].layer.labels[member]))

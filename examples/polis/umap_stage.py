@@ -1,4 +1,4 @@
-"""UMAP: comments become vectors, the comment map, and topics in layers."""
+"""UMAP: computes vectors of comments, the comment map, and topics in layers."""
 
 import time
 from collections.abc import Sequence
@@ -7,9 +7,9 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-from holdfast import BlockingContext, Discard
+from backstay import BlockingContext, Discard
 
-from . import clustering, embeddings, llm, naming, neighbours, projecting, topics
+from . import clustering, embeddings, llm, neighbours, topic_names, topics, umap_projection
 from .configs import UmapConfig
 from .export import Export
 from .outcome import THREADS, put, read, results
@@ -28,7 +28,7 @@ def run(payload: UmapConfig, ctx: BlockingContext) -> dict[str, Any]:
         matrix = embeddings.matrix(vectors, payload.metric)
         graph = neighbours.neighbour_graph(matrix, payload.n_neighbors, payload.metric)
         ctx.progress(0.55, stage="projecting comments")
-        places, projection = projecting.project(
+        places, projection = umap_projection.project(
             matrix, graph, payload.n_components, payload.n_neighbors, payload.min_dist, payload.metric
         )
         ctx.progress(0.75, stage="finding topics")
@@ -85,22 +85,23 @@ def _embedding_rows(
 
 
 def _names(ctx: BlockingContext, clusters: Sequence[ClusterKeywords], export: Export) -> tuple[list[TopicName], str]:
-    """By the model, each answer recorded, so that none is paid for twice. At the last attempt keywords must do."""
-    model, plain = llm.configured(), naming.by_keywords(clusters)
+    """Return the names from the model; each answer is recorded, so that none is paid for twice. The last attempt falls
+    back to keywords."""
+    model, plain = llm.configured(), topic_names.by_keywords(clusters)
     if model is None:
-        return _topic_rows(clusters, plain, naming.BY_KEYWORDS), naming.BY_KEYWORDS
+        return _topic_rows(clusters, plain, topic_names.BY_KEYWORDS), topic_names.BY_KEYWORDS
     bodies = {comment.comment_id: comment.body for comment in export.let_in}
     names = {}
     try:
         for done, cluster in enumerate(clusters):
             ctx.progress(0.75 + 0.15 * done / len(clusters), stage="naming topics")
-            asked = partial(naming.ask, model, naming.question(cluster, bodies, export.title))
+            asked = partial(topic_names.ask, model, topic_names.question(cluster, bodies, export.title))
             names[cluster.cluster_key] = ctx.once(f"name {cluster.cluster_key}", asked)
     except llm.LLMError as error:
         if ctx.job.failures + 1 < ctx.job.max_attempts:
             raise
         ctx.log.warning("topics are named by keywords: %s", error)
-        return _topic_rows(clusters, plain, naming.BY_KEYWORDS), naming.BY_KEYWORDS
+        return _topic_rows(clusters, plain, topic_names.BY_KEYWORDS), topic_names.BY_KEYWORDS
     return _topic_rows(clusters, names, model.model), model.model
 
 

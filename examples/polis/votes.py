@@ -1,4 +1,4 @@
-"""From votes to a matrix: a row per participant, a column per comment, 1, 0 or -1 where there is a vote."""
+"""Converts votes to a matrix: a row per participant, a column per comment; 1, 0 or -1 for a vote."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from .export import Export, ExportError, Integers
 
 Numbers: TypeAlias = NDArray[np.float64]
 
-NO_VOTE = -2  # no vote is that, and a matrix of bytes has no NaN
+NO_VOTE = -2  # the value for no vote: a matrix of bytes has no NaN
 CELLS_MAX = 250_000_000  # a byte each here, eight in the projection: 2 GB
 
 
@@ -20,10 +20,10 @@ class VoteMatrix:
     participant_ids: Integers
     comment_ids: Integers
     cells: NDArray[np.int8]
-    counted: int  # votes that were read: those on comments which were let in, of these the last max_votes
+    counted: int  # the votes that count: the last max_votes on accepted comments
 
     def count(self, value: int, axis: int) -> Integers:
-        """How often each participant (axis 1) voted so, or was voted on so each comment (axis 0)."""
+        """Count these votes per participant (axis 1) or per comment (axis 0)."""
         counts: Integers = np.count_nonzero(self.cells == value, axis=axis).astype(np.int64)
         return counts
 
@@ -34,11 +34,11 @@ class VoteMatrix:
 
 
 def matrix_of(export: Export, max_votes: int, batch_size: int, tell: Callable[[float], object]) -> VoteMatrix:
-    """Of several votes of one participant on one comment the last counts."""
+    """Return the matrix. If a participant voted several times on a comment, the last vote counts."""
     votes = export.votes
     let_in = np.array(sorted(comment.comment_id for comment in export.let_in), dtype=np.int64)
     kept = np.flatnonzero(np.isin(votes.comment_ids, let_in))
-    # A stable sort: of two votes in the same second the one further down in the file is the later one.
+    # A stable sort: of two votes in the same second, the later line in the file counts.
     kept = kept[np.argsort(votes.timestamps[kept], kind="stable")][-max_votes:]
     if not len(kept):
         raise ExportError("votes.csv has no vote on a comment that was let in: there is nothing to analyse")
@@ -58,7 +58,7 @@ def matrix_of(export: Export, max_votes: int, batch_size: int, tell: Callable[[f
 
 
 def _put_last(cells: NDArray[np.int8], rows: Integers, columns: Integers, values: Integers) -> None:
-    """numpy does not promise which of two values for one cell stays, so only the last is put."""
+    """Write only the last vote per cell: numpy does not define which of two values for one cell wins."""
     places = rows * cells.shape[1] + columns
     _, from_the_end = np.unique(places[::-1], return_index=True)
     last = len(places) - 1 - from_the_end

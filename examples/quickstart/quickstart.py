@@ -2,9 +2,9 @@ import asyncio
 
 from pydantic import BaseModel
 
-from holdfast import Context, Holdfast
+from backstay import Backstay, Context
 
-app = Holdfast("sqlite:///jobs.db")
+app = Backstay("sqlite:///jobs.db")
 
 
 class Greeting(BaseModel):
@@ -15,14 +15,14 @@ class Greeting(BaseModel):
 async def greet(payload: Greeting, ctx: Context) -> str:
     for done, stage in enumerate(["paper", "pen", "ink"]):
         await ctx.progress(done / 3, stage=stage)
-        await asyncio.sleep(0.5)  # work that takes its time
+        await asyncio.sleep(0.5)  # slow work
     return f"Hello, {payload.name}! (attempt {ctx.attempt})"
 
 
 async def main() -> None:
-    async with app, app.worker():  # or in a process of its own: holdfast worker
+    async with app, app.worker():  # or in a separate process: backstay worker
         job = await greet.submit(Greeting(name="Ada"), dedup_key="Ada")
-        print("stored", job.job_id, flush=True)  # from here on nothing loses it
+        print("stored", job.job_id, flush=True)  # stored: from here on the job is never lost
         print(await job.result(timeout=30))
 
 

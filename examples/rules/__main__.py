@@ -1,4 +1,4 @@
-from holdfast import ConfigurationError
+from backstay import ConfigurationError
 
 try:
     from rules.commands import main

@@ -1,4 +1,4 @@
-"""`python -m rules`: what a person does with it."""
+"""The commands of `python -m rules`."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ import asyncpg
 from embedding import WeightsMissing
 from rich.console import Console
 
-from holdfast import HoldfastError
-from rules import database, showing
+from backstay import BackstayError
+from rules import database, output
 from rules.health import health
 from rules.jobs import app
 from rules.models import DEFAULT
 from rules.ollama import OllamaAway
 from rules.server import ServerTrouble, default_folder, own_server
-from rules.working import Paused, work
+from rules.worker import Paused, work
 
 QUESTIONS = ("how do we keep credentials safe?", "what to do when a server is down", "make pages load quicker")
 TROUBLE = (
-    *(HoldfastError, ServerTrouble, WeightsMissing, OllamaAway, Paused, database.NotSetUp),
+    *(BackstayError, ServerTrouble, WeightsMissing, OllamaAway, Paused, database.NotSetUp),
     *(asyncpg.PostgresError, asyncpg.InterfaceError, OSError, ValueError),
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
-    # Wide enough for a whole row where nobody looks on: a pipe is read by programs.
+    # Wide enough for a whole row if the output is not a terminal: programs read it.
     width = None if sys.stdout.isatty() else 90
     console = Console(highlight=False, width=width, record=chosen.picture is not None)
     try:
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     if chosen.picture is not None:
-        chosen.picture.write_text(showing.picture(console))
+        chosen.picture.write_text(output.picture(console))
     return 0
 
 
@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     load = commands.add_parser("load", help="store rules from a JSON file, the sample without one")
     load.add_argument("file", nargs="?", type=Path, default=database.SAMPLE)
     commands.add_parser(
-        "work", help="embed until nothing waits; “holdfast --app rules.jobs:app worker” goes on for ever"
+        "work", help="embed until nothing waits; “backstay --app rules.jobs:app worker” goes on for ever"
     )
     search = commands.add_parser("search", help="find rules by their meaning")
     search.add_argument("question")
@@ -83,27 +83,27 @@ async def _run(chosen: argparse.Namespace, console: Console) -> None:
                 case None | "demo":
                     await _demo(connection, console)
                 case "setup":
-                    showing.set_up(console, await database.set_up(connection, chosen.model))
+                    output.set_up(console, await database.set_up(connection, chosen.model))
                 case "load":
-                    showing.loaded(console, await database.load(connection, database.read_rules(chosen.file)))
+                    output.loaded(console, await database.load(connection, database.read_rules(chosen.file)))
                 case "work":
-                    showing.worked(console, await work(console))
+                    output.worked(console, await work(console))
                 case "search":
                     found = await database.search(connection, chosen.question, chosen.limit)
-                    showing.found(console, chosen.question, found)
+                    output.found(console, chosen.question, found)
                 case "health":
                     figures = await health()
-                    showing.jobs(console, figures)
-                    showing.workers(console, figures)
+                    output.jobs(console, figures)
+                    output.workers(console, figures)
         finally:
             await connection.close()
 
 
 async def _demo(connection: asyncpg.Connection[asyncpg.Record], console: Console) -> None:
-    showing.set_up(console, await database.set_up(connection))
-    showing.loaded(console, await database.load(connection, database.read_rules()))
-    showing.worked(console, await work(console))
+    output.set_up(console, await database.set_up(connection))
+    output.loaded(console, await database.load(connection, database.read_rules()))
+    output.worked(console, await work(console))
     for question in QUESTIONS:
-        showing.found(console, question, await database.search(connection, question, 3))
-    showing.jobs(console, await health())
+        output.found(console, question, await database.search(connection, question, 3))
+    output.jobs(console, await health())
     console.print('Ask something yourself: examples/rules/run search "…"')

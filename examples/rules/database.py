@@ -32,7 +32,7 @@ FROM rules WHERE embedding IS NOT NULL ORDER BY embedding <=> $1::real[]::vector
 
 
 class NotSetUp(Exception):
-    """The tables are not there."""
+    """The tables do not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +55,10 @@ async def connect() -> Any:
 
 
 async def set_up(connection: Any, model: str | None = None) -> SetUp:
-    """Tables and triggers. The app must be open: with its schema the queue brings the functions that the triggers call,
-    and the type of their job."""
+    """Create tables and triggers. The app must be open: its schema has the functions that the triggers call, and the
+    type of their job."""
     async with connection.transaction():
-        # Two that set up at once would each find nothing there and make it.
+        # Two processes that set up at once would each find nothing and create it.
         await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('rules set_up', 0))")
         await connection.execute(SCHEMA.read_text())
         chosen = model or await connection.fetchval("SELECT name FROM embedding_model") or DEFAULT
@@ -68,7 +68,7 @@ async def set_up(connection: Any, model: str | None = None) -> SetUp:
 
 
 def read_rules(path: Path = SAMPLE) -> list[dict[str, str]]:
-    """Of a JSON file: a list of objects."""
+    """Read rules from a JSON file: a list of objects."""
     try:
         rows = json.loads(path.read_text())
     except RecursionError:
@@ -88,7 +88,7 @@ def read_rules(path: Path = SAMPLE) -> list[dict[str, str]]:
 
 
 async def load(connection: Any, rows: Sequence[Mapping[str, str]]) -> int:
-    """All or none. One that is there is changed; the triggers do the rest."""
+    """Store all rules or none. An existing one is updated; the triggers do the rest."""
     async with connection.transaction():
         for name in sorted({row["project"] for row in rows}):
             await connection.execute("INSERT INTO projects (name) VALUES ($1) ON CONFLICT DO NOTHING", name)
@@ -99,7 +99,7 @@ async def load(connection: Any, rows: Sequence[Mapping[str, str]]) -> int:
 
 
 async def search(connection: Any, question: str, limit: int = 5) -> Sequence[Found]:
-    """The rules whose meaning is nearest to the question's, by the index of pgvector."""
+    """Return the rules closest in meaning to the question, by the index of pgvector."""
     if not question.strip():
         raise ValueError("the question is empty")
     if not 1 <= limit <= FOUND_MAX:

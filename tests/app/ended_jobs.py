@@ -4,15 +4,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from holdfast import Context, Holdfast
-from holdfast.testing import drain
+from backstay import Backstay, Context
+from backstay.testing import drain
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
 LARGE = "x" * 200_000  # beyond what a record carries: a file
 
 
-def with_work(app: Holdfast, **options: Any) -> Holdfast:
+def with_work(app: Backstay, **options: Any) -> Backstay:
     @app.job("work", max_attempts=1, **options)
     async def work(payload: Any, ctx: Context) -> Any:
         ctx.log.info("working")
@@ -26,14 +26,14 @@ def with_work(app: Holdfast, **options: Any) -> Holdfast:
     return app
 
 
-async def ended(app: Holdfast, *payloads: Any, **options: Any) -> list[str]:
+async def ended(app: Backstay, *payloads: Any, **options: Any) -> list[str]:
     """Jobs that have run, one for each payload."""
     handles = [await app.submit("work", payload, **options) for payload in payloads]
     await drain(app)
     return [handle.job_id for handle in handles]
 
 
-async def archived(app: Holdfast, *job_ids: str) -> list[bool]:
+async def archived(app: Backstay, *job_ids: str) -> list[bool]:
     return [(await app.get(job_id)).archived_at is not None for job_id in job_ids]
 
 

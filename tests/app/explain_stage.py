@@ -6,11 +6,11 @@ from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from holdfast import Backoff, Context, Holdfast, Snooze
-from holdfast.store.types import ClaimRequest, WorkerRow
-from holdfast.testing import ManualClock
-from holdfast.worker import Worker
-from tests.eventually import eventually
+from backstay import Backoff, Backstay, Context, Snooze
+from backstay.core.records import ClaimRequest, WorkerRow
+from backstay.testing import ManualClock
+from backstay.worker import Worker
+from tests.support.eventually import eventually
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 LEASE = 60.0
@@ -19,14 +19,14 @@ LEASE = 60.0
 class Stage:
     """An app on a clock that stands still, with handlers that do what a scene needs, and workers that it starts."""
 
-    def __init__(self, make_app: Callable[..., Holdfast], stack: AsyncExitStack) -> None:
+    def __init__(self, make_app: Callable[..., Backstay], stack: AsyncExitStack) -> None:
         self.clock = ManualClock(NOON)
         self.make_app, self.stack = make_app, stack
         self.app = make_app(clock=self.clock, lease=LEASE)
         self.begun, self.release = asyncio.Semaphore(0), asyncio.Event()
         self.register(self.app)
 
-    def register(self, app: Holdfast, **options: Any) -> None:
+    def register(self, app: Backstay, **options: Any) -> None:
         @app.job("work", **options)
         async def work(payload: Any, ctx: Context) -> None:
             await ctx.progress(0.25, stage="halfway")
@@ -64,7 +64,7 @@ class Stage:
         async def sleepy(payload: Any) -> None:
             raise Snooze(timedelta(hours=2), "the shop is closed")
 
-    async def worker(self, app: Holdfast | None = None, **options: Any) -> Worker:
+    async def worker(self, app: Backstay | None = None, **options: Any) -> Worker:
         """With a little work for it behind, so that it is known to fetch."""
         return await self.stack.enter_async_context((app or self.app).worker(grace=0, **options))
 

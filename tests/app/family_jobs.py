@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from holdfast import BlockingContext, Context, Holdfast
+from backstay import Backstay, BlockingContext, Context
 
-_app = Holdfast("sqlite:///unused.db")
+_app = Backstay("sqlite:///unused.db")
 
 
 @_app.job("part")
@@ -38,7 +38,7 @@ def mistaken(payload: int, ctx: BlockingContext) -> None:
     ctx.submit("part", 1, parent="x")
 
 
-def bind(make_app: Callable[..., Holdfast]) -> Holdfast:
+def bind(make_app: Callable[..., Backstay]) -> Backstay:
     app = make_app()
     app.handlers.update(_app.handlers)
     return app

@@ -4,10 +4,10 @@ import io
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-from holdfast import BlockingContext, Context, Holdfast, ResultRow, Vector
-from holdfast.limits import MIB
+from backstay import Backstay, BlockingContext, Context, ResultRow, Vector
+from backstay.limits import MIB
 
-_app = Holdfast("sqlite:///unused.db")
+_app = Backstay("sqlite:///unused.db")
 PIECES = 12
 KINDS = ("bytes", "text", "path", "file", "pieces")
 

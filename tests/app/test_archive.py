@@ -8,16 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
-    ArtifactNotFound,
-    Context,
-    Holdfast,
-    IllegalTransition,
-    JobCancelled,
-    JobFailed,
-    ResultGone,
-)
-from holdfast.testing import ManualClock, drain
+from backstay import ArtifactNotFound, Backstay, Context, IllegalTransition, JobCancelled, JobFailed, ResultGone
+from backstay.testing import ManualClock, drain
 from tests.app.ended_jobs import DAY, LARGE, NOON, archived, ended, folder, with_work
 
 
@@ -27,7 +19,7 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-async def app(make_app: Callable[..., Holdfast], clock: ManualClock) -> AsyncIterator[Holdfast]:
+async def app(make_app: Callable[..., Backstay], clock: ManualClock) -> AsyncIterator[Backstay]:
     async with with_work(make_app(clock=clock)) as app:
         yield app
 
@@ -39,7 +31,7 @@ FIGURES = [
 ]
 
 
-async def test_what_is_left_of_a_job_are_its_figures(app: Holdfast, clock: ManualClock) -> None:
+async def test_what_is_left_of_a_job_are_its_figures(app: Backstay, clock: ManualClock) -> None:
     handle = await app.submit("work", "ok", subject="s", tags=["t"], created_by="ada", priority=70)
     before = (await drain(app))[0]
     clock.advance(3600)
@@ -56,13 +48,13 @@ async def test_what_is_left_of_a_job_are_its_figures(app: Holdfast, clock: Manua
     assert await app.history(handle.job_id) == []
 
 
-async def test_how_an_archived_job_ended_is_still_told_to_who_waits_for_it(app: Holdfast) -> None:
+async def test_how_an_archived_job_ended_is_still_told_to_who_waits_for_it(app: Backstay) -> None:
     done, failed = await ended(app, "ok", "fail")
     cancelled = (await app.submit("work", "x", delay=60)).job_id
     await app.cancel(cancelled, reason="no")
     await app.purge(older_than=0)
 
-    with pytest.raises(ResultGone, match="submit it anew"):
+    with pytest.raises(ResultGone, match="submit it again"):
         await app.result(done, timeout=5)
     with pytest.raises(JobFailed, match="no such thing"):
         await app.result(failed, timeout=5)
@@ -70,11 +62,11 @@ async def test_how_an_archived_job_ended_is_still_told_to_who_waits_for_it(app: 
         await app.result(cancelled, timeout=5)
 
 
-async def test_an_archived_job_cannot_be_changed_and_the_error_says_what_to_do(app: Holdfast) -> None:
+async def test_an_archived_job_cannot_be_changed_and_the_error_says_what_to_do(app: Backstay) -> None:
     [failed] = await ended(app, "fail")
     await app.purge(older_than=0)
 
-    with pytest.raises(IllegalTransition, match=r"archived, .* submit it anew"):
+    with pytest.raises(IllegalTransition, match=r"archived .* submit it again"):
         await app.retry(failed)
     for change in (app.cancel, app.reschedule):
         with pytest.raises(IllegalTransition, match="archived"):
@@ -84,7 +76,7 @@ async def test_an_archived_job_cannot_be_changed_and_the_error_says_what_to_do(a
     assert await app.retry_dead() == 0
 
 
-async def test_it_is_no_longer_listed_or_counted(app: Holdfast) -> None:
+async def test_it_is_no_longer_listed_or_counted(app: Backstay) -> None:
     await ended(app, "a", "fail")
     await app.purge(older_than=0)
 
@@ -93,7 +85,7 @@ async def test_it_is_no_longer_listed_or_counted(app: Holdfast) -> None:
     assert sum((await app.counts()).values()) == 0
 
 
-async def test_a_job_may_depend_on_an_archived_one_and_a_key_for_ever_still_answers(app: Holdfast) -> None:
+async def test_a_job_may_depend_on_an_archived_one_and_a_key_for_ever_still_answers(app: Backstay) -> None:
     [done] = await ended(app, "a", dedup_key="once", dedup_for="forever")
     await app.purge(older_than=0)
 
@@ -103,7 +95,7 @@ async def test_a_job_may_depend_on_an_archived_one_and_a_key_for_ever_still_answ
     assert follower.status == "pending"
 
 
-async def test_a_repeated_id_is_answered_from_the_archive_and_runs_nothing(app: Holdfast) -> None:
+async def test_a_repeated_id_is_answered_from_the_archive_and_runs_nothing(app: Backstay) -> None:
     [done] = await ended(app, "a")
     await app.purge(older_than=0)
 
@@ -115,7 +107,7 @@ async def test_a_repeated_id_is_answered_from_the_archive_and_runs_nothing(app: 
 # Files
 
 
-async def test_the_files_of_a_job_go_with_it(app: Holdfast, tmp_path: Path) -> None:
+async def test_the_files_of_a_job_go_with_it(app: Backstay, tmp_path: Path) -> None:
     large, kept = await ended(app, "large", "keep")
     assert (await app.get(large)).result == LARGE
     assert folder(tmp_path, large).is_dir() and folder(tmp_path, kept).is_dir()
@@ -129,7 +121,7 @@ async def test_the_files_of_a_job_go_with_it(app: Holdfast, tmp_path: Path) -> N
 
 
 async def test_after_a_crash_between_archive_and_files_the_next_pass_removes_them(
-    app: Holdfast, make_app: Callable[..., Holdfast], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    app: Backstay, make_app: Callable[..., Backstay], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large, kept = await ended(app, "large", "keep")
     with monkeypatch.context() as crash:
@@ -155,7 +147,7 @@ def _die(job_ids: list[str]) -> None:
 
 
 async def test_files_that_cannot_be_removed_now_are_tried_again_and_keep_nothing_else(
-    app: Holdfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    app: Backstay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     stuck, free = await ended(app, "large", "keep")
     rmtree = shutil.rmtree
@@ -168,7 +160,7 @@ async def test_files_that_cannot_be_removed_now_are_tried_again_and_keep_nothing
     with monkeypatch.context() as trouble:
         trouble.setattr(shutil, "rmtree", refuse)
         assert await app.purge(older_than=0) == 2
-    assert f"{stuck} could not be removed" in caplog.text
+    assert f"could not remove the files of job {stuck}" in caplog.text
     assert folder(tmp_path, stuck).is_dir() and not folder(tmp_path, free).exists()
 
     await app.purge()
@@ -176,7 +168,7 @@ async def test_files_that_cannot_be_removed_now_are_tried_again_and_keep_nothing
 
 
 async def test_a_large_result_stays_as_long_as_a_job_that_reused_it(
-    app: Holdfast, clock: ManualClock, tmp_path: Path
+    app: Backstay, clock: ManualClock, tmp_path: Path
 ) -> None:
     options: dict[str, Any] = {"content_hash": "h", "reuse": True}
     [donor] = await ended(app, "large", **options)
@@ -195,7 +187,7 @@ async def test_a_large_result_stays_as_long_as_a_job_that_reused_it(
 
 
 async def test_what_an_attempt_left_behind_that_was_never_recorded_goes_too(
-    make_app: Callable[..., Holdfast], clock: ManualClock, tmp_path: Path
+    make_app: Callable[..., Backstay], clock: ManualClock, tmp_path: Path
 ) -> None:
     app = make_app(clock=clock)
 

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from holdfast import ArtifactNotFound, BlockingContext, ClaimLost, Context, Holdfast, JobFailed, StoreError
-from holdfast.limits import MIB
-from holdfast.sync import Holdfast as BlockingHoldfast
+from backstay import ArtifactNotFound, Backstay, BlockingContext, ClaimLost, Context, JobFailed, StoreError
+from backstay.limits import MIB
+from backstay.sync import Backstay as BlockingBackstay
 from tests.app import results_jobs
 from tests.app.results_jobs import KINDS, WHOLE
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 HEAVY = 200 * MIB
 
 
-def in_a_loop(app: Holdfast) -> Any:
+def in_a_loop(app: Backstay) -> Any:
     @app.job("keep", max_attempts=1)
     async def keep(payload: str, ctx: Context) -> None:
         await results_jobs.keep_async(ctx, payload)
@@ -29,7 +29,7 @@ def in_a_loop(app: Holdfast) -> Any:
     return keep
 
 
-def in_a_thread(app: Holdfast) -> Any:
+def in_a_thread(app: Backstay) -> Any:
     @app.job("keep", max_attempts=1)
     def keep(payload: str, ctx: BlockingContext) -> None:
         results_jobs.keep(ctx, payload)
@@ -37,18 +37,18 @@ def in_a_thread(app: Holdfast) -> Any:
     return keep
 
 
-def in_a_process(app: Holdfast) -> Any:
+def in_a_process(app: Backstay) -> Any:
     return app.job("keep_in_a_process", isolation="process", max_attempts=1)(results_jobs.keep_in_a_process.function)
 
 
-def in_an_async_process(app: Holdfast) -> Any:
+def in_an_async_process(app: Backstay) -> Any:
     function = results_jobs.keep_in_an_async_process.function
     return app.job("keep_in_an_async_process", isolation="process", max_attempts=1)(function)
 
 
 @pytest.mark.parametrize("handler", [in_a_loop, in_a_thread, in_a_process, in_an_async_process])
 async def test_a_file_may_be_handed_over_in_any_form(
-    app: Holdfast, handler: Callable[[Holdfast], Any], tmp_path: Path
+    app: Backstay, handler: Callable[[Backstay], Any], tmp_path: Path
 ) -> None:
     keep = handler(app)
     async with app, app.worker():
@@ -66,10 +66,10 @@ async def test_a_file_may_be_handed_over_in_any_form(
                 found.update(piece)
             assert found.hexdigest() == hashlib.sha256(wanted).hexdigest() == stored[name].sha256
             assert max(sizes) <= MIB < sum(sizes)
-    assert list(Path(tempfile.gettempdir()).glob("holdfast-child-*")) == []
+    assert list(Path(tempfile.gettempdir()).glob("backstay-child-*")) == []
 
 
-async def test_a_large_file_is_never_in_memory_whole(app: Holdfast) -> None:
+async def test_a_large_file_is_never_in_memory_whole(app: Backstay) -> None:
     @app.job("heavy", max_attempts=1)
     async def heavy(payload: Any, ctx: Context) -> None:
         async def pieces() -> AsyncIterator[bytes]:
@@ -103,7 +103,7 @@ async def test_a_large_file_is_never_in_memory_whole(app: Holdfast) -> None:
         ({"a": 1}, "not bytes"),
     ],
 )
-async def test_what_is_no_file_is_refused_with_what_to_give(app: Holdfast, data: Any, says: str) -> None:
+async def test_what_is_no_file_is_refused_with_what_to_give(app: Backstay, data: Any, says: str) -> None:
     @app.job("work", max_attempts=1)
     async def work(payload: Any, ctx: Context) -> None:
         await ctx.artifact("file", data)
@@ -115,7 +115,7 @@ async def test_what_is_no_file_is_refused_with_what_to_give(app: Holdfast, data:
         assert await app.artifacts(job.job_id) == []
 
 
-async def test_a_file_open_for_text_says_how_to_open_it(app: Holdfast, tmp_path: Path) -> None:
+async def test_a_file_open_for_text_says_how_to_open_it(app: Backstay, tmp_path: Path) -> None:
     (tmp_path / "a").write_text("text")
 
     @app.job("work", max_attempts=1)
@@ -128,7 +128,7 @@ async def test_a_file_open_for_text_says_how_to_open_it(app: Holdfast, tmp_path:
             await (await work.submit(None)).result(timeout=10)
 
 
-async def test_pieces_of_a_thread_are_made_in_that_thread(app: Holdfast) -> None:
+async def test_pieces_of_a_thread_are_made_in_that_thread(app: Backstay) -> None:
     threads: list[int] = []
 
     def pieces() -> Iterator[bytes]:
@@ -144,7 +144,7 @@ async def test_pieces_of_a_thread_are_made_in_that_thread(app: Holdfast) -> None
         assert [await (await work.submit(None)).result(timeout=10)] == threads
 
 
-async def test_a_run_that_is_cancelled_stops_writing(app: Holdfast) -> None:
+async def test_a_run_that_is_cancelled_stops_writing(app: Backstay) -> None:
     asked = threading.Event()
     ended = threading.Event()
 
@@ -173,7 +173,7 @@ async def test_a_run_that_is_cancelled_stops_writing(app: Holdfast) -> None:
         await eventually(nothing_left)
 
 
-async def test_what_outlives_its_run_neither_changes_a_file_of_it_nor_submits_for_it(app: Holdfast) -> None:
+async def test_what_outlives_its_run_neither_changes_a_file_of_it_nor_submits_for_it(app: Backstay) -> None:
     ended, refused = asyncio.Event(), asyncio.Event()
     left: list[asyncio.Task[None]] = []
 
@@ -201,7 +201,7 @@ async def test_what_outlives_its_run_neither_changes_a_file_of_it_nor_submits_fo
         assert await app.artifact(job.job_id, "kept.txt") == b"as recorded"
 
 
-async def test_a_thread_that_timed_out_changes_no_file_of_its_job(app: Holdfast) -> None:
+async def test_a_thread_that_timed_out_changes_no_file_of_its_job(app: Backstay) -> None:
     go_on, gone_on = threading.Event(), threading.Event()
     told: list[BaseException] = []
 
@@ -226,7 +226,7 @@ async def test_a_thread_that_timed_out_changes_no_file_of_its_job(app: Holdfast)
         assert await app.artifact(job.job_id, "kept.txt") == b"as recorded"
 
 
-async def test_a_file_that_was_changed_ends_in_an_error_and_not_in_its_last_piece(app: Holdfast) -> None:
+async def test_a_file_that_was_changed_ends_in_an_error_and_not_in_its_last_piece(app: Backstay) -> None:
     @app.job("work")
     async def work(payload: Any, ctx: Context) -> str:
         return await ctx.artifact("file", bytes(3 * MIB))
@@ -249,7 +249,7 @@ async def test_a_file_that_was_changed_ends_in_an_error_and_not_in_its_last_piec
 
 
 def test_the_blocking_app_reads_in_pieces_too(tmp_path: Path) -> None:
-    app = BlockingHoldfast(f"sqlite:///{tmp_path}/jobs.db")
+    app = BlockingBackstay(f"sqlite:///{tmp_path}/jobs.db")
 
     @app.job("work")
     def work(payload: Any, ctx: BlockingContext) -> None:

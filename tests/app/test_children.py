@@ -6,29 +6,29 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from backstay import (
     Backoff,
+    Backstay,
     BatchContext,
     BlockingContext,
     ChildMismatch,
     ClaimLost,
     Context,
-    Holdfast,
     InvalidOption,
     Job,
     JobFailed,
     UnknownDependency,
     limits,
 )
-from holdfast.testing import drain
+from backstay.testing import drain
 from tests.app import family_jobs
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 NOW = Backoff(base=0)
 
 
 @pytest.fixture
-def app(app: Holdfast) -> Holdfast:
+def app(app: Backstay) -> Backstay:
     @app.job("part")
     async def part(payload: Any) -> Any:
         return payload
@@ -36,12 +36,12 @@ def app(app: Holdfast) -> Holdfast:
     return app
 
 
-async def children(app: Holdfast, parent_id: str) -> list[Job]:
+async def children(app: Backstay, parent_id: str) -> list[Job]:
     page = await app.store.children(parent_id, None, 1_000)
     return [Job(record) for record in page.items]
 
 
-async def test_children_are_stored_with_the_completion_of_their_parent(app: Holdfast) -> None:
+async def test_children_are_stored_with_the_completion_of_their_parent(app: Backstay) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     @app.job("parent")
@@ -65,8 +65,8 @@ async def test_children_are_stored_with_the_completion_of_their_parent(app: Hold
 
 
 @pytest.mark.parametrize("ending", ["raises", "snoozes"])
-async def test_a_run_that_comes_to_nothing_leaves_no_child(app: Holdfast, ending: str) -> None:
-    from holdfast import Snooze
+async def test_a_run_that_comes_to_nothing_leaves_no_child(app: Backstay, ending: str) -> None:
+    from backstay import Snooze
 
     @app.job("parent", max_attempts=1)
     async def parent(payload: int, ctx: Context) -> None:
@@ -79,7 +79,7 @@ async def test_a_run_that_comes_to_nothing_leaves_no_child(app: Holdfast, ending
         assert await children(app, handle.job_id) == []
 
 
-async def test_a_second_attempt_makes_the_same_children_and_none_twice(app: Holdfast) -> None:
+async def test_a_second_attempt_makes_the_same_children_and_none_twice(app: Backstay) -> None:
     @app.job("parent", max_attempts=3, backoff=NOW)
     async def parent(payload: int, ctx: Context) -> list[str]:
         made = [await ctx.submit("part", n % 2, at_once=True) for n in range(4)]
@@ -95,10 +95,10 @@ async def test_a_second_attempt_makes_the_same_children_and_none_twice(app: Hold
         logs = (await handle.refresh()).logs["entries"]
     assert len(set(made)) == 5 and sorted(made) == [each.job_id for each in stored]
     assert sorted(each.payload for each in stored) == [0, 0, 1, 1, 1]
-    assert "another payload" in str(logs)
+    assert "a different payload" in str(logs)
 
 
-async def test_a_child_at_once_is_there_before_its_parent_ends_and_stays_when_that_fails(app: Holdfast) -> None:
+async def test_a_child_at_once_is_there_before_its_parent_ends_and_stays_when_that_fails(app: Backstay) -> None:
     @app.job("parent", max_attempts=1)
     async def parent(payload: int, ctx: Context) -> None:
         child = await ctx.submit("part", 1, at_once=True)
@@ -111,7 +111,7 @@ async def test_a_child_at_once_is_there_before_its_parent_ends_and_stays_when_th
         assert [each.status for each in await children(app, handle.job_id)] == ["completed"]
 
 
-async def test_a_run_that_lost_its_claim_stores_no_child(app: Holdfast) -> None:
+async def test_a_run_that_lost_its_claim_stores_no_child(app: Backstay) -> None:
     @app.job("parent")
     def parent(payload: int, ctx: BlockingContext) -> None:
         asyncio.run_coroutine_threadsafe(app.cancel(ctx.job_id), loop).result()
@@ -127,7 +127,7 @@ async def test_a_run_that_lost_its_claim_stores_no_child(app: Holdfast) -> None:
         assert await children(app, handle.job_id) == []
 
 
-async def test_children_may_depend_on_earlier_ones(app: Holdfast) -> None:
+async def test_children_may_depend_on_earlier_ones(app: Backstay) -> None:
     @app.job("parent")
     async def parent(payload: int, ctx: Context) -> str:
         first = await ctx.submit("part", 1)
@@ -141,7 +141,7 @@ async def test_children_may_depend_on_earlier_ones(app: Holdfast) -> None:
         assert last.status == "completed" and len(last.dependencies) == 1
 
 
-async def test_a_child_that_cannot_be_stored_fails_the_attempt_with_the_reason(app: Holdfast) -> None:
+async def test_a_child_that_cannot_be_stored_fails_the_attempt_with_the_reason(app: Backstay) -> None:
     @app.job("parent", max_attempts=1)
     async def parent(payload: int, ctx: Context) -> None:
         await ctx.submit("part", 1, depends_on=["01a1e55b-5ee1-7001-a296-56022cfba44d"])
@@ -151,7 +151,7 @@ async def test_a_child_that_cannot_be_stored_fails_the_attempt_with_the_reason(a
             await (await parent.submit(1)).result(timeout=10)
 
 
-async def test_more_children_than_one_commit_takes_are_staged_and_all_are_there_in_the_end(app: Holdfast) -> None:
+async def test_more_children_than_one_commit_takes_are_staged_and_all_are_there_in_the_end(app: Backstay) -> None:
     count = limits.CHILDREN_PART_MAX + limits.CHILDREN_INLINE_MAX + 7
 
     @app.job("parent")
@@ -173,7 +173,7 @@ async def test_more_children_than_one_commit_takes_are_staged_and_all_are_there_
     assert sorted(int(record.payload) for record in page.items) == list(range(count))
 
 
-async def test_children_that_many_tasks_of_a_handler_submit_are_all_stored(app: Holdfast) -> None:
+async def test_children_that_many_tasks_of_a_handler_submit_are_all_stored(app: Backstay) -> None:
     count = 2 * limits.CHILDREN_PART_MAX + 50
 
     @app.job("parent")
@@ -193,7 +193,7 @@ async def test_children_that_many_tasks_of_a_handler_submit_are_all_stored(app: 
             await eventually(all_stored, 30)
 
 
-async def test_a_staged_child_with_an_unknown_dependency_is_refused_before_anything_is_stored(app: Holdfast) -> None:
+async def test_a_staged_child_with_an_unknown_dependency_is_refused_before_anything_is_stored(app: Backstay) -> None:
     errors: list[type[BaseException]] = []
 
     @app.job("parent", max_attempts=1)
@@ -223,7 +223,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("options", "message"), REFUSED)
 async def test_what_a_child_cannot_have_is_refused_with_what_to_write(
-    app: Holdfast, options: dict[str, Any], message: str
+    app: Backstay, options: dict[str, Any], message: str
 ) -> None:
     @app.job("parent", max_attempts=1)
     async def parent(payload: int, ctx: Context) -> None:
@@ -234,7 +234,7 @@ async def test_what_a_child_cannot_have_is_refused_with_what_to_write(
         await (await parent.submit(1)).result(timeout=10)
 
 
-async def test_a_key_of_another_type_is_a_mistake(app: Holdfast) -> None:
+async def test_a_key_of_another_type_is_a_mistake(app: Backstay) -> None:
     @app.job("other")
     async def other(payload: int) -> None: ...
 
@@ -244,23 +244,23 @@ async def test_a_key_of_another_type_is_a_mistake(app: Holdfast) -> None:
         await ctx.submit("other", 1, key="merge")
 
     async with app, app.worker():
-        with pytest.raises(JobFailed, match="the child \"merge\" of this job is an 'part' and was submitted as a"):
+        with pytest.raises(JobFailed, match="\"merge\" of this job is of type 'part' and is now submitted as 'other'"):
             await (await parent.submit(1)).result(timeout=10)
 
 
 @pytest.mark.parametrize("at_once", [False, True])
-async def test_a_key_with_two_payloads_in_one_run_is_a_mistake(app: Holdfast, at_once: bool) -> None:
+async def test_a_key_with_two_payloads_in_one_run_is_a_mistake(app: Backstay, at_once: bool) -> None:
     @app.job("parent", max_attempts=1)
     async def parent(payload: int, ctx: Context) -> None:
         await ctx.submit("part", 1, key="merge", at_once=at_once)
-        with pytest.raises(ChildMismatch, match='"merge" with another payload: give it another key'):
+        with pytest.raises(ChildMismatch, match='"merge" with a different payload: give it another key'):
             await ctx.submit("part", 2, key="merge", at_once=at_once)
 
     async with app, app.worker():
         await (await parent.submit(1)).result(timeout=10)
 
 
-async def test_a_key_is_one_child_however_it_is_submitted(app: Holdfast) -> None:
+async def test_a_key_is_one_child_however_it_is_submitted(app: Backstay) -> None:
     @app.job("parent")
     async def parent(payload: int, ctx: Context) -> list[bool]:
         made = [await ctx.submit("part", 1, key="one", at_once=at_once) for at_once in (True, True, False)]
@@ -275,7 +275,7 @@ async def test_a_key_is_one_child_however_it_is_submitted(app: Holdfast) -> None
         assert len(await children(app, handle.job_id)) == 2
 
 
-async def test_the_result_of_a_child_is_not_waited_for_in_a_slot(app: Holdfast) -> None:
+async def test_the_result_of_a_child_is_not_waited_for_in_a_slot(app: Backstay) -> None:
     @app.job("parent", max_attempts=1)
     async def parent(payload: int, ctx: Context) -> None:
         (await ctx.submit("part", 1)).result()
@@ -285,7 +285,7 @@ async def test_the_result_of_a_child_is_not_waited_for_in_a_slot(app: Holdfast) 
             await (await parent.submit(1)).result(timeout=10)
 
 
-async def test_a_thread_submits_children_in_the_same_way(app: Holdfast) -> None:
+async def test_a_thread_submits_children_in_the_same_way(app: Backstay) -> None:
     @app.job("parent")
     def parent(payload: int, ctx: BlockingContext) -> list[str]:
         return [ctx.submit("part", 1).job_id, ctx.submit("part", 2, at_once=True).job_id]
@@ -295,12 +295,12 @@ async def test_a_thread_submits_children_in_the_same_way(app: Holdfast) -> None:
         assert [await app.result(each, timeout=10) for each in made] == [1, 2]
 
 
-async def test_a_job_of_a_batch_has_children_of_its_own(app: Holdfast) -> None:
+async def test_a_job_of_a_batch_has_children_of_its_own(app: Backstay) -> None:
     @app.batch_job("embed", max_size=2, max_wait=5, max_attempts=2, backoff=NOW)
     async def embed(payloads: list[int], ctx: BatchContext) -> list[Any]:
         for item, payload in zip(ctx, payloads, strict=True):
             await item.submit("part", payload)
-            with pytest.raises(InvalidOption, match="does not wait"):
+            with pytest.raises(InvalidOption, match="cannot wait"):
                 await item.wait_for_children()
         return [ValueError("two") if each == 2 and len(payloads) == 2 else each for each in payloads]
 
@@ -311,7 +311,7 @@ async def test_a_job_of_a_batch_has_children_of_its_own(app: Holdfast) -> None:
     assert made == [[1], [2]]
 
 
-async def test_a_job_reads_what_it_depends_on_by_stage_or_type(app: Holdfast) -> None:
+async def test_a_job_reads_what_it_depends_on_by_stage_or_type(app: Backstay) -> None:
     @app.job("report")
     async def report(payload: int, ctx: Context) -> dict[str, Any]:
         return {name: job.result for name, job in (await ctx.upstream()).items()}
@@ -324,7 +324,7 @@ async def test_a_job_reads_what_it_depends_on_by_stage_or_type(app: Holdfast) ->
         assert (await handle.refresh()).result == {"PCA": 7, "part": 8}
 
 
-async def test_two_of_one_name_upstream_fail_the_job_for_good(app: Holdfast) -> None:
+async def test_two_of_one_name_upstream_fail_the_job_for_good(app: Backstay) -> None:
     @app.job("report", max_attempts=5, backoff=NOW)
     async def report(payload: int, ctx: Context) -> None:
         await ctx.upstream()
@@ -334,7 +334,7 @@ async def test_two_of_one_name_upstream_fail_the_job_for_good(app: Holdfast) -> 
         await drain(app)
         job = await handle.refresh()
     assert (job.status, job.attempt) == ("failed", 1)
-    assert "two that are called 'part': submit each with its own stage=" in (job.last_error or "")
+    assert "two dependencies called 'part': give each its own stage=" in (job.last_error or "")
 
 
 async def test_a_parent_in_a_child_process_submits_waits_and_reads(make_app: Any) -> None:
@@ -348,7 +348,7 @@ async def test_a_parent_in_a_child_process_submits_waits_and_reads(make_app: Any
             await (await app.submit("mistaken", 1)).result(timeout=30)
 
 
-async def test_more_children_than_one_commit_brings_all_run_although_nobody_polls(app: Holdfast) -> None:
+async def test_more_children_than_one_commit_brings_all_run_although_nobody_polls(app: Backstay) -> None:
     count = 2 * limits.RELEASE_BATCH_MAX + 1
 
     @app.job("parent")
@@ -362,7 +362,7 @@ async def test_more_children_than_one_commit_brings_all_run_although_nobody_poll
         assert await (await parent.submit(1)).result(timeout=60) == sum(range(count))
 
 
-async def test_more_dependents_than_one_commit_releases_all_run_although_nobody_polls(app: Holdfast) -> None:
+async def test_more_dependents_than_one_commit_releases_all_run_although_nobody_polls(app: Backstay) -> None:
     count, ran, all_ran, go_on = 2 * limits.RELEASE_BATCH_MAX + 1, [0], asyncio.Event(), asyncio.Event()
 
     @app.job("first")

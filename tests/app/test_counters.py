@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from holdfast import Backoff, Context, Discard, Holdfast, InvalidOption, JobFailed, Snooze
-from holdfast.counted import BOUNDS
-from holdfast.testing import ManualClock, drain
-from tests.eventually import eventually
+from backstay import Backoff, Backstay, Context, Discard, InvalidOption, JobFailed, Snooze
+from backstay.core.states import BOUNDS
+from backstay.testing import ManualClock, drain
+from tests.support.eventually import eventually
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
 
-async def test_the_figures_are_those_of_every_job_by_its_history(app: Holdfast) -> None:
+async def test_the_figures_are_those_of_every_job_by_its_history(app: Backstay) -> None:
     @app.job("mixed", max_attempts=2, backoff=Backoff(0.001, 1, jitter=0))
     async def mixed(payload: str, ctx: Context) -> None:
         match payload:
@@ -63,7 +63,7 @@ async def test_the_figures_are_those_of_every_job_by_its_history(app: Holdfast) 
     assert found.counts["completed"] == 14 and found.counts["failed"] == 3
 
 
-async def test_a_job_that_is_given_back_is_counted_as_that(app: Holdfast) -> None:
+async def test_a_job_that_is_given_back_is_counted_as_that(app: Backstay) -> None:
     begun, never = asyncio.Event(), asyncio.Event()
 
     @app.job("work")
@@ -79,7 +79,7 @@ async def test_a_job_that_is_given_back_is_counted_as_that(app: Holdfast) -> Non
     assert (total.submitted, total.given_back, total.completed, total.failed) == (1, 1, 0, 0)
 
 
-async def test_times_of_running_and_waiting_are_measured(make_app: Callable[..., Holdfast]) -> None:
+async def test_times_of_running_and_waiting_are_measured(make_app: Callable[..., Backstay]) -> None:
     clock = ManualClock(NOON)
     app = make_app(clock=clock)
 
@@ -97,7 +97,7 @@ async def test_times_of_running_and_waiting_are_measured(make_app: Callable[...,
     assert [count for bound, count in zip(BOUNDS, total.wait_buckets, strict=False) if bound in (2.5, 5.0)] == [0, 1]
 
 
-async def test_minutes_and_types_are_told_apart(make_app: Callable[..., Holdfast]) -> None:
+async def test_minutes_and_types_are_told_apart(make_app: Callable[..., Backstay]) -> None:
     clock = ManualClock(NOON + timedelta(seconds=30))
     app = make_app(clock=clock)
 
@@ -126,7 +126,7 @@ async def test_minutes_and_types_are_told_apart(make_app: Callable[..., Holdfast
         assert (await app.stats(minutes=2)).total.completed == 1
 
 
-async def test_figures_outlive_the_jobs_and_go_after_a_month(make_app: Callable[..., Holdfast]) -> None:
+async def test_figures_outlive_the_jobs_and_go_after_a_month(make_app: Callable[..., Backstay]) -> None:
     clock = ManualClock(NOON)
     app = make_app(clock=clock)
 
@@ -144,7 +144,7 @@ async def test_figures_outlive_the_jobs_and_go_after_a_month(make_app: Callable[
         assert {each.outcome: each.count for each in await app.totals()} == {"submitted": 1, "completed": 1}
 
 
-async def test_two_apps_add_to_the_same_figures(app: Holdfast, make_app: Callable[..., Holdfast]) -> None:
+async def test_two_apps_add_to_the_same_figures(app: Backstay, make_app: Callable[..., Backstay]) -> None:
     apps = [app, make_app()]
     for each in apps:
 
@@ -164,13 +164,13 @@ async def test_two_apps_add_to_the_same_figures(app: Holdfast, make_app: Callabl
 
 
 @pytest.mark.parametrize("minutes", [0, -1, 1.5, True, "5", 10**6])
-async def test_a_span_that_cannot_be_meant_is_refused(app: Holdfast, minutes: Any) -> None:
+async def test_a_span_that_cannot_be_meant_is_refused(app: Backstay, minutes: Any) -> None:
     async with app:
         with pytest.raises(InvalidOption, match="minutes"):
             await app.stats(minutes)
 
 
-async def test_reuse_counts_what_it_saved(make_app: Callable[..., Holdfast]) -> None:
+async def test_reuse_counts_what_it_saved(make_app: Callable[..., Backstay]) -> None:
     clock = ManualClock(NOON)
     app = make_app(clock=clock)
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from holdfast import Backoff, Holdfast, InvalidOption, InvalidPayload, JobFailed, UnknownJobType
-from holdfast.testing import ManualClock
+from backstay import Backoff, Backstay, InvalidOption, InvalidPayload, JobFailed, UnknownJobType
+from backstay.testing import ManualClock
 from tests.app import versioned_jobs
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 
 class Old(BaseModel):
@@ -28,7 +28,7 @@ def split(payload: Any, version: int) -> Any:
     return {"first": first, "last": last}
 
 
-def old_release(app: Holdfast) -> Holdfast:
+def old_release(app: Backstay) -> Backstay:
     @app.job("greet")
     async def greet(payload: Old) -> str:
         return f"old: {payload.name}"
@@ -39,7 +39,7 @@ def old_release(app: Holdfast) -> Holdfast:
     return app
 
 
-def new_release(app: Holdfast, upcast: Any = split, **options: Any) -> Holdfast:
+def new_release(app: Backstay, upcast: Any = split, **options: Any) -> Backstay:
     @app.job("greet", version=2, upcast=upcast, backoff=Backoff(0.001, 1, jitter=0), **options)
     async def greet(payload: New) -> str:
         return f"new: {payload.last}, {payload.first}"
@@ -54,7 +54,7 @@ ADA = {"name": "Ada Lovelace"}
 
 
 async def test_a_new_payload_waits_for_a_new_worker_and_an_old_one_runs_on_either(
-    make_app: Callable[..., Holdfast],
+    make_app: Callable[..., Backstay],
 ) -> None:
     async with old_release(make_app()) as old, new_release(make_app()) as new:
         async with old.worker():
@@ -74,7 +74,7 @@ async def test_a_new_payload_waits_for_a_new_worker_and_an_old_one_runs_on_eithe
 
 
 async def test_with_both_kinds_of_workers_every_job_of_either_release_completes_once(
-    make_app: Callable[..., Holdfast],
+    make_app: Callable[..., Backstay],
 ) -> None:
     async with old_release(make_app()) as old, new_release(make_app()) as new, old.worker(), new.worker():
         olds = await old.submit_many([("greet", {"name": f"A {n}"}) for n in range(50)])
@@ -85,7 +85,7 @@ async def test_with_both_kinds_of_workers_every_job_of_either_release_completes_
         assert {(await handle.refresh()).failures for handle in (*olds, *news)} == {0}
 
 
-async def test_a_job_that_waits_through_a_deploy_is_brought_up_to_date(make_app: Callable[..., Holdfast]) -> None:
+async def test_a_job_that_waits_through_a_deploy_is_brought_up_to_date(make_app: Callable[..., Backstay]) -> None:
     async with old_release(make_app()) as old:
         waiting = await old.submit("greet", ADA)
     async with new_release(make_app()) as new, new.worker():
@@ -94,7 +94,7 @@ async def test_a_job_that_waits_through_a_deploy_is_brought_up_to_date(make_app:
     assert (job.payload, job.payload_version) == (ADA, 1)  # as it was submitted
 
 
-async def test_an_older_payload_that_fits_as_it_is_needs_no_upcast(make_app: Callable[..., Holdfast]) -> None:
+async def test_an_older_payload_that_fits_as_it_is_needs_no_upcast(make_app: Callable[..., Backstay]) -> None:
     app = make_app()
 
     @app.job("greet", version=7)
@@ -108,7 +108,7 @@ async def test_an_older_payload_that_fits_as_it_is_needs_no_upcast(make_app: Cal
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
-async def test_upcasts_run_where_the_handler_runs(make_app: Callable[..., Holdfast], isolation: str) -> None:
+async def test_upcasts_run_where_the_handler_runs(make_app: Callable[..., Backstay], isolation: str) -> None:
     async with old_release(make_app()) as old:
         good = await old.submit("greet", ADA)
         bad = await old.submit("greet", {"name": "broken"})
@@ -130,7 +130,7 @@ async def test_upcasts_run_where_the_handler_runs(make_app: Callable[..., Holdfa
         await eventually(told)
 
 
-async def test_an_upcast_may_give_the_model_or_json_that_a_strict_one_reads(make_app: Callable[..., Holdfast]) -> None:
+async def test_an_upcast_may_give_the_model_or_json_that_a_strict_one_reads(make_app: Callable[..., Backstay]) -> None:
     class Strict(BaseModel):
         model_config = ConfigDict(strict=True)
         day: date
@@ -170,7 +170,7 @@ def broken(payload: Any, version: int) -> Any:
     ids=["raises", "does not fit", "gives nothing", "is missing"],
 )
 async def test_a_payload_that_cannot_be_read_is_retried_with_the_reason_and_ends_as_a_dead_letter(
-    make_app: Callable[..., Holdfast], upcast: Any, reason: str
+    make_app: Callable[..., Backstay], upcast: Any, reason: str
 ) -> None:
     async with old_release(make_app()) as old:
         waiting = await old.submit("greet", ADA, max_attempts=2)
@@ -190,7 +190,7 @@ async def test_a_payload_that_cannot_be_read_is_retried_with_the_reason_and_ends
         assert await mended.result(waiting.job_id, timeout=10) == "new: Lovelace, Ada"
 
 
-async def test_a_payload_that_one_worker_cannot_read_may_run_on_another(make_app: Callable[..., Holdfast]) -> None:
+async def test_a_payload_that_one_worker_cannot_read_may_run_on_another(make_app: Callable[..., Backstay]) -> None:
     """Where nobody has declared a version: the failure is retried, and whoever comes next may do better."""
     app = make_app()
 
@@ -213,14 +213,14 @@ async def test_a_payload_that_one_worker_cannot_read_may_run_on_another(make_app
 @pytest.mark.parametrize(
     "options", [{"version": 0}, {"version": "2"}, {"version": True}, {"version": 2, "upcast": "split"}], ids=str
 )
-def test_a_version_or_an_upcast_that_cannot_be_meant_is_refused(app: Holdfast, options: Any) -> None:
+def test_a_version_or_an_upcast_that_cannot_be_meant_is_refused(app: Backstay, options: Any) -> None:
     with pytest.raises(InvalidOption, match=r"version|upcast"):
 
         @app.job("greet", **options)
         async def greet(payload: Old) -> None: ...
 
 
-def test_an_upcast_is_a_plain_function(app: Holdfast) -> None:
+def test_an_upcast_is_a_plain_function(app: Backstay) -> None:
     async def upcast(payload: Any, version: int) -> Any: ...
 
     with pytest.raises(InvalidOption, match="plain function"):
@@ -244,7 +244,7 @@ class Order(BaseModel):
     note: str | None = None
 
 
-def with_orders(app: Holdfast, **options: Any) -> Holdfast:
+def with_orders(app: Backstay, **options: Any) -> Backstay:
     @app.job("order", **options)
     async def order(payload: Order) -> str:
         return f"{payload.customer} in {payload.home.street}, {len(payload.others)}, {payload.note}"
@@ -253,7 +253,7 @@ def with_orders(app: Holdfast, **options: Any) -> Holdfast:
 
 
 async def test_who_has_not_the_code_can_submit_what_the_announced_schema_takes(
-    make_app: Callable[..., Holdfast],
+    make_app: Callable[..., Backstay],
 ) -> None:
     async with with_orders(make_app(), queue="shop", priority=70, version=3) as app, make_app() as other, app.worker():
         short = await other.submit("order", {"customer": "Ada", "home": {"street": "Elm"}})
@@ -274,7 +274,7 @@ async def test_who_has_not_the_code_can_submit_what_the_announced_schema_takes(
     ids=["missing", "optional", "nested", "no object"],
 )
 async def test_what_the_announced_schema_does_not_take_is_refused_and_the_place_is_named(
-    make_app: Callable[..., Holdfast], payload: Any, says: str
+    make_app: Callable[..., Backstay], payload: Any, says: str
 ) -> None:
     async with with_orders(make_app()):
         pass
@@ -287,13 +287,13 @@ async def test_what_the_announced_schema_does_not_take_is_refused_and_the_place_
         assert sum((await other.counts()).values()) == 0
 
 
-async def test_a_type_that_nobody_has_announced_is_refused_with_what_to_do(app: Holdfast) -> None:
+async def test_a_type_that_nobody_has_announced_is_refused_with_what_to_do(app: Backstay) -> None:
     async with app:
         with pytest.raises(UnknownJobType, match="start its worker once"):
             await app.submit("order", {})
 
 
-async def test_who_submits_without_the_code_follows_a_deploy_within_seconds(make_app: Callable[..., Holdfast]) -> None:
+async def test_who_submits_without_the_code_follows_a_deploy_within_seconds(make_app: Callable[..., Backstay]) -> None:
     clock = ManualClock()
     async with old_release(make_app(clock=clock)), make_app(clock=clock) as other:
         assert (await other.submit("greet", ADA)).payload_version == 1

@@ -11,13 +11,13 @@ from typing import Any
 import apsw
 import pytest
 
-from holdfast import Context, Finding, Holdfast, ids
-from holdfast.store.types import ClaimRequest, WorkerRow
-from holdfast.stores.sqlite import connection, diagnosing
-from holdfast.stores.sqlite.sql import migrations
-from holdfast.testing import ManualClock, drain
-from holdfast.worker import process_key
-from tests.eventually import eventually
+from backstay import Backstay, Context, Finding, ids
+from backstay.core import workers
+from backstay.core.records import ClaimRequest, WorkerRow
+from backstay.engines.sqlite import connection, maintenance
+from backstay.engines.sqlite.connection import migrations
+from backstay.testing import ManualClock, drain
+from tests.support.eventually import eventually
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 LEASE = 60.0
@@ -33,7 +33,7 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-async def app(make_app: Callable[..., Holdfast], clock: ManualClock) -> AsyncIterator[Holdfast]:
+async def app(make_app: Callable[..., Backstay], clock: ManualClock) -> AsyncIterator[Backstay]:
     app = make_app(clock=clock, lease=LEASE)
 
     @app.job("work")
@@ -43,11 +43,11 @@ async def app(make_app: Callable[..., Holdfast], clock: ManualClock) -> AsyncIte
         yield app
 
 
-async def finding(app: Holdfast, check: str) -> Finding:
+async def finding(app: Backstay, check: str) -> Finding:
     return next(each for each in await app.check_up() if each.check == check)
 
 
-async def heard_of(app: Holdfast, **changes: Any) -> None:
+async def heard_of(app: Backstay, **changes: Any) -> None:
     """A worker that lives elsewhere, as it tells of itself."""
     fields: dict[str, Any] = {
         "worker_id": "elsewhere",
@@ -64,7 +64,7 @@ async def heard_of(app: Holdfast, **changes: Any) -> None:
     await app.store.beat(WorkerRow(**(fields | changes)))
 
 
-async def test_a_queue_with_a_worker_is_well(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_queue_with_a_worker_is_well(app: Backstay, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "file_system", lambda path: "ext4")  # tests may run in memory
     await app.submit("work", 1, delay=60)
     await app.schedule("daily", "@daily", "work")
@@ -79,7 +79,7 @@ async def test_a_queue_with_a_worker_is_well(app: Holdfast, monkeypatch: pytest.
 # The file
 
 
-async def test_a_file_that_others_can_read_is_found(app: Holdfast, tmp_path: Path) -> None:
+async def test_a_file_that_others_can_read_is_found(app: Backstay, tmp_path: Path) -> None:
     assert (await finding(app, "access")).level == "ok"
     os.chmod(tmp_path / "jobs.db", 0o644)
 
@@ -91,7 +91,7 @@ async def test_a_file_that_others_can_read_is_found(app: Holdfast, tmp_path: Pat
 
 @pytest.mark.parametrize(("kind", "level"), [("nfs4", "bad"), ("tmpfs", "warn"), ("ext4", "ok"), (None, "ok")])
 async def test_a_file_system_that_cannot_keep_it_is_found(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch, kind: str | None, level: str
+    app: Backstay, monkeypatch: pytest.MonkeyPatch, kind: str | None, level: str
 ) -> None:
     monkeypatch.setattr(connection, "file_system", lambda path: kind)
 
@@ -104,7 +104,7 @@ async def test_a_file_system_that_cannot_keep_it_is_found(
 
 @pytest.mark.parametrize(("free_mib", "level"), [(1, "bad"), (500, "warn"), (50_000, "ok")])
 async def test_a_disk_that_fills_up_is_found(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch, free_mib: int, level: str
+    app: Backstay, monkeypatch: pytest.MonkeyPatch, free_mib: int, level: str
 ) -> None:
     usage = shutil._ntuple_diskusage(100_000 * 2**20, 0, free_mib * 2**20)  # type: ignore[attr-defined]
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
@@ -115,34 +115,34 @@ async def test_a_disk_that_fills_up_is_found(
     assert f"{free_mib:,} MiB" in found.says
 
 
-async def test_a_write_ahead_log_that_grows_is_found(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_write_ahead_log_that_grows_is_found(app: Backstay, monkeypatch: pytest.MonkeyPatch) -> None:
     await app.submit("work", 1)
     assert (await finding(app, "WAL")).level == "ok"
-    monkeypatch.setattr(diagnosing, "WAL_BYTES_WARN", 0)
+    monkeypatch.setattr(maintenance, "WAL_BYTES_WARN", 0)
 
     found = await finding(app, "WAL")
 
     assert (found.level, found.advice) == ("warn", "find and end that reader")
 
 
-async def test_a_reserve_that_was_spent_is_found(app: Holdfast, tmp_path: Path) -> None:
+async def test_a_reserve_that_was_spent_is_found(app: Backstay, tmp_path: Path) -> None:
     assert (await finding(app, "reserve")).level == "ok"
     (tmp_path / "jobs.db.reserve").unlink()
 
     assert (await finding(app, "reserve")).level == "warn"
 
 
-async def test_a_schema_of_another_release_is_found(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_schema_of_another_release_is_found(app: Backstay, monkeypatch: pytest.MonkeyPatch) -> None:
     newest = migrations()[-1][0]
-    monkeypatch.setattr(diagnosing, "migrations", lambda: [(newest + 1, "later", "")])
+    monkeypatch.setattr(maintenance, "migrations", lambda: [(newest + 1, "later", "")])
 
     found = await finding(app, "schema")
 
-    assert (found.level, found.advice) == ("bad", 'run "holdfast migrate"')
+    assert (found.level, found.advice) == ("bad", 'run "backstay migrate"')
     assert f"version {newest}" in found.says
 
 
-async def test_a_damaged_file_is_found(make_app: Callable[..., Holdfast], tmp_path: Path) -> None:
+async def test_a_damaged_file_is_found(make_app: Callable[..., Backstay], tmp_path: Path) -> None:
     async with make_app() as app:
         assert (await finding(app, "integrity")).level == "ok"
         root, size = await app.store._read(_page_of_an_index)  # type: ignore[attr-defined]
@@ -165,13 +165,13 @@ def _page_of_an_index(database: apsw.Connection) -> tuple[int, int]:
 # Jobs, workers, queues and schedules
 
 
-async def test_no_worker_at_all_is_found(app: Holdfast) -> None:
+async def test_no_worker_at_all_is_found(app: Backstay) -> None:
     found = await finding(app, "workers")
 
-    assert (found.level, "holdfast worker" in found.advice) == ("warn", True)
+    assert (found.level, "backstay worker" in found.advice) == ("warn", True)
 
 
-async def test_a_silent_worker_is_found(app: Holdfast, clock: ManualClock) -> None:
+async def test_a_silent_worker_is_found(app: Backstay, clock: ManualClock) -> None:
     await heard_of(app)
     clock.advance(LEASE)
     assert (await finding(app, "workers")).level == "ok"
@@ -180,10 +180,10 @@ async def test_a_silent_worker_is_found(app: Holdfast, clock: ManualClock) -> No
     found = await finding(app, "workers")
 
     assert found.level == "warn"
-    assert "1 of 1 silent" in found.says and "elsewhere" in found.says
+    assert "1 of 1 not heard from" in found.says and "elsewhere" in found.says
 
 
-async def test_a_worker_with_a_longer_lease_is_not_silent_so_soon(app: Holdfast, clock: ManualClock) -> None:
+async def test_a_worker_with_a_longer_lease_is_not_silent_so_soon(app: Backstay, clock: ManualClock) -> None:
     await heard_of(app, lease_micros=600_000_000)
     await app.submit("work", 1)
     clock.advance(5 * LEASE)
@@ -192,7 +192,24 @@ async def test_a_worker_with_a_longer_lease_is_not_silent_so_soon(app: Holdfast,
     assert (await finding(app, "types")).level == "ok"
 
 
-async def test_a_thread_that_does_not_stop_is_found(app: Holdfast) -> None:
+@pytest.mark.parametrize("factor", [0.5, 1, 2], ids=["shorter", "same", "longer"])
+async def test_everyone_agrees_when_a_worker_is_silent(app: Backstay, clock: ManualClock, factor: float) -> None:
+    """Its own lease decides, for doctor and explain as for the command line, the dashboard and the metrics."""
+    await heard_of(app, lease_micros=round(factor * LEASE * 1_000_000))
+    job_id = (await app.submit("work", 1)).job_id
+
+    async def told() -> tuple[str, str, str]:
+        [row] = await app.workers()
+        state = workers.state_of(row, app.clock.now())
+        return (await finding(app, "workers")).level, (await app.explain(job_id)).reason, state
+
+    clock.advance(factor * LEASE)
+    assert await told() == ("ok", "in_line", "idle")
+    clock.advance(0.001)
+    assert await told() == ("warn", "no_worker", "silent")
+
+
+async def test_a_thread_that_does_not_stop_is_found(app: Backstay) -> None:
     await heard_of(app, stuck=("some-job",))
 
     found = await finding(app, "workers")
@@ -201,7 +218,7 @@ async def test_a_thread_that_does_not_stop_is_found(app: Holdfast) -> None:
 
 
 @pytest.mark.parametrize(("ahead", "level"), [(1, "ok"), (10, "warn"), (100, "bad")])
-async def test_a_clock_that_is_ahead_is_found(app: Holdfast, ahead: int, level: str) -> None:
+async def test_a_clock_that_is_ahead_is_found(app: Backstay, ahead: int, level: str) -> None:
     await heard_of(app, heartbeat_at=app.clock.now() + ahead * 1_000_000)
 
     found = await finding(app, "clock")
@@ -209,7 +226,7 @@ async def test_a_clock_that_is_ahead_is_found(app: Holdfast, ahead: int, level: 
     assert (found.level, "NTP" in found.advice) == (level, level != "ok")
 
 
-async def test_a_claim_that_ran_out_is_found(app: Holdfast, clock: ManualClock) -> None:
+async def test_a_claim_that_ran_out_is_found(app: Backstay, clock: ManualClock) -> None:
     await app.submit("work", 1)
     request = ClaimRequest("ghost", "1", ("default",), {"work": 1}, 1, round(LEASE * 1_000_000), "token")
     await app.store.claim(request, clock.now())
@@ -218,29 +235,29 @@ async def test_a_claim_that_ran_out_is_found(app: Holdfast, clock: ManualClock) 
 
     found = await finding(app, "leases")
 
-    assert (found.level, found.says) == ("warn", "1 ran out and wait to be taken up")
+    assert (found.level, found.says) == ("warn", "1 expired; their jobs are waiting to be rescued")
 
 
-async def test_a_type_that_no_live_worker_takes_is_found(app: Holdfast, clock: ManualClock) -> None:
+async def test_a_type_that_no_live_worker_takes_is_found(app: Backstay, clock: ManualClock) -> None:
     await app.submit("work", 1)
     await app.submit("work", 2, queue="elsewhere")
     assert "work in default (1)" in (await finding(app, "types")).says
     await heard_of(app)
 
     found = await finding(app, "types")
-    assert (found.level, found.says) == ("warn", "no live worker takes work in elsewhere (1)")
+    assert (found.level, found.says) == ("warn", "no live worker handles work in elsewhere (1)")
 
     await heard_of(app, stopping=True)
     assert "work in default (1)" in (await finding(app, "types")).says
 
 
 @pytest.mark.parametrize("row", ["", "{", "{}", '{"worker_id": 7}', "[1]", "null"])
-async def test_a_worker_whose_row_cannot_be_read_is_found_and_hides_no_other(app: Holdfast, row: str) -> None:
+async def test_a_worker_whose_row_cannot_be_read_is_found_and_hides_no_other(app: Backstay, row: str) -> None:
     await heard_of(app, worker_id="sound")
     await heard_of(app, worker_id="spoilt")
     await app.store._write(  # type: ignore[attr-defined]
         "spoil",
-        lambda tx: tx.execute("UPDATE worker SET details = ? WHERE worker_id = 'spoilt'", (row,)),
+        lambda tx: tx.connection.execute("UPDATE worker SET details = ? WHERE worker_id = 'spoilt'", (row,)),
         essential=False,
     )
     await app.submit("work", 1)
@@ -251,7 +268,7 @@ async def test_a_worker_whose_row_cannot_be_read_is_found_and_hides_no_other(app
     assert (await finding(app, "types")).level == "ok"  # the other takes it
 
 
-async def test_a_paused_queue_is_found_with_who_did_it_and_what_waits(app: Holdfast) -> None:
+async def test_a_paused_queue_is_found_with_who_did_it_and_what_waits(app: Backstay) -> None:
     await app.pause_queue("default", by="ada")
     await app.submit("work", 1)
     await app.submit("work", 2, fairness_key="tenant")
@@ -262,7 +279,7 @@ async def test_a_paused_queue_is_found_with_who_did_it_and_what_waits(app: Holdf
     assert "resume" in found.advice
 
 
-async def test_jobs_that_are_past_their_time_are_found(app: Holdfast, clock: ManualClock) -> None:
+async def test_jobs_that_are_past_their_time_are_found(app: Backstay, clock: ManualClock) -> None:
     await app.submit("work", 1, delay=30)
     clock.advance(30 + LEASE)
     assert (await finding(app, "due jobs")).level == "ok"
@@ -270,10 +287,10 @@ async def test_jobs_that_are_past_their_time_are_found(app: Holdfast, clock: Man
 
     found = await finding(app, "due jobs")
 
-    assert (found.level, found.says) == ("warn", "work is overdue since 12:00:30 UTC")
+    assert (found.level, found.says) == ("warn", "work has been overdue since 12:00:30 UTC")
 
 
-async def test_a_missed_tick_is_found(app: Holdfast, clock: ManualClock) -> None:
+async def test_a_missed_tick_is_found(app: Backstay, clock: ManualClock) -> None:
     await app.schedule("hourly", "@hourly", "work")
     await app.schedule("paused", "@hourly", "work")
     await app.pause_schedule("paused")
@@ -286,7 +303,7 @@ async def test_a_missed_tick_is_found(app: Holdfast, clock: ManualClock) -> None
     assert (found.level, found.says) == ("warn", "hourly missed its tick at 2030-01-01 13:00 UTC")
 
 
-async def test_a_schedule_that_a_wrong_clock_has_moved_on_is_found(app: Holdfast, clock: ManualClock) -> None:
+async def test_a_schedule_that_a_wrong_clock_has_moved_on_is_found(app: Backstay, clock: ManualClock) -> None:
     await app.schedule("hourly", "@hourly", "work")
     clock.set(NOON + timedelta(days=1))
     async with app.worker(queues=["elsewhere"]):
@@ -305,10 +322,10 @@ async def test_a_schedule_that_a_wrong_clock_has_moved_on_is_found(app: Holdfast
     assert (await finding(app, "schedules")).level == "ok"
 
 
-async def test_a_rule_that_can_no_longer_be_read_is_found(app: Holdfast) -> None:
+async def test_a_rule_that_can_no_longer_be_read_is_found(app: Backstay) -> None:
     await app.schedule("hourly", "@hourly", "work")
     await app.store._write(  # type: ignore[attr-defined]
-        "spoil", lambda tx: tx.execute("UPDATE schedule SET timezone = 'Nowhere'"), essential=False
+        "spoil", lambda tx: tx.connection.execute("UPDATE schedule SET timezone = 'Nowhere'"), essential=False
     )
 
     found = await finding(app, "schedules")
@@ -317,7 +334,7 @@ async def test_a_rule_that_can_no_longer_be_read_is_found(app: Holdfast) -> None
     assert "hourly" in found.says and "save it again" in found.advice
 
 
-async def test_a_pending_type_that_nobody_takes_for_a_lease_is_bad(app: Holdfast, clock: ManualClock) -> None:
+async def test_a_pending_type_that_nobody_takes_for_a_lease_is_bad(app: Backstay, clock: ManualClock) -> None:
     await app.submit("work", 1)
     assert (await finding(app, "types")).level == "warn"
 
@@ -326,21 +343,21 @@ async def test_a_pending_type_that_nobody_takes_for_a_lease_is_bad(app: Holdfast
     assert (await finding(app, "types")).level == "bad"
 
 
-async def test_a_worker_whose_process_is_gone_is_not_taken_for_alive(app: Holdfast) -> None:
+async def test_a_worker_whose_process_is_gone_is_not_taken_for_alive(app: Backstay) -> None:
     ended = await asyncio.create_subprocess_exec("sleep", "60")
-    key = f"{process_key._machine()}:{ended.pid}:{process_key._started(ended.pid)}"
+    key = f"{workers._machine()}:{ended.pid}:{workers._started(ended.pid)}"
     ended.kill()
     await ended.wait()
     await heard_of(app, process_key=key)
 
     found = await finding(app, "workers")
 
-    assert (found.level, found.says) == ("warn", "none is alive; 1 died")
+    assert (found.level, found.says) == ("warn", "none are alive; 1 died")
     assert [queue.workers for queue in await app.queues()] == [0]
 
 
 async def test_live_workers_that_do_not_read_the_newest_payloads_are_found(
-    app: Holdfast, make_app: Callable[..., Holdfast]
+    app: Backstay, make_app: Callable[..., Backstay]
 ) -> None:
     newer = make_app()
 
@@ -356,7 +373,7 @@ async def test_live_workers_that_do_not_read_the_newest_payloads_are_found(
     assert (found.level, found.says) == ("warn", "live workers read work up to 1 of 2")
 
 
-async def test_older_code_does_not_take_back_what_newer_code_has_announced(make_app: Callable[..., Holdfast]) -> None:
+async def test_older_code_does_not_take_back_what_newer_code_has_announced(make_app: Callable[..., Backstay]) -> None:
     async def work(payload: Any) -> None: ...
 
     for version in (2, 1):
@@ -368,16 +385,16 @@ async def test_older_code_does_not_take_back_what_newer_code_has_announced(make_
     assert [each.version for each in announced] == [2]
 
 
-async def test_a_place_for_files_that_cannot_be_used_is_bad(make_app: Callable[..., Holdfast], tmp_path: Path) -> None:
+async def test_a_place_for_files_that_cannot_be_used_is_bad(make_app: Callable[..., Backstay], tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file, where a folder was meant")
     async with make_app(artifacts=f"file://{tmp_path}/taken") as app:
         found = await finding(app, "files")
 
     assert (found.level, bool(found.advice)) == ("bad", True)
-    assert f"{tmp_path}/taken cannot be written to" in found.says
+    assert f"{tmp_path}/taken is not writable" in found.says
 
 
-async def test_jobs_that_wait_for_one_another_are_found(app: Holdfast, clock: ManualClock) -> None:
+async def test_jobs_that_wait_for_one_another_are_found(app: Backstay, clock: ManualClock) -> None:
     @app.job("family")
     async def family(payload: str, ctx: Context) -> None:
         await ctx.submit("work", None, depends_on=[payload])
@@ -390,7 +407,7 @@ async def test_jobs_that_wait_for_one_another_are_found(app: Holdfast, clock: Ma
     assert (await finding(app, "waiting")).level == "ok"
     clock.advance(25 * 3600)
     found = await finding(app, "waiting")
-    assert found.level == "bad" and f"→ family {parent.job_id}: cancel one of them" in found.says
+    assert found.level == "bad" and f"→ family {parent.job_id}; cancel one of them" in found.says
     await app.cancel(elsewhere)
     await drain(app)
     assert (await finding(app, "waiting")).level == "ok"

@@ -9,22 +9,22 @@ from typing import Any
 import apsw
 import pytest
 
-from holdfast import ArtifactNotFound, Backoff, BlockingContext, Context, Holdfast, JobFailed
-from tests.app import process_jobs
+from backstay import ArtifactNotFound, Backoff, Backstay, BlockingContext, Context, JobFailed
+from tests.support import process_jobs
 
 
-def rows(app: Holdfast) -> list[Any]:
+def rows(app: Backstay) -> list[Any]:
     with apsw.Connection(str(app.store.path)) as file:  # type: ignore[attr-defined]
         return list(file.execute("SELECT who, amount FROM ledger ORDER BY amount"))
 
 
-def with_ledger(app: Holdfast) -> None:
+def with_ledger(app: Backstay) -> None:
     file = apsw.Connection(str(app.store.path))  # type: ignore[attr-defined]
     file.execute("CREATE TABLE ledger (who TEXT, amount INTEGER UNIQUE)")
     file.close()
 
 
-async def test_an_artifact_is_kept_with_the_job_and_comes_back_whole(app: Holdfast) -> None:
+async def test_an_artifact_is_kept_with_the_job_and_comes_back_whole(app: Backstay) -> None:
     @app.job("work")
     async def work(payload: int, ctx: Context) -> str:
         await ctx.artifact("report.html", "<p>é</p>")
@@ -44,7 +44,7 @@ async def test_an_artifact_is_kept_with_the_job_and_comes_back_whole(app: Holdfa
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", ".hidden", "nul\0", "x" * 200])
-async def test_an_artifact_cannot_leave_its_jobs_folder(app: Holdfast, name: str) -> None:
+async def test_an_artifact_cannot_leave_its_jobs_folder(app: Backstay, name: str) -> None:
     @app.job("work", max_attempts=1)
     async def work(payload: str, ctx: Context) -> None:
         await ctx.artifact(name, b"")
@@ -54,7 +54,7 @@ async def test_an_artifact_cannot_leave_its_jobs_folder(app: Holdfast, name: str
             await (await work.submit("x")).result(timeout=10)
 
 
-async def test_sql_of_a_handler_commits_with_its_completion(app: Holdfast) -> None:
+async def test_sql_of_a_handler_commits_with_its_completion(app: Backstay) -> None:
     @app.job("work")
     async def work(payload: int, ctx: Context) -> str:
         async with ctx.transaction() as tx:
@@ -74,7 +74,7 @@ async def test_sql_of_a_handler_commits_with_its_completion(app: Holdfast) -> No
         assert rows(app) == [("ann", 1), ("bob", 2), ("cy", 3), ("dee", 9)]
 
 
-async def test_sql_of_an_attempt_that_fails_or_a_block_that_raises_leaves_nothing(app: Holdfast) -> None:
+async def test_sql_of_an_attempt_that_fails_or_a_block_that_raises_leaves_nothing(app: Backstay) -> None:
     @app.job("work", max_attempts=1)
     async def work(payload: int, ctx: Context) -> None:
         async with ctx.transaction() as tx:
@@ -112,7 +112,7 @@ async def test_sql_of_an_attempt_that_fails_or_a_block_that_raises_leaves_nothin
     ],
 )
 async def test_sql_that_fails_or_would_leave_the_transaction_fails_its_attempt_and_no_other(
-    app: Holdfast, statement: str
+    app: Backstay, statement: str
 ) -> None:
     @app.job("bad", max_attempts=1)
     async def bad(payload: int, ctx: Context) -> None:
@@ -139,7 +139,7 @@ async def test_sql_that_fails_or_would_leave_the_transaction_fails_its_attempt_a
         assert (await app.get(broken.job_id)).failures == 1
 
 
-async def test_a_value_that_sqlite_does_not_take_fails_the_attempt_and_says_which_it_takes(app: Holdfast) -> None:
+async def test_a_value_that_sqlite_does_not_take_fails_the_attempt_and_says_which_it_takes(app: Backstay) -> None:
     @app.job("work", max_attempts=1)
     async def work(payload: int, ctx: Context) -> None:
         async with ctx.transaction() as tx:
@@ -147,12 +147,12 @@ async def test_a_value_that_sqlite_does_not_take_fails_the_attempt_and_says_whic
 
     async with app, app.worker():
         with_ledger(app)
-        with pytest.raises(JobFailed, match=r"parameter datetime.*SQLite takes None, text, numbers and bytes"):
+        with pytest.raises(JobFailed, match=r"parameter datetime.*SQLite takes None, strings, numbers and bytes"):
             await (await work.submit(1)).result(timeout=10)
         assert rows(app) == []
 
 
-async def test_a_dict_goes_as_json(app: Holdfast) -> None:
+async def test_a_dict_goes_as_json(app: Backstay) -> None:
     @app.job("work", max_attempts=1)
     async def work(payload: int, ctx: Context) -> None:
         async with ctx.transaction() as tx:
@@ -174,7 +174,7 @@ async def test_a_child_process_keeps_artifacts_and_sql_too(make_app: Any) -> Non
         assert rows(app) == [("child", 7)]
 
 
-async def test_a_run_that_lost_its_claim_cannot_touch_the_artifact_that_another_recorded(app: Holdfast) -> None:
+async def test_a_run_that_lost_its_claim_cannot_touch_the_artifact_that_another_recorded(app: Backstay) -> None:
     late, wrote = threading.Event(), threading.Event()
 
     @app.job("work", timeout=0.2, max_attempts=2, backoff=Backoff(0))

@@ -5,12 +5,15 @@ from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+import msgspec
 import pytest
 
-from holdfast import Holdfast, JobNotFound, Reason, ids
-from holdfast.clock import to_instant
-from holdfast.store.moves import FROM, MoveState
+from backstay import Backstay, JobNotFound, Reason, ids
+from backstay.clock import to_instant
+from backstay.core.dumps import FROM, MoveState
+from backstay.ops.explain import RelatedJob
 from tests.app.explain_stage import NOON, Stage
+from tests.docs.pages import params_of_reasons
 
 SECOND = timedelta(seconds=1)
 
@@ -23,7 +26,7 @@ class Scene(NamedTuple):
 
 
 @pytest.fixture
-async def stage(make_app: Callable[..., Holdfast]) -> AsyncIterator[Stage]:
+async def stage(make_app: Callable[..., Backstay]) -> AsyncIterator[Stage]:
     async with AsyncExitStack() as stack:
         stage = Stage(make_app, stack)
         await stack.enter_async_context(stage.app)
@@ -40,7 +43,7 @@ async def _completed(stage: Stage) -> Scene:
 async def _failed(stage: Stage) -> Scene:
     await stage.worker()
     job_id = await stage.in_state(await stage.submit("failing", max_attempts=1), "failed")
-    return Scene(job_id, ["failed for good at 2030-01-01 12:00:00", "1 of 1", "ValueError: no such customer", "retry"])
+    return Scene(job_id, ["failed at 2030-01-01 12:00:00", "1 of 1", "ValueError: no such customer", "retry"])
 
 
 async def _cancelled(stage: Stage) -> Scene:
@@ -54,7 +57,7 @@ async def _archived(stage: Stage) -> Scene:
     job_id = await stage.in_state(await stage.submit("other"), "completed")
     stage.clock.advance(3600)
     await stage.app.purge(older_than=0)
-    return Scene(job_id, ["ended completed at 2030-01-01 12:00:00", "archived at 2030-01-01 13:00:00"])
+    return Scene(job_id, ["it completed at 2030-01-01 12:00:00", "archived at 2030-01-01 13:00:00"])
 
 
 async def _running(stage: Stage) -> Scene:
@@ -67,7 +70,7 @@ async def _lease_expired(stage: Stage) -> Scene:
     job_id = await stage.submit("work")
     await stage.claimed_by("ghost", "work", lease=30)
     stage.clock.advance(31)
-    return Scene(job_id, ["ghost", "run out at 2030-01-01 12:00:30", "start one"], NOON + timedelta(seconds=30))
+    return Scene(job_id, ["ghost", "expired at 2030-01-01 12:00:30", "start one"], NOON + timedelta(seconds=30))
 
 
 async def _waiting(stage: Stage) -> Scene:
@@ -75,7 +78,7 @@ async def _waiting(stage: Stage) -> Scene:
     first, second = await stage.started("work"), await stage.submit("work", delay=60)
     done = await stage.in_state(await stage.submit("other"), "completed")
     job_id = await stage.submit("other", depends_on=[first, second, done])
-    return Scene(job_id, ["waits on", f"{first} (processing)", f"{second} (scheduled)"], names=(first, second))
+    return Scene(job_id, ["waiting for", f"{first} (processing)", f"{second} (scheduled)"], names=(first, second))
 
 
 async def _scheduled(stage: Stage) -> Scene:
@@ -87,30 +90,30 @@ async def _snoozed(stage: Stage) -> Scene:
     await stage.worker()
     job_id = await stage.in_state(await stage.submit("sleepy"), "scheduled")
     await stage.app.reprioritise(job_id, 90, by="ada", reason="important")
-    return Scene(job_id, ["snoozes until 2030-01-01 14:00:00", "the shop is closed"], NOON + timedelta(hours=2))
+    return Scene(job_id, ["snoozed until 2030-01-01 14:00:00", "the shop is closed"], NOON + timedelta(hours=2))
 
 
 async def _backing_off(stage: Stage) -> Scene:
     await stage.worker()
     job_id = await stage.in_state(await stage.submit("failing"), "retrying")
-    return Scene(job_id, ["backs off until 2030-01-01 12:01:00", "1 of 2", "no such customer"], NOON + 60 * SECOND)
+    return Scene(job_id, ["retries at 2030-01-01 12:01:00", "1 of 2", "no such customer"], NOON + 60 * SECOND)
 
 
 async def _overdue(stage: Stage) -> Scene:
     job_id = await stage.submit("other", delay=90)
     stage.clock.advance(100)
-    return Scene(job_id, ["was due at 2030-01-01 12:01:30", "start one"], NOON + 90 * SECOND)
+    return Scene(job_id, ["became due at 2030-01-01 12:01:30", "start one"], NOON + 90 * SECOND)
 
 
 async def _queue_paused(stage: Stage) -> Scene:
     await stage.worker()
     await stage.app.pause_queue("default", by="ada", reason="the shop moves")
     stage.clock.advance(5)
-    return Scene(await stage.submit("other"), ["default", "by ada", "since 2030-01-01 12:00:00", "the shop moves"])
+    return Scene(await stage.submit("other"), ["default", "by ada", "at 2030-01-01 12:00:00", "the shop moves"])
 
 
 async def _no_worker(stage: Stage) -> Scene:
-    return Scene(await stage.submit("other"), ["no worker is alive", "holdfast worker"])
+    return Scene(await stage.submit("other"), ["no worker is alive", "start one"])
 
 
 async def _no_worker_for_type(stage: Stage) -> Scene:
@@ -132,7 +135,7 @@ async def _no_worker_for_version(stage: Stage) -> Scene:
     stage.register(newer, version=3)
     async with newer:
         job_id = (await newer.submit("work", None)).job_id
-    return Scene(job_id, ["version 3", "up to 1", "upgrade"])
+    return Scene(job_id, ["version 3", "up to version 1", "upgrade"])
 
 
 async def _key_full(stage: Stage) -> Scene:
@@ -140,27 +143,27 @@ async def _key_full(stage: Stage) -> Scene:
     await stage.worker(queues=["default", "keys"])
     holder = await stage.started("keyed", concurrency_key="gpu")
     job_id = await stage.submit("keyed", queue="default", concurrency_key="gpu")
-    return Scene(job_id, ["key gpu is full", f"{holder} runs under it", "1 may"], names=(holder,))
+    return Scene(job_id, [f"key gpu is at its limit of 1: {holder} is running"], names=(holder,))
 
 
 async def _rate_limited(stage: Stage) -> Scene:
     await stage.worker()
     await stage.in_state(await stage.submit("rated", rate_key="shop"), "completed")
     job_id = await stage.submit("rated", rate_key="shop")
-    return Scene(job_id, ["rate of the key shop", "until 2030-01-01 13:00:00"], NOON + timedelta(hours=1))
+    return Scene(job_id, ["rate limit of the key shop", "until 2030-01-01 13:00:00"], NOON + timedelta(hours=1))
 
 
 async def _type_full(stage: Stage) -> Scene:
     worker = await stage.worker(concurrency=5)
     await stage.started("limited")
-    return Scene(await stage.submit("limited"), ["as many of them at once", f"{worker.worker_id} 1", "it is next"])
+    return Scene(await stage.submit("limited"), ["as many of them as it may", f"{worker.worker_id} (1)", "it is next"])
 
 
 async def _workers_busy(stage: Stage) -> Scene:
     worker = await stage.worker(concurrency=1)
     await stage.started("work")
     await stage.submit("other")
-    return Scene(await stage.submit("other"), ["busy", worker.worker_id, "1 job of its queue and type comes first"])
+    return Scene(await stage.submit("other"), ["busy", worker.worker_id, "1 job of its queue and type is ahead of it"])
 
 
 async def _in_line(stage: Stage) -> Scene:
@@ -168,7 +171,7 @@ async def _in_line(stage: Stage) -> Scene:
     await stage.heard_of()
     for _ in range(2):
         await stage.submit("other")
-    return Scene(await stage.submit("other"), ["in line", "2 jobs of its queue and type come first"])
+    return Scene(await stage.submit("other"), ["in line", "2 jobs of its queue and type are ahead of it"])
 
 
 async def _waiting_for_children(stage: Stage) -> Scene:
@@ -178,7 +181,7 @@ async def _waiting_for_children(stage: Stage) -> Scene:
     await stage.in_state(job_id, "waiting")
     for each in (await stage.app.store.children(job_id, None, 10)).items:
         await stage.in_state(each.job_id, "scheduled" if each.job_id == left else "completed")
-    return Scene(job_id, [f"it waits for 1 of its 2 children: {left} (scheduled)"], names=(left,))
+    return Scene(job_id, [f"it is waiting for 1 of its 2 children: {left} (scheduled)"], names=(left,))
 
 
 async def _ring(stage: Stage) -> Scene:
@@ -189,14 +192,14 @@ async def _ring(stage: Stage) -> Scene:
     await stage.worker()
     await stage.in_state(job_id, "waiting")
     child = ids.derived(job_id, "key|child")
-    says = [f"family {job_id} (for its child {child})", f"→ other {elsewhere} → family {job_id}: cancel one of them"]
+    says = [f"family {job_id} → its child other {child} → other {elsewhere} → family {job_id}; cancel one of them"]
     return Scene(job_id, says, names=(job_id, child, elsewhere))
 
 
 async def _moved(stage: Stage) -> Scene:
     job_id = await stage.submit("other")
     await stage.app.store.freeze(MoveState(role=FROM, move_id="m", other="sqlite:////there.db"))
-    return Scene(job_id, ["moves to sqlite:////there.db"])
+    return Scene(job_id, ["is being transferred to sqlite:////there.db"])
 
 
 SCENES: dict[Reason, Callable[[Stage], Awaitable[Scene]]] = {
@@ -239,8 +242,10 @@ async def test_the_reason_is_found_and_said_in_one_sentence(stage: Stage, reason
 
     assert explanation.reason is reason, explanation
     for words in scene.says:
-        assert words in explanation
-    assert "\n" not in explanation
+        assert words in str(explanation)
+    assert "\n" not in str(explanation)
+    assert {part.job_id for part in explanation.parts() if isinstance(part, RelatedJob)} <= set(explanation.job_ids)
+    assert set(msgspec.to_builtins(explanation.params)) <= params_of_reasons()[reason.value]  # all are documented
     assert (explanation.until, set(explanation.job_ids)) == (scene.until, set(scene.names))
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, InvalidOption, QueueFull
-from tests.eventually import eventually
+from backstay import Backstay, InvalidOption, QueueFull
+from tests.support.eventually import eventually
 
 
-def with_work(app: Holdfast) -> Holdfast:
+def with_work(app: Backstay) -> Backstay:
     @app.job("work")
     async def work(payload: int) -> int:
         return payload
@@ -23,7 +23,7 @@ def with_work(app: Holdfast) -> Holdfast:
     return app
 
 
-async def queue_named(app: Holdfast, name: str) -> Any:
+async def queue_named(app: Backstay, name: str) -> Any:
     return next(queue for queue in await app.queues() if queue.name == name)
 
 
@@ -31,7 +31,7 @@ async def queue_named(app: Holdfast, name: str) -> Any:
 
 
 async def test_a_paused_queue_takes_jobs_and_gives_none_until_it_is_resumed(
-    app: Holdfast, make_app: Callable[..., Holdfast]
+    app: Backstay, make_app: Callable[..., Backstay]
 ) -> None:
     with_work(app)
     async with app, make_app() as other, app.worker(poll_interval=60):
@@ -47,7 +47,7 @@ async def test_a_paused_queue_takes_jobs_and_gives_none_until_it_is_resumed(
         assert await held.result(timeout=10) == 1  # woken, not polled
 
 
-async def test_what_runs_when_its_queue_is_paused_goes_on_to_its_end(app: Holdfast) -> None:
+async def test_what_runs_when_its_queue_is_paused_goes_on_to_its_end(app: Backstay) -> None:
     begun, release = asyncio.Event(), asyncio.Event()
 
     @app.job("work")
@@ -64,7 +64,7 @@ async def test_what_runs_when_its_queue_is_paused_goes_on_to_its_end(app: Holdfa
         assert await running.result(timeout=10) == "done"
 
 
-async def test_a_pause_outlives_the_app_that_said_it(make_app: Callable[..., Holdfast]) -> None:
+async def test_a_pause_outlives_the_app_that_said_it(make_app: Callable[..., Backstay]) -> None:
     async with make_app() as app:
         await app.pause_queue("default", by="ada")
     async with with_work(make_app()) as app, app.worker():
@@ -73,7 +73,7 @@ async def test_a_pause_outlives_the_app_that_said_it(make_app: Callable[..., Hol
         assert (await held.refresh()).status == "pending"
 
 
-async def test_who_paused_it_first_stays(app: Holdfast) -> None:
+async def test_who_paused_it_first_stays(app: Backstay) -> None:
     async with app:
         first = await app.pause_queue("default", by="ada", reason="one")
         assert await app.pause_queue("default", by="eve", reason="two") == first
@@ -82,14 +82,14 @@ async def test_who_paused_it_first_stays(app: Holdfast) -> None:
 # Limits
 
 
-async def test_a_full_queue_refuses_with_what_to_do_and_takes_again_when_it_has_room(app: Holdfast) -> None:
+async def test_a_full_queue_refuses_with_what_to_do_and_takes_again_when_it_has_room(app: Backstay) -> None:
     with_work(app)
     async with app:
         await app.limit_queue("default", 2)
         for n in range(2):
             await app.submit("work", n)
 
-        with pytest.raises(QueueFull, match=r"default takes 2 .* room for 0.* nothing was stored") as caught:
+        with pytest.raises(QueueFull, match=r"default accepts 2 .* room for 0.* nothing was stored") as caught:
             await app.submit("work", 3)
         assert caught.value.queue == "default"
         assert (await app.counts())["pending"] == 2
@@ -103,7 +103,7 @@ async def test_a_full_queue_refuses_with_what_to_do_and_takes_again_when_it_has_
             await (await app.submit("work", 4)).result(timeout=10)
 
 
-async def test_submit_many_into_a_queue_without_room_for_all_stores_none(app: Holdfast) -> None:
+async def test_submit_many_into_a_queue_without_room_for_all_stores_none(app: Backstay) -> None:
     with_work(app)
     async with app:
         await app.limit_queue("default", 3)
@@ -118,7 +118,7 @@ async def test_submit_many_into_a_queue_without_room_for_all_stores_none(app: Ho
         assert len(await app.submit_many([("work", n) for n in range(2)])) == 2
 
 
-async def test_jobs_for_later_and_other_queues_are_not_refused(app: Holdfast) -> None:
+async def test_jobs_for_later_and_other_queues_are_not_refused(app: Backstay) -> None:
     with_work(app)
     async with app:
         await app.limit_queue("default", 1)
@@ -130,7 +130,7 @@ async def test_jobs_for_later_and_other_queues_are_not_refused(app: Holdfast) ->
 
 
 async def test_of_many_who_submit_at_once_as_many_as_fit_get_in_and_others_are_unharmed(
-    app: Holdfast, make_app: Callable[..., Holdfast]
+    app: Backstay, make_app: Callable[..., Backstay]
 ) -> None:
     with_work(app)
     async with app, make_app() as other:
@@ -146,7 +146,7 @@ async def test_of_many_who_submit_at_once_as_many_as_fit_get_in_and_others_are_u
         assert (await app.counts())["pending"] == 45
 
 
-async def test_what_was_taken_once_comes_back_although_the_queue_is_full(app: Holdfast) -> None:
+async def test_what_was_taken_once_comes_back_although_the_queue_is_full(app: Backstay) -> None:
     with_work(app)
     async with app:
         await app.limit_queue("default", 1)
@@ -161,13 +161,13 @@ async def test_what_was_taken_once_comes_back_although_the_queue_is_full(app: Ho
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, True, "5", 10**9])
-async def test_a_limit_that_cannot_be_meant_is_refused(app: Holdfast, limit: Any) -> None:
+async def test_a_limit_that_cannot_be_meant_is_refused(app: Backstay, limit: Any) -> None:
     async with app:
         with pytest.raises(InvalidOption, match="max_pending"):
             await app.limit_queue("default", limit)
 
 
-async def test_a_limit_can_be_lifted_and_stays_beside_a_pause(app: Holdfast) -> None:
+async def test_a_limit_can_be_lifted_and_stays_beside_a_pause(app: Backstay) -> None:
     with_work(app)
     async with app:
         await app.limit_queue("default", 1)
@@ -180,7 +180,7 @@ async def test_a_limit_can_be_lifted_and_stays_beside_a_pause(app: Holdfast) -> 
 # What is told of them
 
 
-async def test_every_queue_that_is_named_anywhere_is_listed_with_what_waits_in_it(app: Holdfast) -> None:
+async def test_every_queue_that_is_named_anywhere_is_listed_with_what_waits_in_it(app: Backstay) -> None:
     begun = asyncio.Event()
     never = asyncio.Event()
 
@@ -214,7 +214,7 @@ async def test_every_queue_that_is_named_anywhere_is_listed_with_what_waits_in_i
         assert (await first.refresh()).status == "pending"  # given back
 
 
-async def test_a_change_answers_with_the_queue_as_it_is(app: Holdfast) -> None:
+async def test_a_change_answers_with_the_queue_as_it_is(app: Backstay) -> None:
     with_work(app)
     async with app, app.worker(job_types=["slow"], queues=["default"]):
         await app.submit("work", 1)
@@ -226,7 +226,7 @@ async def test_a_change_answers_with_the_queue_as_it_is(app: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", 5, None, "x" * 200])
-async def test_what_cannot_be_a_queue_is_refused(app: Holdfast, name: Any) -> None:
+async def test_what_cannot_be_a_queue_is_refused(app: Backstay, name: Any) -> None:
     async with app:
         for change in (app.pause_queue, app.resume_queue):
             with pytest.raises(InvalidOption, match="queue"):

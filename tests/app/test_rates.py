@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import Backoff, Holdfast, InvalidOption, Job
-from holdfast.store.types import ClaimRequest
-from holdfast.testing import ManualClock
-from tests.eventually import eventually
+from backstay import Backoff, Backstay, InvalidOption, Job
+from backstay.core.records import ClaimRequest
+from backstay.testing import ManualClock
+from tests.support.eventually import eventually
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -29,7 +29,7 @@ def assert_within(starts: list[datetime], count: int, span: timedelta) -> None:
 
 
 async def test_ten_in_a_second_are_never_more_over_two_workers_and_none_waits_longer_than_it_must(
-    app: Holdfast, make_app: Callable[..., Holdfast]
+    app: Backstay, make_app: Callable[..., Backstay]
 ) -> None:
     apps = [app, make_app()]
     for each in apps:
@@ -49,7 +49,7 @@ async def test_ten_in_a_second_are_never_more_over_two_workers_and_none_waits_lo
     assert starts[9] - starts[0] < SECOND  # a bucket that nobody has used is full
 
 
-async def test_retries_count_as_starts(make_app: Callable[..., Holdfast]) -> None:
+async def test_retries_count_as_starts(make_app: Callable[..., Backstay]) -> None:
     clock = ManualClock(NOON)
     app = make_app(clock=clock)
 
@@ -88,7 +88,7 @@ async def test_retries_count_as_starts(make_app: Callable[..., Holdfast]) -> Non
         assert await attempts() == 3
 
 
-async def test_each_key_has_its_own_and_without_one_it_is_the_types(make_app: Callable[..., Holdfast]) -> None:
+async def test_each_key_has_its_own_and_without_one_it_is_the_types(make_app: Callable[..., Backstay]) -> None:
     app = make_app(clock=ManualClock(NOON))
 
     @app.job("call", rate="1/h")
@@ -106,7 +106,7 @@ async def test_each_key_has_its_own_and_without_one_it_is_the_types(make_app: Ca
         assert handles[""][0].rate_key == "call"
 
 
-async def test_a_key_counts_over_types_and_queues(make_app: Callable[..., Holdfast]) -> None:
+async def test_a_key_counts_over_types_and_queues(make_app: Callable[..., Backstay]) -> None:
     app = make_app(clock=ManualClock(NOON))
 
     @app.job("one", rate="1/h", queue="x")
@@ -122,7 +122,7 @@ async def test_a_key_counts_over_types_and_queues(make_app: Callable[..., Holdfa
         assert (await held.refresh()).status == "pending"
 
 
-async def test_who_submits_without_the_code_is_held_to_the_rate_too(make_app: Callable[..., Holdfast]) -> None:
+async def test_who_submits_without_the_code_is_held_to_the_rate_too(make_app: Callable[..., Backstay]) -> None:
     app = make_app(clock=ManualClock(NOON))
 
     @app.job("call", rate="1/h")
@@ -136,7 +136,7 @@ async def test_who_submits_without_the_code_is_held_to_the_rate_too(make_app: Ca
 
 @pytest.mark.parametrize("leaves", ["cancelled", "rescheduled"])
 async def test_one_that_leaves_the_line_before_it_starts_spends_nothing(
-    make_app: Callable[..., Holdfast], leaves: str
+    make_app: Callable[..., Backstay], leaves: str
 ) -> None:
     app = make_app(clock=ManualClock(NOON))
 
@@ -153,7 +153,7 @@ async def test_one_that_leaves_the_line_before_it_starts_spends_nothing(
             assert await second.result(timeout=10) == 1
 
 
-async def test_a_rate_and_a_limit_at_a_time_both_hold(app: Holdfast) -> None:
+async def test_a_rate_and_a_limit_at_a_time_both_hold(app: Backstay) -> None:
     running = most = 0
 
     @app.job("call", rate="20/s", global_concurrency=2)
@@ -173,7 +173,7 @@ async def test_a_rate_and_a_limit_at_a_time_both_hold(app: Holdfast) -> None:
     assert_within(starts, 20, SECOND)
 
 
-async def test_a_claim_that_comes_late_gives_nothing_back(make_app: Callable[..., Holdfast]) -> None:
+async def test_a_claim_that_comes_late_gives_nothing_back(make_app: Callable[..., Backstay]) -> None:
     """Its time was read before it had to wait for the store, and others have started jobs since."""
     app = make_app(clock=ManualClock(NOON))
 
@@ -193,7 +193,7 @@ async def test_a_claim_that_comes_late_gives_nothing_back(make_app: Callable[...
 
 
 async def test_jobs_that_a_full_key_holds_back_keep_no_place_from_others_of_their_rate(
-    make_app: Callable[..., Holdfast],
+    make_app: Callable[..., Backstay],
 ) -> None:
     app = make_app(clock=ManualClock(NOON))
     never = asyncio.Event()
@@ -215,7 +215,7 @@ async def test_jobs_that_a_full_key_holds_back_keep_no_place_from_others_of_thei
             assert await free.result(timeout=10) == "free"
 
 
-async def test_jobs_that_are_held_back_cost_a_sleeping_worker_nothing(make_app: Callable[..., Holdfast]) -> None:
+async def test_jobs_that_are_held_back_cost_a_sleeping_worker_nothing(make_app: Callable[..., Backstay]) -> None:
     app = make_app(clock=ManualClock(NOON))
     promotions = 0
 
@@ -230,10 +230,10 @@ async def test_jobs_that_are_held_back_cost_a_sleeping_worker_nothing(make_app: 
         await app.submit_many([("call", n) for n in range(40)])
         write = app.store._write  # type: ignore[attr-defined]
 
-        def counted(name: str, run: Any, *, essential: bool) -> Any:
+        def counted(name: str, run: Any, *arguments: Any, essential: bool) -> Any:
             nonlocal promotions
             promotions += name == "promote"
-            return write(name, run, essential=essential)
+            return write(name, run, *arguments, essential=essential)
 
         app.store._write = counted  # type: ignore[attr-defined]
         async with app.worker(poll_interval=60):
@@ -243,14 +243,14 @@ async def test_jobs_that_are_held_back_cost_a_sleeping_worker_nothing(make_app: 
 
 
 @pytest.mark.parametrize("rate", ["fast", "10", 10, "0/s"])
-def test_a_rate_that_cannot_be_meant_is_refused_where_it_is_written(app: Holdfast, rate: Any) -> None:
+def test_a_rate_that_cannot_be_meant_is_refused_where_it_is_written(app: Backstay, rate: Any) -> None:
     with pytest.raises(InvalidOption, match="10/s"):
 
         @app.job("call", rate=rate)
         async def call(payload: int) -> None: ...
 
 
-async def test_a_rate_key_without_a_rate_is_refused(app: Holdfast) -> None:
+async def test_a_rate_key_without_a_rate_is_refused(app: Backstay) -> None:
     @app.job("work")
     async def work(payload: int) -> None: ...
 

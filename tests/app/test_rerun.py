@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from holdfast import Backoff, Context, Holdfast, IllegalTransition, InvalidOption, JobNotFound
-from holdfast.clock import SystemClock
-from holdfast.testing import drain
+from backstay import Backoff, Backstay, Context, IllegalTransition, InvalidOption, JobNotFound
+from backstay.clock import SystemClock
+from backstay.testing import drain
 
 RAN: list[str] = []
 
 
 @pytest.fixture
-def app(make_app: Callable[..., Holdfast]) -> Holdfast:
+def app(make_app: Callable[..., Backstay]) -> Backstay:
     app = make_app()
     RAN.clear()
 
@@ -44,11 +44,11 @@ def app(make_app: Callable[..., Holdfast]) -> Holdfast:
     return app
 
 
-async def by_stage(app: Holdfast, job_id: str) -> dict[str, str]:
+async def by_stage(app: Backstay, job_id: str) -> dict[str, str]:
     return {job.job_stage or job.job_type: job.job_id for job in (await app.tree(job_id)).jobs.values()}
 
 
-async def test_a_job_and_what_comes_after_it_run_again_and_read_what_was_kept(app: Holdfast) -> None:
+async def test_a_job_and_what_comes_after_it_run_again_and_read_what_was_kept(app: Backstay) -> None:
     async with app:
         handle = await app.submit("flow", 1)
         await drain(app)
@@ -66,7 +66,7 @@ async def test_a_job_and_what_comes_after_it_run_again_and_read_what_was_kept(ap
     assert (again.by, again.reason) == ("ann", f"run again from {names['wide']}")
 
 
-async def test_the_last_stage_alone_and_the_whole_run_again_from_their_own_place(app: Holdfast) -> None:
+async def test_the_last_stage_alone_and_the_whole_run_again_from_their_own_place(app: Backstay) -> None:
     async with app:
         handle = await app.submit("flow", 1)
         await drain(app)
@@ -81,7 +81,7 @@ async def test_the_last_stage_alone_and_the_whole_run_again_from_their_own_place
     assert sorted(set(RAN)) == ["beside", "first", "flow", "last", "wide", "wide-part"]
 
 
-async def test_a_dependent_never_runs_again_before_what_it_depends_on(app: Holdfast) -> None:
+async def test_a_dependent_never_runs_again_before_what_it_depends_on(app: Backstay) -> None:
     async with app:
         handle = await app.submit("flow", 1)
         await drain(app)
@@ -93,7 +93,7 @@ async def test_a_dependent_never_runs_again_before_what_it_depends_on(app: Holdf
     assert order["first"] < order["beside"]
 
 
-async def test_said_again_after_it_was_cut_off_it_goes_on(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_said_again_after_it_was_cut_off_it_goes_on(app: Backstay, monkeypatch: pytest.MonkeyPatch) -> None:
     async with app:
         handle = await app.submit("flow", 1)
         await drain(app)
@@ -118,7 +118,7 @@ async def test_said_again_after_it_was_cut_off_it_goes_on(app: Holdfast, monkeyp
     assert sorted(set(RAN)) == ["beside", "first", "flow", "last", "wide", "wide-part"]
 
 
-async def test_a_dependent_that_runs_with_the_old_input_stands_in_the_way(app: Holdfast) -> None:
+async def test_a_dependent_that_runs_with_the_old_input_stands_in_the_way(app: Backstay) -> None:
     async with app:
         root = await app.submit("step", "root")
         first = await app.submit("step", "first", stage="FIRST", parent=root)
@@ -130,20 +130,20 @@ async def test_a_dependent_that_runs_with_the_old_input_stands_in_the_way(app: H
         assert (await app.get(first.job_id)).status == "completed"
 
 
-async def test_a_job_that_is_not_there_cannot_run_again(app: Holdfast) -> None:
+async def test_a_job_that_is_not_there_cannot_run_again(app: Backstay) -> None:
     async with app:
         with pytest.raises(JobNotFound):
             await app.rerun("01a1e55b-5ee1-7001-a296-56022cfba44d")
 
 
-async def test_a_job_that_has_not_ended_cannot_run_again(app: Holdfast) -> None:
+async def test_a_job_that_has_not_ended_cannot_run_again(app: Backstay) -> None:
     async with app:
         job = await app.submit("step", "one")
-        with pytest.raises(IllegalTransition, match="is pending, and runs again once it has ended"):
+        with pytest.raises(IllegalTransition, match="is pending, and can be rerun once it has ended"):
             await app.rerun(job.job_id)
 
 
-async def test_a_parent_that_has_read_the_old_result_stands_in_the_way(app: Holdfast) -> None:
+async def test_a_parent_that_has_read_the_old_result_stands_in_the_way(app: Backstay) -> None:
     read, go_on = asyncio.Event(), asyncio.Event()
 
     @app.job("reader")
@@ -165,7 +165,7 @@ async def test_a_parent_that_has_read_the_old_result_stands_in_the_way(app: Hold
         assert (await app.get(child.job.job_id)).result == "part1()"
 
 
-async def test_a_child_that_cannot_run_again_stays_as_it_ended(app: Holdfast) -> None:
+async def test_a_child_that_cannot_run_again_stays_as_it_ended(app: Backstay) -> None:
     @app.job("bad", max_attempts=1)
     async def bad(payload: int) -> None:
         raise ValueError("no")
@@ -187,10 +187,10 @@ async def test_a_child_that_cannot_run_again_stays_as_it_ended(app: Holdfast) ->
         await drain(app)
         job = await handle.refresh()
     assert (job.status, job.result, RAN) == ("completed", ["completed", "cancelled"], ["free"])
-    assert "left as they ended" in str(job.logs)
+    assert "not rerun" in str(job.logs)
 
 
-async def test_the_words_of_a_retry_decide_nothing(app: Holdfast) -> None:
+async def test_the_words_of_a_retry_decide_nothing(app: Backstay) -> None:
     async with app:
         handle = await app.submit("stage", "wide")
         await drain(app)
@@ -198,12 +198,12 @@ async def test_the_words_of_a_retry_decide_nothing(app: Holdfast) -> None:
         await app.retry(handle.job_id, reason="run again from scratch, says Ann")
         await drain(app)
         assert RAN == ["wide"]
-        with pytest.raises(InvalidOption, match="say it in other words"):
+        with pytest.raises(InvalidOption, match="use other words"):
             await app.retry(handle.job_id, reason=f"run again from {handle.job_id}")
 
 
 async def test_clocks_that_differ_do_not_decide_which_children_run_again(
-    app: Holdfast, make_app: Callable[..., Holdfast]
+    app: Backstay, make_app: Callable[..., Backstay]
 ) -> None:
     class Behind(SystemClock):
         def now(self) -> int:
@@ -218,7 +218,7 @@ async def test_clocks_that_differ_do_not_decide_which_children_run_again(
     assert sorted(RAN) == ["wide", "wide", "wide-part"]
 
 
-async def test_a_later_attempt_of_a_run_from_here_does_not_run_its_children_once_more(app: Holdfast) -> None:
+async def test_a_later_attempt_of_a_run_from_here_does_not_run_its_children_once_more(app: Backstay) -> None:
     fails: list[int] = []
 
     @app.job("parent", backoff=Backoff(base=0))
@@ -238,7 +238,7 @@ async def test_a_later_attempt_of_a_run_from_here_does_not_run_its_children_once
     assert RAN == ["part"]
 
 
-async def test_a_rerun_that_another_overtakes_is_told_so(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_rerun_that_another_overtakes_is_told_so(app: Backstay, monkeypatch: pytest.MonkeyPatch) -> None:
     async with app:
         handle = await app.submit("flow", 1)
         await drain(app)
@@ -252,11 +252,11 @@ async def test_a_rerun_that_another_overtakes_is_told_so(app: Holdfast, monkeypa
             return await apply(transitions, now)
 
         monkeypatch.setattr(app.store, "apply", overtaken)
-        with pytest.raises(IllegalTransition, match="was made to run by someone else just now"):
+        with pytest.raises(IllegalTransition, match="was just restarted by someone else"):
             await app.rerun(handle.job_id, by="ann")
 
 
-async def test_a_child_that_someone_else_has_run_meanwhile_is_left_to_them_and_the_log_says_so(app: Holdfast) -> None:
+async def test_a_child_that_someone_else_has_run_meanwhile_is_left_to_them_and_the_log_says_so(app: Backstay) -> None:
     async with app:
         handle = await app.submit("flow", 1)
         await drain(app)

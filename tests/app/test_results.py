@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from backstay import (
     Backoff,
+    Backstay,
     BatchContext,
     BlockingContext,
     ConfigurationError,
     Context,
     DuplicateRow,
-    Holdfast,
     InvalidOption,
     InvalidRow,
     JobFailed,
@@ -25,12 +25,12 @@ from holdfast import (
     UnknownTable,
     Vector,
 )
-from holdfast.limits import ROWS_PART_MAX
-from holdfast.results.reading import TableResults
-from holdfast.store.tables import ResultTable, RowBatch, RowOrigin, RowPage, RowQuery, StoredRow
-from holdfast.store.types import Verdict
-from holdfast.sync import Holdfast as BlockingHoldfast
-from holdfast.testing import drain
+from backstay.core.records import Verdict
+from backstay.core.result_tables import ResultTable, RowBatch, RowOrigin, RowPage, RowQuery, StoredRow
+from backstay.limits import ROWS_PART_MAX
+from backstay.results.reader import TableResults
+from backstay.sync import Backstay as BlockingBackstay
+from backstay.testing import drain
 from tests.app import results_jobs
 from tests.app.results_jobs import Point
 
@@ -48,7 +48,7 @@ def numbers(rows: list[Point]) -> list[int]:
     return [row.number for row in rows]
 
 
-def putting(app: Holdfast, **options: Any) -> Any:
+def putting(app: Backstay, **options: Any) -> Any:
     """A handler that puts points from 0 up to its payload."""
 
     @app.job("put", results=[Point], **options)
@@ -58,14 +58,14 @@ def putting(app: Holdfast, **options: Any) -> Any:
     return put
 
 
-async def completed(app: Holdfast, handler: Any, payload: Any, **options: Any) -> str:
+async def completed(app: Backstay, handler: Any, payload: Any, **options: Any) -> str:
     job = await handler.submit(payload, **options)
     await drain(app)
     await job.result(timeout=10)
     return str(job.job_id)
 
 
-async def test_rows_are_read_by_job_by_key_by_page_and_by_subject(app: Holdfast) -> None:
+async def test_rows_are_read_by_job_by_key_by_page_and_by_subject(app: Backstay) -> None:
     put = putting(app)
     async with app:
         first, second = await completed(app, put, 1_203), await completed(app, put, 3)
@@ -85,7 +85,7 @@ async def test_rows_are_read_by_job_by_key_by_page_and_by_subject(app: Holdfast)
         assert (await app.get(first)).record.result_tables == ("points",)
 
 
-async def test_a_row_knows_its_job_the_tree_and_stage_of_that_and_its_time(app: Holdfast) -> None:
+async def test_a_row_knows_its_job_the_tree_and_stage_of_that_and_its_time(app: Backstay) -> None:
     put = putting(app)
     async with app:
         root = await put.submit(0)
@@ -100,7 +100,7 @@ async def test_a_row_knows_its_job_the_tree_and_stage_of_that_and_its_time(app: 
     assert job.created_at <= row.created_at <= job.completed_at
 
 
-async def test_rows_are_not_seen_before_the_completion_and_never_of_a_run_that_failed(app: Holdfast) -> None:
+async def test_rows_are_not_seen_before_the_completion_and_never_of_a_run_that_failed(app: Backstay) -> None:
     seen: list[list[int]] = []
 
     @app.job("work", max_attempts=2, backoff=AT_ONCE, results=[Point])
@@ -119,7 +119,7 @@ async def test_rows_are_not_seen_before_the_completion_and_never_of_a_run_that_f
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
-async def test_a_handler_that_blocks_puts_and_reads_without_await(app: Holdfast, isolation: str) -> None:
+async def test_a_handler_that_blocks_puts_and_reads_without_await(app: Backstay, isolation: str) -> None:
     if isolation == "process":
         function = results_jobs.put_in_a_process.function
         put = app.job("put_in_a_process", isolation="process", max_attempts=1, results=[Point])(function)
@@ -138,7 +138,7 @@ async def test_a_handler_that_blocks_puts_and_reads_without_await(app: Holdfast,
     assert rows[7].at == [7.0, 0.5]
 
 
-async def test_rows_may_come_one_after_another(app: Holdfast) -> None:
+async def test_rows_may_come_one_after_another(app: Backstay) -> None:
     async def slowly() -> AsyncIterator[Point]:
         for number in range(700):
             yield Point(number=number)
@@ -166,7 +166,7 @@ async def test_rows_may_come_one_after_another(app: Holdfast) -> None:
         (7, "many rows"),
     ],
 )
-async def test_a_row_that_cannot_be_kept_fails_the_run(app: Holdfast, rows: Any, says: str) -> None:
+async def test_a_row_that_cannot_be_kept_fails_the_run(app: Backstay, rows: Any, says: str) -> None:
     @app.job("work", max_attempts=1, results=[Point])
     async def work(payload: Any, ctx: Context) -> None:
         await ctx.results(Point).put(rows)
@@ -177,7 +177,7 @@ async def test_a_row_that_cannot_be_kept_fails_the_run(app: Holdfast, rows: Any,
             await job.result(timeout=10)
 
 
-async def test_a_key_twice_in_two_puts_of_one_run_is_found_by_the_store(app: Holdfast) -> None:
+async def test_a_key_twice_in_two_puts_of_one_run_is_found_by_the_store(app: Backstay) -> None:
     @app.job("work", max_attempts=1, results=[Point])
     async def work(payload: Any, ctx: Context) -> None:
         await ctx.results(Point).put([Point(number=1)])
@@ -189,7 +189,7 @@ async def test_a_key_twice_in_two_puts_of_one_run_is_found_by_the_store(app: Hol
 
 
 @pytest.mark.parametrize("second", [[2, 1], [3, 3]], ids=["found by the store", "within one put"])
-async def test_a_key_twice_fails_the_run_even_where_the_handler_catches_it(app: Holdfast, second: list[int]) -> None:
+async def test_a_key_twice_fails_the_run_even_where_the_handler_catches_it(app: Backstay, second: list[int]) -> None:
     @app.job("work", max_attempts=1, results=[Point])
     async def work(payload: Any, ctx: Context) -> None:
         await ctx.results(Point).put([Point(number=1)])
@@ -201,7 +201,7 @@ async def test_a_key_twice_fails_the_run_even_where_the_handler_catches_it(app: 
             await (await work.submit(None)).result(timeout=10)
 
 
-async def test_a_put_that_breaks_off_is_published_neither_whole_nor_in_part(app: Holdfast) -> None:
+async def test_a_put_that_breaks_off_is_published_neither_whole_nor_in_part(app: Backstay) -> None:
     rows = [{"number": n} for n in range(ROWS_PART_MAX + 1)]
 
     @app.job("breaks_off", max_attempts=1, results=[Point])
@@ -219,11 +219,11 @@ async def test_a_put_that_breaks_off_is_published_neither_whole_nor_in_part(app:
     async with app, app.worker():
         for handler in (breaks_off, breaks_off_in_a_thread):
             job = await handler.submit(None)
-            with pytest.raises(JobFailed, match="points: a put broke off when a part of its rows was stored"):
+            with pytest.raises(JobFailed, match="points: a put failed after storing part of its rows"):
                 await job.result(timeout=30)
 
 
-async def test_a_put_that_was_refused_before_any_row_was_stored_may_be_mended(app: Holdfast) -> None:
+async def test_a_put_that_was_refused_before_any_row_was_stored_may_be_mended(app: Backstay) -> None:
     @app.job("mends", max_attempts=1, results=[Point])
     async def mends(payload: None, ctx: Context) -> int:
         with pytest.raises(InvalidRow):
@@ -237,7 +237,7 @@ async def test_a_put_that_was_refused_before_any_row_was_stored_may_be_mended(ap
 
 
 async def test_a_row_that_the_store_refuses_fails_its_own_job_of_a_batch(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Backstay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @app.batch_job("many", max_size=5, max_wait=5, max_attempts=1, results=[Point])
     async def many(numbers: list[int], ctx: BatchContext) -> list[int]:
@@ -265,7 +265,7 @@ async def test_a_row_that_the_store_refuses_fails_its_own_job_of_a_batch(
                     assert [row.number for row in await app.results(Point).all(job.job_id)] == [number]
 
 
-async def test_a_table_that_no_handler_names_is_made_when_it_is_first_put(app: Holdfast) -> None:
+async def test_a_table_that_no_handler_names_is_made_when_it_is_first_put(app: Backstay) -> None:
     @app.job("work")
     async def work(payload: Any, ctx: Context) -> None:
         await ctx.results(Word).put([Word(word="cat", embedding=[1, 2])])
@@ -278,7 +278,7 @@ async def test_a_table_that_no_handler_names_is_made_when_it_is_first_put(app: H
         assert (row.word, row.embedding) == ("cat", [1.0, 2.0])
 
 
-async def test_one_handler_reads_what_another_has_put(app: Holdfast) -> None:
+async def test_one_handler_reads_what_another_has_put(app: Backstay) -> None:
     put = putting(app)
 
     @app.job("sum")
@@ -300,7 +300,7 @@ async def test_one_handler_reads_what_another_has_put(app: Holdfast) -> None:
         assert await job.result(timeout=10) == [6, 2, 4, 2, 4]
 
 
-async def test_the_latest_is_that_of_the_job_which_completed_last(app: Holdfast) -> None:
+async def test_the_latest_is_that_of_the_job_which_completed_last(app: Backstay) -> None:
     put = putting(app)
     async with app:
         latest = app.results(Point).latest
@@ -340,7 +340,7 @@ async def test_a_job_that_runs_again_while_it_is_looked_at_is_not_the_latest() -
         await TableResults(Point, Restless(10)).latest("town", "put")
 
 
-async def test_what_has_not_completed_has_no_rows_and_what_never_was_is_not_found(app: Holdfast) -> None:
+async def test_what_has_not_completed_has_no_rows_and_what_never_was_is_not_found(app: Backstay) -> None:
     put = putting(app)
     async with app:
         job = await put.submit(3)
@@ -351,7 +351,7 @@ async def test_what_has_not_completed_has_no_rows_and_what_never_was_is_not_foun
 
 
 @pytest.mark.parametrize("job_id", ["", None, 7])
-async def test_whose_rows_are_meant_is_never_guessed(app: Holdfast, job_id: Any) -> None:
+async def test_whose_rows_are_meant_is_never_guessed(app: Backstay, job_id: Any) -> None:
     async with app:
         with pytest.raises(InvalidOption, match="give the id of the job"):
             app.results(Point).all(job_id)
@@ -359,11 +359,11 @@ async def test_whose_rows_are_meant_is_never_guessed(app: Holdfast, job_id: Any)
             await app.results(Point).get(job_id, 1)
 
 
-async def test_what_a_table_has_not_is_not_asked_of_it(app: Holdfast) -> None:
+async def test_what_a_table_has_not_is_not_asked_of_it(app: Backstay) -> None:
     async with app:
         with pytest.raises(ConfigurationError, match="subject_index=True"):
             app.results(Word).by_subject("pets")
-        with pytest.raises(ConfigurationError, match="is no result table"):
+        with pytest.raises(ConfigurationError, match="is not a result table"):
             app.results(dict)  # type: ignore[type-var]
         with pytest.raises(InvalidOption, match="cursor"):
             await app.results(Point).page(NEVER, after="no")
@@ -371,7 +371,7 @@ async def test_what_a_table_has_not_is_not_asked_of_it(app: Holdfast) -> None:
             await app.results(Point).page(NEVER, limit=0)
 
 
-async def test_rows_that_were_withdrawn_between_two_pages_are_not_half_read(app: Holdfast) -> None:
+async def test_rows_that_were_withdrawn_between_two_pages_are_not_half_read(app: Backstay) -> None:
     put = putting(app)
     async with app:
         job_id = await completed(app, put, 1_000)
@@ -385,7 +385,7 @@ async def test_rows_that_were_withdrawn_between_two_pages_are_not_half_read(app:
             await read()
 
 
-async def test_a_reused_result_brings_its_rows(app: Holdfast) -> None:
+async def test_a_reused_result_brings_its_rows(app: Backstay) -> None:
     put = putting(app)
     async with app:
         donor = await completed(app, put, 3, content_hash="h")
@@ -397,7 +397,7 @@ async def test_a_reused_result_brings_its_rows(app: Holdfast) -> None:
         assert {row.job_id for row in rows} == {donor}
 
 
-async def test_rows_go_with_their_job(app: Holdfast) -> None:
+async def test_rows_go_with_their_job(app: Backstay) -> None:
     put = putting(app)
     async with app:
         job_id = await completed(app, put, 600)
@@ -412,7 +412,7 @@ async def test_rows_go_with_their_job(app: Holdfast) -> None:
         assert await app.store.drop_rows(job_id, 1_000) == await app.store.drop_rows(kept, 1_000) == 0
 
 
-async def test_rows_of_a_batch_belong_to_their_own_jobs(app: Holdfast) -> None:
+async def test_rows_of_a_batch_belong_to_their_own_jobs(app: Backstay) -> None:
     @app.batch_job("many", max_size=5, results=[Point])
     async def many(payloads: list[int], ctx: BatchContext) -> list[Any]:
         for i, payload in enumerate(payloads):
@@ -428,7 +428,7 @@ async def test_rows_of_a_batch_belong_to_their_own_jobs(app: Holdfast) -> None:
         assert [numbers(await app.results(Point).all(job.job_id)) for job in jobs] == [[0, 1], [], [0, 3]]
 
 
-async def test_two_models_of_one_table_must_be_the_same(app: Holdfast) -> None:
+async def test_two_models_of_one_table_must_be_the_same(app: Backstay) -> None:
     class Other(ResultRow, table="points", key="number"):
         number: int
         more: str = ""
@@ -444,7 +444,7 @@ async def test_two_models_of_one_table_must_be_the_same(app: Holdfast) -> None:
 async def _nothing(payload: Any) -> None: ...
 
 
-async def test_a_stored_table_cannot_change_its_key(make_app: Callable[..., Holdfast]) -> None:
+async def test_a_stored_table_cannot_change_its_key(make_app: Callable[..., Backstay]) -> None:
     class Other(ResultRow, table="points", key="place"):
         place: str
 
@@ -459,7 +459,7 @@ async def test_a_stored_table_cannot_change_its_key(make_app: Callable[..., Hold
             pass
 
 
-async def test_rows_are_read_without_a_model_too(app: Holdfast) -> None:
+async def test_rows_are_read_without_a_model_too(app: Backstay) -> None:
     put = putting(app)
     async with app:
         job_id = await completed(app, put, 3)
@@ -473,7 +473,7 @@ async def test_rows_are_read_without_a_model_too(app: Holdfast) -> None:
 
 
 def test_the_blocking_app_reads_the_same_rows(tmp_path: Any) -> None:
-    app = BlockingHoldfast(f"sqlite:///{tmp_path}/jobs.db")
+    app = BlockingBackstay(f"sqlite:///{tmp_path}/jobs.db")
 
     @app.job("put", results=[Point])
     def put(payload: int, ctx: BlockingContext) -> int:
@@ -499,7 +499,7 @@ def _points(count: int) -> Iterator[Point]:
     "statement",
     ["DELETE FROM result_points", "UPDATE result_points SET place = 'x'", "DROP TABLE result_points"],
 )
-async def test_sql_of_a_handler_does_not_reach_the_rows(app: Holdfast, statement: str) -> None:
+async def test_sql_of_a_handler_does_not_reach_the_rows(app: Backstay, statement: str) -> None:
     put = putting(app)
 
     @app.job("change", max_attempts=1)
@@ -520,19 +520,19 @@ async def test_sql_of_a_handler_does_not_reach_the_rows(app: Holdfast, statement
         assert [row.place for row in await app.results(Point).all(job_id)] == ["even"]
 
 
-async def test_who_puts_rows_outside_of_a_handler_is_told_where_they_are_put(app: Holdfast) -> None:
+async def test_who_puts_rows_outside_of_a_handler_is_told_where_they_are_put(app: Backstay) -> None:
     async with app:
         with pytest.raises(AttributeError, match=r"ctx.results\(Point\).put"):
             app.results(Point).put([Point(number=1)])  # type: ignore[attr-defined]
 
 
-async def test_a_model_without_a_table_is_refused_where_a_handler_names_it(app: Holdfast) -> None:
+async def test_a_model_without_a_table_is_refused_where_a_handler_names_it(app: Backstay) -> None:
     class Loose(ResultRow):
         number: int
 
     @app.job("work", results=[Loose])
     async def work(payload: Any) -> None: ...
 
-    with pytest.raises(ConfigurationError, match="Loose is no result table"):
+    with pytest.raises(ConfigurationError, match="Loose is not a result table"):
         async with app:
             pass

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import ConfigurationError, Holdfast, InvalidOption, JobNotFound, Retention
-from holdfast.testing import ManualClock, drain
-from holdfast.worker import janitor
+from backstay import Backstay, ConfigurationError, InvalidOption, JobNotFound, Retention
+from backstay.testing import ManualClock, drain
+from backstay.worker import maintenance
 from tests.app.ended_jobs import DAY, NOON, archived, ended, with_work
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-async def app(make_app: Callable[..., Holdfast], clock: ManualClock) -> AsyncIterator[Holdfast]:
+async def app(make_app: Callable[..., Backstay], clock: ManualClock) -> AsyncIterator[Backstay]:
     async with with_work(make_app(clock=clock)) as app:
         yield app
 
@@ -29,7 +29,7 @@ async def app(make_app: Callable[..., Holdfast], clock: ManualClock) -> AsyncIte
 
 
 async def test_completed_and_cancelled_jobs_stay_a_week_and_failed_ones_a_month(
-    app: Holdfast, clock: ManualClock
+    app: Backstay, clock: ManualClock
 ) -> None:
     done, failed = await ended(app, "ok", "fail")
     waiting = await app.submit("work", "waits", delay=10 * 366 * DAY)
@@ -51,7 +51,7 @@ async def test_completed_and_cancelled_jobs_stay_a_week_and_failed_ones_a_month(
 
 
 async def test_a_type_has_its_own_spans_and_any_app_keeps_to_them(
-    make_app: Callable[..., Holdfast], clock: ManualClock
+    make_app: Callable[..., Backstay], clock: ManualClock
 ) -> None:
     app = make_app(clock=clock)
     spans = {"short": 60, "long": 30 * DAY, "never": Retention(completed=None), "usual": None}
@@ -72,7 +72,7 @@ async def test_a_type_has_its_own_spans_and_any_app_keeps_to_them(
     assert gone == [["short"], ["short", "usual"], ["short", "long", "usual"]]
 
 
-async def test_an_app_has_its_own_spans_by_option(make_app: Callable[..., Holdfast], clock: ManualClock) -> None:
+async def test_an_app_has_its_own_spans_by_option(make_app: Callable[..., Backstay], clock: ManualClock) -> None:
     keep = Retention(completed=timedelta(hours=1), failed=None, archive=timedelta(hours=2))
     async with with_work(make_app(clock=clock, retention=keep)) as app:
         done, failed = await ended(app, "ok", "fail")
@@ -86,10 +86,10 @@ async def test_an_app_has_its_own_spans_by_option(make_app: Callable[..., Holdfa
 
 
 async def test_spans_can_be_set_in_the_environment(
-    make_app: Callable[..., Holdfast], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    make_app: Callable[..., Backstay], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_RETENTION_COMPLETED", "3600")
-    monkeypatch.setenv("HOLDFAST_RETENTION_FAILED", "never")
+    monkeypatch.setenv("BACKSTAY_RETENTION_COMPLETED", "3600")
+    monkeypatch.setenv("BACKSTAY_RETENTION_FAILED", "never")
     async with with_work(make_app(clock=clock)) as app:
         done, failed = await ended(app, "ok", "fail")
         clock.advance(3601)
@@ -102,15 +102,15 @@ async def test_spans_can_be_set_in_the_environment(
 
 @pytest.mark.parametrize("value", ["soon", "-1", "inf"])
 def test_a_setting_that_cannot_be_meant_is_an_error_at_once(
-    make_app: Callable[..., Holdfast], monkeypatch: pytest.MonkeyPatch, value: str
+    make_app: Callable[..., Backstay], monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_RETENTION_ARCHIVE", value)
-    with pytest.raises(ConfigurationError, match="HOLDFAST_RETENTION_ARCHIVE"):
+    monkeypatch.setenv("BACKSTAY_RETENTION_ARCHIVE", value)
+    with pytest.raises(ConfigurationError, match="BACKSTAY_RETENTION_ARCHIVE"):
         make_app()
 
 
 @pytest.mark.parametrize("keep", [Retention(completed=-1), Retention(archive="long"), Retention(failed=[1]), 7])  # type: ignore[arg-type]
-def test_a_span_that_cannot_be_meant_is_an_error_at_once(make_app: Callable[..., Holdfast], keep: Any) -> None:
+def test_a_span_that_cannot_be_meant_is_an_error_at_once(make_app: Callable[..., Backstay], keep: Any) -> None:
     with pytest.raises(InvalidOption):
         make_app(retention=keep)
 
@@ -118,7 +118,7 @@ def test_a_span_that_cannot_be_meant_is_an_error_at_once(make_app: Callable[...,
 # On demand
 
 
-async def test_purge_takes_what_is_older_than_it_is_told_and_says_how_many(app: Holdfast, clock: ManualClock) -> None:
+async def test_purge_takes_what_is_older_than_it_is_told_and_says_how_many(app: Backstay, clock: ManualClock) -> None:
     old = await ended(app, "a", "fail")
     clock.advance(3600)
     young = await ended(app, "b")
@@ -133,7 +133,7 @@ async def test_purge_takes_what_is_older_than_it_is_told_and_says_how_many(app: 
     assert await app.purge(older_than=0) == 0
 
 
-async def test_purge_takes_only_the_types_it_is_told(app: Holdfast) -> None:
+async def test_purge_takes_only_the_types_it_is_told(app: Backstay) -> None:
     @app.job("other")
     async def other(payload: None) -> None: ...
 
@@ -150,7 +150,7 @@ async def test_purge_takes_only_the_types_it_is_told(app: Holdfast) -> None:
         await app.purge(older_than=-1)
 
 
-async def test_more_than_one_step_takes_are_all_moved(app: Holdfast) -> None:
+async def test_more_than_one_step_takes_are_all_moved(app: Backstay) -> None:
     handles = await app.submit_many([("work", n, {"delay": 60}) for n in range(1_300)])
     for handle in handles:
         await app.cancel(handle.job_id)
@@ -160,9 +160,9 @@ async def test_more_than_one_step_takes_are_all_moved(app: Holdfast) -> None:
 
 
 async def test_purge_on_start_does_it_as_the_app_opens(
-    make_app: Callable[..., Holdfast], clock: ManualClock, caplog: pytest.LogCaptureFixture
+    make_app: Callable[..., Backstay], clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "holdfast")
+    caplog.set_level("INFO", "backstay")
     async with with_work(make_app(clock=clock)) as app:
         old = await ended(app, "a")
         clock.advance(8 * DAY)
@@ -171,13 +171,13 @@ async def test_purge_on_start_does_it_as_the_app_opens(
         assert await archived(app, *old, *young) == [False, False]
     async with make_app(clock=clock, purge_on_start=True) as app:
         assert await archived(app, *old, *young) == [True, False]
-    assert "retention moved 1 job to the archive" in caplog.messages
+    assert "retention archived 1 job" in caplog.messages
 
 
 async def test_a_worker_does_it_by_itself(
-    make_app: Callable[..., Holdfast], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    make_app: Callable[..., Backstay], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(janitor, "START_SECONDS", 0.01)
+    monkeypatch.setattr(maintenance, "START_SECONDS", 0.01)
     async with with_work(make_app(clock=clock)) as app:
         [old] = await ended(app, "large")
         clock.advance(8 * DAY)
@@ -192,7 +192,7 @@ async def test_a_worker_does_it_by_itself(
 # While others work
 
 
-async def test_active_jobs_are_never_touched_while_retention_goes_over_them(make_app: Callable[..., Holdfast]) -> None:
+async def test_active_jobs_are_never_touched_while_retention_goes_over_them(make_app: Callable[..., Backstay]) -> None:
     app = make_app(retention=Retention(completed=0, failed=0, cancelled=0))
 
     @app.job("work")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field
 
-from holdfast import ConfigurationError, Holdfast, InvalidOption, InvalidPayload
+from backstay import Backstay, ConfigurationError, InvalidOption, InvalidPayload
 
 
 class Text(BaseModel):
@@ -15,11 +15,11 @@ class Text(BaseModel):
     trace: str = Field("", alias="traceId")
 
 
-async def hashes(app: Holdfast, *payloads: Any) -> list[str | None]:
+async def hashes(app: Backstay, *payloads: Any) -> list[str | None]:
     return [(await app.submit("embed", each)).content_hash for each in payloads]
 
 
-def declare(app: Holdfast, **options: Any) -> list[str]:
+def declare(app: Backstay, **options: Any) -> list[str]:
     ran: list[str] = []
 
     @app.job("embed", **{"reuse_by": ("text", "model"), **options})
@@ -30,7 +30,7 @@ def declare(app: Holdfast, **options: Any) -> list[str]:
     return ran
 
 
-async def test_a_job_whose_chosen_fields_are_the_same_answers_with_the_first_ones_result(app: Holdfast) -> None:
+async def test_a_job_whose_chosen_fields_are_the_same_answers_with_the_first_ones_result(app: Backstay) -> None:
     ran = declare(app)
     async with app, app.worker():
         first = await app.submit("embed", {"text": "a", "traceId": "1"})
@@ -42,7 +42,7 @@ async def test_a_job_whose_chosen_fields_are_the_same_answers_with_the_first_one
     assert ran == ["1", "3"]
 
 
-async def test_another_version_of_the_code_is_other_work(make_app: Callable[..., Holdfast]) -> None:
+async def test_another_version_of_the_code_is_other_work(make_app: Callable[..., Backstay]) -> None:
     found = []
     for version in ("", "2"):
         app = make_app()
@@ -52,7 +52,7 @@ async def test_another_version_of_the_code_is_other_work(make_app: Callable[...,
     assert found[0] != found[1]
 
 
-async def test_who_submits_without_the_code_computes_the_same(make_app: Callable[..., Holdfast]) -> None:
+async def test_who_submits_without_the_code_computes_the_same(make_app: Callable[..., Backstay]) -> None:
     app, without_code = make_app(), make_app()
     declare(app, code_version="7")
     async with app, without_code:
@@ -61,13 +61,13 @@ async def test_who_submits_without_the_code_computes_the_same(make_app: Callable
     assert ours == theirs and ours[0] != ours[1]
 
 
-async def test_a_hash_of_ones_own_goes_before_the_computed_one(app: Holdfast) -> None:
+async def test_a_hash_of_ones_own_goes_before_the_computed_one(app: Backstay) -> None:
     declare(app)
     async with app:
         assert (await app.submit("embed", {"text": "a"}, content_hash="mine")).content_hash == "mine"
 
 
-async def test_a_field_goes_by_the_name_under_which_it_is_stored(app: Holdfast) -> None:
+async def test_a_field_goes_by_the_name_under_which_it_is_stored(app: Backstay) -> None:
     declare(app, reuse_by=["trace"])
     async with app:
         same, other = await hashes(app, {"text": "a", "traceId": "1"}, {"text": "b", "traceId": "1"})
@@ -79,12 +79,12 @@ async def test_a_field_goes_by_the_name_under_which_it_is_stored(app: Holdfast) 
     ("names", "message"),
     [(["txt"], "reuse_by names txt, which its payload does not have; it has text, model, trace"), ("text", "a list")],
 )
-def test_a_field_that_the_payload_does_not_have_is_refused_at_once(app: Holdfast, names: Any, message: str) -> None:
+def test_a_field_that_the_payload_does_not_have_is_refused_at_once(app: Backstay, names: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         declare(app, reuse_by=names)
 
 
-async def test_reuse_without_anything_to_compare_by_says_what_it_needs(app: Holdfast) -> None:
+async def test_reuse_without_anything_to_compare_by_says_what_it_needs(app: Backstay) -> None:
     declare(app, reuse_by=())
     async with app:
         with pytest.raises(InvalidOption, match="reuse needs a content_hash, or a handler with reuse_by"):
@@ -92,7 +92,7 @@ async def test_reuse_without_anything_to_compare_by_says_what_it_needs(app: Hold
 
 
 async def test_a_payload_without_a_model_must_have_the_fields_that_it_is_known_by(
-    make_app: Callable[..., Holdfast],
+    make_app: Callable[..., Backstay],
 ) -> None:
     app, without_code = make_app(), make_app()
 

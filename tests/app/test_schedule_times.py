@@ -5,14 +5,14 @@ from datetime import UTC, datetime
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.testing import ManualClock
-from tests.app.ticking import HOUR, MINUTE, NOON, go_to, look, ticks, with_report
-from tests.eventually import eventually
+from backstay import Backstay
+from backstay.testing import ManualClock
+from tests.app.report_app import HOUR, MINUTE, NOON, go_to, look, ticks, with_report
+from tests.support.eventually import eventually
 
 
 @pytest.fixture
-async def app(make_app: Callable[..., Holdfast]) -> AsyncIterator[Holdfast]:
+async def app(make_app: Callable[..., Backstay]) -> AsyncIterator[Backstay]:
     async with with_report(make_app(clock=ManualClock(NOON - 5 * MINUTE))) as app:
         yield app
 
@@ -20,7 +20,7 @@ async def app(make_app: Callable[..., Holdfast]) -> AsyncIterator[Holdfast]:
 # Days on which the clocks change
 
 
-async def test_a_tick_in_the_hour_that_is_skipped_comes_right_after_it(app: Holdfast) -> None:
+async def test_a_tick_in_the_hour_that_is_skipped_comes_right_after_it(app: Backstay) -> None:
     go_to(app, datetime(2030, 3, 30, 12, tzinfo=UTC))
     await app.schedule("night", "30 2 * * *", "report", {"kind": "short"}, timezone="Europe/Berlin")
 
@@ -31,7 +31,7 @@ async def test_a_tick_in_the_hour_that_is_skipped_comes_right_after_it(app: Hold
 
 
 @pytest.mark.parametrize("missed", ["skip", "one", "all"])
-async def test_a_tick_in_the_hour_that_comes_twice_comes_once(app: Holdfast, missed: str) -> None:
+async def test_a_tick_in_the_hour_that_comes_twice_comes_once(app: Backstay, missed: str) -> None:
     start = datetime(2030, 10, 26, 12, tzinfo=UTC)
     go_to(app, start)
     await app.schedule("night", "30 2 * * *", "report", {"kind": "short"}, timezone="Europe/Berlin", missed=missed)
@@ -42,7 +42,7 @@ async def test_a_tick_in_the_hour_that_comes_twice_comes_once(app: Holdfast, mis
     assert await ticks(app) == [datetime(2030, 10, 27, 0, 30, tzinfo=UTC)]
 
 
-async def test_a_worker_that_comes_back_within_the_hour_that_comes_twice_has_nothing_more_to_do(app: Holdfast) -> None:
+async def test_a_worker_that_comes_back_within_the_hour_that_comes_twice_has_nothing_more_to_do(app: Backstay) -> None:
     go_to(app, datetime(2030, 10, 26, 12, tzinfo=UTC))
     await app.schedule("night", "30 2 * * *", "report", {"kind": "short"}, timezone="Europe/Berlin")
 
@@ -57,7 +57,7 @@ async def test_a_worker_that_comes_back_within_the_hour_that_comes_twice_has_not
 
 
 async def test_a_schedule_that_is_added_wakes_a_sleeping_worker_and_its_job_starts_within_50_ms_of_the_tick(
-    make_app: Callable[..., Holdfast],
+    make_app: Callable[..., Backstay],
 ) -> None:
     app = make_app()
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
-    Holdfast,
+from backstay import (
+    Backstay,
     InvalidOption,
     InvalidPayload,
     InvalidSchedule,
@@ -16,14 +16,14 @@ from holdfast import (
     ScheduleNotFound,
     UnknownJobType,
 )
-from holdfast.testing import ManualClock
-from holdfast.worker.scheduler import Scheduler
-from tests.app.ticking import HOUR, MINUTE, NOON, Report, go_to, jobs, look, ticks, with_report
-from tests.eventually import eventually
+from backstay.testing import ManualClock
+from backstay.worker.maintenance import Scheduler
+from tests.app.report_app import HOUR, MINUTE, NOON, Report, go_to, jobs, look, ticks, with_report
+from tests.support.eventually import eventually
 
 
 @pytest.fixture
-async def app(make_app: Callable[..., Holdfast]) -> AsyncIterator[Holdfast]:
+async def app(make_app: Callable[..., Backstay]) -> AsyncIterator[Backstay]:
     async with with_report(make_app(clock=ManualClock(NOON - 5 * MINUTE))) as app:
         yield app
 
@@ -31,7 +31,7 @@ async def app(make_app: Callable[..., Holdfast]) -> AsyncIterator[Holdfast]:
 # Ticks
 
 
-async def test_a_tick_makes_one_job_that_says_where_it_comes_from(app: Holdfast) -> None:
+async def test_a_tick_makes_one_job_that_says_where_it_comes_from(app: Backstay) -> None:
     await app.schedule("hourly", "@hourly", "report", {"kind": "short"}, subject="s", tags=["t"])
     await look(app, NOON - MINUTE)
     assert await jobs(app) == []
@@ -48,7 +48,7 @@ async def test_a_tick_makes_one_job_that_says_where_it_comes_from(app: Holdfast)
 
 
 async def test_the_job_of_a_tick_has_the_same_id_whichever_worker_makes_it(
-    make_app: Callable[..., Holdfast], app: Holdfast
+    make_app: Callable[..., Backstay], app: Backstay
 ) -> None:
     await app.schedule("hourly", "@hourly", "report", {"kind": "short"})
     async with make_app(clock=app.clock) as other:
@@ -62,7 +62,7 @@ async def test_the_job_of_a_tick_has_the_same_id_whichever_worker_makes_it(
     assert [job.job_id for job in await jobs(app)] == [first.job_id]
 
 
-async def test_a_worker_runs_what_its_schedules_make(app: Holdfast) -> None:
+async def test_a_worker_runs_what_its_schedules_make(app: Backstay) -> None:
     await app.schedule("hourly", "@hourly", "report", {"kind": "short"})
     go_to(app, NOON)
     async with app.worker():
@@ -74,7 +74,7 @@ async def test_a_worker_runs_what_its_schedules_make(app: Holdfast) -> None:
     assert [job.result for job in await jobs(app)] == ["short by hourly"]
 
 
-async def test_many_schedules_each_come_when_they_are_due(app: Holdfast) -> None:
+async def test_many_schedules_each_come_when_they_are_due(app: Backstay) -> None:
     for minute in (10, 20, 30):
         await app.schedule(f"at-{minute}", f"{minute} * * * *", "report", {"kind": str(minute)})
 
@@ -90,7 +90,7 @@ async def test_many_schedules_each_come_when_they_are_due(app: Holdfast) -> None
     ("missed", "made"), [("skip", []), ("one", [NOON + 3 * HOUR]), ("all", [NOON + n * HOUR for n in range(4)])]
 )
 async def test_ticks_at_which_no_worker_ran_are_decided_by_the_policy(
-    app: Holdfast, missed: str, made: list[datetime]
+    app: Backstay, missed: str, made: list[datetime]
 ) -> None:
     await app.schedule("hourly", "@hourly", "report", {"kind": "short"}, missed=missed)
 
@@ -101,7 +101,7 @@ async def test_ticks_at_which_no_worker_ran_are_decided_by_the_policy(
     assert await ticks(app) == [*made, NOON + 4 * HOUR]
 
 
-async def test_more_missed_ticks_than_one_commit_takes_all_come(app: Holdfast) -> None:
+async def test_more_missed_ticks_than_one_commit_takes_all_come(app: Backstay) -> None:
     await app.schedule("often", "* * * * *", "report", {"kind": "short"}, missed="all")
     go_to(app, NOON + 2 * HOUR)
     async with app.worker(job_types=["report"], queues=["elsewhere"]):
@@ -115,7 +115,7 @@ async def test_more_missed_ticks_than_one_commit_takes_all_come(app: Holdfast) -
 
 
 async def test_a_full_queue_keeps_the_tick_and_the_log_tells_it_once(
-    app: Holdfast, caplog: pytest.LogCaptureFixture
+    app: Backstay, caplog: pytest.LogCaptureFixture
 ) -> None:
     await app.schedule("hourly", "@hourly", "report", {"kind": "short"})
     await app.limit_queue("default", 1)
@@ -123,11 +123,11 @@ async def test_a_full_queue_keeps_the_tick_and_the_log_tells_it_once(
     scheduler = Scheduler(app.store, app.clock, look_seconds=60)
     go_to(app, NOON)
 
-    with caplog.at_level(logging.ERROR, logger="holdfast.worker"):
+    with caplog.at_level(logging.ERROR, logger="backstay.worker"):
         for _ in range(3):
             await scheduler.look()
     assert [record.getMessage() for record in caplog.records if "hourly" in record.getMessage()] == [
-        "schedule hourly: its tick waits: the queue default takes 1 pending jobs and has room for 0:"
+        "schedule hourly: its tick is delayed: the queue default accepts 1 pending jobs and has room for 0:"
         " nothing was stored; submit again when workers have caught up"
     ]
     assert [schedule.next_at for schedule in await app.schedules()] == [NOON]
@@ -138,7 +138,7 @@ async def test_a_full_queue_keeps_the_tick_and_the_log_tells_it_once(
     assert NOON in await ticks(app)
 
 
-async def test_ticks_that_do_not_fit_into_their_queue_together_come_one_by_one(app: Holdfast) -> None:
+async def test_ticks_that_do_not_fit_into_their_queue_together_come_one_by_one(app: Backstay) -> None:
     await app.schedule("hourly", "@hourly", "report", {"kind": "short"}, missed="all")
     await app.limit_queue("default", 2)
     go_to(app, NOON + 5 * HOUR)
@@ -158,7 +158,7 @@ async def test_ticks_that_do_not_fit_into_their_queue_together_come_one_by_one(a
 
 
 async def test_saying_the_same_again_changes_nothing_not_even_missed_ticks(
-    make_app: Callable[..., Holdfast], app: Holdfast
+    make_app: Callable[..., Backstay], app: Backstay
 ) -> None:
     said: dict[str, Any] = {"timezone": "Europe/Berlin", "missed": "all", "priority": "high"}
     first = await app.schedule("hourly", "0 * * * *", "report", Report(kind="short"), **said)
@@ -172,7 +172,7 @@ async def test_saying_the_same_again_changes_nothing_not_even_missed_ticks(
     assert (await app.schedule("hourly", "0 * * * *", "report", {"kind": "short"}, **said)).version == 1
 
 
-async def test_another_payload_changes_the_jobs_and_not_the_ticks(app: Holdfast) -> None:
+async def test_another_payload_changes_the_jobs_and_not_the_ticks(app: Backstay) -> None:
     await app.schedule("hourly", "@hourly", "report", {"kind": "short"}, missed="all")
     go_to(app, NOON + HOUR)
 
@@ -183,7 +183,7 @@ async def test_another_payload_changes_the_jobs_and_not_the_ticks(app: Holdfast)
     assert [(job.tick_at, job.payload["kind"]) for job in await jobs(app)] == [(NOON, "long"), (NOON + HOUR, "long")]
 
 
-async def test_another_rule_counts_from_now_on(app: Holdfast) -> None:
+async def test_another_rule_counts_from_now_on(app: Backstay) -> None:
     await app.schedule("it", "@hourly", "report", {"kind": "short"}, missed="all")
     go_to(app, NOON + 3 * HOUR + MINUTE)
 
@@ -194,7 +194,7 @@ async def test_another_rule_counts_from_now_on(app: Holdfast) -> None:
     assert await ticks(app) == [NOON + 3 * HOUR + 30 * MINUTE]
 
 
-async def test_another_time_zone_moves_the_next_tick(app: Holdfast) -> None:
+async def test_another_time_zone_moves_the_next_tick(app: Backstay) -> None:
     await app.schedule("morning", "0 9 * * *", "report", {"kind": "short"})
 
     changed = await app.schedule("morning", "0 9 * * *", "report", {"kind": "short"}, timezone="America/New_York")
@@ -203,7 +203,7 @@ async def test_another_time_zone_moves_the_next_tick(app: Holdfast) -> None:
 
 
 async def test_a_paused_schedule_makes_nothing_and_goes_on_with_the_next_tick_after_it_is_resumed(
-    app: Holdfast,
+    app: Backstay,
 ) -> None:
     await app.schedule("hourly", "@hourly", "report", {"kind": "short"}, missed="all")
     paused = await app.pause_schedule("hourly", by="ada")
@@ -221,7 +221,7 @@ async def test_a_paused_schedule_makes_nothing_and_goes_on_with_the_next_tick_af
     assert await ticks(app) == [NOON + 3 * HOUR]
 
 
-async def test_a_paused_schedule_that_is_said_again_stays_paused(app: Holdfast) -> None:
+async def test_a_paused_schedule_that_is_said_again_stays_paused(app: Backstay) -> None:
     await app.schedule("hourly", "@hourly", "report", {"kind": "short"})
     await app.pause_schedule("hourly")
 
@@ -229,7 +229,7 @@ async def test_a_paused_schedule_that_is_said_again_stays_paused(app: Holdfast) 
     assert (await app.schedule("hourly", "30 * * * *", "report", {"kind": "short"})).paused
 
 
-async def test_a_schedule_can_be_run_now_beside_its_ticks_and_while_it_is_paused(app: Holdfast) -> None:
+async def test_a_schedule_can_be_run_now_beside_its_ticks_and_while_it_is_paused(app: Backstay) -> None:
     await app.schedule("hourly", "@hourly", "report", {"kind": "short"})
     await app.pause_schedule("hourly")
 
@@ -245,7 +245,7 @@ async def test_a_schedule_can_be_run_now_beside_its_ticks_and_while_it_is_paused
     assert (schedule.last_at, schedule.version) == (None, 2)
 
 
-async def test_a_removed_schedule_makes_nothing_more_and_its_jobs_stay(app: Holdfast) -> None:
+async def test_a_removed_schedule_makes_nothing_more_and_its_jobs_stay(app: Backstay) -> None:
     await app.schedule("hourly", "@hourly", "report", {"kind": "short"})
     await look(app, NOON)
 
@@ -256,7 +256,7 @@ async def test_a_removed_schedule_makes_nothing_more_and_its_jobs_stay(app: Hold
     assert await ticks(app) == [NOON]
 
 
-async def test_what_is_not_there_cannot_be_changed(app: Holdfast) -> None:
+async def test_what_is_not_there_cannot_be_changed(app: Backstay) -> None:
     for change in (app.unschedule, app.pause_schedule, app.resume_schedule, app.run_schedule):
         with pytest.raises(ScheduleNotFound, match="nightly"):
             await change("nightly")
@@ -278,7 +278,7 @@ async def test_what_is_not_there_cannot_be_changed(app: Holdfast) -> None:
     ],
     ids=str,
 )
-async def test_a_rule_that_cannot_be_meant_is_refused_with_help(app: Holdfast, said: dict[str, Any], help: str) -> None:
+async def test_a_rule_that_cannot_be_meant_is_refused_with_help(app: Backstay, said: dict[str, Any], help: str) -> None:
     rule = {"cron": "@daily"} | said
 
     with pytest.raises(InvalidSchedule, match=help):
@@ -286,7 +286,7 @@ async def test_a_rule_that_cannot_be_meant_is_refused_with_help(app: Holdfast, s
     assert await app.schedules() == []
 
 
-async def test_a_schedule_is_checked_as_a_submit_is(app: Holdfast) -> None:
+async def test_a_schedule_is_checked_as_a_submit_is(app: Backstay) -> None:
     with pytest.raises(UnknownJobType, match="register it"):
         await app.schedule("it", "@daily", "unknown")
     with pytest.raises(InvalidPayload, match="kind"):
@@ -300,7 +300,7 @@ async def test_a_schedule_is_checked_as_a_submit_is(app: Holdfast) -> None:
     assert await app.schedules() == []
 
 
-async def test_a_run_by_hand_is_refused_by_a_full_queue_like_any_submit(app: Holdfast) -> None:
+async def test_a_run_by_hand_is_refused_by_a_full_queue_like_any_submit(app: Backstay) -> None:
     await app.schedule("hourly", "@hourly", "report", {"kind": "short"})
     await app.limit_queue("default", 1)
     await app.run_schedule("hourly")

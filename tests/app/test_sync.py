@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import BlockingContext, ForkedStore, JobFailed, NotOpen, ResultTimeout
-from holdfast.sync import Holdfast
+import backstay
+from backstay import BlockingContext, ForkedStore, JobFailed, NotOpen, ResultTimeout
+from backstay.sync import Backstay
 
 
 @pytest.fixture
-def app(tmp_path: Path) -> Holdfast:
-    return Holdfast(f"sqlite:///{tmp_path}/jobs.db")
+def app(tmp_path: Path) -> Backstay:
+    return Backstay(f"sqlite:///{tmp_path}/jobs.db")
 
 
-def test_submit_run_and_read_without_an_event_loop(app: Holdfast) -> None:
+def test_submit_run_and_read_without_an_event_loop(app: Backstay) -> None:
     @app.job("add")
     def add(payload: dict[str, int], ctx: Any) -> int:
         return payload["a"] + 1
@@ -37,17 +37,20 @@ def test_submit_run_and_read_without_an_event_loop(app: Holdfast) -> None:
         assert [h.event for h in app.history(handle.job_id)] == ["submit", "claim", "complete"]
 
 
-def test_it_has_every_public_name_of_the_async_face(app: Holdfast) -> None:
-    wanted = {name for name in dir(holdfast.Holdfast) if not name.startswith("_")}
-    of_servers = {"chores", "files", "is_open", "lease_seconds", "poll_seconds", "seen_live"}  # which have a loop
+def test_it_has_every_public_name_of_the_async_face(app: Backstay) -> None:
+    wanted = {name for name in dir(backstay.Backstay) if not name.startswith("_")}
+    of_servers = {  # which have a loop
+        "maintenance", "files", "is_open", "lease_seconds", "poll_seconds", "seen_live", "listen", "record_seconds",
+        "remote_work", "key_records", "server_secret", "stored_rows",
+    }  # fmt: skip
     assert wanted - {"store"} - of_servers <= set(dir(app)) | {"handlers", "clock"}
-    for name in sorted(wanted & set(dir(Holdfast))):
-        theirs, ours = getattr(holdfast.Holdfast, name), getattr(Holdfast, name)
+    for name in sorted(wanted & set(dir(Backstay))):
+        theirs, ours = getattr(backstay.Backstay, name), getattr(Backstay, name)
         if callable(theirs):
             assert list(inspect.signature(ours).parameters) == list(inspect.signature(theirs).parameters), name
 
 
-def test_errors_come_through_as_they_are(app: Holdfast) -> None:
+def test_errors_come_through_as_they_are(app: Backstay) -> None:
     @app.job("bad", max_attempts=1)
     def bad(payload: int) -> None:
         raise ValueError("no")
@@ -61,7 +64,7 @@ def test_errors_come_through_as_they_are(app: Holdfast) -> None:
             bad.submit(1).result(timeout=10)
 
 
-def test_many_threads_submit_through_one_app(app: Holdfast) -> None:
+def test_many_threads_submit_through_one_app(app: Backstay) -> None:
     @app.job("work")
     def work(payload: int) -> None: ...
 
@@ -74,16 +77,16 @@ def test_many_threads_submit_through_one_app(app: Holdfast) -> None:
         assert app.counts()["pending"] == 160
 
 
-def test_a_blocking_call_from_inside_its_own_event_loop_is_refused_instead_of_hanging(app: Holdfast) -> None:
+def test_a_blocking_call_from_inside_its_own_event_loop_is_refused_instead_of_hanging(app: Backstay) -> None:
     @app.job("work", max_attempts=1)
     async def work(payload: int) -> None:
         app.get("x")
 
-    with app, app.worker(), pytest.raises(JobFailed, match="wait for itself"):
+    with app, app.worker(), pytest.raises(JobFailed, match="deadlock"):
         work.submit(1).result(timeout=10)
 
 
-def test_it_can_be_used_while_another_event_loop_runs_in_the_caller(app: Holdfast) -> None:
+def test_it_can_be_used_while_another_event_loop_runs_in_the_caller(app: Backstay) -> None:
     @app.job("work")
     def work(payload: int) -> int:
         return payload
@@ -115,7 +118,7 @@ def _in_child(work: Callable[[], str]) -> str:
 
 
 def test_after_a_fork_the_parents_app_is_refused_and_can_be_opened_anew(tmp_path: Path) -> None:
-    app = Holdfast(f"sqlite:///{tmp_path}/jobs.db")
+    app = Backstay(f"sqlite:///{tmp_path}/jobs.db")
 
     @app.job("work")
     def work(payload: int) -> int:
@@ -134,7 +137,7 @@ def test_after_a_fork_the_parents_app_is_refused_and_can_be_opened_anew(tmp_path
         assert app.counts()["pending"] == 1
 
 
-def test_a_handler_has_a_join(app: Holdfast) -> None:
+def test_a_handler_has_a_join(app: Backstay) -> None:
     @app.job("part")
     def part(payload: int) -> int:
         return payload * 10
@@ -152,7 +155,7 @@ def test_a_handler_has_a_join(app: Holdfast) -> None:
         assert parent.submit(3).result(timeout=30) == 30
 
 
-def test_a_handler_submits_children_by_their_handlers(app: Holdfast) -> None:
+def test_a_handler_submits_children_by_their_handlers(app: Backstay) -> None:
     @app.job("part")
     def part(payload: int) -> int:
         return payload * 10

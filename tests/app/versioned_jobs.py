@@ -4,9 +4,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from holdfast import Holdfast
+from backstay import Backstay
 
-_app = Holdfast("sqlite:///unused.db")
+_app = Backstay("sqlite:///unused.db")
 
 
 class Name(BaseModel):
@@ -26,6 +26,6 @@ def greet(payload: Name) -> str:
     return f"{payload.last}, {payload.first}"
 
 
-def bind(app: Holdfast) -> Holdfast:
+def bind(app: Backstay) -> Backstay:
     app.handlers["greet"] = _app.handlers["greet"]
     return app

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import multiprocessing
 import os
 import time
 
 from pydantic import BaseModel
 
-from holdfast import Backoff, Context, Holdfast
+from backstay import Backoff, Backstay, BlockingBatchContext, Context
 
-app = Holdfast()
+app = Backstay()
 
 
 class Numbers(BaseModel):
@@ -28,6 +29,18 @@ async def add(payload: Numbers, ctx: Context) -> dict[str, int]:
     ctx.log.info("adding")
     await ctx.progress(0.5, stage="adding")
     return {"sum": payload.a + payload.b}
+
+
+@app.job("apart", isolation="process")
+def apart(payload: Numbers) -> None:
+    logging.getLogger("some.library").warning("from a process")
+
+
+@app.batch_job("together", max_size=3, max_wait=5, isolation="process")
+def together(payloads: list[Numbers], ctx: BlockingBatchContext) -> list[None]:
+    ctx.log.info("all of them")
+    ctx.item(0).log.info("the first")
+    return [None for _ in payloads]
 
 
 @app.job("fail", max_attempts=2, backoff=Backoff(base=0.01, factor=1, max=0.01, jitter=0))

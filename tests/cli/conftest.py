@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Backoff, Context, Holdfast
-from holdfast.cli.main import main
+from backstay import Backoff, Backstay, Context
+from backstay.cli.main import main
 
 APP = f"{Path(__file__).with_name('cli_app.py')}:app"
 
@@ -41,17 +41,17 @@ Cli = Callable[..., Ran]
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the commands run; nothing of the developer's own settings reaches it."""
-    for name in [name for name in os.environ if name.startswith("HOLDFAST_")]:
+    for name in [name for name in os.environ if name.startswith("BACKSTAY_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("HOLDFAST_URL", f"sqlite:///{tmp_path}/jobs.db")
-    monkeypatch.setenv("HOLDFAST_APP", "")
+    monkeypatch.setenv("BACKSTAY_URL", f"sqlite:///{tmp_path}/jobs.db")
+    monkeypatch.setenv("BACKSTAY_APP", "")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     return tmp_path
 
 
 @pytest.fixture
-def cli(folder: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+def cli(folder: Path, capsys: pytest.CaptureFixture[str], logging_restored: None) -> Cli:
     def run(*arguments: str) -> Ran:
         capsys.readouterr()
         code = main(arguments)
@@ -67,7 +67,7 @@ class Queue:
     def __init__(self, folder: Path) -> None:
         self.url = f"sqlite:///{folder}/jobs.db"
 
-    def do(self, work: Callable[[Holdfast], Awaitable[Any]]) -> Any:
+    def do(self, work: Callable[[Backstay], Awaitable[Any]]) -> Any:
         async def opened() -> Any:
             app = sample_app(self.url)
             async with app:
@@ -76,7 +76,7 @@ class Queue:
         return asyncio.run(opened())
 
     def submit(self, job_type: str = "echo", payload: Any = None, **options: Any) -> str:
-        async def work(app: Holdfast) -> str:
+        async def work(app: Backstay) -> str:
             return (await app.submit(job_type, payload, **options)).job_id
 
         return self.do(work)
@@ -84,7 +84,7 @@ class Queue:
     def run(self, job_type: str = "echo", payload: Any = None, **options: Any) -> str:
         """A job that has ended."""
 
-        async def work(app: Holdfast) -> str:
+        async def work(app: Backstay) -> str:
             async with app.worker(queues=["default"]):
                 job = await app.submit(job_type, payload, **options)
                 await asyncio.gather(job.result(), return_exceptions=True)
@@ -96,8 +96,8 @@ class Queue:
         return self.do(lambda app: app.get(job_id))
 
 
-def sample_app(url: str) -> Holdfast:
-    app = Holdfast(url)
+def sample_app(url: str) -> Backstay:
+    app = Backstay(url)
 
     @app.job("echo")
     async def echo(payload: Any, ctx: Context) -> Any:
@@ -139,7 +139,7 @@ def fresh_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty queue that knows the handlers; each test gets a copy."""
     folder = tmp_path_factory.mktemp("fresh")
 
-    async def nothing(app: Holdfast) -> None:
+    async def nothing(app: Backstay) -> None:
         pass
 
     Queue(folder).do(nothing)
@@ -161,7 +161,7 @@ class Worker:
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.lines: list[str] = []
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast", "worker", "--app", APP, *arguments],
+            [sys.executable, "-m", "backstay", "worker", "--app", APP, *arguments],
             cwd=folder,
             stderr=subprocess.PIPE,
             text=True,

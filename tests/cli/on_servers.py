@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from holdfast import Holdfast
+from backstay import Backstay
 from tests.cli.conftest import Cli, sample_app
 
 
 def test_a_large_result_is_shown_by_every_command_that_shows_results(cli: Cli, url: str) -> None:
     async def work() -> str:
-        app: Holdfast = sample_app(url)
+        app: Backstay = sample_app(url)
         async with app, app.worker(queues=["default"]):
             job = await app.submit("echo", large)
             await job.result(timeout=20)

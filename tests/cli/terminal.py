@@ -16,7 +16,7 @@ def on_a_terminal(columns: int, *arguments: str, typed: str = "", code: int = 0)
     termios.tcsetwinsize(theirs, (50, columns))
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | {"TERM": "xterm"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "holdfast", *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+        [sys.executable, "-m", "backstay", *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
     )
     os.close(theirs)
     os.write(ours, typed.encode())

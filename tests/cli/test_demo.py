@@ -1,4 +1,4 @@
-"""holdfast demo"""
+"""backstay demo"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli import demo
+from backstay.cli import demo
 from tests.cli.conftest import Cli
 
 
@@ -24,8 +24,9 @@ def test_the_demo_says_what_was_seen_and_leaves_nothing_behind(cli: Cli, tempora
     ran = cli("demo")
     assert (ran.code, ran.err) == (0, "")
     for part in (
-        "add_up waited for all of them: 93,480 words", "call_service failed 2 times", "remind was scheduled for later",
-        "The schedule every-second made ", "divide is a dead letter: it failed for good", "holdfast demo --keep",
+        "add_up waited for all of them and counted 93,480 words", "call_service failed 2 times",
+        "remind was scheduled for later",
+        "The schedule every-second submitted ", "divide is a dead letter: it failed at ", "backstay demo --keep",
     ):  # fmt: skip
         assert part in ran.out, part
     assert list(temporary.iterdir()) == []
@@ -35,10 +36,10 @@ def test_a_demo_that_is_kept_names_commands_that_work(cli: Cli, temporary: Path)
     ran = cli("demo", "--keep")
     [place] = temporary.iterdir()
     lines = [line.strip() for line in ran.out.partition("Look around:\n")[2].splitlines()]
-    url = lines[0].removeprefix("export HOLDFAST_URL=")
-    commands = [line.removeprefix("holdfast ").split() for line in lines if line.startswith("holdfast ")]
+    url = lines[0].removeprefix("export BACKSTAY_URL=")
+    commands = [line.removeprefix("backstay ").split() for line in lines if line.startswith("backstay ")]
     assert len(commands) >= 6
     for command in commands:
         assert cli("--url", url, *command).code == 0, command
-    assert lines[-1] == f"and when you are done: rm -r {place}"
+    assert lines[-1] == f"When you are done: rm -r {place}"
     shutil.rmtree(place)

@@ -1,4 +1,4 @@
-"""holdfast doctor"""
+"""backstay doctor"""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Finding, Holdfast
+from backstay import Backstay, Finding
 from tests.cli.conftest import Cli, Queue
 from tests.cli.terminal import on_a_terminal
 
@@ -18,7 +18,7 @@ def test_every_check_is_one_line_with_its_level_and_what_to_do_where_it_is_not_w
     assert {line.split()[0] for line in lines} <= {"ok", "warn", "bad"}
     workers = next(line for line in lines if " workers " in line)
     assert workers.startswith("warn  workers ")
-    assert '-> start one with "holdfast worker --app …"' in workers
+    assert '-> start one with "backstay worker --app …"' in workers
     assert all(" -> " in line for line in lines if not line.startswith("ok"))
     items = cli("doctor", "--json").document["items"]
     assert len(items) == len(lines)
@@ -30,18 +30,18 @@ def test_every_check_is_one_line_with_its_level_and_what_to_do_where_it_is_not_w
 def test_what_is_bad_exits_1_and_a_warning_does_not(cli: Cli, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     found = [Finding("engine", "ok", "fine"), Finding("workers", "warn", "none", "start one")]
 
-    async def check_up(app: Holdfast) -> list[Finding]:
+    async def check_up(app: Backstay) -> list[Finding]:
         return found
 
-    monkeypatch.setattr(Holdfast, "check_up", check_up)
+    monkeypatch.setattr(Backstay, "check_up", check_up)
     ran = cli("doctor")
-    assert (ran.code, ran.err) == (0, "holdfast: 1 warning of 2 checks\n")
+    assert (ran.code, ran.err) == (0, "backstay: 1 warning in 2 checks\n")
     found.append(Finding("disk", "bad", "full", "free some"))
     ran = cli("doctor")
-    assert (ran.code, ran.err) == (1, "holdfast: 1 bad and 1 warning of 3 checks\n")
+    assert (ran.code, ran.err) == (1, "backstay: 1 problem and 1 warning in 3 checks\n")
     assert cli("doctor", "--json").code == 1
     del found[1:]
-    assert cli("doctor").err == "holdfast: all is well (1 check)\n"
+    assert cli("doctor").err == "backstay: 1 check passed\n"
 
 
 def test_a_queue_that_cannot_be_opened_is_a_finding(cli: Cli, folder: Path) -> None:
@@ -54,5 +54,5 @@ def test_a_queue_that_cannot_be_opened_is_a_finding(cli: Cli, folder: Path) -> N
 def test_advice_stands_under_the_finding_on_a_terminal(queue: Queue) -> None:
     lines = on_a_terminal(80, "doctor")
     at = next(number for number, line in enumerate(lines) if line.startswith("warn  workers"))
-    assert lines[at + 1].lstrip() == '→ start one with "holdfast worker --app …"'
+    assert lines[at + 1].lstrip() == '→ start one with "backstay worker --app …"'
     assert max(map(len, lines)) <= 80

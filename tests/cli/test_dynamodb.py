@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.errors import StoreUnavailable
-from holdfast.stores.dynamodb import migrating
+from backstay import Backstay
+from backstay.engines.dynamodb import migrate
+from backstay.errors import StoreUnavailable
 from tests.cli.conftest import Cli, sample_app
 from tests.cli.on_servers import test_a_large_result_is_shown_by_every_command_that_shows_results  # noqa: F401
-from tests.servers.dynamodb import DynamoDB
+from tests.support.servers.dynamodb import DynamoDB
 
 
 @pytest.fixture
 def url(dynamodb: DynamoDB, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     url = dynamodb.url()
-    monkeypatch.setenv("HOLDFAST_URL", url)
+    monkeypatch.setenv("BACKSTAY_URL", url)
     return url
 
 
@@ -32,7 +32,7 @@ def jobs(url: str) -> list[str]:
     """One that ran, one that failed, one for later."""
 
     async def work() -> list[str]:
-        app: Holdfast = sample_app(url)
+        app: Backstay = sample_app(url)
         async with app, app.worker(queues=["default"]):
             ids = []
             for job_type, options in (("echo", {}), ("die", {}), ("echo", {"delay": 3600})):
@@ -74,7 +74,7 @@ def test_every_command_works(cli: Cli, jobs: list[str]) -> None:
 
 def test_the_region_of_the_environment_is_named(cli: Cli, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_REGION", "eu-north-1")
-    monkeypatch.setenv("HOLDFAST_URL", url.replace("region=local&", ""))
+    monkeypatch.setenv("BACKSTAY_URL", url.replace("region=local&", ""))
 
     assert "?region=eu-north-1&" in cli("list").err
 
@@ -88,8 +88,8 @@ def test_a_command_that_makes_nothing_says_that_there_is_no_queue(cli: Cli, url:
 
     assert (ran.code, ran.out) == (2, "")
     assert f"no queue at {url}" in ran.err
-    assert "holdfast migrate" in ran.err
-    assert asyncio.run(Holdfast(url).erase()) == []
+    assert "backstay migrate" in ran.err
+    assert asyncio.run(Backstay(url).erase()) == []
 
 
 def test_the_hint_for_the_next_page_can_be_pasted_into_a_shell(cli: Cli, jobs: list[str]) -> None:
@@ -117,9 +117,9 @@ def test_everything_is_deleted_only_by_who_types_it_out(
 
     prefix = url.partition("?")[0].removeprefix("dynamodb://")
     assert re.search(rf"This deletes {prefix}_jobs \(about \d+ items\), {prefix}_records \(about \d+ items\)", ran.err)
-    assert f"of {url} with all" in ran.err
+    assert f"of {url} and everything" in ran.err
     assert (ran.code == 0) is not left
-    assert ("nothing was done" in ran.err) is left
+    assert ("nothing was changed" in ran.err) is left
     assert ("echo" in cli("list").out) is left
 
 
@@ -143,11 +143,14 @@ def test_a_server_that_is_not_there_is_a_finding_with_advice(
     async def away(_: Any) -> bool:
         raise StoreUnavailable("nobody answers")
 
-    monkeypatch.setattr(migrating, "exists", away)
+    monkeypatch.setattr(migrate, "exists", away)
 
     ran = cli("doctor")
 
-    assert (ran.code, ran.out) == (1, "bad   opening  nobody answers -> start the server, or name another with --url\n")
+    assert (ran.code, ran.out) == (
+        1,
+        "bad   opening  nobody answers -> start the server, or choose another with --url\n",
+    )
 
 
 def test_who_knows_what_he_does_is_not_asked(cli: Cli, jobs: list[str]) -> None:

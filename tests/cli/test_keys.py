@@ -1,10 +1,11 @@
-"""holdfast keys"""
+"""backstay keys"""
 
 from __future__ import annotations
 
 import pytest
 
-from holdfast import AuditRecord, keys
+from backstay import AuditRecord
+from backstay.core import access_keys
 from tests.cli.conftest import Cli, Queue
 from tests.cli.terminal import on_a_terminal
 
@@ -14,22 +15,22 @@ def trail(queue: Queue) -> list[AuditRecord]:
 
 
 def test_a_key_is_made_shown_once_listed_revoked_and_removed(cli: Cli, queue: Queue) -> None:
-    assert "no keys: make one with" in cli("keys").err
+    assert "no keys: create one with" in cli("keys").err
     made = cli("keys", "create", "ci", "--scope", "submit", "--scope", "read", "--queue", "mail*", "--expires", "90d")
     text = made.out.strip()
-    parsed = keys.parse(text)
+    parsed = access_keys.parse(text)
     assert parsed is not None
     assert made.code == 0
-    assert f"{parsed.key_id} (ci) may read, submit in mail*, until " in made.err
+    assert f"{parsed.key_id} (ci): read, submit in mail*, until " in made.err
     assert parsed.secret not in made.err
     row = cli("keys").out.splitlines()[1]
     assert row.startswith(f"{parsed.key_id}  ci    read, submit  mail*   live ")
     assert parsed.secret not in cli("keys").out + cli("keys", "--json").out
 
     assert cli("keys", "remove", parsed.key_id).code == 2
-    assert cli("keys", "revoke", parsed.key_id).out.startswith(f"{parsed.key_id} (ci) is revoked")
+    assert cli("keys", "revoke", parsed.key_id).out.startswith(f"revoked {parsed.key_id} (ci)")
     assert cli("keys", "--json").document["items"][0]["state"] == "revoked"
-    assert cli("keys", "remove", parsed.key_id).out == f"{parsed.key_id} is removed\n"
+    assert cli("keys", "remove", parsed.key_id).out == f"removed {parsed.key_id}\n"
     assert cli("keys", "--json").document == {"items": []}
 
 
@@ -45,14 +46,14 @@ def test_revoking_the_last_admin_says_what_follows(cli: Cli, queue: Queue) -> No
     one, two = [cli("keys", "create", name, "--scope", "admin", "--json").document["key_id"] for name in ("a", "b")]
     assert "last key with the scope admin" not in cli("keys", "revoke", one).err
     said = cli("keys", "revoke", two).err
-    assert "last key with the scope admin" in said and "holdfast keys create" in said
+    assert "last key with the scope admin" in said and "backstay keys create" in said
     assert "last key with the scope admin" not in cli("keys", "revoke", two).err
 
 
 def test_with_json_the_key_is_a_field(cli: Cli, queue: Queue) -> None:
     made = cli("keys", "create", "boss", "--scope", "admin", "--by", "ada", "--json").document
 
-    assert keys.parse(made["key"]).key_id == made["key_id"]
+    assert access_keys.parse(made["key"]).key_id == made["key_id"]
     assert (made["name"], made["scopes"], made["queues"], made["expires_at"]) == ("boss", ["admin"], [], None)
     assert made["created_by"] == "ada"
     assert cli("keys", "revoke", made["key_id"], "--json").document["state"] == "revoked"
@@ -91,10 +92,10 @@ def test_an_unknown_id_exits_5(cli: Cli, queue: Queue, verb: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["ci"], "say what it may do: read, submit, work, admin"),
+        (["ci"], "choose one or more of read, submit, work, admin"),
         (["ci", "--scope", "all"], "one or more of read"),
-        (["ci", "--scope", "read", "--queue", "a b"], "no pattern of queues"),
-        (["ci", "--scope", "read", "--expires", "soon"], "no length of time"),
+        (["ci", "--scope", "read", "--queue", "a b"], "not a queue pattern"),
+        (["ci", "--scope", "read", "--expires", "soon"], "not a duration"),
         (["ci", "--scope", "read", "--expires", "4000d"], "3,660 days"),
         (["", "--scope", "read"], "name"),
     ],

@@ -1,4 +1,4 @@
-"""holdfast logs"""
+"""backstay logs"""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, Holdfast
-from holdfast.cli import logs
+from backstay import Backstay, Context
+from backstay.cli import logs
 from tests.cli.conftest import Cli, Queue
 
 
@@ -37,7 +37,7 @@ def test_a_log_longer_than_what_a_record_keeps_is_printed_whole_and_its_end_on_d
 def test_a_character_that_falls_between_two_reads_is_whole(queue: Queue) -> None:
     job_id = queue.run("talk", 20)
 
-    async def read(app: Holdfast) -> list[str]:
+    async def read(app: Backstay) -> list[str]:
         whole = app.log_bytes
 
         async def a_byte_at_a_time(job_id: str, start: int = 0, size_max: int = 1) -> bytes | None:
@@ -50,7 +50,7 @@ def test_a_character_that_falls_between_two_reads_is_whole(queue: Queue) -> None
 
 
 def test_follow_prints_what_is_logged_until_the_job_has_ended(queue: Queue, folder: Path) -> None:
-    async def follow(app: Holdfast) -> tuple[str, list[str]]:
+    async def follow(app: Backstay) -> tuple[str, list[str]]:
         told = asyncio.Event()
 
         @app.job("story")
@@ -62,7 +62,7 @@ def test_follow_prints_what_is_logged_until_the_job_has_ended(queue: Queue, fold
         async with app.worker():
             job = await app.submit("story")
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "holdfast", "logs", job.job_id, "--follow",
+                sys.executable, "-m", "backstay", "logs", job.job_id, "--follow",
                 stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             )  # fmt: skip
             assert process.stdout is not None
@@ -85,9 +85,9 @@ def test_a_job_that_was_cancelled_with_what_it_depends_on_says_so_instead_of_not
     cli("cancel", first)
     ran = cli("logs", second)
     assert (ran.code, ran.out) == (0, "")
-    assert "has logged nothing" in ran.err
+    assert "has no log output" in ran.err
     assert "was cancelled" in ran.err
-    assert f"{first} cancelled" in ran.err
+    assert f"because {first} was cancelled" in ran.err
     assert cli("logs", second, "--follow").err == ran.err
 
 
@@ -98,7 +98,7 @@ def test_a_job_that_has_not_run_says_why(cli: Cli, queue: Queue) -> None:
 def test_follow_and_json_exclude_each_other(cli: Cli, queue: Queue) -> None:
     ran = cli("logs", queue.submit(), "--follow", "--json")
     assert ran.code == 2
-    assert "leave out --json" in ran.err
+    assert "remove --json" in ran.err
 
 
 def test_the_log_of_an_archived_job_is_gone_and_not_empty(cli: Cli, queue: Queue) -> None:
@@ -107,4 +107,4 @@ def test_the_log_of_an_archived_job_is_gone_and_not_empty(cli: Cli, queue: Queue
     for arguments in ([], ["--follow"]):
         ran = cli("logs", job_id, *arguments)
         assert (ran.code, ran.out) == (0, "")
-        assert ran.err == f"holdfast: job {job_id} was archived: its log went with its retention\n"
+        assert ran.err == f"backstay: job {job_id} was archived and its log deleted\n"

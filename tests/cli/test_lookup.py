@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.cli import lookup
+from backstay import Backstay
+from backstay.cli import app_loader
+from backstay.ops import lookup
 from tests.cli.conftest import Cli, Queue
 
 TWINS = ("01990000-0000-7000-8000-00000abcdef1", "01990000-0000-7000-8000-11111abcdef1")
@@ -36,7 +37,7 @@ def test_a_part_that_fits_several_jobs_is_refused_and_some_are_named(cli: Cli, q
         queue.submit(job_id=job_id)
     ran = cli("cancel", "abcdef1")
     assert (ran.code, ran.out) == (2, "")
-    assert "fits 2 jobs" in ran.err
+    assert "matches 2 jobs" in ran.err
     assert all(f"{job_id} (echo, pending)" in ran.err for job_id in TWINS)
     assert "give more" in ran.err
     assert cli("cancel", "1" + "abcdef1").out == f"{TWINS[1]} is cancelled\n"
@@ -46,7 +47,7 @@ def test_a_part_of_no_job_exits_5_and_says_where_whole_ids_are(cli: Cli, queue: 
     queue.submit()
     ran = cli("show", "ffffffffff")
     assert ran.code == 5
-    assert "holdfast list --json" in ran.err
+    assert "backstay list --json" in ran.err
 
 
 def test_an_archived_job_is_found_by_its_whole_id_only_and_the_error_says_so(cli: Cli, queue: Queue) -> None:
@@ -55,7 +56,7 @@ def test_an_archived_job_is_found_by_its_whole_id_only_and_the_error_says_so(cli
     assert cli("show", job_id).code == 0
     ran = cli("show", job_id[-12:])
     assert ran.code == 5
-    assert "archived jobs are found by their whole id only" in ran.err
+    assert "archived jobs are found by their full id only" in ran.err
 
 
 def test_five_characters_are_too_few_to_guess_by(cli: Cli, queue: Queue) -> None:
@@ -69,16 +70,16 @@ def test_five_characters_are_too_few_to_guess_by(cli: Cli, queue: Queue) -> None
 def test_the_search_is_bounded_but_finds_old_jobs_that_have_not_completed(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lookup, "FIND_LIMIT_MAX", 2)
+    monkeypatch.setattr(lookup, "PAGE", 2)
     monkeypatch.setattr(lookup, "NEWEST_PAGES", 1)
     done = queue.run()
     died = queue.run("die", "x")
     for _ in range(3):
         queue.run()
 
-    async def look(app: Holdfast) -> str:
+    async def look(app: Backstay) -> str:
         with pytest.raises(LookupError):
-            await lookup.job_id(app, done[-8:])
-        return await lookup.job_id(app, died[-8:])
+            await app_loader.job_id(app, done[-8:])
+        return await app_loader.job_id(app, died[-8:])
 
     assert queue.do(look) == died

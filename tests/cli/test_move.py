@@ -1,4 +1,4 @@
-"""holdfast move: said on the way, said at the end, and said when it cannot be."""
+"""backstay move: said on the way, said at the end, and said when it cannot be."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.exits import Exit
-from holdfast.store.conformance.factories import running
-from holdfast.stores import open_url
+from backstay import Backstay
+from backstay.cli import move
+from backstay.cli.output import Exit
+from backstay.engines import open_url
+from backstay.ops import access
+from backstay.testing.conformance.factories import running
 from tests.cli.conftest import Cli, Queue
 from tests.cli.terminal import on_a_terminal
-from tests.servers.postgres import Postgres
+from tests.support.servers.postgres import Postgres
 
 PASSWORD = "open-sesame"
 
@@ -29,10 +32,10 @@ def test_a_queue_is_moved_and_the_command_says_what_went(cli: Cli, queue: Queue,
     ran = cli("move", queue.url, there)
 
     assert ran.code == Exit.OK
-    assert "2 jobs and 0 archived ones moved to" in ran.out
-    assert "both sides were compared, and are the same" in ran.out
-    assert "1 file of 1 bytes" in ran.out
-    assert "point HOLDFAST_URL to" in ran.err
+    assert "transferred 2 jobs and 0 archived jobs to" in ran.out
+    assert "both sides were compared and match" in ran.out
+    assert "1 file (1 byte)" in ran.out
+    assert "set BACKSTAY_URL to" in ran.err
     assert {each["job_id"] for each in cli("list", "--url", there, "--json").document["items"]} == {done, later}
     assert cli("artifacts", done, "a.txt", "--url", there).out == "A"
 
@@ -54,7 +57,9 @@ def test_whoever_goes_on_using_the_old_one_is_told(cli: Cli, queue: Queue, there
     refused = cli("submit", "echo", "2")
 
     assert refused.code == Exit.FAILED
-    assert refused.err == f"holdfast: this queue has moved to {there}: point HOLDFAST_URL there\n"  # and says it once
+    assert (
+        refused.err == f"backstay: this queue was transferred to {there}: set BACKSTAY_URL to it\n"
+    )  # and says it once
     assert cli("show", job_id).code == Exit.OK  # what it has can still be read
 
 
@@ -66,17 +71,17 @@ def test_the_doctor_and_explain_say_that_it_has_moved(cli: Cli, queue: Queue, th
 
     assert doctor.code == Exit.FAILED
     for out in (doctor.out, explained.out):
-        assert f"this queue has moved to {there}: point HOLDFAST_URL there" in out
+        assert f"this queue was transferred to {there}: set BACKSTAY_URL to it" in out
 
 
 def test_ctrl_c_says_how_to_go_on(cli: Cli, queue: Queue, there: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.moving.mover.Mover._verify", _stopped)
+    monkeypatch.setattr("backstay.transfer.Mover._verify", _stopped)
 
     stopped = cli("move", queue.url, there)
 
     assert stopped.code == Exit.INTERRUPTED
     assert "run the same command again" in stopped.err
-    assert "stored jobs go on" not in stopped.err
+    assert "stored jobs are safe" not in stopped.err
 
 
 async def _stopped(mover: object) -> None:
@@ -89,12 +94,12 @@ def test_a_move_that_was_gone_on_with_tells_of_all_that_went(
     queue.run("keep", {"a.txt": "A"})
     cli("schedules", "add", "nightly", "30 3 * * *", "echo")
     with monkeypatch.context() as patched:
-        patched.setattr("holdfast.moving.mover.Mover._verify", _stopped)
+        patched.setattr("backstay.transfer.Mover._verify", _stopped)
         cli("move", queue.url, there)
 
     ran = cli("move", queue.url, there)
 
-    assert "1 file of 1 bytes" in ran.out
+    assert "1 file (1 byte)" in ran.out
     assert "1 schedule," in ran.out
 
 
@@ -116,11 +121,11 @@ def test_a_second_time_there_is_nothing_to_do(cli: Cli, queue: Queue, there: str
 
     again = cli("move", queue.url, there)
 
-    assert (again.code, again.out) == (Exit.OK, f"the queue has moved to {there} before\n")
+    assert (again.code, again.out) == (Exit.OK, f"the queue has already been transferred to {there}\n")
 
 
 def test_a_move_is_given_up(cli: Cli, queue: Queue, there: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.moving.mover.Mover._verify", _interrupted)
+    monkeypatch.setattr("backstay.transfer.Mover._verify", _interrupted)
     with pytest.raises(RuntimeError):
         cli("move", queue.url, there)
     refused = cli("submit", "echo", "1")
@@ -128,7 +133,7 @@ def test_a_move_is_given_up(cli: Cli, queue: Queue, there: str, monkeypatch: pyt
 
     assert refused.code == Exit.FAILED
     assert (given_up.code, cli("submit", "echo", "1").code) == (Exit.OK, Exit.OK)
-    assert "takes and gives jobs again" in given_up.err
+    assert "accepts and runs jobs again" in given_up.err
 
 
 async def _interrupted(mover: object) -> None:
@@ -144,16 +149,44 @@ def test_what_has_moved_is_not_thawed_by_mistake(cli: Cli, queue: Queue, there: 
     assert refused.code == Exit.FAILED
     assert "they would run twice" in refused.err
     assert (forced.code, cli("submit", "echo", "1").code) == (Exit.OK, Exit.OK)
+    file = there.removeprefix("sqlite:///")
+    assert f"empty that: delete {file}, {file}-wal, {file}-shm, {file}.files" in forced.err
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("postgresql://host/db", 'DROP SCHEMA "backstay" CASCADE'),
+        ("postgresql://host/db?schema=mine&pool=3", 'DROP SCHEMA "mine" CASCADE'),
+        (
+            "dynamodb://prefix?region=eu-north-1",
+            "backstay --url 'dynamodb://prefix?region=eu-north-1' migrate --delete",
+        ),
+    ],
+)
+def test_how_to_empty_the_place_of_an_abandoned_transfer_is_a_command(url: str, says: str) -> None:
+    assert says in move._how_to_empty(url)
+
+
+def test_sessions_of_the_dashboard_do_not_count_as_keys(cli: Cli, queue: Queue, there: str) -> None:
+    async def log_in(app: Backstay) -> None:
+        created = await app.create_key("anna", ["admin"])
+        [key] = await app.store.keys([created.key.key_id])
+        for _ in range(3):
+            await access.open_session(app.store, app.clock.now(), key)
+
+    queue.do(log_in)
+    assert "1 API key" in cli("move", queue.url, there).out
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("{here}", "{there}", "--force"), "it goes with --thaw"),
+        (("{here}", "{there}", "--force"), "it only works with --thaw"),
         (("{here}",), "Missing argument 'TO'"),
-        (("{here}", "{here}"), "name another place"),
+        (("{here}", "{here}"), "choose another location"),
         (("sqlite:///nowhere.db", "{there}"), "no queue at"),
-        (("{here}", "ftp://x"), "is not an engine"),
+        (("{here}", "ftp://x"), "is not a supported engine"),
         (("{here}", "{there}", "--grace", "soon"), "--grace"),
     ],
 )
@@ -183,7 +216,7 @@ def test_a_terminal_shows_how_far_it_is(queue: Queue, there: str) -> None:
     said = "\n".join(on_a_terminal(100, "move", queue.url, there))
 
     assert "comparing both sides" in said
-    assert "1 job and 0 archived ones moved to" in said.replace("\n", " ")
+    assert "transferred 1 job and 0 archived jobs to" in said.replace("\n", " ")
 
 
 def test_it_waits_as_long_as_it_is_told_to(cli: Cli, queue: Queue, there: str) -> None:
@@ -198,4 +231,4 @@ def test_it_waits_as_long_as_it_is_told_to(cli: Cli, queue: Queue, there: str) -
     ran = cli("move", queue.url, there, "--grace", "0s")
 
     assert ran.code == Exit.FAILED
-    assert "1 job still runs on worker-1" in ran.err
+    assert "1 job is still running on worker-1" in ran.err

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.notes import note, progress_line
-from holdfast.clock import MICROS, to_datetime
-from holdfast.job import Job
-from holdfast.lifecycle import Event, Status
-from holdfast.store.types import HistoryEvent, JobRecord
+from backstay.cli.output import note, progress_line
+from backstay.clock import MICROS, to_datetime
+from backstay.core.records import HistoryEvent, JobRecord
+from backstay.core.states import Event, Status
+from backstay.job import Job
 
 NOW = 1_800_000_000 * MICROS
 LATER = NOW + 9 * MICROS
@@ -52,8 +52,8 @@ WENT_DOWN = HistoryEvent(1, NOW, Event.RELEASE, Status.WAITING, Status.CANCELLED
         (job(Status.SCHEDULED), "due now", "due now"),
         (
             job(Status.RETRYING, scheduled_for=LATER, failures=1, last_error="OSError: no"),
-            "retries in 9 s: OSError: no",
-            "1 of 5 attempts failed, retries in 9 s: OSError: no",
+            "retry in 9 s: OSError: no",
+            "1 of 5 attempts failed, retrying in 9 s: OSError: no",
         ),
         (job(Status.PROCESSING, started_at=EARLIER), "running 3 s", ""),
         (
@@ -61,19 +61,30 @@ WENT_DOWN = HistoryEvent(1, NOW, Event.RELEASE, Status.WAITING, Status.CANCELLED
             "40% umap, running 3 s",
             "umap",
         ),
-        (job(Status.WAITING, dependencies=("a", "b")), "for 2 jobs", "waits for 2 other jobs"),
-        (job(Status.PENDING), "", "waits for a worker"),
+        (job(Status.WAITING, dependencies=("a", "b")), "waiting for 2 jobs", "waiting for 2 other jobs"),
+        (job(Status.PENDING), "", "waiting for a worker"),
         (job(Status.COMPLETED, processing_micros=1_500_000), "took 1.5 s", "took 1.5 s"),
-        (job(Status.COMPLETED, reused_from="x"), "reused", "reused"),
+        (job(Status.COMPLETED, reused_from="x"), "result reused", "result reused"),
         (job(Status.FAILED, last_error="OSError: no"), "OSError: no", "OSError: no"),
         (job(Status.CANCELLED, history=(EARLIER_LIFE, CANCELLED)), "by mistake", "by mistake"),
         (job(Status.CANCELLED), "", ""),
-        (job(Status.CANCELLED, history=(WENT_DOWN,)), f"because of {FIRST}", f"because of {FIRST}"),
         (
-            job(Status.FAILED, history=(WENT_DOWN,), last_error=f"DependencyFailed: {FIRST} failed"),
+            job(Status.CANCELLED, history=(WENT_DOWN,), dependencies=(FIRST,)),
             f"because of {FIRST}",
             f"because of {FIRST}",
         ),
+        (
+            job(
+                Status.FAILED,
+                history=(WENT_DOWN,),
+                dependencies=("x", FIRST),
+                last_error=f"DependencyFailed: {FIRST} failed",
+            ),
+            f"because of {FIRST}",
+            f"because of {FIRST}",
+        ),
+        # One that it depends on is not among those that its record lists.
+        (job(Status.CANCELLED, history=(WENT_DOWN,)), f"{FIRST} cancelled", f"{FIRST} cancelled"),
     ],
 )
 def test_a_note_says_what_its_number_means(given: Job, short: str, long: str) -> None:

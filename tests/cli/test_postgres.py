@@ -13,13 +13,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from holdfast import Holdfast
-from holdfast.cli import worker as worker_command
-from holdfast.stores.postgres import session
+from backstay import Backstay
+from backstay.cli import worker
+from backstay.engines.postgres import connection
 from tests.cli.conftest import Cli, Worker, sample_app
 from tests.cli.on_servers import test_a_large_result_is_shown_by_every_command_that_shows_results  # noqa: F401
-from tests.eventually import eventually
-from tests.servers.postgres import Postgres
+from tests.support.eventually import eventually
+from tests.support.servers.postgres import Postgres
 
 PASSWORD = "open-sesame"
 
@@ -27,7 +27,7 @@ PASSWORD = "open-sesame"
 @pytest.fixture
 def url(postgres: Postgres, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     url = postgres.url(schema=f"cli_{secrets.token_hex(3)}").replace("postgres@", f"postgres:{PASSWORD}@")
-    monkeypatch.setenv("HOLDFAST_URL", url)
+    monkeypatch.setenv("BACKSTAY_URL", url)
     return url
 
 
@@ -36,7 +36,7 @@ def jobs(url: str) -> list[str]:
     """One that ran, one that failed, one for later."""
 
     async def work() -> list[str]:
-        app: Holdfast = sample_app(url)
+        app: Backstay = sample_app(url)
         async with app, app.worker(queues=["default"]):
             ids = []
             for job_type, options in (("echo", {}), ("die", {}), ("echo", {"delay": 3600})):
@@ -104,7 +104,7 @@ def test_a_command_that_makes_nothing_says_that_there_is_no_queue(cli: Cli, url:
 
     assert (ran.code, ran.out) == (2, "")
     assert "no queue at postgresql://postgres@" in ran.err
-    assert "holdfast migrate" in ran.err
+    assert "backstay migrate" in ran.err
     assert PASSWORD not in ran.err
     assert not schema_exists(url)
 
@@ -112,7 +112,7 @@ def test_a_command_that_makes_nothing_says_that_there_is_no_queue(cli: Cli, url:
 def test_a_mistyped_option_of_the_url_is_a_mistake_of_usage(
     cli: Cli, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_URL", url.replace("schema=", "shema="))
+    monkeypatch.setenv("BACKSTAY_URL", url.replace("schema=", "shema="))
 
     ran = cli("list")
 
@@ -122,14 +122,14 @@ def test_a_mistyped_option_of_the_url_is_a_mistake_of_usage(
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "OUTAGE_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "OUTAGE_SECONDS", 0.2)
 
 
 @pytest.mark.usefixtures("impatient")
 def test_a_server_that_is_not_there_is_named_without_the_password(
     cli: Cli, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_URL", "postgresql://me:open-sesame@127.0.0.1:1/nowhere")
+    monkeypatch.setenv("BACKSTAY_URL", "postgresql://me:open-sesame@127.0.0.1:1/nowhere")
 
     ran = cli("list")
 
@@ -143,7 +143,7 @@ async def test_a_worker_waits_for_its_server_and_says_so_once(caplog: pytest.Log
     caplog.set_level(logging.INFO)
     with Postgres() as server:
         await asyncio.to_thread(server.stop)
-        working = asyncio.ensure_future(worker_command._work(sample_app(server.url()), A_FEW))
+        working = asyncio.ensure_future(worker._work(sample_app(server.url()), A_FEW))
         await eventually(lambda: heard(caplog, "waiting for the store"))
         await asyncio.to_thread(server.start)
         await eventually(lambda: heard(caplog, "started: queues default"))
@@ -154,13 +154,13 @@ async def test_a_worker_waits_for_its_server_and_says_so_once(caplog: pytest.Log
 
 @pytest.mark.usefixtures("impatient")
 async def test_a_worker_that_waits_for_its_server_can_be_stopped(caplog: pytest.LogCaptureFixture) -> None:
-    working = asyncio.ensure_future(worker_command._work(sample_app("postgresql://127.0.0.1:1/nowhere"), A_FEW))
+    working = asyncio.ensure_future(worker._work(sample_app("postgresql://127.0.0.1:1/nowhere"), A_FEW))
     await eventually(lambda: heard(caplog, "waiting for the store"))
     os.kill(os.getpid(), signal.SIGTERM)
     assert await working == 0
 
 
-A_FEW = worker_command._Settings(concurrency=1, queues=("default",), grace_seconds=1)
+A_FEW = worker._Settings(concurrency=1, queues=("default",), grace_seconds=1)
 
 
 async def heard(caplog: pytest.LogCaptureFixture, text: str) -> bool:

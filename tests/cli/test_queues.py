@@ -1,6 +1,9 @@
-"""holdfast queues"""
+"""backstay queues"""
 
 from __future__ import annotations
+
+import getpass
+import socket
 
 from tests.cli.conftest import Cli, Queue
 
@@ -10,7 +13,7 @@ def test_queues_lists_them_when_called_bare(cli: Cli, queue: Queue) -> None:
     queue.submit(queue="bulk", delay=60)
     ran = cli("queues")
     header, *rows = (line.split() for line in ran.out.splitlines())
-    assert header[:6] == ["QUEUE", "STATE", "PENDING", "OLDEST", "RUNNING", "LATER"]
+    assert header[:6] == ["QUEUE", "STATE", "PENDING", "OLDEST", "RUNNING", "UPCOMING"]
     assert [row[0] for row in rows] == ["bulk", "default"]
     bulk = cli("queues", "--json").document["items"][0]
     assert (bulk["name"], bulk["pending"], bulk["scheduled"], bulk["paused_at"]) == ("bulk", 1, 1, None)
@@ -20,26 +23,27 @@ def test_queues_lists_them_when_called_bare(cli: Cli, queue: Queue) -> None:
 def test_a_paused_queue_says_by_whom_and_why_until_it_is_resumed(cli: Cli, queue: Queue) -> None:
     job_id = queue.submit()
     ran = cli("queues", "pause", "default", "--by", "ada", "--reason", "the disk is full")
-    assert (ran.code, ran.out, ran.err) == (0, "default is paused; 1 job pending, 0 running\n", "")
+    assert (ran.code, ran.out, ran.err) == (0, "queue default paused; 1 job pending, 0 running\n", "")
     assert "by ada: the disk is full" in cli("queues").out
     assert "paused by ada" in cli("explain", job_id).out
-    assert "holdfast queues resume default" in cli("explain", job_id).out
-    assert cli("queues", "resume", "default").out == "default goes on; 1 job pending, 0 running\n"
+    assert "backstay queues resume default" in cli("explain", job_id).out
+    assert cli("queues", "resume", "default").out == "queue default resumed; 1 job pending, 0 running\n"
     assert cli("queues", "--json").document["items"][0]["paused_at"] is None
 
 
-def test_who_paused_a_queue_is_the_login_name_unless_said(cli: Cli, queue: Queue) -> None:
-    assert cli("queues", "pause", "default", "--json").document["paused_by"].endswith("(command line)")
+def test_who_paused_a_queue_is_the_user_and_host_unless_said(cli: Cli, queue: Queue) -> None:
+    user = f"{getpass.getuser()}@{socket.gethostname()}"
+    assert cli("queues", "pause", "default", "--json").document["paused_by"] == user
 
 
 def test_a_limit_refuses_what_is_over_it_and_exits_1_for_it_may_work_later(cli: Cli, queue: Queue) -> None:
-    assert cli("queues", "limit", "default", "1").out.startswith("default takes no more than 1 pending job;")
+    assert cli("queues", "limit", "default", "1").out.startswith("queue default accepts at most 1 pending job;")
     assert cli("submit", "echo").code == 0
     full = cli("submit", "echo")
     assert (full.code, full.out) == (1, "")
     assert "default" in full.err
     assert "1/1" in cli("queues").out
-    assert cli("queues", "limit", "default", "none").out.startswith("default has no limit;")
+    assert cli("queues", "limit", "default", "none").out.startswith("queue default has no limit;")
     assert cli("submit", "echo").code == 0
 
 
@@ -51,7 +55,7 @@ def test_what_is_no_limit_is_refused(cli: Cli, queue: Queue) -> None:
 def test_a_name_that_nobody_uses_is_pointed_out(cli: Cli, queue: Queue) -> None:
     ran = cli("queues", "pause", "defautl")
     assert ran.code == 0
-    assert "names the queue defautl so far (known: default)" in ran.err
+    assert "uses the queue defautl yet (known: default)" in ran.err
 
 
 def test_json_stands_after_the_verb_and_url_before_or_after_it(cli: Cli, queue: Queue) -> None:

@@ -1,4 +1,4 @@
-"""holdfast results"""
+"""backstay results"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, Holdfast, ResultRow, Vector
+from backstay import Backstay, Context, ResultRow, Vector
 from tests.cli.conftest import Cli, Queue
 
 
@@ -24,7 +24,7 @@ def job_id(queue: Queue) -> str:
     """A job with rows."""
 
     async def work() -> str:
-        app = Holdfast(queue.url)
+        app = Backstay(queue.url)
 
         @app.job("put", results=[Point])
         async def put(payload: Any, ctx: Context) -> None:
@@ -44,7 +44,7 @@ def test_the_tables_of_a_job_are_listed(cli: Cli, queue: Queue, job_id: str) -> 
     assert cli("results", job_id[-12:], "--json").document == {"job_id": job_id, "items": ["points"]}
     ran = cli("results", queue.run())
     assert (ran.code, ran.out) == (0, "")
-    assert "no rows in any table" in ran.err
+    assert "has no result rows" in ran.err
 
 
 def test_rows_are_shown_a_page_at_a_time_and_nothing_in_them_is_obeyed(cli: Cli, job_id: str) -> None:
@@ -73,7 +73,7 @@ def test_what_there_is_not_says_what_there_is(cli: Cli, queue: Queue, job_id: st
     ran = cli("results", job_id, "lines")
     assert ran.code != 0
     assert "there is points" in ran.err
-    assert "come with its completion" in cli("results", queue.submit(), "points").err
+    assert "appear when the job completes" in cli("results", queue.submit(), "points").err
 
 
 def test_a_file_is_written_whole_or_not_at_all(cli: Cli, queue: Queue, folder: Path) -> None:
@@ -87,5 +87,5 @@ def test_a_file_is_written_whole_or_not_at_all(cli: Cli, queue: Queue, folder: P
     assert cli("artifacts", job_id, "picture", "-o", "picture").code != 0
     assert (folder / "picture").read_bytes() == bytes([0, 255] * 1000)
     assert [path.name for path in folder.iterdir() if path.name.endswith(".draft")] == []
-    assert "name the file" in cli("artifacts", job_id, "--output", "x").err
+    assert "give the NAME" in cli("artifacts", job_id, "--output", "x").err
     assert "cannot be written" in cli("artifacts", job_id, "letter.txt", "-o", "nowhere/at/all").err

@@ -1,4 +1,4 @@
-"""holdfast schedules"""
+"""backstay schedules"""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ NIGHTLY = ("schedules", "add", "nightly", "30 3 * * *", "echo", '{"n": 1}', "--t
 
 
 def test_a_schedule_is_added_listed_shown_and_removed(cli: Cli, queue: Queue) -> None:
-    assert cli("schedules").err.startswith("holdfast: no schedules: add one with")
+    assert cli("schedules").err.startswith("backstay: no schedules: add one with")
     added = cli(*NIGHTLY, "--missed", "all", "--priority", "high", "--queue", "bulk")
     assert (added.code, added.err) == (0, "")
-    assert added.out.startswith("nightly is added; next at ")
+    assert added.out.startswith("schedule nightly added; next run ")
     assert cli("schedules").out.splitlines()[1].startswith("nightly  30 3 * * *  Europe/Berlin  echo ")
     [item] = cli("schedules", "--json").document["items"]
     assert (item["missed"], item["priority"], item["queue"], item["payload"]) == ("all", 75, "bulk", {"n": 1})
     shown = cli("schedules", "show", "nightly").out
     assert "30 3 * * * in Europe/Berlin" in shown
     assert shown.count("03:30:00 Europe/Berlin") == 5
-    assert cli("schedules", "remove", "nightly").out == "nightly is removed; the jobs that it has made stay\n"
+    assert cli("schedules", "remove", "nightly").out == "schedule nightly removed; its existing jobs stay\n"
     assert cli("schedules", "--json").document["items"] == []
 
 
 def test_saying_it_again_changes_nothing_and_saying_it_differently_changes_it(cli: Cli, queue: Queue) -> None:
     cli(*NIGHTLY)
-    assert cli(*NIGHTLY).out.startswith("nightly is unchanged; ")
-    assert cli(*NIGHTLY, "--missed", "skip").out.startswith("nightly is changed; ")
+    assert cli(*NIGHTLY).out.startswith("schedule nightly unchanged; ")
+    assert cli(*NIGHTLY, "--missed", "skip").out.startswith("schedule nightly changed; ")
     assert cli("schedules", "show", "nightly", "--json").document["missed"] == "skip"
 
 
@@ -44,20 +44,20 @@ def test_the_next_ticks_are_moments_after_now(cli: Cli, queue: Queue) -> None:
 
 def test_a_paused_schedule_says_by_whom_and_has_no_next_tick_until_it_is_resumed(cli: Cli, queue: Queue) -> None:
     cli(*NIGHTLY)
-    assert cli("schedules", "pause", "nightly", "--by", "ada").out.startswith("nightly is paused; no job is made")
+    assert cli("schedules", "pause", "nightly", "--by", "ada").out.startswith("schedule nightly paused; no jobs until")
     row = cli("schedules").out.splitlines()[1]
     assert " paused " in row
     assert row.endswith(" ada")
     assert "by ada" in cli("schedules", "show", "nightly").out
     assert cli("schedules", "pause", "nightly", "--json").document["next_at"] is None
-    assert cli("schedules", "resume", "nightly").out.startswith("nightly goes on; next at ")
+    assert cli("schedules", "resume", "nightly").out.startswith("schedule nightly resumed; next run ")
 
 
 def test_run_submits_the_job_now_and_prints_its_id(cli: Cli, queue: Queue) -> None:
     cli(*NIGHTLY)
     job = queue.job(cli("schedules", "run", "nightly", "--by", "ada").out.strip())
     assert (job.payload, job.schedule, job.created_by, job.status) == ({"n": 1}, "nightly", "ada", "pending")
-    assert "nightly, for a run by hand" in cli("show", job.job_id).out
+    assert "nightly, for a manual run" in cli("show", job.job_id).out
 
 
 @pytest.mark.parametrize("verb", ["show", "pause", "resume", "run", "remove"])

@@ -1,4 +1,4 @@
-"""holdfast submit"""
+"""backstay submit"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast.ids import new_id
+from backstay.ids import new_id
 from tests.cli.conftest import Cli, Queue
 
 
@@ -87,6 +87,7 @@ def test_the_payload_may_come_from_a_file(cli: Cli, queue: Queue, folder: Path) 
     ("arguments", "says"),
     [
         (["echo", "{n: 1}"], "single quotes"),
+        (["echo", '{"a" 1}'], "the payload is not valid JSON: Expecting ':' delimiter"),
         (["echo", "@missing.json"], "missing.json cannot be read"),
         (["echo", "NaN"], 'NaN is not JSON; write null for NaN, or text: "NaN"'),
         (["echo", '{"n": -Infinity}'], "write null for -Infinity"),
@@ -110,7 +111,7 @@ def test_what_cannot_be_accepted_is_one_line_and_exit_code_2_and_stores_nothing(
 ) -> None:
     ran = cli("submit", *arguments)
     assert (ran.code, ran.out) == (2, "")
-    assert ran.err.startswith("holdfast: ")
+    assert ran.err.startswith("backstay: ")
     assert ran.err.count("\n") == 1
     assert says in ran.err
     assert cli("list", "--json").document["items"] == []
@@ -127,6 +128,6 @@ def test_a_duplicate_prints_the_id_of_the_first_and_says_so(cli: Cli, queue: Que
 def test_waiting_longer_than_the_timeout_exits_4_and_the_job_goes_on(cli: Cli, queue: Queue) -> None:
     ran = cli("submit", "echo", "--wait", "--timeout", "0.05")
     assert (ran.code, ran.out) == (4, "")
-    assert "the job waits: no worker is alive" in ran.err
-    assert "it goes on" in ran.err
+    assert "the job is waiting: no worker is alive" in ran.err
+    assert "it is still active" in ran.err
     assert cli("list", "--status", "pending", "--json").document["items"] != []

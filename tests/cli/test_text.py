@@ -6,7 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.cli.text import duration, safe, safe_json, safe_lines, span, without_password
+from backstay.cli.output import duration, safe, safe_json, safe_lines, without_password
+from backstay.core.checks import span
 
 
 @pytest.mark.parametrize(
@@ -25,7 +26,7 @@ def test_what_is_no_length_of_time_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [(0.0042, "4 ms"), (1.25, "1.2 s"), (2, "2 s"), (59.6, "60 s"), (300, "5 min"), (3600, "1 h"), (9000, "2 h 30 min"),
-     (200_000, "2 d")],
+     (200_000, "2 d"), (3597, "1 h"), (35_998, "10 h"), (172_790, "2 d")],
 )  # fmt: skip
 def test_a_span_is_said_as_short_as_it_can_be(seconds: float, said: str) -> None:
     assert span(seconds) == said

@@ -1,12 +1,12 @@
-"""holdfast tree"""
+"""backstay tree"""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
 
-from holdfast import Job, Status
-from holdfast.cli import tree
+from backstay import Job, Status
+from backstay.cli import tree
 from tests.cli.conftest import Cli, Queue
 from tests.cli.terminal import on_a_terminal
 
@@ -47,7 +47,7 @@ def test_a_job_is_shown_among_its_relatives_whichever_of_them_is_asked_for(
     ]
     assert "waiting       0%  load" not in ran.out
     assert "load" in ran.out.splitlines()[2]
-    assert "for 2 jobs" in ran.out
+    assert "waiting for 2 jobs" in ran.out
 
 
 def test_a_terminal_gets_lines_and_arrows_and_short_ids(family: dict[str, str]) -> None:
@@ -72,8 +72,8 @@ def test_a_tree_that_is_too_large_is_shown_in_part_and_says_so(
     monkeypatch.setattr(tree, "SHOWN_MAX", 3)
     ran = cli("tree", family["third"])
     assert len(drawn(ran.out)) == 3
-    assert "there are more than 3 jobs" in ran.err
-    assert f"holdfast list --root {family['root']}" in ran.err
+    assert "more than 3 jobs: list them" in ran.err
+    assert f"backstay list --root {family['root']}" in ran.err
     assert cli("tree", family["third"], "--json").document["complete"] is False
 
 
@@ -98,7 +98,7 @@ def test_the_tree_of_an_archived_job_says_what_it_no_longer_knows(cli: Cli, queu
     ran = cli("tree", first)
     assert [job_id for _, job_id in drawn(ran.out)] == [first]
     assert ran.out.splitlines()[1].endswith("archived")
-    assert f"job {first} was archived: what it depended on, and what depended on it, went" in ran.err
+    assert f"job {first} was archived: its dependencies and dependents are no longer stored" in ran.err
 
 
 def test_a_job_that_went_down_with_another_names_that_one_so_that_it_can_be_told_from_others(

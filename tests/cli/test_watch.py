@@ -1,4 +1,4 @@
-"""holdfast watch and submit --wait, while a job fails and is made again"""
+"""backstay watch and submit --wait, while a job fails and is made again"""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import Backoff, Context, Holdfast, Job, Status
-from holdfast.cli import watching
+from backstay import Backoff, Backstay, Context, Job, Status
+from backstay.cli import watch
 from tests.cli.conftest import Cli, Queue
 
 
 def test_off_a_terminal_a_failed_attempt_says_why_and_when_the_next_one_is(queue: Queue) -> None:
-    async def follow(app: Holdfast) -> tuple[str, str, str]:
+    async def follow(app: Backstay) -> tuple[str, str, str]:
         watched = asyncio.Event()
 
         @app.job("flaky", backoff=Backoff(base=2, jitter=0))
@@ -28,7 +28,7 @@ def test_off_a_terminal_a_failed_attempt_says_why_and_when_the_next_one_is(queue
         async with app.worker():
             job = await app.submit("flaky")
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "holdfast", "watch", job.job_id,
+                sys.executable, "-m", "backstay", "watch", job.job_id,
                 stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             )  # fmt: skip
             assert process.stderr is not None
@@ -41,13 +41,13 @@ def test_off_a_terminal_a_failed_attempt_says_why_and_when_the_next_one_is(queue
     job_id, out, err = queue.do(follow)
     assert out == "2\n"
     told = next(line for line in err.splitlines() if "retrying" in line)
-    assert told.startswith(f"holdfast: job {job_id} is retrying: 1 of 5 attempts failed, retries ")
+    assert told.startswith(f"backstay: job {job_id} is retrying: 1 of 5 attempts failed, retrying ")
     assert told.endswith(": ConnectionError: no answer")
 
 
 def test_a_failure_between_two_looks_is_still_told(queue: Queue, capsys: pytest.CaptureFixture[str]) -> None:
     job = queue.job(queue.run("die", "out of cheese"))
-    with watching._lines() as show:
+    with watch._lines() as show:
         show(_with(job, Status.PROCESSING, failures=0), job.created_at)
         show(_with(job, Status.PROCESSING, failures=1), job.created_at)
     assert f"job {job.job_id}: 1 of 1 attempts failed: ValueError: out of cheese\n" in capsys.readouterr().err
@@ -57,7 +57,7 @@ def test_waiting_for_a_job_in_a_paused_queue_says_that_it_is_paused(cli: Cli, qu
     cli("queues", "pause", "default", "--by", "ada")
     ran = cli("submit", "echo", "--wait", "--timeout", "0.05")
     assert ran.code == 4
-    assert "the job waits: the queue default has been paused by ada" in ran.err
+    assert "the job is waiting: the queue default was paused by ada" in ran.err
 
 
 @pytest.mark.parametrize("as_json", [False, True])
@@ -66,7 +66,7 @@ def test_a_result_that_went_with_its_retention_is_a_failure_and_not_null(cli: Cl
     cli("purge", "--older-than", "0", "--yes")
     ran = cli("watch", job_id, *(["--json"] if as_json else []))
     assert ran.code == 1
-    assert "its result went with its retention" in ran.err
+    assert "its result was deleted by retention" in ran.err
     assert (ran.document["job_id"] == job_id) if as_json else ran.out == ""
 
 

@@ -1,4 +1,4 @@
-"""holdfast worker, as the processes that run it see it"""
+"""backstay worker, as the processes that run it see it"""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast import Holdfast
-from holdfast.cli import worker_logs
-from holdfast.store.types import WorkerRow
+from backstay import Backstay
+from backstay.cli import daemon
+from backstay.core.records import WorkerRow
 from tests.cli.conftest import APP, Cli, Queue, Worker, sample_app
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 Start = Callable[..., Worker]
 
@@ -34,7 +34,7 @@ def test_submit_with_wait_follows_a_real_worker_to_the_result(start_worker: Star
     start_worker().hear("started")
 
     def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-        line = [sys.executable, "-m", "holdfast", "submit", *arguments, "--wait", "--timeout", "30"]
+        line = [sys.executable, "-m", "backstay", "submit", *arguments, "--wait", "--timeout", "30"]
         return subprocess.run(line, capture_output=True, text=True, cwd=folder, check=False)
 
     done = command("add", '{"a": 2, "b": 3}')
@@ -56,7 +56,7 @@ def test_sigterm_lets_a_running_job_finish_and_exits_0(
     job_id = submit(cli, "until_told", json.dumps({"fifo": str(fifo)}))
     worker.hear("begun")
     worker.send(signal.SIGTERM)
-    worker.hear("SIGTERM: no new jobs")
+    worker.hear("SIGTERM: taking no new jobs")
     left = submit(cli, "add")
     with fifo.open("wb") as gate:
         gate.write(b"!")
@@ -98,10 +98,10 @@ def test_sigint_stops_like_sigterm_and_a_second_one_stops_running_handlers_at_on
     job_id = submit(cli, "endless")
     worker.hear("begun")
     worker.send(signal.SIGINT)
-    worker.hear("SIGINT: no new jobs")
+    worker.hear("SIGINT: taking no new jobs")
     while not worker.has_more_within(0.1):  # one that comes at once counts as the same
         worker.send(signal.SIGINT)
-    worker.hear("stopped and given back")
+    worker.hear("stopping running jobs and giving them back")
     assert worker.exit_code() == 1
     assert (queue.job(job_id).status, queue.job(job_id).failures) == ("pending", 0)
 
@@ -134,6 +134,33 @@ def test_json_log_lines_inside_a_job_carry_its_id_type_attempt_and_worker(
     assert (line["level"], line["message"]) == ("INFO", "adding")
 
 
+def test_log_lines_of_a_handler_in_a_process_are_in_the_log_of_the_worker_and_of_the_job_once(
+    start_worker: Start, cli: Cli, queue: Queue
+) -> None:
+    worker = start_worker("--log-format", "json")
+    worker.hear("started")
+    job_id = submit(cli, "apart")
+    line = json.loads(worker.hear("from a process"))
+    assert (line["job_id"], line["job_type"], line["attempt"]) == (job_id, "apart", 1)
+    assert (line["logger"], line["level"], line["message"]) == ("some.library", "WARNING", "from a process")
+    worker.send(signal.SIGTERM)
+    assert worker.exit_code() == 0
+    assert "".join(worker.lines).count("from a process") == 1
+    assert cli("logs", job_id).out.count("from a process") == 1
+
+
+def test_log_lines_of_a_batch_say_which_jobs_they_are_about(start_worker: Start, queue: Queue) -> None:
+    worker = start_worker()
+    worker.hear("started")
+    submitted = queue.do(lambda app: app.submit_many([("together", {}) for _ in range(3)]))
+    ids = [each.job_id for each in submitted]
+    line = worker.hear("all of them")
+    assert "[together batch of 3: " in line
+    assert all(job_id in line for job_id in ids)
+    first = worker.hear("the first")
+    assert sum(f"[together {job_id} attempt 1]" in first for job_id in ids) == 1
+
+
 def test_a_line_per_job_that_ends_well_is_for_debug(start_worker: Start, cli: Cli, queue: Queue) -> None:
     worker = start_worker("--log-level", "debug")
     worker.hear("started")
@@ -155,31 +182,31 @@ def test_a_minute_is_summed_up_in_a_line_where_something_ended() -> None:
         worker_id="w", host="h", pid=1, process_key="", version="1", queues=(), job_types=(), concurrency=1,
         started_at=0, heartbeat_at=0, running=("a",), ended=1500, failed=2, busy_micros=3_000_000,
     )  # fmt: skip
-    assert worker_logs.minute(None, row) == (
-        "in the last minute 1,500 attempts ended, 2 of them failed; on average each took 2 ms; 1 job running now"
+    assert daemon.minute(None, row) == (
+        "in the last minute, 1,500 attempts ended and 2 of them failed; average duration 2 ms; 1 job running now"
     )
     later = msgspec.structs.replace(row, ended=1501, busy_micros=3_500_000)
-    line = worker_logs.minute(row, later)
+    line = daemon.minute(row, later)
     assert line is not None
-    assert "1 attempt ended, 0 of them failed; on average each took 500 ms" in line
-    assert worker_logs.minute(later, later) is None
+    assert "1 attempt ended and 0 of them failed; average duration 500 ms" in line
+    assert daemon.minute(later, later) is None
     silent = msgspec.structs.replace(later, heartbeat_at=2 * 60_000_000)
-    line = worker_logs.minute(row, silent)
-    assert line is not None and line.startswith("in the last 2 minutes 1 attempt ended")
+    line = daemon.minute(row, silent)
+    assert line is not None and line.startswith("in the last 2 minutes, 1 attempt ended")
 
 
 async def test_the_minutes_of_a_worker_are_told_while_it_works(
     queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(worker_logs, "MINUTE_SECONDS", 0.01)
-    caplog.set_level("INFO", logger="holdfast.worker")
+    monkeypatch.setattr(daemon, "MINUTE_SECONDS", 0.01)
+    caplog.set_level("INFO", logger="backstay.worker")
 
     async def told() -> bool:
-        return "in the last minute 1 attempt ended" in caplog.text
+        return "in the last minute, 1 attempt ended" in caplog.text
 
     app = sample_app(queue.url)
     async with app, app.worker(lease=4) as worker:
-        telling = asyncio.ensure_future(worker_logs.sum_up_minutes(app, worker.worker_id))
+        telling = asyncio.ensure_future(daemon.sum_up_minutes(app, worker.worker_id))
         await (await app.submit("echo")).result()
         await eventually(told)
         telling.cancel()
@@ -194,12 +221,14 @@ def test_a_worker_says_where_it_works_and_that_another_url_was_not_heard(
     start_worker: Start, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "fixed.py").write_text(
-        "from holdfast import Holdfast\napp = Holdfast('sqlite:///code.db')\n\n"
+        "from backstay import Backstay\napp = Backstay('sqlite:///code.db')\n\n"
         "@app.job('fixed')\nasync def fixed(payload): ...\n"
     )
-    monkeypatch.setenv("HOLDFAST_URL", "sqlite:///meant.db")
+    monkeypatch.setenv("BACKSTAY_URL", "sqlite:///meant.db")
     worker = start_worker("--app", "fixed:app")
-    assert "HOLDFAST_URL is sqlite:///meant.db, but the app has sqlite:///code.db" in worker.hear("HOLDFAST_URL")
+    assert "BACKSTAY_URL is sqlite:///meant.db, but the app sets sqlite:///code.db in code" in worker.hear(
+        "BACKSTAY_URL"
+    )
     assert "code.db" in worker.hear("started")
     worker.send(signal.SIGTERM)
     assert worker.exit_code() == 0
@@ -230,7 +259,7 @@ def test_a_killed_child_is_replaced_and_every_job_completes(start_worker: Start,
     worker.hear("started")
     worker.hear("started")
 
-    async def submit_and_kill(app: Holdfast) -> list[str]:
+    async def submit_and_kill(app: Backstay) -> list[str]:
         jobs = await app.submit_many([("work", {}) for _ in range(100)])
         os.kill(first, signal.SIGKILL)
         worker.hear("was killed by SIGKILL")

@@ -1,4 +1,4 @@
-"""holdfast workers"""
+"""backstay workers"""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ import json
 import sys
 from typing import Any
 
-from holdfast import Context, Holdfast
+from backstay import Backstay, Context
 from tests.cli.conftest import Cli, Queue
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 
 async def run_cli(*arguments: str) -> str:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "holdfast", *arguments, stdout=asyncio.subprocess.PIPE
+        sys.executable, "-m", "backstay", *arguments, stdout=asyncio.subprocess.PIPE
     )
     out, _ = await process.communicate()
     assert process.returncode == 0
     return out.decode()
 
 
-async def _has_told(app: Holdfast) -> bool:
+async def _has_told(app: Backstay) -> bool:
     """Its next heartbeat says how many attempts have ended."""
     return (await app.workers())[0].ended == 1
 
 
 def test_workers_are_listed_with_what_they_run_and_how_they_do(cli: Cli, queue: Queue) -> None:
-    async def look(app: Holdfast) -> tuple[str, Any, str]:
+    async def look(app: Backstay) -> tuple[str, Any, str]:
         begun, end = asyncio.Event(), asyncio.Event()
 
         @app.job("hold")
@@ -49,7 +49,7 @@ def test_workers_are_listed_with_what_they_run_and_how_they_do(cli: Cli, queue: 
     plain, machine, job_id = queue.do(look)
     table, jobs = plain.split("\n\n")
     header, row = (line.split() for line in table.splitlines())
-    assert header[:7] == ["WORKER", "STATE", "HEARTBEAT", "RUNS", "ENDED", "FAILED", "AVERAGE"]
+    assert header[:7] == ["WORKER", "STATE", "HEARTBEAT", "RUNNING", "ENDED", "FAILED", "AVERAGE"]
     assert row[1] == "working"
     assert "1/3" in row
     assert job_id in jobs
@@ -61,7 +61,7 @@ def test_workers_are_listed_with_what_they_run_and_how_they_do(cli: Cli, queue: 
     assert 0 <= item["heartbeat_age_seconds"] < 60
     assert item["version"]
     assert "process_key" not in item
-    assert "no worker is registered" in cli("workers").err
+    assert "no workers are registered" in cli("workers").err
 
 
 def test_help_says_how_old_the_figures_may_be(cli: Cli) -> None:

@@ -1,1 +1,1 @@
-"""Holdfast under faults: a judge, bugs that prove it can judge, and processes that are killed for real."""
+"""Backstay under faults: processes that are killed for real, and bugs that prove that the judge can judge."""

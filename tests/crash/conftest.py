@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.places import File, Place, Schema
+from tests.campaigns.places import File, Place, Schema
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

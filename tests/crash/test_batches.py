@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.batch_process import POISON, SIZE, app_of
+from tests.campaigns.processes.batch import POISON, SIZE, app_of
 
 BATCH_POINTS = {"batch.between": 3}  # in which of its passes: after one half is settled and before the other is called
 
 
 def worker(url: str, failpoints: str) -> int:
     return subprocess.run(
-        [sys.executable, "-m", "tests.crash.batch_process", url],
-        env={**os.environ, "HOLDFAST_FAILPOINTS": failpoints},
+        [sys.executable, "-m", "tests.campaigns.processes.batch", url],
+        env={**os.environ, "BACKSTAY_FAILPOINTS": failpoints},
         timeout=60,
         check=False,
     ).returncode

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.crash.fleet import Fleet
-from tests.crash.killing import EXTERNAL, POINTS, Killing, Plan
-from tests.crash.places import File, Place, Schema
+from tests.campaigns.fleet import Fleet
+from tests.campaigns.kills import EXTERNAL, POINTS, Killing, Plan
+from tests.campaigns.places import File, Place, Schema
 
 PLANS = {
     File: Plan(at_each_point=4, from_outside=15, graceful=10, seed=1),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.crash.fleet import ROOT
+from tests.campaigns.fleet import ROOT
 
 RUNNING = 20
 
@@ -26,7 +26,7 @@ def _run(*command: str) -> Any:
 def test_on_a_full_disk_running_jobs_settle_and_acknowledged_is_present(tmp_path: Path) -> None:
     if os.getuid() != 0:
         pytest.skip("NOT RUN: a disk of its own (tmpfs) needs root; only the file limit below stands in for it")
-    report = _run("unshare", "--mount", sys.executable, "-m", "tests.crash.disk_full", str(tmp_path), "1")
+    report = _run("unshare", "--mount", sys.executable, "-m", "tests.campaigns.disk_full", str(tmp_path), "1")
     for cycle in report["cycles"]:
         assert cycle["violations"] == []
         assert cycle["refused"] > 0
@@ -38,7 +38,7 @@ def test_on_a_full_disk_running_jobs_settle_and_acknowledged_is_present(tmp_path
 
 
 def test_where_a_file_may_not_grow_acknowledged_is_present(tmp_path: Path) -> None:
-    report = _run(sys.executable, "-m", "tests.crash.file_limit", str(tmp_path))
+    report = _run(sys.executable, "-m", "tests.campaigns.file_limit", str(tmp_path))
     assert report["violations"] == []
     assert report["refused"] > 0
     assert report["acknowledged"] == report["present"] > 10

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.dynamodb_campaign import LEASE_SECONDS, kill, suffer
-from tests.crash.killing import IN_TREES, Plan
-from tests.crash.places import Tables
-from tests.crash.stalling import stall
-from tests.servers.dynamo_proxy import DynamoProxy
-from tests.servers.dynamodb import DynamoDB
+from tests.campaigns.dynamodb import LEASE_SECONDS, kill, suffer
+from tests.campaigns.kills import IN_TREES, Plan
+from tests.campaigns.places import Tables
+from tests.campaigns.stalls import stall
+from tests.support.servers.dynamo_proxy import DynamoProxy
+from tests.support.servers.dynamodb import DynamoDB
 
 # The others are in the campaign: some come only once a lease has run out.
 POINTS = (

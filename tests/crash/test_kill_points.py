@@ -7,27 +7,31 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from tests.crash.killing import IN_TREES, POINTS
-from tests.crash.retiring import KILL_POINTS
+import backstay
+from tests.campaigns.kills import IN_TREES, POINTS
+from tests.campaigns.move_process import POINTS as MOVE_POINTS
+from tests.campaigns.retention import KILL_POINTS
+from tests.campaigns.ticks import FIRE_POINTS
 from tests.crash.test_batches import BATCH_POINTS
-from tests.crash.ticking import FIRE_POINTS
+from tests.crash.test_rows import DROP_POINTS, PUT_POINTS
 
-SOURCE = Path(holdfast.__file__).parent
+SOURCE = Path(backstay.__file__).parent
 # One statement each, and nothing that was said depends on them: a repeated call puts them right.
-SAID_AGAIN = {"announce", "change_queue", "drop_schedule", "forget", "record_step", "save_schedule"}
+SAID_AGAIN = {"announce", "audit", "change_queue", "declare", "drop_keys", "drop_schedule", "forget", "freeze"}
+SAID_AGAIN |= {"record_step", "save_key", "save_schedule"}
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 def test_every_failpoint_is_one_at_which_processes_are_killed(engine: str) -> None:
     planned = {*POINTS, *IN_TREES, *FIRE_POINTS, *BATCH_POINTS}
     planned |= {point for points in KILL_POINTS.values() for point in points}
+    planned |= {point for point, _ in [*PUT_POINTS, *DROP_POINTS]} | {point.partition("@")[0] for point in MOVE_POINTS}
     named = {
         name
         for path in (SOURCE / "worker").glob("*.py")
         for name in re.findall(r'failpoints\.hit\("([a-z.]+)"\)', path.read_text())
     }
-    stores = "".join((SOURCE / "stores" / engine / name).read_text() for name in ("store.py", "tree_verbs.py"))
+    stores = (SOURCE / "engines" / engine / "store.py").read_text()
     verbs = set(re.findall(r'_(?:write|at)\(\s*"([a-z_]+)"', stores))
     assert len(named) > 8
     assert len(verbs) > 12

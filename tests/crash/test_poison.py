@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.poison_process import MAX_ATTEMPTS, POISON, SIZE, app_of
+from tests.campaigns.processes.poison import MAX_ATTEMPTS, POISON, SIZE, app_of
 
 
 def worker(url: str) -> int:
-    return subprocess.run([sys.executable, "-m", "tests.crash.poison_process", url], timeout=60, check=False).returncode
+    return subprocess.run(
+        [sys.executable, "-m", "tests.campaigns.processes.poison", url], timeout=60, check=False
+    ).returncode
 
 
 @pytest.mark.parametrize("job_type", ["one", "many"])

@@ -10,16 +10,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.clock import MICROS
-from holdfast.lifecycle import Status
-from holdfast.store.types import FOREVER, JobRecord
-from holdfast.testing.history import Operation, Outcome
-from holdfast.testing.history.operations import Answer, Item
-from tests.crash.fleet import Fleet
-from tests.crash.killing import EXTERNAL
-from tests.crash.retention_judge import Archived, Books, Gone, judge
-from tests.crash.retention_process import KEPT
-from tests.crash.retiring import KILL_POINTS, RetirePlan, Retiring
+from backstay.clock import MICROS
+from backstay.core.records import FOREVER, JobRecord
+from backstay.core.states import Status
+from backstay.testing.history import Operation, Outcome
+from backstay.testing.history.evidence import Answer, Item
+from tests.campaigns.fleet import Fleet
+from tests.campaigns.kills import EXTERNAL
+from tests.campaigns.processes.retention import KEPT
+from tests.campaigns.retention import KILL_POINTS, RetirePlan, Retiring
+from tests.campaigns.retention_judge import Archived, Books, Gone, judge
 
 PLAN = RetirePlan(at_each_point=2, from_outside=6, seed=1, jobs=200)
 

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 import apsw
 import pytest
 
-import holdfast.app
-from holdfast import Holdfast, Status, retention
-from holdfast.clock import Instant, SystemClock
-from holdfast.files import LocalFiles
-from holdfast.limits import RELEASE_BATCH_MAX, RESULT_INLINE_BYTES_MAX
-from holdfast.retention import Retention
-from holdfast.store.types import RetentionPolicy
-from holdfast.stores.sqlite import SQLiteStore
-from holdfast.trouble import Trouble
-from holdfast.worker import janitor
-from holdfast.worker.janitor import Janitor
+import backstay.app
+from backstay import Backstay, Status
+from backstay.clock import Instant, SystemClock
+from backstay.core.records import RetentionPolicy
+from backstay.engines.sqlite.store import SQLiteStore
+from backstay.files.local import LocalFiles
+from backstay.limits import RELEASE_BATCH_MAX, RESULT_INLINE_BYTES_MAX
+from backstay.ops import retention
+from backstay.ops.retention import Retention
+from backstay.ops.wait import Trouble
+from backstay.worker import maintenance
+from backstay.worker.maintenance import Janitor
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 AT_ONCE = RetentionPolicy(Retention(completed=0, failed=0, cancelled=0).keep(), {}, None)
 LARGE = "x" * (RESULT_INLINE_BYTES_MAX + 1)
 
@@ -31,8 +33,8 @@ class Interrupted(SQLiteStore):
 
     rival: Callable[[], Awaitable[Any]] | None = None
 
-    async def _read(self, run: Callable[[apsw.Connection], T]) -> T:
-        found = await super()._read(run)
+    async def _read(self, run: Callable[[apsw.Connection, *Ts], T], *arguments: *Ts) -> T:
+        found = await super()._read(run, *arguments)
         rival, self.rival = self.rival, None
         if rival is not None:
             await rival()
@@ -44,9 +46,9 @@ class Interrupted(SQLiteStore):
 
 
 @pytest.fixture
-async def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Holdfast]:
-    monkeypatch.setattr(holdfast.app, "open_url", Interrupted)
-    app = Holdfast(f"sqlite:///{tmp_path / 'jobs.db'}", poll_interval=0.05)
+async def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Backstay]:
+    monkeypatch.setattr(backstay.app, "open_url", Interrupted)
+    app = Backstay(f"sqlite:///{tmp_path / 'jobs.db'}", poll_interval=0.05)
 
     @app.job("quick")
     async def quick(payload: str = "") -> str:
@@ -56,23 +58,23 @@ async def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
         yield app
 
 
-async def _ended(app: Holdfast, payload: str = "", **options: Any) -> str:
+async def _ended(app: Backstay, payload: str = "", **options: Any) -> str:
     job = await app.submit("quick", payload, **options)
     async with app.worker():
         await job.result(timeout=10)
     return job.job_id
 
 
-def _store(app: Holdfast) -> Interrupted:
+def _store(app: Backstay) -> Interrupted:
     assert isinstance(app.store, Interrupted)
     return app.store
 
 
-async def _stayed(app: Holdfast, *job_ids: str) -> list[str]:
+async def _stayed(app: Backstay, *job_ids: str) -> list[str]:
     return [job_id for job_id in job_ids if (await app.get(job_id)).archived_at is None]
 
 
-async def test_a_job_that_is_retried_after_the_look_stays(app: Holdfast) -> None:
+async def test_a_job_that_is_retried_after_the_look_stays(app: Backstay) -> None:
     retried, other = await _ended(app), await _ended(app)
     assert await _store(app).retire_all(lambda: app.retry(retried)) == 1
     assert await _stayed(app, retried, other) == [retried]
@@ -80,27 +82,27 @@ async def test_a_job_that_is_retried_after_the_look_stays(app: Holdfast) -> None
 
 
 @pytest.mark.parametrize("part", ["root", "leaf"])
-async def test_a_tree_of_which_a_part_is_retried_after_the_look_stays_whole(app: Holdfast, part: str) -> None:
+async def test_a_tree_of_which_a_part_is_retried_after_the_look_stays_whole(app: Backstay, part: str) -> None:
     root = await _ended(app)
     leaf, twig = await _ended(app, parent=root), await _ended(app, parent=root)
     assert await _store(app).retire_all(lambda: app.retry({"root": root, "leaf": leaf}[part])) == 0
     assert await _stayed(app, root, leaf, twig) == [root, leaf, twig]
 
 
-async def test_a_tree_that_grows_after_the_look_stays_whole(app: Holdfast) -> None:
+async def test_a_tree_that_grows_after_the_look_stays_whole(app: Backstay) -> None:
     root = await _ended(app)
     assert await _store(app).retire_all(lambda: app.submit("quick", "", parent=root)) == 0
     assert await _stayed(app, root) == [root]
 
 
-async def test_a_tree_that_has_ended_leaves_as_a_whole(app: Holdfast) -> None:
+async def test_a_tree_that_has_ended_leaves_as_a_whole(app: Backstay) -> None:
     root = await _ended(app)
     leaf = await _ended(app, parent=root)
     assert await _store(app).retire_all() == 2
     assert await _stayed(app, root, leaf) == []
 
 
-async def test_a_job_stays_until_its_end_has_reached_all_that_wait_for_it(app: Holdfast) -> None:
+async def test_a_job_stays_until_its_end_has_reached_all_that_wait_for_it(app: Backstay) -> None:
     parent = await app.submit("quick", "")
     await app.submit_many(("quick", "", {"depends_on": [parent.job_id]}) for _ in range(RELEASE_BATCH_MAX + 1))
     await app.cancel(parent.job_id)
@@ -112,7 +114,7 @@ async def test_a_job_stays_until_its_end_has_reached_all_that_wait_for_it(app: H
     assert await _stayed(app, parent.job_id) == []
 
 
-async def test_a_large_result_that_was_reused_outlives_the_job_that_made_it(app: Holdfast) -> None:
+async def test_a_large_result_that_was_reused_outlives_the_job_that_made_it(app: Backstay) -> None:
     donor = await _ended(app, LARGE, content_hash="same")
     again = await app.submit("quick", LARGE, content_hash="same", reuse=True)
     once_more = await app.submit("quick", LARGE, content_hash="same", reuse=True)
@@ -126,7 +128,7 @@ async def test_a_large_result_that_was_reused_outlives_the_job_that_made_it(app:
     assert not any((files.root / each).exists() for each in (donor, again.job_id, once_more.job_id))
 
 
-async def _leaves(app: Holdfast, job_id: str) -> None:
+async def _leaves(app: Backstay, job_id: str) -> None:
     """It alone, at the moment at which it ended: the others ended later."""
     record = (await app.get(job_id)).record
     assert record.completed_at is not None
@@ -148,7 +150,7 @@ class Stopped(SystemClock):
 
 @pytest.mark.parametrize("workers", [1, 8])
 async def test_all_workers_together_give_retention_the_same_share(
-    workers: int, app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    workers: int, app: Backstay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rests: list[float] = []
 
@@ -169,6 +171,6 @@ async def test_all_workers_together_give_retention_the_same_share(
     async def rest(seconds: float) -> None:
         rests.append(seconds)
 
-    monkeypatch.setattr(janitor.asyncio, "sleep", rest)
-    await Janitor(OfManyWorkers(), ASecondEachTime(), None, Retention(), Trouble(janitor.log, app.clock)).clean_up()  # type: ignore[arg-type]
-    assert rests == [janitor.REST_FACTOR * workers]
+    monkeypatch.setattr(maintenance.asyncio, "sleep", rest)
+    await Janitor(OfManyWorkers(), ASecondEachTime(), None, Retention(), Trouble(maintenance.log, app.clock)).clean_up()  # type: ignore[arg-type]
+    assert rests == [maintenance.REST_FACTOR * workers]

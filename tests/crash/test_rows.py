@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Holdfast
-from tests.crash.rows_process import COUNT, Number, app_of
-from tests.servers.postgres import Postgres
+from backstay import Backstay
+from tests.campaigns.processes.rows import COUNT, Number, app_of
+from tests.support.servers.postgres import Postgres
 
 # And in which of its passes: a part is a commit of its own, and so is the completion.
 PUT_POINTS = [
@@ -28,8 +28,8 @@ DROP_POINTS = [("drop_rows.committed", 1), ("drop_rows.uncommitted", 2)]
 
 def process(url: str, failpoints: str, *command: str) -> int:
     return subprocess.run(
-        [sys.executable, *(command or ("-m", "tests.crash.rows_process", url))],
-        env={**os.environ, "HOLDFAST_FAILPOINTS": failpoints},
+        [sys.executable, *(command or ("-m", "tests.campaigns.processes.rows", url))],
+        env={**os.environ, "BACKSTAY_FAILPOINTS": failpoints},
         timeout=60,
         check=False,
     ).returncode
@@ -43,7 +43,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return postgres.url(schema=f"rows_{secrets.token_hex(4)}")
 
 
-async def judge(app: Holdfast, job_id: str) -> None:
+async def judge(app: Backstay, job_id: str) -> None:
     attempt = await app.result(job_id, timeout=10)
     rows = await app.results(Number).all(job_id)
     assert [row.number for row in rows] == list(range(100 * attempt, 100 * attempt + COUNT))
@@ -68,10 +68,11 @@ async def test_the_rows_of_a_job_are_those_of_the_run_that_completed_it(url: str
 
 PURGE = """
 import asyncio, sys
-from holdfast import Holdfast, retention
+from backstay import Backstay
+from backstay.ops import retention
 retention.ROWS_DROPPED_MAX = 700
 async def main():
-    async with Holdfast(sys.argv[1]) as app:
+    async with Backstay(sys.argv[1]) as app:
         await app.purge(older_than=0)
 asyncio.run(main())
 """

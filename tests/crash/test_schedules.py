@@ -9,19 +9,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.clock import MICROS
-from holdfast.store.types import Verdict
-from tests.crash.fleet import Fleet
-from tests.crash.killing import EXTERNAL
-from tests.crash.schedule_process import Fired
-from tests.crash.ticking import FIRE_POINTS, LEASE_SECONDS, WORKERS, Ticking, TickPlan
-from tests.crash.ticks_judge import Rule, Story, judge
+from backstay.clock import MICROS
+from backstay.core.records import Verdict
+from tests.campaigns.fleet import Fleet
+from tests.campaigns.kills import EXTERNAL
+from tests.campaigns.processes.schedule import Fired
+from tests.campaigns.ticks import FIRE_POINTS, LEASE_SECONDS, WORKERS, Ticking, TickPlan
+from tests.campaigns.ticks_judge import Rule, Story, judge
 
 PLAN = TickPlan(at_each_point=3, from_outside=4, stops=2, seed=1, ticks=500, upsets=30)
 
 
 async def test_every_tick_has_one_job_and_none_is_missed_under_its_policy(tmp_path: Path) -> None:
-    async with Fleet.open(tmp_path, lease=LEASE_SECONDS, HOLDFAST_POLL_INTERVAL="0.1") as fleet:
+    async with Fleet.open(tmp_path, lease=LEASE_SECONDS, BACKSTAY_POLL_INTERVAL="0.1") as fleet:
         report = await Ticking(fleet, PLAN).run(within=60)
         errors = fleet.errors()
     assert report.faults == [], errors

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.crash.fleet import Fleet
-from tests.crash.killing import IN_TREES, Killing, Plan
-from tests.crash.places import Place
+from tests.campaigns.fleet import Fleet
+from tests.campaigns.kills import IN_TREES, Killing, Plan
+from tests.campaigns.places import Place
 
 PLAN = Plan(
     at_each_point=2,

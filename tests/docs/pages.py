@@ -67,3 +67,11 @@ def wants_tables(page: Path) -> bool:
 def prose(page: Path) -> str:
     """A page without its blocks and comments."""
     return re.sub(r"^ *```.*?^ *```$|<!--.*?-->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
+def params_of_reasons() -> dict[str, set[str]]:
+    """The parameters that the reference lists, by reason of explain."""
+    text = (ROOT / "docs/reference/operating.md").read_text(encoding="utf-8").partition("\n### Reasons\n")[2]
+    rows = re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", text.partition("\n## ")[0], flags=re.MULTILINE)
+    # Values in parentheses are not names of parameters.
+    return {reason: set(re.findall(r"`(\w+)`", re.sub(r"\([^)]*\)", "", cell))) for reason, cell in rows}

@@ -15,7 +15,7 @@ from tests.docs.test_reference import generator
 COVERAGE = generator("generate_coverage")
 ITEMS = COVERAGE.items()
 ID = re.compile(r"(tests/[\w/]+/test_\w+\.py)(?:::(Test\w+))?::(test_\w+)")
-SUITE = "src/holdfast/store/conformance"  # test_suite.py checks that each engine is given all of its classes
+SUITE = "src/backstay/testing/conformance"  # test_suite.py checks that each engine is given all of its classes
 Test = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -44,7 +44,7 @@ def trouble(test_id: str) -> str | None:
 def classes(file: str, name: str) -> list[ast.ClassDef]:
     """Those of this name in the file itself, and in the suite where the file is an engine that takes it."""
     paths = [ROOT / file]
-    if "from holdfast.store.conformance import *" in map(ast.unparse, parsed(paths[0]).body):
+    if "from backstay.testing.conformance import *" in map(ast.unparse, parsed(paths[0]).body):
         paths += (ROOT / SUITE).glob("*.py")
     nodes = (each for path in paths for each in parsed(path).body)
     return [each for each in nodes if isinstance(each, ast.ClassDef) and each.name == name]
@@ -118,7 +118,7 @@ FEWEST = {
 
 def test_the_page_is_current() -> None:
     [(path, text)] = COVERAGE.pages()
-    assert path.read_text(encoding="utf-8") == text, "run: python docs/generate_coverage.py"
+    assert path.read_text(encoding="utf-8") == text, "run: python scripts/docs/generate_coverage.py"
 
 
 @pytest.mark.parametrize(
@@ -126,10 +126,13 @@ def test_the_page_is_current() -> None:
     [
         ("tests/docs/test_coverage.py::test_the_page_is_current", None),
         ("tests/docs/test_coverage.py::test_the_page_is_currant", "0 times"),
-        ("tests/conformance/test_sqlite.py::TestClaim::test_attempt_and_version_grow_by_one_with_each_claim", None),
-        ("tests/conformance/test_sqlite.py::TestClaim::test_attempt_and_version_grow_by_two", "0 times"),
         (
-            "tests/conformance/test_sqlite.py::TestClaims::test_attempt_and_version_grow_by_one_with_each_claim",
+            "tests/engines/conformance/test_sqlite.py::TestClaim::test_attempt_and_version_grow_by_one_with_each_claim",
+            None,
+        ),
+        ("tests/engines/conformance/test_sqlite.py::TestClaim::test_attempt_and_version_grow_by_two", "0 times"),
+        (
+            "tests/engines/conformance/test_sqlite.py::TestClaims::test_attempt_and_version_grow_by_one_with_each_claim",
             "0 times",
         ),
         ("tests/docs/test_coverage.py::TestClaim::test_attempt_and_version_grow_by_one_with_each_claim", "0 times"),

@@ -11,27 +11,41 @@ import asyncpg
 import pytest
 import typer.main
 
-from holdfast import AuditRecord, Holdfast, context, cron, errors, job, lifecycle, limits, outcomes, settings
-from holdfast.cli import exits, worker_logs
-from holdfast.cli.main import commands
-from holdfast.explaining import Reason
-from holdfast.granting import Granting
-from holdfast.handlers import Handler, HandlerOptions
-from holdfast.keys import SCOPES, KeyInfo
-from holdfast.operating import Operating
-from holdfast.queues import Queue
-from holdfast.retention import Retention
-from holdfast.schedules import ScheduleInfo, ScheduleOptions
-from holdfast.stats import Figures, TotalFigures
-from holdfast.stores.postgres import address, trigger_sql
-from holdfast.submission import SubmitOptions
-from holdfast.ticks import MISSED
-from tests.docs.pages import ROOT
-from tests.servers.postgres import Postgres
+from backstay import AuditRecord, Backstay, context, errors, job, limits, outcomes, settings
+from backstay.cli import daemon, output
+from backstay.cli.main import commands
+from backstay.client import Client
+from backstay.core import lifecycle, schedules
+from backstay.core.access_keys import SCOPES, KeyInfo
+from backstay.core.queues import Queue
+from backstay.core.schedules import MISSED, ScheduleInfo, ScheduleOptions
+from backstay.core.stats import Figures, TotalFigures
+from backstay.engines.postgres import connection as postgres_connection
+from backstay.engines.postgres.triggers import trigger_sql
+from backstay.handlers import Handler, HandlerOptions
+from backstay.ops.explain import Explanation, Params, Reason
+from backstay.ops.retention import Retention
+from backstay.options import SubmitOptions
+from tests.docs.pages import ROOT, params_of_reasons
+from tests.support.servers.postgres import Postgres
 
 REFERENCE = ROOT / "docs/reference"
 COMMANDS = typer.main.get_group(commands()).commands
-NOT_FOR_USERS = {"HOLDFAST_FAILPOINTS", "HOLDFAST_SUPERVISOR_PIPE"}
+NOT_FOR_USERS = {"BACKSTAY_FAILPOINTS", "BACKSTAY_SUPERVISOR_PIPE"}
+
+ACCESS = {  # methods of Backstay that access.md lists
+    "create_key", "api_keys", "check_key", "revoke_key", "remove_key", "open_session", "close_session", "audited",
+    "audit_trail",
+}  # fmt: skip
+OTHERS = {  # those that other pages describe; operating.md lists the rest
+    "job", "batch_job", "pipeline", "worker", "maintenance",
+    "store", "is_open", "files", "location", "lease_seconds", "poll_seconds",
+    "migrate", "exists", "would_erase", "erase", "migration_sql",
+    "submit", "submit_many", "get", "seen_live", "find", "result", "tree", "history", "counts", "dead", "workers",
+    "results", "result_rows", "result_row", "artifacts", "artifact", "open_artifact",
+    "cancel", "retry", "rerun", "retry_dead", "get_many", "children", "tree_queues",
+}  # fmt: skip
+SERVERS = {"listen", "record_seconds", "remote_work", "key_records", "server_secret", "stored_rows"}  # not for users
 
 
 def page(name: str) -> str:
@@ -53,7 +67,7 @@ def section(name: str, heading: str) -> list[str]:
 
 
 def generator(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts/docs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -64,7 +78,7 @@ def generator(name: str) -> ModuleType:
 @pytest.mark.parametrize("script", ["generate_diagram", "generate_reference"])
 def test_generated_parts_are_current(script: str) -> None:
     stale = [str(path.relative_to(ROOT)) for path, text in generator(script).pages() if path.read_text("utf-8") != text]
-    assert stale == [], f"run: python docs/{script}.py"
+    assert stale == [], f"run: python scripts/docs/{script}.py"
 
 
 def test_the_diagram_has_every_edge() -> None:
@@ -79,7 +93,7 @@ def test_every_error_is_listed() -> None:
         name
         for module in (errors, outcomes)
         for name, each in vars(module).items()
-        if inspect.isclass(each) and issubclass(each, errors.HoldfastError)
+        if inspect.isclass(each) and issubclass(each, errors.BackstayError)
     }
     assert set(rows("errors")) == public
 
@@ -107,18 +121,22 @@ def test_every_handler_option_is_listed_with_its_default() -> None:
 
 
 def test_everything_of_operating_is_listed() -> None:
-    public = {name for name in vars(Operating) if not name.startswith("_")} - {"store", "get"}
+    public = {name for name in vars(Backstay) if not name.startswith("_")}
     head = page("operating").partition("\n## ")[0]
     listed = re.findall(r"^\| `app\.(\w+)\(([^)]*)\)`", head, flags=re.MULTILINE)
-    assert {name for name, _ in listed} == public
+    assert public >= ACCESS | OTHERS | SERVERS
+    assert {name for name, _ in listed} == public - ACCESS - OTHERS - SERVERS
     for name, arguments in listed:
-        known = inspect.signature(getattr(Holdfast, name)).parameters
+        known = inspect.signature(getattr(Backstay, name)).parameters
         named = [each.strip().partition("=")[0] for each in arguments.split(",") if each.strip("… ")]
         assert [each for each in named if each not in known] == [], name
 
 
-def test_every_reason_of_explain_is_listed() -> None:
-    assert set(section("operating", "What `explain` can find")) == {each.value for each in Reason}
+def test_every_reason_of_explain_is_listed_with_its_parameters() -> None:
+    fields = [name.removesuffix("()") for name in section("operating", "What `explain` can find")]
+    assert set(fields) == {*Explanation.__struct_fields__, "parts"}
+    assert set(section("operating", "Reasons")) == {each.value for each in Reason}
+    assert set().union(*params_of_reasons().values()) == set(Params.__struct_fields__)
 
 
 def test_every_field_of_a_queue_a_schedule_and_the_figures_is_listed() -> None:
@@ -130,28 +148,34 @@ def test_every_field_of_a_queue_a_schedule_and_the_figures_is_listed() -> None:
 
 def test_everything_about_access_is_listed() -> None:
     listed = re.findall(r"^\| `app\.(\w+)\(", page("access"), flags=re.MULTILINE)
-    assert set(listed) == {name for name in vars(Granting) if not name.startswith("_")}
+    assert set(listed) == ACCESS
     assert section("access", "Scopes") == list(SCOPES)
     assert section("access", "`KeyInfo`") == list(KeyInfo.__struct_fields__)
     assert section("access", "`AuditRecord`") == list(AuditRecord.__struct_fields__)
 
 
+def test_every_method_of_the_client_is_listed() -> None:
+    listed = [row.partition("(")[0] for row in section("client", "Methods")]
+    assert listed and set(listed) == {name for name in vars(Client) if not name.startswith("_")}
+
+
 def test_every_option_and_word_of_a_schedule_is_listed() -> None:
-    assert section("schedules", "Options") == list(ScheduleOptions.__annotations__)
+    options = page("schedules").partition("## Options")[2].partition("\n## ")[0]
+    assert re.findall(r"^- `(\w+)`$", options, flags=re.MULTILINE) == list(ScheduleOptions.__annotations__)
     assert {word.strip('"') for word in section("schedules", "Missed ticks")} == set(MISSED)
     rules = re.findall(r"`(@\w+)`", page("schedules").partition("## The rule")[2].partition("\n## ")[0])
-    assert set(rules) == set(cron.NICKNAMES)
+    assert set(rules) == set(schedules.NICKNAMES)
 
 
 async def test_every_check_of_the_check_up_is_listed(tmp_path: Path) -> None:
-    async with Holdfast(f"sqlite:///{tmp_path}/jobs.db") as app:
+    async with Backstay(f"sqlite:///{tmp_path}/jobs.db") as app:
         assert section("operating", "The check-up") == [finding.check for finding in await app.check_up()]
 
 
 async def test_what_is_particular_to_postgresql_is_listed(postgres: Postgres) -> None:
-    assert set(section("postgresql", "The URL")) == address.OPTIONS
+    assert set(section("postgresql", "The URL")) == postgres_connection.OPTIONS
     assert section("postgresql", "By trigger") == list(inspect.signature(trigger_sql).parameters)
-    async with Holdfast(postgres.url(schema="reference")) as app:
+    async with Backstay(postgres.url(schema="reference")) as app:
         own = [finding.check for finding in await app.store.diagnose(app.clock.now())]
         connection = await asyncpg.connect(postgres.url())
         parameters = await connection.fetchval(
@@ -176,11 +200,11 @@ def test_everything_of_the_context_is_listed() -> None:
 def test_every_setting_is_listed() -> None:
     sources = [Path(settings.__file__), *Path(settings.__file__).parent.rglob("*.py")]
     code = "\n".join(path.read_text(encoding="utf-8") for path in sources)
-    read = {f"HOLDFAST_{name.upper()}" for name in re.findall(r'\bsetting\("(\w+)"', code)}
-    logs = Path(worker_logs.__file__).read_text(encoding="utf-8")
-    read |= {f"HOLDFAST_{name.upper()}" for name in re.findall(r'\b_one_of\("(\w+)"', logs)}
-    read |= set(re.findall(r'"(HOLDFAST_[A-Z_]+)"', code)) - NOT_FOR_USERS
-    read |= {f"HOLDFAST_RETENTION_{name.upper()}" for name in Retention.__struct_fields__}
+    read = {f"BACKSTAY_{name.upper()}" for name in re.findall(r'\bsetting\("(\w+)"', code)}
+    logs = Path(daemon.__file__).read_text(encoding="utf-8")
+    read |= {f"BACKSTAY_{name.upper()}" for name in re.findall(r'\b_one_of\("(\w+)"', logs)}
+    read |= set(re.findall(r'"(BACKSTAY_[A-Z_]+)"', code)) - NOT_FOR_USERS
+    read |= {f"BACKSTAY_RETENTION_{name.upper()}" for name in Retention.__struct_fields__}
     assert set(rows("settings")) == read
 
 
@@ -208,4 +232,4 @@ def _options(command: Any) -> set[str]:
 
 def test_every_exit_code_is_listed() -> None:
     listed = dict(re.findall(r"^\| (\d+) \| (.+) \|$", page("command-line"), flags=re.MULTILINE))
-    assert listed == {str(code.value): meaning for code, meaning in exits.MEANINGS.items()}
+    assert listed == {str(code.value): meaning for code, meaning in output.MEANINGS.items()}

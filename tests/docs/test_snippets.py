@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from tests.docs.pages import PAGES, blocks, name, wants_database, wants_tables
-from tests.servers.dynamodb import DynamoDB
-from tests.servers.postgres import Postgres
+from tests.support.servers.dynamodb import DynamoDB
+from tests.support.servers.postgres import Postgres
 
 RUN = Path(__file__).with_name("run_page.py")
 WITH_BLOCKS = [page for page in PAGES if any(each.language in ("python", "sh") for each in blocks(page))]
@@ -43,7 +43,7 @@ def outcome(
 
 
 def run(page: Path, folder: Path, server: Postgres | None, tables: DynamoDB | None) -> Done:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("BACKSTAY_")}
     if server is not None:
         environment["DATABASE_URL"] = new_database(server, page)
     if tables is not None:

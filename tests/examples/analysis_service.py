@@ -20,7 +20,7 @@ from analysis.songs import Song
 from analysis.sound import RATE
 from scipy.io import wavfile
 
-from holdfast import Holdfast, JobCancelled, JobFailed
+from backstay import Backstay, JobCancelled, JobFailed
 
 FORM = (("verse", 4), ("chorus", 4))
 
@@ -39,7 +39,7 @@ def content_hash(data: bytes) -> str:
 
 
 class Service:
-    def __init__(self, app: Holdfast, client: httpx.AsyncClient, jobs: Any) -> None:
+    def __init__(self, app: Backstay, client: httpx.AsyncClient, jobs: Any) -> None:
         self.app = app
         self.client = client
         self.jobs = jobs
@@ -69,7 +69,7 @@ class Service:
 def loaded(folder: Path, monkeypatch: pytest.MonkeyPatch, **environment: str) -> tuple[Any, Any]:
     """The modules `analysis.jobs` and `analysis.service`, as a process with this environment has them."""
     monkeypatch.setenv("CACHE_DIR", str(folder))
-    monkeypatch.delenv("HOLDFAST_URL", raising=False)
+    monkeypatch.delenv("BACKSTAY_URL", raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     for name in ("jobs", "service"):

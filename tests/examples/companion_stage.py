@@ -13,8 +13,8 @@ from companion import jobs
 from companion.chat import Entry, User
 from companion.receiver import Receiver
 
-from holdfast import Holdfast, Job
-from holdfast.testing import ManualClock, drain
+from backstay import Backstay, Job
+from backstay.testing import ManualClock, drain
 
 START = datetime(2026, 11, 16, 12, tzinfo=UTC)  # a Monday
 
@@ -29,7 +29,7 @@ def add_user(
 
 
 class Stage:
-    def __init__(self, app: Holdfast, chat: Receiver, clock: ManualClock) -> None:
+    def __init__(self, app: Backstay, chat: Receiver, clock: ManualClock) -> None:
         self.app, self.chat, self.clock = app, chat, clock
 
     def knows(self, user_id: str, timezone: str = "Europe/Berlin", **more: Any) -> None:

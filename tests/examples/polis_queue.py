@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from polis.app import analyse, register
 
-from holdfast import Holdfast, Pipeline
+from backstay import Backstay, Pipeline
 from tests.examples.polis_conversation import two_groups
 
 ALL = {"stages": [{"stage": "PCA"}, {"stage": "UMAP", "config": {"embedding_model": "wordllama"}}, {"stage": "REPORT"}]}
@@ -27,9 +27,9 @@ def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "exports"
 
 
-def opened(url: str, artifacts: str | None = None) -> tuple[Holdfast, Pipeline]:
+def opened(url: str, artifacts: str | None = None) -> tuple[Backstay, Pipeline]:
     """In threads: that stages run in processes of their own is for the run from the command line to show."""
-    app = Holdfast(url, artifacts=artifacts)
+    app = Backstay(url, artifacts=artifacts)
     return app, register(app, isolation="thread")
 
 
@@ -39,7 +39,7 @@ class Analysis:
     stages: dict[str, str]  # stage → job id
 
 
-async def analysed(app: Holdfast, pipeline: Pipeline, payload: dict[str, Any] = ALL) -> Analysis:
+async def analysed(app: Backstay, pipeline: Pipeline, payload: dict[str, Any] = ALL) -> Analysis:
     job = await analyse(pipeline, "36324", payload, created_by="admin-ui")
     async with app.worker():
         result = await job.result(timeout=60)

@@ -13,9 +13,9 @@ from rules import database
 from rules.jobs import app as the_app
 from rules.models import model_named
 
-from holdfast import Holdfast
+from backstay import Backstay
 from tests.examples.ollama import Ollama, ollama_server
-from tests.servers.postgres import Postgres
+from tests.support.servers.postgres import Postgres
 
 MODEL = "nomic-embed-text"
 _TEMPLATE = "rules_template"
@@ -77,7 +77,7 @@ async def sql(database_url: str) -> AsyncIterator[Any]:
 
 
 @pytest.fixture
-async def app(database_url: str, ollama: Ollama, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Holdfast]:
+async def app(database_url: str, ollama: Ollama, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Backstay]:
     monkeypatch.setattr(the_app, "url", database_url)
     async with the_app:
         yield the_app

@@ -12,9 +12,9 @@ import pytest
 import pytest_asyncio
 from analysis.models import AnalysisResult, AnalyzeJobRequest, JobResponse, LrcJobRequest, LrcResult
 
-from holdfast import Holdfast
+from backstay import Backstay
 from tests.examples.analysis_service import Service, content_hash, running, wav
-from tests.servers.s3 import S3
+from tests.support.servers.s3 import S3
 
 LYRICS = "First we sing the verse\nAnd a second line\n\nThen we sing the chorus\nAnd the chorus again"
 LIMITS = {"SOW_MAX_CONCURRENT_ANALYSIS_JOBS": "1", "SOW_MAX_CONCURRENT_LRC_JOBS": "1"}
@@ -80,7 +80,7 @@ async def test_pictures_and_lyrics_are_kept_in_the_bucket_and_read_through_the_q
     kept = await service.app.artifacts(job["job_id"])
     assert {file.name for file in kept} == {"song.lrc", "song.svg"}
     assert all(file.uri.startswith("s3://songs/analysis/") for file in kept)
-    files = f"/holdfast/jobs/{job['job_id']}/artifacts"
+    files = f"/backstay/jobs/{job['job_id']}/artifacts"
     assert (await service.client.get(f"{files}/song.lrc")).text == done["result"]["lrc"]
     drawn = await service.client.get(f"{files}/song.svg")
     assert drawn.headers["content-type"].startswith("image/svg+xml")
@@ -204,7 +204,7 @@ async def test_a_body_that_cannot_be_said_again_is_refused_too(service: Service,
 
 
 async def test_jobs_of_other_applications_on_the_same_queue_are_not_the_services(service: Service) -> None:
-    other = Holdfast(service.app.url)
+    other = Backstay(service.app.url)
 
     @other.job("mail", queue="mail")
     async def mail(payload: str) -> None: ...
@@ -262,7 +262,7 @@ async def test_no_more_jobs_of_a_type_run_at_once_than_its_limit(service: Servic
         assert all(first[1] <= second[0] for first, second in pairwise(spans)), kind
 
 
-async def span(app: Holdfast, job_id: str) -> tuple[datetime, datetime]:
+async def span(app: Backstay, job_id: str) -> tuple[datetime, datetime]:
     """From the first to the last that its handler said."""
     entries = (await app.get(job_id)).logs["entries"]
     return entries[0]["timestamp"], entries[-1]["timestamp"]

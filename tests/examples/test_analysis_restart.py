@@ -21,13 +21,13 @@ from analysis.client import Client
 from analysis.sound import RATE
 from scipy.io import wavfile
 
-import holdfast.server
-import holdfast.sync
-from holdfast import Holdfast, Job, JobNotFound, Retention
-from holdfast.testing import ManualClock
-from tests.eventually import eventually
+import backstay.server
+import backstay.sync
+from backstay import Backstay, Job, JobNotFound, Retention
+from backstay.testing import ManualClock
 from tests.examples.analysis_service import wav
 from tests.examples.conftest import EXAMPLES
+from tests.support.eventually import eventually
 
 ENDED = ("completed", "failed")
 WEEK = timedelta(days=7)
@@ -47,7 +47,7 @@ class Killed:
 
 def environment(**given: str) -> dict[str, str]:
     """With nothing of this machine's own settings in it."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "SOW_", "AWS_"))}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("BACKSTAY_", "SOW_", "AWS_"))}
     return {**kept, **given}
 
 
@@ -91,7 +91,7 @@ def long_song() -> bytes:
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
     folder = tmp_path_factory.mktemp("killed")
-    with holdfast.sync.Holdfast(f"sqlite:///{folder}/jobs.db") as queue:
+    with backstay.sync.Backstay(f"sqlite:///{folder}/jobs.db") as queue:
         key = queue.create_key("tests", ["admin"]).text
     said: dict[str, dict[str, Any]] = {}
     with serving(folder, key) as (client, process):
@@ -124,11 +124,11 @@ def left(killed: Killed, tmp_path: Path) -> Killed:
 
 
 @asynccontextmanager
-async def queue(left: Killed, days: float = 0) -> AsyncIterator[Holdfast]:
+async def queue(left: Killed, days: float = 0) -> AsyncIterator[Backstay]:
     """The queue as a new process finds it, some days later; it has nothing in memory, and runs no job."""
     clock = ManualClock(datetime.now(UTC) + timedelta(days=days))
     retention = Retention(completed=WEEK, failed=WEEK, cancelled=WEEK)
-    async with Holdfast(f"sqlite:///{left.folder}/jobs.db", clock=clock, retention=retention) as app:
+    async with Backstay(f"sqlite:///{left.folder}/jobs.db", clock=clock, retention=retention) as app:
         yield app
 
 
@@ -147,7 +147,7 @@ def test_after_kill_9_every_job_finishes_and_no_id_becomes_invalid(left: Killed)
         assert ended[name] == left.said[name], "what had ended is as it was, and was not done again"
     assert ended["long"]["result"]["key"] == "G major"
     assert [line["text"] for line in ended["long timed"]["result"]["lines"]] == ["One line", "Another line"]
-    with holdfast.sync.Holdfast(f"sqlite:///{left.folder}/jobs.db") as stored:
+    with backstay.sync.Backstay(f"sqlite:///{left.folder}/jobs.db") as stored:
         records = {name: stored.get(left.id(name)) for name in left.said}
     assert all(events(job).count("complete") == (name != "bad") for name, job in records.items()), "each once"
     assert {name: job.attempt for name, job in records.items()} == {
@@ -164,7 +164,7 @@ def test_after_kill_9_every_job_finishes_and_no_id_becomes_invalid(left: Killed)
 async def test_an_interrupted_job_is_queued_again_from_the_beginning(left: Killed) -> None:
     async with queue(left) as app:
         assert (await app.get(left.id("long"))).status == "processing"
-        async with holdfast.server.lifespan(app)(None):  # sees to lost claims, and runs nothing
+        async with backstay.server.lifespan(app)(None):  # sees to lost claims, and runs nothing
 
             async def is_back() -> bool:
                 return (await app.get(left.id("long"))).status == "pending"
@@ -249,7 +249,7 @@ def test_the_one_command_shows_results_though_it_kills_its_service(tmp_path: Pat
     for found in ("96.0 ✓", "D major ✓", "128.0 ✓", "A minor ✓", "[00:10.01]Slow water"):
         assert found in done.stdout, done.stdout
     assert {path.suffix for path in (tmp_path / "demo").glob("Wait for me.*")} == {".wav", ".lrc", ".svg"}
-    with holdfast.sync.Holdfast(f"sqlite:///{tmp_path}/demo/jobs.db") as stored:
+    with backstay.sync.Backstay(f"sqlite:///{tmp_path}/demo/jobs.db") as stored:
         jobs = stored.find()
     assert {job.status for job in jobs} == {"completed"}
     assert all(events(job).count("complete") + events(job).count("reuse") == 1 for job in jobs), "each once"

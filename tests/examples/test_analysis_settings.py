@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from analysis import settings
 
-from holdfast import ConfigurationError
+from backstay import ConfigurationError
 from tests.examples.analysis_service import running
 
 
@@ -49,4 +49,4 @@ async def test_a_service_on_an_empty_folder_makes_its_queue(tmp_path: Path, monk
     async with running(tmp_path / "cache", monkeypatch) as service:
         assert (tmp_path / "cache" / "jobs.db").stat().st_size > 0
         assert (await service.client.get("/jobs")).json() == []
-        assert (await service.client.get("/holdfast/readyz")).json() == {"status": "ok"}
+        assert (await service.client.get("/backstay/readyz")).json() == {"status": "ok"}

@@ -12,9 +12,9 @@ from zoneinfo import ZoneInfo
 import pytest
 from companion import jobs
 
-from holdfast.testing import drain, throwaway_url
+from backstay.testing import drain, throwaway_url
 from tests.examples.companion_stage import Stage, on_stage
-from tests.servers.dynamodb import DynamoDB
+from tests.support.servers.dynamodb import DynamoDB
 
 DAY = timedelta(days=1)
 

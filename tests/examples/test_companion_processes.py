@@ -21,17 +21,17 @@ from companion.chat import Message
 from companion.dynamodb_local import dynamodb_local
 from companion.receiver import Receiver
 
-from holdfast import Holdfast, Job
-from holdfast.sync import Holdfast as BlockingHoldfast
-from holdfast.testing import throwaway_url
-from tests.eventually import eventually
+from backstay import Backstay, Job
+from backstay.sync import Backstay as BlockingBackstay
+from backstay.testing import throwaway_url
 from tests.examples.companion_stage import add_user
 from tests.examples.conftest import EXAMPLES
-from tests.observing.receiver import Receiver as Sentry
-from tests.servers.dynamodb import DynamoDB
+from tests.observers.receiver import Receiver as Sentry
+from tests.support.eventually import eventually
+from tests.support.servers.dynamodb import DynamoDB
 
 SUMMARY = {"user_id": "ada", "day": "2026-11-15", "timezone": "Europe/Berlin"}
-QUICK = {"HOLDFAST_LEASE": "3", "HOLDFAST_POLL_INTERVAL": "0.5", "COMPANION_BASE_DELAY_SECONDS": "0.05"}
+QUICK = {"BACKSTAY_LEASE": "3", "BACKSTAY_POLL_INTERVAL": "0.5", "COMPANION_BASE_DELAY_SECONDS": "0.05"}
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def environment(example_environment: dict[str, str], chat: Receiver) -> dict[str
 
 @contextmanager
 def worker(environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "holdfast", "--app", "companion.jobs:app", "worker", "--log-level", "error"]
+    command = [sys.executable, "-m", "backstay", "--app", "companion.jobs:app", "worker", "--log-level", "error"]
     process = subprocess.Popen(command, env=environment)
     try:
         yield process
@@ -60,13 +60,13 @@ def worker(environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @asynccontextmanager
-async def companion(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Holdfast]:
+async def companion(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Backstay]:
     monkeypatch.setattr(jobs.app, "url", url)
     async with jobs.app:
         yield jobs.app
 
 
-async def ended(app: Holdfast, job_id: str) -> Job:
+async def ended(app: Backstay, job_id: str) -> Job:
     async def has_ended() -> bool:
         return (await app.get(job_id)).completed_at is not None
 
@@ -77,7 +77,7 @@ async def ended(app: Holdfast, job_id: str) -> Job:
 async def test_a_worker_killed_between_sending_and_settling_delivers_the_message_once(
     dynamodb: DynamoDB, chat: Receiver, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = environment["HOLDFAST_URL"] = dynamodb.url()
+    url = environment["BACKSTAY_URL"] = dynamodb.url()
     killed = threading.Event()
     async with companion(url, monkeypatch) as app:
         with worker(environment) as first:
@@ -106,7 +106,7 @@ async def test_every_failure_is_told_to_sentry_with_its_job_and_the_last_one_as_
     url = throwaway_url(tmp_path)
     chat.troubles.extend([(503, {})] * 3)
     with Sentry() as sentry:
-        environment |= {"HOLDFAST_URL": url, "HOLDFAST_SENTRY_DSN": sentry.dsn}
+        environment |= {"BACKSTAY_URL": url, "BACKSTAY_SENTRY_DSN": sentry.dsn}
         async with companion(url, monkeypatch) as app:
             job_id = (await app.submit("daily_summary", SUMMARY, max_attempts=3)).job_id
             with worker(environment):
@@ -126,7 +126,7 @@ def test_the_demonstration_catches_up_with_everyone_in_spite_of_a_kill(
 ) -> None:
     done = subprocess.run(
         [EXAMPLES / "companion" / "run"],
-        env={**example_environment, "HOLDFAST_URL": throwaway_url(tmp_path)},
+        env={**example_environment, "BACKSTAY_URL": throwaway_url(tmp_path)},
         capture_output=True,
         text=True,
         timeout=120,
@@ -161,7 +161,7 @@ def test_it_is_set_up_and_synced_from_the_command_line(
         main(["sync", "ada"]),
         main(["sync"]),
     ] == [0] * 5
-    with BlockingHoldfast(url) as app:
+    with BlockingBackstay(url) as app:
         assert [each.name for each in app.schedules()] == ["sync-users"]
         assert sorted(str(job.subject) for job in app.find(job_type="user_sync")) == ["ada", "grace"]
         assert len(app.find(job_type="sync_users")) == 1

@@ -13,14 +13,14 @@ from polis.comments import comment_rows
 from polis.conversations import folder_of
 from polis.embeddings import embed, embedder, matrix
 from polis.export import VOTE_COLUMNS, Export, ExportError, read_export
-from polis.groups import NOBODY, find_groups, likeness, opinion_map
+from polis.groups import NO_GROUP, find_groups, likeness, opinion_map
 from polis.keywords import words_of
 from polis.neighbours import neighbour_graph
-from polis.projecting import project
 from polis.sample import write_sample
 from polis.sample_comments import COMMENTS
 from polis.tables import CommentExtremity, Embedding
 from polis.topics import assignment_rows, cluster_rows, edge_rows, measured
+from polis.umap_projection import project
 from polis.votes import VoteMatrix, matrix_of
 from threadpoolctl import threadpool_limits
 
@@ -184,7 +184,7 @@ def test_who_has_voted_too_seldom_is_on_the_map_but_in_no_group(tmp_path: Path) 
         file.write("1700009999,then,0,99,1\n")
     votes, labels, _ = analysed(read_export(folder, "1"))
     assert votes.participant_ids[-1] == 99
-    assert labels[-1] == NOBODY and NOBODY not in labels[:-1]
+    assert labels[-1] == NO_GROUP and NO_GROUP not in labels[:-1]
 
 
 @pytest.mark.parametrize(("voters", "comments"), [(1, 1), (1, 3), (3, 1), (30, 4)])

@@ -11,11 +11,11 @@ import botocore.session
 import pytest
 from polis.tables import PCA_TABLES, UMAP_TABLES, ParticipantProjection
 
-from holdfast import Holdfast
+from backstay import Backstay
 from tests.examples.polis_queue import Analysis, analysed, opened, prepared
-from tests.servers.dynamodb import DynamoDB
-from tests.servers.postgres import Postgres
-from tests.servers.s3 import S3
+from tests.support.servers.dynamodb import DynamoDB
+from tests.support.servers.postgres import Postgres
+from tests.support.servers.s3 import S3
 
 TABLES = {**PCA_TABLES, **UMAP_TABLES}
 KEYS = {
@@ -70,7 +70,7 @@ async def test_the_whole_analysis_runs_and_its_tables_have_native_keys(engine: t
     }
 
 
-async def _rows_are_of_their_jobs(app: Holdfast, done: Analysis) -> None:
+async def _rows_are_of_their_jobs(app: Backstay, done: Analysis) -> None:
     for name, (key, kind) in KEYS.items():
         stage = "PCA" if name in PCA_TABLES else "UMAP"
         rows = await app.results(TABLES[name]).all(done.stages[stage])

@@ -15,8 +15,8 @@ from polis.configs import ReportConfig
 from polis.narrative import NarrativeRequest, narrative_job
 from polis.report.model import Analysis, Comment, Group, Layer, Participant, Representative, Topic, Votes
 
-from holdfast import Holdfast
-from holdfast.testing import ManualClock, drain
+from backstay import Backstay
+from backstay.testing import ManualClock, drain
 from tests.examples.messages_api import Receiver, receiving
 
 QUESTIONS = NarrativeRequest(prompts={"summary": "What was it about?", "groups": "Who said what?"}, max_tokens=50)
@@ -37,8 +37,8 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def app(tmp_path: Path, clock: ManualClock) -> Holdfast:
-    made = Holdfast(f"sqlite:///{tmp_path}/jobs.db", clock=clock)
+def app(tmp_path: Path, clock: ManualClock) -> Backstay:
+    made = Backstay(f"sqlite:///{tmp_path}/jobs.db", clock=clock)
     narrative_job(made)
     return made
 
@@ -56,7 +56,7 @@ def analysis(text: str = "Close the street") -> Analysis:
 
 
 async def test_a_narrative_is_handed_in_once_and_snoozes_until_the_model_has_written_it(
-    app: Holdfast, clock: ManualClock, receiver: Receiver
+    app: Backstay, clock: ManualClock, receiver: Receiver
 ) -> None:
     async with app:
         job = await app.submit("NARRATIVE", QUESTIONS)
@@ -76,7 +76,7 @@ async def test_a_narrative_is_handed_in_once_and_snoozes_until_the_model_has_wri
     assert receiver.headers[0]["x-api-key"] == "secret" and receiver.headers[0]["idempotency-key"]
 
 
-async def test_a_server_without_batches_is_asked_one_question_after_another(app: Holdfast, receiver: Receiver) -> None:
+async def test_a_server_without_batches_is_asked_one_question_after_another(app: Backstay, receiver: Receiver) -> None:
     receiver.has_batches = False
     async with app:
         job = await app.submit("NARRATIVE", QUESTIONS)
@@ -87,7 +87,7 @@ async def test_a_server_without_batches_is_asked_one_question_after_another(app:
 
 
 async def test_a_model_that_cannot_be_reached_costs_the_narrative_and_not_the_report(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Backstay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POLIS_LLM_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("POLIS_LLM_MODEL", "gone")
@@ -105,7 +105,7 @@ async def test_a_model_that_cannot_be_reached_costs_the_narrative_and_not_the_re
     assert told.sections == narrative.told(found, config, None).sections
 
 
-async def test_a_section_that_the_model_left_out_is_told_from_the_figures(app: Holdfast, receiver: Receiver) -> None:
+async def test_a_section_that_the_model_left_out_is_told_from_the_figures(app: Backstay, receiver: Receiver) -> None:
     receiver.refuse = {"groups"}
     found, config = analysis(), ReportConfig(language="de")
     async with app:
@@ -121,7 +121,7 @@ async def test_a_section_that_the_model_left_out_is_told_from_the_figures(app: H
 
 
 async def test_a_batch_that_never_ends_is_given_up_so_that_the_report_is_written(
-    app: Holdfast, clock: ManualClock, receiver: Receiver
+    app: Backstay, clock: ManualClock, receiver: Receiver
 ) -> None:
     receiver.looks_needed = 1_000_000
     async with app:

@@ -21,9 +21,9 @@ from polis.tables import (
 )
 from pydantic import ValidationError
 
-from holdfast import Holdfast, InvalidPayload, JobFailed, Pipeline
-from holdfast.server import asgi
-from holdfast.testing import ManualClock, drain
+from backstay import Backstay, InvalidPayload, JobFailed, Pipeline
+from backstay.server import asgi
+from backstay.testing import ManualClock, drain
 from tests.examples.polis_conversation import TREES
 from tests.examples.polis_queue import ALL, analysed, language_model, opened, prepared
 
@@ -34,7 +34,7 @@ def exports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def queue(tmp_path: Path) -> tuple[Holdfast, Pipeline]:
+def queue(tmp_path: Path) -> tuple[Backstay, Pipeline]:
     return opened(f"sqlite:///{tmp_path / 'jobs.db'}")
 
 
@@ -70,7 +70,7 @@ def test_each_stage_has_the_fields_and_defaults_of_the_analysis_queue() -> None:
     ],
 )
 async def test_a_config_that_is_wrong_is_refused_before_any_stage_starts(
-    queue: tuple[Holdfast, Pipeline], stage: str, config: dict[str, Any]
+    queue: tuple[Backstay, Pipeline], stage: str, config: dict[str, Any]
 ) -> None:
     app, pipeline = queue
     async with app:
@@ -82,7 +82,7 @@ async def test_a_config_that_is_wrong_is_refused_before_any_stage_starts(
 
 
 async def test_a_conversation_without_an_export_is_refused_before_any_stage_starts(
-    queue: tuple[Holdfast, Pipeline], exports: Path
+    queue: tuple[Backstay, Pipeline], exports: Path
 ) -> None:
     app, pipeline = queue
     (exports / "36324" / "votes.csv").unlink()
@@ -94,7 +94,7 @@ async def test_a_conversation_without_an_export_is_refused_before_any_stage_star
 
 
 async def test_the_pipeline_and_its_stages_have_the_priorities_and_time_limits_of_the_analysis_queue(
-    queue: tuple[Holdfast, Pipeline],
+    queue: tuple[Backstay, Pipeline],
 ) -> None:
     app, pipeline = queue
     async with app:
@@ -105,7 +105,7 @@ async def test_the_pipeline_and_its_stages_have_the_priorities_and_time_limits_o
         assert (whole.subject, whole.status) == ("36324", "pending")
 
 
-async def test_what_has_not_happened_yet_is_empty_on_the_job(queue: tuple[Holdfast, Pipeline]) -> None:
+async def test_what_has_not_happened_yet_is_empty_on_the_job(queue: tuple[Backstay, Pipeline]) -> None:
     app, pipeline = queue
     async with app:
         for handle in (await app.submit("PCA", {}, subject="36324"), await analyse(pipeline, "36324")):
@@ -124,7 +124,7 @@ def test_a_config_cannot_be_changed_under_a_running_stage() -> None:
 # What it finds, and how it is read
 
 
-async def test_groups_topics_and_edges_are_those_of_the_conversation(queue: tuple[Holdfast, Pipeline]) -> None:
+async def test_groups_topics_and_edges_are_those_of_the_conversation(queue: tuple[Backstay, Pipeline]) -> None:
     app, pipeline = queue
     async with app:
         done = await analysed(app, pipeline)
@@ -147,7 +147,7 @@ async def test_groups_topics_and_edges_are_those_of_the_conversation(queue: tupl
         assert nearest & {"4_5", "4_6", "4_7", "5_6", "5_7", "6_7"}  # trees stand by trees
 
 
-async def test_rows_have_as_many_components_as_were_asked_for(queue: tuple[Holdfast, Pipeline]) -> None:
+async def test_rows_have_as_many_components_as_were_asked_for(queue: tuple[Backstay, Pipeline]) -> None:
     app, pipeline = queue
     stages = [
         {"stage": "PCA", "config": {"n_components": 3}},
@@ -163,7 +163,7 @@ async def test_rows_have_as_many_components_as_were_asked_for(queue: tuple[Holdf
     assert all([row.x, row.y] == row.components[:2] for row in (*people, *comments))
 
 
-async def test_a_job_has_every_field_that_the_analysis_queue_keeps(queue: tuple[Holdfast, Pipeline]) -> None:
+async def test_a_job_has_every_field_that_the_analysis_queue_keeps(queue: tuple[Backstay, Pipeline]) -> None:
     app, pipeline = queue
     async with app:
         done = await analysed(app, pipeline)
@@ -189,7 +189,7 @@ async def test_a_job_has_every_field_that_the_analysis_queue_keeps(queue: tuple[
 
 
 async def test_results_have_the_metrics_and_places_that_the_analysis_queue_names(
-    queue: tuple[Holdfast, Pipeline],
+    queue: tuple[Backstay, Pipeline],
 ) -> None:
     app, pipeline = queue
     async with app:
@@ -207,7 +207,7 @@ async def test_results_have_the_metrics_and_places_that_the_analysis_queue_names
         assert any("2 groups" in entry["message"] for entry in pca.logs["entries"])
 
 
-async def test_two_analyses_of_a_conversation_stand_side_by_side(queue: tuple[Holdfast, Pipeline]) -> None:
+async def test_two_analyses_of_a_conversation_stand_side_by_side(queue: tuple[Backstay, Pipeline]) -> None:
     app, pipeline = queue
     only_pca = {"stages": [{"stage": "PCA"}]}
     async with app:
@@ -217,7 +217,7 @@ async def test_two_analyses_of_a_conversation_stand_side_by_side(queue: tuple[Ho
         assert {row.job_id for row in await table.latest("36324", "PCA")} == {second.stages["PCA"]}
 
 
-async def test_a_report_alone_is_made_of_the_last_analysis(queue: tuple[Holdfast, Pipeline]) -> None:
+async def test_a_report_alone_is_made_of_the_last_analysis(queue: tuple[Backstay, Pipeline]) -> None:
     app, pipeline = queue
     async with app:
         early = await app.submit("REPORT", {}, subject="36324")
@@ -235,7 +235,7 @@ async def test_a_report_alone_is_made_of_the_last_analysis(queue: tuple[Holdfast
 
 
 async def test_stored_vectors_are_taken_where_embedding_is_skipped(
-    queue: tuple[Holdfast, Pipeline], exports: Path, monkeypatch: pytest.MonkeyPatch
+    queue: tuple[Backstay, Pipeline], exports: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, pipeline = queue
     skip = {"skip_embedding": True}
@@ -260,7 +260,7 @@ async def test_stored_vectors_are_taken_where_embedding_is_skipped(
 
 
 async def test_an_export_that_is_spoilt_meanwhile_fails_the_stage_at_once_and_says_where(
-    queue: tuple[Holdfast, Pipeline], exports: Path
+    queue: tuple[Backstay, Pipeline], exports: Path
 ) -> None:
     app, pipeline = queue
     async with app:
@@ -284,7 +284,7 @@ async def test_an_export_that_is_spoilt_meanwhile_fails_the_stage_at_once_and_sa
 async def test_a_language_model_names_each_topic_and_is_asked_once_for_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = Holdfast(f"sqlite:///{tmp_path / 'jobs.db'}", clock=ManualClock())
+    app = Backstay(f"sqlite:///{tmp_path / 'jobs.db'}", clock=ManualClock())
     register(app, isolation="thread")
     with language_model() as model:
         monkeypatch.setenv("POLIS_LLM_URL", model.url)
@@ -303,7 +303,7 @@ async def test_a_language_model_names_each_topic_and_is_asked_once_for_each(
 
 
 async def test_keywords_name_the_topics_where_the_model_never_answers(
-    queue: tuple[Holdfast, Pipeline], monkeypatch: pytest.MonkeyPatch
+    queue: tuple[Backstay, Pipeline], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, _ = queue
     with language_model() as model:
@@ -321,7 +321,7 @@ async def test_keywords_name_the_topics_where_the_model_never_answers(
 
 
 async def test_an_analysis_is_submitted_and_all_that_it_left_is_read_over_http(
-    queue: tuple[Holdfast, Pipeline],
+    queue: tuple[Backstay, Pipeline],
 ) -> None:
     app, _ = queue
     transport = httpx.ASGITransport(asgi(app), client=("127.0.0.1", 5000))

@@ -25,9 +25,9 @@ from polis.report.model import (
 )
 from polis.report.shapes import Frame, columns, hull, place_labels
 
-from tests.browser.conftest import browser as browser
-from tests.browser.vectors import VECTORS
-from tests.browser.watching import watched
+from tests.dashboard.browser.conftest import browser as browser
+from tests.dashboard.browser.watch import watched
+from tests.dashboard.vectors import VECTORS
 
 in_the_browser = pytest.mark.asyncio(loop_scope="session")
 NAMES = ("basic", "enhanced", "multilayer")

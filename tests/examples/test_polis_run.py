@@ -21,8 +21,8 @@ from polis.__main__ import failed, sample, write_pages
 from polis.tables import CommentEmbedding, TopicName
 from rich.console import Console
 
-from holdfast import Discard, Holdfast, Job, Stage
-from holdfast.testing import drain
+from backstay import Backstay, Discard, Job, Stage
+from backstay.testing import drain
 from tests.examples.messages_api import Receiver, receiving
 from tests.examples.polis_conversation import two_groups
 from tests.server.test_serve import Process
@@ -36,7 +36,19 @@ def command(folder: Path, *more: str) -> list[str]:
 
 
 def start(folder: Path, environment: dict[str, str], *more: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(command(folder, *more), cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command(folder, *more),
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=_in_the_foreground,
+    )
+
+
+def _in_the_foreground() -> None:
+    """Ctrl-C reaches it, as in a terminal: these tests may have been started in the background, with it ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def run(folder: Path, environment: dict[str, str], *more: str) -> tuple[int, str]:
@@ -86,7 +98,7 @@ def _read(terminal: int) -> bytes:
 
 
 async def stored(folder: Path) -> dict[str, Job]:
-    async with Holdfast(f"sqlite:///{folder}/demo/jobs.db") as app:
+    async with Backstay(f"sqlite:///{folder}/demo/jobs.db") as app:
         [root] = await app.find(job_type="FULL_PIPELINE")
         return {job.job_type: job for job in (await app.tree(root.job_id)).jobs.values()}
 
@@ -98,7 +110,7 @@ async def left_behind(folder: Path, umap: str, said: str) -> Path:
     page = report.read_text(encoding="utf-8")
     assert "Written by model-of-the-test" in page and "Streets and squares" in page
 
-    async with Holdfast(f"sqlite:///{folder}/demo/jobs.db") as app:
+    async with Backstay(f"sqlite:///{folder}/demo/jobs.db") as app:
         assert len(await app.results(CommentEmbedding).all(umap)) == 12
         assert {each.model_name for each in await app.results(TopicName).all(umap)} == {"model-of-the-test"}
     return report
@@ -164,7 +176,7 @@ def test_the_sample_waits_for_a_server_and_runs_behind_the_dashboard(
     process = Process(
         tmp_path,
         *("--workers", "1", "--app", "polis.app:app"),
-        HOLDFAST_URL=f"sqlite:///{tmp_path}/demo/jobs.db",
+        BACKSTAY_URL=f"sqlite:///{tmp_path}/demo/jobs.db",
         POLIS_EXPORTS=str(tmp_path / "demo" / "exports"),
         PYTHONPATH=example_environment["PYTHONPATH"],
     )
@@ -215,7 +227,7 @@ def test_pages_and_sample_are_whole_though_two_write_them_at_once_or_one_was_kil
 
 
 async def test_an_analysis_that_fails_says_which_stage_and_why(tmp_path: Path) -> None:
-    app = Holdfast(f"sqlite:///{tmp_path}/jobs.db")
+    app = Backstay(f"sqlite:///{tmp_path}/jobs.db")
 
     @app.job("PCA")
     async def pca(payload: None) -> None:

@@ -8,17 +8,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast import Holdfast, Job
+from backstay import Backstay, Job
 from tests.docs.pages import ROOT, blocks
-from tests.eventually import eventually
 from tests.examples.conftest import EXAMPLES
+from tests.support.eventually import eventually
 
 PROGRAM = EXAMPLES / "quickstart" / "quickstart.py"
 LINES_MAX = 30
 
 
 def start(folder: Path, *command: str) -> subprocess.Popen[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("BACKSTAY_")}
     return subprocess.Popen(
         command or [sys.executable, str(PROGRAM)], cwd=folder, env=kept, stdout=subprocess.PIPE, text=True
     )
@@ -31,7 +31,7 @@ async def answer(process: subprocess.Popen[str]) -> list[str]:
 
 
 async def stored(folder: Path) -> list[Job]:
-    async with Holdfast(f"sqlite:///{folder}/jobs.db") as app:
+    async with Backstay(f"sqlite:///{folder}/jobs.db") as app:
         return list(await app.find())
 
 
@@ -53,7 +53,7 @@ async def test_killed_with_9_in_the_middle_and_started_again_it_finishes_the_sam
     process = start(tmp_path)
     assert process.stdout is not None
     first = await asyncio.to_thread(process.stdout.readline)
-    async with Holdfast(f"sqlite:///{tmp_path}/jobs.db") as app:
+    async with Backstay(f"sqlite:///{tmp_path}/jobs.db") as app:
 
         async def is_at_work() -> bool:
             return any(job.status == "processing" for job in await app.find())

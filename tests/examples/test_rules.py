@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast
+from backstay import Backstay
 from tests.examples.conftest import ROOT
 from tests.examples.ollama import Ollama
 from tests.examples.rules_fixtures import app as app
@@ -31,9 +31,9 @@ RULES = 24
 @pytest.fixture
 def own_server(example_environment: dict[str, str]) -> Iterator[dict[str, str]]:
     """The environment of someone who has no server. Its folder is not pytest's, which nobody else may look into."""
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-rules-test-"))
+    folder = Path(tempfile.mkdtemp(prefix="backstay-rules-test-"))
     given = {name: value for name, value in example_environment.items() if name != "DATABASE_URL"}
-    yield {**given, "RULES_FOLDER": str(folder), "HOLDFAST_POLL_INTERVAL": "0.2"}
+    yield {**given, "RULES_FOLDER": str(folder), "BACKSTAY_POLL_INTERVAL": "0.2"}
     shutil.rmtree(folder)
 
 
@@ -71,10 +71,10 @@ def test_a_url_that_leads_nowhere_is_told_in_one_line(own_server: dict[str, str]
 
 
 class Worker:
-    """`holdfast worker` on the application, as a process that can be killed."""
+    """`backstay worker` on the application, as a process that can be killed."""
 
     def __init__(self, environment: dict[str, str], **variables: str) -> None:
-        command = [str(Path(sys.executable).with_name("holdfast")), "--app", "rules.jobs:app", "worker"]
+        command = [str(Path(sys.executable).with_name("backstay")), "--app", "rules.jobs:app", "worker"]
         self.process = subprocess.Popen(command, env={**environment, **variables}, stderr=subprocess.DEVNULL)
 
     async def ended(self) -> int:
@@ -83,7 +83,7 @@ class Worker:
 
 @pytest.fixture
 def working(example_environment: dict[str, str], database_url: str, ollama: Ollama) -> dict[str, str]:
-    settings = {"DATABASE_URL": database_url, "OLLAMA_URL": ollama.url, "HOLDFAST_POLL_INTERVAL": "0.2"}
+    settings = {"DATABASE_URL": database_url, "OLLAMA_URL": ollama.url, "BACKSTAY_POLL_INTERVAL": "0.2"}
     return {**example_environment, **settings, "HOME": os.environ.get("HOME", "/")}
 
 
@@ -101,7 +101,7 @@ async def watch_vectors(sql: Any) -> None:
 
 @pytest.mark.parametrize("moment", ["in the model's call", "apply.uncommitted=kill9@1"])
 async def test_a_worker_that_is_killed_in_a_batch_loses_nothing_and_each_rule_gets_its_vector_once(
-    app: Holdfast, sql: Any, working: dict[str, str], ollama: Ollama, moment: str
+    app: Backstay, sql: Any, working: dict[str, str], ollama: Ollama, moment: str
 ) -> None:
     await watch_vectors(sql)
     async with sql.transaction():
@@ -110,7 +110,7 @@ async def test_a_worker_that_is_killed_in_a_batch_loses_nothing_and_each_rule_ge
     in_call = not moment.startswith("apply")
     if in_call:
         ollama.go_on.clear()
-    first = Worker(working, HOLDFAST_FAILPOINTS="" if in_call else moment)
+    first = Worker(working, BACKSTAY_FAILPOINTS="" if in_call else moment)
     if in_call:
         await asyncio.to_thread(ollama.arrived.wait, 30)
         first.process.kill()

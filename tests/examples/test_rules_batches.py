@@ -10,15 +10,15 @@ import pytest
 from rules import database
 from rules.jobs import app as the_app
 
-from holdfast import Holdfast, Job
-from holdfast.testing import ManualClock, drain
-from tests.eventually import eventually
+from backstay import Backstay, Job
+from backstay.testing import ManualClock, drain
 from tests.examples.ollama import Ollama
 from tests.examples.rules_fixtures import MODEL, embedded, insert
 from tests.examples.rules_fixtures import app as app
 from tests.examples.rules_fixtures import database_url as database_url
 from tests.examples.rules_fixtures import ollama as ollama
 from tests.examples.rules_fixtures import sql as sql
+from tests.support.eventually import eventually
 
 LOCK_WAITS = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 ROLLBACKS = "SELECT FROM pg_stat_database WHERE datname = current_database() AND xact_rollback > 0"
@@ -30,7 +30,7 @@ async def many(sql: Any, count: int) -> None:
             await insert(sql, f"R{number:03}")
 
 
-async def test_fifty_texts_go_into_one_call_and_no_more(app: Holdfast, sql: Any, ollama: Ollama) -> None:
+async def test_fifty_texts_go_into_one_call_and_no_more(app: Backstay, sql: Any, ollama: Ollama) -> None:
     await many(sql, 60)
     jobs = await drain(app, batches=True)
     assert [len(call) for call in ollama.calls] == [50, 10]
@@ -38,7 +38,7 @@ async def test_fifty_texts_go_into_one_call_and_no_more(app: Holdfast, sql: Any,
     assert {job.metrics["texts_in_call"] for job in jobs} == {50, 10}
 
 
-async def test_a_poison_text_fails_alone(app: Holdfast, sql: Any, ollama: Ollama) -> None:
+async def test_a_poison_text_fails_alone(app: Backstay, sql: Any, ollama: Ollama) -> None:
     await many(sql, 9)
     await insert(sql, "bad", guidance="POISON")
     jobs = await drain(app, batches=True)
@@ -94,7 +94,7 @@ async def test_no_wait_is_longer_than_five_minutes(clock: ManualClock) -> None:
         assert [await _failed_once(clock) for _ in range(5)] == [60, 120, 240, 300, 300]
 
 
-async def test_a_job_for_a_rule_that_does_not_exist_fails_and_says_so(app: Holdfast) -> None:
+async def test_a_job_for_a_rule_that_does_not_exist_fails_and_says_so(app: Backstay) -> None:
     nowhere = str(uuid4())
     await app.submit("embedding", {"rule_id": nowhere, "input_text": "text", "embedding_model": MODEL})
     (job,) = await drain(app)
@@ -102,7 +102,7 @@ async def test_a_job_for_a_rule_that_does_not_exist_fails_and_says_so(app: Holdf
 
 
 async def test_a_vector_of_another_text_or_another_model_is_kept_on_the_job_and_not_on_the_rule(
-    app: Holdfast, sql: Any
+    app: Backstay, sql: Any
 ) -> None:
     rule = await insert(sql, "A")
     await drain(app)
@@ -118,7 +118,7 @@ async def test_a_vector_of_another_text_or_another_model_is_kept_on_the_job_and_
     assert await sql.fetchval("SELECT embedding::text FROM rules") == before
 
 
-async def test_a_model_that_is_away_fails_no_text_twice_in_one_attempt(app: Holdfast, sql: Any, ollama: Ollama) -> None:
+async def test_a_model_that_is_away_fails_no_text_twice_in_one_attempt(app: Backstay, sql: Any, ollama: Ollama) -> None:
     ollama.models.clear()
     await many(sql, 8)
     jobs = await drain(app, batches=True)
@@ -128,7 +128,7 @@ async def test_a_model_that_is_away_fails_no_text_twice_in_one_attempt(app: Hold
 
 
 async def test_a_text_that_changes_while_it_is_embedded_gets_the_vector_of_the_new_text(
-    app: Holdfast, sql: Any, ollama: Ollama
+    app: Backstay, sql: Any, ollama: Ollama
 ) -> None:
     await insert(sql, "A")
     ollama.go_on.clear()
@@ -150,7 +150,7 @@ def newest_vector(job: Job) -> list[float]:
 
 
 async def test_a_rule_that_is_deleted_while_its_job_completes_makes_no_deadlock(
-    app: Holdfast, sql: Any, database_url: str, ollama: Ollama
+    app: Backstay, sql: Any, database_url: str, ollama: Ollama
 ) -> None:
     rule = await insert(sql, "A")
     ollama.go_on.clear()
@@ -179,7 +179,7 @@ async def test_a_rule_that_is_deleted_while_its_job_completes_makes_no_deadlock(
 
 
 async def test_another_model_embeds_every_rule_again_behind_all_other_work(
-    app: Holdfast, sql: Any, ollama: Ollama
+    app: Backstay, sql: Any, ollama: Ollama
 ) -> None:
     await many(sql, 3)
     await drain(app, batches=True)

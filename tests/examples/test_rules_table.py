@@ -8,8 +8,8 @@ import asyncpg
 import pytest
 from rules.jobs import RuleText
 
-from holdfast import Holdfast
-from holdfast.testing import drain
+from backstay import Backstay
+from backstay.testing import drain
 from tests.examples.ollama import Ollama
 from tests.examples.rules_fixtures import MODEL, embedded, insert
 from tests.examples.rules_fixtures import app as app
@@ -18,7 +18,7 @@ from tests.examples.rules_fixtures import ollama as ollama
 from tests.examples.rules_fixtures import sql as sql
 
 
-async def test_a_rule_that_is_stored_has_a_job_with_its_text(app: Holdfast, sql: Any) -> None:
+async def test_a_rule_that_is_stored_has_a_job_with_its_text(app: Backstay, sql: Any) -> None:
     rule = await insert(sql, "A", rationale="It is so.")
 
     (job,) = await app.find()
@@ -31,7 +31,7 @@ async def test_a_rule_that_is_stored_has_a_job_with_its_text(app: Holdfast, sql:
     assert job.content_hash == f"{MODEL}:{payload.text_hash}"
 
 
-async def test_a_rule_and_its_job_are_stored_together_or_not_at_all(app: Holdfast, sql: Any) -> None:
+async def test_a_rule_and_its_job_are_stored_together_or_not_at_all(app: Backstay, sql: Any) -> None:
     transaction = sql.transaction()
     await transaction.start()
     await insert(sql, "A")
@@ -39,7 +39,7 @@ async def test_a_rule_and_its_job_are_stored_together_or_not_at_all(app: Holdfas
     assert await app.find() == []
 
 
-async def test_the_priority_of_a_job_is_that_of_its_rule_and_urgent_ones_come_first(app: Holdfast, sql: Any) -> None:
+async def test_the_priority_of_a_job_is_that_of_its_rule_and_urgent_ones_come_first(app: Backstay, sql: Any) -> None:
     for rule_id, priority in [("A", "low"), ("B", "normal"), ("C", "critical"), ("D", "high")]:
         await insert(sql, rule_id, priority=priority)
     order = [(job.payload["input_text"][5], job.priority) for job in await drain(app)]
@@ -47,7 +47,7 @@ async def test_the_priority_of_a_job_is_that_of_its_rule_and_urgent_ones_come_fi
 
 
 async def test_a_changed_text_is_embedded_again_and_the_old_job_does_no_more_work(
-    app: Holdfast, sql: Any, ollama: Ollama
+    app: Backstay, sql: Any, ollama: Ollama
 ) -> None:
     await insert(sql, "A")
     await sql.execute("UPDATE rules SET title = 'Another title'")
@@ -62,7 +62,7 @@ async def test_a_changed_text_is_embedded_again_and_the_old_job_does_no_more_wor
     assert ollama.calls[1:] == [["Another title Do something else. "]]
 
 
-async def test_a_change_that_leaves_the_text_as_it_is_embeds_nothing(app: Holdfast, sql: Any, ollama: Ollama) -> None:
+async def test_a_change_that_leaves_the_text_as_it_is_embeds_nothing(app: Backstay, sql: Any, ollama: Ollama) -> None:
     await insert(sql, "A")
     await drain(app)
     await sql.execute("UPDATE rules SET priority = 'critical', title = title")
@@ -70,7 +70,7 @@ async def test_a_change_that_leaves_the_text_as_it_is_embeds_nothing(app: Holdfa
 
 
 async def test_a_text_that_is_known_lends_its_vector_and_no_model_is_asked(
-    app: Holdfast, sql: Any, ollama: Ollama
+    app: Backstay, sql: Any, ollama: Ollama
 ) -> None:
     await insert(sql, "A", title="Same", guidance="text")
     (first,) = await drain(app)
@@ -84,7 +84,7 @@ async def test_a_text_that_is_known_lends_its_vector_and_no_model_is_asked(
     assert (await app.stats()).total.reused == 1
 
 
-async def test_the_same_text_twice_at_once_is_embedded_once(app: Holdfast, sql: Any, ollama: Ollama) -> None:
+async def test_the_same_text_twice_at_once_is_embedded_once(app: Backstay, sql: Any, ollama: Ollama) -> None:
     await insert(sql, "A", title="Same", guidance="text")
     await insert(sql, "B", title="Same", guidance="text")
     await drain(app, batches=True)
@@ -106,7 +106,7 @@ WRONG = [
 ]
 
 
-async def test_a_rule_that_cannot_be_is_refused(app: Holdfast, sql: Any) -> None:
+async def test_a_rule_that_cannot_be_is_refused(app: Backstay, sql: Any) -> None:
     await insert(sql, "A")
     await drain(app)
     for wrong, constraint in WRONG:
@@ -117,7 +117,7 @@ async def test_a_rule_that_cannot_be_is_refused(app: Holdfast, sql: Any) -> None
 
 
 async def test_a_job_completes_only_with_a_vector_of_the_models_dimensions(
-    app: Holdfast, sql: Any, ollama: Ollama
+    app: Backstay, sql: Any, ollama: Ollama
 ) -> None:
     ollama.dimensions = 5
     await insert(sql, "A")
@@ -127,7 +127,7 @@ async def test_a_job_completes_only_with_a_vector_of_the_models_dimensions(
     assert await embedded(sql) == 0
 
 
-async def test_the_vector_its_dimensions_and_its_time_are_on_the_job_and_on_the_rule(app: Holdfast, sql: Any) -> None:
+async def test_the_vector_its_dimensions_and_its_time_are_on_the_job_and_on_the_rule(app: Backstay, sql: Any) -> None:
     await insert(sql, "A")
     (job,) = await drain(app)
     rule = await sql.fetchrow("SELECT *, embedding::real[] AS numbers FROM rules")
@@ -146,7 +146,7 @@ async def _rule_in_project(sql: Any) -> tuple[UUID, UUID, UUID]:
     return project, user, await insert(sql, "A", project_id=project, created_by=user)
 
 
-async def test_a_rule_that_is_deleted_takes_its_jobs_along_whatever_became_of_them(app: Holdfast, sql: Any) -> None:
+async def test_a_rule_that_is_deleted_takes_its_jobs_along_whatever_became_of_them(app: Backstay, sql: Any) -> None:
     await insert(sql, "A")
     kept = await insert(sql, "B")
     await drain(app)
@@ -156,7 +156,7 @@ async def test_a_rule_that_is_deleted_takes_its_jobs_along_whatever_became_of_th
     assert [job.subject for job in await app.find()] == [f"rule:{kept}"]
 
 
-async def test_a_project_that_is_deleted_takes_its_rules_and_their_jobs_along(app: Holdfast, sql: Any) -> None:
+async def test_a_project_that_is_deleted_takes_its_rules_and_their_jobs_along(app: Backstay, sql: Any) -> None:
     project, _, _ = await _rule_in_project(sql)
     other = await insert(sql, "B")
     assert len(await app.find(tag=f"project:{project}")) == 1
@@ -165,7 +165,7 @@ async def test_a_project_that_is_deleted_takes_its_rules_and_their_jobs_along(ap
     assert await sql.fetchval("SELECT count(*) FROM rules") == 1
 
 
-async def test_a_user_who_is_deleted_leaves_rule_and_job_behind_without_a_name(app: Holdfast, sql: Any) -> None:
+async def test_a_user_who_is_deleted_leaves_rule_and_job_behind_without_a_name(app: Backstay, sql: Any) -> None:
     _, user, rule = await _rule_in_project(sql)
     await sql.execute("DELETE FROM users")
     assert await sql.fetchval("SELECT created_by FROM rules WHERE id = $1", rule) is None

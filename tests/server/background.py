@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast import Holdfast
-from holdfast.server import serving
-from holdfast.server.assembly import assemble
-from holdfast.server.gate import Bounds, Gate
+from backstay import Backstay
+from backstay.server import listen
+from backstay.server.application import assemble
+from backstay.server.gate import Bounds, Gate
 
 STREAM_SECONDS = 0.2  # how long a stream lasts here: one of a job that nobody runs would last for ever
 
@@ -26,7 +26,7 @@ class Background:
 
 
 @contextmanager
-def in_background(app: Holdfast, bounds: Bounds) -> Iterator[Background]:
+def in_background(app: Backstay, bounds: Bounds) -> Iterator[Background]:
     found, started, stop = Background(), threading.Event(), threading.Event()
     thread = threading.Thread(target=lambda: asyncio.run(_serve(app, bounds, found, started, stop)), daemon=True)
     thread.start()
@@ -40,14 +40,14 @@ def in_background(app: Holdfast, bounds: Bounds) -> Iterator[Background]:
 
 
 async def _serve(
-    app: Holdfast, bounds: Bounds, found: Background, started: threading.Event, stop: threading.Event
+    app: Backstay, bounds: Bounds, found: Background, started: threading.Event, stop: threading.Event
 ) -> None:
     gate = assemble(app, hosts=(), bounds=bounds)
-    bound = serving.bind("127.0.0.1", 0)
+    bound = listen.bind("127.0.0.1", 0)
     async with app, app.worker(concurrency=2):
         found.key = (await app.create_key("tester", ["admin"])).text
-        found.address = serving.url(bound)
-        server = serving.Server(_counting(gate, found), started.set)  # type: ignore[arg-type]
+        found.address = listen.url(bound)
+        server = listen.Server(_counting(gate, found), started.set)  # type: ignore[arg-type]
         ending = asyncio.create_task(_end_streams(gate))
         serves = asyncio.create_task(server.serve([bound]))
         await asyncio.to_thread(stop.wait)

@@ -1,4 +1,4 @@
-"""A service of a user's own, with Holdfast inside: what docs/howto/serve.md shows, as a process."""
+"""A service of a user's own, with Backstay inside: what docs/howto/serve.md shows, as a process."""
 
 import os
 import socket
@@ -7,10 +7,10 @@ import uvicorn
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-import holdfast.server
-from holdfast import Holdfast
+import backstay.server
+from backstay import Backstay
 
-jobs = Holdfast(os.environ["HOLDFAST_URL"])
+jobs = Backstay(os.environ["BACKSTAY_URL"])
 
 
 class Song(BaseModel):
@@ -26,8 +26,8 @@ async def analysis(payload: Song) -> dict[str, str]:
 async def later(payload: Song) -> None: ...
 
 
-service = FastAPI(lifespan=holdfast.server.lifespan(jobs, worker=True, concurrency=2))
-service.mount("/holdfast", holdfast.server.asgi(jobs))
+service = FastAPI(lifespan=backstay.server.lifespan(jobs, worker=True, concurrency=2))
+service.mount("/backstay", backstay.server.asgi(jobs))
 
 
 @service.post("/songs")

@@ -11,11 +11,11 @@ import httpx
 import uvicorn
 from starlette.types import ASGIApp
 
-from holdfast import Holdfast
-from holdfast.server import asgi
-from holdfast.server.assembly import assemble
-from holdfast.server.serving import Server, bind
-from tests.eventually import eventually
+from backstay import Backstay
+from backstay.server import asgi
+from backstay.server.application import assemble
+from backstay.server.listen import Server, bind
+from tests.support.eventually import eventually
 
 Answer = httpx.Response
 
@@ -49,7 +49,7 @@ class Far:
 
 
 @asynccontextmanager
-async def reached(app: Holdfast, key: str | None = None, serving: ASGIApp | None = None) -> AsyncIterator[Far]:
+async def reached(app: Backstay, key: str | None = None, serving: ASGIApp | None = None) -> AsyncIterator[Far]:
     """The application without a server: nothing is between the test and the routes but the gate."""
     transport = httpx.ASGITransport(serving or asgi(app))
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
@@ -68,7 +68,7 @@ class Served(str):
 
 
 @asynccontextmanager
-async def listening(app: Holdfast) -> AsyncIterator[Served]:
+async def listening(app: Backstay) -> AsyncIterator[Served]:
     server = Server(assemble(app))
     bound = bind("127.0.0.1", 0)
     task = asyncio.create_task(server.serve([bound]))

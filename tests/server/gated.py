@@ -12,11 +12,11 @@ from typing import Any
 import httpx
 from pydantic import BaseModel
 
-from holdfast import Holdfast
-from holdfast.clock import Clock
-from holdfast.server import serving
-from holdfast.server.assembly import assemble
-from holdfast.server.gate import Bounds, Gate
+from backstay import Backstay
+from backstay.clock import Clock
+from backstay.server import listen
+from backstay.server.application import assemble
+from backstay.server.gate import Bounds, Gate
 
 HERE = "http://localhost"
 
@@ -28,7 +28,7 @@ class Letter(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    app: Holdfast
+    app: Backstay
     gate: Gate
     client: httpx.AsyncClient  # on this machine
 
@@ -44,8 +44,8 @@ class Served:
         return {"X-API-Key": created.text}
 
 
-def sample_app(url: str, clock: Clock | None = None) -> Holdfast:
-    app = Holdfast(url, clock=clock)
+def sample_app(url: str, clock: Clock | None = None) -> Backstay:
+    app = Backstay(url, clock=clock)
 
     @app.job("letter", queue="mail")
     async def letter(payload: Letter) -> dict[str, Any]:
@@ -71,10 +71,10 @@ async def served(
 @asynccontextmanager
 async def listening(gate: Any) -> AsyncIterator[str]:
     """Its address, while it listens on a socket."""
-    bound = serving.bind("127.0.0.1", 0)
-    address = serving.url(bound)
+    bound = listen.bind("127.0.0.1", 0)
+    address = listen.url(bound)
     started = asyncio.Event()
-    server = serving.Server(gate, started.set)
+    server = listen.Server(gate, started.set)
     task = asyncio.create_task(server.serve([bound]))
     try:
         await started.wait()

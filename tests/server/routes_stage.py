@@ -14,9 +14,9 @@ import httpx
 import jsonschema
 from pydantic import BaseModel
 
-from holdfast import Backoff, Context, Holdfast, JobCancelled, JobFailed, ResultRow
-from holdfast.server.assembly import assemble
-from holdfast.server.gate import Gate
+from backstay import Backoff, Backstay, Context, JobCancelled, JobFailed, ResultRow
+from backstay.server.application import assemble
+from backstay.server.gate import Gate
 
 PAGE = b"<!doctype html><script>alert(1)</script><h1>Report</h1>"
 FILM = bytes(range(256)) * 40
@@ -34,8 +34,8 @@ class Comment(ResultRow, table="comments", key="comment_id", subject="conversati
     text: str
 
 
-def staged_app(url: str, **options: Any) -> Holdfast:
-    app = Holdfast(url, **options)
+def staged_app(url: str, **options: Any) -> Backstay:
+    app = Backstay(url, **options)
 
     @app.job("letter", queue="mail")
     async def letter(payload: Letter) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def staged_app(url: str, **options: Any) -> Holdfast:
 
 
 class Stage:
-    def __init__(self, app: Holdfast, gate: Gate, http: httpx.AsyncClient) -> None:
+    def __init__(self, app: Backstay, gate: Gate, http: httpx.AsyncClient) -> None:
         self.app = app
         self.http = http
         self._gate = gate
@@ -131,7 +131,7 @@ def _operation(method: str, path: str) -> dict[str, Any] | None:
 
 
 @asynccontextmanager
-async def staged(app: Holdfast, gate: Gate | None = None) -> AsyncIterator[Stage]:
+async def staged(app: Backstay, gate: Gate | None = None) -> AsyncIterator[Stage]:
     gate = gate or assemble(app, hosts=())
     async with app, httpx.AsyncClient(transport=httpx.ASGITransport(gate), base_url="http://localhost") as http:
         gate.inner.state.keyring.stale()  # type: ignore[attr-defined]
@@ -150,6 +150,6 @@ async def fresh_stage(folder: Path) -> AsyncIterator[Stage]:
 
 
 @lru_cache
-def _kept(url: str) -> tuple[Holdfast, Gate]:
+def _kept(url: str) -> tuple[Backstay, Gate]:
     app = staged_app(url)
     return app, assemble(app, hosts=())

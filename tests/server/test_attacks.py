@@ -7,8 +7,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from holdfast import limits
-from holdfast.server.gate import Bounds
+from backstay import limits
+from backstay.server.gate import Bounds
 from tests.server.gated import listening, served
 
 MIB = 1024 * 1024

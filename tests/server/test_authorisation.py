@@ -18,22 +18,22 @@ from urllib.parse import urlencode
 import pytest
 from fastapi import APIRouter, Depends, FastAPI
 
-from holdfast import Holdfast
-from holdfast.dashboard import forms
-from holdfast.errors import ConfigurationError
-from holdfast.server import route_table
-from holdfast.server.assembly import assemble
-from holdfast.server.gate import Bounds, Gate
-from holdfast.server.guarding import anyone, needs
-from holdfast.server.route_table import Row
-from holdfast.testing import ManualClock
-from tests.server.asking import Answered, ask
+from backstay import Backstay
+from backstay.dashboard import page
+from backstay.errors import ConfigurationError
+from backstay.server import routing
+from backstay.server.application import assemble
+from backstay.server.auth import anyone, needs
+from backstay.server.gate import Bounds, Gate
+from backstay.server.routing import Row
+from backstay.testing import ManualClock
+from tests.server.asgi_request import Answered, ask
 from tests.server.gated import sample_app
 
 SCOPES = ("read", "submit", "work", "admin")
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 ELSEWHERE = "10.0.0.7"
-CANARY = "hf-canary-of-another-queue"
+CANARY = "bs-canary-of-another-queue"
 
 ANYONE: tuple[str, ...] = ()
 DIFFERENT: dict[tuple[str, str], tuple[str, ...]] = {
@@ -57,6 +57,8 @@ DIFFERENT: dict[tuple[str, str], tuple[str, ...]] = {
     ("DELETE", "/jobs/{job_id}"): ("submit", "admin"),
     ("DELETE", "/jobs/{job_type}/{job_id}"): ("submit", "admin"),
     ("POST", "/jobs/{job_id}/retry"): ("submit", "admin"),
+    ("POST", "/jobs/cancel"): ("submit", "admin"),
+    ("POST", "/jobs/retry"): ("submit", "admin"),
     ("POST", "/dashboard/jobs/{job_id}/cancel"): ("submit", "admin"),
     ("POST", "/dashboard/jobs/{job_id}/retry"): ("submit", "admin"),
     ("POST", "/dashboard/jobs/bulk"): ("submit", "admin"),
@@ -78,7 +80,7 @@ def expected(method: str, path: str) -> tuple[str, ...]:
 class Stage:
     """A server with something of every kind in it."""
 
-    app: Holdfast
+    app: Backstay
     gate: Gate
     table: list[Row]
     job_id: str
@@ -92,7 +94,7 @@ class Stage:
         sent = dict(headers or {})
         body = b""
         if path.startswith("/dashboard"):
-            sent |= {"Sec-Fetch-Site": "same-origin", "Cookie": f"{forms.FORM_COOKIE}=fixed"}
+            sent |= {"Sec-Fetch-Site": "same-origin", "Cookie": f"{page.FORM_COOKIE}=fixed"}
             sent["Content-Type"] = "application/x-www-form-urlencoded"
             body = urlencode(_form(path, self.job_id)).encode()
         elif method not in ("GET", "HEAD", "OPTIONS", "TRACE"):
@@ -148,10 +150,12 @@ async def staged(folder: Path) -> AsyncIterator[Stage]:
         victim = await make("victim", "read")
         await app.revoke_key(revoked)
         clock.advance(2)
-        yield Stage(app, gate, route_table.rows(gate.inner), job.job_id, keys, victim)  # type: ignore[arg-type]
+        yield Stage(app, gate, routing.rows(gate.inner), job.job_id, keys, victim)  # type: ignore[arg-type]
 
 
 def _document(path: str) -> Any:
+    if path in ("/jobs/cancel", "/jobs/retry"):
+        return {"job_ids": ["019a8d3e-7c11-7a3b-9f52-0c6f1f2e3d4c"]}
     match path.rsplit("/", 1)[-1]:
         case "batch":
             return {"jobs": [{"job_type": "letter", "payload": {"to": "x"}}]}
@@ -172,7 +176,7 @@ def _document(path: str) -> Any:
 
 
 def _form(path: str, job_id: str) -> list[tuple[str, str]]:
-    token = (forms.FIELD, forms._token("fixed"))
+    token = (page.FIELD, page._token("fixed"))
     filled = {"/dashboard/submit": [("job_type", "letter"), ("payload/to", "x")], "/dashboard/keys": [("name", "n")]}
     bulk = [("job_id", job_id), ("action", "cancel"), ("do", "cancel"), ("confirmed", "yes")]
     return [token, *filled.get(path, bulk), ("scope", "read"), ("max_pending", "5"), ("priority", "90")]
@@ -187,7 +191,7 @@ def is_refusal(answered: Answered, row: Row) -> bool:
 
 async def test_every_route_takes_the_scope_that_the_rule_says(tmp_path: Path) -> None:
     gate = assemble(sample_app(f"sqlite:///{tmp_path}/jobs.db"))
-    table = route_table.rows(gate.inner)  # type: ignore[arg-type]
+    table = routing.rows(gate.inner)  # type: ignore[arg-type]
     wrong = [
         f"{method} {row.path_format}: takes {row.scopes}, should take {expected(method, row.path_format)}"
         for row in table
@@ -203,7 +207,7 @@ async def test_every_route_takes_the_scope_that_the_rule_says(tmp_path: Path) ->
 @pytest.mark.parametrize("who", [None, "revoked", "expired", "forged"])
 async def test_nobody_gets_anywhere_by_any_method(tmp_path: Path, who: str | None) -> None:
     async with staged(tmp_path) as stage:
-        headers = {"X-API-Key": "hf_live_forged"} if who == "forged" else stage.keys[who] if who else {}
+        headers = {"X-API-Key": "bs_live_forged"} if who == "forged" else stage.keys[who] if who else {}
         before = await stage.seen()
         wrong = []
         for row in stage.table:
@@ -297,4 +301,4 @@ def test_a_route_that_does_not_say_who_may_call_it_stops_the_server_from_startin
 
         api.include_router(router)
         with pytest.raises(ConfigurationError, match="/new does not say who may call it"):
-            route_table.rows(api)
+            routing.rows(api)

@@ -6,7 +6,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from holdfast.server import asgi
+from backstay.server import asgi
 from tests.server.routes_fixtures import stage as stage
 from tests.server.routes_stage import Stage
 
@@ -32,8 +32,8 @@ async def test_a_program_is_told_where_everything_is_and_needs_no_key_for_that(s
 
 async def test_below_a_prefix_it_leads_to_what_is_below_the_prefix(stage: Stage) -> None:
     service = FastAPI()
-    service.mount("/holdfast", asgi(stage.app))
+    service.mount("/backstay", asgi(stage.app))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(service), base_url="http://localhost") as http:
-        page = await http.get("/holdfast/", headers={"Accept": BROWSER})
-        assert (page.status_code, page.headers["location"]) == (303, "/holdfast/dashboard")
-        assert (await http.get("/holdfast/")).json()["openapi"] == "/holdfast/openapi.json"
+        page = await http.get("/backstay/", headers={"Accept": BROWSER})
+        assert (page.status_code, page.headers["location"]) == (303, "/backstay/dashboard")
+        assert (await http.get("/backstay/")).json()["openapi"] == "/backstay/openapi.json"

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.cli import worker_logs
+from backstay import Backstay
+from backstay.cli import daemon
 from tests.server.gated import served
 
-CANARY = "hf_canary_7f3a"
+CANARY = "bs_canary_7f3a"
 
 
 async def test_every_answer_tells_browsers_to_run_nothing_but_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with served(tmp_path) as server:
-        monkeypatch.setattr(Holdfast, "queues", broken)
+        monkeypatch.setattr(Backstay, "queues", broken)
         for path, status in {
             "/healthz": 200,
             "/jobs": 200,
@@ -47,19 +47,19 @@ async def test_a_mistake_of_ours_is_told_without_what_it_was_about(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with served(tmp_path) as server:
-        monkeypatch.setattr(Holdfast, "queues", broken)
-        monkeypatch.setattr(Holdfast, "find", broken)
+        monkeypatch.setattr(Backstay, "queues", broken)
+        monkeypatch.setattr(Backstay, "find", broken)
         for path in ("/queues", "/dashboard/jobs"):
             answer = await server.client.get(path)
             assert answer.status_code == 500
             assert CANARY not in answer.text and "Traceback" not in answer.text
         problem = (await server.client.get("/queues", headers={"X-Request-Id": "abc-1"})).json()
         assert problem["detail"].endswith("under abc-1")
-    ours = [each for each in caplog.records if each.name.startswith("holdfast")]
+    ours = [each for each in caplog.records if each.name.startswith("backstay")]
     assert any(
         "request abc-1 broke: RuntimeError" in each.getMessage() and "broken" in each.getMessage() for each in ours
     )
-    formatted = "\n".join(worker_logs._Text().format(each) for each in ours)
+    formatted = "\n".join(daemon._Text().format(each) for each in ours)
     assert CANARY not in formatted
 
 
@@ -75,26 +75,26 @@ async def test_the_id_of_a_request_is_the_clients_where_it_is_plain_and_else_our
 async def test_a_request_leaves_one_line_without_query_payload_or_key(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "holdfast")
+    caplog.set_level(logging.INFO, "backstay")
     async with served(tmp_path) as server:
         key = await server.key("submit", "read")
         await server.client.post("/jobs/anything", json={"payload": CANARY, "subject": CANARY}, headers=key)
         await server.client.get(f"/jobs?subject={CANARY}", headers={**key, "X-Other": CANARY})
         await server.client.post("/jobs/anything", json={"payload": 1, CANARY: CANARY}, headers=key)
         await server.client.post("/jobs/letter", json={"payload": {"to": 7, "copies": CANARY}}, headers=key)
-    lines = [each for each in caplog.records if each.name == "holdfast.access"]
+    lines = [each for each in caplog.records if each.name == "backstay.access"]
     assert [each.fields["status"] for each in lines] == [201, 200, 422, 422]  # type: ignore[attr-defined]
     assert all(each.fields["key_id"] in key["X-API-Key"] for each in lines)  # type: ignore[attr-defined]
-    everything = "\n".join(each.getMessage() for each in caplog.records if each.name.startswith("holdfast"))
+    everything = "\n".join(each.getMessage() for each in caplog.records if each.name.startswith("backstay"))
     assert CANARY not in everything and key["X-API-Key"].split("_")[3] not in everything
-    line = json.loads(worker_logs._Json().format(lines[0]))
+    line = json.loads(daemon._Json().format(lines[0]))
     assert (line["method"], line["path"], line["status"]) == ("POST", "/jobs/anything", 201)
 
 
 async def test_what_drives_a_terminal_or_ends_a_line_does_not_reach_the_log_or_a_header(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "holdfast")
+    caplog.set_level(logging.INFO, "backstay")
     driving = ("%1b]0;owned%07", "%0d%0aSet-Cookie:%20a=b", "%00", "%7f", "%e2%80%ae", "%c2%9b31m")
     async with served(tmp_path) as server:
         for signs in driving:
@@ -102,7 +102,7 @@ async def test_what_drives_a_terminal_or_ends_a_line_does_not_reach_the_log_or_a
                 answer = await server.client.get(path)
                 assert answer.status_code in (404, 405, 422), path
                 assert "set-cookie: a" not in str(answer.headers).lower()
-    lines = [each.getMessage() for each in caplog.records if each.name == "holdfast.access"]
+    lines = [each.getMessage() for each in caplog.records if each.name == "backstay.access"]
     assert len(lines) == 4 * len(driving)
     assert all(line.isprintable() and line.isascii() for line in lines)
 

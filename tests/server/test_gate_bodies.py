@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, limits
-from holdfast.server.gate import Bounds
-from holdfast.server.gating.buckets import Buckets
-from tests.eventually import eventually
+from backstay import Backstay, limits
+from backstay.server.auth import Buckets
+from backstay.server.gate import Bounds
 from tests.server.gated import listening, served
+from tests.support.eventually import eventually
 
 JSON = {"Content-Type": "application/json"}
 MIB = 1024 * 1024
@@ -91,8 +91,8 @@ UNREADABLE = [
     (b'{"payload": "\\u0000"}', "NUL"),
     (b'{"payload": "\\ud800"}', "lone surrogate"),
     (b"\xff\xfe{}", "not UTF-8"),
-    (b"{", "cannot be read"),
-    (b"{} {}", "cannot be read"),
+    (b"{", "the body is not valid JSON"),
+    (b"{} {}", "the body is not valid JSON"),
 ]
 
 
@@ -115,7 +115,7 @@ async def test_a_body_that_never_ends_is_given_up_on(tmp_path: Path) -> None:
 
         async with asyncio.timeout(10):
             answer = await server.client.post("/jobs/anything", content=trickle(), headers=JSON)
-        assert (answer.status_code, answer.json()["title"]) == (408, "The request came too slowly")
+        assert (answer.status_code, answer.json()["title"]) == (408, "The request arrived too slowly")
 
 
 async def test_a_body_with_two_lengths_is_refused_and_the_connection_ends(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ async def test_a_server_that_stops_waits_for_a_slow_body_no_longer_than_it_has_t
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "HTTP_STOP_SECONDS", 2.0)
-    monkeypatch.setattr("holdfast.server.gating.body.LINGER_SECONDS", 0.1)
+    monkeypatch.setattr("backstay.server.request.LINGER_SECONDS", 0.1)
     async with served(tmp_path) as server, asyncio.timeout(10):
         async with listening(server.gate) as address:
             host, port = address.removeprefix("http://").split(":")
@@ -166,7 +166,7 @@ async def test_an_answer_that_does_not_come_is_given_up_on(tmp_path: Path, monke
             finally:
                 stopped.set()
 
-        monkeypatch.setattr(Holdfast, "find", hang)
+        monkeypatch.setattr(Backstay, "find", hang)
         answer = await server.client.get("/jobs")
         assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
         assert stopped.is_set()

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.server.gate import Bounds
-from holdfast.testing import ManualClock
+from backstay.server.gate import Bounds
+from backstay.testing import ManualClock
 from tests.server.gated import served
 from tests.server.test_sessions import browser_of, log_in, log_out
 

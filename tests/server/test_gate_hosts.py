@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import ConfigurationError
-from holdfast.server.gating import hosts
-from holdfast.server.gating.hosts import Hosts
+from backstay.errors import ConfigurationError
+from backstay.server.request import Hosts, network
 from tests.server.gated import served
 
 
@@ -47,7 +46,7 @@ async def test_without_keys_other_machines_are_told_to_have_one_made(tmp_path: P
             async with server.client_at(client) as elsewhere:
                 answer = await elsewhere.get("/jobs")
                 assert answer.status_code == 403, client
-                assert "holdfast keys create" in answer.json()["detail"]
+                assert "backstay keys create" in answer.json()["detail"]
                 assert (await elsewhere.get("/healthz")).status_code == 200
 
 
@@ -98,6 +97,6 @@ async def test_no_other_origin_is_ever_allowed_to_read(tmp_path: Path) -> None:
 
 
 def test_failures_of_a_network_of_version_6_are_counted_together() -> None:
-    assert hosts.network("2001:db8::1") == hosts.network("2001:db8::2") != hosts.network("2001:db8:1::1")
-    assert hosts.network("10.0.0.1") == hosts.network("::ffff:10.0.0.1") != hosts.network("10.0.0.2")
-    assert hosts.network(None) == "unknown"
+    assert network("2001:db8::1") == network("2001:db8::2") != network("2001:db8:1::1")
+    assert network("10.0.0.1") == network("::ffff:10.0.0.1") != network("10.0.0.2")
+    assert network(None) == "unknown"

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, keys
-from holdfast.errors import (
+from backstay import Backstay
+from backstay.core import access_keys
+from backstay.core.records import ApiKey
+from backstay.errors import (
     ConfigurationError,
     SchemaMismatch,
     StoreBusy,
@@ -20,11 +22,9 @@ from holdfast.errors import (
     StoreMoved,
     StoreUnavailable,
 )
-from holdfast.server import asgi
-from holdfast.server.gate import Bounds
-from holdfast.server.gating import keyring
-from holdfast.store.types import ApiKey
-from holdfast.testing import ManualClock
+from backstay.server import asgi, auth
+from backstay.server.gate import Bounds
+from backstay.testing import ManualClock
 from tests.server.gated import Served, served
 
 ELSEWHERE = "10.0.0.7"
@@ -55,7 +55,7 @@ async def test_a_path_that_does_not_exist_is_told_from_others_only_with_a_key(tm
 
 
 async def test_what_is_no_key_lets_nobody_in(tmp_path: Path) -> None:
-    nothing = ("", "x", "hf_live_", "hf_live_AAAAAAAAAAAA_B_C", "\u00e9", "a" * 5000, "null", "Bearer")
+    nothing = ("", "x", "bs_live_", "bs_live_AAAAAAAAAAAA_B_C", "\u00e9", "a" * 5000, "null", "Bearer")
     async with served(tmp_path, bounds=Bounds(failures_burst=1000)) as server:
         good = (await server.key())["X-API-Key"]
         last = "0" if good[-1] != "0" else "1"
@@ -68,9 +68,9 @@ async def test_what_is_no_key_lets_nobody_in(tmp_path: Path) -> None:
 async def test_a_key_is_a_header_and_never_a_cookie_or_a_password(tmp_path: Path) -> None:
     async with served(tmp_path) as server:
         text = (await server.key())["X-API-Key"]
-        assert await asked(server, {"Cookie": f"holdfast_session={text}"}) == 401
+        assert await asked(server, {"Cookie": f"backstay_session={text}"}) == 401
         assert await asked(server, {"Authorization": f"Basic {text}"}) == 401
-        assert await asked(server, {"Cookie": f"holdfast_session={text}"}, "/dashboard/jobs") == 303
+        assert await asked(server, {"Cookie": f"backstay_session={text}"}, "/dashboard/jobs") == 303
 
 
 async def test_two_different_keys_are_a_mistake_and_twice_the_same_is_none(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ async def test_a_revoked_key_is_refused_within_five_seconds(tmp_path: Path) -> N
 
 
 def test_what_a_server_knows_of_keys_is_never_older_than_five_seconds() -> None:
-    assert keyring.SECONDS + keyring.READ_SECONDS <= 5
+    assert auth.SECONDS + auth.READ_SECONDS <= 5
 
 
 async def test_a_key_that_was_revoked_here_is_refused_at_once(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ async def test_wrong_keys_are_counted_per_address_and_cost_no_one_else(
     clock = ManualClock()
     async with served(tmp_path, clock=clock, bounds=Bounds(failures_burst=3)) as server:
         good = await server.key("read")
-        wrong = {"X-API-Key": keys.make("x", ["read"], now=0)[0]}
+        wrong = {"X-API-Key": access_keys.make("x", ["read"], now=0)[0]}
         assert [await asked(server, wrong, client=ELSEWHERE) for _ in range(3)] == [401] * 3
         reads = count_reads(server.app, monkeypatch)
         async with server.client_at(ELSEWHERE) as someone:
@@ -249,7 +249,7 @@ async def test_a_rate_can_be_lifted_and_one_that_cannot_be_meant_is_refused(tmp_
 
 
 async def test_a_key_in_the_address_is_refused_and_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "holdfast")
+    caplog.set_level(logging.INFO, "backstay")
     async with served(tmp_path) as server:
         key = await server.key()
         text = key["X-API-Key"]
@@ -261,25 +261,25 @@ async def test_a_key_in_the_address_is_refused_and_not_logged(tmp_path: Path, ca
             answer = await server.client.get(path, headers=key)
             assert answer.status_code == 400, path
             assert text not in answer.text and hidden not in answer.text
-    ours = "\n".join(each.getMessage() for each in caplog.records if each.name.startswith("holdfast"))
+    ours = "\n".join(each.getMessage() for each in caplog.records if each.name.startswith("backstay"))
     assert text.split("_")[3] not in ours and hidden not in ours
-    assert ours.count("(left out: it had a key in it) 400") == len(paths)
+    assert ours.count("(removed: it contained a key) 400") == len(paths)
 
 
 def test_a_refusal_takes_as_long_whatever_is_wrong_with_the_secret() -> None:
     """Welch's t of 10,000 interleaved pairs; a comparison that stops at the first difference has a t of hundreds."""
-    text, key = keys.make("x", ["read"], now=0)
-    right = keys.parse(text)
+    text, key = access_keys.make("x", ["read"], now=0)
+    right = access_keys.parse(text)
     assert right is not None
     known = {key.key_id: key}
-    nearly = keys.ParsedKey(key.key_id, right.secret[:-1] + ("a" if right.secret[-1] != "a" else "b"))
-    nothing = keys.ParsedKey(key.key_id, "z" * len(right.secret))
+    nearly = access_keys.ParsedKey(key.key_id, right.secret[:-1] + ("a" if right.secret[-1] != "a" else "b"))
+    nothing = access_keys.ParsedKey(key.key_id, "z" * len(right.secret))
     times: dict[int, list[int]] = {0: [], 1: []}
     for number in range(10_000):
         for which in (0, 1) if number % 2 else (1, 0):  # whoever comes second finds warmer caches
             parsed = (nearly, nothing)[which]
             began = perf_counter_ns()
-            keys.check(parsed, known, 1)
+            access_keys.check(parsed, known, 1)
             times[which].append(perf_counter_ns() - began)
     calm = [sorted(each)[:8_000] for each in times.values()]  # what the machine did in between is no signal
     spread = sum(statistics.pvariance(each) / len(each) for each in calm) ** 0.5
@@ -293,14 +293,14 @@ async def test_nothing_in_the_store_lets_anyone_in(tmp_path: Path) -> None:
         text = (await server.key())["X-API-Key"]
     secret = text.split("_")[3]
     stored = b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
-    assert keys.digest(secret).encode() in stored
+    assert access_keys.digest(secret).encode() in stored
     assert secret.encode() not in stored
     async with served(tmp_path) as server:
-        for forged in (keys.digest(secret), text.replace(secret, keys.digest(secret)[:43])):
+        for forged in (access_keys.digest(secret), text.replace(secret, access_keys.digest(secret)[:43])):
             assert await asked(server, {"X-API-Key": forged}) == 401
 
 
-def count_reads(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def count_reads(app: Backstay, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     reads: list[Any] = []
     real = app.store.keys
 

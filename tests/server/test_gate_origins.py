@@ -34,7 +34,7 @@ async def test_a_form_of_the_dashboard_reaches_its_page(tmp_path: Path) -> None:
     async with served(tmp_path) as server:
         for headers in ({"Sec-Fetch-Site": "same-origin"}, {"Sec-Fetch-Site": "none"}, {"Origin": HERE}):
             answer = await server.client.post("/dashboard/theme", headers={**FORM, **headers}, content=b"theme=dark")
-            assert "This came from another site" not in answer.text, headers
+            assert "The request came from another site" not in answer.text, headers
             assert answer.status_code == 403  # its token is missing, which the form itself is asked for
 
 

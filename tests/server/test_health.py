@@ -1,4 +1,4 @@
-"""Whether the server is up, and whether it can work: cheap, honest, and nothing besides."""
+"""Check that the server is up, and whether it can work: cheap, honest, and nothing besides."""
 
 import asyncio
 from pathlib import Path
@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import limits
-from holdfast.errors import SchemaMismatch, StoreFull, StoreUnavailable
-from holdfast.testing import ManualClock
+from backstay import limits
+from backstay.errors import SchemaMismatch, StoreFull, StoreUnavailable
+from backstay.testing import ManualClock
 from tests.server.gated import served
 
 

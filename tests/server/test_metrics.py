@@ -12,28 +12,27 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from holdfast import Backoff, Context, Holdfast, Retention
-from holdfast.counted import BOUNDS
-from holdfast.server import asgi
-from holdfast.server.exposition import PAIRS_MAX, Snapshot, exposition
-from holdfast.server.metrics import KEPT_SECONDS
-from holdfast.stats import TotalFigures
-from holdfast.store.types import ClaimRequest
-from holdfast.testing import ManualClock, drain
+from backstay import Backoff, Backstay, Context, Retention
+from backstay.core.records import ClaimRequest
+from backstay.core.states import BOUNDS
+from backstay.core.stats import TotalFigures
+from backstay.server import asgi
+from backstay.server.metrics import KEPT_SECONDS, PAIRS_MAX, Snapshot, exposition
+from backstay.testing import ManualClock, drain
 
-CANARY = "hf_canary_51b7"
+CANARY = "bs_canary_51b7"
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 FAMILIES = {
-    "holdfast_jobs": "counter",
-    "holdfast_job_duration_seconds": "histogram",
-    "holdfast_job_wait_seconds": "histogram",
-    "holdfast_queue_depth": "gauge",
-    "holdfast_queue_oldest_age_seconds": "gauge",
-    "holdfast_workers": "gauge",
-    "holdfast_leases_lost": "counter",
-    "holdfast_reused": "counter",
-    "holdfast_reuse_saved_seconds": "counter",
-    "holdfast_build_info": "gauge",
+    "backstay_jobs": "counter",
+    "backstay_job_duration_seconds": "histogram",
+    "backstay_job_wait_seconds": "histogram",
+    "backstay_queue_depth": "gauge",
+    "backstay_queue_oldest_age_seconds": "gauge",
+    "backstay_workers": "gauge",
+    "backstay_leases_lost": "counter",
+    "backstay_reused": "counter",
+    "backstay_reuse_saved_seconds": "counter",
+    "backstay_build_info": "gauge",
 }
 Read = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -57,7 +56,7 @@ def of(read: Read, *names: str) -> dict[Any, float]:
 
 @asynccontextmanager
 async def asked(
-    app: Holdfast, client: str = "127.0.0.1", key: str | None = None, **headers: str
+    app: Backstay, client: str = "127.0.0.1", key: str | None = None, **headers: str
 ) -> AsyncIterator[httpx.AsyncClient]:
     sent = headers if key is None else {**headers, "Authorization": f"Bearer {key}"}
     transport = httpx.ASGITransport(asgi(app), client=(client, 1))
@@ -65,7 +64,7 @@ async def asked(
         yield http
 
 
-async def read_from(app: Holdfast) -> Read:
+async def read_from(app: Backstay) -> Read:
     async with asked(app) as http:
         answer = await http.get("/metrics")
     assert answer.status_code == 200
@@ -86,7 +85,7 @@ def sqlite_url(tmp_path: Any) -> str:
     return f"sqlite:///{tmp_path}/jobs.db"
 
 
-def with_mails(app: Holdfast) -> Any:
+def with_mails(app: Backstay) -> Any:
     @app.job("mail", queue="mails", max_attempts=2, backoff=Backoff(0), reuse_by=["to"])
     async def mail(payload: dict[str, str], ctx: Context) -> None:
         if payload["to"] == "nobody" or (payload["to"] == "busy" and ctx.attempt == 1):
@@ -96,7 +95,7 @@ def with_mails(app: Holdfast) -> Any:
 
 
 async def test_everything_that_happened_is_counted_and_every_replica_gives_the_same_answer(url: str) -> None:
-    app, replica = Holdfast(url), Holdfast(url)
+    app, replica = Backstay(url), Backstay(url)
     mail = with_mails(app)
     async with app, replica:
         for to in ("ada", "busy", "nobody"):
@@ -108,16 +107,16 @@ async def test_everything_that_happened_is_counted_and_every_replica_gives_the_s
         read, other = await read_from(app), await read_from(replica)
     jobs = {"job_type": "mail", "queue": "mails"}
     outcomes = {"submitted": 6, "completed": 3, "retried": 2, "failed": 1}
-    assert {each: value(read, "holdfast_jobs_total", outcome=each, **jobs) for each in outcomes} == outcomes
+    assert {each: value(read, "backstay_jobs_total", outcome=each, **jobs) for each in outcomes} == outcomes
     for name in ("duration", "wait"):
-        assert value(read, f"holdfast_job_{name}_seconds_count", **jobs) == 5
-        assert value(read, f"holdfast_job_{name}_seconds_bucket", le="+Inf", **jobs) == 5
-        assert 0 < (value(read, f"holdfast_job_{name}_seconds_sum", **jobs) or 0) < 60
-    assert value(read, "holdfast_queue_depth", status="pending", **jobs) == 1
-    assert value(read, "holdfast_queue_depth", status="scheduled", **jobs) == 1
-    assert 0 < (value(read, "holdfast_queue_oldest_age_seconds", queue="mails") or 0) < 60
-    assert value(read, "holdfast_reused_total") == 1
-    assert (value(read, "holdfast_reuse_saved_seconds_total") or 0) > 0
+        assert value(read, f"backstay_job_{name}_seconds_count", **jobs) == 5
+        assert value(read, f"backstay_job_{name}_seconds_bucket", le="+Inf", **jobs) == 5
+        assert 0 < (value(read, f"backstay_job_{name}_seconds_sum", **jobs) or 0) < 60
+    assert value(read, "backstay_queue_depth", status="pending", **jobs) == 1
+    assert value(read, "backstay_queue_depth", status="scheduled", **jobs) == 1
+    assert 0 < (value(read, "backstay_queue_oldest_age_seconds", queue="mails") or 0) < 60
+    assert value(read, "backstay_reused_total") == 1
+    assert (value(read, "backstay_reuse_saved_seconds_total") or 0) > 0
     ages = of(read, "age_seconds").keys()
     assert {key: number for key, number in read.items() if key not in ages} == {
         key: number for key, number in other.items() if key not in ages
@@ -125,7 +124,7 @@ async def test_everything_that_happened_is_counted_and_every_replica_gives_the_s
 
 
 async def test_workers_are_counted_by_what_they_do_and_lost_leases_too(sqlite_url: str) -> None:
-    app = Holdfast(sqlite_url, lease=30)
+    app = Backstay(sqlite_url, lease=30)
     mail = with_mails(app)
     async with app:
         await mail.submit({"to": "ada"})
@@ -134,14 +133,14 @@ async def test_workers_are_counted_by_what_they_do_and_lost_leases_too(sqlite_ur
         async with app.worker():
             read = await read_from(app)
         after = await read_from(app)
-    assert value(read, "holdfast_workers", state="idle") == 1
-    assert value(read, "holdfast_leases_lost_total") == 1
-    assert {value(after, "holdfast_workers", state=state) for state in ("idle", "working", "silent")} == {0}
+    assert value(read, "backstay_workers", state="idle") == 1
+    assert value(read, "backstay_leases_lost_total") == 1
+    assert {value(after, "backstay_workers", state=state) for state in ("idle", "working", "silent")} == {0}
 
 
 async def test_no_counter_goes_down_when_retention_drops_what_it_was_summed_from(url: str) -> None:
     clock = ManualClock(NOON)
-    app = Holdfast(url, clock=clock, retention=Retention(completed=timedelta(0), failed=timedelta(0)))
+    app = Backstay(url, clock=clock, retention=Retention(completed=timedelta(0), failed=timedelta(0)))
     mail = with_mails(app)
     async with app:
         for to in ("ada", "nobody"):
@@ -161,11 +160,11 @@ async def test_no_counter_goes_down_when_retention_drops_what_it_was_summed_from
     )
     assert of(before, *growing) == of(pruned, *growing)
     assert all(after[key] >= number for key, number in of(before, *growing).items())
-    assert value(after, "holdfast_jobs_total", job_type="mail", queue="mails", outcome="submitted") == 3
+    assert value(after, "backstay_jobs_total", job_type="mail", queue="mails", outcome="submitted") == 3
 
 
 async def test_the_answer_has_every_metric_with_its_kind_and_nothing_of_a_payload(sqlite_url: str) -> None:
-    app = Holdfast(sqlite_url)
+    app = Backstay(sqlite_url)
     mail = with_mails(app)
     async with app:
         await mail.submit({"to": "nobody", "body": CANARY}, subject=CANARY, tags=[CANARY], created_by=CANARY)
@@ -179,7 +178,7 @@ async def test_the_answer_has_every_metric_with_its_kind_and_nothing_of_a_payloa
 
 async def test_the_store_is_read_once_a_second_however_many_ask(sqlite_url: str) -> None:
     clock = ManualClock(NOON)
-    app = Holdfast(sqlite_url, clock=clock)
+    app = Backstay(sqlite_url, clock=clock)
     mail = with_mails(app)
     async with app, asked(app) as http:
         first = await http.get("/metrics")
@@ -190,7 +189,7 @@ async def test_the_store_is_read_once_a_second_however_many_ask(sqlite_url: str)
 
 
 async def test_this_machine_may_ask_without_a_key_and_others_need_the_scope_read(sqlite_url: str) -> None:
-    async with Holdfast(sqlite_url) as app:
+    async with Backstay(sqlite_url) as app:
         reader = (await app.create_key("prometheus", ["read"])).text
         worker = (await app.create_key("worker", ["work"])).text
         for client, key, headers, status in (
@@ -205,7 +204,7 @@ async def test_this_machine_may_ask_without_a_key_and_others_need_the_scope_read
 
 
 async def test_a_key_for_some_queues_sees_the_numbers_of_those(sqlite_url: str) -> None:
-    app = Holdfast(sqlite_url)
+    app = Backstay(sqlite_url)
     mail = with_mails(app)
     async with app:
         await mail.submit({"to": "ada"})
@@ -244,7 +243,7 @@ def test_however_many_names_there_are_series_stay_few_and_none_goes_down() -> No
     assert len(of(before, "jobs_total")) == PAIRS_MAX and len(of(after, "jobs_total")) == PAIRS_MAX + 1
     assert sum(of(after, "jobs_total").values()) == len(many)
     assert all(after.get(key, number) >= number for key, number in of(before, "_total", "_bucket", "_sum").items())
-    assert value(after, "holdfast_job_duration_seconds_count", job_type="other", queue="other") == 4 * PAIRS_MAX
+    assert value(after, "backstay_job_duration_seconds_count", job_type="other", queue="other") == 4 * PAIRS_MAX
 
 
 def test_a_histogram_is_cumulative_over_all_outcomes() -> None:
@@ -254,9 +253,9 @@ def test_a_histogram_is_cumulative_over_all_outcomes() -> None:
     ]
     read = parsed(exposition(Snapshot(both, (), (), 0)).decode())
     labels = {"job_type": "mail", "queue": "mails"}
-    found = [value(read, "holdfast_job_wait_seconds_bucket", le=str(bound), **labels) for bound in BOUNDS]
+    found = [value(read, "backstay_job_wait_seconds_bucket", le=str(bound), **labels) for bound in BOUNDS]
     assert found == [0.0] + [4.0] * (len(BOUNDS) - 1)
-    assert value(read, "holdfast_job_wait_seconds_sum", **labels) == 4.0
+    assert value(read, "backstay_job_wait_seconds_sum", **labels) == 4.0
 
 
 def _fields(figures: TotalFigures) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from holdfast.server import typed_paths
-from holdfast.store.types import JobType
+from backstay.core.records import JobType
+from backstay.server import openapi
 from tests.server.gated import Served, served
 
 # Method, path, body and status: rules between fields, and what a model alone would not say.
@@ -139,16 +139,16 @@ async def test_below_a_prefix_the_document_says_so(tmp_path: Path) -> None:
 
 def test_a_schema_of_a_stranger_is_moved_with_its_references_or_left_out() -> None:
     good = '{"$defs": {"A": {"type": "string"}}, "properties": {"a": {"$ref": "#/$defs/A"}, "b": {"default": null}}}'
-    moved = typed_paths.payload_schema(good, "Payload.x")
+    moved = openapi.payload_schema(good, "Payload.x")
     assert moved["properties"]["a"] == {"$ref": "#/components/schemas/Payload.x/$defs/A"}
     assert moved["properties"]["b"] == {"default": None}
     for bad in (None, "[]", "{", "7", '{"properties": {"a": [{"$ref": "http://evil.test/x"}]}}', '{"$ref": "#"}'):
-        assert list(typed_paths.payload_schema(bad, "x")) == ["description"]
+        assert list(openapi.payload_schema(bad, "x")) == ["description"]
 
 
 def test_names_of_types_are_names_of_components() -> None:
-    assert typed_paths.component("mail:out") == "mail-colon-out"
-    document = {"paths": {typed_paths.BY_TYPE: {}}, "components": {"schemas": {"SubmitBody": {"properties": {}}}}}
+    assert openapi.component("mail:out") == "mail-colon-out"
+    document = {"paths": {openapi.BY_TYPE: {}}, "components": {"schemas": {"SubmitBody": {"properties": {}}}}}
     many = [
         JobType(
             job_type=f"t{n:04}",
@@ -160,9 +160,9 @@ def test_names_of_types_are_names_of_components() -> None:
             version=1,
             last_seen=0,
         )
-        for n in range(typed_paths.TYPES_MAX + 1)
+        for n in range(openapi.TYPES_MAX + 1)
     ]
-    assert len(typed_paths.add_types(document, many)["paths"]) == typed_paths.TYPES_MAX
+    assert len(openapi.add_types(document, many)["paths"]) == openapi.TYPES_MAX
 
 
 def references(part: Any) -> list[str]:

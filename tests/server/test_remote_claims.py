@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Backoff, Holdfast
+from backstay import Backoff, Backstay
 from tests.server.far import Far, reached
 
 
 @pytest.fixture
-async def app(tmp_path: Path) -> AsyncIterator[Holdfast]:
-    app = Holdfast(f"sqlite:///{tmp_path}/jobs.db")
+async def app(tmp_path: Path) -> AsyncIterator[Backstay]:
+    app = Backstay(f"sqlite:///{tmp_path}/jobs.db")
 
     @app.job("embedding", max_attempts=3, backoff=Backoff(60, 2, 300, 0))
     async def embedding(payload: dict[str, str]) -> None: ...
@@ -23,13 +23,13 @@ async def app(tmp_path: Path) -> AsyncIterator[Holdfast]:
 
 
 @pytest.fixture
-async def far(app: Holdfast) -> AsyncIterator[Far]:
+async def far(app: Backstay) -> AsyncIterator[Far]:
     async with reached(app) as far:
         await far.register("embedding")
         yield far
 
 
-async def test_a_job_is_claimed_and_completed_over_http(app: Holdfast, far: Far) -> None:
+async def test_a_job_is_claimed_and_completed_over_http(app: Backstay, far: Far) -> None:
     job = await app.submit("embedding", {"text": "tide"})
 
     [taken] = await far.claim(limit=5)
@@ -44,7 +44,7 @@ async def test_a_job_is_claimed_and_completed_over_http(app: Holdfast, far: Far)
     assert await far.claim() == []
 
 
-async def test_a_completion_that_is_sent_three_times_has_one_effect(app: Holdfast, far: Far) -> None:
+async def test_a_completion_that_is_sent_three_times_has_one_effect(app: Backstay, far: Far) -> None:
     await app.submit("embedding", {})
     job_id, token = await far.one()
 
@@ -60,7 +60,7 @@ async def test_a_completion_that_is_sent_three_times_has_one_effect(app: Holdfas
 
 @pytest.mark.parametrize(("first", "second"), [(1, 2), ("x" * 100_000, "y" * 100_000), (1, "y" * 100_000), (1, None)])
 async def test_a_second_completion_with_another_result_is_refused_and_the_first_stands(
-    app: Holdfast, far: Far, first: object, second: object
+    app: Backstay, far: Far, first: object, second: object
 ) -> None:
     await app.submit("embedding", {})
     job_id, token = await far.one()
@@ -69,12 +69,12 @@ async def test_a_second_completion_with_another_result_is_refused_and_the_first_
     other = await far.say("complete", job_id, token, result=second)
 
     assert (other.status_code, other.json()["type"]) == (409, "/problems/already-completed")
-    assert "has completed with another result, which stands" in other.json()["detail"]
+    assert "has completed with another result, which is final" in other.json()["detail"]
     assert (await far.say("complete", job_id, token, result=first)).status_code == 200
     assert (await app.get(job_id)).result == first
 
 
-async def test_a_failure_that_is_sent_three_times_costs_one_attempt(app: Holdfast, far: Far) -> None:
+async def test_a_failure_that_is_sent_three_times_costs_one_attempt(app: Backstay, far: Far) -> None:
     await app.submit("embedding", {})
     job_id, token = await far.one()
     error = {"type": "Timeout", "message": "no answer", "traceback": "line 1\nline 2"}
@@ -89,13 +89,13 @@ async def test_a_failure_that_is_sent_three_times_costs_one_attempt(app: Holdfas
     assert waits == pytest.approx(60), "as the handler's own backoff says"
 
 
-async def test_a_repeat_that_comes_late_is_answered_as_the_first_call_was(app: Holdfast, far: Far) -> None:
+async def test_a_repeat_that_comes_late_is_answered_as_the_first_call_was(app: Backstay, far: Far) -> None:
     """One more failure would be the last, and the job is in other hands by now: neither changes what was answered."""
     await app.submit("embedding", {}, max_attempts=2)
     job_id, token = await far.one()
     first = await far.say("fail", job_id, token, retry_after=0)
     again = await far.say("fail", job_id, token, retry_after=0)
-    async with app.chores("test"):
+    async with app.maintenance("test"):
         await far.claim(wait_seconds=10)
     late = await far.say("fail", job_id, token, retry_after=0)
 
@@ -105,7 +105,7 @@ async def test_a_repeat_that_comes_late_is_answered_as_the_first_call_was(app: H
     assert (found.status, found.attempt, found.failures) == ("processing", 2, 1)
 
 
-async def test_a_stale_token_is_refused_and_changes_nothing(app: Holdfast, far: Far) -> None:
+async def test_a_stale_token_is_refused_and_changes_nothing(app: Backstay, far: Far) -> None:
     await app.submit("embedding", {})
     job_id, stale = await far.one()
     assert (await far.say("outcome", job_id, stale, outcome="give_back")).status_code == 200
@@ -128,7 +128,7 @@ async def test_a_stale_token_is_refused_and_changes_nothing(app: Holdfast, far: 
     assert (await far.say("complete", job_id, fresh)).status_code == 200
 
 
-async def test_a_token_is_good_for_no_other_job_and_no_other_attempt(app: Holdfast, far: Far) -> None:
+async def test_a_token_is_good_for_no_other_job_and_no_other_attempt(app: Backstay, far: Far) -> None:
     for _ in range(2):
         await app.submit("embedding", {})
     [one, other] = await far.claim(limit=2)
@@ -147,7 +147,7 @@ async def test_a_token_is_good_for_no_other_job_and_no_other_attempt(app: Holdfa
     assert (await app.get(job_id)).status == "processing"
 
 
-async def test_the_store_keeps_no_token(app: Holdfast, far: Far, tmp_path: Path) -> None:
+async def test_the_store_keeps_no_token(app: Backstay, far: Far, tmp_path: Path) -> None:
     await app.submit("embedding", {})
     _, token = await far.one()
     assert not any(
@@ -155,7 +155,7 @@ async def test_the_store_keeps_no_token(app: Holdfast, far: Far, tmp_path: Path)
     )
 
 
-async def test_a_repeated_request_gets_the_same_leases(app: Holdfast, far: Far) -> None:
+async def test_a_repeated_request_gets_the_same_leases(app: Backstay, far: Far) -> None:
     for _ in range(3):
         await app.submit("embedding", {})
 
@@ -170,7 +170,7 @@ async def test_a_repeated_request_gets_the_same_leases(app: Holdfast, far: Far) 
     assert len(other) == 1
 
 
-async def test_a_failure_without_a_retry_is_a_dead_letter(app: Holdfast, far: Far) -> None:
+async def test_a_failure_without_a_retry_is_a_dead_letter(app: Backstay, far: Far) -> None:
     await app.submit("embedding", {})
     job_id, token = await far.one()
     answer = await far.say("fail", job_id, token, retry=False, error={"type": "BadText"})
@@ -178,7 +178,7 @@ async def test_a_failure_without_a_retry_is_a_dead_letter(app: Holdfast, far: Fa
     assert [group.error_type for group in await app.dead()] == ["BadText"]
 
 
-async def test_a_worker_says_when_to_try_again(app: Holdfast, far: Far) -> None:
+async def test_a_worker_says_when_to_try_again(app: Backstay, far: Far) -> None:
     await app.submit("embedding", {})
     job_id, token = await far.one()
     await far.say("fail", job_id, token, retry_after=7)
@@ -189,7 +189,7 @@ async def test_a_worker_says_when_to_try_again(app: Holdfast, far: Far) -> None:
 @pytest.mark.parametrize(
     ("outcome", "status"), [("snooze", "scheduled"), ("give_back", "pending"), ("cancel", "cancelled")]
 )
-async def test_an_attempt_can_end_otherwise(app: Holdfast, far: Far, outcome: str, status: str) -> None:
+async def test_an_attempt_can_end_otherwise(app: Backstay, far: Far, outcome: str, status: str) -> None:
     await app.submit("embedding", {})
     job_id, token = await far.one()
     answers = [
@@ -201,7 +201,7 @@ async def test_an_attempt_can_end_otherwise(app: Holdfast, far: Far, outcome: st
     assert (found.status, found.failures) == (status, 0)
 
 
-async def test_progress_stage_and_logs_are_seen_while_the_job_runs(app: Holdfast, far: Far) -> None:
+async def test_progress_stage_and_logs_are_seen_while_the_job_runs(app: Backstay, far: Far) -> None:
     await app.submit("embedding", {})
     job_id, token = await far.one()
     answer = await far.say(
@@ -217,7 +217,7 @@ async def test_progress_stage_and_logs_are_seen_while_the_job_runs(app: Holdfast
     assert [entry["message"] for entry in entries] == ["a quarter", "done at last"]
 
 
-async def test_a_large_result_goes_to_a_file(app: Holdfast, far: Far) -> None:
+async def test_a_large_result_goes_to_a_file(app: Backstay, far: Far) -> None:
     await app.submit("embedding", {})
     job_id, token = await far.one()
     large = list(range(30_000))
@@ -227,7 +227,7 @@ async def test_a_large_result_goes_to_a_file(app: Holdfast, far: Far) -> None:
     assert found.result == large
 
 
-async def test_an_extension_prolongs_the_lease(app: Holdfast, far: Far) -> None:
+async def test_an_extension_prolongs_the_lease(app: Backstay, far: Far) -> None:
     await app.submit("embedding", {})
     job_id, token = await far.one()
     before = (await app.get(job_id)).lease_expires_at
@@ -238,7 +238,7 @@ async def test_an_extension_prolongs_the_lease(app: Holdfast, far: Far) -> None:
     assert answer.json()["lease_expires_at"].startswith(f"{after:%Y-%m-%dT%H:%M:%S}")
 
 
-async def test_a_worker_that_holds_as_many_of_a_type_as_it_may_gets_no_more(app: Holdfast, far: Far) -> None:
+async def test_a_worker_that_holds_as_many_of_a_type_as_it_may_gets_no_more(app: Backstay, far: Far) -> None:
     await far.register("embedding", limits={"embedding": 2})
     for _ in range(4):
         await app.submit("embedding", {})
@@ -248,7 +248,7 @@ async def test_a_worker_that_holds_as_many_of_a_type_as_it_may_gets_no_more(app:
     assert len(await far.claim(limit=10)) == 1
 
 
-async def test_a_worker_gets_only_its_types_and_queues(app: Holdfast, far: Far) -> None:
+async def test_a_worker_gets_only_its_types_and_queues(app: Backstay, far: Far) -> None:
     await far.register("other", queues=["mail"])
     await app.submit("embedding", {})
     assert await far.claim() == []
@@ -258,7 +258,7 @@ async def test_a_worker_gets_only_its_types_and_queues(app: Holdfast, far: Far) 
     assert len(await far.claim()) == 1
 
 
-async def test_a_paused_queue_gives_nothing(app: Holdfast, far: Far) -> None:
+async def test_a_paused_queue_gives_nothing(app: Backstay, far: Far) -> None:
     await app.submit("embedding", {})
     await app.pause_queue("default")
     assert await far.claim() == []

@@ -9,19 +9,19 @@ from pathlib import Path
 import httpx
 import pytest
 
-from holdfast import Backoff, Holdfast
+from backstay import Backoff, Backstay
 from tests.server.far import listening, reached
 from tests.server.test_streams import heard
 
 
 @pytest.fixture(params=["sqlite", "postgres", "dynamodb"])
-async def app(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Holdfast]:
+async def app(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backstay]:
     urls: dict[str, Callable[[], str]] = {
         "sqlite": lambda: f"sqlite:///{tmp_path}/jobs.db",
         "postgres": lambda: request.getfixturevalue("postgres").url(schema=f"far_{secrets.token_hex(4)}"),
         "dynamodb": lambda: request.getfixturevalue("dynamodb").url(),
     }
-    app = Holdfast(urls[request.param]())
+    app = Backstay(urls[request.param]())
 
     @app.job("embedding", max_attempts=3, backoff=Backoff(60, 2, 300, 0))
     async def embedding(payload: dict[str, int]) -> None: ...
@@ -31,7 +31,7 @@ async def app(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[H
 
 
 @pytest.mark.timeout(120)
-async def test_a_remote_worker_on_every_engine(app: Holdfast) -> None:
+async def test_a_remote_worker_on_every_engine(app: Backstay) -> None:
     async with reached(app) as far:
         await far.register("embedding", "translation", schemas={"translation": {"type": "object"}})
         jobs = [await app.submit("embedding", {"number": number}) for number in range(4)]

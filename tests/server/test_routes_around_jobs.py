@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, Holdfast, ResultRow, limits
+from backstay import Backstay, Context, ResultRow, limits
 from tests.server.routes_fixtures import stage as stage
 from tests.server.routes_stage import FILM, PAGE, Stage, staged
 
@@ -52,6 +52,13 @@ async def test_a_tree_lists_each_job_before_its_children(stage: Stage) -> None:
     assert "payload" not in tree["items"][0]
 
 
+async def test_a_path_with_a_malformed_id_says_so(stage: Stage) -> None:
+    answer = await stage.http.get("/jobs/zzz/explain")
+    assert answer.status_code == 404
+    assert answer.json()["detail"] == "'zzz' is not a job id: ids are UUIDs"
+    assert "no such path" in (await stage.http.get("/jobs/zzz/nothing")).json()["detail"]
+
+
 async def test_it_explains_why_a_job_is_not_running(stage: Stage) -> None:
     job = await stage.submit(payload=1)
     found = await stage.get(f"/jobs/{job['job_id']}/explain")
@@ -82,7 +89,7 @@ class Line(ResultRow, table="lines", key="line", subject="book"):
 
 @pytest.mark.parametrize("by", [{}, {"subject": "\x01" * 900}], ids=["all", "of a subject"])
 async def test_pages_go_on_behind_the_longest_key(tmp_path: Path, by: dict[str, str]) -> None:
-    app = Holdfast(f"sqlite:///{tmp_path}/jobs.db")
+    app = Backstay(f"sqlite:///{tmp_path}/jobs.db")
     lines = [f"{number}".ljust(limits.RESULT_KEY_BYTES_MAX, "\x02") for number in range(3)]
 
     @app.job("read", results=[Line])

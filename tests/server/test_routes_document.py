@@ -2,11 +2,15 @@
 
 import re
 from pathlib import Path
+from typing import Annotated
 
+import jsonschema
+import msgspec
 import pytest
 
-from holdfast.job import FIELDS
-from holdfast.server import documents
+from backstay.core import queues
+from backstay.job import FIELDS
+from backstay.server import routing
 from tests.server.routes_fixtures import stage as stage
 from tests.server.routes_stage import Stage
 
@@ -43,11 +47,34 @@ async def test_the_page_names_every_route_and_no_other(stage: Stage) -> None:
     assert written() == routes | one_or_all
 
 
-def test_the_record_in_openapi_has_the_fields_of_the_record() -> None:
-    assert set(documents.Job.model_fields) == set(FIELDS)
-    [example] = documents.Job.model_json_schema()["examples"]
-    assert set(example) == set(FIELDS)
-    assert documents.Job.model_validate(example).status == "completed"
+async def test_the_record_in_openapi_has_the_fields_of_the_record(stage: Stage) -> None:
+    components = (await stage.http.get("/openapi.json")).json()["components"]
+    schema = components["schemas"]["Job"]
+    assert list(schema["properties"]) == FIELDS
+    assert set(schema["required"]) == set(FIELDS)
+    [example] = schema["examples"]
+    assert list(example) == FIELDS
+    jsonschema.Draft202012Validator({**schema, "components": components}).validate(example)
+    assert example["status"] == "completed"
+
+
+def test_a_field_that_is_added_to_a_struct_is_in_openapi_and_never_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Queue(queues.Queue, frozen=True, kw_only=True):
+        shards: Annotated[int, msgspec.Meta(description="How many shards it has.")] = 1
+
+    monkeypatch.setattr(routing, "components", {})
+    described = routing.described(Queue, "A queue")
+    assert described["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Queue"}
+    found = routing.components["Queue"]
+    assert found["properties"]["shards"] == {"type": "integer", "description": "How many shards it has."}
+    assert set(found["required"]) == set(found["properties"])
+
+
+def test_two_kinds_of_answer_cannot_have_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing, "components", {})
+    routing.described(msgspec.defstruct("Same", [("a", int)]), "")
+    with pytest.raises(TypeError, match="Same"):
+        routing.described(msgspec.defstruct("Same", [("b", int)]), "")
 
 
 @pytest.mark.parametrize("path", ["/jobs/{id_or_type}", "/jobs/batch", "/schedules/{name}"])

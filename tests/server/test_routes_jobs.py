@@ -2,9 +2,10 @@
 
 from typing import Any
 
+import httpx
 import pytest
 
-from holdfast import codec
+from backstay import codec
 from tests.server.routes_fixtures import stage as stage
 from tests.server.routes_stage import Stage
 
@@ -100,7 +101,7 @@ async def test_a_long_page_of_small_jobs_is_whole(stage: Stage) -> None:
         ({"status": "done"}, "status"),
         ({"order": "random"}, "order"),
         ({"after": "nonsense"}, "cursor"),
-        ({"colour": "red"}, "no query parameter 'colour'"),
+        ({"colour": "red"}, "unknown query parameter 'colour'"),
         ({"job_type": "a b"}, "job_type"),
         ({"root": "seven"}, "ids are UUIDs"),
         ({"subject": "a\0b"}, "NUL"),
@@ -124,7 +125,7 @@ async def test_a_parameter_that_stands_there_twice_is_refused_by_name(stage: Sta
     for path, name in (("/jobs", "status"), ("/jobs/anything", "limit"), ("/stats", "minutes"), ("/audit", "limit")):
         answer = await stage.ask("GET", path, params=[(name, "1"), (name, "2")])
         assert (answer.status_code, answer.json()["type"]) == (422, "/problems/invalid-request"), path
-        assert f"the query parameter {name} stands there more than once" in answer.json()["detail"]
+        assert f"the query parameter {name} appears more than once" in answer.json()["detail"]
 
 
 # Reading
@@ -290,3 +291,68 @@ async def test_an_unknown_method_or_path_is_a_problem(stage: Stage) -> None:
     ]:
         answer = await stage.http.request(method, path)
         assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json"), path
+
+
+# Many at once
+
+
+async def test_many_jobs_are_cancelled_and_retried_in_one_request(stage: Stage) -> None:
+    ids = [(await stage.submit("letter", payload={"to": str(n)}))["job_id"] for n in range(3)]
+    other = await stage.submit(payload=1)
+    asked = {"filter": {"job_type": "letter", "status": "pending"}}
+
+    planned = (await stage.ask("POST", "/jobs/cancel", json=asked | {"dry_run": True})).json()
+    done = (await stage.ask("POST", "/jobs/cancel", json=asked | {"reason": "not today"})).json()
+    again = (await stage.ask("POST", "/jobs/retry", json={"job_ids": [*ids, other["job_id"]]})).json()
+
+    assert sorted(planned["changed"]) == sorted(done["changed"]) == sorted(again["changed"]) == sorted(ids)
+    assert (planned["by_status"], planned["dry_run"], done["more"]) == ({"pending": 3}, True, False)
+    assert again["refused"] == [{"job_id": other["job_id"], "job_type": "anything", "why": "it is still pending"}]
+    trail = (await stage.get("/audit"))["items"]
+    assert [(each["action"], each["via"], each["by"]) for each in trail] == [
+        ("jobs.bulk_retry", "http", "local"),
+        ("jobs.bulk_cancel", "http", "local"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"job_ids": []},
+        {"filter": {}},
+        {"filter": {"status": None}},
+        {"filter": {"status": "faild"}},
+        {"filter": {"order": "priority"}},
+        {"filter": {"created_until": "yesterday"}},
+        {"job_ids": ["x"]},
+        {"job_ids": ["019a8d3e-7c11-7a3b-9f52-0c6f1f2e3d4c"], "filter": {"job_type": "letter"}},
+        {"filter": {"job_type": "letter"}, "dry_run": "yes"},
+    ],
+    ids=str,
+)
+async def test_a_bulk_change_that_cannot_be_meant_is_refused(stage: Stage, body: Any) -> None:
+    await stage.submit("letter", payload={"to": "x"})
+    assert (await stage.ask("POST", "/jobs/cancel", json=body)).status_code == 422
+    assert [job["status"] for job in (await stage.get("/jobs"))["items"]] == ["pending"]
+
+
+async def test_a_bulk_change_touches_only_queues_of_the_key_and_a_search_takes_the_scope_read(stage: Stage) -> None:
+    letter = await stage.submit("letter", payload={"to": "x"})
+    other = await stage.submit(payload=1)
+    submitter = await stage.key("submit", queues=("mail*",))
+    reader = await stage.key("read", "submit", queues=("mail*",))
+
+    async def cancel(key: dict[str, str], body: Any) -> httpx.Response:
+        return await stage.ask("POST", "/jobs/cancel", json=body, headers=key)
+
+    assert (await cancel(submitter, {"filter": {"status": "pending"}})).status_code == 403
+    named = (await cancel(submitter, {"job_ids": [other["job_id"]]})).json()
+    assert [(each["job_type"], each["why"]) for each in named["refused"]] == [(None, "no such job")]
+    assert (await cancel(reader, {"filter": {"status": "pending"}})).json()["changed"] == [letter["job_id"]]
+    assert (await stage.app.get(other["job_id"])).status == "pending"
+
+
+async def test_the_words_of_bulk_changes_are_not_job_types(stage: Stage) -> None:
+    for word in ("cancel", "retry"):
+        assert (await stage.http.get(f"/jobs/{word}")).status_code == 405

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.server import searching
-from holdfast.store.types import WorkerRow
+from backstay.core.records import WorkerRow
+from backstay.server import visibility
 from tests.server.routes_fixtures import stage as stage
 from tests.server.routes_stage import Stage
 
@@ -102,7 +102,7 @@ async def test_a_type_that_does_not_exist_is_answered_with_those_of_the_keys_que
 async def test_a_page_is_filled_from_far_behind_and_ends_at_a_fixed_number_of_rows(
     stage: Stage, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(searching, "SIFTED_ROWS_MAX", 300)
+    monkeypatch.setattr(visibility, "SIFTED_ROWS_MAX", 300)
     mine = await stage.app.submit_many([("anything", n, {"queue": "mail-1"}) for n in range(3)])
     await stage.app.submit_many([("anything", n, {"queue": "other"}) for n in range(250)])
     key = await stage.key("read", queues=LIMITED)

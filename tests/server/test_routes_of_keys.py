@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast.store.types import WorkerRow
+from backstay.core.records import WorkerRow
 from tests.server.routes_fixtures import stage as stage
 from tests.server.routes_stage import Stage
 
@@ -52,9 +52,9 @@ async def test_why_a_job_waits_is_told_without_jobs_and_queues_of_others(stage: 
     assert set(whole["job_ids"]) == {ours, theirs} and theirs in whole["explanation"]
     found = await who("GET", f"/jobs/{waits.job_id}/explain")
     assert theirs not in found.text and found.json()["job_ids"] == [ours]
-    assert ours in found.json()["explanation"] and "a job of another queue" in found.json()["explanation"]
+    assert ours in found.json()["explanation"] and "a job in another queue" in found.json()["explanation"]
     page = await stage.http.get(f"/dashboard/jobs/{waits.job_id}", headers=key)
-    assert page.status_code == 200 and "a job of another queue" in page.text
+    assert page.status_code == 200 and "a job in another queue" in page.text
 
 
 async def test_why_nobody_takes_a_job_is_told_without_what_others_do(stage: Stage) -> None:

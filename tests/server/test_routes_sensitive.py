@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, Field
 
-from holdfast import Holdfast
+from backstay import Backstay
 from tests.server.routes_stage import Stage, staged
 
 SECRET = "4111-secret"
@@ -22,7 +22,7 @@ class Payment(BaseModel):
 
 @pytest.fixture
 async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    app = Holdfast(f"sqlite:///{tmp_path}/jobs.db")
+    app = Backstay(f"sqlite:///{tmp_path}/jobs.db")
 
     @app.job("payment")
     async def payment(payload: Payment) -> int:

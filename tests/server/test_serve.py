@@ -1,4 +1,4 @@
-"""holdfast serve, as the process that people start"""
+"""backstay serve, as the process that people start"""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast import Holdfast
-from holdfast.cli import serve as command
-from holdfast.cli.main import main
-from holdfast.errors import ConfigurationError
-from holdfast.server import serving
+from backstay import Backstay
+from backstay.cli import serve
+from backstay.cli.main import main
+from backstay.errors import ConfigurationError
+from backstay.server import listen
 
 APP = f"{Path(__file__).parents[1] / 'cli' / 'cli_app.py'}:app"
-CANARY = "hf_canary_9c1d"
+CANARY = "bs_canary_9c1d"
 
 
 class Process:
     """A serving process; a test waits for what it says."""
 
     def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("BACKSTAY_")}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast", "serve", "--port", "0", *arguments],
+            [sys.executable, "-m", "backstay", "serve", "--port", "0", *arguments],
             cwd=folder,
-            env={**inherited, "HOLDFAST_URL": f"sqlite:///{folder}/jobs.db", **environment},
+            env={**inherited, "BACKSTAY_URL": f"sqlite:///{folder}/jobs.db", **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -102,21 +102,21 @@ def test_without_a_key_it_does_not_listen_where_others_could_ask(start: Start) -
     for host in ("0.0.0.0", "::"):
         process = start("--host", host)
         assert process.process.wait(60) == 2
-        said = process.hear("holdfast: ")
-        assert "can be reached from other machines" in said and "holdfast keys create NAME --scope admin" in said
+        said = process.hear("backstay: ")
+        assert "is reachable from other machines" in said and "backstay keys create NAME --scope admin" in said
 
 
 async def test_a_key_that_lives_opens_other_addresses_and_one_that_is_over_does_not(tmp_path: Path) -> None:
-    async with Holdfast(f"sqlite:///{tmp_path}/jobs.db") as app:
-        with serving.bind("0.0.0.0", 0) as everywhere, serving.bind("127.0.0.1", 0) as here:
-            await command._check_who_may_ask(app, here)
-            with pytest.raises(ConfigurationError, match="no key yet"):
-                await command._check_who_may_ask(app, everywhere)
+    async with Backstay(f"sqlite:///{tmp_path}/jobs.db") as app:
+        with listen.bind("0.0.0.0", 0) as everywhere, listen.bind("127.0.0.1", 0) as here:
+            await serve._check_who_may_ask(app, here)
+            with pytest.raises(ConfigurationError, match="no API keys yet"):
+                await serve._check_who_may_ask(app, everywhere)
             created = await app.create_key("deploys", ["admin"])
-            await command._check_who_may_ask(app, everywhere)
+            await serve._check_who_may_ask(app, everywhere)
             await app.revoke_key(created.key.key_id)
-            with pytest.raises(ConfigurationError, match="no key yet"):
-                await command._check_who_may_ask(app, everywhere)
+            with pytest.raises(ConfigurationError, match="no API keys yet"):
+                await serve._check_who_may_ask(app, everywhere)
 
 
 def test_it_serves_works_and_stops_in_good_order(start: Start, tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_it_serves_works_and_stops_in_good_order(start: Start, tmp_path: Path) -
     assert process.end() == 0, "".join(process.lines)
 
     async def outcome() -> str:
-        async with Holdfast(f"sqlite:///{tmp_path}/jobs.db") as app:
+        async with Backstay(f"sqlite:///{tmp_path}/jobs.db") as app:
             return (await app.get(running)).status
 
     assert asyncio.run(outcome()) == "completed"
@@ -154,7 +154,7 @@ def test_it_serves_works_and_stops_in_good_order(start: Start, tmp_path: Path) -
 
 def test_nothing_that_is_secret_is_said(start: Start, tmp_path: Path) -> None:
     async def prepare() -> str:
-        async with Holdfast(f"sqlite:///{tmp_path}/jobs.db") as app:
+        async with Backstay(f"sqlite:///{tmp_path}/jobs.db") as app:
             return (await app.create_key("tester", ["admin"])).text
 
     key = asyncio.run(prepare())
@@ -165,7 +165,7 @@ def test_nothing_that_is_secret_is_said(start: Start, tmp_path: Path) -> None:
         client.post("/jobs/add", json={"payload": {"a": CANARY}})
         client.post("/jobs/nothing", json={"payload": CANARY})
         client.get(f"/jobs?subject={CANARY}&{CANARY}=1")
-        client.get("/jobs", headers={"X-API-Key": f"hf_live_{CANARY}"})
+        client.get("/jobs", headers={"X-API-Key": f"bs_live_{CANARY}"})
         client.get(f"/jobs?api_key={key}")
         assert CANARY not in client.get("/metrics").text and key not in client.get("/metrics").text
         shown = Path(f"/proc/{process.process.pid}/cmdline").read_text(encoding="utf-8")
@@ -174,13 +174,13 @@ def test_nothing_that_is_secret_is_said(start: Start, tmp_path: Path) -> None:
     assert CANARY not in said + shown
     assert key.split("_")[3] not in said + shown
     lines = [json.loads(line) for line in process.lines if line.startswith("{")]
-    asked = [line for line in lines if line["logger"] == "holdfast.access"]
+    asked = [line for line in lines if line["logger"] == "backstay.access"]
     assert {201, 422, 404, 401, 400} <= {line["status"] for line in asked}
     assert all(line["request_id"] for line in asked)
 
 
 def test_a_server_whose_store_is_away_waits_for_it_and_keeps_its_password(start: Start) -> None:
-    process = start(HOLDFAST_URL=f"postgresql://someone:{CANARY}@127.0.0.1:1/jobs")
+    process = start(BACKSTAY_URL=f"postgresql://someone:{CANARY}@127.0.0.1:1/jobs")
     process.hear("waiting for the store")
     assert process.end(signal.SIGINT) == 0
     assert CANARY not in "".join(process.lines)
@@ -188,25 +188,27 @@ def test_a_server_whose_store_is_away_waits_for_it_and_keeps_its_password(start:
 
 def test_settings_come_from_options_and_else_from_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    chosen = command._chosen(None, None, None, None, None, None)
+    chosen = serve._chosen(None, None, None, None, None, None)
     assert (chosen.host, chosen.port, chosen.workers, chosen.hosts, chosen.rate) == ("127.0.0.1", 8000, 0, (), 1000)
     for name, value in {"HOST": "::1", "PORT": "9", "SERVE_WORKERS": "3", "HOSTS": "a, b", "RATE": "5"}.items():
-        monkeypatch.setenv(f"HOLDFAST_{name}", value)
-    chosen = command._chosen(None, None, None, None, None, None)
+        monkeypatch.setenv(f"BACKSTAY_{name}", value)
+    chosen = serve._chosen(None, None, None, None, None, None)
     assert (chosen.host, chosen.port, chosen.workers, chosen.hosts, chosen.rate) == ("::1", 9, 3, ("a", "b"), 5)
-    chosen = command._chosen("127.0.0.2", 0, 0, "c", 7, timedelta(seconds=2))
+    chosen = serve._chosen("127.0.0.2", 0, 0, "c", 7, timedelta(seconds=2))
     assert (chosen.host, chosen.port, chosen.workers, chosen.hosts, chosen.rate) == ("127.0.0.2", 0, 0, ("c",), 7)
     assert chosen.grace_seconds == 2
     for name, value in {"PORT": "70000", "SERVE_WORKERS": "-1", "RATE": "0"}.items():
         with monkeypatch.context() as wrong:
-            wrong.setenv(f"HOLDFAST_{name}", value)
-            with pytest.raises(ConfigurationError, match=f"HOLDFAST_{name}"):
-                command._chosen(None, None, None, None, None, None)
+            wrong.setenv(f"BACKSTAY_{name}", value)
+            with pytest.raises(ConfigurationError, match=f"BACKSTAY_{name}"):
+                serve._chosen(None, None, None, None, None, None)
 
 
 @pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    for name in [name for name in os.environ if name.startswith("HOLDFAST_")]:
+def cli(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], logging_restored: None
+) -> Callable[..., str]:
+    for name in [name for name in os.environ if name.startswith("BACKSTAY_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
 
@@ -220,30 +222,30 @@ def cli(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureF
 def test_what_cannot_be_served_is_said_in_a_sentence(cli: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert "workers need handlers" in cli("--workers", "1")
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert "name others with --host and --port" in cli("--port", str(taken.getsockname()[1]))
+        assert "choose others with --host and --port" in cli("--port", str(taken.getsockname()[1]))
     assert "cannot listen on nowhere.invalid" in cli("--host", "nowhere.invalid", "--port", "0")
 
     def missing(name: str) -> Any:
         raise ModuleNotFoundError(f"No module named {name!r}", name="uvicorn")
 
-    monkeypatch.setattr(command, "importlib", SimpleNamespace(import_module=missing))
-    assert 'pip install "holdfast[server]"' in cli()
+    monkeypatch.setattr(serve, "importlib", SimpleNamespace(import_module=missing))
+    assert "run pip install '.[server]' in a checkout" in cli()
 
 
 @pytest.mark.parametrize(
     ("package", "way"),
     [
         *((each, "main(['serve', '--port', '0'])") for each in ("fastapi", "jinja2", "prometheus_client", "uvicorn")),
-        *((each, "asgi(Holdfast('sqlite:///jobs.db'))") for each in ("fastapi", "jinja2", "prometheus_client")),
+        *((each, "asgi(Backstay('sqlite:///jobs.db'))") for each in ("fastapi", "jinja2", "prometheus_client")),
     ],
 )
 def test_a_package_that_is_not_installed_is_named_with_what_brings_it(tmp_path: Path, package: str, way: str) -> None:
     code = f"""
 import sys
 sys.modules[{package!r}] = None
-from holdfast import ConfigurationError, Holdfast
-from holdfast.cli.main import main
-from holdfast.server import asgi
+from backstay import ConfigurationError, Backstay
+from backstay.cli.main import main
+from backstay.server import asgi
 try:
     sys.exit({way})
 except ConfigurationError as error:
@@ -251,7 +253,8 @@ except ConfigurationError as error:
 """
     ended = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert ended.returncode != 0
-    assert f'the server needs more packages ({package}): pip install "holdfast[server]"' in ended.stderr
+    assert f"the server needs more packages ({package}): run pip install '.[server]' in a checkout" in ended.stderr
+    assert "once it is published: pip install 'backstay[server]'" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
@@ -267,12 +270,12 @@ def test_where_others_reach_it_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], bound: Any, said: str
 ) -> None:
     heard: list[Callable[[], None]] = []
-    monkeypatch.setattr(serving, "Server", lambda gate, started: heard.append(started))
-    chosen = command._chosen(bound[0], bound[1], 0, None, None, None)
-    app, fake = Holdfast("sqlite:///jobs.db"), SimpleNamespace(getsockname=lambda: bound)
-    command._server(app, chosen, fake)  # type: ignore[arg-type]
+    monkeypatch.setattr(listen, "Server", lambda gate, started: heard.append(started))
+    chosen = serve._chosen(bound[0], bound[1], 0, None, None, None)
+    app, fake = Backstay("sqlite:///jobs.db"), SimpleNamespace(getsockname=lambda: bound)
+    serve._server(app, chosen, fake)  # type: ignore[arg-type]
     heard[0]()
-    assert f"Listens on {said}\n" in capsys.readouterr().out
+    assert f"Address    {said}\n" in capsys.readouterr().out
 
 
 def listening_sockets(pid: int) -> int:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import httpx
 
-from holdfast import keys
-from holdfast.dashboard.forms import SESSION_COOKIE
-from holdfast.server.gate import Bounds
-from holdfast.testing import ManualClock
+from backstay.core import access_keys
+from backstay.dashboard.page import SESSION_COOKIE
+from backstay.server.gate import Bounds
+from backstay.testing import ManualClock
 from tests.server.gated import HERE, Served, served
 
 FORM = {"Sec-Fetch-Site": "same-origin", "Content-Type": "application/x-www-form-urlencoded"}
@@ -60,7 +60,7 @@ async def test_on_an_encrypted_connection_the_session_stays_on_encrypted_ones(tm
 async def test_a_session_that_was_set_before_the_login_is_not_taken_over(tmp_path: Path) -> None:
     async with served(tmp_path) as server, browser_of(server) as browser:
         key = (await server.key("read"))["X-API-Key"]
-        planted = keys.make("x", ["admin"], now=0)[0]
+        planted = access_keys.make("x", ["admin"], now=0)[0]
         browser.cookies.set(SESSION_COOKIE, planted, path="/dashboard")
         answer = await log_in(browser, key)
         first = next(each for each in answer.headers.get_list("set-cookie") if each.startswith(SESSION_COOKIE))
@@ -106,7 +106,7 @@ async def test_guessing_at_the_login_is_slowed_down(tmp_path: Path) -> None:
     clock = ManualClock()
     async with served(tmp_path, clock=clock, bounds=Bounds(failures_burst=3)) as server, browser_of(server) as browser:
         await server.key("read")
-        wrong = keys.make("x", ["admin"], now=0)[0]
+        wrong = access_keys.make("x", ["admin"], now=0)[0]
         assert [(await log_in(browser, wrong)).status_code for _ in range(4)] == [401, 401, 401, 429]
         assert (await log_in(browser, "rubbish")).status_code == 429
         assert int((await log_in(browser, wrong)).headers["Retry-After"]) > 0
@@ -117,7 +117,7 @@ async def test_guessing_at_the_login_is_slowed_down(tmp_path: Path) -> None:
 async def test_wrong_keys_of_others_at_an_address_keep_out_nobody_who_has_a_right_one(tmp_path: Path) -> None:
     async with served(tmp_path, bounds=Bounds(failures_burst=1)) as server, browser_of(server) as browser:
         key = (await server.key("read"))["X-API-Key"]
-        wrong = keys.make("x", ["admin"], now=0)[0]
+        wrong = access_keys.make("x", ["admin"], now=0)[0]
         assert [(await log_in(browser, wrong)).status_code for _ in range(2)] == [401, 429]
         assert (await log_in(browser, key)).status_code == 303
         assert (await browser.get("/dashboard/queues")).status_code == 200
@@ -129,6 +129,6 @@ async def test_no_two_queues_have_the_same_secret(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         async with served(tmp_path / name) as server:
-            secrets.add(await keys.server_secret(server.app.store))
-            assert await keys.server_secret(server.app.store) in secrets
+            secrets.add(await access_keys.server_secret(server.app.store))
+            assert await access_keys.server_secret(server.app.store) in secrets
     assert len(secrets) == 2

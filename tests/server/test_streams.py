@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from holdfast import Context, Holdfast
-from holdfast.server import watching
-from holdfast.server.routes import streams
-from tests.eventually import eventually
+from backstay import Backstay, Context
+from backstay.server import watch
+from backstay.server.routes import streams
 from tests.server.far import Far, Served, listening
+from tests.support.eventually import eventually
 
 
 class Heard(NamedTuple):
@@ -25,13 +25,13 @@ class Heard(NamedTuple):
 
 
 @pytest.fixture
-async def app(tmp_path: Path) -> AsyncIterator[Holdfast]:
-    async with Holdfast(f"sqlite:///{tmp_path}/jobs.db") as app:
+async def app(tmp_path: Path) -> AsyncIterator[Backstay]:
+    async with Backstay(f"sqlite:///{tmp_path}/jobs.db") as app:
         yield app
 
 
 @pytest.fixture
-async def url(app: Holdfast) -> AsyncIterator[Served]:
+async def url(app: Backstay) -> AsyncIterator[Served]:
     async with listening(app) as url:
         yield url
 
@@ -61,12 +61,13 @@ async def heard(http: httpx.AsyncClient, path: str, after: str | None = None) ->
         return [each async for each in events(answer)]
 
 
-async def test_a_stream_tells_of_states_progress_and_lines_to_the_end(app: Holdfast, http: httpx.AsyncClient) -> None:
+async def test_a_stream_tells_of_states_progress_and_lines_to_the_end(app: Backstay, http: httpx.AsyncClient) -> None:
     far = Far(http)
     await far.register("embedding")
     job = await app.submit("embedding", {})
     async with http.stream("GET", f"/jobs/{job.job_id}/stream") as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.headers["x-accel-buffering"] == "no", "a proxy that collects a stream delays every event"
         told = events(answer)
         first = await anext(told)
         assert (first.name, first.said["status"]) == ("state", "pending")
@@ -82,7 +83,7 @@ async def test_a_stream_tells_of_states_progress_and_lines_to_the_end(app: Holdf
     assert rest[-2].said == {"job_id": job.job_id, "progress": 1.0, "stage": "complete"}
 
 
-async def test_a_stream_goes_on_after_the_last_event_that_was_heard(app: Holdfast, http: httpx.AsyncClient) -> None:
+async def test_a_stream_goes_on_after_the_last_event_that_was_heard(app: Backstay, http: httpx.AsyncClient) -> None:
     far = Far(http)
     await far.register("embedding")
     job = await app.submit("embedding", {})
@@ -102,7 +103,7 @@ async def test_a_stream_goes_on_after_the_last_event_that_was_heard(app: Holdfas
     assert ended.status_code == 204, "a browser comes again and again, until it is told not to"
 
 
-async def test_an_id_that_no_stream_gave_begins_at_the_beginning(app: Holdfast, http: httpx.AsyncClient) -> None:
+async def test_an_id_that_no_stream_gave_begins_at_the_beginning(app: Backstay, http: httpx.AsyncClient) -> None:
     await Far(http).register("embedding")
     job = await app.submit("embedding", {})
     await app.cancel(job.job_id)
@@ -112,11 +113,11 @@ async def test_an_id_that_no_stream_gave_begins_at_the_beginning(app: Holdfast, 
 
 
 async def test_live_progress_comes_from_memory(
-    app: Holdfast, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    app: Backstay, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Durable progress is written once a second; a stream beside the worker does not wait for that."""
     monkeypatch.setattr(type(app.store), "record_seconds", 3600.0)
-    monkeypatch.setattr(watching, "LIVE_SECONDS", 0.01)
+    monkeypatch.setattr(watch, "LIVE_SECONDS", 0.01)
     started, seen = asyncio.Event(), asyncio.Event()
 
     @app.job("painting")
@@ -139,7 +140,7 @@ async def test_live_progress_comes_from_memory(
 
 
 async def test_all_streams_of_a_job_share_one_look(
-    app: Holdfast, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    app: Backstay, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await Far(http).register("embedding")
     job = await app.submit("embedding", {})
@@ -167,7 +168,7 @@ async def test_all_streams_of_a_job_share_one_look(
     assert looks <= 3, "the one that cancelled, and one or two of the watch"
 
 
-async def test_a_tree_is_told_of_as_a_whole(app: Holdfast, http: httpx.AsyncClient) -> None:
+async def test_a_tree_is_told_of_as_a_whole(app: Backstay, http: httpx.AsyncClient) -> None:
     @app.job("leaf")
     async def leaf(payload: dict[str, int]) -> None: ...
 
@@ -193,10 +194,10 @@ async def test_a_tree_is_told_of_as_a_whole(app: Holdfast, http: httpx.AsyncClie
 
 
 async def test_a_silent_stream_says_that_it_lives(
-    app: Holdfast, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    app: Backstay, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "BEAT_SECONDS", 0.01)
-    monkeypatch.setattr(streams, "CHECK_SECONDS", 0.02)
+    monkeypatch.setattr(watch, "BEAT_SECONDS", 0.01)
+    monkeypatch.setattr(watch, "CHECK_SECONDS", 0.02)
     await Far(http).register("embedding")
     job = await app.submit("embedding", {})
     async with http.stream("GET", f"/jobs/{job.job_id}/stream") as answer, asyncio.timeout(10):
@@ -206,9 +207,9 @@ async def test_a_silent_stream_says_that_it_lives(
 
 
 async def test_one_stream_too_many_is_refused_in_words(
-    app: Holdfast, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    app: Backstay, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "STREAMS_MAX", 1)
+    monkeypatch.setattr(streams, "STREAMS_MAX", 1)
     await Far(http).register("embedding")
     job = await app.submit("embedding", {})
     async with http.stream("GET", f"/jobs/{job.job_id}/stream") as answer:
@@ -220,9 +221,9 @@ async def test_one_stream_too_many_is_refused_in_words(
 
 
 async def test_one_key_gets_its_share_of_streams_and_leaves_the_others_theirs(
-    app: Holdfast, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    app: Backstay, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "KEY_STREAMS_MAX", 1)
+    monkeypatch.setattr(streams, "KEY_STREAMS_MAX", 1)
     await Far(http).register("embedding")
     job = await app.submit("embedding", {})
     greedy, other = [{"X-API-Key": (await app.create_key(name, ["read"])).text} for name in ("greedy", "other")]
@@ -245,10 +246,10 @@ async def test_one_key_gets_its_share_of_streams_and_leaves_the_others_theirs(
 
 
 async def test_a_stream_that_came_without_a_key_ends_when_keys_are_needed(
-    app: Holdfast, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    app: Backstay, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "CHECK_SECONDS", 0.05)
-    monkeypatch.setattr("holdfast.server.gating.keyring.SECONDS", 0.05)
+    monkeypatch.setattr(watch, "CHECK_SECONDS", 0.05)
+    monkeypatch.setattr("backstay.server.auth.SECONDS", 0.05)
     await Far(http).register("embedding")
     job = await app.submit("embedding", {})
     async with http.stream("GET", f"/jobs/{job.job_id}/stream") as answer, asyncio.timeout(10):
@@ -259,10 +260,10 @@ async def test_a_stream_that_came_without_a_key_ends_when_keys_are_needed(
 
 
 async def test_a_stream_ends_when_its_key_is_revoked(
-    app: Holdfast, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    app: Backstay, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "CHECK_SECONDS", 0.05)
-    monkeypatch.setattr("holdfast.server.gating.keyring.SECONDS", 0.05)
+    monkeypatch.setattr(watch, "CHECK_SECONDS", 0.05)
+    monkeypatch.setattr("backstay.server.auth.SECONDS", 0.05)
     await Far(http).register("embedding")
     job = await app.submit("embedding", {})
     key = await app.create_key("eyes", ["read"])
@@ -274,7 +275,7 @@ async def test_a_stream_ends_when_its_key_is_revoked(
         assert [each.name async for each in told] in ([], ["progress"])
 
 
-async def test_a_stream_of_anothers_job_is_one_of_no_job(app: Holdfast, http: httpx.AsyncClient) -> None:
+async def test_a_stream_of_anothers_job_is_one_of_no_job(app: Backstay, http: httpx.AsyncClient) -> None:
     await Far(http).register("embedding")
     job = await app.submit("embedding", {})
     key = await app.create_key("mail", ["read"], queues=["mail"])
@@ -283,7 +284,7 @@ async def test_a_stream_of_anothers_job_is_one_of_no_job(app: Holdfast, http: ht
         assert (await http.get(path, headers=headers)).status_code == 404
 
 
-async def test_nobody_looks_once_the_last_stream_has_gone(app: Holdfast, http: httpx.AsyncClient) -> None:
+async def test_nobody_looks_once_the_last_stream_has_gone(app: Backstay, http: httpx.AsyncClient) -> None:
     await Far(http).register("embedding")
     job = await app.submit("embedding", {})
     before = asyncio.all_tasks()

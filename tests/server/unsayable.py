@@ -35,7 +35,9 @@ ANY_JSON = (*SUBMIT, SCHEDULE, REGISTER, "POST /jobs/batch", "POST /jobs/{job_id
 _BY_TYPE = "which options and which payload fit depends on the type, which is named beside them"
 UNSAYABLE = (
     Unsayable(FIND, 422, "is not a cursor of this search", "a cursor belongs to the search that gave it"),
-    Unsayable(SUBMIT, 422, "job_id and Idempotency-Key exclude each other", "one stands in the body, one in a header"),
+    Unsayable(
+        SUBMIT, 422, "job_id and Idempotency-Key are mutually exclusive", "one stands in the body, one in a header"
+    ),
     Unsayable(SUBMIT, 422, "depends on itself", "two fields must not have the same value"),
     Unsayable(SUBMIT, 422, "depends_on names the parent", "two fields must not have the same value"),
     Unsayable((*SUBMIT, PATCH), 422, "more than ten years ahead", "whether a moment is near depends on the day"),
@@ -48,7 +50,7 @@ UNSAYABLE = (
     Unsayable((REGISTER,), 422, "cannot be used", "a schema of payloads has limits of size, depth and references"),
     Unsayable(ANY_JSON, 400, "the body cannot be read", "free JSON: no NUL, 64 bits, 64 levels, at any depth"),
     Unsayable((*CANCEL, PATCH, RETRY), 412, "version", "whether an ETag is the latest"),
-    Unsayable((*CANCEL, PATCH, RETRY, RERUN, PAUSE), 422, "this is how a rerun is marked", "words that mean something"),
+    Unsayable((*CANCEL, PATCH, RETRY, RERUN, PAUSE), 422, "this prefix marks reruns", "words that mean something"),
 )
 
 

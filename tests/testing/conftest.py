@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Holdfast, sync
-from holdfast.testing import ManualClock, throwaway_url
-from tests.testing.outside import Outside
+from backstay import Backstay, sync
+from backstay.testing import ManualClock, throwaway_url
+from tests.testing.side_effects import Outside
 
 
 @pytest.fixture
@@ -14,13 +14,13 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def app(tmp_path: Path, clock: ManualClock) -> Holdfast:
-    return Holdfast(throwaway_url(tmp_path), clock=clock)
+def app(tmp_path: Path, clock: ManualClock) -> Backstay:
+    return Backstay(throwaway_url(tmp_path), clock=clock)
 
 
 @pytest.fixture
-def blocking_app(tmp_path: Path, clock: ManualClock) -> sync.Holdfast:
-    return sync.Holdfast(throwaway_url(tmp_path), clock=clock)
+def blocking_app(tmp_path: Path, clock: ManualClock) -> sync.Backstay:
+    return sync.Backstay(throwaway_url(tmp_path), clock=clock)
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ import os
 import signal
 from pathlib import Path
 
-from holdfast import BlockingContext, Holdfast
+from backstay import Backstay, BlockingContext
 
-app = Holdfast("sqlite:///unused.db")
+app = Backstay("sqlite:///unused.db")
 
 
 @app.job("append", isolation="process")

@@ -10,18 +10,17 @@ from pathlib import Path
 import apsw
 import pytest
 
-from holdfast import ConfigurationError, Context, Holdfast, InvalidOption, InvalidPayload
-from holdfast.app import BoundHandler
-from holdfast.testing.crashing.child import Moment
-from holdfast.testing.crashing.children import Link, forked
-from holdfast.testing.crashing.trials import KILLS_MAX, STALLS_MAX, kills, stalls
-from tests.eventually import eventually
-from tests.testing.outside import Outside
+from backstay import Backstay, ConfigurationError, Context, InvalidOption, InvalidPayload
+from backstay.app import BoundHandler
+from backstay.testing.crash_child import Link, Moment, forked
+from backstay.testing.crash_trials import KILLS_MAX, STALLS_MAX, kills, stalls
+from tests.support.eventually import eventually
+from tests.testing.side_effects import Outside
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_handler_that_hangs_is_an_error_in_time(app: Holdfast, outside: Outside) -> None:
+def test_a_handler_that_hangs_is_an_error_in_time(app: Backstay, outside: Outside) -> None:
     @app.job("hang")
     async def hang(payload: int) -> None:
         await asyncio.Event().wait()
@@ -30,13 +29,13 @@ def test_a_handler_that_hangs_is_an_error_in_time(app: Holdfast, outside: Outsid
         outside.crash(hang, timeout=1.5)
 
 
-def test_a_handler_that_waits_for_its_children_is_refused_with_the_reason(app: Holdfast, outside: Outside) -> None:
+def test_a_handler_that_waits_for_its_children_is_refused_with_the_reason(app: Backstay, outside: Outside) -> None:
     @app.job("parent")
     async def parent(payload: int, ctx: Context) -> None:
         await ctx.submit("parent", 1)
         await ctx.wait_for_children()
 
-    with pytest.raises(AssertionError, match="cannot try a handler that waits for them: try its parts"):
+    with pytest.raises(AssertionError, match="cannot test a handler that waits for them: test its parts"):
         outside.crash(parent, timeout=20)
 
 
@@ -59,7 +58,7 @@ async def test_what_a_worker_has_started_ends_with_it(tmp_path: Path) -> None:
 ORPHANS = """
 import sys
 from pathlib import Path
-from holdfast.testing import crash_test
+from backstay.testing import crash_test
 from tests.testing.process_handlers import hang
 crash_test(hang, sys.argv[1], effect=lambda: None)
 """
@@ -111,16 +110,16 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def test_a_handler_that_fails_undisturbed_is_no_subject_for_it(app: Holdfast, outside: Outside) -> None:
+def test_a_handler_that_fails_undisturbed_is_no_subject_for_it(app: Backstay, outside: Outside) -> None:
     @app.job("bad")
     def bad(payload: int) -> None:
         raise ValueError("always")
 
-    with pytest.raises(AssertionError, match="bad fails even undisturbed: ValueError: always"):
+    with pytest.raises(AssertionError, match="bad fails even when undisturbed: ValueError: always"):
         outside.crash(bad)
 
 
-def test_a_handler_that_ends_its_process_is_named_with_its_last_words(app: Holdfast, outside: Outside) -> None:
+def test_a_handler_that_ends_its_process_is_named_with_its_last_words(app: Backstay, outside: Outside) -> None:
     @app.job("leave")
     async def leave(payload: int) -> None:
         print("good bye", flush=True)
@@ -130,7 +129,7 @@ def test_a_handler_that_ends_its_process_is_named_with_its_last_words(app: Holdf
         outside.crash(leave)
 
 
-def appending(app: Holdfast, outside: Outside) -> BoundHandler:
+def appending(app: Backstay, outside: Outside) -> BoundHandler:
     @app.job("append")
     async def append(payload: int, ctx: Context) -> None:
         await ctx.once("line", lambda: outside.append(payload))
@@ -138,12 +137,12 @@ def appending(app: Holdfast, outside: Outside) -> BoundHandler:
     return append
 
 
-def test_an_effect_that_differs_by_itself_is_not_blamed_on_a_disturbance(app: Holdfast, outside: Outside) -> None:
+def test_an_effect_that_differs_by_itself_is_not_blamed_on_a_disturbance(app: Backstay, outside: Outside) -> None:
     with pytest.raises(AssertionError, match=r"(?s)two undisturbed runs .*Give reset="):
         outside.crash(appending(app, outside), reset=None)
 
 
-def test_what_cannot_be_meant_is_refused_before_anything_runs(app: Holdfast, outside: Outside) -> None:
+def test_what_cannot_be_meant_is_refused_before_anything_runs(app: Backstay, outside: Outside) -> None:
     handler = appending(app, outside)
     with pytest.raises(InvalidPayload):
         outside.crash(handler, "no number")

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from holdfast import BlockingContext, Context, Holdfast, Snooze, sync
-from holdfast.testing import throwaway_url
+from backstay import Backstay, BlockingContext, Context, Snooze, sync
+from backstay.testing import throwaway_url
 from tests.testing import process_handlers
-from tests.testing.outside import AFTER, BEFORE, STALLED_AFTER, TWICE, Outside, killed, stalled
+from tests.testing.side_effects import AFTER, BEFORE, STALLED_AFTER, TWICE, Outside, killed, stalled
 
 # Handlers that must be found
 
 
-def test_lines_that_are_appended_are_found_at_every_disturbance_but_the_first(app: Holdfast, outside: Outside) -> None:
+def test_lines_that_are_appended_are_found_at_every_disturbance_but_the_first(app: Backstay, outside: Outside) -> None:
     @app.job("append")
     async def append(payload: int, ctx: Context) -> None:
         for n in range(2):
@@ -27,11 +27,11 @@ def test_lines_that_are_appended_are_found_at_every_disturbance_but_the_first(ap
     blamed, text = outside.complaint(append)
     assert blamed == {killed(1, 2), killed(2, 2), AFTER, TWICE, stalled(1, 2), stalled(2, 2)}
     assert f"{killed(1, 2)}\n  expected effect  ['0', '1']\n  found            ['0', '0', '1']" in text
-    assert f"These made no difference:\n  {BEFORE}" in text
+    assert f"These disturbances made no difference:\n  {BEFORE}" in text
     assert all(remedy in text for remedy in ("ctx.once", "ctx.transaction()", "ctx.idempotency_key"))
 
 
-def test_a_charge_without_progress_calls_is_found_where_the_handler_had_run(app: Holdfast, outside: Outside) -> None:
+def test_a_charge_without_progress_calls_is_found_where_the_handler_had_run(app: Backstay, outside: Outside) -> None:
     @app.job("charge")
     def charge(payload: int) -> None:
         before = int(outside.read()[0]) if outside.read() else 0
@@ -42,7 +42,7 @@ def test_a_charge_without_progress_calls_is_found_where_the_handler_had_run(app:
     assert "expected effect  ['5']\n  found            ['10']" in text
 
 
-def test_a_check_before_the_act_is_found_only_by_the_overlap_of_a_stall(app: Holdfast, outside: Outside) -> None:
+def test_a_check_before_the_act_is_found_only_by_the_overlap_of_a_stall(app: Backstay, outside: Outside) -> None:
     @app.job("check")
     def check(payload: int, ctx: BlockingContext) -> None:
         is_new = not outside.read()
@@ -55,7 +55,7 @@ def test_a_check_before_the_act_is_found_only_by_the_overlap_of_a_stall(app: Hol
     assert "two runs overlapped" in text
 
 
-def test_only_the_effect_outside_its_step_is_found(app: Holdfast, outside: Outside) -> None:
+def test_only_the_effect_outside_its_step_is_found(app: Backstay, outside: Outside) -> None:
     @app.job("half")
     async def half(payload: int, ctx: Context) -> None:
         await ctx.once("safe", lambda: outside.append("safe"))
@@ -68,7 +68,7 @@ def test_only_the_effect_outside_its_step_is_found(app: Holdfast, outside: Outsi
     assert {killed(2, 2), TWICE} <= blamed
 
 
-def test_a_handler_that_fails_when_it_is_repeated_is_found(app: Holdfast, outside: Outside) -> None:
+def test_a_handler_that_fails_when_it_is_repeated_is_found(app: Backstay, outside: Outside) -> None:
     @app.job("make")
     def make(payload: int) -> None:
         outside.file.touch(exist_ok=False)
@@ -79,7 +79,7 @@ def test_a_handler_that_fails_when_it_is_repeated_is_found(app: Holdfast, outsid
 
 
 def test_a_job_that_is_submitted_again_by_a_second_run_is_found_and_a_dedup_key_helps(
-    app: Holdfast, outside: Outside
+    app: Backstay, outside: Outside
 ) -> None:
     @app.job("follow")
     async def follow(payload: int) -> None: ...
@@ -104,7 +104,7 @@ def test_a_job_that_is_submitted_again_by_a_second_run_is_found_and_a_dedup_key_
 def test_appended_lines_are_found_on_every_face_and_isolation(tmp_path: Path, outside: Outside, face: str) -> None:
     handler: Any = process_handlers.append
     if face == "blocking":
-        blocking = sync.Holdfast(throwaway_url(tmp_path))
+        blocking = sync.Backstay(throwaway_url(tmp_path))
 
         @blocking.job("append")
         def append(payload: str, ctx: BlockingContext) -> None:
@@ -119,7 +119,7 @@ def test_appended_lines_are_found_on_every_face_and_isolation(tmp_path: Path, ou
 # Handlers that must pass
 
 
-def by_once(app: Holdfast, outside: Outside) -> Any:
+def by_once(app: Backstay, outside: Outside) -> Any:
     @app.job("once")
     async def once(payload: int, ctx: Context) -> None:
         for n in range(2):
@@ -129,7 +129,7 @@ def by_once(app: Holdfast, outside: Outside) -> Any:
     return once
 
 
-def by_once_in_a_thread(app: Holdfast, outside: Outside) -> Any:
+def by_once_in_a_thread(app: Backstay, outside: Outside) -> Any:
     @app.job("once")
     def once(payload: int, ctx: BlockingContext) -> None:
         for n in range(2):
@@ -139,7 +139,7 @@ def by_once_in_a_thread(app: Holdfast, outside: Outside) -> Any:
     return once
 
 
-def by_key(app: Holdfast, outside: Outside) -> Any:
+def by_key(app: Backstay, outside: Outside) -> Any:
     """As a service that drops repeats: the key and the charge are one step."""
     with sqlite3.connect(outside.file) as file:
         file.execute("CREATE TABLE IF NOT EXISTS charge (key TEXT PRIMARY KEY, amount INTEGER)")
@@ -154,7 +154,7 @@ def by_key(app: Holdfast, outside: Outside) -> Any:
     return charge
 
 
-def by_overwriting(app: Holdfast, outside: Outside) -> Any:
+def by_overwriting(app: Backstay, outside: Outside) -> Any:
     @app.job("report", max_attempts=1)
     async def report(payload: int, ctx: Context) -> None:
         draft = outside.file.with_name(f"draft-{os.getpid()}")
@@ -165,7 +165,7 @@ def by_overwriting(app: Holdfast, outside: Outside) -> Any:
     return report
 
 
-def by_a_retry(app: Holdfast, outside: Outside) -> Any:
+def by_a_retry(app: Backstay, outside: Outside) -> Any:
     """Neither its backoff nor its snooze nor its rate is waited for."""
 
     @app.job("flaky", rate="1/h")
@@ -181,7 +181,7 @@ def by_a_retry(app: Holdfast, outside: Outside) -> Any:
 
 @pytest.mark.parametrize("make", [by_once, by_once_in_a_thread, by_overwriting, by_a_retry])
 def test_a_repeatable_handler_passes_and_the_report_says_what_was_tried(
-    app: Holdfast, outside: Outside, make: Callable[[Holdfast, Outside], Any]
+    app: Backstay, outside: Outside, make: Callable[[Backstay, Outside], Any]
 ) -> None:
     report = outside.crash(make(app, outside))
     assert report.expected.effect == outside.read() != []
@@ -190,7 +190,7 @@ def test_a_repeatable_handler_passes_and_the_report_says_what_was_tried(
     assert str(report).count("\n  same ") == len(report.trials)
 
 
-def test_a_charge_under_the_idempotency_key_passes(app: Holdfast, outside: Outside) -> None:
+def test_a_charge_under_the_idempotency_key_passes(app: Backstay, outside: Outside) -> None:
     def charges() -> list[Any]:
         with sqlite3.connect(outside.file) as file:
             return file.execute("SELECT * FROM charge").fetchall()
@@ -201,11 +201,11 @@ def test_a_charge_under_the_idempotency_key_passes(app: Holdfast, outside: Outsi
 
     report = outside.crash(by_key(app, outside), 5, effect=charges, reset=reset)
     ((key, amount),) = report.expected.effect
-    assert key.startswith("holdfast-") and amount == 5
+    assert key.startswith("backstay-") and amount == 5
 
 
 def test_sql_that_commits_with_the_job_passes_and_is_read_from_the_queues_own_file(
-    app: Holdfast, outside: Outside
+    app: Backstay, outside: Outside
 ) -> None:
     @app.job("transfer")
     async def transfer(payload: int, ctx: Context) -> None:
@@ -231,7 +231,7 @@ def test_a_repeatable_handler_in_a_process_passes(outside: Outside) -> None:
 # Where it is called from
 
 
-async def test_it_can_be_called_where_an_event_loop_runs_and_the_app_is_open(app: Holdfast, outside: Outside) -> None:
+async def test_it_can_be_called_where_an_event_loop_runs_and_the_app_is_open(app: Backstay, outside: Outside) -> None:
     handler = by_overwriting(app, outside)
     async with app, app.worker():
         outside.crash(handler)
@@ -240,12 +240,12 @@ async def test_it_can_be_called_where_an_event_loop_runs_and_the_app_is_open(app
         assert await (await handler.submit(1)).result(timeout=10) is None
 
 
-def test_the_apps_own_queue_is_not_touched(app: Holdfast, outside: Outside, tmp_path: Path) -> None:
+def test_the_apps_own_queue_is_not_touched(app: Backstay, outside: Outside, tmp_path: Path) -> None:
     outside.crash(by_overwriting(app, outside))
     assert not (tmp_path / "jobs.db").exists()
 
 
-def test_a_reset_that_is_built_in_takes_no_path(app: Holdfast, outside: Outside) -> None:
+def test_a_reset_that_is_built_in_takes_no_path(app: Backstay, outside: Outside) -> None:
     @app.job("nothing")
     def nothing(payload: int) -> None: ...
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from holdfast import Backoff, Context, Holdfast, InvalidOption, Snooze, StoreGone, StoreMoved, sync
-from holdfast.store.moves import FROM, MoveState
-from holdfast.testing import ManualClock, drain, fronts, throwaway_url
-from holdfast.waits import within
-from tests.eventually import eventually
+from backstay import Backoff, Backstay, Context, InvalidOption, Snooze, StoreGone, StoreMoved, sync
+from backstay.clock import within
+from backstay.core.dumps import FROM, MoveState
+from backstay.testing import ManualClock, drain, drainer, throwaway_url
+from tests.support.eventually import eventually
 
 
-async def test_everything_that_is_runnable_runs_in_claim_order_and_is_returned(app: Holdfast) -> None:
+async def test_everything_that_is_runnable_runs_in_claim_order_and_is_returned(app: Backstay) -> None:
     order: list[str] = []
 
     @app.job("work")
@@ -32,7 +32,7 @@ async def test_everything_that_is_runnable_runs_in_claim_order_and_is_returned(a
     assert [job.status for job in jobs] == ["completed"] * 3
 
 
-async def test_one_job_runs_at_a_time(app: Holdfast) -> None:
+async def test_one_job_runs_at_a_time(app: Backstay) -> None:
     running = most = 0
     another = asyncio.Event()
 
@@ -52,7 +52,7 @@ async def test_one_job_runs_at_a_time(app: Holdfast) -> None:
     assert most == 1
 
 
-async def test_what_jobs_submit_and_what_depends_on_them_runs_too(app: Holdfast) -> None:
+async def test_what_jobs_submit_and_what_depends_on_them_runs_too(app: Backstay) -> None:
     @app.job("parent")
     async def parent(payload: int) -> None:
         await child.submit(payload)
@@ -68,7 +68,7 @@ async def test_what_jobs_submit_and_what_depends_on_them_runs_too(app: Holdfast)
     assert {job.status for job in jobs} == {"completed"}
 
 
-async def test_a_job_in_a_queue_that_no_handler_names_runs_too(app: Holdfast) -> None:
+async def test_a_job_in_a_queue_that_no_handler_names_runs_too(app: Backstay) -> None:
     @app.job("work")
     async def work(payload: int) -> None: ...
 
@@ -77,7 +77,7 @@ async def test_a_job_in_a_queue_that_no_handler_names_runs_too(app: Holdfast) ->
         assert [job.queue for job in await drain(app)] == ["elsewhere"]
 
 
-async def test_what_is_due_later_stays_until_the_clock_is_moved(app: Holdfast, clock: ManualClock) -> None:
+async def test_what_is_due_later_stays_until_the_clock_is_moved(app: Backstay, clock: ManualClock) -> None:
     @app.job("work", backoff=Backoff(base=60, jitter=0))
     async def work(payload: str, ctx: Context) -> str:
         if payload == "flaky" and ctx.attempt == 1:
@@ -96,7 +96,7 @@ async def test_what_is_due_later_stays_until_the_clock_is_moved(app: Holdfast, c
         assert [job.result for job in await drain(app)] == ["later"]
 
 
-async def test_with_advance_the_clock_goes_from_due_time_to_due_time(app: Holdfast, clock: ManualClock) -> None:
+async def test_with_advance_the_clock_goes_from_due_time_to_due_time(app: Backstay, clock: ManualClock) -> None:
     begun, times = clock.moment, []
 
     @app.job("work", backoff=Backoff(base=60, factor=2, jitter=0), max_attempts=3)
@@ -114,7 +114,7 @@ async def test_with_advance_the_clock_goes_from_due_time_to_due_time(app: Holdfa
 
 
 async def test_with_until_it_runs_what_is_due_up_to_a_moment_and_the_clock_is_there(
-    app: Holdfast, clock: ManualClock
+    app: Backstay, clock: ManualClock
 ) -> None:
     @app.job("hourly")
     async def hourly(payload: int) -> None:
@@ -129,7 +129,7 @@ async def test_with_until_it_runs_what_is_due_up_to_a_moment_and_the_clock_is_th
         assert (await app.counts())["scheduled"] == 1
 
 
-async def test_jobs_over_their_rate_wait_for_the_clock(app: Holdfast, clock: ManualClock) -> None:
+async def test_jobs_over_their_rate_wait_for_the_clock(app: Backstay, clock: ManualClock) -> None:
     begun = clock.moment
     times = []
 
@@ -144,7 +144,7 @@ async def test_jobs_over_their_rate_wait_for_the_clock(app: Holdfast, clock: Man
     assert times[:2] == [0, 0] and 0 < times[2] <= times[3] <= 120
 
 
-async def test_the_jobs_of_a_schedule_run_as_its_ticks_come(app: Holdfast, clock: ManualClock) -> None:
+async def test_the_jobs_of_a_schedule_run_as_its_ticks_come(app: Backstay, clock: ManualClock) -> None:
     times = []
 
     @app.job("report")
@@ -161,7 +161,7 @@ async def test_the_jobs_of_a_schedule_run_as_its_ticks_come(app: Holdfast, clock
         assert len(await drain(app)) == 1
 
 
-async def test_a_job_that_always_snoozes_ends_an_advancing_drain(app: Holdfast) -> None:
+async def test_a_job_that_always_snoozes_ends_an_advancing_drain(app: Backstay) -> None:
     @app.job("sleepy", max_attempts=2)
     async def sleepy(payload: int) -> None:
         raise Snooze(60)
@@ -176,9 +176,9 @@ async def test_a_job_that_always_snoozes_ends_an_advancing_drain(app: Holdfast) 
     ("limit", "delay"), [("DRAIN_ADVANCES_MAX", 60), ("DRAIN_RUNS_MAX", 0)], ids=["for later", "at once"]
 )
 async def test_a_job_that_submits_itself_for_ever_is_an_error_and_not_a_hang(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch, limit: str, delay: float
+    app: Backstay, monkeypatch: pytest.MonkeyPatch, limit: str, delay: float
 ) -> None:
-    monkeypatch.setattr(fronts, limit, 20)
+    monkeypatch.setattr(drainer, limit, 20)
 
     @app.job("again")
     async def again(payload: int) -> None:
@@ -191,7 +191,7 @@ async def test_a_job_that_submits_itself_for_ever_is_an_error_and_not_a_hang(
 
 
 async def test_the_real_clock_cannot_be_moved(tmp_path: Any) -> None:
-    app = Holdfast(throwaway_url(tmp_path))
+    app = Backstay(throwaway_url(tmp_path))
 
     @app.job("work")
     async def work(payload: int) -> None: ...
@@ -201,7 +201,7 @@ async def test_the_real_clock_cannot_be_moved(tmp_path: Any) -> None:
             await drain(app, advance=True)
 
 
-async def test_a_job_that_is_cancelled_while_it_runs_does_not_hold_up_the_others(app: Holdfast) -> None:
+async def test_a_job_that_is_cancelled_while_it_runs_does_not_hold_up_the_others(app: Backstay) -> None:
     @app.job("work")
     async def work(payload: str, ctx: Context) -> None:
         if payload == "stops itself":
@@ -213,7 +213,7 @@ async def test_a_job_that_is_cancelled_while_it_runs_does_not_hold_up_the_others
         assert [job.status for job in await drain(app)] == ["cancelled", "completed"]
 
 
-async def test_a_thread_that_outlives_its_timeout_does_not_hold_up_the_others(app: Holdfast) -> None:
+async def test_a_thread_that_outlives_its_timeout_does_not_hold_up_the_others(app: Backstay) -> None:
     release = threading.Event()
 
     @app.job("work", max_attempts=1)
@@ -234,7 +234,7 @@ async def test_a_thread_that_outlives_its_timeout_does_not_hold_up_the_others(ap
         assert [job.status for job in await task] == ["failed", "completed"]
 
 
-async def test_a_drain_that_is_stopped_gives_back_what_runs(app: Holdfast) -> None:
+async def test_a_drain_that_is_stopped_gives_back_what_runs(app: Backstay) -> None:
     begun = asyncio.Event()
 
     @app.job("work")
@@ -253,22 +253,22 @@ async def test_a_drain_that_is_stopped_gives_back_what_runs(app: Holdfast) -> No
 
 
 @pytest.mark.parametrize("when", ["as it settles", "as it claims"])
-async def test_a_queue_that_vanishes_is_an_error_and_not_a_hang(app: Holdfast, tmp_path: Path, when: str) -> None:
+async def test_a_queue_that_vanishes_is_an_error_and_not_a_hang(app: Backstay, tmp_path: Path, when: str) -> None:
     @app.job("work")
     async def work(payload: int) -> None:
         (tmp_path / "jobs.db").unlink()
 
-    class Gone(fronts.Front):
+    class Gone(drainer.Front):
         async def claim(self, *_: object) -> None:
             raise StoreGone("vanished")
 
     async with app:
         await work.submit(1)
         with pytest.raises(StoreGone):
-            await drain(app if when == "as it settles" else fronts.behind(app, Gone(app.store)))
+            await drain(app if when == "as it settles" else drainer.behind(app, Gone(app.store)))
 
 
-def test_the_blocking_face_drains_without_await(blocking_app: sync.Holdfast, clock: ManualClock) -> None:
+def test_the_blocking_face_drains_without_await(blocking_app: sync.Backstay, clock: ManualClock) -> None:
     app = blocking_app
 
     @app.job("work")
@@ -285,7 +285,7 @@ def test_the_blocking_face_drains_without_await(blocking_app: sync.Holdfast, clo
 @pytest.mark.parametrize("until", [timedelta(hours=3), datetime(2030, 1, 1, 3, tzinfo=UTC)])
 async def test_until_is_a_moment_or_a_span_from_now(tmp_path: Path, until: datetime | timedelta) -> None:
     clock = ManualClock(datetime(2030, 1, 1, tzinfo=UTC))
-    app = Holdfast(throwaway_url(tmp_path), clock=clock)
+    app = Backstay(throwaway_url(tmp_path), clock=clock)
 
     @app.job("report")
     async def report(payload: None, ctx: Context) -> None: ...
@@ -298,13 +298,13 @@ async def test_until_is_a_moment_or_a_span_from_now(tmp_path: Path, until: datet
 
 
 async def test_until_is_nothing_else(tmp_path: Path) -> None:
-    app = Holdfast(throwaway_url(tmp_path), clock=ManualClock())
+    app = Backstay(throwaway_url(tmp_path), clock=ManualClock())
     async with app:
         with pytest.raises(InvalidOption, match="a datetime, or a timedelta from now"):
             await drain(app, until=3600)  # type: ignore[call-overload]
 
 
-async def test_a_queue_that_has_moved_away_is_refused_instead_of_waited_for(app: Holdfast) -> None:
+async def test_a_queue_that_has_moved_away_is_refused_instead_of_waited_for(app: Backstay) -> None:
     async with app:
         await app.store.freeze(MoveState(role=FROM, move_id="m", other="elsewhere"))
         with pytest.raises(StoreMoved, match="elsewhere"):

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from holdfast import BlockingContext, Context, Holdfast, JobFailed, Retry, Snooze, sync
-from holdfast.testing import ManualClock, drain, inline, throwaway_url
-from holdfast.waits import within
-from tests.app import process_jobs
+from backstay import Backstay, BlockingContext, Context, JobFailed, Retry, Snooze, sync
+from backstay.clock import within
+from backstay.testing import ManualClock, drain, inline, throwaway_url
+from tests.support import process_jobs
 
 
-async def test_a_job_has_ended_when_its_submit_returns(app: Holdfast) -> None:
+async def test_a_job_has_ended_when_its_submit_returns(app: Backstay) -> None:
     @app.job("work")
     async def work(payload: int) -> int:
         return payload * 2
@@ -25,7 +25,7 @@ async def test_a_job_has_ended_when_its_submit_returns(app: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("how", ["raises", "asks for a retry in an hour"])
-async def test_a_retry_runs_at_once_and_counts_as_in_production(app: Holdfast, how: str) -> None:
+async def test_a_retry_runs_at_once_and_counts_as_in_production(app: Backstay, how: str) -> None:
     @app.job("work", max_attempts=3)
     async def work(payload: int, ctx: Context) -> int:
         if ctx.attempt < 3:
@@ -40,7 +40,7 @@ async def test_a_retry_runs_at_once_and_counts_as_in_production(app: Holdfast, h
     ]
 
 
-async def test_a_job_that_fails_is_a_dead_letter_and_its_result_raises(app: Holdfast) -> None:
+async def test_a_job_that_fails_is_a_dead_letter_and_its_result_raises(app: Backstay) -> None:
     @app.job("bad", max_attempts=2)
     def bad(payload: int) -> None:
         raise ValueError("no good")
@@ -53,7 +53,7 @@ async def test_a_job_that_fails_is_a_dead_letter_and_its_result_raises(app: Hold
     assert [error["type"] for error in job.errors] == ["ValueError", "ValueError"]
 
 
-async def test_a_job_for_later_runs_when_it_is_due(app: Holdfast, clock: ManualClock) -> None:
+async def test_a_job_for_later_runs_when_it_is_due(app: Backstay, clock: ManualClock) -> None:
     @app.job("work")
     async def work(payload: str, ctx: Context) -> None:
         if payload == "snoozes" and ctx.attempt == 1:
@@ -66,7 +66,7 @@ async def test_a_job_for_later_runs_when_it_is_due(app: Holdfast, clock: ManualC
         assert {job.status for job in await drain(app)} == {"completed"}
 
 
-async def test_a_job_that_a_handler_submits_has_ended_when_that_submit_returns(app: Holdfast) -> None:
+async def test_a_job_that_a_handler_submits_has_ended_when_that_submit_returns(app: Backstay) -> None:
     @app.job("count_down")
     async def count_down(payload: int) -> int:
         if payload == 0:
@@ -78,7 +78,7 @@ async def test_a_job_that_a_handler_submits_has_ended_when_that_submit_returns(a
         assert await (await count_down.submit(12)).result(timeout=0.5) == 12
 
 
-async def test_submits_of_the_same_moment_each_return_when_their_own_job_has_ended(app: Holdfast) -> None:
+async def test_submits_of_the_same_moment_each_return_when_their_own_job_has_ended(app: Backstay) -> None:
     @app.job("work")
     async def work(payload: int) -> None:
         for _ in range(payload):
@@ -91,7 +91,7 @@ async def test_submits_of_the_same_moment_each_return_when_their_own_job_has_end
         assert await asyncio.gather(*(submit(n * 50) for n in range(6))) == ["completed"] * 6
 
 
-async def test_a_job_that_another_worker_took_has_ended_too_when_its_submit_returns(app: Holdfast) -> None:
+async def test_a_job_that_another_worker_took_has_ended_too_when_its_submit_returns(app: Backstay) -> None:
     @app.job("work")
     async def work(payload: int) -> None:
         await within(0.3, asyncio.Event().wait())
@@ -101,14 +101,14 @@ async def test_a_job_that_another_worker_took_has_ended_too_when_its_submit_retu
 
 
 async def test_a_handler_in_a_process_runs_as_well(tmp_path: Path) -> None:
-    app = Holdfast(throwaway_url(tmp_path))
+    app = Backstay(throwaway_url(tmp_path))
     app.handlers.update(process_jobs._app.handlers)
     async with inline(app):
         handle = await app.submit("talk", 21)
         assert (await handle.result(timeout=1))["step"] == 42
 
 
-async def test_outside_the_block_a_submit_only_stores(app: Holdfast) -> None:
+async def test_outside_the_block_a_submit_only_stores(app: Backstay) -> None:
     @app.job("work")
     async def work(payload: int) -> None: ...
 
@@ -120,7 +120,7 @@ async def test_outside_the_block_a_submit_only_stores(app: Holdfast) -> None:
         assert await app.workers() == []
 
 
-def test_the_blocking_face_runs_jobs_inline_and_those_that_they_submit(blocking_app: sync.Holdfast) -> None:
+def test_the_blocking_face_runs_jobs_inline_and_those_that_they_submit(blocking_app: sync.Backstay) -> None:
     app = blocking_app
 
     @app.job("work", max_attempts=2)

@@ -1,14 +1,14 @@
-"""Which comments stand out: the narrative speaks of those that the lists of the report show."""
+"""Selects the notable comments: the narrative and the lists of the report use the same ones."""
 
 from collections.abc import Iterable
 
 from .model import Comment
 
-FEW_VOTES = 5  # a comment that fewer have seen says nothing of anybody
+FEW_VOTES = 5  # a comment with fewer votes is not representative
 
 
 def most_voted(comments: Iterable[Comment], count: int) -> list[Comment]:
-    """In the order of their numbers."""
+    """Return the comments with the most votes, in the order of their numbers."""
     ranked = sorted(comments, key=lambda each: (-each.votes.seen, each.comment_id))[:count]
     return sorted(ranked, key=lambda each: each.comment_id)
 

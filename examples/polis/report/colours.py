@@ -1,10 +1,10 @@
-"""Which hue a topic has. Its lightness is the style sheet's, which knows whether the page is light or dark."""
+"""The hue of each topic. The style sheet sets the lightness, for the light and dark themes."""
 
 from collections import Counter
 
 from .model import Analysis, Layer, Topic
 
-HUES = (212, 28, 158, 338, 268, 190, 50, 300, 100, 4, 235, 130)  # neighbours in the list are far apart
+HUES = (212, 28, 158, 338, 268, 190, 50, 300, 100, 4, 235, 130)  # adjacent entries differ clearly
 SPREAD = 16  # degrees between the topics within one larger topic
 
 
@@ -13,7 +13,7 @@ def by_size(layer: Layer) -> list[Topic]:
 
 
 def topic_hues(analysis: Analysis, layer: Layer) -> dict[int, int]:
-    """By cluster. On a fine layer near the hue of the large topic that it lies in: the eye can follow it down."""
+    """Return a hue per cluster. On a fine layer it is close to the hue of the larger topic that contains it."""
     depth, main = analysis.layers.index(layer), analysis.layers.index(analysis.main_layer or layer)
     if depth >= main:
         return {each.cluster_id: HUES[place % len(HUES)] for place, each in enumerate(by_size(layer))}

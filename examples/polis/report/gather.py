@@ -1,4 +1,4 @@
-"""From the rows of the stages to what a report shows."""
+"""Converts the rows of the stages to the model of a report."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -9,8 +9,8 @@ from polis.tables import CommentExtremity, GroupVotes
 from .model import Analysis, Comment, Group, Layer, Participant, Representative, Topic, Votes
 
 REPRESENTATIVES_PER_GROUP = 6
-DISAGREES_AT_LEAST = 0.6  # of a group, for a comment that it stands out by rejecting …
-DISAGREES_MORE_BY = 0.25  # … while the others do so by this much less
+DISAGREES_AT_LEAST = 0.6  # share of a group that disagrees, for a comment that it clearly rejects …
+DISAGREES_MORE_BY = 0.25  # … and by how much the others disagree less
 
 
 def gathered(found: Findings) -> Analysis:
@@ -51,7 +51,7 @@ def _comments(found: Findings) -> list[Comment]:
 def _comment(
     number: int, text: str, row: CommentExtremity | None, place: tuple[float, float] | None, clusters: tuple[int, ...]
 ) -> Comment:
-    if row is None:  # let in, but nobody has voted on it
+    if row is None:  # accepted, but without votes
         return Comment(number, text, Votes(), place=place, clusters=clusters)
     return Comment(
         comment_id=number,
@@ -68,7 +68,8 @@ def _comment(
 
 
 def _group(group_id: int, size: int, found: Findings) -> Group:
-    """What it stands for, the most telling first: at most half of the list is what it rejects."""
+    """Return a group's representative comments, the most distinctive first; at most half are comments that it
+    rejects."""
     agreed = [each for row in found.pca.comments if (each := _agreed(group_id, row))]
     rejected = [each for row in found.pca.comments if (each := _rejected(group_id, row))]
     agreed.sort(key=lambda each: (-each.score, each.comment_id))
@@ -102,7 +103,7 @@ def _own_and_others(group_id: int, votes: Mapping[str, GroupVotes]) -> tuple[Gro
 
 
 def _pulled(votes: GroupVotes) -> float:
-    """The share that disagrees, pulled towards a half where few voted."""
+    """Return the share that disagrees, pulled towards a half if few voted."""
     return (votes.disagrees + 1) / (votes.agrees + votes.disagrees + votes.passes + 2)
 
 

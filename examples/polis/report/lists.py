@@ -1,4 +1,4 @@
-"""Comments with how everybody voted on them: the lists of the report."""
+"""The lists of the report: comments, and how everyone voted on them."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,7 +9,8 @@ from .words import counted, group_name, percent
 
 
 def comment_list(comments: Iterable[Comment], groups: Sequence[Group], share: str = "agree") -> str:
-    """Each comment with a bar for everybody and one for each group, and beside it the share that agrees, or passes."""
+    """Return the comments, each with a bar for everyone and one per group, and next to it the share that agrees or
+    passes."""
     return element("ol", *(_item(each, groups, share) for each in comments), class_="comments")
 
 
@@ -41,7 +42,7 @@ def _bar_row(name: str, kind: str, votes: Votes, share: str) -> str:
 
 
 def bar(votes: Votes) -> str:
-    """Agree, pass and disagree as parts of one line; told in words as well."""
+    """Return a bar of agree, pass and disagree, with a text for screen readers."""
     said = (
         f"{percent(votes.share(votes.agrees))} agree, {percent(votes.share(votes.disagrees))} disagree, "
         f"{percent(votes.share(votes.passes))} pass, of {counted(votes.seen, 'vote')}"
@@ -55,7 +56,7 @@ def bar(votes: Votes) -> str:
 
 
 def vote_legend(figure: str = "agree") -> str:
-    """`figure`: what the number beside a bar is."""
+    """Return the legend. `figure`: the meaning of the number next to a bar."""
     parts = (element("span", element("i", class_=f"chip {kind}"), kind) for kind in ("agree", "pass", "disagree"))
     return element(
         "p",
@@ -66,7 +67,7 @@ def vote_legend(figure: str = "agree") -> str:
 
 
 def group_cards(analysis: Analysis) -> str:
-    """Per group a table of the comments that tell it from the others."""
+    """Return, per group, a table of the comments that distinguish it."""
     comments = {each.comment_id: each for each in analysis.comments}
     everyone = sum(group.size for group in analysis.groups) or 1
     return element("div", *(_card(group, comments, everyone) for group in analysis.groups), class_="cards")
@@ -98,7 +99,7 @@ def _card(group: Group, comments: dict[int, Comment], everyone: int) -> str:
 
 
 def every_comment(comments: Iterable[Comment]) -> str:
-    """The places that links to comments lead to."""
+    """Return the list of all comments, the target of links to them."""
     items = (
         element(
             "li",

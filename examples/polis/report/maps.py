@@ -1,6 +1,6 @@
 """Maps of the comments: by topic, one per layer, and by whether they unite or divide.
 
-A dot leads to its comment when clicked, which works on a phone, where nothing can be pointed at.
+A click on a dot opens its comment, which also works on a phone, without hovering.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ NUMBERED = 6  # comments at either end whose numbers are on the map
 
 
 def comment_map(analysis: Analysis, layer: Layer, *, names: bool = True, edges: bool = True) -> str:
-    """Every comment by what it means, coloured by its topic on this layer."""
+    """Return the map of comments by meaning, coloured by topic on this layer."""
     points = _points(analysis)
     hues = topic_hues(analysis, layer)
     clusters = _clusters(analysis, layer)
@@ -41,7 +41,7 @@ def comment_map(analysis: Analysis, layer: Layer, *, names: bool = True, edges: 
 
 
 def agreement_map(analysis: Analysis) -> str:
-    """The same map, coloured by whether a comment unites the groups or divides them."""
+    """Return the same map, coloured by whether a comment unites or divides the groups."""
     points = _points(analysis)
     ends = [*most_agreed(analysis.comments, NUMBERED), *most_divisive(analysis.comments, NUMBERED)]
     wanted = [(points[each.comment_id], str(each.comment_id)) for each in ends if each.comment_id in points]
@@ -57,7 +57,7 @@ def agreement_map(analysis: Analysis) -> str:
 
 
 def agreement_columns(analysis: Analysis) -> str:
-    """Every comment over a line: where the groups say the same on the left, where they are apart on the right."""
+    """Return every comment on an axis: agreement of the groups on the left, division on the right."""
     voted = [each for each in analysis.comments if each.votes.seen]
     widest = max((each.divisiveness for each in voted), default=1.0) or 1.0
     radius = max(2.0, min(7.0, 90 / max(1, len(voted)) ** 0.5))
@@ -95,7 +95,7 @@ def _clusters(analysis: Analysis, layer: Layer) -> dict[int, int]:
 
 
 def _edges(analysis: Analysis, points: dict[int, Point]) -> str:
-    """One path for all: thousands of lines of their own would be slow."""
+    """Return all edges as one path: thousands of separate lines would be slow."""
     drawn = [(points[a], points[b]) for a, b in analysis.edges if a in points and b in points]
     path = "".join(f"M{number(a[0])} {number(a[1])}L{number(b[0])} {number(b[1])}" for a, b in drawn)
     return element("path", d=path, class_="edges") if path else ""
@@ -104,7 +104,7 @@ def _edges(analysis: Analysis, points: dict[int, Point]) -> str:
 def _dot(each: Comment, point: Point, kind: str, style: str | None = None, radius: float = 0.0) -> str:
     size = radius or 4.0 + min(5.5, each.votes.seen**0.5 / 3)
     dot = element("circle", cx=point[0], cy=point[1], r=size, class_=f"dot {kind}", style=style)
-    # Not by the Tab key: that would stop at every dot of every map, and the list below has them all.
+    # Not focusable by Tab, which would stop at every dot of every map; the list below has them all.
     return element("a", element("title", text(told(each))), dot, href=f"#c{each.comment_id}", tabindex="-1")
 
 
@@ -115,7 +115,7 @@ def _hulls(layer: Layer, points: dict[int, Point], clusters: dict[int, int], hue
 
 
 def _lean(each: Comment) -> tuple[str, str]:
-    """How strongly it unites or divides is how strong its colour is."""
+    """Return the strength of the colour: how strongly it unites or divides."""
     if each.kind == "mixed":
         return "mixed", "--strength:1"
     strength = each.consensus if each.kind == "consensus" else each.divisiveness
@@ -123,8 +123,8 @@ def _lean(each: Comment) -> tuple[str, str]:
 
 
 def _names(layer: Layer, points: dict[int, Point], clusters: dict[int, int], hues: dict[int, int]) -> Iterable[str]:
-    """The names of the topics, the largest first, where there is room. On a narrow screen their numbers take their
-    place, which the list below the map explains."""
+    """Return the names of the topics, the largest first, if there is room. On a narrow screen, numbers replace them;
+    the list below the map explains those."""
     found = []
     for rank, topic in enumerate(by_size(layer), 1):
         inside = [point for number, point in points.items() if clusters.get(number) == topic.cluster_id]

@@ -1,4 +1,4 @@
-"""Writing HTML and SVG. Whatever comes from outside goes through `text` or `element`: both escape it."""
+"""Writes HTML and SVG. Untrusted text goes through `text` or `element`: both escape it."""
 
 import re
 from collections.abc import Container
@@ -11,12 +11,13 @@ _CITED = re.compile(r"\[(\d{1,12})\]")
 
 
 def number(value: float) -> str:
-    """A coordinate: one digit is finer than a screen."""
+    """Format a coordinate: one decimal is finer than a screen."""
     return f"{value:.1f}".removesuffix(".0")
 
 
 def element(tag: str, /, *inside: str, **attributes: Any) -> str:
-    """`inside` is markup already; attributes are escaped. `class_` is class, `stroke_width` is stroke-width."""
+    """Return an element. `inside` is markup already; attributes are escaped. `class_` is class, `stroke_width` is
+    stroke-width."""
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{text(number(value) if isinstance(value, float) else str(value))}"'
         for key, value in attributes.items()
@@ -26,7 +27,7 @@ def element(tag: str, /, *inside: str, **attributes: Any) -> str:
 
 
 def prose(written: str, known: Container[int]) -> str:
-    """Paragraphs and lists from a plain text; [12] becomes a link where there is a comment 12."""
+    """Convert plain text to paragraphs and lists; [12] becomes a link if there is a comment 12."""
     return "".join(_block(block, known) for block in re.split(r"\n\s*\n", written.strip()) if block.strip())
 
 

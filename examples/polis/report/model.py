@@ -1,4 +1,4 @@
-"""What a report shows, as plain values; gather.py fills this from the rows of the stages before it.
+"""The model of a report, as plain values; gather.py fills it from the rows of the earlier stages.
 
 Coordinates may be on any scale: plots fit them to their frame. A participant without a group has the group None; a
 comment that was not embedded has no place on the comment map, and belongs to no cluster.
@@ -39,8 +39,8 @@ class Comment:
     text: str
     votes: Votes
     by_group: Mapping[int, Votes] = field(default_factory=dict)
-    consensus: float = 0.0  # 0 to 1: how much all groups say the same of it
-    divisiveness: float = 0.0  # 0 to 1: how far the groups are apart on it
+    consensus: float = 0.0  # 0 to 1: how much all groups agree on it
+    divisiveness: float = 0.0  # 0 to 1: how much the groups differ on it
     extremity: float = 0.0  # 0 to 1: how far it pulls participants apart on the opinion map
     kind: str = "mixed"  # or "consensus", "divisive"
     place: tuple[float, float] | None = None  # on the comment map
@@ -49,11 +49,11 @@ class Comment:
 
 @dataclass(frozen=True, slots=True)
 class Representative:
-    """A comment that tells a group from the others."""
+    """A comment that distinguishes a group from the others."""
 
     comment_id: int
     agrees: bool  # else the group disagrees with it
-    share: float  # of the group's votes on it that say so
+    share: float  # share of the group's votes on it
     score: float  # how much more than in the other groups
 
 
@@ -85,9 +85,9 @@ class Narrative:
     """Texts by section: "summary", "groups", "consensus", "topics", "uncertainty"."""
 
     sections: Mapping[str, str]
-    written_by: str  # a model's name, or "" where it was made from the figures
+    written_by: str  # a model's name, or "" if it was written from the figures
     language: str = "en"
-    note: str = ""  # what the reader should know of it: that the model gave no answer, say
+    note: str = ""  # a note for the reader: for example, that the model did not answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +102,12 @@ class Analysis:
     votes: int = 0
     moderated_out: int = 0
     asked: str = ""  # when: "3 to 14 May 2026"
-    variance: Sequence[float] = ()  # share of it that each axis of the opinion map explains
+    variance: Sequence[float] = ()  # share of the variance that each axis of the opinion map explains
     method: Mapping[str, str] = field(default_factory=dict)  # what was used: "embedding model" -> "…"
     jobs: Mapping[str, str] = field(default_factory=dict)  # stage -> job id
 
     @property
     def main_layer(self) -> Layer | None:
-        """The one that is spoken of: the coarsest that still tells several topics apart."""
+        """Return the layer that the texts use: the coarsest with several topics."""
         several = [layer for layer in self.layers if len(layer.topics) >= SEVERAL]
         return several[-1] if several else next(iter(self.layers), None)

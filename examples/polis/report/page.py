@@ -1,7 +1,7 @@
-"""The frame of every page: one file that asks for nothing else.
+"""The frame of every page: one self-contained file.
 
-There is no script in it, and its policy lets none run, nor anything be loaded: whatever a comment contains, the page
-shows it as text.
+It has no script, and its policy blocks scripts and external resources: whatever a comment contains, the page shows it
+as text.
 """
 
 from pathlib import Path
@@ -29,5 +29,5 @@ def section(name: str, title: str, *parts: str) -> str:
 
 
 def captioned(plot: str, caption: str, *more: str) -> str:
-    """`more` stands between the plot and what is said of it: a legend, a list."""
+    """Return a figure with a caption; `more`, such as a legend or list, is between the two."""
     return element("figure", plot, *more, element("figcaption", caption))

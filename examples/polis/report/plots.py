@@ -1,7 +1,7 @@
-"""What all plots share, and the opinion map.
+"""Common code of all plots, and the opinion map.
 
-Plots are SVG in the page. They have no colours of their own: style.css gives them, in light and dark. A dot tells what
-it is when pointed at.
+Plots are SVG in the page. They have no colours of their own: style.css gives them, in light and dark. A dot has a
+tooltip.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ GROUP_NAME_SIZE = 21.0
 
 
 def figure(width: float, height: float, label: str, *parts: str) -> str:
-    """`label` is what somebody hears who cannot see it."""
+    """Return a figure. `label` is for screen readers."""
     return element(
         "svg", *parts, viewBox=f"0 0 {number(width)} {number(height)}", role="img", aria_label=label, class_="plot"
     )
@@ -37,13 +37,13 @@ def label_text(label: Label, size: float, kind: str, style: str | None = None) -
 
 
 def area(corners: Sequence[Point], kind: str, style: str | None = None) -> str:
-    """A soft shape behind the dots that belong together."""
+    """Return a soft shape behind the dots of a group."""
     path = "M" + "L".join(f"{number(x)} {number(y)}" for x, y in corners) + "Z"
     return element("path", d=path, class_=f"hull {kind}", style=style) if corners else ""
 
 
 def opinion_map(analysis: Analysis) -> str:
-    """Every participant by how they voted, coloured by opinion group."""
+    """Return the map of participants by their votes, coloured by opinion group."""
     shown = _spread(analysis.participants, PEOPLE_MAX)
     points = MAP.fit([(each.x, each.y) for each in shown])
     by_group = {
@@ -61,7 +61,7 @@ def opinion_map(analysis: Analysis) -> str:
 
 
 def _spread(people: Sequence[Participant], at_most: int) -> list[Participant]:
-    """All of them, or as many from every part of the list."""
+    """Return all items, or an even sample of the list."""
     step = max(1.0, len(people) / at_most)
     return [people[int(place * step)] for place in range(min(len(people), at_most))]
 

@@ -1,4 +1,4 @@
-"""The geometry of the plots: fitting points to a frame, hulls around them, and names that do not cover one another."""
+"""The geometry of the plots: scaling points to a frame, hulls, and labels that do not overlap."""
 
 import math
 from collections import Counter
@@ -10,7 +10,7 @@ Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 LETTER_WIDTH = 0.58  # of the font's size, on average: the page is drawn before any font is known
 LINE_HEIGHT = 1.25
-DOT_COST = 1.2  # of covering one: less than a way that would tear a name from what it names
+DOT_COST = 1.2  # cost of covering a dot: less than that of moving a label too far from its point
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Frame:
     margin: float = 40.0
 
     def fit(self, points: Sequence[Point]) -> list[Point]:
-        """The points, spread over the frame; up is up. Equal ones, or a single one, are in the middle."""
+        """Return the points scaled to the frame, with y upwards. Equal points, or a single one, are in the middle."""
         if not points:
             return []
         xs, ys = [x for x, _ in points], [y for _, y in points]
@@ -43,7 +43,7 @@ def middle(points: Sequence[Point]) -> Point:
 
 
 def hull(points: Sequence[Point], share: float = 0.95) -> list[Point]:
-    """The convex hull of those nearest to the middle: a few that stand far off would make it cover everybody."""
+    """Return the convex hull of the points nearest to the middle: a few outliers would make it cover everything."""
     if not points:
         return []
     centre = middle(points)
@@ -75,7 +75,7 @@ class Label:
 
 
 def wrapped(text: str, letters: int) -> tuple[str, ...]:
-    """At most two lines; what does not fit ends with an ellipsis."""
+    """Wrap a text to at most two lines; the rest becomes an ellipsis."""
     lines: list[str] = []
     for word in text.split():
         if lines and len(lines[-1]) + 1 + len(word) <= letters:
@@ -90,7 +90,7 @@ def wrapped(text: str, letters: int) -> tuple[str, ...]:
 def place_labels(
     wanted: Sequence[tuple[Point, str]], frame: Frame, size: float, letters: int = 20, dots: Sequence[Point] = ()
 ) -> list[Label | None]:
-    """Each name near its point, the first ones first, over as few dots as can be; None where there is no room."""
+    """Place each label near its point, in order, over as few dots as possible; None if there is no room."""
     taken: list[Box] = []
     return [_place(point, wrapped(text, letters), frame, size, taken, dots) for point, text in wanted]
 
@@ -120,7 +120,7 @@ def _place(
 
 
 def _around(half_width: float, half_height: float) -> list[tuple[float, Point]]:
-    """Where to try, and how far that is: on the point, then in growing rings around it."""
+    """Yield positions to try with their distance: on the point, then in growing rings around it."""
     return [
         (0.0, (0.0, 0.0)),
         *(
@@ -136,7 +136,7 @@ def _overlap(a: Box, b: Box) -> bool:
 
 
 def columns(values: Sequence[float], width: float, margin: float, radius: float) -> list[Point]:
-    """Dots over an axis from 0 to 1, piled up where they would touch; the lowest are at 0, and up is negative."""
+    """Return dots on an axis from 0 to 1, stacked where they would touch; the lowest are at 0, and up is negative."""
     step = 2 * radius + 1
     heights: Counter[int] = Counter()
     answer: list[Point] = []

@@ -24,7 +24,7 @@ def layer_name(analysis: Analysis, layer: Layer) -> str:
 
 
 def layered_maps(analysis: Analysis) -> str:
-    """One layer at a time; on paper all of them, one after another."""
+    """Return the maps, one layer at a time; in print, all of them."""
     switches, panels = [], []
     for place, layer in enumerate(reversed(analysis.layers)):
         name = f"layer{layer.number}"
@@ -41,7 +41,7 @@ def layer_map(analysis: Analysis, layer: Layer, *, edges: bool = True) -> str:
 
 
 def _more(topic: Topic) -> list[str]:
-    """Keywords that its name does not have; as one text."""
+    """Return the keywords that are not part of its name, as one text."""
     words = [each for each in topic.keywords if each.casefold() not in topic.name.casefold()][:KEYWORDS]
     return [", ".join(words)] if words else []
 

@@ -1,4 +1,4 @@
-"""The visualizations that a job may ask for by name; each is a page of its own, and an artifact.
+"""The visualizations that a job can request by name; each is a separate page and artifact.
 
 basic      the comment map in the colours of its topics, and nothing else on it
 enhanced   the same with the names of the topics and nearest neighbours, and coloured by what unites and divides

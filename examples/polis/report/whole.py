@@ -21,7 +21,8 @@ LISTED = 6  # comments in a list
 def whole(
     analysis: Analysis, drawn: Analysis, config: ReportConfig, narrative: Narrative, files: Sequence[str]
 ) -> bytes:
-    """`drawn` has the comments that are on maps and in the list of all; figures are those of the whole."""
+    """Return the report. `drawn` has the comments on maps and in the list; figures are those of the whole
+    conversation."""
     sections = {
         "Summary": ("summary", _summary(analysis, narrative)),
         "Opinion groups": ("groups", _groups(analysis, narrative)),

@@ -1,4 +1,4 @@
-"""How figures and names are written."""
+"""Formats figures and names."""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ def joined(names: Sequence[str]) -> str:
 
 
 def quoted(text: str, letters: int = 140) -> str:
-    """A comment within a sentence: shortened at a word, without the stop at its end."""
+    """Quote a comment within a sentence: shortened at a word, without its final full stop."""
     if len(text) > letters:
         text = f"{text[:letters].rsplit(' ', 1)[0]} …"
     return f"“{text.rstrip('. ')}”"

@@ -1,0 +1,119 @@
+"""The targets, in one place: ratios within one run, and plain bounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bench.harness.figures import Samples, Spread
+from bench.workloads import OURS, OURS_TWICE
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """Backstay's figure divided by another's in the same round."""
+
+    workload: str
+    metric: str
+    other: str
+    at_least: float
+    ours: str = OURS
+    other_workload: str | None = None  # if the other's figure is that of another workload
+
+    def says(self) -> str:
+        ours = "" if self.ours == OURS else f" by {self.ours}"
+        other = f"{self.other}'s {self.other_workload}" if self.other_workload else self.other
+        return f"{self.workload}{ours} ≥ {self.at_least:g} × {other}"
+
+    def figure(self, samples: Samples) -> Spread | None:
+        return samples.ratio(self.workload, self.metric, self.ours, self.other, self.other_workload)
+
+    def is_met(self, figure: float) -> bool:
+        return figure >= self.at_least
+
+    def in_words(self, figure: float) -> str:
+        return f"{figure:.2f} ×"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    workload: str
+    metric: str
+    at_most: float
+    unit: str
+
+    def says(self) -> str:
+        return f"{self.workload} {self.metric} ≤ {self.at_most:g} {self.unit}"
+
+    def figure(self, samples: Samples) -> Spread | None:
+        return samples.spread(self.workload, OURS, self.metric)
+
+    def is_met(self, figure: float) -> bool:
+        return figure <= self.at_most
+
+    def in_words(self, figure: float) -> str:
+        return f"{figure:.2f} {self.unit}"
+
+
+Target = Ratio | Bound
+
+SQLITE: tuple[Target, ...] = (
+    Ratio("submit-one", "rate", "limit", at_least=0.55),
+    Ratio("submit-concurrent", "rate", "limit", at_least=8),
+    Ratio("submit-many", "rate", "limit", at_least=0.25),
+    Ratio("drain", "rate", "huey", at_least=10),
+    Ratio("drain", "rate", "limit", at_least=0.35),
+    Ratio("history", "rate", "backstay, no history", at_least=0.9),
+    Ratio("retention", "rate", "backstay, no retention", at_least=0.9),
+    Bound("pickup-other", "p50", at_most=3, unit="ms"),
+    Bound("idle", "cpu", at_most=1, unit="% of a core"),
+    Bound("idle", "rss", at_most=50, unit="MB"),
+)
+
+POSTGRES: tuple[Target, ...] = (
+    Ratio("drain", "rate", "pgqueuer", at_least=1.8),
+    Ratio("drain", "rate", "limit", at_least=0.5),
+    Ratio("drain", "rate", "graphile-worker", at_least=1),
+    # One of these two is enough.
+    Ratio("drain", "rate", OURS, at_least=1.2, ours=OURS_TWICE),
+    Ratio("drain", "rate", "limit", at_least=0.8, ours=OURS_TWICE),
+    Ratio("submit-one", "rate", "pgqueuer", at_least=1.4),
+    Ratio("submit-concurrent", "rate", OURS, at_least=5, other_workload="submit-one"),
+    Ratio("submit-many", "rate", "pg-boss", at_least=1.5),
+    Ratio("history", "rate", "backstay, no history", at_least=0.9),
+    Bound("pickup-other", "p50", at_most=4, unit="ms"),
+    Bound("idle", "rss", at_most=50, unit="MB"),
+)
+
+# As few as the indexes allow: docs/explanation/dynamodb.md has the arithmetic, and
+# tests/engines/dynamodb/test_units.py pins it.
+DYNAMODB: tuple[Target, ...] = ()
+
+TARGETS = {"sqlite": SQLITE, "postgres": POSTGRES, "dynamodb": DYNAMODB}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    target: str
+    figure: str
+    spread: str
+    met: bool | None  # None: not measured in this run
+
+    @property
+    def word(self) -> str:
+        return {True: "met", False: "MISSED", None: "not measured"}[self.met]
+
+
+def verdicts(store: str, samples: Samples) -> list[Verdict]:
+    return [_verdict(target, samples) for target in TARGETS[store]]
+
+
+def _verdict(target: Target, samples: Samples) -> Verdict:
+    spread = target.figure(samples)
+    if spread is None:
+        return Verdict(target.says(), "", "", None)
+    return Verdict(
+        target.says(),
+        target.in_words(spread.median),
+        f"{spread.low:.2f} - {spread.high:.2f}",
+        target.is_met(spread.median),
+    )

@@ -1,0 +1,213 @@
+"""The workloads on each store: size, contenders, and how the figures are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+OURS = "backstay"
+OURS_TWICE = "backstay, 2 processes"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    name: str
+    unit: str
+    better: Literal["higher", "lower"]
+    digits: int
+
+
+RATE = (Metric("rate", "jobs/s", "higher", 0),)
+LATENCY = (Metric("p50", "ms p50", "lower", 2), Metric("p99", "ms p99", "lower", 2))
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    name: str
+    title: str
+    metrics: tuple[Metric, ...]
+    contenders: tuple[str, ...]
+    jobs: int
+    quick_jobs: int
+    fewer_jobs: Mapping[str, int] = field(default_factory=dict)  # for peers too slow for the full count
+
+    def jobs_for(self, contender: str, *, quick: bool) -> int:
+        jobs = self.quick_jobs if quick else self.jobs
+        return min(jobs, self.fewer_jobs.get(contender, jobs))
+
+
+SQLITE = (
+    Workload(
+        "submit-one",
+        "submit one at a time",
+        RATE,
+        (OURS, "limit", "persist-queue", "huey"),
+        jobs=3_000,
+        quick_jobs=1_000,
+    ),
+    Workload(
+        "submit-concurrent",
+        "submit from 64 tasks (limit: single commits)",
+        RATE,
+        (OURS, "limit"),
+        jobs=20_000,
+        quick_jobs=10_000,
+        fewer_jobs={"limit": 3_000},
+    ),
+    Workload(
+        "submit-many",
+        "submit_many of 10,000",
+        RATE,
+        (OURS, "limit", "limit, from dicts"),
+        jobs=10_000,
+        quick_jobs=10_000,
+    ),
+    Workload(
+        "drain",
+        "drain by one worker",
+        RATE,
+        (OURS, "limit", "huey", "huey, 1 ms polling", "persist-queue"),
+        jobs=20_000,
+        quick_jobs=20_000,
+        fewer_jobs={"huey": 4_000, "huey, 1 ms polling": 4_000, "persist-queue": 2_000},
+    ),
+    Workload(
+        "pickup-same",
+        "pickup, same process",
+        LATENCY,
+        (OURS,),
+        jobs=300,
+        quick_jobs=100,
+    ),
+    Workload(
+        "pickup-other",
+        "pickup, other process",
+        LATENCY,
+        (OURS, "huey", "huey, 1 ms polling"),
+        jobs=300,
+        quick_jobs=100,
+    ),
+    Workload(
+        "idle",
+        "idle worker",
+        (Metric("cpu", "% of a core", "lower", 2), Metric("rss", "MB RSS", "lower", 1)),
+        (OURS, "huey", "huey, 1 ms polling"),
+        jobs=0,
+        quick_jobs=0,
+    ),
+    Workload(
+        "history",
+        "drain in a large file",
+        RATE,
+        (OURS, "backstay, no history"),
+        jobs=20_000,
+        quick_jobs=20_000,
+    ),
+    Workload(
+        "retention",
+        "drain beside retention",
+        RATE,
+        (OURS, "backstay, no retention"),
+        jobs=20_000,
+        quick_jobs=20_000,
+    ),
+)
+
+POSTGRES = (
+    Workload(
+        "submit-one",
+        "submit one at a time",
+        RATE,
+        (OURS, "limit", "pgqueuer", "procrastinate", "pg-boss", "graphile-worker"),
+        jobs=3_000,
+        quick_jobs=1_000,
+        fewer_jobs={"procrastinate": 1_000},
+    ),
+    Workload("submit-concurrent", "submit from 64 tasks", RATE, (OURS,), jobs=20_000, quick_jobs=10_000),
+    Workload(
+        "submit-many",
+        "submit_many of 10,000",
+        RATE,
+        (OURS, "limit", "limit, COPY", "pgqueuer", "procrastinate", "pg-boss", "graphile-worker"),
+        jobs=10_000,
+        quick_jobs=10_000,
+    ),
+    Workload(
+        "drain",
+        "drain",
+        RATE,
+        (OURS, OURS_TWICE, "limit", "pgqueuer", "procrastinate", "pg-boss", "graphile-worker"),
+        jobs=40_000,
+        quick_jobs=20_000,
+        fewer_jobs={"procrastinate": 2_000},
+    ),
+    Workload("pickup-same", "pickup, same process", LATENCY, (OURS,), jobs=300, quick_jobs=100),
+    Workload(
+        "pickup-other",
+        "pickup, other process",
+        LATENCY,
+        (OURS, "pgqueuer", "procrastinate", "graphile-worker"),
+        jobs=300,
+        quick_jobs=100,
+    ),
+    Workload(
+        "idle",
+        "idle worker",
+        (Metric("cpu", "% of a core", "lower", 2), Metric("rss", "MB RSS", "lower", 1)),
+        (OURS, "pgqueuer", "procrastinate", "graphile-worker"),
+        jobs=0,
+        quick_jobs=0,
+    ),
+    Workload(
+        "history",
+        "drain in a large table",
+        RATE,
+        (OURS, "backstay, no history"),
+        jobs=40_000,
+        quick_jobs=20_000,
+    ),
+)
+
+UNITS = (
+    Metric("submit", "write units/job: submit", "lower", 2),
+    Metric("claim", "write units/job: claim", "lower", 2),
+    Metric("complete", "write units/job: complete", "lower", 2),
+    Metric("reads", "read units/job", "lower", 2),
+    Metric("rate", "jobs/s on DynamoDB Local", "higher", 0),
+)
+DYNAMODB = (
+    Workload("units-one", "jobs one by one", UNITS, (OURS,), jobs=40, quick_jobs=10),
+    # DynamoDB Local reports the write units of only one item of a transaction: so only reads are shown here.
+    Workload("units-together", "jobs by fifties", UNITS[3:], (OURS,), jobs=400, quick_jobs=100),
+    Workload(
+        "units-idle",
+        "idle worker",
+        (Metric("reads", "read units/day", "lower", 0), Metric("writes", "write units/day", "lower", 0)),
+        (OURS,),
+        jobs=0,
+        quick_jobs=0,
+    ),
+)
+
+WORKLOADS = {"sqlite": SQLITE, "postgres": POSTGRES, "dynamodb": DYNAMODB}
+
+# The large file of the workload "history": finished rows and waiting rows.
+FINISHED, PENDING = 1_000_000, 200_000
+QUICK_FINISHED, QUICK_PENDING = 100_000, 50_000
+# The file of the workload "retention": expired finished rows, more than are archived during the measurement.
+RETIRABLE, QUICK_RETIRABLE = 300_000, 50_000
+IDLE_SECONDS, QUICK_IDLE_SECONDS = 10.0, 3.0
+
+
+def select(store: str, only: str | None) -> tuple[Workload, ...]:
+    """Return the store's workloads whose names begin with one of the comma-separated words; without any, all."""
+    workloads = WORKLOADS[store]
+    if only is None:
+        return workloads
+    words = tuple(word.strip() for word in only.split(","))
+    for word in words:
+        if not any(workload.name.startswith(word) for workload in workloads):
+            names = ", ".join(workload.name for workload in workloads)
+            raise SystemExit(f'No workload begins with "{word}". There are: {names}.')
+    return tuple(workload for workload in workloads if workload.name.startswith(words))

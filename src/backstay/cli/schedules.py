@@ -1,0 +1,223 @@
+"""`backstay schedules`: list, add, show, pause, resume, run and remove schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Annotated
+from zoneinfo import ZoneInfo
+
+import typer
+
+from backstay.app import Backstay
+from backstay.cli import app_loader, options, output
+from backstay.cli.options import AppName, AsJson, Url
+from backstay.cli.output import Column, safe
+from backstay.clock import Instant, to_datetime
+from backstay.core import schedules as core_schedules
+from backstay.core.checks import away, utc
+from backstay.core.schedules import MISSED, ScheduleInfo, ScheduleOptions
+from backstay.errors import ScheduleNotFound
+
+NEXT_TICKS = 5  # enough to see that a rule means what it should
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the schedule.")]
+Cron = Annotated[
+    str, typer.Argument(metavar="CRON", help='"30 3 * * 1-5" (minute hour day month weekday), @daily, "@every 30s".')
+]
+Zone = Annotated[str, typer.Option(metavar="ZONE", help="Time zone of the rule, such as Europe/Berlin; default UTC.")]
+Missed = Annotated[
+    str,
+    typer.Option(metavar="WHAT", help="Jobs for ticks that were missed: skip (none), one (default) or all."),
+]
+
+
+def schedules(context: typer.Context, as_json: AsJson = False, url: Url = None, app: AppName = None) -> None:
+    """List the schedules; add, change, pause, run or remove one.
+
+    A worker submits the job of a tick within seconds; "due 36 s ago" means that none has done so yet. doctor reports
+    a schedule that is late by more than a lease (60 s).
+    """
+    if not options.handed_on(context, as_json, url, app):
+        none = 'no schedules: add one with "backstay schedules add NAME CRON TYPE JSON"'
+        app_loader.show(Backstay.schedules, _columns, none, as_json=as_json, url=url, app=app)
+
+
+def add(
+    context: typer.Context,
+    name: Name,
+    rule: Cron,
+    job_type: options.JobType,
+    payload: options.Payload = "{}",
+    timezone: Zone = "UTC",
+    missed: Missed = "one",
+    priority: options.Priority = None,
+    queue: options.Queue = None,
+    subject: options.Subject = None,
+    tag: options.Tags = None,
+    content_hash: options.ContentHash = None,
+    concurrency_key: options.ConcurrencyKey = None,
+    rate_key: options.RateKey = None,
+    fairness_key: options.FairnessKey = None,
+    fairness_weight: options.FairnessWeight = None,
+    max_attempts: options.MaxAttempts = None,
+    job_timeout: options.JobTimeout = None,
+    by: options.By = None,
+    as_json: AsJson = False,
+    url: Url = None,
+    app: AppName = None,
+) -> None:
+    """Add a schedule, or change an existing one."""
+    if missed not in MISSED:
+        raise typer.BadParameter(f"{missed!r}: use {', '.join(MISSED)}", param_hint="--missed")
+    body = options.read(payload)
+    chosen: ScheduleOptions = options.chosen(context, ScheduleOptions.__annotations__)
+
+    async def work(app: Backstay) -> tuple[ScheduleInfo | None, ScheduleInfo, Instant]:
+        before = next((each for each in await app.schedules() if each.name == name), None)
+        after = await app.schedule(
+            name, rule, job_type, body, timezone=timezone, missed=missed, by=options.actor(by), **chosen
+        )
+        return before, after, app.clock.now()
+
+    before, after, now = app_loader.run(url, app, work, makes=True)
+    if as_json:
+        output.emit_json(after)
+        return
+    what = "added" if before is None else "unchanged" if before.version == after.version else "changed"
+    print(f"schedule {name} {what}; {_next(after, now)}")
+
+
+def show(name: Name, as_json: AsJson = False, url: Url = None, app: AppName = None) -> None:
+    """Show a schedule and its next runs."""
+
+    async def work(app: Backstay) -> tuple[ScheduleInfo, Instant]:
+        return await _find(app, name), app.clock.now()
+
+    found, now = app_loader.run(url, app, work)
+    if as_json:
+        output.emit_json({**_document(found), "next_ticks": _ticks(found, now)})
+        return
+    at = to_datetime(now)
+    for label, value in _facts(found, at):
+        output.emit_paragraph(value, first=f"{label:<12}")
+    print("\nPayload")
+    for line in output.as_json(found.payload, output.width() or 100).split("\n"):
+        print(f"  {line}")
+    print("\nNext runs" if not found.paused else "\nNext runs, if resumed")
+    for tick in _ticks(found, now):
+        print(f"  {_local(found, tick)}, {away(tick, at)}")
+
+
+def pause(name: Name, by: options.By = None, as_json: AsJson = False, url: Url = None, app: AppName = None) -> None:
+    """Pause a schedule: no jobs until it is resumed."""
+    _change(lambda each: each.pause_schedule(name, by=options.actor(by)), as_json, url, app)
+
+
+def resume(name: Name, by: options.By = None, as_json: AsJson = False, url: Url = None, app: AppName = None) -> None:
+    """Resume a schedule from its next tick."""
+    _change(lambda each: each.resume_schedule(name, by=options.actor(by)), as_json, url, app)
+
+
+def run(name: Name, by: options.By = None, as_json: AsJson = False, url: Url = None, app: AppName = None) -> None:
+    """Submit the job of a schedule now and print its id."""
+    job = app_loader.run(url, app, lambda each: each.run_schedule(name, by=options.actor(by)))
+    if as_json:
+        output.emit_json({"job_id": job.job_id, "schedule": name, "status": job.status})
+    else:
+        print(job.job_id)
+
+
+def remove(name: Name, by: options.By = None, as_json: AsJson = False, url: Url = None, app: AppName = None) -> None:
+    """Remove a schedule; its existing jobs stay."""
+    app_loader.run(url, app, lambda each: each.unschedule(name, by=options.actor(by)))
+    if as_json:
+        output.emit_json({"removed": name})
+    else:
+        print(f"schedule {name} removed; its existing jobs stay")
+
+
+async def _find(app: Backstay, name: str) -> ScheduleInfo:
+    known = await app.schedules()
+    for each in known:
+        if each.name == name:
+            return each
+    raise ScheduleNotFound(f"no schedule {name!r:.80} (known: {', '.join(each.name for each in known) or 'none'})")
+
+
+def _change(change: Callable[[Backstay], Awaitable[ScheduleInfo]], as_json: bool, url: Url, app: AppName) -> None:
+    async def work(app: Backstay) -> tuple[ScheduleInfo, Instant]:
+        return await change(app), app.clock.now()
+
+    found, now = app_loader.run(url, app, work)
+    if as_json:
+        output.emit_json(found)
+    else:
+        print(f"schedule {found.name} {'paused' if found.paused else 'resumed'}; {_next(found, now)}")
+
+
+def _next(found: ScheduleInfo, now: Instant) -> str:
+    if found.next_at is None:
+        return "no jobs until it is resumed"
+    return f"next run {_local(found, found.next_at)}, {away(found.next_at, to_datetime(now))}"
+
+
+def _local(found: ScheduleInfo, moment: datetime) -> str:
+    """Format a time in the time zone of the schedule."""
+    return f"{moment.astimezone(ZoneInfo(found.timezone)):%a %Y-%m-%d %H:%M:%S} {safe(found.timezone)}"
+
+
+def _ticks(found: ScheduleInfo, now: Instant) -> list[datetime]:
+    rule = core_schedules.parse(found.cron, found.timezone)
+    ticks: list[datetime] = []
+    for _ in range(NEXT_TICKS):
+        now = rule.after(now)
+        ticks.append(to_datetime(now))
+    return ticks
+
+
+def _document(found: ScheduleInfo) -> dict[str, object]:
+    return {name: getattr(found, name) for name in found.__struct_fields__}
+
+
+def _facts(found: ScheduleInfo, now: datetime) -> list[tuple[str, str]]:
+    facts = [
+        ("schedule", found.name),
+        ("rule", f"{found.cron} in {found.timezone}"),
+        ("if missed", found.missed),
+        ("job", f"{found.job_type} in queue {found.queue}, priority {found.priority}"),
+        ("last run", "never" if found.last_at is None else f"{utc(found.last_at)}, {away(found.last_at, now)}"),
+    ]
+    if found.last_job_id is not None:
+        facts.append(("last job", found.last_job_id))
+    if found.paused_at is not None:
+        facts.append(("paused", f"{away(found.paused_at, now)}{f' by {found.paused_by}' if found.paused_by else ''}"))
+    return facts
+
+
+def _columns(now: datetime) -> list[Column[ScheduleInfo]]:
+    return [
+        Column("NAME", lambda each: each.name, cut=True),
+        Column("RULE", lambda each: each.cron),
+        Column("ZONE", lambda each: each.timezone, cut=True),
+        Column("TYPE", lambda each: each.job_type, cut=True),
+        Column("QUEUE", lambda each: each.queue, wide=True, cut=True),
+        Column("IF MISSED", lambda each: each.missed, wide=True),
+        Column(
+            "NEXT",
+            lambda each: _coming(each.next_at, now),
+            style=lambda each: "yellow" if each.paused else "",
+        ),
+        Column("LAST", lambda each: _away(each.last_at, now) or "never"),
+        Column("LAST JOB", lambda each: each.last_job_id or "", is_id=True, wide=True),
+        Column("PAUSED BY", lambda each: each.paused_by or "", wide=True, cut=True),
+    ]
+
+
+def _coming(moment: datetime | None, now: datetime) -> str:
+    if moment is None:
+        return "paused"
+    return f"due {away(moment, now)}" if moment < now else away(moment, now)
+
+
+def _away(moment: datetime | None, now: datetime) -> str:
+    return "" if moment is None else away(moment, now)

@@ -1,0 +1,152 @@
+"""`backstay worker`: runs jobs until it is told to stop.
+
+The first SIGTERM or SIGINT stops claiming; running jobs may finish within the grace period and are given back after it.
+The second stops the handlers at once, the third ends the process immediately.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated, Any
+
+import typer
+
+from backstay import settings
+from backstay.app import Backstay
+from backstay.cli import app_loader, daemon, options
+from backstay.cli.daemon import Stop, first_of
+from backstay.cli.options import AppName, Url
+from backstay.cli.output import Exit, without_password
+from backstay.errors import ConfigurationError
+from backstay.worker import Worker
+
+log = logging.getLogger("backstay.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    concurrency: int
+    queues: tuple[str, ...]
+    grace_seconds: float
+
+
+def worker(
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Jobs to run at a time; default 10.")
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Number of worker processes; default 1.")
+    ] = None,
+    queues: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="Queues to serve; default: `default` plus the queues of the handlers."),
+    ] = None,
+    grace: Annotated[
+        timedelta | None,
+        typer.Option(metavar="TIME", parser=options.length, help="How long running jobs get to finish; default 30s."),
+    ] = None,
+    log_level: Annotated[
+        str | None, typer.Option(metavar="LEVEL", help="debug (a line per job), info (default), warning or error.")
+    ] = None,
+    log_format: Annotated[str | None, typer.Option(metavar="FORMAT", help="text (default) or json.")] = None,
+    url: Url = None,
+    app: AppName = None,
+) -> int:
+    """Run jobs until SIGTERM or Ctrl-C; a second one stops them now."""
+    level, style = daemon.level(log_level), daemon.style(log_format)
+    if settings.setting("processes", processes, settings.count_above_zero, 1) > 1 and not daemon.is_child():
+        daemon.configure(level, style)
+        count = settings.setting("processes", processes, settings.count_above_zero, 1)
+        return daemon.supervise(count, _arguments(concurrency, queues, grace, level, style, url, app))
+    mine = app_loader.load(url, app)
+    if not mine.handlers:
+        raise ConfigurationError(
+            "a worker needs handlers: give your app with --app module:app (or BACKSTAY_APP), and register"
+            " handlers on it with @app.job"
+        )
+    chosen = _Settings(
+        settings.concurrency(concurrency),
+        _queues(queues, mine),
+        settings.grace(None if grace is None else grace.total_seconds()),
+    )
+    daemon.configure(level, style)
+    _warn_of_another_url(mine)
+    return daemon.run(lambda: _work(mine, chosen), style, log)
+
+
+def _warn_of_another_url(app: Backstay) -> None:
+    meant = os.environ.get("BACKSTAY_URL")
+    if meant and meant != app.url:
+        log.warning(
+            "BACKSTAY_URL is %s, but the app sets %s in code, which wins: write Backstay() there or use --url",
+            without_password(meant),
+            without_password(app.url),
+        )
+
+
+async def _work(app: Backstay, chosen: _Settings) -> Exit:
+    stop = Stop(chosen.grace_seconds)
+    async with AsyncExitStack() as opened:
+        worker = await daemon.begun(lambda tried: _start(app, chosen, tried), opened, stop, log)
+        if worker is None:
+            return Exit.OK
+        daemon.name_worker(worker.worker_id)
+        ended = asyncio.ensure_future(worker.join())
+        minutes = asyncio.ensure_future(daemon.sum_up_minutes(app, worker.worker_id))
+        await first_of(ended, stop.asked)
+        minutes.cancel()
+        stopping = asyncio.ensure_future(worker.stop())
+        await first_of(stopping, stop.hurried)
+        if not stopping.done():
+            worker.hurry()
+        await stopping
+        return Exit.FAILED if worker.failure is not None or stop.hurried.is_set() else Exit.OK
+
+
+async def _start(app: Backstay, chosen: _Settings, opened: AsyncExitStack) -> Worker:
+    await opened.enter_async_context(app)
+    return await opened.enter_async_context(
+        app.worker(concurrency=chosen.concurrency, queues=chosen.queues, grace=chosen.grace_seconds)
+    )
+
+
+# Settings
+
+
+def _queues(given: str | list[str] | None, app: Backstay) -> tuple[str, ...]:
+    found: Any = settings.setting("queues", given, lambda value: value, None)
+    if found is None:
+        return tuple(dict.fromkeys(["default", *(handler.queue for handler in app.handlers.values())]))
+    listed = found.split(",") if isinstance(found, str) else found
+    names = tuple(name.strip() for name in listed if name.strip())
+    if not names:
+        raise ConfigurationError("--queues is empty: write --queues emails,reports")
+    return names
+
+
+def _arguments(
+    concurrency: int | None,
+    queues: str | None,
+    grace: timedelta | None,
+    level: str,
+    style: str,
+    url: str | None,
+    app: str | None,
+) -> list[str]:
+    """The same command for a child, with one process."""
+    given = {
+        "--concurrency": concurrency,
+        "--queues": queues,
+        "--grace": None if grace is None else grace.total_seconds(),
+        "--log-level": level,
+        "--log-format": style,
+        "--url": url,
+        "--app": app,
+    }
+    chosen = [f"{name}={value}" for name, value in given.items() if value is not None]
+    return ["worker", "--processes=1", *chosen]

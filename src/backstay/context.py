@@ -1,0 +1,523 @@
+"""The context that a handler receives: for coroutines, for threads, and for batch handlers.
+
+`Context` is for `async def`; `BlockingContext`, with the same names without await, is for `def`. Both reach the run
+through a `Channel`, which the worker provides: a direct call, a call from a thread, or a pipe from a child process. A
+batch handler receives a `BatchContext` for the call as a whole, with an `ItemContext` for each of its jobs.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, Generic, NoReturn, Protocol, TypeVar, Unpack, cast, overload
+
+from backstay import codec
+from backstay.core import step_values
+from backstay.core.dependencies import Awaits, TriggerRule
+from backstay.core.records import ClaimedJob, Effect, JobRecord, Page, shared
+from backstay.core.result_tables import ResultTable, RowPage, RowQuery, Value
+from backstay.core.states import Status
+from backstay.errors import ClaimLost, EffectFailed, InvalidOption, InvalidResult
+from backstay.files.local import AsyncSource, Source, check_name
+from backstay.handlers import Handler
+from backstay.job import (
+    BlockingChildren,
+    Child,
+    Children,
+    Ended,
+    Job,
+    Submitted,
+    WaitForChildren,
+    by_name,
+    join_name,
+    target_of,
+)
+from backstay.limits import NAME_LENGTH_MAX
+from backstay.options import SubmitOptions
+from backstay.results.model import ResultRow
+from backstay.results.writer import BlockingJobResults, JobResults
+
+T = TypeVar("T")
+R = TypeVar("R", bound=ResultRow)
+JOB_LOGGER = "backstay.job"
+ITEM = "backstay_item"  # of a log record: which job of a batch it is about
+
+
+class Channel(Protocol):
+    """How a context reaches its worker. The first three never block and never fail."""
+
+    job: ClaimedJob
+
+    def progress(self, fraction: float, stage: str | None) -> None: ...
+
+    def metric(self, name: str, value: float) -> None: ...
+
+    def cancelled(self) -> bool: ...
+
+    def effects(self, statements: list[Effect]) -> None: ...
+
+    def refuse_rows(self, reason: str) -> None: ...
+
+    def loaded_children(self) -> list[JobRecord]: ...
+
+    def large_result(self, record: JobRecord) -> str | None: ...
+
+    def join_of(self, asked: str | None) -> str | None: ...
+
+
+class AsyncChannel(Channel, Protocol):
+    async def step(self, name: str) -> str | None: ...
+
+    async def record_step(self, name: str, answer: str) -> bool: ...
+
+    async def artifact(self, name: str, source: AsyncSource) -> str: ...
+
+    async def submit(
+        self, job_type: str | Handler, payload: Any, key: str | None, at_once: bool, options: SubmitOptions
+    ) -> Submitted: ...
+
+    async def children(self, after: str | None, named: int = 0) -> Page: ...
+
+    async def ended(self, awaits: Awaits) -> Ended | None: ...
+
+    async def upstream(self) -> list[JobRecord]: ...
+
+    async def put_rows(self, table: ResultTable, rows: Sequence[tuple[Value, ...]]) -> None: ...
+
+    async def rows(self, table: ResultTable, ask: RowQuery) -> RowPage: ...
+
+    async def rows_by_subject(self, table: ResultTable, subject: str, after: str | None, limit: int) -> RowPage: ...
+
+    async def latest(self, subject: str, job_type: str) -> str | None: ...
+
+
+class BlockingChannel(Channel, Protocol):
+    def step(self, name: str) -> str | None: ...
+
+    def record_step(self, name: str, answer: str) -> bool: ...
+
+    def artifact(self, name: str, source: Source) -> str: ...
+
+    def submit(
+        self, job_type: str | Handler, payload: Any, key: str | None, at_once: bool, options: SubmitOptions
+    ) -> Submitted: ...
+
+    def children(self, after: str | None, named: int = 0) -> Page: ...
+
+    def ended(self, awaits: Awaits) -> Ended | None: ...
+
+    def upstream(self) -> list[JobRecord]: ...
+
+    def put_rows(self, table: ResultTable, rows: Sequence[tuple[Value, ...]]) -> None: ...
+
+    def rows(self, table: ResultTable, ask: RowQuery) -> RowPage: ...
+
+    def rows_by_subject(self, table: ResultTable, subject: str, after: str | None, limit: int) -> RowPage: ...
+
+    def latest(self, subject: str, job_type: str) -> str | None: ...
+
+
+class Transaction:
+    """Statements that commit with the completion, and only if the claim still holds then.
+
+    They are buffered until the handler has returned, and run in the completion's own transaction, so they cannot read.
+    A block that raises discards its statements.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._statements: list[Effect] = []
+
+    def execute(self, statement: str, parameters: Sequence[object] = ()) -> None:
+        """Add a statement."""
+        if not isinstance(statement, str):
+            raise TypeError("a statement is a string; pass values as parameters")
+        if (word := step_values.control_word(statement)) is not None:
+            raise EffectFailed(
+                f"{word} in ctx.transaction(): its statements commit with the job, all or none; remove it",
+                job_id=self._channel.job.job_id,
+            )
+        self._statements.append((statement, tuple(step_values.kept(value) for value in parameters)))
+
+    def executemany(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
+        """Add a statement for each row of parameters."""
+        for row in rows:
+            self.execute(statement, row)
+
+    def __enter__(self) -> Transaction:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None and self._statements:
+            self._channel.effects(self._statements)
+
+    async def __aenter__(self) -> Transaction:
+        return self
+
+    async def __aexit__(self, kind: object, *rest: object) -> None:
+        self.__exit__(kind, *rest)
+
+
+class Done:
+    """Already done; may be awaited or not."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[None, None, None]:
+        return
+        yield
+
+
+DONE = Done()
+
+
+class _ContextFields:
+    __slots__ = ("_channel", "_job")
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._job: Job | None = None
+
+    @property
+    def job_id(self) -> str:
+        return self._channel.job.job_id
+
+    @property
+    def attempt(self) -> int:
+        return self._channel.job.attempt
+
+    @property
+    def job(self) -> Job:
+        """The job as it was claimed."""
+        if self._job is None:
+            self._job = Job(_record(self._channel.job))
+        return self._job
+
+    @property
+    def log(self) -> logging.Logger:
+        """Its lines are kept on the job, like those of any stdlib logger inside the handler."""
+        return logging.getLogger(JOB_LOGGER)
+
+    @property
+    def cancelled(self) -> bool:
+        """True when this run should end: cancelled, timed out, or its claim was lost. A thread must look."""
+        return self._channel.cancelled()
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same over all attempts: pass it to services that drop repeats."""
+        return f"backstay-{self._channel.job.job_id}"
+
+    def progress(self, fraction: float, stage: str | None = None) -> Done:
+        """Say how far the job is (0 to 1). Live at once in this process, durable within about a second."""
+        self._channel.progress(fraction, stage)
+        return DONE
+
+    def transaction(self) -> Transaction:
+        """`async with ctx.transaction() as tx: tx.execute("INSERT …", […])`: SQL that commits with the job."""
+        return Transaction(self._channel)
+
+    def metric(self, name: str, value: float) -> Done:
+        """Keep a number with the job: `ctx.metric("tokens", 1234)`."""
+        self._channel.metric(name, float(value))
+        return DONE
+
+
+class Context(_ContextFields):
+    """The context of an `async def` handler."""
+
+    __slots__ = ()
+
+    @overload
+    async def once(self, name: str, fn: Callable[[], Awaitable[T]]) -> T: ...
+
+    @overload
+    async def once(self, name: str, fn: Callable[[], T]) -> T: ...
+
+    async def once(self, name: str, fn: Callable[[], Any]) -> Any:
+        """Run a step and store its return value: a later attempt gets the value and does not run the step again.
+
+        The step itself still runs at least once: a crash between its effect and the record repeats it.
+        """
+        channel = cast(AsyncChannel, self._channel)
+        recorded = await channel.step(_step_name(name))
+        if recorded is not None:
+            return codec.decode(recorded)
+        value = fn()
+        if inspect.isawaitable(value):
+            value = await value
+        answer = _answer(name, value)
+        if not await channel.record_step(name, answer):
+            raise ClaimLost(f"step {name!r}: this run no longer holds job {self.job_id}")
+        return codec.decode(answer)
+
+    def results(self, table: type[R]) -> JobResults[R]:
+        """Write rows that become visible when this job completes: `await ctx.results(Point).put(rows)`; read rows of
+        other jobs: `await ctx.results(Point).all(job_id)`."""
+        return JobResults(table, cast(AsyncChannel, self._channel))
+
+    async def artifact(self, name: str, data: AsyncSource) -> str:
+        """Store a file with the job and return its URI. A second attempt overwrites it. Accepts bytes, a string, a
+        Path, an open file, or an iterable or async iterable of bytes: streamed, and iterated in a thread if it is not
+        async."""
+        return await cast(AsyncChannel, self._channel).artifact(check_name(name), data)
+
+    # Children
+
+    async def submit(
+        self,
+        job_type: str | Handler,
+        payload: Any = None,
+        *,
+        key: str | None = None,
+        at_once: bool = False,
+        **options: Unpack[SubmitOptions],
+    ) -> Child:
+        """Submit a child of this job. It is stored with this job's completion (or with its wait), and not at all if
+        this run fails; `at_once=True` stores it now.
+
+        Its id is derived from this job, the type and the payload, or from `key`: a repeated run, and a handler that
+        runs again after `wait_for_children`, gets the same children and creates no duplicates. Identical children of
+        one run are numbered. Give a key if the payload differs from run to run (a time of day, a random number), or if
+        the same work is wanted once more.
+        """
+        channel = cast(AsyncChannel, self._channel)
+        return Child(await channel.submit(target_of(job_type), payload, key, at_once, options))
+
+    @property
+    def children(self) -> Children:
+        """The children that existed when this run began: up to 1,000 of them; `async for` reads all."""
+        channel = cast(AsyncChannel, self._channel)
+        return Children(channel.loaded_children(), channel.job.children, channel.large_result, channel.children)
+
+    async def wait_for_children(
+        self,
+        *,
+        trigger_rule: str = "all_done",
+        on_child_failure: str = "fail",
+        join: str | Callable[..., Any] | None = None,
+    ) -> Children:
+        """Suspend this job until every child has ended, without a slot, a lease or a failure. The handler then runs
+        again from the top, and this call returns the children that this run submitted before it, in that order, or all
+        stored children if it submitted none. If they have already ended, it returns at once.
+
+        With `join`, the function registered by `@handler.join` runs instead; if there is only one, it is the default.
+        With trigger_rule="all_success" or "none_failed", a child that failed or was cancelled fails this job
+        (on_child_failure= "cancel": cancels it) instead of running it again.
+        """
+        channel = cast(AsyncChannel, self._channel)
+        awaits = _awaits(trigger_rule, on_child_failure)
+        joining = channel.join_of(join_name(join))
+        ended = await channel.ended(awaits)
+        if ended is None or joining not in (None, channel.job.join):  # a join runs even if no child is open any more
+            raise WaitForChildren(awaits.rule.value, awaits.on_failure, joining)
+        first = await channel.children(None, ended.named)
+        page = partial(channel.children, named=ended.named)
+        return Children(first.items, ended.total if first.next else 0, channel.large_result, page)
+
+    async def upstream(self) -> dict[str, Job]:
+        """Return the jobs that this one depends on, by stage, or by type where there is no stage: `(await
+        ctx.upstream())["PCA"].job_id`. If two have the same name, the job fails for good: submit each with its own
+        stage."""
+        channel = cast(AsyncChannel, self._channel)
+        return by_name(await channel.upstream(), channel.large_result)
+
+
+class BlockingContext(_ContextFields):
+    """The context of a plain `def` handler, in a thread or a process."""
+
+    __slots__ = ()
+
+    def once(self, name: str, fn: Callable[[], T]) -> T:
+        """Run a step and store its return value; see Context.once."""
+        channel = cast(BlockingChannel, self._channel)
+        recorded = channel.step(_step_name(name))
+        if recorded is not None:
+            return cast(T, codec.decode(recorded))
+        answer = _answer(name, fn())
+        if not channel.record_step(name, answer):
+            raise ClaimLost(f"step {name!r}: this run no longer holds job {self.job_id}")
+        return cast(T, codec.decode(answer))
+
+    def results(self, table: type[R]) -> BlockingJobResults[R]:
+        """Write rows of this job, and read rows of other jobs; see Context.results."""
+        return BlockingJobResults(table, cast(BlockingChannel, self._channel))
+
+    def artifact(self, name: str, data: Source) -> str:
+        """Store a file with the job and return its URI. Accepts bytes, a string, a Path, an open file, or an iterable
+        of bytes."""
+        return cast(BlockingChannel, self._channel).artifact(check_name(name), data)
+
+    def submit(
+        self,
+        job_type: str | Handler,
+        payload: Any = None,
+        *,
+        key: str | None = None,
+        at_once: bool = False,
+        **options: Unpack[SubmitOptions],
+    ) -> Child:
+        """Submit a child of this job; see Context.submit."""
+        channel = cast(BlockingChannel, self._channel)
+        return Child(channel.submit(target_of(job_type), payload, key, at_once, options))
+
+    @property
+    def children(self) -> BlockingChildren:
+        """The children that existed when this run began: up to 1,000 of them; `.all()` reads all."""
+        channel = cast(BlockingChannel, self._channel)
+        return BlockingChildren(channel.loaded_children(), channel.job.children, channel.large_result, channel.children)
+
+    def wait_for_children(
+        self,
+        *,
+        trigger_rule: str = "all_done",
+        on_child_failure: str = "fail",
+        join: str | Callable[..., Any] | None = None,
+    ) -> BlockingChildren:
+        """Suspend this job until every child has ended; see Context.wait_for_children."""
+        channel = cast(BlockingChannel, self._channel)
+        awaits = _awaits(trigger_rule, on_child_failure)
+        joining = channel.join_of(join_name(join))
+        ended = channel.ended(awaits)
+        if ended is None or joining not in (None, channel.job.join):  # a join runs even if no child is open any more
+            raise WaitForChildren(awaits.rule.value, awaits.on_failure, joining)
+        first = channel.children(None, ended.named)
+        page = partial(channel.children, named=ended.named)
+        return BlockingChildren(first.items, ended.total if first.next else 0, channel.large_result, page)
+
+    def upstream(self) -> dict[str, Job]:
+        """Return the jobs that this one depends on, by stage or type; see Context.upstream."""
+        channel = cast(BlockingChannel, self._channel)
+        return by_name(channel.upstream(), channel.large_result)
+
+
+def _awaits(trigger_rule: str, on_child_failure: str) -> Awaits:
+    rules = [each.value for each in TriggerRule if each is not TriggerRule.ONE_SUCCESS]
+    if trigger_rule not in rules:
+        raise InvalidOption(
+            f"trigger_rule={trigger_rule!r}: a parent waits for all its children: use all_done, all_success or"
+            " none_failed"
+        )
+    if on_child_failure not in ("fail", "cancel"):
+        raise InvalidOption(f"on_child_failure={on_child_failure!r}: use fail or cancel")
+    return Awaits(TriggerRule(trigger_rule), on_child_failure)
+
+
+def _step_name(name: str) -> str:
+    if not isinstance(name, str) or not 0 < len(name) <= NAME_LENGTH_MAX:
+        raise ValueError(f"step name {name!r:.80}: use a string of 1 to {NAME_LENGTH_MAX} characters")
+    return name
+
+
+def _answer(name: str, value: Any) -> str:
+    try:
+        return codec.to_json(value, f"answer of step {name!r}")
+    except Exception as error:
+        raise InvalidResult(str(error)) from None
+
+
+def _record(job: ClaimedJob) -> JobRecord:
+    return JobRecord(**shared(job, JobRecord), status=Status.PROCESSING, updated_at=job.started_at)
+
+
+I = TypeVar("I", "ItemContext", "BlockingItemContext")  # noqa: E741
+_NO_WAIT = "a batch job cannot wait for children: use @app.job for one that does"
+
+
+class ItemContext(Context):
+    """The context of one job of a batch: what it records is stored with that job, and commits with its own
+    completion."""
+
+    __slots__ = ("_number",)
+
+    def __init__(self, channel: Channel, number: int) -> None:
+        super().__init__(channel)
+        self._number = number
+
+    @property
+    def log(self) -> logging.Logger:
+        return _item_logger(self._number)
+
+    async def wait_for_children(self, **_: Any) -> NoReturn:
+        raise InvalidOption(_NO_WAIT)
+
+
+class BlockingItemContext(BlockingContext):
+    """The same without await."""
+
+    __slots__ = ("_number",)
+
+    def __init__(self, channel: Channel, number: int) -> None:
+        super().__init__(channel)
+        self._number = number
+
+    @property
+    def log(self) -> logging.Logger:
+        return _item_logger(self._number)
+
+    def wait_for_children(self, **_: Any) -> NoReturn:
+        raise InvalidOption(_NO_WAIT)
+
+
+def _item_logger(number: int) -> logging.Logger:
+    """A logger whose lines go to one job of the batch; lines of other loggers go to all of them."""
+    return logging.LoggerAdapter(logging.getLogger(JOB_LOGGER), {ITEM: number})  # type: ignore[return-value]
+
+
+class _Batch(Generic[I]):
+    __slots__ = ("_cancelled", "items")
+
+    def __init__(self, items: Sequence[I], cancelled: Callable[[], bool]) -> None:
+        self.items: tuple[I, ...] = tuple(items)
+        self._cancelled = cancelled
+
+    def item(self, number: int) -> I:
+        """The job whose payload is at this place of the list."""
+        return self.items[number]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __iter__(self) -> Iterator[I]:
+        return iter(self.items)
+
+    @property
+    def log(self) -> logging.Logger:
+        """Its lines are kept on every job of the batch."""
+        return logging.getLogger(JOB_LOGGER)
+
+    @property
+    def cancelled(self) -> bool:
+        """True when the whole call should end: it timed out, the worker stops, or none of its jobs is left."""
+        return self._cancelled()
+
+    def progress(self, fraction: float, stage: str | None = None) -> Done:
+        """Say how far the call is: kept on every job of it."""
+        for item in self.items:
+            item.progress(fraction, stage)
+        return DONE
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if hasattr(Context, name):
+            raise InvalidOption(f"of which job? write ctx.item(i).{name}")
+        raise AttributeError(f"a batch's context has no {name}")
+
+
+class BatchContext(_Batch[ItemContext]):
+    """The context of an `async def` batch handler."""
+
+    __slots__ = ()
+
+
+class BlockingBatchContext(_Batch[BlockingItemContext]):
+    """The context of a plain `def` batch handler, in a thread or a process."""
+
+    __slots__ = ()
+
+
+def batch_context(is_async: bool, channels: Sequence[Any], cancelled: Callable[[], bool]) -> Any:
+    if is_async:
+        return BatchContext([ItemContext(each, n) for n, each in enumerate(channels)], cancelled)
+    return BlockingBatchContext([BlockingItemContext(each, n) for n, each in enumerate(channels)], cancelled)

@@ -1,0 +1,156 @@
+"""Checks of names, texts and numbers that callers pass in, and formatting of counts, durations and times."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+from backstay import limits
+from backstay.clock import micros
+from backstay.errors import InvalidOption, PayloadTooLarge
+
+PRIORITIES = {"low": 25, "normal": 50, "high": 75, "urgent": 100}
+_NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+UUID = re.compile(r"[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}")
+# What stands, or may stand, behind /jobs/ in a route of the HTTP API.
+ROUTE_WORDS = frozenset(
+    {"batch", "cancel", "history", "logs", "tree", "explain", "results", "artifacts", "stream", "retry"}
+)
+_MARK = re.compile(r"run again from [0-9a-f-]{36}(, version \d+)?(:|$)")
+
+
+def check_text(name: str, value: Any, longest: int) -> str | None:
+    """Return a text that every engine can store and find; None stays None."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or not 0 < len(value) <= longest or "\0" in value:
+        raise InvalidOption(f"{name}={value!r:.80}: use a string of 1 to {longest} characters, without NUL")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidOption(f"{name} has a lone surrogate, which is not UTF-8") from None
+    return value
+
+
+def is_mark(reason: str | None) -> bool:
+    """Return whether a history text marks children that run again with their parent; see ops/tree.py."""
+    return reason is not None and _MARK.match(reason) is not None
+
+
+def check_reason(reason: str | None) -> str | None:
+    """Return the free-text reason of a change."""
+    if is_mark(check_text("reason", reason, limits.REASON_LENGTH_MAX)):
+        raise InvalidOption(f"reason={reason!r:.80}: this prefix marks reruns: use other words")
+    return reason
+
+
+def check_name(name: str, what: str) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidOption(f"{name!r:.80} cannot be a {what}: use 1 to 128 of A-Z a-z 0-9 . _ : -")
+    return name
+
+
+def check_job_type(name: str) -> str:
+    """Return the name of a job type. It is part of route paths, so it must differ from ids and from the words of
+    routes."""
+    check_name(name, "job type")
+    if name in ROUTE_WORDS:
+        raise InvalidOption(f"{name!r} is reserved by the HTTP routes: choose another job type")
+    if UUID.fullmatch(name):
+        raise InvalidOption(f"{name!r} cannot be a job type: it looks like a job id")
+    if name in (".", ".."):
+        raise InvalidOption(f"{name!r} cannot be a job type: in a URL it means another directory")
+    return name
+
+
+def check_priority(priority: int | str) -> int:
+    if isinstance(priority, str):
+        if priority not in PRIORITIES:
+            raise InvalidOption(f"priority={priority!r}: use 0 to 100, or one of {', '.join(PRIORITIES)}")
+        return PRIORITIES[priority]
+    if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= 100:
+        raise InvalidOption(f"priority={priority!r}: use 0 to 100, or one of {', '.join(PRIORITIES)}")
+    return priority
+
+
+def check_max_attempts(count: int) -> int:
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= limits.MAX_ATTEMPTS_MAX:
+        raise InvalidOption(f"max_attempts={count!r}: use 1 to {limits.MAX_ATTEMPTS_MAX}")
+    return count
+
+
+def check_timeout(timeout: float | timedelta) -> int:
+    try:
+        span = micros(timeout)
+    except (TypeError, ValueError, OverflowError):
+        span = 0
+    if not 0 < span <= limits.TIMEOUT_SECONDS_MAX * 1_000_000:
+        raise InvalidOption(f"timeout={timeout!r}: use seconds or a timedelta, above 0 and up to 30 days")
+    return span
+
+
+def check_payload_size(payload: str) -> str:
+    # Encode only if the length alone cannot decide: a character takes one to four bytes.
+    if len(payload) * 4 > limits.PAYLOAD_BYTES_MAX:
+        size = len(payload.encode())
+        if size > limits.PAYLOAD_BYTES_MAX:
+            raise PayloadTooLarge(
+                f"the payload has {size:,} bytes, over the limit of {limits.PAYLOAD_BYTES_MAX:,}"
+                " (PAYLOAD_BYTES_MAX): store the data elsewhere and submit a reference to it"
+            )
+    return payload
+
+
+def count(number: int, what: str) -> str:
+    """Format a count: 1 job, 2 jobs, 1,204 jobs."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def span(seconds: float) -> str:
+    """Format a duration: 350 ms, 12 s, 5 min, 2 h 30 min, 3 d."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 10:
+        return f"{seconds:.1f} s".replace(".0 s", " s")
+    whole = round(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    minutes = round(whole / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    if minutes < 600:
+        hours, minutes = divmod(minutes, 60)
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    hours = round(minutes / 60)
+    return f"{hours} h" if hours < 48 else f"{round(hours / 24)} d"
+
+
+def away(moment: datetime, now: datetime) -> str:
+    """Format a time relative to now: 3 s ago, in 5 min."""
+    seconds = (moment - now).total_seconds()
+    if abs(seconds) < 1:
+        return "just now" if seconds <= 0 else "in less than 1 s"
+    return f"in {span(seconds)}" if seconds > 0 else f"{span(-seconds)} ago"
+
+
+def utc(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03d} UTC"
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """Return a hint for an unknown name: the closest known name, or all of them."""
+    import difflib  # imported here: a worker never needs it, and it takes memory
+
+    names = list(known)
+    close = difflib.get_close_matches(given, names, 1)
+    return f"did you mean {close[0]}?" if close else f"known: {', '.join(names) or 'none'}"
+
+
+def how_to_install(extra: str) -> str:
+    """Return the command that installs an extra. The only place that says where Backstay is installed from."""
+    return (
+        f"run pip install '.[{extra}]' in a checkout, or pip install 'backstay-VERSION-py3-none-any.whl[{extra}]'"
+        f" with a built wheel (once it is published: pip install 'backstay[{extra}]')"
+    )

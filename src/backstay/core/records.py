@@ -1,0 +1,651 @@
+"""The plain data that crosses the port: NewJob, ClaimedJob, JobRecord, Transition, Query and the others.
+
+Instants are microseconds (see clock.py); JSON is text.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from enum import Enum, StrEnum
+from typing import Any
+
+import msgspec
+
+from backstay.clock import Instant
+from backstay.core.dependencies import Awaits
+from backstay.core.states import Counted, Event, Status
+
+FOREVER: Instant = 2**62
+
+
+class Rate(msgspec.Struct, frozen=True, gc=False):
+    """At most `count` starts in any span of `micros`, roughly: a bucket of `count` that refills evenly."""
+
+    count: int
+    micros: int
+
+
+class AnyJob(msgspec.Struct, frozen=True, gc=False):
+    """The first fields of every shape of a job: NewJob, ClaimedJob, JobRecord and Node. Their order matters, because
+    engines read and fill them by position."""
+
+    job_id: str
+    job_type: str
+    queue: str
+    priority: int
+
+
+class NewJob(AnyJob, frozen=True):
+    """A job to insert: validated, with its id."""
+
+    payload: str
+    scheduled_for: Instant
+    max_attempts: int
+    timeout_micros: int
+    subject: str | None = None
+    tags: str | None = None  # JSON array
+    created_by: str | None = None
+    job_stage: str | None = None
+    parent_job_id: str | None = None
+    root_job_id: str | None = None
+    content_hash: str | None = None
+    concurrency_key: str | None = None
+    concurrency_limit: int | None = None
+    on_dependency_failure: str = "cancel"
+    payload_version: int = 1
+    fairness_key: str | None = None  # fairness: jobs of different keys take turns
+    fairness_weight: int = 1
+    traceparent: str | None = None  # W3C trace context of the submit, for observers
+    # Options that make an insert more than a row. `special` tells a store that one of these is set. Every insert writes
+    # the fields before it: see ROW_FIELDS.
+    special: bool = False
+    own_id: bool = False  # the caller chose the id: a repeat returns the job that has it
+    dedup_key: str | None = None
+    dedup_until: Instant | None = None  # None: while the job is active; FOREVER; or the end of the window
+    dedup_conflict_is_error: bool = False
+    depends_on: tuple[str, ...] = ()
+    trigger_rule: str = "all_success"  # see dependencies.TriggerRule; other than the default needs depends_on
+    reuse_since: Instant | None = None  # reuse an identical job completed at or after this
+    rate_key: str | None = None
+    rate: Rate | None = None
+    schedule: str | None = None  # the schedule that created it, and the tick
+    tick_at: Instant | None = None
+
+
+LEASE_LOST = "LeaseLost"  # the error of an attempt whose worker died or stalled; claims look for it
+
+
+class ErrorEntry(msgspec.Struct, frozen=True):
+    """One failure as stored with the job. Strings only: an error is never rebuilt from storage."""
+
+    attempt: int
+    at: Instant
+    type: str
+    message: str
+    traceback: str = ""
+
+
+Kind = tuple[str, str, int]  # job type, queue, priority: what counters are kept by
+Effect = tuple[str, tuple[object, ...]]  # a statement and its parameters
+
+
+class Staged(msgspec.Struct, frozen=True, gc=False):
+    """Children that `stage` has stored under this job and attempt: in how many parts, and how many there are."""
+
+    parts: int
+    jobs: int
+
+
+class Transition(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """A decided change: guards, then what to write. A field left at None keeps what is stored."""
+
+    job_id: str
+    event: Event
+    source: Status
+    target: Status
+    attempt: int
+    version: int | None = None  # guard of editors
+    token: str | None = None  # guard of the claim's holder
+    lease: Instant | None = None  # guard of a rescue: the expiry it saw; an extension in between defeats it
+
+    kind: Kind  # with the two durations, what the counters add when this is applied
+    ran_micros: int = 0
+    waited_micros: int = 0
+    parent_job_id: str | None = None  # of the job itself, so that its end is counted without reading its record
+
+    by: str | None = None
+    reason: str | None = None
+    failures: int | None = None
+    snoozes: int | None = None
+    give_backs: int | None = None
+    waits: int | None = None  # how many times it has waited for its children
+    scheduled_for: Instant | None = None
+    priority: int | None = None
+    progress: float | None = None
+    stage: str | None = None
+    error: ErrorEntry | None = None
+    result: str | None = None  # JSON text
+    result_artifact: str | None = None  # JSON text: the location of a large result, its hash and size
+    clear_result: bool = False
+    logs: str | None = None  # JSON text
+    log_location: str | None = None
+    metrics: str | None = None  # JSON text
+    artifacts: str | None = None  # JSON text
+    effects: tuple[Effect, ...] = ()  # the handler's SQL statements, for the same commit; SQL engines only
+
+    # Children submitted with it: up to CHILDREN_INLINE_MAX inline, or else what `stage` stored. Only one of the two.
+    children: tuple[NewJob, ...] = ()
+    staged: Staged | None = None
+    # For WAIT_FOR_CHILDREN only: what it waits for, and the function that runs next; None means the handler itself.
+    awaits: Awaits | None = None
+    join: str | None = None
+    rewait: bool = False  # a manual retry after which the job may wait again, for a dependency that also runs again
+
+
+class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A key as it is stored: enough to recognise its text, and not enough to recreate it."""
+
+    key_id: str
+    name: str
+    secret_hash: str  # SHA-256 of the secret, in hex
+    scopes: tuple[str, ...]
+    queues: tuple[str, ...] = ()  # patterns with * in them; empty: all
+    created_at: Instant
+    created_by: str | None = None
+    expires_at: Instant | None = None
+    revoked_at: Instant | None = None
+    revoked_by: str | None = None
+    of: str | None = None  # a dashboard session: the key that opened it; it ends with that key
+
+    def __repr__(self) -> str:
+        return f"ApiKey({self.key_id!r}, {self.name!r}, scopes={self.scopes!r}, queues={self.queues!r})"
+
+
+class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One requested change. It is stored before the change, without an outcome, and again after it."""
+
+    entry_id: str  # UUIDv7: entries are in the order of their ids
+    at: Instant
+    by: str
+    via: str  # http, dashboard, cli
+    action: str  # job.cancel, queue.pause, …
+    target: str  # an id or a name
+    before: str | None = None  # JSON
+    after: str | None = None  # JSON
+    outcome: str | None = None  # "ok", or what went wrong; None: the outcome was never recorded
+    remote: str | None = None
+
+
+class AuditPage(msgspec.Struct, frozen=True):
+    items: tuple[AuditEntry, ...]
+    next: str | None = None
+
+
+Buckets = tuple[tuple[int, int], ...]  # bucket (see states.py) and count, by bucket
+
+
+class Counter(msgspec.Struct, frozen=True, array_like=True):
+    """What happened within one minute to jobs of one kind."""
+
+    minute: Instant  # its start
+    job_type: str
+    queue: str
+    priority: int
+    outcome: Counted
+    count: int
+    ran_micros: int  # sums
+    waited_micros: int
+    buckets: Buckets = ()  # of attempts with this outcome
+
+
+class Total(msgspec.Struct, frozen=True, array_like=True):
+    """All-time totals for one type and queue."""
+
+    job_type: str
+    queue: str
+    outcome: Counted
+    count: int
+    ran_micros: int  # sums
+    waited_micros: int
+    buckets: Buckets = ()
+
+
+class Verdict(Enum):
+    """The answer to each write, in order."""
+
+    APPLIED = "applied"  # stored, now or by an earlier try of the same write
+    STALE = "stale"  # its guards no longer hold; nothing was changed
+    GONE = "gone"  # no such job
+    BLOCKED = "blocked"  # a manual retry of a job with a dependency that has not completed; nothing was changed
+    LOCKED = "locked"  # an extension of a valid claim whose row another transaction has locked; nothing was changed
+    TAKEN = "taken"  # a manual retry whose dedup key now belongs to another active job; nothing was changed
+
+
+class Signal(StrEnum):
+    """Hints that something may have changed. A lost signal costs a poll interval, never a job."""
+
+    READY = "ready"  # jobs became claimable
+    DUE = "due"  # a job was scheduled; the next due time may be earlier
+    PLANNED = "planned"  # a schedule was saved; its next tick may be earlier, or never come
+    STOPPED = "stopped"  # a running job was cancelled: holders should check their claims
+    ENDED = "ended"  # jobs reached a terminal state
+    UNFINISHED = "unfinished"  # a commit left a mark: `release` has work to continue
+
+
+class Keep(msgspec.Struct, frozen=True):
+    """How long ended jobs are kept before they are archived; None means forever."""
+
+    completed_micros: int | None
+    failed_micros: int | None
+    cancelled_micros: int | None
+
+
+class Inserted(msgspec.Struct, frozen=True, gc=False):
+    """The answer to one NewJob. `existing` is set if an earlier job is returned instead."""
+
+    job_id: str
+    status: Status
+    existing: JobRecord | None = None
+    reused_from: str | None = None
+
+
+class ClaimRequest(msgspec.Struct, frozen=True):
+    """`slots` is how many jobs of each type fit; other types are not claimed."""
+
+    worker_id: str
+    worker_version: str
+    queues: tuple[str, ...]
+    slots: dict[str, int]
+    limit: int
+    lease_micros: int
+    token: str  # random per request: proves the claim
+    # the newest payload version that this worker reads, by type; a missing type means any
+    versions: dict[str, int] = {}
+    repeat: bool = False  # an earlier try with this token may have been applied: return what it claimed
+
+
+class JobFields(AnyJob, frozen=True):
+    """What a claimed job and a stored record have in common."""
+
+    payload: str
+    attempt: int
+    version: int
+    failures: int
+    max_attempts: int
+    snoozes: int
+    give_backs: int
+    timeout_micros: int
+    created_at: Instant
+    scheduled_for: Instant
+    lease_expires_at: Instant | None
+    subject: str | None = None
+    parent_job_id: str | None = None
+    root_job_id: str | None = None
+    logs: str | None = None
+    artifacts: str | None = None
+    tags: str | None = None  # JSON array
+    created_by: str | None = None
+    job_stage: str | None = None
+    dedup_key: str | None = None
+    content_hash: str | None = None
+    worker_id: str | None = None
+    started_at: Instant | None = None
+    payload_version: int = 1
+    schedule: str | None = None  # the schedule that created it, and the tick
+    tick_at: Instant | None = None
+    waits: int = 0  # how often it has waited for its children
+    join: str | None = None  # which function is entered once its children have ended; None: the handler itself
+    children: int = 0  # how many it has
+    traceparent: str | None = None  # the trace that it was submitted in
+
+
+class ClaimedJob(JobFields, frozen=True, array_like=True):
+    """What a worker needs to run a job. Engines may fill it by position; `lost_at`, which they compute, is last."""
+
+    lease_expires_at: Instant
+    worker_id: str = ""
+    started_at: Instant = 0
+    lost_at: Instant | None = None  # its last failure was that its worker died or stalled, and when
+
+
+class Hold(msgspec.Struct, frozen=True, gc=False):
+    """A claim as its holder identifies it: the fence (attempt) and the credential (token)."""
+
+    job_id: str
+    attempt: int
+    token: str
+
+
+class ExpiredClaim(msgspec.Struct, frozen=True, gc=False):
+    job_id: str
+    attempt: int
+    failures: int
+    max_attempts: int
+    snoozes: int
+    give_backs: int
+    worker_id: str
+    lease_expires_at: Instant
+    job_type: str
+    queue: str
+    priority: int
+    scheduled_for: Instant
+    started_at: Instant
+    parent_job_id: str | None = None
+
+
+class Note(msgspec.Struct, frozen=True):
+    """Bookkeeping of a running attempt: written while its claim holds. None keeps what is stored."""
+
+    hold: Hold
+    progress: float | None = None
+    stage: str | None = None
+    logs: str | None = None
+    log_location: str | None = None
+    metrics: str | None = None
+    artifacts: str | None = None
+
+
+class HistoryEvent(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """One committed transition. Versions count 1, 2, 3 … without a gap, except where events in the middle were
+    dropped."""
+
+    version: int
+    at: Instant
+    event: Event
+    source: Status | None
+    target: Status
+    attempt: int
+    by: str | None = None
+    reason: str | None = None
+
+
+class JobRecord(JobFields, frozen=True, kw_only=True):
+    """A job as it is stored."""
+
+    status: Status
+    updated_at: Instant
+    completed_at: Instant | None = None
+    attempt: int = 0
+    failures: int = 0
+    snoozes: int = 0
+    give_backs: int = 0
+    version: int = 1
+    worker_version: str | None = None
+    lease_expires_at: Instant | None = None
+    progress: float = 0.0
+    stage: str = ""
+    result: str | None = None
+    result_artifact: str | None = None
+    last_error: str | None = None
+    errors: tuple[ErrorEntry, ...] = ()
+    log_location: str | None = None
+    metrics: str | None = None
+    reused_from: str | None = None
+    concurrency_key: str | None = None
+    concurrency_limit: int | None = None
+    parked: bool = False
+    on_dependency_failure: str = "cancel"
+    trigger_rule: str = "all_success"
+    open_children: int = 0  # how many of its children have not ended, and how many ended badly
+    failed_children: int = 0
+    cancelled_children: int = 0
+    awaits: str | None = None  # set while it waits for its children; see dependencies.Awaits
+    result_tables: tuple[str, ...] = ()  # result tables in which it may have rows
+    rows_of: str | None = None  # a reused job: the job and attempt whose rows it returns
+    rows_attempt: int | None = None
+    dependencies: tuple[str, ...] = ()
+    dependent_jobs: tuple[str, ...] = ()
+    dependent_count: int = 0
+    processing_micros: int | None = None
+    fairness_key: str | None = None
+    fairness_weight: int = 1
+    rate_key: str | None = None
+    archived_at: Instant | None = None  # set: retention has been here; payload, result, logs and history are gone
+    history: tuple[HistoryEvent, ...] = ()
+
+    @property
+    def lost_at(self) -> Instant | None:
+        """Return when its worker died or stalled, if that was its last failure."""
+        if self.errors and (self.last_error or "").startswith(f"{LEASE_LOST}:"):
+            return self.errors[-1].at
+        return None
+
+
+# Where the fields of a job are stored. Engines build statements and items from these lists, so that a field which is
+# added to the shapes above is stored, claimed, read and archived without being named again.
+ROW_FIELDS = NewJob.__struct_fields__[: NewJob.__struct_fields__.index("special")]  # what an insert writes of any job
+_SPECIAL_ONLY = {"parent_job_id", "concurrency_key", "concurrency_limit", "on_dependency_failure"}
+PLAIN_FIELDS = tuple(name for name in ROW_FIELDS if name not in _SPECIAL_ONLY)  # the others have their defaults
+_COMPUTED = {"dependencies", "dependent_jobs", "dependent_count", "processing_micros", "archived_at"}
+STORED_FIELDS = tuple(name for name in JobRecord.__struct_fields__ if name not in _COMPUTED)
+_NOT_ARCHIVED = {
+    *("payload", "result", "result_artifact", "errors", "logs", "log_location", "artifacts", "history"),
+    *("lease_expires_at", "concurrency_limit", "parked", "on_dependency_failure", "awaits", "join"),
+    *("fairness_weight", "traceparent"),
+}
+ARCHIVED_FIELDS = tuple(name for name in STORED_FIELDS if name not in _NOT_ARCHIVED)
+NEW_DEFAULTS = {each.name: each.default for each in msgspec.structs.fields(NewJob) if not each.required}
+
+
+class Node(AnyJob, frozen=True):
+    """A job of a tree that is to be changed, without its payload: trees have thousands of jobs."""
+
+    status: Status
+    attempt: int
+    version: int
+    parent_job_id: str | None
+    job_stage: str | None
+    children: int
+    open_children: int
+    dependencies: tuple[str, ...]
+    dependent_jobs: tuple[str, ...]
+    depth: int = 0
+
+    @classmethod
+    def of(cls, record: JobRecord, depth: int = 0) -> Node:
+        node = msgspec.convert(record, cls, from_attributes=True)
+        return msgspec.structs.replace(node, depth=depth) if depth else node
+
+    @property
+    def name(self) -> str:
+        return f"{self.job_stage or self.job_type} ({self.job_id})"
+
+
+def shared(job: AnyJob, shape: type[AnyJob]) -> dict[str, Any]:
+    """Return the fields that a job shares with another shape, by name, so that a conversion cannot drop one."""
+    names, read = _in_both(type(job), shape)
+    return dict(zip(names, read(job), strict=True))
+
+
+@functools.cache
+def _in_both(one: type[AnyJob], other: type[AnyJob]) -> tuple[tuple[str, ...], operator.attrgetter[Any]]:
+    names = tuple(name for name in other.__struct_fields__ if hasattr(one, name))
+    return names, operator.attrgetter(*names)
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """A search. Every field narrows it; `after` is the cursor of the previous page."""
+
+    status: Status | None = None
+    job_type: str | None = None
+    queue: str | None = None
+    subject: str | None = None
+    worker: str | None = None
+    tag: str | None = None
+    created_by: str | None = None
+    root: str | None = None
+    parent: str | None = None
+    content_hash: str | None = None
+    concurrency_key: str | None = None
+    order: str = "created"  # newest first; or "priority": the order in which they would be claimed
+    after: str | None = None
+    limit: int = 50
+
+
+class Page(msgspec.Struct, frozen=True):
+    items: tuple[JobRecord, ...]
+    next: str | None = None
+
+
+class DeadGroup(msgspec.Struct, frozen=True):
+    """Dead letters with the same type and error."""
+
+    job_type: str
+    error_type: str
+    count: int
+    newest_job_id: str
+    newest_error: str
+    newest_at: Instant
+
+
+class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
+    worker_id: str
+    host: str
+    pid: int
+    process_key: str  # tells a process from a later one with the same pid; see core/workers.py
+    version: str
+    queues: tuple[str, ...]
+    job_types: tuple[str, ...]
+    concurrency: int
+    started_at: Instant
+    heartbeat_at: Instant
+    stopping: bool = False
+    running: tuple[str, ...] = ()  # job ids
+    limits: dict[str, int] = {}  # concurrency by type, for types with a limit of their own
+    busy: dict[str, int] = {}  # running jobs by type
+    batches: dict[str, int] = {}  # batch types and their maximum batch size; their limits and busy count calls
+    versions: dict[str, int] = {}  # the newest payload version it reads, by type
+    ended: int = 0  # since its start: attempts, failed attempts, and their run time
+    failed: int = 0
+    busy_micros: int = 0
+    stuck: tuple[str, ...] = ()  # threads that outlived their claim and still hold a slot
+    lease_micros: int = 0  # it sends three heartbeats per lease; 0: unknown
+    # earlier values of ended, failed and busy_micros; see workers.Pace
+    marks: tuple[tuple[Instant, int, int, int], ...] = ()
+    key_id: str | None = None  # the key that registered it over HTTP; None: a local worker, or no keys exist
+    unread: bool = False  # its row could not be read: only its name and when it was last seen are known
+
+
+class JobType(msgspec.Struct, frozen=True, kw_only=True):
+    """What a store knows about a handler, so that apps without its code can submit to it."""
+
+    job_type: str
+    queue: str
+    priority: int
+    max_attempts: int
+    timeout_micros: int
+    payload_schema: str | None
+    version: int  # of the payload
+    last_seen: Instant
+    concurrency_limit: int | None = None
+    rate: Rate | None = None
+    keep: Keep | None = None
+    reuse_by: tuple[str, ...] = ()  # payload fields that, with the code version, make two jobs identical
+    code_version: str = ""
+    result_tables: tuple[str, ...] = ()
+    backoff: tuple[float, float, float, float] | None = None  # base, factor, max, jitter; None: the default
+
+
+class Promoted(msgspec.Struct, frozen=True):
+    """What a promotion did, and when the next one is due."""
+
+    count: int
+    next_due_at: Instant | None
+
+
+# Operating
+
+
+class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of a queue. A queue that was never changed has no row, and accepts and releases jobs."""
+
+    name: str
+    paused_at: Instant | None = None
+    paused_by: str | None = None
+    pause_reason: str | None = None
+    max_pending: int | None = None
+
+
+class QueueChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What to change about a queue; None leaves a setting unchanged."""
+
+    paused: bool | None = None
+    by: str | None = None
+    reason: str | None = None
+    max_pending: int | None = None  # 0: no limit
+
+
+class Depth(msgspec.Struct, frozen=True):
+    """How many jobs of a queue and type are in an active state, and when the oldest became due."""
+
+    queue: str
+    job_type: str
+    status: Status
+    count: int
+    oldest_at: Instant
+    by_priority: tuple[Place, ...] = ()  # the same by priority, highest first
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """The jobs of one priority within a depth; for running jobs, when they started."""
+
+    priority: int
+    count: int
+    oldest_at: Instant
+    newest_at: Instant
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    """A recurring job. `template` is the NewJob to submit, as JSON; id and times are the tick's."""
+
+    name: str
+    cron: str
+    timezone: str
+    missed: str  # what to do with ticks that no worker was running for: skip, one, all
+    job_type: str
+    template: str
+    created_at: Instant
+    updated_at: Instant
+    next_at: Instant  # the first tick that has not been processed; never decreases by itself
+    version: int = 1  # of the definition; ticks do not change it
+    paused_at: Instant | None = None
+    paused_by: str | None = None
+    last_at: Instant | None = None  # the last tick that created a job, and that job
+    last_job_id: str | None = None
+
+
+class Firing(msgspec.Struct, frozen=True):
+    """Ticks to process: insert `jobs` and advance to `next_at`, if the schedule is unchanged since it was read."""
+
+    name: str
+    version: int
+    due_at: Instant  # the next_at that was read
+    next_at: Instant
+    jobs: tuple[NewJob, ...]
+
+
+class RetentionPolicy(msgspec.Struct, frozen=True):
+    """What may be archived or deleted, for all types: by default, by type, and for archive rows."""
+
+    keep: Keep
+    by_type: dict[str, Keep]
+    archive_micros: int | None
+    job_types: tuple[str, ...] = ()  # only these; empty: all
+
+
+class Retired(msgspec.Struct, frozen=True):
+    """What a step of retention did; `next` is where the following one starts, None when all jobs were examined."""
+
+    archived: int
+    dropped: int  # expired archive rows
+    next: str | None
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One line of a check-up: what was checked, whether it passed, and what to do if not."""
+
+    check: str
+    level: str  # ok, warn, bad
+    says: str
+    advice: str = ""

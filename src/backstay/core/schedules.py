@@ -1,0 +1,328 @@
+"""Schedules: cron expressions in a time zone and fixed intervals, their next firing, and their settings. Pure.
+
+When the clocks change: a tick at a fixed time that is skipped fires right after the gap, and one whose hour occurs
+twice fires once; a tick every so many minutes keeps its pace.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, TypedDict
+from zoneinfo import ZoneInfo
+
+import msgspec
+from cronsim import CronSim, CronSimError
+
+from backstay.clock import MICROS, Instant, Moment, to_datetime, to_instant
+from backstay.core.checks import check_name
+from backstay.core.records import Firing, NewJob, Schedule
+from backstay.errors import InvalidSchedule
+from backstay.limits import SCHEDULE_LATE_SECONDS, TICKS_PER_FIRING_MAX
+
+NICKNAMES = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+_EVERY = re.compile(r"@every (\d{1,6})(s|m|h|d)")
+_UNITLESS = re.compile(r"\s*@every\s+(\d{1,6})\s*")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+# CronSim takes whole seconds; ticks are at whole minutes, so half a second makes no difference.
+_DAY = 86_400 * MICROS
+# How far back to look for the last tick, step by step: never past more than a few thousand ticks. 29 February can be 8
+# years away.
+_LOOK_BACK_DAYS = (0.1, 2, 40, 370, 3_000)
+
+
+class Cron:
+    """A cron rule; `after` and `latest` return its ticks."""
+
+    def __init__(self, expression: str, timezone: str = "UTC") -> None:
+        self.expression = expression
+        self.timezone = timezone
+        self._zone = _zone(timezone)
+        self._every = _every(expression)
+        self._fields = "" if self._every else NICKNAMES.get(expression.strip().lower(), expression)
+        if not self._every:
+            try:
+                if len(self._fields.split()) != 5:  # six fields would be read as an expression with seconds
+                    raise CronSimError("Wrong number of fields")
+                next(CronSim(self._fields, datetime(2024, 1, 1, tzinfo=self._zone)))
+            except (CronSimError, ValueError) as error:
+                if unit := _UNITLESS.fullmatch(expression):
+                    raise InvalidSchedule(
+                        f"cron={expression!r:.80}: @every needs a unit (s, m, h or d): @every {unit[1]}s"
+                    ) from None
+                if _is_a_day_that_never_comes(self._fields):
+                    raise InvalidSchedule(f"cron={expression!r:.80}: that day never occurs in these months") from None
+                raise InvalidSchedule(
+                    f"cron={expression!r:.80}: {str(error) or 'not a cron expression'}; write five fields"
+                    ' (minute hour day month weekday) like "30 3 * * 1-5", or "@daily", or "@every 30s"'
+                ) from None
+            except StopIteration:
+                raise InvalidSchedule(f"cron={expression!r:.80} never matches") from None
+
+    def after(self, instant: Instant) -> Instant:
+        """Return the first tick after this instant."""
+        if self._every:
+            return (instant // self._every + 1) * self._every
+        return self._first(CronSim(self._fields, self._local(instant)), lambda tick: tick > instant)
+
+    def latest(self, instant: Instant) -> Instant:
+        """Return the last tick at or before this instant."""
+        if self._every:
+            return instant // self._every * self._every
+        # Forwards only: backwards, the library can loop forever where clocks change by half an hour.
+        for days in _LOOK_BACK_DAYS:
+            found = self.after(instant - round(days * _DAY))
+            if found <= instant:
+                while (following := self.after(found)) <= instant:
+                    found = following
+                return found
+        raise InvalidSchedule(f"cron={self.expression!r:.80} has not matched for {_LOOK_BACK_DAYS[-1]} days")
+
+    def _first(self, ticks: Iterable[datetime], fits: Callable[[Instant], bool]) -> Instant:
+        """Return the first tick after an instant. In an hour that occurs twice, the library may return a tick that has
+        passed."""
+        return next(tick for tick in map(to_instant, ticks) if fits(tick))
+
+    def _local(self, instant: Instant) -> datetime:
+        return to_datetime(instant).astimezone(self._zone)
+
+
+def parse(expression: str, timezone: str) -> Cron:
+    try:
+        return _parse(expression, timezone)
+    except TypeError:  # a list cannot be cached; Cron raises the error for it
+        return Cron(expression, timezone)
+
+
+@lru_cache(maxsize=1024)
+def _parse(expression: str, timezone: str) -> Cron:
+    return Cron(expression, timezone)
+
+
+def _is_a_day_that_never_comes(fields: str) -> bool:
+    """Return whether each field is valid but no selected month has the selected day."""
+    match fields.split():
+        case [minute, hour, day, month, weekday]:
+            alone = (f"{minute} {hour} {day} * {weekday}", f"{minute} {hour} * {month} {weekday}")
+        case _:
+            return False
+    try:
+        for each in alone:
+            CronSim(each, datetime(2024, 1, 1))  # noqa: DTZ001 - only read, never asked for a tick
+    except (CronSimError, ValueError):
+        return False
+    return True
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except Exception:  # a name can fail in many ways: no such file, a directory, a path outside, not text
+        raise InvalidSchedule(f"timezone={name!r:.60}: use a name like Europe/Berlin or UTC") from None
+
+
+def _every(expression: str) -> int | None:
+    """Return the interval in microseconds. Its ticks are multiples of it since the epoch, the same for every worker."""
+    if not isinstance(expression, str):
+        raise InvalidSchedule(f'cron={expression!r:.80}: write five fields like "30 3 * * 1-5", as a string')
+    found = _EVERY.fullmatch(expression.strip().lower())
+    if found is None:
+        return None
+    seconds = int(found[1]) * _UNITS[found[2]]
+    if seconds == 0:
+        raise InvalidSchedule(f"cron={expression!r}: the shortest interval is one second")
+    return seconds * MICROS
+
+
+MISSED = ("skip", "one", "all")
+
+
+def firing(schedule: Schedule, now: Instant, most: int = TICKS_PER_FIRING_MAX) -> Firing | None:
+    """Return what to insert for the ticks up to now, at most `most` of them; None if there are none."""
+    if schedule.paused_at is not None or schedule.next_at > now:
+        return None
+    rule = parse(schedule.cron, schedule.timezone)
+    ticks, next_at = _due(schedule, rule, now, most)
+    jobs = tuple(job_of(schedule, tick, now) for tick in ticks)
+    return Firing(schedule.name, schedule.version, schedule.next_at, next_at, jobs)
+
+
+def _due(schedule: Schedule, rule: Cron, now: Instant, most: int) -> tuple[list[Instant], Instant]:
+    match schedule.missed:
+        case "all":
+            ticks: list[Instant] = []
+            tick = schedule.next_at
+            while tick <= now and len(ticks) < most:
+                ticks.append(tick)
+                tick = rule.after(tick)
+            return ticks, tick
+        case "one":
+            return [_last(schedule, rule, now)], rule.after(now)
+        case "skip":
+            tick = _last(schedule, rule, now)
+            on_time = now - tick <= SCHEDULE_LATE_SECONDS * MICROS
+            return [tick] if on_time else [], rule.after(now)
+        case other:
+            raise InvalidSchedule(f"missed={other!r}: use one of {', '.join(MISSED)}")
+
+
+def _last(schedule: Schedule, rule: Cron, now: Instant) -> Instant:
+    """Return the newest due tick. The stored next tick counts even if the rule would no longer produce it."""
+    return max(schedule.next_at, rule.latest(now))
+
+
+def job_of(schedule: Schedule, tick: Instant, now: Instant) -> NewJob:
+    """Return the job of a tick. Its id is derived from schedule and tick, so that every worker creates the same one."""
+    template = msgspec.json.decode(schedule.template, type=NewJob)
+    return msgspec.structs.replace(
+        template,
+        job_id=tick_id(schedule.name, tick),
+        scheduled_for=now,  # queued from now: a tick in the past must not overtake waiting jobs
+        special=True,
+        own_id=True,
+        created_by=f"schedule:{schedule.name}"[:128],
+        schedule=schedule.name,
+        tick_at=tick,
+    )
+
+
+def tick_id(name: str, tick: Instant) -> str:
+    """Return a UUIDv7 with the time of the tick and a hash in its other bits."""
+    digest = int.from_bytes(hashlib.sha256(f"{name}\0{tick}".encode()).digest()[:10], "big")
+    millis = max(0, tick // 1000) & (2**48 - 1)
+    number = millis << 80 | 0x7 << 76 | (digest >> 62 & 0xFFF) << 64 | 0b10 << 62 | digest & (2**62 - 1)
+    return str(uuid.UUID(int=number))
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """The keyword options of schedule, in addition to those of the rule itself: how its jobs are submitted."""
+
+    priority: int | str
+    queue: str
+    subject: str
+    tags: Any
+    max_attempts: int
+    timeout: Any
+    content_hash: str
+    concurrency_key: str
+    rate_key: str
+    fairness_key: str
+    fairness_weight: int
+
+
+class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule, as it was when it was read."""
+
+    name: str
+    cron: str
+    timezone: str
+    missed: str
+    job_type: str
+    payload: Any
+    queue: str
+    priority: int
+    next_at: Moment | None  # None while it is paused
+    last_at: Moment | None
+    last_job_id: str | None
+    paused_at: Moment | None
+    paused_by: str | None
+    created_at: Moment
+    updated_at: Moment
+    version: int
+
+    @property
+    def paused(self) -> bool:
+        return self.paused_at is not None
+
+
+def info(schedule: Schedule) -> ScheduleInfo:
+    template = msgspec.json.decode(schedule.template, type=NewJob)
+    return ScheduleInfo(
+        name=schedule.name,
+        cron=schedule.cron,
+        timezone=schedule.timezone,
+        missed=schedule.missed,
+        job_type=schedule.job_type,
+        payload=msgspec.json.decode(template.payload),
+        queue=template.queue,
+        priority=template.priority,
+        next_at=None if schedule.paused_at is not None else to_datetime(schedule.next_at),
+        last_at=_moment(schedule.last_at),
+        last_job_id=schedule.last_job_id,
+        paused_at=_moment(schedule.paused_at),
+        paused_by=schedule.paused_by,
+        created_at=to_datetime(schedule.created_at),
+        updated_at=to_datetime(schedule.updated_at),
+        version=schedule.version,
+    )
+
+
+def _moment(instant: Instant | None) -> datetime | None:
+    return None if instant is None else to_datetime(instant)
+
+
+def defined(
+    stored: Schedule | None, name: str, expression: str, timezone: str, missed: str, job: NewJob, now: Instant
+) -> Schedule | None:
+    """Return the schedule to store; None if it is stored unchanged: repeating the call at every start changes nothing,
+    and in particular does not forget missed ticks."""
+    check_name(name, "schedule")
+    if missed not in MISSED:
+        raise InvalidSchedule(f"missed={missed!r:.60}: use one of {', '.join(MISSED)}")
+    rule = parse(expression, timezone)
+    template = msgspec.json.encode(
+        msgspec.structs.replace(job, job_id="", scheduled_for=0, created_by=None, special=True)
+    ).decode()
+    if stored is None:
+        return Schedule(
+            name=name,
+            cron=expression,
+            timezone=timezone,
+            missed=missed,
+            job_type=job.job_type,
+            template=template,
+            created_at=now,
+            updated_at=now,
+            next_at=rule.after(now),
+        )
+    same_rule = (stored.cron, stored.timezone) == (expression, timezone)
+    changed = msgspec.structs.replace(
+        stored,
+        cron=expression,
+        timezone=timezone,
+        missed=missed,
+        job_type=job.job_type,
+        template=template,
+        next_at=stored.next_at if same_rule else rule.after(now),
+    )
+    if changed == stored:
+        return None
+    return msgspec.structs.replace(changed, version=stored.version + 1, updated_at=now)
+
+
+def paused(stored: Schedule, by: str | None, now: Instant) -> Schedule | None:
+    if stored.paused_at is not None:
+        return None
+    return msgspec.structs.replace(stored, paused_at=now, paused_by=by, version=stored.version + 1, updated_at=now)
+
+
+def resumed(stored: Schedule, now: Instant) -> Schedule | None:
+    """Return the schedule resumed from now on: ticks during the pause are dropped."""
+    if stored.paused_at is None:
+        return None
+    rule = parse(stored.cron, stored.timezone)
+    return msgspec.structs.replace(
+        stored, paused_at=None, paused_by=None, next_at=rule.after(now), version=stored.version + 1, updated_at=now
+    )

@@ -1,0 +1,79 @@
+"""The queues page: depths, and pause, resume and limit."""
+
+from __future__ import annotations
+
+from fastapi import Depends, Request, Response
+
+from backstay.core.checks import check_name, count
+from backstay.core.queues import overview
+from backstay.dashboard import page
+from backstay.dashboard.counts import Census
+from backstay.dashboard.workers import seen_by
+from backstay.errors import InvalidOption
+from backstay.server.auth import App, By, Who, check_queue, needs
+
+router = page.pages()
+
+
+@router.get("/queues", dependencies=[Depends(needs("read"))])
+async def queues(request: Request) -> Response:
+    principal = page.reader_of(request)
+    taken = await page.shared(request, Census).latest()
+    app = page.app_of(request)
+    workers = await seen_by(app, principal, page.now_of(request))
+    found = overview(
+        await app.queue_settings(),
+        taken.depths,
+        await app.job_types(),
+        [each.row for each in workers if not each.is_silent],
+    )
+    seen = [queue for queue in found if principal.sees(queue.name)]
+    return page.render(
+        request,
+        "queues.html",
+        live="all",
+        queues=seen,
+        counted=taken.standing is not None,
+        again_ms=page.again_ms(taken.again_seconds),
+    )
+
+
+@router.post("/queues/{name}/pause", dependencies=[Depends(needs("admin"))])
+async def pause(request: Request, app: App, who: Who, by: By, name: str) -> Response:
+    form = await page.read(request)
+    check_queue(who, check_name(name, "queue"))
+    queue = await app.pause_queue(name, by=by, reason=form.text("reason"))
+    still = f"; {count(queue.processing, 'job')} still running" if queue.processing else ""
+    notice = f"Queue {name} paused{still}."
+    return page.redirect_to(request, page.back(request, form, "/queues"), notice)
+
+
+@router.post("/queues/{name}/resume", dependencies=[Depends(needs("admin"))])
+async def resume(request: Request, app: App, who: Who, by: By, name: str) -> Response:
+    form = await page.read(request)
+    check_queue(who, check_name(name, "queue"))
+    queue = await app.resume_queue(name, by=by)
+    notice = f"Queue {name} resumed; {count(queue.pending, 'job')} pending."
+    return page.redirect_to(request, page.back(request, form, "/queues"), notice)
+
+
+@router.post("/queues/{name}/limit", dependencies=[Depends(needs("admin"))])
+async def limit(request: Request, app: App, who: Who, by: By, name: str) -> Response:
+    form = await page.read(request)
+    check_queue(who, check_name(name, "queue"))
+    back = page.back(request, form, "/queues")
+    try:
+        most = _whole(form.text("max_pending"))
+        await app.limit_queue(name, most, by=by)
+    except InvalidOption as error:
+        return page.redirect_to(request, back, f"Limit not changed: {error}.", kind="bad")
+    limited = "Limit removed" if most is None else f"Limit set to {count(most, 'pending job')}"
+    return page.redirect_to(request, back, f"{limited} for queue {name}.")
+
+
+def _whole(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit()) or len(text) > 12:
+        raise InvalidOption(f"{text!r:.40} is not a number of jobs")
+    return int(text)

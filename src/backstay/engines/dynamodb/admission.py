@@ -1,0 +1,458 @@
+"""Admission on DynamoDB: the gates of concurrency keys, rates and queue limits.
+
+A gate is an item that is changed in the commit that starts or stores a job, on condition that it is as it was read;
+what is decided before is a proposal. A key's gate holds the ids of running jobs. A rate's gate holds a bucket (see
+core/admission.py) and a nonce, and a mark in `waiting` says when its parked jobs are checked again. A queue's gate
+holds how many more jobs may be submitted, as counted a moment ago. A job that is not admitted is parked, so that the
+next claim does not find it again.
+
+The status index shows new jobs late, so admitted ids are also written next to the queue's gate; a read of the table
+tells whether those that the index does not show yet are waiting. A batch in the journal counts in full from its
+acceptance, though its jobs are stored little by little.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from backstay.clock import MICROS, Instant
+from backstay.core import admission
+from backstay.core.dumps import INTO, is_closed, refusal
+from backstay.core.records import NewJob, Rate
+from backstay.core.states import Status
+from backstay.engines.dynamodb import outbox, schema
+from backstay.engines.dynamodb.board import BoardState
+from backstay.engines.dynamodb.expressions import Ask, Write, delete, equals, join_set, leave_set, put, update
+from backstay.engines.dynamodb.schema import NO_TIME, STATUS, Item, Key, Table, size
+from backstay.engines.dynamodb.session import Session
+from backstay.engines.dynamodb.table import Tables
+from backstay.engines.dynamodb.transport import Lane
+from backstay.errors import QueueFull, StoreMoved
+
+Bucket = tuple[str, int, int]  # a rate key, and the rate of its jobs: count, micros
+SET_BACK = 60 * MICROS  # no call is this late: the clock was set back, and this value is from before
+HOLDERS_MAX = 8_000  # holders of one key: their ids are in one item, which holds 400 KB
+COMMIT_ITEMS_MAX = 90  # of the 100 items that a transaction can hold
+COMMIT_BYTES_MAX = 3_000_000  # of its 4 MB, without index attributes
+
+
+def bucket_of(item: Item) -> Bucket | None:
+    """Return the rate limit of a job, if any."""
+    count = item.get("rate_count")
+    return None if count is None else (item.get("rate_key", ""), count, item["rate_micros"])
+
+
+def limited_key(item: Item) -> tuple[str, int] | None:
+    """Return the concurrency key of a job and its limit, if it has both."""
+    key, limit = item.get("concurrency_key"), item.get("concurrency_limit")
+    return None if key is None or limit is None else (key, min(limit, HOLDERS_MAX))
+
+
+def rate_of(bucket: Bucket) -> Rate:
+    return Rate(bucket[1], bucket[2])
+
+
+class RateGate(msgspec.Struct, frozen=True):
+    """A bucket as it was read: when it is full again, and when its parked jobs are to be checked (None: it has none;
+    NO_TIME: as many as may start are claimable). A write compares `nonce`."""
+
+    full_at: Instant = 0
+    due_at: Instant | None = None
+    nonce: str | None = None
+    looks: int = 0  # consecutive checks with room but no job to unpark
+
+    def room(self, bucket: Bucket, now: Instant) -> int:
+        return admission.room(rate_of(bucket), self.full_at, now)
+
+
+def rate_gate(item: Item | None, now: Instant) -> RateGate:
+    if item is None:
+        return RateGate()
+    full, set_at = item["full_at"], item["set_at"]
+    if set_at - now > SET_BACK:
+        full -= set_at - now
+    return RateGate(full, item.get("due_at"), item["nonce"], item.get("looks", 0))
+
+
+class GateStates(msgspec.Struct):
+    """The state of the gates that some jobs have to pass, as read."""
+
+    running: dict[str, int] = msgspec.field(default_factory=dict)  # how many jobs of a key run
+    rates: dict[Bucket, RateGate] = msgspec.field(default_factory=dict)
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """Whose turn it is in a lane with fairness keys; None means the jobs without one."""
+
+    lane: tuple[str, str]  # queue and type
+    key: str | None
+    weight: int
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A job that an index proposes; `order` is its position among the heads of all lanes."""
+
+    job_id: str
+    order: str
+    turn: Turn | None = None
+
+
+class Head(msgspec.Struct, frozen=True):
+    """A job at the head of its lane, as it was read."""
+
+    item: Item
+    turn: Turn | None = None
+
+    @property
+    def job_id(self) -> str:
+        return str(self.item["job_id"])
+
+
+class Drawn(msgspec.Struct, frozen=True):
+    """A change of a bucket: the gate as read, and the new one."""
+
+    bucket: Bucket
+    was: RateGate
+    full_at: Instant
+    due_at: Instant | None
+    looks: int = 0
+
+
+class Admission:
+    """Admits heads in order, as long as there is room in the claim, its slots, the gates and the commit."""
+
+    def __init__(self, gates: GateStates, limit: int, slots: Mapping[str, int], now: Instant) -> None:
+        self.admitted: list[Head] = []
+        self.key_full: list[Head] = []
+        self.over_rate: list[Head] = []
+        self.cut = False  # more may start than fit into one commit
+        self._gates = gates
+        self._limit = limit
+        self._slots = dict(slots)
+        self._now = now
+        self._most_before: dict[str, int] = {}  # how many of a key may already run if all admitted ones are to fit
+        self._joins: dict[str, set[str]] = {}
+        self._rate_room: dict[Bucket, int] = {}
+        self._taken: dict[Bucket, int] = {}
+        self._refused: set[Bucket] = set()
+        self._beside: set[tuple[str, ...]] = set()  # other items that the commit has to write
+        self._items = 0
+        self._bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.cut or len(self.admitted) >= self._limit
+
+    def consider(self, heads: Iterable[Head]) -> None:
+        for head in heads:
+            if self.is_full:
+                return
+            if self._slots.get(head.item["job_type"], 0) > 0:
+                self._consider(head)
+
+    def _consider(self, head: Head) -> None:
+        limited, bucket = limited_key(head.item), bucket_of(head.item)
+        if limited is not None and not self._key_has_room(*limited):
+            self.key_full.append(head)
+            return
+        if bucket is not None and not self._rate_has_room(bucket):
+            self.over_rate.append(head)
+            self._refused.add(bucket)
+            return
+        weight, bytes_more = self._weight(head, limited, bucket), size(head.item)
+        too_large = self._bytes + bytes_more > COMMIT_BYTES_MAX and self.admitted
+        if self._items + weight > COMMIT_ITEMS_MAX or too_large:
+            self.cut = True
+            return
+        self._items += weight
+        self._bytes += bytes_more
+        self._admit(head, limited, bucket)
+
+    def _key_has_room(self, key: str, limit: int) -> bool:
+        """Return whether the key has room. Jobs of one key can have different limits: each is checked against its
+        own."""
+        return self._gates.running.get(key, 0) + len(self._joins.get(key, ())) < limit
+
+    def _rate_has_room(self, bucket: Bucket) -> bool:
+        if bucket not in self._rate_room:
+            self._rate_room[bucket] = self._gates.rates.get(bucket, RateGate()).room(bucket, self._now)
+        return self._rate_room[bucket] > 0
+
+    def _weight(self, head: Head, limited: tuple[str, int] | None, bucket: Bucket | None) -> int:
+        """Return how many items it adds to the commit: itself, and items that no earlier job has added."""
+        beside: dict[tuple[str, ...], int] = {}
+        if limited is not None:
+            beside["key", limited[0]] = 1
+        if bucket is not None:
+            # the gate, and its mark, which is deleted at one time and written at another
+            beside["rate", *map(str, bucket)] = 3
+        if head.turn is not None:
+            beside["lane", *head.turn.lane] = 1
+            beside["turn", *head.turn.lane, f"{head.turn.key is None}", head.turn.key or ""] = 1
+        new = {name: items for name, items in beside.items() if name not in self._beside}
+        if self._items + 1 + sum(new.values()) <= COMMIT_ITEMS_MAX:
+            self._beside |= new.keys()
+        return 1 + sum(new.values())
+
+    def _admit(self, head: Head, limited: tuple[str, int] | None, bucket: Bucket | None) -> None:
+        if limited is not None:
+            key, limit = limited
+            joined = self._joins.setdefault(key, set())
+            joined.add(head.job_id)
+            self._most_before[key] = min(self._most_before.get(key, limit), limit - len(joined))
+        if bucket is not None:
+            self._rate_room[bucket] -= 1
+            self._taken[bucket] = self._taken.get(bucket, 0) + 1
+        self._slots[head.item["job_type"]] -= 1
+        self.admitted.append(head)
+
+    def joins(self) -> list[tuple[str, int, set[str]]]:
+        """Return the keys that get new holders, each with how many may run then and the new ids."""
+        return [(key, self._most_before[key] + len(ids), ids) for key, ids in self._joins.items()]
+
+    def drawn(self) -> list[Drawn]:
+        """Return the buckets that were drawn from, or that were empty."""
+        return [drawn for bucket in self._rate_room if (drawn := self._draw(bucket)) is not None]
+
+    def _draw(self, bucket: Bucket) -> Drawn | None:
+        was, rate = self._gates.rates.get(bucket, RateGate()), rate_of(bucket)
+        starts = self._taken.get(bucket, 0)  # this call may be late: newer starts of others stay counted
+        full = admission.take(rate, was.full_at, self._now, starts) if starts else was.full_at
+        waits = was.due_at is not None or bucket in self._refused
+        due = admission.due_at(rate, full, self._now) if waits else None
+        if not starts and (not waits or due == was.due_at):
+            return None
+        return Drawn(bucket, was, full, due)
+
+
+def looked_again_at(drawn: Iterable[Drawn]) -> bool:
+    """Return whether a later check is needed for jobs that had to wait."""
+    return any(each.due_at is not None and each.due_at < NO_TIME for each in drawn)
+
+
+LATE_MICROS = 10 * MICROS  # an index hardly ever lags this much, nor do two clocks differ by this much
+_IDS_MAX = 5_000  # in one record, which holds 400 KB
+
+_Recent = dict[str, str | None]  # recently admitted ids, each with the journal it may still be in
+
+
+def given(queue: str, job_ids: Sequence[str], name: str, now: Instant, *, journal: bool = False) -> list[Item]:
+    """Return the records of admitted jobs; `name` is that of the journal if they are a batch in it."""
+    records: list[Item] = []
+    for number, start in enumerate(range(0, len(job_ids), _IDS_MAX)):
+        pk, sk = schema.given(queue, now, name, number)
+        record: Item = {"pk": pk, "sk": sk, "at": now, "ids": list(job_ids[start : start + _IDS_MAX])}
+        records.append({**record, "journal": name} if journal else record)
+    return records
+
+
+async def room(session: Session, queue: str, count: int, limit: int, now: Instant) -> int:
+    """Return how many more jobs the queue accepts. May be too low if it is enough for `count`: an exact number costs
+    reads."""
+    recent = await _recent(session, queue, now)
+    shown, unseen = await _shown(session, queue, limit, recent)
+    sure = limit - shown - len(unseen)
+    if count <= sure or count > limit - shown:
+        return sure if count <= sure else limit - shown
+    return limit - shown - await _still_waiting(session, queue, unseen, recent)
+
+
+async def _recent(session: Session, queue: str, now: Instant) -> _Recent:
+    """Return recently admitted ids. Older ones are in the index, and their record is deleted unless their journal is
+    not fully stored."""
+    ask = Ask(table=Table.RECORDS, hash=schema.queue_gate(queue)[0], begins="given|", consistent=True)
+    records = [record async for record in session.tables.ask(ask)]
+    names = sorted({record["journal"] for record in records if "journal" in record})
+    marks = await session.tables.get(Table.RECORDS, [outbox.place(outbox.MarkKind.INSERT, name) for name in names])
+    unfinished = {name for name, mark in zip(names, marks, strict=True) if mark is not None}
+    recent: _Recent = {}
+    over = []
+    for record in records:
+        journal = record.get("journal")
+        journal = journal if journal in unfinished else None
+        if journal is None and abs(now - record["at"]) > LATE_MICROS:
+            over.append((record["pk"], record["sk"]))
+        else:
+            recent.update(dict.fromkeys(record["ids"], journal))
+    await session.tables.delete_many(Table.RECORDS, over, lane=Lane.IDLE)
+    return recent
+
+
+async def _shown(session: Session, queue: str, limit: int, recent: _Recent) -> tuple[int, set[str]]:
+    """Return how many jobs the index shows, up to the limit, and which recent ones it does not show yet."""
+    count, unseen = 0, set(recent)
+    for hash_value in schema.all_shards(Status.PENDING.value, session.shards):
+        ask = Ask(
+            table=Table.JOBS,
+            index=STATUS.name,
+            hash=hash_value,
+            only=("job_id", STATUS.range),
+            where=equals("queue", queue),
+        )
+        async for row in session.tables.ask(ask):
+            count += 1
+            unseen.discard(row["job_id"])
+            if count >= limit:
+                return count, unseen
+    return count, unseen
+
+
+async def _still_waiting(session: Session, queue: str, unseen: set[str], recent: _Recent) -> int:
+    ids = sorted(unseen)
+    found = await session.tables.get(Table.JOBS, [(job_id,) for job_id in ids], only=("status", "queue"))
+    return sum(
+        recent[job_id] is not None
+        if item is None
+        else item.get("status") == Status.PENDING and item.get("queue") == queue
+        for job_id, item in zip(ids, found, strict=True)
+    )
+
+
+_HOLDERS = "holders"
+_COUNTED_MICROS = 5 * MICROS  # how long a count of a queue is valid: retried jobs return to it without passing the gate
+
+
+def nonce() -> str:
+    return secrets.token_hex(6)
+
+
+# Reading
+
+
+async def read(tables: Tables, items: Sequence[Item], now: Instant, lane: Lane = Lane.USUAL) -> GateStates:
+    """Read the gates that these jobs have to pass."""
+    limited = {found[0] for item in items if (found := limited_key(item)) is not None}
+    buckets = {bucket for item in items if (bucket := bucket_of(item)) is not None}
+    return await read_named(tables, limited, buckets, now, lane)
+
+
+async def read_named(
+    tables: Tables, limited: Iterable[str], buckets: Iterable[Bucket], now: Instant, lane: Lane = Lane.USUAL
+) -> GateStates:
+    named, drawn = list(limited), list(buckets)
+    if not named and not drawn:
+        return GateStates()
+    places: list[Key] = [schema.key_gate(key) for key in named] + [schema.rate_gate(*bucket) for bucket in drawn]
+    found = await tables.get(Table.RECORDS, places, lane=lane)
+    return GateStates(
+        {key: len(_holders(item)) for key, item in zip(named, found, strict=False)},
+        {bucket: rate_gate(item, now) for bucket, item in zip(drawn, found[len(named) :], strict=True)},
+    )
+
+
+def _holders(item: Item | None) -> set[str]:
+    return set() if item is None else set(item.get(_HOLDERS, ()))
+
+
+async def holders(tables: Tables, key: str, lane: Lane = Lane.USUAL) -> set[str]:
+    [item] = await tables.get(Table.RECORDS, [schema.key_gate(key)], lane=lane)
+    return _holders(item)
+
+
+# Keys
+
+
+def enter(key: str, limit: int, job_ids: set[str]) -> Write:
+    return join_set(Table.RECORDS, schema.key_gate(key), _HOLDERS, job_ids, most=limit)
+
+
+def leave(item: Item) -> list[Write]:
+    """Return the write for the commit in which a running job stops running."""
+    limited = limited_key(item)
+    if limited is None:
+        return []
+    return [leave_set(Table.RECORDS, schema.key_gate(limited[0]), _HOLDERS, {item["job_id"]})]
+
+
+def forget_holders(key: str, job_ids: set[str]) -> Write:
+    return leave_set(Table.RECORDS, schema.key_gate(key), _HOLDERS, job_ids)
+
+
+# Rates
+
+
+def rate_mark(bucket: Bucket, due_at: Instant) -> Key:
+    """Return the key of the mark of a rate, which says when its parked jobs are to be checked; marks are sorted by this
+    time."""
+    return (schema.WAITING, f"r|{schema.at(due_at)}|{schema.rate_name(*bucket)}")
+
+
+def draw(drawn: Drawn, now: Instant) -> list[Write]:
+    """Return the write of a new bucket state, if the bucket is unchanged since it was read."""
+    rate_key, count, micros = drawn.bucket
+    pk, sk = schema.rate_gate(*drawn.bucket)
+    said = {"rate_key": rate_key, "rate_count": count, "rate_micros": micros, "set_at": now, "due_at": drawn.due_at}
+    gate = {"pk": pk, "sk": sk, **said, "full_at": drawn.full_at, "nonce": nonce(), "looks": drawn.looks or None}
+    writes = [put(Table.RECORDS, _without_none(gate), equals("nonce", drawn.was.nonce))]
+    if drawn.due_at is not None or drawn.was.due_at is not None:
+        # A job that is being parked may have read the gate a moment ago and relies on the mark: the mark stays, and is
+        # deleted when it is old.
+        due = schema.NO_TIME if drawn.due_at is None else drawn.due_at
+        mark_pk, mark_sk = rate_mark(drawn.bucket, due)
+        writes.append(put(Table.RECORDS, {"pk": mark_pk, "sk": mark_sk, **said, "due_at": due, "nonce": nonce()}))
+        if drawn.was.due_at is not None and drawn.was.due_at != due:
+            writes.append(delete(Table.RECORDS, rate_mark(drawn.bucket, drawn.was.due_at)))
+    return writes
+
+
+def _without_none(item: Item) -> Item:
+    return {name: value for name, value in item.items() if value is not None}
+
+
+# Queues
+
+
+async def queue_room(
+    session: Session, jobs: Sequence[NewJob], now: Instant, *, journal: str | None = None
+) -> list[Write]:
+    """Return the writes for the commit that stores these pending jobs; raise QueueFull if a queue is full. A concurrent
+    submit makes the commit fail: then read again. `journal`: where a batch is stored that this commit only accepts."""
+    board = await session.board.read(fresh=True)
+    refuse_moved(board, jobs)
+    writes: list[Write] = []
+    for queue, (limit, job_ids) in _limited(board, jobs, now).items():
+        writes.append(await _take_room(session, queue, len(job_ids), limit, now))
+        if journal is None:
+            writes += [put(Table.RECORDS, record) for record in given(queue, job_ids, nonce(), now)]
+        else:
+            await session.tables.put_many(Table.RECORDS, given(queue, job_ids, journal, now, journal=True))
+    return writes
+
+
+def _limited(board: BoardState, jobs: Sequence[NewJob], now: Instant) -> dict[str, tuple[int, list[str]]]:
+    """Return the limited queues of these jobs, each with its limit and the jobs."""
+    found: dict[str, tuple[int, list[str]]] = {}
+    for job in jobs:
+        row = board.queues.get(job.queue)
+        if row is not None and row.max_pending is not None and job.scheduled_for <= now:
+            found.setdefault(job.queue, (row.max_pending, []))[1].append(job.job_id)
+    return found
+
+
+def refuse_moved(board: BoardState, jobs: Sequence[NewJob]) -> None:
+    """Refuse submits while a queue is transferred, except children of running jobs."""
+    move = board.move
+    if move is None or (move.role == INTO and move.done):
+        return
+    if is_closed(move) or any(job.parent_job_id is None for job in jobs):
+        raise StoreMoved(refusal(move))
+
+
+async def _take_room(session: Session, queue: str, count: int, limit: int, now: Instant) -> Write:
+    place = schema.queue_gate(queue)
+    [gate] = await session.tables.get(Table.RECORDS, [place])
+    gate = gate or {}
+    free, counted_at = gate.get("room", 0), gate.get("counted_at", 0)
+    if free < count or gate.get("limit") != limit or abs(now - counted_at) > _COUNTED_MICROS:
+        free, counted_at = await room(session, queue, count, limit, now), now
+    if count > free:
+        raise QueueFull(
+            f"the queue {queue} accepts {limit:,} pending jobs and has room for {max(0, free):,}:"
+            " nothing was stored; submit again when workers have caught up",
+            queue=queue,
+        )
+    sets = {"room": free - count, "counted_at": counted_at, "limit": limit, "nonce": nonce()}
+    return update(Table.RECORDS, place, sets=sets, condition=equals("nonce", gate.get("nonce")))

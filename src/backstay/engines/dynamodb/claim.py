@@ -1,0 +1,398 @@
+"""`claim` on DynamoDB: reads candidates from the indexes, admits them at the gates, and takes them.
+
+An index may be late: it may still show a claimed job, or not yet show a new one. So the indexes propose, a consistent
+read verifies, and one write takes: a plain job by an update that compares its version; several jobs, or jobs that pass
+gates, by one transaction. So a job has one winner however many have seen it, a key is never over its limit nor a rate
+over its bucket, and a claim of many gets them together or looks again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Sequence
+
+import msgspec
+
+from backstay.clock import MICROS, Instant
+from backstay.core.dumps import INTO, refusal
+from backstay.core.records import ClaimedJob, ClaimRequest, Signal
+from backstay.core.states import Status
+from backstay.engines.dynamodb import admission as dynamodb_admission
+from backstay.engines.dynamodb import fairness, items, parking, schema, transitions
+from backstay.engines.dynamodb.admission import Admission, Entry, GateStates, Head, looked_again_at
+from backstay.engines.dynamodb.board import BoardState
+from backstay.engines.dynamodb.commit import Cancelled, Commit
+from backstay.engines.dynamodb.expressions import Ask, Condition, absent, at_most, change
+from backstay.engines.dynamodb.schema import READY, WORKER, Item, Table
+from backstay.engines.dynamodb.session import Session
+from backstay.engines.dynamodb.table import Failed
+from backstay.engines.dynamodb.transport import Lane
+from backstay.errors import StoreBusy, StoreError, StoreMoved, StoreUnavailable, StoreUnsafe
+
+# shards read at first; more only if these have too few jobs, because claims that read all shards compete for the same
+# jobs
+SHARDS_AT_ONCE = 1
+CROWDED_WINDOW = 4  # a claim that lost a race reads this many times what it wants, to pick jobs that others do not
+_TOGETHER = 16  # lanes read concurrently
+_PAGE_MAX = 1_000  # rows per query when it filters payload versions that a worker cannot read
+_READ_MAX = 4_000  # such rows per lane and claim
+
+
+class Proposed(msgspec.Struct):
+    """The jobs of the requested lanes that the index shows, in claim order."""
+
+    entries: list[Entry]
+    turns: dict[tuple[str, str], fairness.LaneState]  # of the lanes that have fairness keys
+    more: bool  # a lane had more than was read of it
+
+
+async def propose(
+    session: Session, request: ClaimRequest, board: BoardState, limit: int, spare: int, crowded: bool = False
+) -> Proposed:
+    """Propose jobs. `spare`: how many more to read than can be claimed, in case some are gone or must wait. `crowded`:
+    other claims compete for the same jobs, so a random part of a longer list is proposed first."""
+    lanes = [
+        (queue, job_type, min(slots, limit) * (CROWDED_WINDOW if crowded else 1) + spare)
+        for job_type, slots in request.slots.items()
+        if slots > 0
+        for queue in request.queues
+        if not _is_paused(board, queue)
+    ]
+    found: list[Entry] = []
+    turns: dict[tuple[str, str], fairness.LaneState] = {}
+    more = False
+    for start in range(0, len(lanes), _TOGETHER):
+        batch = lanes[start : start + _TOGETHER]
+        for (queue, job_type, want), (entries, lane_state) in zip(
+            batch, await asyncio.gather(*(_lane(session, request, board, *each) for each in batch)), strict=True
+        ):
+            found += entries
+            more = more or len(entries) >= want
+            if lane_state is not None:
+                turns[queue, job_type] = lane_state
+    found = _each_once(sorted(found, key=lambda entry: entry.order))
+    return Proposed(_from_a_random_place(found, limit) if crowded and not turns else found, turns, more)
+
+
+def _each_once(entries: list[Entry]) -> list[Entry]:
+    """Drop duplicates: an index shows a job at two positions while it changes from one to the other."""
+    first: dict[str, Entry] = {}
+    for entry in entries:
+        first.setdefault(entry.job_id, entry)
+    return list(first.values())
+
+
+def _from_a_random_place(entries: list[Entry], limit: int) -> list[Entry]:
+    """Rotate the list to a random start: the order is only approximate then, but a claim for many still gets all there
+    are."""
+    start = random.randint(0, max(0, len(entries) - limit))
+    return entries[start:] + entries[:start]
+
+
+def _is_paused(board: BoardState, queue: str) -> bool:
+    row = board.queues.get(queue)
+    return row is not None and row.paused_at is not None
+
+
+async def _lane(
+    session: Session, request: ClaimRequest, board: BoardState, queue: str, job_type: str, want: int
+) -> tuple[list[Entry], fairness.LaneState | None]:
+    readable = readable_by(request.versions.get(job_type))
+    rows = await plain(session, queue, job_type, want, readable)
+    if (queue, job_type) not in board.fair:
+        return [Entry(row["job_id"], row["gq"]) for row in rows], None
+    lane_state = await fairness.read(session, queue, job_type)
+    return await fairness.heads(session, (queue, job_type), rows, want, readable, lane_state), lane_state
+
+
+def readable_by(version: int | None) -> Condition | None:
+    """Return the condition for payload versions that a worker can read; version 1 is not stored."""
+    return None if version is None else absent("payload_version") | at_most("payload_version", version)
+
+
+class _Patience(msgspec.Struct):
+    """How many more rows a claim reads in a lane whose jobs are too new for it."""
+
+    rows: int
+
+
+async def plain(session: Session, queue: str, job_type: str, want: int, readable: Condition | None) -> list[Item]:
+    """Return the first jobs of a lane without a fairness key, in order within the shards that were read."""
+    start = random.randrange(session.shards)
+    shards = [(start + i) % session.shards for i in range(session.shards)]
+    rows: list[Item] = []
+    patience = _Patience(_READ_MAX)
+    while shards and len(rows) < want:
+        asked, shards = shards[:SHARDS_AT_ONCE], shards[SHARDS_AT_ONCE:]
+        for each in await asyncio.gather(
+            *(_shard(session, schema.ready_hash(queue, job_type, shard), want, readable, patience) for shard in asked)
+        ):
+            rows += each
+        rows.sort(key=lambda row: str(row["gq"]))
+    return rows[:want]
+
+
+async def _shard(
+    session: Session, hash_value: str, want: int, readable: Condition | None, patience: _Patience
+) -> list[Item]:
+    """Return the first jobs of a shard. If many are too new for this worker, the next claim continues where this one
+    ended, so that jobs behind them are found eventually, at a bounded cost."""
+    rows: list[Item] = []
+    left_off = session.remembered.left_off
+    page, above = want, None
+    while True:
+        ask = Ask(table=Table.JOBS, index=READY.name, hash=hash_value, above=above, page=page, where=readable)
+        found, then = await session.tables.page(ask, lane=Lane.IDLE)
+        rows += found
+        if len(rows) >= want:
+            return rows[:want]
+        if then is None:
+            left_off.pop(hash_value, None)
+            return rows
+        patience.rows -= page
+        above = str(then["gq"])
+        if patience.rows <= 0:
+            left_off[hash_value] = above
+            return rows
+        if page >= _PAGE_MAX // 4:
+            above = max(above, left_off.get(hash_value, ""))
+        page = min(4 * page, _PAGE_MAX)
+
+
+async def verified(session: Session, entries: Sequence[Entry]) -> list[Head]:
+    """Return the jobs that are still as the index shows them, read consistently."""
+    items = await session.tables.get(Table.JOBS, [(entry.job_id,) for entry in entries], lane=Lane.IDLE)
+    return [
+        Head(item, entry.turn)
+        for entry, item in zip(entries, items, strict=True)
+        if item is not None and item.get("status") == Status.PENDING and "parked" not in item
+    ]
+
+
+log = logging.getLogger("backstay.engines.dynamodb")
+
+SECONDS = 4.0  # beyond this, the claim is left to the next poll
+SKEW_SECONDS_MAX = 2.0
+_ROUNDS = 20  # each round parks jobs that cannot start, or lost a race; more rounds are left to the next claim
+_SPARE = 4  # read in addition, in case some are gone or must wait
+_SPARE_MAX = 200
+_LATE_SECONDS = 1.0  # a claim that waited this long for others of its process uses a later time
+
+
+class _Taken(msgspec.Struct):
+    items: list[Item]
+    cut: bool  # there were more than fit into one commit
+
+
+_NOTHING = _Taken([], False)
+
+
+class Claims:
+    """The claims of one open store: one at a time, so that a process does not race itself."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._one_at_a_time = asyncio.Lock()
+
+    async def claim(self, request: ClaimRequest, now: Instant) -> list[ClaimedJob]:
+        if request.repeat and (before := await self._claimed_before(request)):
+            return await self._answer(sorted(before, key=_claim_order))
+        asked_at = asyncio.get_running_loop().time()
+        async with self._one_at_a_time:
+            waited = asyncio.get_running_loop().time() - asked_at
+            if waited > _LATE_SECONDS:
+                now += round(waited * MICROS)  # otherwise their leases would expire that much earlier
+            taken = await self._take_all(request, now)
+            if not taken and await self._has_more(now):
+                taken = await self._take_all(request, now)
+        return await self._answer(taken)
+
+    async def _has_more(self, now: Instant) -> bool:
+        """Return whether to claim again after a signal without jobs: the index may lag, also behind a job that was just
+        parked."""
+        session = self._session
+        return session.board.again_if_new(Signal.READY) and await parking.unpark_fresh(session, now) > 0
+
+    async def _claimed_before(self, request: ClaimRequest) -> list[Item]:
+        """Return what an earlier try of the same request claimed and still holds."""
+        tables, remembered = self._session.tables, self._session.remembered
+        ids = remembered.tried(request.token)
+        ask = Ask(table=Table.JOBS, index=WORKER.name, hash=request.worker_id, begins=Status.PROCESSING.value)
+        async for row in tables.ask(ask):
+            ids.add(row["job_id"])
+        found = await tables.get(Table.JOBS, [(job_id,) for job_id in sorted(ids)])
+        return [
+            item
+            for item in found
+            if item is not None
+            and item.get("status") == Status.PROCESSING
+            and item.get("claim_token") == request.token
+            and item.get("worker_id") == request.worker_id
+        ]
+
+    async def _answer(self, taken: Sequence[Item]) -> list[ClaimedJob]:
+        texts = await items.fetch(self._session.tables, taken, names=("payload", "artifacts"))
+        jobs: list[ClaimedJob] = []
+        for item in taken:
+            try:
+                jobs.append(items.claimed(item, items.payload(item, texts), items.artifacts(item, texts)))
+            except items.Missing as missing:  # the job must neither run without it nor block the others
+                log.error("not started, its lease will expire: %s", missing)
+        return jobs
+
+    async def _take_all(self, request: ClaimRequest, now: Instant) -> list[Item]:
+        """Claim as many as requested, in several commits if they do not fit into one."""
+        self._refuse_a_wrong_clock()
+        taken: list[Item] = []
+        until = asyncio.get_running_loop().time() + SECONDS
+        while len(taken) < request.limit and any(slots > 0 for slots in request.slots.values()):
+            try:
+                some = await self._take_some(request, request.limit - len(taken), now, until)
+            except StoreError:
+                if not taken:
+                    raise
+                break  # return what was claimed; the rest is left to the next claim
+            taken += some.items
+            if not some.cut:
+                break
+            request = _fewer(request, some.items)
+        return taken
+
+    def _refuse_a_wrong_clock(self) -> None:
+        skew = self._session.tables.wire.skew_seconds
+        if skew is not None and abs(skew) > SKEW_SECONDS_MAX:
+            raise StoreUnsafe(
+                f"this machine's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} DynamoDB's:"
+                " correct it; nothing is claimed until then"
+            )
+
+    async def _take_some(self, request: ClaimRequest, limit: int, now: Instant, until: float) -> _Taken:
+        session = self._session
+        spare, crowded = _SPARE, False
+        for tries in range(_ROUNDS):
+            board = await session.board.read(fresh=True)
+            if board.move is not None and not (board.move.role == INTO and board.move.done):
+                raise StoreMoved(refusal(board.move))
+            try:
+                async with asyncio.timeout_at(until):
+                    proposed = await propose(session, request, board, limit, spare, crowded)
+                    admission, ghosts = await self._admit(request, proposed.entries, limit, spare, now)
+            except TimeoutError:
+                if tries:
+                    break
+                raise StoreBusy(f"{session.tables.shown}: nothing to claim was found within {SECONDS:.0f} s") from None
+            if not proposed.entries:
+                return _NOTHING
+            if ghosts and proposed.more and not admission.is_full and spare < _SPARE_MAX:
+                spare *= 4  # the index shows jobs that are gone: read further
+                continue
+            if admission.admitted:
+                taken = await self._take(request, admission, proposed.turns, now)
+                if taken is not None:
+                    await self._park_quietly(admission, now)
+                    return _Taken(taken, admission.cut)
+                crowded = True
+                await asyncio.sleep(random.uniform(0.005, 0.05))
+            elif admission.key_full or admission.over_rate:
+                await self._park(admission, now)
+                spare = min(4 * spare, _SPARE_MAX)  # there may be as many again behind them
+            else:
+                return _NOTHING
+            if asyncio.get_running_loop().time() > until:
+                break
+        session.board.committed({Signal.READY})  # there are more jobs behind these: free workers should claim again
+        return _NOTHING
+
+    async def _admit(
+        self, request: ClaimRequest, entries: Sequence[Entry], limit: int, spare: int, now: Instant
+    ) -> tuple[Admission, bool]:
+        """Return which jobs may start, and whether the index showed any that are gone."""
+        states = GateStates()
+        admission = Admission(states, limit, request.slots, now)
+        ghosts = False
+        step = limit + spare
+        for start in range(0, len(entries), step):
+            chunk = entries[start : start + step]
+            heads = await verified(self._session, chunk)
+            ghosts = ghosts or len(heads) < len(chunk)
+            read = await dynamodb_admission.read(self._session.tables, [head.item for head in heads], now, Lane.IDLE)
+            for key, running in read.running.items():
+                states.running.setdefault(key, running)
+            for bucket, gate in read.rates.items():
+                states.rates.setdefault(bucket, gate)
+            admission.consider(heads)
+            if admission.is_full:
+                break
+        return admission, ghosts
+
+    # Taking
+
+    async def _take(
+        self,
+        request: ClaimRequest,
+        admission: Admission,
+        turns: dict[tuple[str, str], fairness.LaneState],
+        now: Instant,
+    ) -> list[Item] | None:
+        """Claim all admitted jobs; None if another claim was faster with one of them or with a gate."""
+        session = self._session
+        admitted = admission.admitted
+        session.remembered.trying(request.token, [head.job_id for head in admitted])
+        pairs = [
+            (head.item, items.fit(transitions.claimed(head.item, request, now, items.new_wid()))) for head in admitted
+        ]
+        drawn = admission.drawn()
+        try:
+            if len(pairs) == 1 and not admission.joins() and not drawn and admitted[0].turn is None:
+                await session.tables.update(change(*pairs[0]), lane=Lane.IDLE, verb="claim")
+            else:
+                commit = Commit(session.tables, "claim", now)
+                commit.write(*(change(old, new) for old, new in pairs))
+                for key, limit, ids in admission.joins():
+                    commit.write(dynamodb_admission.enter(key, limit, ids))
+                for each in drawn:
+                    commit.write(*dynamodb_admission.draw(each, now))
+                for lane, lane_state in turns.items():
+                    taken = [head.turn for head in admitted if head.turn is not None and head.turn.lane == lane]
+                    if taken:
+                        commit.write(*fairness.count_turns(lane, lane_state, taken, now))
+                await commit.run(Lane.IDLE, SECONDS)
+        except (Failed, Cancelled):
+            return None
+        if looked_again_at(drawn):
+            session.board.committed({Signal.DUE})
+        for _, item in pairs:
+            session.remembered.keep(item)
+        return [item for _, item in pairs]
+
+    # Parking
+
+    async def _park(self, admission: Admission, now: Instant) -> None:
+        drawn = admission.drawn()
+        if drawn and not await parking.save(self._session, drawn, now, Lane.IDLE):
+            return  # another claim draws from it at the same moment: read again
+        signals = await parking.park(self._session, admission.key_full, admission.over_rate, now)
+        self._session.board.committed(signals)
+
+    async def _park_quietly(self, admission: Admission, now: Instant) -> None:
+        """Park jobs after a committed claim, ignoring errors: the answer of the claim must not be lost."""
+        if not admission.key_full and not admission.over_rate:
+            return
+        try:
+            signals = await parking.park(self._session, admission.key_full, admission.over_rate, now)
+        except (StoreBusy, StoreUnavailable):
+            return  # the next claim finds them again
+        self._session.board.committed(signals)
+
+
+def _fewer(request: ClaimRequest, taken: Sequence[Item]) -> ClaimRequest:
+    slots = dict(request.slots)
+    for item in taken:
+        slots[item["job_type"]] -= 1
+    return msgspec.structs.replace(request, slots=slots)
+
+
+def _claim_order(item: Item) -> tuple[int, Instant, str]:
+    return -item["priority"], item["scheduled_for"], item["job_id"]

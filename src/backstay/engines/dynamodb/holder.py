@@ -1,0 +1,122 @@
+"""Writes of a claim's holder on DynamoDB: extend its lease, store notes, record the answers of steps.
+
+Each is one write that compares status, attempt and token. None has a version, and each may be repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from backstay.clock import Instant
+from backstay.core.records import Hold, Note, Verdict
+from backstay.core.states import Status
+from backstay.engines.dynamodb import items, schema, transitions
+from backstay.engines.dynamodb.commit import Cancelled, Commit
+from backstay.engines.dynamodb.expressions import Condition, check, equals, put_new, update
+from backstay.engines.dynamodb.schema import Item, Table
+from backstay.engines.dynamodb.session import Session
+from backstay.engines.dynamodb.table import Failed
+from backstay.engines.dynamodb.transport import Lane
+from backstay.engines.sql_rows import held
+from backstay.errors import StoreError
+
+TOGETHER = 16  # writes under way at once
+ANSWER_BYTES_MAX = 300_000  # of a step's answer; an item holds 400 KB
+_NOTED = ("progress", "stage", "logs", "log_location", "metrics", "artifacts")
+
+
+async def extend(session: Session, holds: Sequence[Hold], lease_expires_at: Instant, now: Instant) -> list[Verdict]:
+    turn = asyncio.Semaphore(TOGETHER)
+
+    async def one(hold: Hold) -> Verdict:
+        sets = {"lease_expires_at": lease_expires_at, "ge": schema.lease_place(lease_expires_at, hold.job_id)}
+        async with turn:
+            return await _write(session, hold, sets, "extend")
+
+    return list(await asyncio.gather(*map(one, holds)))
+
+
+async def note(session: Session, notes: Sequence[Note], now: Instant) -> list[Verdict]:
+    turn = asyncio.Semaphore(TOGETHER)
+    by_job: dict[str, list[int]] = {}
+    for position, each in enumerate(notes):
+        by_job.setdefault(each.hold.job_id, []).append(position)
+    verdicts = [Verdict.STALE] * len(notes)
+
+    async def of_one_job(positions: list[int]) -> None:
+        for position in positions:  # in order: the last note counts
+            async with turn:
+                verdicts[position] = await _note(session, notes[position], now)
+
+    await asyncio.gather(*map(of_one_job, by_job.values()))
+    return verdicts
+
+
+async def _note(session: Session, note: Note, now: Instant) -> Verdict:
+    said = {name: value for name in _NOTED if (value := getattr(note, name)) is not None}
+    noted = {**said, "job_id": note.hold.job_id, "wid": items.new_wid(), "updated_at": now}
+    spilled, texts = items.spill(items.fit(noted))
+    await items.put(session.tables, texts)
+    sets = {name: value for name, value in spilled.items() if name not in ("job_id", "wid")}
+    replaced = [("artifacts", "artifacts_body")] if "artifacts" in said else []
+    removes = tuple(name for pair in replaced for name in pair if name not in sets)
+    return await _write(session, note.hold, sets, "note", removes)
+
+
+async def _write(session: Session, hold: Hold, sets: Item, verb: str, removes: tuple[str, ...] = ()) -> Verdict:
+    write = update(Table.JOBS, (hold.job_id,), sets=sets, removes=removes, condition=holds(hold))
+    try:
+        await session.tables.update(write, lane=Lane.URGENT, verb=verb)
+    except Failed as failed:
+        return judge(hold, failed.item)
+    return Verdict.APPLIED
+
+
+def holds(hold: Hold) -> Condition:
+    return (
+        equals("status", Status.PROCESSING.value) & equals("attempt", hold.attempt) & equals("claim_token", hold.token)
+    )
+
+
+def judge(hold: Hold, item: Item | None) -> Verdict:
+    """Return whether a claim holds, given its job's item."""
+    if item is None or not transitions.is_there(item):
+        return Verdict.GONE
+    return held(hold, (item["status"], item.get("attempt", 0), item.get("claim_token")))
+
+
+async def verdict(session: Session, hold: Hold) -> Verdict:
+    """Read the job, and return whether a claim on it holds."""
+    [job] = await session.tables.get(Table.JOBS, [(hold.job_id,)], lane=Lane.URGENT)
+    return judge(hold, job)
+
+
+# Steps
+
+
+async def step(session: Session, job_id: str, name: str) -> str | None:
+    [found] = await session.tables.get(Table.RECORDS, [schema.step(job_id, name)])
+    if found is None:
+        return None
+    answer: str = found["answer"]
+    return answer
+
+
+async def record_step(session: Session, hold: Hold, name: str, answer: str, now: Instant) -> Verdict:
+    """Store an answer and check the claim in one commit; the first answer is kept."""
+    size = len(answer.encode())
+    if size > ANSWER_BYTES_MAX:
+        raise StoreError(
+            f"the answer of step {name!r} has {size:,} bytes, and DynamoDB keeps {ANSWER_BYTES_MAX:,}:"
+            " store it as an artifact and answer with its name"
+        )
+    pk, sk = schema.step(hold.job_id, name)
+    item = {"pk": pk, "sk": sk, "name": name, "answer": answer, "attempt": hold.attempt, "recorded_at": now}
+    commit = Commit(session.tables, "record_step", now)
+    commit.write(put_new(Table.RECORDS, item), check(Table.JOBS, (hold.job_id,), holds(hold)))
+    try:
+        await commit.run(Lane.URGENT)
+    except Cancelled:
+        return await verdict(session, hold)
+    return Verdict.APPLIED

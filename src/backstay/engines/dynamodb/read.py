@@ -1,0 +1,418 @@
+"""Reads on DynamoDB: get, find, counts, depths, ahead; also the small records of workers and types.
+
+Nothing is decided by a read of an index. `find` uses the index of one condition; what that returns is read again, and
+the other conditions filter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from backstay.clock import Instant
+from backstay.core.queues import depths_of
+from backstay.core.records import DeadGroup, Depth, JobRecord, JobType, Page, Query, WorkerRow
+from backstay.core.states import TERMINAL, Status
+from backstay.engines import sql_rows
+from backstay.engines.dynamodb import items, schema
+from backstay.engines.dynamodb.commit import merged
+from backstay.engines.dynamodb.expressions import Ask, Condition, all_of, equals, put
+from backstay.engines.dynamodb.items import Edges
+from backstay.engines.dynamodb.schema import (
+    CONTENT,
+    KEY,
+    RATE,
+    READY,
+    ROOT,
+    STATUS,
+    SUBJECT,
+    TYPE,
+    WORKER,
+    Item,
+    Key,
+    Table,
+)
+from backstay.engines.dynamodb.session import Session
+from backstay.engines.dynamodb.transport import Lane
+from backstay.errors import ConfigurationError, InvalidOption
+from backstay.limits import LISTED_EDGES_MAX
+
+DETAILS_BYTES_MAX = 390_000  # an item holds 400 KB, including a key and two numbers
+RUNNING_LISTED_MAX = 5_000  # ids listed for a worker that runs more jobs than fit
+
+
+async def get(session: Session, job_ids: Sequence[str]) -> list[JobRecord | None]:
+    found = await session.tables.get(Table.JOBS, [(each,) for each in job_ids])
+    made = {each.job_id: each for each in await full(session, [item for item in found if item is not None])}
+    return [made.get(job_id) for job_id in job_ids]
+
+
+async def full(session: Session, found: Sequence[Item]) -> list[JobRecord]:
+    """Return the records of items, with their texts and edges."""
+    try:
+        return await _full(session, found)
+    except items.Missing:  # archived or changed since they were read
+        anew = await session.tables.get(Table.JOBS, [(item["job_id"],) for item in found])
+        return await _full(session, [item for item in anew if item is not None])
+
+
+async def _full(session: Session, found: Sequence[Item]) -> list[JobRecord]:
+    texts, edges = await asyncio.gather(items.fetch(session.tables, found), _edges(session, found))
+    return [items.record(item, texts, edges.get(item["job_id"], items.NO_EDGES)) for item in found]
+
+
+async def statuses(session: Session, job_ids: Sequence[str]) -> list[Status | None]:
+    names = ("job_id", "status", "ended", "archived_at")
+    found = await session.tables.get(Table.JOBS, [(each,) for each in job_ids], only=names)
+    return [None if item is None else items.status_of(item) for item in found]
+
+
+async def _edges(session: Session, found: Sequence[Item]) -> dict[str, Edges]:
+    with_edges = [
+        item
+        for item in found
+        if "archived_at" not in item and (item.get("awaited") or item.get("depends_on") or item.get("needs"))
+    ]
+    made = await asyncio.gather(*(_edges_of(session, item) for item in with_edges))
+    return {item["job_id"]: edges for item, edges in zip(with_edges, made, strict=True)}
+
+
+async def _edges_of(session: Session, item: Item) -> Edges:
+    dependents: list[str] = []
+    count = 0
+    if item.get("awaited"):
+        ask = Ask(table=Table.RECORDS, hash=schema.edges(item["job_id"]), only=("sk",), consistent=True)
+        async for edge in session.tables.ask(ask):
+            count += 1
+            if len(dependents) < LISTED_EDGES_MAX:
+                dependents.append(edge["sk"])
+    return Edges(await _dependencies(session, item), tuple(dependents), count)
+
+
+async def _dependencies(session: Session, item: Item) -> tuple[str, ...]:
+    inline: list[str] = item.get("depends_on", [])
+    if not item.get("needs"):
+        return tuple(inline[:LISTED_EDGES_MAX])
+    [chunk] = await session.tables.get(Table.RECORDS, [schema.needs(item["job_id"])])
+    return tuple((chunk or {}).get("parents", [])[:LISTED_EDGES_MAX])
+
+
+# Sums over the index of states
+
+
+# In this order, a job that changes state during the count may be counted twice, but is never missed.
+_FLOW = (Status.WAITING, Status.SCHEDULED, Status.RETRYING, Status.PENDING, Status.PROCESSING)
+
+
+async def counts(session: Session) -> dict[str, int]:
+    async def one(status: Status) -> int:
+        asks = (Ask(table=Table.JOBS, index=STATUS.name, hash=each) for each in _partitions(session, status))
+        return sum(await asyncio.gather(*(session.tables.count(ask) for ask in asks)))
+
+    ran = await one(Status.PROCESSING)  # a running job may return to any of the states before it
+    totals = {status: await one(status) for status in _FLOW}
+    totals[Status.PROCESSING] = max(ran, totals[Status.PROCESSING])
+    ended = sorted(TERMINAL)
+    totals.update(zip(ended, await asyncio.gather(*(one(status) for status in ended)), strict=True))
+    return {status.value: totals[status] for status in Status}
+
+
+async def depths(session: Session) -> list[Depth]:
+    found: list[tuple[str, str, str, int, int, Instant, Instant]] = []
+    for status in _FLOW:
+        since = "started_at" if status is Status.PROCESSING else "scheduled_for"
+        for partition in _partitions(session, status):
+            names = ("queue", "job_type", "priority", since)
+            async for row in session.tables.ask(Ask(table=Table.JOBS, index=STATUS.name, hash=partition, only=names)):
+                at = row[since]
+                found.append((row["queue"], row["job_type"], status.value, row["priority"], 1, at, at))
+    return depths_of(found)
+
+
+async def dead(session: Session, limit: int) -> list[DeadGroup]:
+    newest: dict[tuple[str, str], tuple[int, Instant, str]] = {}
+    for partition in _partitions(session, Status.FAILED):
+        names = ("job_id", "job_type", "error_type", "completed_at")
+        async for row in session.tables.ask(Ask(table=Table.JOBS, index=STATUS.name, hash=partition, only=names)):
+            place = (row["job_type"], row["error_type"])
+            count, at, job_id = newest.get(place, (0, -1, ""))
+            if row["completed_at"] > at:
+                at, job_id = row["completed_at"], row["job_id"]
+            newest[place] = (count + 1, at, job_id)
+    groups = sorted(newest.items(), key=lambda each: (-each[1][0], each[0]))[:limit]
+    found = await session.tables.get(Table.JOBS, [(job_id,) for _, (_, _, job_id) in groups], only=("last_error",))
+    return [
+        DeadGroup(job_type, error_type, count, job_id, (item or {}).get("last_error", ""), at)
+        for ((job_type, error_type), (count, at, job_id)), item in zip(groups, found, strict=True)
+    ]
+
+
+def _partitions(session: Session, status: Status) -> list[str]:
+    return schema.all_shards(status.value, session.shards)
+
+
+# Workers and types
+
+
+async def beat(session: Session, worker: WorkerRow) -> None:
+    pk, sk = schema.worker(worker.worker_id)
+    details = msgspec.json.encode(worker)
+    if len(details) > DETAILS_BYTES_MAX:  # a heartbeat must never fail because of its job list
+        details = msgspec.json.encode(msgspec.structs.replace(worker, running=worker.running[:RUNNING_LISTED_MAX]))
+    item = {
+        "pk": pk,
+        "sk": sk,
+        "worker_id": worker.worker_id,
+        "heartbeat_at": worker.heartbeat_at,
+        "details": details.decode(),
+    }
+    await session.tables.update(put(Table.RECORDS, item), lane=Lane.URGENT, verb="beat")
+
+
+async def forget(session: Session, worker_ids: Sequence[str]) -> None:
+    await session.tables.delete_many(Table.RECORDS, [schema.worker(each) for each in worker_ids])
+
+
+async def workers(session: Session) -> list[WorkerRow]:
+    ask = Ask(table=Table.RECORDS, hash=schema.WORKERS, consistent=True)
+    found = [
+        sql_rows.worker(item["worker_id"], item["heartbeat_at"], item["details"])
+        async for item in session.tables.ask(ask)
+    ]
+    return sorted(found, key=lambda worker: worker.worker_id)
+
+
+async def announce(session: Session, types: Sequence[JobType]) -> None:
+    made: dict[Key, Item] = {}
+    for each in types:
+        pk, sk = key = schema.job_type(each.job_type)
+        details = msgspec.json.encode(each)
+        if len(details) > DETAILS_BYTES_MAX:
+            raise ConfigurationError(
+                f"the announcement of {each.job_type}, mostly the schema of its payload, has {len(details):,}"
+                f" bytes, and DynamoDB keeps {DETAILS_BYTES_MAX:,}: give it a smaller model"
+            )
+        made[key] = {"pk": pk, "sk": sk, "details": details.decode()}
+    await session.tables.put_many(Table.RECORDS, list(made.values()))
+
+
+async def job_types(session: Session) -> list[JobType]:
+    ask = Ask(table=Table.RECORDS, hash=schema.TYPES, consistent=True)
+    found = [msgspec.json.decode(item["details"], type=JobType) async for item in session.tables.ask(ask)]
+    return sorted(found, key=lambda each: each.job_type)
+
+
+LOOKED_AT_MAX = 2_000  # index entries read for one page; then the page ends, and its cursor continues from there
+SORTED_MAX = 20_000  # entries sorted in memory if no index has the order
+CHUNK = 100
+_CURSORS = {
+    "created": re.compile(r"[0-9]{16}\|[0-9a-f]{32}"),
+    "priority": re.compile(r"[0-9]{3}\|[0-9]{16}\|[0-9a-f]{32}"),
+}
+_tags = msgspec.json.Decoder(list[str])
+
+
+async def find(session: Session, query: Query) -> Page:
+    _check(query)
+    asks = _streams(session, query)
+    if asks is None:
+        return await _sorted(session, query)
+    matches: list[Item] = []
+    looked_at = 0
+    seen: set[str] = set()
+    last = None
+    name = "gc" if query.order == "created" else "gp"
+    entries = merged([session.tables.ask(ask) for ask in asks], name, backwards=query.order == "created")
+    async for chunk in _chunks(entries):
+        fresh = [entry for entry in chunk if entry["job_id"] not in seen]
+        seen.update(entry["job_id"] for entry in fresh)
+        looked_at += len(chunk)
+        last = chunk[-1][name]
+        matches += await _matching(session, query, [entry["job_id"] for entry in fresh])
+        if len(matches) > query.limit:
+            return await _page(session, query, matches, None)
+        if looked_at >= LOOKED_AT_MAX:
+            return await _page(session, query, matches, last)
+    return await _page(session, query, matches, None)
+
+
+def _check(query: Query) -> None:
+    cursor = _CURSORS.get(query.order)
+    if cursor is None:
+        raise InvalidOption(f"order={query.order!r:.60}: a search is ordered by {' or '.join(_CURSORS)}")
+    if query.after is not None and not cursor.fullmatch(query.after):
+        raise InvalidOption(f"after={query.after!r:.60} is not a cursor of this search: pass `next` of a page")
+
+
+def _streams(session: Session, query: Query) -> list[Ask] | None:
+    """Return the queries of an index that has the requested order; None if there is none."""
+    if query.content_hash is not None or query.concurrency_key is not None or query.parent is not None:
+        return None
+    if query.worker is not None and query.status is not None:
+        return None
+    if query.order == "priority":
+        if query.job_type is None or query.subject is not None or query.root is not None:
+            return None
+        partitions = schema.all_shards(schema.part(query.job_type), session.shards)
+        return [
+            Ask(table=Table.JOBS, index=TYPE.name, hash=each, above=query.after, only=("job_id", "gp"), page=CHUNK)
+            for each in partitions
+        ]
+    partitions, index, where = _by_arrival(session, query)
+    return [
+        Ask(
+            table=Table.JOBS,
+            index=index,
+            hash=each,
+            below=query.after,
+            backwards=True,
+            page=CHUNK,
+            only=("job_id", "gc"),
+            where=where,
+        )
+        for each in partitions
+    ]
+
+
+def _by_arrival(session: Session, query: Query) -> tuple[list[str], str, Condition | None]:
+    if query.subject:
+        return [query.subject], SUBJECT.name, None
+    if query.root is not None:
+        return [query.root], ROOT.name, None
+    states = list(Status) if query.status is None else [query.status]
+    partitions = [each for state in states for each in schema.all_shards(state.value, session.shards)]
+    projected = {"job_type": query.job_type, "queue": query.queue, "created_by": query.created_by}
+    given = [equals(name, value) for name, value in projected.items() if value is not None]
+    return partitions, STATUS.name, all_of(*given) if given else None
+
+
+async def _sorted(session: Session, query: Query) -> Page:
+    """Return all jobs that the leading condition finds, sorted in memory."""
+    ids: dict[str, None] = {}
+    for ask in _unordered(session, query):
+        async for entry in session.tables.ask(ask):
+            ids[entry["sk" if ask.table is Table.RECORDS else "job_id"]] = None
+            if len(ids) > SORTED_MAX:
+                raise InvalidOption(
+                    f"more than {SORTED_MAX:,} jobs would have to be sorted: give a job_type, or order by created"
+                )
+    matches = await _matching(session, query, list(ids))
+    place = _place(query)
+    matches.sort(key=place, reverse=query.order == "created")
+    if query.after is not None:
+        after = query.after
+        matches = [
+            item for item in matches if (place(item) < after if query.order == "created" else place(item) > after)
+        ]
+    return await _page(session, query, matches, None)
+
+
+def _unordered(session: Session, query: Query) -> list[Ask]:
+    only = ("job_id",)
+    if query.parent is not None:
+        return [Ask(table=Table.RECORDS, hash=schema.kids(query.parent), only=("sk",), consistent=True)]
+    if query.subject:
+        return [Ask(table=Table.JOBS, index=SUBJECT.name, hash=query.subject, only=only)]
+    if query.content_hash:
+        return [Ask(table=Table.JOBS, index=CONTENT.name, hash=query.content_hash, only=only)]
+    if query.root is not None:
+        return [Ask(table=Table.JOBS, index=ROOT.name, hash=query.root, only=only)]
+    if query.concurrency_key:
+        running = "run|" if query.status is Status.PROCESSING else None
+        return [Ask(table=Table.JOBS, index=KEY.name, hash=query.concurrency_key, begins=running, only=only)]
+    if query.worker and query.status is not None:
+        state = query.status.value
+        return [Ask(table=Table.JOBS, index=WORKER.name, hash=query.worker, begins=state, only=only)]
+    partitions, index, where = _by_arrival(session, query)
+    return [Ask(table=Table.JOBS, index=index, hash=each, only=only, where=where) for each in partitions]
+
+
+async def _matching(session: Session, query: Query, job_ids: Sequence[str]) -> list[Item]:
+    """Return the jobs that match, read consistently, because an index may lag."""
+    found = await session.tables.get(Table.JOBS, [(job_id,) for job_id in job_ids])
+    return [item for item in found if item is not None and _matches(item, query)]
+
+
+def _matches(item: Item, query: Query) -> bool:
+    if "archived_at" in item:
+        return False
+    empty = item.get("empty", ())
+    wanted: dict[str, Any] = {
+        "status": query.status,
+        "job_type": query.job_type,
+        "queue": query.queue,
+        "subject": query.subject,
+        "worker_id": query.worker,
+        "created_by": query.created_by,
+        "root_job_id": query.root,
+        "parent_job_id": query.parent,
+        "content_hash": query.content_hash,
+        "concurrency_key": query.concurrency_key,
+    }
+    for name, value in wanted.items():
+        if value is not None and ("" if name in empty else item.get(name)) != value:
+            return False
+    return query.tag is None or query.tag in _tags.decode(item.get("tags") or "[]")
+
+
+def _place(query: Query) -> Callable[[Item], str]:
+    """Return the sort key of a search; that of the last result is the cursor."""
+    if query.order == "created":
+        return lambda item: schema.created(item["created_at"], item["job_id"])
+    return lambda item: schema.place(item["priority"], item["scheduled_for"], item["job_id"])
+
+
+async def _page(session: Session, query: Query, matches: list[Item], last: str | None) -> Page:
+    shown = matches[: query.limit]
+    more = len(matches) > query.limit
+    return Page(items=tuple(await full(session, shown)), next=_place(query)(shown[-1]) if more else last)
+
+
+async def _chunks(entries: AsyncIterator[Item]) -> AsyncIterator[list[Item]]:
+    chunk: list[Item] = []
+    async for entry in entries:
+        chunk.append(entry)
+        if len(chunk) == CHUNK:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+# Jobs ahead of a pending one
+
+
+async def ahead(session: Session, job_id: str, limit: int) -> int:
+    [item] = await session.tables.get(Table.JOBS, [(job_id,)])
+    if item is None or item.get("status") != Status.PENDING:
+        return 0
+    total = 0
+    for ask in _before(session, item):
+        total += await session.tables.count(ask, limit - total)
+        if total >= limit:
+            return limit
+    return total
+
+
+def _before(session: Session, item: Item) -> list[Ask]:
+    stands = schema.place(item["priority"], item["scheduled_for"], item["job_id"])
+    derived = schema.derived(item, session.shards)
+    lane = schema.lane_of(item)
+    match item.get("parked"):
+        case "r":
+            return [_held(RATE.name, derived["gb"], f"{side}|{lane}|", stands) for side in ("out", "in")]
+        case "c":
+            return [_held(KEY.name, item["concurrency_key"], f"{side}|{lane}|", stands) for side in ("out", "in")]
+    if item.get("fairness_key") is None:
+        lanes = schema.all_shards(schema.ready(item["queue"], item["job_type"]), session.shards)
+        return [Ask(table=Table.JOBS, index=READY.name, hash=each, below=stands) for each in lanes]
+    own = f"{schema.rank(item['priority'])}|{schema.part(item['fairness_key'])}|"
+    return [Ask(table=Table.JOBS, index=READY.name, hash=derived["gr"], begins=own, below=derived["gq"])]
+
+
+def _held(index: str, partition: str, begins: str, stands: str) -> Ask:
+    return Ask(table=Table.JOBS, index=index, hash=partition, begins=begins, below=f"{begins}{stands}")

@@ -1,0 +1,414 @@
+"""Every change of a job as a pure function of its DynamoDB item, with its guards.
+
+A transition returns the item as it should be, and what must hold for it to be right. `version` grows with every change
+of state and is compared by every write; `rests_on` names what may change without it and was read to decide. What notes
+may have changed since the item was read, and the transition sets all the same, is unknown in `was`, so that it is
+written whatever was remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from backstay.clock import Instant
+from backstay.core.dependencies import Awaits, Brood, TriggerRule
+from backstay.core.dependencies import joined as joined_to
+from backstay.core.dependencies import moved as brood_of_move
+from backstay.core.dependencies import released as released_to
+from backstay.core.records import ClaimRequest, ErrorEntry, Transition, Verdict
+from backstay.core.states import TERMINAL, Counted, Event, Status, counted
+from backstay.engines import sql_rows
+from backstay.engines.dynamodb.expressions import Condition, Write, above, change, unchanged
+from backstay.engines.dynamodb.schema import Item
+from backstay.limits import ERRORS_KEPT_MAX, HISTORY_SLACK
+
+NUMBERS = ("open", "bad", "left")  # counts of a parent, which its children change without a version
+_NOTED = ("progress", "stage", "logs", "log_location", "metrics", "artifacts")
+_COUNTS = ("failures", "snoozes", "give_backs", "waits")  # left out if they are 0
+_RESULT = ("result", "result_body", "result_artifact", "rows_of", "rows_attempt")
+_NONE = Brood()
+_UNKNOWN: Final = object()  # equals nothing that an item can hold
+
+_errors = msgspec.json.Decoder(list[ErrorEntry])
+
+
+class Moved(msgspec.Struct, frozen=True):
+    """The result of a change of an item. `item is was` means that there is nothing to write."""
+
+    was: Item
+    item: Item
+    rests_on: tuple[str, ...] = ()
+    counted: Counted | None = None
+    ended: bool = False
+    freed: bool = False  # it left `processing`: the gates remove it from their holders
+    saved_micros: int | None = None  # if it reuses a result: the run time saved
+    only_if: Condition | None = None  # other conditions
+
+    @property
+    def brood(self) -> Brood:
+        """The change of its parent's counts."""
+        return brood_of_move(status_of(self.was), status_of(self.item))
+
+
+def written(moved: Moved) -> Write:
+    """Return the change as a write, conditional on everything that the decision used."""
+    also = unchanged(moved.was, *moved.rests_on) if moved.rests_on else None
+    if moved.only_if is not None:
+        also = moved.only_if if also is None else also & moved.only_if
+    return change(moved.was, moved.item, also=also)
+
+
+def is_there(item: Item | None) -> bool:
+    """Return whether this is a job, and not the archived form, which has the same id."""
+    return item is not None and "archived_at" not in item
+
+
+class _Archived(msgspec.Struct):
+    attempt: int = 0
+
+
+_archived = msgspec.json.Decoder(_Archived)
+
+
+def attempt_of(item: Item | None) -> int | None:
+    """Return the attempt of a job, or its last one if it is archived."""
+    if item is None:
+        return None
+    return int(item.get("attempt", 0)) if is_there(item) else _archived.decode(item["details"]).attempt
+
+
+def has_rows_of(item: Item, owner: Item | None) -> bool:
+    """Return whether the rows of a job still exist: its own always do, those of another job only until that runs
+    again."""
+    return attempt_of(owner) == int(item["rows_attempt"])
+
+
+def status_of(item: Item) -> Status:
+    """Return the status of a job, archived or not."""
+    return Status(item["ended"] if "archived_at" in item else item["status"])
+
+
+# Transitions
+
+
+def applied(item: Item | None, t: Transition, now: Instant, wid: str, brings: Brood = _NONE) -> Moved | Verdict:
+    """Return the item after `t`, or the verdict if its guards do not hold. `brings`: what children stored in the same
+    commit add to its counts."""
+    if item is None or not is_there(item):
+        return Verdict.GONE
+    if not _guards_hold(item, t):
+        return Verdict.APPLIED if _is_in(item, t) else Verdict.STALE
+    new, was = dict(item), dict(item)
+    ends = t.target in TERMINAL
+    stays_in_line = t.source is t.target is Status.PENDING
+    rests_on = []
+    _move(new, t.event, t.source, t.target, now, wid, by=t.by, reason=t.reason)
+    if t.target is Status.PROCESSING:
+        rests_on.append("lease_expires_at")
+    else:
+        new.pop("lease_expires_at", None)
+        if t.token is None:
+            new.pop("claim_token", None)
+    if t.lease is not None:
+        rests_on.append("lease_expires_at")
+    if stays_in_line:
+        rests_on.append("parked")
+    else:
+        new.pop("parked", None)
+    if t.target is not Status.WAITING:
+        for name in ("unmet", "linking", "awaits"):
+            new.pop(name, None)
+    if ends:
+        rests_on.append("awaited")
+    if t.target is Status.COMPLETED and ("subject" in item or "awaited" in item):
+        rests_on.append("tables")  # tables that rows were written to since it was remembered
+    if t.event is Event.MANUAL_RETRY:
+        rests_on.append("frozen")
+        new.pop("join", None)
+    for name, value in (("priority", t.priority), ("scheduled_for", t.scheduled_for)):
+        if value is not None:
+            new[name] = value
+    for name in _COUNTS:
+        _set_unless_zero(new, name, getattr(t, name))
+    for name in _NOTED:
+        value = getattr(t, name)
+        if value is not None:
+            was[name] = _UNKNOWN
+            _set_unless_zero(new, name, value)
+    if t.artifacts is not None:
+        new.pop("artifacts_body", None)
+    if t.clear_result:
+        for name in (*_RESULT, "joins", "reused_from", "took"):
+            new.pop(name, None)
+    else:
+        _give_result(new, t.result, t.result_artifact)
+    if t.error is not None:
+        new["last_error"] = f"{t.error.type}: {t.error.message}"
+        kept = [*(_errors.decode(item["errors"]) if "errors" in item else ()), t.error][-ERRORS_KEPT_MAX:]
+        new["errors"] = msgspec.json.encode(kept).decode()
+    freed = t.source is Status.PROCESSING and t.target is not Status.PROCESSING
+    moved = Moved(was, new, tuple(dict.fromkeys(rests_on)), counted(t.event, t.target), ends, freed)
+    return _awaiting(moved, t, brings, now, wid) if t.event is Event.WAIT_FOR_CHILDREN else moved
+
+
+def _awaiting(moved: Moved, t: Transition, brings: Brood, now: Instant, wid: str) -> Moved:
+    """Return the job as waiting for its children; if none is open, decide at once. Remembered counts may be outdated,
+    and with many children they change constantly: a wait only requires that one is open."""
+    new = moved.item
+    if t.awaits is None:
+        return moved
+    new["awaits"] = str(t.awaits)
+    if t.join is None:
+        new.pop("join", None)
+    else:
+        new["join"] = t.join
+    stands = brood_of(moved.was) + brings
+    if brings.open > 0:
+        return moved
+    if stands.open > 0:
+        return msgspec.structs.replace(moved, only_if=above("open", 0))
+    target = _go_on(new, stands, now, wid)
+    ends = target in TERMINAL
+    rests_on = (*moved.rests_on, *NUMBERS, *(("awaited",) if ends else ()))
+    return msgspec.structs.replace(moved, rests_on=rests_on, counted=counted(Event.RELEASE, target), ended=ends)
+
+
+def _guards_hold(item: Item, t: Transition) -> bool:
+    return (
+        item["status"] == t.source
+        and item.get("attempt", 0) == t.attempt
+        and (t.version is None or item["version"] == t.version)
+        and (t.token is None or item.get("claim_token") == t.token)
+        and (t.lease is None or item.get("lease_expires_at") == t.lease)
+        and not (t.event is Event.MANUAL_RETRY and "frozen" in item)  # it is being archived
+    )
+
+
+def _is_in(item: Item, t: Transition) -> bool:
+    """Return whether an earlier try of this write was applied. The token is kept only by its holder's own settlement;
+    history tells whether that was this one."""
+    ours = t.token is not None and item.get("claim_token") == t.token and item.get("attempt", 0) == t.attempt
+    if not ours or item["status"] == Status.PROCESSING:
+        return False
+    return sql_rows.is_on_record(item["history"], t)
+
+
+# Changes that the engine decides
+
+
+def claimed(item: Item, request: ClaimRequest, now: Instant, wid: str) -> Item:
+    new = dict(item)
+    new["attempt"] = item.get("attempt", 0) + 1
+    _move(new, Event.CLAIM, Status.PENDING, Status.PROCESSING, now, wid, by=request.worker_id)
+    new["claim_token"] = request.token
+    new["worker_id"], new["worker_version"] = request.worker_id, request.worker_version
+    new["lease_expires_at"], new["started_at"] = now + request.lease_micros, now
+    for name in ("progress", "stage", "parked"):
+        new.pop(name, None)
+    return new
+
+
+def promoted(item: Item, now: Instant, wid: str) -> Item:
+    new = dict(item)
+    _move(new, Event.DUE, Status(item["status"]), Status.PENDING, now, wid)
+    return new
+
+
+def parked(item: Item, by: str | None) -> Item:
+    """Return the job as parked by its concurrency key ("c") or its rate ("r"), or claimable (None). Does not change the
+    version."""
+    new = dict(item)
+    if by is None:
+        new.pop("parked", None)
+    else:
+        new["parked"] = by
+    return new
+
+
+def waits_on_others(item: Item) -> bool:
+    """Return whether it waits for dependencies. A job that waits for its children has been released by those
+    already."""
+    return is_there(item) and item["status"] == Status.WAITING and "awaits" not in item
+
+
+def released(child: Item, parent: str, outcome: Status, donor: Item | None, now: Instant, wid: str) -> Moved:
+    """Return the dependent after one of its dependencies has ended. `donor`: that job with its result, if the dependent
+    joined it."""
+    if not waits_on_others(child):
+        return Moved(child, child)  # cancelled since, or started by the success of another dependency
+    joined = child.get("joins") == parent
+    if joined and outcome is Status.COMPLETED:
+        moved = _let(child, Event.REUSE, Status.COMPLETED, f"identical job {parent} completed", now, wid)
+        _reuse(moved.item, parent, donor or {})
+        return msgspec.structs.replace(moved, saved_micros=took(donor or {}))
+    # A job that joined an identical one runs by itself if that one did not complete.
+    return _counted_down(child, None if joined else outcome, f"{parent} {outcome.value}", now, wid)
+
+
+def let_go(child: Item, now: Instant, wid: str) -> Moved:
+    """Return the dependent once all its edges are registered: it was stored with one dependency more than it has."""
+    if not waits_on_others(child) or "linking" not in child:
+        return Moved(child, child)
+    moved = _counted_down(child, None, "all its dependencies have ended", now, wid)
+    moved.item.pop("linking", None)
+    return moved
+
+
+def broken(child: Item, parent: str, outcome: Status, target: Status, now: Instant, wid: str) -> Moved:
+    """Return a new job that ends at once, because of a dependency that had ended before."""
+    return _let(child, Event.RELEASE, target, f"{parent} {outcome.value}", now, wid)
+
+
+def _counted_down(child: Item, outcome: Status | None, reason: str, now: Instant, wid: str) -> Moved:
+    unmet = child.get("unmet", 0) - 1
+    target = released_to(
+        rule=TriggerRule(child.get("rule", TriggerRule.ALL_SUCCESS)),
+        outcome=outcome,
+        unmet=unmet,
+        on_failure=child.get("on_dependency_failure", "cancel"),
+        scheduled_for=child["scheduled_for"],
+        now=now,
+    )
+    if target is None:
+        return Moved(child, {**child, "unmet": unmet, "updated_at": now, "wid": wid}, ("unmet",))
+    return _let(child, Event.RELEASE, target, reason, now, wid)
+
+
+def _let(child: Item, event: Event, target: Status, reason: str, now: Instant, wid: str) -> Moved:
+    """Return the job as it leaves `waiting`."""
+    new = dict(child)
+    _move(new, event, Status.WAITING, target, now, wid, reason=reason)
+    for name in ("unmet", "linking", "joins", *_RESULT):
+        new.pop(name, None)
+    if "joins" in child:
+        new.pop("reused_from", None)
+    if target is Status.FAILED:
+        new["last_error"], new["stage"] = f"DependencyFailed: {reason}", "error"
+    ends = target in TERMINAL
+    return Moved(child, new, ("unmet", "awaited") if ends else ("unmet",), counted(event, target), ends)
+
+
+# Parents
+
+
+def brood_of(item: Item) -> Brood:
+    return Brood(item.get("children", 0), item.get("open", 0), item.get("bad", 0), item.get("left", 0))
+
+
+def added(brood: Brood) -> dict[str, int]:
+    """Return a parent's item with changed child counts."""
+    numbers = {"children": brood.children, "open": brood.open, "bad": brood.failed, "left": brood.cancelled}
+    return {name: number for name, number in numbers.items() if number}
+
+
+def awaits(item: Item) -> Awaits | None:
+    """Return what a parent waits for; None if it does not wait for its children."""
+    stored = item.get("awaits")
+    return None if stored is None or not is_there(item) else Awaits.parse(stored)
+
+
+def joined(parent: Item, brood: Brood, now: Instant, wid: str) -> Moved | None:
+    """Return the parent after its child counts changed by `brood`, if that resumes or ends it; otherwise None."""
+    waits_for = awaits(parent)
+    stands = brood_of(parent) + brood
+    if waits_for is None or joined_to(waits_for, stands) is None:
+        return None
+    new = {**parent, "open": stands.open, "bad": stands.failed, "left": stands.cancelled}
+    target = _go_on(new, stands, now, wid)
+    ends = target in TERMINAL
+    rests_on = (*NUMBERS, "awaited") if ends else NUMBERS
+    return Moved(parent, new, rests_on, counted(Event.RELEASE, target), ends)
+
+
+def _go_on(new: Item, stands: Brood, now: Instant, wid: str) -> Status:
+    """Return a parent without open children as it leaves `waiting`."""
+    waits_for = Awaits.parse(new.pop("awaits"))
+    target = joined_to(waits_for, stands)
+    if target is None:
+        raise ValueError(f"{stands.open} children of {new['job_id']} are open")
+    reason = str(stands)
+    _move(new, Event.RELEASE, Status.WAITING, target, now, wid, reason=reason)
+    if target is Status.FAILED:
+        new["last_error"], new["stage"] = f"ChildFailed: {reason}", "error"
+    elif target is Status.PENDING:
+        new["scheduled_for"] = now  # the run time of its children does not count as waiting time
+    return target
+
+
+# Reuse
+
+
+def took(donor: Mapping[str, Any]) -> int:
+    """Return the run time of a reused result: that of the donor, or of the job that the donor reused."""
+    started, ended = donor.get("started_at"), donor.get("completed_at")
+    own = 0 if started is None or ended is None else max(0, ended - started)
+    return int(donor.get("took", own))
+
+
+def reused(item: Item, donor: Item, now: Instant) -> Item:
+    """Return a new job that is completed at once with the result of an identical one."""
+    new = dict(item)
+    new["completed_at"] = now
+    _reuse(new, donor["job_id"], donor)
+    return new
+
+
+def _reuse(new: Item, donor_id: str, donor: Mapping[str, Any]) -> None:
+    # A donor that itself reused a result passes on its own donor, so that a chain is always one step long.
+    new["reused_from"] = donor.get("reused_from", donor_id)
+    new["took"] = took(donor)
+    new["progress"], new["stage"] = 1.0, "complete"
+    if "tables" in donor:
+        new["tables"] = donor["tables"]
+        new["rows_of"] = donor.get("rows_of", donor_id)
+        new["rows_attempt"] = donor.get("rows_attempt", donor.get("attempt", 0))
+    new.pop("metrics", None)
+    for name in ("result", "result_artifact", "metrics"):
+        if name in donor:
+            new[name] = donor[name]
+
+
+# Common to all changes
+
+
+def _move(
+    new: Item,
+    event: Event,
+    source: Status,
+    target: Status,
+    now: Instant,
+    wid: str,
+    *,
+    by: str | None = None,
+    reason: str | None = None,
+) -> None:
+    version = new["version"]
+    past = sql_rows.trim(new["history"]) if version % HISTORY_SLACK == HISTORY_SLACK - 1 else new["history"]
+    step = sql_rows.event(version + 1, now, event, source, target, new.get("attempt", 0), by, reason)
+    new["history"] = f"{past}\n{step}"
+    new["version"], new["status"], new["updated_at"], new["wid"] = version + 1, target.value, now, wid
+    if target in TERMINAL:
+        new["completed_at"] = now
+    else:
+        new.pop("completed_at", None)
+
+
+def _give_result(new: Item, result: str | None, artifact: str | None) -> None:
+    if result is not None:
+        new.pop("result_body", None)
+        new["result"] = result
+    if artifact is not None:
+        new["result_artifact"] = artifact
+
+
+def _set_unless_zero(new: Item, name: str, value: float | str | None) -> None:
+    """Set a number; None keeps what is stored, and 0 is left out."""
+    if value is None:
+        return
+    if value:
+        new[name] = value
+    else:
+        new.pop(name, None)

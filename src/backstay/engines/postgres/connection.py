@@ -1,0 +1,638 @@
+"""Connections to PostgreSQL: URL, pool, safety checks, transactions, SQL files, retries and errors.
+
+The pool is our own: the driver's pool creates a task, four timers and a proxy each time a connection is acquired, which
+would be most of the cost of a single submit. Statements come from files below sql/, read once; `backstay.` in them
+becomes the schema's own name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import random
+import re
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from importlib import resources
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+
+import asyncpg
+import msgspec
+
+from backstay import failpoints
+from backstay.clock import MICROS, Instant
+from backstay.core.dependencies import Broods
+from backstay.core.records import ARCHIVED_FIELDS, PLAIN_FIELDS, Kind, NewJob, Signal
+from backstay.core.states import NO_BUCKET, Counted
+from backstay.engines import sql_files, sql_rows
+from backstay.errors import (
+    BackstayError,
+    ConfigurationError,
+    DedupConflict,
+    ForkedStore,
+    InvalidOption,
+    NotOpen,
+    QueueFull,
+    SchemaMismatch,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    StoreMoved,
+    StoreUnavailable,
+    StoreUnsafe,
+    UnknownDependency,
+)
+
+IDLE_SECONDS_MAX = 300.0  # longer, and a proxy may have dropped the connection
+Connection = Any  # asyncpg's
+
+
+class Pool:
+    def __init__(self, connect: Callable[[], Awaitable[Connection]], size: int, patience: float) -> None:
+        self._connect = connect
+        self._size = size
+        self._patience = patience
+        self._loop = asyncio.get_running_loop()
+        self._idle: list[tuple[Connection, float]] = []  # the connection returned last is used first
+        self._waiting: deque[asyncio.Future[Connection | None]] = deque()
+        self._all: set[Connection] = set()
+        self._opening = 0
+        self._closed = False
+
+    @asynccontextmanager
+    async def lend(self) -> AsyncIterator[Connection]:
+        connection = await self._take()
+        try:
+            yield connection
+        except (asyncpg.PostgresError, BackstayError):
+            raise  # the server has answered: the connection can be reused
+        except BaseException:
+            connection.terminate()  # an unread answer may be under way
+            raise
+        finally:
+            self._put_back(connection)
+
+    async def _take(self) -> Connection:
+        while True:
+            while self._idle:
+                connection, since = self._idle.pop()
+                if not connection.is_closed() and self._loop.time() - since < IDLE_SECONDS_MAX:
+                    return connection
+                self._drop(connection)
+            if len(self._all) + self._opening < self._size:
+                return await self._open()
+            if (connection := await self._wait()) is not None:
+                return connection
+
+    async def _open(self) -> Connection:
+        self._opening += 1
+        try:
+            connection = await self._connect()
+        except BaseException:
+            self._opening -= 1
+            self._tell_next(None)  # another waiter may try instead
+            raise
+        self._opening -= 1
+        self._all.add(connection)
+        if self._closed:
+            self._drop(connection)
+            raise asyncpg.InterfaceError("the pool is closed")
+        return connection
+
+    async def _wait(self) -> Connection | None:
+        """Return a released connection; None if one was lost and a new one may be opened."""
+        waiter: asyncio.Future[Connection | None] = self._loop.create_future()
+        self._waiting.append(waiter)
+        try:
+            async with asyncio.timeout(self._patience):
+                return await waiter
+        except BaseException:
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                given = waiter.result()  # handed to us at the moment of the timeout
+                if given is None:
+                    self._tell_next(None)
+                else:
+                    self._put_back(given)
+            raise
+
+    def _put_back(self, connection: Connection) -> None:
+        if self._closed or connection.is_closed():
+            self._drop(connection)
+            self._tell_next(None)
+        elif not self._tell_next(connection):
+            self._idle.append((connection, self._loop.time()))
+
+    def _tell_next(self, connection: Connection | None) -> bool:
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(connection)
+                return True
+        return False
+
+    def _drop(self, connection: Connection) -> None:
+        self._all.discard(connection)
+        connection.terminate()
+
+    async def close(self, seconds: float) -> None:
+        """Close the connections, gracefully if the server answers in time."""
+        self._closed = True
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_exception(asyncpg.InterfaceError("the pool is closed"))
+        idle, self._idle = self._idle, []
+        await asyncio.gather(*(each.close(timeout=seconds) for each, _ in idle), return_exceptions=True)
+        for connection in tuple(self._all):
+            self._drop(connection)
+
+
+_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,47}")
+OPTIONS = {"schema", "pool", "wake", "pgbouncer", "clock"}
+POOL_CONNECTIONS = 5  # claim, settle, submit and read at the same time, plus one spare
+POOL_CONNECTIONS_MAX = 100
+
+
+class Address(msgspec.Struct, frozen=True):
+    dsn: str  # for the driver
+    shown: str  # the URL that identifies this queue, without a password
+    schema: str = "backstay"
+    pool: int = POOL_CONNECTIONS
+    wake: bool = True  # NOTIFY others
+    listen: bool = True  # LISTEN to others; without it, workers poll
+    pgbouncer: bool = False  # in transaction mode: no prepared statements, no session settings, no LISTEN
+    caller_clock: bool = False  # times are the caller's, not the server's: for tests
+
+
+def parse(url: str) -> Address:
+    parts = urlsplit(url)
+    given = dict(parse_qsl(parts.query, keep_blank_values=True))
+    own = {name: given.pop(name) for name in list(given) if name in OPTIONS}
+    schema = own.get("schema", "backstay")
+    if not _SCHEMA.fullmatch(schema):
+        raise ConfigurationError(f"schema={schema!r:.60}: use 1 to 48 of a-z 0-9 _, not beginning with a digit")
+    pgbouncer = _flag("pgbouncer", own.get("pgbouncer", "false"))
+    wake = _flag("wake", own.get("wake", "true"))
+    clock = own.get("clock", "server")
+    if clock not in ("server", "caller"):
+        raise ConfigurationError(f"clock={clock!r:.60}: use server or caller")
+    dsn = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(given, quote_via=quote), ""))
+    user, _, host = parts.netloc.rpartition("@")
+    name = user.partition(":")[0]
+    return Address(
+        dsn=dsn,
+        shown=f"postgresql://{f'{name}@' if name else ''}{host}{parts.path}?schema={schema}",
+        schema=schema,
+        pool=_pool(own.get("pool")),
+        wake=wake,
+        listen=wake and not pgbouncer,
+        pgbouncer=pgbouncer,
+        caller_clock=clock == "caller",
+    )
+
+
+def _flag(name: str, text: str) -> bool:
+    if text.lower() in ("true", "1", "yes", "on"):
+        return True
+    if text.lower() in ("false", "0", "no", "off"):
+        return False
+    raise ConfigurationError(f"{name}={text!r:.60}: use true or false")
+
+
+def _pool(text: str | None) -> int:
+    if text is None:
+        return POOL_CONNECTIONS
+    if not text.isdigit() or not 1 <= int(text) <= POOL_CONNECTIONS_MAX:
+        raise ConfigurationError(f"pool={text!r:.60}: use 1 to {POOL_CONNECTIONS_MAX} connections")
+    return int(text)
+
+
+GRANTS = "USAGE on the schema and SELECT, INSERT, UPDATE, DELETE on all its tables (docs/howto/postgresql.md)"
+CAUSES_MAX = 10  # how many causes of an error are examined
+
+# Two transactions conflicted: one of them is repeated, and nothing of it was applied.
+COLLISIONS = (
+    asyncpg.DeadlockDetectedError,
+    asyncpg.SerializationError,
+    asyncpg.LockNotAvailableError,
+)
+# The server is unavailable, or about to be. Whether the last statement was applied is unknown.
+OUTAGES = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.ReadOnlySQLTransactionError,  # it became a standby: another server is the primary now
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    ConnectionError,
+    TimeoutError,
+    asyncio.TimeoutError,
+    OSError,
+)
+
+
+def is_outage(error: BaseException) -> bool:
+    return isinstance(error, OUTAGES) and not is_misconfigured(error)
+
+
+def is_misconfigured(error: BaseException) -> bool:
+    """Return whether an error is permanent: a URL that the driver cannot parse, or encryption that one side does not
+    support."""
+    if isinstance(error, asyncpg.ClientConfigurationError | ssl.SSLCertVerificationError):
+        return True
+    return isinstance(error, ConnectionError) and "SSL upgrade" in str(error)
+
+
+def is_collision(error: BaseException) -> bool:
+    return isinstance(error, COLLISIONS)
+
+
+def translate(error: BaseException, where: str) -> BaseException:
+    match error:
+        case BackstayError():
+            return error
+        case asyncpg.PostgresError(sqlstate="BS001"):
+            return DedupConflict(str(error))
+        case asyncpg.PostgresError(sqlstate="BS002"):
+            return UnknownDependency(str(error))
+        case asyncpg.PostgresError(sqlstate="BS003"):
+            return QueueFull(str(error), queue=str(getattr(error, "detail", "") or ""))
+        case asyncpg.PostgresError(sqlstate="BS006"):
+            return StoreMoved(str(error))
+        case _ if is_misconfigured(error):
+            return ConfigurationError(f"{where} rejects the URL: {error}")
+        case asyncpg.UndefinedObjectError() | asyncpg.CantChangeRuntimeParamError() if "parameter" in str(error):
+            return ConfigurationError(
+                f"{where}: an option of the URL is known neither here nor to the server ({error}); here there are"
+                f" {', '.join(sorted(OPTIONS))}"
+            )
+        case asyncpg.InvalidPasswordError() | asyncpg.InvalidAuthorizationSpecificationError():
+            return ConfigurationError(f"{where} rejects the login: {error}")
+        case asyncpg.InvalidCatalogNameError():
+            return ConfigurationError(f"{where}: {error}; create it first")
+        case asyncpg.InvalidSchemaNameError() | asyncpg.UndefinedTableError() | asyncpg.UndefinedFunctionError():
+            return SchemaMismatch(f'{where} has no tables of this release ({error}): run "backstay migrate"')
+        case asyncpg.ProtocolViolationError() if "startup parameter" in str(error):
+            return ConfigurationError(f"{where} is behind a connection pooler ({error}): add pgbouncer=true to the URL")
+        case asyncpg.InvalidSQLStatementNameError() | asyncpg.DuplicatePreparedStatementError():
+            return ConfigurationError(f"{where} is behind a connection pooler ({error}): add pgbouncer=true to the URL")
+        case asyncpg.InsufficientPrivilegeError():
+            return StoreError(f"{where}: {error}; grant the role {GRANTS}")
+        case asyncpg.DiskFullError():
+            return StoreFull(f"{where} has no space left: free some; nothing of this call was stored")
+        case asyncpg.QueryCanceledError():
+            return StoreBusy(f"{where} took too long ({error}): retry the call")
+        case _ if is_collision(error):
+            return StoreBusy(f"{where}: blocked by other transactions ({error}): retry the call")
+        case asyncpg.ReadOnlySQLTransactionError():
+            return StoreUnavailable(f"{where} is read-only, like a standby ({error}): retry the call")
+        case _ if is_outage(error):
+            return StoreUnavailable(
+                f"{where} cannot be reached ({type(error).__name__}: {error}): check that it is running"
+                " and that the URL is right; it is safe to retry"
+            )
+        case asyncpg.PostgresError():
+            return StoreError(f"{type(error).__name__} on {where}: {error}")
+        case _:
+            return error
+
+
+def refused(state: str, message: str, detail: str, where: str) -> BackstayError:
+    """Return the error for an SQLSTATE on a caller's own connection."""
+    again = "roll back and retry your transaction"
+    match state:
+        case "BS001":
+            return DedupConflict(message)
+        case "BS002":
+            return UnknownDependency(message)
+        case "BS003":
+            return QueueFull(message, queue=detail)
+        case "BS006":
+            return StoreMoved(message)
+        case "25P02":
+            return InvalidOption("connection= is in a transaction that has failed: roll it back before you submit")
+        case "25006":
+            return InvalidOption(
+                "connection= is in a read-only transaction, or on a standby: submit in one that can write"
+            )
+        case "3F000" | "42883" | "42P01":
+            return InvalidOption(
+                f"connection= does not see the queue ({message}): connect it to the database of {where}"
+            )
+        case "42501":
+            return StoreError(f"{where}: {message}; grant the role of connection= {GRANTS}")
+        case "53100":
+            return StoreFull(f"{where} has no space left: free some; nothing of this call was stored")
+        case "57014" | "55P03" | "40001" | "40P01":
+            return StoreBusy(f"{where}: blocked by other transactions ({message}): {again}")
+        case _ if state.startswith(("08", "57P")):
+            return StoreUnavailable(f"{where}: the connection was lost ({message}): {again}")
+        case _:
+            return StoreError(f"{where}: {message} (SQLSTATE {state})")
+
+
+def guest_error(error: BaseException, where: str) -> BaseException:
+    """Translate a driver's error on the caller's own connection; other errors are returned unchanged."""
+    cause: BaseException | None = error
+    seen = 0
+    while cause is not None and seen < CAUSES_MAX:
+        state = getattr(cause, "sqlstate", None) or getattr(getattr(cause, "orig", None), "sqlstate", None)
+        if state is not None:
+            return refused(state, first_line(cause), "", where)
+        cause, seen = cause.__cause__, seen + 1
+    # from psycopg, or SQLAlchemy's wrapper of it
+    lost = any(kind.__name__ == "OperationalError" for kind in type(error).__mro__)
+    if lost or isinstance(error, OSError):
+        return StoreUnavailable(
+            f"{where}: the connection was lost ({first_line(error)}): roll back and retry your transaction"
+        )
+    if type(error).__module__.partition(".")[0] in ("asyncpg", "psycopg", "sqlalchemy"):
+        return InvalidOption(f"connection= cannot be used ({type(error).__name__}: {first_line(error)})")
+    return error
+
+
+def first_line(error: BaseException) -> str:
+    return next(iter(str(getattr(error, "orig", None) or error).splitlines()), "")
+
+
+_FOLDER = resources.files("backstay.engines.postgres")
+_UUIDS = ("job_id", "parent_job_id", "root_job_id", "reused_from", "rows_of")
+_TYPES = {str: "text", int: "bigint", float: "double precision", bool: "boolean"}
+_KINDS = {each.name: each.type for each in msgspec.structs.fields(NewJob)}
+# What insert_one and insert_plain bind: two instants, when each job is due, and then these fields.
+INSERTED = tuple(name for name in PLAIN_FIELDS if name != "scheduled_for")
+_BOUND = {name: f"${number}" for number, name in enumerate(INSERTED, start=4)}
+
+
+def _type(name: str) -> str:
+    """Return the type that a field is sent as; a column that holds less takes it over by assignment."""
+    if name in _UUIDS:
+        return "uuid"
+    [found] = [sql for kind, sql in _TYPES.items() if _KINDS[name] in (kind, kind | None)]
+    return found
+
+
+def _read_as(name: str) -> str:
+    return f"{name}::text" if name in _UUIDS else name
+
+
+def _archived(name: str) -> str:
+    return f"{name}::json AS {name}" if name == "result_tables" else name
+
+
+_LISTS = {
+    "inserted_columns": sql_rows.column_list(INSERTED),
+    "inserted_values": ", ".join(_BOUND.values()),
+    "inserted_arrays": ", ".join(f"{bound}::{_type(name)}[]" for name, bound in _BOUND.items()),
+    **{f"${name}": bound for name, bound in _BOUND.items()},
+    "claimed_columns_of_j": sql_rows.claimed_list(lambda name: f"j.{_read_as(name)}"),
+    "record_columns": sql_rows.column_list(sql_rows.COLUMNS, _read_as),
+    "archived_columns": sql_rows.column_list(ARCHIVED_FIELDS, _archived),
+}
+_TEXTS = sql_files.read("backstay.engines.postgres", _LISTS)
+
+
+class Statements:
+    """All statements, for one schema."""
+
+    def __init__(self, schema: str) -> None:
+        self.schema = schema
+        self._texts = {name: self.named(text) for name, text in _TEXTS.items()}
+
+    def __getitem__(self, name: str) -> str:
+        return self._texts[name]
+
+    def named(self, text: str) -> str:
+        return text.replace("backstay.", f'"{self.schema}".')
+
+    def names(self) -> list[str]:
+        return sorted(self._texts)
+
+
+def migrations() -> list[tuple[int, str, str]]:
+    """Return (number, name, statements) of each migration, in order."""
+    found = []
+    for entry in _FOLDER.joinpath("migrations").iterdir():
+        if entry.name.endswith(".sql"):
+            found.append((int(entry.name[:4]), entry.name.removesuffix(".sql"), entry.read_text(encoding="utf-8")))
+    return sorted(found)
+
+
+_MINUTE = 60 * MICROS
+
+
+class Tx:
+    __slots__ = ("_counts", "broods", "connection", "signals", "sql", "unclean")
+
+    def __init__(self, connection: Any, sql: Statements) -> None:
+        self.connection: asyncpg.Connection[Any] = connection
+        self.sql = sql
+        self.signals: set[Signal] = set()
+        self.unclean = False  # whether the handler's SQL may have changed the state of the session
+        self.broods = Broods()  # written by each verb: see release.spread
+        self._counts: dict[tuple[Instant, Kind, Counted, int], list[int]] = {}
+
+    async def execute(self, name: str, *values: Any) -> int:
+        """Run a statement; return how many rows it changed."""
+        status = await self.connection.execute(self.sql[name], *values)
+        return int(status.rpartition(" ")[2]) if status[-1:].isdigit() else 0
+
+    async def rows(self, name: str, *values: Any) -> list[Any]:
+        return await self.connection.fetch(self.sql[name], *values)
+
+    async def row(self, name: str, *values: Any) -> Any | None:
+        return await self.connection.fetchrow(self.sql[name], *values)
+
+    async def value(self, name: str, *values: Any) -> Any:
+        return await self.connection.fetchval(self.sql[name], *values)
+
+    def count(
+        self,
+        kind: Kind,
+        outcome: Counted,
+        now: Instant,
+        jobs: int = 1,
+        ran: int = 0,
+        waited: int = 0,
+        bucket: int = NO_BUCKET,
+    ) -> None:
+        """Add to the counters, which are written once per kind and bucket at the end of the transaction, in its
+        commit."""
+        key = (now - now % _MINUTE, kind, outcome, bucket)
+        sums = self._counts.setdefault(key, [0, 0, 0])
+        sums[0] += jobs
+        sums[1] += ran
+        sums[2] += waited
+
+    async def write_counters(self) -> None:
+        if self._counts:
+            await self.execute("count", *counter_columns(self._counts))
+
+
+def counter_columns(counts: dict[tuple[Instant, Kind, Counted, int], list[int]]) -> Sequence[Any]:
+    """Return the columns of the counters, always in the same order, so that two transactions that write the same shard
+    cannot deadlock."""
+    ordered = sorted(
+        (minute, *kind, outcome.value, bucket, *sums) for (minute, kind, outcome, bucket), sums in counts.items()
+    )
+    return [list(column) for column in zip(*ordered, strict=True)]
+
+
+T = TypeVar("T")
+CONNECT_SECONDS = 5.0
+STATEMENT_SECONDS = 15.0  # less than a third of a lease: a call that hangs must not cost the claims
+LOCK_SECONDS = 5.0
+IDLE_IN_TRANSACTION_SECONDS = 30.0
+OUTAGE_SECONDS = 8.0  # how long a verb waits for an unavailable server before it raises
+COLLISIONS_MAX = 20  # tries; each conflict means that another transaction made progress
+OLDEST_SERVER = 140_000
+
+
+class Session:
+    """Runs verbs on pooled connections, and repeats them after a conflict, or after an outage if the server is back
+    soon."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.sql = Statements(address.schema)
+        self._pool: Pool | None = None
+        self._pid = os.getpid()
+
+    async def open(self) -> None:
+        self._pid = os.getpid()
+        pool = Pool(functools.partial(connect, self.address), self.address.pool, CONNECT_SECONDS)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + OUTAGE_SECONDS
+        while True:
+            try:
+                async with pool.lend():
+                    self._pool = pool
+                    return
+            except Exception as error:
+                if not is_outage(error) or loop.time() >= deadline:
+                    raise translate(error, self.address.shown) from None
+            await asyncio.sleep(random.uniform(0.05, 0.5))  # a restarting server is back soon
+
+    async def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None and os.getpid() == self._pid:
+            await pool.close(CONNECT_SECONDS)
+
+    def pool(self) -> Pool:
+        if os.getpid() != self._pid:
+            raise ForkedStore("this store was opened before fork(): open the app again in the child process")
+        if self._pool is None:
+            raise NotOpen("the store is not open: use it inside `async with app:`")
+        return self._pool
+
+    async def run(
+        self, verb: Callable[[Tx, bool], Awaitable[T]], *, transaction: bool, name: str = "read"
+    ) -> tuple[T, Tx]:
+        """Return the verb's answer once it is committed. The verb is told whether an earlier try may have been applied;
+        its name is for failpoints."""
+        collisions = 0
+        repeat = False
+        cancels = _cancels()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + OUTAGE_SECONDS
+        while True:
+            try:
+                return await self._once(verb, transaction, name, repeat)
+            except Exception as error:
+                if _cancels() > cancels:  # the rollback failed too: its error replaced the cancellation
+                    raise asyncio.CancelledError from None
+                if is_collision(error) and collisions < COLLISIONS_MAX and loop.time() < deadline:
+                    collisions += 1
+                    await asyncio.sleep(random.uniform(0, min(0.2, 0.002 * 2**collisions)))
+                    continue
+                # A duplicate is our earlier try, if that was still under way when we checked.
+                found_late = repeat and isinstance(error, asyncpg.UniqueViolationError)
+                if (is_outage(error) or found_late) and loop.time() < deadline:
+                    repeat = True
+                    await asyncio.sleep(random.uniform(0.05, 0.5))
+                    continue
+                raise _told(error, self.address.shown, repeat) from None
+
+    async def _once(
+        self, verb: Callable[[Tx, bool], Awaitable[T]], transaction: bool, name: str, repeat: bool
+    ) -> tuple[T, Tx]:
+        async with self.pool().lend() as connection:
+            tx = Tx(connection, self.sql)
+            if not transaction:
+                failpoints.hit_moment(name, "uncommitted")  # a single statement commits by itself
+                answer = await verb(tx, repeat)
+                failpoints.hit_moment(name, "committed")
+                return answer, tx
+            try:
+                async with connection.transaction():
+                    answer = await verb(tx, repeat)
+                    await tx.write_counters()
+                    failpoints.hit_moment(name, "uncommitted")
+                failpoints.hit_moment(name, "committed")
+            finally:
+                if tx.unclean and not connection.is_closed():
+                    await connection.reset()
+            return answer, tx
+
+
+def _cancels() -> int:
+    """Return how many times this task was cancelled."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
+
+
+async def connect(address: Address) -> Any:
+    return await asyncpg.connect(
+        address.dsn, timeout=CONNECT_SECONDS, command_timeout=STATEMENT_SECONDS, **connection_options(address)
+    )
+
+
+def _told(error: BaseException, where: str, repeat: bool) -> BaseException:
+    told = translate(error, where)
+    if repeat and isinstance(told, StoreBusy):  # would mean that nothing was applied
+        return StoreUnavailable(f"{told}; an earlier attempt was cut off and may have been applied")
+    return told
+
+
+def connection_options(address: Address) -> dict[str, Any]:
+    """Return the driver's options. A pooler in transaction mode supports neither session settings nor prepared
+    statements."""
+    if address.pgbouncer:
+        return {"statement_cache_size": 0}
+    millis = 1000
+    return {
+        "server_settings": {
+            "application_name": "backstay",
+            "statement_timeout": str(round(STATEMENT_SECONDS * millis)),
+            "lock_timeout": str(round(LOCK_SECONDS * millis)),
+            "idle_in_transaction_session_timeout": str(round(IDLE_IN_TRANSACTION_SECONDS * millis)),
+            "jit": "off",  # our statements are short; compiling them costs more than running them
+            "plan_cache_mode": "force_generic_plan",  # planned once: planning a claim takes as long as running it
+        }
+    }
+
+
+async def refuse_unsafe(connection: Any, where: str) -> None:
+    """Refuse a server whose settings do not guarantee that an acknowledged job is on disk."""
+    settings = dict(
+        await connection.fetch(
+            "SELECT name, setting FROM pg_settings WHERE name IN"
+            " ('fsync', 'full_page_writes', 'synchronous_commit', 'server_version_num', 'transaction_read_only')"
+        )
+    )
+    if int(settings["server_version_num"]) < OLDEST_SERVER:
+        raise StoreUnsafe(f"{where} is older than PostgreSQL 14: upgrade it")
+    for name in ("fsync", "full_page_writes"):
+        if settings[name] == "off":
+            raise StoreUnsafe(f"{where} has {name}=off: a crash would lose acknowledged jobs; set it to on")
+    if settings["synchronous_commit"] == "off":
+        raise StoreUnsafe(
+            f"{where} has synchronous_commit=off: a crash would lose acknowledged jobs;"
+            " set it to on for this role: ALTER ROLE … SET synchronous_commit = on"
+        )

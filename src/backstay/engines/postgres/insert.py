@@ -1,0 +1,276 @@
+"""`insert` on PostgreSQL: plain jobs in one statement, many by COPY, special ones by a function in SQL.
+
+Also submitting inside a transaction of the caller's own. Each driver is recognised by the modules its classes come
+from, so that none has to be installed that is not used. What is sent is one statement with two values. The function
+behind it catches what it refuses and returns it, so that the caller's transaction can continue; the wake-up goes out
+with their commit, and disappears with a rollback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+
+from backstay.clock import Instant
+from backstay.core.dependencies import moved
+from backstay.core.records import NEW_DEFAULTS, Inserted, JobRecord, NewJob, Signal
+from backstay.core.states import Counted, Event, Status
+from backstay.engines.postgres import read, release
+from backstay.engines.postgres.connection import INSERTED, Tx, refused
+from backstay.errors import InvalidOption
+from backstay.limits import MIB
+
+_NAMES = ("scheduled_for", *INSERTED)
+_row = attrgetter(*_NAMES)
+_RARE = {name: NEW_DEFAULTS[name] for name in _NAMES if name in NEW_DEFAULTS}  # the table has the same defaults
+SPECIAL_PART_MAX = 500  # special jobs in one statement …
+SPECIAL_PART_CHARACTERS_MAX = 4 * MIB  # … and the maximum total size of their payloads
+COPY_JOBS_MIN = 200  # from this number on, COPY is faster despite its extra round trips
+
+
+class Terms(StrEnum):
+    """The conditions of an insert, as the function in the database reads them."""
+
+    ASKED = "{}"
+    ADMITTED = '{"admitted": true}'  # children of an admitted parent: no queue limit applies
+    PROMISED = '{"admitted": true, "promised": true}'  # their parent has been settled with them: none is refused
+
+
+async def insert(
+    tx: Tx,
+    jobs: Sequence[NewJob],
+    now: Instant,
+    store_now: Instant | None,
+    repeat: bool,
+    terms: Terms = Terms.ASKED,
+) -> list[Inserted]:
+    if not any(job.special for job in jobs):
+        return await insert_plain(tx, jobs, now, store_now, repeat)
+    special = [job for job in jobs if job.special]
+    if len(special) > 1:
+        await tx.value("hold_for", msgspec.json.encode(special).decode())
+    answers = []
+    for is_special, some in groupby(jobs, attrgetter("special")):
+        if is_special:
+            for part in _parts(some):
+                answers += await _insert_special(tx, part, now, store_now, repeat, terms)
+        else:
+            answers += await insert_plain(tx, list(some), now, store_now, repeat)
+    if tx.broods:
+        await release.spread(tx, (), int(await tx.value("now")) if store_now is None else store_now)
+    return answers
+
+
+async def insert_plain(
+    tx: Tx, jobs: Sequence[NewJob], now: Instant, store_now: Instant | None, repeat: bool
+) -> list[Inserted]:
+    if repeat and await tx.value("present", [job.job_id for job in jobs]) == len(jobs):
+        return [_inserted(tx, job, now) for job in jobs]  # the earlier try was applied; only its answer was lost
+    if len(jobs) == 1:
+        await tx.execute("insert_one", now, store_now, *_row(jobs[0]))
+    else:
+        await tx.execute("insert_plain", now, store_now, *columns(jobs))
+    return [_inserted(tx, job, now) for job in jobs]
+
+
+async def insert_copied(tx: Tx, jobs: Sequence[NewJob], now: Instant, at: Instant, repeat: bool) -> list[Inserted]:
+    """Insert many plain jobs as complete rows, which the server only has to store."""
+    if repeat and await tx.value("present", [job.job_id for job in jobs]) == len(jobs):
+        return [_inserted(tx, job, now) for job in jobs]
+    coming = sorted(Counter(job.queue for job in jobs if job.scheduled_for <= now).items())
+    await tx.rows("refuse_over_limit", [queue for queue, _ in coming], [count for _, count in coming])
+    names = [name for name in _NAMES if name not in _RARE or set(map(attrgetter(name), jobs)) != {_RARE[name]}]
+    await tx.connection.copy_records_to_table(
+        "job",
+        schema_name=tx.sql.schema,
+        columns=(*names, "status", "created_at", "updated_at", "history"),
+        records=_copied(jobs, names, now, at),
+    )
+    for kind, count in Counter((job.job_type, job.queue, job.priority) for job in jobs).items():
+        tx.count(kind, Counted.SUBMITTED, at, count)
+    return [_inserted(tx, job, now) for job in jobs]
+
+
+def _copied(jobs: Sequence[NewJob], names: list[str], now: Instant, at: Instant) -> Iterator[tuple[Any, ...]]:
+    """Return rows equal to those of the statement insert_plain. The first of `names` is `scheduled_for`."""
+    row_of = attrgetter(*names)
+    begun: dict[tuple[bool, str | None], str] = {}
+    for job in jobs:
+        row = row_of(job)
+        later = job.scheduled_for > now
+        status = "scheduled" if later else "pending"
+        history = begun.get((later, job.created_by))
+        if history is None:
+            event = [1, at, Event.SUBMIT.value, None, status, 0, job.created_by]
+            history = begun[later, job.created_by] = msgspec.json.encode(event).decode()
+        if later:
+            yield (*row, status, at, at, history)
+        else:
+            yield (row[0] + at - now, *row[1:], status, at, at, history)
+
+
+def columns(jobs: Sequence[NewJob]) -> list[list[Any]]:
+    return [[getattr(job, name) for job in jobs] for name in _NAMES]
+
+
+def _inserted(tx: Tx, job: NewJob, now: Instant) -> Inserted:
+    later = job.scheduled_for > now
+    tx.signals.add(Signal.DUE if later else Signal.READY)
+    return Inserted(job.job_id, Status.SCHEDULED if later else Status.PENDING)
+
+
+def _parts(jobs: Iterable[NewJob]) -> Iterator[list[NewJob]]:
+    """Split jobs into parts that are sent in one statement."""
+    part: list[NewJob] = []
+    size = 0
+    for job in jobs:
+        if part and (len(part) == SPECIAL_PART_MAX or size + len(job.payload) > SPECIAL_PART_CHARACTERS_MAX):
+            yield part
+            part, size = [], 0
+        part.append(job)
+        size += len(job.payload)
+    if part:
+        yield part
+
+
+async def _insert_special(
+    tx: Tx, jobs: Sequence[NewJob], now: Instant, store_now: Instant | None, repeat: bool, terms: Terms
+) -> list[Inserted]:
+    if repeat:
+        # then an existing job may be returned instead
+        jobs = [msgspec.structs.replace(job, own_id=True) for job in jobs]
+    texts = await tx.rows("insert_specials", msgspec.json.encode(jobs).decode(), now, store_now, terms.value)
+    answers = [msgspec.json.decode(text) for (text,) in texts]
+    there = [answer["job_id"] for answer in answers if answer["existing"]]
+    existing = dict(zip(there, await read.get(tx, there), strict=True)) if there else {}
+    return [
+        _answered(tx, job, answer, existing.get(answer["job_id"]), repeat)
+        for job, answer in zip(jobs, answers, strict=True)
+    ]
+
+
+def _answered(tx: Tx, job: NewJob, answer: dict[str, Any], existing: JobRecord | None, repeat: bool) -> Inserted:
+    status = Status(answer["status"])
+    if answer["existing"]:
+        same = repeat and answer["job_id"] == job.job_id
+        return Inserted(answer["job_id"], status, existing=None if same else existing)
+    tx.broods.add(job.parent_job_id, moved(None, status))
+    if answer["rate_parked"]:
+        tx.signals.add(Signal.DUE)
+    match status:
+        case Status.PENDING:
+            tx.signals.add(Signal.READY)
+        case Status.SCHEDULED:
+            tx.signals.add(Signal.DUE)
+        case Status.COMPLETED | Status.CANCELLED | Status.FAILED:
+            tx.signals.add(Signal.ENDED)
+        case _:
+            pass
+    return Inserted(job.job_id, status, reused_from=answer.get("reused_from"))
+
+
+_KINDS = "an asyncpg, psycopg 3 or SQLAlchemy 2 connection"
+_NO_TRANSACTION = (
+    "connection= has no transaction, and the job would be stored at once: begin one, or submit without connection="
+)
+_CLOSED = "connection= is closed: give one that is open, with your transaction on it"
+
+
+async def insert_jobs(
+    connection: Any, schema: str, jobs: str, now: Instant, store_now: Instant | None, notify: bool, where: str
+) -> list[dict[str, Any]]:
+    """Insert jobs; return the answer for each."""
+    call = f'"{schema}".insert_in'
+    flag = "true" if notify else "false"
+    at = "NULL" if store_now is None else str(int(store_now))
+    match _driver(connection):
+        case "asyncpg":
+            statement = f"SELECT {call}($1::jsonb, $2, {at}, {flag})"
+            text = await _asyncpg(connection, statement, (jobs, now))
+        case "psycopg":
+            statement = f"SELECT {call}(%s::jsonb, %s, {at}, {flag})::text"
+            text = await _psycopg(connection, statement, (jobs, now))
+        case "sqlalchemy":
+            statement = f"SELECT {call}(CAST(:jobs AS jsonb), :now, {at}, {flag})::text"
+            text = await _sqlalchemy(connection, statement, {"jobs": jobs, "now": now})
+        case _:
+            raise InvalidOption(f"connection={type(connection)!r}: give {_KINDS}")
+    answer = msgspec.json.decode(text)
+    if isinstance(answer, dict):
+        raise refused(answer["sqlstate"], answer["message"], answer["detail"], where)
+    return list(answer)
+
+
+def _driver(connection: Any) -> str | None:
+    """Return the driver of a connection by any of its base classes: many frameworks derive from a driver's class."""
+    modules = {cls.__module__.partition(".")[0] for cls in type(connection).__mro__}
+    return next((name for name in ("asyncpg", "psycopg", "sqlalchemy") if name in modules), None)
+
+
+def _is_a(connection: Any, *names: str) -> bool:
+    return any(cls.__name__ in names for cls in type(connection).__mro__)
+
+
+async def _asyncpg(connection: Any, statement: str, values: tuple[Any, ...]) -> str:
+    if not hasattr(connection, "is_in_transaction"):  # for example, a pool
+        raise InvalidOption(f"connection={type(connection)!r}: give {_KINDS}")
+    if connection.is_closed():
+        raise InvalidOption(_CLOSED)
+    if not connection.is_in_transaction():
+        raise InvalidOption(_NO_TRANSACTION)
+    return str(await connection.fetchval(statement, *values))
+
+
+async def _psycopg(connection: Any, statement: str, values: tuple[Any, ...]) -> str:
+    from psycopg.pq import TransactionStatus
+    from psycopg.rows import tuple_row  # independent of the row factory that the caller has set
+
+    if _is_a(connection, "Cursor", "AsyncCursor"):
+        raise InvalidOption("connection= is a cursor: give its connection")
+    if not _is_a(connection, "Connection", "AsyncConnection"):
+        raise InvalidOption(f"connection={type(connection)!r}: give {_KINDS}")
+    if connection.closed:
+        raise InvalidOption(_CLOSED)
+    if connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE:
+        raise InvalidOption(_NO_TRANSACTION)
+    cursor = connection.cursor(row_factory=tuple_row)
+    if _is_a(connection, "AsyncConnection"):
+        await cursor.execute(statement, values)
+        row = await cursor.fetchone()
+    else:
+        row = await asyncio.to_thread(lambda: cursor.execute(statement, values).fetchone())
+    return str(row[0])
+
+
+async def _sqlalchemy(connection: Any, statement: str, values: dict[str, Any]) -> str:
+    from sqlalchemy import text
+
+    if _is_a(connection, "AsyncConnection", "AsyncSession"):
+        plain = await connection.connection() if _is_a(connection, "AsyncSession") else connection
+        _refuse_autocommit(plain.sync_connection)
+        return str((await connection.execute(text(statement), values)).scalar_one())
+    if _is_a(connection, "Connection", "Session"):
+
+        def run() -> str:
+            _refuse_autocommit(connection.connection() if _is_a(connection, "Session") else connection)
+            return str(connection.execute(text(statement), values).scalar_one())
+
+        return await asyncio.to_thread(run)
+    raise InvalidOption(f"connection={type(connection)!r}: give {_KINDS}")
+
+
+def _refuse_autocommit(connection: Any) -> None:
+    """Refuse a connection in autocommit mode: otherwise SQLAlchemy begins a transaction with the first statement."""
+    if connection is None or connection.closed:
+        raise InvalidOption(_CLOSED)
+    engine_wide = getattr(connection.dialect, "_on_connect_isolation_level", None)
+    level = connection.get_execution_options().get("isolation_level", engine_wide)
+    if str(level).upper() == "AUTOCOMMIT":
+        raise InvalidOption(_NO_TRANSACTION)

@@ -1,0 +1,376 @@
+"""Maintenance verbs on PostgreSQL: promote, release, queues, schedules, migrations, diagnosis.
+
+Migrations are numbered, forward only, one transaction each, one migrating process at a time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import asyncpg
+
+from backstay.clock import MICROS, Instant
+from backstay.core.records import (
+    Finding,
+    Firing,
+    Promoted,
+    QueueChange,
+    QueueRow,
+    Schedule,
+    Signal,
+    Verdict,
+)
+from backstay.engines import sql_rows
+from backstay.engines.postgres import admission, insert, settle
+from backstay.engines.postgres import release as postgres_release
+from backstay.engines.postgres.connection import Statements, Tx, migrations
+from backstay.errors import InvalidSchedule, SchemaMismatch
+from backstay.limits import SCHEDULES_MAX
+
+# The order of a schedule's fields in the statements.
+_SCHEDULE_ORDER = (
+    "name", "cron", "timezone", "missed", "job_type", "template", "created_at", "updated_at", "next_at", "version",
+    "paused_at", "paused_by", "last_at", "last_job_id",
+)  # fmt: skip
+
+
+async def promote(tx: Tx, now: Instant, limit: int) -> Promoted:
+    count = await tx.execute("promote", now, limit)
+    if count:
+        tx.signals.add(Signal.READY)
+    await admission.unpark_due(tx, now)
+    return Promoted(count, await next_due(tx, now))
+
+
+async def next_due(tx: Tx, now: Instant) -> Instant | None:
+    """Return when the next scheduled, retrying or rate-limited job may run."""
+    due = await tx.value("next_due")
+    rate_due = await admission.next_due(tx, now)
+    return min((each for each in (due, rate_due) if each is not None), default=None)
+
+
+async def release(tx: Tx, now: Instant, limit: int) -> tuple[int, bool]:
+    """Continue releases; return how many jobs were released, and whether there are staged children to store."""
+    done = await postgres_release.release(tx, now, limit)
+    if not await tx.value("staged_any"):
+        return done, False
+    return done + await settle.drop_stale(tx), True
+
+
+# Queues
+
+
+async def change_queue(tx: Tx, name: str, change: QueueChange, now: Instant) -> QueueRow:
+    row: Any = await tx.row("change_queue", name, change.paused, change.by, change.reason, now, change.max_pending)
+    await tx.execute("forget_queues")
+    if change.paused is False:
+        tx.signals.add(Signal.READY)
+    return sql_rows.queue(row)
+
+
+# Schedules
+
+
+async def save_schedule(tx: Tx, schedule: Schedule, expected_version: int | None, repeat: bool) -> Verdict:
+    stored, count = await tx.row("schedule_version", schedule.name) or (None, 0)
+    if stored is None and expected_version is not None:
+        return Verdict.GONE
+    if stored is None and count >= SCHEDULES_MAX:
+        raise InvalidSchedule(f"there are {SCHEDULES_MAX:,} schedules already (SCHEDULES_MAX): remove some first")
+    values = [getattr(schedule, name) for name in _SCHEDULE_ORDER]
+    saved = await tx.execute("save_schedule", *values, expected_version)
+    if not saved and repeat:  # the earlier try may have been applied
+        saved = [schedule] == await schedules(tx, [schedule.name])
+    if not saved:
+        return Verdict.STALE
+    tx.signals.add(Signal.PLANNED)
+    return Verdict.APPLIED
+
+
+async def drop_schedule(tx: Tx, name: str, repeat: bool) -> Verdict:
+    dropped = await tx.execute("drop_schedule", name) or repeat  # the earlier try may have deleted it
+    return Verdict.APPLIED if dropped else Verdict.GONE
+
+
+async def schedules(tx: Tx, names: Sequence[str]) -> list[Schedule]:
+    found = await tx.rows("schedules_named", list(names)) if names else await tx.rows("schedules")
+    return [Schedule(**dict(zip(_SCHEDULE_ORDER, row, strict=True))) for row in found]
+
+
+async def fire(tx: Tx, firing: Firing, now: Instant, store_now: Instant | None, repeat: bool) -> Verdict:
+    last = firing.jobs[-1] if firing.jobs else None
+    moved = await tx.execute(
+        "fire",
+        firing.name,
+        firing.version,
+        firing.due_at,
+        firing.next_at,
+        None if last is None else last.tick_at,
+        None if last is None else last.job_id,
+    )
+    if not moved:
+        found = await schedules(tx, [firing.name])
+        if not found:
+            return Verdict.GONE
+        stored = found[0]
+        # Our earlier try, whose answer was lost, was applied: no other process advances a schedule to this tick with
+        # this job.
+        ours = last is not None and (stored.next_at, stored.last_job_id) == (firing.next_at, last.job_id)
+        return Verdict.APPLIED if repeat and ours else Verdict.STALE
+    if firing.jobs:
+        await insert.insert(tx, firing.jobs, now, store_now, repeat=False)
+    return Verdict.APPLIED
+
+
+# Migrations
+
+MIGRATION_SECONDS = 3600.0  # no timeout: a new index on many jobs can take long
+_BREAKING = re.compile(r"^-- breaking\b", re.MULTILINE)
+_TABLE = """
+CREATE TABLE IF NOT EXISTS backstay.migration (
+    number     integer PRIMARY KEY,
+    name       text NOT NULL,
+    breaking   boolean NOT NULL, -- an older release cannot work with what comes after
+    applied_at timestamptz NOT NULL DEFAULT now()
+)
+"""
+
+
+def is_breaking(text: str) -> bool:
+    return bool(_BREAKING.search(text))
+
+
+async def migrate(connection: Any, sql: Statements) -> list[str]:
+    """Apply missing migrations; return their names."""
+    try:
+        async with connection.transaction():
+            await connection.execute("SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '10s'")
+            return await _apply_missing(connection, sql)
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise SchemaMismatch(
+            f'this role is not allowed to create or change the schema "{sql.schema}" ({error}): run'
+            ' "backstay migrate" as a role that is, or apply the script that "backstay migrate --sql" prints'
+        ) from None
+
+
+async def _apply_missing(connection: Any, sql: Statements) -> list[str]:
+    names = []
+    # One lock for all of it: twenty processes that start at once wait for the first, and find everything done.
+    await connection.execute(f"SELECT {_lock(sql)}", timeout=MIGRATION_SECONDS)
+    if not await connection.fetchval("SELECT to_regnamespace($1) IS NOT NULL", f'"{sql.schema}"'):
+        # if the schema exists, no permission to create one is needed
+        await connection.execute(f'CREATE SCHEMA "{sql.schema}"')
+    await connection.execute(sql.named(_TABLE))
+    done = {row["number"] for row in await applied(connection, sql)}
+    for number, name, text in migrations():
+        if number not in done:
+            await connection.execute(sql.named(text), timeout=MIGRATION_SECONDS)
+            await connection.execute(_mark(sql, number, name, text))
+            names.append(name)
+    return names
+
+
+def _lock(sql: Statements) -> str:
+    return f"pg_advisory_xact_lock(hashtextextended('{sql.named('backstay.migrate')}', 0))"
+
+
+def _mark(sql: Statements, number: int, name: str, text: str) -> str:
+    values = f"({number}, '{name}', {'true' if is_breaking(text) else 'false'})"
+    return sql.named(f"INSERT INTO backstay.migration (number, name, breaking) VALUES {values}")  # noqa: S608
+
+
+async def exists(connection: Any, sql: Statements) -> bool:
+    return bool(await connection.fetchval("SELECT to_regclass($1) IS NOT NULL", sql.named("backstay.migration")))
+
+
+async def check(connection: Any, sql: Statements, where: str) -> bool:
+    """Return whether the schema exists; raise SchemaMismatch if this release cannot work with it."""
+    if not await exists(connection, sql):
+        return False
+    rows = await applied(connection, sql)
+    later = newer(rows)
+    if any(row["breaking"] for row in later):
+        raise SchemaMismatch(
+            f"{where} was migrated to {later[-1]['name']}, which this release does not support: upgrade backstay"
+        )
+    return {number for number, _, _ in migrations()} <= {row["number"] for row in rows}
+
+
+async def applied(connection: Any, sql: Statements) -> list[Any]:
+    return list(
+        await connection.fetch(sql.named("SELECT number, name, breaking FROM backstay.migration ORDER BY number"))
+    )
+
+
+def newer(rows: list[Any]) -> list[Any]:
+    """Return the migrations that a later release has applied."""
+    known = {number for number, _, _ in migrations()}
+    return [row for row in rows if row["number"] not in known]
+
+
+def last() -> str:
+    """Return the name of this release's last migration."""
+    return migrations()[-1][1]
+
+
+def script(sql: Statements) -> str:
+    """Return all migrations as one script, each guarded by a check whether it was applied: safe to run again after an
+    upgrade."""
+    parts = [
+        f'-- The migrations of Backstay for the schema "{sql.schema}". Migrations already applied are skipped.',
+        "BEGIN;",
+        "SET LOCAL client_min_messages = warning;",
+        f"DO $backstay$ BEGIN PERFORM {_lock(sql)}; END $backstay$;",
+        f'CREATE SCHEMA IF NOT EXISTS "{sql.schema}";',
+        f"{sql.named(_TABLE).strip()};",
+    ]
+    for number, name, text in migrations():
+        missing = sql.named(f"NOT EXISTS (SELECT FROM backstay.migration WHERE number = {number})")
+        parts += [
+            f"\n-- {name}",
+            f"DO $backstay$ BEGIN IF {missing} THEN EXECUTE $migration$",
+            sql.named(text).strip(),
+            f"$migration$; {_mark(sql, number, name, text)}; END IF; END $backstay$;",
+        ]
+    return "\n".join([*parts, "\nCOMMIT;", ""])
+
+
+CLOCK_SECONDS_WARN = 2.0
+DEAD_SHARE_WARN = 0.5  # dead rows as a share of live rows …
+DEAD_ROWS_WARN = 50_000  # … and at least this many: fewer do not slow down a claim
+TRANSACTION_SECONDS_WARN = 300.0
+CONNECTIONS_SHARE_WARN = 0.9
+
+_DURABLE = ("fsync", "full_page_writes", "synchronous_commit")
+_TIME_LIMITS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+
+
+async def diagnose(tx: Tx, now: Instant) -> list[Finding]:
+    names = ["server_version", "max_connections", *_DURABLE, *_TIME_LIMITS]
+    settings = dict(
+        await tx.connection.fetch("SELECT name, setting FROM pg_settings WHERE name = ANY ($1::text[])", names)
+    )
+    return [
+        Finding("engine", "ok", f"PostgreSQL {settings['server_version']}"),
+        _durability(settings),
+        await _time_limits(tx, settings),
+        await _schema(tx),
+        await _clock(tx, now),
+        await _dead_rows(tx),
+        await _oldest_transaction(tx),
+        await _connections(tx, int(settings["max_connections"])),
+    ]
+
+
+def _durability(settings: dict[str, str]) -> Finding:
+    wrong = [f"{name}={settings[name]}" for name in _DURABLE if settings[name] == "off"]
+    if wrong:
+        return Finding("durability", "bad", ", ".join(wrong), "set it to on: otherwise a crash loses acknowledged jobs")
+    return Finding("durability", "ok", ", ".join(f"{name}={settings[name]}" for name in _DURABLE))
+
+
+async def _time_limits(tx: Tx, settings: dict[str, str]) -> Finding:
+    """Check the timeouts. Each session sets its own, except through a pooler in transaction mode: there they are those
+    of the role."""
+    missing = [name for name in _TIME_LIMITS if settings[name] == "0"]
+    if missing:
+        role = await tx.connection.fetchval("SELECT current_user")
+        return Finding(
+            "time limits",
+            "warn",
+            f"none for {', '.join(missing)}: a stuck session keeps its locks",
+            " ".join(f"ALTER ROLE {role} SET {name} = '{_advised(name)}';" for name in missing),
+        )
+    limits = (f"{name} {int(settings[name]) / 1000:g} s" for name in _TIME_LIMITS)
+    return Finding("time limits", "ok", ", ".join(limits))
+
+
+def _advised(name: str) -> str:
+    return {"statement_timeout": "15s", "lock_timeout": "5s"}.get(name, "30s")
+
+
+async def _schema(tx: Tx) -> Finding:
+    unknown = newer(await applied(tx.connection, tx.sql))
+    latest = last()
+    if unknown:
+        return Finding(
+            "schema", "ok", f"{tx.sql.schema} is at {unknown[-1]['name']}, newer than this release ({latest})"
+        )
+    return Finding("schema", "ok", f"{tx.sql.schema} is at {latest}")
+
+
+async def _clock(tx: Tx, now: Instant) -> Finding:
+    off = (now - int(await tx.value("now"))) / MICROS
+    if abs(off) > CLOCK_SECONDS_WARN:
+        return Finding(
+            "server clock",
+            "warn",
+            f"this machine is {off:+.1f} s off the server's clock",
+            "synchronise both with NTP: scheduled jobs follow the server's clock",
+        )
+    return Finding("server clock", "ok", f"{off:+.3f} s from here")
+
+
+async def _dead_rows(tx: Tx) -> Finding:
+    row: Any = await tx.connection.fetchrow(
+        "SELECT n_live_tup, n_dead_tup,"
+        " extract(epoch FROM clock_timestamp() - greatest(last_autovacuum, last_vacuum))::double precision"
+        " FROM pg_stat_all_tables WHERE relid = $1::regclass",
+        tx.sql.named("backstay.job"),
+    )
+    live, dead, age = row or (0, 0, None)
+    vacuumed = "never vacuumed" if age is None else f"last vacuumed {age / 60:,.0f} min ago"
+    says = f"{dead:,} next to {live:,} live ones in the job table, {vacuumed}"
+    if dead > DEAD_ROWS_WARN and dead > DEAD_SHARE_WARN * live:
+        return Finding(
+            "dead rows",
+            "warn",
+            says,
+            f'VACUUM "{tx.sql.schema}".job, and check that autovacuum is on and no old transaction blocks it',
+        )
+    return Finding("dead rows", "ok", says)
+
+
+async def _oldest_transaction(tx: Tx) -> Finding:
+    """Return the oldest transaction that holds back vacuum in this database: of sessions, or prepared and abandoned."""
+    row: Any = await tx.connection.fetchrow(
+        "SELECT extract(epoch FROM clock_timestamp() - since)::double precision, pid, application, state, name"
+        " FROM (SELECT xact_start AS since, pid, application_name AS application, state, usename::text AS name"
+        " FROM pg_stat_activity WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid()"
+        " AND backend_type IN ('client backend', 'walsender') AND (datname = current_database() OR datname IS NULL)"
+        " UNION ALL SELECT prepared, NULL, NULL, NULL, gid FROM pg_prepared_xacts WHERE database = current_database())"
+        " AS held ORDER BY since LIMIT 1"
+    )
+    unseen = await tx.connection.fetchval(
+        "SELECT count(*) FROM pg_stat_activity WHERE backend_type IS NULL AND datname = current_database()"
+    )
+    note = f"; {unseen} sessions of other roles are hidden (GRANT pg_read_all_stats shows them)" if unseen else ""
+    if row is None:
+        return Finding("oldest transaction", "ok", f"none are open{note}")
+    seconds, pid, application, state, name = row
+    holder = (
+        f"prepared transaction {name}" if pid is None else f"pid {pid} ({application or 'no name'}, {name}, {state})"
+    )
+    if seconds <= TRANSACTION_SECONDS_WARN:
+        return Finding("oldest transaction", "ok", f"{seconds:,.0f} s, {holder}{note}")
+    return Finding(
+        "oldest transaction",
+        "warn",
+        f"{seconds:,.0f} s, {holder}: vacuum cannot remove rows deleted since{note}",
+        f"ROLLBACK PREPARED '{name}'"
+        if pid is None
+        else f"SELECT pg_terminate_backend({pid}), and find out why it stays open",
+    )
+
+
+async def _connections(tx: Tx, most: int) -> Finding:
+    used, ours = await tx.connection.fetchrow(
+        "SELECT count(*), count(*) FILTER (WHERE application_name = 'backstay') FROM pg_stat_activity"
+        " WHERE datid IS NOT NULL"
+    ) or (0, 0)
+    says = f"{used} of {most} used, {ours} by Backstay"
+    if used >= CONNECTIONS_SHARE_WARN * most:
+        return Finding("connections", "warn", says, "lower ?pool=, put PgBouncer in front, or raise max_connections")
+    return Finding("connections", "ok", says)

@@ -1,0 +1,56 @@
+"""Retention on PostgreSQL: ended jobs are archived, and archive rows are deleted when their time is over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from backstay.clock import Instant
+from backstay.core.records import RetentionPolicy
+from backstay.engines import sql_rows
+from backstay.engines.postgres import access
+from backstay.engines.postgres.connection import Tx
+
+
+async def look(tx: Tx, policy: RetentionPolicy, now: Instant, limit: int, after: str | None) -> sql_rows.Found:
+    newest = sql_rows.newest_cutoff(policy, now)
+    if newest is None:
+        return sql_rows.Found([], None)
+    text, last, arrived, count = await tx.row("retirable", int(after or 0), limit, newest) or (None, 0, 0, 0)
+    batch: dict[int, Instant] = {}
+    for job, root in sql_rows.over(policy, text, now):
+        members = [] if root is None else await tx.rows("tree_members", root)
+        batch.update(sql_rows.with_tree(policy, job, members, now))
+    return sql_rows.Found(list(batch.items()), sql_rows.next_step(last, arrived, count, limit, newest))
+
+
+async def retire(tx: Tx, batch: list[tuple[int, Instant]], now: Instant) -> int:
+    standing = await _standing(tx, batch) if batch else []
+    if not standing:
+        return 0
+    archived: int = await tx.value("archive", standing, now)
+    return archived
+
+
+async def _standing(tx: Tx, batch: list[tuple[int, Instant]]) -> list[int]:
+    """Return the jobs of the batch that are unchanged since they were read. They are locked first, so that this stays
+    true until the commit."""
+    seqs, ends = (list(column) for column in zip(*batch, strict=True))
+    await tx.rows("retire_lock", seqs)
+    return sql_rows.whole_trees((seq, root, size) for seq, root, size in await tx.rows("retire_standing", seqs, ends))
+
+
+async def drop(tx: Tx, policy: RetentionPolicy, now: Instant, limit: int) -> int:
+    await access.sum_counters(tx, now)
+    await access.drop_entries(tx, now, limit)
+    if policy.archive_micros is None:
+        return 0
+    dropped: int = await tx.value("archive_drop", now - policy.archive_micros, limit)
+    return dropped
+
+
+async def with_files(tx: Tx, limit: int) -> list[str]:
+    return [row[0] for row in await tx.rows("with_files", limit)]
+
+
+async def cleaned(tx: Tx, job_ids: Sequence[str]) -> None:
+    await tx.execute("cleaned", list(job_ids))

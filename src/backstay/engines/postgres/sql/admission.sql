@@ -1,0 +1,188 @@
+-- name: rate_bucket
+-- When the bucket of a rate key and rate is full again by the clock $4, and when its parked jobs are to be checked.
+SELECT backstay.bucket(full_at, set_at, $4::bigint), due_at FROM backstay.rate
+WHERE rate_key = $1 AND rate_count = $2 AND rate_micros = $3
+
+-- name: save_rate
+-- Keep a bucket, and when its parked jobs are to be checked; NULL keeps what is stored.
+INSERT INTO backstay.rate AS r (rate_key, rate_count, rate_micros, full_at, due_at, set_at)
+VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT (rate_key, rate_count, rate_micros) DO UPDATE SET full_at = excluded.full_at,
+    due_at = coalesce(excluded.due_at, r.due_at), set_at = excluded.set_at
+
+-- name: left_sight
+-- Jobs of these rate keys are no longer claimable and did not start: others may be unparked.
+UPDATE backstay.rate SET due_at = $2 WHERE rate_key = ANY ($1::text[]) AND due_at = $3
+
+-- name: rate_due
+-- The rate keys and rates whose parked jobs are to be checked by $1, the longest due first, and those that were last
+-- written by a clock which was ahead of $2. Indexes: rate_due, rate_set.
+(SELECT rate_key, rate_count, rate_micros FROM backstay.rate WHERE due_at <= $1 ORDER BY due_at LIMIT $3)
+UNION
+(SELECT rate_key, rate_count, rate_micros FROM backstay.rate WHERE set_at > $2 LIMIT $3)
+
+-- name: forget_full_rates
+-- Delete full buckets, which are the same as none. Index: rate_full. One that a claim has locked is skipped.
+DELETE FROM backstay.rate WHERE (rate_key, rate_count, rate_micros) IN (
+    SELECT rate_key, rate_count, rate_micros FROM backstay.rate WHERE full_at < $1 AND due_at IS NULL LIMIT 1000
+    FOR UPDATE SKIP LOCKED)
+  AND full_at < $1 AND due_at IS NULL
+
+-- name: rate_lanes
+-- The queues, types and versions in which a rate key and rate have parked jobs: one seek of job_rate_parked for each.
+WITH RECURSIVE each (queue, job_type, version) AS (
+    (SELECT queue, job_type, payload_version FROM backstay.job
+     WHERE rate_key = $1 AND rate_count = $2 AND rate_micros = $3 AND rate_parked
+     ORDER BY queue, job_type, payload_version LIMIT 1)
+    UNION ALL
+    SELECT next.queue, next.job_type, next.payload_version FROM each CROSS JOIN LATERAL (
+        SELECT queue, job_type, payload_version FROM backstay.job
+        WHERE rate_key = $1 AND rate_count = $2 AND rate_micros = $3 AND rate_parked
+          AND (queue, job_type, payload_version) > (each.queue, each.job_type, each.version)
+        ORDER BY queue, job_type, payload_version LIMIT 1) AS next
+)
+SELECT queue, job_type, version FROM each
+
+-- name: rate_unpark
+-- Unpark jobs of a rate key and rate, queue, type and version, in claim order: each that is among the first $7 of the
+-- parked and claimable ones. Claimable jobs that come later do not count.
+-- Indexes: job_rate_parked, job_rate.
+WITH next AS MATERIALIZED (
+    SELECT seq, priority, scheduled_for, job_id FROM backstay.job
+    WHERE rate_key = $1 AND rate_count = $2 AND rate_micros = $3 AND rate_parked AND queue = $4 AND job_type = $5
+      AND payload_version = $6
+    ORDER BY priority DESC, scheduled_for, job_id
+    LIMIT $7
+    FOR UPDATE SKIP LOCKED
+), in_sight AS MATERIALIZED (
+    SELECT priority, scheduled_for, job_id FROM backstay.job
+    WHERE rate_key = $1 AND rate_count = $2 AND rate_micros = $3 AND status = 'pending' AND NOT parked AND queue = $4
+      AND job_type = $5 AND payload_version = $6
+    ORDER BY priority DESC, scheduled_for, job_id
+    LIMIT $7
+), placed AS (
+    SELECT seq, row_number() OVER (ORDER BY priority DESC, scheduled_for, job_id) AS place FROM (
+        SELECT seq, priority, scheduled_for, job_id FROM next
+        UNION ALL
+        SELECT NULL, priority, scheduled_for, job_id FROM in_sight) AS together
+)
+UPDATE backstay.job AS j SET parked = false, rate_parked = false
+WHERE j.seq = ANY (ARRAY(SELECT seq FROM placed WHERE seq IS NOT NULL AND place <= $7))
+
+-- name: settle_rate
+-- A bucket has no parked jobs any more.
+UPDATE backstay.rate SET full_at = $4, due_at = NULL, set_at = $5
+WHERE rate_key = $1 AND rate_count = $2 AND rate_micros = $3
+
+-- name: rate_next_due
+-- When parked jobs of any rate key are to be checked: now where a clock was set back. Indexes: rate_set, rate_due.
+SELECT CASE WHEN EXISTS (SELECT 1 FROM backstay.rate WHERE set_at > $2) THEN $1::bigint
+    ELSE (SELECT due_at FROM backstay.rate WHERE due_at < $3 ORDER BY due_at LIMIT 1) END
+
+-- name: rate_of_job
+-- The rate key of a job and its rate.
+SELECT rate_key, rate_count, rate_micros FROM backstay.job WHERE job_id = $1::uuid AND rate_count IS NOT NULL
+
+-- name: fair_level
+-- The highest priority below $3 at which jobs of a lane wait. Indexes: job_ready, job_keyed, job_fair.
+SELECT greatest(
+    coalesce((SELECT priority FROM backstay.job
+        WHERE status = 'pending' AND fairness_key IS NULL AND concurrency_key IS NULL AND rate_key IS NULL
+          AND queue = $1 AND job_type = $2 AND priority < $3
+        ORDER BY priority DESC LIMIT 1), -1),
+    coalesce((SELECT priority FROM backstay.job
+        WHERE status = 'pending' AND fairness_key IS NULL AND (concurrency_key IS NOT NULL OR rate_key IS NOT NULL)
+          AND queue = $1 AND job_type = $2 AND NOT parked AND priority < $3
+        ORDER BY priority DESC LIMIT 1), -1),
+    coalesce((SELECT priority FROM backstay.job
+        WHERE status = 'pending' AND fairness_key IS NOT NULL
+          AND queue = $1 AND job_type = $2 AND NOT parked AND priority < $3
+        ORDER BY priority DESC LIMIT 1), -1))
+
+-- name: fair_lane
+-- How far a lane has come, and where the next look at its keys begins.
+SELECT position, after_key FROM backstay.fair_lane WHERE queue = $1 AND job_type = $2
+
+-- name: fair_position
+-- How far a key has come in its lane.
+SELECT position FROM backstay.fair_key WHERE queue = $1 AND job_type = $2 AND fairness_key = $3
+
+-- name: fair_keys
+-- The fairness keys beyond $5 that have jobs waiting at one priority of a version that is read, with a job's weight and
+-- how far each key has come: one seek of job_fair for each key, however many jobs it has.
+WITH RECURSIVE each (key) AS (
+    (SELECT fairness_key FROM backstay.job
+     WHERE status = 'pending' AND fairness_key IS NOT NULL AND queue = $1 AND job_type = $2 AND NOT parked
+       AND priority = $3 AND fairness_key > $5 AND payload_version <= $6
+     ORDER BY fairness_key LIMIT 1)
+    UNION ALL
+    SELECT (SELECT fairness_key FROM backstay.job
+        WHERE status = 'pending' AND fairness_key IS NOT NULL AND queue = $1 AND job_type = $2 AND NOT parked
+          AND priority = $3 AND fairness_key > each.key AND payload_version <= $6
+        ORDER BY fairness_key LIMIT 1)
+    FROM each WHERE each.key IS NOT NULL
+)
+SELECT key, (
+    SELECT fairness_weight FROM backstay.job
+    WHERE status = 'pending' AND fairness_key = each.key AND queue = $1 AND job_type = $2 AND NOT parked
+      AND priority = $3 AND payload_version <= $6
+    ORDER BY scheduled_for, job_id LIMIT 1) AS weight,
+    coalesce((SELECT position FROM backstay.fair_key AS k
+        WHERE k.queue = $1 AND k.job_type = $2 AND k.fairness_key = each.key), 0) AS position
+FROM each
+WHERE key IS NOT NULL
+LIMIT $4
+
+-- name: save_fair_after
+-- Keep where the next look at the keys of a lane begins.
+INSERT INTO backstay.fair_lane (queue, job_type, position, after_key) VALUES ($1, $2, 0, $3)
+ON CONFLICT (queue, job_type) DO UPDATE SET after_key = excluded.after_key
+
+-- name: fair_head
+-- The head of one fairness key at one priority, locked. Index: job_fair.
+SELECT priority, scheduled_for, job_id::text, seq, concurrency_key, concurrency_limit, rate_key, rate_count, rate_micros
+FROM backstay.job
+WHERE status = 'pending' AND fairness_key = $4 AND queue = $1 AND job_type = $2 AND NOT parked AND priority = $3
+  AND payload_version <= $6 AND NOT seq = ANY ($7::bigint[])
+ORDER BY scheduled_for, job_id
+LIMIT $5
+FOR UPDATE SKIP LOCKED
+
+-- name: candidates
+-- The head of one lane among jobs without any key, locked. Index: job_ready.
+SELECT priority, scheduled_for, job_id::text, seq, concurrency_key, concurrency_limit, rate_key, rate_count, rate_micros
+FROM backstay.job
+WHERE status = 'pending' AND fairness_key IS NULL AND concurrency_key IS NULL AND rate_key IS NULL
+  AND queue = $1 AND job_type = $2 AND payload_version <= $4 AND ($5::integer IS NULL OR priority = $5)
+  AND NOT seq = ANY ($6::bigint[])
+ORDER BY priority DESC, scheduled_for, job_id
+LIMIT $3
+FOR UPDATE SKIP LOCKED
+
+-- name: candidates_keyed
+-- The head of one lane among jobs with a concurrency or rate key and no fairness key, locked. Index: job_keyed.
+SELECT priority, scheduled_for, job_id::text, seq, concurrency_key, concurrency_limit, rate_key, rate_count, rate_micros
+FROM backstay.job
+WHERE status = 'pending' AND fairness_key IS NULL AND (concurrency_key IS NOT NULL OR rate_key IS NOT NULL)
+  AND queue = $1 AND job_type = $2 AND NOT parked AND payload_version <= $4
+  AND ($5::integer IS NULL OR priority = $5) AND NOT seq = ANY ($6::bigint[])
+ORDER BY priority DESC, scheduled_for, job_id
+LIMIT $3
+FOR UPDATE SKIP LOCKED
+
+-- name: save_fair_lane
+-- Keep how far a lane has come.
+INSERT INTO backstay.fair_lane (queue, job_type, position) VALUES ($1, $2, $3)
+ON CONFLICT (queue, job_type) DO UPDATE SET position = excluded.position
+
+-- name: save_fair_keys
+-- Keep how far keys of a lane have come, and when.
+INSERT INTO backstay.fair_key (queue, job_type, fairness_key, position, turn_at)
+SELECT $1, $2, key, position, $5 FROM unnest($3::text[], $4::bigint[]) AS n (key, position)
+ON CONFLICT (queue, job_type, fairness_key) DO UPDATE SET position = excluded.position, turn_at = excluded.turn_at
+
+-- name: forget_idle_keys
+-- Delete redundant rows: a key at the position of its lane is where a new key would start, and a key whose last turn
+-- was before $1 is at most one step ahead of its lane.
+DELETE FROM backstay.fair_key AS k USING backstay.fair_lane AS l
+WHERE l.queue = k.queue AND l.job_type = k.job_type AND (k.position <= l.position OR k.turn_at < $1)

@@ -1,0 +1,535 @@
+"""The port on PostgreSQL: which function each verb calls, in which transaction, and which listeners it wakes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from backstay.clock import Instant
+from backstay.core.dumps import Exported, MoveState
+from backstay.core.port import Listener
+from backstay.core.records import (
+    ApiKey,
+    AuditEntry,
+    AuditPage,
+    ClaimedJob,
+    ClaimRequest,
+    Counter,
+    DeadGroup,
+    Depth,
+    ExpiredClaim,
+    Finding,
+    Firing,
+    Hold,
+    Inserted,
+    JobRecord,
+    JobType,
+    NewJob,
+    Note,
+    Page,
+    Promoted,
+    Query,
+    QueueChange,
+    QueueRow,
+    RetentionPolicy,
+    Retired,
+    Schedule,
+    Signal,
+    Total,
+    Transition,
+    Verdict,
+    WorkerRow,
+)
+from backstay.core.result_tables import ResultTable, RowBatch, RowPage, RowQuery
+from backstay.core.states import Status
+from backstay.engines import sql_rows
+from backstay.engines.coalescer import Coalescer
+from backstay.engines.postgres import (
+    access,
+    admission,
+    claim,
+    insert,
+    maintenance,
+    read,
+    results,
+    retention,
+    settle,
+    transfer,
+)
+from backstay.engines.postgres.connection import Session, Tx, guest_error, parse, refuse_unsafe
+from backstay.engines.postgres.wakeup import Waker
+from backstay.engines.sql_rows import check_all, is_plain_completion
+from backstay.errors import BackstayError, ConfigurationError, NotOpen, StoreError
+from backstay.limits import POLL_SECONDS, RECORD_INTERVAL_SECONDS, RELEASE_BATCH_MAX
+
+T = TypeVar("T")
+
+
+class PostgresStore:
+    def __init__(self, url: str) -> None:
+        self.address = parse(url)
+        self._session = Session(self.address)
+        self._waker: Waker | None = None
+        self._submits = Coalescer(self._insert_plain, at_once=True)
+
+    # Opening
+
+    async def open(self) -> None:
+        await self._session.open()
+        try:
+            await self._session.run(self._prepare, transaction=False)
+        except BaseException:
+            await asyncio.shield(self._session.close())
+            raise
+        self._submits.open()
+        self._waker = Waker(self._session)
+        self._waker.start()
+
+    async def _prepare(self, tx: Tx, _repeat: bool) -> None:
+        await refuse_unsafe(tx.connection, self.location)
+        if not await maintenance.check(tx.connection, tx.sql, self.location):
+            await maintenance.migrate(tx.connection, tx.sql)
+            await maintenance.check(tx.connection, tx.sql, self.location)
+
+    async def close(self) -> None:
+        await self._submits.finish()
+        waker, self._waker = self._waker, None
+        if waker is not None:
+            await waker.stop()
+        await self._session.close()
+
+    async def exists(self) -> bool:
+        """Return whether the schema exists; creates none."""
+        return await self._by_itself(lambda tx, _: maintenance.exists(tx.connection, tx.sql))
+
+    async def migrate(self) -> list[str]:
+        async def missing(tx: Tx, _repeat: bool) -> list[str]:
+            if await maintenance.check(tx.connection, tx.sql, self.location):
+                return []  # needs no permission to change anything
+            return await maintenance.migrate(tx.connection, tx.sql)
+
+        return await self._by_itself(missing)
+
+    async def _by_itself(self, verb: Callable[[Tx, bool], Awaitable[T]]) -> T:
+        session = Session(self.address)  # a separate connection: this store may not be open
+        await session.open()
+        try:
+            return (await session.run(verb, transaction=False))[0]
+        finally:
+            await session.close()
+
+    def migration_sql(self) -> str:
+        return maintenance.script(self._session.sql)
+
+    @property
+    def location(self) -> str:
+        return self.address.shown
+
+    @property
+    def files_root(self) -> str | None:
+        """Return None: workers may be on other hosts, which do not have this host's folders."""
+        return None
+
+    @property
+    def poll_seconds(self) -> float:
+        return POLL_SECONDS
+
+    @property
+    def record_seconds(self) -> float:
+        return RECORD_INTERVAL_SECONDS
+
+    async def would_erase(self) -> None:
+        """Return None: see `erase`."""
+
+    async def erase(self) -> list[str]:
+        raise ConfigurationError(
+            f'stop all workers, then delete the queue with its schema: DROP SCHEMA "{self.address.schema}" CASCADE'
+        )
+
+    # The hot path
+
+    async def insert(self, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]:
+        self._session.pool()  # refuses here what a closed store, or a forked one, would never flush
+        self._submits.refuse_other_loop()
+        if any(job.special for job in jobs):
+            return await self._write(
+                "insert", lambda tx, repeat: insert.insert(tx, jobs, now, self._store_now(now), repeat)
+            )
+        if len(jobs) >= insert.COPY_JOBS_MIN:
+            return await self._write("insert", functools.partial(self._insert_copied, jobs, now))
+        return await self._submits.insert(jobs, now)
+
+    async def _insert_copied(self, jobs: Sequence[NewJob], now: Instant, tx: Tx, repeat: bool) -> list[Inserted]:
+        return await insert.insert_copied(tx, jobs, now, await self._now(tx, now), repeat)
+
+    async def insert_in(self, connection: object, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]:
+        encoded = msgspec.json.encode(list(jobs)).decode()
+        try:
+            answers = await insert.insert_jobs(
+                connection,
+                self.address.schema,
+                encoded,
+                now,
+                self._store_now(now),
+                self.address.wake,
+                self.location,
+            )
+        except BackstayError:
+            raise
+        except Exception as error:
+            raise guest_error(error, self.location) from error
+        return [await self._inserted_in(answer) for answer in answers]
+
+    async def _inserted_in(self, answer: dict[str, Any]) -> Inserted:
+        existing = None
+        if answer["existing"]:
+            # None if the same transaction has created it, so that no one else sees it yet.
+            existing = (await self.get([answer["job_id"]]))[0]
+        return Inserted(answer["job_id"], Status(answer["status"]), existing, answer.get("reused_from"))
+
+    async def _insert_plain(self, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]:
+        return await self._write(
+            "insert",
+            lambda tx, repeat: insert.insert_plain(tx, jobs, now, self._store_now(now), repeat),
+            transaction=False,
+        )
+
+    async def claim(self, request: ClaimRequest, now: Instant) -> list[ClaimedJob]:
+        plain = await self._write(
+            "claim",
+            lambda tx, repeat: claim.claim_plain(tx, request, self._store_now(now), repeat),
+            transaction=False,
+        )
+        if plain is not None:
+            return plain
+
+        async def keyed(tx: Tx, repeat: bool) -> list[ClaimedJob] | None:
+            return await claim.claim_keyed(tx, request, await self._now(tx, now), repeat)
+
+        for _ in range(claim.PARK_ROUNDS):
+            taken = await self._write("claim", keyed)
+            if taken is not None:
+                return taken
+        if self._waker is not None:
+            # there are more jobs behind the parked ones: free workers should claim again
+            self._waker.committed({Signal.READY})
+        return []
+
+    async def apply(self, transitions: Sequence[Transition], now: Instant) -> list[Verdict]:
+        check_all(transitions)
+        verdicts: list[Verdict] = [Verdict.APPLIED] * len(transitions)
+        plain = [i for i, transition in enumerate(transitions) if is_plain_completion(transition)]
+        slow = [i for i in range(len(transitions)) if i not in set(plain)] if len(plain) < len(transitions) else []
+        repeated = False
+        if plain and not slow:
+            done, repeated = await self._complete([transitions[i] for i in plain], now)
+            slow = [i for i in plain if transitions[i].job_id not in done]
+        else:
+            slow = list(range(len(transitions)))  # all or nothing, and then in one transaction
+        if slow:
+            rest = [transitions[i] for i in slow]
+
+            async def each(tx: Tx, repeat: bool) -> list[Verdict]:
+                return await settle.apply_each(tx, rest, await self._now(tx, now), repeat or repeated, now)
+
+            found = await self._write("apply", each)
+            for i, verdict in zip(slow, found, strict=True):
+                verdicts[i] = verdict
+            with contextlib.suppress(StoreError):  # committed: maintenance does the rest
+                for transition in rest:
+                    if transition.staged is not None:
+                        await self._unpack(now, RELEASE_BATCH_MAX, transition.job_id)
+        return verdicts
+
+    async def _complete(self, plain: list[Transition], now: Instant) -> tuple[set[str], bool]:
+        """Complete plain jobs; return their ids, and whether an earlier try may have completed some."""
+        children = [t for t in plain if t.parent_job_id is not None]
+        others = [t for t in plain if t.parent_job_id is None] if children else plain
+        repeated = False
+
+        async def complete(tx: Tx, repeat: bool) -> set[str]:
+            nonlocal repeated
+            repeated |= repeat
+            return await settle.complete(tx, others, self._store_now(now))
+
+        async def complete_children(tx: Tx, repeat: bool) -> set[str]:
+            nonlocal repeated
+            repeated |= repeat
+            return await settle.complete_children(tx, children, self._store_now(now), await self._now(tx, now))
+
+        done = await self._write("apply", complete, transaction=False) if others else set()
+        if children:
+            done |= await self._write("apply", complete_children)
+        return done, repeated
+
+    async def extend(self, holds: Sequence[Hold], lease_expires_at: Instant, now: Instant) -> list[Verdict]:
+        span = lease_expires_at - now
+        return await self._write(
+            "extend", lambda tx, _: settle.extend(tx, holds, span, self._store_now(now)), transaction=False
+        )
+
+    async def note(self, notes: Sequence[Note], now: Instant) -> list[Verdict]:
+        return await self._write("note", lambda tx, _: settle.note(tx, notes, self._store_now(now)), transaction=False)
+
+    # Maintenance: idempotent, leaderless, a bounded batch per call
+
+    async def promote(self, now: Instant, limit: int) -> Promoted:
+        async def due(tx: Tx) -> tuple[Instant, Instant | None]:
+            at = await self._now(tx, now)
+            return at, await maintenance.next_due(tx, at)
+
+        at, next_due_at = await self._read(due)
+        if next_due_at is None or next_due_at > at:
+            return Promoted(0, self._here(next_due_at, at, now))
+        promoted = await self._at("promote", now, lambda tx, at: maintenance.promote(tx, at, limit))
+        return Promoted(promoted.count, self._here(promoted.next_due_at, at, now))
+
+    def _here(self, moment: Instant | None, at: Instant, now: Instant) -> Instant | None:
+        """Convert a time of the server's clock to the caller's clock, for a caller that sleeps until then."""
+        return None if moment is None else moment - at + now
+
+    async def expired(self, now: Instant, limit: int, dead_workers: Sequence[str] = ()) -> list[ExpiredClaim]:
+        return await self._read(lambda tx: read.expired(tx, self._store_now(now), limit, dead_workers))
+
+    async def fire(self, firings: Sequence[Firing], now: Instant) -> list[Verdict]:
+        async def each(tx: Tx, repeat: bool) -> list[Verdict]:
+            return [await maintenance.fire(tx, firing, now, self._store_now(now), repeat) for firing in firings]
+
+        return await self._write("fire", each)
+
+    async def retire(self, policy: RetentionPolicy, now: Instant, limit: int, after: str | None) -> Retired:
+        async def look(tx: Tx) -> tuple[Instant, sql_rows.Found]:
+            at = await self._now(tx, now)
+            return at, await retention.look(tx, policy, at, limit, after)
+
+        at, found = await self._read(look)
+
+        async def move(tx: Tx, _repeat: bool) -> tuple[int, int]:
+            return await retention.retire(tx, found.batch, at), await retention.drop(tx, policy, at, limit)
+
+        archived, dropped = await self._write("retire", move)
+        return sql_rows.answer(found, archived, dropped, limit)
+
+    async def with_files(self, limit: int) -> list[str]:
+        return await self._read(lambda tx: retention.with_files(tx, limit))
+
+    async def cleaned(self, job_ids: Sequence[str]) -> None:
+        await self._write("cleaned", lambda tx, _: retention.cleaned(tx, job_ids), transaction=False)
+
+    async def release(self, now: Instant, limit: int) -> int:
+        done, more = await self._at("release", now, lambda tx, at: maintenance.release(tx, at, limit))
+        return done + await self._unpack(now, limit - done) if more else done
+
+    # Workers and types
+
+    async def beat(self, worker: WorkerRow) -> None:
+        async def beat(tx: Tx, _repeat: bool) -> None:
+            at = await self._now(tx, worker.heartbeat_at)
+            details = msgspec.json.encode(worker).decode()
+            await tx.execute("beat", worker.worker_id, at, details)
+
+        await self._write("beat", beat, transaction=False)
+
+    async def forget(self, worker_ids: Sequence[str]) -> None:
+        await self._write("forget", lambda tx, _: tx.execute("forget", list(worker_ids)), transaction=False)
+
+    async def workers(self) -> list[WorkerRow]:
+        return await self._read(read.workers)
+
+    async def announce(self, types: Sequence[JobType]) -> None:
+        details = [msgspec.json.encode(each).decode() for each in types]
+        names = [each.job_type for each in types]
+        await self._write("announce", lambda tx, _: tx.execute("announce", names, details), transaction=False)
+
+    async def job_types(self) -> list[JobType]:
+        return await self._read(read.job_types)
+
+    # Queues and schedules
+
+    async def change_queue(self, name: str, change: QueueChange, now: Instant) -> QueueRow:
+        return await self._at("change_queue", now, lambda tx, at: maintenance.change_queue(tx, name, change, at))
+
+    async def queues(self) -> list[QueueRow]:
+        return await self._read(read.queues)
+
+    async def save_schedule(self, schedule: Schedule, expected_version: int | None) -> Verdict:
+        return await self._write(
+            "save_schedule", lambda tx, repeat: maintenance.save_schedule(tx, schedule, expected_version, repeat)
+        )
+
+    async def drop_schedule(self, name: str) -> Verdict:
+        return await self._write("drop_schedule", lambda tx, repeat: maintenance.drop_schedule(tx, name, repeat))
+
+    async def schedules(self, names: Sequence[str] = ()) -> list[Schedule]:
+        return await self._read(lambda tx: maintenance.schedules(tx, names))
+
+    # Keys and the audit trail
+
+    async def save_key(self, key: ApiKey, *, new: bool = False) -> Verdict:
+        return await self._write("save_key", lambda tx, _: access.save_key(tx, key, new))
+
+    async def keys(self, ids: Sequence[str] = ()) -> list[ApiKey]:
+        return await self._read(lambda tx: access.keys(tx, ids))
+
+    async def drop_keys(self, ids: Sequence[str]) -> None:
+        await self._write("drop_keys", lambda tx, _: access.drop_keys(tx, ids))
+
+    async def audit(self, entries: Sequence[AuditEntry]) -> None:
+        await self._write("audit", lambda tx, _: access.audit(tx, entries))
+
+    async def audited(self, after: str | None, limit: int) -> AuditPage:
+        return await self._read(lambda tx: access.audited(tx, after, limit))
+
+    # Steps: the recorded answers of ctx.once
+
+    async def step(self, job_id: str, name: str) -> str | None:
+        return await self._read(lambda tx: tx.value("step", job_id, name))
+
+    async def record_step(self, hold: Hold, name: str, answer: str, now: Instant) -> Verdict:
+        return await self._write(
+            "record_step",
+            lambda tx, _: settle.record_step(tx, hold, name, answer, self._store_now(now)),
+            transaction=False,
+        )
+
+    # Trees
+
+    async def insert_children(self, hold: Hold, jobs: Sequence[NewJob], now: Instant) -> list[Inserted] | None:
+        return await self._write(
+            "insert_children",
+            lambda tx, repeat: settle.insert_children(tx, hold, jobs, now, self._store_now(now), repeat),
+        )
+
+    async def stage(self, hold: Hold, part: int, jobs: Sequence[NewJob], now: Instant) -> Verdict:
+        return await self._write("stage", lambda tx, _: settle.stage(tx, hold, part, jobs))
+
+    async def _unpack(self, now: Instant, limit: int, job_id: str | None = None) -> int:
+        """Store staged children of settled jobs, one part per transaction, so that other calls run in between; return
+        how many jobs were stored, about `limit` at most."""
+        done = 0
+        while done < limit:
+            jobs = await self._at("unpack", now, lambda tx, at: settle.unpack(tx, now, at, job_id))
+            if not jobs:
+                break
+            done += jobs
+        return done
+
+    async def children(self, job_id: str, after: str | None, limit: int, status: Status | None = None) -> Page:
+        return await self._read(lambda tx: settle.children(tx, job_id, after, limit, status))
+
+    # Result tables
+
+    async def declare(self, tables: Sequence[ResultTable]) -> list[str]:
+        return await self._write("declare", lambda tx, _: results.declare(tx, tables))
+
+    async def result_tables(self) -> list[ResultTable]:
+        return await self._read(results.result_tables)
+
+    async def put_rows(self, batches: Sequence[RowBatch], now: Instant) -> list[Verdict]:
+        return await self._at("put_rows", now, lambda tx, at: results.put_rows(tx, batches, at))
+
+    async def rows(self, table: ResultTable, ask: RowQuery) -> RowPage:
+        return await self._read(lambda tx: results.rows(tx, table, ask))
+
+    async def rows_by_subject(self, table: ResultTable, subject: str, after: str | None, limit: int) -> RowPage:
+        return await self._read(lambda tx: results.rows_by_subject(tx, table, subject, after, limit))
+
+    async def latest(self, subject: str, job_type: str) -> str | None:
+        return await self._read(lambda tx: results.latest(tx, subject, job_type))
+
+    async def drop_rows(self, job_id: str, limit: int) -> int:
+        return await self._write("drop_rows", lambda tx, _: results.drop_rows(tx, job_id, limit))
+
+    # Transfer to another engine
+
+    async def freeze(self, state: MoveState | None) -> int:
+        return await self._write("freeze", lambda tx, _: transfer.freeze(tx, state))
+
+    async def moving(self) -> MoveState | None:
+        return await self._read(transfer.moving)
+
+    async def export(self, kind: str, after: str | None, limit: int) -> Exported:
+        return await self._read(lambda tx: transfer.export(tx, kind, after, limit))
+
+    async def restore(self, kind: str, items: Sequence[bytes], state: MoveState) -> None:
+        await self._write("restore", lambda tx, _: transfer.restore(tx, kind, items, state))
+
+    def fit(self, kind: str, item: bytes) -> bytes:
+        return item
+
+    # Reading
+
+    async def get(self, job_ids: Sequence[str]) -> list[JobRecord | None]:
+        return await self._read(lambda tx: read.get(tx, job_ids))
+
+    async def statuses(self, job_ids: Sequence[str]) -> list[Status | None]:
+        return await self._read(lambda tx: read.statuses(tx, job_ids))
+
+    async def find(self, query: Query) -> Page:
+        return await self._read(lambda tx: read.find(tx, query))
+
+    async def counts(self) -> dict[str, int]:
+        return await self._read(read.counts)
+
+    async def depths(self) -> list[Depth]:
+        return await self._read(read.depths)
+
+    async def counters(self, since: Instant, until: Instant) -> list[Counter]:
+        return await self._read(lambda tx: read.counters(tx, since, until))
+
+    async def totals(self) -> list[Total]:
+        return await self._read(access.totals)
+
+    async def rate_due(self, job_id: str, now: Instant) -> Instant | None:
+        async def due(tx: Tx) -> Instant | None:
+            at = await self._now(tx, now)
+            return self._here(await admission.rate_due(tx, job_id, at), at, now)
+
+        return await self._read(due)
+
+    async def ahead(self, job_id: str, limit: int) -> int:
+        return await self._read(lambda tx: read.ahead(tx, job_id, limit))
+
+    async def diagnose(self, now: Instant) -> list[Finding]:
+        return await self._read(lambda tx: maintenance.diagnose(tx, now))
+
+    async def dead(self, limit: int) -> list[DeadGroup]:
+        return await self._read(lambda tx: read.dead(tx, limit))
+
+    # Signals
+
+    def listen(self, signals: frozenset[Signal], listener: Listener) -> Callable[[], None]:
+        if self._waker is None:
+            raise NotOpen("the store is not open: use it inside `async with app:`")
+        return self._waker.listen(signals, listener)
+
+    # Transactions: how a verb is run, and by which clock
+
+    def _store_now(self, now: Instant) -> Instant | None:
+        """Return the caller's time, or None to use the server's clock."""
+        return now if self.address.caller_clock else None
+
+    async def _now(self, tx: Tx, now: Instant) -> Instant:
+        return now if self.address.caller_clock else int(await tx.value("now"))
+
+    async def _write(self, name: str, verb: Callable[[Tx, bool], Awaitable[T]], *, transaction: bool = True) -> T:
+        answer, tx = await self._session.run(verb, transaction=transaction, name=name)
+        if tx.signals and self._waker is not None:
+            self._waker.committed(tx.signals)
+        return answer
+
+    async def _at(self, name: str, now: Instant, verb: Callable[[Tx, Instant], Awaitable[T]]) -> T:
+        """Run a verb that needs the time as a number in a transaction."""
+
+        async def run(tx: Tx, _repeat: bool) -> T:
+            return await verb(tx, await self._now(tx, now))
+
+        return await self._write(name, run)
+
+    async def _read(self, verb: Callable[[Tx], Awaitable[T]]) -> T:
+        return (await self._session.run(lambda tx, _: verb(tx), transaction=False))[0]

@@ -1,0 +1,117 @@
+"""SQL for a trigger on a user's table that submits a job for each inserted or changed row. Runs nothing itself."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+
+from backstay.core.checks import check_name
+from backstay.errors import InvalidOption
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})?")
+_OF_NEW = re.compile(r"\bNEW\.", re.IGNORECASE)
+_NAME_LENGTH_MAX = 58  # PostgreSQL cuts names at 63 bytes, and ours may get a suffix
+_COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+
+
+def trigger_sql(
+    schema: str,
+    table: str,
+    job_type: str,
+    *,
+    payload: str | None = None,
+    columns: Sequence[str] = (),
+    subject: str = "NULL",
+    priority: str = "NULL",
+    content_hash: str = "NULL",
+    dedup_key: str = "NULL",
+    when: str = "true",
+    on_delete: str | None = None,
+    drop: bool = False,
+) -> str:
+    """Return the SQL that creates a trigger; run it as the owner of the table.
+
+    `payload`, `subject`, `priority`, `content_hash`, `dedup_key` and `when` are SQL expressions over NEW, written by
+    someone who may run SQL there anyway; `columns` lists the columns whose update counts, all if it is empty. `drop`
+    removes what the same call without it has created. The functions are created in the table's schema, where its owner
+    may create them; no permission on the queue's schema is needed.
+    """
+    check_name(job_type, "job type")
+    _check(_NAME, table, "table")
+    for column in columns:
+        _check(_COLUMN, column, "column")
+    if on_delete not in (None, "cancel", "delete"):
+        raise InvalidOption(f"on_delete={on_delete!r}: use cancel or delete")
+    if on_delete is not None and subject == "NULL":
+        raise InvalidOption("on_delete finds the jobs of a row by subject: give subject=")
+    place, _, bare = table.lower().rpartition(".")
+    name = _trigger_name(bare, job_type)
+    function = f'"{place}"."{name}"' if place else f'"{name}"'
+    if drop:
+        return _dropped(table, name, function) + _dropped(table, f"{name}_gone", _gone(function))
+    if payload is None:
+        raise InvalidOption("payload is missing: give an SQL expression over NEW")
+    changed = f"ROW({_of('NEW', columns)})::record *<> ROW({_of('OLD', columns)})::record" if columns else "NEW *<> OLD"
+    updates = f"UPDATE OF {', '.join(columns)}" if columns else "UPDATE"
+    parts = [
+        f"""
+CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $trigger$
+BEGIN
+    IF (TG_OP = 'INSERT' OR {changed}) AND ({when}) THEN
+        PERFORM "{schema}".submit('{job_type}', ({payload})::jsonb, subject => ({subject})::text,
+            priority => ({priority})::integer, content_hash => ({content_hash})::text,
+            dedup_key => ({dedup_key})::text, created_by => 'trigger:{table}');
+    END IF;
+    RETURN NULL;
+END
+$trigger$;
+CREATE OR REPLACE TRIGGER "{name}" AFTER INSERT OR {updates} ON {table}
+    FOR EACH ROW EXECUTE FUNCTION {function}();"""
+    ]
+    if on_delete is None:  # an earlier version of it may have had this trigger
+        parts.append(_dropped(table, f"{name}_gone", _gone(function)))
+    else:
+        parts.append(_on_delete(schema, name, function, table, job_type, _OF_NEW.sub("OLD.", subject), on_delete))
+    return "\n".join(parts).strip() + "\n"
+
+
+def _of(row: str, columns: Sequence[str]) -> str:
+    return ", ".join(f"{row}.{column}" for column in columns)
+
+
+def _gone(function: str) -> str:
+    return f'{function[:-1]}_gone"'
+
+
+def _dropped(table: str, trigger: str, function: str) -> str:
+    return f'DROP TRIGGER IF EXISTS "{trigger}" ON {table};\nDROP FUNCTION IF EXISTS {function}();\n'
+
+
+def _trigger_name(table: str, job_type: str) -> str:
+    """One for each table and type, however they are written: a hash if the plain name would be too long or not
+    unique."""
+    plain = f"backstay_{job_type}_on_{table}"
+    name = re.sub(r"\W", "_", plain)
+    if name == plain and len(name) <= _NAME_LENGTH_MAX:
+        return name
+    mark = hashlib.sha256(plain.encode()).hexdigest()[:8]
+    return f"{name[: _NAME_LENGTH_MAX - len(mark) - 1]}_{mark}"
+
+
+def _on_delete(schema: str, name: str, function: str, table: str, job_type: str, subject: str, how: str) -> str:
+    act = "drop_jobs" if how == "delete" else "cancel_jobs"
+    return f"""
+CREATE OR REPLACE FUNCTION {_gone(function)}() RETURNS trigger LANGUAGE plpgsql AS $trigger$
+BEGIN
+    PERFORM "{schema}".{act}('{job_type}', ({subject})::text, 'trigger:{table}');
+    RETURN NULL;
+END
+$trigger$;
+CREATE OR REPLACE TRIGGER "{name}_gone" AFTER DELETE ON {table}
+    FOR EACH ROW EXECUTE FUNCTION {_gone(function)}();"""
+
+
+def _check(pattern: re.Pattern[str], name: str, what: str) -> None:
+    if not isinstance(name, str) or not pattern.fullmatch(name):
+        raise InvalidOption(f"{name!r:.80} cannot be a {what}: write its plain name, with its schema if it needs one")

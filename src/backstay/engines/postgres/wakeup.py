@@ -1,0 +1,116 @@
+"""Wakes other processes by NOTIFY, coalesced and outside every commit, and LISTENs for their signals."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import asyncpg
+
+from backstay.core.port import Listener
+from backstay.core.records import Signal
+from backstay.engines.postgres.connection import CONNECT_SECONDS, OUTAGES, Address, Session, connection_options
+
+log = logging.getLogger("backstay.postgres")
+COALESCE_SECONDS = 0.005  # signals within this time are sent as one: NOTIFY takes a lock that the whole cluster shares
+KEEP_ALIVE_SECONDS = 20.0  # how soon a dead connection is noticed
+RECONNECT_SECONDS_MIN, RECONNECT_SECONDS_MAX = 0.1, 5.0
+
+
+class Waker:
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._address: Address = session.address
+        self._channel = f"backstay_{session.address.schema}"
+        self._own = secrets.token_hex(4)  # our own notifications come back; their listeners have been called already
+        self._listeners: list[tuple[frozenset[Signal], Listener]] = []
+        self._unsent: set[Signal] = set()
+        self._stir = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        if self._address.wake:
+            self._tasks.append(asyncio.get_running_loop().create_task(self._send()))
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+
+    def listen(self, signals: frozenset[Signal], listener: Listener) -> Callable[[], None]:
+        entry = (signals, listener)
+        self._listeners.append(entry)
+        if self._address.listen and len(self._tasks) == 1:
+            self._tasks.append(asyncio.get_running_loop().create_task(self._hear()))
+        return lambda: self._listeners.remove(entry)
+
+    def committed(self, signals: set[Signal]) -> None:
+        if not signals:
+            return
+        self._wake(signals)
+        if self._address.wake:
+            self._unsent |= signals
+            self._stir.set()
+
+    def _wake(self, signals: set[Signal]) -> None:
+        for wanted, listener in tuple(self._listeners):
+            for signal in wanted & signals:
+                listener(signal)
+
+    async def _send(self) -> None:
+        while True:
+            await self._stir.wait()
+            self._stir.clear()
+            signals, self._unsent = self._unsent, set()
+            payload = f"{self._own} {' '.join(sorted(signals))}"
+            try:
+                async with self._session.pool().lend() as connection:
+                    await connection.execute("SELECT pg_notify($1, $2)", self._channel, payload)
+            except (*OUTAGES, asyncpg.PostgresError) as error:
+                log.debug("could not send a wake-up: %s", error)  # a lost one costs a poll interval
+            await asyncio.sleep(COALESCE_SECONDS)
+
+    async def _hear(self) -> None:
+        pause = RECONNECT_SECONDS_MIN
+        while True:
+            try:
+                await self._hear_once()
+                pause = RECONNECT_SECONDS_MIN
+            except (*OUTAGES, asyncpg.PostgresError) as error:
+                # Once per outage: every try would log the same.
+                level = logging.WARNING if pause == RECONNECT_SECONDS_MIN else logging.DEBUG
+                log.log(level, "wake-ups are interrupted, polling until the server is back: %s", error)
+                pause = min(RECONNECT_SECONDS_MAX, pause * 2)
+            await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+
+    async def _hear_once(self) -> None:
+        """Listen until the connection is lost. Uses its own connection: a pooled one would be passed on."""
+        connection: Any = await asyncpg.connect(
+            self._address.dsn,
+            timeout=CONNECT_SECONDS,
+            command_timeout=CONNECT_SECONDS,
+            **connection_options(self._address),
+        )
+        lost = asyncio.Event()
+        connection.add_termination_listener(lambda _: lost.set())
+        try:
+            await connection.add_listener(self._channel, self._heard)
+            self._wake(set(Signal))  # signals from before we listened: a worker may hold claims already
+            while not lost.is_set():
+                try:
+                    async with asyncio.timeout(KEEP_ALIVE_SECONDS):
+                        await lost.wait()
+                except TimeoutError:
+                    await connection.execute("SELECT 1")
+        finally:
+            connection.terminate()
+
+    def _heard(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
+        sender, *names = str(payload).split()
+        if sender != self._own:
+            self._wake({Signal(name) for name in names if name in set(Signal)})

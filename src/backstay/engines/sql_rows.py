@@ -1,0 +1,531 @@
+"""What the SQL engines share: rows to records and back, history text, totals, search windows, retention. Pure.
+
+Totals: whole hours of counters are added to sums once, when no process counts in them any more. A total is the sums
+plus the minutes after them, so that reading it stays cheap and dropping old minutes loses nothing.
+
+Searches that no index narrows walk in windows of arrival time. A page may be short, or empty, although more follow;
+without this bound a search for a rare tag would walk past every job. Gaps left by retention cost nothing: a window
+begins at a job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from backstay.clock import MICROS, Instant
+from backstay.core import dumps
+from backstay.core.dumps import ArchiveDump, Dump, EdgeDump, Exported, JobDump
+from backstay.core.lifecycle import check
+from backstay.core.records import (
+    STORED_FIELDS,
+    ApiKey,
+    AuditEntry,
+    AuditPage,
+    Buckets,
+    ClaimedJob,
+    Counter,
+    ErrorEntry,
+    HistoryEvent,
+    Hold,
+    JobRecord,
+    Keep,
+    QueueRow,
+    Rate,
+    RetentionPolicy,
+    Retired,
+    Signal,
+    Total,
+    Transition,
+    Verdict,
+    WorkerRow,
+)
+from backstay.core.states import NO_BUCKET, TERMINAL, Counted, Event, Status
+from backstay.errors import IllegalTransition
+from backstay.limits import COUNTERS_DAYS, HISTORY_HEAD, HISTORY_TAIL, MOVE_PAGE_BYTES_MAX
+
+COLUMNS = STORED_FIELDS
+RENAMED = {"join": "join_name"}  # JOIN is a word of SQL, so that the column has another name than the field
+_NULL_IS_NONE = ("waits", "children")  # a claim answers 0
+CLAIMED = ClaimedJob.__struct_fields__[:-1]  # without `lost_at`, which a statement computes
+
+
+def column_list(names: Iterable[str], spelt: Callable[[str], str] = str) -> str:
+    """Return columns as they are written in a statement; `spelt` adds a prefix or a cast to each."""
+    return ", ".join(spelt(RENAMED.get(name, name)) for name in names)
+
+
+def claimed_list(spelt: Callable[[str], str] = str) -> str:
+    """Return the columns that answer a claim, in the order of ClaimedJob."""
+    return column_list(CLAIMED, lambda name: f"coalesce({spelt(name)}, 0)" if name in _NULL_IS_NONE else spelt(name))
+
+
+_errors = msgspec.json.Decoder(tuple[ErrorEntry, ...])
+_history = msgspec.json.Decoder(tuple[HistoryEvent, ...])
+_names = msgspec.json.Decoder(tuple[str, ...])
+_worker = msgspec.json.Decoder(WorkerRow)
+_buckets = msgspec.json.Decoder(Buckets)
+_STATUS, _STARTED, _COMPLETED, _ERRORS, _PARKED, _HISTORY = (
+    COLUMNS.index(name) for name in ("status", "started_at", "completed_at", "errors", "parked", "history")
+)
+# Columns of trees and results, which are empty for most jobs: then the record has its defaults.
+_OFTEN_NULL = (
+    "trigger_rule", "children", "open_children", "failed_children", "cancelled_children", "waits", "result_tables",
+)  # fmt: skip
+
+
+def record(row: tuple[Any, ...], edges: tuple[str, str, int] | None = None) -> JobRecord:
+    fields = dict(zip(COLUMNS, row, strict=True))
+    fields["status"] = Status(row[_STATUS])
+    fields["errors"] = _errors.decode(row[_ERRORS]) if row[_ERRORS] else ()
+    fields["parked"] = bool(row[_PARKED])
+    for name in _OFTEN_NULL:
+        if fields[name] is None:
+            del fields[name]
+    if "result_tables" in fields:
+        fields["result_tables"] = _names.decode(fields["result_tables"])
+    fields["history"] = history(row[_HISTORY])
+    if row[_STARTED] is not None and row[_COMPLETED] is not None:
+        fields["processing_micros"] = max(0, row[_COMPLETED] - row[_STARTED])
+    if edges is not None:
+        fields["dependencies"] = tuple(msgspec.json.decode(edges[0]))
+        fields["dependent_jobs"] = tuple(msgspec.json.decode(edges[1]))
+        fields["dependent_count"] = edges[2]
+    return JobRecord(**fields)
+
+
+def history(text: str) -> tuple[HistoryEvent, ...]:
+    return _history.decode("[" + text.replace("\n", ",") + "]")
+
+
+def counter(
+    minute: Instant,
+    job_type: str,
+    queue: str,
+    priority: int,
+    outcome: str,
+    count: int,
+    ran: int,
+    waited: int,
+    buckets: str | None,
+) -> Counter:
+    """Return a counter from the sums of one kind and outcome, and [bucket, count] of each bucket as JSON."""
+    return Counter(minute, job_type, queue, priority, Counted(outcome), count, ran, waited, buckets_of(buckets))
+
+
+def buckets_of(text: str | None) -> Buckets:
+    return tuple(sorted(_buckets.decode(text))) if text else ()
+
+
+def counter_rows(counter: Counter) -> list[tuple[Any, ...]]:
+    """Return the rows of a counter: one per bucket."""
+    kind = (counter.minute, counter.job_type, counter.queue, counter.priority, counter.outcome.value)
+    split = bucket_rows(counter.count, counter.ran_micros, counter.waited_micros, counter.buckets)
+    return [(*kind, *row) for row in split]
+
+
+def total(job_type: str, queue: str, outcome: str, count: int, ran: int, waited: int, buckets: str | None) -> Total:
+    return Total(job_type, queue, Counted(outcome), count, ran, waited, buckets_of(buckets))
+
+
+def total_rows(total: Total) -> list[tuple[Any, ...]]:
+    split = bucket_rows(total.count, total.ran_micros, total.waited_micros, total.buckets)
+    return [(total.job_type, total.queue, total.outcome.value, *row) for row in split]
+
+
+def bucket_rows(count: int, ran: int, waited: int, buckets: Buckets) -> list[tuple[int, int, int, int]]:
+    """Yield bucket, count and times. Times are only known for all buckets together, and go to the first one."""
+    rest = count - sum(jobs for _, jobs in buckets)
+    parts = [(NO_BUCKET, rest), *buckets] if rest or not buckets else list(buckets)
+    times = [(ran, waited), *[(0, 0)] * (len(parts) - 1)]
+    return [(bucket, jobs, *took) for (bucket, jobs), took in zip(parts, times, strict=True)]
+
+
+def worker(worker_id: str, heartbeat_at: Instant, details: str) -> WorkerRow:
+    """Return a worker from its row. A row that is unreadable (written by another release, or edited by hand) must not
+    hide the other workers: it becomes a worker without jobs, which is deleted like any that is silent for long."""
+    try:
+        return msgspec.structs.replace(_worker.decode(details), heartbeat_at=heartbeat_at)
+    except msgspec.MsgspecError:
+        return WorkerRow(
+            worker_id=worker_id,
+            host="",
+            pid=0,
+            process_key="",
+            version="",
+            queues=(),
+            job_types=(),
+            concurrency=0,
+            started_at=heartbeat_at,
+            heartbeat_at=heartbeat_at,
+            unread=True,
+        )
+
+
+# All columns that an export reads. Workers are not exported: they stay alive while their queue is transferred.
+TABLES = (
+    "job", "edge", "dedup", "step", "archive", "queue", "schedule", "job_type", "counter", "counter_sum", "api_key",
+    "audit", "result_table",
+)  # fmt: skip
+# Columns of a job that its record does not have. `claim_token` is left out: no job runs during a transfer.
+BESIDE = ("joins", "awaited", "unmet_dependencies", "rate_count", "rate_micros")
+JOB_COLUMNS = tuple(RENAMED.get(name, name) for name in (*COLUMNS, *BESIDE))
+_BROOD = ("children", "open_children", "failed_children", "cancelled_children")
+_USUAL = {each.name: each.default for each in msgspec.structs.fields(JobRecord) if not each.required}
+_record = msgspec.json.Decoder(JobRecord)
+
+
+def job(row: Sequence[Any], edges: Iterable[tuple[str, Any, Any]]) -> JobDump:
+    """Return a job from the values of JOB_COLUMNS, in order, and (parent, met, joined) of its dependencies."""
+    size = len(COLUMNS)
+    joins, awaited, unmet, rate_count, rate_micros = row[size : size + len(BESIDE)]
+    return JobDump(
+        record=dumps.bare(record(tuple(row[:size]))),
+        edges=tuple(sorted(EdgeDump(parent, bool(met), bool(joined)) for parent, met, joined in edges)),
+        unmet=unmet,
+        joins=joins,
+        awaited=bool(awaited),
+        rate=None if rate_count is None else Rate(rate_count, rate_micros),
+    )
+
+
+def job_values(dump: JobDump) -> tuple[Any, ...]:
+    """Return the values of JOB_COLUMNS. Parked jobs are restored as claimable: the next claim parks them again."""
+    record = dump.record
+    fields: dict[str, Any] = {name: getattr(record, name) for name in COLUMNS}
+    fields.update(
+        status=record.status.value,
+        errors=_json(record.errors),
+        parked=False,
+        history=history_text(record.history),
+        trigger_rule=None if record.trigger_rule == "all_success" else record.trigger_rule,
+        waits=record.waits or None,
+        result_tables=_json(record.result_tables),
+    )
+    if not record.children:
+        fields.update(dict.fromkeys(_BROOD))
+    beside = (
+        dump.joins,
+        dump.awaited,
+        dump.unmet,
+        None if dump.rate is None else dump.rate.count,
+        None if dump.rate is None else dump.rate.micros,
+    )
+    return (*fields.values(), *beside)
+
+
+def history_text(events: Sequence[HistoryEvent]) -> str:
+    """Return history as stored: one line per event, without empty reasons."""
+    return "\n".join(
+        msgspec.json.encode(each).decode().removesuffix(",null]").removesuffix("]") + "]" for each in events
+    )
+
+
+def archived(status: str, archived_at: int, has_files: Any, details: str) -> ArchiveDump:
+    kept = msgspec.structs.replace(_record.decode(details), archived_at=archived_at, status=Status(status))
+    return ArchiveDump(msgspec.structs.replace(kept, result_tables=tuple(sorted(kept.result_tables))), bool(has_files))
+
+
+def archived_details(dump: ArchiveDump) -> str:
+    """Return the fields of an archived job that have no column of their own, as text."""
+    fields = msgspec.structs.asdict(dump.record)
+    kept = {name: value for name, value in fields.items() if name not in _USUAL or value != _USUAL[name]}
+    kept.pop("archived_at", None)
+    return msgspec.json.encode(kept).decode()
+
+
+def _json(values: Sequence[Any]) -> str | None:
+    return msgspec.json.encode(values).decode() if values else None
+
+
+# Cursors: the sort key of the last item, as JSON
+
+
+def cursor(*key: Any) -> str:
+    return msgspec.json.encode(key).decode()
+
+
+def position(after: str | None, start: Sequence[Any]) -> list[Any]:
+    """Return where a page begins: after the cursor, or after `start`, which sorts before everything."""
+    return list(start) if after is None else list(msgspec.json.decode(after))
+
+
+AFTER_ALL = "~"  # sorts after every id
+_FIELDS = ApiKey.__struct_fields__
+_LISTS = ("scopes", "queues")
+
+
+def key_values(key: ApiKey) -> tuple[Any, ...]:
+    """Return the values of a key in the order of its fields; lists as JSON."""
+    return tuple(
+        msgspec.json.encode(value).decode() if name in _LISTS else value
+        for name, value in msgspec.structs.asdict(key).items()
+    )
+
+
+def key(row: Iterable[Any]) -> ApiKey:
+    fields = dict(zip(_FIELDS, row, strict=True))
+    for name in _LISTS:
+        fields[name] = _names.decode(fields[name])
+    return ApiKey(**fields)
+
+
+def queue(row: Iterable[Any]) -> QueueRow:
+    return QueueRow(**dict(zip(QueueRow.__struct_fields__, row, strict=True)))
+
+
+def entry(row: Iterable[Any]) -> AuditEntry:
+    return AuditEntry(**dict(zip(AuditEntry.__struct_fields__, row, strict=True)))
+
+
+def audit_page(found: Sequence[AuditEntry], limit: int) -> AuditPage:
+    """Return a page from one row more than requested: the extra row tells whether there is a next page."""
+    items = tuple(found[:limit])
+    return AuditPage(items, items[-1].entry_id if len(found) > limit else None)
+
+
+def submit_event(now: Instant, event: Event, target: Status, by: str | None) -> str:
+    return f'[1,{now},"{event.value}",null,"{target.value}",0,{_text(by)}]'
+
+
+def event_tail(
+    now: Instant,
+    event: Event,
+    source: Status,
+    target: Status,
+    attempt: int,
+    by: str | None,
+    reason: str | None,
+) -> str:
+    """Return the JSON of a history event without its opening bracket and version, which the statement adds."""
+    why = f",{_text(reason)}" if reason is not None else ""
+    return f',{now},"{event.value}","{source.value}","{target.value}",{attempt},{_text(by)}{why}]'
+
+
+def event(
+    version: int,
+    now: Instant,
+    event: Event,
+    source: Status,
+    target: Status,
+    attempt: int,
+    by: str | None,
+    reason: str | None,
+) -> str:
+    return f"[{version}{event_tail(now, event, source, target, attempt, by, reason)}"
+
+
+def trim(history: str) -> str:
+    """Keep the first and last events; their versions tell how many were dropped."""
+    lines = history.split("\n")
+    if len(lines) <= HISTORY_HEAD + HISTORY_TAIL:
+        return history
+    return "\n".join(lines[:HISTORY_HEAD] + lines[-HISTORY_TAIL:])
+
+
+def is_on_record(history: str, t: Transition) -> bool:
+    """Return whether a claim that its holder has settled was settled by `t`, and not by a different earlier write."""
+    return f'"{t.event.value}","{t.source.value}","{t.target.value}",{t.attempt},' in history
+
+
+def _text(value: str | None) -> str:
+    return "null" if value is None else msgspec.json.encode(str(value)).decode()
+
+
+CurrentState = tuple[str, int, str | None]  # the current state of a job: status, attempt, token
+
+
+def check_all(transitions: Iterable[Transition]) -> None:
+    for transition in transitions:
+        if transition.event is Event.CLAIM:
+            raise IllegalTransition("a job is claimed by claim, which gives it a token and a lease")
+        check(transition.event, transition.source, transition.target)
+
+
+def is_plain_completion(transition: Transition) -> bool:
+    """Return whether this settlement is a result and nothing else, as nearly all are."""
+    return (
+        transition.event is Event.COMPLETE
+        and transition.source is Status.PROCESSING
+        and transition.target is Status.COMPLETED
+        and transition.token is not None
+        and transition.version is None
+        and transition.lease is None
+        and transition.logs is None
+        and transition.log_location is None
+        and transition.metrics is None
+        and transition.artifacts is None
+        and not transition.effects
+        and not transition.children
+        and transition.staged is None
+        and transition.result_artifact is None
+        and transition.reason is None
+    )
+
+
+def left_their_place(applied: Iterable[Transition]) -> list[str]:
+    """Return the jobs that left the queue or changed their position in it: after a change of priority, another job of
+    the rate key may be next."""
+    return [
+        t.job_id
+        for t in applied
+        if t.source is Status.PENDING and (t.target is not Status.PENDING or t.event is Event.REPRIORITISE)
+    ]
+
+
+def signals_of(applied: Iterable[Transition]) -> set[Signal]:
+    signals: set[Signal] = set()
+    for t in applied:
+        if t.target in TERMINAL:
+            signals.add(Signal.ENDED)
+        if t.event is Event.REPRIORITISE:
+            continue
+        if t.target is Status.PENDING:
+            signals.add(Signal.READY)
+        elif t.target in (Status.SCHEDULED, Status.RETRYING):
+            signals.add(Signal.DUE)
+        if t.source is Status.PROCESSING and t.token is None and t.target is not Status.PROCESSING:
+            signals.add(Signal.STOPPED)
+    return signals
+
+
+def held(hold: Hold, standing: CurrentState | None) -> Verdict:
+    """Return whether a claim is still valid."""
+    if standing is None:
+        return Verdict.GONE
+    holds = standing == (Status.PROCESSING.value, hold.attempt, hold.token)
+    return Verdict.APPLIED if holds else Verdict.STALE
+
+
+HOUR = 3600 * MICROS
+SPAN_MAX = 24 * HOUR  # hours added in one step, so that other calls run in between
+
+
+def closed(now: Instant) -> Instant:
+    """Return the end of the hours that no process counts in any more, with an hour of margin for slow commits and late
+    clocks."""
+    return now - now % HOUR - HOUR
+
+
+def next_span(until: Instant, oldest: Instant | None, now: Instant) -> tuple[Instant, Instant] | None:
+    """Return the hours to add next to the sums, which contain everything before `until`; `oldest` is the first minute
+    with counters after that."""
+    if oldest is None:
+        return None
+    start, end = max(until, oldest - oldest % HOUR), closed(now)
+    return (start, min(end, start + SPAN_MAX)) if start < end else None
+
+
+def droppable(until: Instant, now: Instant) -> Instant:
+    """Return the instant before which minutes have expired and are in the sums."""
+    return min(until, now - COUNTERS_DAYS * 24 * HOUR)
+
+
+WINDOW = 5_000  # positions in order of arrival
+WINDOWS_MAX = 20  # windows per page: about a tenth of a second
+PENDING_SORTED_MAX = 20_000  # pending jobs that are sorted by arrival; if there are more, every window has some
+EVERYTHING = 2**63 - 1  # a position after all jobs
+
+
+Source = AsyncIterator[tuple[Dump, str]]  # each with the cursor after it
+
+
+async def export_page(source: Source, limit: int) -> Exported:
+    """Return a page of an export. A page is also limited by size: `limit` large jobs would not fit into memory."""
+    items: list[bytes] = []
+    size, cursor = 0, None
+    async for dump, place in source:
+        if len(items) == limit or size >= MOVE_PAGE_BYTES_MAX:
+            return Exported(tuple(items), cursor)
+        items.append(dumps.packed(dump))
+        size, cursor = size + len(items[-1]), place
+    return Exported(tuple(items))
+
+
+async def whole(read: Awaitable[Iterable[Dump]], after: str | None) -> Source:
+    """Return a page of a small kind, with positions as cursors."""
+    for number, dump in enumerate(await read):
+        if number >= int(after or 0):
+            yield dump, str(number + 1)
+
+
+EndedJob = tuple[int, str, str, str, Instant | None]  # seq, id, type, status, completed_at
+
+
+class Found(msgspec.Struct):
+    """The result of a step of retention: jobs to archive, and where to continue."""
+
+    batch: list[tuple[int, Instant]]  # seq, completed_at
+    next: str | None
+
+
+def newest_cutoff(policy: RetentionPolicy, now: Instant) -> Instant | None:
+    """Return an instant such that no job that ended later has expired."""
+    spans = [span for keep in (policy.keep, *policy.by_type.values()) for span in _spans(keep) if span is not None]
+    return now - min(spans) if spans else None
+
+
+def _spans(keep: Keep) -> tuple[int | None, int | None, int | None]:
+    return keep.completed_micros, keep.failed_micros, keep.cancelled_micros
+
+
+def over(policy: RetentionPolicy, rows: str | None, now: Instant) -> list[tuple[EndedJob, str | None]]:
+    """Return the expired jobs among those that a step has read (as JSON, each with the root of its tree). Only the
+    first of each tree: whether the whole tree can be archived is checked once, however many of its jobs were read."""
+    found: list[tuple[EndedJob, str | None]] = []
+    seen: set[str] = set()
+    for seq, job_id, job_type, status, completed_at, root in msgspec.json.decode(rows or "[]"):
+        if root in seen or not is_over(policy, job_type, status, completed_at, now):
+            continue
+        if root is not None:
+            seen.add(root)
+        found.append(((seq, job_id, job_type, status, completed_at), root))
+    return found
+
+
+def is_over(policy: RetentionPolicy, job_type: str, status: str, completed_at: Instant | None, now: Instant) -> bool:
+    if completed_at is None or (policy.job_types and job_type not in policy.job_types):
+        return False
+    keep = policy.by_type.get(job_type, policy.keep)
+    match status:
+        case Status.COMPLETED:
+            span = keep.completed_micros
+        case Status.FAILED:
+            span = keep.failed_micros
+        case Status.CANCELLED:
+            span = keep.cancelled_micros
+        case _:
+            return False
+    return span is not None and completed_at < now - span
+
+
+def with_tree(policy: RetentionPolicy, job: EndedJob, members: Iterable[Any], now: Instant) -> dict[int, Instant]:
+    """Return the job, with its tree if it has one and all of it has expired; nothing if part of the tree must stay."""
+    whole = [*members, job]
+    if not all(is_over(policy, job_type, status, at, now) for _, _, job_type, status, at in whole):
+        return {}
+    return {seq: at for seq, _, _, _, at in whole}
+
+
+def next_step(last: int, arrived: Instant, count: int, limit: int, newest: Instant) -> str | None:
+    """Return where to continue after a step that read `count` jobs up to `last`, the oldest of which arrived then. Jobs
+    are stored almost in order of time: if a whole step of them is too young, so are those after it."""
+    return None if count < limit or arrived >= newest else str(last)
+
+
+def whole_trees(standing: Iterable[tuple[int, str, int]]) -> list[int]:
+    """Return those jobs that belong to complete trees, given the jobs that are unchanged since they were read (seq,
+    root, and the current size of the tree): a member may have been retried or added since."""
+    trees: dict[str, list[int]] = {}
+    sizes: dict[str, int] = {}
+    for seq, root, size in standing:
+        trees.setdefault(root, []).append(seq)
+        sizes[root] = size
+    return [seq for root, members in trees.items() if len(members) == sizes[root] for seq in members]
+
+
+def answer(found: Found, archived: int, dropped: int, limit: int) -> Retired:
+    more_to_drop = found.next is None and dropped == limit
+    return Retired(archived, dropped, "0" if more_to_drop else found.next)

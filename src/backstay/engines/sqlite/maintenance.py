@@ -1,0 +1,279 @@
+"""Maintenance verbs on SQLite: promote, release, rows of workers and types, schedules, diagnosis.
+
+A schedule is stored as a whole, and moved past its ticks in the commit that inserts their jobs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+import apsw
+import msgspec
+
+from backstay.clock import Instant
+from backstay.core.records import (
+    Finding,
+    Firing,
+    JobType,
+    Promoted,
+    QueueChange,
+    QueueRow,
+    Schedule,
+    Signal,
+    Verdict,
+    WorkerRow,
+)
+from backstay.engines import sql_rows
+from backstay.engines.sqlite import admission, insert, read, settle
+from backstay.engines.sqlite import connection as sqlite_connection
+from backstay.engines.sqlite import release as sqlite_release
+from backstay.engines.sqlite.connection import load, migrations
+from backstay.engines.sqlite.writer import RESERVE_BYTES_MAX, Tx
+from backstay.errors import InvalidSchedule
+from backstay.limits import SCHEDULES_MAX
+
+PROMOTE = load("promote")
+NEXT_DUE = load("next_due")
+
+
+def promote(tx: Tx, now: Instant, limit: int) -> Promoted:
+    tx.connection.execute(PROMOTE, {"now": now, "limit": limit})
+    count = tx.connection.changes()
+    if count:
+        tx.signals.add(Signal.READY)
+    admission.unpark_due(tx, now)
+    return Promoted(count, next_due(tx.connection, now))
+
+
+def next_due(connection: apsw.Connection, now: Instant) -> Instant | None:
+    """Return when the next scheduled, retrying or rate-limited job may run."""
+    due: Instant | None = sqlite_connection.value(connection, NEXT_DUE)
+    rate_due = admission.next_due(connection, now)
+    return min((each for each in (due, rate_due) if each is not None), default=None)
+
+
+def release_needed(connection: apsw.Connection) -> bool:
+    return bool(
+        sqlite_connection.value(
+            connection,
+            "SELECT EXISTS (SELECT 1 FROM release_due) OR EXISTS ("
+            "SELECT 1 FROM job INDEXED BY job_parked"
+            " WHERE parked = 1 AND rate_parked = 0 AND concurrency_key IS NOT NULL)"
+            " OR EXISTS (SELECT 1 FROM fair_key) OR EXISTS (SELECT 1 FROM staged)"
+            " OR EXISTS (SELECT 1 FROM unpack_due)",
+        )
+    )
+
+
+def release(tx: Tx, now: Instant, limit: int) -> int:
+    return sqlite_release.release(tx, now, limit) + settle.drop_stale(tx)
+
+
+def beat(tx: Tx, worker: WorkerRow) -> None:
+    tx.connection.execute(
+        "INSERT OR REPLACE INTO worker (worker_id, heartbeat_at, details) VALUES (?, ?, ?)",
+        (worker.worker_id, worker.heartbeat_at, msgspec.json.encode(worker).decode()),
+    )
+
+
+def forget(tx: Tx, worker_ids: Sequence[str]) -> None:
+    tx.connection.executemany("DELETE FROM worker WHERE worker_id = ?", [(each,) for each in worker_ids])
+
+
+def announce(tx: Tx, types: Sequence[JobType]) -> None:
+    tx.connection.executemany(
+        "INSERT OR REPLACE INTO job_type (job_type, details) VALUES (?, ?)",
+        [(each.job_type, msgspec.json.encode(each).decode()) for each in types],
+    )
+
+
+SAVE = load("save_schedule")
+FIRE = load("fire")
+_FIELDS = Schedule.__struct_fields__
+_ALL = f"SELECT {', '.join(_FIELDS)} FROM schedule ORDER BY name"  # noqa: S608
+_NAMED = _ALL.replace("ORDER BY", "WHERE name IN (SELECT value FROM json_each(?)) ORDER BY")
+_EXISTS = "SELECT version FROM schedule WHERE name = ?"
+
+
+def save_schedule(tx: Tx, schedule: Schedule, expected_version: int | None) -> Verdict:
+    stored: int | None = tx.value(_EXISTS, (schedule.name,))
+    if stored is None and expected_version is not None:
+        return Verdict.GONE
+    if stored is None and tx.value("SELECT count(*) FROM schedule") >= SCHEDULES_MAX:
+        raise InvalidSchedule(f"there are {SCHEDULES_MAX:,} schedules already (SCHEDULES_MAX): remove some first")
+    tx.connection.execute(SAVE, {**msgspec.structs.asdict(schedule), "expected": expected_version})
+    if not tx.connection.changes():
+        return Verdict.STALE
+    tx.signals.add(Signal.PLANNED)
+    return Verdict.APPLIED
+
+
+def drop_schedule(tx: Tx, name: str) -> Verdict:
+    tx.connection.execute("DELETE FROM schedule WHERE name = ?", (name,))
+    return Verdict.APPLIED if tx.connection.changes() else Verdict.GONE
+
+
+def schedules(connection: apsw.Connection, names: Sequence[str]) -> list[Schedule]:
+    found = (
+        sqlite_connection.rows(connection, _NAMED, (msgspec.json.encode(names).decode(),))
+        if names
+        else sqlite_connection.rows(connection, _ALL)
+    )
+    return [Schedule(**dict(zip(_FIELDS, row, strict=True))) for row in found]
+
+
+def fire(tx: Tx, firings: Sequence[Firing], now: Instant) -> list[Verdict]:
+    return [_fire_one(tx, firing, now) for firing in firings]
+
+
+def _fire_one(tx: Tx, firing: Firing, now: Instant) -> Verdict:
+    last = firing.jobs[-1] if firing.jobs else None
+    tx.connection.execute(
+        FIRE,
+        {
+            "name": firing.name,
+            "version": firing.version,
+            "due_at": firing.due_at,
+            "next_at": firing.next_at,
+            "last_at": None if last is None else last.tick_at,
+            "last_job_id": None if last is None else last.job_id,
+        },
+    )
+    if not tx.connection.changes():
+        return Verdict.GONE if tx.value(_EXISTS, (firing.name,)) is None else Verdict.STALE
+    if firing.jobs:
+        insert.insert(tx, firing.jobs, now)
+    return Verdict.APPLIED
+
+
+_MIB = 1024 * 1024
+WAL_BYTES_WARN = 256 * _MIB  # four times the size after a checkpoint: beyond this a reader prevents checkpoints
+FREE_BYTES_WARN = 1024 * _MIB
+
+
+def diagnose(connection: apsw.Connection, path: Path) -> list[Finding]:
+    return [
+        _engine(),
+        _durability(connection),
+        _file_system(path),
+        _access(path),
+        _space(path),
+        _schema(connection),
+        _wal(path),
+        _reserve(path),
+        _integrity(connection),
+    ]
+
+
+def _engine() -> Finding:
+    return Finding("engine", "ok", f"SQLite {apsw.sqlite_lib_version()} by apsw {apsw.apsw_version()}")
+
+
+def _durability(connection: apsw.Connection) -> Finding:
+    mode, level = connection.pragma("journal_mode"), connection.pragma("synchronous")
+    if mode == "wal" and level == 2:
+        return Finding(
+            "durability", "ok", "journal_mode=WAL, synchronous=FULL: a commit is on disk before it is acknowledged"
+        )
+    return Finding(
+        "durability",
+        "bad",
+        f"journal_mode={mode}, synchronous={level}",
+        "close other programs that have opened the file",
+    )
+
+
+def _file_system(path: Path) -> Finding:
+    kind = sqlite_connection.file_system(path.parent)
+    if kind in sqlite_connection.NETWORK_FILE_SYSTEMS:
+        return Finding("file system", "bad", f"{kind} is a network file system", "move the file to a local disk")
+    if kind in ("tmpfs", "ramfs"):
+        return Finding("file system", "warn", f"{kind} is in memory: a restart loses it", "move the file to a disk")
+    return Finding("file system", "ok", f"{kind or 'unknown'}, local")
+
+
+def _access(path: Path) -> Finding:
+    mode = stat.S_IMODE(os.stat(path).st_mode)
+    if mode & 0o077:
+        return Finding("access", "warn", f"{path} can be read by others ({mode:o})", f"chmod 600 {path}")
+    return Finding("access", "ok", f"{path} is readable by its owner only ({mode:o})")
+
+
+def _space(path: Path) -> Finding:
+    disk = shutil.disk_usage(path.parent)
+    own = path.stat().st_size / _MIB
+    says = f"{disk.free // _MIB:,} MiB of {disk.total // _MIB:,} MiB free; the file takes {own:,.1f} MiB"
+    if disk.free < 2 * RESERVE_BYTES_MAX:
+        return Finding("disk space", "bad", says, "free some: new jobs are rejected when it is full")
+    if disk.free < FREE_BYTES_WARN:
+        return Finding("disk space", "warn", says, "free some before it runs out")
+    return Finding("disk space", "ok", says)
+
+
+def _schema(connection: apsw.Connection) -> Finding:
+    stored, known = connection.pragma("user_version"), migrations()[-1][0]
+    if stored == known:
+        return Finding("schema", "ok", f"version {stored}, current")
+    return Finding("schema", "bad", f"version {stored}; this release needs {known}", 'run "backstay migrate"')
+
+
+def _wal(path: Path) -> Finding:
+    try:
+        size = os.stat(f"{path}-wal").st_size
+    except OSError:
+        size = 0
+    if size > WAL_BYTES_WARN:
+        return Finding(
+            "WAL",
+            "warn",
+            f"{size // _MIB:,} MiB: a long-running reader keeps it from being checkpointed",
+            "find and end that reader",
+        )
+    return Finding("WAL", "ok", f"{size / _MIB:,.1f} MiB")
+
+
+def _reserve(path: Path) -> Finding:
+    if path.with_name(path.name + ".reserve").exists():
+        return Finding("reserve", "ok", "reserved, so that running jobs can finish on a full disk")
+    return Finding(
+        "reserve",
+        "warn",
+        "the reserve for finishing jobs on a full disk is used up",
+        "free some disk space; the reserve is restored automatically",
+    )
+
+
+def _integrity(connection: apsw.Connection) -> Finding:
+    pages = int(str(connection.pragma("page_count")))
+    if pages > 250_000:
+        return Finding("integrity", "ok", "the file is too large to check here: run PRAGMA quick_check")
+    answer = str(connection.pragma("quick_check", 1))
+    if answer == "ok":
+        return Finding("integrity", "ok", "every page is intact")
+    return Finding("integrity", "bad", answer[:200], "stop the workers and restore a backup")
+
+
+# Queues
+
+
+def change_queue(tx: Tx, name: str, change: QueueChange, now: Instant) -> QueueRow:
+    tx.connection.execute("INSERT OR IGNORE INTO queue (name) VALUES (?)", (name,))
+    if change.paused is True:  # pausing what is paused keeps who did it first, and when
+        tx.connection.execute(
+            "UPDATE queue SET paused_at = ?, paused_by = ?, pause_reason = ? WHERE name = ? AND paused_at IS NULL",
+            (now, change.by, change.reason, name),
+        )
+    elif change.paused is False:
+        tx.connection.execute(
+            "UPDATE queue SET paused_at = NULL, paused_by = NULL, pause_reason = NULL WHERE name = ?", (name,)
+        )
+        tx.signals.add(Signal.READY)
+    if change.max_pending is not None:
+        tx.connection.execute("UPDATE queue SET max_pending = ? WHERE name = ?", (change.max_pending or None, name))
+    row = tx.row(f"{read.QUEUES} WHERE name = ?", (name,))
+    tx.connection.execute("DELETE FROM queue WHERE paused_at IS NULL AND max_pending IS NULL")
+    return QueueRow(name=name) if row is None else sql_rows.queue(row)

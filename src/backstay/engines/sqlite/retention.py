@@ -1,0 +1,94 @@
+"""Retention on SQLite: ended jobs are archived, and archive rows are deleted when their time is over.
+
+It walks ended jobs in order of arrival, a step at a time, and turns those past their time into archive rows, from which
+`get` still answers. What it reads is checked again in the transaction that moves it, so that a job that is retried in
+between stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import apsw
+import msgspec
+
+from backstay.clock import Instant
+from backstay.core.records import (
+    RetentionPolicy,
+)
+from backstay.engines import sql_rows
+from backstay.engines.sqlite import access
+from backstay.engines.sqlite import connection as sqlite_connection
+from backstay.engines.sqlite.connection import load
+from backstay.engines.sqlite.writer import Tx
+
+RETIRABLE = load("retirable")
+MEMBERS = load("tree_members")
+RETIRE_CANDIDATES = load("retire_standing")
+ARCHIVE = load("archive")
+RETIRE = load("retire")
+OVER = load("archive_over")
+WITH_FILES = load("archive_files")
+
+
+def look(
+    connection: apsw.Connection, policy: RetentionPolicy, now: Instant, limit: int, after: str | None
+) -> sql_rows.Found:
+    newest = sql_rows.newest_cutoff(policy, now)
+    if newest is None:
+        return sql_rows.Found([], None)
+    text, last, arrived, count = sqlite_connection.rows(connection, RETIRABLE, (int(after or 0), limit, newest))[0]
+    batch: dict[int, Instant] = {}
+    for job, root in sql_rows.over(policy, text, now):
+        members = [] if root is None else sqlite_connection.rows(connection, MEMBERS, (root,))
+        batch.update(sql_rows.with_tree(policy, job, members, now))
+    return sql_rows.Found(list(batch.items()), sql_rows.next_step(last, arrived, count, limit, newest))
+
+
+def retire(
+    tx: Tx, batch: list[tuple[int, Instant]], policy: RetentionPolicy, now: Instant, limit: int
+) -> tuple[int, int]:
+    """Archive the batch; return how many jobs were archived, and how many archive rows were deleted."""
+    archived: list[str] = []
+    standing = _standing(tx, batch) if batch else []
+    if standing:
+        encoded = msgspec.json.encode(standing).decode()
+        tx.connection.execute(ARCHIVE, {"now": now, "batch": encoded})
+        archived = [job_id for (job_id,) in tx.rows(RETIRE, (encoded,))]
+        gone = msgspec.json.encode(archived).decode()
+        tx.connection.execute("DELETE FROM step WHERE job_id IN (SELECT value FROM json_each(?))", (gone,))
+        tx.connection.execute("DELETE FROM edge WHERE child_id IN (SELECT value FROM json_each(?))", (gone,))
+    return len(archived), _drop(tx, policy, now, limit)
+
+
+def _standing(tx: Tx, batch: list[tuple[int, Instant]]) -> list[int]:
+    """Return the jobs of the batch that are unchanged since they were read."""
+    rows = tx.rows(RETIRE_CANDIDATES, (msgspec.json.encode(batch).decode(),))
+    return sql_rows.whole_trees((seq, root, size) for seq, root, size in rows)
+
+
+def _drop(tx: Tx, policy: RetentionPolicy, now: Instant, limit: int) -> int:
+    access.sum_counters(tx, now)
+    access.drop_entries(tx, now, limit)
+    if policy.archive_micros is None:
+        return 0
+    over = [job_id for (job_id,) in tx.rows(OVER, (now - policy.archive_micros, limit))]
+    if over:
+        gone = msgspec.json.encode(over).decode()
+        tx.connection.execute("DELETE FROM archive WHERE job_id IN (SELECT value FROM json_each(?))", (gone,))
+        tx.connection.execute("DELETE FROM dedup WHERE job_id IN (SELECT value FROM json_each(?))", (gone,))
+    return len(over)
+
+
+def anything_to_drop(connection: apsw.Connection, policy: RetentionPolicy, now: Instant) -> bool:
+    if policy.archive_micros is not None and sqlite_connection.rows(connection, OVER, (now - policy.archive_micros, 1)):
+        return True
+    return access.has_counters_to_sum(connection, now) or access.has_entries_to_drop(connection, now)
+
+
+def with_files(connection: apsw.Connection, limit: int) -> list[str]:
+    return [job_id for (job_id,) in sqlite_connection.rows(connection, WITH_FILES, (limit,))]
+
+
+def cleaned(tx: Tx, job_ids: Sequence[str]) -> None:
+    tx.connection.executemany("UPDATE archive SET has_files = 0 WHERE job_id = ?", [(each,) for each in job_ids])

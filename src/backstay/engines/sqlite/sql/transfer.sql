@@ -1,0 +1,36 @@
+-- name: export_steps
+-- A page of recorded steps after (?1, ?2). Index: the primary key.
+SELECT job_id, name, answer, attempt, recorded_at FROM step WHERE (job_id, name) > (?1, ?2) ORDER BY job_id, name LIMIT ?3
+
+-- name: export_archive
+-- A page of the archive after ?1. Index: the primary key.
+SELECT job_id, status, archived_at, has_files, details FROM archive WHERE job_id > ?1 ORDER BY job_id LIMIT ?2
+
+-- name: export_guards
+-- A page of guards after ?1. Index: the primary key.
+SELECT dedup_key, job_id, until FROM dedup WHERE dedup_key > ?1 ORDER BY dedup_key LIMIT ?2
+
+-- name: export_counters
+-- A page of counters after (?1, ?2, ?3, ?4, ?5), all buckets together. Index: the primary key.
+SELECT minute, job_type, queue, priority, outcome, sum(count), sum(ran_micros), sum(waited_micros),
+    json_group_array(json_array(bucket, count)) FILTER (WHERE bucket <> 0)
+FROM counter
+WHERE (minute, job_type, queue, priority, outcome) > (?1, ?2, ?3, ?4, ?5)
+GROUP BY minute, job_type, queue, priority, outcome
+ORDER BY minute, job_type, queue, priority, outcome LIMIT ?6
+
+-- name: export_totals
+-- A page of sums after (?1, ?2, ?3), all buckets together. Index: the primary key.
+SELECT job_type, queue, outcome, sum(count), sum(ran_micros), sum(waited_micros),
+    json_group_array(json_array(bucket, count)) FILTER (WHERE bucket <> 0)
+FROM counter_sum
+WHERE (job_type, queue, outcome) > (?1, ?2, ?3)
+GROUP BY job_type, queue, outcome
+ORDER BY job_type, queue, outcome LIMIT ?4
+
+-- name: export_audit
+-- A page of the audit trail after the entry ?1, oldest first. Index: the primary key.
+SELECT entry_id, at, by, via, action, target, before, after, outcome, remote
+FROM audit
+WHERE entry_id > ?1
+ORDER BY entry_id LIMIT ?2

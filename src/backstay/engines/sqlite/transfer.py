@@ -1,0 +1,357 @@
+"""Transfer of a queue from or to SQLite: freeze, export page by page, and restore as it was.
+
+A queue in transfer is protected from changes by triggers. Other processes meet them with their next statement, and a
+queue that is not in transfer pays nothing for them. All rows of a result table are transferred, of every attempt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import apsw
+import msgspec
+
+from backstay.core import dumps, result_tables
+from backstay.core.dumps import (
+    INTO,
+    SEALED,
+    ArchiveDump,
+    Dump,
+    Exported,
+    GuardDump,
+    JobDump,
+    MoveState,
+    RowDump,
+    StepDump,
+    TotalDump,
+    is_as_closed,
+    refusal,
+    refuse_freezing,
+    refuse_other,
+)
+from backstay.core.records import ApiKey, AuditEntry, Counter, JobType, QueueRow, Schedule
+from backstay.core.result_tables import ColumnKind, ResultTable
+from backstay.engines import sql_rows
+from backstay.engines.sqlite import access, maintenance, read
+from backstay.engines.sqlite import connection as sqlite_connection
+from backstay.engines.sqlite import results as sqlite_results
+from backstay.engines.sqlite.connection import MOVED, load
+from backstay.engines.sqlite.writer import Tx
+from backstay.limits import MOVE_PAGE_BYTES_MAX
+
+
+def export_rows(connection: apsw.Connection, after: str | None, limit: int) -> Iterator[tuple[Dump, str]]:
+    begun_with, *place = sql_rows.position(after, ("",))
+    for table in sorted(sqlite_results.result_tables(connection), key=lambda each: each.name):
+        if table.name < begun_with:
+            continue
+        begun = table.name == begun_with
+        key = [column.name for column in table.columns].index(table.key)
+        for row in connection.execute(_everything(table, begun), (*(place if begun else ()), limit)):
+            stored = sqlite_results.row_of(table.columns, row[2:])
+            yield (
+                RowDump.of(table.name, int(str(row[0])), int(str(row[1])), stored),
+                sql_rows.cursor(table.name, stored.job_id, stored.values[key]),
+            )
+
+
+def _everything(table: ResultTable, begun: bool) -> str:
+    """Return the statement for a page by job and key. Index: the table's primary key."""
+    columns = ", ".join([*sqlite_results.ORIGIN, *(sqlite_results.quoted(column.name) for column in table.columns)])
+    order = f"job_id, {sqlite_results.quoted(table.key)}"
+    after = f" WHERE ({order}) > (?, ?)" if begun else ""
+    name = sqlite_results.quoted(f"result_{table.name}")
+    return f"SELECT bs_attempt, bs_part, {columns} FROM {name}{after} ORDER BY {order} LIMIT ?"  # noqa: S608
+
+
+def restore_rows(tx: Tx, items: Sequence[bytes]) -> None:
+    known = {table.name: table for table in sqlite_results.result_tables(tx.connection)}
+    for dump in dumps.all_unpacked(dumps.ROWS, items, RowDump):
+        table = known[dump.table]
+        own = (dump.job_id, dump.attempt, dump.part, result_tables.text(dump.created_at))
+        kept = (
+            sqlite_results.kept(value, column.kind is ColumnKind.MOMENT)
+            for column, value in zip(table.columns, dump.values, strict=True)
+        )
+        tx.connection.execute(sqlite_results.put(table, table), (*own, *msgspec.structs.astuple(dump.origin), *kept))
+
+
+_STATE = "move"
+_RESTORING = "restoring"  # exists only within the transaction of a restore
+_UNLESS_RESTORING = "WHEN NOT EXISTS (SELECT 1 FROM meta WHERE name = 'restoring')"
+_PREFIX = "moved_"
+# Operations under way that would be left half done if the queue were sealed now.
+_UNDER_WAY = """
+SELECT (SELECT count(*) FROM job INDEXED BY job_lease WHERE status = 'processing')
+    + (SELECT count(*) FROM release_due) + (SELECT count(*) FROM unpack_due)
+"""
+
+
+def freeze(tx: Tx, state: MoveState | None) -> int:
+    if state is None:
+        _thaw(tx)
+        tx.connection.execute("DELETE FROM meta WHERE name = ?", (_STATE,))
+        return 0
+    refuse_freezing(moving(tx.connection), state)
+    left: int = tx.value(_UNDER_WAY) if state.kind == SEALED else 0
+    if not left:
+        keep(tx, state)
+    return left
+
+
+def keep(tx: Tx, state: MoveState) -> None:
+    """Store the transfer state, and close the queue as far as that requires."""
+    before = moving(tx.connection)
+    tx.connection.execute(
+        "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (_STATE, msgspec.json.encode(state).decode())
+    )
+    if is_as_closed(before, state):
+        return  # already closed as far as required
+    _thaw(tx)
+    if state.role == INTO:
+        if not state.done:
+            _seal(tx, state, _UNLESS_RESTORING)
+    elif state.kind == SEALED:
+        _seal(tx, state, "")
+    else:
+        # Children of running jobs are still accepted, and nothing else.
+        _forbid(tx, "job", "INSERT", state, "WHEN new.parent_job_id IS NULL")
+        _forbid(tx, "job", "UPDATE OF attempt", state, "WHEN new.attempt > old.attempt")
+
+
+def moving(connection: apsw.Connection) -> MoveState | None:
+    text = sqlite_connection.value(connection, "SELECT value FROM meta WHERE name = ?", (_STATE,))
+    return None if text is None else msgspec.json.decode(text, type=MoveState)
+
+
+@contextlib.contextmanager
+def restoring(tx: Tx) -> Iterator[None]:
+    """Allow writes to the target of a transfer inside this context. An error rolls the whole transaction back."""
+    tx.connection.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, '')", (_RESTORING,))
+    yield
+    tx.connection.execute("DELETE FROM meta WHERE name = ?", (_RESTORING,))
+
+
+def _seal(tx: Tx, state: MoveState, when: str) -> None:
+    results = [f"result_{table.name}" for table in sqlite_results.result_tables(tx.connection)]
+    for table in (*sql_rows.TABLES, *results):
+        for change in ("INSERT", "UPDATE", "DELETE"):
+            _forbid(tx, table, change, state, when)
+
+
+def _forbid(tx: Tx, table: str, change: str, state: MoveState, when: str) -> None:
+    name = sqlite_results.quoted(f"{_PREFIX}{table}_{change.partition(' ')[0].lower()}")
+    says = (MOVED + refusal(state)).replace("'", "''")
+    tx.connection.execute(
+        f"CREATE TRIGGER {name} BEFORE {change} ON {sqlite_results.quoted(table)} {when}"
+        f" BEGIN SELECT RAISE(ABORT, '{says}'); END"
+    )
+
+
+def _thaw(tx: Tx) -> None:
+    made = tx.rows(
+        "SELECT name FROM sqlite_schema WHERE type = 'trigger' AND substr(name, 1, ?) = ?", (len(_PREFIX), _PREFIX)
+    )
+    for (name,) in made:
+        tx.connection.execute(f"DROP TRIGGER {sqlite_results.quoted(name)}")
+
+
+_SELECT, _, _ = load("get").partition("FROM ")
+_JOBS = f"{_SELECT.rstrip()}, {', '.join(sql_rows.BESIDE)}, seq FROM job WHERE seq > ? ORDER BY seq LIMIT ?"
+_EDGES = "SELECT parent_id, met, joined FROM edge INDEXED BY edge_child WHERE child_id = ?"
+_STEPS = load("export_steps")
+_ARCHIVE = load("export_archive")
+_GUARDS = load("export_guards")
+_COUNTERS = load("export_counters")
+_SUMS = load("export_totals")
+_TRAIL = load("export_audit")
+_RESTORE_JOB = (
+    f"INSERT OR IGNORE INTO job ({', '.join(sql_rows.JOB_COLUMNS)})"  # noqa: S608
+    f" VALUES ({', '.join('?' * len(sql_rows.JOB_COLUMNS))})"
+)
+_RESTORE_EDGE = "INSERT OR IGNORE INTO edge (child_id, parent_id, met, joined) VALUES (?, ?, ?, ?)"
+_RESTORE_STEP = "INSERT OR IGNORE INTO step (job_id, name, answer, attempt, recorded_at) VALUES (?, ?, ?, ?, ?)"
+_RESTORE_ARCHIVE = (
+    "INSERT OR IGNORE INTO archive (job_id, archived_at, status, has_files, details) VALUES (?, ?, ?, ?, ?)"
+)
+_RESTORE_GUARD = "INSERT OR IGNORE INTO dedup (dedup_key, job_id, until) VALUES (?, ?, ?)"
+_RESTORE_COUNTER = "INSERT OR IGNORE INTO counter VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_RESTORE_SUM = "INSERT OR REPLACE INTO counter_sum VALUES (?, ?, ?, ?, ?, ?, ?)"
+_RESTORE_QUEUE = "INSERT OR IGNORE INTO queue VALUES (?, ?, ?, ?, ?)"
+_RESTORE_TYPE = "INSERT OR REPLACE INTO job_type (job_type, details) VALUES (?, ?)"
+
+Source = Iterator[tuple[Dump, str]]  # each with the cursor behind it
+
+
+# Export
+
+
+def export(connection: apsw.Connection, kind: str, after: str | None, limit: int) -> Exported:
+    """Return a page of an export. A page is also limited by size: `limit` large jobs would not fit into memory."""
+    items: list[bytes] = []
+    size, cursor = 0, None
+    for dump, place in _SOURCES[kind](connection, after, limit + 1):
+        if len(items) == limit or size >= MOVE_PAGE_BYTES_MAX:
+            return Exported(tuple(items), cursor)
+        items.append(dumps.packed(dump))
+        size, cursor = size + len(items[-1]), place
+    return Exported(tuple(items))
+
+
+def _rows(connection: apsw.Connection, statement: str, bindings: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    """Yield rows one by one: a page may end before the statement does."""
+    yield from connection.execute(statement, tuple(bindings))
+
+
+def _whole(found: Iterable[Dump], after: str | None) -> Source:
+    """Return a page of a small kind, with positions as cursors."""
+    for number, dump in enumerate(found):
+        if number >= int(after or 0):
+            yield dump, str(number + 1)
+
+
+def _jobs(connection: apsw.Connection, after: str | None, limit: int) -> Source:
+    for row in _rows(connection, _JOBS, (int(after or 0), limit)):
+        yield sql_rows.job(row[:-1], sqlite_connection.rows(connection, _EDGES, (row[0],))), str(row[-1])
+
+
+def _steps(connection: apsw.Connection, after: str | None, limit: int) -> Source:
+    for row in _rows(connection, _STEPS, (*sql_rows.position(after, ("", "")), limit)):
+        yield StepDump(*row), sql_rows.cursor(*row[:2])
+
+
+def _archive(connection: apsw.Connection, after: str | None, limit: int) -> Source:
+    for job_id, *rest in _rows(connection, _ARCHIVE, (after or "", limit)):
+        yield sql_rows.archived(*rest), job_id
+
+
+def _guards(connection: apsw.Connection, after: str | None, limit: int) -> Source:
+    for row in _rows(connection, _GUARDS, (after or "", limit)):
+        yield GuardDump(*row), row[0]
+
+
+def _counters(connection: apsw.Connection, after: str | None, limit: int) -> Source:
+    for row in _rows(connection, _COUNTERS, (*sql_rows.position(after, (-1, "", "", 0, "")), limit)):
+        yield sql_rows.counter(*row), sql_rows.cursor(*row[:5])
+
+
+def _totals(connection: apsw.Connection, after: str | None, limit: int) -> Source:
+    until = access.until(connection)
+    for row in _rows(connection, _SUMS, (*sql_rows.position(after, ("", "", "")), limit)):
+        yield TotalDump(sql_rows.total(*row), until), sql_rows.cursor(*row[:3])
+
+
+def _trail(connection: apsw.Connection, after: str | None, limit: int) -> Source:
+    for row in _rows(connection, _TRAIL, (after or "", limit)):
+        yield sql_rows.entry(row), row[0]
+
+
+_SOURCES: dict[str, Callable[[apsw.Connection, str | None, int], Source]] = {
+    dumps.TYPES: lambda c, after, _: _whole(read.job_types(c), after),
+    dumps.QUEUES: lambda c, after, _: _whole(read.queues(c), after),
+    dumps.SCHEDULES: lambda c, after, _: _whole(maintenance.schedules(c, ()), after),
+    dumps.TABLES: lambda c, after, _: _whole(sqlite_results.result_tables(c), after),
+    dumps.JOBS: _jobs,
+    dumps.STEPS: _steps,
+    dumps.ARCHIVE: _archive,
+    dumps.GUARDS: _guards,
+    dumps.COUNTERS: _counters,
+    dumps.TOTALS: _totals,
+    dumps.KEYS: lambda c, after, _: _whole(access.keys(c, ()), after),
+    dumps.AUDIT: _trail,
+    dumps.ROWS: export_rows,
+}
+
+
+# Restore
+
+
+def restore(tx: Tx, kind: str, items: Sequence[bytes], state: MoveState) -> None:
+    refuse_other(moving(tx.connection), state)
+    if items:
+        with restoring(tx):
+            _RESTORES[kind](tx, items)
+    keep(tx, state)
+
+
+def _restore_jobs(tx: Tx, items: Sequence[bytes]) -> None:
+    jobs = dumps.all_unpacked(dumps.JOBS, items, JobDump)
+    tx.connection.executemany(_RESTORE_JOB, map(sql_rows.job_values, jobs))
+    edges = ((job.record.job_id, *msgspec.structs.astuple(edge)) for job in jobs for edge in job.edges)
+    tx.connection.executemany(_RESTORE_EDGE, edges)
+
+
+def _restore_archive(tx: Tx, items: Sequence[bytes]) -> None:
+    tx.connection.executemany(
+        _RESTORE_ARCHIVE,
+        (
+            (
+                dump.record.job_id,
+                dump.record.archived_at,
+                dump.record.status.value,
+                dump.has_files,
+                sql_rows.archived_details(dump),
+            )
+            for dump in dumps.all_unpacked(dumps.ARCHIVE, items, ArchiveDump)
+        ),
+    )
+
+
+def _restore_types(tx: Tx, items: Sequence[bytes]) -> None:
+    found = dumps.all_unpacked(dumps.TYPES, items, JobType)
+    tx.connection.executemany(_RESTORE_TYPE, ((each.job_type, msgspec.json.encode(each).decode()) for each in found))
+
+
+def _restore_schedules(tx: Tx, items: Sequence[bytes]) -> None:
+    for schedule in dumps.all_unpacked(dumps.SCHEDULES, items, Schedule):
+        if not maintenance.schedules(tx.connection, [schedule.name]):
+            tx.connection.execute(maintenance.SAVE, {**msgspec.structs.asdict(schedule), "expected": None})
+
+
+def _restore_counters(tx: Tx, items: Sequence[bytes]) -> None:
+    found = dumps.all_unpacked(dumps.COUNTERS, items, Counter)
+    tx.connection.executemany(_RESTORE_COUNTER, (row for each in found for row in sql_rows.counter_rows(each)))
+
+
+def _restore_totals(tx: Tx, items: Sequence[bytes]) -> None:
+    found = dumps.all_unpacked(dumps.TOTALS, items, TotalDump)
+    tx.connection.executemany(_RESTORE_SUM, (row for each in found for row in sql_rows.total_rows(each.total)))
+    access.keep_until(tx, found[0].until)
+
+
+def _restore_keys(tx: Tx, items: Sequence[bytes]) -> None:
+    for key in dumps.all_unpacked(dumps.KEYS, items, ApiKey):
+        access.save_key(tx, key, new=False)
+
+
+def _restore_rows(kind: str, statement: str, expected: type[Any]) -> Callable[[Tx, Sequence[bytes]], None]:
+    """Restore kinds that are stored in the form in which they are exported."""
+
+    def run(tx: Tx, items: Sequence[bytes]) -> None:
+        found = dumps.all_unpacked(kind, items, expected)
+        tx.connection.executemany(statement, (msgspec.structs.astuple(each) for each in found))
+
+    return run
+
+
+def _declare(tx: Tx, items: Sequence[bytes]) -> None:
+    sqlite_results.declare(tx, dumps.all_unpacked(dumps.TABLES, items, ResultTable))
+
+
+_RESTORES: dict[str, Callable[[Tx, Sequence[bytes]], None]] = {
+    dumps.TYPES: _restore_types,
+    dumps.QUEUES: _restore_rows(dumps.QUEUES, _RESTORE_QUEUE, QueueRow),
+    dumps.SCHEDULES: _restore_schedules,
+    dumps.TABLES: _declare,
+    dumps.JOBS: _restore_jobs,
+    dumps.STEPS: _restore_rows(dumps.STEPS, _RESTORE_STEP, StepDump),
+    dumps.ARCHIVE: _restore_archive,
+    dumps.GUARDS: _restore_rows(dumps.GUARDS, _RESTORE_GUARD, GuardDump),
+    dumps.COUNTERS: _restore_counters,
+    dumps.TOTALS: _restore_totals,
+    dumps.KEYS: _restore_keys,
+    dumps.AUDIT: _restore_rows(dumps.AUDIT, access.AUDIT, AuditEntry),
+    dumps.ROWS: restore_rows,
+}

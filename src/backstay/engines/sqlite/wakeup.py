@@ -1,0 +1,155 @@
+"""Wakes listeners after a commit: those of this process, and other processes on the same SQLite file.
+
+Other processes are woken over datagram sockets in a folder next to the file. A socket's name says which signals its
+owner wants: rd-4711-1f3c.sock wants `ready` and `due`. A committing process sends one byte per signal to those who want
+it, after COMMIT, so that the woken process finds what it was woken for. Nothing depends on delivery: polling finds the
+same jobs later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from backstay.core.port import Listener
+from backstay.core.records import Signal
+from backstay.errors import NotOpen
+
+_LETTERS = {
+    Signal.READY: "r",
+    Signal.DUE: "d",
+    Signal.PLANNED: "p",
+    Signal.STOPPED: "s",
+    Signal.ENDED: "e",
+    Signal.UNFINISHED: "u",
+}
+_SIGNALS = {letter: signal for signal, letter in _LETTERS.items()}
+_ADDRESS_MAX = 100  # sun_path holds 108 bytes
+
+
+class Bell:
+    def __init__(self, database: Path) -> None:
+        self.folder = database.with_name(database.name + ".bell")
+        self.available = hasattr(socket, "AF_UNIX")
+        self._folder_descriptor: int | None = None
+        self._sender: socket.socket | None = None
+        self._own: dict[str, Callable[[], None]] = {}  # sockets of ours that are open, and how each is closed
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.listeners: list[tuple[frozenset[Signal], Listener]] = []
+
+    def open(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        try:
+            self.folder.mkdir(mode=0o700, exist_ok=True)
+            self._folder_descriptor = os.open(self.folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+            self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self._sender.setblocking(False)
+        except (OSError, AttributeError):
+            self.available = False
+
+    def fall_silent(self) -> None:
+        """Stop calling listeners. Runs on the event loop, before `close`; listeners may unsubscribe later."""
+        for stop in list(self._own.values()):
+            stop()
+
+    def close(self) -> None:
+        if self._sender is not None:
+            self._sender.close()
+        if self._folder_descriptor is not None:
+            os.close(self._folder_descriptor)
+        self._sender = self._folder_descriptor = None
+
+    def ring(self, signals: set[Signal]) -> None:
+        """Called by the writer thread after a commit."""
+        self._ring_others(signals)
+        if self.listeners and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._wake, signals)
+
+    def _wake(self, signals: set[Signal]) -> None:
+        for wanted, listener in tuple(self.listeners):
+            for signal in wanted & signals:
+                listener(signal)
+
+    def _ring_others(self, signals: set[Signal]) -> None:
+        if self._sender is None:
+            return
+        wanted = {_LETTERS[signal] for signal in signals}
+        try:
+            names = os.listdir(self.folder)
+        except OSError:
+            return
+        for name in names:
+            letters = wanted.intersection(name.partition("-")[0])
+            if letters and name.endswith(".sock") and name not in self._own:
+                self._send(self._sender, name, "".join(sorted(letters)).encode())
+
+    def _send(self, sender: socket.socket, name: str, message: bytes) -> None:
+        try:
+            sender.sendto(message, self._address(name))
+        except OSError as error:
+            if error.errno in (errno.ECONNREFUSED, errno.ENOENT):  # its owner died
+                with contextlib.suppress(OSError):
+                    os.unlink(self.folder / name)
+
+    def _address(self, name: str) -> str:
+        direct = str(self.folder / name)
+        if len(os.fsencode(direct)) <= _ADDRESS_MAX:
+            return direct
+        return f"/proc/self/fd/{self._folder_descriptor}/{name}"
+
+    def listen(self, signals: frozenset[Signal], listener: Listener) -> Callable[[], None]:
+        if self._loop is None:
+            raise NotOpen("the store is not open: use it inside `async with app:`")
+        entry = (signals, listener)
+        self.listeners.append(entry)
+        close = self._open_socket(signals, listener, self._loop)
+
+        def stop() -> None:
+            self.listeners.remove(entry)
+            close()
+
+        return stop
+
+    def _open_socket(
+        self, signals: frozenset[Signal], wake: Listener, loop: asyncio.AbstractEventLoop
+    ) -> Callable[[], None]:
+        if not self.available:
+            return lambda: None
+        letters = "".join(sorted(_LETTERS[signal] for signal in signals))
+        name = f"{letters}-{os.getpid()}-{secrets.token_hex(4)}.sock"
+        ear = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        ear.setblocking(False)
+        try:
+            ear.bind(self._address(name))
+            os.chmod(self.folder / name, 0o600)
+        except OSError:
+            ear.close()
+            return lambda: None
+
+        def heard() -> None:
+            rung: set[str] = set()
+            with contextlib.suppress(BlockingIOError, ConnectionError):
+                while True:
+                    rung.update(ear.recv(16).decode("ascii", "replace"))
+            for letter in rung:
+                if (signal := _SIGNALS.get(letter)) is not None:
+                    wake(signal)
+
+        def stop() -> None:
+            if self._own.pop(name, None) is None:
+                return
+            if not loop.is_closed():
+                loop.remove_reader(ear)
+            ear.close()
+            with contextlib.suppress(OSError):
+                os.unlink(self.folder / name)
+
+        loop.add_reader(ear, heard)
+        self._own[name] = stop
+        return stop

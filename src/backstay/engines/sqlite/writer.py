@@ -1,0 +1,330 @@
+"""The one thread that writes to the SQLite file: waiting verbs share a transaction. Also the disk reserve.
+
+No verb is answered before COMMIT has returned. A verb sees its transaction as a `Tx`: the connection, the signals to
+send once it is committed, and the counters.
+
+A small file next to the database reserves disk space: when a settlement meets a full disk, the file is removed and its
+space used; until it can be restored, new jobs are refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import apsw
+
+from backstay import failpoints
+from backstay.clock import MICROS, Instant
+from backstay.core.dependencies import Broods
+from backstay.core.records import Kind, Signal
+from backstay.core.states import NO_BUCKET, Counted
+from backstay.engines.sqlite.connection import gate, load, translate
+from backstay.errors import ForkedStore, StoreError, StoreFull, StoreGone
+
+COUNT = load("count")
+_MINUTE = 60 * MICROS
+
+
+class Tx:
+    __slots__ = ("_counts", "broods", "connection", "room", "signals")
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self.connection = connection
+        self.signals: set[Signal] = set()
+        self.room: dict[str, int] = {}  # of limited queues, as far as this transaction knows
+        self.broods = Broods()  # written by each verb: see release.spread
+        self._counts: dict[tuple[Instant, Kind, Counted, int], list[int]] = {}
+
+    # apsw types a row as whatever SQLite can hold; our statements know what theirs hold.
+
+    def rows(self, statement: str, bindings: apsw.Bindings | None = None) -> list[tuple[Any, ...]]:
+        return self.connection.execute(statement, bindings).fetchall()
+
+    def row(self, statement: str, bindings: apsw.Bindings | None = None) -> tuple[Any, ...] | None:
+        return self.connection.execute(statement, bindings).fetchone()
+
+    def value(self, statement: str, bindings: apsw.Bindings | None = None) -> Any:
+        """The first column of the first row; None when there is none."""
+        return self.connection.execute(statement, bindings).get
+
+    def count(
+        self,
+        kind: Kind,
+        outcome: Counted,
+        now: Instant,
+        jobs: int = 1,
+        ran: int = 0,
+        waited: int = 0,
+        bucket: int = NO_BUCKET,
+    ) -> None:
+        """Add to the counters, which are written once per kind and bucket at the end of the transaction, in its
+        commit."""
+        key = (now - now % _MINUTE, kind, outcome, bucket)
+        sums = self._counts.get(key)
+        if sums is None:
+            self._counts[key] = [jobs, ran, waited]
+        else:
+            sums[0] += jobs
+            sums[1] += ran
+            sums[2] += waited
+
+    def write_counters(self) -> None:
+        for (minute, (job_type, queue, priority), outcome, bucket), sums in self._counts.items():
+            self.connection.execute(COUNT, (minute, job_type, queue, priority, outcome.value, bucket, *sums))
+
+
+GROUP_MAX = 256  # verbs in one transaction: limits how long others wait for the lock
+
+
+Done = Callable[[Any, BaseException | None], None]
+
+
+class Verb:
+    """A queued piece of work. `essential` verbs (settling, leases) may spend the reserve of a full disk."""
+
+    __slots__ = ("arguments", "done", "error", "essential", "name", "result", "run")
+
+    def __init__(
+        self, name: str, run: Callable[..., Any], arguments: tuple[Any, ...], done: Done, essential: bool
+    ) -> None:
+        self.name = name
+        self.run = run
+        self.arguments = arguments  # besides the transaction, which comes first
+        self.done = done  # called on the event loop, with a result or an error
+        self.essential = essential
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+
+def answer(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    """On the event loop. A caller that was cancelled meanwhile no longer waits."""
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
+RESERVE_BYTES_MAX = 8 * 1024 * 1024
+RESERVE_SHARE = 8  # never more than an eighth of the volume: small test volumes have a reserve too
+
+
+class Reserve:
+    def __init__(self, database: Path) -> None:
+        self.path = database.with_name(database.name + ".reserve")
+
+    def ensure(self) -> bool:
+        """True when the reserve is in place."""
+        try:
+            if self.path.stat().st_size > 0:
+                return True
+        except OSError:
+            pass
+        try:
+            disk = shutil.disk_usage(self.path.parent)
+            size = min(RESERVE_BYTES_MAX, disk.total // RESERVE_SHARE)
+            if disk.free < 2 * size:  # what is free may be the reserve that another process has just given up
+                return False
+            descriptor = os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600)
+            try:
+                _allocate(descriptor, size)
+            finally:
+                os.close(descriptor)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+            return False
+        return True
+
+    def spend(self) -> bool:
+        """Free the space for a settlement; False when there is none left."""
+        try:
+            self.path.unlink()
+        except OSError:
+            return False
+        return True
+
+
+def _allocate(descriptor: int, size: int) -> None:
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+    else:
+        os.write(descriptor, bytes(size))
+
+
+class Identity:
+    """Which file this is. A file that vanished or was replaced must never become a new, empty queue."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.inode = self._read()
+
+    def check(self) -> None:
+        if self._read() != self.inode:
+            raise StoreGone(
+                f"{self.path} vanished or was replaced while the app was running: stop it, and restore the file"
+            )
+
+    def _read(self) -> tuple[int, int] | None:
+        try:
+            stat = os.stat(self.path)
+        except OSError:
+            return None
+        return stat.st_dev, stat.st_ino
+
+
+# Errors of the file, not of the verb that met them.
+_TROUBLE = (apsw.FullError, apsw.IOError, apsw.BusyError, apsw.CorruptError, apsw.ReadOnlyError, StoreFull, StoreGone)
+
+
+class Writer:
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        path: Path,
+        loop: asyncio.AbstractEventLoop,
+        committed: Callable[[set[Signal]], None],
+    ) -> None:
+        self.connection = connection
+        self.path = str(path)
+        self.loop = loop
+        self.committed = committed
+        self.identity = Identity(path)
+        self.reserve = Reserve(path)
+        self.reserve.ensure()
+        self._running: Verb | None = None
+        self.queue: SimpleQueue[Verb | None] = SimpleQueue()
+        self.pid = os.getpid()
+        self.thread = threading.Thread(target=self._work, name="backstay-sqlite-writer", daemon=True)
+        self.thread.start()
+
+    def put(self, name: str, run: Callable[..., Any], done: Done, essential: bool, *arguments: Any) -> None:
+        if os.getpid() != self.pid:
+            raise ForkedStore("this store was opened before fork(): open the app again in the child process")
+        self.queue.put(Verb(name, run, arguments, done, essential))
+
+    def stop(self) -> None:
+        self.queue.put(None)
+        self.thread.join()
+
+    def _work(self) -> None:
+        stopping = False
+        while not stopping:
+            group, stopping = self._next_group()
+            if group:
+                with gate.lock:
+                    signals = self._settle(group)
+                self._answer(group, signals)
+
+    def _next_group(self) -> tuple[list[Verb], bool]:
+        first = self.queue.get()
+        if first is None:
+            return [], True
+        group = [first]
+        while len(group) < GROUP_MAX:
+            try:
+                verb = self.queue.get_nowait()
+            except Empty:
+                break
+            if verb is None:
+                return group, True
+            group.append(verb)
+        return group, False
+
+    def _settle(self, group: list[Verb]) -> set[Signal]:
+        """Run the group as one transaction. A verb that fails by itself is left out and the others run again: nothing
+        of them is committed yet. If the error is that of the file, each runs alone, the essential ones first."""
+        while group:
+            try:
+                return self._transact(group)
+            except Exception as error:
+                guilty = self._running
+                if guilty is None or isinstance(error, _TROUBLE):
+                    return self._each_alone(group, error)
+                guilty.error = translate(error, self.path)
+                group = [verb for verb in group if verb is not guilty]
+        return set()
+
+    def _each_alone(self, group: list[Verb], error: Exception) -> set[Signal]:
+        if len(group) == 1:
+            return self._once_more(group[0], error)
+        if isinstance(error, apsw.BusyError | StoreGone):  # alone, each would fail in the same way
+            for verb in group:
+                verb.error = translate(error, self.path)
+            return set()
+        signals: set[Signal] = set()
+        for verb in sorted(group, key=lambda verb: not verb.essential):
+            verb.error = None
+            try:
+                signals |= self._transact([verb])
+            except Exception as again:
+                signals |= self._once_more(verb, again)
+        return signals
+
+    def _once_more(self, verb: Verb, error: Exception) -> set[Signal]:
+        full = isinstance(error, apsw.FullError | StoreFull)
+        if full and verb.essential and self.reserve.spend():
+            try:
+                return self._transact([verb])
+            except Exception as again:
+                error = again
+        verb.error = translate(error, self.path)
+        return set()
+
+    def _transact(self, group: list[Verb]) -> set[Signal]:
+        tx = Tx(self.connection)
+        self._running = None
+        self.connection.execute("BEGIN IMMEDIATE")
+        try:
+            for verb in group:
+                self._run(tx, verb)
+            tx.write_counters()
+            if failpoints.armed:
+                self.hit_failpoints(group, "uncommitted")
+            self.connection.execute("COMMIT")
+            if failpoints.armed:
+                self.hit_failpoints(group, "committed")
+        except BaseException:
+            if self.connection.in_transaction:
+                self.connection.execute("ROLLBACK")
+            raise
+        self.identity.check()
+        return tx.signals
+
+    @staticmethod
+    def hit_failpoints(group: list[Verb], moment: str) -> None:
+        for verb in group:
+            failpoints.hit_moment(verb.name, moment)
+
+    def _run(self, tx: Tx, verb: Verb) -> None:
+        if not verb.essential and not self.reserve.ensure():  # released by us, or by another process on this file
+            verb.error = StoreFull(
+                f"no space left for {self.path}: new jobs are rejected until some is free; running ones can finish"
+            )
+            return
+        self._running = verb
+        verb.result = verb.run(tx, *verb.arguments)
+        self._running = None
+
+    def _answer(self, group: list[Verb], signals: set[Signal]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no caller is waiting any more
+            self.loop.call_soon_threadsafe(_resolve, group)
+        if signals:
+            self.committed(signals)
+
+
+def _resolve(group: list[Verb]) -> None:
+    for verb in group:
+        error = verb.error
+        if error is not None and not isinstance(error, Exception):
+            error = StoreError(repr(error))
+        verb.done(verb.result, error)

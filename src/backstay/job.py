@@ -1,0 +1,622 @@
+"""Jobs as users see them: job, handle, history entry and children, with datetimes and decoded JSON."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Annotated, Any, NoReturn, Protocol, overload
+
+import msgspec
+from msgspec import Meta
+
+from backstay.clock import Instant, Moment, to_datetime
+from backstay.core.records import ErrorEntry, HistoryEvent, JobRecord, Page
+from backstay.core.states import TERMINAL, Event, Status
+from backstay.errors import InvalidOption
+from backstay.handlers import Handler
+from backstay.outcomes import Discard
+
+
+class JobError(ErrorEntry, frozen=True):
+    at: Moment  # type: ignore[assignment]  # an instant in the store
+
+
+class JobLogs(msgspec.Struct, frozen=True):
+    entries: list[dict[str, Any]]
+    log_location: str | None
+
+
+class JobDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A job's record."""
+
+    job_id: str
+    job_type: str
+    queue: str
+    status: Status
+    priority: int
+    payload: Any
+    subject: str | None
+    tags: list[str]
+    created_by: str | None
+    created_at: Moment
+    updated_at: Moment
+    scheduled_for: Moment
+    started_at: Moment | None
+    completed_at: Moment | None
+    attempt: int
+    failures: int
+    max_attempts: int
+    timeout_seconds: float
+    version: int
+    worker_id: str | None
+    worker_version: str | None
+    lease_expires_at: Moment | None
+    progress: float
+    stage: str
+    result: Annotated[Any, Meta(description="What the handler returned. In lists, null if it is kept in a file.")]
+    last_error: str | None
+    errors: list[JobError]
+    logs: JobLogs
+    metrics: dict[str, float]
+    artifacts: list[str]
+    result_tables: list[str]
+    dedup_key: str | None
+    deduplicated: bool
+    content_hash: str | None
+    reused_from: str | None
+    parent_job_id: str | None
+    root_job_id: str | None
+    job_stage: str | None
+    child_count: int
+    open_child_count: int
+    waits_for: str | None
+    trigger_rule: str
+    on_dependency_failure: str
+    dependencies: list[str]
+    dependent_jobs: list[str]
+    dependent_count: int
+    processing_time_ms: int | None
+    payload_version: int
+    concurrency_key: str | None
+    rate_key: str | None
+    fairness_key: str | None
+    schedule: str | None
+    tick_at: Moment | None
+    archived_at: Moment | None
+
+
+class ClaimedDocument(JobDocument, frozen=True, kw_only=True):
+    """A claimed job: its record, with what a worker is told of it besides."""
+
+    snoozes: int
+    give_backs: int
+    waits: int
+    join: Annotated[str | None, Meta(description="The function to enter after a wait for its children.")]
+    lost_at: Annotated[Moment | None, Meta(description="When its last worker was lost, if that was its last failure.")]
+    traceparent: Annotated[str | None, Meta(description="The trace that it was submitted in.")]
+
+
+JobDocument.__name__ = "Job"  # in the OpenAPI document
+ClaimedDocument.__name__ = "ClaimedJob"
+FIELDS = list(JobDocument.__struct_fields__)
+
+
+def _moment(instant: Instant | None) -> datetime | None:
+    return None if instant is None else to_datetime(instant)
+
+
+def _parsed(text: str | None) -> Any:
+    return None if text is None else msgspec.json.decode(text)
+
+
+class JobView:
+    """What a job's record and its handle have in common. Times are UTC; statuses equal their strings."""
+
+    __slots__ = ("_record", "deduplicated")
+
+    def __init__(self, record: JobRecord | Callable[[], JobRecord], *, deduplicated: bool = False) -> None:
+        self._record = record
+        self.deduplicated = deduplicated
+
+    @property
+    def record(self) -> JobRecord:
+        """The stored record; built when it is first accessed."""
+        if not isinstance(self._record, JobRecord):
+            self._record = self._record()
+        return self._record
+
+    @property
+    def job_id(self) -> str:
+        return self.record.job_id
+
+    @property
+    def job_type(self) -> str:
+        return self.record.job_type
+
+    @property
+    def queue(self) -> str:
+        return self.record.queue
+
+    @property
+    def status(self) -> Status:
+        return self.record.status
+
+    @property
+    def priority(self) -> int:
+        return self.record.priority
+
+    @property
+    def payload(self) -> Any:
+        return _parsed(self.record.payload)
+
+    @property
+    def subject(self) -> str | None:
+        return self.record.subject
+
+    @property
+    def tags(self) -> list[str]:
+        return _parsed(self.record.tags) or []
+
+    @property
+    def created_by(self) -> str | None:
+        return self.record.created_by
+
+    @property
+    def created_at(self) -> datetime:
+        return to_datetime(self.record.created_at)
+
+    @property
+    def updated_at(self) -> datetime:
+        return to_datetime(self.record.updated_at)
+
+    @property
+    def scheduled_for(self) -> datetime:
+        return to_datetime(self.record.scheduled_for)
+
+    @property
+    def started_at(self) -> datetime | None:
+        return _moment(self.record.started_at)
+
+    @property
+    def completed_at(self) -> datetime | None:
+        return _moment(self.record.completed_at)
+
+    @property
+    def attempt(self) -> int:
+        return self.record.attempt
+
+    @property
+    def failures(self) -> int:
+        return self.record.failures
+
+    @property
+    def max_attempts(self) -> int:
+        return self.record.max_attempts
+
+    @property
+    def timeout_seconds(self) -> float:
+        return self.record.timeout_micros / 1_000_000
+
+    @property
+    def version(self) -> int:
+        return self.record.version
+
+    @property
+    def worker_id(self) -> str | None:
+        return self.record.worker_id
+
+    @property
+    def worker_version(self) -> str | None:
+        return self.record.worker_version
+
+    @property
+    def lease_expires_at(self) -> datetime | None:
+        return _moment(self.record.lease_expires_at)
+
+    @property
+    def progress(self) -> float:
+        """What the handler last reported; for one that reported nothing, the share of its children that have ended."""
+        if (own := own_progress(self.record)) is not None:
+            return own
+        return rolled_up(self.record) if self.record.children else 0.0
+
+    @property
+    def stage(self) -> str:
+        return self.record.stage
+
+    @property
+    def last_error(self) -> str | None:
+        return self.record.last_error
+
+    @property
+    def errors(self) -> list[dict[str, Any]]:
+        return [msgspec.structs.asdict(error) | {"at": to_datetime(error.at)} for error in self.record.errors]
+
+    @property
+    def logs(self) -> dict[str, Any]:
+        return {"entries": _parsed(self.record.logs) or [], "log_location": self.record.log_location}
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        return _parsed(self.record.metrics) or {}
+
+    @property
+    def artifacts(self) -> list[str]:
+        """Where the files that the handler stored with the job are."""
+        return [each["uri"] for each in _parsed(self.record.artifacts) or []]
+
+    @property
+    def result_tables(self) -> list[str]:
+        """The tables in which it may have rows."""
+        return list(self.record.result_tables)
+
+    @property
+    def dedup_key(self) -> str | None:
+        return self.record.dedup_key
+
+    @property
+    def content_hash(self) -> str | None:
+        return self.record.content_hash
+
+    @property
+    def reused_from(self) -> str | None:
+        return self.record.reused_from
+
+    @property
+    def parent_job_id(self) -> str | None:
+        return self.record.parent_job_id
+
+    @property
+    def root_job_id(self) -> str | None:
+        return self.record.root_job_id
+
+    @property
+    def job_stage(self) -> str | None:
+        return self.record.job_stage
+
+    @property
+    def child_count(self) -> int:
+        return self.record.children
+
+    @property
+    def open_child_count(self) -> int:
+        """How many of its children have not ended."""
+        return self.record.open_children
+
+    @property
+    def waits_for(self) -> str | None:
+        """What a waiting job waits for: "dependencies" or "children"."""
+        if self.record.status is not Status.WAITING:
+            return None
+        return "dependencies" if self.record.awaits is None else "children"
+
+    @property
+    def trigger_rule(self) -> str:
+        return self.record.trigger_rule
+
+    @property
+    def on_dependency_failure(self) -> str:
+        return self.record.on_dependency_failure
+
+    @property
+    def dependencies(self) -> list[str]:
+        return list(self.record.dependencies)
+
+    @property
+    def dependent_jobs(self) -> list[str]:
+        return list(self.record.dependent_jobs)
+
+    @property
+    def dependent_count(self) -> int:
+        return self.record.dependent_count
+
+    @property
+    def processing_time_ms(self) -> int | None:
+        return None if self.record.processing_micros is None else self.record.processing_micros // 1000
+
+    @property
+    def payload_version(self) -> int:
+        return self.record.payload_version
+
+    @property
+    def concurrency_key(self) -> str | None:
+        return self.record.concurrency_key
+
+    @property
+    def rate_key(self) -> str | None:
+        return self.record.rate_key
+
+    @property
+    def fairness_key(self) -> str | None:
+        return self.record.fairness_key
+
+    @property
+    def schedule(self) -> str | None:
+        """The schedule that created it."""
+        return self.record.schedule
+
+    @property
+    def tick_at(self) -> datetime | None:
+        """The tick of that schedule."""
+        return _moment(self.record.tick_at)
+
+    @property
+    def archived_at(self) -> datetime | None:
+        """When retention archived it: payload, result, logs and history are then gone."""
+        return _moment(self.record.archived_at)
+
+    @property
+    def history(self) -> list[HistoryEntry]:
+        return [HistoryEntry.of(event) for event in self.record.history]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.job_type} {self.job_id} {self.status.value}>"
+
+
+REPORTED_ZERO = 1e-6  # stored for a report of 0, because a record has 0 where nothing was reported
+
+
+def own_progress(record: JobRecord) -> float | None:
+    """Return what the handler reported; None if it reported nothing, or 0 before it began to wait for its children."""
+    if record.progress > REPORTED_ZERO:
+        return record.progress
+    if record.status in TERMINAL or (record.progress and record.status is Status.PROCESSING):
+        return 0.0
+    return None
+
+
+def rolled_up(record: JobRecord, running: Sequence[JobRecord] = ()) -> float:
+    """Return the progress of a job's children: those that have ended and, as far as known, those that are running."""
+    ended = record.children - record.open_children
+    under_way = sum(own_progress(each) or (rolled_up(each) if each.children else 0.0) for each in running)
+    return min(1.0, max(0.0, (ended + under_way) / max(1, record.children)))
+
+
+class Job(JobView):
+    """A job's record, as it was when it was read."""
+
+    __slots__ = ("_large_result",)
+
+    def __init__(self, record: JobRecord, large_result: Callable[[], str | None] | None = None) -> None:
+        super().__init__(record)
+        self._large_result = large_result
+
+    @property
+    def result(self) -> Any:
+        """What the handler returned. A large result is read from its file, only when it is accessed."""
+        return _parsed(self.result_text())
+
+    def result_text(self) -> str | None:
+        """The result as JSON text."""
+        if self.record.result_artifact is not None and self._large_result is not None:
+            return self._large_result()
+        return self.record.result
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the documented fields as JSON-compatible values."""
+        return {name: getattr(self, name) for name in FIELDS}
+
+
+class _Waits(Protocol):
+    def result(self, job_id: str, timeout: float | timedelta | None = None) -> Awaitable[Any]: ...
+
+    def get(self, job_id: str) -> Awaitable[Job]: ...
+
+
+class JobHandle(JobView):
+    """What submit returns: the job as it was stored, with methods to wait for its result."""
+
+    __slots__ = ("_app", "_id")
+
+    def __init__(
+        self,
+        app: _Waits,
+        job_id: str,
+        record: JobRecord | Callable[[], JobRecord],
+        *,
+        deduplicated: bool = False,
+    ) -> None:
+        self._app = app
+        self._id = job_id
+        self._record = record
+        self.deduplicated = deduplicated
+
+    @property
+    def job_id(self) -> str:
+        return self._id
+
+    async def result(self, timeout: float | timedelta | None = None) -> Any:
+        """Wait until the job has ended. Raises JobFailed, JobCancelled or ResultTimeout if there is no result."""
+        return await self._app.result(self._id, timeout)
+
+    async def refresh(self) -> Job:
+        """Read the current record."""
+        return await self._app.get(self._id)
+
+
+class HistoryEntry(msgspec.Struct, frozen=True):
+    """One transition: what happened, when, in which attempt, by whom and why."""
+
+    version: int
+    at: Moment
+    event: Event
+    source: Status | None
+    target: Status
+    attempt: int
+    by: str | None
+    reason: str | None
+
+    @classmethod
+    def of(cls, event: HistoryEvent) -> HistoryEntry:
+        return cls(**msgspec.structs.asdict(event) | {"at": to_datetime(event.at)})
+
+
+LargeResult = Callable[[JobRecord], str | None]
+
+
+class Submitted(msgspec.Struct, frozen=True):
+    """A submitted child, as it is or will be stored."""
+
+    record: JobRecord
+    deduplicated: bool
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """Children that were waited for and have ended: the first `named` that the run submitted, or all if 0."""
+
+    named: int
+    total: int
+
+
+class WaitForChildren(BaseException):
+    """Raised by ctx.wait_for_children(): this run ends, and the job resumes when the children have ended.
+
+    Not an Exception, so that a handler's `except Exception` does not swallow it.
+    """
+
+    def __init__(self, trigger_rule: str, on_failure: str, join: str | None) -> None:
+        super().__init__("waiting for its children")
+        self.trigger_rule, self.on_failure, self.join = trigger_rule, on_failure, join
+
+
+def unwrapped(error: BaseException) -> BaseException:
+    """Return the wait inside an exception group: a wait raised in a task group comes out as a group."""
+    if not isinstance(error, BaseExceptionGroup) or error.split(WaitForChildren)[1] is not None:
+        return error
+    return unwrapped(error.exceptions[0])
+
+
+class Child(JobView):
+    """A child that this handler has submitted: its id is known at once, and later children may depend on it."""
+
+    __slots__ = ()
+
+    def __init__(self, submitted: Submitted) -> None:
+        super().__init__(submitted.record, deduplicated=submitted.deduplicated)
+
+    def result(self, timeout: float | timedelta | None = None) -> NoReturn:
+        """Refused: a run that waited for its own child would hold a slot that the child may need."""
+        raise InvalidOption(
+            f"this run holds a slot that its child {self.job_id} may need: wait for it with ctx.wait_for_children()"
+        )
+
+
+class _Loaded(Sequence[Job]):
+    """The first of `total` children, read ahead. An access that would silently see only part of them raises, and says
+    how to read all."""
+
+    _all = ""
+
+    def __init__(self, records: Sequence[JobRecord], total: int, large_result: LargeResult) -> None:
+        self._large_result = large_result
+        self._jobs = [self._job(record) for record in records]
+        self._total = max(total, len(self._jobs))
+
+    def _whole(self) -> list[Job]:
+        if len(self._jobs) < self._total:
+            raise InvalidOption(
+                f"there are {self._total:,} children, and {len(self._jobs):,} are loaded: read all with `{self._all}`"
+            )
+        return self._jobs
+
+    def _job(self, record: JobRecord) -> Job:
+        return Job(record, lambda: self._large_result(record))
+
+    @overload
+    def __getitem__(self, place: int) -> Job: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[Job]: ...
+
+    def __getitem__(self, place: int | slice) -> Job | list[Job]:
+        ahead = isinstance(place, int) and 0 <= place < len(self._jobs)
+        return (self._jobs if ahead else self._whole())[place]
+
+    def __iter__(self) -> Iterator[Job]:
+        return iter(self._whole())
+
+    def __len__(self) -> int:
+        return self._total
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self)}>"
+
+
+class Children(_Loaded):
+    """The children that existed when they were read. Up to 1,000 form a list; `async for` reads any number."""
+
+    _all = "async for child in children"
+
+    def __init__(
+        self,
+        records: Sequence[JobRecord],
+        total: int,
+        large_result: LargeResult,
+        page: Callable[[str | None], Awaitable[Page]],
+    ) -> None:
+        super().__init__(records, total, large_result)
+        self._page = page
+
+    async def __aiter__(self) -> AsyncIterator[Job]:
+        after: str | None = None
+        while True:
+            page = await self._page(after)
+            for record in page.items:
+                yield self._job(record)
+            if (after := page.next) is None:
+                return
+
+
+class BlockingChildren(_Loaded):
+    """The same for a plain `def`: `for job in ctx.children.all()` reads all."""
+
+    _all = "for child in children.all()"
+
+    def __init__(
+        self, records: Sequence[JobRecord], total: int, large_result: LargeResult, page: Callable[[str | None], Page]
+    ) -> None:
+        super().__init__(records, total, large_result)
+        self._page = page
+
+    def all(self) -> Iterator[Job]:
+        """Read all children, page by page."""
+        after: str | None = None
+        while True:
+            page = self._page(after)
+            yield from map(self._job, page.items)
+            if (after := page.next) is None:
+                return
+
+
+def by_name(records: Sequence[JobRecord], large_result: LargeResult) -> dict[str, Job]:
+    """Return jobs by stage, or by type where there is no stage. A duplicate name cannot be fixed by a retry, so it
+    fails for good."""
+    found: dict[str, Job] = {}
+    for record in records:
+        name = record.job_stage or record.job_type
+        if name in found:
+            raise Discard(f"this job has two dependencies called {name!r}: give each its own stage=")
+        found[name] = _with_result(record, large_result)
+    return found
+
+
+def _with_result(record: JobRecord, large_result: LargeResult) -> Job:
+    return Job(record, lambda: large_result(record))
+
+
+def target_of(job_type: Any) -> str | Handler:
+    """Return a type by its name or handler, or by an object that represents one: a handler of a blocking app, a
+    pipeline."""
+    if isinstance(job_type, str | Handler):
+        return job_type
+    inner = getattr(job_type, "handler", None)
+    if not isinstance(inner, Handler):
+        raise InvalidOption(f"{job_type!r:.80} is not a job type: give a name or a handler")
+    return inner
+
+
+def join_name(join: Any) -> str | None:
+    """Return the name of a join, given as a name or as the function itself."""
+    if join is None or isinstance(join, str):
+        return join
+    return str(getattr(join, "__name__", join))

@@ -1,0 +1,150 @@
+"""Every limit of the system, with its reason. Everything that is stored or waited for is bounded here."""
+
+from __future__ import annotations
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+# What a caller may submit.
+PAYLOAD_BYTES_MAX = 256 * KIB  # a DynamoDB item holds 400 KB; the rest of the record needs its share
+RESULT_INLINE_BYTES_MAX = 64 * KIB  # still fits into one DynamoDB item with a full payload and five errors
+RESULT_BYTES_MAX = 64 * MIB  # stored as an artifact; beyond this a handler should store a file and return its name
+DYNAMODB_FILE_BYTES_MAX = 16 * MIB  # results, logs, artifacts in its tables: each KiB is a write unit; use S3 for more
+ARTIFACT_BYTES_MAX = 80_000 * MIB  # in a folder or a bucket: S3 accepts 10,000 parts, and one of 8 MiB is in memory
+JSON_DEPTH_MAX = 64  # deeper documents overflow the parser's stack on some engines
+JSON_INT_MAX = 2**63 - 1  # SQLite and PostgreSQL integers; only DynamoDB keeps more, 38 digits
+JSON_INT_MIN = -(2**63)
+NAME_LENGTH_MAX = 128  # job types, queues, worker ids: short enough for any index key
+KEY_LENGTH_MAX = 512  # dedup keys, subjects, content hashes: DynamoDB sort keys hold at most 1,024 bytes
+TAGS_MAX = 32
+TAG_LENGTH_MAX = 128
+DEPENDENCIES_MAX = 10_000  # each dependency is a row, written in one transaction with the job
+SUBMIT_BATCH_MAX = 50_000  # one atomic submit_many; only the caller knows how a longer list may be split
+REASON_LENGTH_MAX = 2_000  # a sentence, not a document
+MAX_ATTEMPTS_MAX = 1_000
+TIMEOUT_SECONDS_MAX = 30 * 24 * 3600
+SPAN_SECONDS_MAX = 100 * 366 * 24 * 3600  # dedup_for and reuse; beyond a century, use "forever" or True
+DELAY_SECONDS_MAX = 10 * 366 * 24 * 3600  # a date that is off by a century is a mistake, not a plan
+
+FAIRNESS_WEIGHT_MAX = 1_000  # turns are counted in integer steps of a million; a larger weight makes no difference
+SCHEDULES_MAX = 10_000  # workers read them all; beyond this, use a table of your own and one schedule that reads it
+MAX_PENDING_MAX = 100_000  # a submit to a limited queue counts its pending jobs, up to the limit
+RETENTION_DAYS_MAX = 36_525  # a hundred years; beyond that, use None
+
+# API keys and the audit trail.
+KEYS_MAX = 1_000  # a server holds them all in memory, and reads them again every few seconds
+SESSIONS_MAX = 1_000  # dashboard sessions, in addition to the keys; the oldest are dropped first
+SESSION_SECONDS = 12 * 3600  # a working day; then the user logs in again
+KEY_DAYS_MAX = 3_660  # ten years; for longer, create a key that does not expire
+KEY_QUEUES_MAX = 50  # patterns per key: all are checked for every job that is requested
+AUDIT_DAYS = 365
+AUDIT_TEXT_BYTES_MAX = 8 * KIB  # for each of the states before and after: a page of entries is held in memory
+AUDIT_PAGE_MAX = 1_000
+
+# Workers over HTTP, and streams.
+LONG_POLL_SECONDS_MAX = 30.0  # proxies close connections that are silent for a minute
+LONG_POLLS_MAX = 2_000  # requests that wait for jobs at one server; each holds a connection …
+KEY_LONG_POLLS_MAX = 1_000  # … and per key: a fleet may share one key without locking others out
+REMOTE_CLAIMS_MAX = 100  # jobs per claim; all of them, with their payloads, are in one response
+HEARTBEAT_JOBS_MAX = 1_000  # claims that one heartbeat extends
+SCHEMA_BYTES_MAX = 64 * KIB  # of a payload's schema that a worker announces; every server reads them all
+SCHEMA_PARTS_MAX = 10_000  # schemas in it that look at one value, each $ref replaced: a few lines can double them
+SCHEMA_DEPTH_MAX = 100  # schemas within schemas, counted the same way: each takes a few stack frames to check
+SCHEMA_SECONDS_MAX = 3.0  # processor time to check one payload; 256 KiB of nulls that may be numbers take one second
+STREAMS_MAX = 1_000  # event streams at one server; one read of the store per second feeds all of them …
+KEY_STREAMS_MAX = 250  # … and per key: a client that opens streams and never closes them leaves room for others
+LIVE_PAGES_MAX = 200  # dashboard pages that are notified of changes; others poll …
+KEY_LIVE_PAGES_MAX = 50  # … and per key: more than a team has open at once
+
+# One request over HTTP.
+HTTP_BODY_BYTES_MAX = 1 * MIB  # read completely before routing; a batch of 100 jobs has 10 KiB for each
+HTTP_READ_SECONDS = 10.0  # for head and body to arrive: a slower sender is not a legitimate client
+HTTP_ANSWER_SECONDS = 45.0  # until a response begins; a claim may wait 30 s for jobs
+HTTP_STOP_SECONDS = 10.0  # that a stopping server gives to requests under way
+HTTP_RATE = 1_000.0  # requests per second and key, bursts of twice that: beyond it one client takes all capacity
+HTTP_FAILURES_MAX = 20  # wrong keys that an address may present at once …
+HTTP_FAILURES_PER_SECOND = 0.5  # … and afterwards
+HTTP_CLIENTS_MAX = 10_000  # addresses whose failures are remembered
+SIFTED_ROWS_MAX = 2_000  # jobs examined for one page of a key that sees few of them: about as long as a full page takes
+READY_SECONDS = 2.0  # for the store to respond; a slower one is not ready
+
+# What is stored with a job.
+ERRORS_KEPT_MAX = 5  # five 4 KB traces leave room for the payload in a 400 KB item
+ERROR_TEXT_MAX = 4_000
+LOG_ENTRIES_MAX = 50  # the full log is a file; the record holds its end
+LOG_MESSAGE_MAX = 1_000
+LOG_FILE_BYTES_MAX = 64 * MIB  # a handler that logs in a loop must not fill the disk
+LOG_KEPT_BYTES_MAX = 16 * MIB  # log lines that a worker buffers while the store is unavailable: memory is limited
+METRICS_MAX = 64
+HISTORY_HEAD = 100  # the first events show how it began …
+HISTORY_TAIL = 100  # … the last how it ended; those in between are counted
+HISTORY_SLACK = 64  # stored beyond head + tail before a trim, so that trims are rare
+LISTED_EDGES_MAX = 100  # dependencies and dependents shown on a record
+STEPS_MAX = 1_000  # recorded ctx.once answers per job
+STAGE_LENGTH_MAX = 200
+RESULT_TABLES_MAX = 200  # each is a table of the engine; a DynamoDB account has 2,500
+RESULT_ROW_BYTES_MAX = 300 * KIB  # a DynamoDB item holds 400 KB, including names and what Backstay adds
+RESULT_KEY_BYTES_MAX = 1_000  # DynamoDB sort keys hold at most 1,024 bytes
+VECTOR_DIMENSIONS_MAX = 16_000  # the limit of pgvector
+
+# Batch sizes and intervals of the engine and the worker.
+CLAIM_LIMIT = 100  # batches beyond 100 gain nothing (measured) and hold leases longer
+PREFETCH_MAX = 400  # claimed ahead of free slots, and no more than the worker finishes in 50 ms
+PREFETCH_SECONDS = 0.05
+AHEAD_SECONDS_MAX = 1.0  # jobs claimed ahead that have not started by then are given back, for other workers to claim
+SUSPECT_SECONDS_MIN = 0.2  # how long a job that shared a lost worker is deferred while another one runs, at first …
+SUSPECT_SECONDS_MAX = 5.0  # … and at most: half of the time since the loss, plus or minus half of that
+SETTLE_BATCH_MAX = 500  # one transaction; longer ones delay claims behind the writer
+RELEASE_BATCH_MAX = 1_000  # dependents released in one transaction; the rest goes through the outbox
+SWEEP_BATCH_MAX = 500  # promoted or rescued in one transaction
+FIND_LIMIT_MAX = 1_000
+CHILDREN_INLINE_MAX = 100  # children in the commit that submits them; more are staged before it, and unpacked after it
+CHILDREN_PART_MAX = 500  # children staged, or unpacked, in one transaction; other claims run in between
+STAGED_PART_BYTES_MAX = 4 * MIB  # per part: a process sends it in one message, and holds it in memory twice
+CHILDREN_LOADED_MAX = 1_000  # loaded into ctx.children before the handler runs; the rest is read page by page
+STAGES_MAX = 100  # of a pipeline: its root submits them in one commit
+TREE_JOBS_MAX = 1_000  # jobs that app.tree loads; a larger tree is read in pages of children
+TREE_EDIT_MAX = 50_000  # jobs that one cancel, retry or rerun of a tree changes, in pages; they are counted in memory
+ROWS_PART_MAX = 500  # rows of a result table in one transaction, so that the writer is not blocked for long
+ROWS_PART_BYTES_MAX = 4 * MIB  # per part: wide rows make it shorter
+ROWS_DROPPED_MAX = 5_000  # rows of an archived job deleted in one transaction; deleting costs less than writing
+BATCH_WAIT_SECONDS_MAX = 60.0  # a job should run rather than wait longer for a batch that does not fill
+BATCH_SIZE_MAX = 1_000  # jobs in one call of a batch handler; each holds a claim, and is extended with the others
+BATCH_ITEM_ROWS_BYTES_MAX = 4 * MIB  # rows that one job of a batch keeps in memory until its call has returned
+LATEST_LOOKED_MAX = 200  # jobs of a subject examined for the latest one, if the recorded one has been run again
+MOVE_PAGE = 500  # records copied in one commit when a queue is transferred to another store …
+MOVE_PAGE_BYTES_MAX = 4 * MIB  # … and about how large they may be together: they are in memory several times over
+BULK_MAX = 1_000  # jobs that one bulk change covers: fits into one request on every engine; repeat it to continue
+BULK_STEP = 100  # of them in one transaction; claims run in between
+PICTURE_JOBS_MAX = 300  # jobs loaded for a diagram of a tree; a larger one is unreadable
+SNOOZES_MAX = 100  # a job that only ever snoozes is stuck: from here on a snooze is a failure
+GIVE_BACKS_MAX = 100  # the same for a job that every worker gives back
+WAITS_MAX = 100  # and for a parent that waits for new children whenever the last ones have ended
+RECORD_INTERVAL_SECONDS = 1.0  # durable progress, at most one write per second and job
+RESULT_POLL_SECONDS = 0.5  # when waiting for a result without a signal
+
+SCHEDULE_LATE_SECONDS = 60.0  # a tick that is at most this late still counts as on time under missed="skip"
+TICKS_PER_FIRING_MAX = 50  # jobs of one schedule in one commit; a DynamoDB transaction holds 100 items
+RETIRE_BATCH_MAX = 500  # ended jobs examined in one step of retention; other calls run in between
+RETIRE_INTERVAL_SECONDS = 60.0  # between passes of retention while they find jobs …
+RETIRE_REST_SECONDS = 600.0  # … and while they do not
+FAIR_KEYS_MAX = 1_000  # tenants that take turns in one claim; if there are more, those that have waited longest
+FAIR_KEY_SECONDS = 3600  # how long a tenant's turn is remembered; once forgotten, it comes at most one turn early
+COUNTERS_DAYS = 30  # per-minute counters; plots do not go further back
+
+# Defaults that users change by option or BACKSTAY_….
+LEASE_SECONDS = 60.0
+POLL_SECONDS = 5.0  # a fallback; signals usually wake a worker much sooner
+CONCURRENCY = 10
+GRACE_SECONDS = 30.0  # how long a stopping worker lets handlers finish
+MOVE_GRACE_SECONDS = 60.0  # how long a queue under transfer waits for running jobs, beyond a lease
+MAX_ATTEMPTS = 5
+TIMEOUT_SECONDS = 3600.0
+BATCH_SIZE = 50
+BATCH_WAIT_SECONDS = 0.05
+PRIORITY = 50
+KEEP_COMPLETED_DAYS = 7
+KEEP_CANCELLED_DAYS = 7
+KEEP_FAILED_DAYS = 30
+KEEP_ARCHIVE_DAYS = 365  # about half a kilobyte per job; a "forever" dedup key holds as long as its job's row is here

@@ -1,0 +1,778 @@
+"""Why a job is not running: gathers facts from the store, and `judge`, which is pure, interprets them.
+
+An `Explanation` is data: a reason, the parameters of its sentence, and the jobs that it is about. Only `_sentence`
+turns it into English. The server hides jobs of other queues by dropping parameters, the dashboard links the jobs among
+`parts()`; neither reads the text.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal, assert_never
+
+import msgspec
+
+from backstay.clock import Instant, to_datetime
+from backstay.core.dumps import FROM, MoveState
+from backstay.core.lifecycle import ended_by, moved_to, subtree_of
+from backstay.core.port import Store
+from backstay.core.records import JobRecord, Query, QueueRow, WorkerRow
+from backstay.core.states import TERMINAL, Event, Status
+from backstay.core.workers import is_silent
+from backstay.job import own_progress
+from backstay.limits import FIND_LIMIT_MAX, LISTED_EDGES_MAX
+
+NAMED_MAX = 3  # jobs or workers that a sentence names; the rest is a number
+_OFFERS_NAMED_MAX = 10  # types or queues that a sentence names
+_AHEAD_MAX = 100  # beyond this "100 or more" says enough
+
+
+class Reason(StrEnum):
+    """Every reason that `explain` can give."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    ARCHIVED = "archived"
+    RUNNING = "running"
+    LEASE_EXPIRED = "lease_expired"
+    WAITING = "waiting"
+    WAITING_FOR_CHILDREN = "waiting_for_children"
+    RING = "ring"
+    SCHEDULED = "scheduled"
+    SNOOZED = "snoozed"
+    BACKING_OFF = "backing_off"
+    OVERDUE = "overdue"
+    QUEUE_PAUSED = "queue_paused"
+    MOVED = "moved"
+    NO_WORKER = "no_worker"
+    NO_WORKER_FOR_TYPE = "no_worker_for_type"
+    NO_WORKER_FOR_QUEUE = "no_worker_for_queue"
+    NO_WORKER_FOR_VERSION = "no_worker_for_version"
+    KEY_FULL = "key_full"
+    RATE_LIMITED = "rate_limited"
+    TYPE_FULL = "type_full"
+    WORKERS_BUSY = "workers_busy"
+    IN_LINE = "in_line"
+
+
+class RelatedJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, repr_omit_defaults=True):
+    """A job that an explanation names. If the reader may not see it, it has no id, name or error."""
+
+    job_id: str | None = None
+    name: str | None = None  # its stage or its type
+    status: Status | None = None
+    error: str | None = None
+    is_child: bool = False  # of the job before it in a ring
+    is_reused: bool = False  # an identical job, whose result will be reused
+
+    def __str__(self) -> str:
+        return self.job_id or "a job in another queue"
+
+
+class Params(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, repr_omit_defaults=True):
+    """The parameters of a sentence. Each reason sets a few of them; docs/reference/operating.md lists which."""
+
+    # When and how
+    at: datetime | None = None  # it ended, it started, the queue was paused, the worker was last seen
+    archived_at: datetime | None = None
+    status: Status | None = None  # how an archived job ended
+    by: str | None = None
+    message: str | None = None  # what a person or a handler gave as the reason
+    error: str | None = None
+    attempt: int | None = None
+    failures: int | None = None
+    max_attempts: int | None = None
+    progress: float | None = None
+    stage: str | None = None
+
+    # Other jobs
+    cause: Literal["dependency", "children", "subtree"] | None = None  # what it ended with
+    jobs: tuple[RelatedJob, ...] = ()
+    more: int = 0  # jobs or workers that are not named
+    children: int | None = None
+    open_children: int | None = None
+    dependencies_listed: int | None = None  # it waits for others than these
+    ahead: int | None = None  # jobs that come first, counted up to 100
+    line: Literal["queue", "key", "fairness_key"] | None = None  # what those share with it
+
+    # Queue, type and keys
+    queue: str | None = None
+    job_type: str | None = None
+    key: str | None = None  # concurrency, rate or fairness key
+    limit: int | None = None
+    payload_version: int | None = None
+    readable_version: int | None = None
+    store: str | None = None  # where the queue moves
+    is_done: bool | None = None  # whether it has moved
+
+    # Workers
+    worker_id: str | None = None
+    is_gone: bool | None = None
+    workers: tuple[str, ...] = ()
+    offers: tuple[str, ...] = ()  # the types that they handle, or the queues that they serve
+    limits: Mapping[str, int] = {}  # jobs of the type that each runs at once
+    has_live_worker: bool | None = None
+
+
+Part = str | RelatedJob
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a job is not running, or how it ended. `str()` is the sentence."""
+
+    reason: Reason
+    params: Params = Params()
+    until: datetime | None = None  # when this ends, where that is known
+    job_ids: tuple[str, ...] = ()  # all jobs that it is about, also those that the sentence only counts
+
+    def __str__(self) -> str:
+        return "".join(map(str, self.parts()))
+
+    def parts(self) -> list[Part]:
+        """The sentence, with the jobs in it apart from the words."""
+        return [part for part in _sentence(self) if part]
+
+
+# The sentence
+
+
+def _sentence(found: Explanation) -> Iterator[Part]:
+    p = found.params
+    match found.reason:
+        case Reason.COMPLETED:
+            yield f"it completed at {_at(p.at)}"
+        case Reason.ARCHIVED:
+            yield f"it {_ended(p.status)} at {_at(p.at)} and was archived at {_at(p.archived_at)}"
+        case Reason.FAILED | Reason.CANCELLED:
+            yield from _end(found.reason, p)
+        case Reason.RUNNING:
+            yield f"it is running: attempt {p.attempt} on {p.worker_id} since {_at(p.at)}"
+            yield (f", {p.progress:.0%}" if p.progress else "") + (f" {p.stage}" if p.stage else "")
+        case Reason.LEASE_EXPIRED:
+            lost = f"the lease of its worker {p.worker_id} expired at {_at(found.until)}"
+            yield f"its worker {p.worker_id} is gone" if p.is_gone else lost
+            yield "; another worker will pick it up" if p.has_live_worker else "; no worker is alive: start one"
+        case Reason.WAITING | Reason.WAITING_FOR_CHILDREN | Reason.RING:
+            yield from _wait(found.reason, p)
+        case Reason.SCHEDULED:
+            yield f"it is scheduled for {_at(found.until)}{_by(', rescheduled by', p.by)}{_because(p.message)}"
+        case Reason.SNOOZED:
+            yield f"it is snoozed until {_at(found.until)}{_because(p.message)}"
+        case Reason.BACKING_OFF:
+            yield f"it retries at {_at(found.until)} after {p.failures} of {p.max_attempts} attempts failed: {p.error}"
+        case Reason.OVERDUE:
+            yield f"it became due at {_at(found.until)}"
+            yield "; a worker will start it in a moment" if p.has_live_worker else "; no worker is alive: start one"
+        case Reason.QUEUE_PAUSED:
+            yield f"the queue {p.queue} was paused{_by(' by', p.by)} at {_at(p.at)}{_because(p.message)}"
+        case Reason.MOVED:
+            yield f"this queue {'was' if p.is_done else 'is being'} transferred to {p.store or 'another store'}"
+            if p.store:
+                yield f": set BACKSTAY_URL to it{'' if p.is_done else ' once that is done'}"
+        case Reason.NO_WORKER | Reason.NO_WORKER_FOR_TYPE | Reason.NO_WORKER_FOR_QUEUE | Reason.NO_WORKER_FOR_VERSION:
+            yield from _unserved(found.reason, p)
+        case Reason.KEY_FULL:
+            yield f"the concurrency key {p.key} is at its limit of {p.limit}: "
+            yield from _listed([[job] for job in p.jobs], p.more)
+            yield f" {'is' if len(p.jobs) + p.more == 1 else 'are'} running"
+        case Reason.RATE_LIMITED:
+            yield f"the rate limit of the key {p.key} is used up until {_at(found.until)}"
+        case Reason.TYPE_FULL:
+            yield f"every worker that handles {p.job_type} already runs as many of them as it may: "
+            yield from _listed([[f"{worker_id} ({limit})"] for worker_id, limit in p.limits.items()], p.more)
+            yield f"; {_place(p)}"
+        case Reason.WORKERS_BUSY:
+            yield f"every worker that handles {p.job_type} is busy: {_workers(p)}; {_place(p)}"
+        case Reason.IN_LINE:
+            yield f"{'it is in line' if p.ahead else 'a worker will claim it in a moment'}: {_place(p)}"
+        case _:
+            assert_never(found.reason)
+
+
+def _end(reason: Reason, p: Params) -> Iterator[Part]:
+    ended = "failed" if reason is Reason.FAILED else "was cancelled"
+    yield f"it {ended} at {_at(p.at)}"
+    match p.cause:
+        case "dependency":
+            if not p.jobs:
+                yield " because a job it depends on did not complete"
+            for job in p.jobs:
+                yield from (" because ", job, f" {_ended(job.status)}: retry that job first")
+        case "children":
+            yield " because of its children"
+            yield ": " if p.jobs or p.more else ""
+            yield from _listed([_bad_child(job) for job in p.jobs], p.more)
+            yield "; retry it with its subtree to run them again"
+        case "subtree":
+            yield f"{_by(' by', p.by)} with the subtree of "
+            yield from p.jobs
+        case None if reason is Reason.CANCELLED:
+            yield f"{_by(' by', p.by)}{_because(p.message)}"
+        case None:
+            tries = f" after {p.failures} of {p.max_attempts} attempts" if p.failures else ""
+            yield f"{tries}: {p.error}; retry it to run it again"
+
+
+def _bad_child(job: RelatedJob) -> list[Part]:
+    name = f"{job.name} " if job.name else ""
+    return [name, job, f" {_ended(job.status)}", f" ({job.error})" if job.error else ""]
+
+
+def _wait(reason: Reason, p: Params) -> Iterator[Part]:
+    if reason is Reason.RING:
+        yield "these jobs wait for one another: "
+        for job in p.jobs:
+            yield from ("its child " if job.is_child else "", f"{job.name} " if job.name else "", job, " → ")
+        first = p.jobs[0]
+        yield from (f"{first.name} " if first.name else "", first, "; cancel one of them")
+        return
+    if reason is Reason.WAITING_FOR_CHILDREN:
+        yield f"it is waiting for {p.open_children} of its {p.children} children"
+        yield ": " if p.jobs else ""
+        more = p.more if p.jobs else 0
+    else:
+        yield "it is waiting for "
+        more = p.more
+        if not p.jobs and p.dependencies_listed:
+            yield f"jobs other than the first {p.dependencies_listed} it depends on"
+        elif not p.jobs:
+            yield "jobs that are finishing now"
+    yield from _listed([_waited_for(job) for job in p.jobs], more)
+
+
+def _waited_for(job: RelatedJob) -> list[Part]:
+    reused = ", whose result it will reuse" if job.is_reused else ""
+    return [job, f" ({job.status.value if job.status else 'unknown'}{reused})"]
+
+
+def _unserved(reason: Reason, p: Params) -> Iterator[Part]:
+    one = len(p.workers) + p.more == 1
+    offers = ", ".join(p.offers[:_OFFERS_NAMED_MAX]) or "none"
+    beyond = len(p.offers) - _OFFERS_NAMED_MAX
+    offers += f" and {beyond} more" if beyond > 0 else ""
+    if reason is Reason.NO_WORKER:
+        yield "no worker is alive"
+        if p.workers:
+            yield f" except {_workers(p)}, which {'is' if one else 'are'} stopping"
+        elif p.worker_id:
+            yield f" ({p.worker_id} was last seen at {_at(p.at)})"
+        yield ": start one"
+    elif reason is Reason.NO_WORKER_FOR_TYPE:
+        yield f"no live worker handles {p.job_type}"
+        yield f": {_workers(p)} handle{'s' if one else ''} {offers}" if p.workers else ""
+    elif reason is Reason.NO_WORKER_FOR_QUEUE:
+        yield f"no live worker that handles {p.job_type} serves the queue {p.queue}"
+        yield f": {_workers(p)} serve{'s' if one else ''} {offers}" if p.workers else ""
+    else:
+        yield f"its payload has version {p.payload_version}, but live workers read {p.job_type} only up to version"
+        yield f" {p.readable_version}: upgrade them"
+
+
+def _place(p: Params) -> str:
+    """How many pending jobs are ahead: of its queue and type, or of the key that holds it back. Jobs that a key holds
+    back do not take turns."""
+    kin, turns = "its queue and type", ""
+    if p.line == "key":
+        kin = "its key"
+    elif p.line == "fairness_key":
+        kin, turns = f"the key {p.key}", ", and keys take turns"
+    if not p.ahead:
+        return f"it is next in line for {kin}{turns}"
+    count = f"{p.ahead} or more" if p.ahead >= _AHEAD_MAX else str(p.ahead)
+    return f"{count} {'job' if p.ahead == 1 else 'jobs'} of {kin} {'is' if p.ahead == 1 else 'are'} ahead of it{turns}"
+
+
+def _listed(items: Sequence[Sequence[Part]], more: int) -> Iterator[Part]:
+    groups = [*items, [f"{more} more"]] if more > 0 else items
+    for place, group in enumerate(groups):
+        if place:
+            yield " and " if place == len(groups) - 1 else ", "
+        yield from group
+
+
+def _workers(p: Params) -> str:
+    return "".join(map(str, _listed([[worker_id] for worker_id in p.workers], p.more)))
+
+
+def _ended(status: Status | None) -> str:
+    return "was cancelled" if status is Status.CANCELLED else status.value if status else "ended"
+
+
+def _by(words: str, whom: str | None) -> str:
+    return f"{words} {whom}" if whom else ""
+
+
+def _because(message: str | None) -> str:
+    return f": {message}" if message else ""
+
+
+def _at(moment: datetime | None) -> str:
+    return "an unknown time" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+# Facts
+
+
+class Facts(msgspec.Struct, kw_only=True):
+    """What `judge` needs to know."""
+
+    job: JobRecord
+    now: Instant
+    workers: list[WorkerRow]
+    queue: QueueRow | None = None
+    dependencies: dict[str, Status | None] = {}
+    joined: str | None = None  # the identical job whose result it will reuse
+    open_children: list[tuple[str, Status]] = []  # some of those that it waits for
+    bad_children: list[JobRecord] = []  # some of those that it ended with
+    subtree_of: str | None = None  # the job above it that it was cancelled with
+    ring: list[JobRecord] = []  # those that wait for one another
+    holders: list[str] = []  # jobs that run under the same concurrency key
+    rate_due_at: Instant | None = None
+    claims: dict[str, dict[str, int]] = {}  # by worker and type; none of a worker after one that has room
+    dead: list[str] = []  # workers that are certainly gone
+    ahead: int = 0  # pending jobs of the same queue and type that come first, up to a limit
+
+
+async def explain(store: Store, job: JobRecord, now: Instant, is_dead: Callable[[WorkerRow], bool]) -> Explanation:
+    """`is_dead` knows which workers are certainly gone, though they were seen not long ago."""
+    state = await store.moving()
+    if state is not None and state.role == FROM and job.status not in (Status.PROCESSING, *TERMINAL):
+        return _moved(state)
+    workers = await store.workers()
+    dead = [worker.worker_id for worker in workers if is_dead(worker)]
+    living = [worker for worker in workers if worker.worker_id not in dead]
+    facts = Facts(job=job, now=now, workers=living, dead=dead)
+    if job.status is Status.WAITING:
+        if job.awaits is None:
+            statuses = await store.statuses(job.dependencies)
+            facts.dependencies = dict(zip(job.dependencies, statuses, strict=True))
+            facts.joined = await _joined(store, job, _open(facts)[:NAMED_MAX])
+        else:
+            facts.open_children = await _open_children(store, job)
+        facts.ring = await find_ring(store, job)
+    if ended_with_children(job):
+        for status in (Status.FAILED, Status.CANCELLED):
+            facts.bad_children += (await store.children(job.job_id, None, NAMED_MAX, status)).items
+    if job.status is Status.CANCELLED:
+        facts.subtree_of = await _cancelled_from(store, job)
+    if job.status is Status.PENDING:
+        facts.queue = next((row for row in await store.queues() if row.name == job.queue), None)
+        facts.holders = await _holders(store, job)
+        if job.rate_key is not None:
+            facts.rate_due_at = await store.rate_due(job.job_id, now)
+        facts.claims = await _claims(store, facts)
+        facts.ahead = await store.ahead(job.job_id, _AHEAD_MAX)
+    return judge(facts)
+
+
+def _open(facts: Facts) -> list[str]:
+    return [job_id for job_id, status in facts.dependencies.items() if status is not Status.COMPLETED]
+
+
+async def _open_children(store: Store, job: JobRecord) -> list[tuple[str, Status]]:
+    """A few of them, the most telling first."""
+    found: list[tuple[str, Status]] = []
+    for status in (Status.PROCESSING, Status.RETRYING, Status.PENDING, Status.SCHEDULED, Status.WAITING):
+        if len(found) < NAMED_MAX:
+            page = await store.children(job.job_id, None, NAMED_MAX, status)
+            found += [(each.job_id, each.status) for each in page.items]
+    return found[:NAMED_MAX]
+
+
+async def _joined(store: Store, job: JobRecord, waits_for: Sequence[str]) -> str | None:
+    """The identical job whose result it will reuse."""
+    if job.content_hash is None:
+        return None
+    same = (job.job_type, job.content_hash)
+    found = await store.get(waits_for)
+    return next((each.job_id for each in found if each and (each.job_type, each.content_hash) == same), None)
+
+
+async def _cancelled_from(store: Store, job: JobRecord) -> str | None:
+    """The ancestor whose subtree was cancelled, unless the cancellation had a reason of its own."""
+    said = job.history[-1].reason if job.history else None
+    above, root = job.parent_job_id, job.root_job_id
+    for _ in range(_STEPS_MAX):
+        if said is None or above is None:
+            break
+        if said == subtree_of(above):
+            return above
+        [parent] = await store.get([above])
+        above = None if parent is None else parent.parent_job_id
+    return root if root is not None and said == subtree_of(root) else None
+
+
+async def _holders(store: Store, job: JobRecord) -> list[str]:
+    """As many holders as it takes to fill the key."""
+    found: list[str] = []
+    after: str | None = None
+    while job.concurrency_key is not None and len(found) < (job.concurrency_limit or 0):
+        page = await store.find(
+            Query(concurrency_key=job.concurrency_key, status=Status.PROCESSING, after=after, limit=_PAGE)
+        )
+        found += [each.job_id for each in page.items]
+        after = page.next
+        if after is None:
+            break
+    return found
+
+
+_PAGE = 100
+_LOOKED_AT_MAX = 50  # workers that are searched for one with room
+
+
+async def _claims(store: Store, facts: Facts) -> dict[str, dict[str, int]]:
+    """What workers hold now, since their own rows are up to a third of a lease old. Stops at the first with room."""
+    found: dict[str, dict[str, int]] = {}
+    for worker in sorted(_able(facts), key=lambda each: len(each.running) - each.concurrency)[:_LOOKED_AT_MAX]:
+        page = await store.find(Query(status=Status.PROCESSING, worker=worker.worker_id, limit=FIND_LIMIT_MAX))
+        of_type = found[worker.worker_id] = dict(Counter(each.job_type for each in page.items))
+        held = {each.job_id for each in page.items}
+        for each in await store.get([job_id for job_id in worker.stuck if job_id not in held]):
+            if each is not None:  # its claim is gone, but its thread keeps the slot
+                of_type[each.job_type] = of_type.get(each.job_type, 0) + 1
+        if not (_type_full(worker, facts.job.job_type, of_type) or _is_busy(worker, of_type)):
+            break
+    return found
+
+
+# Rings: a submit cannot make one, but a parent that waits for its child can close one: its child depends on a job
+# elsewhere, and that one on the parent.
+
+_STEPS_MAX = 100  # jobs looked at: a longer ring is found from one of its other jobs
+
+
+async def find_ring(store: Store, job: JobRecord) -> list[JobRecord]:
+    """The ring that this job waits for or belongs to; each job in it waits for the next."""
+    path: dict[str, JobRecord] = {}
+    done: set[str] = set()
+    stack: list[tuple[JobRecord, list[JobRecord]]] = []
+
+    async def enter(record: JobRecord) -> None:
+        path[record.job_id] = record
+        stack.append((record, await _waits_for(store, record)))
+
+    await enter(job)
+    while stack and len(done) + len(path) <= _STEPS_MAX:
+        record, left = stack[-1]
+        if not left:
+            stack.pop()
+            del path[record.job_id]
+            done.add(record.job_id)
+            continue
+        waited_for = left.pop()
+        if waited_for.job_id in path:
+            names = list(path)
+            return [path[each] for each in names[names.index(waited_for.job_id) :]]
+        if waited_for.job_id not in done:
+            await enter(waited_for)
+    return []
+
+
+async def _waits_for(store: Store, record: JobRecord) -> list[JobRecord]:
+    """The jobs that this one waits for and that are waiting themselves."""
+    if record.status is not Status.WAITING:
+        return []
+    if record.awaits is not None:
+        return list((await store.children(record.job_id, None, _STEPS_MAX, Status.WAITING)).items)
+    found = await store.get(record.dependencies)
+    return [each for each in found if each is not None and each.status is Status.WAITING]
+
+
+def ring(jobs: Sequence[JobRecord]) -> Explanation:
+    """The explanation of jobs that wait for one another."""
+    before = [*jobs[-1:], *jobs[:-1]]
+    named = tuple(
+        RelatedJob(job_id=job.job_id, name=job.job_type, status=job.status, is_child=previous.awaits is not None)
+        for previous, job in zip(before, jobs, strict=True)
+    )
+    return Explanation(reason=Reason.RING, params=Params(jobs=named), job_ids=tuple(job.job_id for job in jobs))
+
+
+# How a job ended with others
+
+
+def ended_with_children(job: JobRecord) -> bool:
+    """Whether it was waiting for its children, and they ended in a way that its trigger rule does not accept."""
+    if not _ended_waiting(job):
+        return False
+    came = (each.event for each in reversed(job.history[:-1]) if each.event is not Event.REPRIORITISE)
+    return next(came, None) is Event.WAIT_FOR_CHILDREN
+
+
+def ended_with_dependency(job: JobRecord) -> bool:
+    """Whether it was waiting for other jobs, and they ended in a way that its trigger rule does not accept."""
+    return _ended_waiting(job) and not ended_with_children(job)
+
+
+def failed_dependency(job: JobRecord) -> RelatedJob | None:
+    """The dependency that it ended with. None also if that one is not among those that its record lists."""
+    if not ended_with_dependency(job):
+        return None
+    said = job.history[-1].reason
+    for job_id in job.dependencies:
+        for status in (Status.FAILED, Status.CANCELLED):
+            if said == ended_by(job_id, status):
+                return RelatedJob(job_id=job_id, status=status)
+    return None
+
+
+def _ended_waiting(job: JobRecord) -> bool:
+    """Whether it failed or was cancelled while it was waiting for others."""
+    ended_badly = job.status in (Status.FAILED, Status.CANCELLED)
+    return ended_badly and bool(job.history) and job.history[-1].event is Event.RELEASE
+
+
+# Judgement
+
+
+def judge(facts: Facts) -> Explanation:
+    job = facts.job
+    if job.archived_at is not None:
+        params = Params(at=_moment(job.completed_at), archived_at=_moment(job.archived_at), status=job.status)
+        return Explanation(reason=Reason.ARCHIVED, params=params)
+    match job.status:
+        case Status.COMPLETED:
+            return Explanation(reason=Reason.COMPLETED, params=Params(at=_moment(job.completed_at)))
+        case Status.FAILED | Status.CANCELLED:
+            return _over(facts, Reason.FAILED if job.status is Status.FAILED else Reason.CANCELLED)
+        case Status.PROCESSING:
+            return _processing(facts)
+        case Status.WAITING:
+            return _waiting(facts)
+        case Status.SCHEDULED | Status.RETRYING:
+            return _later(facts)
+        case Status.PENDING:
+            return _pending(facts)
+
+
+def _over(facts: Facts, reason: Reason) -> Explanation:
+    job, at = facts.job, _moment(facts.job.completed_at)
+    last = job.history[-1] if job.history else None
+    if ended_with_children(job):
+        named = facts.bad_children[:NAMED_MAX]
+        params = Params(
+            at=at,
+            cause="children",
+            jobs=tuple(map(_fallen_child, named)),
+            more=job.failed_children + job.cancelled_children - len(named),
+        )
+        return Explanation(reason=reason, params=params, job_ids=tuple(each.job_id for each in facts.bad_children))
+    if ended_with_dependency(job):
+        culprit = failed_dependency(job)
+        return _ended_with(reason, Params(at=at, cause="dependency"), culprit)
+    if facts.subtree_of is not None and last is not None:
+        params = Params(at=at, cause="subtree", by=last.by)
+        return _ended_with(reason, params, RelatedJob(job_id=facts.subtree_of))
+    if reason is Reason.FAILED:
+        params = Params(at=at, failures=job.failures, max_attempts=job.max_attempts, error=job.last_error)
+    else:
+        params = Params(at=at, by=last.by if last else None, message=last.reason if last else None)
+    return Explanation(reason=reason, params=params)
+
+
+def _ended_with(reason: Reason, params: Params, job: RelatedJob | None) -> Explanation:
+    if job is None or job.job_id is None:
+        return Explanation(reason=reason, params=params)
+    return Explanation(reason=reason, params=msgspec.structs.replace(params, jobs=(job,)), job_ids=(job.job_id,))
+
+
+def _fallen_child(job: JobRecord) -> RelatedJob:
+    # The stored error names the dependency, which may be in a queue that the reader of this explanation may not see.
+    error = "a job it depends on did not complete" if ended_with_dependency(job) else job.last_error
+    return RelatedJob(job_id=job.job_id, name=job.job_stage or job.job_type, status=job.status, error=error)
+
+
+def _processing(facts: Facts) -> Explanation:
+    job = facts.job
+    expires = job.lease_expires_at or 0
+    is_gone = job.worker_id in facts.dead
+    if expires <= facts.now or is_gone:
+        params = Params(worker_id=job.worker_id, is_gone=is_gone, has_live_worker=bool(_live(facts)))
+        return Explanation(reason=Reason.LEASE_EXPIRED, params=params, until=to_datetime(expires))
+    params = Params(
+        at=_moment(job.started_at),
+        attempt=job.attempt,
+        worker_id=job.worker_id,
+        progress=own_progress(job) or None,
+        stage=job.stage or None,
+    )
+    return Explanation(reason=Reason.RUNNING, params=params)
+
+
+def _waiting(facts: Facts) -> Explanation:
+    job = facts.job
+    if facts.ring:
+        return ring(facts.ring)
+    if job.awaits is not None:
+        named = tuple(RelatedJob(job_id=job_id, status=status) for job_id, status in facts.open_children)
+        params = Params(
+            children=job.children, open_children=job.open_children, jobs=named, more=job.open_children - len(named)
+        )
+        ids = tuple(job_id for job_id, _ in facts.open_children)
+        return Explanation(reason=Reason.WAITING_FOR_CHILDREN, params=params, job_ids=ids)
+    ids = tuple(_open(facts))
+    named = tuple(
+        RelatedJob(job_id=job_id, status=facts.dependencies[job_id], is_reused=job_id == facts.joined)
+        for job_id in ids[:NAMED_MAX]
+    )
+    are_all = len(facts.dependencies) < LISTED_EDGES_MAX
+    params = Params(
+        jobs=named,
+        more=len(ids) - len(named),
+        dependencies_listed=None if named or are_all else LISTED_EDGES_MAX,
+    )
+    return Explanation(reason=Reason.WAITING, params=params, job_ids=ids)
+
+
+def _later(facts: Facts) -> Explanation:
+    job, until = facts.job, to_datetime(facts.job.scheduled_for)
+    if job.scheduled_for <= facts.now:
+        return Explanation(reason=Reason.OVERDUE, params=Params(has_live_worker=bool(_live(facts))), until=until)
+    if job.status is Status.RETRYING:
+        params = Params(failures=job.failures, max_attempts=job.max_attempts, error=job.last_error)
+        return Explanation(reason=Reason.BACKING_OFF, params=params, until=until)
+    # A change of priority says nothing about how the job came to be where it is.
+    came = next((each for each in reversed(job.history) if each.event is not Event.REPRIORITISE), None)
+    if came is None or came.event not in (Event.SNOOZE, Event.RESCHEDULE):
+        return Explanation(reason=Reason.SCHEDULED, until=until)
+    message = came.reason if came.reason != moved_to(job.scheduled_for) else None
+    if came.event is Event.SNOOZE:
+        return Explanation(reason=Reason.SNOOZED, params=Params(message=message), until=until)
+    return Explanation(reason=Reason.SCHEDULED, params=Params(by=came.by, message=message), until=until)
+
+
+def _moved(state: MoveState) -> Explanation:
+    return Explanation(reason=Reason.MOVED, params=Params(store=state.other, is_done=state.done))
+
+
+def _pending(facts: Facts) -> Explanation:
+    """The first obstacle, from those that concern all jobs to those that concern this one."""
+    job, queue = facts.job, facts.queue
+    if queue is not None and queue.paused_at is not None:
+        params = Params(queue=job.queue, at=_moment(queue.paused_at), by=queue.paused_by, message=queue.pause_reason)
+        return Explanation(reason=Reason.QUEUE_PAUSED, params=params)
+    return _no_worker(facts) or _no_room(facts) or _in_line(facts, Reason.IN_LINE, Params())
+
+
+def _no_worker(facts: Facts) -> Explanation | None:
+    job = facts.job
+    live = _live(facts)
+    if not live:
+        return Explanation(reason=Reason.NO_WORKER, params=_last_seen(facts))
+    of_type = [worker for worker in live if job.job_type in worker.job_types]
+    if not of_type:
+        params = _named(live, Params(job_type=job.job_type, offers=_all(each.job_types for each in live)))
+        return Explanation(reason=Reason.NO_WORKER_FOR_TYPE, params=params)
+    of_queue = [worker for worker in of_type if job.queue in worker.queues]
+    if not of_queue:
+        params = _named(
+            of_type, Params(job_type=job.job_type, queue=job.queue, offers=_all(each.queues for each in of_type))
+        )
+        return Explanation(reason=Reason.NO_WORKER_FOR_QUEUE, params=params)
+    if not _able(facts):
+        params = Params(
+            job_type=job.job_type,
+            payload_version=job.payload_version,
+            readable_version=max(worker.versions[job.job_type] for worker in of_queue),
+        )
+        return Explanation(reason=Reason.NO_WORKER_FOR_VERSION, params=params)
+    return None
+
+
+def _no_room(facts: Facts) -> Explanation | None:
+    job, holders = facts.job, facts.holders
+    if job.concurrency_limit is not None and len(holders) >= job.concurrency_limit:
+        params = Params(
+            key=job.concurrency_key,
+            limit=job.concurrency_limit,
+            jobs=tuple(RelatedJob(job_id=job_id) for job_id in holders[:NAMED_MAX]),
+            more=max(0, len(holders) - NAMED_MAX),
+        )
+        return Explanation(reason=Reason.KEY_FULL, params=params, job_ids=tuple(holders))
+    if facts.rate_due_at is not None and facts.rate_due_at > facts.now:
+        params = Params(key=job.rate_key)
+        return Explanation(reason=Reason.RATE_LIMITED, params=params, until=to_datetime(facts.rate_due_at))
+    return _no_slot(facts)
+
+
+def _no_slot(facts: Facts) -> Explanation | None:
+    job = facts.job
+    looked_at = [worker for worker in _able(facts) if worker.worker_id in facts.claims]
+    full = [worker for worker in looked_at if _type_full(worker, job.job_type, facts.claims[worker.worker_id])]
+    busy = [worker for worker in looked_at if _is_busy(worker, facts.claims[worker.worker_id])]
+    if len({worker.worker_id for worker in (*full, *busy)}) < len(looked_at) or not looked_at:
+        return None
+    if len(full) < len(looked_at):
+        return _in_line(facts, Reason.WORKERS_BUSY, _named(looked_at, Params(job_type=job.job_type)))
+    limits = {each.worker_id: each.limits[job.job_type] for each in full[:NAMED_MAX]}
+    return _in_line(facts, Reason.TYPE_FULL, _named(full, Params(job_type=job.job_type, limits=limits)))
+
+
+def _type_full(worker: WorkerRow, job_type: str, claims: dict[str, int]) -> bool:
+    limit = worker.limits.get(job_type)
+    return limit is not None and _calls(worker, job_type, claims.get(job_type, 0)) >= limit
+
+
+def _calls(worker: WorkerRow, job_type: str, jobs: int) -> int:
+    """How many slots the jobs take: one each, or one per call of a batch handler."""
+    return -(-jobs // worker.batches.get(job_type, 1))
+
+
+def _is_busy(worker: WorkerRow, claims: dict[str, int]) -> bool:
+    """Whether the worker has no free slot; claims beyond the limit of their type were made ahead and hold none."""
+    calls = {job_type: _calls(worker, job_type, count) for job_type, count in claims.items()}
+    slots = sum(min(count, worker.limits.get(job_type, count)) for job_type, count in calls.items())
+    return slots >= worker.concurrency
+
+
+def _in_line(facts: Facts, reason: Reason, params: Params) -> Explanation:
+    job = facts.job
+    line: Literal["queue", "key", "fairness_key"] = "queue"
+    if job.parked:
+        line = "key"
+    elif job.fairness_key is not None:
+        line = "fairness_key"
+    key = job.fairness_key if line == "fairness_key" else None
+    return Explanation(reason=reason, params=msgspec.structs.replace(params, ahead=facts.ahead, line=line, key=key))
+
+
+def _able(facts: Facts) -> list[WorkerRow]:
+    """Live workers that would claim the job if they had room."""
+    job = facts.job
+    return [
+        worker
+        for worker in _live(facts)
+        if job.job_type in worker.job_types
+        and job.queue in worker.queues
+        and worker.versions.get(job.job_type, job.payload_version) >= job.payload_version
+    ]
+
+
+def _live(facts: Facts) -> list[WorkerRow]:
+    return [worker for worker in facts.workers if not worker.stopping and not is_silent(worker, facts.now)]
+
+
+def _last_seen(facts: Facts) -> Params:
+    stopping = [worker for worker in facts.workers if worker.stopping and not is_silent(worker, facts.now)]
+    if stopping:
+        return _named(stopping, Params())
+    last = max(facts.workers, key=lambda worker: worker.heartbeat_at, default=None)
+    return Params() if last is None else Params(worker_id=last.worker_id, at=_moment(last.heartbeat_at))
+
+
+def _named(workers: Sequence[WorkerRow], params: Params) -> Params:
+    named = tuple(worker.worker_id for worker in workers[:NAMED_MAX])
+    return msgspec.structs.replace(params, workers=named, more=len(workers) - len(named))
+
+
+def _all(names: Iterable[Iterable[str]]) -> tuple[str, ...]:
+    return tuple(sorted({name for each in names for name in each}))
+
+
+def _moment(instant: Instant | None) -> datetime | None:
+    return None if instant is None else to_datetime(instant)

@@ -1,0 +1,304 @@
+"""Queues, schedules and statistics, and what an app registers when it opens: job types and result tables."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from backstay import ids, limits
+from backstay.clock import Clock, Instant, micros
+from backstay.core import access_keys, queues, schedules, stats, workers
+from backstay.core.checks import check_name, check_reason
+from backstay.core.dumps import INTO, is_closed, refusal
+from backstay.core.port import Store
+from backstay.core.queues import Queue
+from backstay.core.records import Inserted, JobType, NewJob, QueueChange, Schedule, Verdict, WorkerRow
+from backstay.core.result_tables import ResultTable
+from backstay.core.schedules import ScheduleInfo
+from backstay.core.stats import Stats
+from backstay.errors import (
+    BackstayError,
+    ConfigurationError,
+    InvalidOption,
+    ScheduleNotFound,
+    StoreMoved,
+    VersionConflict,
+)
+from backstay.handlers import Handler
+from backstay.observers.base import Observers, submitting
+from backstay.ops.audit import Actor, audited
+from backstay.ops.edit import TRIES
+from backstay.options import SubmitOptions, build
+from backstay.results.model import table_of
+
+log = logging.getLogger("backstay")
+
+ScheduleChange = Callable[[Schedule | None, Instant], Schedule | None]
+
+
+# Opening
+
+
+async def announce(store: Store, clock: Clock, handlers: Collection[Handler]) -> None:
+    """Store the job types of the handlers, so that apps without their code can submit to them, and their result tables.
+    Writes only what changed, so that opening stays cheap."""
+    now = clock.now()
+    known = {each.job_type: each for each in await store.job_types()}
+    ours = [handler.describe(now) for handler in handlers]
+    changed = [each for each in ours if _differs(each, known.get(each.job_type))]
+    if changed:
+        await store.announce(changed)
+    if tables := _tables_of(handlers):
+        await store.declare(tables)
+
+
+async def announce_types(
+    store: Store, clock: Clock, actor: Actor, changes: Sequence[tuple[JobType | None, JobType]]
+) -> None:
+    """Store types that a remote worker has announced: each as it was, and as it should be. A type whose schema, queue
+    and version stay the same is only marked as seen; others leave an audit entry, since submits are checked by them."""
+    seen = [new for old, new in changes if old is not None and _trace(old) == _trace(new)]
+    if seen:
+        await store.announce(seen)
+    for old, new in changes:
+        if new in seen:
+            continue
+        before = None if old is None else _trace(old)
+        async with audited(store, clock, actor, "type.announce", new.job_type, before) as entry:
+            await store.announce([new])
+            entry.after = _trace(new)
+
+
+def _trace(job_type: JobType) -> dict[str, Any]:
+    """A schema is too long for the trail: its hash tells whether it is the same."""
+    text = job_type.payload_schema
+    schema = None if text is None else f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:16]}, {len(text):,} bytes"
+    return {"version": job_type.version, "queue": job_type.queue, "schema": schema}
+
+
+def _differs(ours: JobType, stored: JobType | None) -> bool:
+    if stored is None:
+        return True
+    if stored.version > ours.version:
+        return False  # older code next to newer during a deploy: keep what the newer announced
+    fresh = ours.last_seen - stored.last_seen < micros(timedelta(hours=1))
+    return not fresh or msgspec.structs.replace(ours, last_seen=stored.last_seen) != stored
+
+
+def _tables_of(handlers: Iterable[Handler]) -> list[ResultTable]:
+    found: dict[str, ResultTable] = {}
+    for handler in handlers:
+        for model in handler.results:
+            table = table_of(model)
+            if found.setdefault(table.name.lower(), table) != table:
+                raise ConfigurationError(
+                    f"{handler.name}: two models declare the result table {table.name} differently"
+                )
+    return list(found.values())
+
+
+async def accepts_changes(store: Store) -> bool:
+    """Return whether the queue accepts changes. A queue that was transferred elsewhere can still be read; one that is
+    being transferred into serves no one."""
+    state = await store.moving()
+    if state is None or not is_closed(state):
+        return True
+    if state.role == INTO:
+        raise StoreMoved(refusal(state))
+    log.warning("%s", refusal(state))
+    return False
+
+
+# Queues
+
+
+async def list_queues(store: Store) -> list[Queue]:
+    """List every queue that is named anywhere, with its job counts."""
+    return queues.overview(
+        await store.queues(), await store.depths(), await store.job_types(), await _living_workers(store)
+    )
+
+
+async def pause_queue(store: Store, clock: Clock, actor: Actor, name: str, reason: str | None) -> Queue:
+    def change() -> QueueChange:
+        return QueueChange(paused=True, by=actor.by, reason=check_reason(reason))
+
+    return await _change_queue(store, clock, actor, "queue.pause", name, change)
+
+
+async def resume_queue(store: Store, clock: Clock, actor: Actor, name: str) -> Queue:
+    return await _change_queue(store, clock, actor, "queue.resume", name, lambda: QueueChange(paused=False))
+
+
+async def limit_queue(store: Store, clock: Clock, actor: Actor, name: str, max_pending: int | None) -> Queue:
+    return await _change_queue(store, clock, actor, "queue.limit", name, lambda: pending_limit(max_pending))
+
+
+async def _change_queue(
+    store: Store, clock: Clock, actor: Actor, action: str, name: str, change: Callable[[], QueueChange]
+) -> Queue:
+    """Change a queue, with its audit entry; return it with its job counts."""
+    check_name(name, "queue")
+    before = next((row for row in await store.queues() if row.name == name), None)
+    async with audited(store, clock, actor, action, name, access_keys.queue(before)) as entry:
+        row = await store.change_queue(name, change(), clock.now())
+        entry.after = access_keys.queue(row)
+    found = queues.overview([row], await store.depths(), [], await _living_workers(store))
+    return next(queue for queue in found if queue.name == name)
+
+
+def pending_limit(max_pending: int | None) -> QueueChange:
+    """Return the change that limits a queue's pending jobs; None means no limit."""
+    limit = 0 if max_pending is None else max_pending
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit <= limits.MAX_PENDING_MAX:
+        raise InvalidOption(f"max_pending={max_pending!r}: use 1 to {limits.MAX_PENDING_MAX:,}, or None for no limit")
+    if limit == 0 and max_pending is not None:
+        raise InvalidOption("max_pending=0 would refuse every job: pause the queue instead")
+    return QueueChange(max_pending=limit)
+
+
+async def _living_workers(store: Store) -> list[WorkerRow]:
+    return [worker for worker in await store.workers() if not is_dead(worker)]
+
+
+def is_dead(worker: WorkerRow) -> bool:
+    """Return whether a worker's process is known to have ended."""
+    return workers.is_dead(worker.process_key)
+
+
+# Schedules
+
+
+async def define_schedule(
+    store: Store,
+    clock: Clock,
+    actor: Actor,
+    name: str,
+    cron: str,
+    target: Handler | JobType,
+    payload: Any,
+    *,
+    timezone: str,
+    missed: str,
+    options: SubmitOptions,
+) -> ScheduleInfo:
+    """Create the schedule with this name, or change it to this definition."""
+
+    def change(stored: Schedule | None, now: Instant) -> Schedule | None:
+        job = build(target, payload, "", now, options)
+        return schedules.defined(stored, name, cron, timezone, missed, job, now)
+
+    stored = await _stored_schedule(store, name)
+    with suppress(BackstayError):  # what is wrong with it is an error below, with an entry
+        if stored is not None and change(stored, clock.now()) is None:
+            # Apps define their schedules at every start: that changes nothing, and writes nothing.
+            return schedules.info(stored)
+    return await _change_schedule(store, clock, actor, "schedule.put", name, change)
+
+
+async def pause_schedule(store: Store, clock: Clock, actor: Actor, name: str) -> ScheduleInfo:
+    """Stop a schedule from creating jobs until it is resumed."""
+
+    def change(stored: Schedule | None, now: Instant) -> Schedule | None:
+        return schedules.paused(_existing(stored, name), actor.by, now)
+
+    return await _change_schedule(store, clock, actor, "schedule.pause", name, change)
+
+
+async def resume_schedule(store: Store, clock: Clock, actor: Actor, name: str) -> ScheduleInfo:
+    """Resume with the next tick from now."""
+
+    def change(stored: Schedule | None, now: Instant) -> Schedule | None:
+        return schedules.resumed(_existing(stored, name), now)
+
+    return await _change_schedule(store, clock, actor, "schedule.resume", name, change)
+
+
+async def _change_schedule(
+    store: Store, clock: Clock, actor: Actor, action: str, name: str, change: ScheduleChange
+) -> ScheduleInfo:
+    """Change a schedule, with its audit entry. `change` returns None if it is already as wanted."""
+    before = await _info(store, name)
+    async with audited(store, clock, actor, action, name, access_keys.schedule(before)) as entry:
+        after = await _save_schedule(store, clock, name, change)
+        entry.after = access_keys.schedule(after)
+    return after
+
+
+async def _save_schedule(store: Store, clock: Clock, name: str, change: ScheduleChange) -> ScheduleInfo:
+    for _ in range(TRIES):
+        stored = await _stored_schedule(store, name)
+        wanted = change(stored, clock.now())
+        if wanted is None:
+            assert stored is not None  # noqa: S101 - only what is stored can be right already
+            return schedules.info(stored)
+        expected = None if stored is None else stored.version
+        if await store.save_schedule(wanted, expected) is Verdict.APPLIED:
+            return schedules.info(wanted)
+    raise VersionConflict(f"schedule {name} keeps changing: try again")
+
+
+async def drop_schedule(store: Store, clock: Clock, actor: Actor, name: str) -> None:
+    """Delete a schedule. The jobs it created remain."""
+    check_name(name, "schedule")
+    before = await _info(store, name)
+    async with audited(store, clock, actor, "schedule.delete", name, access_keys.schedule(before)):
+        if await store.drop_schedule(name) is Verdict.GONE:
+            raise _not_found(name)
+
+
+async def run_schedule(
+    store: Store, clock: Clock, actor: Actor, observers: Observers | None, name: str, created_by: str | None
+) -> tuple[NewJob, Inserted, Instant]:
+    """Submit the job of a schedule now; return it with the answer of the store."""
+    async with audited(store, clock, actor, "schedule.run", name) as entry:
+        stored = _existing(await _stored_schedule(store, name), name)
+        now = clock.now()
+        job = msgspec.structs.replace(
+            msgspec.json.decode(stored.template, type=NewJob),
+            job_id=ids.new_id(now),
+            scheduled_for=now,
+            created_by=created_by or f"schedule:{name}"[: limits.NAME_LENGTH_MAX],
+            schedule=name,
+        )
+        with submitting(observers, [job]) as [job]:
+            [inserted] = await store.insert([job], now)
+        entry.after = {"job_id": inserted.job_id}
+    return job, inserted, now
+
+
+async def _info(store: Store, name: str) -> ScheduleInfo | None:
+    stored = await _stored_schedule(store, name)
+    return None if stored is None else schedules.info(stored)
+
+
+def _existing(stored: Schedule | None, name: str) -> Schedule:
+    if stored is None:
+        raise _not_found(name)
+    return stored
+
+
+async def _stored_schedule(store: Store, name: str) -> Schedule | None:
+    return next(iter(await store.schedules([name])), None)
+
+
+def _not_found(name: str) -> ScheduleNotFound:
+    return ScheduleNotFound(f"no schedule {name!r:.80}")
+
+
+# Figures
+
+
+async def recent_stats(store: Store, now: Instant, minutes: int) -> Stats:
+    """Return what happened in the last minutes, and how many jobs are in each state now."""
+    longest = limits.COUNTERS_DAYS * 24 * 60
+    if isinstance(minutes, bool) or not isinstance(minutes, int) or not 1 <= minutes <= longest:
+        raise InvalidOption(f"minutes={minutes!r}: use 1 to {longest:,}")
+    since, until = stats.span(now, minutes)
+    return stats.summary(await store.counters(since, until), await store.counts(), since, until)

@@ -1,0 +1,128 @@
+"""A job as a one-line summary and as a JSON document, for the command line, HTTP and the dashboard.
+
+Payload and result are included as they are stored: a page of jobs is not parsed only to be written again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+import msgspec
+
+from backstay import codec
+from backstay.core.checks import count, span
+from backstay.core.states import Status
+from backstay.job import FIELDS, Job, JobDocument, JobView
+from backstay.ops.explain import ended_with_children, failed_dependency
+
+Naming = Callable[[str], str]
+
+
+def note(job: Job, now: datetime, *, percent: bool = True, named: Naming = str) -> str:
+    """For the details column next to the status. `named` formats an id."""
+    if ended_with_children(job.record):
+        return job.history[-1].reason or ""
+    if (dependency := failed_dependency(job.record)) is not None:
+        return f"because of {named(str(dependency))}"
+    match job.status:
+        case Status.WAITING:
+            return f"waiting for {_awaited(job, 'job')}"
+        case Status.SCHEDULED:
+            return f"due {_in(job.scheduled_for, now)}"
+        case Status.RETRYING:
+            return f"retry {_in(job.scheduled_for, now)}: {job.last_error or ''}"
+        case Status.PENDING:
+            return ""
+        case Status.PROCESSING:
+            return ", ".join(part for part in (_at(job) if percent else job.stage, _running(job, now)) if part)
+        case Status.COMPLETED:
+            return "result reused" if job.reused_from else took(job)
+        case Status.FAILED:
+            return job.last_error or ""
+        case Status.CANCELLED:
+            return why_cancelled(job) or ""
+
+
+def short_line(job: Job, now: datetime, *, named: Naming = str) -> str:
+    """For following one job, next to its progress bar."""
+    if job.status is Status.RETRYING:
+        return f"retrying {_in(job.scheduled_for, now)}"
+    return progress_line(job, now, named=named)
+
+
+def progress_line(job: Job, now: datetime, *, named: Naming = str) -> str:
+    """For following one job line by line."""
+    match job.status:
+        case Status.WAITING:
+            return f"waiting for {_awaited(job, 'other job')}"
+        case Status.RETRYING:
+            return (
+                f"{job.failures} of {job.max_attempts} attempts failed, retrying {_in(job.scheduled_for, now)}:"
+                f" {job.last_error or 'no reason recorded'}"
+            )
+        case Status.PENDING:
+            return "waiting for a worker"
+        case Status.PROCESSING:
+            return job.stage
+        case Status.COMPLETED | Status.SCHEDULED | Status.FAILED | Status.CANCELLED:
+            return note(job, now, named=named)
+
+
+def _awaited(job: Job, other: str) -> str:
+    if job.waits_for == "children":
+        children = "child" if job.child_count == 1 else "children"
+        return f"{job.open_child_count:,} of {job.child_count:,} {children}"
+    return count(len(job.dependencies), other)
+
+
+def took(job: Job) -> str:
+    """The run time; for a job that waited for its children, that of the run after them."""
+    last = "last run " if job.child_count else ""
+    return "" if job.processing_time_ms is None else f"{last}took {span(job.processing_time_ms / 1000)}"
+
+
+def why_cancelled(job: Job) -> str | None:
+    """The reason of the last event; reasons from before a retry do not count."""
+    return job.history[-1].reason if job.history else None
+
+
+def _in(moment: datetime, now: datetime) -> str:
+    seconds = (moment - now).total_seconds()
+    return "now" if seconds < 1 else f"in {span(seconds)}"
+
+
+def _at(job: Job) -> str:
+    return f"{job.progress:.0%} {job.stage}".rstrip() if job.progress or job.stage else ""
+
+
+def _running(job: Job, now: datetime) -> str:
+    return "" if job.started_at is None else f"running {span(max(0.0, (now - job.started_at).total_seconds()))}"
+
+
+_NULL = msgspec.Raw(b"null")
+_READ = [name for name in FIELDS if name not in ("payload", "result")]
+
+
+def document(job: JobView) -> JobDocument:
+    """For codec.encode. A large result, which is kept in a file, is null here."""
+    found = {name: getattr(job, name) for name in _READ}
+    return JobDocument(**found, payload=raw(job.record.payload), result=raw(job.record.result))
+
+
+def whole(job: Job) -> JobDocument:
+    """The same with a large result, which is read from its file: not for an event loop."""
+    found = document(job)
+    if job.record.result_artifact is None:
+        return found
+    return msgspec.structs.replace(found, result=raw(job.result_text()))
+
+
+def raw(text: str | None) -> msgspec.Raw:
+    """Return stored JSON as it is. If it was written by other means and is not JSON, it is returned as a string."""
+    if text is None:
+        return _NULL
+    try:
+        return codec.decode(text, type=msgspec.Raw)
+    except msgspec.DecodeError:
+        return msgspec.Raw(codec.encode(text))

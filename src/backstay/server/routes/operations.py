@@ -1,0 +1,249 @@
+"""Routes for queues, schedules, statistics and the audit trail."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Response
+
+from backstay import limits
+from backstay.app import Backstay
+from backstay.core import stats
+from backstay.core.queues import Queue
+from backstay.core.schedules import ScheduleInfo
+from backstay.errors import ScheduleNotFound
+from backstay.job import JobDocument
+from backstay.ops import presentation
+from backstay.server import metrics, problems, response_models, submit, visibility
+from backstay.server.auth import App, By, Principal, Who, check_queue, needs
+from backstay.server.request_models import LimitBody, ReasonBody, ScheduleBody
+from backstay.server.routing import Name, answer, answers, described, routes
+
+
+def queues_router(_: Backstay) -> APIRouter:
+    api = routes("queues")
+    admin = [Depends(needs("admin"))]
+
+    @api.get(
+        "/queues", summary="List the queues", dependencies=[Depends(needs("read"))], **answers(response_models.Queues)
+    )
+    async def list_queues(app: App, who: Who) -> Response:
+        """Every known queue, with its counts."""
+        return answer(
+            response_models.Queues([_queue_document(each) for each in await app.queues() if who.sees(each.name)])
+        )
+
+    @api.post(
+        "/queues/{name}/pause",
+        summary="Pause a queue",
+        dependencies=admin,
+        **answers(response_models.Queue, 400, 415),
+    )
+    async def pause_queue(app: App, who: Who, by: By, name: Name, body: ReasonBody | None = None) -> Response:
+        """Nothing is claimed from it until it is resumed. Running jobs finish; new jobs wait."""
+        check_queue(who, name)
+        reason = None if body is None else body.reason
+        return answer(_queue_document(await app.pause_queue(name, by=by, reason=reason)))
+
+    @api.post("/queues/{name}/resume", summary="Resume a queue", dependencies=admin, **answers(response_models.Queue))
+    async def resume_queue(app: App, who: Who, by: By, name: Name) -> Response:
+        check_queue(who, name)
+        return answer(_queue_document(await app.resume_queue(name, by=by)))
+
+    @api.post(
+        "/queues/{name}/limit",
+        summary="Limit a queue",
+        dependencies=admin,
+        **answers(response_models.Queue, 400, 415),
+    )
+    async def limit_queue(app: App, who: Who, by: By, name: Name, body: LimitBody) -> Response:
+        """Submissions are rejected with 429 while it has this many pending jobs."""
+        check_queue(who, name)
+        return answer(_queue_document(await app.limit_queue(name, body.max_pending, by=by)))
+
+    return api
+
+
+def _queue_document(queue: Queue) -> response_models.Queue:
+    return response_models.of(response_models.Queue, queue, paused=queue.paused)
+
+
+def schedules_router(_: Backstay) -> APIRouter:
+    api = routes("schedules")
+    _reading(api)
+    _defining(api)
+    _changing(api)
+    return api
+
+
+def _reading(api: APIRouter) -> None:
+    read = [Depends(needs("read"))]
+
+    @api.get("/schedules", summary="List the schedules", dependencies=read, **answers(response_models.Schedules))
+    async def list_schedules(app: App, who: Who) -> Response:
+        known = await visibility.schemas(app, who)
+        seen = [each for each in await app.schedules() if who.sees(each.queue)]
+        return answer(
+            response_models.Schedules(
+                [_schedule_document(visibility.covered(known, each.job_type, each)) for each in seen]
+            )
+        )
+
+    @api.get(
+        "/schedules/{name}", summary="Read a schedule", dependencies=read, **answers(response_models.Schedule, 404)
+    )
+    async def read_schedule(app: App, who: Who, name: Name) -> Response:
+        found = await _visible(app, who, name)
+        return answer(_schedule_document(visibility.covered(await visibility.schemas(app, who), found.job_type, found)))
+
+
+def _defining(api: APIRouter) -> None:
+    admin = [Depends(needs("admin"))]
+
+    @api.put("/schedules/{name}", summary="Add or change a schedule", dependencies=admin, **_put_answers())
+    async def put_schedule(app: App, who: Who, by: By, name: Name, body: ScheduleBody) -> Response:
+        """201 if it is new. Sending the same definition again changes nothing."""
+        before = await _stored(app, name)
+        options = body.options()
+        check_queue(who, options.get("queue") or (await submit.target_of(app, who, body.job_type)).queue)
+        if before is not None and not who.sees(before.queue):
+            raise problems.foreign_queue("the queue of the schedule with this name")
+        with problems.raced():
+            after = await app.schedule(
+                name,
+                body.cron,
+                body.job_type,
+                body.payload,
+                timezone=body.timezone,
+                missed=body.missed,
+                by=by,
+                **options,
+            )
+        return answer(_schedule_document(after), 201 if before is None else 200)
+
+    @api.delete(
+        "/schedules/{name}",
+        summary="Remove a schedule",
+        dependencies=admin,
+        **answers(None, 404, status=204, says="Removed; its existing jobs stay"),
+    )
+    async def delete_schedule(app: App, who: Who, by: By, name: Name) -> Response:
+        await _visible(app, who, name)
+        await app.unschedule(name, by=by)
+        return Response(status_code=204)
+
+
+def _changing(api: APIRouter) -> None:
+    admin = [Depends(needs("admin"))]
+
+    @api.post(
+        "/schedules/{name}/pause",
+        summary="Pause a schedule",
+        dependencies=admin,
+        **answers(response_models.Schedule, 404, 409),
+    )
+    async def pause_schedule(app: App, who: Who, by: By, name: Name) -> Response:
+        """It submits no jobs until it is resumed."""
+        await _visible(app, who, name)
+        with problems.raced():
+            return answer(_schedule_document(await app.pause_schedule(name, by=by)))
+
+    @api.post(
+        "/schedules/{name}/resume",
+        summary="Resume a schedule",
+        dependencies=admin,
+        **answers(response_models.Schedule, 404, 409),
+    )
+    async def resume_schedule(app: App, who: Who, by: By, name: Name) -> Response:
+        """It continues with the next tick from now."""
+        await _visible(app, who, name)
+        with problems.raced():
+            return answer(_schedule_document(await app.resume_schedule(name, by=by)))
+
+    @api.post(
+        "/schedules/{name}/run",
+        summary="Submit the job of a schedule now",
+        dependencies=admin,
+        **answers(JobDocument, 404, 409, 507, status=201, says="The job is stored"),
+    )
+    async def run_schedule(app: App, who: Who, by: By, name: Name) -> Response:
+        """In addition to its regular ticks."""
+        await _visible(app, who, name)
+        return answer(presentation.document(await app.run_schedule(name, by=by)), 201)
+
+
+async def _stored(app: Backstay, name: str) -> ScheduleInfo | None:
+    return next((each for each in await app.schedules() if each.name == name), None)
+
+
+async def _visible(app: Backstay, who: Principal, name: str) -> ScheduleInfo:
+    found = await _stored(app, name)
+    if found is None or not who.sees(found.queue):
+        raise ScheduleNotFound(f"no schedule {name!r:.80}")
+    return found
+
+
+def _put_answers() -> dict[str, Any]:
+    found = answers(response_models.Schedule, 400, 404, 409, 413, 415, says="The current schedule")
+    found["responses"][201] = described(response_models.Schedule, "The schedule was added")
+    return found
+
+
+def _schedule_document(schedule: ScheduleInfo) -> response_models.Schedule:
+    return response_models.of(response_models.Schedule, schedule, paused=schedule.paused)
+
+
+Minutes = Annotated[int, Query(ge=1, le=limits.COUNTERS_DAYS * 24 * 60, description="How many minutes to look back.")]
+
+
+def stats_router(_: Backstay) -> APIRouter:
+    api = routes("stats")
+
+    @api.get(
+        "/stats", summary="Read statistics", dependencies=[Depends(needs("read"))], **answers(response_models.Stats)
+    )
+    async def read_stats(app: App, who: Who, minutes: Minutes = 60) -> Response:
+        """`queue_health`: jobs by status and priority; ended jobs only of the last `minutes`. `workers`: the
+        last 24 hours of those that are registered now, to the hour; with queue patterns, of those that serve no queue
+        but the key's. None of it walks the table of jobs."""
+        now = app.clock.now()
+        since, until = stats.span(now, minutes)
+        counters = [each for each in await app.counters(since, until) if who.sees(each.queue)]
+        depths = [each for each in await app.depths() if who.sees(each.queue)]
+        counts = await app.counts() if who.sees_all else metrics.counts(depths)
+        found = stats.summary(counters, counts, since, until)
+        rows = [each.row for each in await visibility.seen(app, who) if each.is_whole]
+        return answer(
+            response_models.of(
+                response_models.Stats,
+                found,
+                per_minute=found.per_minute,
+                queue_health=metrics.health(depths, counters, now),
+                workers=metrics.performance(rows, now),
+            )
+        )
+
+    return api
+
+
+After = Annotated[str | None, Query(description="`next` of the previous page.", json_schema_extra={"format": "uuid"})]
+Limit = Annotated[int, Query(ge=1, le=limits.AUDIT_PAGE_MAX)]
+
+
+def audit_router(_: Backstay) -> APIRouter:
+    api = routes("audit")
+
+    @api.get(
+        "/audit",
+        summary="Read the audit trail",
+        dependencies=[Depends(needs("admin"))],
+        **answers(response_models.AuditTrail),
+    )
+    async def read_audit_trail(app: App, who: Who, after: After = None, limit: Limit = 50) -> Response:
+        """Newest first. `outcome` is `ok`, the error, or null if the outcome is unknown."""
+        if not who.sees_all:  # entries do not say of which queue they are
+            raise problems.foreign_queue("all queues, which the trail covers")
+        trail = await app.audit_trail(after, limit)
+        return answer(response_models.AuditTrail(trail, trail.next))
+
+    return api

@@ -1,0 +1,134 @@
+"""Submits over HTTP: permissions, the id of the job, and whether an earlier job answers.
+
+Permissions come from the key alone. Ids inside a body (`depends_on`, `parent`) and jobs that answer for another
+(`job_id`, `dedup_key`) are checked as if they had been requested by themselves.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import msgspec
+
+from backstay import codec, ids
+from backstay.app import Backstay
+from backstay.core.records import JobRecord, JobType, NewJob
+from backstay.errors import DedupConflict, UnknownDependency, UnknownJobType
+from backstay.handlers import Handler
+from backstay.job import JobHandle
+from backstay.limits import LISTED_EDGES_MAX
+from backstay.options import SubmitOptions, build
+from backstay.server import problems, visibility
+from backstay.server.auth import Principal, check_queue
+from backstay.server.problems import Problem
+from backstay.server.request_models import SubmitBody
+from backstay.server.visibility import READ_AT_ONCE
+
+_IDEMPOTENT = uuid.UUID("b3a52b9f-5d1c-5e0f-8b5e-2f1d8e1c7a44")  # namespace of the ids made from Idempotency-Key
+
+# Fields in which a repeat of a submit may differ: they are compared by themselves, may have been changed since, or do
+# not come from the body.
+_MAY_DIFFER = {
+    *("job_id", "job_type", "payload", "payload_version", "priority", "scheduled_for", "created_by", "root_job_id"),
+    *("concurrency_key", "concurrency_limit", "rate_key", "fairness_weight", "traceparent", "schedule", "tick_at"),
+}
+_LASTING = tuple(
+    name for name in NewJob.__struct_fields__ if name in JobRecord.__struct_fields__ and name not in _MAY_DIFFER
+)
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A requested submit."""
+
+    job_type: str
+    payload: Any
+    options: SubmitOptions
+    by_key: bool = False  # its id is that of an Idempotency-Key
+
+
+def asked(who: Principal, job_type: str, body: SubmitBody, idempotency_key: str | None) -> Asked:
+    options = body.options()
+    options.setdefault("created_by", who.name)
+    if options.get("reuse") not in (None, False) and not who.sees_all:
+        raise Problem(
+            403,
+            "foreign-queue",
+            "reuse can take a result from any queue, but this key does not have access to all of them",
+        )
+    if idempotency_key is None:
+        return Asked(job_type, body.payload, options)
+    if "job_id" in options:
+        raise Problem(422, "invalid-request", "job_id and Idempotency-Key are mutually exclusive: send one")
+    name = "\0".join((who.key_id or "", job_type, idempotency_key))
+    options["job_id"] = str(uuid.uuid5(_IDEMPOTENT, name))
+    return Asked(job_type, body.payload, options, by_key=True)
+
+
+async def submit(app: Backstay, who: Principal, job: Asked) -> JobHandle:
+    if not who.sees_all:
+        await _check_rights(app, who, job)
+    handle = await app.submit(job.job_type, job.payload, **job.options)
+    return await checked(app, who, job, handle)
+
+
+async def target_of(app: Backstay, who: Principal, job_type: str) -> Handler | JobType:
+    """Return the type of a job. If there is no such type, the error names only types that the key may submit."""
+    try:
+        return await app.type_of(job_type)
+    except UnknownJobType:
+        if who.sees_all:
+            raise
+        names = ", ".join(sorted(await visibility.types_seen(app, who))) or "none"
+        raise UnknownJobType(f"no worker has announced {job_type!r} (known in this key's queues: {names})") from None
+
+
+async def checked(app: Backstay, who: Principal, job: Asked, handle: JobHandle) -> JobHandle:
+    """Return the job if it may answer the submit: the key sees it, and it was submitted with the same Idempotency-Key
+    for the same thing."""
+    if not handle.deduplicated:
+        return handle
+    if not who.sees(handle.queue):
+        raise problems.of_error(DedupConflict("a job in a queue that this key cannot access has this id or dedup key"))
+    if job.by_key and handle.job_id == job.options["job_id"] and not await _is_repeat(app, job, handle.record):
+        raise Problem(
+            409,
+            "idempotency-key-reused",
+            f"this Idempotency-Key was used for job {handle.job_id} with a different body: send another key",
+            job_id=handle.job_id,
+        )
+    return handle
+
+
+async def _check_rights(app: Backstay, who: Principal, job: Asked) -> None:
+    target = await target_of(app, who, job.job_type)
+    check_queue(who, job.options.get("queue") or target.queue)
+    inner = [ids.canonical(str(each)) for each in job.options.get("depends_on", ())]
+    if "parent" in job.options:
+        inner.append(ids.canonical(str(job.options["parent"])))
+    for start in range(0, len(inner), READ_AT_ONCE):
+        part = inner[start : start + READ_AT_ONCE]
+        for job_id, found in zip(part, await app.get_many(part), strict=True):
+            if found is None or not who.sees(found.queue):
+                raise UnknownDependency(f"no job {job_id} to depend on or to be the parent: nothing was stored")
+
+
+async def _is_repeat(app: Backstay, job: Asked, stored: JobRecord) -> bool:
+    """Whether the stored job was submitted in this way. Its priority and time may have been changed since."""
+    if stored.archived_at is not None:
+        return True  # nothing is left to compare with
+    wanted = build(await app.type_of(job.job_type), job.payload, stored.job_id, app.clock.now(), job.options)
+    if any(getattr(wanted, name) != getattr(stored, name) for name in _LASTING):
+        return False
+    if not _same_edges(wanted.depends_on, stored.dependencies):
+        return False
+    return wanted.payload_version != stored.payload_version or _same(wanted, stored)
+
+
+def _same_edges(wanted: tuple[str, ...], listed: tuple[str, ...]) -> bool:
+    """Whether the dependencies match; a record lists some of them, in any order."""
+    return len(listed) == min(len(wanted), LISTED_EDGES_MAX) and set(listed) <= set(wanted)
+
+
+def _same(wanted: NewJob, stored: JobRecord) -> bool:
+    return wanted.payload == stored.payload or codec.decode(wanted.payload) == codec.decode(stored.payload)

@@ -1,0 +1,563 @@
+"""Conformance: promote, expired, rows of workers and types, opening, diagnosis and schedules."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from backstay.core.port import Store
+from backstay.core.records import JobType, Keep, Promoted, QueueChange, Rate, Schedule, Verdict
+from backstay.core.states import Event, Status
+from backstay.errors import BackstayError, ConfigurationError, QueueFull
+from backstay.testing.conformance.factories import (
+    HOUR,
+    NOW,
+    SECOND,
+    a_firing,
+    a_schedule,
+    a_tick,
+    a_worker,
+    claim_ids,
+    claim_one,
+    completed,
+    record,
+    running,
+    settle,
+    status,
+    submit,
+    submit_many,
+)
+
+
+class TestPromote:
+    async def test_a_job_becomes_pending_when_it_is_due_and_not_before(self, store: Store) -> None:
+        job_id = await submit(store, scheduled_for=NOW + HOUR)
+
+        assert await store.promote(NOW + HOUR - 1, 10) == Promoted(0, NOW + HOUR)
+        assert await status(store, job_id) is Status.SCHEDULED
+
+        assert await store.promote(NOW + HOUR, 10) == Promoted(1, None)
+        job = await record(store, job_id)
+        assert (job.status, job.version, job.scheduled_for) == (Status.PENDING, 2, NOW + HOUR)
+        last = job.history[-1]
+        assert (last.version, last.at, last.event, last.source) == (
+            2,
+            NOW + HOUR,
+            Event.DUE,
+            Status.SCHEDULED,
+        )
+
+    async def test_a_retrying_job_is_promoted_too(self, store: Store) -> None:
+        claim = await running(store)
+        await settle(store, claim.fails())
+
+        assert await store.promote(NOW + 60 * SECOND, 10) == Promoted(1, None)
+
+        job = await record(store, claim.job_id)
+        assert (job.status, job.attempt, job.failures) == (Status.PENDING, 1, 1)
+        assert job.history[-1].source is Status.RETRYING
+
+    async def test_promotion_is_bounded_and_takes_the_longest_due_first(self, store: Store) -> None:
+        late = await submit(store, scheduled_for=NOW + 20)
+        early = await submit(store, scheduled_for=NOW + 10)
+        future = await submit(store, scheduled_for=NOW + 21)
+
+        assert await store.promote(NOW + 20, 1) == Promoted(1, NOW + 20)
+        assert (await status(store, early), await status(store, late)) == (Status.PENDING, Status.SCHEDULED)
+        assert await store.promote(NOW + 20, 10) == Promoted(1, NOW + 21)
+        assert await status(store, future) is Status.SCHEDULED
+
+    async def test_without_work_there_is_no_next_time(self, store: Store) -> None:
+        await submit(store)
+
+        assert await store.promote(NOW, 10) == Promoted(0, None)
+
+    async def test_two_promoters_promote_each_job_once(self, store: Store, second_store: Store) -> None:
+        ids = await submit_many(store, 40, scheduled_for=NOW + 1)
+
+        done = await asyncio.gather(*((store, second_store)[i % 2].promote(NOW + 1, 10) for i in range(8)))
+
+        assert sum(each.count for each in done) == 40
+        assert {(await record(store, job_id)).version for job_id in ids} == {2}
+
+    async def test_a_promoted_job_is_claimed_by_the_time_it_was_due(self, store: Store) -> None:
+        later = await submit(store, scheduled_for=NOW + 2)
+        earlier = await submit(store, scheduled_for=NOW + 1)
+        await store.promote(NOW + 5, 10)
+
+        assert await claim_ids(store, now=NOW + 5) == [earlier, later]
+
+
+class TestExpired:
+    async def test_a_claim_that_ran_out_is_found_with_all_that_a_rescue_needs(self, store: Store) -> None:
+        claim = await running(store, lease_micros=0, queue="q", priority=77, scheduled_for=NOW - 5)
+
+        [expired] = await store.expired(NOW, 10)
+
+        assert (expired.job_id, expired.attempt, expired.worker_id) == (claim.job_id, 1, "worker-1")
+        assert (expired.failures, expired.max_attempts, expired.snoozes, expired.give_backs) == (0, 3, 0, 0)
+        assert expired.lease_expires_at == claim.job.lease_expires_at
+        assert (expired.job_type, expired.queue, expired.priority) == (claim.job.job_type, "q", 77)
+        assert (expired.scheduled_for, expired.started_at) == (NOW - 5, NOW)
+
+    async def test_the_claim_of_a_dead_worker_says_the_same(self, store: Store) -> None:
+        await running(store, lease_micros=0, queue="q", priority=77)
+        [expired] = await store.expired(NOW, 10)
+
+        assert await store.expired(NOW - HOUR, 10, ["worker-1"]) == [expired]
+
+    async def test_a_claim_that_still_holds_is_not_found(self, store: Store) -> None:
+        await running(store, lease_micros=HOUR)
+
+        assert await store.expired(NOW, 10) == []
+
+    async def test_looking_changes_nothing(self, store: Store) -> None:
+        claim = await running(store, lease_micros=0)
+        before = await record(store, claim.job_id)
+
+        await store.expired(NOW, 10, ["worker-1"])
+
+        assert await record(store, claim.job_id) == before
+
+    async def test_the_longest_expired_come_first_and_no_more_than_asked(self, store: Store) -> None:
+        claims = [await running(store, lease_micros=-age * SECOND) for age in (1, 3, 2)]
+
+        found = await store.expired(NOW, 2)
+
+        assert [each.job_id for each in found] == [claims[1].job_id, claims[2].job_id]
+
+    async def test_the_claims_of_a_dead_worker_are_found_before_their_lease_ends(self, store: Store) -> None:
+        ids = await submit_many(store, 2)
+        await claim_one(store, worker_id="alive")
+        await claim_one(store, worker_id="dead")
+
+        found = await store.expired(NOW, 10, ["dead", "unknown"])
+
+        assert [(each.job_id, each.worker_id) for each in found] == [(ids[1], "dead")]
+
+    async def test_a_claim_that_is_both_is_found_once(self, store: Store) -> None:
+        claim = await running(store, lease_micros=0)
+
+        found = await store.expired(NOW, 10, ["worker-1"])
+
+        assert [each.job_id for each in found] == [claim.job_id]
+
+    async def test_jobs_that_a_dead_worker_no_longer_holds_are_not_found(self, store: Store) -> None:
+        claim = await running(store)
+        await settle(store, claim.gives_back())
+
+        assert await store.expired(NOW, 10, ["worker-1"]) == []
+
+    async def test_a_settled_claim_never_expires(self, store: Store) -> None:
+        claim = await running(store, lease_micros=0)
+        await settle(store, claim.completes())
+
+        assert await store.expired(NOW + HOUR, 10) == []
+
+
+class TestWorkers:
+    async def test_a_worker_is_known_by_its_last_beat(self, store: Store) -> None:
+        await store.beat(a_worker())
+        latest = a_worker(
+            heartbeat_at=NOW + 5,
+            stopping=True,
+            running=("a", "b"),
+            stuck=("c",),
+            limits={"work": 3},
+            busy={"work": 2},
+            versions={"work": 4},
+            ended=9,
+            failed=1,
+            busy_micros=12_345,
+            lease_micros=60 * SECOND,
+        )
+
+        await store.beat(latest)
+
+        assert await store.workers() == [latest]
+
+    async def test_workers_are_seen_by_other_stores(self, store: Store, second_store: Store) -> None:
+        await store.beat(a_worker("one"))
+        await second_store.beat(a_worker("two"))
+
+        assert {worker.worker_id for worker in await store.workers()} == {"one", "two"}
+
+    async def test_a_forgotten_worker_is_gone(self, store: Store) -> None:
+        for worker_id in ("one", "two", "three"):
+            await store.beat(a_worker(worker_id))
+
+        await store.forget(["one", "three", "never-seen"])
+
+        assert [worker.worker_id for worker in await store.workers()] == ["two"]
+
+
+class TestTypes:
+    def _type(self, **changes: Any) -> JobType:
+        fields: dict[str, Any] = {
+            "job_type": "work",
+            "queue": "default",
+            "priority": 50,
+            "max_attempts": 5,
+            "timeout_micros": HOUR,
+            "payload_schema": '{"type":"object"}',
+            "version": 1,
+            "last_seen": NOW,
+        }
+        return JobType(**(fields | changes))
+
+    async def test_an_announced_type_is_remembered_as_it_was_last_announced(self, store: Store) -> None:
+        await store.announce([self._type(), self._type(job_type="other", payload_schema=None)])
+        latest = self._type(
+            version=2, last_seen=NOW + 5, concurrency_limit=3, rate=Rate(10, SECOND), keep=Keep(HOUR, None, 0)
+        )
+
+        await store.announce([latest])
+
+        known = {each.job_type: each for each in await store.job_types()}
+        assert known == {"work": latest, "other": self._type(job_type="other", payload_schema=None)}
+
+    async def test_types_are_seen_by_other_stores(self, store: Store, second_store: Store) -> None:
+        await store.announce([self._type()])
+
+        assert await second_store.job_types() == [self._type()]
+
+
+class TestOpen:
+    async def test_an_open_store_has_nothing_left_to_migrate(self, store: Store) -> None:
+        assert await store.migrate() == []
+
+    async def test_what_was_acknowledged_is_there_after_closing_and_opening_again(self, store: Store) -> None:
+        job_id = await submit(store)
+        before = await record(store, job_id)
+
+        await store.close()
+        await store.open()
+
+        assert await record(store, job_id) == before
+
+    async def test_a_closed_store_says_so(self, store: Store) -> None:
+        await store.close()
+
+        with pytest.raises(BackstayError):
+            await store.counts()
+        with pytest.raises(BackstayError):
+            await submit(store)
+
+    async def test_a_store_says_where_it_is(self, store: Store, second_store: Store) -> None:
+        assert store.location == second_store.location != ""
+
+    async def test_to_ask_whether_a_queue_exists_creates_none(self, nowhere: Store) -> None:
+        assert [await nowhere.exists(), await nowhere.exists()] == [False, False]
+
+        await nowhere.migrate()
+
+        assert await nowhere.exists()
+
+    async def test_an_open_store_exists(self, store: Store) -> None:
+        assert await store.exists()
+
+
+class TestErase:
+    async def test_what_would_be_erased_is_what_is_erased_and_none_means_that_nothing_is(self, nowhere: Store) -> None:
+        await nowhere.migrate()
+
+        planned = await nowhere.would_erase()
+
+        assert await nowhere.exists()
+        if planned is None:
+            with pytest.raises(ConfigurationError):
+                await nowhere.erase()
+            assert await nowhere.exists()
+        else:
+            assert sorted(await nowhere.erase()) == sorted(planned)
+            assert not await nowhere.exists()
+
+
+class TestDiagnose:
+    async def test_a_new_store_finds_nothing_bad_about_itself(self, store: Store) -> None:
+        findings = await store.diagnose(NOW)
+
+        assert findings
+        assert [finding for finding in findings if finding.level == "bad"] == []
+
+    async def test_each_finding_names_what_was_looked_at_and_what_to_do_where_it_is_not_well(
+        self, store: Store
+    ) -> None:
+        findings = await store.diagnose(NOW)
+
+        assert len({finding.check for finding in findings}) == len(findings)
+        for finding in findings:
+            assert finding.level in ("ok", "warn", "bad")
+            assert finding.check
+            assert finding.says
+            assert finding.level == "ok" or finding.advice
+
+    async def test_looking_changes_nothing(self, store: Store) -> None:
+        claim = await running(store)
+        before = await record(store, claim.job_id)
+
+        await store.diagnose(NOW + HOUR)
+
+        assert await record(store, claim.job_id) == before
+
+
+APPLIED, STALE, GONE = Verdict.APPLIED, Verdict.STALE, Verdict.GONE
+
+
+async def _saved(store: Store, schedule: Schedule | None = None) -> Schedule:
+    schedule = schedule or a_schedule()
+    assert await store.save_schedule(schedule, None) is APPLIED
+    return schedule
+
+
+async def _stored(store: Store) -> Schedule:
+    [schedule] = await store.schedules()
+    return schedule
+
+
+def _next_version(schedule: Schedule, **changes: object) -> Schedule:
+    return msgspec.structs.replace(schedule, version=schedule.version + 1, **changes)
+
+
+class TestSchedules:
+    async def test_a_schedule_is_kept_whole(self, store: Store, second_store: Store) -> None:
+        schedule = a_schedule(
+            cron="*/5 3 * * mon",
+            timezone="Europe/Oslo",
+            missed="all",
+            job_type="embed",
+            template='{"payload":"snö ☃"}',
+            paused_at=NOW + 1,
+            paused_by="me",
+        )
+
+        await _saved(store, schedule)
+
+        assert await second_store.schedules() == [schedule]
+
+    async def test_all_are_listed_by_name(self, store: Store) -> None:
+        for name in ("b", "c", "a"):
+            await _saved(store, a_schedule(name))
+
+        assert [each.name for each in await store.schedules()] == ["a", "b", "c"]
+        assert [each.name for each in await store.schedules(["c", "none", "a"])] == ["a", "c"]
+
+    async def test_a_name_that_is_taken_is_not_taken_over(self, store: Store) -> None:
+        first = await _saved(store)
+
+        assert await store.save_schedule(a_schedule(cron="0 0 * * *"), None) is STALE
+
+        assert await store.schedules() == [first]
+
+    async def test_it_is_changed_by_who_saw_its_current_version(self, store: Store) -> None:
+        first = await _saved(store)
+        second = _next_version(first, cron="0 0 * * *", missed="skip", updated_at=NOW + 5, next_at=NOW + 9 * HOUR)
+
+        assert await store.save_schedule(second, first.version) is APPLIED
+        assert await store.save_schedule(_next_version(first, cron="0 1 * * *"), first.version) is STALE
+
+        assert await store.schedules() == [second]
+
+    async def test_what_is_not_there_cannot_be_changed(self, store: Store) -> None:
+        assert await store.save_schedule(a_schedule(version=2), 1) is GONE
+
+        assert await store.schedules() == []
+
+    async def test_a_dropped_schedule_is_gone(self, store: Store) -> None:
+        await _saved(store, a_schedule("kept"))
+        await _saved(store)
+
+        assert await store.drop_schedule("nightly") is APPLIED
+        assert await store.drop_schedule("nightly") is GONE
+
+        assert [each.name for each in await store.schedules()] == ["kept"]
+
+    async def test_of_many_who_saw_the_same_version_one_wins(self, store: Store, second_store: Store) -> None:
+        first = await _saved(store)
+        edits = [_next_version(first, job_type=f"type-{i}") for i in range(8)]
+
+        verdicts = await asyncio.gather(
+            *((store, second_store)[i % 2].save_schedule(edit, first.version) for i, edit in enumerate(edits))
+        )
+
+        assert sorted(verdicts, key=str) == [APPLIED] + [STALE] * 7
+        assert await store.schedules() == [edits[verdicts.index(APPLIED)]]
+
+    async def test_of_many_who_make_one_name_one_wins(self, store: Store, second_store: Store) -> None:
+        rivals = [a_schedule(job_type=f"type-{i}") for i in range(8)]
+
+        verdicts = await asyncio.gather(
+            *((store, second_store)[i % 2].save_schedule(each, None) for i, each in enumerate(rivals))
+        )
+
+        assert await store.schedules() == [rivals[verdicts.index(APPLIED)]]
+        assert verdicts.count(APPLIED) == 1
+
+
+class TestFire:
+    async def test_a_tick_makes_its_job_and_moves_the_schedule_on(self, store: Store) -> None:
+        schedule = await _saved(store)
+        job = a_tick(schedule, NOW + HOUR, payload='{"n":1}', created_by="schedule:nightly", scheduled_for=NOW + HOUR)
+        firing = a_firing(schedule, jobs=(job,), next_at=NOW + 2 * HOUR)
+
+        assert await store.fire([firing], NOW + HOUR) == [APPLIED]
+
+        made = await record(store, job.job_id)
+        assert (made.status, made.payload, made.created_by) == (Status.PENDING, '{"n":1}', "schedule:nightly")
+        assert (made.schedule, made.tick_at, made.created_at) == ("nightly", NOW + HOUR, NOW + HOUR)
+        assert [event.event for event in made.history] == [Event.SUBMIT]
+        moved = msgspec.structs.replace(schedule, next_at=NOW + 2 * HOUR, last_at=NOW + HOUR, last_job_id=job.job_id)
+        assert await store.schedules() == [moved]
+
+    async def test_a_worker_is_told_which_tick_it_runs(self, store: Store) -> None:
+        schedule = await _saved(store)
+        await store.fire([a_firing(schedule)], NOW + HOUR)
+
+        claim = await claim_one(store, now=NOW + HOUR)
+
+        assert (claim.job.schedule, claim.job.tick_at) == ("nightly", NOW + HOUR)
+
+    async def test_several_ticks_make_a_job_each_and_the_last_is_noted(self, store: Store) -> None:
+        schedule = await _saved(store)
+        ticks = [NOW + hour * HOUR for hour in (1, 2, 3)]
+
+        await store.fire([a_firing(schedule, *ticks)], NOW + 3 * HOUR)
+
+        jobs = [await record(store, a_tick(schedule, tick).job_id) for tick in ticks]
+        assert [job.tick_at for job in jobs] == ticks
+        stored = await _stored(store)
+        assert (stored.next_at, stored.last_at, stored.last_job_id) == (NOW + 4 * HOUR, ticks[-1], jobs[-1].job_id)
+
+    async def test_ticks_that_are_skipped_make_no_job_and_keep_the_last_one(self, store: Store) -> None:
+        schedule = await _saved(store)
+        await store.fire([a_firing(schedule)], NOW + HOUR)
+        before = await _stored(store)
+
+        skipped = a_firing(before, jobs=(), next_at=NOW + 9 * HOUR)
+        assert await store.fire([skipped], NOW + 8 * HOUR) == [APPLIED]
+
+        assert await store.schedules() == [msgspec.structs.replace(before, next_at=NOW + 9 * HOUR)]
+        assert sum((await store.counts()).values()) == 1
+
+    async def test_firing_does_not_change_the_version_that_editors_see(self, store: Store) -> None:
+        schedule = await _saved(store)
+        await store.fire([a_firing(schedule)], NOW + HOUR)
+
+        edit = _next_version(await _stored(store), cron="0 0 * * *")
+        assert await store.save_schedule(edit, schedule.version) is APPLIED
+
+    @pytest.mark.parametrize("reason", ["due_at", "version", "paused", "dropped"])
+    async def test_a_firing_whose_guard_does_not_hold_changes_nothing(self, store: Store, reason: str) -> None:
+        schedule = await _saved(store)
+        firing = a_firing(schedule)
+        match reason:
+            case "due_at":
+                firing = a_firing(schedule, due_at=NOW + HOUR + 1)
+            case "version":
+                await store.save_schedule(_next_version(schedule, job_type="other"), 1)
+            case "paused":
+                paused = _next_version(schedule, paused_at=NOW, paused_by="me")
+                await store.save_schedule(paused, 1)
+                firing = a_firing(paused)
+            case _:
+                await store.drop_schedule("nightly")
+        before = await store.schedules()
+
+        assert await store.fire([firing], NOW + HOUR) == [GONE if reason == "dropped" else STALE]
+
+        assert await store.get([firing.jobs[0].job_id]) == [None]
+        assert await store.schedules() == before
+
+    async def test_a_repeated_firing_is_stale_and_has_one_effect(self, store: Store) -> None:
+        schedule = await _saved(store)
+        firing = a_firing(schedule)
+
+        assert await store.fire([firing, firing], NOW + HOUR) == [APPLIED, STALE]
+        assert await store.fire([firing], NOW + HOUR) == [STALE]
+
+        assert (await store.counts())["pending"] == 1
+        assert (await _stored(store)).next_at == NOW + 2 * HOUR
+
+    async def test_of_many_workers_that_see_a_tick_one_makes_its_job(self, store: Store, second_store: Store) -> None:
+        schedule = await _saved(store)
+        for hour in range(1, 6):
+            firing = a_firing(schedule)
+
+            verdicts = await asyncio.gather(
+                *((store, second_store)[i % 2].fire([firing], NOW + hour * HOUR) for i in range(8))
+            )
+
+            assert sorted(verdicts, key=str) == [[APPLIED]] + [[STALE]] * 7
+            schedule = await _stored(store)
+        assert (await store.counts())["pending"] == 5
+
+    async def test_a_tick_that_comes_again_makes_no_second_job(self, store: Store) -> None:
+        schedule = await _saved(store)
+        await store.fire([a_firing(schedule)], NOW + HOUR)
+        before = await record(store, a_tick(schedule, NOW + HOUR).job_id)
+        # an editor that read it before that tick, and writes back its next_at
+        late_editor = _next_version(schedule, missed="all")
+        assert await store.save_schedule(late_editor, schedule.version) is APPLIED
+
+        assert await store.fire([a_firing(late_editor)], NOW + HOUR) == [APPLIED]
+
+        assert await record(store, before.job_id) == before
+        assert sum((await store.counts()).values()) == 1
+
+    async def test_a_tick_whose_job_has_run_does_not_run_it_again(self, store: Store) -> None:
+        schedule = await _saved(store)
+        done = await completed(store, job_id=a_tick(schedule, NOW + HOUR).job_id, own_id=True)
+
+        assert await store.fire([a_firing(schedule)], NOW + HOUR) == [APPLIED]
+
+        assert await claim_ids(store, now=NOW + HOUR) == []
+        assert (await _stored(store)).last_job_id == done
+
+    async def test_each_firing_is_answered_in_order(self, store: Store) -> None:
+        good, late = await _saved(store, a_schedule("good")), await _saved(store, a_schedule("late"))
+        firings = [a_firing(late, due_at=NOW), a_firing(good), a_firing(a_schedule("never"))]
+
+        assert await store.fire(firings, NOW + HOUR) == [STALE, APPLIED, GONE]
+
+        assert [each.last_at for each in await store.schedules()] == [NOW + HOUR, None]
+
+    async def test_no_reader_sees_a_job_without_the_advance_nor_the_advance_without_its_job(
+        self, store: Store, second_store: Store
+    ) -> None:
+        schedule = await _saved(store)
+        ticks = [NOW + hour * HOUR for hour in range(1, 21)]
+        ids = [a_tick(schedule, tick).job_id for tick in ticks]
+
+        async def fire_all() -> None:
+            current = schedule
+            for tick in ticks:
+                await store.fire([a_firing(current)], tick)
+                current = msgspec.structs.replace(current, next_at=tick + HOUR)
+
+        async def look() -> None:
+            for _ in range(20):
+                jobs_before = sum(each is not None for each in await second_store.statuses(ids))
+                advanced = ((await _stored(second_store)).next_at - schedule.next_at) // HOUR
+                jobs_after = sum(each is not None for each in await second_store.statuses(ids))
+                assert jobs_before <= advanced <= jobs_after
+
+        await asyncio.gather(fire_all(), look(), look())
+        assert (await store.counts())["pending"] == 20
+
+    async def test_a_tick_whose_queue_is_full_waits(self, store: Store) -> None:
+        schedule = await _saved(store)
+        await store.change_queue("default", QueueChange(max_pending=1), NOW)
+        await submit(store)
+
+        with pytest.raises(QueueFull):
+            await store.fire([a_firing(schedule)], NOW + HOUR)
+        assert await store.schedules() == [schedule]
+
+        await claim_one(store)
+        assert await store.fire([a_firing(schedule)], NOW + HOUR) == [APPLIED]
+
+    async def test_nothing_is_an_answer_to_nothing(self, store: Store) -> None:
+        assert await store.fire([], NOW) == []

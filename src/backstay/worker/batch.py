@@ -1,0 +1,243 @@
+"""Calls a batch handler and returns an outcome for each job; a call that fails as a whole is bisected.
+
+Everything happens within one attempt of each job: only a job that fails alone is charged with a failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from backstay import codec, failpoints
+from backstay.clock import Clock, Instant
+from backstay.context import batch_context
+from backstay.core.lifecycle import Discarded, GivenBack, Outcome, Raised, RetryAsked
+from backstay.errors import BackstayError, InvalidResult
+from backstay.outcomes import Directive
+from backstay.worker import errors
+from backstay.worker.channels import LoopChannel, ThreadChannel
+from backstay.worker.errors import entry, one_each, outcome_of
+from backstay.worker.executor import Executor
+from backstay.worker.process import CallBroke
+from backstay.worker.run import LOST, SHUT_DOWN, TIMED_OUT, Call, Item, Runs
+from backstay.worker.settler import Settler
+
+log = logging.getLogger("backstay.worker")
+TIMEOUTS_MAX = 1  # per batch, before its jobs go back to run alone: halves that hang take their whole time, each
+Answer = Outcome | str  # a result as JSON text
+
+
+class Caller:
+    def __init__(
+        self,
+        clock: Clock,
+        runs: Runs,
+        settler: Settler,
+        executor: Executor,
+    ) -> None:
+        self._clock = clock
+        self._runs = runs
+        self._settler = settler
+        self._executor = executor
+
+    async def call(self, items: Sequence[Item]) -> None:
+        """When this returns, each of them is settled or lost."""
+        try:
+            await self._call(items)
+        except Exception as error:  # of our own: no claim may be held for ever
+            log.exception("a batch of %s could not be called", items[0].job.job_type)
+            for item in items:
+                if not item.is_over:
+                    item.unsay_effects()
+                    await self._settler.finish(item, Raised(entry(error, item.job.attempt, self._clock.now())))
+
+    async def _call(self, items: Sequence[Item]) -> None:
+        left = [(list(items), True)]
+        timeouts = 0
+        while left:
+            group, may_share = left.pop()
+            group = await self._readable(group)
+            if not group:
+                continue
+            copies = _copies(group) if may_share and group[0].handler.same_once else {}  # type: ignore[attr-defined]
+            call = Call([item for item in group if item not in copies], list(copies))
+            answers = await self._answers(call)
+            if isinstance(answers, list):
+                if again := await self._answered(call, answers, copies):
+                    left.append((again, False))
+                continue
+            for item in call.items:
+                item.unsay_effects()
+            timeouts += call.stop_reason == TIMED_OUT
+            if call.stop_reason == LOST:
+                continue
+            if call.stop_reason == SHUT_DOWN or (self._runs.stopping and len(call.firsts) > 1):
+                await self._give_back([*call.items, *(item for rest, _ in left for item in rest)])
+                return
+            if len(call.firsts) == 1 or timeouts > TIMEOUTS_MAX:
+                await self._broken(call, answers)
+                continue
+            failpoints.hit("batch.between")
+            left += reversed(_halves(call, copies, may_share))
+
+    async def _readable(self, items: Sequence[Item]) -> list[Item]:
+        """Those that are still ours and whose payload the handler can read; one that it cannot read fails alone."""
+        found = []
+        for item in items:
+            if item.is_over:
+                continue
+            try:
+                item.payload = item.handler.decode(item.job.payload, item.job.payload_version)
+            except Exception as error:  # of its model, whatever that does
+                await self._settler.finish(item, Raised(entry(error, item.job.attempt, self._clock.now())))
+            else:
+                found.append(item)
+        return found
+
+    async def _answers(self, call: Call) -> list[Answer] | BaseException:
+        """The handler's answer to each, or what broke the call. Never raises."""
+        call.begun = True
+        self._runs.calls.add(call)
+        try:
+            failpoints.hit("handler.before")
+            answers = await self._invoke(call)
+            failpoints.hit("handler.after")
+            return answers if not call.is_stopped else TimeoutError()
+        except Directive as error:  # of the whole call: a service that is away, say
+            return [outcome_of(error, item.job.attempt, self._clock.now()) for item in call.firsts]
+        except asyncio.CancelledError as error:
+            if call.is_stopped and call.task is not None:
+                call.task.uncancel()  # by us, and heard: its halves run in the same task
+            return error
+        except BaseException as error:
+            return error
+        finally:
+            call.ended = True
+            self._runs.calls.discard(call)
+
+    async def _invoke(self, call: Call) -> list[Answer]:
+        handler = call.handler
+        payloads = [item.payload for item in call.firsts]
+        match handler.isolation:
+            case "async":
+                self._executor.deadlines.watch(call)
+                errors.current.set(call)
+                channels = [LoopChannel(item, self._executor.services) for item in call.firsts]
+                context = batch_context(True, channels, lambda: call.is_stopped)
+                value = await (
+                    handler.function(payloads, context) if handler.takes_context else handler.function(payloads)
+                )
+                return answers_of(value, call, self._clock.now())
+            case "thread":
+                return await self._in_thread(call, payloads)
+            case "process":
+                channels = [LoopChannel(item, self._executor.services) for item in call.firsts]
+                return await self._executor.processes.run_many(
+                    call, channels, self._clock, self._executor.deadlines.watch
+                )
+
+    async def _in_thread(self, call: Call, payloads: list[Any]) -> list[Answer]:
+        handler = call.handler
+        channels = [ThreadChannel(item, self._executor.services) for item in call.firsts]
+        call.cancelled = threading.Event()
+        context = batch_context(False, channels, lambda: call.is_stopped)
+        self._executor.deadlines.watch(call)
+
+        def run() -> list[Answer]:
+            errors.current.set(call)
+            value = handler.function(payloads, context) if handler.takes_context else handler.function(payloads)
+            return answers_of(value, call, self._clock.now())
+
+        answers: list[Answer] = await self._executor.threads.run(contextvars.copy_context(), run)
+        return answers
+
+    # Settle
+
+    async def _answered(self, call: Call, answers: list[Answer], copies: dict[Item, Item]) -> list[Item]:
+        """Settle each. Those that asked the same get the same answer, unless it came with effects of the first one's
+        own: they are called for theirs."""
+        by_first = dict(zip(call.firsts, answers, strict=True))
+        by_first |= await self._effects_failed([item for item in call.firsts if isinstance(by_first[item], str)])
+        again = [copy for copy, first in copies.items() if first.has_effects]
+        for item, answer in [*by_first.items(), *((copy, by_first[first]) for copy, first in copies.items())]:
+            if not item.is_over and item not in again:
+                await self._settler.finish(item, await self._outcome(item, answer))
+        return again
+
+    async def _effects_failed(self, items: Sequence[Item]) -> dict[Item, Answer]:
+        """Write what goes before the completions; the outcome of those for whom that fails."""
+        failed: dict[Item, Exception] = await self._executor.services.rows.publish(items)
+        for item in items:
+            if item.family and item not in failed:
+                try:
+                    await self._executor.services.children.flush(item)
+                except BackstayError as error:
+                    failed[item] = error
+        return {item: outcome_of(error, item.job.attempt, self._clock.now()) for item, error in failed.items()}
+
+    async def _outcome(self, item: Item, answer: Answer) -> Outcome:
+        if isinstance(answer, str):
+            return await self._executor.completed(item, answer)
+        if isinstance(answer, Raised | RetryAsked | Discarded):  # a copy's own attempt, not the first one's
+            return msgspec.structs.replace(
+                answer, error=msgspec.structs.replace(answer.error, attempt=item.job.attempt)
+            )
+        return answer
+
+    async def _broken(self, call: Call, error: BaseException) -> None:
+        """No other job can be the cause any more: the error is that of each of these."""
+        for item in call.items:
+            if item.is_over:
+                continue
+            if call.is_stopped:
+                outcome = call.stopped(item.job.attempt, self._clock.now())
+            elif isinstance(error, CallBroke):
+                outcome = error.outcome(item.job.attempt, self._clock.now())
+            else:
+                outcome = outcome_of(error, item.job.attempt, self._clock.now())
+            await self._settler.finish(item, outcome)
+
+    async def _give_back(self, items: Sequence[Item]) -> None:
+        for item in items:
+            if not item.is_over:
+                await self._settler.finish(item, GivenBack(SHUT_DOWN))
+
+
+def answers_of(value: Any, call: Call, now: Instant) -> list[Answer]:
+    """The handler's list as what is stored of each: a value, or an exception instead of one."""
+    values = one_each(value, len(call.firsts), call.handler.name)
+    return [_answer(each, item.job.attempt, now) for each, item in zip(values, call.firsts, strict=True)]
+
+
+def _answer(value: Any, attempt: int, now: Instant) -> Answer:
+    if isinstance(value, BaseException):
+        return outcome_of(value, attempt, now)
+    try:
+        return codec.result_json(value)
+    except InvalidResult as error:
+        return Raised(entry(error, attempt, now))
+
+
+def _copies(items: Sequence[Item]) -> dict[Item, Item]:
+    """Those that ask what another one before them asks, and whom."""
+    firsts: dict[tuple[str, int], Item] = {}
+    found: dict[Item, Item] = {}
+    for item in items:
+        first = firsts.setdefault((item.job.payload, item.job.payload_version), item)
+        if first is not item:
+            found[item] = first
+    return found
+
+
+def _halves(call: Call, copies: dict[Item, Item], may_share: bool) -> list[tuple[list[Item], bool]]:
+    middle = len(call.firsts) // 2
+    halves = []
+    for firsts in (call.firsts[:middle], call.firsts[middle:]):
+        halves.append(([*firsts, *(copy for copy, first in copies.items() if first in firsts)], may_share))
+    return halves

@@ -1,0 +1,224 @@
+"""Runs a handler as a coroutine, in a thread or in a child process, and turns its end into an outcome.
+
+Blocking handlers run on daemon threads: the standard pool would make an exiting process wait for a stuck handler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+from backstay import codec, failpoints
+from backstay.clock import MICROS, Instant
+from backstay.context import BlockingContext, Context
+from backstay.core.lifecycle import Completed, Discarded, Outcome, Raised
+from backstay.core.records import ErrorEntry
+from backstay.files.local import Files
+from backstay.limits import RESULT_BYTES_MAX, RESULT_INLINE_BYTES_MAX
+from backstay.worker import errors
+from backstay.worker.channels import LoopChannel, Services, ThreadChannel
+from backstay.worker.errors import entry, outcome_of
+from backstay.worker.process import Processes
+from backstay.worker.run import TIMED_OUT, Execution, Run, Runs
+from backstay.worker.settler import Settler
+
+_Work = tuple[contextvars.Context, Callable[[], Any], asyncio.Future[Any], asyncio.AbstractEventLoop]
+
+
+class Threads:
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[_Work | None] = SimpleQueue()
+        self._idle = 0
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def run(self, context: contextvars.Context, call: Callable[[], Any]) -> asyncio.Future[Any]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        with self._lock:
+            if self._idle == 0:
+                self._count += 1
+                threading.Thread(target=self._work, name=f"backstay-job-{self._count}", daemon=True).start()
+            else:
+                self._idle -= 1
+        self._queue.put((context, call, future, loop))
+        return future
+
+    def close(self) -> None:
+        for _ in range(self._count):
+            self._queue.put(None)
+
+    def _work(self) -> None:
+        while (work := self._queue.get()) is not None:
+            context, call, future, loop = work
+            try:
+                value, error = context.run(call), None
+            except BaseException as raised:
+                value, error = None, raised
+            with self._lock:
+                self._idle += 1
+            try:
+                loop.call_soon_threadsafe(_resolve, future, value, error)
+            except RuntimeError:
+                return  # the loop is gone
+            del work, context, call, future, value, error
+
+
+def _resolve(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(value)
+    elif isinstance(error, StopIteration):
+        future.set_exception(RuntimeError("the handler raised StopIteration"))
+    else:
+        future.set_exception(error)
+
+
+class Deadlines:
+    """One timer for the timeouts of all runs: a timer per job would cost more than a short job itself."""
+
+    def __init__(self, runs: Runs, settler: Settler) -> None:
+        self._runs = runs
+        self._settler = settler
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._next = float("inf")
+
+    def watch(self, execution: Execution) -> None:
+        """The time of its handler starts to count."""
+        execution.deadline = self._loop.time() + execution.timeout_micros / MICROS
+        if execution.deadline < self._next:
+            self._arm(execution.deadline)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _arm(self, when: float) -> None:
+        self.close()
+        self._next = when
+        self._timer = self._loop.call_at(when, self._look)
+
+    def _look(self) -> None:
+        """Stop what is overdue, then wait for the next; the timer may have been set for a run that has ended."""
+        self._next = float("inf")
+        now = self._loop.time()
+        waiting = []
+        for execution in self._runs.executions():
+            if execution.deadline <= now:
+                self._settler.stop(execution, TIMED_OUT)
+            elif not execution.is_stopped:
+                waiting.append(execution.deadline)
+        if waiting:
+            self._arm(min(waiting))
+
+
+async def completion(job_id: str, attempt: int, result: str, files: Files | None, now: Instant) -> Outcome:
+    raw = result.encode()
+    if len(raw) <= RESULT_INLINE_BYTES_MAX:
+        return Completed(result)
+    if files is None or len(raw) > min(RESULT_BYTES_MAX, files.size_max):
+        return Discarded(ErrorEntry(attempt, now, "ResultTooLarge", _limit(len(raw), files)))
+    # Written before the completion commits, and named in it.
+    stored = await asyncio.to_thread(files.write, job_id, attempt, ".result.json", raw)
+    return Completed(None, codec.encode(stored).decode())
+
+
+def _limit(size: int, files: Files | None) -> str:
+    if files is not None and size <= RESULT_BYTES_MAX:
+        return f"the result has {size:,} bytes; the limit is {files.size_max:,}{files.instead}"
+    return f"the result has {size:,} bytes; the limit is {RESULT_BYTES_MAX:,} (RESULT_BYTES_MAX)"
+
+
+class Executor:
+    def __init__(self, services: Services, deadlines: Deadlines) -> None:
+        self.services = services
+        self._clock = services.clock
+        self._files = services.files
+        self.deadlines = deadlines
+        self.threads = Threads()
+        self.processes = Processes()
+
+    def close(self) -> None:
+        self.threads.close()
+        self.processes.close()
+
+    async def run(self, run: Run) -> Outcome:
+        """Never raises."""
+        run.begun = True
+        if _stop_asked(run):
+            return run.stopped(run.job.attempt, self._clock.now())
+        try:
+            if run.job.children:
+                await self.services.children.load(run)
+            if failpoints.armed:
+                failpoints.hit("handler.before")
+            value = await self._call(run)
+            if failpoints.armed:
+                failpoints.hit("handler.after")
+            if _stop_asked(run):
+                return run.stopped(run.job.attempt, self._clock.now())
+            if not isinstance(value, str):
+                return value
+            if run.rows_refused is not None:
+                raise run.rows_refused
+            if run.family:
+                await self.services.children.flush(run)
+            return await self.completed(run, value)
+        except asyncio.CancelledError as error:
+            # We cancel a run only with a reason: without one the handler did it, and that is a failure like any other.
+            if _stop_asked(run):
+                return run.stopped(run.job.attempt, self._clock.now())
+            return Raised(entry(error, run.job.attempt, self._clock.now()))
+        except BaseException as error:
+            if _stop_asked(run):
+                return run.stopped(run.job.attempt, self._clock.now())
+            return outcome_of(error, run.job.attempt, self._clock.now())
+
+    async def _call(self, run: Run) -> Outcome | str:
+        """The result as JSON text, or an outcome that a child process has already named."""
+        handler = run.handler
+        match handler.isolation:
+            case "async":
+                self.deadlines.watch(run)
+                errors.current.set(run)  # the task's own context: nothing to reset
+                payload = handler.decode(run.job.payload, run.job.payload_version)
+                function, takes_context = handler.entry(run.job.join)
+                value = await (
+                    function(payload, Context(LoopChannel(run, self.services))) if takes_context else function(payload)
+                )
+                return "null" if value is None else codec.result_json(value)
+            case "thread":
+                return await self._in_thread(run)
+            case "process":
+                return await self.processes.run(run, LoopChannel(run, self.services), self._clock, self.deadlines.watch)
+
+    async def _in_thread(self, run: Run) -> str:
+        self.deadlines.watch(run)
+        handler = run.handler
+        context = BlockingContext(ThreadChannel(run, self.services))
+
+        def call() -> str:
+            errors.current.set(run)
+            payload = handler.decode(run.job.payload, run.job.payload_version)
+            function, takes_context = handler.entry(run.job.join)
+            value: Any = function(payload, context) if takes_context else function(payload)
+            return codec.result_json(value)
+
+        text: str = await self.threads.run(contextvars.copy_context(), call)
+        return text
+
+    async def completed(self, run: Run, result: str) -> Outcome:
+        if len(result) <= RESULT_INLINE_BYTES_MAX // 4:  # a character takes one to four bytes
+            return Completed(result)
+        return await completion(run.job.job_id, run.job.attempt, result, self._files, self._clock.now())
+
+
+def _stop_asked(run: Run) -> bool:
+    """Asked anew each time: it can change at every await, and in a thread at any moment."""
+    return run.stop_reason is not None

@@ -1,0 +1,189 @@
+"""Extends the leases of all running jobs and reports the worker as alive, from its own thread and store.
+
+A handler that blocks the event loop, or a store call that waits, must not cost the worker its claims. The thread reads
+the worker's runs and writes only to the store; what it learns is handed to the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from backstay import failpoints
+from backstay.clock import MICROS, Clock, Instant, within
+from backstay.core import workers
+from backstay.core.port import Store
+from backstay.core.records import Hold, Verdict, WorkerRow
+from backstay.core.workers import renewal_seconds
+from backstay.errors import BackstayError, StoreMoved
+from backstay.ops.wait import Trouble
+from backstay.worker import errors
+from backstay.worker.fetcher import Fetcher, WorkerSettings
+from backstay.worker.run import Runs
+from backstay.worker.settler import Settler
+from backstay.worker.slots import BatchLane, Slots
+
+log = logging.getLogger("backstay.worker")
+LOCKED_SECONDS = 0.1  # until a lease is asked for again whose job another transaction had: most last milliseconds
+
+
+class LeaseKeeper:
+    def __init__(
+        self,
+        worker_id: str,
+        make_store: Callable[[], Store],
+        clock: Clock,
+        settings: WorkerSettings,
+        runs: Runs,
+        settler: Settler,
+        slots: Slots,
+        fetcher: Fetcher,
+        trouble: Trouble,
+    ) -> None:
+        self._worker_id = worker_id
+        self._trouble = trouble
+        self._make_store = make_store
+        self._clock = clock
+        self._settings = settings
+        self._runs = runs
+        self._settler = settler
+        self._slots = slots
+        self._fetcher = fetcher
+        self._started_at = clock.now()
+        self._marks: tuple[tuple[Instant, int, int, int], ...] = ()
+        self._main = asyncio.get_running_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stir: asyncio.Event | None = None
+        self._stopping = False
+        self._is_owed = False  # an extension that the last round did not get
+        self._started = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="backstay-leases", daemon=True)
+
+    async def start(self) -> None:
+        self._thread.start()
+        await asyncio.get_running_loop().run_in_executor(None, self._started.wait)
+        if self._failure is not None:
+            raise self._failure
+
+    async def stop(self) -> None:
+        self._stopping = True
+        self.check_now()
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+
+    def check_now(self) -> None:
+        """Someone cancelled a running job: find out whether it is one of ours."""
+        if self._loop is not None and self._stir is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._stir.set)
+
+    def _run(self) -> None:
+        asyncio.run(self._work())
+
+    async def _work(self) -> None:
+        self._loop, self._stir = asyncio.get_running_loop(), asyncio.Event()
+        store = self._make_store()
+        try:
+            await store.open()
+            await store.beat(self.describe())
+        except BaseException as error:
+            self._failure = error
+            self._started.set()
+            return
+        self._started.set()
+        next_at = self._loop.time()
+        try:
+            while not self._stopping:
+                pause = renewal_seconds(self._settings.lease_seconds)
+                if self._is_owed:
+                    pause = min(LOCKED_SECONDS, pause)
+                next_at = max(next_at + pause, self._loop.time())  # a slow round delays no other
+                await within(max(0.0, next_at - self._loop.time()), self._stir.wait())
+                self._stir.clear()
+                if not self._stopping:
+                    await self._keep(store)
+            await self._bye(store)
+        finally:
+            await store.close()
+
+    async def _keep(self, store: Store) -> None:
+        try:
+            await self._extend(store)
+            await store.beat(self.describe())
+        except Exception as error:
+            self._trouble.met("extending leases", error)
+        else:
+            self._trouble.over("extending leases")
+
+    async def _extend(self, store: Store) -> None:
+        unheard = await self._unheard_of(store)
+        runs = list(self._runs.held.values())
+        if not runs and not unheard:
+            return
+        failpoints.hit("extend.before")
+        now = self._clock.now()
+        expiry = now + round(self._settings.lease_seconds * MICROS)
+        try:
+            verdicts = await store.extend([*(run.hold for run in runs), *unheard], expiry, now)
+        except StoreMoved as error:  # it moved once nothing of it ran: these have been rescued before
+            errors.say_once(error)
+            verdicts = [Verdict.STALE] * len(runs)
+        self._is_owed = Verdict.LOCKED in verdicts
+        for run, verdict in zip(runs, verdicts, strict=False):
+            if verdict not in (Verdict.APPLIED, Verdict.LOCKED) and not run.settling:
+                self._main.call_soon_threadsafe(self._slots.lose, run)
+
+    async def _unheard_of(self, store: Store) -> list[Hold]:
+        """What a claim took whose answer a blocked event loop has not read. A repeat without slots takes nothing."""
+        request = self._fetcher.under_way
+        if request is None:
+            return []
+        only_ask = msgspec.structs.replace(request, slots={}, limit=0, repeat=True)
+        return [Hold(job.job_id, job.attempt, request.token) for job in await store.claim(only_ask, self._clock.now())]
+
+    async def _bye(self, store: Store) -> None:
+        try:
+            await store.forget([self._worker_id])
+        except BackstayError as error:
+            log.warning("could not unregister: %s", error)
+
+    def describe(self) -> WorkerRow:
+        """Reads what the event loop changes, and changes nothing there."""
+        lanes = self._slots.lanes
+        row = WorkerRow(
+            worker_id=self._worker_id,
+            host=host_name(),
+            pid=os.getpid(),
+            process_key=workers.own(),
+            version=self._settings.version,
+            queues=self._settings.queues,
+            job_types=tuple(lanes),
+            concurrency=self._settings.concurrency,
+            started_at=self._started_at,
+            heartbeat_at=self._clock.now(),
+            stopping=self._runs.stopping,
+            running=tuple(list(self._runs.running)[:100]),
+            limits={name: lane.limit for name, lane in lanes.items() if lane.limit is not None},
+            busy={name: lane.busy for name, lane in lanes.items() if lane.busy},
+            batches={name: lane.max_size for name, lane in lanes.items() if isinstance(lane, BatchLane)},
+            versions={name: lane.handler.version for name, lane in lanes.items()},
+            ended=self._settler.ended,
+            failed=self._settler.failed,
+            busy_micros=self._settler.busy_micros,
+            stuck=tuple(run.job.job_id for run in list(self._runs.stuck)[:100]),
+            lease_micros=round(self._settings.lease_seconds * MICROS),
+            marks=self._marks,
+        )
+        row = workers.marked(row)
+        self._marks = row.marks
+        return row
+
+
+def host_name() -> str:
+    name = "".join(c if c.isalnum() or c in "._-" else "-" for c in socket.gethostname())
+    return name[:60] or "host"

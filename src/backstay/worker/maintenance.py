@@ -1,0 +1,444 @@
+"""Background maintenance: promote, rescue and release jobs, fire schedules, apply retention.
+
+Every step is idempotent and any worker may do it. There may be thousands of schedules: they are read when one was
+saved, and again after a while. In between, what is known is enough to try, because the store accepts a tick only from a
+worker that has read the current version of the schedule. Retention runs in small steps with rests in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Collection, Sequence
+
+import msgspec
+
+from backstay import failpoints
+from backstay.clock import MICROS, Clock, Instant, within
+from backstay.core import schedules, workers
+from backstay.core.checks import count
+from backstay.core.lifecycle import rescue
+from backstay.core.port import Store
+from backstay.core.records import ExpiredClaim, Firing, JobRecord, Schedule, Signal, Verdict
+from backstay.errors import QueueFull, StoreBusy, StoreMoved
+from backstay.files.local import Files
+from backstay.limits import RETIRE_INTERVAL_SECONDS, RETIRE_REST_SECONDS, SWEEP_BATCH_MAX
+from backstay.observers import Observers
+from backstay.ops import retention
+from backstay.ops.retention import Retention
+from backstay.ops.wait import HOPELESS, Trouble
+from backstay.worker import errors
+
+log = logging.getLogger("backstay.worker")
+PROMOTING, SWEEPING = "looking for due jobs", "looking for lost jobs"
+
+
+class Maintenance:
+    """Sweeper, scheduler and retention, with the signals that wake them.
+
+    A worker owns one. A server whose workers all connect over HTTP runs the same by itself: otherwise a retry would
+    never become due, and the job of a silent worker would never be rescued.
+    """
+
+    SIGNALS = frozenset({Signal.DUE, Signal.PLANNED, Signal.UNFINISHED})
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        files: Files | None,
+        *,
+        name: str,
+        lease_seconds: float,
+        poll_seconds: float,
+        keep: Retention,
+        observers: Observers | None = None,
+        trouble: Trouble | None = None,
+        settling: Callable[[], Collection[str]] = tuple,
+    ) -> None:
+        trouble = trouble or Trouble(log, clock)
+        self._store = store
+        self._sweeper = Sweeper(
+            store,
+            clock,
+            worker_id=name,
+            lease_seconds=lease_seconds,
+            sweep_seconds=_sweep_seconds(poll_seconds, lease_seconds),
+            trouble=trouble,
+            settling=settling,
+            observers=observers,
+        )
+        self._scheduler = Scheduler(store, clock, look_seconds=poll_seconds, trouble=trouble)
+        self._janitor = Janitor(store, clock, files, keep, trouble)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._unlisten: Callable[[], None] = lambda: None
+
+    async def __aenter__(self) -> Maintenance:
+        self._unlisten = self._store.listen(self.SIGNALS, self.hear)
+        self.start(_log_failure)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._unlisten()
+        await self.stop()
+
+    async def sweep_first(self) -> None:
+        """Before a worker claims: jobs that a dead worker of this machine left behind run again at once. Those that
+        are locked come later."""
+        try:
+            await self._sweeper.sweep_once()
+        except StoreBusy as error:
+            log.warning("the first check for lost claims is postponed: %s", error)
+
+    def start(self, ended: Callable[[asyncio.Task[None]], None]) -> None:
+        """Start all loops; `ended` is called with each that ends, which is a failure unless it was cancelled."""
+        for work in (
+            self._sweeper.promote(),
+            self._sweeper.sweep(),
+            self._sweeper.release_rest(),
+            self._scheduler.work(),
+            self._janitor.work(),
+        ):
+            task = asyncio.get_running_loop().create_task(work)
+            task.add_done_callback(ended)
+            self._tasks.append(task)
+
+    def hear(self, signal: Signal) -> None:
+        """Signals come from a listener of the owner's: a worker has one for all that concerns it."""
+        match signal:
+            case Signal.DUE:
+                self._sweeper.due_changed()
+            case Signal.PLANNED:
+                self._scheduler.changed()
+            case Signal.UNFINISHED:
+                self._sweeper.left_unfinished()
+            case _:
+                pass
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _sweep_seconds(poll_seconds: float, lease_seconds: float) -> float:
+    """How often lost claims are looked for: a short lease is meant to be noticed soon."""
+    return min(poll_seconds, max(0.05, lease_seconds / 2))
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.critical("maintenance has stopped: %s", error)
+
+
+class Sweeper:
+    """Makes due jobs claimable, rescues the jobs of lost workers, and completes releases that a commit left over."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        worker_id: str,
+        lease_seconds: float,
+        sweep_seconds: float,
+        trouble: Trouble | None = None,
+        settling: Callable[[], Collection[str]] = tuple,
+        observers: Observers | None = None,
+    ) -> None:
+        self._store = store
+        self._trouble = trouble or Trouble(log, clock)
+        self._clock = clock
+        self._worker_id = worker_id
+        self._lease_seconds = lease_seconds
+        self._sweep_seconds = sweep_seconds
+        self._settling = settling  # jobs of this worker that have ended, and that only the store does not know of yet
+        self._observers = observers
+        self._due = asyncio.Event()
+        self._unfinished = asyncio.Event()
+        self._releasing = asyncio.Lock()
+        self._wall, self._monotonic = clock.now(), clock.monotonic()
+        self._no_rescue_before = 0.0
+
+    def due_changed(self) -> None:
+        self._due.set()
+
+    def left_unfinished(self) -> None:
+        """A commit has released or stored only a part of what follows from it."""
+        self._unfinished.set()
+
+    async def promote(self) -> None:
+        """Sleep until the next job is due, then make it claimable."""
+        while True:
+            self._due.clear()
+            pause = self._sweep_seconds
+            try:
+                promoted = await self._store.promote(self._clock.now(), SWEEP_BATCH_MAX)
+                self._trouble.over(PROMOTING)
+                if promoted.count == SWEEP_BATCH_MAX:
+                    continue
+                if promoted.next_due_at is not None:
+                    pause = min(pause, max(0.0, (promoted.next_due_at - self._clock.now()) / MICROS))
+            except StoreMoved as error:
+                errors.say_once(error)
+            except HOPELESS:
+                raise
+            except Exception as error:
+                self._trouble.met(PROMOTING, error)
+                pause = min(pause, 1.0)
+            await within(pause, self._due.wait())
+
+    async def sweep(self) -> None:
+        """Rescue and release, again and again."""
+        while True:
+            try:
+                await self.sweep_once()
+                self._trouble.over(SWEEPING)
+            except StoreMoved as error:
+                errors.say_once(error)
+            except HOPELESS:
+                raise
+            except Exception as error:
+                self._trouble.met(SWEEPING, error)
+            await asyncio.sleep(self._sweep_seconds)
+
+    async def release_rest(self) -> None:
+        """Release and store what a commit has left over, as soon as it signals that; the sweep finds the rest."""
+        while True:
+            await self._unfinished.wait()
+            try:
+                await self._release()
+            except StoreMoved as error:
+                errors.say_once(error)
+            except HOPELESS:
+                raise
+            except Exception as error:
+                self._trouble.met(SWEEPING, error)
+
+    async def sweep_once(self) -> int:
+        dead, forgotten = await self._bury()
+        rescued = 0
+        if not self._clock_jumped():
+            while (count := await self._rescue(dead)) == SWEEP_BATCH_MAX:
+                rescued += count
+            rescued += count
+        await self._release()
+        if dead or forgotten:
+            await self._store.forget(dead + forgotten)
+        return rescued
+
+    async def _release(self) -> None:
+        """In bounded steps, between which others come to the store, until nothing is left. One at a time: two of one
+        process would only be in each other's way."""
+        async with self._releasing:
+            self._unfinished.clear()
+            while await self._store.release(self._clock.now(), SWEEP_BATCH_MAX):
+                pass
+
+    async def _rescue(self, dead: list[str]) -> int:
+        now = self._clock.now()
+        settling = self._settling()
+        claims = [
+            claim
+            for claim in await self._store.expired(now, SWEEP_BATCH_MAX, dead)
+            if claim.worker_id != self._worker_id or claim.job_id not in settling
+        ]
+        if not claims:
+            return 0
+        failpoints.hit("rescue.before")
+        decided = [
+            rescue(claim, lease=claim.lease_expires_at, now=now, reason=_reason(claim, dead), by=self._worker_id)
+            for claim in claims
+        ]
+        failpoints.hit("rescue.decided")
+        attempts = [] if self._observers is None else await self._attempts(claims)
+        verdicts = await self._store.apply(decided, now)
+        for place, (claim, verdict) in enumerate(zip(claims, verdicts, strict=True)):
+            if verdict is not Verdict.APPLIED:
+                continue
+            log.warning("rescued job %s from worker %s", claim.job_id, claim.worker_id)
+            if self._observers is not None and (attempt := attempts[place]) is not None:
+                self._observers.ended(attempt[0], decided[place], attempt[1])
+        return len(claims)
+
+    async def _attempts(self, claims: Sequence[ExpiredClaim]) -> list[tuple[JobRecord, str | None] | None]:
+        """For observers: the jobs, while their dead workers still have them, and the schemas of their payloads."""
+        schemas = {each.job_type: each.payload_schema for each in await self._store.job_types()}
+        records = await self._store.get([claim.job_id for claim in claims])
+        return [None if record is None else (record, schemas.get(record.job_type)) for record in records]
+
+    async def _bury(self) -> tuple[list[str], list[str]]:
+        """Workers that are certainly dead, and those that were silent for long: these may still live, so only their
+        rows go, and their claims end with the lease of each."""
+        now = self._clock.now()
+        dead: list[str] = []
+        forgotten: list[str] = []
+        for worker in await self._store.workers():
+            if worker.worker_id == self._worker_id:
+                continue
+            if workers.is_dead(worker.process_key):
+                dead.append(worker.worker_id)
+            elif workers.is_forgotten(worker, now):
+                forgotten.append(worker.worker_id)
+        return dead, forgotten
+
+    def _clock_jumped(self) -> bool:
+        """After a jump of the wall clock every lease looks expired: give their holders one lease to extend them."""
+        wall, monotonic = self._clock.now(), self._clock.monotonic()
+        drift = abs((wall - self._wall) / MICROS - (monotonic - self._monotonic))
+        self._wall, self._monotonic = wall, monotonic
+        if drift > self._lease_seconds / 2:
+            log.warning("the clock jumped by %.0f s: rescuing nothing for one lease", drift)
+            self._no_rescue_before = monotonic + self._lease_seconds
+        return monotonic < self._no_rescue_before
+
+
+def _reason(claim: ExpiredClaim, dead: list[str]) -> str:
+    if claim.worker_id in dead:
+        return f"worker {claim.worker_id} died"
+    return f"worker {claim.worker_id} let the lease expire: it died, stalled or lost its connection to the store"
+
+
+LOOKING = "checking schedules"
+
+
+class Scheduler:
+    def __init__(self, store: Store, clock: Clock, *, look_seconds: float, trouble: Trouble | None = None) -> None:
+        self._store = store
+        self._trouble = trouble or Trouble(log, clock)
+        self._clock = clock
+        self._look_seconds = look_seconds
+        self._known: dict[str, Schedule] = {}
+        self._changed = asyncio.Event()
+        self._complained: set[tuple[str, int]] = set()
+
+    def changed(self) -> None:
+        self._changed.set()
+
+    async def work(self) -> None:
+        """Sleep until the next tick, then decide it."""
+        good_for = 0.0  # seconds for which what is known will do
+        while True:
+            read = good_for <= 0 or self._changed.is_set()
+            self._changed.clear()
+            if read:
+                good_for = self._look_seconds
+            pause = good_for
+            try:
+                next_at = await (self.look() if read else self._decide())
+                if next_at is not None:
+                    pause = min(pause, max(0.0, (next_at - self._clock.now()) / MICROS))
+            except HOPELESS:
+                raise
+            except Exception as error:
+                self._trouble.met(LOOKING, error)
+                pause = good_for = min(pause, 1.0)
+            else:
+                self._trouble.over(LOOKING)
+            await within(pause, self._changed.wait())
+            good_for -= pause
+
+    async def look(self) -> Instant | None:
+        """Read all schedules and decide every tick that is due; when the next one is."""
+        self._known = {schedule.name: schedule for schedule in await self._store.schedules()}
+        return await self._decide()
+
+    async def _decide(self) -> Instant | None:
+        due: list[Instant] = []
+        for schedule in tuple(self._known.values()):
+            if schedule.paused_at is None:
+                due.append(await self._catch_up(schedule))
+        return min(due, default=None)
+
+    async def _catch_up(self, schedule: Schedule) -> Instant:
+        """Under missed="all" there may be more ticks than one firing takes; then it is due again at once."""
+        now = self._clock.now()
+        try:
+            firing = schedules.firing(schedule, now)
+            if firing is None:
+                return schedule.next_at
+            try:
+                verdict = await self._fire(firing, now)
+            except QueueFull:
+                if len(firing.jobs) < 2:
+                    raise
+                # A queue may never have room for all of them at once: one at a time, then.
+                firing = schedules.firing(schedule, now, most=1) or firing
+                verdict = await self._fire(firing, now)
+        except StoreMoved as error:
+            errors.say_once(error)
+            return now + round(self._look_seconds * MICROS)
+        except HOPELESS:
+            raise
+        except Exception as error:  # one that cannot be read, or is refused, must not stop the others
+            self._complain(schedule, error)
+            return now + round(self._look_seconds * MICROS)
+        if verdict is not Verdict.APPLIED:
+            await self._read_one(schedule.name)  # another worker was faster, or it was changed
+            return now
+        if firing.jobs:
+            log.info("schedule %s: %d job%s", schedule.name, len(firing.jobs), "" if len(firing.jobs) == 1 else "s")
+        self._known[schedule.name] = msgspec.structs.replace(schedule, next_at=firing.next_at)
+        return firing.next_at
+
+    async def _read_one(self, name: str) -> None:
+        self._known.pop(name, None)
+        self._known.update({schedule.name: schedule for schedule in await self._store.schedules([name])})
+
+    async def _fire(self, firing: Firing, now: Instant) -> Verdict:
+        failpoints.hit("fire.before")
+        verdict = (await self._store.fire([firing], now))[0]
+        failpoints.hit("fire.after")
+        return verdict
+
+    def _complain(self, schedule: Schedule, error: Exception) -> None:
+        """Once for each tick, not at every look."""
+        mark = (schedule.name, schedule.next_at)
+        if mark not in self._complained:
+            self._complained = {each for each in self._complained if each[0] != schedule.name} | {mark}
+            log.error("schedule %s: its tick is delayed: %s", schedule.name, error)
+
+
+START_SECONDS = 5.0  # soon after the start, but not in its way
+REST_FACTOR = 9  # times as long as a step took, for each worker: all of them together have a tenth of the store at most
+
+
+class Janitor:
+    def __init__(self, store: Store, clock: Clock, files: Files | None, keep: Retention, trouble: Trouble) -> None:
+        self._store = store
+        self._trouble = trouble
+        self._clock = clock
+        self._files = files
+        self._keep = keep
+
+    async def work(self) -> None:
+        pause = START_SECONDS
+        while True:
+            await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+            try:
+                archived = await self.clean_up()
+                pause = RETIRE_INTERVAL_SECONDS if archived else RETIRE_REST_SECONDS
+            except StoreMoved as error:
+                errors.say_once(error)
+                pause = RETIRE_REST_SECONDS
+            except HOPELESS:
+                raise
+            except Exception as error:  # it can wait; the jobs cannot
+                self._trouble.met("retention", error, soon=False)
+                pause = RETIRE_INTERVAL_SECONDS
+            else:
+                self._trouble.over("retention")
+
+    async def clean_up(self) -> int:
+        policy = retention.policy(self._keep, await self._store.job_types())
+        rest = REST_FACTOR * max(1, len(await self._store.workers()))  # they all do this, maybe all at once
+        archived = 0
+        before = self._clock.monotonic()
+        async for moved_now in retention.steps(self._store, self._clock, self._files, policy):
+            archived += moved_now
+            await asyncio.sleep(rest * max(0.0, self._clock.monotonic() - before))
+            before = self._clock.monotonic()
+        if archived:
+            log.info("retention archived %s", count(archived, "job"))
+        return archived

@@ -1,0 +1,62 @@
+"""The worker's part of the port for workers on other machines, on whose behalf a server claims and settles.
+
+Nothing here is audited, as with local workers, except job types that a remote worker announces: other people's submits
+are checked against them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from backstay.clock import Clock, Instant
+from backstay.core.port import Store
+from backstay.core.records import ClaimedJob, ClaimRequest, Hold, JobType, Note, Transition, Verdict, WorkerRow
+from backstay.core.states import Status
+from backstay.files.local import Files
+from backstay.ops import manage
+from backstay.ops.audit import By, actor
+from backstay.ops.wait import Trouble
+from backstay.worker.recorder import Recorder
+from backstay.worker.run import Report
+
+
+class RemoteWork:
+    """One per app. Times are read here: a remote worker's own clock never counts."""
+
+    def __init__(self, store: Store, clock: Clock, files: Files | None) -> None:
+        self._store, self._clock, self._files = store, clock, files
+
+    async def beat(self, row: WorkerRow) -> None:
+        """Store what a worker is and does now."""
+        await self._store.beat(row)
+
+    async def forget(self, worker_id: str) -> None:
+        """Delete a worker that has stopped."""
+        await self._store.forget([worker_id])
+
+    async def announce(self, changes: Sequence[tuple[JobType | None, JobType]], by: By) -> None:
+        """Store job types: each as it was, None if it is new, and as it should be."""
+        await manage.announce_types(self._store, self._clock, actor(by), changes)
+
+    async def claim(self, request: ClaimRequest) -> list[ClaimedJob]:
+        return await self._store.claim(request, self._clock.now())
+
+    async def settle(self, transitions: Sequence[Transition], now: Instant) -> list[Verdict]:
+        return await self._store.apply(transitions, now)
+
+    async def extend(self, holds: Sequence[Hold], until: Instant, now: Instant) -> list[Verdict]:
+        return await self._store.extend(holds, until, now) if holds else []
+
+    async def note(self, note: Note) -> Verdict:
+        """Store the progress and the last log lines of a running job."""
+        [verdict] = await self._store.note([note], self._clock.now())
+        return verdict
+
+    async def statuses(self, job_ids: Sequence[str]) -> list[Status | None]:
+        return await self._store.statuses(job_ids) if job_ids else []
+
+    async def write_log(self, report: Report, trouble: Trouble) -> None:
+        """Append the log lines of a report to the job's log file."""
+        recorder = Recorder(self._store, self._clock, self._files, {}, trouble)
+        await recorder.write_log(report)
+        await recorder.close(0.0)

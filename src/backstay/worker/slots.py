@@ -1,0 +1,536 @@
+"""Assigns claimed jobs to free slots in claim order, and gathers the jobs of a batch handler into calls.
+
+A few short jobs are claimed ahead. A batch call starts when it has enough jobs, or when the first has waited long
+enough.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from backstay.core.admission import is_called_alone, is_suspect, may_run_beside, may_wait
+from backstay.core.lifecycle import GivenBack
+from backstay.core.records import ClaimedJob
+from backstay.handlers import BatchHandler, Handler
+from backstay.limits import AHEAD_SECONDS_MAX, PREFETCH_MAX, PREFETCH_SECONDS
+from backstay.observers import Observers
+from backstay.worker.batch import Caller
+from backstay.worker.executor import Executor
+from backstay.worker.run import LOST, SHUT_DOWN, Item, Run, Runs
+from backstay.worker.settler import Settler
+
+log = logging.getLogger("backstay.worker")
+
+
+class Room(msgspec.Struct, frozen=True):
+    """What fits: in total, and of each type."""
+
+    total: int
+    of_type: dict[str, int]
+
+
+PACE_JOBS_MIN = 8  # that ended, to tell a pace in less than PREFETCH_SECONDS
+
+
+class Pace:
+    """How many jobs of a type this worker ends in a second: the measure of how far ahead it may claim them."""
+
+    def __init__(self, now: float) -> None:
+        self._since = now
+        self.ended = 0
+        self._per_second = 0.0
+
+    def prefetch(self, now: float) -> int:
+        """How many may be claimed ahead. One job that ends within a millisecond is not a rate of a thousand per second:
+        a measurement takes a while, or several jobs."""
+        span = max(now - self._since, 0.001)
+        if span >= PREFETCH_SECONDS or self.ended >= PACE_JOBS_MIN:
+            self._per_second = (self._per_second + self.ended / span) / 2
+            self._since, self.ended = now, 0
+        return min(PREFETCH_MAX, int(self._per_second * PREFETCH_SECONDS))
+
+    def stalled(self, now: float) -> None:
+        """What was claimed ahead had to be given back: nothing more is, until jobs end again."""
+        self._since, self.ended, self._per_second = now, 0, 0.0
+
+
+class Lane:
+    """The jobs of one type in this worker."""
+
+    __slots__ = ("asked_at", "buffered", "busy", "handler", "hurried", "limit", "pace")
+
+    def __init__(self, handler: Handler, pace: Pace) -> None:
+        self.handler = handler
+        self.limit = handler.concurrency
+        self.pace = pace
+        self.busy = 0
+        self.buffered = 0  # claimed, each with a place of its own in line
+        self.hurried = False  # the last claim brought some that may not wait for a slot
+        self.asked_at = 0.0  # when it was last asked for, on the event loop's clock; 0: it is asked for next
+
+    @property
+    def goes_ahead(self) -> bool:
+        """Whether its jobs may be claimed ahead of free slots: not where a death of this worker would be the end of
+        them, see core.admission.may_wait."""
+        return self.handler.max_attempts > 1 and not self.hurried
+
+    @property
+    def is_full(self) -> bool:
+        return self.limit is not None and self.busy >= self.limit
+
+    @property
+    def next_up(self) -> int:
+        """How many of those that wait here would take a free slot: a full type leaves it to the others."""
+        return self.buffered if self.limit is None else min(self.buffered, max(0, self.limit - self.busy))
+
+
+class Turn:
+    """A place in line for a call. Which jobs it is made for is decided when it is its turn: more may have come."""
+
+    __slots__ = ("lane", "taken_at")
+
+    def __init__(self, lane: BatchLane, taken_at: float) -> None:
+        self.lane = lane
+        self.taken_at = taken_at
+
+
+class BatchLane(Lane):
+    """The jobs of one batch type. `busy` and `limit` count calls.
+
+    Only jobs that share a call are here; one that is called alone has its own place in line.
+    """
+
+    __slots__ = ("_due", "_fresh", "_line_up", "_loop", "_timer", "_turns", "max_size", "max_wait")
+
+    def __init__(self, handler: BatchHandler, pace: Pace, line_up: Callable[[Turn], None]) -> None:
+        super().__init__(handler, pace)
+        self.max_size = handler.max_size
+        self.max_wait = handler.max_wait_seconds
+        self._line_up = line_up
+        self._fresh: deque[Item] = deque()
+        self._turns = 0  # in line
+        self._due = False  # the oldest has waited for long enough
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def _calls(self) -> int:
+        """How many calls those take that wait here."""
+        return -(-len(self._fresh) // self.max_size)
+
+    @property
+    def next_up(self) -> int:
+        """How many slots to keep free: for calls that are ready, and for one that will be in a moment. A slot is not
+        kept for a batch that may take long to fill."""
+        soon = self.buffered + (self._calls if self.max_wait <= AHEAD_SECONDS_MAX else self._ready)
+        return soon if self.limit is None else min(soon, max(0, self.limit - self.busy))
+
+    @property
+    def _ready(self) -> int:
+        return self._calls if self._due else len(self._fresh) // self.max_size
+
+    def room(self, free: int, *, ahead: bool) -> int:
+        """How many jobs may be claimed when so many slots are free: a batch for each, and one more ahead of them."""
+        calls = free + self.next_up
+        if self.limit is not None:
+            calls = min(calls, max(0, self.limit - self.busy))
+        batches = max(0, calls - self.buffered) + (1 if ahead else 0)
+        return max(0, batches * self.max_size - len(self._fresh))
+
+    def gather(self, job: ClaimedJob, token: str, now: float) -> Item:
+        item = Item(job, self.handler, token, now)
+        self._fresh.append(item)
+        return item
+
+    def look(self, *, at_once: bool = False) -> None:
+        """Line up for what is ready; the rest waits for more."""
+        if self._fresh and (at_once or self.max_wait == 0):
+            self._due = True
+        while self._turns < self._ready:
+            self._turns += 1
+            self._line_up(Turn(self, self._loop.time()))
+        if self._fresh and not self._due and self._timer is None:
+            self._timer = self._loop.call_at(self._fresh[0].taken_at + self.max_wait, self._waited)
+
+    def _waited(self) -> None:
+        self._timer = None
+        self._due = bool(self._fresh)
+        self.look()
+
+    def take(self) -> list[Item]:
+        """The jobs of the next call, which uses up a turn; none where all were lost meanwhile."""
+        self._turns -= 1
+        items = [self._fresh.popleft() for _ in range(min(self.max_size, len(self._fresh)))]
+        self._reset_timer()
+        self.look()
+        return items
+
+    def drop(self, run: Run) -> None:
+        """Lost or cancelled while it waited."""
+        if run in self._fresh:
+            self._fresh.remove(run)  # type: ignore[arg-type]
+        if not self._fresh:
+            self._reset_timer()
+
+    def empty(self) -> list[Item]:
+        left = list(self._fresh)
+        self._fresh.clear()
+        self._reset_timer()
+        return left
+
+    def _reset_timer(self) -> None:
+        self._due = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+TOO_LATE = "claimed ahead, and no slot was free in time"
+NO_SLOT = "no slot was free, and it may not wait in a worker"
+Work = Coroutine[Any, Any, None]
+
+
+class Slots:
+    def __init__(
+        self,
+        handlers: Mapping[str, Handler],
+        concurrency: int,
+        runs: Runs,
+        settler: Settler,
+        executor: Executor,
+        caller: Caller,
+        observers: Observers | None,
+    ) -> None:
+        self._runs = runs
+        self._settler = settler
+        self._executor = executor
+        self._caller = caller
+        self._observers = observers
+        self.changed = asyncio.Event()  # there may be room for more
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self.waits_for_batches = True  # tests do not
+        self._concurrency = concurrency
+        self._work = self._run if observers is None else self._run_observed
+        self._work_batch = self._run_batch if observers is None else self._run_batch_observed
+        self._buffer: deque[Run | Turn] = deque()  # claimed, not started
+        self._hurried: deque[Run] = deque()  # claimed, and started at the next moment or not at all
+        self._taken = 0
+        self._stopping = False
+        self._patience: asyncio.TimerHandle | None = None  # with what was claimed ahead
+        self._loop = asyncio.get_running_loop()
+        # A task that is started when another ends would have all that its handler has set in context variables.
+        self._clean = contextvars.copy_context()
+        self.lanes = {name: self._lane(handler) for name, handler in handlers.items()}
+
+    def _lane(self, handler: Handler) -> Lane:
+        pace = Pace(self._loop.time())
+        if isinstance(handler, BatchHandler):
+            return BatchLane(handler, pace, self._line_up)
+        return Lane(handler, pace)
+
+    # Claiming
+
+    def rooms(self, wanted: Collection[str]) -> list[Room]:
+        """What the next claims may take: free slots, and of types whose jobs are short a little ahead.
+
+        Types that run one by one share a claim, limited to what is free. Many jobs of a batch share a
+        slot, so that each of these types has a claim of its own.
+
+        While the line is filled with short jobs, no slot is ever free, and a type that is not claimed ahead would wait
+        until all of those are done, however urgent its jobs are. So a type that may have jobs, one of the `wanted`,
+        gets a place in the line. One whose jobs may not wait in it has its turn differently: now and then the others
+        are not claimed ahead, until a slot is free for it.
+        """
+        now = self._loop.time()
+        long_ago = now - 2 * PREFETCH_SECONDS
+        free = max(0, self._concurrency - self._taken - sum(lane.next_up for lane in self.lanes.values()))
+        ahead_of = {name: lane.pace.prefetch(now) if lane.goes_ahead else 0 for name, lane in self.lanes.items()}
+        fills_the_line = free == 0 and any(ahead_of.values())
+        total, prefetch_total, of_type, passed_over = free, 0, {}, False
+        rooms = []
+        for name, lane in self.lanes.items():
+            prefetch = ahead_of[name]
+            if not lane.goes_ahead:
+                waits = free == 0 and not lane.is_full and name in wanted
+                passed_over = passed_over or (waits and lane.asked_at < long_ago)
+                if free > 0:
+                    lane.asked_at = now
+            elif prefetch == 0 and fills_the_line and not lane.is_full and name in wanted:
+                prefetch = 1
+            if isinstance(lane, BatchLane):
+                if (room := lane.room(free, ahead=prefetch > 0)) > 0:
+                    rooms.append(Room(room, {name: room}))
+                continue
+            ahead = max(0, prefetch - lane.buffered)
+            room = free + ahead
+            if lane.limit is not None:
+                room = min(room, lane.limit - lane.busy - lane.buffered + prefetch)
+            if room > 0:
+                of_type[name] = room
+                total += ahead
+                prefetch_total += prefetch
+        if of_type and not passed_over and not (self._buffer and total < prefetch_total // 2):
+            rooms.insert(0, Room(total, of_type))
+        return rooms
+
+    def take(self, jobs: list[ClaimedJob], token: str) -> None:
+        now = self._loop.time()
+        batches = []
+        claimed: dict[Lane, bool] = {}  # and whether with jobs that may not wait
+        for job in jobs:
+            if (old := self._runs.held.get(job.job_id)) is not None:
+                self.lose(old)  # cancelled and retried before this worker knew: only the new claim holds
+            lane = self.lanes[job.job_type]
+            waits = may_wait(job)
+            claimed[lane] = claimed.get(lane, False) or not waits
+            lane.asked_at = 0.0  # there may be more
+            if isinstance(lane, BatchLane) and not is_called_alone(job):
+                run: Run = lane.gather(job, token, now)
+                batches.append(lane)
+            else:
+                run = self._line_up_alone(job, lane, token, now, waits)
+            self._runs.held[job.job_id] = run
+        for lane, hurried in claimed.items():
+            lane.hurried = hurried or (lane.hurried and self._is_giving_back(lane))
+        for lane in dict.fromkeys(batches):
+            lane.look(at_once=not self.waits_for_batches)
+        if self._patience is None:
+            self._patience = self._loop.call_later(AHEAD_SECONDS_MAX, self._give_back_late)
+        self._loop.call_soon(self._dispatch)  # after the next claim, which the store works on while handlers run
+
+    def _line_up_alone(self, job: ClaimedJob, lane: Lane, token: str, now: float, waits: bool) -> Run:
+        run = (Item if isinstance(lane, BatchLane) else Run)(job, lane.handler, token, now)
+        lane.buffered += 1
+        if waits:
+            self._buffer.append(run)
+        else:
+            self._hurried.append(run)
+            if is_suspect(job):
+                self._runs.suspects.add(run)
+        return run
+
+    def _is_giving_back(self, lane: Lane) -> bool:
+        """Whether the next claim may still find one that is on its way back for want of a slot."""
+        mine = lane.handler
+        return any(run.handler is mine and run.settling and run.task is None for run in self._runs.held.values())
+
+    def _line_up(self, turn: Turn) -> None:
+        """A batch is whole, or has waited for long enough."""
+        self._buffer.append(turn)
+        if self._patience is None:
+            self._patience = self._loop.call_later(AHEAD_SECONDS_MAX, self._give_back_late)
+        self._loop.call_soon(self._dispatch)
+
+    def lose(self, run: Run) -> None:
+        """The store says that this claim no longer holds."""
+        if run.is_over or self._runs.held.get(run.job.job_id) is not run:
+            return
+        log.warning(
+            "%s job %s attempt %d: cancelled, or taken over by another worker; telling its handler to stop",
+            run.job.job_type,
+            run.job.job_id,
+            run.job.attempt,
+        )
+        run.lost = True
+        del self._runs.held[run.job.job_id]
+        if run.task is None:
+            self._drop(run)
+        else:
+            run.stop(LOST)
+            self._runs.stuck.add(run)
+
+    def _drop(self, run: Run) -> None:
+        """A run that has not begun is not ours any more."""
+        lane = self.lanes[run.job.job_type]
+        if isinstance(lane, BatchLane) and not is_called_alone(run.job):
+            lane.drop(run)
+        else:
+            (self._buffer if may_wait(run.job) else self._hurried).remove(run)
+            lane.buffered -= 1
+        self._runs.clear_of_suspicion(run)
+        self.changed.set()
+
+    def _give_back_late(self) -> None:
+        """Jobs that were claimed ahead, because the last ones were short, and whose turn does not come: others may
+        have a slot for them."""
+        self._patience = None
+        if self._stopping or not self._buffer:
+            return
+        now = self._loop.time()
+        since = now - AHEAD_SECONDS_MAX
+        late = [each for each in self._buffer if each.taken_at <= since]
+        self._buffer = deque(each for each in self._buffer if each.taken_at > since)
+        for each in late:
+            self._lane_of(each).pace.stalled(now)
+            for run in self._unbuffered(each):
+                self._settler.settle(run, GivenBack(TOO_LATE))
+        if self._buffer:
+            self._patience = self._loop.call_later(AHEAD_SECONDS_MAX / 2, self._give_back_late)
+        self.changed.set()
+
+    def _lane_of(self, each: Run | Turn) -> Lane:
+        return each.lane if isinstance(each, Turn) else self.lanes[each.job.job_type]
+
+    def _unbuffered(self, each: Run | Turn) -> Sequence[Run]:
+        if isinstance(each, Turn):
+            return each.lane.take()
+        self.lanes[each.job.job_type].buffered -= 1
+        return (each,)
+
+    def close(self) -> None:
+        """Start no more, and give back what has not begun."""
+        self._stopping = True
+        left: list[Run] = []
+        while self._hurried:
+            left += self._unbuffered(self._hurried.popleft())
+        while self._buffer:
+            left += self._unbuffered(self._buffer.popleft())
+        for lane in self.lanes.values():
+            if isinstance(lane, BatchLane):
+                left += lane.empty()
+        for run in left:
+            self._settler.settle(run, GivenBack(SHUT_DOWN))
+
+    # Starting and ending
+
+    def _dispatch(self) -> None:
+        """Start what fits, in claim order; a type that is full does not hold up the others."""
+        if self._stopping:
+            return
+        while self._hurried:
+            self._start_or_return(self._hurried.popleft())
+        passed: list[Run | Turn] = []
+        while self._buffer and self._taken < self._concurrency:
+            each = self._buffer.popleft()
+            lane = self._lane_of(each)
+            if lane.is_full:
+                passed.append(each)
+            elif isinstance(each, Turn):
+                self._start_batch(each)
+            else:
+                lane.buffered -= 1
+                self._start(each)
+        if passed:
+            self._buffer.extendleft(reversed(passed))
+
+    def _start_or_return(self, run: Run) -> None:
+        """One that may not wait here."""
+        lane = self.lanes[run.job.job_type]
+        lane.buffered -= 1
+        if any(self._is_at_work(other) for other in self._in_its_way(run)):
+            self._settler.put_off(run)
+        elif self._taken >= self._concurrency or lane.is_full:
+            self._settler.settle(run, GivenBack(NO_SLOT))
+        else:
+            self._start(run)
+
+    def _is_at_work(self, run: Run) -> bool:
+        return run in self._runs.stuck or (run.task is not None and not run.settling)
+
+    def _in_its_way(self, run: Run) -> list[Run]:
+        """Other suspects that this one may not run next to."""
+        if run not in self._runs.suspects:
+            return []
+        isolation = run.handler.isolation
+        return [
+            other
+            for other in self._runs.suspects
+            if other is not run and not may_run_beside(isolation, other.handler.isolation)
+        ]
+
+    async def _alone(self, run: Run, work: Callable[[], Work]) -> None:
+        """A suspect begins when the claims of those that were put off for it are back in the store: not before, or its
+        end could be theirs, too."""
+        while self._in_its_way(run):
+            self._runs.suspect_cleared.clear()
+            await self._runs.suspect_cleared.wait()
+        await work()
+
+    def _start(self, run: Run) -> None:
+        if isinstance(run, Item):
+            self._begin((run,), lambda: self._work_batch((run,)))
+        elif run in self._runs.suspects:
+            self._begin((run,), lambda: self._work(run))
+        else:  # nearly every job
+            self._occupy(run)
+            self._runs.start(run)
+            run.task = asyncio.Task(self._work(run), loop=self._loop, name=run.job.job_id, context=self._clean.copy())
+
+    def _start_batch(self, turn: Turn) -> None:
+        if items := turn.lane.take():  # or all were cancelled while they waited
+            self._begin(items, lambda: self._work_batch(items))
+
+    def _begin(self, runs: Sequence[Run], work: Callable[[], Work]) -> None:
+        first = runs[0]
+        self._occupy(first)
+        coroutine = self._alone(first, work) if first in self._runs.suspects else work()
+        task = asyncio.Task(coroutine, loop=self._loop, name=first.job.job_id, context=self._clean.copy())
+        for run in runs:
+            self._runs.start(run)
+            run.task = task
+
+    def _occupy(self, run: Run) -> None:
+        if self._taken == 0:
+            self.idle.clear()
+        self._taken += 1
+        self.lanes[run.job.job_type].busy += 1
+
+    async def _run(self, run: Run) -> None:
+        outcome = None
+        try:
+            outcome = await self._executor.run(run)
+        finally:
+            self._free((run,))
+            if outcome is not None and not (run.settling or run.lost):
+                await self._settler.finish(run, outcome)
+
+    async def _run_batch(self, items: Sequence[Item]) -> None:
+        try:
+            await self._caller.call(items)
+        finally:
+            self._free(items)
+
+    async def _run_observed(self, run: Run) -> None:
+        with self._observed((run,)):
+            await self._run(run)
+
+    async def _run_batch_observed(self, items: Sequence[Item]) -> None:
+        with self._observed(items):
+            await self._run_batch(items)
+
+    @contextmanager
+    def _observed(self, runs: Sequence[Run]) -> Iterator[None]:
+        assert self._observers is not None  # noqa: S101 - or this would not be called
+        with self._observers.running([run.job for run in runs]) as traceparent:
+            if traceparent is not None and runs[0].handler.isolation == "process":
+                for run in runs:  # what runs in a child belongs to this attempt
+                    run.job = msgspec.structs.replace(run.job, traceparent=traceparent)
+            yield
+
+    def _free(self, runs: Sequence[Run]) -> None:
+        """The handler has let go of the slot in which these were."""
+        self._taken -= 1
+        lane = self.lanes[runs[0].job.job_type]
+        lane.busy -= 1
+        lane.pace.ended += 1
+        for run in runs:
+            self._runs.stuck.discard(run)
+            if run.settling or run.lost:
+                self._runs.forget_running(run)
+                if self._runs.held.get(run.job.job_id) is not run:
+                    self._runs.clear_of_suspicion(run)
+        if self._buffer:
+            self._dispatch()
+        if len(self._buffer) <= PREFETCH_MAX // 2:
+            self.changed.set()
+        if self._taken == 0:
+            self.idle.set()

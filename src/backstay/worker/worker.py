@@ -1,0 +1,205 @@
+"""`Worker`: makes runs, settler, executor, slots, fetcher, leases and maintenance, and starts and stops them.
+
+A server whose workers all connect over HTTP runs the maintenance alone. Without it a retry would never become due, and
+the job of a silent worker would never be rescued.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+from collections.abc import Callable, Mapping
+
+from backstay.clock import Clock, within
+from backstay.core.port import Store
+from backstay.core.records import Signal
+from backstay.files.local import Files
+from backstay.handlers import Handler
+from backstay.observers import Observers
+from backstay.ops.wait import HOPELESS, Trouble
+from backstay.worker import errors
+from backstay.worker.batch import Caller
+from backstay.worker.channels import Children, Rows, Services, Targets
+from backstay.worker.executor import Deadlines, Executor
+from backstay.worker.fetcher import Fetcher, WorkerSettings
+from backstay.worker.leases import LeaseKeeper, host_name
+from backstay.worker.maintenance import Maintenance
+from backstay.worker.recorder import Recorder
+from backstay.worker.run import SHUT_DOWN, Run, Runs
+from backstay.worker.settler import STOP_SECONDS, Settler
+from backstay.worker.slots import Slots
+
+log = logging.getLogger("backstay.worker")
+
+
+_SIGNALS = Maintenance.SIGNALS | {Signal.READY, Signal.STOPPED}
+
+
+class Worker:
+    """Makes the objects of a worker, each of which knows only those before it."""
+
+    def __init__(
+        self,
+        store: Store,
+        make_store: Callable[[], Store],
+        handlers: Mapping[str, Handler],
+        clock: Clock,
+        files: Files | None,
+        live: dict[str, Run],
+        targets: Targets,
+        settings: WorkerSettings,
+        observers: Observers | None = None,
+    ) -> None:
+        self.worker_id = f"{host_name()}:{os.getpid()}:{secrets.token_hex(3)}"
+        self.failure: BaseException | None = None  # why the worker stopped by itself
+        self._store = store
+        self._settings = settings
+        self._hurried = asyncio.Event()
+        self._shutdown: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._unlisten: Callable[[], None] = lambda: None
+        trouble = Trouble(log, clock)
+        services = Services(store, clock, files, Children(store, clock, targets, observers), Rows(store, clock))
+        self._runs = Runs(live)
+        self._recorder = Recorder(store, clock, files, self._runs.running, trouble)
+        self._settler = Settler(self.worker_id, store, clock, self._runs, self._recorder, observers, trouble)
+        self._deadlines = Deadlines(self._runs, self._settler)
+        self._executor = Executor(services, self._deadlines)
+        caller = Caller(clock, self._runs, self._settler, self._executor)
+        self._slots = Slots(
+            handlers, settings.concurrency, self._runs, self._settler, self._executor, caller, observers
+        )
+        self._fetcher = Fetcher(self.worker_id, store, clock, settings, self._slots, trouble)
+        self._leases = LeaseKeeper(
+            self.worker_id,
+            make_store,
+            clock,
+            settings,
+            self._runs,
+            self._settler,
+            self._slots,
+            self._fetcher,
+            trouble,
+        )
+        self._maintenance = Maintenance(
+            store,
+            clock,
+            files,
+            name=self.worker_id,
+            lease_seconds=settings.lease_seconds,
+            poll_seconds=settings.poll_seconds,
+            keep=settings.keep,
+            observers=observers,
+            trouble=trouble,
+            settling=self._runs.settling,
+        )
+
+    # Starting and stopping
+
+    async def __aenter__(self) -> Worker:
+        errors.install()
+        try:
+            await self._leases.start()
+            await self._maintenance.sweep_first()
+        except BaseException:
+            errors.remove()
+            await asyncio.shield(self._leases.stop())
+            raise
+        self._unlisten = self._store.listen(_SIGNALS, self._hear)
+        self._maintenance.start(self._check_task)
+        for work in (self._settler.work(), self._recorder.work(), self._fetcher.work()):
+            task = asyncio.get_running_loop().create_task(work)
+            task.add_done_callback(self._check_task)
+            self._tasks.append(task)
+        log.info(
+            "worker %s started: queues %s, concurrency %d, on %s",
+            self.worker_id,
+            ", ".join(self._settings.queues),
+            self._settings.concurrency,
+            self._store.location,
+        )
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Stop claiming, give back what has not begun, let the rest finish or, after the grace, give it back too."""
+        if self._shutdown is None:
+            self._shutdown = asyncio.get_running_loop().create_task(self._shut_down())
+        await asyncio.shield(self._shutdown)  # every caller waits for the same end
+
+    def hurry(self) -> None:
+        """While stopping: do not wait for the grace to end; what runs is stopped and given back now."""
+        self._hurried.set()
+
+    def call_batches_at_once(self) -> None:
+        """Do not wait for a batch to become larger: in a test no others come."""
+        self._slots.waits_for_batches = False
+
+    async def _shut_down(self) -> None:
+        self._runs.stopping = True
+        self._leases.check_now()  # and reports that the worker is stopping: others should not count on it
+        self._fetcher.stop()
+        await asyncio.gather(self._tasks[-1], return_exceptions=True)
+        self._unlisten()
+        self._slots.close()
+        await within(self._settings.grace_seconds, self._idle_or_hurried())
+        for execution in self._runs.executions():
+            self._settler.stop(execution, SHUT_DOWN)
+        await within(STOP_SECONDS, self._slots.idle.wait())
+        await within(STOP_SECONDS, self._finished())
+        await within(STOP_SECONDS, self._settler.drained())
+        await self._maintenance.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._recorder.close(STOP_SECONDS)
+        self._deadlines.close()
+        await self._leases.stop()
+        self._executor.close()
+        errors.remove()
+        if self._runs.stuck:
+            left = ", ".join(f"{run.job.job_type} {run.job.job_id}" for run in list(self._runs.stuck)[:10])
+            log.warning("worker %s stopped, but these handlers are still running: %s", self.worker_id, left)
+        log.info("worker %s stopped", self.worker_id)
+
+    async def _finished(self) -> None:
+        """Until every handler that has let go has handed its outcome to the settler."""
+        ending = {run.task for run in self._runs.held.values() if run.task is not None and run not in self._runs.stuck}
+        if ending:
+            await asyncio.wait(ending)
+
+    async def _idle_or_hurried(self) -> None:
+        waits = [asyncio.ensure_future(event.wait()) for event in (self._slots.idle, self._hurried)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
+
+    def _check_task(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or (error := task.exception()) is None or self.failure is not None:
+            return
+        self.failure = error
+        if isinstance(error, HOPELESS):
+            log.critical("the worker is stopping: %s", error)
+        else:
+            log.critical("an internal error stopped the worker", exc_info=error)
+        asyncio.get_running_loop().create_task(self.stop())
+
+    def _hear(self, signal: Signal) -> None:
+        match signal:
+            case Signal.READY:
+                self._fetcher.ready()
+            case Signal.STOPPED:
+                if self._runs.held:
+                    self._leases.check_now()
+            case _:
+                self._maintenance.hear(signal)
+
+    async def join(self) -> None:
+        """Until this worker is stopped."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)

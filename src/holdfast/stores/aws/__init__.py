@@ -1,1 +1,0 @@
-"""What every service of AWS asks for: signatures and credentials."""

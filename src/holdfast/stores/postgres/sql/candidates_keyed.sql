@@ -1,9 +1,0 @@
--- The head of one lane among jobs with a concurrency or rate key and no fairness key, locked. Index: job_keyed.
-SELECT priority, scheduled_for, job_id::text, seq, concurrency_key, concurrency_limit, rate_key, rate_count, rate_micros
-FROM holdfast.job
-WHERE status = 'pending' AND fairness_key IS NULL AND (concurrency_key IS NOT NULL OR rate_key IS NOT NULL)
-  AND queue = $1 AND job_type = $2 AND NOT parked AND payload_version <= $4
-  AND ($5::integer IS NULL OR priority = $5) AND NOT seq = ANY ($6::bigint[])
-ORDER BY priority DESC, scheduled_for, job_id
-LIMIT $3
-FOR UPDATE SKIP LOCKED

@@ -1,9 +1,0 @@
--- Add to the counters; one row per minute, kind, outcome and bucket.
-INSERT INTO holdfast.counter AS c (minute, job_type, queue, priority, outcome, shard, bucket, count, ran_micros,
-    waited_micros)
-SELECT minute, job_type, queue, priority, outcome, pg_backend_pid() % 64, bucket, jobs, ran, waited
-FROM unnest($1::bigint[], $2::text[], $3::text[], $4::integer[], $5::text[], $6::integer[], $7::bigint[], $8::bigint[],
-        $9::bigint[])
-    AS n (minute, job_type, queue, priority, outcome, bucket, jobs, ran, waited)
-ON CONFLICT (minute, job_type, queue, priority, outcome, shard, bucket) DO UPDATE SET count = c.count + excluded.count,
-    ran_micros = c.ran_micros + excluded.ran_micros, waited_micros = c.waited_micros + excluded.waited_micros

@@ -1,2 +1,0 @@
--- Counters that are over their time.
-DELETE FROM holdfast.counter WHERE minute < $1

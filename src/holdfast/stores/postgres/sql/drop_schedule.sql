@@ -1,2 +1,0 @@
--- Remove a schedule.
-DELETE FROM holdfast.schedule WHERE name = $1

@@ -1,2 +1,0 @@
--- Index: file_job_id_attempt_name_key.
-SELECT file_id, size FROM holdfast.file WHERE job_id = $1 AND attempt = $2 AND name = $3

@@ -1,4 +1,0 @@
--- Every key, by id.
-SELECT key_id, name, secret_hash, scopes, queues, created_at, created_by, expires_at, revoked_at, revoked_by, of
-FROM holdfast.api_key
-ORDER BY key_id

@@ -1,2 +1,0 @@
--- All result tables; there are not many.
-SELECT definition FROM holdfast.result_table ORDER BY name

@@ -1,2 +1,0 @@
--- How long a job took.
-SELECT holdfast.took($1::uuid)

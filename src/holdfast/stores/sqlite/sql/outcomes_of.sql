@@ -1,7 +1,0 @@
--- How those stand that ?1 depends on, in the jobs or the archive, and how many of each; identical jobs that it only
--- joined are left out. Index: edge_child.
-SELECT coalesce(p.status, a.status, 'completed'), count(*)
-FROM edge AS e INDEXED BY edge_child
-LEFT JOIN job AS p ON p.job_id = e.parent_id LEFT JOIN archive AS a ON a.job_id = e.parent_id
-WHERE e.child_id = ?1 AND e.joined = 0
-GROUP BY 1

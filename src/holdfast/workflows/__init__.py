@@ -1,1 +1,0 @@
-"""Workflows: declared shapes of jobs that hang together."""

@@ -1,0 +1,264 @@
+"""Each statement of the hot path goes through its index and touches what it answers with, whatever else is stored."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from backstay.core.records import Query
+from backstay.core.states import Status
+from backstay.engines.postgres import read
+from backstay.engines.postgres.connection import Statements
+from backstay.engines.postgres.store import PostgresStore
+from tests.engines.postgres.query_plans import DUE, FAILED, MINE, RUNNING, add_pending, add_running, explain, fill
+from tests.support.servers.postgres import Postgres
+
+pytestmark = pytest.mark.slow
+
+SCHEMA = f"plans_{secrets.token_hex(3)}"
+SQL = Statements(SCHEMA)
+MODES = ["force_custom_plan", "force_generic_plan"]
+LIMIT = 7
+ANY_VERSION = 2**31 - 1
+# Whatever the planner may come to prefer one day.
+WAYS = [
+    "hashjoin", "mergejoin", "nestloop", "hashagg", "sort", "incremental_sort", "material", "memoize", "indexscan",
+    "indexonlyscan", "bitmapscan", "seqscan",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def filled(postgres: Postgres) -> str:
+    async def prepare() -> None:
+        store = PostgresStore(postgres.url(schema=SCHEMA))
+        await store.open()
+        await store.close()
+        connection = await asyncpg.connect(postgres.url())
+        await fill(connection, SQL)
+        await connection.close()
+
+    asyncio.run(prepare())
+    return postgres.url()
+
+
+@pytest.fixture
+async def connection(filled: str) -> AsyncIterator[Any]:
+    opened = await asyncpg.connect(filled)
+    yield opened
+    await opened.close()
+
+
+def claim_values(lanes: list[tuple[str, str, int]], limit: int) -> list[Any]:
+    queues, types, slots = (list(column) for column in zip(*lanes, strict=True))
+    return [queues, types, slots, [ANY_VERSION] * len(lanes), limit, "token", "me", "1", 10**9, 10**12]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("lanes", [[("default", "mine", LIMIT)], [("other", "none", 9), ("default", "mine", LIMIT)]])
+async def test_a_claim_does_not_walk_past_what_is_foreign(
+    connection: Any, lanes: list[tuple[str, str, int]], mode: str
+) -> None:
+    plan = await explain(connection, SQL["claim_plain"], claim_values(lanes, LIMIT), mode)
+
+    assert "job_ready" in plan.indexes
+    assert "job" not in plan.scanned_whole
+    assert plan.rows <= 4 * LIMIT
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_claim_from_a_single_lane_does_not_walk_past_what_is_foreign(connection: Any, mode: str) -> None:
+    plan = await explain(connection, SQL["claim_lane"], claim_values([("default", "mine", LIMIT)], LIMIT), mode)
+
+    assert "job_ready" in plan.indexes
+    assert "job" not in plan.scanned_whole
+    assert plan.rows <= 4 * LIMIT
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_to_see_that_no_key_waits_takes_no_rows(connection: Any, mode: str) -> None:
+    plan = await explain(connection, SQL["keyed_any"], [["default", "other"], ["mine", "mine"]], mode)
+
+    assert plan.indexes == {"job_keyed", "job_fair"}
+    assert (plan.rows, plan.scanned_whole) == (0, set())
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_promotion_touches_what_is_due(connection: Any, mode: str) -> None:
+    plan = await explain(connection, SQL["promote"], [10**6, LIMIT], mode)
+
+    assert "job_due" in plan.indexes
+    assert "job" not in plan.scanned_whole
+    assert plan.rows <= 4 * LIMIT < 4 * DUE
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_the_next_due_time_is_one_row(connection: Any, mode: str) -> None:
+    plan = await explain(connection, SQL["next_due"], [], mode)
+
+    assert (plan.indexes, plan.rows) == ({"job_due"}, 1)
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_expired_claims_are_looked_for_among_what_runs(connection: Any, mode: str) -> None:
+    plan = await explain(connection, SQL["expired"], [10, 100, ["w1"]], mode)
+
+    assert plan.indexes == {"job_processing"}
+    assert plan.rows <= RUNNING
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_settlement_touches_its_own_jobs(connection: Any, mode: str) -> None:
+    running = await connection.fetch(SQL.named("SELECT job_id FROM backstay.job WHERE status = 'processing' LIMIT 10"))
+    ids = [str(row[0]) for row in running]
+    values = [ids, [1] * 10, ["t"] * 10, ["1"] * 10, ["me"] * 10, [50] * 10, 10**12, False]
+
+    plan = await explain(connection, SQL["complete"], values, mode)
+
+    assert "job_job_id_key" in plan.indexes
+    assert "job" not in plan.scanned_whole
+    assert plan.rows <= 3 * len(ids)
+
+
+@pytest.mark.parametrize("statement", ["complete", "extend", "note"])
+@pytest.mark.parametrize("known", ["nothing", "that none runs"])
+async def test_a_large_settlement_touches_its_own_jobs_whatever_the_server_knows_of_the_table(
+    postgres: Postgres, known: str, statement: str
+) -> None:
+    """A backlog was just loaded, or begun: the server takes what it has not seen yet for rare."""
+    sql = Statements(f"unknown_{secrets.token_hex(3)}")
+    store = PostgresStore(postgres.url(schema=sql.schema))
+    await store.open()
+    await store.close()
+    connection = await asyncpg.connect(postgres.url())
+    await add_running(connection, sql, 3_000, analysed_before=known == "that none runs")
+    ids = [str(row[0]) for row in await connection.fetch(sql.named("SELECT job_id FROM backstay.job LIMIT 500"))]
+    holds = [ids, [1] * 500, ["t"] * 500]
+    values = {
+        "complete": [*holds, ["1"] * 500, ["me"] * 500, [50] * 500, 10**12, False],
+        "extend": [*holds, 10**6, 10**12],
+        "note": [*holds, [0.5] * 500, *[[None] * 500] * 5, 10**12],
+    }[statement]
+
+    plan = await explain(connection, sql[statement], values, "force_custom_plan")
+
+    await connection.close()
+    assert plan.rows <= 3 * len(ids)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("query", "index", "most"),
+    [
+        (Query(status=Status.FAILED, limit=LIMIT), "job_state", LIMIT + 1),
+        (Query(status=Status.FAILED, limit=500), "job_state", FAILED),
+        (Query(status=Status.RETRYING, limit=LIMIT), "job_state", LIMIT + 1),
+        (Query(status=Status.PROCESSING, limit=LIMIT), "job_processing", RUNNING),
+        (Query(subject="song-17", limit=LIMIT), "job_subject", LIMIT + 1),
+        (Query(subject="song-17", status=Status.PENDING, limit=LIMIT), "job_subject", LIMIT + 1),
+        (Query(limit=LIMIT), "job_pkey", LIMIT + 1),
+    ],
+    ids=str,
+)
+async def test_a_search_goes_through_the_index_of_what_it_asks_for(
+    connection: Any, query: Query, index: str, most: int, mode: str
+) -> None:
+    statement, values = read.search(SQL["get"], query)
+
+    plan = await explain(connection, statement, values, mode)
+
+    assert plan.indexes == {index}
+    assert plan.rows <= most
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("query", "index"),
+    [
+        (Query(queue="nowhere", limit=LIMIT), "job_pkey"),
+        (Query(status=Status.COMPLETED, tag="rare", limit=LIMIT), "job_pkey"),
+        (Query(status=Status.PENDING, created_by="nobody", limit=LIMIT), "job_pkey"),
+        (Query(status=Status.FAILED, created_by="nobody", limit=LIMIT), "job_state"),
+    ],
+    ids=str,
+)
+async def test_a_search_that_nothing_narrows_looks_at_a_window(
+    connection: Any, query: Query, index: str, mode: str
+) -> None:
+    newest = await explain(connection, read.newest_of(SQL["get"], query.status), [2**63 - 1], mode)
+    assert (newest.indexes, newest.rows) == ({index}, 1)
+    top = await connection.fetchval(read.newest_of(SQL["get"], None), 2**63 - 1)
+
+    statement, values = read.search(SQL["get"], query, (top - 499, top + 1))
+    plan = await explain(connection, statement, values, mode)
+
+    assert plan.indexes == {index}
+    assert plan.rows <= 500
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_depths_are_counted_without_what_has_finished(connection: Any, mode: str) -> None:
+    plan = await explain(connection, SQL["depths"], [], mode)
+
+    assert {"job_ready", "job_keyed", "job_fair", "job_processing"} <= plan.indexes
+    assert "job" not in plan.scanned_whole
+
+
+@pytest.mark.parametrize("known", ["nothing", "that none is pending", "all"])
+async def test_depths_look_at_each_pending_job_once_whatever_the_server_knows_of_the_table(
+    postgres: Postgres, known: str
+) -> None:
+    sql = Statements(f"depths_{secrets.token_hex(3)}")
+    store = PostgresStore(postgres.url(schema=sql.schema))
+    await store.open()
+    await store.close()
+    connection = await asyncpg.connect(postgres.url())
+    await add_pending(connection, sql, 3_000, kinds=10, analysed={"nothing": None, "all": "after"}.get(known, "before"))
+
+    plan = await explain(connection, sql["depths"], [], "force_custom_plan")
+
+    await connection.close()
+    assert plan.rows <= 3_000 + 3 * 10
+    assert "job" not in plan.scanned_whole
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_jobs_are_counted_by_what_is_in_indexes(connection: Any, mode: str) -> None:
+    await connection.execute(SQL.named("VACUUM backstay.job"))
+
+    plan = await explain(connection, SQL["counts"], [], mode)
+
+    assert {"job_ready", "job_keyed", "job_fair", "job_processing", "job_state", "job_pkey"} <= plan.indexes
+    assert "job" not in plan.scanned_whole
+
+
+@pytest.mark.parametrize("off", [*([way] for way in WAYS), WAYS[:8], WAYS], ids=lambda off: "+".join(off))
+async def test_a_claim_never_takes_more_than_its_limit_however_it_is_planned(
+    filled: str, connection: Any, off: list[str]
+) -> None:
+    other = await asyncpg.connect(filled)
+    values = claim_values([("default", "mine", 5), ("other", "mine", 5), ("default", "foreign", LIMIT)], LIMIT)
+    taken = []
+    for each in (connection, other):
+        await each.execute("BEGIN")
+        for way in off:
+            await each.execute(f"SET LOCAL enable_{way} = off")
+        taken.append([row[0] for row in await each.fetch(SQL["claim_plain"], *values)])
+    for each in (connection, other):
+        await each.execute("ROLLBACK")
+    await other.close()
+
+    assert [len(ids) for ids in taken] == [LIMIT, LIMIT]
+    assert len(set(taken[0] + taken[1])) == 2 * LIMIT
+
+
+async def test_a_type_takes_no_more_than_its_slots_over_all_its_queues(connection: Any) -> None:
+    await connection.execute("BEGIN")
+    taken = await connection.fetch(
+        SQL["claim_plain"], *claim_values([("default", "mine", 5), ("other", "mine", 5)], 99)
+    )
+    await connection.execute("ROLLBACK")
+
+    assert len(taken) == 5 < MINE

@@ -1,0 +1,60 @@
+"""Whatever an engine keeps is carried along, or known to stay behind: a new column or table cannot be forgotten."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from backstay.engines import sql_rows
+from backstay.engines.postgres.store import PostgresStore
+from backstay.engines.sqlite import connection
+from tests.support.servers.postgres import Postgres
+
+# The order of arrival is given anew, nothing runs, and whoever claims next parks anew.
+COLUMNS_LEFT = {"seq", "claim_token", "rate_parked"}
+# Workers, buckets and turns; what is under way, of which there is nothing; files, which have a way of their own;
+# how far the sums go, which each of them says on its way.
+TABLES_LEFT = {
+    "sqlite": {"worker", "rate", "fair_lane", "fair_key", "release_due", "staged", "unpack_due", "meta"},
+    "postgres": {
+        "worker", "rate", "fair_lane", "fair_key", "release_due", "staged", "unpack_due", "join_due", "file",
+        "file_part", "migration", "move", "summed",
+    },
+}  # fmt: skip
+
+Kept = tuple[set[str], set[str]]
+
+
+@pytest.fixture
+async def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Kept:
+    """The tables of an engine, and the columns of a job."""
+    if request.param == "sqlite":
+        path = tmp_path / "jobs.db"
+        connection.create(path)
+        opened = connection.connect(path)
+        connection.migrate(opened, path)
+        tables = opened.execute("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
+        columns = opened.execute("SELECT name FROM pragma_table_info('job')")
+        found = ({str(row[0]) for row in tables.fetchall()}, {str(row[0]) for row in columns.fetchall()})
+        opened.close()
+        return found
+    server: Postgres = request.getfixturevalue("postgres")
+    schema = f"whole_{secrets.token_hex(3)}"
+    await PostgresStore(server.url(schema=schema)).migrate()
+    asked = await asyncpg.connect(server.url())
+    rows = await asked.fetch(
+        "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = $1", schema
+    )
+    await asked.close()
+    return {row[0] for row in rows}, {row[1] for row in rows if row[0] == "job"}
+
+
+@pytest.mark.parametrize(("engine", "kept"), [("sqlite", "sqlite"), ("postgres", "postgres")], indirect=["kept"])
+async def test_every_column_of_a_job_and_every_table_is_carried_or_known_to_stay(engine: str, kept: Kept) -> None:
+    tables, columns = kept
+
+    assert columns - COLUMNS_LEFT == set(sql_rows.JOB_COLUMNS)
+    assert tables - TABLES_LEFT[engine] == set(sql_rows.TABLES)

@@ -1,0 +1,229 @@
+"""Running it over HTTP: queues, schedules, dead letters, figures, the audit trail."""
+
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from backstay import JobFailed
+from backstay.clock import MICROS
+from backstay.core.records import WorkerRow
+from backstay.core.workers import DAY, HOUR, last_day, marked
+from backstay.testing import ManualClock
+from tests.server.routes_fixtures import stage as stage
+from tests.server.routes_stage import Stage, staged, staged_app
+from tests.support.eventually import eventually
+
+
+async def actions(stage: Stage) -> list[tuple[str, str]]:
+    trail = (await stage.get("/audit"))["items"]
+    return [(each["action"], each["target"]) for each in reversed(trail)]
+
+
+# Queues
+
+
+async def test_queues_show_what_waits_in_them(stage: Stage) -> None:
+    await stage.submit("letter", payload={"to": "x"})
+    await stage.submit("letter", payload={"to": "x"}, delay=60)
+    found = {queue["name"]: queue for queue in (await stage.get("/queues"))["items"]}
+    assert (found["mail"]["pending"], found["mail"]["scheduled"], found["mail"]["paused"]) == (1, 1, False)
+    assert found["default"]["pending"] == 0
+
+
+async def test_a_paused_queue_gives_nothing_until_it_is_resumed(stage: Stage) -> None:
+    job = await stage.submit("letter", payload={"to": "x"})
+    paused = await stage.ask("POST", "/queues/mail/pause", json={"reason": "mail server is down"})
+    assert (paused.json()["paused"], paused.json()["paused_by"]) == (True, "local")
+    explained = await stage.get(f"/jobs/{job['job_id']}/explain")
+    assert explained["reason"] in ("queue_paused", "no_worker")
+    resumed = await stage.ask("POST", "/queues/mail/resume")
+    assert resumed.json()["paused"] is False
+    limited = await stage.ask("POST", "/queues/mail/limit", json={"max_pending": 5})
+    assert limited.json()["max_pending"] == 5
+    assert (await stage.ask("POST", "/queues/mail/limit", json={"max_pending": None})).json()["max_pending"] is None
+
+    assert await actions(stage) == [
+        ("queue.pause", "mail"),
+        ("queue.resume", "mail"),
+        ("queue.limit", "mail"),
+        ("queue.limit", "mail"),
+    ]
+    pause = (await stage.get("/audit"))["items"][-1]
+    said = {"paused": True, "paused_by": "local", "reason": "mail server is down", "max_pending": None}
+    assert pause["after"] == said
+    resume = (await stage.get("/audit"))["items"][-2]
+    assert resume["before"] == said
+    assert resume["after"] == {"paused": False, "paused_by": None, "reason": None, "max_pending": None}
+
+
+@pytest.mark.parametrize("body", [{}, {"max_pending": 0}, {"max_pending": "5"}])
+async def test_a_limit_that_cannot_be_meant_is_refused(stage: Stage, body: Any) -> None:
+    assert (await stage.ask("POST", "/queues/mail/limit", json=body)).status_code == 422
+
+
+async def test_a_name_that_cannot_be_a_queue_is_refused(stage: Stage) -> None:
+    assert (await stage.ask("POST", "/queues/a b/pause")).status_code == 422
+
+
+# Schedules
+
+
+async def test_a_schedule_is_added_changed_paused_run_and_removed(stage: Stage) -> None:
+    body = {"cron": "30 3 * * *", "job_type": "letter", "payload": {"to": "x"}, "priority": 80}
+    added = await stage.ask("PUT", "/schedules/nightly", json=body)
+    same = await stage.ask("PUT", "/schedules/nightly", json=body)
+    changed = await stage.ask("PUT", "/schedules/nightly", json=body | {"timezone": "Europe/Berlin"})
+    assert [each.status_code for each in (added, same, changed)] == [201, 200, 200]
+    assert [each.json()["version"] for each in (added, same, changed)] == [1, 1, 2]
+    assert (added.json()["queue"], added.json()["priority"], added.json()["missed"]) == ("mail", 80, "one")
+    assert (await stage.get("/schedules"))["items"] == [await stage.get("/schedules/nightly")]
+
+    assert (await stage.ask("POST", "/schedules/nightly/pause")).json()["paused"] is True
+    assert (await stage.ask("POST", "/schedules/nightly/resume")).json()["paused"] is False
+    made = await stage.ask("POST", "/schedules/nightly/run")
+    assert (made.status_code, made.json()["schedule"], made.json()["created_by"]) == (201, "nightly", "local")
+    removed = await stage.ask("DELETE", "/schedules/nightly")
+    assert (removed.status_code, removed.content) == (204, b"")
+    assert (await stage.get("/schedules"))["items"] == []
+    assert await actions(stage) == [
+        (f"schedule.{verb}", "nightly") for verb in ("put", "put", "pause", "resume", "run", "delete")
+    ], "the definition that was sent again changed nothing"
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({"cron": "whenever"}, 422),
+        ({"timezone": "Mars/Base"}, 422),
+        ({"missed": "some"}, 422),
+        ({"job_type": "nobody"}, 404),
+        ({"payload": {"to": 7}}, 422),
+        ({"delay": 5}, 422),
+    ],
+    ids=str,
+)
+async def test_a_schedule_that_cannot_be_meant_is_refused(stage: Stage, change: Any, status: int) -> None:
+    body = {"cron": "@daily", "job_type": "letter", "payload": {"to": "x"}} | change
+    assert (await stage.ask("PUT", "/schedules/nightly", json=body)).status_code == status
+    assert (await stage.get("/schedules"))["items"] == []
+
+
+async def test_a_schedule_that_is_not_there_is_not_found(stage: Stage) -> None:
+    for method, path in [("GET", ""), ("DELETE", ""), ("POST", "/pause"), ("POST", "/resume"), ("POST", "/run")]:
+        answer = await stage.ask(method, f"/schedules/never{path}")
+        assert (answer.status_code, answer.json()["type"]) == (404, "/problems/schedule-not-found")
+
+
+# Dead letters
+
+
+async def test_dead_letters_are_grouped_and_run_again(stage: Stage) -> None:
+    for n in range(3):
+        await stage.submit("broken", payload=n)
+    await stage.run()
+    [group] = (await stage.get("/dead"))["items"]
+    assert (group["job_type"], group["error_type"], group["count"]) == ("broken", "ValueError", 3)
+    none = await stage.ask("POST", "/dead/retry", json={"job_type": "broken", "error_type": "KeyError"})
+    some = await stage.ask("POST", "/dead/retry", json={"job_type": "broken"})
+    assert (none.json(), some.json()) == ({"retried": 0}, {"retried": 3})
+    assert (await stage.get("/dead"))["items"] == []
+    assert await actions(stage) == [("dead.retry", "broken KeyError"), ("dead.retry", "broken")]
+
+
+# Figures
+
+
+async def test_the_queue_health_table_tells_states_and_priorities_apart(stage: Stage) -> None:
+    for priority in (25, 75, 75):
+        await stage.submit("letter", payload={"to": "x"}, priority=priority)
+    await stage.run()
+    await stage.submit("anything", payload=1, priority=75)
+    await stage.submit("anything", payload=1, priority=75)
+    await stage.submit("anything", payload=1, priority=25, delay=60)
+
+    stats = await stage.get("/stats")
+    table = [(row["priority"], row["status"], row["count"]) for row in stats["queue_health"]]
+    assert table == [(75, "pending", 2), (75, "completed", 2), (25, "scheduled", 1), (25, "completed", 1)]
+    done = stats["queue_health"][1]
+    assert done["average_time_ms"] >= 0
+    assert done["oldest_at"] < done["newest_at"]
+    assert datetime.fromisoformat(done["newest_at"]) <= datetime.now(UTC), "though it is told to the minute"
+    pending = stats["queue_health"][0]
+    assert pending["average_time_ms"] is None
+    assert pending["oldest_at"] <= pending["newest_at"]
+    assert (stats["counts"]["pending"], stats["total"]["completed"]) == (2, 3)
+
+
+async def test_the_worker_table_has_what_each_did(stage: Stage) -> None:
+    for n in range(4):
+        await stage.submit("letter" if n else "broken", payload={"to": "x"})
+    async with stage.app.worker(lease=1.5, poll_interval=0.05) as worker:
+        for job in await stage.app.find():
+            with suppress(JobFailed):
+                await stage.app.result(job.job_id, timeout=30)
+        rows = await _until_heard(stage, 4)
+        assert rows == [{"worker_id": worker.worker_id, "completed": 3, "failures": 1}]
+
+
+async def _until_heard(stage: Stage, ended: int) -> list[dict[str, Any]]:
+    async def heard() -> bool:
+        return any(row.ended == ended for row in await stage.app.workers())
+
+    await eventually(heard)
+    names = ("worker_id", "completed", "failures")
+    return [{name: row[name] for name in names} for row in (await stage.get("/stats"))["workers"]]
+
+
+def test_what_a_worker_did_in_the_last_day_does_not_count_the_days_before() -> None:
+    row = WorkerRow(
+        worker_id="w", host="h", pid=1, process_key="", version="1", queues=(), job_types=(), concurrency=1,
+        started_at=0, heartbeat_at=0,
+    )  # fmt: skip
+    for hour in range(73):  # ten jobs an hour, one of which fails, each of a second
+        row = marked(_at(row, hour * HOUR, ended=hour * 10, failed=hour, busy_micros=hour * 10 * MICROS))
+    done = last_day(row, 72 * HOUR)
+    assert (done.ended, done.failed, done.average_ms, done.since) == (240, 24, 1000.0, 48 * HOUR)
+    assert len(row.marks) <= 27
+
+    young = _at(row, 2 * HOUR, ended=20, failed=2, busy_micros=0, marks=())
+    assert (last_day(young, 2 * HOUR).ended, last_day(young, 2 * HOUR).since) == (20, 0)
+    assert last_day(row, 72 * HOUR + DAY * 2).ended == 0
+
+
+def _at(row: WorkerRow, now: int, **sums: Any) -> WorkerRow:
+    return msgspec.structs.replace(row, heartbeat_at=now, **sums)
+
+
+async def test_figures_go_back_as_far_as_they_are_asked_to(tmp_path: Path) -> None:
+    clock = ManualClock(datetime(2030, 1, 1, tzinfo=UTC))
+    async with staged(staged_app(f"sqlite:///{tmp_path}/jobs.db", clock=clock)) as stage:
+        await stage.submit(payload=1)
+        clock.advance(timedelta(hours=2))
+        await stage.submit(payload=2)
+        assert (await stage.get("/stats"))["total"]["submitted"] == 1
+        assert (await stage.get("/stats", minutes=180))["total"]["submitted"] == 2
+        for minutes in (0, 10**6, "all"):
+            assert (await stage.ask("GET", "/stats", params={"minutes": minutes})).status_code == 422
+
+
+# The audit trail
+
+
+async def test_the_trail_is_read_in_pages_newest_first(stage: Stage) -> None:
+    for n in range(5):
+        await stage.ask("POST", f"/queues/q{n}/pause")
+    first = await stage.get("/audit", limit=3)
+    rest = await stage.get("/audit", limit=3, after=first["next"])
+    assert [each["target"] for each in first["items"] + rest["items"]] == ["q4", "q3", "q2", "q1", "q0"]
+    assert rest["next"] is None
+    assert (await stage.ask("GET", "/audit", params={"after": "x"})).status_code == 422
+
+
+async def test_a_refused_change_is_in_the_trail_too(stage: Stage) -> None:
+    await stage.ask("PUT", "/schedules/s", json={"cron": "whenever", "job_type": "letter", "payload": {"to": "x"}})
+    [entry] = (await stage.get("/audit"))["items"]
+    assert (entry["action"], entry["outcome"], entry["after"]) == ("schedule.put", "InvalidSchedule", None)
