@@ -1,4 +1,4 @@
-"""What a handler logs is written once, even if its worker stops in the middle of a write."""
+"""What a handler logs is written once, and is there when its job has ended."""
 
 import asyncio
 import threading
@@ -10,6 +10,7 @@ from backstay import Backstay, Context
 from backstay.errors import StoreUnavailable
 from backstay.files.local import LOG_FILE, LocalFiles
 from backstay.worker.recorder import Recorder
+from backstay.worker.run import Report, Run
 
 
 class SlowFiles(LocalFiles):
@@ -55,3 +56,50 @@ async def test_a_line_that_is_being_written_when_the_worker_stops_is_in_the_log_
             await worker.stop()
     text = files.read_part(handle.job_id, LOG_FILE, 0, 1_000) or b""
     assert text.decode().count("said once") == 1
+
+
+class HeldFiles(LocalFiles):
+    """A write takes until it is let go."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.in_a_write, self.let_go = threading.Event(), threading.Event()
+
+    def append(self, job_id: str, name: str, content: bytes, size_max: int) -> None:
+        self.in_a_write.set()
+        self.let_go.wait(30)
+        super().append(job_id, name, content, size_max)
+
+
+async def test_a_job_that_has_ended_has_its_whole_log_even_if_a_write_was_under_way_when_it_ended(
+    app: Backstay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = HeldFiles(tmp_path / "files")
+    monkeypatch.setattr("backstay.app.open_files", lambda *_: files)
+    settling = asyncio.Event()
+    write_log = Recorder.write_log
+
+    async def say_who_comes(recorder: Recorder, run: Report) -> None:
+        if isinstance(run, Run) and run.settling:
+            settling.set()
+        await write_log(recorder, run)
+
+    monkeypatch.setattr(Recorder, "write_log", say_who_comes)
+
+    @app.job("talk")
+    async def talk(payload: None, ctx: Context) -> None:
+        ctx.log.info("said")
+        await asyncio.to_thread(files.in_a_write.wait, 30)  # the recorder writes what was logged so far
+
+    async with app, app.worker():
+        handle = await talk.submit(None)
+        async with asyncio.timeout(30):
+            await settling.wait()
+        unsettled = (await app.get(handle.job_id)).status
+        files.let_go.set()
+        await handle.result(timeout=30)
+        job = await app.get(handle.job_id)
+
+    assert unsettled == "processing"
+    assert job.logs["log_location"] == files.uri(handle.job_id, LOG_FILE)
+    assert b"said" in (files.read_part(handle.job_id, LOG_FILE, 0, 1_000) or b"")

@@ -68,12 +68,27 @@ class Recorder:
             self._trouble.over("keeping progress")
 
     async def write_log(self, run: Report) -> None:
-        """Append what the handler has logged to the job's file, whose place the record names."""
+        """Append what the handler has logged to the job's file, whose place the record names.
+
+        A write that is under way comes first: a job that has ended is settled once its whole log is there.
+        """
+        while run.log_write is not None:
+            await asyncio.wait((run.log_write,))
         text = run.take_log_text()
         if not text or self._files is None:
             return
+        run.log_write = asyncio.get_running_loop().create_task(self._write_text(run, text, self._files))
+        await asyncio.shield(run.log_write)
+
+    async def _write_text(self, run: Report, text: str, files: Files) -> None:
+        try:
+            await self._append_or_keep(run, text, files)
+        finally:
+            run.log_write = None
+
+    async def _append_or_keep(self, run: Report, text: str, files: Files) -> None:
         job_id, lines = run.job.job_id, text.encode("utf-8", "replace")
-        where = self._files.uri(job_id, LOG_FILE)
+        where = files.uri(job_id, LOG_FILE)
         if self._kept:
             # The store is away: a job that has ended need not wait to hear the same, and lines stay in order.
             self._keep(job_id, lines)

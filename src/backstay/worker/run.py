@@ -189,6 +189,7 @@ class Report:
     stage: str | None = None
     metrics: dict[str, float] | None = None
     log_location: str | None = None
+    log_write: asyncio.Task[None] | None = None  # under way
     dirty = False
     effects: tuple[Effect, ...] = ()
     artifacts: dict[str, StoredFile] | None = None
