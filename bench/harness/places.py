@@ -18,6 +18,7 @@ SETTINGS = ("server_version", "fsync", "synchronous_commit", "full_page_writes",
 
 class Place(Protocol):
     store: str
+    server_pid: int | None  # of the database server, if its CPU time can be read
 
     def fresh(self, name: str = DATABASE) -> list[str]:
         """Create an empty store for one sample; return the options of `measure.py` that name it."""
@@ -28,6 +29,7 @@ class Place(Protocol):
 
 class Files:
     store = "sqlite"
+    server_pid: int | None = None
 
     def fresh(self, name: str = DATABASE) -> list[str]:
         return []  # every sample has an empty folder
@@ -39,8 +41,9 @@ class Files:
 class Server:
     store = "postgres"
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, server_pid: int | None) -> None:
         self._url = url
+        self.server_pid = server_pid
 
     def fresh(self, name: str = DATABASE) -> list[str]:
         execute(self._url, f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
@@ -58,6 +61,7 @@ class Server:
 
 class Tables:
     store = "dynamodb"
+    server_pid: int | None = None
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
@@ -87,4 +91,4 @@ def of(store: str, folder: Path) -> Iterator[Place]:
     # Settings of a busy server: the defaults use 128 MB of memory and checkpoint every gigabyte.
     settings = {"shared_buffers": "1GB", "max_wal_size": "8GB"}
     with Postgres(settings=settings, folder=folder / "server") as server:
-        yield Server(server.url())
+        yield Server(server.url(), server.pid)

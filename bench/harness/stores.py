@@ -1,6 +1,6 @@
 """The stores that a sample runs against: a SQLite file, or a database made for it on the PostgreSQL server of the run.
 
-A large store is made quickly: Backstay writes one real job, and `multiply` copies its row by SQL. The columns are read
+A large store is made quickly: Backstay writes one real job, and `multiply` copies its rows by SQL. The columns are read
 from the store, so that this survives changes of the schema. SQLite files are read through apsw only: a second SQLite
 library in one process would drop the first one's locks.
 """
@@ -20,13 +20,16 @@ import psycopg
 
 from bench.harness.contenders import Order
 
-ID_COLUMN = "job_id"
 ID_PREFIX = 24  # characters of a UUID's 36; the last 12 become a counter
-UNSETTLED_IN_FILE = """
-SELECT (SELECT count(*) FROM job WHERE status = 'pending')
-     + (SELECT count(*) FROM job WHERE status = 'processing')
-"""
-UNSETTLED_IN_DATABASE = "SELECT count(*) FROM backstay.job WHERE status IN ('pending', 'processing')"
+UNSETTLED_IN_FILE = "SELECT (SELECT count(*) FROM ready) + (SELECT count(*) FROM running)"
+# Where a job is: its facts, and what has become of it.
+TABLES_OF_JOB = ("job", "detail", "ready", "later", "waiting", "running", "ended", "event")
+COUNT_IN_FILE = {
+    "pending": "FROM ready",
+    "processing": "FROM running",
+    "completed": "FROM ended WHERE status = 'completed'",
+}
+UNSETTLED_IN_DATABASE = "SELECT (SELECT count(*) FROM backstay.ready) + (SELECT count(*) FROM backstay.running)"
 
 
 class SqliteFile:
@@ -36,7 +39,7 @@ class SqliteFile:
         self._shared = order.shared
 
     def count(self, status: str) -> int:
-        return self.value(f"SELECT count(*) FROM job WHERE status = '{status}'")
+        return self.value(f"SELECT count(*) {COUNT_IN_FILE[status]}")
 
     def value(self, statement: str) -> int:
         with closing(self._connect()) as connection:
@@ -55,8 +58,9 @@ class SqliteFile:
             after = time.monotonic_ns()
             return connection.execute(UNSETTLED_IN_FILE).get, (before + after) / 2
 
-    def multiply(self, job_id: str, numbers: range) -> None:
-        _multiply(self.file, "job", job_id, numbers)
+    def multiply(self, job_id: str, numbers: range, **columns: str) -> None:
+        """Copy one job's rows for each number, which is `n` in the expressions for columns that differ."""
+        _multiply(self.file, job_id, numbers, columns)
 
     def is_kept(self, name: str) -> bool:
         return (self._shared / f"{name}.db").exists()
@@ -82,7 +86,7 @@ class PostgresDatabase:
         self._server = order.url.removesuffix(self._name) + "postgres"
 
     def count(self, status: str) -> int:
-        return self.value(f"SELECT count(*) FROM backstay.job WHERE status = '{status}'")
+        return self.value(f"SELECT count(*) FROM backstay.job WHERE backstay.status_of(job_id) = '{status}'")
 
     def value(self, statement: str) -> int:
         with psycopg.connect(self.url, autocommit=True) as connection:
@@ -104,26 +108,29 @@ class PostgresDatabase:
             assert row is not None
             return int(row[0]), (before + after) / 2
 
-    def multiply(self, job_id: str, numbers: range) -> None:
-        """Copy one job's row for each number, with a new id wherever the row repeats its id."""
-        with psycopg.connect(self.url, autocommit=True) as connection:
-            found = connection.execute(
-                "SELECT column_name, data_type FROM information_schema.columns"
-                " WHERE table_schema = 'backstay' AND table_name = 'job' AND is_identity = 'NO'"
-            ).fetchall()
-            columns = [name for name, _ in found]
-            values = [
-                f"CASE WHEN j.{name} = j.job_id THEN"
-                f" (left(j.{name}::text, {ID_PREFIX}) || lpad(to_hex(n), 12, '0'))::uuid ELSE j.{name} END"
-                if kind == "uuid"
-                else f"j.{name}"
-                for name, kind in found
-            ]
-            statement = (
-                f"INSERT INTO backstay.job ({', '.join(columns)}) SELECT {', '.join(values)}"
-                f" FROM generate_series({numbers[0]}, {numbers[-1]}) AS n, backstay.job AS j WHERE j.job_id = %s"
+    def multiply(self, job_id: str, numbers: range, **differs: str) -> None:
+        """Copy one job's rows for each number, with a new id wherever a row repeats its id. The number is `n` in the
+        expressions for columns that differ, in whichever of its tables they are."""
+        with psycopg.connect(self.url, autocommit=True) as connection, connection.transaction():
+            for table in TABLES_OF_JOB:
+                found = connection.execute(
+                    "SELECT column_name, data_type FROM information_schema.columns"
+                    " WHERE table_schema = 'backstay' AND table_name = %s",
+                    (table,),
+                ).fetchall()
+                columns = [name for name, _ in found]
+                values = [differs.get(name, _copied_value(name, kind)) for name, kind in found]
+                statement = (
+                    f"INSERT INTO backstay.{table} ({', '.join(columns)}) SELECT {', '.join(values)}"
+                    f" FROM generate_series({numbers[0]}, {numbers[-1]}) AS n, backstay.{table} AS j"
+                    f" WHERE j.job_id = '{job_id}'"  # no placeholder: the expressions may use %
+                )
+                connection.execute(cast(LiteralString, statement))
+            connection.execute(
+                "INSERT INTO backstay.tally (status, shard, count) SELECT status, 0, %s FROM backstay.ended"
+                " WHERE job_id = %s ON CONFLICT (status, shard) DO UPDATE SET count = tally.count + excluded.count",
+                (len(numbers), job_id),
             )
-            connection.execute(cast(LiteralString, statement), (job_id,))
 
     def is_kept(self, name: str) -> bool:
         with psycopg.connect(self._server, autocommit=True) as connection:
@@ -131,13 +138,20 @@ class PostgresDatabase:
             return found is not None
 
     def keep(self, name: str) -> None:
-        self.execute("VACUUM (ANALYZE, FREEZE) backstay.job")
+        self.execute(f"VACUUM (ANALYZE, FREEZE) {', '.join(f'backstay.{table}' for table in TABLES_OF_JOB)}")
         execute(self._server, f'ALTER DATABASE "{self._name}" RENAME TO "{_kept(name)}"')
 
     def restore(self, name: str) -> None:
         execute(self._server, f'DROP DATABASE IF EXISTS "{self._name}"')
         execute(self._server, f'CREATE DATABASE "{self._name}" TEMPLATE "{_kept(name)}" STRATEGY file_copy')
         execute(self._server, "CHECKPOINT")
+
+
+def _copied_value(name: str, kind: str) -> str:
+    if kind != "uuid":
+        return f"j.{name}"
+    new = f"(left(j.{name}::text, {ID_PREFIX}) || lpad(to_hex(n), 12, '0'))::uuid"
+    return f"CASE WHEN j.{name} = j.job_id THEN {new} ELSE j.{name} END"
 
 
 def execute(url: str, statement: str) -> None:
@@ -149,23 +163,30 @@ def _kept(name: str) -> str:
     return f"kept-{name}"
 
 
-def _multiply(file: Path, table: str, job_id: str, numbers: range) -> None:
-    """Add a copy of one job's row for each number, which becomes the end of the copy's id.
+def _multiply(file: Path, job_id: str, numbers: range, differs: dict[str, str]) -> None:
+    """Add a copy of one job's rows for each number, which becomes the end of the copy's id.
 
     If another column repeats the job's id, a copy has its own id there too.
     """
     connection = apsw.Connection(str(file))
     try:
         _load_without_journal(connection)
-        columns, values = _copied(connection, table, job_id)
-        connection.execute(
-            f"""
-            WITH RECURSIVE counter (n) AS (SELECT :first UNION ALL SELECT n + 1 FROM counter WHERE n < :last)
-            INSERT INTO {table} ({", ".join(columns)})
-            SELECT {", ".join(values)} FROM counter CROSS JOIN {table} AS job WHERE job.{ID_COLUMN} = :job_id
-            """,
-            {"first": numbers[0], "last": numbers[-1], "job_id": job_id},
-        )
+        seq = connection.execute("SELECT seq FROM job WHERE job_id = ?", (job_id,)).get
+        newest = connection.execute("SELECT max(seq) FROM job").get
+        for table in TABLES_OF_JOB:
+            columns, values = _copied(connection, table, seq, job_id)
+            values = [differs.get(column, value) for column, value in zip(columns, values, strict=True)]
+            connection.execute(
+                f"""
+                WITH RECURSIVE counter (n) AS (SELECT :first UNION ALL SELECT n + 1 FROM counter WHERE n < :last)
+                INSERT INTO {table} (seq, {", ".join(columns)})
+                SELECT :newest + 1 + n - :first, {", ".join(values)}
+                FROM counter CROSS JOIN (SELECT * FROM {table} WHERE seq = :seq) AS job
+                """,
+                {"first": numbers[0], "last": numbers[-1], "newest": newest, "seq": seq},
+            )
+        connection.execute("DELETE FROM tally")
+        connection.execute("INSERT INTO tally SELECT status, count(*) FROM ended GROUP BY status")
         connection.execute("PRAGMA journal_mode = WAL").fetchall()
     finally:
         connection.close()
@@ -187,18 +208,16 @@ def _load_without_journal(connection: apsw.Connection) -> None:
     connection.execute("PRAGMA cache_size = -400000")
 
 
-def _copied(connection: apsw.Connection, table: str, job_id: str) -> tuple[list[str], list[str]]:
-    """Return the columns to write, each with the expression for its value."""
+def _copied(connection: apsw.Connection, table: str, seq: int, job_id: str) -> tuple[list[str], list[str]]:
+    """Return the columns to write besides the position, each with the expression for its value."""
     columns: list[str] = []
     values: list[str] = []
-    for _, name, declared, _, _, key in connection.execute(f"PRAGMA table_info({table})"):
-        if key and declared == "INTEGER":
-            continue  # SQLite numbers the rows itself
-        repeats_id = connection.execute(
-            f'SELECT "{name}" IS {ID_COLUMN} FROM {table} WHERE {ID_COLUMN} = ?', (job_id,)
-        ).get
-        columns.append(f'"{name}"')
-        values.append(_new_id(name) if repeats_id else f'job."{name}"')
+    for _, name, *_ in connection.execute(f"PRAGMA table_info({table})"):
+        if name == "seq":
+            continue
+        repeats_id = connection.execute(f'SELECT "{name}" IS ? FROM {table} WHERE seq = ?', (job_id, seq)).get
+        columns.append(str(name))
+        values.append(_new_id(str(name)) if repeats_id else f'job."{name}"')
     return columns, values
 
 

@@ -78,7 +78,9 @@ async def fill(store: SqliteFile | PostgresDatabase, jobs: int) -> Kept:
                     store.multiply(handle.job_id, range(first, last))
     _spread_counters(store, each)
     if isinstance(store, PostgresDatabase):
-        store.execute("VACUUM (ANALYZE) backstay.job")  # as autovacuum would have done with a million rows
+        store.execute(
+            "VACUUM (ANALYZE) backstay.job, backstay.ready, backstay.ended"
+        )  # as autovacuum would have done with a million rows
         store.execute("VACUUM (ANALYZE) backstay.counter")
     return Kept(
         [handle.job_id for handles in made.values() for handle in handles],

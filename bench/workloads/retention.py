@@ -22,8 +22,8 @@ from bench.workloads.history import BARE_PENDING_FACTOR, prepare
 
 AGE_MICROS = 30 * 86_400 * 1_000_000
 GROW_OLD = f"""
-UPDATE job SET created_at = created_at - {AGE_MICROS}, completed_at = completed_at - {AGE_MICROS}
-WHERE completed_at IS NOT NULL
+UPDATE job SET created_at = created_at - {AGE_MICROS} WHERE seq IN (SELECT seq FROM ended);
+UPDATE ended SET completed_at = completed_at - {AGE_MICROS}
 """
 JANITOR = (sys.executable, "-m", "bench.workloads.retention")
 LOOK_SECONDS = 0.002

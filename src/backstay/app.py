@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from functools import partial
@@ -31,6 +31,7 @@ from backstay.core.records import (
     DeadGroup,
     Depth,
     Finding,
+    FormerWorker,
     Inserted,
     JobRecord,
     JobType,
@@ -71,6 +72,7 @@ from backstay.options import FindOptions, JobFilter, SubmitOptions, build, in_or
 from backstay.pipeline import Pipeline, Stage
 from backstay.results.model import ResultRow
 from backstay.results.reader import PAGE, PlainRows, StoreRows, TableResults, plain_row, plain_rows
+from backstay.worker import main_guard
 from backstay.worker.fetcher import WorkerSettings
 from backstay.worker.maintenance import Maintenance
 from backstay.worker.remote import RemoteWork
@@ -202,6 +204,7 @@ class Backstay:
     # Open and close
 
     async def __aenter__(self) -> Backstay:
+        main_guard.check()
         if os.getpid() != self._pid:  # forked: what the parent has opened is the parent's
             self._entered, self._store, self._files, self._waiting, self._live = 0, None, None, None, {}
             self._pid = os.getpid()
@@ -313,6 +316,31 @@ class Backstay:
             with self.observers.submitting((job,)) as (job,):
                 inserted = (await insert((job,), now))[0]
         return self._handle(job, inserted, now)
+
+    def submit_from_thread(
+        self,
+        job_type: str | Handler,
+        payload: Any,
+        options: SubmitOptions,
+        wait: Callable[[Coroutine[Any, Any, Any]], Any],
+    ) -> JobHandle:
+        """As `submit`, for a thread without an event loop; `wait` runs a coroutine on the app's loop, and waits for it.
+        Only what needs the loop goes there: a switch between threads costs more than building a job."""
+        store, connection = self.store, options.get("connection")
+        target: Handler | JobType
+        if isinstance(job_type, Handler):
+            target = job_type
+        elif isinstance(job_type, str) and job_type in self.handlers:
+            target = self.handlers[job_type]
+        else:
+            target = wait(self._target(job_type))
+        now = self.clock.now()
+        job = build(target, payload, ids.new_id(now), now, options)
+        with submitting(self.observers, (job,)) as (job,):
+            inserted = None if connection is not None else store.insert_here((job,), now)
+            if inserted is None:
+                inserted = wait(_insert(store, connection, (job,), now))
+        return self._handle(job, inserted[0], now)
 
     async def submit_many(self, jobs: Iterable[Submission], *, connection: Any = None) -> list[JobHandle]:
         """Store many jobs in one commit, all or none: (type, payload) or (type, payload, {options}). With `connection`,
@@ -529,10 +557,11 @@ class Backstay:
         """Return every transition: who, when, which attempt, why. Beyond 200 entries, the first and last hundred."""
         return (await self.get(job_id)).history
 
-    async def explain(self, job_id: str) -> Explanation:
-        """Why a job is not running, or how it ended: a reason and its parameters, of which `str()` is the sentence."""
+    async def explain(self, job_id: str, *, ask_first: Sequence[str] = ()) -> Explanation:
+        """Why a job is not running, or how it ended: a reason and its parameters, of which `str()` is the sentence.
+        Among many workers, those in `ask_first` are looked at before all others."""
         job = (await self.get(job_id)).record
-        return await explain.explain(self.store, job, self.clock.now(), manage.is_dead)
+        return await explain.explain(self.store, job, self.clock.now(), manage.is_dead, ask_first)
 
     async def log_bytes(self, job_id: str, start: int = 0, size_max: int = limits.MIB) -> bytes | None:
         """Read part of a job's full log, UTF-8, starting at a byte offset: empty at the end. None if the log file is
@@ -548,9 +577,13 @@ class Backstay:
         """Count active jobs per queue, type, state and priority."""
         return await self.store.depths()
 
-    async def counters(self, since: Instant, until: Instant) -> list[Counter]:
-        """Return the counters of each minute in a span of time: submitted, completed, failed, by type and queue."""
-        return await self.store.counters(since, until)
+    async def counters(
+        self, since: Instant, until: Instant, *, width: int | None = None, kinds: bool = True
+    ) -> list[Counter]:
+        """Return the counters of each minute in a span of time: submitted, completed, failed, by type and queue. With
+        `width`, in microseconds: their sums over shorter spans of this length. Without `kinds`: over all types and
+        queues."""
+        return await self.store.counters(since, until, width=width, kinds=kinds)
 
     async def job_types(self) -> list[JobType]:
         """List the job types that apps and remote workers have announced."""
@@ -560,9 +593,15 @@ class Backstay:
         """Return the dead letters, grouped by type and error."""
         return await self.store.dead(limit)
 
-    async def workers(self) -> list[WorkerRow]:
-        """List the workers."""
-        return await self.store.workers()
+    async def workers(self, ids: Sequence[str] = (), *, after: str = "", limit: int | None = None) -> list[WorkerRow]:
+        """List the workers by id; if ids are given, only those that exist among them. With `limit`, a page: `after` is
+        the last id of the previous one."""
+        return await self.store.workers(ids, after=after, limit=limit)
+
+    async def former_workers(self) -> list[FormerWorker]:
+        """List the workers that left, died or were lost in the last 24 hours, with their figures; the last one
+        first."""
+        return await self.store.former_workers(self.clock.now())
 
     # Result rows and artifacts
 
@@ -645,27 +684,31 @@ class Backstay:
         job_id: str,
         *,
         subtree: bool = False,
+        forget_steps: bool = False,
         reason: str | None = None,
         by: By = None,
         expected_version: int | None = None,
     ) -> Job:
         """Retry an ended job, with its attempts reset. `subtree` retries every failed or cancelled job in its tree, and
-        keeps completed ones."""
+        keeps completed ones. Answers that `ctx.once` has recorded are used again, unless `forget_steps`."""
         record = await jobs.retry(
             self.store,
             self.clock,
             actor(by),
             job_id,
             subtree=subtree,
+            forget_steps=forget_steps,
             reason=reason,
             expected_version=expected_version,
         )
         return self._job(record)
 
-    async def rerun(self, job_id: str, *, reason: str | None = None, by: By = None) -> Job:
+    async def rerun(self, job_id: str, *, forget_steps: bool = False, reason: str | None = None, by: By = None) -> Job:
         """Run this job again, with everything below it, everything in its tree that depends on one of these, and then
-        its parents. Results of upstream jobs are kept and read again."""
-        return self._job(await jobs.rerun(self.store, self.clock, actor(by), job_id, reason=reason))
+        its parents. Results of upstream jobs are kept and read again; so are answers that `ctx.once` has recorded. With
+        `forget_steps`, all of these jobs but its parents start without them."""
+        record = await jobs.rerun(self.store, self.clock, actor(by), job_id, forget_steps=forget_steps, reason=reason)
+        return self._job(record)
 
     async def reprioritise(
         self,
@@ -735,12 +778,14 @@ class Backstay:
         *,
         created_until: datetime | None = None,
         dry_run: bool = False,
+        forget_steps: bool = False,
         reason: str | None = None,
         by: By = None,
         **conditions: Unpack[JobFilter],
     ) -> BulkResult:
         """Retry up to 1,000 ended jobs, by id or by the conditions of find. Without a status, a search finds failed and
-        cancelled jobs. A job that cannot be retried is reported and does not stop the rest. `dry_run` only counts."""
+        cancelled jobs. A job that cannot be retried is reported and does not stop the rest. `dry_run` only counts;
+        `forget_steps` as for retry."""
         return await jobs.change_many(
             self.store,
             self.clock,
@@ -751,17 +796,30 @@ class Backstay:
             created_until=created_until,
             reason=reason,
             dry_run=dry_run,
+            forget_steps=forget_steps,
         )
 
-    async def retry_dead(self, *, job_type: str | None = None, error_type: str | None = None, by: By = None) -> int:
-        """Retry all dead letters, or those of one type or error. Return how many."""
-        return await jobs.retry_dead(self.store, self.clock, actor(by), job_type, error_type)
+    async def retry_dead(
+        self,
+        *,
+        job_type: str | None = None,
+        error_type: str | None = None,
+        forget_steps: bool = False,
+        by: By = None,
+    ) -> int:
+        """Retry all dead letters, or those of one type or error. Return how many. `forget_steps` as for retry."""
+        return await jobs.retry_dead(self.store, self.clock, actor(by), job_type, error_type, forget_steps=forget_steps)
 
     # Queues
 
     async def queues(self) -> list[Queue]:
         """List every queue that is named anywhere, with its job counts."""
         return await manage.list_queues(self.store)
+
+    async def unmark_sensitive(self, job_type: str, field: str, *, by: By = None) -> JobType:
+        """Show a field to readers of the job that was once announced as sensitive: `"/card"`. Marks of all
+        announcements add up, and nothing else takes one away."""
+        return await manage.unmark_sensitive(self.store, self.clock, actor(by), job_type, field)
 
     async def queue_settings(self) -> list[QueueRow]:
         """List the queues that were ever paused or limited, with these settings alone; `queues` also counts jobs."""
@@ -813,9 +871,13 @@ class Backstay:
             options=cast(SubmitOptions, options),
         )
 
-    async def schedules(self) -> list[ScheduleInfo]:
-        """List the schedules by name."""
-        return [schedules.info(each) for each in await self.store.schedules()]
+    async def schedules(self, *, after: str = "", limit: int | None = None) -> list[ScheduleInfo]:
+        """List the schedules by name. With `limit`, a page: `after` is the last name of the previous one."""
+        return [schedules.info(each) for each in await self.store.schedules(after=after, limit=limit)]
+
+    async def get_schedule(self, name: str) -> ScheduleInfo:
+        """Return the schedule with this name."""
+        return await manage.get_schedule(self.store, name)
 
     async def unschedule(self, name: str, *, by: By = None) -> None:
         """Delete a schedule. The jobs it created remain."""
@@ -851,6 +913,13 @@ class Backstay:
         from backstay.ops import doctor  # a worker never needs it, and is measured by its memory
 
         return await doctor.check_up(self.store, self._files, self.clock, self._lease_seconds, manage.is_dead)
+
+    async def waiting_alone(self, depths: Sequence[Depth] | None = None) -> int:
+        """Count the pending jobs that must run alone, because they may have killed a worker: up to 1,000. They are
+        looked for among `depths`, for callers that have them."""
+        from backstay.ops import doctor
+
+        return await doctor.alone(self.store, await self.store.depths() if depths is None else depths)
 
     async def purge(
         self, *, older_than: float | timedelta | None = None, job_types: list[str] | None = None, by: By = None
@@ -963,6 +1032,10 @@ def _check_options(verb: str, name: str, options: Mapping[str, Any], known: Any)
     if unknown := options.keys() - known.__annotations__.keys():
         names = ", ".join(sorted(known.__annotations__))
         raise ConfigurationError(f"{verb} has no option {', '.join(sorted(unknown))}; it has {names}")
+
+
+async def _insert(store: Store, connection: Any, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]:
+    return await _into(store, connection)(jobs, now)
 
 
 def _into(store: Store, connection: Any) -> Insert:

@@ -16,7 +16,7 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar, Unpack, cast, over
 from backstay import codec
 from backstay.core import step_values
 from backstay.core.dependencies import Awaits, TriggerRule
-from backstay.core.records import ClaimedJob, Effect, JobRecord, Page, shared
+from backstay.core.records import OWN_STEPS, ClaimedJob, Effect, JobRecord, Page, shared
 from backstay.core.result_tables import ResultTable, RowPage, RowQuery, Value
 from backstay.core.states import Status
 from backstay.errors import ClaimLost, EffectFailed, InvalidOption, InvalidResult
@@ -301,7 +301,8 @@ class Context(_ContextFields):
     ) -> Children:
         """Suspend this job until every child has ended, without a slot, a lease or a failure. The handler then runs
         again from the top, and this call returns the children that this run submitted before it, in that order, or all
-        stored children if it submitted none. If they have already ended, it returns at once.
+        stored children if it submitted none. If they have already ended, or if there were none when this call was
+        first made, it returns at once.
 
         With `join`, the function registered by `@handler.join` runs instead; if there is only one, it is the default.
         With trigger_rule="all_success" or "none_failed", a child that failed or was cancelled fails this job
@@ -408,6 +409,8 @@ def _awaits(trigger_rule: str, on_child_failure: str) -> Awaits:
 def _step_name(name: str) -> str:
     if not isinstance(name, str) or not 0 < len(name) <= NAME_LENGTH_MAX:
         raise ValueError(f"step name {name!r:.80}: use a string of 1 to {NAME_LENGTH_MAX} characters")
+    if name.startswith(OWN_STEPS):
+        raise ValueError(f"step name {name!r:.80}: names that begin with {OWN_STEPS!r} are reserved")
     return name
 
 

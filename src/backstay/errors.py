@@ -128,7 +128,8 @@ class RowsWithdrawn(BackstayError):
 
 
 class ClaimLost(BackstayError):
-    """This run no longer holds its job: another worker has it, or it was cancelled. Stop; nothing is recorded."""
+    """This run no longer holds its job: another worker has it, it was cancelled, or its handler has returned. Stop;
+    nothing is recorded."""
 
 
 class EffectFailed(BackstayError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections.abc
+import functools
 import inspect
 import logging
 import sys
@@ -19,7 +20,7 @@ from pydantic_core import PydanticSerializationError
 from backstay import codec, limits
 from backstay.backoff import Backoff
 from backstay.clock import MICROS, Instant, micros
-from backstay.core import admission, payload_schema
+from backstay.core import admission, payload_schema, sensitive
 from backstay.core.checks import (
     check_job_type,
     check_max_attempts,
@@ -90,6 +91,7 @@ class Handler:
     """A registered handler. Calling it calls the function, so that it can be tested directly."""
 
     contexts = ("Context", "BlockingContext")  # the context of an `async def`, and of a `def`
+    payload_word = "payload"  # in errors
     said_of_many = ""
     observers: Observers | None = None  # the observers of its app, for a child process that runs it
 
@@ -116,8 +118,9 @@ class Handler:
     ) -> None:
         self.name = check_job_type(name)
         self.target = target
-        self.function: Callable[..., Any] = _function(target)
-        self.module, self.qualname = target.__module__, target.__qualname__
+        owner, self.function = _function(self, target)
+        named = _named(target)
+        self.module, self.qualname = named.__module__, named.__qualname__
         self.queue = check_name(queue, "queue")
         self.priority = check_priority(priority)
         self.max_attempts = check_max_attempts(max_attempts)
@@ -129,7 +132,7 @@ class Handler:
         self.keep = retention_policy.of(retention)
         self.version = _check_version(version)
         self.upcast = _check_upcast(upcast)
-        self.is_async = inspect.iscoroutinefunction(self.function)
+        self.is_async = _is_async(self.function)
         self.isolation: Isolation = isolation or ("async" if self.is_async else "thread")
         if self.isolation not in ("async", "thread", "process"):
             raise ConfigurationError(f'isolation={isolation!r}: choose "async", "thread" or "process"')
@@ -138,7 +141,7 @@ class Handler:
         if self.isolation == "thread" and self.is_async:
             raise ConfigurationError(f'{name}: isolation="thread" needs a plain `def`')
         annotation, self.takes_context = _signature(self, self.function)
-        self.annotation = annotation = self._of_one(annotation)  # of the payload
+        self.annotation = annotation = _model(self, owner, self._of_one(annotation))  # of the payload
         self.adapter = _adapter(self.name, annotation)
         self._validate = self.adapter.validator.validate_python
         self._validate_json = self.adapter.validator.validate_json
@@ -147,10 +150,11 @@ class Handler:
         self.reuse_by = _check_reuse_by(self, annotation, reuse_by)
         self.code_version = check_text("code_version", code_version or None, limits.NAME_LENGTH_MAX) or ""
         self.results = tuple(results or ())
+        self.marked: tuple[str, ...] = ()  # sensitive fields that earlier code or other workers have announced
         self.joins: dict[str, tuple[Callable[..., Any], bool]] = {}
         self.registered_in = _calling_module()
         _registered[self.name, self.module, self.qualname] = self
-        self.__doc__ = target.__doc__
+        self.__doc__ = named.__doc__
         self.__name__ = getattr(target, "__name__", name)
 
     def _of_one(self, annotation: Any) -> Any:
@@ -165,10 +169,10 @@ class Handler:
         when the children that `ctx.wait_for_children()` waited for have ended."""
         if isinstance(target, str):
             return lambda function: self._add_join(check_name(target, "join"), function)
-        return self._add_join(target.__name__, target)
+        return self._add_join(_named(target).__name__, target)
 
     def _add_join(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        if inspect.iscoroutinefunction(function) is not self.is_async:
+        if _is_async(function) is not self.is_async:
             kind = "an `async def`" if self.is_async else "a plain `def`"
             raise ConfigurationError(f"{self.name}: its join {name!r} must be {kind}, as the handler is")
         if name in self.joins:
@@ -262,7 +266,7 @@ class Handler:
     def describe(self, now: Instant) -> JobType:
         try:
             schema = codec.encode(self.adapter.json_schema()).decode()
-        except (pydantic.errors.PydanticInvalidForJsonSchema, pydantic.errors.PydanticUserError):
+        except _NO_SCHEMA:
             schema = None
         return JobType(
             job_type=self.name,
@@ -282,59 +286,193 @@ class Handler:
                 model.__result_table__.name for model in self.results if model.__result_table__ is not None
             ),
             backoff=(self.backoff.base, self.backoff.factor, self.backoff.max, self.backoff.jitter),
+            sensitive=self.sensitive,
         )
 
+    @functools.cached_property
+    def sensitive(self) -> tuple[str, ...]:
+        """The marks of sensitive fields, under every name that a stored payload can have them. An app without this code
+        stores a payload as it was submitted, with any alias that the model reads; this one writes the serialization
+        aliases."""
+        try:
+            schemas = [
+                codec.encode(self.adapter.json_schema(by_alias=by_alias, mode=mode)).decode()
+                for mode in _MODES
+                for by_alias in (True, False)
+            ]
+        except _NO_SCHEMA:
+            return ()
+        marks = [sensitive.marks_of(schema) for schema in schemas]
+        if not any(marks):
+            return ()
+        return sensitive.union(*marks, sensitive.renamed(sensitive.union(*marks), _aliases(self.adapter.core_schema)))
 
-def _function(target: Callable[..., Any] | type[JobHandler[Any]]) -> Callable[..., Any]:
+
+# What a worker would call. A function that it would call wrongly is refused when it is registered: a default that
+# silently received the context, or a field that a model does not have, would show only in what the job did.
+
+
+def _named(target: Any) -> Any:
+    """Return the function or class that has the name of a target, which may be a partial or a callable object."""
+    while isinstance(target, functools.partial):
+        target = target.func
+    return target if hasattr(target, "__qualname__") else type(target)
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(_annotated(function))
+
+
+def _annotated(function: Callable[..., Any]) -> Any:
+    """Return the function whose annotations describe a callable: of a callable object, its `__call__`."""
+    named = _named(function)
+    return named.__call__ if inspect.isclass(named) else named
+
+
+def _function(handler: Handler, target: Callable[..., Any] | type[JobHandler[Any]]) -> tuple[Any, Callable[..., Any]]:
+    """Return the function of a target, and the object that it belongs to."""
     if not inspect.isclass(target):
-        return target
-    function: Callable[..., Any] | None = getattr(target(), "handle", None)
-    if function is None:
-        raise ConfigurationError(f"{target.__name__} has no handle(self, payload, ctx)")
-    return function
+        if not callable(target):
+            raise ConfigurationError(f"{handler.name}: {target!r:.80} is not a function or a class with handle()")
+        return getattr(target, "__self__", target), target
+    write = f"write def handle(self, {handler.payload_word}, ctx) in it"
+    handle = getattr(target, "handle", None)
+    if not callable(handle) or handle is JobHandler.handle:
+        raise ConfigurationError(f"{handler.name}: {target.__name__} has no handle(): {write}")
+    try:
+        owner: Any = target()
+    except TypeError as error:
+        raise ConfigurationError(
+            f"{handler.name}: {target.__name__} cannot be created without arguments ({error}): register the method of"
+            f" an object that you have made, as in app.job({handler.name!r})({target.__name__}(…).handle)"
+        ) from None
+    return owner, owner.handle
 
 
 def _signature(handler: Handler, function: Callable[..., Any]) -> tuple[Any, bool]:
     """Return the payload's annotation, and whether the function takes a context."""
+    name, first = handler.name, handler.payload_word
     try:
-        parameters = [
-            each
-            for each in inspect.signature(function).parameters.values()
-            if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
-        ]
+        parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
-        raise ConfigurationError(f"{handler.name}: {function!r} is not a function") from None
-    if not parameters:
-        raise ConfigurationError(f"{handler.name}: the handler takes no payload; write def f(payload, ctx)")
-    try:
-        hints = typing.get_type_hints(function, include_extras=True)
-    except NameError as error:
-        raise ConfigurationError(f"{handler.name}: an annotation cannot be resolved: {error}") from None
-    required = [each for each in parameters if each.default is each.empty]
-    if len(required) > 2:
         raise ConfigurationError(
-            f"{handler.name}: a handler takes (payload) or (payload, ctx), not {len(required)} arguments"
-        )
-    annotation = hints.get(parameters[0].name, Any)
-    if _is_context(annotation):
-        raise ConfigurationError(f"{handler.name}: the payload comes first, then the context: write (payload, ctx)")
-    if len(parameters) > 1:
-        _check_context(handler, hints.get(parameters[1].name))
+            f"{name}: the parameters of {function!r:.80} cannot be read: write def f({first}, ctx), or def"
+            f" handle(self, {first}, ctx) in a class"
+        ) from None
+    positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    _check_others(handler, parameters, positional)
+    try:
+        hints = typing.get_type_hints(_annotated(function), include_extras=True)
+    except NameError as error:
+        raise ConfigurationError(f"{name}: an annotation cannot be resolved: {error}") from None
+    payload = positional[0]
+    annotation = hints.get(payload.name, Any)
+    if _contexts_of(annotation) or (payload.name not in hints and payload.name.strip("_") in _CONTEXT_NAMES):
+        raise ConfigurationError(f"{name}: the payload comes first, then the context: write ({first}, ctx)")
+    if len(positional) > 1:
+        _check_context(handler, positional[1], hints.get(positional[1].name, Any))
     if annotation is Any or isinstance(annotation, TypeVar):
         annotation = _generic_payload(handler.target) or Any
-    return annotation, len(parameters) > 1
+    return annotation, len(positional) > 1
 
 
-def _is_context(annotation: Any) -> bool:
-    name = getattr(annotation, "__name__", "")
-    return name in ("Context", "BlockingContext", "BatchContext", "BlockingBatchContext")
+def _check_others(
+    handler: Handler, parameters: Sequence[inspect.Parameter], positional: Sequence[inspect.Parameter]
+) -> None:
+    """Refuse parameters for which a worker has no value: it calls a handler with (payload) or (payload, ctx)."""
+    name, first = handler.name, handler.payload_word
+    rest = next((each for each in parameters if each.kind is each.VAR_POSITIONAL), None)
+    if rest is not None and len(positional) < 2:
+        raise ConfigurationError(
+            f"{name}: what *{rest.name} should receive is unclear: write ({first}) or ({first}, ctx); a decorator that"
+            " takes *args needs functools.wraps(function)"
+        )
+    if not positional:
+        raise ConfigurationError(f"{name}: the handler takes no payload; write def f({first}, ctx)")
+    if positional[0].name in ("self", "cls"):
+        raise ConfigurationError(
+            f"{name}: the handler is a method without its object: register a class with"
+            f" handle(self, {first}, ctx), or the method of an object"
+        )
+    required = [each for each in positional if each.default is each.empty]
+    if len(required) > 2:
+        raise ConfigurationError(
+            f"{name}: a handler takes ({first}) or ({first}, ctx), not {len(required)} arguments: make"
+            f" {', '.join(each.name for each in required[2:])} part of the payload"
+        )
+    for each in parameters:
+        if each.kind is each.KEYWORD_ONLY and each.default is each.empty:
+            raise ConfigurationError(
+                f"{name}: nothing passes {each.name!r} to the handler, which takes ({first}) or ({first}, ctx): make"
+                f" it part of the payload, or give it a default"
+            )
 
 
-def _check_context(handler: Handler, annotation: Any) -> None:
+_CONTEXTS = frozenset({
+    *("Context", "BlockingContext", "BatchContext", "BlockingBatchContext"),
+    *("RemoteContext", "BlockingRemoteContext"),
+})  # fmt: skip
+_CONTEXT_NAMES = ("ctx", "context")  # of a parameter that no annotation says more about
+
+
+def _contexts_of(annotation: Any) -> frozenset[str]:
+    """Return the names of the context classes in an annotation: it may be optional, or name several."""
+    if typing.get_origin(annotation) is not None:
+        return frozenset().union(*map(_contexts_of, typing.get_args(annotation)))
+    return _CONTEXTS.intersection(each.__name__ for each in getattr(annotation, "__mro__", ()))
+
+
+def _check_context(handler: Handler, parameter: inspect.Parameter, annotation: Any) -> None:
     wanted = handler.contexts[0 if handler.is_async else 1]
-    if _is_context(annotation) and annotation.__name__ != wanted:
+    contexts = _contexts_of(annotation)
+    if contexts and wanted not in contexts:
         kind = ("an `async def`" if handler.is_async else "a `def`") + handler.said_of_many
         raise ConfigurationError(f"{handler.name}: {kind} gets a {wanted}, not a {annotation.__name__}")
+    if contexts:
+        return
+    plain = parameter.name.strip("_")
+    called_one = not plain or plain.endswith(_CONTEXT_NAMES)
+    says_nothing = annotation in (Any, object) or isinstance(annotation, TypeVar)
+    if called_one and (says_nothing or getattr(annotation, "_is_protocol", False)):
+        return
+    first, name = handler.payload_word, parameter.name
+    alternative = "" if parameter.default is parameter.empty else f", or keyword-only, ({first}, *, {name}=…)"
+    raise ConfigurationError(
+        f"{handler.name}: the second parameter of a handler receives the context, and {name!r} does not look like one:"
+        f" write ({first}, ctx: {wanted}) for the context, and make {name!r} part of the payload{alternative}"
+    )
+
+
+def _model(handler: Handler, owner: Any, annotation: Any) -> Any:
+    """Return the type of the payload: the model that the handler's class declares, or the annotation."""
+    ask = getattr(owner, "payload_model", None)
+    if ask is not None:
+        annotation = _declared(handler, ask, annotation)
+    if annotation is pydantic.BaseModel:
+        raise ConfigurationError(
+            f"{handler.name}: BaseModel itself has no fields, so the payload would lose its own: annotate it with your"
+            " model, a class that inherits from BaseModel"
+        )
+    return annotation
+
+
+def _declared(handler: Handler, ask: Any, annotation: Any) -> Any:
+    """Return the model of a class that says it with a method, `payload_model()`."""
+    try:
+        model = ask if inspect.isclass(ask) else ask()
+    except Exception as error:
+        raise ConfigurationError(f"{handler.name}: payload_model() raised {type(error).__name__}: {error}") from error
+    if not (inspect.isclass(model) and issubclass(model, pydantic.BaseModel)):
+        raise ConfigurationError(
+            f"{handler.name}: payload_model() returned {model!r:.80}: return the model of the payload, a class that"
+            " inherits from BaseModel"
+        )
+    if annotation is Any or (inspect.isclass(annotation) and issubclass(model, annotation)):
+        return model
+    raise ConfigurationError(
+        f"{handler.name}: payload_model() returns {model.__name__}, but handle() takes {annotation!r}: make them the"
+        " same, or leave one out"
+    )
 
 
 def _adapter(name: str, annotation: Any) -> pydantic.TypeAdapter[Any]:
@@ -371,6 +509,48 @@ def _stored_names(annotation: Any, adapter: pydantic.TypeAdapter[Any]) -> dict[s
     except (pydantic.errors.PydanticInvalidForJsonSchema, pydantic.errors.PydanticUserError):
         found = None
     return None if found is None else {name: name for name in found}
+
+
+_NO_SCHEMA = (pydantic.errors.PydanticInvalidForJsonSchema, pydantic.errors.PydanticUserError)
+_MODES: tuple[Literal["validation", "serialization"], ...] = ("validation", "serialization")
+
+
+def _aliases(schema: Any) -> dict[str, set[tuple[str, ...]]]:
+    """Return the other names of every field in a core schema; a name can be a path (AliasPath)."""
+    found: dict[str, set[tuple[str, ...]]] = {}
+    waiting, seen = [schema], set[int]()
+    while waiting:
+        part = waiting.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, dict):
+            fields = part.get("fields")
+            if isinstance(fields, dict):
+                named = list(fields.items())
+            else:
+                named = [(each.get("name"), each) for each in fields or () if isinstance(each, dict)]
+            for name, field in named:
+                if isinstance(name, str) and isinstance(field, dict) and (others := _other_names(field)):
+                    found.setdefault(name, set()).update(others)
+            waiting += part.values()
+        elif isinstance(part, (list, tuple)):
+            waiting += part
+    return found
+
+
+def _other_names(field: dict[str, Any]) -> set[tuple[str, ...]]:
+    found: set[tuple[str, ...]] = set()
+    for alias in (field.get("validation_alias"), field.get("serialization_alias")):
+        if isinstance(alias, str):
+            found.add((alias,))
+        elif isinstance(alias, list):  # one path, or several
+            paths = alias if alias and isinstance(alias[0], list) else [alias]
+            # A place counted from the end is any place.
+            found.update(
+                tuple(sensitive.ANY if str(step).startswith("-") else str(step) for step in path) for path in paths
+            )
+    return found
 
 
 def _generic_payload(target: Any) -> Any:
@@ -442,6 +622,7 @@ class BatchHandler(Handler):
     outcome."""
 
     contexts = ("BatchContext", "BlockingBatchContext")
+    payload_word = "payloads"
     said_of_many = " of a batch"
 
     def __init__(

@@ -12,11 +12,20 @@ from backstay.clock import Instant
 from backstay.errors import InvalidOption
 
 _COUNTER_MAX = 0xFFF
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal handler may interrupt a thread that makes ids, and make some itself
 _random = random.Random()  # seeded by the system; ids must be unique, not secret
-os.register_at_fork(after_in_child=_random.seed)  # otherwise a forked child would repeat its parent's ids
 _last_millis = 0
 _counter = 0
+
+
+def _start_anew() -> None:
+    """After a fork: the child must not repeat its parent's ids, nor wait for a thread that it does not have."""
+    global _lock
+    _lock = threading.RLock()
+    _random.seed()
+
+
+os.register_at_fork(after_in_child=_start_anew)
 
 
 def new_ids(count: int, now: Instant) -> list[str]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Annotated, Any, NoReturn, Protocol, overload
+from typing import Annotated, Any, ClassVar, NoReturn, Protocol, overload
 
 import msgspec
 from msgspec import Meta
 
+from backstay import codec
 from backstay.clock import Instant, Moment, to_datetime
+from backstay.core import dedup
 from backstay.core.records import ErrorEntry, HistoryEvent, JobRecord, Page
 from backstay.core.states import TERMINAL, Event, Status
 from backstay.errors import InvalidOption
@@ -94,6 +96,7 @@ class ClaimedDocument(JobDocument, frozen=True, kw_only=True):
     join: Annotated[str | None, Meta(description="The function to enter after a wait for its children.")]
     lost_at: Annotated[Moment | None, Meta(description="When its last worker was lost, if that was its last failure.")]
     traceparent: Annotated[str | None, Meta(description="The trace that it was submitted in.")]
+    suspicion: Annotated[int, Meta(description="1 after it lost a worker, 2 if it runs alone for that; else 0.")]
 
 
 JobDocument.__name__ = "Job"  # in the OpenAPI document
@@ -252,7 +255,8 @@ class JobView:
 
     @property
     def dedup_key(self) -> str | None:
-        return self.record.dedup_key
+        stored = self.record.dedup_key
+        return stored and dedup.plain(stored, self.record.queue)
 
     @property
     def content_hash(self) -> str | None:
@@ -397,6 +401,90 @@ class Job(JobView):
         return {name: getattr(self, name) for name in FIELDS}
 
 
+# Documents. Payload and result are included as they are stored: a page of jobs is not parsed only to be written again.
+
+_NULL = msgspec.Raw(b"null")
+
+
+def document(job: JobView) -> JobDocument:
+    """For codec.encode. A large result, which is kept in a file, is null here."""
+    record = job.record
+    return JobDocument(  # each by name: for a page of jobs, a loop over the names takes twice the time
+        job_id=record.job_id,
+        job_type=record.job_type,
+        queue=record.queue,
+        status=record.status,
+        priority=record.priority,
+        payload=raw(record.payload),
+        subject=record.subject,
+        tags=_parsed(record.tags) or [],
+        created_by=record.created_by,
+        created_at=to_datetime(record.created_at),
+        updated_at=to_datetime(record.updated_at),
+        scheduled_for=to_datetime(record.scheduled_for),
+        started_at=_moment(record.started_at),
+        completed_at=_moment(record.completed_at),
+        attempt=record.attempt,
+        failures=record.failures,
+        max_attempts=record.max_attempts,
+        timeout_seconds=record.timeout_micros / 1_000_000,
+        version=record.version,
+        worker_id=record.worker_id,
+        worker_version=record.worker_version,
+        lease_expires_at=_moment(record.lease_expires_at),
+        progress=job.progress,
+        stage=record.stage,
+        result=raw(record.result),
+        last_error=record.last_error,
+        errors=[JobError(**each) for each in job.errors] if record.errors else [],
+        logs=JobLogs(_parsed(record.logs) or [], record.log_location),
+        metrics=_parsed(record.metrics) or {},
+        artifacts=job.artifacts if record.artifacts else [],
+        result_tables=list(record.result_tables),
+        dedup_key=record.dedup_key and job.dedup_key,
+        deduplicated=job.deduplicated,
+        content_hash=record.content_hash,
+        reused_from=record.reused_from,
+        parent_job_id=record.parent_job_id,
+        root_job_id=record.root_job_id,
+        job_stage=record.job_stage,
+        child_count=record.children,
+        open_child_count=record.open_children,
+        waits_for=job.waits_for if record.status is Status.WAITING else None,
+        trigger_rule=record.trigger_rule,
+        on_dependency_failure=record.on_dependency_failure,
+        dependencies=list(record.dependencies),
+        dependent_jobs=list(record.dependent_jobs),
+        dependent_count=record.dependent_count,
+        processing_time_ms=None if record.processing_micros is None else record.processing_micros // 1000,
+        payload_version=record.payload_version,
+        concurrency_key=record.concurrency_key,
+        rate_key=record.rate_key,
+        fairness_key=record.fairness_key,
+        schedule=record.schedule,
+        tick_at=_moment(record.tick_at),
+        archived_at=_moment(record.archived_at),
+    )
+
+
+def whole(job: Job) -> JobDocument:
+    """The same with a large result, which is read from its file: not for an event loop."""
+    found = document(job)
+    if job.record.result_artifact is None:
+        return found
+    return msgspec.structs.replace(found, result=raw(job.result_text()))
+
+
+def raw(text: str | None) -> msgspec.Raw:
+    """Return stored JSON as it is. If it was written by other means and is not JSON, it is returned as a string."""
+    if text is None:
+        return _NULL
+    try:
+        return codec.decode(text, type=msgspec.Raw)
+    except msgspec.DecodeError:
+        return msgspec.Raw(codec.encode(text))
+
+
 class _Waits(Protocol):
     def result(self, job_id: str, timeout: float | timedelta | None = None) -> Awaitable[Any]: ...
 
@@ -462,7 +550,10 @@ class Submitted(msgspec.Struct, frozen=True):
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """Children that were waited for and have ended: the first `named` that the run submitted, or all if 0."""
+    """Children that were waited for and have ended: the first `named` that the run submitted, or all if 0. NONE: the
+    wait was for no children at all, even if there are some by now."""
+
+    NONE: ClassVar[int] = -1
 
     named: int
     total: int
@@ -480,10 +571,19 @@ class WaitForChildren(BaseException):
 
 
 def unwrapped(error: BaseException) -> BaseException:
-    """Return the wait inside an exception group: a wait raised in a task group comes out as a group."""
-    if not isinstance(error, BaseExceptionGroup) or error.split(WaitForChildren)[1] is not None:
-        return error
-    return unwrapped(error.exceptions[0])
+    """Return the wait inside an exception group: a wait raised in a task group comes out as a group. Groups may be
+    nested to any depth."""
+    found: WaitForChildren | None = None
+    left: list[BaseException] = [error]
+    while left:
+        each = left.pop()
+        if issubclass(type(each), BaseExceptionGroup):
+            left += each.exceptions  # type: ignore[attr-defined]
+        elif issubclass(type(each), WaitForChildren):
+            found = each  # type: ignore[assignment]
+        else:
+            return error
+    return found or error
 
 
 class Child(JobView):

@@ -10,6 +10,11 @@ GIB = 1024 * MIB
 PAYLOAD_BYTES_MAX = 256 * KIB  # a DynamoDB item holds 400 KB; the rest of the record needs its share
 RESULT_INLINE_BYTES_MAX = 64 * KIB  # still fits into one DynamoDB item with a full payload and five errors
 RESULT_BYTES_MAX = 64 * MIB  # stored as an artifact; beyond this a handler should store a file and return its name
+RESULT_QUICK_PARTS_MAX = 1_000  # values in a result that a worker encodes on its event loop: a tenth of a millisecond …
+RESULT_QUICK_BYTES_MAX = 256 * KIB  # … and how long its texts may be; more is encoded in a thread
+RESULT_MEMORY_BYTES_MAX = (
+    512 * MIB
+)  # that a process may grow by while a serializer of a result runs, before it is stopped
 DYNAMODB_FILE_BYTES_MAX = 16 * MIB  # results, logs, artifacts in its tables: each KiB is a write unit; use S3 for more
 ARTIFACT_BYTES_MAX = 80_000 * MIB  # in a folder or a bucket: S3 accepts 10,000 parts, and one of 8 MiB is in memory
 JSON_DEPTH_MAX = 64  # deeper documents overflow the parser's stack on some engines
@@ -28,9 +33,12 @@ SPAN_SECONDS_MAX = 100 * 366 * 24 * 3600  # dedup_for and reuse; beyond a centur
 DELAY_SECONDS_MAX = 10 * 366 * 24 * 3600  # a date that is off by a century is a mistake, not a plan
 
 FAIRNESS_WEIGHT_MAX = 1_000  # turns are counted in integer steps of a million; a larger weight makes no difference
-SCHEDULES_MAX = 10_000  # workers read them all; beyond this, use a table of your own and one schedule that reads it
+SCHEDULES_AHEAD = 1_000  # schedules that a worker keeps in mind, those that tick next: it reads them every few seconds
+SCHEDULES_MAX = 10_000  # on DynamoDB, where every worker reads them all every half minute; SQL engines have no limit
 MAX_PENDING_MAX = 100_000  # a submit to a limited queue counts its pending jobs, up to the limit
 RETENTION_DAYS_MAX = 36_525  # a hundred years; beyond that, use None
+LIST_LIMIT = 100  # workers, schedules or queues on a page, unless the caller asks for more …
+LIST_LIMIT_MAX = 1_000  # … up to this: one answer is in memory as rows and as text
 
 # API keys and the audit trail.
 KEYS_MAX = 1_000  # a server holds them all in memory, and reads them again every few seconds
@@ -52,6 +60,8 @@ SCHEMA_BYTES_MAX = 64 * KIB  # of a payload's schema that a worker announces; ev
 SCHEMA_PARTS_MAX = 10_000  # schemas in it that look at one value, each $ref replaced: a few lines can double them
 SCHEMA_DEPTH_MAX = 100  # schemas within schemas, counted the same way: each takes a few stack frames to check
 SCHEMA_SECONDS_MAX = 3.0  # processor time to check one payload; 256 KiB of nulls that may be numbers take one second
+RELATIVES_READ_MAX = 2_000  # other jobs looked up for a page, to see which of them the key may know; the rest is hidden
+SENSITIVE_FIELDS_MAX = 500  # marks of one job type, ever announced; more of them become wider ones
 STREAMS_MAX = 1_000  # event streams at one server; one read of the store per second feeds all of them …
 KEY_STREAMS_MAX = 250  # … and per key: a client that opens streams and never closes them leaves room for others
 LIVE_PAGES_MAX = 200  # dashboard pages that are notified of changes; others poll …
@@ -90,11 +100,16 @@ VECTOR_DIMENSIONS_MAX = 16_000  # the limit of pgvector
 
 # Batch sizes and intervals of the engine and the worker.
 CLAIM_LIMIT = 100  # batches beyond 100 gain nothing (measured) and hold leases longer
+CLAIM_LANES_MAX = 500  # queues and types with pending jobs that a claim compares; of more, it looks at a random part
+CLAIM_LANES_FEW = 16  # pairs of a queue and a type that are looked at one by one: up to here a walk costs more
 PREFETCH_MAX = 400  # claimed ahead of free slots, and no more than the worker finishes in 50 ms
 PREFETCH_SECONDS = 0.05
 AHEAD_SECONDS_MAX = 1.0  # jobs claimed ahead that have not started by then are given back, for other workers to claim
-SUSPECT_SECONDS_MIN = 0.2  # how long a job that shared a lost worker is deferred while another one runs, at first …
-SUSPECT_SECONDS_MAX = 5.0  # … and at most: half of the time since the loss, plus or minus half of that
+ALONE_SECONDS = 5.0  # a job that runs alone after losses starts next to nothing younger, and this long nothing joins it
+ALONE_TURN_SECONDS = 1.0  # jobs that run alone and all others take turns of at least this …
+ALONE_OTHERS_FACTOR = 1.5  # … and those of the others are longer: they get more than half of a worker's time
+ALONE_LOOK_SECONDS = 1.0  # between a worker's looks for jobs that wait to run alone
+ALONE_COUNTED_MAX = 1_000  # such jobs that a look counts: every worker looks once a second
 SETTLE_BATCH_MAX = 500  # one transaction; longer ones delay claims behind the writer
 RELEASE_BATCH_MAX = 1_000  # dependents released in one transaction; the rest goes through the outbox
 SWEEP_BATCH_MAX = 500  # promoted or rescued in one transaction
@@ -106,6 +121,7 @@ CHILDREN_LOADED_MAX = 1_000  # loaded into ctx.children before the handler runs;
 STAGES_MAX = 100  # of a pipeline: its root submits them in one commit
 TREE_JOBS_MAX = 1_000  # jobs that app.tree loads; a larger tree is read in pages of children
 TREE_EDIT_MAX = 50_000  # jobs that one cancel, retry or rerun of a tree changes, in pages; they are counted in memory
+EFFECT_SECONDS_MAX = 5.0  # of ctx.transaction() on SQLite: others wait at most ten seconds to write
 ROWS_PART_MAX = 500  # rows of a result table in one transaction, so that the writer is not blocked for long
 ROWS_PART_BYTES_MAX = 4 * MIB  # per part: wide rows make it shorter
 ROWS_DROPPED_MAX = 5_000  # rows of an archived job deleted in one transaction; deleting costs less than writing
@@ -131,6 +147,8 @@ RETIRE_INTERVAL_SECONDS = 60.0  # between passes of retention while they find jo
 RETIRE_REST_SECONDS = 600.0  # … and while they do not
 FAIR_KEYS_MAX = 1_000  # tenants that take turns in one claim; if there are more, those that have waited longest
 FAIR_KEY_SECONDS = 3600  # how long a tenant's turn is remembered; once forgotten, it comes at most one turn early
+FORMER_WORKER_SECONDS = 86_400.0  # that the figures of a worker are kept once it has left: they are those of a day
+FORMER_WORKERS_MAX = 1_000  # that are listed, the last to leave first
 COUNTERS_DAYS = 30  # per-minute counters; plots do not go further back
 
 # Defaults that users change by option or BACKSTAY_….
@@ -138,6 +156,7 @@ LEASE_SECONDS = 60.0
 POLL_SECONDS = 5.0  # a fallback; signals usually wake a worker much sooner
 CONCURRENCY = 10
 GRACE_SECONDS = 30.0  # how long a stopping worker lets handlers finish
+MOVE_OUTAGE_SECONDS = 60.0  # how long a transfer waits for a store that is away, before the command ends
 MOVE_GRACE_SECONDS = 60.0  # how long a queue under transfer waits for running jobs, beyond a lease
 MAX_ATTEMPTS = 5
 TIMEOUT_SECONDS = 3600.0

@@ -24,7 +24,7 @@ from backstay.core.checks import (
 )
 from backstay.core.dependencies import TriggerRule
 from backstay.core.records import FOREVER, Inserted, JobRecord, JobType, NewJob, Query, shared
-from backstay.core.states import Status
+from backstay.core.states import OTHER_NAMES, Status
 from backstay.errors import DependencyCycle, InvalidOption, InvalidPayload
 from backstay.handlers import Handler
 
@@ -68,6 +68,7 @@ class SubmitOptions(TypedDict, total=False):
 
 
 _SUBMIT_OPTIONS = frozenset(SubmitOptions.__annotations__)
+_DESCRIBING = frozenset(("queue", "priority", "subject", "created_by"))  # the usual ones, which decide nothing else
 
 
 def build(target: Handler | JobType, payload: Any, job_id: str, now: Instant, options: SubmitOptions) -> NewJob:
@@ -78,9 +79,23 @@ def build(target: Handler | JobType, payload: Any, job_id: str, now: Instant, op
         name, limit = target.job_type, target.concurrency_limit
         text = check_payload_size(codec.to_json(payload))
         payload_schema.check(name, target.payload_schema, text)
-    if not options and limit is None and target.rate is None and target.version == 1 and not target.reuse_by:
+    is_plain = limit is None and target.rate is None and target.version == 1 and not target.reuse_by
+    if is_plain and not options:
         return NewJob(
             job_id, name, target.queue, target.priority, text, now, target.max_attempts, target.timeout_micros
+        )
+    if is_plain and options.keys() <= _DESCRIBING:
+        return NewJob(
+            job_id,
+            name,
+            check_name(options["queue"], "queue") if "queue" in options else target.queue,
+            check_priority(options["priority"]) if "priority" in options else target.priority,
+            text,
+            now,
+            target.max_attempts,
+            target.timeout_micros,
+            subject=_text(options, "subject", limits.KEY_LENGTH_MAX),
+            created_by=_text(options, "created_by", limits.NAME_LENGTH_MAX),
         )
     return _with_options(target, name, limit, text, job_id, now, options)
 
@@ -372,7 +387,9 @@ def _status(status: Status | str | None) -> Status | None:
     try:
         return Status(status)
     except ValueError:
-        raise InvalidOption(f"unknown status {status!r:.80} ({did_you_mean(str(status), tuple(Status))})") from None
+        raise InvalidOption(
+            f"unknown status {status!r:.80} ({did_you_mean(str(status), tuple(Status), OTHER_NAMES)})"
+        ) from None
 
 
 def in_order(jobs: Sequence[NewJob]) -> list[int] | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import os
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -54,9 +53,13 @@ def used(name: str, given: Any, use: Callable[[], T]) -> T:
 def _pyproject(folder: str) -> dict[str, Any]:
     path = Path(folder) / "pyproject.toml"
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("backstay", {})
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return {}
+    import tomllib  # here: most processes find no such file, and it takes memory
+
+    try:
+        table = tomllib.loads(text).get("tool", {}).get("backstay", {})
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{path} is not TOML: {error}") from None
     return table if isinstance(table, dict) else {}

@@ -24,7 +24,7 @@ from backstay.clock import Clock, Instant
 from backstay.core import access_keys
 from backstay.core.access_keys import AuditTrail, CreatedKey, KeyInfo
 from backstay.core.queues import Queue
-from backstay.core.records import ApiKey, Counter, DeadGroup, Depth, Finding, JobType, QueueRow, WorkerRow
+from backstay.core.records import ApiKey, Counter, DeadGroup, Depth, Finding, FormerWorker, JobType, QueueRow, WorkerRow
 from backstay.core.result_tables import ResultTable, RowPage, RowQuery
 from backstay.core.schedules import ScheduleInfo, ScheduleOptions
 from backstay.core.states import Status
@@ -197,7 +197,8 @@ class Backstay:
     ) -> JobHandle:
         """Store a job. When this returns, the job is on disk."""
         target = job_type.handler if isinstance(job_type, BoundHandler) else job_type
-        return JobHandle(self, self._call(self.inner.submit(target, payload, **options)))
+        self._thread.check()
+        return JobHandle(self, self.inner.submit_from_thread(target, payload, options, self._thread.call))
 
     def submit_many(self, jobs: Iterable[Submission], *, connection: Any = None) -> list[JobHandle]:
         """Store many jobs in one commit, all or none."""
@@ -253,9 +254,9 @@ class Backstay:
         """Return every transition of a job."""
         return self._call(self.inner.history(job_id))
 
-    def explain(self, job_id: str) -> Explanation:
+    def explain(self, job_id: str, *, ask_first: Sequence[str] = ()) -> Explanation:
         """Explain in one sentence why a job is not running."""
-        return self._call(self.inner.explain(job_id))
+        return self._call(self.inner.explain(job_id, ask_first=ask_first))
 
     def log_bytes(self, job_id: str, start: int = 0, size_max: int = limits.MIB) -> bytes | None:
         """Read part of a job's full log."""
@@ -269,9 +270,12 @@ class Backstay:
         """Count active jobs per queue, type, state and priority."""
         return self._call(self.inner.depths())
 
-    def counters(self, since: Instant, until: Instant) -> list[Counter]:
-        """Return the counters of each minute in a span of time."""
-        return self._call(self.inner.counters(since, until))
+    def counters(
+        self, since: Instant, until: Instant, *, width: int | None = None, kinds: bool = True
+    ) -> list[Counter]:
+        """Return the counters of each minute in a span of time. With `width`, in microseconds: their sums over shorter
+        spans of this length. Without `kinds`: over all types and queues."""
+        return self._call(self.inner.counters(since, until, width=width, kinds=kinds))
 
     def job_types(self) -> list[JobType]:
         """List the job types that apps and remote workers have announced."""
@@ -285,9 +289,15 @@ class Backstay:
         """Return the dead letters, grouped by type and error."""
         return self._call(self.inner.dead(limit))
 
-    def workers(self) -> list[WorkerRow]:
-        """List the workers."""
-        return self._call(self.inner.workers())
+    def workers(self, ids: Sequence[str] = (), *, after: str = "", limit: int | None = None) -> list[WorkerRow]:
+        """List the workers by id; if ids are given, only those that exist among them. With `limit`, a page: `after` is
+        the last id of the previous one."""
+        return self._call(self.inner.workers(ids, after=after, limit=limit))
+
+    def former_workers(self) -> list[FormerWorker]:
+        """List the workers that left, died or were lost in the last 24 hours, with their figures; the last one
+        first."""
+        return self._call(self.inner.former_workers())
 
     # Result rows and artifacts
 
@@ -340,18 +350,26 @@ class Backstay:
         job_id: str,
         *,
         subtree: bool = False,
+        forget_steps: bool = False,
         reason: str | None = None,
         by: By = None,
         expected_version: int | None = None,
     ) -> Job:
         """Retry an ended job, with its attempts reset."""
         return self._call(
-            self.inner.retry(job_id, subtree=subtree, reason=reason, by=by, expected_version=expected_version)
+            self.inner.retry(
+                job_id,
+                subtree=subtree,
+                forget_steps=forget_steps,
+                reason=reason,
+                by=by,
+                expected_version=expected_version,
+            )
         )
 
-    def rerun(self, job_id: str, *, reason: str | None = None, by: By = None) -> Job:
+    def rerun(self, job_id: str, *, forget_steps: bool = False, reason: str | None = None, by: By = None) -> Job:
         """Run this job and everything downstream again."""
-        return self._call(self.inner.rerun(job_id, reason=reason, by=by))
+        return self._call(self.inner.rerun(job_id, forget_steps=forget_steps, reason=reason, by=by))
 
     def reprioritise(
         self,
@@ -407,6 +425,7 @@ class Backstay:
         *,
         created_until: datetime | None = None,
         dry_run: bool = False,
+        forget_steps: bool = False,
         reason: str | None = None,
         by: By = None,
         **conditions: Unpack[JobFilter],
@@ -414,13 +433,28 @@ class Backstay:
         """Retry up to 1,000 ended jobs, by id or by the conditions of find."""
         return self._call(
             self.inner.retry_many(
-                job_ids, created_until=created_until, dry_run=dry_run, reason=reason, by=by, **conditions
+                job_ids,
+                created_until=created_until,
+                dry_run=dry_run,
+                forget_steps=forget_steps,
+                reason=reason,
+                by=by,
+                **conditions,
             )
         )
 
-    def retry_dead(self, *, job_type: str | None = None, error_type: str | None = None, by: By = None) -> int:
+    def retry_dead(
+        self,
+        *,
+        job_type: str | None = None,
+        error_type: str | None = None,
+        forget_steps: bool = False,
+        by: By = None,
+    ) -> int:
         """Retry many dead letters; return how many."""
-        return self._call(self.inner.retry_dead(job_type=job_type, error_type=error_type, by=by))
+        return self._call(
+            self.inner.retry_dead(job_type=job_type, error_type=error_type, forget_steps=forget_steps, by=by)
+        )
 
     # Queues
 
@@ -431,6 +465,10 @@ class Backstay:
     def queue_settings(self) -> list[QueueRow]:
         """List the queues that were ever paused or limited, with these settings alone."""
         return self._call(self.inner.queue_settings())
+
+    def unmark_sensitive(self, job_type: str, field: str, *, by: By = None) -> JobType:
+        """Show a field to readers of the job that was once announced as sensitive."""
+        return self._call(self.inner.unmark_sensitive(job_type, field, by=by))
 
     def pause_queue(self, name: str, *, by: By = None, reason: str | None = None) -> Queue:
         """Stop claims from a queue until it is resumed."""
@@ -464,9 +502,13 @@ class Backstay:
             self.inner.schedule(name, cron, target, payload, timezone=timezone, missed=missed, by=by, **options)
         )
 
-    def schedules(self) -> list[ScheduleInfo]:
-        """List the schedules by name."""
-        return self._call(self.inner.schedules())
+    def schedules(self, *, after: str = "", limit: int | None = None) -> list[ScheduleInfo]:
+        """List the schedules by name. With `limit`, a page: `after` is the last name of the previous one."""
+        return self._call(self.inner.schedules(after=after, limit=limit))
+
+    def get_schedule(self, name: str) -> ScheduleInfo:
+        """Return the schedule with this name."""
+        return self._call(self.inner.get_schedule(name))
 
     def unschedule(self, name: str, *, by: By = None) -> None:
         """Delete a schedule. The jobs it created remain."""
@@ -497,6 +539,11 @@ class Backstay:
     def check_up(self) -> list[Finding]:
         """Return what `backstay doctor` shows."""
         return self._call(self.inner.check_up())
+
+    def waiting_alone(self, depths: Sequence[Depth] | None = None) -> int:
+        """Count the pending jobs that must run alone, because they may have killed a worker: up to 1,000. They are
+        looked for among `depths`, for callers that have them."""
+        return self._call(self.inner.waiting_alone(depths))
 
     def purge(
         self, *, older_than: float | timedelta | None = None, job_types: list[str] | None = None, by: By = None
@@ -666,17 +713,23 @@ class _LoopThread:
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
 
-    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def check(self) -> asyncio.AbstractEventLoop:
+        """Return the event loop, if calls can be made from here."""
         if self._loop is not None and os.getpid() != self._pid:  # the thread that would answer is not in this process
-            coroutine.close()
             raise ForkedStore("this app was opened before fork(): open it in the child process, after the fork")
         if self._loop is None:
-            coroutine.close()
             raise NotOpen("the app is not open: use it inside `with app:`")
         if threading.current_thread() is self._thread:
-            coroutine.close()
             raise NotOpen("a blocking call on the event loop would deadlock: call it from another thread")
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        return self._loop
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        try:
+            loop = self.check()
+        except BaseException:
+            coroutine.close()
+            raise
+        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
         try:
             return future.result()
         except (KeyboardInterrupt, concurrent.futures.CancelledError):

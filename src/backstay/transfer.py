@@ -13,6 +13,9 @@ command again continues where the last run stopped, however it stopped:
 
 Jobs can run in FROM before step 3 and in TO after step 6, and nowhere in between. Files of jobs are copied along, to
 the place where the other store keeps them.
+
+A store that is away for a moment does not end the transfer: each call is repeated until it is back, as every verb of
+the port may be.
 """
 
 from __future__ import annotations
@@ -20,11 +23,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import inspect
 import secrets
 import shlex
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -41,7 +45,7 @@ from backstay.core.states import Status
 from backstay.engines import open_files, open_url
 from backstay.errors import ConfigurationError, MoveFailed, StoreBusy, StoreError, StoreUnavailable
 from backstay.files.local import LOG_FILE, Files, StoredFile
-from backstay.limits import LEASE_SECONDS, LOG_FILE_BYTES_MAX, MOVE_GRACE_SECONDS, MOVE_PAGE
+from backstay.limits import LEASE_SECONDS, LOG_FILE_BYTES_MAX, MOVE_GRACE_SECONDS, MOVE_OUTAGE_SECONDS, MOVE_PAGE
 from backstay.worker.maintenance import Sweeper
 
 _file = msgspec.json.Decoder(StoredFile)
@@ -359,12 +363,13 @@ async def move(
     async with _opened(source_url, must_exist=True) as source, _opened(target_url) as target:
         if source.location == target.location:
             raise ConfigurationError(f"{source.location} is where the queue already is: choose another location")
+        clock = clock or SystemClock()
         with (
             _files(source_url, source, artifacts) as here,
             _files(target_url, target, to_artifacts or artifacts) as there,
         ):
             carrier = None if stays else Carrier(here, there)
-            return await Mover(source, target, carrier, grace, clock or SystemClock(), show).run()
+            return await Mover(patient(source, clock), patient(target, clock), carrier, grace, clock, show).run()
 
 
 async def thaw(source_url: str, target_url: str, *, force: bool = False) -> None:
@@ -396,6 +401,37 @@ async def _kept_from_opening(target_url: str, state: MoveState) -> bool:
             return False
         await target.restore("", [], msgspec.structs.replace(into, run=next_run(into, state)))
         return True
+
+
+class _Patient:
+    """A store whose verbs wait for it to come back."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    def __getattr__(self, name: str) -> Any:
+        verb = getattr(self._store, name)
+        if not inspect.iscoroutinefunction(verb):
+            return verb
+        # An export is also refused while an index lags behind what was written.
+        passing = (StoreUnavailable, StoreBusy) if name == "export" else StoreUnavailable
+
+        async def call(*arguments: Any) -> Any:
+            until = self._clock.monotonic() + MOVE_OUTAGE_SECONDS
+            while True:
+                try:
+                    return await verb(*arguments)
+                except passing:
+                    if self._clock.monotonic() >= until:
+                        raise
+                await asyncio.sleep(LOOK_SECONDS)
+
+        return call
+
+
+def patient(store: Store, clock: Clock) -> Store:
+    return cast(Store, _Patient(store, clock))
 
 
 class Mover:

@@ -13,17 +13,32 @@ import pytest
 
 from backstay import Backstay, Context, Finding, ids
 from backstay.core import workers
-from backstay.core.records import ClaimRequest, WorkerRow
+from backstay.core.records import BlockedLoop, ClaimRequest, WorkerRow
 from backstay.engines.sqlite import connection, maintenance
 from backstay.engines.sqlite.connection import migrations
+from backstay.ops import doctor
 from backstay.testing import ManualClock, drain
+from tests.campaigns.lost_claims import lose
 from tests.support.eventually import eventually
+from tests.support.rows_read import RowsRead
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 LEASE = 60.0
 CHECKS = {
-    *("engine", "durability", "file system", "access", "disk space", "schema", "WAL", "reserve", "integrity"),
-    *("files", "clock", "workers", "leases", "types", "versions", "due jobs", "queues", "schedules", "waiting"),
+    *("engine", "durability", "file system", "access", "disk space", "schema", "WAL", "reserve", "integrity", "places"),
+    *(
+        "files",
+        "clock",
+        "workers",
+        "leases",
+        "lost jobs",
+        "types",
+        "versions",
+        "due jobs",
+        "queues",
+        "schedules",
+        "waiting",
+    ),
 }
 
 
@@ -132,6 +147,24 @@ async def test_a_reserve_that_was_spent_is_found(app: Backstay, tmp_path: Path) 
     assert (await finding(app, "reserve")).level == "warn"
 
 
+async def test_a_job_without_a_place_and_one_with_two_are_found(app: Backstay, tmp_path: Path) -> None:
+    jobs = await app.submit_many([("work", n) for n in range(3)])
+    assert (await finding(app, "places")).level == "ok"
+    connection = apsw.Connection(str(tmp_path / "jobs.db"))
+    connection.execute("DELETE FROM ready WHERE job_id = ?", (jobs[0].job_id,))
+    connection.execute(
+        "INSERT INTO ended SELECT seq, 'cancelled', 0, 0, 2, NULL, NULL, NULL, 1, NULL, NULL, NULL, NULL,"
+        " NULL, NULL, NULL FROM ready WHERE job_id = ?",
+        (jobs[1].job_id,),
+    )
+    connection.close()
+
+    found = await finding(app, "places")
+
+    assert found.level == "bad"
+    assert "1 jobs have no place and 1 have more than one" in found.says
+
+
 async def test_a_schema_of_another_release_is_found(app: Backstay, monkeypatch: pytest.MonkeyPatch) -> None:
     newest = migrations()[-1][0]
     monkeypatch.setattr(maintenance, "migrations", lambda: [(newest + 1, "later", "")])
@@ -217,6 +250,20 @@ async def test_a_thread_that_does_not_stop_is_found(app: Backstay) -> None:
     assert (found.level, "ctx.cancelled" in found.advice) == ("warn", True)
 
 
+async def test_a_worker_whose_event_loop_is_blocked_is_found_with_the_handler_that_blocks_it(
+    app: Backstay, clock: ManualClock
+) -> None:
+    await heard_of(app, blocked=BlockedLoop(app.clock.now(), "resize", "some-job", "/srv/shop/jobs.py:7 in resize"))
+    clock.advance(40)
+    await app.submit("work", 1)
+
+    found = await finding(app, "workers")
+
+    assert found.level == "bad"
+    assert "blocked for 40 s by resize job some-job, at /srv/shop/jobs.py:7 in resize" in found.says
+    assert (await finding(app, "types")).level != "ok"  # it takes no jobs
+
+
 @pytest.mark.parametrize(("ahead", "level"), [(1, "ok"), (10, "warn"), (100, "bad")])
 async def test_a_clock_that_is_ahead_is_found(app: Backstay, ahead: int, level: str) -> None:
     await heard_of(app, heartbeat_at=app.clock.now() + ahead * 1_000_000)
@@ -236,6 +283,17 @@ async def test_a_claim_that_ran_out_is_found(app: Backstay, clock: ManualClock) 
     found = await finding(app, "leases")
 
     assert (found.level, found.says) == ("warn", "1 expired; their jobs are waiting to be rescued")
+
+
+async def test_jobs_that_wait_to_run_alone_are_counted(app: Backstay, clock: ManualClock) -> None:
+    assert (await finding(app, "lost jobs")).level == "ok"
+    for number in range(3):
+        await app.submit("work", number, max_attempts=2)
+    await lose(app, "default", "work", 3)
+
+    found = await finding(app, "lost jobs")
+
+    assert (found.level, found.says[:2]) == ("warn", "3 ")
 
 
 async def test_a_type_that_no_live_worker_takes_is_found(app: Backstay, clock: ManualClock) -> None:
@@ -301,6 +359,23 @@ async def test_a_missed_tick_is_found(app: Backstay, clock: ManualClock) -> None
     found = await finding(app, "schedules")
 
     assert (found.level, found.says) == ("warn", "hourly missed its tick at 2030-01-01 13:00 UTC")
+
+
+async def test_a_late_schedule_is_found_among_thousands_without_reading_them_all(
+    app: Backstay, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "SCHEDULES_AHEAD", 3)
+    for number in range(9):
+        await app.schedule(f"daily-{number}", "@daily", "work")
+    store = RowsRead.of(app)
+    assert (await finding(app, "schedules")).says == "none behind of the 3 that run next"
+    await app.schedule("hourly", "@hourly", "work")
+    clock.advance(3600 + LEASE + 1)
+
+    found = await finding(app, "schedules")
+
+    assert (found.level, found.says) == ("warn", "hourly missed its tick at 2030-01-01 13:00 UTC")
+    assert store.schedules_read <= 2
 
 
 async def test_a_schedule_that_a_wrong_clock_has_moved_on_is_found(app: Backstay, clock: ManualClock) -> None:

@@ -11,6 +11,7 @@ import pytest
 from backstay import Backstay, JobNotFound, Reason, ids
 from backstay.clock import to_instant
 from backstay.core.dumps import FROM, MoveState
+from backstay.core.lifecycle import rescue
 from backstay.ops.explain import RelatedJob
 from tests.app.explain_stage import NOON, Stage
 from tests.docs.pages import params_of_reasons
@@ -153,6 +154,19 @@ async def _rate_limited(stage: Stage) -> Scene:
     return Scene(job_id, ["rate limit of the key shop", "until 2030-01-01 13:00:00"], NOON + timedelta(hours=1))
 
 
+async def _runs_alone(stage: Stage) -> Scene:
+    """A worker is alive that would make room for it; only its row can hold that still."""
+    job_id = await stage.submit("failing")
+    await stage.claimed_by("ghost", "failing", lease=30)
+    stage.clock.advance(31)
+    [claim] = await stage.app.store.expired(stage.clock.now(), 10)
+    lost = rescue(claim, lease=claim.lease_expires_at, now=stage.clock.now(), reason="died", by=None)
+    await stage.app.store.apply([lost], stage.clock.now())
+    await stage.app.store.promote(stage.clock.now(), 10)
+    await stage.heard_of()
+    return Scene(job_id, ["lost its worker at 2030-01-01 12:00:31", "will run alone", "1 of 2 attempts"])
+
+
 async def _type_full(stage: Stage) -> Scene:
     worker = await stage.worker(concurrency=5)
     await stage.started("limited")
@@ -224,6 +238,7 @@ SCENES: dict[Reason, Callable[[Stage], Awaitable[Scene]]] = {
     Reason.NO_WORKER_FOR_VERSION: _no_worker_for_version,
     Reason.KEY_FULL: _key_full,
     Reason.RATE_LIMITED: _rate_limited,
+    Reason.RUNS_ALONE: _runs_alone,
     Reason.TYPE_FULL: _type_full,
     Reason.WORKERS_BUSY: _workers_busy,
     Reason.IN_LINE: _in_line,

@@ -10,8 +10,10 @@ import pytest
 
 from backstay import Backstay, Explanation, Reason
 from backstay.core import workers
+from backstay.core.records import BlockedLoop
 from tests.app.explain_stage import LEASE, Stage
 from tests.support.eventually import eventually
+from tests.support.rows_read import RowsRead
 
 
 @pytest.fixture
@@ -53,6 +55,21 @@ async def test_a_thread_that_does_not_stop_keeps_its_worker_busy(stage: Stage) -
     assert (await explained(stage, await stage.submit("other"))).reason is Reason.WORKERS_BUSY
 
 
+async def test_a_job_on_a_worker_whose_event_loop_is_blocked_is_told_by_whom_and_others_that_it_takes_none(
+    stage: Stage,
+) -> None:
+    innocent, guilty = await stage.submit("other"), await stage.submit("other")
+    for _ in range(2):
+        await stage.claimed_by("elsewhere", "other")
+    await stage.heard_of(concurrency=9, blocked=BlockedLoop(stage.app.clock.now(), "other", guilty))
+
+    said = str(await explained(stage, innocent))
+    assert "the event loop of that worker has been blocked since" in said and f"by {guilty} (other)" in said
+    assert "it has blocked the event loop of that worker since" in str(await explained(stage, guilty))
+    waiting = await explained(stage, await stage.submit("other"))
+    assert waiting.reason is Reason.NO_WORKER and "except elsewhere, which is blocked since" in str(waiting)
+
+
 async def test_jobs_that_were_claimed_ahead_hold_no_slot(stage: Stage) -> None:
     """Of a type with a limit a worker may hold more than it runs; the rest of its slots is free."""
     await stage.heard_of(concurrency=3, limits={"limited": 1})
@@ -84,6 +101,32 @@ async def test_a_worker_with_room_among_busy_ones_is_found(stage: Stage) -> None
     await stage.heard_of("d", concurrency=1)
 
     assert (await explained(stage, await stage.submit("other"))).reason is Reason.IN_LINE
+
+
+async def test_of_many_workers_only_so_many_are_read_as_it_takes(stage: Stage) -> None:
+    for number in range(150):
+        await stage.heard_of(f"w-{number:03}", job_types=("other",) if number % 2 else ("sleepy",))
+    pending, running = await stage.submit("other"), await stage.submit("sleepy")
+    await stage.claimed_by("w-149", "sleepy")
+    later = (await stage.app.submit("other", delay=60)).job_id
+    store = RowsRead.of(stage.app)
+
+    assert (await explained(stage, pending)).reason is Reason.IN_LINE
+    assert store.workers_read == 100
+    assert (await stage.app.explain(pending, ask_first=["w-001", "w-gone"])).reason is Reason.IN_LINE
+    assert store.workers_read == 101
+    assert (await explained(stage, running)).reason is Reason.RUNNING
+    assert (await explained(stage, later)).reason is Reason.SCHEDULED
+    assert store.workers_read == 102
+
+
+async def test_a_worker_that_could_run_the_job_is_found_among_many_that_cannot(stage: Stage) -> None:
+    for number in range(1_200):
+        await stage.heard_of(f"w-{number:04}", job_types=("sleepy",))
+    pending = await stage.submit("other")
+    assert (await explained(stage, pending)).reason is Reason.NO_WORKER_FOR_TYPE
+    await stage.heard_of("w-last", job_types=("other",))
+    assert (await explained(stage, pending)).reason is Reason.IN_LINE
 
 
 async def test_a_worker_that_is_stopping_is_not_counted_on(stage: Stage) -> None:

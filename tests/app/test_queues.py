@@ -74,6 +74,7 @@ async def test_a_pause_outlives_the_app_that_said_it(make_app: Callable[..., Bac
 
 
 async def test_who_paused_it_first_stays(app: Backstay) -> None:
+    with_work(app)
     async with app:
         first = await app.pause_queue("default", by="ada", reason="one")
         assert await app.pause_queue("default", by="eve", reason="two") == first
@@ -223,6 +224,23 @@ async def test_a_change_answers_with_the_queue_as_it_is(app: Backstay) -> None:
 
         assert (paused.name, paused.pending, paused.workers) == ("default", 1, 1)
         assert paused == await queue_named(app, "default")
+
+
+async def test_a_change_of_a_queue_that_nothing_uses_says_so(app: Backstay, caplog: pytest.LogCaptureFixture) -> None:
+    with_work(app)
+    said = "no job, handler or worker uses the queue defautl yet (did you mean default?)"
+    async with app:
+        assert (await app.pause_queue("default")).note is None
+        assert not caplog.records
+
+        paused = await app.pause_queue("defautl")
+
+        assert (paused.paused, paused.note) == (True, said)
+        assert [each.getMessage() for each in caplog.records] == [said]
+        assert (await app.resume_queue("defautl")).note is None  # it has a row by now
+        assert "uses the queue other yet" in str((await app.limit_queue("other", 5)).note)
+        assert "uses the queue another yet" in str((await app.resume_queue("another")).note)
+        assert all(each.note is None for each in await app.queues())
 
 
 @pytest.mark.parametrize("name", ["", "a b", 5, None, "x" * 200])

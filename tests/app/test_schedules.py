@@ -16,7 +16,9 @@ from backstay import (
     ScheduleNotFound,
     UnknownJobType,
 )
+from backstay.clock import to_instant
 from backstay.testing import ManualClock
+from backstay.worker import maintenance
 from backstay.worker.maintenance import Scheduler
 from tests.app.report_app import HOUR, MINUTE, NOON, Report, go_to, jobs, look, ticks, with_report
 from tests.support.eventually import eventually
@@ -112,6 +114,36 @@ async def test_more_missed_ticks_than_one_commit_takes_all_come(app: Backstay) -
         await eventually(all_there)
     every = {job.tick_at for job in await app.find(limit=500)}
     assert every == {NOON + n * MINUTE for n in range(-4, 121)}
+
+
+async def test_more_schedules_than_a_worker_keeps_in_mind_all_tick(
+    app: Backstay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "SCHEDULES_AHEAD", 3)
+    for number in range(10):
+        await app.schedule(f"hourly-{number}", "@hourly", "report", {"kind": "short"})
+    await app.schedule("daily", "@daily", "report", {"kind": "long"})
+    go_to(app, NOON)
+
+    assert await Scheduler(app.store, app.clock, look_seconds=60).look() == to_instant(NOON + HOUR)
+
+    assert await ticks(app) == [NOON] * 10
+
+
+async def test_schedules_that_cannot_tick_do_not_hide_the_others(
+    app: Backstay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "SCHEDULES_AHEAD", 2)
+    for number in range(5):
+        await app.schedule(f"blocked-{number}", "@hourly", "report", {"kind": "short"}, queue="full")
+    await app.schedule("other", "1 * * * *", "report", {"kind": "short"})
+    await app.limit_queue("full", 1)
+    await app.submit("report", {"kind": "blocker"}, queue="full")
+    go_to(app, NOON + MINUTE)
+
+    await Scheduler(app.store, app.clock, look_seconds=60).look()
+
+    assert NOON + MINUTE in await ticks(app)
 
 
 async def test_a_full_queue_keeps_the_tick_and_the_log_tells_it_once(

@@ -5,6 +5,8 @@ import inspect
 import os
 import select
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +15,8 @@ from typing import Any
 import pytest
 
 import backstay
-from backstay import BlockingContext, ForkedStore, JobFailed, NotOpen, ResultTimeout
+from backstay import BlockingContext, ForkedStore, JobFailed, NotOpen, ResultTimeout, StoreBusy
+from backstay.engines.sqlite import insert
 from backstay.sync import Backstay
 
 
@@ -41,7 +44,7 @@ def test_it_has_every_public_name_of_the_async_face(app: Backstay) -> None:
     wanted = {name for name in dir(backstay.Backstay) if not name.startswith("_")}
     of_servers = {  # which have a loop
         "maintenance", "files", "is_open", "lease_seconds", "poll_seconds", "seen_live", "listen", "record_seconds",
-        "remote_work", "key_records", "server_secret", "stored_rows",
+        "remote_work", "key_records", "server_secret", "stored_rows", "submit_from_thread",
     }  # fmt: skip
     assert wanted - {"store"} - of_servers <= set(dir(app)) | {"handlers", "clock"}
     for name in sorted(wanted & set(dir(Backstay))):
@@ -172,3 +175,63 @@ def test_a_handler_submits_children_by_their_handlers(app: Backstay) -> None:
         assert len(app.tree(handle.job_id).children) == 3
         app.rerun(handle.job_id)
         assert app.result(handle.job_id, timeout=30) == [0, 10, 20]
+
+
+_INTERRUPTED = """
+import random, signal, sys
+import apsw
+from backstay.sync import Backstay
+
+app = Backstay(f"sqlite:///{sys.argv[1]}/jobs.db")
+acknowledged = []
+
+@app.job("work")
+def work(payload): ...
+
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+draw = random.Random(7)
+with app:
+    other = apsw.Connection(f"{sys.argv[1]}/jobs.db")
+    other.set_busy_timeout(20_000)
+    for _ in range(250):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, draw.uniform(0.0003, 0.003))
+            while True:
+                acknowledged.append(work.submit({}).job_id)
+        except KeyboardInterrupt:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        other.execute("BEGIN IMMEDIATE; ROLLBACK")
+    acknowledged.append(work.submit({}).job_id)
+    assert None not in [app.get(job_id) for job_id in acknowledged]
+    print("free")
+"""
+
+
+def test_an_interrupt_of_a_submit_leaves_the_file_free_for_others_and_later_submits(tmp_path: Path) -> None:
+    script = [sys.executable, "-c", _INTERRUPTED, str(tmp_path)]
+    run = subprocess.run(script, capture_output=True, text=True, timeout=110, check=False)
+
+    assert (run.stdout, run.returncode) == ("free\n", 0), run.stderr
+
+
+def test_a_signal_handler_that_interrupts_a_submit_and_submits_is_refused_instead_of_hanging(
+    app: Backstay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.job("work")
+    def work(payload: int) -> None: ...
+
+    refused: list[str] = []
+    real = insert.insert
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(insert, "insert", real)
+        with pytest.raises(StoreBusy) as error:  # as a handler of a signal that arrives here would be
+            work.submit(2)
+        refused.append(str(error.value))
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(insert, "insert", interrupted)
+    with app:
+        work.submit(1)
+        assert ["signal handler" in each for each in refused] == [True]
+        assert app.counts()["pending"] == 1

@@ -61,6 +61,32 @@ async def test_a_pipeline_fails_is_retried_and_runs_again_from_a_stage(app: Back
         assert {job.status.value for job in (await app.tree(handle.job_id)).jobs.values()} == {"completed"}
 
 
+async def test_a_fan_out_of_zero_and_a_second_phase(app: Backstay) -> None:
+    @app.job("part")
+    async def part(payload: int) -> int:
+        return payload
+
+    @app.job("phases")
+    async def phases(payload: int, ctx: Context) -> list[int]:
+        one = await ctx.wait_for_children()
+        for n in range(payload):
+            await ctx.submit("part", n)
+        two = await ctx.wait_for_children()
+        return [len(one), len(two)]
+
+    @app.job("joined")
+    async def joined(payload: int, ctx: Context) -> None:
+        await ctx.wait_for_children()
+
+    @joined.join
+    async def second(payload: int, ctx: Context) -> int:
+        return len(ctx.children)
+
+    async with app, app.worker():
+        handles = await app.submit_many([("phases", 2), ("phases", 0), ("joined", 0)])
+        assert [await each.result(timeout=60) for each in handles] == [[0, 2], [0, 0], 0]
+
+
 async def test_a_batch_with_children_of_its_jobs(app: Backstay) -> None:
     @app.job("part")
     async def part(payload: int) -> int:

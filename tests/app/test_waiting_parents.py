@@ -196,6 +196,98 @@ async def test_without_children_to_wait_for_it_goes_on_at_once(app: Backstay) ->
         assert (await handle.refresh()).attempt == 1
 
 
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_a_phase_without_children_stays_empty_when_the_next_phase_has_some(app: Backstay, kind: str) -> None:
+    if kind == "async":
+
+        @app.job("parent", max_attempts=1)
+        async def parent(payload: list[int], ctx: Context) -> list[list[int]]:
+            for n in payload:
+                await ctx.submit("part", n)
+            one = await ctx.wait_for_children(trigger_rule="all_success")
+            for n in (-1, 2):
+                await ctx.submit("part", n)
+            two = await ctx.wait_for_children()
+            return [[each.result async for each in one], [each.result for each in two]]
+
+    else:
+
+        @app.job("parent", max_attempts=1)
+        def threaded(payload: list[int], ctx: BlockingContext) -> list[list[int]]:
+            for n in payload:
+                ctx.submit("part", n)
+            one = ctx.wait_for_children(trigger_rule="all_success")
+            for n in (-1, 2):
+                ctx.submit("part", n)
+            two = ctx.wait_for_children()
+            return [[each.result for each in one.all()], [each.result for each in two]]
+
+    async with app, app.worker():
+        handle = await app.submit("parent", [])
+        assert await handle.result(timeout=30) == [[], [None, 20]]
+        assert (await handle.refresh()).attempt == 2
+        await app.retry(handle.job_id)  # its children are there from the beginning
+        assert await handle.result(timeout=30) == [[], [None, 20]]
+
+
+async def test_two_phases_without_children_and_a_third_with_some(app: Backstay) -> None:
+    @app.job("parent")
+    async def parent(payload: int, ctx: Context) -> list[int]:
+        one = await ctx.wait_for_children()
+        two = await ctx.wait_for_children()
+        await ctx.submit("part", 1)
+        three = await ctx.wait_for_children()
+        return [len(one), len(two), len(three)]
+
+    async with app, app.worker():
+        assert await (await parent.submit(1)).result(timeout=30) == [0, 0, 1]
+
+
+async def test_children_that_only_a_later_attempt_finds_are_waited_for(app: Backstay) -> None:
+    found: list[int] = []
+
+    @app.job("parent", backoff=NOW)
+    async def parent(payload: int, ctx: Context) -> list[int]:
+        if not ctx.children:
+            for n in found:
+                await ctx.submit("part", n)
+        children = await ctx.wait_for_children()
+        if not found:
+            found.extend((1, 2))
+            raise ConnectionError("not there yet")
+        return sorted(each.result for each in children)
+
+    async with app, app.worker():
+        assert await (await parent.submit(1)).result(timeout=30) == [10, 20]
+
+
+async def test_a_fan_out_of_zero_runs_the_join_at_once_and_its_phases_are_its_own(app: Backstay) -> None:
+    @app.job("parent")
+    async def parent(payload: int, ctx: Context) -> None:
+        await ctx.wait_for_children()
+
+    @parent.join
+    async def collect(payload: int, ctx: Context) -> list[int]:
+        before = len(ctx.children)
+        none = await ctx.wait_for_children(join="collect")
+        await ctx.submit("part", 1)
+        some = await ctx.wait_for_children(join="collect")
+        return [before, len(none), len(some)]
+
+    async with app, app.worker():
+        assert await (await parent.submit(1)).result(timeout=30) == [1, 0, 1]
+
+
+async def test_names_of_the_workers_own_steps_are_refused(app: Backstay) -> None:
+    @app.job("parent", max_attempts=1)
+    async def parent(payload: int, ctx: Context) -> None:
+        await ctx.once("backstay: wait 1", lambda: 1)
+
+    async with app, app.worker():
+        with pytest.raises(JobFailed, match="reserved"):
+            await (await parent.submit(1)).result(timeout=30)
+
+
 @pytest.mark.parametrize(
     ("rule", "on_failure", "ends"),
     [

@@ -40,6 +40,7 @@ class RetirePlan:
     from_outside: int
     seed: int
     jobs: int  # that leave at least
+    retries: int = 0  # of ended jobs by hand, at least: how many there are by then depends on the machine's pace
 
     @property
     def kills(self) -> int:
@@ -103,7 +104,7 @@ class Retiring:
             await self._start(f"lane{number}")
         for kind in ("purger", "meddler", *["worker"] * WORKERS):
             await self._start(kind)
-        while self.due or await self._left(store) < self.plan.jobs:
+        while self.due or await self._left(store) < self.plan.jobs or await self._retried(store) < self.plan.retries:
             try:
                 async with asyncio.timeout(QUIET_SECONDS):
                     process = await self.deaths.get()
@@ -140,6 +141,9 @@ class Retiring:
         """Return the submitted jobs that are no longer in the job table."""
         submitted = sum(each.count for each in await store.counters(0, 2**62) if each.outcome == "submitted")
         return submitted - sum((await store.counts()).values())
+
+    async def _retried(self, store: Store) -> int:
+        return sum(each.count for each in await store.counters(0, 2**62) if each.outcome == "retried_by_hand")
 
     # The end
 

@@ -32,15 +32,20 @@ CREATE TRIGGER see_born AFTER INSERT ON job BEGIN
     INSERT INTO seen_born VALUES (new.job_id, new.job_type);
 END;
 CREATE TABLE seen_change (job_type TEXT, source TEXT, target TEXT);
-CREATE TRIGGER see_change AFTER UPDATE OF status ON job WHEN old.status <> new.status BEGIN
-    INSERT INTO seen_change VALUES (new.job_type, old.status, new.status);
+CREATE TRIGGER see_end AFTER INSERT ON ended BEGIN
+    INSERT INTO seen_change SELECT job_type, 'active', new.status FROM job WHERE seq = new.seq;
+END;
+CREATE TRIGGER see_change AFTER INSERT ON event
+WHEN new.source <> new.target AND new.target NOT IN ('completed', 'failed', 'cancelled') BEGIN
+    INSERT INTO seen_change SELECT job_type, new.source, new.target FROM job WHERE seq = new.seq;
 END;
 CREATE TABLE seen_gone (n INTEGER PRIMARY KEY, job_id TEXT, job_type TEXT, status TEXT, completed_at INTEGER,
     attempt INTEGER, failures INTEGER, root TEXT, in_archive INTEGER);
-CREATE TRIGGER see_gone AFTER DELETE ON job BEGIN
+CREATE TRIGGER see_gone AFTER DELETE ON job BEGIN -- its end goes after it
     INSERT INTO seen_gone (job_id, job_type, status, completed_at, attempt, failures, root, in_archive)
-    VALUES (old.job_id, old.job_type, old.status, old.completed_at, old.attempt, old.failures, old.root_job_id,
-        EXISTS (SELECT 1 FROM archive WHERE job_id = old.job_id));
+    SELECT old.job_id, old.job_type, coalesce(e.status, 'active'), e.completed_at, e.attempt, e.failures,
+        old.root_job_id, EXISTS (SELECT 1 FROM archive WHERE job_id = old.job_id)
+    FROM (SELECT 1) LEFT JOIN ended AS e ON e.seq = old.seq;
 END;
 CREATE TABLE seen_archived (job_id TEXT);
 CREATE TRIGGER see_archived AFTER INSERT ON archive BEGIN

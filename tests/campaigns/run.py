@@ -7,6 +7,8 @@
     python -m tests.campaigns.run dynamodb --kills 200 --stops 40 --out bench/results/dynamodb-campaign.json
     python -m tests.campaigns.run move --kills 2 --jobs 100000 --out bench/results/move-campaign.json
     python -m tests.campaigns.run api --examples 100 --out bench/results/api-campaign.json
+    python -m tests.campaigns.run lost-claims --engine postgres --workers 4 --out bench/results/lost-claims.json
+    python -m tests.campaigns.run storm --engine postgres --minutes 20 --out bench/results/storm-postgres.json
     python -m tests.campaigns.run --replay bench/results/crash-campaign.json
 
 Runs in rounds, each on a fresh file, schema or pair of tables, with the next seed; a round that fails keeps its folder
@@ -33,13 +35,15 @@ from tests.campaigns.api import ask
 from tests.campaigns.dynamodb import bad_days
 from tests.campaigns.fleet import ROOT, Fleet
 from tests.campaigns.kills import EXTERNAL, POINTS, Killing, Plan, Report
+from tests.campaigns.lost_claims import lost_claims
 from tests.campaigns.move import move
 from tests.campaigns.operations import retention, schedules
 from tests.campaigns.postgres import outages
 from tests.campaigns.rounds import in_a_folder, versions
 from tests.campaigns.stalls import STALLS, stall
+from tests.campaigns.storm.run import ENGINES, in_a_namespace, storm
 
-WHAT = ("crashes", "schedules", "retention", "postgres", "dynamodb", "move", "api")
+WHAT = ("crashes", "schedules", "retention", "postgres", "dynamodb", "move", "api", "storm", "lost-claims")
 LEASE_SECONDS = 0.8
 AT_EACH_POINT = 10  # in one round: about 300 kills, and a history that the checker reads in seconds
 STALLED_AT_ONCE = 20
@@ -77,6 +81,11 @@ def main() -> None:
             written = asyncio.run(bad_days(arguments.seed, arguments.kills, arguments.stops))
         case "api":
             written = ask(arguments.seed, arguments.examples)
+        case "storm":
+            in_a_namespace()
+            written = asyncio.run(storm(arguments.engine, arguments.minutes, arguments.seed))
+        case "lost-claims":
+            written = asyncio.run(lost_claims(arguments.engine, arguments.jobs, arguments.alone, arguments.workers))
         case "move":
             written = asyncio.run(move(arguments.seed, arguments.kills, arguments.jobs))
         case _:
@@ -105,10 +114,16 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--stops", type=int, help="workers stopped past their lease: 500; 40 of dynamodb")
     parser.add_argument("--disk-cycles", type=int, default=20 if os.getuid() == 0 else 0, help="crashes: full disks")
     parser.add_argument("--ticks", type=int, default=2000, help="schedules: ticks that make a job")
-    parser.add_argument("--jobs", type=int, help="retention: jobs that leave, 10,000; move: jobs that move, 100,000")
+    parser.add_argument(
+        "--jobs", type=int, help="retention: jobs that leave, 10,000; move, 100,000; lost-claims, 3,000"
+    )
     parser.add_argument("--restarts", type=int, default=20, help="postgres: of the server, under load")
     parser.add_argument("--replies", type=int, default=200, help="postgres: replies lost after the commit")
     parser.add_argument("--examples", type=int, default=100, help="api: drawn for each operation")
+    parser.add_argument("--engine", choices=ENGINES, default="sqlite", help="storm, lost-claims")
+    parser.add_argument("--workers", type=int, default=4, help="lost-claims")
+    parser.add_argument("--alone", type=int, default=200, help="lost-claims: jobs that have to run alone")
+    parser.add_argument("--minutes", type=float, help="storm: its length; default: the short form of the gate")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, help="where the figures go")
     parser.add_argument("--replay", type=Path, help="run again with the counts and the seed of this file")
@@ -116,7 +131,7 @@ def _arguments() -> argparse.Namespace:
     if arguments.kills is None:
         arguments.kills = {"crashes": 3000, "move": 2}.get(arguments.what, 200)
     if arguments.jobs is None:
-        arguments.jobs = 100_000 if arguments.what == "move" else 10_000
+        arguments.jobs = {"move": 100_000, "lost-claims": 3_000}.get(arguments.what, 10_000)
     if arguments.stops is None:
         arguments.stops = 40 if arguments.what == "dynamodb" else 500
     if arguments.replay is not None:

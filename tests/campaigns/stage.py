@@ -30,6 +30,7 @@ from backstay.core.records import (
     ExpiredClaim,
     Hold,
     JobRecord,
+    Lost,
     NewJob,
     Note,
     QueueChange,
@@ -125,7 +126,7 @@ class Stage:
         """Make a call that crashes at a failpoint, simulated within this process."""
         failpoints.switch(where)
         await self.quietly(call)
-        await self.a.forget([])  # the writer has passed the failpoint when it reaches this
+        await self.a.forget([], 0)  # the writer has passed the failpoint when it reaches this
         failpoints.switch("")
 
     async def race(self, first: Callable[[], Awaitable[Any]], rival: Callable[[], Awaitable[Any]]) -> None:
@@ -222,6 +223,15 @@ class Stage:
     async def claim(
         self, store: Store, worker: str, *job_types: str, limit: int = 10, queue: str = "default"
     ) -> list[Claim]:
+        """Like a worker: where there is nothing else to do, it takes the jobs that run alone."""
+        for lost in (Lost.SHARED, Lost.ALONE):
+            if claims := await self._claim(store, worker, job_types, limit, queue, lost):
+                return claims
+        return []
+
+    async def _claim(
+        self, store: Store, worker: str, job_types: Sequence[str], limit: int, queue: str, lost: Lost
+    ) -> list[Claim]:
         token = secrets.token_hex(16)
         request = ClaimRequest(
             worker_id=worker,
@@ -231,6 +241,7 @@ class Stage:
             limit=limit,
             lease_micros=LEASE,
             token=token,
+            lost=lost,
         )
         jobs = await self.quietly(store.claim(request, self.now))
         return [Claim(store, worker, token, job) for job in jobs or ()]

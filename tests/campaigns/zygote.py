@@ -25,8 +25,18 @@ from tests.campaigns.processes import retention as retention_process
 from tests.campaigns.processes import schedule as schedule_process
 from tests.campaigns.processes import submit as submit_process
 from tests.campaigns.processes import worker as worker_process
+from tests.campaigns.storm import submit as storm_submit
+from tests.campaigns.storm import work as storm_work
 
-_PRELOADED = (backstay, retention_process, schedule_process, submit_process, worker_process)
+_PRELOADED = (
+    backstay,
+    retention_process,
+    schedule_process,
+    submit_process,
+    worker_process,
+    storm_submit,
+    storm_work,
+)
 _PR_SET_PDEATHSIG = 1
 _UNTIL_ANSWERED = {signal.SIGTERM}
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import multiprocessing
 import os
+import re
+import signal
+import threading
 import time
 
 from pydantic import BaseModel
@@ -70,9 +72,52 @@ async def endless(payload: Numbers, ctx: Context) -> None:
     await asyncio.Event().wait()
 
 
+@app.job("blocks", timeout=1, backoff=Backoff(base=60, jitter=0))
+async def blocks(payload: Numbers, ctx: Context) -> None:
+    ctx.log.info("begun")
+    time.sleep(payload.a)  # noqa: ASYNC251  # the mistake under test
+
+
+def _starve_other_threads() -> None:
+    """As on a busy machine: none of them runs while this one does, though it releases the interpreter lock."""
+    cpu = min(os.sched_getaffinity(0))
+    for thread in threading.enumerate():
+        if thread.native_id is not None:
+            os.sched_setaffinity(thread.native_id, {cpu})
+            if thread is not threading.current_thread():
+                os.sched_setscheduler(thread.native_id, os.SCHED_IDLE, os.sched_param(0))
+
+
+@app.job("backtracks")
+async def backtracks(payload: Numbers, ctx: Context) -> None:
+    ctx.log.info("begun")
+    if payload.a:
+        _starve_other_threads()
+        os.kill(os.getpid(), signal.SIGTERM)
+    re.match("(a+)+$", "a" * 60 + "b")  # no other thread runs: this takes years, and holds the interpreter lock
+
+
+@app.job("stops")
+async def stops(payload: Numbers) -> str:
+    asyncio.get_running_loop().stop()
+    await asyncio.sleep(0.01)
+    return "stopped"
+
+
+async def _leave() -> None:
+    raise SystemExit(3)
+
+
+@app.job("exits", max_attempts=1)
+async def exits(payload: Numbers) -> None:
+    await asyncio.wait_for(_leave(), 10)
+
+
 @app.job("forks")
 def forks(payload: Numbers) -> int | None:
     """Starts a child by fork, and terminates it."""
+    import multiprocessing  # here: it is no part of an idle worker, whose memory is measured
+
     child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
     child.start()
     child.terminate()

@@ -30,6 +30,25 @@ def test_retry_runs_an_ended_job_again(cli: Cli, queue: Queue) -> None:
     assert cli("retry", job_id).code == 1
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["retry", "ID"],
+        ["retry", "ID", "--subtree"],
+        ["retry", "--status", "failed", "--yes"],
+        ["retry", "--dead"],
+        ["dead", "retry"],
+        ["rerun", "ID"],
+    ],
+    ids=" ".join,
+)
+def test_jobs_run_again_without_their_recorded_steps_if_asked(cli: Cli, queue: Queue, arguments: list[str]) -> None:
+    job_id = queue.run("die", "x")
+    ran = cli(*(job_id if each == "ID" else each for each in arguments), "--forget-steps")
+    assert ran.code == 0, ran.err
+    assert "without recorded steps" in str(queue.job(job_id).history[-1].reason)
+
+
 def test_a_retry_that_has_to_wait_for_other_jobs_names_them(cli: Cli, queue: Queue) -> None:
     firsts = [queue.submit(delay=3600) for _ in range(4)]
     last = queue.submit(depends_on=firsts)

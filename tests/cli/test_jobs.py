@@ -39,6 +39,7 @@ def test_list_takes_the_filters_of_find(cli: Cli, queue: Queue) -> None:
         assert [item["job_id"] for item in cli("list", *option, "--json").document["items"]] == [wanted]
     assert cli("list", "--type", "die", "--json").document == {"items": [], "next": None}
     assert cli("list", "--status", "sleeping").code == 2
+    assert "did you mean processing?" in cli("list", "--status", "running").err
 
 
 def test_json_records_have_the_fields_of_the_contract_and_times_that_end_in_z(cli: Cli, queue: Queue) -> None:

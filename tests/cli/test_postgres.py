@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
@@ -16,6 +16,7 @@ import pytest
 from backstay import Backstay
 from backstay.cli import worker
 from backstay.engines.postgres import connection
+from backstay.worker.stop import Stop
 from tests.cli.conftest import Cli, Worker, sample_app
 from tests.cli.on_servers import test_a_large_result_is_shown_by_every_command_that_shows_results  # noqa: F401
 from tests.support.eventually import eventually
@@ -138,7 +139,14 @@ def test_a_server_that_is_not_there_is_named_without_the_password(
     assert PASSWORD not in ran.err
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.fixture
+def hears_signals() -> Iterator[None]:
+    yield
+    assert Stop.current is not None
+    Stop.current.close()
+
+
+@pytest.mark.usefixtures("impatient", "hears_signals")
 async def test_a_worker_waits_for_its_server_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with Postgres() as server:
@@ -152,7 +160,7 @@ async def test_a_worker_waits_for_its_server_and_says_so_once(caplog: pytest.Log
     assert caplog.text.count("waiting for the store") == 1
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("impatient", "hears_signals")
 async def test_a_worker_that_waits_for_its_server_can_be_stopped(caplog: pytest.LogCaptureFixture) -> None:
     working = asyncio.ensure_future(worker._work(sample_app("postgresql://127.0.0.1:1/nowhere"), A_FEW))
     await eventually(lambda: heard(caplog, "waiting for the store"))

@@ -55,7 +55,8 @@ def test_what_is_no_limit_is_refused(cli: Cli, queue: Queue) -> None:
 def test_a_name_that_nobody_uses_is_pointed_out(cli: Cli, queue: Queue) -> None:
     ran = cli("queues", "pause", "defautl")
     assert ran.code == 0
-    assert "uses the queue defautl yet (known: default)" in ran.err
+    assert "uses the queue defautl yet (did you mean default?)" in ran.err
+    assert ran.err.count("defautl") == 1
 
 
 def test_json_stands_after_the_verb_and_url_before_or_after_it(cli: Cli, queue: Queue) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from backstay import Backstay
+from backstay import Backstay, JobFailed
 from backstay.cli import daemon
 from backstay.core.records import WorkerRow
 from tests.cli.conftest import APP, Cli, Queue, Worker, sample_app
@@ -104,6 +104,86 @@ def test_sigint_stops_like_sigterm_and_a_second_one_stops_running_handlers_at_on
     worker.hear("stopping running jobs and giving them back")
     assert worker.exit_code() == 1
     assert (queue.job(job_id).status, queue.job(job_id).failures) == ("pending", 0)
+
+
+def test_a_worker_whose_event_loop_is_blocked_hears_sigterm_gives_all_jobs_back_and_exits_1(
+    start_worker: Start, cli: Cli, queue: Queue
+) -> None:
+    worker = start_worker("--grace", "0.1")
+    worker.hear("started")
+    jobs = [submit(cli, "endless")]
+    worker.hear("begun")
+    jobs.append(submit(cli, "blocks", '{"a": 600}', "--job-timeout", "1h"))
+    worker.hear("begun")
+    worker.send(signal.SIGTERM)
+    worker.hear("SIGTERM: taking no new jobs")
+    worker.hear("the event loop is blocked: giving back all jobs, and ending with status 1")
+    assert worker.exit_code() == 1
+    assert [(queue.job(each).status, queue.job(each).failures) for each in jobs] == [("pending", 0)] * 2
+    assert cli("workers", "--json").document["items"] == []
+
+
+def test_a_second_sigterm_is_heard_while_the_event_loop_is_blocked(start_worker: Start, cli: Cli, queue: Queue) -> None:
+    worker = start_worker("--grace", "1h")
+    worker.hear("started")
+    job_id = submit(cli, "blocks", '{"a": 600}', "--job-timeout", "1h")
+    worker.hear("begun")
+    worker.send(signal.SIGTERM)
+    worker.hear("SIGTERM: taking no new jobs")
+    while not worker.has_more_within(0.6):  # one that comes at once counts as the same
+        worker.send(signal.SIGTERM)
+    worker.hear("stopping running jobs and giving them back")
+    assert worker.exit_code() == 1
+    assert (queue.job(job_id).status, queue.job(job_id).failures) == ("pending", 0)
+
+
+def test_a_worker_ends_though_c_code_keeps_every_thread_of_it_from_running(
+    start_worker: Start, cli: Cli, queue: Queue
+) -> None:
+    """Takes the seconds that a worker has to give its jobs back: nothing that could does run."""
+    worker = start_worker("--grace", "0")
+    worker.hear("started")
+    submit(cli, "backtracks")
+    worker.hear("begun")
+    worker.send(signal.SIGTERM)
+    assert worker.exit_code() == 1
+    assert "in backtracks" in "".join(worker.lines)
+
+
+def test_a_worker_ends_though_c_code_keeps_its_threads_from_hearing_the_signal(
+    start_worker: Start, cli: Cli, queue: Queue
+) -> None:
+    """As above, and as long."""
+    worker = start_worker("--grace", "0")
+    worker.hear("started")
+    submit(cli, "backtracks", '{"a": 1}')
+    assert worker.exit_code() == 1
+    assert "in backtracks" in "".join(worker.lines)
+
+
+def test_a_handler_that_stops_the_event_loop_does_not_stop_the_worker(
+    start_worker: Start, cli: Cli, queue: Queue
+) -> None:
+    worker = start_worker()
+    worker.hear("started")
+    job_id = submit(cli, "stops")
+    worker.hear("something called stop() on the event loop")
+    assert queue.do(lambda app: app.result(job_id, timeout=30)) == "stopped"
+    worker.send(signal.SIGTERM)
+    assert worker.exit_code() == 0
+
+
+def test_a_task_of_a_handler_that_exits_fails_its_job_and_not_the_worker(
+    start_worker: Start, cli: Cli, queue: Queue
+) -> None:
+    worker = start_worker()
+    worker.hear("started")
+    job_id = submit(cli, "exits")
+    worker.hear("called sys.exit(3), which ends no worker")
+    with pytest.raises(JobFailed, match="SystemExit"):
+        queue.do(lambda app: app.result(job_id, timeout=30))
+    worker.send(signal.SIGTERM)
+    assert worker.exit_code() == 0
 
 
 def test_an_idle_worker_that_is_interrupted_exits_0_and_signs_off(start_worker: Start, cli: Cli, queue: Queue) -> None:
@@ -271,6 +351,35 @@ def test_a_killed_child_is_replaced_and_every_job_completes(start_worker: Start,
     assert queue.do(submit_and_kill) == ["completed"] * 100
     worker.send(signal.SIGTERM)
     assert worker.exit_code() == 0
+
+
+def test_a_child_whose_event_loop_is_dead_is_replaced_and_its_other_jobs_run_again_uncharged(
+    start_worker: Start, cli: Cli, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BACKSTAY_LEASE", "1")
+    worker = start_worker("--processes", "2", "--concurrency", "2", "--grace", "0")
+    worker.hear("started")
+    worker.hear("started")
+    innocent = [submit(cli, "endless") for _ in range(3)]  # so that whichever blocks has one beside it
+    for _ in innocent:
+        worker.hear("begun")
+    guilty = submit(cli, "blocks", '{"a": 600}')
+    worker.hear("begun")
+    worker.hear(f"by blocks job {guilty}")
+    worker.hear("a handler has blocked the event loop beyond its timeout")
+    worker.hear("exited with status 1: restarting it")
+    worker.hear("started")
+    job = queue.job(guilty)
+    assert (job.status, job.failures, job.errors[-1]["type"]) == ("retrying", 1, "JobTimeout")
+
+    async def all_run(app: Backstay) -> None:
+        async def run() -> bool:
+            return [each.status for each in await app.get_many(innocent) if each] == ["processing"] * 3
+
+        await eventually(run, 30)
+        assert [each.failures for each in await app.get_many(innocent) if each] == [0] * 3
+
+    queue.do(all_run)
 
 
 def test_children_stop_when_their_parent_is_killed(start_worker: Start) -> None:

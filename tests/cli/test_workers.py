@@ -8,6 +8,8 @@ import sys
 from typing import Any
 
 from backstay import Backstay, Context
+from backstay.core.records import BlockedLoop
+from backstay.testing.conformance.factories import a_worker
 from tests.cli.conftest import Cli, Queue
 from tests.support.eventually import eventually
 
@@ -62,6 +64,21 @@ def test_workers_are_listed_with_what_they_run_and_how_they_do(cli: Cli, queue: 
     assert item["version"]
     assert "process_key" not in item
     assert "no workers are registered" in cli("workers").err
+
+
+def test_a_worker_whose_event_loop_is_blocked_is_listed_with_the_handler_that_blocks_it(cli: Cli, queue: Queue) -> None:
+    async def beat(app: Backstay) -> None:
+        now = app.clock.now()
+        blocked = BlockedLoop(now - 40_000_000, "resize", "some-job", "/srv/shop/jobs.py:7 in resize")
+        await app.store.beat(a_worker(worker_id="w-1", heartbeat_at=now, blocked=blocked))
+
+    queue.do(beat)
+    said = cli("workers")
+    assert "blocked" in said.out.splitlines()[1].split()
+    assert "the event loop of w-1 is blocked for 4" in said.err
+    assert "by resize job some-job, at /srv/shop/jobs.py:7 in resize" in said.err
+    [item] = cli("workers", "--json").document["items"]
+    assert (item["blocked"]["job_type"], item["blocked"]["job_id"]) == ("resize", "some-job")
 
 
 def test_help_says_how_old_the_figures_may_be(cli: Cli) -> None:

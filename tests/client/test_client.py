@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from pydantic import BaseModel
 
 from backstay import Backstay, Cancel, Context, Discard, ResultRow, Retry, Snooze
-from backstay.client import BlockingRemoteContext, Client, RemoteContext, RemoteHandle, RemoteWorker
-from backstay.client import worker as client_worker
+from backstay.client import BlockingRemoteContext, Client, RemoteContext, RemoteHandle, RemoteWorker, link
 from backstay.errors import (
     BackstayError,
+    ClaimLost,
     ConfigurationError,
     DedupConflict,
     InvalidPayload,
@@ -78,8 +79,8 @@ async def client(url: Served) -> AsyncIterator[Client]:
 
 @pytest.fixture
 async def worker(client: Client, monkeypatch: pytest.MonkeyPatch) -> RemoteWorker:
-    monkeypatch.setattr(client_worker, "SAY_SECONDS", 0.02)
-    monkeypatch.setattr(client_worker, "AGAIN_SECONDS", 0.02)
+    monkeypatch.setattr(link, "SAY_SECONDS", 0.02)
+    monkeypatch.setattr(link, "AGAIN_SECONDS", 0.02)
     return RemoteWorker(client, worker_id="far-1", version="2.0", concurrency=4)
 
 
@@ -105,10 +106,10 @@ async def test_a_job_is_cancelled_and_run_again_by_a_client(app: Backstay, clien
     assert (await client.cancel(job.job_id)).status == "cancelled", "which is what was asked for"
     with pytest.raises(JobCancelled):
         await job.result(timeout=5)
-    assert (await client.retry(job.job_id)).status == "pending"
+    assert (await client.retry(job.job_id, forget_steps=True)).status == "pending"
     with pytest.raises(VersionConflict):
         await client.cancel(job.job_id, expected_version=1)
-    assert [event.reason for event in await app.history(job.job_id)][1] == "not today"
+    assert [event.reason for event in await app.history(job.job_id)][1:] == ["not today", "without recorded steps"]
 
 
 async def test_many_jobs_are_cancelled_and_retried_by_a_client(app: Backstay, client: Client) -> None:
@@ -118,7 +119,7 @@ async def test_many_jobs_are_cancelled_and_retried_by_a_client(app: Backstay, cl
 
     planned = await client.cancel_many(job_type="plot", created_until=until, dry_run=True)
     done = await client.cancel_many(job_type="plot", created_until=until, reason="not today")
-    again = await client.retry_many(ids)
+    again = await client.retry_many(ids, forget_steps=True)
     twice = await client.retry_many(ids)
 
     assert sorted(planned.changed) == sorted(done.changed) == sorted(again.changed) == ids
@@ -126,7 +127,7 @@ async def test_many_jobs_are_cancelled_and_retried_by_a_client(app: Backstay, cl
     assert twice.reasons == {"it is still pending": 2}
     with pytest.raises(InvalidSubmission):
         await client.cancel_many()
-    assert [event.reason for event in await app.history(ids[0])][1] == "not today"
+    assert [event.reason for event in await app.history(ids[0])][1:] == ["not today", "without recorded steps"]
 
 
 async def test_problems_are_errors_of_backstay_again(app: Backstay, client: Client, url: Served) -> None:
@@ -152,8 +153,7 @@ async def test_problems_are_errors_of_backstay_again(app: Backstay, client: Clie
 
 
 async def test_a_submit_whose_answer_is_lost_is_one_job(app: Backstay, url: Served) -> None:
-    async with httpx.AsyncClient(transport=_Losing(answers=2)) as http:
-        client = Client(url, http=http)
+    async with Client(url, make_http=losing(answers=2)) as client:
         job = await client.submit("plot", {"points": 1})
         many = await client.submit_many([("plot", {"points": 1}), ("plot", {"points": "x"}), ("nothing", {})])
     assert [each.job_id for each in await app.find()] == [many[0].job_id, job.job_id]  # type: ignore[union-attr]
@@ -172,8 +172,8 @@ async def test_a_stream_goes_on_over_a_broken_connection(app: Backstay, url: Ser
     async with app.worker(poll_interval=0.05):
         job = await app.submit("plot", {"points": 1})
         await job.result(timeout=10)
-    async with httpx.AsyncClient(transport=_Losing(pieces=1)) as http:
-        told = [event async for event in Client(url, http=http).stream(job.job_id)]
+    async with Client(url, make_http=losing(pieces=1)) as client:
+        told = [event async for event in client.stream(job.job_id)]
     assert [event.name for event in told] == ["state", "progress", "end"]
 
 
@@ -199,6 +199,37 @@ async def test_a_remote_worker_runs_jobs_of_every_kind(app: Backstay, client: Cl
     assert (found.worker_id, found.worker_version, found.metrics) == ("far-1", "2.0", {"tokens": 2})
     assert [entry["message"] for entry in found.logs["entries"]] == ["embeds tide"]
     assert await app.workers() == [], "it signed off"
+
+
+async def test_a_remote_context_is_dead_once_its_handler_has_returned(
+    app: Backstay, client: Client, worker: RemoteWorker
+) -> None:
+    contexts: list[Any] = []
+
+    @worker.job("embedding")
+    async def embedding(payload: Text, ctx: RemoteContext) -> str:
+        contexts.append(ctx)
+        ctx.metric("tokens", 2)
+        return "done"
+
+    @worker.job("blocking")
+    def blocking(payload: Text, ctx: BlockingRemoteContext) -> str:
+        contexts.append(ctx)
+        return "done"
+
+    async with worker:
+        jobs = [await client.submit(name, {"text": "tide"}) for name in ("embedding", "blocking")]
+        assert [await job.result(timeout=20) for job in jobs] == ["done", "done"]
+        for ctx in contexts:
+            assert ctx.cancelled
+            with pytest.raises(ClaimLost):
+                ctx.metric("late", 1)
+            with pytest.raises(ClaimLost):
+                await _progress(ctx)
+            ctx.log.info("late")
+    found = [await app.get(job.job_id) for job in jobs]
+    assert sorted(len(job.metrics) for job in found) == [0, 1]
+    assert [job.logs["entries"] for job in found] == [[], []]
 
 
 async def test_what_a_handler_raises_counts_as_it_does_elsewhere(
@@ -317,11 +348,11 @@ async def test_a_worker_that_stops_gives_back_what_does_not_end(app: Backstay, c
 async def test_a_remote_worker_survives_a_server_that_drops_every_other_answer(
     app: Backstay, url: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_worker, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(link, "AGAIN_SECONDS", 0.01)
     monkeypatch.setattr("backstay.client.http.PAUSE_SECONDS", 0.001)
     runs: list[int] = []
-    async with httpx.AsyncClient(transport=_Losing(every=2)) as http:
-        worker = RemoteWorker(Client(url, http=http), concurrency=3)
+    async with Client(url, make_http=losing(every=2)) as far:
+        worker = RemoteWorker(far, concurrency=3)
 
         @worker.job("count")
         async def count(payload: dict[str, int]) -> int:
@@ -340,7 +371,7 @@ async def test_a_worker_whose_key_is_revoked_stops_and_says_why(
     app: Backstay, url: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("backstay.server.auth.SECONDS", 0.0)
-    monkeypatch.setattr(client_worker, "WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(link, "WAIT_SECONDS", 0.05)
     key = await app.create_key("far", ["work"])
     async with Client(url, key=key.text) as client:
         worker = RemoteWorker(client)
@@ -355,8 +386,19 @@ async def test_a_worker_whose_key_is_revoked_stops_and_says_why(
             await asyncio.wait_for(running, 10)
 
 
+async def _progress(ctx: RemoteContext | BlockingRemoteContext) -> None:
+    if isinstance(ctx, RemoteContext):
+        await ctx.progress(0.9, stage="late")
+    else:
+        ctx.progress(0.9, stage="late")
+
+
 async def _is_registered(app: Backstay) -> bool:
     return bool(await app.workers())
+
+
+def losing(**how: Any) -> Callable[[], httpx.AsyncClient]:
+    return lambda: httpx.AsyncClient(transport=_Losing(**how))
 
 
 class _Losing(httpx.AsyncHTTPTransport):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backstay.codec import decode, from_json, to_json
+from backstay.codec import decode, flat_json, from_json, result_json, to_json
 from backstay.errors import InvalidPayload
 from backstay.limits import JSON_DEPTH_MAX, JSON_INT_MAX, JSON_INT_MIN
 
@@ -181,3 +181,21 @@ def test_strict_reading_refuses_or_agrees_but_never_breaks(raw: bytes) -> None:
 def test_a_refusal_names_what_was_refused() -> None:
     with pytest.raises(InvalidPayload, match="the result"):
         to_json(math.nan, "result")
+
+
+anything = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters())
+
+
+@given(
+    st.dictionaries(
+        st.text(st.characters()) | st.integers(), anything | st.lists(st.integers(), max_size=2), max_size=5
+    )
+)
+def test_the_short_way_of_a_flat_result_writes_what_the_long_way_writes_or_leaves_it_to_that(value: Any) -> None:
+    flat = flat_json(value)
+    assert flat is None or flat == result_json(value)
+
+
+@pytest.mark.parametrize("value", [None, {}, {"ok": True}, {"n": 1, "x": 0.5, "text": "é", "none": None}])
+def test_usual_results_take_the_short_way(value: Any) -> None:
+    assert flat_json(value) == result_json(value)

@@ -45,7 +45,15 @@ CHILD = NewJob("c", "work", "default", 50, "null", NOW, 5, SECOND, own_id=True, 
 
 
 def a_job(**changes: Any) -> Any:
-    fields = {"job_id": "j", "attempt": 4, "failures": 0, "max_attempts": 5, "snoozes": 0, "give_backs": 0}
+    fields = {
+        "job_id": "j",
+        "attempt": 4,
+        "failures": 0,
+        "max_attempts": 5,
+        "snoozes": 0,
+        "give_backs": 0,
+        "suspicion": 0,
+    }
     fields |= {"job_type": "work", "queue": "default", "priority": 50, "scheduled_for": NOW - 9, "started_at": NOW - 5}
     return SimpleNamespace(
         **(fields | {"status": Status.PENDING, "version": 9, "waits": 0, "parent_job_id": "p"} | changes)
@@ -153,10 +161,11 @@ def test_a_snooze_beyond_the_cap_is_a_failure() -> None:
     assert (made.event, made.failures, made.error and made.error.type) == (Event.RETRY, 1, "SnoozedTooOften")
 
 
-def test_a_job_that_its_worker_puts_off_has_not_snoozed_however_often() -> None:
-    made = decided(Snoozed(5, "another runs", costs=False), a_job(snoozes=SNOOZES_MAX))
-    assert (made.event, made.target, made.scheduled_for) == (Event.SNOOZE, Status.SCHEDULED, NOW + 5)
-    assert (made.snoozes, made.failures, made.error) == (SNOOZES_MAX, None, None)
+@pytest.mark.parametrize("outcome", ALL_OUTCOMES, ids=lambda outcome: type(outcome).__name__)
+def test_an_attempt_that_comes_to_an_end_of_its_own_clears_the_job_of_suspicion(outcome: Outcome) -> None:
+    kept = isinstance(outcome, Completed | Cancelled | GivenBack)  # written by a retry; not yet run; or both
+    assert decided(outcome, a_job(suspicion=2)).suspicion == (None if kept else 0)
+    assert decided(outcome, a_job()).suspicion is None
 
 
 def test_a_job_that_is_given_back_starts_over() -> None:

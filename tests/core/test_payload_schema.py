@@ -174,3 +174,15 @@ def test_schemas_that_models_have_are_taken() -> None:
     )
     assert payload_schema.refusal({"$ref": "#/$defs/a~1b%25", "$defs": {"a/b%": True}}) is None
     assert payload_schema.refusal({"properties": {"name": {"pattern": r"^\\p{L}+$"}, "below": {"$ref": "#"}}}) is None
+
+
+def test_an_error_about_a_sensitive_field_does_not_quote_it() -> None:
+    """It is stored where the submit was a step of another job, and logged."""
+    secret = {"type": "string", "maxLength": 3, "sensitive": True}
+    either = {"anyOf": [{"properties": {"card": secret}}, {"type": "null"}]}
+    schema = {"properties": {"card": secret, "cards": {"items": secret}, "either": either, "open": {"maxLength": 1}}}
+    payload = {"card": "4111", "cards": ["4112"], "either": {"card": "4113"}, "open": "plain"}
+    found = dict(payload_schema.misfits(msgspec.json.encode(schema).decode(), payload))
+    assert found[("card",)] == found[("cards", 0)] == "does not match the 'maxLength' of its schema"
+    assert found[("either",)] == "does not match the 'anyOf' of its schema"
+    assert found[("open",)] == "'plain' is too long"

@@ -20,7 +20,7 @@ def counter(minute: int, outcome: Counted, count: int, job_type: str = "a", ran:
 
 
 def summary(*counters: Counter, minutes: int = 10) -> stats.Stats:
-    return stats.summary(counters, {"pending": 3}, to_instant(START), to_instant(START) + minutes * MINUTE)
+    return stats.summary(counters, counters, {"pending": 3}, to_instant(START), to_instant(START) + minutes * MINUTE)
 
 
 def test_every_outcome_has_a_figure_of_its_own() -> None:

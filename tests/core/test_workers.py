@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from backstay.clock import MICROS
+from backstay.core.records import BlockedLoop
 from backstay.core.workers import STATES, state_of
 from backstay.limits import LEASE_SECONDS
 from backstay.testing.conformance.factories import NOW, a_worker
@@ -19,6 +20,8 @@ LEASE = round(LEASE_SECONDS * MICROS)
         ({"running": ("a",)}, "working"),
         ({"running": ("a",), "stopping": True}, "stopping"),
         ({"running": ("a",), "stopping": True, "stuck": ("a",)}, "stuck"),
+        ({"running": ("a",), "stuck": ("a",), "blocked": BlockedLoop(NOW)}, "blocked"),
+        ({"blocked": BlockedLoop(NOW), "heartbeat_at": NOW - LEASE - 1}, "silent"),
         ({"stuck": ("a",), "heartbeat_at": NOW - LEASE - 1}, "silent"),
         ({"heartbeat_at": NOW - LEASE}, "idle"),
         ({"heartbeat_at": NOW - LEASE - 1, "lease_micros": 2 * LEASE}, "idle"),

@@ -21,7 +21,7 @@ from tests.campaigns.processes.retention import KEPT
 from tests.campaigns.retention import KILL_POINTS, RetirePlan, Retiring
 from tests.campaigns.retention_judge import Archived, Books, Gone, judge
 
-PLAN = RetirePlan(at_each_point=2, from_outside=6, seed=1, jobs=200)
+PLAN = RetirePlan(at_each_point=2, from_outside=6, seed=1, jobs=200, retries=11)
 
 
 async def test_retention_loses_nothing_and_touches_nothing_active_while_processes_work_and_die(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from backstay.clock import MICROS
-from backstay.core.records import ClaimRequest, WorkerRow
+from backstay.core.records import BlockedLoop, ClaimRequest, WorkerRow
 from backstay.core.workers import DAY
-from backstay.dashboard import workers
+from backstay.dashboard import queues, workers
 from backstay.testing import ManualClock
-from tests.dashboard.plain_browser import browsing
+from tests.dashboard.plain_browser import Page, browsing
 from tests.dashboard.plain_browser import patient as patient
 from tests.server.gated import Served, served
 
@@ -26,7 +26,7 @@ async def worker_of(server: Served, **fields: Any) -> WorkerRow:
         "worker_id": "w-1", "host": "anna", "pid": 7, "process_key": "", "version": "0.9", "queues": ("mail",),
         "job_types": ("letter",), "concurrency": 4, "started_at": now, "heartbeat_at": now,
     }  # fmt: skip
-    found = WorkerRow(**{**row, **fields})
+    found = WorkerRow(**{**row, **{name: value for name, value in fields.items() if value is not None}})
     await server.app.store.beat(found)
     return found
 
@@ -138,6 +138,17 @@ async def test_a_worker_shows_when_it_was_heard_of_what_it_runs_and_how_it_did_i
         assert "silent" in page.text
 
 
+async def test_a_worker_whose_event_loop_is_blocked_says_for_how_long_and_leads_to_the_job(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with served(tmp_path, clock=clock) as server, browsing(server) as browser:
+        job = await server.app.submit("letter", {"to": "anna"})
+        await worker_of(server, blocked=BlockedLoop(clock.now(), "letter", job.job_id, "jobs.py:7 in letter"))
+        clock.advance(5)
+        page = await browser.get("/workers")
+        assert f"blocked Event loop blocked for 5 s by letter job {job.job_id}, at jobs.py:7 in letter" in page.text
+        assert f"/dashboard/jobs/{job.job_id}" in page.values("a", "href")
+
+
 async def test_a_worker_that_runs_a_job_leads_to_it(tmp_path: Path) -> None:
     async with served(tmp_path) as server, browsing(server) as browser:
         job = await server.app.submit("letter", {"to": "anna"})
@@ -149,6 +160,49 @@ async def test_a_worker_that_runs_a_job_leads_to_it(tmp_path: Path) -> None:
         await browser.log_in(await server.key("read", queues=["default"]))
         page = await browser.get("/workers")
         assert "0 of 4" in page.text and job.job_id not in page.html
+
+
+async def test_many_workers_come_page_by_page_and_by_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "LIST_LIMIT", 2)
+    async with served(tmp_path) as server, browsing(server) as browser:
+        long_ago = server.app.clock.now() - DAY
+        for number in range(4):
+            await worker_of(server, worker_id=f"w-{number}", heartbeat_at=long_ago if number == 1 else None)
+        await worker_of(server, worker_id="w-4", queues=("secret",))
+
+        def shown(page: Page) -> list[str]:
+            return page.values("tr", "data-key")
+
+        first = await browser.get("/workers")
+        assert shown(first) == ["w-0", "w-2"] and "all 5 idle 4 silent 1" in first.text
+        second = await browser.get("/workers?start=2")
+        assert shown(second) == ["w-3", "w-4"]
+        assert shown(await browser.get("/workers?start=4")) == ["w-1"], "silent workers come last"
+        assert "/dashboard/workers?start=4" in second.values("a", "href")
+        assert shown(await browser.get("/workers?state=silent")) == ["w-1"]
+        assert shown(await browser.get("/workers?state=idle&start=2")) == ["w-3", "w-4"]
+        for wrong in ("start=-1", "start=x", "start=٣", "start=99999999999"):
+            assert (await browser.get(f"/workers?{wrong}")).status == 200
+        await browser.log_in(await server.key("read", queues=["mail"]))
+        assert "all 4 idle 3 silent 1" in (await browser.get("/workers")).text
+        assert shown(await browser.get("/workers?start=2")) == ["w-3", "w-1"]
+
+
+async def test_many_queues_come_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queues, "LIST_LIMIT", 2)
+    async with served(tmp_path) as server, browsing(server) as browser:
+        for name in ("a", "b", "c"):
+            await server.app.limit_queue(name, 5)
+        names = []
+        path = "/queues"
+        for _ in range(4):
+            page = await browser.get(path)
+            names += page.values("tr", "data-key")
+            following = [each for each in page.values("a", "href") if "/queues?after=" in each]
+            if not following:
+                break
+            path = following[0].removeprefix("/dashboard")
+        assert names[:3] == ["a", "b", "c"] and names == sorted(names) and len(names) == len(set(names)) > 3
 
 
 async def test_what_a_busy_worker_runs_is_counted_now_and_not_as_its_heartbeat_said(

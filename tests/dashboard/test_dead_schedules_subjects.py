@@ -47,6 +47,14 @@ async def test_a_group_is_sent_again_and_no_other(person: Person) -> None:
     assert (entry.action, entry.target, entry.after) == ("dead.retry", "charge TimeoutError", {"retried": LETTERS})
 
 
+async def test_a_group_is_sent_again_without_its_recorded_steps_if_asked(person: Person) -> None:
+    assert 'name="forget_steps"' in (await person.get("/dead")).html
+    assert 'name="forget_steps"' in (await person.get("/dead/group?type=charge&error=TimeoutError")).html
+    await person.send("/dead/retry", {**GROUP, "forget_steps": "1"})
+    [entry] = await person.trail()
+    assert entry.after == {"retried": LETTERS, "forget_steps": True}
+
+
 async def test_a_key_sees_and_sends_again_only_dead_letters_of_its_queues(person: Person) -> None:
     async with person.with_key("admin", queues=["def*"]) as someone:
         text = (await someone.get("/dead")).text

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from backstay import Backstay
-from backstay.core.payload_schema import MASK
+from backstay.core.sensitive import MASK
 from backstay.dashboard import job, subjects, tree
 from backstay.server.auth import local
 from backstay.server.visibility import explained
@@ -69,7 +69,7 @@ async def test_an_explanation_has_no_link_to_a_job_of_another_queue(person: Pers
     queue = (await person.app.get(person.staged["waiting"])).queue
     async with person.with_key("read", queues=[queue]) as someone:
         found = why((await someone.get(f"/jobs/{person.staged['waiting']}")).html)
-    assert "a job in another queue (processing)" in found
+    assert found == "It is waiting for a job in another queue and a job in another queue."
     assert person.staged["running"] not in found
 
 
@@ -208,6 +208,20 @@ async def test_a_job_that_changed_since_the_page_was_read_is_not_touched(person:
 async def test_a_dead_letter_is_retried_from_its_page(person: Person) -> None:
     assert "Job retried." in await act(person, "dead 0", "retry", version="3")
     assert await status(person, "dead 0") == "pending"
+
+
+@pytest.mark.parametrize(
+    ("part", "action"), [("dead 0", "retry"), ("report first", "retry"), ("growing tree", None), ("dead 1", "rerun")]
+)
+async def test_a_job_runs_again_without_its_recorded_steps_if_asked(
+    person: Person, part: str, action: str | None
+) -> None:
+    page = await person.get(f"/jobs/{person.staged[part]}")
+    assert ("forget_steps" in page.html) is (action is not None)  # nothing to forget while it is active
+    if action is not None:
+        await act(person, part, action, forget_steps="1")
+        last = (await person.app.get(person.staged[part])).history[-1]
+        assert "without recorded steps" in str(last.reason)
 
 
 async def test_what_the_state_does_not_allow_is_said_on_the_page(person: Person) -> None:

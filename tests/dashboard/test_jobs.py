@@ -11,7 +11,7 @@ from tests.dashboard.paged import person as person
 from tests.dashboard.paged import staged_folder as staged_folder
 from tests.dashboard.staged import LETTERS
 
-_IDS = re.compile(r'name="id" value="([0-9a-f-]{36})"')
+_IDS = re.compile(r'name="job" value="([0-9a-f-]{36})"')
 _NEXT = re.compile(r'href="/dashboard([^"]*)" rel="next"')
 
 
@@ -28,7 +28,7 @@ def letters(count: int = LETTERS) -> list[str]:
 
 
 def ticked(person: Person, *parts: str, **fields: Any) -> list[tuple[str, Any]]:
-    return [*(("id", person.staged[part]) for part in parts), *fields.items()]
+    return [*(("job", person.staged[part]) for part in parts), *fields.items()]
 
 
 # Searching
@@ -166,7 +166,7 @@ async def test_what_is_submitted_after_the_question_is_not_touched(person: Perso
 async def test_what_cannot_be_done_is_told_job_by_job_and_stops_nothing(person: Person) -> None:
     blocked = await person.app.submit("gather", [1], depends_on=[person.staged["dead 0"]], on_dependency_failure="fail")
     page = await person.send(
-        "/jobs/bulk", [("id", blocked.job_id), ("id", person.staged["dead 1"]), ("action", "retry"), ("sure", "1")]
+        "/jobs/bulk", [("job", blocked.job_id), ("job", person.staged["dead 1"]), ("action", "retry"), ("sure", "1")]
     )
     assert "1 job retried." in page.text
     assert "it depends on jobs that have not completed: retry those first" in page.text
@@ -201,3 +201,18 @@ async def test_a_form_of_another_session_changes_nothing(person: Person) -> None
     page = await person.send("/jobs/bulk", ticked(person, "pending", action="cancel", sure="1"))
     assert page.status == 403
     assert await statuses(person, "pending") == ["pending"]
+
+
+async def test_many_jobs_run_again_without_their_recorded_steps_if_asked(person: Person) -> None:
+    parts = letters(2)
+    asked = await person.send("/jobs/bulk", ticked(person, *parts, action="retry"))
+    assert 'name="forget_steps"' in asked.html
+    await person.send("/jobs/bulk", ticked(person, *parts, action="retry", sure="1", forget_steps="1"))
+    for part in parts:
+        last = (await person.app.get(person.staged[part])).history[-1]
+        assert last.reason == "without recorded steps"
+
+
+async def test_a_cancel_has_no_steps_to_forget(person: Person) -> None:
+    asked = await person.send("/jobs/bulk", ticked(person, "pending", action="cancel"))
+    assert "forget_steps" not in asked.html

@@ -134,7 +134,7 @@ async def test_a_store_that_is_away_ends_no_stream(tmp_path: Path, monkeypatch: 
         await anext(lines)
         counters, asked = server.app.store.counters, asyncio.Event()
 
-        async def away(since: int, until: int) -> object:
+        async def away(since: int, until: int, **how: object) -> object:
             asked.set()
             raise StoreUnavailable("the store is away")
 

@@ -13,7 +13,7 @@ from backstay.core.records import Counter
 from backstay.core.states import BOUNDS, BUCKETS, Counted, Status, bucket_of
 from backstay.dashboard import counts as dashboard_counts
 from backstay.dashboard import plots
-from backstay.dashboard.counts import OPEN_SECONDS, WINDOWS, Census, History, Sums, by_kind, divided, percentile, summed
+from backstay.dashboard.counts import OPEN_SECONDS, WINDOWS, Census, History, Sums, busiest, divided, percentile, summed
 from backstay.errors import StoreBusy
 from backstay.testing import ManualClock, drain
 from tests.dashboard.plain_browser import browsing
@@ -75,9 +75,11 @@ def test_types_are_listed_by_how_much_happened_to_them() -> None:
         HOUR.starts(NOON),
         60,
     )
-    kinds = by_kind(slots.values(), lambda queue: queue != "hidden")
+    kinds, number = busiest(list(slots.values()), lambda queue: queue != "hidden", 2)
     assert [kind for kind, _ in kinds] == [("mail", "large"), ("mail", "small")]
-    large = kinds[0][1]
+    assert number == 2
+    [(_, large)], number = busiest(list(slots.values()), lambda queue: queue != "hidden", 1)
+    assert number == 2
     assert (large.completed, large.retried, large.failing, large.average_seconds) == (9, 1, 0.1, 2.2)
 
 
@@ -191,9 +193,9 @@ class CountingStore:
     def __getattr__(self, name: str) -> object:
         return getattr(self._inner, name)
 
-    async def counters(self, since: int, until: int) -> list[Counter]:
+    async def counters(self, since: int, until: int, **how: object) -> list[Counter]:
         self.asked.append((since, until))
-        return await self._inner.counters(since, until)  # type: ignore[attr-defined, no-any-return]
+        return await self._inner.counters(since, until, **how)  # type: ignore[attr-defined, no-any-return]
 
 
 async def test_what_is_over_is_read_once_and_what_came_since_each_time(tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ def test_a_line_that_is_an_id_means_that_job() -> None:
         ("typo:x", "did you mean type:"),
         ("colour:red", "unknown qualifier 'colour'"),
         ("status:faild", "unknown status 'faild' (did you mean failed?)"),
+        ("status:running", "unknown status 'running' (did you mean processing?)"),
         ("status:", "needs a value, for example status:failed"),
         ("root:", "needs a value: the ID of a tree's root job"),
         ("embedding", "needs a qualifier, for example subject:embedding"),

@@ -1,4 +1,4 @@
-"""Trees as pictures, states on a line, rules in words, and what is covered: all of it without a store."""
+"""Trees as pictures, states on a line, and rules in words: all of it without a store."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -6,10 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, SecretStr, TypeAdapter
 
-from backstay import codec
-from backstay.core import payload_schema
 from backstay.core.states import Event, Status
 from backstay.dashboard import job as dashboard_job
 from backstay.dashboard import schedules, tree
@@ -182,50 +179,3 @@ def test_every_event_has_words_and_a_gap_in_history_is_told() -> None:
 )
 def test_a_rule_is_said_in_words_where_a_short_sentence_can(rule: str, words: str | None) -> None:
     assert schedules.described(rule) == words
-
-
-# Covered
-
-
-class Login(BaseModel):
-    user: str
-    password: SecretStr
-    token: str = Field(json_schema_extra={"sensitive": True})
-
-
-class Deep(BaseModel):
-    logins: list[Login] = []
-    by_name: dict[str, Login] = {}
-    maybe: Login | None = None
-    note: str = ""
-
-
-def schema(annotation: Any) -> str:
-    return codec.encode(TypeAdapter(annotation).json_schema()).decode()
-
-
-SECRET = {"user": "anna", "password": "canary", "token": "canary"}
-COVERED = {"user": "anna", "password": payload_schema.MASK, "token": payload_schema.MASK}
-
-
-def test_secret_fields_are_covered_wherever_they_stand() -> None:
-    payload = {"logins": [SECRET], "by_name": {"a": SECRET}, "maybe": SECRET, "note": "canary of mine"}
-    covered = payload_schema.masked(schema(Deep), payload)
-    assert covered == {"logins": [COVERED], "by_name": {"a": COVERED}, "maybe": COVERED, "note": "canary of mine"}
-
-
-def test_what_only_one_alternative_marks_is_covered_too() -> None:
-    assert payload_schema.masked(schema(SecretStr | int), "canary") == payload_schema.MASK
-    assert payload_schema.masked(schema(list[SecretStr]), ["canary", "canary"]) == [payload_schema.MASK] * 2
-
-
-def test_nothing_is_covered_without_marks_and_none_stays_none() -> None:
-    assert payload_schema.masked(None, SECRET) == SECRET
-    assert payload_schema.masked("no json", SECRET) == SECRET
-    assert payload_schema.masked(schema(Login), {"user": "anna", "password": None})["password"] is None
-
-
-def test_a_schema_that_never_ends_is_followed_no_further_than_the_document() -> None:
-    again, marked = {"$ref": "#/$defs/A"}, {"properties": {"password": {"sensitive": True}}}
-    looping = codec.encode({"$defs": {"A": {"anyOf": [again, marked]}}, **again}).decode()
-    assert payload_schema.masked(looping, {"password": "canary"}) == {"password": payload_schema.MASK}

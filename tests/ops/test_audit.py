@@ -30,6 +30,7 @@ def sample(app: Backstay) -> Backstay:
     @app.job("mail", queue="post")
     async def mail(payload: str) -> None: ...
 
+    mail.sensitive = ("/once",)  # as earlier code had it
     return app
 
 
@@ -49,6 +50,7 @@ CHANGES: dict[str, Change] = {
     "queue.pause": lambda app, _: app.pause_queue("post"),
     "queue.resume": lambda app, _: app.resume_queue("post"),
     "queue.limit": lambda app, _: app.limit_queue("post", 5),
+    "type.unmark": lambda app, _: app.unmark_sensitive("mail", "/once"),
     "schedule.put": lambda app, _: app.schedule("daily", "@daily", "mail", "x"),
     "schedule.pause": lambda app, _: app.pause_schedule("daily"),
     "schedule.resume": lambda app, _: app.resume_schedule("daily"),

@@ -60,10 +60,15 @@ def sample_app(url: str, clock: Clock | None = None) -> Backstay:
 
 @asynccontextmanager
 async def served(
-    place: Path | str, *, clock: Clock | None = None, hosts: Sequence[str] | None = (), bounds: Bounds | None = None
+    place: Path | str,
+    *,
+    clock: Clock | None = None,
+    hosts: Sequence[str] | None = (),
+    proxies: Sequence[str] = (),
+    bounds: Bounds | None = None,
 ) -> AsyncIterator[Served]:
     app = sample_app(place if isinstance(place, str) else f"sqlite:///{place}/jobs.db", clock)
-    gate = assemble(app, hosts=hosts, bounds=bounds)
+    gate = assemble(app, hosts=hosts, proxies=proxies, bounds=bounds)
     async with app, httpx.AsyncClient(transport=httpx.ASGITransport(gate), base_url=HERE) as client:
         yield Served(app, gate, client)
 

@@ -15,6 +15,7 @@ import jsonschema
 from pydantic import BaseModel
 
 from backstay import Backoff, Backstay, Context, JobCancelled, JobFailed, ResultRow
+from backstay.server import routing
 from backstay.server.application import assemble
 from backstay.server.gate import Gate
 
@@ -72,6 +73,12 @@ class Stage:
         self.app = app
         self.http = http
         self._gate = gate
+
+    @property
+    def routes(self) -> list[tuple[str, str]]:
+        """Every method and path, of the API and of the dashboard."""
+        rows = routing.rows(self._gate.inner)  # type: ignore[arg-type]
+        return sorted((method, row.path) for row in rows for method in row.methods)
 
     async def submit(self, job_type: str = "anything", **body: Any) -> dict[str, Any]:
         answer = await self.ask("POST", f"/jobs/{job_type}", json=body)

@@ -18,6 +18,7 @@ from backstay.core.states import BOUNDS
 from backstay.core.stats import TotalFigures
 from backstay.server import asgi
 from backstay.server.metrics import KEPT_SECONDS, PAIRS_MAX, Snapshot, exposition
+from backstay.server.worker_summary import WorkerSummary
 from backstay.testing import ManualClock, drain
 
 CANARY = "bs_canary_51b7"
@@ -238,8 +239,8 @@ def totals(names: Iterable[str], count: int = 1) -> list[TotalFigures]:
 def test_however_many_names_there_are_series_stay_few_and_none_goes_down() -> None:
     few = [f"queue-{number:04}" for number in range(0, 2 * PAIRS_MAX, 2)]
     many = [f"queue-{number:04}" for number in range(5 * PAIRS_MAX)]
-    before = parsed(exposition(Snapshot(totals(few), (), (), 0)).decode())
-    after = parsed(exposition(Snapshot(totals(many), (), (), 0)).decode())
+    before = parsed(exposition(Snapshot(totals(few), (), WorkerSummary(), 0)).decode())
+    after = parsed(exposition(Snapshot(totals(many), (), WorkerSummary(), 0)).decode())
     assert len(of(before, "jobs_total")) == PAIRS_MAX and len(of(after, "jobs_total")) == PAIRS_MAX + 1
     assert sum(of(after, "jobs_total").values()) == len(many)
     assert all(after.get(key, number) >= number for key, number in of(before, "_total", "_bucket", "_sum").items())
@@ -251,7 +252,7 @@ def test_a_histogram_is_cumulative_over_all_outcomes() -> None:
         *totals(["mails"], 3),
         *(TotalFigures(**{**_fields(each), "outcome": "failed"}) for each in totals(["mails"])),
     ]
-    read = parsed(exposition(Snapshot(both, (), (), 0)).decode())
+    read = parsed(exposition(Snapshot(both, (), WorkerSummary(), 0)).decode())
     labels = {"job_type": "mail", "queue": "mails"}
     found = [value(read, "backstay_job_wait_seconds_bucket", le=str(bound), **labels) for bound in BOUNDS]
     assert found == [0.0] + [4.0] * (len(BOUNDS) - 1)

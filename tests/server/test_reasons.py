@@ -60,14 +60,14 @@ async def _cancelled_with_a_dependency(stage: Stage) -> Hidden:
     theirs = await stage.submit("other", delay=60)
     ours = await stage.submit("other", queue="mine", depends_on=[theirs])
     await stage.app.cancel(theirs)
-    return Hidden(ours, [theirs], "because a job in another queue was cancelled: retry that job first")
+    return Hidden(ours, [theirs], "because a job in another queue ended: retry that job first")
 
 
 async def _failed_with_a_dependency(stage: Stage) -> Hidden:
     theirs = await stage.submit("other", delay=60)
     ours = await stage.submit("other", queue="mine", depends_on=[theirs], on_dependency_failure="fail")
     await stage.app.cancel(theirs)
-    return Hidden(ours, [theirs], "because a job in another queue was cancelled: retry that job first")
+    return Hidden(ours, [theirs], "because a job in another queue ended: retry that job first")
 
 
 async def _scheduled_once_a_dependency_completed(stage: Stage) -> Hidden:
@@ -93,7 +93,7 @@ async def _failed_with_its_children(stage: Stage) -> Hidden:
     ours = (await stage.app.submit("parent", [child], queue="mine")).job_id
     await stage.in_state(ours, "failed")
     theirs = [each.job_id for each in (await stage.app.store.children(ours, None, 10)).items]
-    return Hidden(ours, theirs, "because of its children: a job in another queue failed; retry")
+    return Hidden(ours, theirs, "because of its children: a job in another queue ended; retry")
 
 
 async def _failed_with_a_child_that_failed_with_a_dependency(stage: Stage) -> Hidden:
@@ -133,6 +133,7 @@ async def test_a_job_of_another_queue_is_told_of_without_its_id(
     found = await explained(stage.app, MINE, await stage.app.get(hidden.job_id))
 
     assert hidden.says in str(found)
+    assert [job for job in found.params.jobs if job.job_id is None and job.status is not None] == []
     assert [job_id for job_id in hidden.theirs if job_id in sent(found)] == []
 
 
@@ -142,7 +143,7 @@ async def test_a_job_of_its_own_queue_is_named(stage: Stage) -> None:
 
     found = await explained(stage.app, MINE, await stage.app.get(second))
 
-    assert str(found) == f"it is waiting for {first} (pending) and a job in another queue (pending)"
+    assert str(found) == f"it is waiting for {first} (pending) and a job in another queue"
     assert found.job_ids == (first,)
 
 

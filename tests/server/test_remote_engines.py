@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from backstay import Backoff, Backstay
+from tests.campaigns.lost_claims import lose
 from tests.server.far import listening, reached
 from tests.server.test_streams import heard
 
@@ -70,8 +71,28 @@ async def test_a_remote_worker_on_every_engine(app: Backstay) -> None:
         [taken] = await far.claim(wait_seconds=10)
         assert (await far.say("complete", taken["job"]["job_id"], taken["token"])).status_code == 200
         await far.heartbeat(state="stopped")
-        assert (await far.http.get("/workers")).json() == {"items": []}
+        assert (await far.http.get("/workers")).json()["items"] == []
     async with listening(app) as url, httpx.AsyncClient(base_url=url) as http:
         told = await heard(http, f"/jobs/{jobs[0].job_id}/stream")
         assert [each.name for each in told] == ["state", "log", "progress", "end"]
         assert [each.name for each in await heard(http, f"/jobs/{jobs[0].job_id}/tree/stream")][-1] == "end"
+
+
+@pytest.mark.timeout(120)
+async def test_a_remote_worker_gets_jobs_that_run_alone_one_by_one_and_nothing_next_to_them(app: Backstay) -> None:
+    async with reached(app) as far:
+        await far.register("embedding")
+        jobs = [await app.submit("embedding", {"number": number}) for number in range(2)]
+        for _ in range(2):
+            await lose(app, "default", "embedding", 2)
+        new = await app.submit("embedding", {"number": 2})
+
+        taken: list[str] = []
+        while len(taken) < 2:
+            for each in await far.claim(limit=4, wait_seconds=5):
+                job_id = each["job"]["job_id"]
+                if job_id != new.job_id:
+                    assert await far.claim(limit=4) == [], "nothing runs next to it"
+                    taken.append(job_id)
+                assert (await far.say("complete", job_id, each["token"])).status_code == 200
+        assert sorted(taken) == sorted(job.job_id for job in jobs)

@@ -8,7 +8,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from backstay import Backoff, Backstay, Context
@@ -19,8 +18,8 @@ from backstay.core.lifecycle import Completed, Outcome, WaitingForChildren, deci
 from backstay.core.records import ClaimedJob, ClaimRequest, NewJob, Verdict
 from backstay.job import Job
 from backstay.observers import Attempted, Ending, Observer
-from backstay.server import asgi
 from backstay.testing.conformance.factories import new_job
+from tests.server.far import listening
 
 TICK: Instant = 1_763_000_000_000_000
 # How a field of a claim is named and written over HTTP, where that is not as it is in the store.
@@ -110,8 +109,7 @@ async def run_far_away(app: Backstay, monkeypatch: pytest.MonkeyPatch) -> tuple[
         return jobs
 
     monkeypatch.setattr(app.store, "claim", overheard)
-    http = httpx.AsyncClient(transport=httpx.ASGITransport(asgi(app)), base_url="http://127.0.0.1")
-    async with http, Client("http://127.0.0.1", http=http) as client:
+    async with listening(app) as url, Client(url) as client:
         worker = RemoteWorker(client, worker_id="far-1")
         done = asyncio.Event()
 

@@ -356,3 +356,21 @@ async def test_a_bulk_change_touches_only_queues_of_the_key_and_a_search_takes_t
 async def test_the_words_of_bulk_changes_are_not_job_types(stage: Stage) -> None:
     for word in ("cancel", "retry"):
         assert (await stage.http.get(f"/jobs/{word}")).status_code == 405
+
+
+async def test_jobs_run_again_without_their_recorded_steps_if_asked(stage: Stage) -> None:
+    job_id = (await stage.submit())["job_id"]
+    await stage.run()
+    for path, body in (
+        (f"/jobs/{job_id}/retry", {"forget_steps": True}),
+        (f"/jobs/{job_id}/rerun", {"forget_steps": True, "reason": "new data"}),
+        ("/jobs/retry", {"job_ids": [job_id], "forget_steps": True}),
+    ):
+        asked = await stage.ask("POST", path, json=body)
+        assert asked.status_code == 200, asked.text
+        assert "without recorded steps" in str((await stage.app.get(job_id)).history[-1].reason)
+        await stage.run()
+    assert (await stage.ask("POST", f"/jobs/{job_id}/retry", json={"forget_steps": "yes"})).status_code == 422
+    refused = await stage.ask("POST", "/jobs/cancel", json={"job_ids": [job_id], "forget_steps": True})
+    assert refused.status_code == 422
+    assert (await stage.ask("POST", "/dead/retry", json={"forget_steps": True})).json() == {"retried": 0}

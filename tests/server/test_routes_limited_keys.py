@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from backstay.core.records import WorkerRow
+from backstay.core.records import BlockedLoop, WorkerRow
 from backstay.server import visibility
 from tests.server.routes_fixtures import stage as stage
 from tests.server.routes_stage import Stage
@@ -45,6 +45,7 @@ async def crowd(stage: Stage) -> tuple[str, str]:
     await beat(stage, "of-ours", "mail")
     await beat(stage, "of-theirs", "secret-queue")
     running = {"running": (ours, theirs), "busy": {"letter": 1, "anything": 1}, "stuck": (theirs,)}
+    running["blocked"] = BlockedLoop(1, "anything", theirs, "secret-queue.py:1 in anything")
     await beat(stage, "of-both", "mail", "secret-queue", **running)
     return ours, theirs
 
@@ -59,6 +60,9 @@ async def test_a_worker_is_shown_with_what_it_does_in_the_queues_of_the_key(stag
     assert (both["queues"], both["job_types"], both["running"]) == (["mail"], ["letter"], [ours])
     assert (both["busy"], both["versions"], both["limits"], both["stuck"]) == ({"letter": 1}, {"letter": 1}, {}, [])
     assert (both["ended"], both["failed"], both["average_time_ms"]) == (None, None, None)
+    assert {name: both["blocked"][name] for name in ("job_id", "job_type", "where")} == dict.fromkeys(
+        ("job_id", "job_type", "where")
+    )
     assert (mine["queues"], mine["ended"], mine["failed"]) == (["mail"], 20, 3)
 
 

@@ -141,11 +141,27 @@ async def test_ids_inside_a_body_are_looked_at_as_if_they_were_asked_for(stage: 
 async def test_a_job_of_another_queue_does_not_answer_for_ours(stage: Stage) -> None:
     theirs = await stage.app.submit("anything", "secret", queue="b", dedup_key="k")
     who = await someone(stage, "a-*", scopes=("submit",))
-    for same in ({"dedup_key": "k"}, {"job_id": theirs.job_id}):
-        answer = await who("POST", "/jobs/anything", json={"payload": "secret", "queue": "a-1", **same})
-        assert answer.status_code == 409
-        assert "secret" not in answer.text
+
+    async def submitted(queue: str = "a-1", **same: str) -> httpx.Response:
+        return await who("POST", "/jobs/anything", json={"payload": "ours", "queue": queue, **same})
+
+    taken = await submitted(job_id=theirs.job_id)  # an id is one of the whole store
+    assert taken.status_code == 409
+    assert "secret" not in taken.text
     assert len(await stage.app.find()) == 1
+
+    # A dedup key is one of its queue.
+    first, again, other = (
+        await submitted(dedup_key="k"),
+        await submitted(dedup_key="k"),
+        await submitted("a-2", dedup_key="k"),
+    )
+    assert [each.status_code for each in (first, again, other)] == [201, 200, 201]
+    assert [each.json()["deduplicated"] for each in (first, again, other)] == [False, True, False]
+    assert again.json()["job_id"] == first.json()["job_id"]
+    assert len({theirs.job_id, first.json()["job_id"], other.json()["job_id"]}) == 3
+    assert not [each for each in (first, again, other) if "secret" in each.text or theirs.job_id in each.text]
+    assert len(await stage.app.find()) == 3
 
 
 async def test_a_batch_is_looked_at_job_by_job(stage: Stage) -> None:

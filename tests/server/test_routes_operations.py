@@ -13,14 +13,69 @@ from backstay.clock import MICROS
 from backstay.core.records import WorkerRow
 from backstay.core.workers import DAY, HOUR, last_day, marked
 from backstay.testing import ManualClock
+from backstay.testing.conformance.factories import a_worker
 from tests.server.routes_fixtures import stage as stage
 from tests.server.routes_stage import Stage, staged, staged_app
 from tests.support.eventually import eventually
+from tests.support.rows_read import RowsRead
 
 
 async def actions(stage: Stage) -> list[tuple[str, str]]:
     trail = (await stage.get("/audit"))["items"]
     return [(each["action"], each["target"]) for each in reversed(trail)]
+
+
+async def pages(stage: Stage, path: str, name: str, limit: int, **how: Any) -> list[list[str]]:
+    """The names on each page of a list."""
+    found, after = [], {}
+    while True:
+        answer = await stage.ask("GET", path, params={"limit": limit, **after}, **how)
+        assert answer.status_code == 200, answer.text
+        page = answer.json()
+        found.append([each[name] for each in page["items"]])
+        if page["next"] is None:
+            return found
+        after = {"after": page["next"]}
+
+
+async def test_workers_and_schedules_are_listed_page_by_page(stage: Stage) -> None:
+    for number in range(5):
+        await stage.app.schedule(f"daily-{number}", "@daily", "letter", {"to": "x"})
+        await stage.app.store.beat(a_worker(f"w-{number}", queues=("mail",)))
+
+    assert await pages(stage, "/schedules", "name", 2) == [
+        ["daily-0", "daily-1"], ["daily-2", "daily-3"], ["daily-4"],
+    ]  # fmt: skip
+    assert await pages(stage, "/workers", "worker_id", 2) == [["w-0", "w-1"], ["w-2", "w-3"], ["w-4"]]
+    assert await pages(stage, "/workers", "worker_id", 5) == [[f"w-{number}" for number in range(5)]]
+    for path in ("/schedules", "/workers"):
+        assert (await stage.ask("GET", path, params={"limit": 0})).status_code == 422
+        assert (await stage.ask("GET", path, params={"after": "a b"})).status_code == 422
+
+
+async def test_a_key_of_some_queues_gets_all_pages_with_what_it_sees(stage: Stage) -> None:
+    for number in range(9):
+        queue = "mail" if number % 3 == 0 else "secret"
+        await stage.app.schedule(f"daily-{number}", "@daily", "letter", {"to": "x"}, queue=queue)
+        await stage.app.store.beat(a_worker(f"w-{number}", queues=(queue,)))
+    key = await stage.key("read", queues=("mail",))
+
+    schedules = await pages(stage, "/schedules", "name", 2, headers=key)
+    workers = await pages(stage, "/workers", "worker_id", 2, headers=key)
+
+    assert schedules == [["daily-0", "daily-3"], ["daily-6"]]
+    assert [each for page in workers for each in page] == ["w-0", "w-3", "w-6"]
+
+
+async def test_one_schedule_is_found_without_reading_all(stage: Stage) -> None:
+    for number in range(5):
+        await stage.app.schedule(f"daily-{number}", "@daily", "letter", {"to": "x"})
+    store = RowsRead.of(stage.app)
+
+    assert (await stage.get("/schedules/daily-3"))["name"] == "daily-3"
+    assert (await stage.ask("POST", "/schedules/daily-3/pause")).status_code == 200
+    assert (await stage.ask("GET", "/schedules/none")).status_code == 404
+    assert store.schedules_read < 10
 
 
 # Queues
@@ -63,6 +118,15 @@ async def test_a_paused_queue_gives_nothing_until_it_is_resumed(stage: Stage) ->
 @pytest.mark.parametrize("body", [{}, {"max_pending": 0}, {"max_pending": "5"}])
 async def test_a_limit_that_cannot_be_meant_is_refused(stage: Stage, body: Any) -> None:
     assert (await stage.ask("POST", "/queues/mail/limit", json=body)).status_code == 422
+
+
+async def test_a_change_of_a_queue_that_nothing_uses_says_so(stage: Stage) -> None:
+    assert (await stage.ask("POST", "/queues/mail/pause")).json()["note"] is None
+    paused = (await stage.ask("POST", "/queues/mial/pause")).json()
+    assert (paused["paused"], paused["note"]) == (
+        True,
+        "no job, handler or worker uses the queue mial yet (did you mean mail?)",
+    )
 
 
 async def test_a_name_that_cannot_be_a_queue_is_refused(stage: Stage) -> None:

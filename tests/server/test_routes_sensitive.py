@@ -88,3 +88,82 @@ async def test_a_worker_that_claims_a_job_gets_its_whole_payload(stage: Stage) -
     await stage.ask("POST", "/workers/register", json=body, headers=key)
     claimed = await stage.ask("POST", "/workers/far/claim", json={}, headers=key)
     assert claimed.json()[0]["job"]["payload"] == {"card": SECRET, "amount": 5}
+
+
+REGISTER = {"worker_id": "far", "job_types": ["charge"], "queues": ["default"], "version": "1"}
+MARKED = {"properties": {"card": {"type": "string", "sensitive": True}, "amount": {"type": "integer"}}}
+PLAIN = {"properties": {"card": {"type": "string"}, "amount": {"type": "integer"}}}
+
+
+async def announce(stage: Stage, key: dict[str, str], schema: dict[str, Any], **more: Any) -> None:
+    answer = await stage.ask(
+        "POST", "/workers/register", json=REGISTER | {"schemas": {"charge": schema}} | more, headers=key
+    )
+    assert answer.status_code == 200, answer.text
+
+
+async def shown(stage: Stage, key: dict[str, str], job_id: str) -> Any:
+    return (await stage.ask("GET", f"/jobs/{job_id}", headers=key)).json()["payload"]["card"]
+
+
+async def test_a_worker_that_announces_a_plain_schema_does_not_uncover_what_was_marked(stage: Stage) -> None:
+    work, read = await stage.key("work"), await stage.key("read")
+    await announce(stage, work, MARKED)
+    job = await stage.app.submit("charge", {"card": SECRET, "amount": 5})
+    assert await shown(stage, read, job.job_id) == "•••"
+
+    await announce(stage, work, PLAIN)
+    await announce(stage, work, PLAIN, versions={"charge": 2})
+    await announce(stage, await stage.key("admin"), PLAIN)
+
+    assert await shown(stage, read, job.job_id) == "•••"
+
+
+async def test_a_worker_can_mark_fields_that_its_schema_does_not_name(stage: Stage) -> None:
+    await announce(stage, await stage.key("work"), PLAIN, sensitive={"charge": ["/card"]})
+    job = await stage.app.submit("charge", {"card": SECRET, "amount": 5})
+    assert await shown(stage, await stage.key("read"), job.job_id) == "•••"
+
+
+async def test_only_an_administrator_takes_a_mark_away_once_the_code_no_longer_has_it(stage: Stage) -> None:
+    work, read, admin = await stage.key("work"), await stage.key("read"), await stage.key("admin")
+    await announce(stage, work, MARKED)
+    job = await stage.app.submit("charge", {"card": SECRET, "amount": 5})
+    field = {"json": {"field": "/card"}}
+
+    for key in (read, work, await stage.key("submit")):
+        assert (await stage.ask("POST", "/types/charge/unmark", headers=key, **field)).status_code == 403
+    other = await stage.key("admin", queues=("mail",))
+    assert (await stage.ask("POST", "/types/charge/unmark", headers=other, **field)).status_code == 404
+    assert "charge" not in (await stage.ask("GET", "/types", headers=other)).text
+    refused = await stage.ask("POST", "/types/charge/unmark", headers=admin, **field)
+    assert refused.status_code == 422 and "deploy code without the mark first" in refused.json()["detail"]
+
+    await announce(stage, work, PLAIN)
+    listed = (await stage.ask("GET", "/types", headers=read)).json()["items"]
+    assert {each["job_type"]: each["sensitive"] for each in listed}["charge"] == ["/card"]
+    assert await shown(stage, read, job.job_id) == "•••"
+    answer = await stage.ask("POST", "/types/charge/unmark", headers=admin, **field)
+    assert (answer.status_code, answer.json()["sensitive"]) == (200, [])
+    assert await shown(stage, read, job.job_id) == SECRET
+    newest = (await stage.app.audit_trail())[0]
+    assert (newest.action, newest.target, newest.before, newest.after) == (
+        "type.unmark", "charge", {"sensitive": "/card"}, {"sensitive": ""},
+    )  # fmt: skip
+
+
+async def test_newer_code_without_a_mark_does_not_uncover_jobs_of_older_code(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/old.db"
+    old, new = Backstay(url), Backstay(url)
+
+    @old.job("payment")
+    async def marked(payload: Payment) -> None: ...
+
+    @new.job("payment", version=2)
+    async def plain(payload: dict[str, Any]) -> None: ...
+
+    async with old:
+        job = await old.submit("payment", {"card": SECRET, "amount": 5})
+    async with staged(new) as stage:
+        assert await shown(stage, await stage.key("read"), job.job_id) == "•••"
+        assert plain.marked == ("/card",)  # what is reported to Sentry is masked as well

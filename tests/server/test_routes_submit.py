@@ -9,7 +9,7 @@ import pytest
 from backstay import Backstay
 from backstay.engines.sqlite import insert
 from backstay.errors import InvalidOption
-from backstay.ops import presentation
+from backstay.job import document as job_document
 from tests.server.routes_fixtures import stage as stage
 from tests.server.routes_stage import Stage, staged, staged_app
 
@@ -311,12 +311,10 @@ async def test_a_batch_that_breaks_on_its_way_into_the_store_leaves_nothing_ther
 async def test_a_stored_job_of_a_batch_that_cannot_be_shown_takes_no_answer_of_another_with_it(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    document = presentation.document
-
     def breaking(job: Any) -> Any:
-        return document(job) if job.payload != 1 else 1 / 0
+        return job_document(job) if job.payload != 1 else 1 / 0
 
-    monkeypatch.setattr(presentation, "document", breaking)
+    monkeypatch.setattr("backstay.server.routes.jobs.job_document", breaking)
     batch = {"jobs": [{"job_type": "anything", "payload": each} for each in range(3)]}
     answer = await stage.ask("POST", "/jobs/batch", json=batch)
     assert [each["status"] for each in answer.json()["items"]] == [201, 500, 201]

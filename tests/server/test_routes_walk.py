@@ -130,6 +130,9 @@ async def _operating(stage: Stage) -> None:
     await ok(stage, "DELETE", "/schedules/s", 204)
     await ok(stage, "GET", "/schedules/s", 404)
 
+    types = {each["job_type"]: each for each in (await ok(stage, "GET", "/types"))["items"]}
+    assert types["letter"]["sensitive"] == []
+    await ok(stage, "POST", "/types/letter/unmark", 422, json={"field": "/to"})
     assert (await ok(stage, "POST", "/queues/mail/pause", json={"reason": "x"}))["paused"]
     assert (await ok(stage, "POST", "/queues/mail/limit", json={"max_pending": 9}))["max_pending"] == 9
     assert not (await ok(stage, "POST", "/queues/mail/resume"))["paused"]
@@ -141,5 +144,6 @@ async def _operating(stage: Stage) -> None:
     actions = {entry["action"] for entry in (await ok(stage, "GET", "/audit", params={"limit": 100}))["items"]}
     assert actions == {
         "job.cancel", "job.patch", "job.retry", "job.rerun", "dead.retry", "queue.pause", "queue.resume",
-        "queue.limit", "schedule.put", "schedule.delete", "schedule.pause", "schedule.resume", "schedule.run",
+        "queue.limit", "type.unmark", "schedule.put", "schedule.delete", "schedule.pause", "schedule.resume",
+        "schedule.run",
     }  # fmt: skip

@@ -6,11 +6,13 @@ import asyncio
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -188,20 +190,23 @@ def test_a_server_whose_store_is_away_waits_for_it_and_keeps_its_password(start:
 
 def test_settings_come_from_options_and_else_from_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    chosen = serve._chosen(None, None, None, None, None, None)
+    chosen = serve._chosen(None, None, None, None, None, None, None)
     assert (chosen.host, chosen.port, chosen.workers, chosen.hosts, chosen.rate) == ("127.0.0.1", 8000, 0, (), 1000)
     for name, value in {"HOST": "::1", "PORT": "9", "SERVE_WORKERS": "3", "HOSTS": "a, b", "RATE": "5"}.items():
         monkeypatch.setenv(f"BACKSTAY_{name}", value)
-    chosen = serve._chosen(None, None, None, None, None, None)
+    monkeypatch.setenv("BACKSTAY_PROXIES", "10.0.0.7, ::1")
+    chosen = serve._chosen(None, None, None, None, None, None, None)
+    assert chosen.proxies == ("10.0.0.7", "::1")
     assert (chosen.host, chosen.port, chosen.workers, chosen.hosts, chosen.rate) == ("::1", 9, 3, ("a", "b"), 5)
-    chosen = serve._chosen("127.0.0.2", 0, 0, "c", 7, timedelta(seconds=2))
+    chosen = serve._chosen("127.0.0.2", 0, 0, "c", ["::1,10.0.0.0/8", "fe80::1%eth0"], 7, timedelta(seconds=2))
     assert (chosen.host, chosen.port, chosen.workers, chosen.hosts, chosen.rate) == ("127.0.0.2", 0, 0, ("c",), 7)
     assert chosen.grace_seconds == 2
-    for name, value in {"PORT": "70000", "SERVE_WORKERS": "-1", "RATE": "0"}.items():
+    assert chosen.proxies == ("::1", "10.0.0.0/8", "fe80::1%eth0")
+    for name, value in {"PORT": "70000", "SERVE_WORKERS": "-1", "RATE": "0", "PROXIES": "nginx"}.items():
         with monkeypatch.context() as wrong:
             wrong.setenv(f"BACKSTAY_{name}", value)
             with pytest.raises(ConfigurationError, match=f"BACKSTAY_{name}"):
-                serve._chosen(None, None, None, None, None, None)
+                serve._chosen(None, None, None, None, None, None, None)
 
 
 @pytest.fixture
@@ -271,7 +276,7 @@ def test_where_others_reach_it_is_said(
 ) -> None:
     heard: list[Callable[[], None]] = []
     monkeypatch.setattr(listen, "Server", lambda gate, started: heard.append(started))
-    chosen = serve._chosen(bound[0], bound[1], 0, None, None, None)
+    chosen = serve._chosen(bound[0], bound[1], 0, None, None, None, None)
     app, fake = Backstay("sqlite:///jobs.db"), SimpleNamespace(getsockname=lambda: bound)
     serve._server(app, chosen, fake)  # type: ignore[arg-type]
     heard[0]()
@@ -286,3 +291,33 @@ def listening_sockets(pid: int) -> int:
             fields = line.split()
             found += fields[3] == "0A" and f"socket:[{fields[9]}]" in held
     return found
+
+
+def test_too_few_file_descriptors_are_said_and_the_server_goes_on(start: Start) -> None:
+    process = start()
+    address = process.address
+    pid = process.process.pid
+    allowed = len(os.listdir(f"/proc/{pid}/fd")) + 8
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (allowed, allowed))
+    host, _, port = address.removeprefix("http://").partition(":")
+
+    connections = [socket.create_connection((host, int(port)), timeout=30) for _ in range(30)]
+    said = process.hear("new connections cannot be accepted")
+    for each in connections:
+        each.close()
+
+    assert f"its limit is {allowed}" in said
+    assert "ulimit -n" in said
+    ask(address)
+    assert process.end() == 0
+
+
+def ask(address: str) -> None:
+    """Until it answers: closed connections are noticed one by one."""
+    for _ in range(300):
+        try:
+            assert httpx.get(f"{address}/healthz", timeout=30).status_code < 500
+            return
+        except httpx.TransportError:
+            time.sleep(0.1)
+    raise AssertionError("no answer")

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from backstay import Backstay
+from backstay.clock import SystemClock
 from backstay.core.records import Signal
 from backstay.errors import StoreUnavailable
+from backstay.server import watch
 from backstay.server.problems import Problem
 from backstay.server.watch import Signals, Watches
 from tests.support.eventually import eventually
@@ -125,3 +127,30 @@ async def test_a_stream_too_many_is_told_what_to_do_instead(app: Backstay) -> No
     watches.place("third", most=2, share=1, instead="come back")
     assert (of_key.value.status, of_key.value.headers["Retry-After"]) == (429, "5")
     assert watches.streams == 2
+
+
+async def test_a_look_that_takes_long_is_not_repeated_at_once(app: Backstay, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(app.store), "record_seconds", 0.0)
+    rests: list[float] = []
+
+    rested = asyncio.Event()
+
+    async def rest(seconds: float) -> None:
+        rests.append(seconds)
+        rested.set()
+        await asyncio.Event().wait()
+
+    class ASecondEachTime(SystemClock):
+        ticks = 0
+
+        def monotonic(self) -> float:
+            self.ticks += 1
+            return float(self.ticks)
+
+    app.clock = ASecondEachTime()
+    monkeypatch.setattr(watch.asyncio, "sleep", rest)
+    watches, thing = Watches(app, ALL, 0.0), Thing()
+    async with watches.on(KEY, 0, thing.look) as one:
+        await one.wait(0, PATIENCE)
+        await rested.wait()
+    assert rests == [watch.REST * 1.0]

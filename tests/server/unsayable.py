@@ -29,6 +29,7 @@ SCHEDULE = "PUT /schedules/{name}"
 REGISTER = "POST /workers/register"
 RETRY, PATCH = "POST /jobs/{job_id}/retry", "PATCH /jobs/{id_or_type}"
 CANCEL = ("DELETE /jobs/{id_or_type}", "DELETE /jobs/{job_type}/{job_id}")
+UNMARK = "POST /types/{job_type}/unmark"
 RERUN, PAUSE = "POST /jobs/{job_id}/rerun", "POST /queues/{name}/pause"
 ANY_JSON = (*SUBMIT, SCHEDULE, REGISTER, "POST /jobs/batch", "POST /jobs/{job_id}/complete")
 
@@ -48,6 +49,8 @@ UNSAYABLE = (
     Unsayable((SCHEDULE,), 422, "cron=", "a calendar has more rules than a pattern"),
     Unsayable((SCHEDULE,), 422, "timezone=", "which there are depends on the machine"),
     Unsayable((REGISTER,), 422, "cannot be used", "a schema of payloads has limits of size, depth and references"),
+    Unsayable((UNMARK,), 422, "is not a mark of", "which marks a type has is what was announced"),
+    Unsayable((UNMARK,), 422, "still marks", "which marks the code has is what was announced last"),
     Unsayable(ANY_JSON, 400, "the body cannot be read", "free JSON: no NUL, 64 bits, 64 levels, at any depth"),
     Unsayable((*CANCEL, PATCH, RETRY), 412, "version", "whether an ETag is the latest"),
     Unsayable((*CANCEL, PATCH, RETRY, RERUN, PAUSE), 422, "this prefix marks reruns", "words that mean something"),

@@ -587,6 +587,11 @@ async def test_a_batch_runs_in_a_child_process_with_the_same_context(make_app: A
             assert await results(doubles) == [8, 10]
             first = await app.get(handles[0].job_id)
             assert await app.artifact(first.job_id, "own.txt") == b"1"
+
+            async def third_has_failed() -> bool:  # each result is a message of its own: it may come after the others
+                return bool((await app.get(handles[2].job_id)).errors)
+
+            await eventually(third_has_failed)
             third = await app.get(handles[2].job_id)
         assert amounts(app) == [1, 2]
     assert [line["message"] for line in first.logs["entries"]] == ["to all", "to 1"]

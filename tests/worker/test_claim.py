@@ -11,6 +11,7 @@ from backstay import Backstay, Context
 from backstay.core.lifecycle import rescue
 from backstay.core.records import ClaimRequest, Verdict
 from backstay.worker.run import Run
+from backstay.worker.slots import Lane
 from tests.support.eventually import eventually
 
 
@@ -281,9 +282,9 @@ async def test_a_claim_that_is_lost_before_its_handler_begins_frees_its_slot(app
         slots = worker._slots
         start = slots._start
 
-        def start_and_lose(run: Run) -> None:
+        def start_and_lose(run: Run, lane: Lane) -> None:
             slots._start = start  # type: ignore[method-assign]
-            start(run)
+            start(run, lane)
             worker._slots.lose(run)
 
         slots._start = start_and_lose  # type: ignore[method-assign]

@@ -11,7 +11,7 @@ from backstay import Backstay
 from backstay.errors import StoreError, StoreGone, StoreUnavailable
 from tests.support.eventually import eventually
 
-VERBS = ("claim", "promote", "workers", "schedules")  # what an idle worker asks for
+VERBS = ("claim", "promote", "workers", "upcoming")  # what an idle worker asks for
 
 
 class Sick:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Annotated, cast
 
 import msgspec
@@ -19,11 +20,14 @@ from backstay.core.checks import away, count
 from backstay.core.records import DeadGroup
 from backstay.core.states import Status
 from backstay.errors import BackstayError
-from backstay.job import Job
+from backstay.job import Job, whole
 from backstay.ops.audit import Actor
 from backstay.ops.jobs import Action, BulkResult
-from backstay.ops.presentation import whole
 from backstay.options import JobFilter
+
+ForgetSteps = Annotated[
+    bool, typer.Option("--forget-steps", help="Start without the answers that ctx.once has recorded.")
+]
 
 
 def dead(
@@ -56,20 +60,31 @@ def dead(
 def retry_dead(
     job_type: Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Only this job type.")] = None,
     error: Annotated[str | None, typer.Option(metavar="NAME", help="Only this error.")] = None,
+    forget_steps: ForgetSteps = False,
     by: options.By = None,
     as_json: AsJson = False,
     url: Url = None,
     app: AppName = None,
 ) -> int:
     """Retry dead letters: all, or those of a type or an error."""
-    return retry_all(job_type, error, by, as_json, url, app)
+    return retry_all(job_type, error, forget_steps, by, as_json, url, app)
 
 
 def retry_all(
-    job_type: str | None, error: str | None, by: str | None, as_json: bool, url: str | None, app: str | None
+    job_type: str | None,
+    error: str | None,
+    forget_steps: bool,
+    by: str | None,
+    as_json: bool,
+    url: str | None,
+    app: str | None,
 ) -> Exit:
     who = options.actor(by)
-    number = app_loader.run(url, app, lambda each: each.retry_dead(job_type=job_type, error_type=error, by=who))
+    number = app_loader.run(
+        url,
+        app,
+        lambda each: each.retry_dead(job_type=job_type, error_type=error, forget_steps=forget_steps, by=who),
+    )
     if as_json:
         output.emit_json({"retried": number})
     else:
@@ -155,6 +170,7 @@ def retry(
     root: options.OnlyRoot = None,
     content_hash: options.OnlyContentHash = None,
     subtree: Subtree = False,
+    forget_steps: ForgetSteps = False,
     dry_run: DryRun = False,
     yes: options.Yes = False,
     reason: options.Reason = None,
@@ -167,7 +183,7 @@ def retry(
     conditions = _conditions(context)
     if all_dead:
         _check_dead(job_ids, conditions, subtree=subtree, dry_run=dry_run)
-        return retry_all(job_type, error, by, as_json, url, app)
+        return retry_all(job_type, error, forget_steps, by, as_json, url, app)
     if error:
         raise typer.BadParameter("it selects dead letters: add --dead", param_hint="--error")
     _check(job_ids, conditions, subtree=subtree, dry_run=dry_run, yes=yes)
@@ -175,11 +191,11 @@ def retry(
     async def work(app: Backstay) -> int:
         who = options.actor(by)
         if conditions:
-            return await _matching(app, Action.RETRY, conditions, reason, who, dry_run, yes, as_json)
+            return await _matching(app, Action.RETRY, conditions, reason, who, dry_run, yes, as_json, forget_steps)
         return await _each(
             app,
             job_ids or [],
-            lambda one: app.retry(one, subtree=subtree, reason=reason, by=who),
+            lambda one: app.retry(one, subtree=subtree, forget_steps=forget_steps, reason=reason, by=who),
             as_json,
         )
 
@@ -227,11 +243,12 @@ async def _matching(
     dry_run: bool,
     yes: bool,
     as_json: bool,
+    forget_steps: bool = False,
 ) -> int:
     """Change every match, after asking; a job that comes in after the question is not affected."""
     if "root" in conditions:
         conditions["root"] = await app_loader.job_id(app, str(conditions["root"]))
-    change = app.cancel_many if action is Action.CANCEL else app.retry_many
+    change = app.cancel_many if action is Action.CANCEL else partial(app.retry_many, forget_steps=forget_steps)
     asked_at = to_datetime(app.clock.now())
     if dry_run or not yes:
         found = await change(dry_run=True, created_until=asked_at, by=by, **conditions)
@@ -268,6 +285,7 @@ def _report(action: Action, found: BulkResult, as_json: bool) -> int:
 
 def rerun(
     job_ids: JobIds,
+    forget_steps: ForgetSteps = False,
     reason: options.Reason = None,
     by: options.By = None,
     as_json: AsJson = False,
@@ -277,7 +295,12 @@ def rerun(
     """Rerun jobs, their children and everything that depends on them."""
 
     async def work(app: Backstay) -> int:
-        return await _each(app, job_ids, lambda one: app.rerun(one, reason=reason, by=options.actor(by)), as_json)
+        return await _each(
+            app,
+            job_ids,
+            lambda one: app.rerun(one, forget_steps=forget_steps, reason=reason, by=options.actor(by)),
+            as_json,
+        )
 
     return app_loader.run(url, app, work)
 

@@ -8,7 +8,6 @@ to. Children have process groups of their own, so that a Ctrl-C in the terminal 
 from __future__ import annotations
 
 import asyncio
-import functools
 import gc
 import logging
 import os
@@ -17,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -34,6 +33,7 @@ from backstay.core.records import ClaimedJob, WorkerRow
 from backstay.errors import BackstayError, ConfigurationError, StoreUnavailable
 from backstay.worker import errors
 from backstay.worker.run import Call, Report
+from backstay.worker.stop import ABANDON_SECONDS, PULSE_SECONDS, SAME_SIGNAL_SECONDS, STOP_SECONDS, Stop
 
 log = logging.getLogger("backstay.worker")
 MINUTE_SECONDS = 60.0
@@ -75,7 +75,7 @@ async def sum_up_minutes(app: Backstay, worker_id: str) -> None:
     before: WorkerRow | None = None
     while True:
         try:
-            now = next((row for row in await app.workers() if row.worker_id == worker_id), None)
+            now = next(iter(await app.workers([worker_id])), None)
         except BackstayError as error:  # a busy store must not end the reports
             log.debug("could not read the statistics of the last minute: %s", error)
             now = None
@@ -168,19 +168,51 @@ def _clean(text: str) -> str:
 
 supervisor_log = logging.getLogger("backstay.supervisor")
 _PIPE = "BACKSTAY_SUPERVISOR_PIPE"
+_PULSE = "BACKSTAY_SUPERVISOR_PULSE"
 PAUSE_SECONDS = 0.5  # before the first restart; doubles with each that follows soon
 PAUSE_SECONDS_MAX = 30.0
 HEALTHY_SECONDS = 60.0  # a child that lived so long did not die of its start
 ORPHAN_SECONDS = 15.0  # beyond the grace, before an orphan that cannot stop is ended
 
 
-def supervise(count: int, arguments: list[str]) -> Exit:
-    return asyncio.run(_Supervisor(arguments).run(count))
+def supervise(count: int, arguments: list[str], grace_seconds: float) -> Exit:
+    return asyncio.run(_Supervisor(arguments, grace_seconds).run(count))
+
+
+class _Pulse:
+    """The signs of life of a child: each says how long the silence after it may last."""
+
+    def __init__(self, pipe: int) -> None:
+        self._pipe = pipe
+        os.set_blocking(pipe, False)
+        self._heard_at = time.monotonic()
+        self._patience_seconds = float("inf")  # it may take as long as it likes to start
+
+    def listen(self) -> None:
+        with suppress(OSError, ValueError):
+            if said := os.read(self._pipe, 65_536):
+                self._heard_at, self._patience_seconds = time.monotonic(), float(said.split()[-1])
+
+    @property
+    def has_beaten(self) -> bool:
+        """Whether the child has begun its work."""
+        return self._patience_seconds != float("inf")
+
+    @property
+    def silent_seconds(self) -> float:
+        return time.monotonic() - self._heard_at
+
+    @property
+    def is_over(self) -> bool:
+        return self.silent_seconds > self._patience_seconds
 
 
 class _Supervisor:
-    def __init__(self, arguments: list[str]) -> None:
+    def __init__(self, arguments: list[str], grace_seconds: float) -> None:
         self._command = [sys.executable, "-m", "backstay", *arguments]
+        self._grace_seconds = grace_seconds
+        self._signalled_at = float("-inf")
+        self._ends_at = float("inf")  # the children that stop
         self._children: dict[int, asyncio.subprocess.Process] = {}
         self._stopping = asyncio.Event()
         self._code = Exit.OK
@@ -201,48 +233,86 @@ class _Supervisor:
         pause = PAUSE_SECONDS
         while not self._stopping.is_set():
             started = time.monotonic()
-            code = await self._live(index, pipe)
+            try:
+                how = await self._live(index, pipe)
+            except OSError as error:  # no process, memory or descriptor is left: later there may be
+                how = f"could not be started: {error}"
             if self._stopping.is_set():
-                break
-            if code == Exit.USAGE:  # it said why; another try would say the same
-                self._code = Exit.USAGE
-                self._stop(signal.SIGTERM)
                 break
             if time.monotonic() - started > HEALTHY_SECONDS:
                 pause = PAUSE_SECONDS
-            supervisor_log.error("worker process %d %s: restarting it in %g s", index, _ending(code), pause)
+            supervisor_log.error("worker process %d %s: restarting it in %g s", index, how, pause)
             await self._rest(pause)
             pause = min(PAUSE_SECONDS_MAX, pause * 2)
 
-    async def _live(self, index: int, pipe: int) -> int:
-        """One child, from its start to its end."""
-        child = await asyncio.create_subprocess_exec(
-            *self._command,
-            stdin=asyncio.subprocess.DEVNULL,
-            pass_fds=(pipe,),
-            env={**os.environ, _PIPE: str(pipe)},
-            process_group=0,
-        )
-        self._children[index] = child
-        supervisor_log.info("worker process %d is pid %d", index, child.pid)
-        if self._stopping.is_set():  # told to stop between the decision and the start
-            child.send_signal(signal.SIGTERM)
-        code = await child.wait()
+    async def _live(self, index: int, pipe: int) -> str:
+        """One child, from its start to its end; how it ended."""
+        ours, theirs = os.pipe()
+        pulse = _Pulse(ours)
+        try:
+            try:
+                child = await asyncio.create_subprocess_exec(
+                    *self._command,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    pass_fds=(pipe, theirs),
+                    env={**os.environ, _PIPE: str(pipe), _PULSE: str(theirs)},
+                    process_group=0,
+                )
+            finally:
+                os.close(theirs)
+            self._children[index] = child
+            watch = asyncio.ensure_future(self._watch(index, child, pulse))
+            supervisor_log.info("worker process %d is pid %d", index, child.pid)
+            if self._stopping.is_set():  # told to stop between the decision and the start
+                child.send_signal(signal.SIGTERM)
+            code = await child.wait()
+            watch.cancel()
+            pulse.listen()
+        finally:
+            os.close(ours)
         del self._children[index]
+        self._judge(index, code, pulse)
+        return _ending(code)
+
+    def _judge(self, index: int, code: int, pulse: _Pulse) -> None:
+        """What the end of a child means for the exit status of all, and for the others."""
         well = code in (0, -signal.SIGTERM, -signal.SIGINT)  # a signal in the middle of its start ends it, rightly
-        if self._stopping.is_set() and not well and self._code is Exit.OK:
-            supervisor_log.error("worker process %d %s", index, _ending(code))
-            self._code = Exit.FAILED
-        return code
+        if self._stopping.is_set():
+            if not well and self._code is Exit.OK:
+                supervisor_log.error("worker process %d %s", index, _ending(code))
+                self._code = Exit.FAILED
+        elif code == Exit.USAGE and not pulse.has_beaten:  # it said why; another try would say the same
+            self._code = Exit.USAGE
+            self._stop(signal.SIGTERM)
+
+    async def _watch(self, index: int, child: asyncio.subprocess.Process, pulse: _Pulse) -> None:
+        """Kill a child that cannot even end itself: no thread of it runs."""
+        while child.returncode is None:
+            await asyncio.sleep(PULSE_SECONDS)
+            pulse.listen()
+            if pulse.is_over or time.monotonic() > self._ends_at:
+                supervisor_log.error(
+                    "worker process %d %s: killing it",
+                    index,
+                    f"has not been heard from for {pulse.silent_seconds:.1f} s" if pulse.is_over else "does not end",
+                )
+                child.kill()
+                return
 
     async def _rest(self, seconds: float) -> None:
         await within(seconds, self._stopping.wait())
 
     def _signalled(self, number: signal.Signals) -> None:
+        now = time.monotonic()
+        if now - self._signalled_at < SAME_SIGNAL_SECONDS:  # as the children count them
+            return
+        self._signalled_at = now
         supervisor_log.info("%s: forwarded to %d worker processes", number.name, len(self._children))
         self._stop(number)
 
     def _stop(self, number: signal.Signals) -> None:
+        grace = 0.0 if self._stopping.is_set() else self._grace_seconds
+        self._ends_at = time.monotonic() + grace + STOP_SECONDS + 2 * ABANDON_SECONDS
         self._stopping.set()
         for child in self._children.values():
             if child.returncode is None:
@@ -263,7 +333,23 @@ def is_child() -> bool:
     return _PIPE in os.environ
 
 
-def watch_parent(stop: Callable[[], object], grace_seconds: float) -> None:
+def hear(grace_seconds: float) -> Stop:
+    """Signals, and the end of a supervisor."""
+    stop = Stop(grace_seconds, _pulse_pipe())
+    _watch_parent(stop.parent_is_gone, grace_seconds)
+    return stop
+
+
+def _pulse_pipe() -> int | None:
+    given = os.environ.pop(_PULSE, None)
+    if given is None:
+        return None
+    os.set_inheritable(int(given), False)
+    os.set_blocking(int(given), False)
+    return int(given)
+
+
+def _watch_parent(stop: Callable[[], object], grace_seconds: float) -> None:
     """Stop when the parent is gone; end where even stopping does not work."""
     given = os.environ.pop(_PIPE, None)
     if given is None:
@@ -281,9 +367,6 @@ def watch_parent(stop: Callable[[], object], grace_seconds: float) -> None:
     threading.Thread(target=watch, name="backstay-supervisor", daemon=True).start()
 
 
-SAME_SIGNAL_SECONDS = 0.5  # a service manager tells the whole group, and a parent passes it on: that is one signal
-
-
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """uvloop where it is installed: a tenth more jobs per second."""
     try:
@@ -299,58 +382,6 @@ async def first_of(task: asyncio.Future[Any], event: asyncio.Event) -> None:
     waits.cancel()
 
 
-_STOPPING = (signal.SIGTERM, signal.SIGINT)
-_unmasked = threading.local()
-
-
-@functools.cache  # once in a process: a second pair would find the signals masked, and leave them so
-def _let_children_have_their_own_signals() -> None:
-    """A child that a handler forks shares the pipe that tells this process of signals: one sent to the child would stop
-    the worker. It gets the usual ones back, and until then hears none."""
-
-    def mask() -> None:
-        _unmasked.signals = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
-
-    def unmask() -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, _unmasked.signals)
-
-    def forget() -> None:
-        signal.set_wakeup_fd(-1)
-        for number in _STOPPING:
-            signal.signal(number, signal.SIG_DFL)
-        unmask()
-
-    os.register_at_fork(before=mask, after_in_parent=unmask, after_in_child=forget)
-
-
-class Stop:
-    """Counts the signals, and takes the end of a supervising parent for the first one."""
-
-    def __init__(self, grace_seconds: float) -> None:
-        self.asked = asyncio.Event()
-        self.hurried = asyncio.Event()
-        self._last_at = float("-inf")
-        loop = asyncio.get_running_loop()
-        for number in _STOPPING:
-            loop.add_signal_handler(number, self._signalled, number)
-        _let_children_have_their_own_signals()
-        watch_parent(lambda: loop.call_soon_threadsafe(self.asked.set), grace_seconds)
-
-    def _signalled(self, number: signal.Signals) -> None:
-        now = asyncio.get_running_loop().time()
-        if now - self._last_at < SAME_SIGNAL_SECONDS:
-            return
-        self._last_at = now
-        if not self.asked.is_set():
-            log.info("%s: taking no new jobs; running jobs may finish. Send it again to stop them now", number.name)
-            self.asked.set()
-        elif not self.hurried.is_set():
-            log.warning("%s: stopping running jobs and giving them back", number.name)
-            self.hurried.set()
-        else:
-            os._exit(Exit.FAILED)
-
-
 def leave_within(seconds: float, code: int) -> None:
     """A handler that ignores its cancellation, or a thread that hangs, must not keep a stopped worker alive."""
 
@@ -364,6 +395,7 @@ def leave_within(seconds: float, code: int) -> None:
 
 
 T = TypeVar("T")
+_M_ARENA_MAX = -8  # of malloc.h
 START_AGAIN_SECONDS = 1.0
 LEAVE_SECONDS = 10.0  # once all has stopped, what user code left behind may hold up the exit this long
 
@@ -373,7 +405,7 @@ def run(work: Callable[[], Coroutine[Any, Any, Exit]], log_style: str, log: logg
     try:
         _tune()
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            code = runner.run(work())
+            code = _run_to_its_end(runner.get_loop(), work())
             leave_within(LEAVE_SECONDS, code)
         return code
     except BackstayError as error:
@@ -381,15 +413,45 @@ def run(work: Callable[[], Coroutine[Any, Any, Exit]], log_style: str, log: logg
             raise
         log.critical("%s", error)
         return output.of_error(error)
+    finally:
+        if Stop.current is not None:
+            Stop.current.close()
+
+
+def _run_to_its_end(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Exit]) -> Exit:
+    """The loop is the worker's: a handler that calls `loop.stop()`, or a task of it that exits, does not stop it."""
+    task = loop.create_task(work)
+    while True:
+        try:
+            return loop.run_until_complete(task)
+        except (RuntimeError, SystemExit) as error:
+            if task.done():
+                raise
+            if isinstance(error, SystemExit):  # its job fails with it
+                log.error("a task of a handler called sys.exit(%r), which ends no worker: it continues", error.code)
+            else:
+                log.error("something called stop() on the event loop, which belongs to the worker: it continues")
+            if Stop.current is not None:
+                loop.call_soon(Stop.current.listen)
 
 
 def _tune() -> None:
     """This process is ours alone. The store's thread gets the GIL sooner than Python's 5 ms when a burst of short jobs
     or requests comes, and what was loaded at the start is not searched for garbage again and again."""
     sys.setswitchinterval(0.0002)
+    _share_memory()
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
+
+
+def _share_memory() -> None:
+    """Threads of a worker wait for the interpreter's lock most of the time: a heap for each of them, which is the
+    default of the C library on Linux, costs more than a megabyte and gains nothing."""
+    import ctypes
+
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 async def begun(

@@ -19,8 +19,7 @@ from backstay.cli.output import STATUS_STYLES, Column, Exit, safe, safe_lines
 from backstay.clock import to_datetime
 from backstay.core.checks import away, count, span, utc
 from backstay.core.states import Status
-from backstay.job import HistoryEntry, Job
-from backstay.ops.presentation import whole
+from backstay.job import HistoryEntry, Job, whole
 
 
 def list_jobs(

@@ -101,6 +101,7 @@ _COMMANDS: dict[str, dict[str, str | tuple[str, dict[str, str]]]] = {
         "worker": "worker.worker",
         "workers": "stats.workers",
         "queues": ("queues.queues", {"pause": "queues.pause", "resume": "queues.resume", "limit": "queues.limit"}),
+        "types": ("types.types", {"unmark": "types.unmark"}),
         "schedules": (
             "schedules.schedules",
             {

@@ -291,7 +291,7 @@ class Exit(IntEnum):
 
 MEANINGS = {
     Exit.OK: "success: done, the job completed, or the worker stopped cleanly",
-    Exit.FAILED: "the job failed, or the command did; stderr says why",
+    Exit.FAILED: "the job or the command failed, or a worker was cut off; stderr says why",
     Exit.USAGE: "invalid option, setting, app or payload",
     Exit.CANCELLED: "the job was cancelled",
     Exit.TIMEOUT: "the job did not end within --timeout; it is still active",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Annotated
 
@@ -34,13 +33,13 @@ def pause(
     app: AppName = None,
 ) -> None:
     """Pause a queue: running jobs finish, no others start."""
-    queue = _change(name, lambda each: each.pause_queue(name, by=options.actor(by), reason=reason), url, app)
+    queue = app_loader.run(url, app, lambda each: each.pause_queue(name, by=options.actor(by), reason=reason))
     _report(queue, f"queue {name} paused; {_held(queue)}", as_json)
 
 
 def resume(name: Name, by: options.By = None, as_json: AsJson = False, url: Url = None, app: AppName = None) -> None:
     """Resume a paused queue."""
-    queue = _change(name, lambda each: each.resume_queue(name, by=options.actor(by)), url, app)
+    queue = app_loader.run(url, app, lambda each: each.resume_queue(name, by=options.actor(by)))
     _report(queue, f"queue {name} resumed; {_held(queue)}", as_json)
 
 
@@ -56,20 +55,9 @@ def limit(
     if most != "none" and not most.isdecimal():
         raise typer.BadParameter(f"{most!r} is not a number: give 1 or more, or none", param_hint="N")
     number = None if most == "none" else int(most)
-    queue = _change(name, lambda each: each.limit_queue(name, number, by=options.actor(by)), url, app)
+    queue = app_loader.run(url, app, lambda each: each.limit_queue(name, number, by=options.actor(by)))
     said = "has no limit" if number is None else f"accepts at most {count(number, 'pending job')}"
     _report(queue, f"queue {name} {said}; {_held(queue)}", as_json)
-
-
-def _change(name: str, change: Callable[[Backstay], Awaitable[Queue]], url: str | None, app: str | None) -> Queue:
-    async def work(app: Backstay) -> Queue:
-        known = [queue.name for queue in await app.queues()]
-        if name not in known:
-            listed = ", ".join(known) or "none"
-            output.say(f"no job, handler or worker uses the queue {name} yet (known: {listed})")
-        return await change(app)
-
-    return app_loader.run(url, app, work)
 
 
 def _report(queue: Queue, line: str, as_json: bool) -> None:

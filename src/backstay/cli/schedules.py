@@ -20,6 +20,7 @@ from backstay.core.schedules import MISSED, ScheduleInfo, ScheduleOptions
 from backstay.errors import ScheduleNotFound
 
 NEXT_TICKS = 5  # enough to see that a rule means what it should
+NAMED_MAX = 20  # schedules that an error names
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the schedule.")]
 Cron = Annotated[
     str, typer.Argument(metavar="CRON", help='"30 3 * * 1-5" (minute hour day month weekday), @daily, "@every 30s".')
@@ -73,7 +74,7 @@ def add(
     chosen: ScheduleOptions = options.chosen(context, ScheduleOptions.__annotations__)
 
     async def work(app: Backstay) -> tuple[ScheduleInfo | None, ScheduleInfo, Instant]:
-        before = next((each for each in await app.schedules() if each.name == name), None)
+        before = await _stored(app, name)
         after = await app.schedule(
             name, rule, job_type, body, timezone=timezone, missed=missed, by=options.actor(by), **chosen
         )
@@ -137,11 +138,19 @@ def remove(name: Name, by: options.By = None, as_json: AsJson = False, url: Url 
 
 
 async def _find(app: Backstay, name: str) -> ScheduleInfo:
-    known = await app.schedules()
-    for each in known:
-        if each.name == name:
-            return each
-    raise ScheduleNotFound(f"no schedule {name!r:.80} (known: {', '.join(each.name for each in known) or 'none'})")
+    found = await _stored(app, name)
+    if found is not None:
+        return found
+    known = [each.name for each in await app.schedules(limit=NAMED_MAX + 1)]
+    names = ", ".join(known[:NAMED_MAX]) + (", …" if len(known) > NAMED_MAX else "")
+    raise ScheduleNotFound(f"no schedule {name!r:.80} (known: {names or 'none'})")
+
+
+async def _stored(app: Backstay, name: str) -> ScheduleInfo | None:
+    try:
+        return await app.get_schedule(name)
+    except ScheduleNotFound:
+        return None
 
 
 def _change(change: Callable[[Backstay], Awaitable[ScheduleInfo]], as_json: bool, url: Url, app: AppName) -> None:

@@ -20,7 +20,7 @@ import typer
 from backstay import limits, settings
 from backstay.app import Backstay
 from backstay.cli import app_loader, daemon, options
-from backstay.cli.daemon import Stop, first_of
+from backstay.cli.daemon import first_of
 from backstay.cli.options import AppName, Url
 from backstay.cli.output import Exit
 from backstay.errors import ConfigurationError
@@ -42,6 +42,7 @@ class _Settings:
     port: int
     workers: int
     hosts: tuple[str, ...]
+    proxies: tuple[str, ...]
     rate: float
     grace_seconds: float
 
@@ -59,6 +60,10 @@ def serve(
     hosts: Annotated[
         str | None, typer.Option(metavar="A,B", help="Host names of the server, besides this machine's own.")
     ] = None,
+    proxy: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ADDRESS", help="Proxy or network whose X-Forwarded-For is believed; repeatable."),
+    ] = None,
     rate: Annotated[
         float | None, typer.Option(metavar="N", help="Requests per second for each key; default 1000.")
     ] = None,
@@ -74,7 +79,7 @@ def serve(
     """Serve the HTTP API and the dashboard."""
     level, style = daemon.level(log_level), daemon.style(log_format)
     _check_installed()
-    chosen = _chosen(host, port, workers, hosts, rate, grace)
+    chosen = _chosen(host, port, workers, hosts, proxy, rate, grace)
     mine = app_loader.load(url, app)
     if chosen.workers and not mine.handlers:
         raise ConfigurationError(
@@ -101,19 +106,37 @@ def _chosen(
     port: int | None,
     workers: int | None,
     hosts: str | None,
+    proxies: list[str] | None,
     rate: float | None,
     grace: timedelta | None,
 ) -> _Settings:
-    found: Any = settings.setting("hosts", hosts, lambda value: value, "")
-    listed = found.split(",") if isinstance(found, str) else found
     return _Settings(
         host=settings.setting("host", host, str, HOST),
         port=settings.setting("port", port, _port, PORT),
         workers=settings.setting("serve_workers", workers, _count, 0),
-        hosts=tuple(name.strip() for name in listed if name.strip()),
+        hosts=_listed(settings.setting("hosts", hosts, _as_given, "")),
+        proxies=_proxies(proxies or None),
         rate=settings.setting("rate", rate, settings.seconds_above_zero, limits.HTTP_RATE),
         grace_seconds=settings.grace(None if grace is None else grace.total_seconds()),
     )
+
+
+def _as_given(value: Any) -> Any:
+    return value
+
+
+def _listed(found: Any) -> tuple[str, ...]:
+    """A list of texts, each of which may be a list with commas."""
+    texts = [found] if isinstance(found, str) else found
+    return tuple(part.strip() for text in texts for part in str(text).split(",") if part.strip())
+
+
+def _proxies(given: list[str] | None) -> tuple[str, ...]:
+    from backstay.server.proxies import Proxies
+
+    found = _listed(settings.setting("proxies", given, _as_given, []))
+    settings.used("proxies", given, lambda: Proxies(found))
+    return found
 
 
 def _port(value: Any) -> int:
@@ -145,12 +168,13 @@ def _allow_files() -> None:
 async def _serve(app: Backstay, chosen: _Settings) -> Exit:
     from backstay.server import listen
 
-    stop = Stop(chosen.grace_seconds)
+    stop = daemon.hear(chosen.grace_seconds)
     async with AsyncExitStack() as opened:
         bound = opened.enter_context(listen.bind(chosen.host, chosen.port))
         workers = await daemon.begun(lambda tried: _start(app, chosen, bound, tried), opened, stop, log)
         if workers is None:
             return Exit.OK
+        stop.watch(workers, max((worker.lease_seconds for worker in workers), default=0.0))
         server = _server(app, chosen, bound)
         serves = asyncio.ensure_future(server.serve([bound]))
         ends = [serves, *(asyncio.ensure_future(worker.join()) for worker in workers)]
@@ -205,4 +229,4 @@ def _server(app: Backstay, chosen: _Settings, bound: socket.socket) -> Server:
     def started() -> None:
         print("\n".join(lines), flush=True)
 
-    return listen.Server(assemble(app, hosts=names, rate=chosen.rate), started)
+    return listen.Server(assemble(app, hosts=names, proxies=chosen.proxies, rate=chosen.rate), started)

@@ -15,7 +15,7 @@ from backstay.cli.output import STATUS_STYLES, Column
 from backstay.clock import to_datetime, to_instant
 from backstay.core import workers as core_workers
 from backstay.core.checks import away, count, span
-from backstay.core.records import WorkerRow
+from backstay.core.records import FormerWorker, WorkerRow
 from backstay.core.states import Status
 from backstay.core.stats import Figures, Stats, TypeFigures
 from backstay.core.workers import state_of
@@ -136,26 +136,43 @@ _COLUMNS: list[Column[TypeFigures]] = [
 _JOBS_SHOWN = 20  # of all workers together; "list --worker ID" has the others
 
 
-def workers(as_json: AsJson = False, url: Url = None, app: AppName = None) -> None:
+def workers(
+    also_former: Annotated[
+        bool, typer.Option("--all", help="Also those that left, died or were lost in the last 24 hours.")
+    ] = False,
+    as_json: AsJson = False,
+    url: Url = None,
+    app: AppName = None,
+) -> None:
     """List the workers and their running jobs.
 
     ENDED, FAILED and AVERAGE are from the last heartbeat, up to a third of a lease ago.
     """
 
-    async def work(app: Backstay) -> tuple[list[WorkerRow], list[Job], datetime]:
+    async def work(app: Backstay) -> tuple[list[WorkerRow], list[FormerWorker], list[Job], datetime]:
         rows = await app.workers()
+        former = await app.former_workers() if also_former else []
         page = await app.find(status=Status.PROCESSING, limit=FIND_LIMIT_MAX)
         held = _with_what_runs_now(rows, page) if page.next is None else rows
-        return held, list(page), to_datetime(app.clock.now())
+        return held, former, list(page), to_datetime(app.clock.now())
 
-    rows, jobs, now = app_loader.run(url, app, work)
+    rows, former, jobs, now = app_loader.run(url, app, work)
     if as_json:
-        output.emit_json({"items": [core_workers.document(row, now) for row in rows]})
-    elif rows:
+        found = [core_workers.document(row, now) for row in rows]
+        found += [core_workers.document(each.row, now, each.left_at) for each in former]
+        output.emit_json({"items": found})
+        return
+    if rows:
         output.emit_table(_columns(now), rows)
+        _emit_blocked(rows, now)
         _emit_jobs(rows, jobs, now)
     else:
         output.say('no workers are registered: start one with "backstay worker --app …"')
+    if former:
+        print()
+        output.emit_table(_former_columns(now), former)
+    elif also_former:
+        output.say("no worker has left in the last 24 hours")
 
 
 def _with_what_runs_now(rows: list[WorkerRow], jobs: list[Job]) -> list[WorkerRow]:
@@ -185,12 +202,28 @@ def _columns(now: datetime) -> list[Column[WorkerRow]]:
         Column("RUNNING", lambda row: f"{len(row.running)}/{row.concurrency}", right=True),
         Column("ENDED", lambda row: f"{row.ended:,}", right=True),
         Column("FAILED", lambda row: f"{row.failed:,}", right=True),
-        Column("AVERAGE", lambda row: span(row.busy_micros / row.ended / 1e6) if row.ended else "", right=True),
+        Column("AVERAGE", _average_of, right=True),
         Column("UP", lambda row: _up(row, now), right=True, wide=True),
         Column("VERSION", lambda row: row.version, wide=True),
         Column("QUEUES", lambda row: ", ".join(row.queues), wrap=True, wide=True),
         Column("TYPES", lambda row: ", ".join(row.job_types), cut=True, wide=True),
     ]
+
+
+def _former_columns(now: datetime) -> list[Column[FormerWorker]]:
+    return [
+        Column("LEFT", lambda each: away(to_datetime(each.left_at), now), right=True),
+        Column("WORKER", lambda each: each.row.worker_id, wrap=True),
+        Column("ENDED", lambda each: f"{each.row.ended:,}", right=True),
+        Column("FAILED", lambda each: f"{each.row.failed:,}", right=True),
+        Column("AVERAGE", lambda each: _average_of(each.row), right=True),
+        Column("VERSION", lambda each: each.row.version, wide=True),
+        Column("QUEUES", lambda each: ", ".join(each.row.queues), wrap=True, wide=True),
+    ]
+
+
+def _average_of(row: WorkerRow) -> str:
+    return span(row.busy_micros / row.ended / 1e6) if row.ended else ""
 
 
 def _job_columns(now: datetime) -> list[Column[Job]]:
@@ -211,5 +244,11 @@ def _state(row: WorkerRow, now: datetime) -> str:
     return f"{len(row.stuck)} stuck" if state == "stuck" else state
 
 
+def _emit_blocked(rows: list[WorkerRow], now: datetime) -> None:
+    for row in rows:
+        if state_of(row, to_instant(now)) == "blocked":
+            output.say(f"the event loop of {row.worker_id} is {core_workers.blocked_for(row, to_instant(now))}")
+
+
 def _style(row: WorkerRow, now: datetime) -> str:
-    return {"idle": "", "working": "green"}.get(_state(row, now), "yellow")
+    return {"idle": "", "working": "green", "blocked": "red"}.get(_state(row, now), "yellow")

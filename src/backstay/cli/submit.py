@@ -11,7 +11,7 @@ from backstay.app import Backstay
 from backstay.cli import app_loader, options, output, watch
 from backstay.cli.options import AppName, AsJson, Url
 from backstay.cli.output import Exit
-from backstay.ops.presentation import whole
+from backstay.job import whole
 from backstay.options import SubmitOptions
 
 

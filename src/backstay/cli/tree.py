@@ -17,10 +17,9 @@ from backstay.clock import to_datetime
 from backstay.core.checks import count
 from backstay.core.states import TERMINAL, Status
 from backstay.errors import JobNotFound
-from backstay.job import Job
+from backstay.job import Job, whole
 from backstay.limits import FIND_LIMIT_MAX
 from backstay.ops.explain import NAMED_MAX, Explanation, Reason, ended_with_children
-from backstay.ops.presentation import whole
 
 SHOWN_MAX = 200  # jobs of one picture; a larger tree is read with "list --root"
 _CHILD, _WAITS = "child", "waits"

@@ -17,9 +17,9 @@ from backstay.clock import to_datetime
 from backstay.core.checks import span
 from backstay.core.states import TERMINAL, Status
 from backstay.errors import JobCancelled, JobFailed
-from backstay.job import Job
+from backstay.job import Job, whole
 from backstay.ops.explain import Reason
-from backstay.ops.presentation import whole, why_cancelled
+from backstay.ops.presentation import why_cancelled
 
 _LOOK_SECONDS = 0.25  # durable progress comes at most once a second; its end comes by signal
 _Show = Callable[[Job, datetime], None]

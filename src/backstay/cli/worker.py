@@ -1,7 +1,8 @@
 """`backstay worker`: runs jobs until it is told to stop.
 
 The first SIGTERM or SIGINT stops claiming; running jobs may finish within the grace period and are given back after it.
-The second stops the handlers at once, the third ends the process immediately.
+The second stops the handlers at once, the third ends the process immediately. A handler that blocks the event loop
+delays none of that by more than a few seconds: see worker/stop.py.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import typer
 from backstay import settings
 from backstay.app import Backstay
 from backstay.cli import app_loader, daemon, options
-from backstay.cli.daemon import Stop, first_of
+from backstay.cli.daemon import first_of
 from backstay.cli.options import AppName, Url
 from backstay.cli.output import Exit, without_password
 from backstay.errors import ConfigurationError
@@ -62,7 +63,8 @@ def worker(
     if settings.setting("processes", processes, settings.count_above_zero, 1) > 1 and not daemon.is_child():
         daemon.configure(level, style)
         count = settings.setting("processes", processes, settings.count_above_zero, 1)
-        return daemon.supervise(count, _arguments(concurrency, queues, grace, level, style, url, app))
+        arguments = _arguments(concurrency, queues, grace, level, style, url, app)
+        return daemon.supervise(count, arguments, settings.grace(None if grace is None else grace.total_seconds()))
     mine = app_loader.load(url, app)
     if not mine.handlers:
         raise ConfigurationError(
@@ -90,12 +92,13 @@ def _warn_of_another_url(app: Backstay) -> None:
 
 
 async def _work(app: Backstay, chosen: _Settings) -> Exit:
-    stop = Stop(chosen.grace_seconds)
+    stop = daemon.hear(chosen.grace_seconds)
     async with AsyncExitStack() as opened:
         worker = await daemon.begun(lambda tried: _start(app, chosen, tried), opened, stop, log)
         if worker is None:
             return Exit.OK
         daemon.name_worker(worker.worker_id)
+        stop.watch([worker], worker.lease_seconds)
         ended = asyncio.ensure_future(worker.join())
         minutes = asyncio.ensure_future(daemon.sum_up_minutes(app, worker.worker_id))
         await first_of(ended, stop.asked)

@@ -17,7 +17,8 @@ from backstay.errors import ConfigurationError
 
 try:
     from backstay.client.client import Client, JobEvent, RemoteHandle, RemoteJob
-    from backstay.client.worker import BlockingRemoteContext, RemoteContext, RemoteWorker
+    from backstay.client.run import BlockingRemoteContext, RemoteContext
+    from backstay.client.worker import RemoteWorker
 except ModuleNotFoundError as error:
     if error.name != "httpx":
         raise

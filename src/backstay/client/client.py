@@ -6,7 +6,7 @@ Event streams are read line by line, and resumed when a connection breaks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Unpack
 from urllib.parse import quote
@@ -143,17 +143,18 @@ Submission = tuple[str, Any] | tuple[str, Any, SubmitOptions]
 
 
 class Client:
-    """`async with Client("http://127.0.0.1:8000", key="bs_…") as client:`. `http`: your own httpx.AsyncClient."""
+    """`async with Client("http://127.0.0.1:8000", key="bs_…") as client:`. `make_http`: returns an httpx.AsyncClient of
+    yours, with a proxy or certificates."""
 
     def __init__(
         self,
         url: str,
         *,
         key: str | None = None,
-        http: httpx.AsyncClient | None = None,
+        make_http: Callable[[], httpx.AsyncClient] | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self.requests = Requests(url, key, http)
+        self.requests = Requests(url, key, make_http)
         self._clock = clock or SystemClock()
 
     async def __aenter__(self) -> Client:
@@ -312,6 +313,7 @@ class Client:
         job_id: str,
         *,
         subtree: bool = False,
+        forget_steps: bool = False,
         reason: str | None = None,
         expected_version: int | None = None,
     ) -> RemoteJob:
@@ -321,7 +323,7 @@ class Client:
         found = await self.requests.send(
             "POST",
             _path(job_id, "retry"),
-            {"reason": reason},
+            {"reason": reason, "forget_steps": forget_steps},
             params={"subtree": "true" if subtree else None},
             headers=_if_match(version),
         )
@@ -337,7 +339,8 @@ class Client:
         **conditions: Unpack[JobFilter],
     ) -> BulkResult:
         """Cancel up to 1,000 jobs, by id or by the conditions of find; see backstay.Backstay.cancel_many."""
-        return await self._change_many("cancel", job_ids, created_until, dry_run, reason, conditions, TRIES)
+        body = _chosen(job_ids, created_until, dry_run, reason, conditions)
+        return await self._change_many("cancel", body, TRIES)
 
     async def retry_many(
         self,
@@ -345,32 +348,35 @@ class Client:
         *,
         created_until: datetime | None = None,
         dry_run: bool = False,
+        forget_steps: bool = False,
         reason: str | None = None,
         **conditions: Unpack[JobFilter],
     ) -> BulkResult:
         """Retry up to 1,000 ended jobs, by id or by the conditions of find; see backstay.Backstay.retry_many. The
         request is sent once: a repeat could retry a job that has run and failed again."""
         tries = TRIES if dry_run else 1
-        return await self._change_many("retry", job_ids, created_until, dry_run, reason, conditions, tries)
+        body = {**_chosen(job_ids, created_until, dry_run, reason, conditions), "forget_steps": forget_steps}
+        return await self._change_many("retry", body, tries)
 
-    async def _change_many(
-        self,
-        action: str,
-        job_ids: Sequence[str] | None,
-        created_until: datetime | None,
-        dry_run: bool,
-        reason: str | None,
-        conditions: JobFilter,
-        tries: int,
-    ) -> BulkResult:
-        asked = {**conditions, "created_until": created_until}
-        body = {
-            "job_ids": None if job_ids is None else list(job_ids),
-            "filter": {name: _sent(value) for name, value in asked.items() if value is not None} or None,
-            "dry_run": dry_run,
-            "reason": reason,
-        }
+    async def _change_many(self, action: str, body: dict[str, Any], tries: int) -> BulkResult:
         return msgspec.convert(await self.requests.send("POST", f"/jobs/{action}", body, tries=tries), BulkResult)
+
+
+def _chosen(
+    job_ids: Sequence[str] | None,
+    created_until: datetime | None,
+    dry_run: bool,
+    reason: str | None,
+    conditions: JobFilter,
+) -> dict[str, Any]:
+    """Return the body of a change of many jobs."""
+    asked = {**conditions, "created_until": created_until}
+    return {
+        "job_ids": None if job_ids is None else list(job_ids),
+        "filter": {name: _sent(value) for name, value in asked.items() if value is not None} or None,
+        "dry_run": dry_run,
+        "reason": reason,
+    }
 
 
 def _result(job: RemoteJob) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import httpx
@@ -33,6 +33,7 @@ _BY_STATUS: dict[int, type[BackstayError]] = {
     401: errors.ConfigurationError,
     403: errors.ConfigurationError,
     404: errors.JobNotFound,
+    408: errors.StoreUnavailable,
     409: errors.IllegalTransition,
     412: errors.VersionConflict,
     413: errors.PayloadTooLarge,
@@ -42,16 +43,18 @@ _BY_STATUS: dict[int, type[BackstayError]] = {
 
 
 class Requests:
-    def __init__(self, url: str, key: str | None, http: httpx.AsyncClient | None) -> None:
-        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        self._http = http or httpx.AsyncClient(timeout=TIMEOUT_SECONDS)
-        self._owns = http is None
+    def __init__(self, url: str, key: str | None, make_http: Callable[[], httpx.AsyncClient] | None) -> None:
+        self._http = httpx.AsyncClient(timeout=TIMEOUT_SECONDS) if make_http is None else make_http()
+        self._given = url, key, make_http
         self._url = url.rstrip("/")
-        self._headers = headers
+        self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+
+    def another(self) -> Requests:
+        """To the same server, with connections of its own: for another event loop."""
+        return Requests(*self._given)
 
     async def close(self) -> None:
-        if self._owns:
-            await self._http.aclose()
+        await self._http.aclose()
 
     async def send(
         self,
@@ -67,7 +70,12 @@ class Requests:
         """Send a request and return the response document. It may be sent several times: every request is safe to
         repeat."""
         response = await self.response(method, path, body, params=params, headers=headers, timeout=timeout, tries=tries)
-        return codec.decode(response.content) if response.content else None
+        if not response.content:
+            return None
+        try:
+            return codec.decode(response.content)
+        except msgspec.MsgspecError:
+            raise _foreign(response) from None
 
     async def response(
         self,
@@ -84,7 +92,7 @@ class Requests:
         for left in range(tries - 1, -1, -1):
             try:
                 response = await self._http.send(request)
-            except httpx.TransportError as error:
+            except httpx.RequestError as error:
                 if not left:
                     raise unreachable(self._url, error) from error
                 await asyncio.sleep(_pause(tries - left))
@@ -129,14 +137,26 @@ class Requests:
 
 
 def error_of(response: httpx.Response) -> BackstayError:
-    """Return the error for a problem document of the server."""
-    document: dict[str, Any] = {}
-    if response.headers.get("content-type", "").startswith(PROBLEM_MEDIA_TYPE):
-        try:
-            document = codec.decode(response.content, type=dict[str, Any])
-        except msgspec.MsgspecError:
-            document = {}
+    """Return the error for a problem document of the server. What has none was not sent by Backstay."""
+    if not response.headers.get("content-type", "").startswith(PROBLEM_MEDIA_TYPE):
+        return _foreign(response)
+    try:
+        document = codec.decode(response.content, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        document = {}
     return of_problem(document, response.status_code)
+
+
+_KEYS_NEEDED = (401, 403, 407)
+
+
+def _foreign(response: httpx.Response) -> BackstayError:
+    """A proxy that says 404 while the server restarts must not be heard as «there is no such job»."""
+    kind = errors.ConfigurationError if response.status_code in _KEYS_NEEDED else errors.StoreUnavailable
+    return kind(
+        f"{response.url.copy_with(query=None)} answered with status {response.status_code}, but not as Backstay does:"
+        " is this the address of its server, and is that running?"
+    )
 
 
 def of_problem(document: Mapping[str, Any], status: int) -> BackstayError:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 from backstay import limits
@@ -18,7 +19,11 @@ UUID = re.compile(r"[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{
 ROUTE_WORDS = frozenset(
     {"batch", "cancel", "history", "logs", "tree", "explain", "results", "artifacts", "stream", "retry"}
 )
-_MARK = re.compile(r"run again from [0-9a-f-]{36}(, version \d+)?(:|$)")
+FORGETTING = "without recorded steps"  # in history texts
+_MARK = re.compile(rf"run again from [0-9a-f-]{{36}}(, version \d+)?(, {FORGETTING})?(:|$)")
+
+
+_NO_OTHERS: Mapping[str, str] = MappingProxyType({})
 
 
 def check_text(name: str, value: Any, longest: int) -> str | None:
@@ -37,6 +42,12 @@ def check_text(name: str, value: Any, longest: int) -> str | None:
 def is_mark(reason: str | None) -> bool:
     """Return whether a history text marks children that run again with their parent; see ops/tree.py."""
     return reason is not None and _MARK.match(reason) is not None
+
+
+def mark_forgets(reason: str | None) -> bool:
+    """Return whether such a mark says that children, too, start without their recorded steps."""
+    found = None if reason is None else _MARK.match(reason)
+    return found is not None and found[2] is not None
 
 
 def check_reason(reason: str | None) -> str | None:
@@ -139,13 +150,19 @@ def utc(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03d} UTC"
 
 
-def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """Return a hint for an unknown name: the closest known name, or all of them."""
+def did_you_mean(given: str, known: Iterable[str], others: Mapping[str, str] = _NO_OTHERS) -> str:
+    """Return a hint for an unknown name: the closest known name, or all of them. `others` are names that people know
+    from elsewhere."""
+    names = list(known)
+    close = closest(given, names, others)
+    return f"did you mean {close}?" if close else f"known: {', '.join(names) or 'none'}"
+
+
+def closest(given: str, known: Collection[str], others: Mapping[str, str] = _NO_OTHERS) -> str | None:
     import difflib  # imported here: a worker never needs it, and it takes memory
 
-    names = list(known)
-    close = difflib.get_close_matches(given, names, 1)
-    return f"did you mean {close[0]}?" if close else f"known: {', '.join(names) or 'none'}"
+    [*found] = difflib.get_close_matches(given, [*known, *others], 1)
+    return others.get(found[0], found[0]) if found else None
 
 
 def how_to_install(extra: str) -> str:

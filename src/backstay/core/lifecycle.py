@@ -15,6 +15,7 @@ import msgspec
 
 from backstay.backoff import Backoff
 from backstay.clock import Instant, to_datetime
+from backstay.core import suspicion
 from backstay.core.dependencies import Awaits
 from backstay.core.records import LEASE_LOST, ClaimedJob, ExpiredClaim, JobRecord, NewJob, Node
 from backstay.core.records import Effect as Effect
@@ -107,7 +108,6 @@ class RetryAsked(msgspec.Struct, frozen=True):
 class Snoozed(msgspec.Struct, frozen=True):
     for_micros: int
     reason: str | None = None
-    costs: bool = True  # false if a worker defers a suspect before it starts: see core/admission.py
 
 
 class Cancelled(msgspec.Struct, frozen=True):
@@ -193,17 +193,18 @@ def _without_result(
         case RetryAsked(error, after_micros):
             delay = backoff.delay_micros(job.failures + 1, draw) if after_micros is None else after_micros
             return _fail(job, error, now + delay)
-        case Snoozed(for_micros, reason, costs):
-            if costs and job.snoozes >= SNOOZES_MAX:
+        case Snoozed(for_micros, reason):
+            if job.snoozes >= SNOOZES_MAX:
                 error = _own_error(job, now, "SnoozedTooOften", f"snoozed {job.snoozes} times")
                 return _fail(job, error, now + backoff.delay_micros(job.failures + 1, draw))
             return _end(
                 job,
                 Event.SNOOZE,
                 Status.SCHEDULED,
-                snoozes=job.snoozes + costs,
+                snoozes=job.snoozes + 1,
                 scheduled_for=now + for_micros,
                 reason=_short(reason),
+                suspicion=_cleared(job),
             )
         case GivenBack(reason):
             if job.give_backs >= GIVE_BACKS_MAX:
@@ -223,7 +224,15 @@ def _without_result(
                 often = f"waited {job.waits} times: does every run submit new children? pass ctx.submit(key=…)"
                 error = _own_error(job, now, "WaitedTooOften", often)
                 return _fail(job, error, now + backoff.delay_micros(job.failures + 1, draw))
-            return _end(job, Event.WAIT_FOR_CHILDREN, Status.WAITING, waits=job.waits + 1, awaits=awaits, join=join)
+            return _end(
+                job,
+                Event.WAIT_FOR_CHILDREN,
+                Status.WAITING,
+                waits=job.waits + 1,
+                awaits=awaits,
+                join=join,
+                suspicion=_cleared(job),
+            )
         case Cancelled(reason):
             return _end(job, Event.CANCEL, Status.CANCELLED, reason=_short(reason))
         case Discarded(error):
@@ -245,13 +254,27 @@ def _fail(job: ClaimedJob, error: ErrorEntry, next_run: Instant) -> Transition:
         error=error,
         scheduled_for=next_run,
         reason=_headline(error),
+        suspicion=_cleared(job),
     )
 
 
 def _dead(job: ClaimedJob, event: Event, error: ErrorEntry) -> Transition:
     return _end(
-        job, event, Status.FAILED, failures=job.failures + 1, error=error, stage="error", reason=_headline(error)
+        job,
+        event,
+        Status.FAILED,
+        failures=job.failures + 1,
+        error=error,
+        stage="error",
+        reason=_headline(error),
+        suspicion=_cleared(job),
     )
+
+
+def _cleared(job: ClaimedJob) -> int | None:
+    """Return what an attempt that came to an end of its own leaves of a suspicion: nothing. It is written only where
+    there was one."""
+    return 0 if job.suspicion else None
 
 
 def _end(job: ClaimedJob, event: Event, target: Status, **changes: object) -> Transition:
@@ -270,7 +293,7 @@ def _end(job: ClaimedJob, event: Event, target: Status, **changes: object) -> Tr
 
 def rescue(job: ExpiredClaim, *, lease: Instant, now: Instant, reason: str, by: str | None) -> Transition:
     """Return the transition for an expired claim, whose worker died or stalled. Counts as a failure; the job can run
-    again at once."""
+    again at once, but perhaps not next to others."""
     failures = job.failures + 1
     exhausted = failures >= job.max_attempts
     return Transition(
@@ -291,6 +314,7 @@ def rescue(job: ExpiredClaim, *, lease: Instant, now: Instant, reason: str, by: 
         progress=0.0,
         stage="error" if exhausted else "requeued",
         error=_own_error(job, now, LEASE_LOST, reason),
+        suspicion=suspicion.after_a_loss(job),
     )
 
 
@@ -302,7 +326,13 @@ def cancel(job: JobRecord | Node, *, by: str | None, reason: str | None) -> Tran
 
 
 def manual_retry(
-    job: JobRecord | Node, *, now: Instant, by: str | None, reason: str | None, rewait: bool = False
+    job: JobRecord | Node,
+    *,
+    now: Instant,
+    by: str | None,
+    reason: str | None,
+    forget_steps: bool = False,
+    rewait: bool = False,
 ) -> Transition:
     """Return the transition to a new generation: failures are reset, the attempt continues to count. With `rewait`, the
     job waits for a dependency that also runs again; the store determines whether there is one."""
@@ -316,7 +346,10 @@ def manual_retry(
         snoozes=0,
         give_backs=0,
         waits=0,
+        forget_steps=forget_steps,
         rewait=rewait,
+        # The completed one is beyond suspicion; only this path writes it, because completions are many.
+        suspicion=0 if job.status is Status.COMPLETED else None,
         scheduled_for=now,
         progress=0.0,
         stage="",

@@ -1,11 +1,8 @@
-"""JSON Schemas of job types without local code: accept one, check payloads against it, mask secrets. Pure.
+"""JSON Schemas of job types without local code: accept one, and check payloads against it. Pure.
 
 A schema decides how much work every later submit is. So it is bounded in size and depth when it is announced, and each
 check is bounded in processor time. This needs a validator that can be stopped between two steps. jsonschema-rs is 600
 times as fast but cannot be stopped, and needs days to list the errors in a tree of forty levels.
-
-A field is sensitive if it is pydantic's SecretStr (format "password", writeOnly) or has json_schema_extra={"sensitive":
-True}; it is shown as dots.
 """
 
 from __future__ import annotations
@@ -19,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from backstay.core import sensitive
 from backstay.errors import InvalidPayload
 from backstay.limits import SCHEMA_DEPTH_MAX, SCHEMA_PARTS_MAX, SCHEMA_SECONDS_MAX
 
@@ -66,7 +64,8 @@ def misfits(schema: str, payload: Any) -> list[tuple[tuple[str | int, ...], str]
         why = f"the schema announced for the type is broken ({type(error).__name__}): its worker must announce another"
         return [((), why)]
     found.sort(key=lambda each: [str(part) for part in each.path])
-    return [(tuple(each.absolute_path), _says(each)) for each in found]
+    masked = sensitive.masked(sensitive.marks_of(schema), payload)
+    return [(tuple(each.absolute_path), _says(each, payload, masked)) for each in found]
 
 
 def as_used(schema: Any) -> Any:
@@ -175,8 +174,13 @@ class _Expansion:
         return found
 
 
-def _says(problem: Any) -> str:
-    """Return the message of an error; if there are alternatives, why each of them does not match."""
+def _says(problem: Any, payload: Any, masked: Any) -> str:
+    """Return the message of an error; if there are alternatives, why each of them does not match. Messages quote the
+    value, so that one of a sensitive field says only which rule it breaks: errors are stored and logged."""
+    for step in problem.absolute_path:
+        payload, masked = payload[step], masked[step] if isinstance(masked, list | dict) else None
+    if payload != masked:
+        return f"does not match the {problem.validator!r} of its schema"
     if not problem.context:
         return _end_of(problem.message)
     each = (f"{'.'.join(map(str, sub.relative_path))} {_end_of(sub.message)}".strip() for sub in problem.context[:5])
@@ -250,90 +254,3 @@ def _unique(checker: Any, wanted: Any, instance: Any, _: Any) -> Iterator[Any]:
         texts = {msgspec.json.encode(each, order="sorted") for each in instance}
         if len(texts) < len(instance):
             yield ValidationError(f"{instance!r} has non-unique elements")
-
-
-MASK = "•••"
-_DEPTH_MAX = 64  # levels of a stored document; none can be deeper
-_ALTERNATIVES_MAX = 200  # alternatives of one place: nested references multiply
-
-
-def masked(schema: str | None, value: Any) -> Any:
-    """Return the value with every sensitive field masked, including fields that only one of several alternatives
-    marks."""
-    document = _document(schema) if schema else None
-    return value if document is None else _masked(document, [document], value, _DEPTH_MAX)
-
-
-def has_marks(schema: str | None) -> bool:
-    """Return whether a schema has any sensitive field; most have none."""
-    return schema is not None and any(word in schema for word in ("sensitive", "writeOnly", "password"))
-
-
-@lru_cache(maxsize=256)
-def _document(schema: str) -> dict[str, Any] | None:
-    if not has_marks(schema):
-        return None
-    try:
-        document = msgspec.json.decode(schema)
-    except msgspec.DecodeError:
-        return None
-    return document if isinstance(document, dict) else None
-
-
-def _masked(document: dict[str, Any], schemas: list[Any], value: Any, depth: int) -> Any:
-    said = list(_alternatives(document, schemas))
-    if any(map(_is_marked, said)) or depth == 0:
-        return None if value is None else MASK
-    match value:
-        case dict():
-            return {
-                name: _masked(document, list(_of_name(said, name)), part, depth - 1) for name, part in value.items()
-            }
-        case list():
-            return [
-                _masked(document, list(_of_place(said, place)), part, depth - 1) for place, part in enumerate(value)
-            ]
-        case _:
-            return value
-
-
-def _is_marked(schema: dict[str, Any]) -> bool:
-    return schema.get("sensitive") is True or schema.get("writeOnly") is True or schema.get("format") == "password"
-
-
-def _alternatives(document: dict[str, Any], schemas: list[Any]) -> Iterator[dict[str, Any]]:
-    """Return all schemas that apply to one place: the members of unions and the targets of references, each once."""
-    waiting, followed, left = list(schemas), set[str](), _ALTERNATIVES_MAX
-    while waiting and left:
-        schema = waiting.pop()
-        if not isinstance(schema, dict):
-            continue
-        left -= 1
-        yield schema
-        for word in ("anyOf", "oneOf", "allOf"):
-            parts = schema.get(word)
-            waiting += parts if isinstance(parts, list) else []
-        named = schema.get("$ref")
-        if isinstance(named, str) and named not in followed:
-            followed.add(named)
-            waiting.append(_named(document, named))
-
-
-def _named(document: dict[str, Any], reference: str) -> Any:
-    definitions = document.get("$defs")
-    return definitions.get(reference.removeprefix("#/$defs/")) if isinstance(definitions, dict) else None
-
-
-def _of_name(said: list[dict[str, Any]], name: str) -> Iterator[Any]:
-    for schema in said:
-        properties = schema.get("properties")
-        if isinstance(properties, dict) and name in properties:
-            yield properties[name]
-        else:
-            yield schema.get("additionalProperties")
-
-
-def _of_place(said: list[dict[str, Any]], place: int) -> Iterator[Any]:
-    for schema in said:
-        first = schema.get("prefixItems")
-        yield first[place] if isinstance(first, list) and place < len(first) else schema.get("items")

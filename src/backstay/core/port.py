@@ -35,6 +35,7 @@ from backstay.core.records import (
     ExpiredClaim,
     Finding,
     Firing,
+    FormerWorker,
     Hold,
     Inserted,
     JobRecord,
@@ -123,6 +124,11 @@ class Store(Protocol):
         """Store all of the jobs or, on an error, none."""
         ...
 
+    def insert_here(self, jobs: Sequence[NewJob], now: Instant) -> list[Inserted] | None:
+        """As `insert`, in the calling thread, which may be any but that of the event loop; it waits for the disk. None,
+        with nothing stored, if this engine cannot, or others are writing whose commit the jobs can share."""
+        ...
+
     async def insert_in(self, connection: object, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]:
         """Store the jobs inside the caller's own transaction on `connection`: when it commits, or not at all."""
         ...
@@ -130,7 +136,13 @@ class Store(Protocol):
     async def claim(self, request: ClaimRequest, now: Instant) -> list[ClaimedJob]:
         """Claim pending jobs: by priority (highest first), then due time, then id; never more than requested, in total
         and per type; never one whose concurrency key is full. Attempt and version increase by one. A repeat with no
-        free slots claims nothing new, and returns what its earlier try claimed."""
+        free slots claims nothing new, and returns what its earlier try claimed. `request.lost` says which jobs that
+        lost a worker it may bring: those that must run alone are claimed by themselves, without fairness turns."""
+        ...
+
+    async def wait_alone(self, request: ClaimRequest) -> dict[str, int]:
+        """Count the jobs that wait to run alone (`Lost.ALONE`) and which this request could claim, by type, among the
+        first ALONE_COUNTED_MAX. Changes nothing; on DynamoDB the index may lag."""
         ...
 
     async def apply(self, transitions: Sequence[Transition], now: Instant) -> list[Verdict]:
@@ -188,16 +200,34 @@ class Store(Protocol):
         """Register a worker, or record its heartbeat and the jobs it runs."""
         ...
 
-    async def forget(self, worker_ids: Sequence[str]) -> None:
-        """Remove workers."""
+    async def forget(self, worker_ids: Sequence[str], now: Instant) -> None:
+        """Remove workers. Their last rows are kept for FORMER_WORKER_SECONDS, and deleted after that."""
         ...
 
-    async def workers(self) -> list[WorkerRow]:
-        """List all workers."""
+    async def former_workers(self, now: Instant) -> list[FormerWorker]:
+        """List the workers that were removed less than FORMER_WORKER_SECONDS ago, the last one first, up to
+        FORMER_WORKERS_MAX. One that has come back since is not among them."""
+        ...
+
+    async def workers(
+        self, ids: Sequence[str] = (), *, after: str = "", before: str = "", limit: int | None = None
+    ) -> list[WorkerRow]:
+        """List all workers by id; if ids are given, only those that exist among them. `after` and `before` are bounds,
+        exclusive, and `limit` is the length of a page, whose last id is the `after` of the next."""
+        ...
+
+    async def count_workers(self) -> int:
+        """Count all workers."""
         ...
 
     async def announce(self, types: Sequence[JobType]) -> None:
-        """Store job types with their defaults and payload schemas."""
+        """Store job types with their defaults and payload schemas, each replacing the one with its name. Marks of
+        sensitive fields are added to those already stored (`sensitive.announced`), and none is
+        lost if several announce at the same time."""
+        ...
+
+    async def unmark(self, job_type: str, marks: Sequence[str]) -> Verdict:
+        """Remove marks of sensitive fields from a job type; the only verb that does. GONE if no type has this name."""
         ...
 
     async def job_types(self) -> list[JobType]:
@@ -223,8 +253,15 @@ class Store(Protocol):
         """Delete a schedule."""
         ...
 
-    async def schedules(self, names: Sequence[str] = ()) -> list[Schedule]:
-        """List all schedules by name; if names are given, only those that exist among them."""
+    async def schedules(
+        self, names: Sequence[str] = (), *, after: str = "", limit: int | None = None
+    ) -> list[Schedule]:
+        """List all schedules by name; if names are given, only those that exist among them; or a page of them, the
+        first `limit` that come after `after`."""
+        ...
+
+    async def upcoming(self, limit: int) -> list[Schedule]:
+        """List the first schedules by when they tick next, without those that are paused."""
         ...
 
     # Keys and the audit trail
@@ -365,8 +402,12 @@ class Store(Protocol):
         """Count active jobs by queue, type and state."""
         ...
 
-    async def counters(self, since: Instant, until: Instant) -> list[Counter]:
-        """Return the counters of minutes that begin in [since, until), oldest first."""
+    async def counters(
+        self, since: Instant, until: Instant, *, width: int | None = None, kinds: bool = True
+    ) -> list[Counter]:
+        """Return the counters of minutes that begin in [since, until), oldest first. With `width`, in microseconds:
+        their sums over spans of this length, the first of which begins at `since`. Without `kinds`: the sums over all
+        types and queues, whose names are empty."""
         ...
 
     async def totals(self) -> list[Total]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -27,16 +28,23 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     pause_reason: str | None = None
     max_pending: int | None = None
     workers: int = 0
+    note: str | None = None  # of a change: that nothing uses a queue of this name yet
 
     @property
     def paused(self) -> bool:
         return self.paused_at is not None
 
 
+def serving(workers: Iterable[WorkerRow]) -> Counter[str]:
+    """Count the workers of each queue."""
+    return Counter(queue for worker in workers for queue in worker.queues)
+
+
 def overview(
-    rows: Iterable[QueueRow], depths: Iterable[Depth], types: Iterable[JobType], workers: Iterable[WorkerRow]
+    rows: Iterable[QueueRow], depths: Iterable[Depth], types: Iterable[JobType], serving: Mapping[str, int]
 ) -> list[Queue]:
-    """Return every queue that is named anywhere: by jobs, types, workers, or a pause."""
+    """Return every queue that is named anywhere: by jobs, types, workers, or a pause. `serving` counts the workers of
+    each queue."""
     said = {row.name: row for row in rows}
     counts: dict[str, dict[str, int]] = {}
     oldest: dict[str, int] = {}
@@ -45,10 +53,6 @@ def overview(
         of_queue[depth.status.value] = of_queue.get(depth.status.value, 0) + depth.count
         if depth.status is Status.PENDING:
             oldest[depth.queue] = min(oldest.get(depth.queue, depth.oldest_at), depth.oldest_at)
-    serving: dict[str, int] = {}
-    for worker in workers:
-        for name in worker.queues:
-            serving[name] = serving.get(name, 0) + 1
     names = {*said, *counts, *serving, *(each.queue for each in types)}
     return [
         _queue(name, said.get(name), counts.get(name, {}), oldest.get(name), serving.get(name, 0))
@@ -67,6 +71,7 @@ def _queue(name: str, row: QueueRow | None, counts: dict[str, int], oldest: int 
         pause_reason=row.pause_reason,
         max_pending=row.max_pending,
         workers=workers,
+        note=None,
     )
 
 

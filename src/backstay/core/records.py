@@ -97,6 +97,9 @@ class Staged(msgspec.Struct, frozen=True, gc=False):
     jobs: int
 
 
+OWN_STEPS = "backstay: "  # prefix of steps that the worker records for itself, next to those of `ctx.once`
+
+
 class Transition(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A decided change: guards, then what to write. A field left at None keeps what is stored."""
 
@@ -120,6 +123,7 @@ class Transition(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     snoozes: int | None = None
     give_backs: int | None = None
     waits: int | None = None  # how many times it has waited for its children
+    suspicion: int | None = None  # see core/suspicion.py
     scheduled_for: Instant | None = None
     priority: int | None = None
     progress: float | None = None
@@ -140,6 +144,7 @@ class Transition(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     # For WAIT_FOR_CHILDREN only: what it waits for, and the function that runs next; None means the handler itself.
     awaits: Awaits | None = None
     join: str | None = None
+    forget_steps: bool = False  # a manual retry that starts without the recorded answers, except those of OWN_STEPS
     rewait: bool = False  # a manual retry after which the job may wait again, for a dependency that also runs again
 
 
@@ -250,6 +255,22 @@ class Inserted(msgspec.Struct, frozen=True, gc=False):
     reused_from: str | None = None
 
 
+class Lost(StrEnum):
+    """Which jobs a claim may bring, by their suspicion: a store never hands out one that the worker must not start."""
+
+    NONE = "none"  # only jobs that are not suspected
+    SHARED = "shared"  # also those that were lost once and may run next to others
+    ALONE = "alone"  # only those that must run alone
+
+    @property
+    def suspicion_max(self) -> int:
+        """The highest suspicion of a claim that is not for jobs that run alone."""
+        return 0 if self is Lost.NONE else 1
+
+    def may_bring(self, suspicion: int) -> bool:
+        return suspicion == 2 if self is Lost.ALONE else suspicion <= self.suspicion_max
+
+
 class ClaimRequest(msgspec.Struct, frozen=True):
     """`slots` is how many jobs of each type fit; other types are not claimed."""
 
@@ -263,6 +284,7 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     # the newest payload version that this worker reads, by type; a missing type means any
     versions: dict[str, int] = {}
     repeat: bool = False  # an earlier try with this token may have been applied: return what it claimed
+    lost: Lost = Lost.SHARED  # which of the jobs that lost a worker it may bring
 
 
 class JobFields(AnyJob, frozen=True):
@@ -298,6 +320,7 @@ class JobFields(AnyJob, frozen=True):
     join: str | None = None  # which function is entered once its children have ended; None: the handler itself
     children: int = 0  # how many it has
     traceparent: str | None = None  # the trace that it was submitted in
+    suspicion: int = 0  # whether it may have killed its worker: see core/suspicion.py
 
 
 class ClaimedJob(JobFields, frozen=True, array_like=True):
@@ -332,6 +355,7 @@ class ExpiredClaim(msgspec.Struct, frozen=True, gc=False):
     scheduled_for: Instant
     started_at: Instant
     parent_job_id: str | None = None
+    suspicion: int = 0
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -422,7 +446,7 @@ STORED_FIELDS = tuple(name for name in JobRecord.__struct_fields__ if name not i
 _NOT_ARCHIVED = {
     *("payload", "result", "result_artifact", "errors", "logs", "log_location", "artifacts", "history"),
     *("lease_expires_at", "concurrency_limit", "parked", "on_dependency_failure", "awaits", "join"),
-    *("fairness_weight", "traceparent"),
+    *("fairness_weight", "traceparent", "suspicion"),
 }
 ARCHIVED_FIELDS = tuple(name for name in STORED_FIELDS if name not in _NOT_ARCHIVED)
 NEW_DEFAULTS = {each.name: each.default for each in msgspec.structs.fields(NewJob) if not each.required}
@@ -499,6 +523,15 @@ class DeadGroup(msgspec.Struct, frozen=True):
     newest_at: Instant
 
 
+class BlockedLoop(msgspec.Struct, frozen=True):
+    """A handler keeps a worker's event loop from running. Without a job it is not known which, or whether it is one."""
+
+    since: Instant
+    job_type: str | None = None
+    job_id: str | None = None
+    where: str | None = None  # the line of code that the loop's thread is at
+
+
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     worker_id: str
     host: str
@@ -523,8 +556,16 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     lease_micros: int = 0  # it sends three heartbeats per lease; 0: unknown
     # earlier values of ended, failed and busy_micros; see workers.Pace
     marks: tuple[tuple[Instant, int, int, int], ...] = ()
+    blocked: BlockedLoop | None = None  # its event loop does not run
     key_id: str | None = None  # the key that registered it over HTTP; None: a local worker, or no keys exist
     unread: bool = False  # its row could not be read: only its name and when it was last seen are known
+
+
+class FormerWorker(msgspec.Struct, frozen=True):
+    """A worker that has left or died, as it last was."""
+
+    row: WorkerRow
+    left_at: Instant
 
 
 class JobType(msgspec.Struct, frozen=True, kw_only=True):
@@ -545,6 +586,7 @@ class JobType(msgspec.Struct, frozen=True, kw_only=True):
     code_version: str = ""
     result_tables: tuple[str, ...] = ()
     backoff: tuple[float, float, float, float] | None = None  # base, factor, max, jitter; None: the default
+    sensitive: tuple[str, ...] = ()  # marks of sensitive fields, of all announcements; see core/sensitive.py
 
 
 class Promoted(msgspec.Struct, frozen=True):

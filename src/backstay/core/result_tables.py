@@ -11,7 +11,7 @@ import msgspec
 from backstay.clock import Instant, to_datetime, to_instant
 from backstay.core.records import Hold
 from backstay.core.states import Status
-from backstay.errors import DuplicateRow, InvalidOption, RowsWithdrawn, SchemaMismatch, UnknownTable
+from backstay.errors import DuplicateRow, InvalidOption, RowsWithdrawn, SchemaMismatch, StoreUnsafe, UnknownTable
 from backstay.limits import RESULT_TABLES_MAX
 
 # MOMENT: an Instant. UUID, DECIMAL, JSON: text. VECTOR: numbers of 32 bits, little-endian.
@@ -111,6 +111,10 @@ def declared(stored: ResultTable | None, table: ResultTable) -> ResultTable:
 def missing(stored: ResultTable, table: ResultTable) -> tuple[Column, ...]:
     known = {column.name for column in stored.columns}
     return tuple(column for column in table.columns if column.name not in known)
+
+
+def not_ours(name: str) -> StoreUnsafe:
+    return StoreUnsafe(f"{name} exists, and this queue did not make it: give the result table another name")
 
 
 def refuse_too_many(stored: int, table: str) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
-from collections.abc import Callable, Iterable
-from datetime import datetime
+from collections.abc import Iterator
+from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
 from typing import Any, TypedDict
 from zoneinfo import ZoneInfo
@@ -38,9 +38,9 @@ _UNITLESS = re.compile(r"\s*@every\s+(\d{1,6})\s*")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 # CronSim takes whole seconds; ticks are at whole minutes, so half a second makes no difference.
 _DAY = 86_400 * MICROS
-# How far back to look for the last tick, step by step: never past more than a few thousand ticks. 29 February can be 8
-# years away.
-_LOOK_BACK_DAYS = (0.1, 2, 40, 370, 3_000)
+# How far back to look for the last tick, step by step: never past more than a few thousand ticks. The first step is for
+# rules that tick every few minutes; 29 February can be 8 years away.
+_LOOK_BACK_DAYS = (0.004, 0.1, 2, 40, 370, 3_000)
 
 
 class Cron:
@@ -75,7 +75,7 @@ class Cron:
         """Return the first tick after this instant."""
         if self._every:
             return (instant // self._every + 1) * self._every
-        return self._first(CronSim(self._fields, self._local(instant)), lambda tick: tick > instant)
+        return next(self._ticks(instant))
 
     def latest(self, instant: Instant) -> Instant:
         """Return the last tick at or before this instant."""
@@ -83,17 +83,22 @@ class Cron:
             return instant // self._every * self._every
         # Forwards only: backwards, the library can loop forever where clocks change by half an hour.
         for days in _LOOK_BACK_DAYS:
-            found = self.after(instant - round(days * _DAY))
-            if found <= instant:
-                while (following := self.after(found)) <= instant:
-                    found = following
+            found = None
+            for tick in self._ticks(instant - round(days * _DAY)):
+                if tick > instant:
+                    break
+                found = tick
+            if found is not None:
                 return found
         raise InvalidSchedule(f"cron={self.expression!r:.80} has not matched for {_LOOK_BACK_DAYS[-1]} days")
 
-    def _first(self, ticks: Iterable[datetime], fits: Callable[[Instant], bool]) -> Instant:
-        """Return the first tick after an instant. In an hour that occurs twice, the library may return a tick that has
+    def _ticks(self, instant: Instant) -> Iterator[Instant]:
+        """Yield the ticks after an instant. In an hour that occurs twice, the library may return one that has
         passed."""
-        return next(tick for tick in map(to_instant, ticks) if fits(tick))
+        for tick in map(to_instant, CronSim(self._fields, self._local(instant))):
+            if tick > instant:
+                yield tick
+                instant = tick
 
     def _local(self, instant: Instant) -> datetime:
         return to_datetime(instant).astimezone(self._zone)
@@ -126,9 +131,9 @@ def _is_a_day_that_never_comes(fields: str) -> bool:
     return True
 
 
-def _zone(name: str) -> ZoneInfo:
+def _zone(name: str) -> tzinfo:
     try:
-        return ZoneInfo(name)
+        return UTC if name == "UTC" else ZoneInfo(name)  # the first costs the library much less
     except Exception:  # a name can fail in many ways: no such file, a directory, a path outside, not text
         raise InvalidSchedule(f"timezone={name!r:.60}: use a name like Europe/Berlin or UTC") from None
 

@@ -20,6 +20,26 @@ class Status(StrEnum):
     CANCELLED = "cancelled"
 
 
+# What other queues call these states.
+OTHER_NAMES = {
+    "running": Status.PROCESSING,
+    "active": Status.PROCESSING,
+    "started": Status.PROCESSING,
+    "queued": Status.PENDING,
+    "ready": Status.PENDING,
+    "delayed": Status.SCHEDULED,
+    "blocked": Status.WAITING,
+    "done": Status.COMPLETED,
+    "success": Status.COMPLETED,
+    "succeeded": Status.COMPLETED,
+    "finished": Status.COMPLETED,
+    "dead": Status.FAILED,
+    "error": Status.FAILED,
+    "canceled": Status.CANCELLED,
+    "revoked": Status.CANCELLED,
+}
+
+
 class Event(StrEnum):
     SUBMIT = "submit"
     REUSE = "reuse"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from itertools import accumulate
 
@@ -147,14 +148,19 @@ def total_figures(total: Total) -> TotalFigures:
     )
 
 
-def summary(counters: Iterable[Counter], counts: dict[str, int], since: Instant, until: Instant) -> Stats:
+def summary(
+    kinds: Iterable[Counter], minutes: Iterable[Counter], counts: dict[str, int], since: Instant, until: Instant
+) -> Stats:
+    """`kinds`: the counters of the whole span, with types and queues; `minutes`: those of each minute, for which types
+    and queues do not matter."""
     total = _Sums()
-    by_type: dict[tuple[str, str], _Sums] = {}
-    by_minute: dict[Instant, _Sums] = {}
-    for counter in counters:
+    by_type: defaultdict[tuple[str, str], _Sums] = defaultdict(_Sums)
+    by_minute: defaultdict[Instant, _Sums] = defaultdict(_Sums)
+    for counter in kinds:
         total.add(counter)
-        by_type.setdefault((counter.job_type, counter.queue), _Sums()).add(counter)
-        by_minute.setdefault(counter.minute, _Sums()).add(counter)
+        by_type[counter.job_type, counter.queue].add(counter)
+    for counter in minutes:
+        by_minute[counter.minute].add(counter)
     busiest = sorted(by_type.items(), key=lambda each: (-sum(each[1].counts.values()), each[0]))
     return Stats(
         since=to_datetime(since),

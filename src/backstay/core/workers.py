@@ -9,31 +9,36 @@ at once.
 
 from __future__ import annotations
 
+import functools
 import os
+import socket
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, Protocol, get_args
 
 import msgspec
 from msgspec import Meta
 
 from backstay import limits
 from backstay.clock import MICROS, Instant, Moment, to_datetime
+from backstay.core.checks import span
 from backstay.core.records import WorkerRow
 
 SILENT_AFTER_LEASES = 1  # by then other workers may claim its jobs, so it counts as gone
 RENEWALS_PER_LEASE = 3  # two heartbeats may be late or lost before the claims expire
 FORGOTTEN_AFTER_LEASES = 10  # its row is listed as silent until then, so that operators notice
 
-State = Literal["working", "idle", "stopping", "stuck", "silent"]
+State = Literal["working", "idle", "stopping", "stuck", "blocked", "silent"]
 STATES: tuple[State, ...] = get_args(State)
 
 
 def state_of(row: WorkerRow, now: Instant) -> State:
-    """Return the most important state: nothing else is known about a silent worker, and one with a stuck thread needs
-    attention."""
+    """Return the most important state: nothing else is known about a silent worker, and one that is blocked or has a
+    stuck thread needs attention."""
     if is_silent(row, now):
         return "silent"
+    if row.blocked is not None:
+        return "blocked"
     if row.stuck:
         return "stuck"
     return "stopping" if row.stopping else "working" if row.running else "idle"
@@ -44,9 +49,35 @@ def renewal_seconds(lease_seconds: float) -> float:
     return lease_seconds / RENEWALS_PER_LEASE
 
 
-def is_silent(row: WorkerRow, now: Instant) -> bool:
+class Heard(Protocol):
+    """What tells whether a worker is silent: a row has it."""
+
+    @property
+    def heartbeat_at(self) -> Instant: ...
+
+    @property
+    def lease_micros(self) -> int: ...
+
+
+def is_silent(row: Heard, now: Instant) -> bool:
     """Return whether a worker's last heartbeat is older than its own lease. All parts of Backstay use this rule."""
     return now - row.heartbeat_at > SILENT_AFTER_LEASES * _lease_micros(row)
+
+
+def takes_jobs(row: WorkerRow, now: Instant) -> bool:
+    """Return whether a worker claims jobs: it is alive, not stopping, and its event loop runs."""
+    return not row.stopping and row.blocked is None and not is_silent(row, now)
+
+
+def blocked_for(row: WorkerRow, now: Instant) -> str:
+    """Return how long a worker's event loop has been blocked, by which handler and where, for people to read."""
+    blocked = row.blocked
+    if blocked is None:
+        return ""
+    said = f"blocked for {span(max(0, now - blocked.since) / MICROS)}"
+    if blocked.job_type is not None:
+        said += f" by {blocked.job_type} job {blocked.job_id}"
+    return said if blocked.where is None else f"{said}, at {blocked.where}"
 
 
 def is_forgotten(row: WorkerRow, now: Instant) -> bool:
@@ -55,7 +86,12 @@ def is_forgotten(row: WorkerRow, now: Instant) -> bool:
     return now - row.heartbeat_at > FORGOTTEN_AFTER_LEASES * _lease_micros(row)
 
 
-def _lease_micros(row: WorkerRow) -> int:
+def former_since(now: Instant) -> Instant:
+    """Return the instant after which a worker must have left to be listed still."""
+    return now - round(limits.FORMER_WORKER_SECONDS * MICROS)
+
+
+def _lease_micros(row: Heard) -> int:
     """Return the worker's own lease, whatever the lease of the reader; the default if its row has none."""
     return row.lease_micros or round(limits.LEASE_SECONDS * MICROS)
 
@@ -66,8 +102,26 @@ _Attempts = Annotated[
     int | None,
     Meta(description="Attempts since it started. Null if the worker also serves queues that the key does not see."),
 ]
+_Left = Annotated[Moment | None, Meta(description="When it left, died or was lost; null for one that is registered.")]
 _Lease = Annotated[float | None, Meta(description="How long a claim of this worker is held without a heartbeat.")]
-_TYPES = {"started_at": Moment, "heartbeat_at": Moment, "ended": _Attempts, "failed": _Attempts}
+
+
+class Blocked(msgspec.Struct, frozen=True):
+    """A worker's event loop that does not run. Without a job it is not known which handler blocks it, if one does."""
+
+    since: Moment
+    job_type: str | None
+    job_id: str | None
+    where: Annotated[str | None, Meta(description="The line of code that it is at.")]
+
+
+_TYPES = {
+    "started_at": Moment,
+    "heartbeat_at": Moment,
+    "ended": _Attempts,
+    "failed": _Attempts,
+    "blocked": Blocked | None,
+}
 _SHOWN = {
     each.name: _TYPES.get(each.name, each.type)
     for each in msgspec.structs.fields(WorkerRow)
@@ -80,20 +134,35 @@ Worker = msgspec.defstruct(
         ("heartbeat_age_seconds", float),
         ("lease_seconds", _Lease),
         ("average_time_ms", float | None),
+        ("left_at", _Left),
     ],
 )
 
 
-def document(row: WorkerRow, now: datetime) -> msgspec.Struct:
+def document(row: WorkerRow, now: datetime, left_at: Instant | None = None) -> msgspec.Struct:
     found = {name: getattr(row, name) for name in _SHOWN}
     found["started_at"] = to_datetime(row.started_at)
     found["heartbeat_at"] = to_datetime(row.heartbeat_at)
+    if (blocked := row.blocked) is not None:
+        found["blocked"] = Blocked(to_datetime(blocked.since), blocked.job_type, blocked.job_id, blocked.where)
     return Worker(
         **found,
         heartbeat_age_seconds=(now - to_datetime(row.heartbeat_at)).total_seconds(),
         lease_seconds=row.lease_micros / MICROS or None,
         average_time_ms=row.busy_micros / row.ended / 1000 if row.ended else None,
+        left_at=None if left_at is None else to_datetime(left_at),
     )
+
+
+def host_name() -> str:
+    """Return the name of this host, with which the ids of its workers begin."""
+    name = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in socket.gethostname())
+    return name[:60] or "host"
+
+
+def ids_on(host: str) -> tuple[str, str]:
+    """Return the bounds, both exclusive, of the ids of workers on a host."""
+    return f"{host}:", f"{host};"
 
 
 HOUR = 3600 * MICROS
@@ -155,6 +224,12 @@ def is_dead(key: str) -> bool:
 
 
 def _machine() -> str:
+    return _machine_of(os.getpid())
+
+
+@functools.lru_cache(maxsize=1)
+def _machine_of(pid: int) -> str:
+    """Return where a process runs, which never changes: this one, or the one that it forked."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespace = os.readlink("/proc/self/ns/pid")

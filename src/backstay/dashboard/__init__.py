@@ -21,10 +21,11 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from backstay.app import Backstay
+from backstay.server.routing import for_every_app
 
 
-def router(_: Backstay | None = None) -> APIRouter:
+@for_every_app
+def router() -> APIRouter:
     """Every page, for the API to include."""
     from backstay.dashboard import (
         access,

@@ -17,7 +17,7 @@ from backstay.core.records import ApiKey
 from backstay.dashboard import page
 from backstay.dashboard.page import Form, compact, of_all_queues
 from backstay.errors import InvalidOption
-from backstay.server.auth import SESSION_COOKIE, App, By, KeyRing, anyone, needs
+from backstay.server.auth import SESSION_COOKIE, App, By, KeyRing, anyone, incoming, needs
 
 # What each scope allows, as shown in the form.
 MEANINGS = {
@@ -268,13 +268,13 @@ async def _known(request: Request, text: str) -> ApiKey | None:
     even if others fail from the same address; lookups of unknown keys are limited."""
     parsed = access_keys.parse(text)
     if parsed is None:
-        request.state.check_failures()
+        request.state.check_failures(incoming(request))
         return None
     ring: KeyRing = request.app.state.keyring
     now = page.app_of(request).clock.now()
     key = access_keys.check(parsed, (await ring.known()).by_id, now)
     if key is None:
-        request.state.check_failures()
+        request.state.check_failures(incoming(request))
         key = access_keys.check(parsed, await ring.with_one(parsed.key_id), now)
     return key if key is not None and access_keys.is_listed(key) else None
 

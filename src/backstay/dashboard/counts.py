@@ -8,8 +8,10 @@ spends on counting. Pages do not wait for either: they show what is there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import heapq
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from backstay.app import Backstay
 from backstay.clock import MICROS, Instant
@@ -52,58 +54,73 @@ WINDOWS = {
 
 
 class Sums:
-    """Totals for some jobs over some time."""
+    """Totals for some jobs over some time. There may be a hundred thousand of these: only what is not 0 is kept."""
 
-    __slots__ = ("attempts", "counts", "ran", "ran_micros", "waited", "waited_micros")
+    __slots__ = ("_buckets", "attempts", "counts", "events", "ran_micros", "waited_micros")
 
     def __init__(self) -> None:
-        self.counts = dict.fromkeys(Counted, 0)
-        self.ran = [0] * BUCKETS  # attempts by run time, and by wait time
-        self.waited = [0] * BUCKETS
-        self.attempts = self.ran_micros = self.waited_micros = 0
+        self.counts: dict[Counted, int] = {}
+        self._buckets: dict[int, int] = {}
+        self.events = self.attempts = self.ran_micros = self.waited_micros = 0
 
     def add(self, counter: Counter) -> None:
-        self.counts[counter.outcome] += counter.count
-        if counter.outcome is Counted.REUSED:
-            self.attempts -= counter.count  # also counted as completed, but without an attempt
-        if counter.outcome in _ATTEMPTS:
-            self.attempts += counter.count
+        outcome, count = counter.outcome, counter.count
+        self.counts[outcome] = self.counts.get(outcome, 0) + count
+        self.events += count
+        if outcome is Counted.REUSED:
+            self.attempts -= count  # also counted as completed, but without an attempt
+        if outcome in _ATTEMPTS:
+            self.attempts += count
             self.ran_micros += counter.ran_micros
             self.waited_micros += counter.waited_micros
-        for bucket, count in counter.buckets:
-            ran, waited = spans_of(bucket)
-            self.ran[ran] += count
-            self.waited[waited] += count
+        for bucket, attempts in counter.buckets:
+            self._buckets[bucket] = self._buckets.get(bucket, 0) + attempts
 
     def merge(self, other: Sums) -> None:
         for outcome, count in other.counts.items():
-            self.counts[outcome] += count
-        for place in range(BUCKETS):
-            self.ran[place] += other.ran[place]
-            self.waited[place] += other.waited[place]
+            self.counts[outcome] = self.counts.get(outcome, 0) + count
+        for bucket, attempts in other._buckets.items():
+            self._buckets[bucket] = self._buckets.get(bucket, 0) + attempts
+        self.events += other.events
         self.attempts += other.attempts
         self.ran_micros += other.ran_micros
         self.waited_micros += other.waited_micros
 
     @property
+    def ran(self) -> list[int]:
+        """Attempts by run time."""
+        return self._by(0)
+
+    @property
+    def waited(self) -> list[int]:
+        """Attempts by wait time."""
+        return self._by(1)
+
+    def _by(self, which: int) -> list[int]:
+        found = [0] * BUCKETS
+        for bucket, attempts in self._buckets.items():
+            found[spans_of(bucket)[which]] += attempts
+        return found
+
+    @property
     def submitted(self) -> int:
-        return self.counts[Counted.SUBMITTED]
+        return self.counts.get(Counted.SUBMITTED, 0)
 
     @property
     def completed(self) -> int:
-        return self.counts[Counted.COMPLETED]
+        return self.counts.get(Counted.COMPLETED, 0)
 
     @property
     def failed(self) -> int:
-        return self.counts[Counted.FAILED]
+        return self.counts.get(Counted.FAILED, 0)
 
     @property
     def retried(self) -> int:
-        return self.counts[Counted.RETRIED]
+        return self.counts.get(Counted.RETRIED, 0)
 
     @property
     def cancelled(self) -> int:
-        return self.counts[Counted.CANCELLED]
+        return self.counts.get(Counted.CANCELLED, 0)
 
     @property
     def failing(self) -> float | None:
@@ -117,13 +134,23 @@ class Sums:
 
 
 Kind = tuple[str, str]  # queue and type
-Slot = Mapping[Kind, Sums]
+
+
+class Slot(dict[Kind, Sums]):
+    """What happened in a slot, by queue and type."""
+
+    @cached_property
+    def total(self) -> Sums:
+        return summed(self, lambda _: True)
+
+
+_NOTHING = Slot()
 
 
 def divided(counters: Iterable[Counter], starts: Sequence[Instant], slot_seconds: int) -> dict[Instant, Slot]:
     """Counters grouped by slot; a slot in which nothing happened is empty."""
     width = slot_seconds * MICROS
-    slots: dict[Instant, dict[Kind, Sums]] = {start: {} for start in starts}
+    slots = {start: Slot() for start in starts}
     for counter in counters:
         slot = slots.get(counter.minute - counter.minute % width)
         if slot is not None:
@@ -131,7 +158,9 @@ def divided(counters: Iterable[Counter], starts: Sequence[Instant], slot_seconds
             if kind not in slot:
                 slot[kind] = Sums()
             slot[kind].add(counter)
-    return dict(slots)
+    for slot in slots.values():
+        slot.total  # noqa: B018 - computed here, where it may take its time
+    return slots
 
 
 def summed(slot: Slot, sees: Callable[[str], bool]) -> Sums:
@@ -143,14 +172,21 @@ def summed(slot: Slot, sees: Callable[[str], bool]) -> Sums:
     return total
 
 
-def by_kind(slots: Iterable[Slot], sees: Callable[[str], bool]) -> list[tuple[Kind, Sums]]:
-    """Totals per queue and type, busiest first."""
-    found: dict[Kind, Sums] = {}
+def busiest(slots: Sequence[Slot], sees: Callable[[str], bool], limit: int) -> tuple[list[tuple[Kind, Sums]], int]:
+    """Totals of the busiest queues and types, and how many there are in all."""
+    events: dict[Kind, int] = {}
     for slot in slots:
         for kind, sums in slot.items():
-            if sees(kind[0]):
-                found.setdefault(kind, Sums()).merge(sums)
-    return sorted(found.items(), key=lambda each: (-sum(each[1].counts.values()), each[0]))
+            events[kind] = events.get(kind, 0) + sums.events
+    kinds = [kind for kind in events if sees(kind[0])]
+    found = []
+    for kind in heapq.nsmallest(limit, kinds, key=lambda each: (-events[each], each)):
+        total = Sums()
+        for slot in slots:
+            if kind in slot:
+                total.merge(slot[kind])
+        found.append((kind, total))
+    return found, len(kinds)
 
 
 def percentile(buckets: Sequence[int], share: float) -> float | None:
@@ -171,14 +207,26 @@ def percentile(buckets: Sequence[int], share: float) -> float | None:
 
 OPEN_SECONDS = 600  # a slot is read again for this long after its end: commits may be slow and clocks late
 PART_SECONDS = 43_200  # of counters per read
-WAIT_SECONDS = 0.2  # for a read, before the page shows what is there
-_THREAD_FROM = 2_000  # this many counters are added up in a thread, so as not to block other requests
+WAIT_SECONDS = 0.2  # for a read or a count, before the page shows what is there
+REST = 8  # what takes long is not repeated for this many times as long as it took
+_MANY = 2_000  # counters that are added up in a thread, so as not to block other requests, and not read all the time
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
     slots: Sequence[tuple[Instant, Slot]]  # oldest first
     is_complete: bool  # False: some are still being read and look empty
+    again_seconds: float = 0.0  # until newer figures can be had; 0: these are the newest
+
+
+class _Reading:
+    """What is known of a window."""
+
+    def __init__(self) -> None:
+        self.known: dict[Instant, Slot] = {}
+        self.task: asyncio.Task[None] | None = None
+        self.is_complete = False
+        self.rests_until = float("-inf")
 
 
 class History:
@@ -186,40 +234,49 @@ class History:
 
     def __init__(self, app: Backstay) -> None:
         self._app = app
-        self._known: dict[str, dict[Instant, Slot]] = {}
-        self._reading: dict[str, asyncio.Task[None]] = {}
+        self._readings: dict[str, _Reading] = {}
 
     async def read(self, window: Window) -> Past:
-        task = self._reading.get(window.name)
-        if task is None or task.done():
-            task = self._reading[window.name] = asyncio.get_running_loop().create_task(self._read(window))
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        done, _ = await asyncio.wait({task}, timeout=WAIT_SECONDS)
+        reading = self._readings.setdefault(window.name, _Reading())
+        rests = reading.rests_until - self._app.clock.monotonic()
+        if reading.is_complete and rests > 0:
+            return self._past(window, reading, True, rests)
+        if reading.task is None or reading.task.done():
+            reading.task = asyncio.get_running_loop().create_task(self._read(window, reading))
+            reading.task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        done, _ = await asyncio.wait({reading.task}, timeout=WAIT_SECONDS)
         if done:
-            task.result()
-        known = self._known.get(window.name, {})
-        starts = window.starts(self._app.clock.now())
-        return Past([(start, known.get(start, {})) for start in starts], is_complete=bool(done))
+            reading.task.result()
+        return self._past(window, reading, bool(done), 0.0)
 
-    async def _read(self, window: Window) -> None:
+    def _past(self, window: Window, reading: _Reading, is_complete: bool, again_seconds: float) -> Past:
+        starts = window.starts(self._app.clock.now())
+        slots = [(start, reading.known.get(start, _NOTHING)) for start in starts]
+        return Past(slots, is_complete or reading.is_complete, again_seconds)
+
+    async def _read(self, window: Window, reading: _Reading) -> None:
+        began = self._app.clock.monotonic()
         now, width = self._app.clock.now(), window.slot_seconds * MICROS
         starts = window.starts(now)
-        before = self._known.get(window.name, {})
         over = now - OPEN_SECONDS * MICROS - width
-        known = self._known[window.name] = {start: before[start] for start in starts if start in before}
+        reading.known = known = {start: reading.known[start] for start in starts if start in reading.known}
         missing = [start for start in starts if start not in known or start > over]
         per_part = max(1, PART_SECONDS // window.slot_seconds)
+        number = 0
         while missing:
             part, missing = missing[-per_part:], missing[:-per_part]
-            counters = await self._app.counters(part[0], part[-1] + width)
-            if len(counters) < _THREAD_FROM:
+            counters = await self._app.counters(part[0], part[-1] + width, width=width)
+            number += len(counters)
+            if len(counters) < _MANY:
                 known.update(divided(counters, part, window.slot_seconds))
             else:
                 known.update(await asyncio.to_thread(divided, counters, part, window.slot_seconds))
+        reading.is_complete = True
+        ended = self._app.clock.monotonic()
+        if number >= _MANY:
+            reading.rests_until = ended + REST * (ended - began)
 
 
-REST = 8  # a count is not repeated for this many times as long as it took
-WAIT_SECONDS = 0.2  # for a count; after that the previous one is shown, if any
 DEAD_SHOWN = 5
 
 
@@ -228,6 +285,7 @@ class Standing:
     counts: dict[str, int]
     depths: Sequence[Depth]
     dead: Sequence[DeadGroup]
+    alone: int = 0  # jobs that wait to run alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,14 +325,15 @@ class Census:
 
     async def _marked(self) -> list[Counter]:
         """A cheap way to tell whether jobs were submitted or finished."""
-        return await self._app.counters(self._since, span(self._app.clock.now(), 1)[1])
+        return await self._app.counters(self._since, span(self._app.clock.now(), 1)[1], kinds=False)
 
     async def _count(self) -> Standing:
         began = self._app.clock.monotonic()
         app = self._app
         self._since = span(self._app.clock.now(), 1)[0]
         self._mark = await self._marked()
-        self._last = Standing(await app.counts(), await app.depths(), await app.dead(DEAD_SHOWN))
+        depths = await app.depths()
+        self._last = Standing(await app.counts(), depths, await app.dead(DEAD_SHOWN), await app.waiting_alone(depths))
         ended = self._app.clock.monotonic()
         self._took, self._rests_until = ended - began, ended + REST * (ended - began)
         return self._last

@@ -157,7 +157,8 @@ async def retry(request: Request, app: App, by: By) -> Response:
     job_type, error_type = form.text("type"), form.text("error")
     if job_type is None or error_type is None:
         raise InvalidOption("specify the type and the error of the dead letters to retry")
-    retried = await app.retry_dead(job_type=job_type, error_type=error_type, by=by)
+    forget_steps = bool(form.get("forget_steps"))
+    retried = await app.retry_dead(job_type=job_type, error_type=error_type, forget_steps=forget_steps, by=by)
     page.shared(request, Letters).changed()
     notice = f"{count(retried, 'dead letter')} retried."
     return page.redirect_to(request, page.back(request, form, "/dead"), notice, kind="ok" if retried else "bad")

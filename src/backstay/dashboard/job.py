@@ -19,9 +19,9 @@ from backstay.dashboard.page import Form
 from backstay.errors import InvalidOption
 from backstay.job import HistoryEntry, Job
 from backstay.ops.explain import Explanation, RelatedJob
-from backstay.server import problems
+from backstay.server import problems, worker_summary
 from backstay.server.auth import App, By, Principal, Who, needs, visible
-from backstay.server.visibility import check_tree, explained
+from backstay.server.visibility import check_tree, explained, without_foreign
 
 WIDTH = 1_000.0
 NARROWEST = 8.0  # minimum width of a state: 200 ms after 5 h of waiting should still be visible
@@ -158,10 +158,11 @@ def possible(job: Job, who: Principal, *, has_form: bool) -> Possible:
 
 @router.get("/jobs/{job_id}", dependencies=[Depends(needs("read"))])
 async def page(request: Request, app: App, who: Who, job_id: str) -> Response:
-    job, why = await _seen(app, who, job_id)
+    job, why = await _seen(request, app, who, job_id)
     if job.job_id != job_id:
         return RedirectResponse(dashboard_page.url(request, f"/jobs/{job.job_id}"), 303)
     related = await tree.gather(app, who, job)
+    [job] = await without_foreign(app, who, [job])
     return dashboard_page.render(
         request,
         "job.html",
@@ -180,13 +181,13 @@ async def page(request: Request, app: App, who: Who, job_id: str) -> Response:
     )
 
 
-async def _seen(app: Backstay, who: Principal, job_id: str) -> tuple[Job, Explanation]:
+async def _seen(request: Request, app: Backstay, who: Principal, job_id: str) -> tuple[Job, Explanation]:
     """The job and the explanation of its state, read at the same version: otherwise a page could say that the job is
     running while its forms carry the version that was waiting, and are refused."""
     job = await visible(app, who, job_id)
     for _ in range(_READS_MAX):
         before = job.version
-        why = await explained(app, who, job)
+        why = await explained(app, who, job, await worker_summary.likely(request, job))
         job = await visible(app, who, job_id)
         if job.version == before:
             break
@@ -259,7 +260,14 @@ async def retry(request: Request, app: App, who: Who, by: By, job_id: str) -> Re
     subtree = bool(form.get("subtree"))
     if subtree:
         await check_tree(app, who, job.job_id)
-    change = app.retry(job.job_id, subtree=subtree, reason=form.text("reason"), by=by, expected_version=_version(form))
+    change = app.retry(
+        job.job_id,
+        subtree=subtree,
+        forget_steps=bool(form.get("forget_steps")),
+        reason=form.text("reason"),
+        by=by,
+        expected_version=_version(form),
+    )
     return await _change(request, form, job, change, "Job retried.")
 
 
@@ -267,7 +275,8 @@ async def retry(request: Request, app: App, who: Who, by: By, job_id: str) -> Re
 async def rerun(request: Request, app: App, who: Who, by: By, job_id: str) -> Response:
     job, form = await _asked(request, app, who, job_id)
     await check_tree(app, who, (await visible(app, who, job.root_job_id or job.job_id)).job_id)
-    change = app.rerun(job.job_id, reason=form.text("reason"), by=by)
+    forget_steps = bool(form.get("forget_steps"))
+    change = app.rerun(job.job_id, forget_steps=forget_steps, reason=form.text("reason"), by=by)
     return await _change(request, form, job, change, "Rerunning this job and everything after it.")
 
 

@@ -17,13 +17,14 @@ from fastapi import Depends, Request, Response
 from fastapi.responses import StreamingResponse
 
 from backstay.app import Backstay
-from backstay.core import payload_schema
+from backstay.core import sensitive
 from backstay.dashboard import page as dashboard_page
 from backstay.errors import ArtifactNotFound, StoreError
 from backstay.files.local import StoredFile
 from backstay.job import Job
 from backstay.limits import KIB, MIB
 from backstay.results.model import OWN
+from backstay.server import visibility
 from backstay.server.auth import App, Who, needs, visible
 from backstay.server.gate import ARTIFACT_POLICY
 
@@ -107,17 +108,9 @@ def result_of(job: Job) -> Result:
 
 
 async def payload_of(app: Backstay, job: Job) -> Any:
-    """The payload, with the values that its schema marks as sensitive masked."""
-    return payload_schema.masked(await schema_of(app, job.job_type), job.payload)
-
-
-async def schema_of(app: Backstay, job_type: str) -> str | None:
-    """The registered schema of the type; for a type not registered yet, that of its handler."""
-    for each in await app.job_types():
-        if each.job_type == job_type:
-            return each.payload_schema
-    handler = app.handlers.get(job_type)
-    return None if handler is None else handler.describe(app.clock.now()).payload_schema
+    """The payload, with its sensitive values masked."""
+    marks = (await visibility.all_marks(app)).get(job.job_type)
+    return sensitive.masked(marks, job.payload) if marks else job.payload
 
 
 router = dashboard_page.pages()

@@ -144,12 +144,14 @@ async def change(request: Request, app: App, by: By) -> Response:
     options: dict[str, Any] = {"by": by, "reason": form.text("reason"), "dry_run": not is_sure}
     if form.get("whole"):
         options |= {**_conditions(form.get("q", "")), "created_until": asked_at}
-    elif form.all("id"):
-        options["job_ids"] = form.all("id")
+    elif form.all("job"):
+        options["job_ids"] = form.all("job")
     else:
         return _refused(request, form, "Select some jobs first.")
-    change_many = app.cancel_many if action is Action.CANCEL else app.retry_many
-    found = await change_many(**options)
+    if action is Action.CANCEL:
+        found = await app.cancel_many(**options)
+    else:
+        found = await app.retry_many(forget_steps=bool(form.get("forget_steps")), **options)
     if is_sure and (found.changed or found.refused):
         return _report(request, form, action, found)
     if not found.changed:

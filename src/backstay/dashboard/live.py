@@ -80,11 +80,11 @@ async def _topic(app: Backstay, principal: Principal, topic: str, shared: Watche
 async def _everything(app: Backstay, principal: Principal, signals: int = 0) -> object:
     """The latest counters, the running jobs with their progress, and the state of the queues. To those who see every
     queue, each signal of the store is a change as well."""
-    counted = await app.counters(*span(app.clock.now(), 2))
+    counted = await app.counters(*span(app.clock.now(), 2), kinds=not principal.sees_all)
     running = await app.find(status=Status.PROCESSING, limit=LOOKED_AT_MAX)
     return (
         signals if principal.sees_all else 0,
-        [counter for counter in counted if principal.sees(counter.queue)],
+        [counter for counter in counted if principal.sees_all or principal.sees(counter.queue)],
         [_mark(job) for job in running if principal.sees(job.queue)],
         [queue for queue in await app.queue_settings() if principal.sees(queue.name)],
     )

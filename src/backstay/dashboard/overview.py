@@ -16,11 +16,14 @@ from backstay.core.states import Status
 from backstay.dashboard import counts, page, plots
 from backstay.dashboard.counts import Census, History, Kind, Standing, Sums, Taken, Window
 from backstay.dashboard.plots import Plot
-from backstay.dashboard.workers import Seen, seen_by
+from backstay.dashboard.workers import seen_by
+from backstay.server import worker_summary
 from backstay.server.auth import Principal, needs
+from backstay.server.worker_summary import WorkerSummary
 
 TYPES_SHOWN = 12
 QUEUES_SHOWN = 12
+WORKERS_SHOWN = 6
 RUNS_MIN = 20  # below this a 95th percentile means nothing
 _ACTIVE = (Status.PENDING, Status.PROCESSING, Status.RETRYING, Status.SCHEDULED, Status.WAITING)
 _ENDED = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
@@ -43,7 +46,8 @@ class Picture:
     times: Plot
     failures: Plot
     total: Sums
-    kinds: Sequence[tuple[Kind, Sums]]
+    kinds: Sequence[tuple[Kind, Sums]]  # the busiest
+    more_kinds: int
 
 
 @router.get("", dependencies=[Depends(needs("read"))])
@@ -55,7 +59,8 @@ async def overview(request: Request, window: str = "1h") -> Response:
         page.shared(request, History).read(chosen), page.shared(request, Census).latest()
     )
     picture, standing = drawn(chosen, past.slots, principal), taken.standing
-    workers = await seen_by(app, principal, page.now_of(request))
+    summary = (await worker_summary.summary(request)).seen_by(principal.sees)
+    ids = summary.ids(app.clock.now())
     return page.render(
         request,
         "overview.html",
@@ -64,14 +69,15 @@ async def overview(request: Request, window: str = "1h") -> Response:
         windows=counts.WINDOWS.values(),
         picture=picture,
         tiles=_tiles(standing, picture.total, chosen, principal),
-        queues=await _queues(request, taken, workers, principal),
+        queues=await _queues(request, taken, summary, principal),
         queues_shown=QUEUES_SHOWN,
         dead=standing.dead if standing is not None and principal.sees_all else [],
-        workers=workers,
-        types_shown=TYPES_SHOWN,
+        alone=standing.alone if standing is not None and principal.sees_all else 0,
+        workers=await seen_by(app, principal, ids[:WORKERS_SHOWN], page.now_of(request)),
+        more_workers=len(ids) - WORKERS_SHOWN,
         counted=standing is not None,
         is_complete=past.is_complete,
-        again_ms=page.again_ms(0 if past.is_complete else 0.1, taken.again_seconds),
+        again_ms=page.again_ms(past.again_seconds if past.is_complete else 0.1, taken.again_seconds),
         runs_min=RUNS_MIN,
         quantile=_quantile,
     )
@@ -85,11 +91,12 @@ def _quantile(buckets: Sequence[int], share: float) -> str:
 
 def drawn(window: Window, slots: Sequence[tuple[Instant, counts.Slot]], principal: Principal) -> Picture:
     starts = [start for start, _ in slots]
-    sums = [counts.summed(slot, principal.sees) for _, slot in slots]
+    sums = [slot.total if principal.sees_all else counts.summed(slot, principal.sees) for _, slot in slots]
     total = Sums()
     for each in sums:
         total.merge(each)
     width = window.slot_seconds
+    kinds, number = counts.busiest([slot for _, slot in slots], principal.sees, TYPES_SHOWN)
     ran = "too few runs for percentiles"
     if sum(total.ran) >= RUNS_MIN:
         ran = f"half under {_quantile(total.ran, 0.5)}, 95% under {_quantile(total.ran, 0.95)}"
@@ -118,7 +125,8 @@ def drawn(window: Window, slots: Sequence[tuple[Instant, counts.Slot]], principa
             says=f"Last {window.in_words}: {count(total.failed, 'job')} failed, {total.retried:,} retried.",
         ),
         total,
-        counts.by_kind((slot for _, slot in slots), principal.sees),
+        kinds,
+        max(0, number - TYPES_SHOWN),
     )
 
 
@@ -139,15 +147,11 @@ def _tiles(standing: Standing | None, total: Sums, window: Window, principal: Pr
     ]
 
 
-async def _queues(request: Request, taken: Taken, workers: Sequence[Seen], principal: Principal) -> list[Queue]:
+async def _queues(request: Request, taken: Taken, workers: WorkerSummary, principal: Principal) -> list[Queue]:
     """Paused queues first, then the busiest."""
     app = page.app_of(request)
-    found = queues.overview(
-        await app.queue_settings(),
-        taken.depths,
-        await app.job_types(),
-        [seen.row for seen in workers if not seen.is_silent],
-    )
+    serving = workers.serving(app.clock.now())
+    found = queues.overview(await app.queue_settings(), taken.depths, await app.job_types(), serving)
     return sorted(
         (queue for queue in found if principal.sees(queue.name)),
         key=lambda queue: (not queue.paused, -queue.pending - queue.processing, queue.name),

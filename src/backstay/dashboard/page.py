@@ -17,7 +17,7 @@ import logging
 import math
 import re
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from importlib import resources
@@ -25,12 +25,10 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
 
 from fastapi import APIRouter, Depends, Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import escape
-from starlette.exceptions import HTTPException
 
 from backstay.app import Backstay
 from backstay.clock import to_datetime
@@ -103,17 +101,11 @@ def drop_cookie(request: Request, response: Response, name: str) -> None:
 
 
 class PageRoute(APIRoute):
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
+    """One whose errors are pages."""
 
-        async def page(request: Request) -> Response:
-
-            try:
-                return await handle(request)
-            except Exception as error:
-                return answer(request, error)
-
-        return page
+    @staticmethod
+    def answer_error(request: Request, error: Exception) -> Response:
+        return answer(request, error)
 
 
 def pages() -> APIRouter:
@@ -509,7 +501,7 @@ def answer(request: Request, error: Exception) -> Response:
     if problem.status == 500:
         return _broken(request)
     title, advice = _PAGES.get(problem.status, (problem.title, ""))
-    if isinstance(error, BackstayError | Problem):
+    if isinstance(error, BackstayError | Problem) and problem.slug not in ("invalid-request", "http"):
         title, advice = problem.title, problem.detail or advice
     page = render(request, "error.html", status=problem.status, heading=title, advice=_sentence(advice))
     page.headers.update(problem.headers)
@@ -533,10 +525,6 @@ def _problem(request: Request, error: Exception) -> Problem:
             if found.status == 500:
                 log.error("a dashboard page failed: %s", error)
             return found
-        case HTTPException():
-            return Problem(error.status_code, "http")
-        case RequestValidationError():
-            return Problem(422, "invalid-request")
         case _:
             gate.tell("a dashboard page", error)
             return Problem(500, "internal")
@@ -557,7 +545,7 @@ def _sentence(text: str) -> str:
 @fallback_router.get("/{path:path}", dependencies=[Depends(needs("read"))])
 async def unknown(request: Request, path: str) -> Response:
     """Every other path. Without a login it does not reveal which pages exist."""
-    raise HTTPException(404)
+    raise Problem(404, "http")
 
 
 # Errors that the user can resolve on the spot.

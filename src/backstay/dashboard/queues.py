@@ -8,31 +8,29 @@ from backstay.core.checks import check_name, count
 from backstay.core.queues import overview
 from backstay.dashboard import page
 from backstay.dashboard.counts import Census
-from backstay.dashboard.workers import seen_by
 from backstay.errors import InvalidOption
+from backstay.limits import LIST_LIMIT
+from backstay.server import worker_summary
 from backstay.server.auth import App, By, Who, check_queue, needs
 
 router = page.pages()
 
 
 @router.get("/queues", dependencies=[Depends(needs("read"))])
-async def queues(request: Request) -> Response:
+async def queues(request: Request, after: str = "") -> Response:
     principal = page.reader_of(request)
     taken = await page.shared(request, Census).latest()
     app = page.app_of(request)
-    workers = await seen_by(app, principal, page.now_of(request))
-    found = overview(
-        await app.queue_settings(),
-        taken.depths,
-        await app.job_types(),
-        [each.row for each in workers if not each.is_silent],
-    )
-    seen = [queue for queue in found if principal.sees(queue.name)]
+    serving = (await worker_summary.summary(request)).serving(app.clock.now())
+    found = overview(await app.queue_settings(), taken.depths, await app.job_types(), serving)
+    seen = [queue for queue in found if queue.name > after and principal.sees(queue.name)]
     return page.render(
         request,
         "queues.html",
         live="all",
-        queues=seen,
+        queues=seen[:LIST_LIMIT],
+        after=after,
+        following=seen[LIST_LIMIT - 1].name if len(seen) > LIST_LIMIT else None,
         counted=taken.standing is not None,
         again_ms=page.again_ms(taken.again_seconds),
     )

@@ -14,13 +14,13 @@ from zoneinfo import ZoneInfo
 import msgspec
 from fastapi import Depends, Request, Response
 
-from backstay.app import Backstay
 from backstay.clock import to_datetime
-from backstay.core import payload_schema, schedules
+from backstay.core import schedules, sensitive
 from backstay.core.schedules import ScheduleInfo
 from backstay.dashboard import page
 from backstay.errors import ScheduleNotFound
-from backstay.server.auth import App, By, Principal, Who, needs
+from backstay.server import visibility
+from backstay.server.auth import App, By, Who, needs
 
 _EVERY = re.compile(r"@every (\d{1,6})(s|m|h|d)")
 _UNITS = {"s": "second", "m": "minute", "h": "hour", "d": "day"}
@@ -131,20 +131,20 @@ class Line(msgspec.Struct, frozen=True):
 
 
 @router.get("/schedules", dependencies=[Depends(needs("read"))])
-async def index(request: Request, app: App, who: Who) -> Response:
-    schemas = {each.job_type: each.payload_schema for each in await app.job_types()}
-    seen = [each for each in await app.schedules() if who.sees(each.queue)]
+async def index(request: Request, app: App, who: Who, after: str = "") -> Response:
+    marks = await visibility.all_marks(app)
+    seen, following = await visibility.schedules_page(app, who, after)
     now = app.clock.now()
     lines = [
         Line(
             each,
             described(each.cron),
-            payload_schema.masked(schemas.get(each.job_type), each.payload),
+            sensitive.masked(marks.get(each.job_type, ()), each.payload),
             [_local(tick, each.timezone) for tick in _ticks(each, now)],
         )
         for each in seen
     ]
-    return page.render(request, "schedules.html", live="all", lines=lines)
+    return page.render(request, "schedules.html", live="all", lines=lines, after=after, following=following)
 
 
 def _ticks(schedule: ScheduleInfo, now: int) -> list[datetime]:
@@ -163,7 +163,7 @@ def _local(moment: datetime, timezone: str) -> str:
 @router.post("/schedules/{name}/{verb}", dependencies=[Depends(needs("admin"))])
 async def change(request: Request, app: App, who: Who, by: By, name: str, verb: str) -> Response:
     form = await page.read(request)
-    await _visible(app, who, name)
+    await visibility.schedule_named(app, who, name)
     try:
         match verb:
             case "run":
@@ -183,11 +183,3 @@ async def change(request: Request, app: App, who: Who, by: By, name: str, verb: 
     except page.REFUSALS as error:
         return page.refused(request, form, error, "/schedules")
     return page.redirect_to(request, page.back(request, form, "/schedules"), notice)
-
-
-async def _visible(app: Backstay, who: Principal, name: str) -> ScheduleInfo:
-    """A schedule the key cannot see looks the same as one that does not exist."""
-    for each in await app.schedules():
-        if each.name == name and who.sees(each.queue):
-            return each
-    raise ScheduleNotFound(f"no schedule {name!r:.80}")

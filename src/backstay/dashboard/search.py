@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import cast
 from urllib.parse import urlencode
 
 import msgspec
 
 from backstay import ids, limits
-from backstay.core.checks import check_text
-from backstay.core.states import Status
+from backstay.core.checks import check_text, closest
+from backstay.core.states import OTHER_NAMES, Status
 from backstay.errors import InvalidOption
 from backstay.ops import lookup
 from backstay.options import ORDERS, FindOptions
@@ -168,7 +168,7 @@ def _checked(name: str, value: str) -> tuple[str, str | None]:
     match name:
         case "status":
             value = value.lower()
-            return value, None if value in {*Status} else _one_of("status", value, [*Status])
+            return value, None if value in {*Status} else _one_of("status", value, [*Status], OTHER_NAMES)
         case "order":
             value = value.lower()
             return value, None if value in ORDERS else _one_of("order", value, ORDERS)
@@ -183,9 +183,9 @@ def _checked(name: str, value: str) -> tuple[str, str | None]:
             return value, None
 
 
-def _one_of(name: str, value: str, known: tuple[str, ...] | list[Status]) -> str:
-    near = difflib.get_close_matches(value, known, n=1)
-    hint = f" (did you mean {near[0]}?)" if near else ""
+def _one_of(name: str, value: str, known: Collection[str], others: Mapping[str, str] | None = None) -> str:
+    near = closest(value, known, others or {})
+    hint = f" (did you mean {near}?)" if near else ""
     return f"unknown {name} {_short(value)!r}{hint}; use one of {', '.join(known)}"
 
 

@@ -11,7 +11,7 @@ import pydantic
 from fastapi import Depends, Request, Response
 
 from backstay.app import Backstay
-from backstay.core import payload_schema
+from backstay.core import payload_schema, sensitive
 from backstay.core.checks import PRIORITIES, check_max_attempts, check_priority
 from backstay.core.records import JobType
 from backstay.dashboard import page, schema_form
@@ -22,6 +22,7 @@ from backstay.errors import InvalidOption, InvalidPayload, UnknownJobType
 from backstay.ops.jobs import state
 from backstay.options import SubmitOptions
 from backstay.server import submit as server_submit
+from backstay.server import visibility, worker_summary
 from backstay.server.auth import App, By, Principal, Who, check_queue, needs, visible
 from backstay.server.problems import Problem
 from backstay.server.submit import Asked
@@ -58,16 +59,13 @@ async def show(request: Request, app: App, who: Who) -> Response:
     if name is None:
         known = [each for each in await app.job_types() if who.sees(each.queue)]
         known.sort(key=lambda each: each.job_type)
-        return page.render(request, "submit.html", types=known, handled=await _handled(app), draft=None)
+        return page.render(
+            request, "submit.html", types=known, handled=(await worker_summary.summary(request)).handled(), draft=None
+        )
     draft = _blank(await _type(app, who, name), "json" if request.query_params.get("mode") == JSON else "form")
     if earlier := request.query_params.get("from"):
         await _like(app, who, draft, earlier)
     return _page(request, draft)
-
-
-async def _handled(app: Backstay) -> frozenset[str]:
-    """Types that an active worker handles."""
-    return frozenset(name for worker in await app.workers() if not worker.stopping for name in worker.job_types)
 
 
 async def _type(app: Backstay, who: Principal, name: str) -> JobType:
@@ -101,7 +99,7 @@ async def _like(app: Backstay, who: Principal, draft: Draft, job_id: str) -> Non
     job = await visible(app, who, job_id)
     if job.job_type != draft.job_type.job_type or job.archived_at is not None:
         return
-    payload = _without_masks(payload_schema.masked(draft.job_type.payload_schema, job.payload))
+    payload = _without_masks(sensitive.masked((await visibility.all_marks(app)).get(job.job_type, ()), job.payload))
     draft.inputs, draft.text = schema_form.inputs_of(draft.field, payload), _indented(payload)
     draft.options = {"queue": job.queue, "priority": str(job.priority), "subject": job.subject or ""}
 
@@ -109,7 +107,7 @@ async def _like(app: Backstay, who: Principal, draft: Draft, job_id: str) -> Non
 def _without_masks(value: Any) -> Any:
     match value:
         case dict():
-            return {name: _without_masks(part) for name, part in value.items() if part != payload_schema.MASK}
+            return {name: _without_masks(part) for name, part in value.items() if part != sensitive.MASK}
         case list():
             return [_without_masks(part) for part in value]
         case _:

@@ -15,7 +15,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
-_LIST = re.compile(r"\{(\$?\w+)\}")
+_LIST = re.compile(r"\{(\$?[a-z]\w*)\}")
 
 
 def read(package: str, lists: Mapping[str, str]) -> dict[str, str]:

@@ -10,7 +10,7 @@ begins at a job.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -43,9 +43,11 @@ from backstay.core.records import (
     WorkerRow,
 )
 from backstay.core.states import NO_BUCKET, TERMINAL, Counted, Event, Status
+from backstay.engines import places
 from backstay.errors import IllegalTransition
 from backstay.limits import COUNTERS_DAYS, HISTORY_HEAD, HISTORY_TAIL, MOVE_PAGE_BYTES_MAX
 
+HIGH = "\U0010ffff"  # sorts after every name
 COLUMNS = STORED_FIELDS
 RENAMED = {"join": "join_name"}  # JOIN is a word of SQL, so that the column has another name than the field
 _NULL_IS_NONE = ("waits", "children")  # a claim answers 0
@@ -94,6 +96,31 @@ def record(row: tuple[Any, ...], edges: tuple[str, str, int] | None = None) -> J
         fields["dependent_jobs"] = tuple(msgspec.json.decode(edges[1]))
         fields["dependent_count"] = edges[2]
     return JobRecord(**fields)
+
+
+# Fields of a record that are not simply a column of a statement over facts, place and detail.
+_DERIVED = ("history", "updated_at", "status", "errors", "parked", "result_tables")
+_PLAIN = tuple((name, RENAMED.get(name, name)) for name in COLUMNS if name not in _DERIVED)
+
+
+def record_from(
+    fields: Mapping[str, Any], stored: Iterable[HistoryEvent], edges: tuple[str, str, int] | None = None
+) -> JobRecord:
+    """Return a record from its columns by name (see places.columns), its stored events, and its edges."""
+    values: dict[str, Any] = {name: fields[column] for name, column in _PLAIN}
+    values["status"] = Status(fields["status"])
+    values["errors"] = _errors.decode(fields["errors"]) if fields["errors"] else ()
+    values["parked"] = bool(fields["parked"])
+    values["result_tables"] = _names.decode(fields["result_tables"]) if fields["result_tables"] else ()
+    values["history"] = whole = places.history(fields, stored)
+    values["updated_at"] = max(whole[-1].at, fields["noted_at"] or 0)
+    if fields["started_at"] is not None and fields["completed_at"] is not None:
+        values["processing_micros"] = max(0, fields["completed_at"] - fields["started_at"])
+    if edges is not None:
+        values["dependencies"] = tuple(msgspec.json.decode(edges[0]))
+        values["dependent_jobs"] = tuple(msgspec.json.decode(edges[1]))
+        values["dependent_count"] = edges[2]
+    return JobRecord(**values)
 
 
 def history(text: str) -> tuple[HistoryEvent, ...]:
@@ -169,6 +196,8 @@ TABLES = (
     "job", "edge", "dedup", "step", "archive", "queue", "schedule", "job_type", "counter", "counter_sum", "api_key",
     "audit", "result_table",
 )  # fmt: skip
+# What a transfer closes where jobs are stored as facts and places; the tally follows from the places.
+PLACED_TABLES = (*TABLES, "detail", *places.PLACES, "event")
 # Columns of a job that its record does not have. `claim_token` is left out: no job runs during a transfer.
 BESIDE = ("joins", "awaited", "unmet_dependencies", "rate_count", "rate_micros")
 JOB_COLUMNS = tuple(RENAMED.get(name, name) for name in (*COLUMNS, *BESIDE))
@@ -189,6 +218,84 @@ def job(row: Sequence[Any], edges: Iterable[tuple[str, Any, Any]]) -> JobDump:
         awaited=bool(awaited),
         rate=None if rate_count is None else Rate(rate_count, rate_micros),
     )
+
+
+def dump_from(
+    fields: Mapping[str, Any], stored: Iterable[HistoryEvent], edges: Iterable[tuple[str, Any, Any]]
+) -> JobDump:
+    """Return a job as it is transferred, from its columns by name and (parent, met, joined) of its dependencies."""
+    return JobDump(
+        record=dumps.bare(record_from(fields, stored)),
+        edges=tuple(sorted(EdgeDump(parent, bool(met), bool(joined)) for parent, met, joined in edges)),
+        unmet=fields["unmet"],
+        joins=fields["joins"],
+        awaited=bool(fields["awaited"]),
+        rate=None if fields["rate_count"] is None else Rate(fields["rate_count"], fields["rate_micros"]),
+    )
+
+
+class Restored(msgspec.Struct, frozen=True):
+    """A job as it is restored: what was submitted, its place and detail, and what is stored of its history."""
+
+    facts: dict[str, Any]
+    move: places.Move  # into its place, from nowhere
+    events: tuple[places.EventRow, ...]
+    children: dict[str, Any]
+
+
+def restored(dump: JobDump, key: Any) -> Restored:
+    """Return what to store of a job that was exported. A parked one is claimable: the next claim parks it again."""
+    record = dump.record
+    given = msgspec.structs.asdict(record)
+    given |= {column: given[name] for name, column in RENAMED.items()}
+    given |= {
+        "key": key,
+        "unmet": dump.unmet,
+        "joins": dump.joins,
+        "awaited": dump.awaited,
+        "parked": 0,
+        "rate_count": None if dump.rate is None else dump.rate.count,
+        "rate_micros": None if dump.rate is None else dump.rate.micros,
+        "errors": _json(record.errors),
+        "result_tables": _json(record.result_tables),
+        "error_type": record.errors[-1].type if record.errors else None,
+        "lost_at": record.lost_at,
+        "noted_at": None,
+        "token": None,
+    }
+    if record.last_error is not None and not (
+        record.errors and record.last_error.startswith(f"{record.errors[-1].type}:")
+    ):
+        given["error_type"] = record.last_error.partition(":")[0]  # it failed without an attempt
+    facts = {name: given[name] for name in places.FACTS}
+    for name, usual in (("on_dependency_failure", "cancel"), ("fairness_weight", 1), ("trigger_rule", "all_success")):
+        facts[name] = None if facts[name] == usual else facts[name]
+    fields = {**given, "submitted_for": facts["scheduled_for"]}
+    events = tuple(places.EventRow(*msgspec.structs.astuple(each)) for each in places.to_store(fields, record.history))
+    given["stored"] = record.version if events else 0
+    after = places.Standing(**{name: given[name] for name in places.STANDING})
+    kept = {name: given[name] for name in places.KEPT}
+    before = places.Standing(
+        key=key,
+        job_id=record.job_id,
+        job_type=record.job_type,
+        queue=record.queue,
+        max_attempts=record.max_attempts,
+        status=record.status,
+        priority=record.priority,
+        scheduled_for=record.scheduled_for,
+        **_as_entered(after),
+    )
+    move = places.Move(before, after, events, record.result, record.result_artifact, kept)
+    children = {name: given[name] for name in places.CHILDREN} if record.children else {}
+    return Restored(facts, move, events, children)
+
+
+def _as_entered(after: places.Standing) -> dict[str, Any]:
+    """Return what a place implies of the columns that `detail` has as well, so that a plain job gets no detail."""
+    if after.place == places.ENDED:
+        return {"worker_id": after.worker_id, "worker_version": after.worker_version, "started_at": after.started_at}
+    return {}
 
 
 def job_values(dump: JobDump) -> tuple[Any, ...]:
@@ -399,6 +506,13 @@ def held(hold: Hold, standing: CurrentState | None) -> Verdict:
     return Verdict.APPLIED if holds else Verdict.STALE
 
 
+def holds_by_key(hold: Hold, found: tuple[int | None, int | None] | None) -> Verdict:
+    """Return whether a claim is still valid, given the attempt and the token's key of the one that is."""
+    if found is None:
+        return Verdict.GONE
+    return Verdict.APPLIED if found == (hold.attempt, places.token_key(hold.token)) else Verdict.STALE
+
+
 HOUR = 3600 * MICROS
 SPAN_MAX = 24 * HOUR  # hours added in one step, so that other calls run in between
 
@@ -451,13 +565,14 @@ async def whole(read: Awaitable[Iterable[Dump]], after: str | None) -> Source:
             yield dump, str(number + 1)
 
 
-EndedJob = tuple[int, str, str, str, Instant | None]  # seq, id, type, status, completed_at
+Key = Any  # of a job in the engine's tables: its number, or its id
+EndedJob = tuple[Key, str, str, str, Instant | None]  # key, id, type, status, completed_at
 
 
 class Found(msgspec.Struct):
     """The result of a step of retention: jobs to archive, and where to continue."""
 
-    batch: list[tuple[int, Instant]]  # seq, completed_at
+    batch: list[tuple[Key, Instant]]  # key, completed_at
     next: str | None
 
 
@@ -501,7 +616,7 @@ def is_over(policy: RetentionPolicy, job_type: str, status: str, completed_at: I
     return span is not None and completed_at < now - span
 
 
-def with_tree(policy: RetentionPolicy, job: EndedJob, members: Iterable[Any], now: Instant) -> dict[int, Instant]:
+def with_tree(policy: RetentionPolicy, job: EndedJob, members: Iterable[Any], now: Instant) -> dict[Key, Instant]:
     """Return the job, with its tree if it has one and all of it has expired; nothing if part of the tree must stay."""
     whole = [*members, job]
     if not all(is_over(policy, job_type, status, at, now) for _, _, job_type, status, at in whole):
@@ -509,16 +624,16 @@ def with_tree(policy: RetentionPolicy, job: EndedJob, members: Iterable[Any], no
     return {seq: at for seq, _, _, _, at in whole}
 
 
-def next_step(last: int, arrived: Instant, count: int, limit: int, newest: Instant) -> str | None:
+def next_step(last: Key, arrived: Instant, count: int, limit: int, newest: Instant) -> str | None:
     """Return where to continue after a step that read `count` jobs up to `last`, the oldest of which arrived then. Jobs
     are stored almost in order of time: if a whole step of them is too young, so are those after it."""
     return None if count < limit or arrived >= newest else str(last)
 
 
-def whole_trees(standing: Iterable[tuple[int, str, int]]) -> list[int]:
+def whole_trees(standing: Iterable[tuple[Key, str, int]]) -> list[Key]:
     """Return those jobs that belong to complete trees, given the jobs that are unchanged since they were read (seq,
     root, and the current size of the tree): a member may have been retried or added since."""
-    trees: dict[str, list[int]] = {}
+    trees: dict[str, list[Key]] = {}
     sizes: dict[str, int] = {}
     for seq, root, size in standing:
         trees.setdefault(root, []).append(seq)

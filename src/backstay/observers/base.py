@@ -28,7 +28,7 @@ class Ending(msgspec.Struct, frozen=True):
     outcome: str  # completed, retried, failed, cancelled, snoozed, given_back or waiting, as the metrics count them
     error: ErrorEntry | None  # set if it failed, with or without a retry
     ran_seconds: float
-    schema: str | None = None  # the payload's schema, if it failed and one is known: it marks secrets
+    sensitive: tuple[str, ...] = ()  # the payload's sensitive fields, if it failed; see core/sensitive.py
 
     @property
     def is_dead(self) -> bool:
@@ -36,9 +36,9 @@ class Ending(msgspec.Struct, frozen=True):
         return self.error is not None and self.outcome == Status.FAILED.value
 
 
-def ending_of(decided: Transition, schema: str | None) -> Ending:
+def ending_of(decided: Transition, sensitive: tuple[str, ...]) -> Ending:
     outcome = counted(decided.event, decided.target) or decided.target
-    return Ending(outcome.value, decided.error, decided.ran_micros / MICROS, schema)
+    return Ending(outcome.value, decided.error, decided.ran_micros / MICROS, sensitive)
 
 
 class Observer:
@@ -97,8 +97,8 @@ class Observers:
                 stack.enter_context(_Guarded(self, observer, "continuing", traceparent))
             yield
 
-    def ended(self, job: Attempted, decided: Transition, schema: str | None = None) -> None:
-        ending = ending_of(decided, schema)
+    def ended(self, job: Attempted, decided: Transition, sensitive: tuple[str, ...] = ()) -> None:
+        ending = ending_of(decided, sensitive)
         for observer in self._all:
             try:
                 observer.ended(job, ending)

@@ -1,6 +1,7 @@
 """Redaction of payloads and error texts before they are sent to an outside service. Pure.
 
-A field is secret because of its name, a name that the user adds, or a mark in its schema (core/payload_schema.py).
+A field is secret because of its name, a name that the user adds, or a mark of its job type
+(core/sensitive.py).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 import msgspec
 
 from backstay import codec
-from backstay.core.payload_schema import MASK, masked
+from backstay.core.sensitive import MASK, masked
 from backstay.errors import ConfigurationError
 
 PAYLOAD_CHARACTERS_MAX = 8_000  # enough to recognise the payload; 256 KiB are too much for a report
@@ -44,10 +45,10 @@ class Redaction:
             raise ConfigurationError(f'redact={names!r}: give a list of fields: redact=["{names}"]')
         self._names = (*_NAMES, *filter(None, map(_plain, names)))
 
-    def redact(self, payload: str, schema: str | None = None) -> RedactedPayload:
+    def redact(self, payload: str, marks: Iterable[str] = ()) -> RedactedPayload:
         try:
             value = codec.decode(payload)
-            shown = masked(schema, self._covered(value))
+            shown = masked(marks, self._covered(value))
             return RedactedPayload(without_passwords(msgspec.json.encode(shown).decode()), _hidden(value, shown))
         except (ValueError, RecursionError):  # inserted by SQL: not JSON, or nested too deeply
             return RedactedPayload("", ())

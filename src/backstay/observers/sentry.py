@@ -109,7 +109,7 @@ class Sentry(Observer):
         )
 
     def _event(self, job: Attempted, ending: Ending, error: ErrorEntry) -> Event:
-        redacted = self._redaction.redact(job.payload, ending.schema)
+        redacted = self._redaction.redact(job.payload, ending.sensitive)
         traceback = redacted.scrubbed(error.traceback)
         exception: dict[str, Any] = {
             "type": error.type,

@@ -102,7 +102,7 @@ class Tracing(Observer):
         _end(span, (job.job_id, job.attempt), in_batch, ending.outcome)
         if ending.error is None or not span.is_recording():
             return
-        redacted = self._redaction.redact(job.payload, ending.schema)
+        redacted = self._redaction.redact(job.payload, ending.sensitive)
         message = redacted.scrubbed(ending.error.message)
         span.add_event(
             "exception",

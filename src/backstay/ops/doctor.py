@@ -10,12 +10,12 @@ from backstay.clock import MICROS, Clock, Instant, to_datetime
 from backstay.core import schedules as core_schedules
 from backstay.core.dumps import FROM, MoveState, refusal
 from backstay.core.port import Store
-from backstay.core.records import Depth, Finding, JobType, Query, QueueRow, Schedule, WorkerRow
+from backstay.core.records import ClaimRequest, Depth, Finding, JobType, Lost, Query, QueueRow, Schedule, WorkerRow
 from backstay.core.states import Status
-from backstay.core.workers import is_silent
+from backstay.core.workers import blocked_for, is_silent, takes_jobs
 from backstay.errors import BackstayError
 from backstay.files.local import Files
-from backstay.limits import FIND_LIMIT_MAX
+from backstay.limits import ALONE_COUNTED_MAX, FIND_LIMIT_MAX, SCHEDULES_AHEAD
 from backstay.ops import explain
 
 CLOCK_SECONDS_WARN = 5.0
@@ -45,11 +45,12 @@ async def check_up(
         _clock(workers, now),
         _workers(workers, len(everyone) - len(workers), now),
         _leases(len(expired)),
+        _alone(await alone(store, depths), workers, now),
         _stuck_types(depths, workers, now, lease),
         _versions(depths, await store.job_types(), workers),
         _overdue(depths, now, lease),
         _paused(await store.queues(), depths),
-        _schedules(await store.schedules(), now, lease),
+        _schedules(await store.upcoming(SCHEDULES_AHEAD), now, lease),
         await _rings(store, depths, now),
     ]
 
@@ -86,6 +87,7 @@ def _workers(workers: list[WorkerRow], dead: int, now: Instant) -> Finding:
     silent = [worker.worker_id for worker in workers if is_silent(worker, now)]
     stuck = [worker.worker_id for worker in workers if worker.stuck]
     unread = [worker.worker_id for worker in workers if worker.unread]
+    blocked = [worker for worker in workers if worker.blocked is not None and not is_silent(worker, now)]
     if unread:
         return Finding(
             "workers",
@@ -100,6 +102,14 @@ def _workers(workers: list[WorkerRow], dead: int, now: Instant) -> Finding:
             "warn",
             f"{len(silent)} of {len(workers)} not heard from for more than a lease: {', '.join(silent[:3])}",
             "they died or lost their connection to the store; they are removed from the list after a while",
+        )
+    if blocked:
+        return Finding(
+            "workers",
+            "bad",
+            f"the event loop of {blocked[0].worker_id} is {blocked_for(blocked[0], now)}"
+            + (f"; {len(blocked) - 1} more are blocked" if len(blocked) > 1 else ""),
+            'no job of that worker can continue: make the handler a plain `def`, or give it isolation="process"',
         )
     if stuck:
         return Finding(
@@ -128,13 +138,44 @@ def _leases(expired: int) -> Finding:
     )
 
 
+async def alone(store: Store, depths: Iterable[Depth]) -> int:
+    """Count the jobs that wait to run alone, up to ALONE_COUNTED_MAX."""
+    pending = [each for each in depths if each.status is Status.PENDING]
+    request = ClaimRequest(
+        worker_id="",
+        worker_version="",
+        queues=tuple(sorted({each.queue for each in pending})),
+        slots=dict.fromkeys(sorted({each.job_type for each in pending}), 1),
+        limit=1,
+        lease_micros=0,
+        token="",
+        lost=Lost.ALONE,
+    )
+    return sum((await store.wait_alone(request)).values()) if pending else 0
+
+
+def _alone(count: int, workers: list[WorkerRow], now: Instant) -> Finding:
+    if not count:
+        return Finding("lost jobs", "ok", "none wait to run alone")
+    how_many = f"{count} or more" if count >= ALONE_COUNTED_MAX else str(count)
+    live = sum(not worker.stopping and not is_silent(worker, now) for worker in workers)
+    return Finding(
+        "lost jobs",
+        "warn",
+        f"{how_many} lost a worker twice, or have one attempt left, and wait to run alone: one at a time in each worker"
+        f" process, in turns with other jobs ({live} workers are alive)",
+        'find out what kills workers: see "backstay dead"; handlers with isolation="process" do not have to wait',
+    )
+
+
 def _stuck_types(depths: list[Depth], workers: list[WorkerRow], now: Instant, lease: int) -> Finding:
-    live = [worker for worker in workers if not worker.stopping and not is_silent(worker, now)]
+    kinds = {(worker.queues, worker.job_types) for worker in workers if takes_jobs(worker, now)}
+    served = [(frozenset(queues), frozenset(types)) for queues, types in kinds]  # many workers do the same
     stuck = [
         depth
         for depth in depths
         if depth.status is Status.PENDING
-        and not any(depth.job_type in worker.job_types and depth.queue in worker.queues for worker in live)
+        and not any(depth.queue in queues and depth.job_type in types for queues, types in served)
     ]
     if not stuck:
         return Finding("types", "ok", "every pending job has a worker that handles it")
@@ -150,11 +191,15 @@ def _stuck_types(depths: list[Depth], workers: list[WorkerRow], now: Instant, le
 def _versions(depths: list[Depth], types: list[JobType], workers: list[WorkerRow]) -> Finding:
     """A type whose newest code no live worker has: payloads of that version wait for one."""
     pending = {depth.job_type for depth in depths if depth.status is Status.PENDING}
-    behind = []
-    for each in types:
-        read = [worker.versions[each.job_type] for worker in workers if each.job_type in worker.versions]
-        if each.job_type in pending and read and max(read) < each.version:
-            behind.append(f"{each.job_type} up to {max(read)} of {each.version}")
+    read: dict[str, int] = {}
+    for worker in workers:
+        for job_type, version in worker.versions.items():
+            read[job_type] = max(version, read.get(job_type, version))
+    behind = [
+        f"{each.job_type} up to {read[each.job_type]} of {each.version}"
+        for each in types
+        if each.job_type in pending and read.get(each.job_type, each.version) < each.version
+    ]
     if not behind:
         return Finding("versions", "ok", "live workers read the newest payloads of every pending type")
     return Finding(
@@ -190,9 +235,8 @@ def _paused(rows: list[QueueRow], depths: list[Depth]) -> Finding:
 
 
 def _schedules(schedules: list[Schedule], now: Instant, lease: int) -> Finding:
+    """Those that tick next: one that is late is among them."""
     for schedule in schedules:
-        if schedule.paused_at is not None:
-            continue
         try:
             rule = core_schedules.parse(schedule.cron, schedule.timezone)
         except BackstayError as error:
@@ -204,14 +248,16 @@ def _schedules(schedules: list[Schedule], now: Instant, lease: int) -> Finding:
                 f"{schedule.name} missed its tick at {to_datetime(schedule.next_at):%Y-%m-%d %H:%M} UTC",
                 "start a worker",
             )
-        if rule.after(now) < schedule.next_at and (schedule.last_at or 0) > now:
+        if (schedule.last_at or 0) > now and rule.after(now) < schedule.next_at:
             return Finding(
                 "schedules",
                 "warn",
                 f"{schedule.name} was advanced to {to_datetime(schedule.next_at):%Y-%m-%d %H:%M} UTC by a wrong clock",
                 "pause and resume it: it continues from now",
             )
-    return Finding("schedules", "ok", f"{len(schedules)}, none behind" if schedules else "none")
+    if len(schedules) >= SCHEDULES_AHEAD:
+        return Finding("schedules", "ok", f"none behind of the {len(schedules):,} that run next")
+    return Finding("schedules", "ok", f"{len(schedules):,} active, none behind" if schedules else "none are active")
 
 
 async def _rings(store: Store, depths: Iterable[Depth], now: Instant) -> Finding:

@@ -11,7 +11,7 @@ import msgspec
 
 from backstay import ids
 from backstay.clock import Clock, Instant
-from backstay.core import lifecycle
+from backstay.core import dedup, lifecycle
 from backstay.core.port import Store
 from backstay.core.records import JobRecord, Node, Transition, Verdict
 from backstay.core.states import Status
@@ -89,9 +89,8 @@ async def edit(store: Store, clock: Clock, record: JobRecord, expected_version: 
         case Verdict.BLOCKED:
             raise IllegalTransition(f"job {job_id} depends on {await _unmet(store, edited.job)}")
         case Verdict.TAKEN:
-            raise DedupConflict(
-                f"job {job_id} cannot run again: its dedup key {record.dedup_key!r} belongs to another job now"
-            )
+            key = dedup.plain(record.dedup_key, record.queue)
+            raise DedupConflict(f"job {job_id} cannot run again: its dedup key {key!r} belongs to another job now")
         case _:
             raise VersionConflict(f"job {job_id} kept changing: try again")
 

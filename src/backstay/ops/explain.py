@@ -8,7 +8,7 @@ turns it into English. The server hides jobs of other queues by dropping paramet
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Literal, assert_never
@@ -21,7 +21,8 @@ from backstay.core.lifecycle import ended_by, moved_to, subtree_of
 from backstay.core.port import Store
 from backstay.core.records import JobRecord, Query, QueueRow, WorkerRow
 from backstay.core.states import TERMINAL, Event, Status
-from backstay.core.workers import is_silent
+from backstay.core.suspicion import RUNS_ALONE
+from backstay.core.workers import is_silent, takes_jobs
 from backstay.job import own_progress
 from backstay.limits import FIND_LIMIT_MAX, LISTED_EDGES_MAX
 
@@ -54,13 +55,14 @@ class Reason(StrEnum):
     NO_WORKER_FOR_VERSION = "no_worker_for_version"
     KEY_FULL = "key_full"
     RATE_LIMITED = "rate_limited"
+    RUNS_ALONE = "runs_alone"
     TYPE_FULL = "type_full"
     WORKERS_BUSY = "workers_busy"
     IN_LINE = "in_line"
 
 
 class RelatedJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, repr_omit_defaults=True):
-    """A job that an explanation names. If the reader may not see it, it has no id, name or error."""
+    """A job that an explanation names. If the reader may not see it, it has no id, name, status or error."""
 
     job_id: str | None = None
     name: str | None = None  # its stage or its type
@@ -116,6 +118,8 @@ class Params(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, repr
     offers: tuple[str, ...] = ()  # the types that they handle, or the queues that they serve
     limits: Mapping[str, int] = {}  # jobs of the type that each runs at once
     has_live_worker: bool | None = None
+    is_blocking: bool | None = None
+    blocked_since: datetime | None = None  # the worker's event loop, by the job that is named, if it is known
 
 
 Part = str | RelatedJob
@@ -152,6 +156,7 @@ def _sentence(found: Explanation) -> Iterator[Part]:
         case Reason.RUNNING:
             yield f"it is running: attempt {p.attempt} on {p.worker_id} since {_at(p.at)}"
             yield (f", {p.progress:.0%}" if p.progress else "") + (f" {p.stage}" if p.stage else "")
+            yield from _blocked(p)
         case Reason.LEASE_EXPIRED:
             lost = f"the lease of its worker {p.worker_id} expired at {_at(found.until)}"
             yield f"its worker {p.worker_id} is gone" if p.is_gone else lost
@@ -181,6 +186,11 @@ def _sentence(found: Explanation) -> Iterator[Part]:
             yield f" {'is' if len(p.jobs) + p.more == 1 else 'are'} running"
         case Reason.RATE_LIMITED:
             yield f"the rate limit of the key {p.key} is used up until {_at(found.until)}"
+        case Reason.RUNS_ALONE:
+            yield (
+                f"it lost its worker at {_at(p.at)} and will run alone ({p.failures} of {p.max_attempts} attempts have"
+                " failed), so that no job takes others with it: a worker makes room for it when it is its turn"
+            )
         case Reason.TYPE_FULL:
             yield f"every worker that handles {p.job_type} already runs as many of them as it may: "
             yield from _listed([[f"{worker_id} ({limit})"] for worker_id, limit in p.limits.items()], p.more)
@@ -191,6 +201,19 @@ def _sentence(found: Explanation) -> Iterator[Part]:
             yield f"{'it is in line' if p.ahead else 'a worker will claim it in a moment'}: {_place(p)}"
         case _:
             assert_never(found.reason)
+
+
+def _blocked(p: Params) -> Iterator[Part]:
+    if p.blocked_since is None:
+        return
+    if p.is_blocking:
+        yield f"; it has blocked the event loop of that worker since {_at(p.blocked_since)}"
+        return
+    yield f"; the event loop of that worker has been blocked since {_at(p.blocked_since)}"
+    if p.jobs:
+        yield " by "
+        yield p.jobs[0]
+        yield f" ({p.jobs[0].name})" if p.jobs[0].name else ""
 
 
 def _end(reason: Reason, p: Params) -> Iterator[Part]:
@@ -245,8 +268,9 @@ def _wait(reason: Reason, p: Params) -> Iterator[Part]:
 
 
 def _waited_for(job: RelatedJob) -> list[Part]:
-    reused = ", whose result it will reuse" if job.is_reused else ""
-    return [job, f" ({job.status.value if job.status else 'unknown'}{reused})"]
+    status = job.status.value if job.status else "unknown" if job.job_id else None  # None: the reader may not see it
+    said = [each for each in (status, "whose result it will reuse" if job.is_reused else None) if each]
+    return [job, f" ({', '.join(said)})" if said else ""]
 
 
 def _unserved(reason: Reason, p: Params) -> Iterator[Part]:
@@ -257,7 +281,8 @@ def _unserved(reason: Reason, p: Params) -> Iterator[Part]:
     if reason is Reason.NO_WORKER:
         yield "no worker is alive"
         if p.workers:
-            yield f" except {_workers(p)}, which {'is' if one else 'are'} stopping"
+            why = "stopping" if p.blocked_since is None else f"blocked since {_at(p.blocked_since)}"
+            yield f" except {_workers(p)}, which {'is' if one else 'are'} {why}"
         elif p.worker_id:
             yield f" ({p.worker_id} was last seen at {_at(p.at)})"
         yield ": start one"
@@ -322,7 +347,7 @@ class Facts(msgspec.Struct, kw_only=True):
 
     job: JobRecord
     now: Instant
-    workers: list[WorkerRow]
+    workers: list[WorkerRow] = []  # as many as it takes to tell
     queue: QueueRow | None = None
     dependencies: dict[str, Status | None] = {}
     joined: str | None = None  # the identical job whose result it will reuse
@@ -337,15 +362,23 @@ class Facts(msgspec.Struct, kw_only=True):
     ahead: int = 0  # pending jobs of the same queue and type that come first, up to a limit
 
 
-async def explain(store: Store, job: JobRecord, now: Instant, is_dead: Callable[[WorkerRow], bool]) -> Explanation:
-    """`is_dead` knows which workers are certainly gone, though they were seen not long ago."""
+async def explain(
+    store: Store,
+    job: JobRecord,
+    now: Instant,
+    is_dead: Callable[[WorkerRow], bool],
+    ask_first: Sequence[str] = (),
+) -> Explanation:
+    """`is_dead` knows which workers are certainly gone, though they were seen not long ago. `ask_first`: workers that
+    could probably run the job, if someone knows."""
     state = await store.moving()
     if state is not None and state.role == FROM and job.status not in (Status.PROCESSING, *TERMINAL):
         return _moved(state)
-    workers = await store.workers()
-    dead = [worker.worker_id for worker in workers if is_dead(worker)]
-    living = [worker for worker in workers if worker.worker_id not in dead]
-    facts = Facts(job=job, now=now, workers=living, dead=dead)
+    facts = Facts(job=job, now=now)
+    if job.status is Status.PROCESSING:
+        await _read_holder(store, facts, is_dead)
+    elif job.status in (Status.SCHEDULED, Status.RETRYING) and job.scheduled_for <= now:
+        await _read_workers(store, facts, is_dead, _some_live)
     if job.status is Status.WAITING:
         if job.awaits is None:
             statuses = await store.statuses(job.dependencies)
@@ -364,7 +397,10 @@ async def explain(store: Store, job: JobRecord, now: Instant, is_dead: Callable[
         facts.holders = await _holders(store, job)
         if job.rate_key is not None:
             facts.rate_due_at = await store.rate_due(job.job_id, now)
-        facts.claims = await _claims(store, facts)
+        for worker in await store.workers(ask_first) if ask_first else []:
+            _sort(facts, worker, is_dead)
+        if not await _some_with_room(store, facts):
+            await _read_workers(store, facts, is_dead, _some_with_room)
         facts.ahead = await store.ahead(job.job_id, _AHEAD_MAX)
     return judge(facts)
 
@@ -422,22 +458,62 @@ async def _holders(store: Store, job: JobRecord) -> list[str]:
 
 
 _PAGE = 100
+_WORKERS_PAGE_MAX = 1_000  # read at once; the first page is shorter, since it is usually enough
 _LOOKED_AT_MAX = 50  # workers that are searched for one with room
 
+_Enough = Callable[[Store, Facts], Awaitable[bool]]
 
-async def _claims(store: Store, facts: Facts) -> dict[str, dict[str, int]]:
-    """What workers hold now, since their own rows are up to a third of a lease old. Stops at the first with room."""
-    found: dict[str, dict[str, int]] = {}
-    for worker in sorted(_able(facts), key=lambda each: len(each.running) - each.concurrency)[:_LOOKED_AT_MAX]:
+
+async def _read_holder(store: Store, facts: Facts, is_dead: Callable[[WorkerRow], bool]) -> None:
+    """The worker that holds the job; if it has lost it, others too, until one is live."""
+    holder = facts.job.worker_id
+    for worker in [] if holder is None else await store.workers([holder]):
+        _sort(facts, worker, is_dead)
+    if holder in facts.dead or (facts.job.lease_expires_at or 0) <= facts.now:
+        await _read_workers(store, facts, is_dead, _some_live)
+
+
+async def _read_workers(store: Store, facts: Facts, is_dead: Callable[[WorkerRow], bool], enough: _Enough) -> None:
+    """Page by page, until there are enough to tell, or no more: there may be thousands."""
+    known = {*(worker.worker_id for worker in facts.workers), *facts.dead}
+    after, limit = "", _PAGE
+    while True:
+        page = await store.workers(after=after, limit=limit)
+        for worker in page:
+            if worker.worker_id not in known:
+                _sort(facts, worker, is_dead)
+        if await enough(store, facts) or len(page) < limit:
+            return
+        after, limit = page[-1].worker_id, _WORKERS_PAGE_MAX
+
+
+def _sort(facts: Facts, worker: WorkerRow, is_dead: Callable[[WorkerRow], bool]) -> None:
+    if is_dead(worker):
+        facts.dead.append(worker.worker_id)
+    else:
+        facts.workers.append(worker)
+
+
+async def _some_live(store: Store, facts: Facts) -> bool:
+    return bool(_live(facts))
+
+
+async def _some_with_room(store: Store, facts: Facts) -> bool:
+    """Also when many that could run the job have none. What they hold is read from the jobs: their own rows are up to
+    a third of a lease old."""
+    able = [worker for worker in _able(facts) if worker.worker_id not in facts.claims]
+    for worker in sorted(able, key=lambda each: len(each.running) - each.concurrency):
+        if len(facts.claims) >= _LOOKED_AT_MAX:
+            return True
         page = await store.find(Query(status=Status.PROCESSING, worker=worker.worker_id, limit=FIND_LIMIT_MAX))
-        of_type = found[worker.worker_id] = dict(Counter(each.job_type for each in page.items))
+        of_type = facts.claims[worker.worker_id] = dict(Counter(each.job_type for each in page.items))
         held = {each.job_id for each in page.items}
         for each in await store.get([job_id for job_id in worker.stuck if job_id not in held]):
             if each is not None:  # its claim is gone, but its thread keeps the slot
                 of_type[each.job_type] = of_type.get(each.job_type, 0) + 1
         if not (_type_full(worker, facts.job.job_type, of_type) or _is_busy(worker, of_type)):
-            break
-    return found
+            return True
+    return False
 
 
 # Rings: a submit cannot make one, but a parent that waits for its child can close one: its child depends on a job
@@ -601,7 +677,15 @@ def _processing(facts: Facts) -> Explanation:
         progress=own_progress(job) or None,
         stage=job.stage or None,
     )
-    return Explanation(reason=Reason.RUNNING, params=params)
+    worker = next((each for each in facts.workers if each.worker_id == job.worker_id), None)
+    if worker is None or (blocked := worker.blocked) is None:
+        return Explanation(reason=Reason.RUNNING, params=params)
+    by = blocked.job_id
+    params = msgspec.structs.replace(params, blocked_since=_moment(blocked.since), is_blocking=by == job.job_id or None)
+    if by is None or by == job.job_id:
+        return Explanation(reason=Reason.RUNNING, params=params)
+    params = msgspec.structs.replace(params, jobs=(RelatedJob(job_id=by, name=blocked.job_type),))
+    return Explanation(reason=Reason.RUNNING, params=params, job_ids=(by,))
 
 
 def _waiting(facts: Facts) -> Explanation:
@@ -697,6 +781,9 @@ def _no_room(facts: Facts) -> Explanation | None:
     if facts.rate_due_at is not None and facts.rate_due_at > facts.now:
         params = Params(key=job.rate_key)
         return Explanation(reason=Reason.RATE_LIMITED, params=params, until=to_datetime(facts.rate_due_at))
+    if job.suspicion >= RUNS_ALONE:
+        params = Params(at=_moment(job.lost_at), failures=job.failures, max_attempts=job.max_attempts)
+        return Explanation(reason=Reason.RUNS_ALONE, params=params)
     return _no_slot(facts)
 
 
@@ -754,13 +841,17 @@ def _able(facts: Facts) -> list[WorkerRow]:
 
 
 def _live(facts: Facts) -> list[WorkerRow]:
-    return [worker for worker in facts.workers if not worker.stopping and not is_silent(worker, facts.now)]
+    return [worker for worker in facts.workers if takes_jobs(worker, facts.now)]
 
 
 def _last_seen(facts: Facts) -> Params:
     stopping = [worker for worker in facts.workers if worker.stopping and not is_silent(worker, facts.now)]
     if stopping:
         return _named(stopping, Params())
+    blocked = [worker for worker in facts.workers if worker.blocked is not None and not is_silent(worker, facts.now)]
+    if blocked:
+        since = min(worker.blocked.since for worker in blocked if worker.blocked is not None)
+        return _named(blocked, Params(blocked_since=_moment(since)))
     last = max(facts.workers, key=lambda worker: worker.heartbeat_at, default=None)
     return Params() if last is None else Params(worker_id=last.worker_id, at=_moment(last.heartbeat_at))
 

@@ -24,7 +24,7 @@ from backstay.core.states import ACTIVE, TERMINAL, Status
 from backstay.errors import InvalidOption, JobNotFound
 from backstay.ops.audit import Actor, audited
 from backstay.ops.edit import AnyRecord, Change, apply_edits, check_version, edit, record_of
-from backstay.ops.tree import Subtrees, with_progress
+from backstay.ops.tree import Subtrees, retry_reason, with_progress
 from backstay.options import FindOptions, JobFilter, SubmitOptions, query, run_at_of
 
 _TRAIL_IDS_MAX = 100  # ids stored in one audit entry
@@ -64,6 +64,7 @@ async def retry(
     job_id: str,
     *,
     subtree: bool,
+    forget_steps: bool,
     reason: str | None,
     expected_version: int | None,
 ) -> JobRecord:
@@ -71,24 +72,33 @@ async def retry(
         why = check_reason(reason)
         if subtree:
             check_version(record, expected_version)
-            await Subtrees(store, clock, actor.by, why).retry(record)
+            await Subtrees(store, clock, actor.by, why, forget_steps=forget_steps).retry(record)
             return
+        why = retry_reason(why, forget_steps)
         await edit(
             store,
             clock,
             record,
             expected_version,
-            lambda job, now: lifecycle.manual_retry(job, now=now, by=actor.by, reason=why),
+            lambda job, now: lifecycle.manual_retry(job, now=now, by=actor.by, reason=why, forget_steps=forget_steps),
         )
 
-    return await _change(store, clock, actor, "job.retry", job_id, work, {"subtree": subtree})
+    options = {"subtree": subtree, **_forgetting(forget_steps)}
+    return await _change(store, clock, actor, "job.retry", job_id, work, options)
 
 
-async def rerun(store: Store, clock: Clock, actor: Actor, job_id: str, *, reason: str | None) -> JobRecord:
+async def rerun(
+    store: Store, clock: Clock, actor: Actor, job_id: str, *, forget_steps: bool, reason: str | None
+) -> JobRecord:
     async def work(record: JobRecord) -> None:
-        await Subtrees(store, clock, actor.by, check_reason(reason)).rerun(record)
+        await Subtrees(store, clock, actor.by, check_reason(reason), forget_steps=forget_steps).rerun(record)
 
-    return await _change(store, clock, actor, "job.rerun", job_id, work)
+    return await _change(store, clock, actor, "job.rerun", job_id, work, _forgetting(forget_steps))
+
+
+def _forgetting(forget_steps: bool) -> dict[str, Any]:
+    """Return what the trail says about recorded steps."""
+    return {"forget_steps": True} if forget_steps else {}
 
 
 async def reprioritise(
@@ -220,6 +230,7 @@ async def change_many(
     created_until: datetime | None,
     reason: str | None,
     dry_run: bool,
+    forget_steps: bool = False,
 ) -> BulkResult:
     """Cancel or retry up to BULK_MAX jobs, by id or by a search, in the queues that the actor may change."""
     listed = job_ids if job_ids is None or isinstance(job_ids, str) else list(job_ids)
@@ -237,10 +248,12 @@ async def change_many(
         return _result(chosen, [job.job_id for job in chosen.jobs], [], dry_run)
     changed: list[str] = []
     refused: list[Refusal] = []
-    async with audited(store, clock, actor, name, target, _asked(chosen, why)) as entry:
+    before = {**_asked(chosen, why), **_forgetting(forget_steps)}
+    decide = _decision(action, statuses, actor.by, why, forget_steps)
+    async with audited(store, clock, actor, name, target, before) as entry:
         for start in range(0, len(chosen.jobs), limits.BULK_STEP):
             step = chosen.jobs[start : start + limits.BULK_STEP]
-            for edited in await apply_edits(store, clock, step, _decision(action, statuses, actor.by, why)):
+            for edited in await apply_edits(store, clock, step, decide):
                 if edited.verdict is Verdict.APPLIED:
                     changed.append(edited.job.job_id)
                 else:
@@ -374,7 +387,7 @@ def _fits(job: AnyRecord, statuses: Collection[Status]) -> bool:
 
 
 def _decision(
-    action: Action, statuses: Collection[Status], by: str, reason: str | None
+    action: Action, statuses: Collection[Status], by: str, reason: str | None, forget_steps: bool
 ) -> Callable[[AnyRecord, Instant], Transition | None]:
     """A job that has left these statuses in the meantime is left as it is."""
 
@@ -383,7 +396,8 @@ def _decision(
             return None
         if action is Action.CANCEL:
             return lifecycle.cancel(job, by=by, reason=reason)
-        return lifecycle.manual_retry(job, now=now, by=by, reason=reason)
+        why = retry_reason(reason, forget_steps)
+        return lifecycle.manual_retry(job, now=now, by=by, reason=why, forget_steps=forget_steps)
 
     return decide
 
@@ -409,10 +423,18 @@ _WHY = {
 # Dead letters
 
 
-async def retry_dead(store: Store, clock: Clock, actor: Actor, job_type: str | None, error_type: str | None) -> int:
+async def retry_dead(
+    store: Store,
+    clock: Clock,
+    actor: Actor,
+    job_type: str | None,
+    error_type: str | None,
+    *,
+    forget_steps: bool = False,
+) -> int:
     """Retry the dead letters of the actor's queues, or those of a type or an error, page by page; return how many."""
     target = " ".join(each for each in (job_type, error_type) if isinstance(each, str) and each) or "all"
-    decide = _decision(Action.RETRY, (Status.FAILED,), actor.by, None)
+    decide = _decision(Action.RETRY, (Status.FAILED,), actor.by, None, forget_steps)
     async with audited(store, clock, actor, "dead.retry", target) as entry:
         for name, value in (("job_type", job_type), ("error_type", error_type)):
             check_text(name, value, limits.KEY_LENGTH_MAX)
@@ -430,7 +452,7 @@ async def retry_dead(store: Store, clock: Clock, actor: Actor, job_type: str | N
             if page.next is None:
                 break
             asked = msgspec.structs.replace(asked, after=page.next)
-        entry.after = {"retried": retried}
+        entry.after = {"retried": retried, **_forgetting(forget_steps)}
     return retried
 
 

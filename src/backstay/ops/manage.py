@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -13,8 +14,8 @@ import msgspec
 
 from backstay import ids, limits
 from backstay.clock import Clock, Instant, micros
-from backstay.core import access_keys, queues, schedules, stats, workers
-from backstay.core.checks import check_name, check_reason
+from backstay.core import access_keys, queues, schedules, sensitive, stats, workers
+from backstay.core.checks import check_job_type, check_name, check_reason, did_you_mean
 from backstay.core.dumps import INTO, is_closed, refusal
 from backstay.core.port import Store
 from backstay.core.queues import Queue
@@ -28,6 +29,7 @@ from backstay.errors import (
     InvalidOption,
     ScheduleNotFound,
     StoreMoved,
+    UnknownJobType,
     VersionConflict,
 )
 from backstay.handlers import Handler
@@ -50,7 +52,10 @@ async def announce(store: Store, clock: Clock, handlers: Collection[Handler]) ->
     Writes only what changed, so that opening stays cheap."""
     now = clock.now()
     known = {each.job_type: each for each in await store.job_types()}
-    ours = [handler.describe(now) for handler in handlers]
+    for handler in handlers:
+        if (stored := known.get(handler.name)) is not None:
+            handler.marked = stored.sensitive
+    ours = [_announcement(handler.describe(now), known.get(handler.name)) for handler in handlers]
     changed = [each for each in ours if _differs(each, known.get(each.job_type))]
     if changed:
         await store.announce(changed)
@@ -79,14 +84,27 @@ def _trace(job_type: JobType) -> dict[str, Any]:
     """A schema is too long for the trail: its hash tells whether it is the same."""
     text = job_type.payload_schema
     schema = None if text is None else f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:16]}, {len(text):,} bytes"
-    return {"version": job_type.version, "queue": job_type.queue, "schema": schema}
+    return {
+        "version": job_type.version,
+        "queue": job_type.queue,
+        "schema": schema,
+        "sensitive": " ".join(job_type.sensitive),
+    }
+
+
+def _announcement(ours: JobType, stored: JobType | None) -> JobType:
+    """Return what to announce. Older code next to newer during a deploy keeps what the newer announced, and adds only
+    its marks of sensitive fields."""
+    if stored is None:
+        return ours
+    if stored.version > ours.version:
+        return sensitive.announced(stored, msgspec.structs.replace(stored, sensitive=ours.sensitive))
+    return sensitive.announced(stored, ours)
 
 
 def _differs(ours: JobType, stored: JobType | None) -> bool:
     if stored is None:
         return True
-    if stored.version > ours.version:
-        return False  # older code next to newer during a deploy: keep what the newer announced
     fresh = ours.last_seen - stored.last_seen < micros(timedelta(hours=1))
     return not fresh or msgspec.structs.replace(ours, last_seen=stored.last_seen) != stored
 
@@ -115,14 +133,42 @@ async def accepts_changes(store: Store) -> bool:
     return False
 
 
+# Sensitive fields
+
+
+async def unmark_sensitive(store: Store, clock: Clock, actor: Actor, job_type: str, field: str) -> JobType:
+    """Show a field of a type to everyone who may read its jobs, although it was once announced as sensitive."""
+    check_job_type(job_type)
+    before = await _known_type(store, job_type)
+    async with audited(
+        store, clock, actor, "type.unmark", job_type, {"sensitive": " ".join(before.sensitive)}
+    ) as entry:
+        if field not in before.sensitive:
+            marks = ", ".join(before.sensitive) or "none"
+            raise InvalidOption(f"{field!r:.100} is not a mark of {job_type} (its marks: {marks:.300})")
+        if field in sensitive.marks_of(before.payload_schema):
+            raise InvalidOption(
+                f"the code of {job_type} still marks {field:.100} as sensitive: deploy code without the mark first"
+            )
+        await store.unmark(job_type, [field])
+        after = await _known_type(store, job_type)
+        entry.after = {"sensitive": " ".join(after.sensitive)}
+    return after
+
+
+async def _known_type(store: Store, job_type: str) -> JobType:
+    for each in await store.job_types():
+        if each.job_type == job_type:
+            return each
+    raise UnknownJobType(f"no worker has announced the type {job_type!r:.80}")
+
+
 # Queues
 
 
 async def list_queues(store: Store) -> list[Queue]:
     """List every queue that is named anywhere, with its job counts."""
-    return queues.overview(
-        await store.queues(), await store.depths(), await store.job_types(), await _living_workers(store)
-    )
+    return queues.overview(await store.queues(), await store.depths(), await store.job_types(), await _serving(store))
 
 
 async def pause_queue(store: Store, clock: Clock, actor: Actor, name: str, reason: str | None) -> Queue:
@@ -143,14 +189,23 @@ async def limit_queue(store: Store, clock: Clock, actor: Actor, name: str, max_p
 async def _change_queue(
     store: Store, clock: Clock, actor: Actor, action: str, name: str, change: Callable[[], QueueChange]
 ) -> Queue:
-    """Change a queue, with its audit entry; return it with its job counts."""
+    """Change a queue, with its audit entry; return it with its job counts. A queue may be changed before anything uses
+    it; since that may also be a misspelled name, it is logged and noted in the answer."""
     check_name(name, "queue")
-    before = next((row for row in await store.queues() if row.name == name), None)
+    rows = await store.queues()
+    before = next((row for row in rows if row.name == name), None)
     async with audited(store, clock, actor, action, name, access_keys.queue(before)) as entry:
         row = await store.change_queue(name, change(), clock.now())
         entry.after = access_keys.queue(row)
-    found = queues.overview([row], await store.depths(), [], await _living_workers(store))
-    return next(queue for queue in found if queue.name == name)
+    depths, serving = await store.depths(), await _serving(store)
+    known = queues.overview(rows, depths, await store.job_types(), serving)
+    [queue] = [each for each in queues.overview([row], depths, [], serving) if each.name == name]
+    seen = [each.name for each in known if actor.sees(each.name)]
+    if name in seen:
+        return queue
+    note = f"no job, handler or worker uses the queue {name} yet ({did_you_mean(name, seen)})"
+    log.warning("%s", note)
+    return msgspec.structs.replace(queue, note=note)
 
 
 def pending_limit(max_pending: int | None) -> QueueChange:
@@ -163,8 +218,8 @@ def pending_limit(max_pending: int | None) -> QueueChange:
     return QueueChange(max_pending=limit)
 
 
-async def _living_workers(store: Store) -> list[WorkerRow]:
-    return [worker for worker in await store.workers() if not is_dead(worker)]
+async def _serving(store: Store) -> Counter[str]:
+    return queues.serving(worker for worker in await store.workers() if not is_dead(worker))
 
 
 def is_dead(worker: WorkerRow) -> bool:
@@ -273,6 +328,10 @@ async def run_schedule(
     return job, inserted, now
 
 
+async def get_schedule(store: Store, name: str) -> ScheduleInfo:
+    return schedules.info(_existing(await _stored_schedule(store, name), name))
+
+
 async def _info(store: Store, name: str) -> ScheduleInfo | None:
     stored = await _stored_schedule(store, name)
     return None if stored is None else schedules.info(stored)
@@ -301,4 +360,5 @@ async def recent_stats(store: Store, now: Instant, minutes: int) -> Stats:
     if isinstance(minutes, bool) or not isinstance(minutes, int) or not 1 <= minutes <= longest:
         raise InvalidOption(f"minutes={minutes!r}: use 1 to {longest:,}")
     since, until = stats.span(now, minutes)
-    return stats.summary(await store.counters(since, until), await store.counts(), since, until)
+    kinds = await store.counters(since, until, width=until - since)
+    return stats.summary(kinds, await store.counters(since, until, kinds=False), await store.counts(), since, until)

@@ -1,19 +1,13 @@
-"""A job as a one-line summary and as a JSON document, for the command line, HTTP and the dashboard.
-
-Payload and result are included as they are stored: a page of jobs is not parsed only to be written again.
-"""
+"""A job as a one-line summary, for the command line and the dashboard."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
 
-import msgspec
-
-from backstay import codec
 from backstay.core.checks import count, span
 from backstay.core.states import Status
-from backstay.job import FIELDS, Job, JobDocument, JobView
+from backstay.job import Job
 from backstay.ops.explain import ended_with_children, failed_dependency
 
 Naming = Callable[[str], str]
@@ -98,31 +92,3 @@ def _at(job: Job) -> str:
 
 def _running(job: Job, now: datetime) -> str:
     return "" if job.started_at is None else f"running {span(max(0.0, (now - job.started_at).total_seconds()))}"
-
-
-_NULL = msgspec.Raw(b"null")
-_READ = [name for name in FIELDS if name not in ("payload", "result")]
-
-
-def document(job: JobView) -> JobDocument:
-    """For codec.encode. A large result, which is kept in a file, is null here."""
-    found = {name: getattr(job, name) for name in _READ}
-    return JobDocument(**found, payload=raw(job.record.payload), result=raw(job.record.result))
-
-
-def whole(job: Job) -> JobDocument:
-    """The same with a large result, which is read from its file: not for an event loop."""
-    found = document(job)
-    if job.record.result_artifact is None:
-        return found
-    return msgspec.structs.replace(found, result=raw(job.result_text()))
-
-
-def raw(text: str | None) -> msgspec.Raw:
-    """Return stored JSON as it is. If it was written by other means and is not JSON, it is returned as a string."""
-    if text is None:
-        return _NULL
-    try:
-        return codec.decode(text, type=msgspec.Raw)
-    except msgspec.DecodeError:
-        return msgspec.Raw(codec.encode(text))

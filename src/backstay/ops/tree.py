@@ -17,9 +17,9 @@ import msgspec
 
 from backstay.clock import Clock, Instant
 from backstay.core import dependencies, lifecycle
-from backstay.core.checks import is_mark
+from backstay.core.checks import FORGETTING, is_mark, mark_forgets
 from backstay.core.port import Store
-from backstay.core.records import JobRecord, Node, Transition, Verdict
+from backstay.core.records import HistoryEvent, JobRecord, Node, Transition, Verdict
 from backstay.core.states import TERMINAL, Event, Status
 from backstay.errors import DedupConflict, IllegalTransition, VersionConflict
 from backstay.job import Job, own_progress, rolled_up
@@ -114,17 +114,29 @@ class Again(msgspec.Struct):
     overtaken: list[Node] = []  # someone else restarted them in the meantime, for another reason
 
 
-def mark(job_id: str, reason: str | None, version: int | None = None) -> str:
+def mark(job_id: str, reason: str | None, version: int | None = None, *, forget_steps: bool = False) -> str:
     """Return the reason that history gives for a job that is rerun with all its children: on request, or because of the
     event of this version of its parent."""
     made_by = "" if version is None else f", version {version}"
-    return f"run again from {job_id}{made_by}" + (f": {reason}" if reason else "")
+    without = f", {FORGETTING}" if forget_steps else ""
+    return f"run again from {job_id}{made_by}{without}" + (f": {reason}" if reason else "")
+
+
+def retry_reason(reason: str | None, forget_steps: bool) -> str | None:
+    """Return the reason that history gives for a retry."""
+    if not forget_steps:
+        return reason
+    return f"{FORGETTING}: {reason}" if reason else FORGETTING
 
 
 def marked_version(record: JobRecord) -> int | None:
     """Return the version of the event that asked for a rerun with all children; None if it runs for another reason."""
-    last = next((each for each in reversed(record.history) if each.event is Event.MANUAL_RETRY), None)
+    last = _last_retry(record)
     return last.version if last is not None and is_mark(last.reason) else None
+
+
+def _last_retry(record: JobRecord) -> HistoryEvent | None:
+    return next((each for each in reversed(record.history) if each.event is Event.MANUAL_RETRY), None)
 
 
 async def children_again(
@@ -133,7 +145,9 @@ async def children_again(
     """Rerun all children, once for the event that asked their parent to. If interrupted, a repeat continues it.
     Return the children that it found, and those that it left as they are: blocked ones, and ones that someone else has
     restarted, which are not stopped for it."""
-    reason = mark(parent.job_id, None, version)
+    last = _last_retry(parent)
+    forget_steps = last is not None and mark_forgets(last.reason)
+    reason = mark(parent.job_id, None, version, forget_steps=forget_steps)
     found: dict[str, Node] = {}
     left = Again()
     async for page in children_of(store, parent.job_id):
@@ -141,7 +155,7 @@ async def children_again(
         found |= {each.job_id: Node.of(each) for each in ours if each.status in TERMINAL}
         left.overtaken += [Node.of(each) for each in ours if each.status not in TERMINAL]
     for level in levels(found):
-        again = await run_again(store, clock, level, by, reason)
+        again = await run_again(store, clock, level, by, reason, forget_steps=forget_steps)
         left.blocked += again.blocked
         left.overtaken += again.overtaken
     return found, left
@@ -151,13 +165,21 @@ def _was_marked(record: JobRecord, reason: str) -> bool:
     return any(each.event is Event.MANUAL_RETRY and each.reason == reason for each in record.history)
 
 
-async def run_again(store: Store, clock: Clock, chosen: Sequence[Node], by: str | None, reason: str | None) -> Again:
+async def run_again(
+    store: Store,
+    clock: Clock,
+    chosen: Sequence[Node],
+    by: str | None,
+    reason: str | None,
+    *,
+    forget_steps: bool = False,
+) -> Again:
     """Rerun these jobs. A job that has become active in the meantime is left alone."""
 
     def decide(job: AnyRecord, now: Instant) -> Transition | None:
         if isinstance(job, JobRecord) and (job.status not in TERMINAL or job.archived_at is not None):
             return None
-        return lifecycle.manual_retry(job, now=now, by=by, reason=reason, rewait=True)
+        return lifecycle.manual_retry(job, now=now, by=by, reason=reason, forget_steps=forget_steps, rewait=True)
 
     again = Again()
     for start in range(0, len(chosen), PAGE):
@@ -179,7 +201,7 @@ async def run_again(store: Store, clock: Clock, chosen: Sequence[Node], by: str 
 
 def _is_anothers(record: JobRecord, reason: str | None) -> bool:
     """Return whether the job runs because someone asked for something else. The same rerun may be requested twice."""
-    last = next((each for each in reversed(record.history) if each.event is Event.MANUAL_RETRY), None)
+    last = _last_retry(record)
     return record.archived_at is None and (last is None or last.reason != reason)
 
 
@@ -231,10 +253,13 @@ _STARTED = frozenset({Status.PROCESSING, Status.PENDING, Status.RETRYING})
 
 
 class Subtrees:
-    def __init__(self, store: Store, clock: Clock, by: str | None, reason: str | None) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, by: str | None, reason: str | None, *, forget_steps: bool = False
+    ) -> None:
         self._store = store
         self._clock = clock
         self._by, self._reason = by, reason
+        self._forget_steps = forget_steps
 
     # Cancelling
 
@@ -278,7 +303,15 @@ class Subtrees:
         while left:
             above = _above(tree, left)
             ready = [node for node in left if node.job_id not in above]
-            blocked = (await run_again(self._store, self._clock, ready, self._by, self._reason)).blocked
+            again = await run_again(
+                self._store,
+                self._clock,
+                ready,
+                self._by,
+                retry_reason(self._reason, self._forget_steps),
+                forget_steps=self._forget_steps,
+            )
+            blocked = again.blocked
             if len(blocked) == len(ready):
                 raise said_of_blocked(tree, blocked)
             kept = {node.job_id for node in blocked}
@@ -288,7 +321,8 @@ class Subtrees:
 
     async def rerun(self, job: JobRecord) -> None:
         """Rerun this job and what in its tree depends on it or on something below it; then its parents. Children are
-        rerun when their parents start. Results of upstream jobs are kept, and read again."""
+        rerun when their parents start. Results of upstream jobs are kept, and read again. Its parents keep their
+        recorded steps even if these jobs forget theirs: most are about what comes before this job."""
         root = job if job.root_job_id in (None, job.job_id) else await record_of(self._store, str(job.root_job_id))
         tree = await nodes(self._store, root)
         if job.job_id not in tree:  # someone edited its tree by hand
@@ -300,7 +334,8 @@ class Subtrees:
         tops = [job.job_id, *(each for each in after - here if tree[each].parent_job_id not in after)]
         chosen = {job_id: tree[job_id] for job_id in tops if tree[job_id].status in TERMINAL}
         for level in levels(chosen):
-            if overtaken := await self._again(tree, level, mark(job.job_id, self._reason)):
+            reason = mark(job.job_id, self._reason, forget_steps=self._forget_steps)
+            if overtaken := await self._again(tree, level, reason, forget_steps=self._forget_steps):
                 raise IllegalTransition(
                     f"{overtaken[0].name} was just restarted by someone else: repeat this when it has ended"
                 )
@@ -308,9 +343,11 @@ class Subtrees:
             if ancestor.status in TERMINAL:  # an ancestor that someone else restarted waits for this job as well
                 await self._again(tree, [ancestor], f"after {job.job_id}, which is run again")
 
-    async def _again(self, tree: dict[str, Node], chosen: list[Node], reason: str) -> list[Node]:
+    async def _again(
+        self, tree: dict[str, Node], chosen: list[Node], reason: str, *, forget_steps: bool = False
+    ) -> list[Node]:
         """Rerun these jobs; return those that someone else has restarted in the meantime."""
-        again = await run_again(self._store, self._clock, chosen, self._by, reason)
+        again = await run_again(self._store, self._clock, chosen, self._by, reason, forget_steps=forget_steps)
         if again.blocked:
             raise said_of_blocked(tree, again.blocked)
         return again.overtaken

@@ -31,18 +31,21 @@ def asgi(
     app: Backstay,
     *,
     hosts: Sequence[str] | None = None,
+    proxies: Sequence[str] | None = None,
     rate: float | None = None,
 ) -> ASGIApp:
     """Return the API and the dashboard of an app, to serve or to mount: `api.mount("/backstay",
     backstay.server.asgi(app))`.
 
     `hosts`: names by which requests may address the server, in addition to those of this machine; None leaves that
-    check to the surrounding application. `rate`: requests per second that one key may make; default 1,000.
+    check to the surrounding application. `proxies`: addresses and networks whose X-Forwarded-For and X-Forwarded-Proto
+    are believed; None leaves them to the surrounding server. `rate`: requests per second that one key may make;
+    default 1,000.
     """
     try:
         from backstay.server.application import assemble
 
-        return assemble(app, hosts=hosts, rate=rate)  # which loads the routes and the dashboard
+        return assemble(app, hosts=hosts, proxies=proxies, rate=rate)  # which loads the routes and the dashboard
     except ModuleNotFoundError as error:
         raise missing(error) from error
 

@@ -26,10 +26,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from backstay.app import Backstay
 from backstay.errors import ConfigurationError
 from backstay.observers import Observers
-from backstay.server import error_handlers, openapi, routing
+from backstay.server import openapi, routing
 from backstay.server.auth import KeyRing, anyone, link
 from backstay.server.gate import Bounds, Gate
 from backstay.server.request import DASHBOARD
+from backstay.server.worker_summary import WorkerSummaries
 
 _gates: WeakKeyDictionary[Backstay, WeakSet[Gate]] = WeakKeyDictionary()
 
@@ -94,7 +95,8 @@ class Links(BaseModel):
     ready: str
 
 
-def front_router(_: Backstay) -> APIRouter:
+@routing.for_every_app
+def front_router() -> APIRouter:
     routes = APIRouter(tags=["document"], dependencies=[Depends(anyone)])
 
     @routes.get(
@@ -153,6 +155,7 @@ _ROUTERS = (
     ("backstay.server.routes.job_details", "trees_router"),
     ("backstay.server.routes.jobs", "jobs_router"),
     ("backstay.server.routes.operations", "queues_router"),
+    ("backstay.server.routes.operations", "types_router"),
     ("backstay.server.routes.operations", "schedules_router"),
     ("backstay.server.routes.jobs", "dead_router"),
     ("backstay.server.routes.operations", "stats_router"),
@@ -162,7 +165,12 @@ _ROUTERS = (
 
 
 def assemble(
-    app: Backstay, *, hosts: Sequence[str] | None = None, rate: float | None = None, bounds: Bounds | None = None
+    app: Backstay,
+    *,
+    hosts: Sequence[str] | None = None,
+    proxies: Sequence[str] | None = None,
+    rate: float | None = None,
+    bounds: Bounds | None = None,
 ) -> Gate:
     api = FastAPI(
         title="Backstay",
@@ -174,23 +182,26 @@ def assemble(
     )
     api.state.backstay = app
     api.state.keyring = KeyRing(app)
+    api.state.worker_summaries = WorkerSummaries(app)
     # Extended, not included: FastAPI builds an included route again, which doubles the time of a start.
     for module, name in _ROUTERS:
         api.router.routes.extend(getattr(importlib.import_module(module), name)(app).routes)
     api.router.routes.extend(openapi.router(api).routes)
-    error_handlers.install(api)
-    if app.observers is not None:
-        api.add_middleware(Continuing, observers=app.observers)
     table = api.state.table = routing.rows(api)
+    serve: ASGIApp = routing.Routes(api, app, table)
+    if app.observers is not None:
+        serve = Continuing(serve, app.observers)
     bounds = bounds or Bounds()
     if rate is not None and not rate > 0:
         raise ConfigurationError(f"rate={rate!r:.40}: give requests per second, above 0")
     gate = Gate(
         api,
+        serve,
         app,
         api.state.keyring,
         routing.openings(table),
         hosts=hosts,
+        proxies=proxies,
         bounds=bounds if rate is None else replace(bounds, rate=rate),
     )
     api.state.stopping = gate.stopping  # checked by long polls and streams

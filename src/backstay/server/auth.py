@@ -23,7 +23,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from fastapi import Depends, Request
 
@@ -58,7 +58,7 @@ class Principal:
         return "admin" in self.scopes or not self.scopes.isdisjoint(scopes)
 
     def sees(self, queue: str) -> bool:
-        return access_keys.matches(self.queues, queue)
+        return not self.queues or access_keys.matches(self.queues, queue)
 
     @property
     def sees_all(self) -> bool:
@@ -67,7 +67,10 @@ class Principal:
 
 def local(via: Via) -> Principal:
     """The principal of every client on this machine while there are no keys."""
-    return Principal("local", frozenset(SCOPES), via=via)
+    return _LOCAL[via]
+
+
+_LOCAL = {via: Principal("local", frozenset(SCOPES), via=via) for via in get_args(Via)}
 
 
 def is_operator(principal: Principal | None) -> bool:
@@ -77,91 +80,92 @@ def is_operator(principal: Principal | None) -> bool:
 
 # The permissions of a route
 
-# Dependencies are coroutines: a plain function would be run in a thread, three of them for every request.
-Needed = Callable[[Request], Awaitable[Principal | None]]
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Who may call a route. A dependency that routing.py recognises, and checks before anything else."""
+
+    scopes: tuple[Scope, ...]  # one of them is enough; none: everyone may
+    is_open_here: bool = False  # this machine may without a key
+
+    def check(self, request: Incoming) -> None:
+        if not self.scopes or (self.is_open_here and request.is_local):
+            return
+        principal = request.principal
+        if principal is None:
+            raise problems.unauthenticated()
+        if not principal.may(*self.scopes):
+            raise problems.out_of_scope(self.scopes)
+
+    @property
+    def opening(self) -> Opening | None:
+        """Whether it accepts requests without a key."""
+        if not self.scopes:
+            return "anyone"
+        return "local" if self.is_open_here else None
+
+    def __call__(self) -> None:
+        raise NotImplementedError("routing.py checks who may call a route")
 
 
-def needs(*scopes: Scope) -> Needed:
+def needs(*scopes: Scope) -> Guard:
     """A dependency of a route: `dependencies=[Depends(needs("submit"))]`. One of the scopes is enough."""
     if not scopes:
         raise ValueError("needs() without a scope: use `anyone`")
-
-    async def check(request: Request) -> Principal:
-        principal = found(request)
-        if principal is None:
-            raise problems.unauthenticated()
-        if not principal.may(*scopes):
-            raise problems.out_of_scope(scopes)
-        return principal
-
-    check.backstay_scopes = scopes  # type: ignore[attr-defined]  # what tests and OpenAPI read
-    return check
+    return Guard(scopes)
 
 
-async def anyone(request: Request) -> Principal | None:
-    """A route that everyone may call. The gate gets the list of these paths; this marks that it is intended."""
-    return found(request)
-
-
-anyone.backstay_scopes = ()  # type: ignore[attr-defined]
-
-
-def unless_local(*scopes: Scope) -> Needed:
+def unless_local(*scopes: Scope) -> Guard:
     """A route that this machine may call without a key; others need a key with the scope."""
-    needed = needs(*scopes)
+    return Guard(scopes, is_open_here=True)
 
-    async def check(request: Request) -> Principal | None:
-        return found(request) if is_local(request) else await needed(request)
 
-    check.backstay_scopes = scopes  # type: ignore[attr-defined]
-    check.backstay_is_local = True  # type: ignore[attr-defined]
-    return check
+anyone = Guard(())  # a route that everyone may call; the gate gets the list of their paths
+
+
+def incoming(request: Request) -> Incoming:
+    """What the gate knows about a request."""
+    found: Incoming = request.scope["state"]["incoming"]
+    return found
 
 
 def is_local(request: Request) -> bool:
     """Whether the request comes from this machine, as determined by the gate."""
-    return bool(request.scope.get("state", {}).get("is_local"))
-
-
-def opening_of(dependency: Any) -> Opening | None:
-    """Whether a dependency accepts requests without a key."""
-    if scopes_of(dependency) == ():
-        return "anyone"
-    return "local" if getattr(dependency, "backstay_is_local", False) else None
-
-
-def scopes_of(dependency: Any) -> tuple[Scope, ...] | None:
-    """The scopes that a dependency requires; None if it is not one of ours."""
-    return getattr(dependency, "backstay_scopes", None)
+    return incoming(request).is_local
 
 
 def found(request: Request) -> Principal | None:
     """The principal that the gate has found; None if the request has none."""
-    principal: Principal | None = request.scope.get("state", {}).get("principal")
+    principal: Principal | None = incoming(request).principal
     return principal
 
 
-async def _who(request: Request) -> Principal:
-    principal = found(request)
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a parameter comes from that the client does not send. A dependency that routing.py recognises."""
+
+    read: Callable[[Incoming, Backstay], Any]
+
+    def __call__(self) -> None:
+        raise NotImplementedError("routing.py reads what a route is given")
+
+
+def _who(request: Incoming, _: Backstay | None = None) -> Principal:
+    principal: Principal | None = request.principal
     if principal is None:
         raise problems.unauthenticated()
     return principal
 
 
-async def _app(request: Request) -> Backstay:
-    app: Backstay = request.app.state.backstay
-    return app
+def _by(request: Incoming, _: Backstay) -> Actor:
+    who = _who(request)
+    return Actor(who.name, who.via, request.client, () if who.sees_all else who.queues)
 
 
-async def _by(request: Request) -> Actor:
-    who = await _who(request)
-    remote = None if request.client is None else request.client.host
-    return Actor(who.name, who.via, remote, () if who.sees_all else who.queues)
-
-
-App = Annotated[Backstay, Depends(_app)]  # in a route: `async def show(app: App, who: Who, …)`
-Who = Annotated[Principal, Depends(_who)]
-By = Annotated[Actor, Depends(_by)]  # of a change, for its `by=`
+App = Annotated[Backstay, Depends(Source(lambda _, app: app))]  # in a route: `async def show(app: App, who: Who, …)`
+Who = Annotated[Principal, Depends(Source(_who))]
+By = Annotated[Actor, Depends(Source(_by))]  # of a change, for its `by=`
+Root = Annotated[str, Depends(Source(lambda request, _: request.root))]  # what every path of ours begins with
 
 
 async def visible(app: Backstay, principal: Principal, job_id: str) -> Job:
@@ -181,7 +185,7 @@ def check_queue(principal: Principal, queue: str) -> str:
 
 def link(request: Request, path: str) -> str:
     """Return a path of ours as a client has to write it, with the prefix that we are mounted at."""
-    return str(request.scope.get("root_path", "")).rstrip("/") + path
+    return incoming(request).root + path
 
 
 # Keys

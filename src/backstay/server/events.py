@@ -19,6 +19,7 @@ from backstay.core.states import TERMINAL
 from backstay.job import HistoryEntry, Job
 from backstay.ops.tree import Tree
 from backstay.server.auth import Principal
+from backstay.server.visibility import without_ids
 
 _JOB_CURSOR = re.compile(r"(\d{1,18})\.(\d{0,20})\.(\d{1,6})\.([01])", re.ASCII)
 _NO_DIGIT = re.compile(r"\D", re.ASCII)
@@ -155,9 +156,10 @@ class TreeTold(msgspec.Struct, frozen=True):
         return f"{self.at}.{int(self.has_ended)}"
 
 
-def of_tree(tree: Tree, who: Principal, told: TreeTold) -> tuple[bytes, TreeTold]:
-    """The new events, and how far the stream has come with them. Jobs that the key does not see are left out."""
-    jobs = [each.job for each in tree if who.sees(each.job.queue)]
+def of_tree(tree: Tree, who: Principal, told: TreeTold, hidden: frozenset[str] = frozenset()) -> tuple[bytes, TreeTold]:
+    """The new events, and how far the stream has come with them. Jobs that the key does not see are left out, and so
+    are hidden ids in the others."""
+    jobs = [without_ids(each.job, hidden) for each in tree if who.sees(each.job.queue)]
     changed = [job for job in jobs if _is_news(job, told)]
     seen = {job.job_id: (job.version, job.progress, job.stage) for job in jobs}
     latest = max((job.record.updated_at for job in jobs), default=0)

@@ -12,22 +12,26 @@ from __future__ import annotations
 import asyncio
 import html
 import logging
+import math
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import quote
 
+from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from backstay import codec, limits
 from backstay.app import Backstay
 from backstay.errors import PROBLEM_MEDIA_TYPE, BackstayError
 from backstay.server import problems
-from backstay.server.auth import Authenticator, KeyRing, Principal
+from backstay.server.auth import Authenticator, KeyRing, Principal, is_operator
 from backstay.server.problems import Problem
+from backstay.server.proxies import FORWARDED, Proxies
 from backstay.server.request import (
     DASHBOARD,
+    Deadline,
+    Deadlines,
     Disconnected,
     Hosts,
     Incoming,
@@ -37,15 +41,16 @@ from backstay.server.request import (
     linger,
     parse_body,
     read_body,
-    replay_body,
 )
 
 access_log = logging.getLogger("backstay.access")
 
 
-def write(request: Incoming, principal: Principal | None, status: int | None, seconds: float) -> None:
-    if not access_log.isEnabledFor(logging.INFO):
-        return
+_LINE = "%s %s %s, %s ms, from %s%s (%s)"
+
+
+def write(request: Incoming, status: int | None, seconds: float) -> None:
+    principal: Principal | None = request.principal
     fields = {
         "method": request.method if request.method.isalpha() else "?",
         "path": request.shown_path,
@@ -56,17 +61,13 @@ def write(request: Incoming, principal: Principal | None, status: int | None, se
         "request_id": request.request_id,
     }
     said = "gone" if status is None else status
-    access_log.info(
-        "%s %s %s, %s ms, from %s%s (%s)",
-        fields["method"],
-        fields["path"],
-        said,
-        fields["ms"],
-        fields["client"],
-        "" if fields["key_id"] is None else f" with key {fields['key_id']}",
-        fields["request_id"],
-        extra={"fields": fields},
+    with_key = "" if principal is None or principal.key_id is None else f" with key {principal.key_id}"
+    args = (fields["method"], fields["path"], said, fields["ms"], request.client, with_key, request.request_id)
+    # Not access_log.info, which looks for the caller in the stack: it is always this one.
+    record = access_log.makeRecord(
+        access_log.name, logging.INFO, __file__, 0, _LINE, args, None, "write", {"fields": fields}
     )
+    access_log.handle(record)
 
 
 POLICY = (
@@ -86,19 +87,25 @@ ARTIFACT_POLICY = "sandbox; default-src 'none'; img-src data:; style-src 'unsafe
 # Defaults: an artifact has a policy of its own, a style sheet may be cached.
 _USUALLY = ((b"content-security-policy", POLICY.encode()), (b"cache-control", b"no-store"))
 
+_REPLACED = frozenset((*(name for name, _ in _ALWAYS), b"x-request-id"))
+
 Headers = list[tuple[bytes, bytes]]
 
 
 def added(given: Iterable[tuple[bytes, bytes]], request_id: str) -> Headers:
-    found = [(name.lower(), value) for name, value in given]
-    names = {name for name, _ in found}
-    ours = [*_ALWAYS, (b"x-request-id", request_id.encode())]
-    replaced = {name for name, _ in ours}
-    return [
-        *(each for each in found if each[0] not in replaced),
-        *ours,
-        *(each for each in _USUALLY if each[0] not in names),
-    ]
+    headers: Headers = []
+    names = set()
+    for name, value in given:
+        name = name.lower()
+        if name not in _REPLACED:
+            headers.append((name, value))
+            names.add(name)
+    headers += _ALWAYS
+    headers.append((b"x-request-id", request_id.encode()))
+    for each in _USUALLY:
+        if each[0] not in names:
+            headers.append(each)
+    return headers
 
 
 _PAGE = """<!doctype html>
@@ -113,21 +120,25 @@ _PAGE = """<!doctype html>
 
 
 class Answer:
-    def __init__(self, request: Incoming, send: Send) -> None:
+    def __init__(self, request: Incoming, send: Send, began: Callable[[Answer], None]) -> None:
         self.request = request
         self.status: int | None = None
         self.is_stream = False  # its length is not known in advance
         self.is_over = False
-        self.began: Callable[[], None] = lambda: None
+        self.limit: Deadline | None = None
+        self._began = began
         self._send = send
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = added(message.get("headers", ()), self.request.request_id)
-            self.is_stream = not any(name == b"content-length" for name, _ in headers)
-            message = {**message, "headers": headers}
-            self.began()
+            self.is_stream = True
+            for name, _ in headers:
+                if name == b"content-length":
+                    self.is_stream = False
+            self._began(self)
+            message = {"type": "http.response.start", "status": self.status, "headers": headers}
         elif message["type"] == "http.response.body":
             self.is_over = not message.get("more_body", False)
         await self._send(message)
@@ -187,39 +198,35 @@ class Bounds:
     rate: float = limits.HTTP_RATE
 
 
-@dataclass(slots=True)
-class _Passage:
-    """One request on its way through."""
-
-    request: Incoming
-    answer: Answer
-    principal: Principal | None = None
-    has_body_left: bool = True
-    document: Any = None  # the decoded JSON body
-
-
 class Gate:
+    """`inner`: the application behind it, which is started and stopped; `serve`: what answers its requests."""
+
     def __init__(
         self,
-        inner: ASGIApp,
+        inner: FastAPI,
+        serve: ASGIApp,
         app: Backstay,
         ring: KeyRing,
         openings: Openings,
         *,
         hosts: Sequence[str] | None = None,
+        proxies: Sequence[str] | None = None,
         bounds: Bounds | None = None,
     ) -> None:
         self.inner = inner
         self.stopping = asyncio.Event()
+        self._serve = serve
         self._app = app
         self._hosts = Hosts(hosts)
+        self._proxies = Proxies(proxies)
         self._bounds = bounds or Bounds()
         self._openings = openings
         self._authenticator = Authenticator(
             app, ring, rate=self._bounds.rate, failures_burst=self._bounds.failures_burst
         )
-        self._streams: set[asyncio.Timeout] = set()
-        self._reading: set[asyncio.Timeout] = set()
+        self._answering = Deadlines()
+        self._reading = Deadlines()
+        self._streams: set[Deadline] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["type"]:
@@ -235,29 +242,29 @@ class Gate:
         self.stopping.set()
         now = asyncio.get_running_loop().time()
         for limit in tuple(self._streams):
-            limit.reschedule(now)
-        for limit in tuple(self._reading):  # a slow body would outlast the grace period of a stop
-            limit.reschedule(min(limit.when() or now, now + limits.HTTP_STOP_SECONDS / 2))
+            limit.move(now)
+        for limit in tuple(self._reading.live):  # a slow body would outlast the grace period of a stop
+            limit.move(min(limit.at, now + limits.HTTP_STOP_SECONDS / 2))
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Incoming(scope)
-        passage = _Passage(request, Answer(request, send))
+        if not FORWARDED.isdisjoint(request.headers):
+            request = Incoming(self._proxies.applied(scope))
+        answer = Answer(request, send, self._began)
         began = self._app.clock.monotonic()
         try:
-            inner_receive = await self._admit(passage, receive)
-            await self._pass_on(passage, inner_receive)
+            await self._admit(request, receive)
+            await self._pass_on(request, answer, receive)
         except Disconnected:
             pass
         except Problem as problem:
-            await passage.answer.refuse(problem, receive if passage.has_body_left else None)
+            await answer.refuse(problem, receive if request.has_body_left else None)
         finally:
-            seconds = self._app.clock.monotonic() - began
-            write(request, passage.principal, passage.answer.status, seconds)
+            if access_log.isEnabledFor(logging.INFO):
+                write(request, answer.status, self._app.clock.monotonic() - began)
 
-    async def _admit(self, passage: _Passage, receive: Receive) -> Receive:
-        """The steps before a route; they leave the principal, and the body for the route to read again."""
-        request = passage.request
-        passage.has_body_left = _announces_body(request)
+    async def _admit(self, request: Incoming, receive: Receive) -> None:
+        """The steps before a route; they leave the principal and the body in the request."""
         if not self._hosts.allows(request.header(b"host")):
             raise Problem(
                 421, "unknown-host", "this server does not answer to that host name: start it with --hosts NAME"
@@ -267,13 +274,14 @@ class Gate:
                 400, "key-in-url", "a key must not be sent in a URL, where it ends up in logs: send a header instead"
             )
         check_body_head(request, self._bounds.body_bytes)
-        passage.principal = await self._principal(request)
+        request.principal = await self._principal(request)
         if request.is_dashboard:
             check_dashboard_origin(request)
-        body = await read_body(receive, self._bounds.body_bytes, self._bounds.read_seconds, self._reading)
-        passage.has_body_left = False
-        passage.document = await parse_body(request, body)
-        return replay_body(body, receive)
+        request.body = await read_body(
+            request, receive, self._bounds.body_bytes, self._bounds.read_seconds, self._reading
+        )
+        request.has_body_left = False
+        request.document = await parse_body(request, request.body) if request.body else None
 
     async def _principal(self, request: Incoming) -> Principal | None:
         opening = self._openings.of(request.path)
@@ -286,54 +294,52 @@ class Gate:
         except Problem as problem:
             raise (_to_the_door(request) if problem.status == 401 and request.is_dashboard else problem) from None
 
-    async def _pass_on(self, passage: _Passage, receive: Receive) -> None:
-        request, answer = passage.request, passage.answer
-        state: dict[str, Any] = {
+    async def _pass_on(self, request: Incoming, answer: Answer, receive: Receive) -> None:
+        state = {
             **request.scope.get("state", {}),
-            "principal": passage.principal,
-            "is_local": request.is_local,
-            "request_id": request.request_id,
-            "document": passage.document,
-            "check_failures": lambda: self._authenticator.check_failures(request),  # for a login, which is a route
+            "incoming": request,
+            "check_failures": self._authenticator.check_failures,  # for a login, which is a route
         }
+        answer.limit = limit = self._answering.within(self._bounds.answer_seconds)
         try:
-            async with asyncio.timeout(self._bounds.answer_seconds) as limit:
-                answer.began = lambda: self._unlimited(limit, answer)
-                await self.inner({**request.scope, "state": state}, receive, answer.send)
+            with limit:
+                await self._serve({**request.scope, "state": state}, receive, answer.send)
         except TimeoutError as error:
-            if not limit.expired():
-                self._broke(passage, error)
-            elif answer.status is None:
+            if not limit.expired:
+                raise self._broke(answer, error) from None
+            if answer.status is None:
                 raise Problem(503, "too-slow-here", "this took too long: try again later", retry_after=1) from None
-            else:
-                await answer.end()
+            await answer.end()
         except Exception as error:
-            self._broke(passage, error)
+            if answer.status is not None or not isinstance(error, Problem | BackstayError):
+                raise self._broke(answer, error) from None
+            raise error if isinstance(error, Problem) else self._of(error, request) from None
         finally:
-            answer.began = lambda: None
+            answer.limit = None
             self._streams.discard(limit)
         if answer.status == 401 and not request.is_safe:
             self._authenticator.count_failure(request)  # a login
 
-    def _unlimited(self, limit: asyncio.Timeout, answer: Answer) -> None:
+    def _began(self, answer: Answer) -> None:
         """What has begun to answer may take its time, until the server stops."""
-        limit.reschedule(None)
+        limit = answer.limit
+        if limit is None:
+            return
+        limit.at = math.inf
         if answer.is_stream:
             self._streams.add(limit)
             if self.stopping.is_set():
-                limit.reschedule(asyncio.get_running_loop().time())
+                limit.move(asyncio.get_running_loop().time())
 
-    def _broke(self, passage: _Passage, error: Exception) -> None:
-        tell(f"request {passage.request.request_id}", error)
-        if passage.answer.status is None:
-            raise Problem(500, "internal", f"see the server log for request {passage.request.request_id}") from None
+    def _of(self, error: BackstayError, request: Incoming) -> Problem:
+        return problems.of_error(error, ("body",), to_operator=is_operator(request.principal))
 
-
-def _announces_body(request: Incoming) -> bool:
-    return any(
-        (name == b"content-length" and value != b"0") or name == b"transfer-encoding"
-        for name, value in request.scope["headers"]
-    )
+    def _broke(self, answer: Answer, error: Exception) -> Exception:
+        request_id = answer.request.request_id
+        tell(f"request {request_id}", error)
+        if answer.status is not None:
+            return Disconnected()  # by us: half an answer has been sent
+        return Problem(500, "internal", f"the server log says more, under {request_id}")
 
 
 def _to_the_door(request: Incoming) -> Problem:

@@ -14,12 +14,16 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from backstay import limits
+from backstay.core import open_files
 from backstay.errors import ConfigurationError
 from backstay.server import request
 from backstay.server.gate import Gate
 from backstay.server.request import address
 
+log = logging.getLogger("backstay.server")
 KEPT_ALIVE_SECONDS = 30
+_TICKS = 10  # per second
+_FULL_SECONDS = 60.0  # between two warnings of too many open files
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -78,12 +82,26 @@ class Server(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,  # the gate reads them: uvicorn would believe every process of this machine
                 timeout_keep_alive=KEPT_ALIVE_SECONDS,
                 timeout_graceful_shutdown=round(limits.HTTP_STOP_SECONDS),
             )
         )
         self._gate = gate
         self._started = started
+        self._warned_at = float("-inf")
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % _TICKS == 0:
+            self._warn_if_full()
+        return await super().on_tick(counter)
+
+    def _warn_if_full(self) -> None:
+        """Say why new connections wait, or are closed at once: event loops differ in that, and none tells us."""
+        now = asyncio.get_running_loop().time()
+        if now - self._warned_at > _FULL_SECONDS and open_files.exhausted():
+            self._warned_at = now
+            log.error("new connections cannot be accepted: %s", open_files.what_to_do())
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

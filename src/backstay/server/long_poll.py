@@ -3,27 +3,33 @@
 Workers that ask for the same jobs share a line. The one that is woken claims while the others wait for its answer: if
 it is empty, it is theirs too, so that a thousand waiting workers cost one claim. Jobs that were claimed for a client
 that has disconnected are given back.
+
+While jobs wait to run alone, the server decides from what a worker holds whether it has room for one: see
+core/suspicion.py. A remote worker does not have to know of it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from backstay.app import Backstay
 from backstay.backoff import Backoff
 from backstay.clock import MICROS, within
 from backstay.core.lifecycle import GivenBack, decide
-from backstay.core.records import ClaimedJob, ClaimRequest, Signal, WorkerRow
+from backstay.core.records import ClaimedJob, ClaimRequest, Lost, Signal, WorkerRow
 from backstay.core.states import Status
+from backstay.core.suspicion import OPEN, Opening, Turns, Waiting
 from backstay.errors import BackstayError
-from backstay.limits import FIND_LIMIT_MAX, KEY_LONG_POLLS_MAX, LONG_POLLS_MAX
+from backstay.limits import ALONE_LOOK_SECONDS, FIND_LIMIT_MAX, KEY_LONG_POLLS_MAX, LONG_POLLS_MAX
 from backstay.server.problems import Problem
 from backstay.server.watch import Places, Signals
 
@@ -31,6 +37,8 @@ log = logging.getLogger("backstay.server")
 UNDELIVERED = "its worker disconnected before it received the job"
 _FULL_SECONDS = 1.0  # between looks at a worker that has no free slot
 _LATER_SECONDS = 5
+_TURN_SECONDS = 0.25  # between looks at whose turn it is, while jobs wait to run alone
+_FORGET_SECONDS = 60.0  # how long an unused look is kept
 _Kind = tuple[tuple[str, ...], tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]
 
 
@@ -42,6 +50,14 @@ class _Line:
         self.standing = 0
         self.nothing_at = -1  # how many signals had come before a claim that found nothing
         self.look_at = 0.0  # when to look even without a signal
+
+
+class _Look:
+    """Whether jobs wait to run alone, when that was asked, and how many signals had come before."""
+
+    waits = False
+    at = -math.inf
+    signals = -1
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -72,6 +88,8 @@ class Claims:
         self._signals = Signals(app, frozenset({Signal.READY}))
         self._lines: dict[_Kind, _Line] = {}
         self._waiting = Places()
+        self._turns: dict[str, Turns] = {}  # of the workers that may have to make room for a job that runs alone
+        self._looks: dict[_Kind, _Look] = {}
         self._asked: dict[str, object] = {}  # by token: the latest request, to which the jobs belong
         self._leftovers: set[asyncio.Task[None]] = set()
 
@@ -99,18 +117,74 @@ class Claims:
 
     async def _wait(self, ask: Ask, ends: _Ends) -> list[ClaimedJob]:
         request = await self._request(ask)
-        jobs = await self._app.remote_work.claim(request)
+        until = self._app.clock.monotonic() + ask.wait_seconds
+        jobs = await self._claim(ask, request)
         if jobs or not ask.limit or not ask.wait_seconds:
             return jobs
-        until = self._app.clock.monotonic() + ask.wait_seconds
         with self._counted(ask.key_id):
             while not request.slots and not self._is_over(ends, until):
                 await self._first_of(min(_FULL_SECONDS, until - self._app.clock.monotonic()), ends)
                 request = await self._request(ask)
             with self._in_line(request) as line, self._signals.listening():
                 while not jobs and not self._is_over(ends, until):
-                    jobs = await self._take_turn(line, request, ends, until)
+                    if ask.worker.worker_id in self._turns or await self._look(request, self._signals.count):
+                        if not (jobs := await self._claim(ask, request)):
+                            await self._first_of(_TURN_SECONDS, ends)
+                    else:
+                        jobs = await self._take_turn(line, request, ends, min(until, self._look_at(request)))
         return jobs
+
+    # Jobs that run alone
+
+    async def _claim(self, ask: Ask, request: ClaimRequest) -> list[ClaimedJob]:
+        """Claim what this worker has room for."""
+        work = self._app.remote_work
+        opening = await self._opening(ask, request)
+        if opening.alone:
+            if jobs := await work.claim(replace(request, lost=Lost.ALONE, limit=min(1, request.limit))):
+                return jobs
+            self._looks[_kind(request)] = _Look()  # others were faster
+        if opening.alone or opening.shared:
+            return await work.claim(replace(request, lost=opening.lost))
+        return await work.claim(replace(request, slots={}, limit=0)) if request.repeat else []
+
+    async def _opening(self, ask: Ask, request: ClaimRequest) -> Opening:
+        """Return what the worker may claim next to what it holds; nearly always all that is not to run alone."""
+        worker_id = ask.worker.worker_id
+        if not request.slots:
+            return OPEN
+        waits = await self._look(request)
+        if not waits and worker_id not in self._turns:
+            return OPEN
+        if len(self._turns) > LONG_POLLS_MAX:
+            self._turns.clear()  # of workers that never came back, most of them
+        turns = self._turns.setdefault(worker_id, Turns())
+        held = await self._app.remote_work.held(worker_id)
+        now = self._app.clock.monotonic()
+        opening = turns.opening(held, Waiting(in_worker=waits, in_child=False), now, idle=False)
+        if opening is OPEN and not waits:
+            self._turns.pop(worker_id, None)
+        return opening
+
+    async def _look(self, request: ClaimRequest, signals: int | None = None) -> bool:
+        """Return whether jobs wait to run alone; looked for once a second at most for all workers of a kind, and by one
+        that waits only after a signal."""
+        look = self._looks.setdefault(_kind(request), _Look())
+        now = self._app.clock.monotonic()
+        quiet = signals is not None and signals == look.signals and now < look.at + self._app.poll_seconds
+        if now >= look.at + ALONE_LOOK_SECONDS and not quiet:
+            look.at, look.signals = now, self._signals.count
+            look.waits = await self._app.remote_work.wait_alone(replace(request, lost=Lost.ALONE))
+            for kind in [kind for kind, each in self._looks.items() if now > each.at + _FORGET_SECONDS]:
+                del self._looks[kind]
+        return look.waits
+
+    def _look_at(self, request: ClaimRequest) -> float:
+        """Return when one that waits should look again."""
+        look = self._looks.setdefault(_kind(request), _Look())
+        return look.at + (ALONE_LOOK_SECONDS if look.signals != self._signals.count else _FORGET_SECONDS)
+
+    # The line
 
     def _is_over(self, ends: _Ends, until: float) -> bool:
         return ends.come or self._app.clock.monotonic() >= until
@@ -146,7 +220,7 @@ class Claims:
 
     @contextmanager
     def _in_line(self, request: ClaimRequest) -> Iterator[_Line]:
-        kind = request.queues, tuple(sorted(request.slots.items())), tuple(sorted(request.versions.items()))
+        kind = _kind(request)
         line = self._lines.setdefault(kind, _Line())
         line.standing += 1
         try:
@@ -206,6 +280,10 @@ class Claims:
             log.warning(
                 "worker %s disconnected; its jobs return when their leases expire: %s", ask.worker.worker_id, error
             )
+
+
+def _kind(request: ClaimRequest) -> _Kind:
+    return request.queues, tuple(sorted(request.slots.items())), tuple(sorted(request.versions.items()))
 
 
 def _too_many(whose: str) -> Problem:

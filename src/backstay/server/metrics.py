@@ -1,7 +1,7 @@
 """`/metrics`, `/healthz` and `/readyz`, and the tables of `/stats`, from figures in the store.
 
 Every number comes from the store, so that any replica gives the same answer, and a restart resets none of them. The
-store is read at most once a second however many requests arrive, and no table of jobs is walked.
+store is read at most once a second however many requests arrive, and less often where that takes long.
 
 `/healthz` touches nothing: a server need not be restarted because its store is away. `/readyz` reads from the store and
 does not write: a full disk affects all servers, and if all were taken out of service there would be no way to see why.
@@ -35,6 +35,7 @@ from backstay.errors import BackstayError
 from backstay.server import problems
 from backstay.server.auth import anyone, found, is_local, unless_local
 from backstay.server.routing import routes
+from backstay.server.worker_summary import WorkerSummary, summary
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PAIRS_MAX = 200  # of type and queue with series of their own, some fifty each; clients choose the names
@@ -52,7 +53,7 @@ class Snapshot:
 
     totals: Sequence[TotalFigures]
     depths: Sequence[Depth]
-    workers: Sequence[WorkerRow]
+    workers: WorkerSummary
     now: Instant
 
     def seen_by(self, sees: Callable[[str], bool]) -> Snapshot:
@@ -60,7 +61,7 @@ class Snapshot:
         return Snapshot(
             [total for total in self.totals if sees(total.queue)],
             [depth for depth in self.depths if sees(depth.queue)],
-            [worker for worker in self.workers if any(map(sees, worker.queues))],
+            self.workers.seen_by(sees),
             self.now,
         )
 
@@ -182,13 +183,11 @@ def _oldest(depths: Iterable[Depth], queues: Iterable[str], now: Instant) -> Met
     return family
 
 
-def _workers(workers: Iterable[WorkerRow], now: Instant) -> Metric:
-    counts = dict.fromkeys(core_workers.STATES, 0)
-    for worker in workers:
-        counts[core_workers.state_of(worker, now)] += 1
+def _workers(workers: WorkerSummary, now: Instant) -> Metric:
+    counts = workers.states(now)
     family = GaugeMetricFamily("backstay_workers", "Workers by state.", labels=("state",))
-    for state, count in counts.items():
-        family.add_metric((state,), count)
+    for state in core_workers.STATES:
+        family.add_metric((state,), counts[state])
     return family
 
 
@@ -197,6 +196,7 @@ def _count(totals: Iterable[TotalFigures], outcome: Counted) -> int:
 
 
 KEPT_SECONDS = 1.0
+REST = 8  # figures are kept for this many times as long as it took to read them, if that is longer
 
 
 class Metrics:
@@ -205,25 +205,27 @@ class Metrics:
     def __init__(self, app: Backstay) -> None:
         self._app = app
         self._reading = asyncio.Lock()
-        self._read_at = float("-inf")
-        self._snapshot = Snapshot((), (), (), 0)
+        self._good_until = float("-inf")
+        self._snapshot = Snapshot((), (), WorkerSummary(), 0)
         self._whole = b""
 
-    async def text(self) -> bytes:
-        await self.snapshot()
+    async def text(self, request: Request) -> bytes:
+        await self.snapshot(request)
         return self._whole
 
-    async def snapshot(self) -> Snapshot:
+    async def snapshot(self, request: Request) -> Snapshot:
         async with self._reading:
-            if self._app.clock.monotonic() - self._read_at >= KEPT_SECONDS:
-                self._snapshot = await self._read()
+            began = self._app.clock.monotonic()
+            if began >= self._good_until:
+                self._snapshot = await self._read(request)
                 self._whole = exposition(self._snapshot)
-                self._read_at = self._app.clock.monotonic()
+                ended = self._app.clock.monotonic()
+                self._good_until = ended + max(KEPT_SECONDS, REST * (ended - began))
             return self._snapshot
 
-    async def _read(self) -> Snapshot:
+    async def _read(self, request: Request) -> Snapshot:
         app = self._app
-        return Snapshot(await app.totals(), await app.depths(), await app.workers(), app.clock.now())
+        return Snapshot(await app.totals(), await app.depths(), await summary(request), app.clock.now())
 
 
 def metrics_router(app: Backstay) -> APIRouter:
@@ -244,8 +246,8 @@ def metrics_router(app: Backstay) -> APIRouter:
         """From this machine without a key, else with the scope `read`. A key for some queues sees those."""
         who = found(request)
         if who is None or who.sees_all or is_local(request):
-            return Response(await metrics.text(), media_type=MEDIA_TYPE)
-        return Response(exposition((await metrics.snapshot()).seen_by(who.sees)), media_type=MEDIA_TYPE)
+            return Response(await metrics.text(request), media_type=MEDIA_TYPE)
+        return Response(exposition((await metrics.snapshot(request)).seen_by(who.sees)), media_type=MEDIA_TYPE)
 
     return router
 
@@ -376,7 +378,7 @@ def counts(depths: Iterable[Depth]) -> dict[str, int]:
 
 
 def performance(workers: Iterable[WorkerRow], now: Instant) -> list[Performance]:
-    """The last 24 hours of every registered worker."""
+    """The last 24 hours of each worker."""
     return [_performance(row, now) for row in sorted(workers, key=lambda row: row.worker_id) if not row.unread]
 
 

@@ -24,9 +24,9 @@ from backstay.server import request_models, response_models, routing
 from backstay.server.auth import App, Who, needs
 from backstay.server.problems import documented
 from backstay.server.request import SAFE_METHODS
-from backstay.server.routing import Row
+from backstay.server.routing import BY_ID, BY_TYPE, Row
 
-BY_ID, BY_TYPE, BOTH = "/jobs/{job_id}", "/jobs/{job_type}", "/jobs/{id_or_type}"
+BOTH = "/jobs/{id_or_type}"
 TYPES_MAX = 500  # a larger document is too large for tools to load
 
 

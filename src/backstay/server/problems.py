@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
+from itertools import islice
 from typing import Any
 
 from backstay.core import access_keys
@@ -151,6 +152,18 @@ def out_of_scope(scopes: Sequence[str]) -> Problem:
 
 def foreign_queue(queue: str) -> Problem:
     return Problem(403, "foreign-queue", f"the key's queue patterns do not cover {queue}")
+
+
+def invalid(errors: Iterable[Mapping[str, Any]]) -> Problem:
+    """What a model found wrong: the first in words, all of them by their places. Never the value, which may be a
+    secret."""
+    found = [
+        {"loc": ".".join(str(part) for part in each["loc"]), "msg": str(each["msg"])}
+        for each in islice(errors, PLACES_MAX)
+    ]
+    first = found[0] if found else {"loc": "", "msg": "it does not match"}
+    detail = f"{first['loc']}: {first['msg']}" if first["loc"] else first["msg"]
+    return Problem(422, "invalid-request", detail, errors=found)
 
 
 @contextmanager

@@ -109,7 +109,7 @@ class Settling:
     async def _observe(self, job: ClaimedJob, transition: Transition) -> None:
         if self._app.observers is not None:
             known = await self._known(job.job_type) if transition.error is not None else None
-            self._app.observers.ended(job, transition, None if known is None else known.payload_schema)
+            self._app.observers.ended(job, transition, () if known is None else known.sensitive)
 
     async def _backoff(self, outcome: Outcome, job_type: str) -> Backoff:
         """The backoff of the handler, if its code is here; otherwise the announced one."""
@@ -120,7 +120,8 @@ class Settling:
 
     async def _known(self, job_type: str) -> JobType | None:
         if (handler := self._app.handlers.get(job_type)) is not None:
-            return handler.describe(self._app.clock.now())
+            known = handler.describe(self._app.clock.now())
+            return msgspec.structs.replace(known, sensitive=(*known.sensitive, *handler.marked))
         return next((each for each in await self._app.job_types() if each.job_type == job_type), None)
 
 

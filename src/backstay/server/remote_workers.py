@@ -13,7 +13,7 @@ import msgspec
 from backstay import codec, limits
 from backstay.app import Backstay
 from backstay.clock import MICROS, Instant
-from backstay.core import access_keys, payload_schema, workers
+from backstay.core import access_keys, payload_schema, sensitive, workers
 from backstay.core.checks import check_job_type
 from backstay.core.records import JobType, WorkerRow
 from backstay.core.workers import is_silent, renewal_seconds
@@ -61,20 +61,20 @@ class Roster:
     async def named(self, who: Principal, worker_id: str) -> WorkerRow:
         known = self._known.get(worker_id)
         if known is not None and self._app.clock.monotonic() - known.read_at < _GOOD_SECONDS:
-            return _check_own(who, known.row)
-        row = await self._stored(worker_id)
-        if row is None:
+            row: WorkerRow | None = known.row
+        elif (row := await self._stored(worker_id)) is not None:
+            self._remember(row)
+        if row is None or not any(map(who.sees, row.queues)):
             raise Problem(
                 404,
                 "worker-not-found",
                 f"no worker {worker_id}: send POST /workers/register first",
                 title="No such worker",
             )
-        self._remember(row)
         return _check_own(who, row)
 
-    async def beat(self, row: WorkerRow, running: tuple[str, ...], stopping: bool) -> None:
-        await self._write(msgspec.structs.replace(row, running=running, stopping=stopping))
+    async def beat(self, row: WorkerRow) -> None:
+        await self._write(row)
 
     async def seen(self, row: WorkerRow) -> None:
         """A worker that asks for jobs is alive, which is stored from time to time."""
@@ -82,6 +82,8 @@ class Roster:
             await self._write(row)
 
     async def leave(self, worker_id: str) -> None:
+        if (known := self._known.get(worker_id)) is not None:
+            await self._write(known.row)  # its last figures are kept
         self._known.pop(worker_id, None)
         await self._app.remote_work.forget(worker_id)
 
@@ -107,7 +109,7 @@ class Roster:
         return row
 
     async def _stored(self, worker_id: str) -> WorkerRow | None:
-        return next((row for row in await self._app.workers() if row.worker_id == worker_id), None)
+        return next(iter(await self._app.workers([worker_id])), None)
 
     def _remember(self, row: WorkerRow) -> None:
         while len(self._known) >= _KNOWN_MAX:
@@ -189,11 +191,13 @@ async def _said(stored: JobType | None, name: str, who: Principal, body: Registe
     schema = None
     if name in body.schemas:
         schema = await _checked(name, body.schemas[name], None if stored is None else stored.payload_schema)
+    marks = sensitive.union(body.sensitive.get(name, ()), await asyncio.to_thread(sensitive.marks_of, schema))
     if stored is not None:
         if schema is None or (stored.version > version and not _is_key_of_admin(who)):
-            return msgspec.structs.replace(stored, last_seen=now)
+            return msgspec.structs.replace(stored, last_seen=now, sensitive=sensitive.union(stored.sensitive, marks))
         _check_version(stored, version, who)
-        return msgspec.structs.replace(stored, payload_schema=schema, version=version, last_seen=now)
+        said = msgspec.structs.replace(stored, payload_schema=schema, version=version, last_seen=now, sensitive=marks)
+        return sensitive.announced(stored, said)
     return JobType(
         job_type=name,
         queue="default" if "default" in body.queues else body.queues[0],
@@ -203,6 +207,7 @@ async def _said(stored: JobType | None, name: str, who: Principal, body: Registe
         payload_schema=schema,
         version=version,
         last_seen=now,
+        sensitive=marks,
     )
 
 

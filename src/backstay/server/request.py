@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import math
 import re
 import secrets
-from collections.abc import Sequence
-from functools import cached_property, lru_cache
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Literal, cast
 from urllib.parse import unquote_plus, urlsplit
 
 from starlette.requests import cookie_parser
-from starlette.types import Message, Receive, Scope
+from starlette.types import Receive, Scope
 
 from backstay import codec
 from backstay.core import access_keys
@@ -64,8 +65,11 @@ class Hosts:
 
 def name_of(host: str | None) -> str | None:
     """Return the name or address in a Host header, without its port; None if it has neither."""
-    if not host:
-        return None
+    return _name_of(host) if host and len(host) <= _HOST_LENGTH_MAX else None
+
+
+@lru_cache(maxsize=1024)
+def _name_of(host: str) -> str | None:
     if host.startswith("["):
         name, bracket, port = host[1:].partition("]")
         if not bracket or (port and not _is_port(port)):
@@ -75,6 +79,9 @@ def name_of(host: str | None) -> str | None:
         if colon and not _is_port(colon + port):
             return None
     return name.lower().rstrip(".") or None
+
+
+_HOST_LENGTH_MAX = 300  # a name has 253 characters at most: nothing longer is worth remembering
 
 
 def _is_port(text: str) -> bool:
@@ -90,13 +97,14 @@ def address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     return getattr(found, "ipv4_mapped", None) or found
 
 
+@lru_cache(maxsize=1024)
 def is_loopback(name: str) -> bool:
     """Whether a name or an address is a loopback."""
     found = address(name)
     return name == "localhost" or name.endswith(".localhost") if found is None else found.is_loopback
 
 
-def is_forwarded(names: Sequence[bytes]) -> bool:
+def is_forwarded(names: Iterable[bytes]) -> bool:
     """Whether a proxy forwards the request: then the client's address is that of the proxy."""
     return any(name in _FORWARDED or name.startswith(_FORWARDED_START) for name in names)
 
@@ -116,14 +124,35 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class Incoming:
+    """The head of a request, read once, and what the gate finds out about it."""
+
+    principal: Any = None  # a Principal, once the gate knows it
+    body: bytes = b""
+    document: Any = None  # the decoded JSON body
+    _is_local: bool | None = None
+
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
         self.method: str = scope["method"]
-        self.root = str(scope.get("root_path", "")).rstrip("/")
-        self.path = below(scope["path"], self.root)
-        self.is_dashboard = self.path == DASHBOARD or self.path.startswith(f"{DASHBOARD}/")
-        self.client: str | None = scope["client"][0] if scope.get("client") else None
-        self.request_id = self._request_id()
+        root = scope.get("root_path")
+        self.root = str(root).rstrip("/") if root else ""
+        self.path: str = below(scope["path"], self.root)
+        self.is_dashboard = self.path.startswith(DASHBOARD) and self.path[len(DASHBOARD) :][:1] in ("", "/")
+        client = scope.get("client")
+        self.client: str | None = client[0] if client else None
+        self.headers: dict[bytes, bytes] = {}
+        self._repeated: set[bytes] = set()
+        for name, value in scope["headers"]:
+            if name in self.headers:
+                self._repeated.add(name)
+            else:
+                self.headers[name] = value
+        given = self.headers.get(b"x-request-id")
+        text = "" if given is None else str(given, "latin-1")
+        self.request_id = text if text and _REQUEST_ID.fullmatch(text) else secrets.token_hex(8)
+        self.has_body_left = (
+            self.headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in self.headers
+        )  # that has not been read
 
     @property
     def via(self) -> Via:
@@ -135,35 +164,43 @@ class Incoming:
 
     def header(self, name: bytes) -> str | None:
         """Return a header that may occur once: of two, a proxy could trust the one and we the other."""
-        found = [value for each, value in self.scope["headers"] if each == name]
-        if len(found) > 1:
+        value = self.headers.get(name)
+        if value is None:
+            return None
+        if name in self._repeated:
             raise Problem(400, "repeated-header", f"send {name.decode()} once")
-        return found[0].decode("latin-1").strip() if found else None
+        return value.decode("latin-1").strip()
 
-    @cached_property
+    @property
     def is_local(self) -> bool:
         """Whether the request comes from this machine, is addressed to a loopback name, and was not forwarded. Public
         names of this machine do not count: a proxy on it passes them on."""
-        name = name_of(self.header(b"host"))
-        return (
-            self.client is not None
-            and is_loopback(self.client)
-            and name is not None
-            and is_loopback(name)
-            and not is_forwarded([each for each, _ in self.scope["headers"]])
-        )
+        if self._is_local is None:
+            name = name_of(self.header(b"host"))
+            self._is_local = (
+                self.client is not None
+                and is_loopback(self.client)
+                and name is not None
+                and is_loopback(name)
+                and not is_forwarded(self.headers)
+            )
+        return self._is_local
 
     def cookie(self, name: str) -> str | None:
+        if b"cookie" not in self.headers:
+            return None
         text = "; ".join(value.decode("latin-1") for each, value in self.scope["headers"] if each == b"cookie")
-        return cookie_parser(text).get(name) if text else None
+        return cookie_parser(text).get(name)
 
     @property
     def has_key_in_url(self) -> bool:
         """Whether the URL contains a key. Logs, histories and proxies keep URLs: such a key is no longer secret."""
-        query = self.scope["query_string"].decode("latin-1")
-        if query and _KEY_PARAMETERS.search(query):
+        path, query = self.scope["path"], self.scope["query_string"].decode("latin-1")
+        if not query:
+            return "bs_" in path and access_keys.masked(path) != path
+        if _KEY_PARAMETERS.search(query):
             return True
-        text = f"{self.scope['path']}?{unquote_plus(query)}"
+        text = f"{path}?{unquote_plus(query)}"
         return "bs_" in text and access_keys.masked(text) != text
 
     @property
@@ -172,13 +209,6 @@ class Incoming:
         if self.has_key_in_url:
             return "(removed: it contained a key)"
         return str(self.scope["path"]).encode("ascii", "backslashreplace").decode().translate(_ESCAPED)
-
-    def _request_id(self) -> str:
-        for each, value in self.scope["headers"]:
-            text = str(value, "latin-1") if each == b"x-request-id" else ""
-            if _REQUEST_ID.fullmatch(text):
-                return text
-        return secrets.token_hex(8)
 
 
 _ESCAPED = {code: f"\\x{code:02x}" for code in (*range(0x20), 0x7F)}
@@ -197,11 +227,17 @@ Opening = Literal["anyone", "local"]
 class Openings:
     """`anyone`: everyone may call it. `local`: this machine may, others need a key."""
 
-    def __init__(self, paths: Sequence[tuple[re.Pattern[str], Opening]]) -> None:
-        self._paths = tuple(paths)
+    def __init__(self, paths: Mapping[str, Opening], patterns: Sequence[tuple[re.Pattern[str], Opening]]) -> None:
+        self._paths = paths
+        self._patterns = patterns
 
     def of(self, path: str) -> Opening | None:
-        return next((opening for pattern, opening in self._paths if pattern.match(path)), None)
+        if path in self._paths:
+            return self._paths[path]
+        for pattern, opening in self._patterns:
+            if pattern.match(path):
+                return opening
+        return None
 
 
 # The body
@@ -213,6 +249,80 @@ LINGER_BYTES_MAX = 16 * 1024 * 1024
 
 class Disconnected(Exception):
     """The client has disconnected."""
+
+
+class Deadline:
+    """A time limit around what the current task does: `with limits.within(10): …` raises TimeoutError after it."""
+
+    __slots__ = ("_all", "_cancels", "_task", "at", "expired")
+
+    def __init__(self, limits: Deadlines, at: float) -> None:
+        self._all = limits
+        self.at = at
+        self.expired = False
+
+    def __enter__(self) -> Deadline:
+        self._task = cast("asyncio.Task[Any]", asyncio.current_task())
+        self._cancels = self._task.cancelling()
+        self._all.add(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        self._all.live.discard(self)
+        if self.expired and self._task.uncancel() <= self._cancels and kind is asyncio.CancelledError:
+            raise TimeoutError
+
+    def move(self, at: float) -> None:
+        """Change it; infinity lifts it."""
+        self.at = at
+        self._all.arm(at)
+
+    def expire(self) -> None:
+        self.expired = True
+        self.at = math.inf
+        self._task.cancel()
+
+
+class Deadlines:
+    """Time limits that share one timer: requests have two each and nearly always keep them, and starting and cancelling
+    a timer for each costs as much as reading the body."""
+
+    def __init__(self) -> None:
+        self.live: set[Deadline] = set()
+        self._next = math.inf  # when the timer fires
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def __len__(self) -> int:
+        return len(self.live)
+
+    def within(self, seconds: float) -> Deadline:
+        return Deadline(self, asyncio.get_running_loop().time() + seconds)
+
+    def add(self, limit: Deadline) -> None:
+        self.live.add(limit)
+        self.arm(limit.at)
+
+    def arm(self, at: float) -> None:
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:  # timers of another loop, which may have been closed, say nothing about this one
+            self._loop, self._timer, self._next = loop, None, math.inf
+        if at < self._next:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._next = at
+            self._timer = loop.call_at(at, self._fire)
+
+    def _fire(self) -> None:
+        self._timer, self._next = None, math.inf
+        now = asyncio.get_running_loop().time() + _TICK_SECONDS
+        for limit in tuple(self.live):
+            if limit.at <= now:
+                limit.expire()
+        self.arm(min((limit.at for limit in self.live), default=math.inf))
+
+
+_TICK_SECONDS = 0.001  # the timers of an event loop are about as exact
 
 
 def check_body_head(request: Incoming, bytes_max: int) -> None:
@@ -229,14 +339,14 @@ def check_body_head(request: Incoming, bytes_max: int) -> None:
         raise too_large(bytes_max)
 
 
-async def read_body(receive: Receive, bytes_max: int, seconds: float, reading: set[asyncio.Timeout]) -> bytes:
-    """Read the whole body. `reading` contains the time limit meanwhile, so that a stopping server can shorten it."""
+async def read_body(request: Incoming, receive: Receive, bytes_max: int, seconds: float, limits: Deadlines) -> bytes:
+    """Read the whole body. The time limit is one of `limits` meanwhile, so that a stopping server can shorten it."""
+    if request.is_safe and not request.has_body_left:
+        return b""  # one that has no body says so by leaving out its length
     parts: list[bytes] = []
     size = 0
-    limit = asyncio.timeout(seconds)
-    reading.add(limit)
     try:
-        async with limit:
+        with limits.within(seconds):
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
@@ -250,8 +360,6 @@ async def read_body(receive: Receive, bytes_max: int, seconds: float, reading: s
                     return b"".join(parts)
     except TimeoutError:
         raise Problem(408, "too-slow", f"the request did not arrive within {seconds:g} seconds") from None
-    finally:
-        reading.discard(limit)
 
 
 async def parse_body(request: Incoming, body: bytes) -> Any:
@@ -269,20 +377,6 @@ async def parse_body(request: Incoming, body: bytes) -> Any:
         return codec.inspect(body, "body")
     except InvalidPayload as error:
         raise Problem(400, "invalid-json", str(error).replace("cannot be stored", "cannot be read")) from None
-
-
-def replay_body(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that gives the body again, and then whatever follows it, such as a disconnect."""
-    given = False
-
-    async def again() -> Message:
-        nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return again
 
 
 async def linger(receive: Receive) -> None:
@@ -304,6 +398,8 @@ def too_large(bytes_max: int) -> Problem:
 
 
 def _is_type(given: str, wanted: str) -> bool:
+    if given == wanted:
+        return True
     media_type, _, parameters = given.partition(";")
     charset = parameters.replace(" ", "").lower()
     return media_type.strip().lower() == wanted and charset in ("", "charset=utf-8", 'charset="utf-8"')
@@ -325,7 +421,7 @@ def check_dashboard_origin(request: Incoming) -> None:
 def check_keyless_origin(request: Incoming) -> None:
     """Refuse changes by foreign pages: without keys, any page in a browser on this machine could make them. Programs do
     not send these headers."""
-    if request.is_safe:
+    if request.is_safe or not (b"sec-fetch-site" in request.headers or b"origin" in request.headers):
         return
     if request.header(b"sec-fetch-site") is not None and not _says_ours(request):
         raise _foreign()

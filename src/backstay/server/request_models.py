@@ -24,6 +24,7 @@ NO_OTHERS: dict[str, Any] = {"additionalProperties": False}  # where names have 
 EXAMPLE_ID = "019a8d3e-7c11-7a3b-9f52-0c6f1f2e3d4c"
 _NO_TYPE = {"anyOf": [{"enum": [*sorted(checks.ROUTE_WORDS), ".", ".."]}, {"pattern": f"^{checks.UUID.pattern}$"}]}
 _MICROSECOND = 1e-6
+MARK = r"^(/[^\u0000]*)?$"  # the path of a sensitive field; see core/sensitive.py
 
 
 def _whole(value: Any) -> Any:
@@ -36,6 +37,8 @@ Name = Annotated[str, Field(pattern=NAME)]
 NewType = Annotated[str, Field(pattern=NAME, json_schema_extra={"not": _NO_TYPE})]
 Text = Annotated[str, Field(min_length=1, max_length=limits.KEY_LENGTH_MAX, json_schema_extra=NO_NUL)]
 Word = Annotated[str, Field(min_length=1, max_length=limits.NAME_LENGTH_MAX, json_schema_extra=NO_NUL)]
+Mark = Annotated[str, Field(max_length=limits.KEY_LENGTH_MAX, pattern=MARK)]
+Marks = Annotated[list[Mark], Field(max_length=limits.SENSITIVE_FIELDS_MAX)]
 Tag = Annotated[str, Field(min_length=1, max_length=limits.TAG_LENGTH_MAX, json_schema_extra=NO_NUL)]
 Stage = Annotated[str, Field(max_length=limits.STAGE_LENGTH_MAX, json_schema_extra=NO_NUL)]
 Reason = Annotated[str, Field(min_length=1, max_length=limits.REASON_LENGTH_MAX, json_schema_extra=NO_NUL)]
@@ -182,6 +185,15 @@ class ReasonBody(_Body):
     reason: Reason | None = None
 
 
+ForgetSteps = Annotated[bool, Field(description="Start without the answers that `ctx.once` has recorded.")]
+
+
+class RetryBody(ReasonBody):
+    """The reason, and whether to start without recorded steps."""
+
+    forget_steps: ForgetSteps = False
+
+
 class PatchBody(_Body):
     """A new priority or time for a job."""
 
@@ -259,6 +271,16 @@ class BulkBody(_Body):
         return {} if self.filter is None else self.filter._given()
 
 
+class BulkRetryBody(BulkBody):
+    """Jobs by id, or by a filter, and whether they start without recorded steps."""
+
+    forget_steps: ForgetSteps = False
+
+
+class UnmarkBody(_Body):
+    field: Mark = Field(description="The path of the field, as `GET /types` lists it.")
+
+
 class LimitBody(_Body):
     """How many pending jobs a queue accepts before it rejects more; null for no limit."""
 
@@ -295,11 +317,13 @@ class DeadRetryBody(_Body):
 
     job_type: Name | None = None
     error_type: Text | None = None
+    forget_steps: ForgetSteps = False
 
 
 TYPES_MAX = 200  # per worker
 QUEUES_MAX = 50  # per worker; a claim asks each for each type
 LINES_MAX = 200  # of a log, in one request
+STUCK_MAX = 100  # jobs that one heartbeat names
 # Stricter than checks.UUID, which paths accept: format "uuid" in OpenAPI means the form with hyphens.
 _ID = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 _EXAMPLE_TOKEN = "1.5f0c1f2e3d4c5b6a79880910a1b2c3d4.9c8b7a69584736251403f2e1d0c9b8a7"  # noqa: S105
@@ -351,6 +375,12 @@ class RegisterBody(_RemoteBody):
         max_length=TYPES_MAX,
         json_schema_extra=NO_OTHERS,
     )
+    sensitive: dict[Name, Marks] = Field(
+        {},
+        description="Paths of sensitive payload fields, by type, in addition to those that the schema marks.",
+        max_length=TYPES_MAX,
+        json_schema_extra=NO_OTHERS,
+    )
     versions: dict[Name, Count] = Field(
         {},
         description="Newest payload version it can read, by type; default: any.",
@@ -364,6 +394,17 @@ class HeldClaim(_RemoteBody):
     token: Token
 
 
+class BlockedBody(_RemoteBody):
+    """A handler keeps the worker's event loop from running."""
+
+    seconds: Span = Field(description="For how long.")
+    job_type: Name | None = None
+    job_id: Annotated[str, Field(pattern=_ID, json_schema_extra={"format": "uuid"})] | None = None
+    where: Annotated[str, Field(max_length=limits.REASON_LENGTH_MAX, json_schema_extra=NO_NUL)] | None = Field(
+        None, description="The line of code that it is at."
+    )
+
+
 class HeartbeatBody(_RemoteBody):
     """Reports that a worker is alive, and the claims it holds."""
 
@@ -375,6 +416,11 @@ class HeartbeatBody(_RemoteBody):
     state: Literal["working", "stopping", "stopped"] = Field(
         default="working", description="stopping: it claims no more jobs; stopped: it leaves and is no longer listed."
     )
+    blocked: BlockedBody | None = Field(default=None, description="Shown to operators, who see which handler it is.")
+    stuck: Annotated[
+        list[Annotated[str, Field(pattern=_ID, json_schema_extra={"format": "uuid"})]],
+        Field(max_length=STUCK_MAX),
+    ] = Field(default=[], description="Jobs that have ended, but whose handlers do not stop and keep their slots.")
 
 
 class ClaimBody(_RemoteBody):

@@ -18,7 +18,7 @@ from backstay.core.access_keys import AuditRecord
 from backstay.core.states import Status
 from backstay.files.local import StoredFile
 from backstay.job import ClaimedDocument, HistoryEntry, Job, JobDocument
-from backstay.ops import presentation
+from backstay.job import document as job_document
 from backstay.ops.explain import Params, Reason
 from backstay.server.metrics import Performance, Standing
 
@@ -123,12 +123,26 @@ class Queues(msgspec.Struct):
     items: list[Queue]
 
 
+class JobType(msgspec.Struct):
+    job_type: str
+    queue: str
+    version: int
+    sensitive: Annotated[
+        tuple[str, ...], msgspec.Meta(description="Paths of its sensitive payload fields, which readers see as dots.")
+    ]
+
+
+class JobTypes(msgspec.Struct):
+    items: list[JobType]
+
+
 class Schedule(schedules.ScheduleInfo, frozen=True, kw_only=True):
     paused: bool
 
 
 class Schedules(msgspec.Struct):
     items: list[Schedule]
+    next: Next
 
 
 class DeadGroup(records.DeadGroup, frozen=True):
@@ -159,6 +173,7 @@ class AuditTrail(msgspec.Struct):
 
 class Workers(msgspec.Struct):
     items: list[workers.Worker]  # type: ignore[valid-type]  # made of the fields of a row
+    next: Next
 
 
 Registered = msgspec.defstruct(
@@ -202,7 +217,7 @@ class Noted(msgspec.Struct):
 def example() -> JobDocument:
     """A record as every job has it."""
     at = to_instant(datetime.fromisoformat("2026-11-15T09:30:00+00:00"))
-    return presentation.document(
+    return job_document(
         Job(
             records.JobRecord(
                 job_id="019a8d3e-7c11-7a3b-9f52-0c6f1f2e3d4c",

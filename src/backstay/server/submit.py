@@ -1,7 +1,8 @@
 """Submits over HTTP: permissions, the id of the job, and whether an earlier job answers.
 
 Permissions come from the key alone. Ids inside a body (`depends_on`, `parent`) and jobs that answer for another
-(`job_id`, `dedup_key`) are checked as if they had been requested by themselves.
+(`job_id`, `dedup_key`) are checked as if they had been requested by themselves. A key for some queues has dedup keys of
+its own.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ import msgspec
 
 from backstay import codec, ids
 from backstay.app import Backstay
+from backstay.core import dedup
 from backstay.core.records import JobRecord, JobType, NewJob
-from backstay.errors import DedupConflict, UnknownDependency, UnknownJobType
+from backstay.errors import DedupConflict, InvalidOption, UnknownDependency, UnknownJobType
 from backstay.handlers import Handler
 from backstay.job import JobHandle
-from backstay.limits import LISTED_EDGES_MAX
+from backstay.limits import KEY_LENGTH_MAX, LISTED_EDGES_MAX
 from backstay.options import SubmitOptions, build
 from backstay.server import problems, visibility
 from backstay.server.auth import Principal, check_queue
 from backstay.server.problems import Problem
 from backstay.server.request_models import SubmitBody
-from backstay.server.visibility import READ_AT_ONCE
 
 _IDEMPOTENT = uuid.UUID("b3a52b9f-5d1c-5e0f-8b5e-2f1d8e1c7a44")  # namespace of the ids made from Idempotency-Key
 
@@ -66,10 +67,26 @@ def asked(who: Principal, job_type: str, body: SubmitBody, idempotency_key: str 
 
 
 async def submit(app: Backstay, who: Principal, job: Asked) -> JobHandle:
-    if not who.sees_all:
-        await _check_rights(app, who, job)
-    handle = await app.submit(job.job_type, job.payload, **job.options)
+    if who.sees_all:
+        return await checked(app, who, job, await app.submit(job.job_type, job.payload, **job.options))
+    queue = await _check_rights(app, who, job)
+    job = msgspec.structs.replace(job, options=_scoped(job.options, queue))
+    try:
+        handle = await app.submit(job.job_type, job.payload, **job.options)
+    except DedupConflict as error:
+        raise DedupConflict(dedup.without_scope(str(error), queue)) from None
     return await checked(app, who, job, handle)
+
+
+def _scoped(options: SubmitOptions, queue: str) -> SubmitOptions:
+    """A key for some queues has dedup keys of its own in each of them; see core/dedup.py."""
+    dedup_key = options.get("dedup_key")
+    if dedup_key is None:
+        return options
+    longest = KEY_LENGTH_MAX - len(queue) - 1
+    if len(dedup_key) > longest:
+        raise InvalidOption(f"dedup_key={dedup_key!r:.80}: with this key it has at most {longest} characters")
+    return {**options, "dedup_key": dedup.scoped(dedup_key, queue)}
 
 
 async def target_of(app: Backstay, who: Principal, job_type: str) -> Handler | JobType:
@@ -89,7 +106,7 @@ async def checked(app: Backstay, who: Principal, job: Asked, handle: JobHandle) 
     if not handle.deduplicated:
         return handle
     if not who.sees(handle.queue):
-        raise problems.of_error(DedupConflict("a job in a queue that this key cannot access has this id or dedup key"))
+        raise problems.of_error(DedupConflict("this id is taken: send another"))
     if job.by_key and handle.job_id == job.options["job_id"] and not await _is_repeat(app, job, handle.record):
         raise Problem(
             409,
@@ -100,17 +117,19 @@ async def checked(app: Backstay, who: Principal, job: Asked, handle: JobHandle) 
     return handle
 
 
-async def _check_rights(app: Backstay, who: Principal, job: Asked) -> None:
+async def _check_rights(app: Backstay, who: Principal, job: Asked) -> str:
+    """Return the queue of the job."""
     target = await target_of(app, who, job.job_type)
-    check_queue(who, job.options.get("queue") or target.queue)
+    queue = check_queue(who, job.options.get("queue") or target.queue)
     inner = [ids.canonical(str(each)) for each in job.options.get("depends_on", ())]
     if "parent" in job.options:
         inner.append(ids.canonical(str(job.options["parent"])))
-    for start in range(0, len(inner), READ_AT_ONCE):
-        part = inner[start : start + READ_AT_ONCE]
+    for start in range(0, len(inner), visibility.READ_AT_ONCE):
+        part = inner[start : start + visibility.READ_AT_ONCE]
         for job_id, found in zip(part, await app.get_many(part), strict=True):
             if found is None or not who.sees(found.queue):
                 raise UnknownDependency(f"no job {job_id} to depend on or to be the parent: nothing was stored")
+    return queue
 
 
 async def _is_repeat(app: Backstay, job: Asked, stored: JobRecord) -> bool:

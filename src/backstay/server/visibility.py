@@ -1,34 +1,41 @@
 """What a key may see of jobs, searches, workers, schedules and explanations.
 
-Values that a type's schema marks as sensitive are shown to keys with the scope work and to administrators; others see
+What a job says about jobs of other queues is left out. A parent, a dependency or a dependent can be in any queue; its
+id is in the record, and in what Backstay itself writes into the history ("… failed"). A job that is no longer stored
+counts as one that the key does not see.
+
+Values that a type has ever marked as sensitive are shown to keys with the scope work and to administrators; others see
 dots. A worker that also serves other queues is shown without their names, types and jobs, and without figures that
 include theirs. Searches do not walk past everything that the key cannot see.
 """
 
 from __future__ import annotations
 
+import copy
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, TypeVar, Unpack
-from weakref import WeakKeyDictionary
 
 import msgspec
 from msgspec.structs import replace
 
 from backstay import codec
 from backstay.app import Backstay, Page
-from backstay.core import payload_schema
-from backstay.core.records import WorkerRow
+from backstay.clock import Instant
+from backstay.core import sensitive
+from backstay.core.records import BlockedLoop, JobRecord, WorkerRow
 from backstay.core.schedules import ScheduleInfo
-from backstay.handlers import Handler
+from backstay.errors import ScheduleNotFound
 from backstay.job import Job, JobDocument, JobLogs, JobView
-from backstay.limits import MIB, SIFTED_ROWS_MAX
-from backstay.ops import presentation
+from backstay.job import document as job_document
+from backstay.limits import LIST_LIMIT, MIB, RELATIVES_READ_MAX, SIFTED_ROWS_MAX
 from backstay.ops.explain import Explanation, Reason, RelatedJob
 from backstay.options import FindOptions
 from backstay.server import problems
 from backstay.server.auth import Principal
 
+READ_AT_ONCE = 500  # records, to see in which queues they are
 PART = 100  # jobs read at once for a longer page
 PAGE_BYTES_MAX = 8 * MIB  # roughly, of payloads and results on a page: it is in memory twice
 
@@ -111,33 +118,27 @@ def _bytes(job: Job) -> int:
 
 
 T = TypeVar("T", JobDocument, ScheduleInfo)
-Schemas = Mapping[str, tuple[str, ...]]  # by job type: every schema of its payload
-_made: WeakKeyDictionary[Handler, str | None] = WeakKeyDictionary()
+Marks = Mapping[str, tuple[str, ...]]  # by job type: its sensitive fields
 
 
-async def schemas(app: Backstay, who: Principal) -> Schemas:
-    """The schemas that mark sensitive fields. None for a principal that may see everything."""
-    if who.may("work"):
-        return {}
-    found = [(each.job_type, each.payload_schema) for each in await app.job_types()]
-    found += [(name, _own(handler)) for name, handler in app.handlers.items()]
-    marked: dict[str, tuple[str, ...]] = {}
-    for job_type, schema in found:
-        if schema is not None and payload_schema.has_marks(schema):
-            marked[job_type] = (*marked.get(job_type, ()), schema)
-    return marked
+async def marks(app: Backstay, who: Principal) -> Marks:
+    """The sensitive fields of all types. None for a principal that may see everything."""
+    return {} if who.may("work") else await all_marks(app)
 
 
-def _own(handler: Handler) -> str | None:
-    """The schema of a type whose code is here; it may not be announced yet. Building it takes milliseconds."""
-    if handler not in _made:
-        _made[handler] = handler.describe(0).payload_schema
-    return _made[handler]
+async def all_marks(app: Backstay) -> Marks:
+    """Also those of types whose code is here, and that may not be announced yet."""
+    found = {each.job_type: each.sensitive for each in await app.job_types() if each.sensitive}
+    for name, handler in app.handlers.items():
+        if handler.sensitive:
+            found[name] = sensitive.union(found.get(name, ()), handler.sensitive)
+    return found
 
 
 async def documents(app: Backstay, who: Principal, jobs: Iterable[JobView]) -> list[JobDocument]:
-    known = await schemas(app, who)
-    return [covered(known, job.job_type, presentation.document(job)) for job in jobs]
+    known = await marks(app, who)
+    shown = await without_foreign(app, who, list(jobs))
+    return [covered(known, job.job_type, job_document(job)) for job in shown]
 
 
 async def document(app: Backstay, who: Principal, job: JobView) -> JobDocument:
@@ -160,7 +161,8 @@ async def changed(app: Backstay, who: Principal, job: JobView) -> JobDocument:
     without its contents: an id or a dedup key can belong to someone else's job."""
     if who.may("read"):
         return await document(app, who, job)
-    return msgspec.structs.replace(presentation.document(job), **_UNREAD)
+    [shown] = await without_foreign(app, who, [job])
+    return msgspec.structs.replace(job_document(shown), **_UNREAD)
 
 
 async def check_tree(app: Backstay, who: Principal, job_id: str) -> None:
@@ -169,34 +171,55 @@ async def check_tree(app: Backstay, who: Principal, job_id: str) -> None:
         raise problems.foreign_queue("every queue of this tree")
 
 
-def covered(known: Schemas, job_type: str, document: T) -> T:
+def covered(known: Marks, job_type: str, document: T) -> T:
     """Return a document with the sensitive fields of its `payload` masked, which only workers should read."""
-    said = known.get(job_type, ())
-    if not said:
+    if job_type not in known:
         return document
     payload = codec.decode(codec.encode(document.payload))
-    for schema in said:
-        payload = payload_schema.masked(schema, payload)
-    return msgspec.structs.replace(document, payload=payload)
-
-
-READ_AT_ONCE = 500  # records, to see in which queues they are
+    return msgspec.structs.replace(document, payload=sensitive.masked(known[job_type], payload))
 
 
 class Seen(msgspec.Struct, frozen=True):
     row: WorkerRow
     is_whole: bool  # it serves no other queue; else its sums are left out
+    left_at: Instant | None = None
 
 
-async def seen(app: Backstay, who: Principal) -> list[Seen]:
-    """The workers that serve a queue which `who` sees."""
-    rows = await app.workers()
+async def workers_page(
+    app: Backstay, who: Principal, after: str = "", limit: int = LIST_LIMIT
+) -> tuple[list[Seen], str | None]:
+    """The workers that serve a queue which `who` sees, by id, and the id after which the next page begins. A page can
+    be short although more follow."""
+    rows = await app.workers(after=after, limit=limit + 1)
+    following = rows[limit - 1].worker_id if len(rows) > limit else None
+    return await _seen(app, who, rows[:limit]), following
+
+
+async def workers_named(app: Backstay, who: Principal, ids: Sequence[str]) -> list[Seen]:
+    """Some of the workers that serve a queue which `who` sees."""
+    return await _seen(app, who, await app.workers(ids)) if ids else []
+
+
+async def _seen(app: Backstay, who: Principal, rows: list[WorkerRow]) -> list[Seen]:
     if who.sees_all:
         return [Seen(row, True) for row in rows]
     rows = [row for row in rows if any(map(who.sees, row.queues))]
     types = await types_seen(app, who)
-    jobs = await _jobs_seen(app, who, (job_id for row in rows for job_id in (*row.running, *row.stuck)))
+    jobs = await _jobs_seen(app, who, (job_id for row in rows for job_id in (*row.running, *row.stuck, *_blocker(row))))
     return [_cut(row, who, types, jobs) for row in rows]
+
+
+async def former_seen(app: Backstay, who: Principal) -> list[Seen]:
+    """The workers that left in the last day and served a queue which `who` sees. They run nothing any more."""
+    types: frozenset[str] = frozenset() if who.sees_all else await types_seen(app, who)
+    found = []
+    for former in await app.former_workers():
+        row = msgspec.structs.replace(former.row, running=(), stuck=(), busy={}, blocked=None)
+        if who.sees_all:
+            found.append(Seen(row, True, former.left_at))
+        elif any(map(who.sees, row.queues)):
+            found.append(msgspec.structs.replace(_cut(row, who, types, {}), left_at=former.left_at))
+    return found
 
 
 async def types_seen(app: Backstay, who: Principal) -> frozenset[str]:
@@ -236,13 +259,50 @@ def _cut(row: WorkerRow, who: Principal, types: frozenset[str], jobs: Mapping[st
         batches=of_known(row.batches),
         versions=of_known(row.versions),
         stuck=tuple(job_id for job_id in row.stuck if job_id in jobs),
+        blocked=_blocked(row.blocked, jobs),
         **sums,
     )
     return Seen(cut, is_whole)
 
 
-async def explained(app: Backstay, who: Principal, job: Job) -> Explanation:
-    found = await app.explain(job.job_id)
+def _blocker(row: WorkerRow) -> tuple[str, ...]:
+    return () if row.blocked is None or row.blocked.job_id is None else (row.blocked.job_id,)
+
+
+def _blocked(blocked: BlockedLoop | None, jobs: Mapping[str, Job]) -> BlockedLoop | None:
+    """That it is blocked concerns everyone whose jobs it serves; by which job, those who see that."""
+    return blocked if blocked is None or blocked.job_id in jobs else BlockedLoop(blocked.since)
+
+
+async def schedules_page(
+    app: Backstay, who: Principal, after: str = "", limit: int = LIST_LIMIT
+) -> tuple[list[ScheduleInfo], str | None]:
+    """The schedules of the queues that `who` sees, by name, and the name after which the next page begins. A page
+    can be short although more follow: a bounded number of others is read for it."""
+    found: list[ScheduleInfo] = []
+    for _ in range(max(1, SIFTED_ROWS_MAX // limit)):
+        read = await app.schedules(after=after, limit=limit + 1)
+        for each in read:
+            if len(found) == limit:
+                return found, after
+            if who.sees(each.queue):
+                found.append(each)
+            after = each.name
+        if len(read) <= limit:
+            return found, None
+    return found, after
+
+
+async def schedule_named(app: Backstay, who: Principal, name: str) -> ScheduleInfo:
+    """One that the key does not see looks like one that does not exist."""
+    found = await app.get_schedule(name)
+    if not who.sees(found.queue):
+        raise ScheduleNotFound(f"no schedule {name!r:.80}")
+    return found
+
+
+async def explained(app: Backstay, who: Principal, job: Job, ask_first: Sequence[str] = ()) -> Explanation:
+    found = await app.explain(job.job_id, ask_first=ask_first)
     return found if who.sees_all else hide(found, await _visible(app, who, found.job_ids))
 
 
@@ -261,7 +321,7 @@ def hide(found: Explanation, visible: Set[str]) -> Explanation:
 
 
 def _hidden(job: RelatedJob, visible: Set[str]) -> RelatedJob:
-    return job if job.job_id in visible else replace(job, job_id=None, name=None, error=None)
+    return job if job.job_id in visible else replace(job, job_id=None, name=None, error=None, status=None)
 
 
 async def _visible(app: Backstay, who: Principal, job_ids: tuple[str, ...]) -> set[str]:
@@ -271,3 +331,86 @@ async def _visible(app: Backstay, who: Principal, job_ids: tuple[str, ...]) -> s
         jobs = await app.get_many(job_ids[start : start + READ_AT_ONCE])
         found.update(job.job_id for job in jobs if job is not None and who.sees(job.queue))
     return found
+
+
+# What a job says about jobs of other queues
+
+_UUID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
+_ANOTHER = "another job"
+
+J = TypeVar("J", bound=JobView)
+
+
+async def foreign_ids(app: Backstay, who: Principal, jobs: Iterable[JobView]) -> frozenset[str]:
+    """Return the ids in these records that `who` does not see."""
+    if who.sees_all:
+        return frozenset()
+    records = [job.record for job in jobs]
+    seen = {record.job_id for record in records if who.sees(record.queue)}
+    tied = dict.fromkeys(job_id for record in records for job_id in _tied(record) if job_id not in seen)
+    quoted = dict.fromkeys(
+        job_id for record in records for text in _texts(record) for job_id in _UUID.findall(text) if job_id not in seen
+    )
+    asked = list(tied | quoted)[:RELATIVES_READ_MAX]
+    stored: set[str] = set()
+    for start in range(0, len(asked), READ_AT_ONCE):
+        for job in await app.get_many(asked[start : start + READ_AT_ONCE]):
+            if job is not None:
+                stored.add(job.job_id)
+                if who.sees(job.queue):
+                    seen.add(job.job_id)
+    # A text can contain any id: one that is not of a job stays.
+    return frozenset(each for each in tied if each not in seen) | frozenset(
+        each for each in quoted if each in stored - seen
+    )
+
+
+async def without_foreign(app: Backstay, who: Principal, jobs: Sequence[J]) -> list[J]:
+    """Return the jobs without the ids that `who` does not see."""
+    ids = await foreign_ids(app, who, jobs)
+    return [without_ids(job, ids) for job in jobs]
+
+
+def without_ids(job: J, ids: frozenset[str]) -> J:
+    if not ids:
+        return job
+    found = copy.copy(job)
+    found._record = _record_without(job.record, ids)
+    return found
+
+
+def _tied(record: JobRecord) -> list[str]:
+    one = (record.parent_job_id, record.root_job_id, record.reused_from, record.rows_of)
+    return [*filter(None, one), *record.dependencies, *record.dependent_jobs]
+
+
+def _texts(record: JobRecord) -> list[str]:
+    errors = [text for error in record.errors for text in (error.message, error.traceback)]
+    reasons = [text for event in record.history for text in (event.reason, event.by)]
+    return [text for text in (record.last_error, *errors, *reasons) if text]
+
+
+def _record_without(record: JobRecord, ids: frozenset[str]) -> JobRecord:
+    def one(job_id: str | None) -> str | None:
+        return None if job_id in ids else job_id
+
+    def text(said: str | None) -> str | None:
+        return said and _UUID.sub(lambda found: _ANOTHER if found[0] in ids else found[0], said)
+
+    dependents = tuple(each for each in record.dependent_jobs if each not in ids)
+    return replace(
+        record,
+        parent_job_id=one(record.parent_job_id),
+        root_job_id=one(record.root_job_id),
+        reused_from=one(record.reused_from),
+        rows_of=one(record.rows_of),
+        dependencies=tuple(each for each in record.dependencies if each not in ids),
+        dependent_jobs=dependents,
+        dependent_count=record.dependent_count - (len(record.dependent_jobs) - len(dependents)),
+        last_error=text(record.last_error),
+        errors=tuple(
+            replace(error, message=text(error.message) or "", traceback=text(error.traceback) or "")
+            for error in record.errors
+        ),
+        history=tuple(replace(event, reason=text(event.reason), by=text(event.by)) for event in record.history),
+    )

@@ -30,6 +30,7 @@ T = TypeVar("T")
 LIVE_SECONDS = 0.2  # between looks into this process's memory
 GAP_SECONDS = 0.1  # between looks at the store, however often it signals …
 LOOKS_PER_SECOND = 200  # … and so many for all watches together
+REST = 4  # times as long as a look took, before the next one: much may have to be read
 BEAT_SECONDS = 15.0  # a comment now and then, so that no proxy takes a silent stream for dead
 RECONNECT_MS = 2000  # how soon a browser whose stream broke connects again
 RETRY_SECONDS = 5
@@ -188,11 +189,13 @@ class Watches:
         with self._signals.listening():
             while True:
                 seen = self._signals.count
+                began = self._app.clock.monotonic()
                 try:
                     watch.tell(await look())
                 except BackstayError as error:  # an unavailable store is not a change
                     watch.fail(error)
-                gap = max(self._gap_seconds, len(self._watches) / LOOKS_PER_SECOND)
+                took = self._app.clock.monotonic() - began
+                gap = max(self._gap_seconds, len(self._watches) / LOOKS_PER_SECOND, REST * took)
                 await asyncio.sleep(gap)
                 await self._rest(watch, seen, max(gap, self._app.record_seconds), glance)
 

@@ -40,7 +40,7 @@ from backstay.outcomes import Discard
 from backstay.testing.clock import throwaway_url
 from backstay.testing.drainer import AtOnce, behind
 from backstay.worker.channels import Children
-from backstay.worker.process_child import _die_with_parent
+from backstay.worker.keeper import die_with_parent
 from backstay.worker.run import Run
 
 # between checks of a child whose pipe a grandchild may keep open; otherwise its end is noticed at once
@@ -100,7 +100,7 @@ def _become(program: Callable[[Link], None], link: Link, output: Path, parent: i
         gc.freeze()  # garbage collection would close sockets, event loops and databases that are shared with the parent
         with contextlib.suppress(OSError):
             os.setpgid(0, 0)
-        _die_with_parent(parent)
+        die_with_parent(parent)
         signal.set_wakeup_fd(-1)
         for each in _RESTORED:
             signal.signal(each, signal.SIG_DFL)

@@ -20,7 +20,17 @@ from backstay.app import Backstay
 from backstay.clock import Clock, Instant, micros, to_datetime, to_instant, within
 from backstay.core.dumps import FROM, refusal
 from backstay.core.port import Store
-from backstay.core.records import ClaimedJob, ClaimRequest, Inserted, NewJob, Promoted, Signal, Transition, Verdict
+from backstay.core.records import (
+    ClaimedJob,
+    ClaimRequest,
+    Inserted,
+    Lost,
+    NewJob,
+    Promoted,
+    Signal,
+    Transition,
+    Verdict,
+)
 from backstay.core.states import Event, Status
 from backstay.errors import ForkedStore, InvalidOption, StoreGone, StoreMoved
 from backstay.handlers import BatchHandler
@@ -133,7 +143,9 @@ class Turns(Front):
         next_due_at = await self._promote(now)
         queues = tuple(sorted({*request.queues, *self._also_queues}))
         asked = msgspec.structs.replace(request, limit=1, queues=queues, slots=dict.fromkeys(self._sizes, 1))
-        jobs = await self._store.claim(asked, now)
+        # One runs at a time here: one that has to run alone always may.
+        alone = msgspec.structs.replace(asked, lost=Lost.ALONE)
+        jobs = await self._store.claim(asked, now) or await self._store.claim(alone, now)
         if jobs and (more := self._sizes[jobs[0].job_type] - 1):
             of_type = msgspec.structs.replace(asked, limit=more, slots={jobs[0].job_type: more}, repeat=False)
             jobs += await self._store.claim(of_type, now)
@@ -332,6 +344,9 @@ class _Inline(AtOnce):
     def __init__(self, store: Store, app: Backstay) -> None:
         super().__init__(store, {Event.RETRY})
         self._app = app
+
+    def insert_here(self, jobs: Sequence[NewJob], now: Instant) -> list[Inserted] | None:
+        """Return None: the jobs run on the event loop."""
 
     async def insert(self, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]:
         inserted = await self._store.insert(jobs, now)

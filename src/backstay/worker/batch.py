@@ -14,15 +14,16 @@ from typing import Any
 
 import msgspec
 
-from backstay import codec, failpoints
+from backstay import failpoints
 from backstay.clock import Clock, Instant
 from backstay.context import batch_context
 from backstay.core.lifecycle import Discarded, GivenBack, Outcome, Raised, RetryAsked
-from backstay.errors import BackstayError, InvalidResult
+from backstay.errors import BackstayError, InvalidResult, ResultTooLarge
 from backstay.outcomes import Directive
 from backstay.worker import errors
 from backstay.worker.channels import LoopChannel, ThreadChannel
-from backstay.worker.errors import entry, one_each, outcome_of
+from backstay.worker.encoder import Unencoded, at_once, encoded
+from backstay.worker.errors import entry, is_error, one_each, outcome_of
 from backstay.worker.executor import Executor
 from backstay.worker.process import CallBroke
 from backstay.worker.run import LOST, SHUT_DOWN, TIMED_OUT, Call, Item, Runs
@@ -31,6 +32,12 @@ from backstay.worker.settler import Settler
 log = logging.getLogger("backstay.worker")
 TIMEOUTS_MAX = 1  # per batch, before its jobs go back to run alone: halves that hang take their whole time, each
 Answer = Outcome | str  # a result as JSON text
+
+
+class _Broken(msgspec.Struct, frozen=True):
+    """A call that came to nothing as a whole. The error stays inside: even asking what it is may run its own code."""
+
+    error: BaseException
 
 
 class Caller:
@@ -81,7 +88,7 @@ class Caller:
                 await self._give_back([*call.items, *(item for rest, _ in left for item in rest)])
                 return
             if len(call.firsts) == 1 or timeouts > TIMEOUTS_MAX:
-                await self._broken(call, answers)
+                await self._broken(call, answers.error)
                 continue
             failpoints.hit("batch.between")
             left += reversed(_halves(call, copies, may_share))
@@ -100,7 +107,7 @@ class Caller:
                 found.append(item)
         return found
 
-    async def _answers(self, call: Call) -> list[Answer] | BaseException:
+    async def _answers(self, call: Call) -> list[Answer] | _Broken:
         """The handler's answer to each, or what broke the call. Never raises."""
         call.begun = True
         self._runs.calls.add(call)
@@ -108,15 +115,15 @@ class Caller:
             failpoints.hit("handler.before")
             answers = await self._invoke(call)
             failpoints.hit("handler.after")
-            return answers if not call.is_stopped else TimeoutError()
+            return answers if not call.is_stopped else _Broken(TimeoutError())
         except Directive as error:  # of the whole call: a service that is away, say
             return [outcome_of(error, item.job.attempt, self._clock.now()) for item in call.firsts]
         except asyncio.CancelledError as error:
             if call.is_stopped and call.task is not None:
                 call.task.uncancel()  # by us, and heard: its halves run in the same task
-            return error
+            return _Broken(error)
         except BaseException as error:
-            return error
+            return _Broken(error)
         finally:
             call.ended = True
             self._runs.calls.discard(call)
@@ -128,34 +135,45 @@ class Caller:
             case "async":
                 self._executor.deadlines.watch(call)
                 errors.current.set(call)
-                channels = [LoopChannel(item, self._executor.services) for item in call.firsts]
+                channels = [LoopChannel(item, self._executor.services, call) for item in call.firsts]
                 context = batch_context(True, channels, lambda: call.is_stopped)
                 value = await (
                     handler.function(payloads, context) if handler.takes_context else handler.function(payloads)
                 )
-                return answers_of(value, call, self._clock.now())
+                return await self._encoded(call, answers_of(value, call, self._clock.now()))
             case "thread":
                 return await self._in_thread(call, payloads)
             case "process":
-                channels = [LoopChannel(item, self._executor.services) for item in call.firsts]
+                channels = [LoopChannel(item, self._executor.services, call) for item in call.firsts]
                 return await self._executor.processes.run_many(
                     call, channels, self._clock, self._executor.deadlines.watch
                 )
 
     async def _in_thread(self, call: Call, payloads: list[Any]) -> list[Answer]:
         handler = call.handler
-        channels = [ThreadChannel(item, self._executor.services) for item in call.firsts]
+        channels = [ThreadChannel(item, self._executor.services, call) for item in call.firsts]
         call.cancelled = threading.Event()
         context = batch_context(False, channels, lambda: call.is_stopped)
         self._executor.deadlines.watch(call)
 
-        def run() -> list[Answer]:
+        def run() -> list[Answer | Unencoded]:
             errors.current.set(call)
             value = handler.function(payloads, context) if handler.takes_context else handler.function(payloads)
             return answers_of(value, call, self._clock.now())
 
-        answers: list[Answer] = await self._executor.threads.run(contextvars.copy_context(), run)
-        return answers
+        return await self._encoded(call, await self._executor.threads.run(contextvars.copy_context(), run))
+
+    async def _encoded(self, call: Call, answers: list[Answer | Unencoded]) -> list[Answer]:
+        return [
+            await self._encode(answer, item.job.attempt) if isinstance(answer, Unencoded) else answer
+            for answer, item in zip(answers, call.firsts, strict=True)
+        ]
+
+    async def _encode(self, answer: Unencoded, attempt: int) -> Answer:
+        try:
+            return await encoded(answer)
+        except Exception as error:  # of this answer alone
+            return outcome_of(error, attempt, self._clock.now())
 
     # Settle
 
@@ -197,7 +215,7 @@ class Caller:
                 continue
             if call.is_stopped:
                 outcome = call.stopped(item.job.attempt, self._clock.now())
-            elif isinstance(error, CallBroke):
+            elif type(error) is CallBroke:
                 outcome = error.outcome(item.job.attempt, self._clock.now())
             else:
                 outcome = outcome_of(error, item.job.attempt, self._clock.now())
@@ -209,19 +227,19 @@ class Caller:
                 await self._settler.finish(item, GivenBack(SHUT_DOWN))
 
 
-def answers_of(value: Any, call: Call, now: Instant) -> list[Answer]:
+def answers_of(value: Any, call: Call, now: Instant) -> list[Answer | Unencoded]:
     """The handler's list as what is stored of each: a value, or an exception instead of one."""
     values = one_each(value, len(call.firsts), call.handler.name)
     return [_answer(each, item.job.attempt, now) for each, item in zip(values, call.firsts, strict=True)]
 
 
-def _answer(value: Any, attempt: int, now: Instant) -> Answer:
-    if isinstance(value, BaseException):
+def _answer(value: Any, attempt: int, now: Instant) -> Answer | Unencoded:
+    if is_error(value):
         return outcome_of(value, attempt, now)
     try:
-        return codec.result_json(value)
-    except InvalidResult as error:
-        return Raised(entry(error, attempt, now))
+        return at_once(value)
+    except (InvalidResult, ResultTooLarge) as error:
+        return outcome_of(error, attempt, now)
 
 
 def _copies(items: Sequence[Item]) -> dict[Item, Item]:

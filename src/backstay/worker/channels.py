@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
@@ -20,7 +20,7 @@ from backstay.core import dependencies
 from backstay.core.checks import check_text
 from backstay.core.dependencies import Awaits, Brood
 from backstay.core.port import Store
-from backstay.core.records import ClaimedJob, Effect, Inserted, JobRecord, JobType, NewJob, Page, Verdict
+from backstay.core.records import OWN_STEPS, ClaimedJob, Effect, Inserted, JobRecord, JobType, NewJob, Page, Verdict
 from backstay.core.result_tables import ResultTable, RowBatch, RowOrigin, RowPage, RowQuery, Value
 from backstay.core.states import TERMINAL, Status
 from backstay.errors import (
@@ -62,7 +62,7 @@ from backstay.ops.tree import children_again, marked_version, said_of_blocked, s
 from backstay.ops.wait import HOPELESS, OF_THE_STORE
 from backstay.options import SubmitOptions, build, new_record
 from backstay.results.reader import read
-from backstay.worker.run import Family, Item, Run, digest, in_parts
+from backstay.worker.run import Execution, Family, Item, Run, digest, in_parts
 
 Row = tuple[Value, ...]
 
@@ -220,7 +220,7 @@ class Children:
         version = None if record is None else marked_version(record)
         if record is None or version is None:
             return
-        step = f"backstay: children of version {version}"
+        step = f"{OWN_STEPS}children of version {version}"
         if await self._store.step(run.job.job_id, step) is not None:
             return
         found, left = await children_again(self._store, self._clock, record, version, run.job.worker_id)
@@ -232,6 +232,8 @@ class Children:
 
     async def page(self, run: Run, after: str | None, named: int) -> Page:
         """All that are stored, by id; or of the first `named` that this run has submitted, in that order."""
+        if named == Ended.NONE:
+            return Page(())
         if not named:
             return await self._store.children(run.job.job_id, after, CHILDREN_LOADED_MAX)
         start = int(after or 0)
@@ -256,13 +258,16 @@ class Children:
     async def submit(
         self,
         run: Run,
+        check: Callable[[], None],
         job_type: str | Handler,
         payload: Any,
         key: str | None,
         at_once: bool,
         options: SubmitOptions,
     ) -> Submitted:
+        """`check` raises once the call has returned that submits it."""
         target = await self._targets(job_type)
+        check()
         if run.is_over:  # nothing would store it
             raise ClaimLost(f"a child was not stored: this run of job {run.job.job_id} has ended")
         job = build(target, payload, "", self._clock.now(), _checked(run, key, at_once, options))
@@ -398,13 +403,36 @@ class Children:
                 " ctx.wait_for_children()"
             )
         await self.flush(run)
-        if run.family:
-            return None
-        named = list(run.family.named) if run.family is not None else []
-        brood = await self._brood_of(named) if named else await self._whole_brood(run)
-        if dependencies.joined(awaits, brood) is not Status.PENDING:
-            return None
-        return Ended(len(named), brood.children)
+        family = self._family(run)
+        wait, family.waits = family.waits, family.waits + 1
+        named = list(family.named)
+        if not family:
+            brood = await self._brood_of(named) if named else await self._whole_brood(run)
+            if not named and await self._was_for_none(run, wait, brood):
+                return Ended(Ended.NONE, 0)
+            if dependencies.joined(awaits, brood) is Status.PENDING:
+                return Ended(len(named), brood.children)
+        if named:
+            await self._is_for_some(run, wait)
+        return None
+
+    async def _was_for_none(self, run: Run, wait: int, brood: Brood) -> bool:
+        """Whether there were no children when the handler first came to this wait. It is recorded, or a later run would
+        take the children of the next phase for those of this one."""
+        none, some = _wait_steps(run, wait)
+        if not brood.children:
+            if await self._store.record_step(run.hold, none, "true", self._clock.now()) is not Verdict.APPLIED:
+                raise ClaimLost(f"this run no longer holds job {run.job.job_id}")
+            return True
+        if await self._store.step(run.job.job_id, none) is None:
+            return False
+        return await self._store.step(run.job.job_id, some) is None
+
+    async def _is_for_some(self, run: Run, wait: int) -> None:
+        """Before the wait for children begins: an earlier attempt may have found nothing to submit here."""
+        none, some = _wait_steps(run, wait)
+        if run.job.attempt > 1 and await self._store.step(run.job.job_id, none) is not None:
+            await self._store.record_step(run.hold, some, "true", self._clock.now())
 
     async def _brood_of(self, named: Sequence[str]) -> Brood:
         standing = Counter(status for _, status in await self._statuses(named))
@@ -447,11 +475,18 @@ def _checked(run: Run, key: str | None, at_once: bool, options: SubmitOptions) -
     return asked
 
 
+def _wait_steps(run: Run, wait: int) -> tuple[str, str]:
+    """The steps that say that a wait was for no children, and that it has been for some since."""
+    name = f"{OWN_STEPS}wait {wait + 1}" + (f" of {run.job.join}" if run.job.join else "")
+    return f"{name}, for none", f"{name}, for some"
+
+
 def _unstored(job: NewJob, now: Instant) -> JobRecord:
     """A child as it is until its parent is settled: it waits for that."""
     return new_record(job, Inserted(job.job_id, Status.WAITING), now)
 
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -466,34 +501,50 @@ class Services(msgspec.Struct, frozen=True):
 
 
 class LoopChannel:
-    """For `async def` handlers: straight through."""
+    """For `async def` handlers: straight through. It is dead once its call has returned: a task or a thread that the
+    handler left behind is refused."""
 
-    __slots__ = ("_run", "_services", "job")
+    __slots__ = ("_call", "_run", "_services", "job")
 
-    def __init__(self, run: Run, services: Services) -> None:
+    def __init__(self, run: Run, services: Services, call: Execution) -> None:
         self.job: ClaimedJob = run.job
         self._run = run
         self._services = services
+        self._call = call  # the run itself, or the call that it shares with others
+
+    def check(self) -> None:
+        if self._call.ended:
+            raise ClaimLost(
+                f"this run of job {self.job.job_id} has ended: its context cannot be used any more (by a task or thread"
+                " that its handler left behind)"
+            )
 
     def progress(self, fraction: float, stage: str | None) -> None:
+        self.check()
         self._run.say_progress(fraction, stage)
 
     def metric(self, name: str, value: float) -> None:
+        self.check()
         self._run.say_metric(name, value)
 
     def cancelled(self) -> bool:
-        return self._run.is_stopped
+        return self._run.is_stopped or self._call.ended
 
     def effects(self, statements: list[Effect]) -> None:
+        self.check()
         self._run.say_effects(statements)
+        self.check()  # from a thread: the call may have returned meanwhile, without these
 
     def refuse_rows(self, reason: str) -> None:
+        self.check()
         self._run.rows_refused = self._run.rows_refused or InvalidRow(reason)
 
     async def step(self, name: str) -> str | None:
+        self.check()
         return await self._services.store.step(self.job.job_id, name)
 
     async def record_step(self, name: str, answer: str) -> bool:
+        self.check()
         verdict = await self._services.store.record_step(self._run.hold, name, answer, self._services.clock.now())
         return verdict is Verdict.APPLIED
 
@@ -502,21 +553,25 @@ class LoopChannel:
 
     def keep(self, name: str, content: Content) -> str:
         """Write a file here and now, in the thread that asks."""
+        self.check()
         if self._services.files is None:
             raise ConfigurationError("this store cannot hold artifacts: pass Backstay(..., artifacts=...)")
-        run = self._run
+        run, call = self._run, self._call
         # A task or a thread that outlives its run would write over what was recorded of it.
-        wanted = until(content, lambda: run.is_over)
+        wanted = until(content, lambda: run.is_over or call.ended)
         stored = self._services.files.write(self.job.job_id, self.job.attempt, name, wanted)
+        self.check()
         run.say_artifact(stored)
         return stored.uri
 
     # Children
 
     def loaded_children(self) -> list[JobRecord]:
+        self.check()
         return [] if self._run.family is None else list(self._run.family.stored.values())
 
     def large_result(self, record: JobRecord) -> str | None:
+        self.check()
         return None if self._services.files is None else read_result(self._services.files, record.result_artifact)
 
     async def record(self, job_id: str) -> JobRecord | None:
@@ -525,15 +580,19 @@ class LoopChannel:
     async def submit(
         self, job_type: str | Handler, payload: Any, key: str | None, at_once: bool, options: SubmitOptions
     ) -> Submitted:
-        return await self._services.children.submit(self._run, job_type, payload, key, at_once, options)
+        self.check()
+        return await self._services.children.submit(self._run, self.check, job_type, payload, key, at_once, options)
 
     async def children(self, after: str | None, named: int = 0) -> Page:
+        self.check()
         return await self._services.children.page(self._run, after, named)
 
     async def ended(self, awaits: Awaits) -> Ended | None:
+        self.check()
         return await self._services.children.ended(self._run, awaits)
 
     async def upstream(self) -> list[JobRecord]:
+        self.check()
         return await self._services.children.upstream(self._run)
 
     def join_of(self, asked: str | None) -> str | None:
@@ -542,15 +601,19 @@ class LoopChannel:
     # Result tables
 
     async def put_rows(self, table: ResultTable, rows: Sequence[tuple[Value, ...]]) -> None:
+        self.check()
         await self._services.rows.put(self._run, table, rows)
 
     async def rows(self, table: ResultTable, ask: RowQuery) -> RowPage:
+        self.check()
         return await read(self._services.store, table, ask)
 
     async def rows_by_subject(self, table: ResultTable, subject: str, after: str | None, limit: int) -> RowPage:
+        self.check()
         return await self._services.store.rows_by_subject(table, subject, after, limit)
 
     async def latest(self, subject: str, job_type: str) -> str | None:
+        self.check()
         return await self._services.store.latest(subject, job_type)
 
 
@@ -559,14 +622,15 @@ class ThreadChannel:
 
     __slots__ = ("_inner", "_loop", "job")
 
-    def __init__(self, run: Run, services: Services) -> None:
+    def __init__(self, run: Run, services: Services, call: Execution) -> None:
         run.cancelled = threading.Event()
         self.job: ClaimedJob = run.job
-        self._inner = LoopChannel(run, services)
+        self._inner = LoopChannel(run, services, call)
         self._loop = asyncio.get_running_loop()
 
-    def _hop(self, call: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+    def _hop(self, call: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        self._inner.check()  # here, too: after the end the loop may be closed
+        return asyncio.run_coroutine_threadsafe(call(*args, **kwargs), self._loop).result()
 
     def progress(self, fraction: float, stage: str | None) -> None:
         self._inner.progress(fraction, stage)
@@ -587,10 +651,10 @@ class ThreadChannel:
         return self._inner.keep(name, watched(content_of(name, source), self.cancelled))
 
     def step(self, name: str) -> str | None:
-        return self._hop(self._inner.step(name))
+        return self._hop(self._inner.step, name)
 
     def record_step(self, name: str, answer: str) -> bool:
-        return self._hop(self._inner.record_step(name, answer))
+        return self._hop(self._inner.record_step, name, answer)
 
     def loaded_children(self) -> list[JobRecord]:
         return self._inner.loaded_children()
@@ -601,28 +665,28 @@ class ThreadChannel:
     def submit(
         self, job_type: str | Handler, payload: Any, key: str | None, at_once: bool, options: SubmitOptions
     ) -> Submitted:
-        return self._hop(self._inner.submit(job_type, payload, key, at_once, options))
+        return self._hop(self._inner.submit, job_type, payload, key, at_once, options)
 
     def children(self, after: str | None, named: int = 0) -> Page:
-        return self._hop(self._inner.children(after, named))
+        return self._hop(self._inner.children, after, named)
 
     def ended(self, awaits: Awaits) -> Ended | None:
-        return self._hop(self._inner.ended(awaits))
+        return self._hop(self._inner.ended, awaits)
 
     def upstream(self) -> list[JobRecord]:
-        return self._hop(self._inner.upstream())
+        return self._hop(self._inner.upstream)
 
     def join_of(self, asked: str | None) -> str | None:
         return self._inner.join_of(asked)
 
     def put_rows(self, table: ResultTable, rows: Sequence[tuple[Value, ...]]) -> None:
-        self._hop(self._inner.put_rows(table, rows))
+        self._hop(self._inner.put_rows, table, rows)
 
     def rows(self, table: ResultTable, ask: RowQuery) -> RowPage:
-        return self._hop(self._inner.rows(table, ask))
+        return self._hop(self._inner.rows, table, ask)
 
     def rows_by_subject(self, table: ResultTable, subject: str, after: str | None, limit: int) -> RowPage:
-        return self._hop(self._inner.rows_by_subject(table, subject, after, limit))
+        return self._hop(self._inner.rows_by_subject, table, subject, after, limit)
 
     def latest(self, subject: str, job_type: str) -> str | None:
-        return self._hop(self._inner.latest(subject, job_type))
+        return self._hop(self._inner.latest, subject, job_type)

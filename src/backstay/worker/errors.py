@@ -15,15 +15,28 @@ from backstay.context import ITEM, JOB_LOGGER
 from backstay.core.dependencies import Awaits, TriggerRule
 from backstay.core.lifecycle import Cancelled, Discarded, Outcome, Raised, RetryAsked, Snoozed, WaitingForChildren
 from backstay.core.records import ErrorEntry
-from backstay.errors import InvalidResult, StoreMoved
+from backstay.errors import InvalidResult, ResultTooLarge, StoreMoved
 from backstay.job import WaitForChildren, unwrapped
+from backstay.limits import RESULT_BYTES_MAX
 from backstay.outcomes import Cancel, Discard, Retry, Snooze
 
 _OURS = os.path.dirname(__file__)
 
 
 def outcome_of(error: BaseException, attempt: int, now: Instant) -> Outcome:
-    """What a raised exception asks for."""
+    """What a raised exception asks for. Never raises, whatever the exception's own code does."""
+    try:
+        return _outcome_of(error, attempt, now)
+    except BaseException:  # of its __class__, or of a group's exceptions
+        return Raised(entry(error, attempt, now))
+
+
+def is_error(value: object) -> bool:
+    """Whether it is an exception; not even asking runs code of its own."""
+    return issubclass(type(value), BaseException)
+
+
+def _outcome_of(error: BaseException, attempt: int, now: Instant) -> Outcome:
     match error := unwrapped(error):
         case Retry():
             return RetryAsked(entry(error, attempt, now), error.after_micros)
@@ -31,7 +44,7 @@ def outcome_of(error: BaseException, attempt: int, now: Instant) -> Outcome:
             return Snoozed(error.for_micros, None if error.reason is None else codec.clean(str(error.reason)))
         case Cancel():
             return Cancelled(message(error))
-        case Discard():
+        case Discard() | ResultTooLarge():
             return Discarded(entry(error, attempt, now))
         case WaitForChildren():
             return WaitingForChildren(Awaits(TriggerRule(error.trigger_rule), error.on_failure), error.join)
@@ -51,6 +64,10 @@ def one_each(value: Any, expected: int, job_type: str) -> list[Any] | tuple[Any,
 
 def entry(error: BaseException, attempt: int, now: Instant) -> ErrorEntry:
     return ErrorEntry(attempt, now, type(error).__name__[:200], message(error), trace(error))
+
+
+def result_limit(size: int) -> str:
+    return f"the result has {size:,} bytes; the limit is {RESULT_BYTES_MAX:,} (RESULT_BYTES_MAX)"
 
 
 def message(error: BaseException) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 from typing import Any
 
@@ -21,11 +21,13 @@ from backstay.files.local import Files
 from backstay.limits import RESULT_BYTES_MAX, RESULT_INLINE_BYTES_MAX
 from backstay.worker import errors
 from backstay.worker.channels import LoopChannel, Services, ThreadChannel
+from backstay.worker.encoder import Unencoded, at_once, encoded
 from backstay.worker.errors import entry, outcome_of
 from backstay.worker.process import Processes
-from backstay.worker.run import TIMED_OUT, Execution, Run, Runs
-from backstay.worker.settler import Settler
+from backstay.worker.pulse import Pulse
+from backstay.worker.run import TIMED_OUT, Execution, Run
 
+_SURELY_INLINE = RESULT_INLINE_BYTES_MAX // 4  # characters: one takes one to four bytes
 _Work = tuple[contextvars.Context, Callable[[], Any], asyncio.Future[Any], asyncio.AbstractEventLoop]
 
 
@@ -73,8 +75,8 @@ def _resolve(future: asyncio.Future[Any], value: Any, error: BaseException | Non
         return
     if error is None:
         future.set_result(value)
-    elif isinstance(error, StopIteration):
-        future.set_exception(RuntimeError("the handler raised StopIteration"))
+    elif issubclass(kind := type(error), StopIteration | GeneratorExit):  # a coroutine cannot receive these
+        future.set_exception(RuntimeError(f"the handler raised {kind.__name__}"))
     else:
         future.set_exception(error)
 
@@ -82,9 +84,12 @@ def _resolve(future: asyncio.Future[Any], value: Any, error: BaseException | Non
 class Deadlines:
     """One timer for the timeouts of all runs: a timer per job would cost more than a short job itself."""
 
-    def __init__(self, runs: Runs, settler: Settler) -> None:
-        self._runs = runs
-        self._settler = settler
+    def __init__(
+        self, executions: Callable[[], Iterable[Execution]], stop: Callable[[Execution, str], None], pulse: Pulse
+    ) -> None:
+        self._executions = executions
+        self._stop = stop
+        self._pulse = pulse
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._next = float("inf")
@@ -107,11 +112,12 @@ class Deadlines:
     def _look(self) -> None:
         """Stop what is overdue, then wait for the next; the timer may have been set for a run that has ended."""
         self._next = float("inf")
+        self._pulse.check()  # a job must not time out because another handler blocked the loop
         now = self._loop.time()
         waiting = []
-        for execution in self._runs.executions():
+        for execution in self._executions():
             if execution.deadline <= now:
-                self._settler.stop(execution, TIMED_OUT)
+                self._stop(execution, TIMED_OUT)
             elif not execution.is_stopped:
                 waiting.append(execution.deadline)
         if waiting:
@@ -132,7 +138,7 @@ async def completion(job_id: str, attempt: int, result: str, files: Files | None
 def _limit(size: int, files: Files | None) -> str:
     if files is not None and size <= RESULT_BYTES_MAX:
         return f"the result has {size:,} bytes; the limit is {files.size_max:,}{files.instead}"
-    return f"the result has {size:,} bytes; the limit is {RESULT_BYTES_MAX:,} (RESULT_BYTES_MAX)"
+    return errors.result_limit(size)
 
 
 class Executor:
@@ -158,18 +164,24 @@ class Executor:
                 await self.services.children.load(run)
             if failpoints.armed:
                 failpoints.hit("handler.before")
-            value = await self._call(run)
+            match run.handler.isolation:
+                case "async":
+                    value: Outcome | str = await self._in_task(run)
+                case "thread":
+                    value = await self._in_thread(run)
+                case "process":
+                    value = await self._in_process(run)
             if failpoints.armed:
                 failpoints.hit("handler.after")
             if _stop_asked(run):
                 return run.stopped(run.job.attempt, self._clock.now())
             if not isinstance(value, str):
-                return value
+                return value  # an outcome that a child process has already named
             if run.rows_refused is not None:
                 raise run.rows_refused
             if run.family:
                 await self.services.children.flush(run)
-            return await self.completed(run, value)
+            return await self.completed(run, value) if len(value) > _SURELY_INLINE else Completed(value)
         except asyncio.CancelledError as error:
             # We cancel a run only with a reason: without one the handler did it, and that is a failure like any other.
             if _stop_asked(run):
@@ -180,41 +192,51 @@ class Executor:
                 return run.stopped(run.job.attempt, self._clock.now())
             return outcome_of(error, run.job.attempt, self._clock.now())
 
-    async def _call(self, run: Run) -> Outcome | str:
-        """The result as JSON text, or an outcome that a child process has already named."""
-        handler = run.handler
-        match handler.isolation:
-            case "async":
-                self.deadlines.watch(run)
-                errors.current.set(run)  # the task's own context: nothing to reset
-                payload = handler.decode(run.job.payload, run.job.payload_version)
-                function, takes_context = handler.entry(run.job.join)
-                value = await (
-                    function(payload, Context(LoopChannel(run, self.services))) if takes_context else function(payload)
-                )
-                return "null" if value is None else codec.result_json(value)
-            case "thread":
-                return await self._in_thread(run)
-            case "process":
-                return await self.processes.run(run, LoopChannel(run, self.services), self._clock, self.deadlines.watch)
+    # Each returns the result as JSON text
+
+    async def _in_task(self, run: Run) -> str:
+        self.deadlines.watch(run)
+        errors.current.set(run)  # the task's own context: nothing to reset
+        job, handler = run.job, run.handler
+        payload = handler.decode(job.payload, job.payload_version)
+        function, takes_context = handler.entry(job.join)
+        if takes_context:
+            try:
+                value = await function(payload, Context(LoopChannel(run, self.services, run)))
+            finally:
+                run.ended = True
+        else:
+            value = await function(payload)
+        text = codec.flat_json(value)
+        return await encoded(value) if text is None else text
+
+    async def _in_process(self, run: Run) -> Outcome | str:
+        channel = LoopChannel(run, self.services, run)
+        try:
+            return await self.processes.run(run, channel, self._clock, self.deadlines.watch)
+        finally:
+            run.ended = True
 
     async def _in_thread(self, run: Run) -> str:
         self.deadlines.watch(run)
         handler = run.handler
-        context = BlockingContext(ThreadChannel(run, self.services))
+        context = BlockingContext(ThreadChannel(run, self.services, run))
 
-        def call() -> str:
+        def call() -> str | Unencoded:
             errors.current.set(run)
-            payload = handler.decode(run.job.payload, run.job.payload_version)
-            function, takes_context = handler.entry(run.job.join)
-            value: Any = function(payload, context) if takes_context else function(payload)
-            return codec.result_json(value)
+            try:
+                payload = handler.decode(run.job.payload, run.job.payload_version)
+                function, takes_context = handler.entry(run.job.join)
+                value: Any = function(payload, context) if takes_context else function(payload)
+            finally:
+                run.ended = True
+            return at_once(value)
 
-        text: str = await self.threads.run(contextvars.copy_context(), call)
-        return text
+        found: str | Unencoded = await self.threads.run(contextvars.copy_context(), call)
+        return found if isinstance(found, str) else await encoded(found)
 
     async def completed(self, run: Run, result: str) -> Outcome:
-        if len(result) <= RESULT_INLINE_BYTES_MAX // 4:  # a character takes one to four bytes
+        if len(result) <= _SURELY_INLINE:
             return Completed(result)
         return await completion(run.job.job_id, run.job.attempt, result, self._files, self._clock.now())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import secrets
 
@@ -11,12 +12,17 @@ import msgspec
 from backstay import failpoints
 from backstay.clock import MICROS, Clock
 from backstay.core.port import Store
-from backstay.core.records import ClaimedJob, ClaimRequest
+from backstay.core.records import ClaimedJob, ClaimRequest, Lost
+from backstay.core.suspicion import OPEN, Opening
 from backstay.errors import StoreMoved
+from backstay.limits import ALONE_LOOK_SECONDS
 from backstay.ops.retention import Retention
 from backstay.ops.wait import HOPELESS, Trouble
 from backstay.worker import errors
 from backstay.worker.slots import Room, Slots
+
+log = logging.getLogger("backstay.worker")
+_TURN_SECONDS = 0.25  # between looks at whose turn it is, while jobs wait to run alone
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,12 +53,20 @@ class Fetcher:
         self.under_way: ClaimRequest | None = None  # asked, and not yet taken over; the lease keeper's thread reads it
         # Types that may have jobs; those of a claim that came back empty have none.
         self._maybe_ready = set(self._versions)
+        self._released: set[tuple[str, int]] = set()  # by the watchdog's thread, before their claim was answered
+        self._lost_left: set[str] = set()  # of these, a claim came back empty that left out what was lost
+        self._in_worker = {name for name, lane in slots.lanes.items() if not lane.in_child}
+        self._alone: set[str] = set()  # types with jobs that wait to run alone
+        self._look_at = 0.0  # when to look for them again; on the event loop's clock
+        self._signalled = True  # since the last look
+        self._poll_at = 0.0
         self._stopping = False
         self._loop = asyncio.get_running_loop()
 
     def ready(self) -> None:
         """Jobs may be waiting."""
         self._maybe_ready.update(self._versions)
+        self._signalled = True
         self._slots.changed.set()
 
     def stop(self) -> None:
@@ -60,22 +74,69 @@ class Fetcher:
         self._stopping = True
         self._slots.changed.set()
 
+    def release(self, job: ClaimedJob) -> None:
+        """From the watchdog's thread: a job of the claim under way is given back, and must not begin here."""
+        self._released.add((job.job_id, job.attempt))
+
+    def is_released(self, job: ClaimedJob) -> bool:
+        return (job.job_id, job.attempt) in self._released
+
     async def work(self) -> None:
         changed = self._slots.changed
         while not self._stopping:
             changed.clear()
-            rooms = self._slots.rooms(self._maybe_ready) if self._maybe_ready else []
+            await self._look()
+            opening = self._slots.opening(self._alone, idle=self._in_worker.isdisjoint(self._maybe_ready))
+            if opening.lost is Lost.SHARED and self._lost_left:
+                self._maybe_ready |= self._lost_left
+                self._lost_left.clear()
+            if (room := self._slots.alone_room(opening, self._alone)) is not None:
+                await self._claim(room, Lost.ALONE)
+                continue
+            rooms = self._slots.rooms(self._maybe_ready, opening) if self._maybe_ready else []
             if (chosen := self._chosen(rooms)) is not None:
-                await self._claim(chosen)
-            elif self._maybe_ready and not rooms:
+                await self._claim(chosen, opening.lost)
+            elif self._maybe_ready and not rooms and opening is OPEN and not self._alone:
                 await changed.wait()
-            else:  # until a signal, or a poll interval with jitter, so that idle workers do not ask all at once
-                pause = self._settings.poll_seconds * random.uniform(0.8, 1.2)
-                poll = self._loop.call_later(pause, self.ready)
-                try:
-                    await changed.wait()
-                finally:
-                    poll.cancel()
+            else:
+                await self._wait(opening)
+
+    async def _wait(self, opening: Opening) -> None:
+        """Until a signal, or a poll interval with jitter, so that idle workers do not ask all at once."""
+        now = self._loop.time()
+        pause = self._settings.poll_seconds * random.uniform(0.8, 1.2)
+        if opening is not OPEN or self._alone:  # whose turn it is may change
+            pause = min(pause, _TURN_SECONDS)
+        elif self._signalled:  # it may have been for a job that runs alone
+            pause = min(pause, max(0.0, self._look_at - now))
+        else:
+            self._poll_at = now + pause
+        if self._poll_at <= now:
+            self._poll_at = now + self._settings.poll_seconds
+        timer = self._loop.call_later(pause, self._tick)
+        try:
+            await self._slots.changed.wait()
+        finally:
+            timer.cancel()
+
+    def _tick(self) -> None:
+        if self._loop.time() >= self._poll_at:
+            self._maybe_ready.update(self._versions)
+        self._slots.changed.set()
+
+    async def _look(self) -> None:
+        """Learn which types have jobs that wait to run alone. A worker that is busy would not notice them: its claims
+        do not bring any."""
+        if self._loop.time() < self._look_at or not self._versions:
+            return
+        self._look_at, self._signalled = self._loop.time() + ALONE_LOOK_SECONDS, False
+        request = self._request(Room(1, dict.fromkeys(self._versions, 1)), Lost.ALONE)
+        try:
+            self._alone = set(await self._store.wait_alone(request))
+        except HOPELESS:
+            raise
+        except Exception as error:  # the next claim says it
+            log.debug("could not look for jobs that run alone: %s", error)
 
     def _chosen(self, rooms: list[Room]) -> Room | None:
         """One that may have jobs, each in its turn, so that no batch type keeps another from being claimed."""
@@ -89,9 +150,32 @@ class Fetcher:
         self._turn += 1
         return asked[self._turn % len(asked)]
 
-    async def _claim(self, room: Room) -> None:
+    async def _claim(self, room: Room, lost: Lost) -> None:
+        request = self._request(room, lost)
+        if lost is not Lost.ALONE:
+            self._maybe_ready.difference_update(request.slots)
+        self.under_way = request
+        try:
+            answered = await self._answer(request)
+            jobs = answered
+            if self._released:
+                jobs = [job for job in answered if not self.is_released(job)]
+                self._released.clear()
+            if answered:
+                if lost is not Lost.ALONE:
+                    self._maybe_ready.update(request.slots)  # until a claim comes back empty there may be more
+                if jobs:
+                    self._slots.take(jobs, request.token)
+            elif lost is Lost.ALONE:
+                self._alone.difference_update(request.slots)
+            elif lost is Lost.NONE:
+                self._lost_left.update(request.slots)
+        finally:
+            self.under_way = None
+
+    def _request(self, room: Room, lost: Lost) -> ClaimRequest:
         limit = min(self._settings.claim_limit, room.total)
-        request = ClaimRequest(
+        return ClaimRequest(
             worker_id=self._worker_id,
             worker_version=self._settings.version,
             queues=self._settings.queues,
@@ -100,16 +184,8 @@ class Fetcher:
             lease_micros=round(self._settings.lease_seconds * MICROS),
             token=secrets.token_hex(16),
             versions=self._versions,
+            lost=lost,
         )
-        self._maybe_ready.difference_update(request.slots)
-        self.under_way = request
-        try:
-            jobs = await self._answer(request)
-            if jobs:
-                self._maybe_ready.update(request.slots)  # until a claim comes back empty there may be more
-                self._slots.take(jobs, request.token)
-        finally:
-            self.under_way = None
 
     async def _answer(self, request: ClaimRequest) -> list[ClaimedJob]:
         """However often it takes: a claim without an answer may have been applied, and the same token gets the same

@@ -9,11 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 import threading
 from collections.abc import Callable
-
-import msgspec
 
 from backstay import failpoints
 from backstay.clock import MICROS, Clock, Instant, within
@@ -25,9 +22,12 @@ from backstay.errors import BackstayError, StoreMoved
 from backstay.ops.wait import Trouble
 from backstay.worker import errors
 from backstay.worker.fetcher import Fetcher, WorkerSettings
-from backstay.worker.run import Runs
+from backstay.worker.pulse import LOOK_SECONDS
+from backstay.worker.releaser import StoreReleaser, unread
+from backstay.worker.run import Run, Runs
 from backstay.worker.settler import Settler
 from backstay.worker.slots import BatchLane, Slots
+from backstay.worker.watchdog import Watchdog
 
 log = logging.getLogger("backstay.worker")
 LOCKED_SECONDS = 0.1  # until a lease is asked for again whose job another transaction had: most last milliseconds
@@ -44,6 +44,8 @@ class LeaseKeeper:
         settler: Settler,
         slots: Slots,
         fetcher: Fetcher,
+        watchdog: Watchdog[Run],
+        releaser: StoreReleaser,
         trouble: Trouble,
     ) -> None:
         self._worker_id = worker_id
@@ -55,6 +57,9 @@ class LeaseKeeper:
         self._settler = settler
         self._slots = slots
         self._fetcher = fetcher
+        self._watchdog = watchdog
+        self._releaser = releaser
+        self._store: Store | None = None
         self._started_at = clock.now()
         self._marks: tuple[tuple[Instant, int, int, int], ...] = ()
         self._main = asyncio.get_running_loop()
@@ -95,8 +100,11 @@ class LeaseKeeper:
             self._failure = error
             self._started.set()
             return
+        self._store = store
+        self._releaser.open(store)
         self._started.set()
         next_at = self._loop.time()
+        watch = self._loop.create_task(self._watch())
         try:
             while not self._stopping:
                 pause = renewal_seconds(self._settings.lease_seconds)
@@ -109,7 +117,33 @@ class LeaseKeeper:
                     await self._keep(store)
             await self._bye(store)
         finally:
+            watch.cancel()
+            await asyncio.wait({watch})
             await store.close()
+
+    async def _watch(self) -> None:
+        while True:
+            before = asyncio.get_running_loop().time()
+            await asyncio.sleep(LOOK_SECONDS)
+            stood_still = max(0.0, asyncio.get_running_loop().time() - before - LOOK_SECONDS)
+            try:
+                if await self._watchdog.look(stood_still):
+                    self.check_now()  # the worker's row has changed
+            except Exception as error:
+                self._trouble.met("watching the event loop", error)
+
+    def abandon(self, seconds: float) -> None:
+        """Give back all jobs, from a thread that is neither the loop's nor this one: the process ends."""
+        if self._loop is None or self._store is None:
+            return
+        try:
+            asyncio.run_coroutine_threadsafe(self._abandon(self._store), self._loop).result(seconds)
+        except Exception as error:  # their leases expire
+            log.warning("could not give back all jobs: %s", str(error) or type(error).__name__)
+
+    async def _abandon(self, store: Store) -> None:
+        await self._watchdog.abandon()
+        await self._bye(store)
 
     async def _keep(self, store: Store) -> None:
         try:
@@ -122,7 +156,7 @@ class LeaseKeeper:
 
     async def _extend(self, store: Store) -> None:
         unheard = await self._unheard_of(store)
-        runs = list(self._runs.held.values())
+        runs = [run for run in list(self._runs.held.values()) if self._releaser.holds(run)]
         if not runs and not unheard:
             return
         failpoints.hit("extend.before")
@@ -139,16 +173,20 @@ class LeaseKeeper:
                 self._main.call_soon_threadsafe(self._slots.lose, run)
 
     async def _unheard_of(self, store: Store) -> list[Hold]:
-        """What a claim took whose answer a blocked event loop has not read. A repeat without slots takes nothing."""
+        """What a claim took whose answer a blocked event loop has not read."""
         request = self._fetcher.under_way
         if request is None:
             return []
-        only_ask = msgspec.structs.replace(request, slots={}, limit=0, repeat=True)
-        return [Hold(job.job_id, job.attempt, request.token) for job in await store.claim(only_ask, self._clock.now())]
+        return [
+            Hold(job.job_id, job.attempt, request.token)
+            for job in await unread(store, request, self._clock)
+            if not self._fetcher.is_released(job)
+        ]
 
     async def _bye(self, store: Store) -> None:
         try:
-            await store.forget([self._worker_id])
+            await store.beat(self.describe())  # its last figures are kept
+            await store.forget([self._worker_id], self._clock.now())
         except BackstayError as error:
             log.warning("could not unregister: %s", error)
 
@@ -157,7 +195,7 @@ class LeaseKeeper:
         lanes = self._slots.lanes
         row = WorkerRow(
             worker_id=self._worker_id,
-            host=host_name(),
+            host=workers.host_name(),
             pid=os.getpid(),
             process_key=workers.own(),
             version=self._settings.version,
@@ -178,12 +216,8 @@ class LeaseKeeper:
             stuck=tuple(run.job.job_id for run in list(self._runs.stuck)[:100]),
             lease_micros=round(self._settings.lease_seconds * MICROS),
             marks=self._marks,
+            blocked=self._watchdog.blocked,
         )
         row = workers.marked(row)
         self._marks = row.marks
         return row
-
-
-def host_name() -> str:
-    name = "".join(c if c.isalnum() or c in "._-" else "-" for c in socket.gethostname())
-    return name[:60] or "host"

@@ -1,8 +1,9 @@
 """Background maintenance: promote, rescue and release jobs, fire schedules, apply retention.
 
-Every step is idempotent and any worker may do it. There may be thousands of schedules: they are read when one was
-saved, and again after a while. In between, what is known is enough to try, because the store accepts a tick only from a
-worker that has read the current version of the schedule. Retention runs in small steps with rests in between.
+Every step is idempotent and any worker may do it. There may be thousands of schedules: those that tick next are read
+when one was saved, and again after a while. In between, what is known is enough to try, because the store accepts a
+tick only from a worker that has read the current version of the schedule. Retention runs in small steps with rests in
+between.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from backstay.core import schedules, workers
 from backstay.core.checks import count
 from backstay.core.lifecycle import rescue
 from backstay.core.port import Store
-from backstay.core.records import ExpiredClaim, Firing, JobRecord, Schedule, Signal, Verdict
+from backstay.core.records import ExpiredClaim, Firing, JobRecord, Schedule, Signal, Verdict, WorkerRow
 from backstay.errors import QueueFull, StoreBusy, StoreMoved
 from backstay.files.local import Files
-from backstay.limits import RETIRE_INTERVAL_SECONDS, RETIRE_REST_SECONDS, SWEEP_BATCH_MAX
+from backstay.limits import RETIRE_INTERVAL_SECONDS, RETIRE_REST_SECONDS, SCHEDULES_AHEAD, SWEEP_BATCH_MAX
 from backstay.observers import Observers
 from backstay.ops import retention
 from backstay.ops.retention import Retention
@@ -31,6 +32,8 @@ from backstay.ops.wait import HOPELESS, Trouble
 from backstay.worker import errors
 
 log = logging.getLogger("backstay.worker")
+LOOKED_AT = 100  # workers that one look examines, wherever they run …
+LOOK_SECONDS = 0.006  # … times the square of how many it found: of 30 workers each looks every 5 s, of 100 every minute
 PROMOTING, SWEEPING = "looking for due jobs", "looking for lost jobs"
 
 
@@ -90,6 +93,8 @@ class Maintenance:
             await self._sweeper.sweep_once()
         except StoreBusy as error:
             log.warning("the first check for lost claims is postponed: %s", error)
+        except StoreMoved as error:  # as one that was running: idle, until the transfer is abandoned
+            errors.say_once(error)
 
     def start(self, ended: Callable[[asyncio.Task[None]], None]) -> None:
         """Start all loops; `ended` is called with each that ends, which is a failure unless it was cancelled."""
@@ -160,6 +165,10 @@ class Sweeper:
         self._releasing = asyncio.Lock()
         self._wall, self._monotonic = clock.now(), clock.monotonic()
         self._no_rescue_before = 0.0
+        self._look_at = self._look_here_at = 0.0  # when to look at other workers, and at those of this host
+        self._looked_until = ""  # of all workers by id; the next look begins here
+        self._has_looked = False
+        self._sees_all = False  # in each look
 
     def due_changed(self) -> None:
         self._due.set()
@@ -225,7 +234,7 @@ class Sweeper:
             rescued += count
         await self._release()
         if dead or forgotten:
-            await self._store.forget(dead + forgotten)
+            await self._store.forget(dead + forgotten, self._clock.now())
         return rescued
 
     async def _release(self) -> None:
@@ -262,11 +271,11 @@ class Sweeper:
                 self._observers.ended(attempt[0], decided[place], attempt[1])
         return len(claims)
 
-    async def _attempts(self, claims: Sequence[ExpiredClaim]) -> list[tuple[JobRecord, str | None] | None]:
-        """For observers: the jobs, while their dead workers still have them, and the schemas of their payloads."""
-        schemas = {each.job_type: each.payload_schema for each in await self._store.job_types()}
+    async def _attempts(self, claims: Sequence[ExpiredClaim]) -> list[tuple[JobRecord, tuple[str, ...]] | None]:
+        """For observers: the jobs, while their dead workers still have them, and their sensitive fields."""
+        marks = {each.job_type: each.sensitive for each in await self._store.job_types()}
         records = await self._store.get([claim.job_id for claim in claims])
-        return [None if record is None else (record, schemas.get(record.job_type)) for record in records]
+        return [None if record is None else (record, marks.get(record.job_type, ())) for record in records]
 
     async def _bury(self) -> tuple[list[str], list[str]]:
         """Workers that are certainly dead, and those that were silent for long: these may still live, so only their
@@ -274,14 +283,37 @@ class Sweeper:
         now = self._clock.now()
         dead: list[str] = []
         forgotten: list[str] = []
-        for worker in await self._store.workers():
-            if worker.worker_id == self._worker_id:
-                continue
+        for worker in await self._others():
             if workers.is_dead(worker.process_key):
                 dead.append(worker.worker_id)
             elif workers.is_forgotten(worker, now):
                 forgotten.append(worker.worker_id)
+        if forgotten:
+            self._look_at = 0.0  # where there is one there are often more
         return dead, forgotten
+
+    async def _others(self) -> list[WorkerRow]:
+        """Everyone looks at everyone, as long as they are few. Of many, each looks at some, from its own place in the
+        list on, and at those of its host, which alone can be known to be dead. So what a worker reads does not grow
+        with their number."""
+        found: dict[str, WorkerRow] = {}
+        if (monotonic := self._clock.monotonic()) >= self._look_at:
+            rows = await self._store.workers(after=self._looked_until, limit=LOOKED_AT)
+            found.update((row.worker_id, row) for row in rows)
+            self._sees_all = len(rows) < LOOKED_AT and not self._looked_until
+            if len(rows) < LOOKED_AT:
+                self._looked_until = ""
+            else:  # from its own place on, so that not all of them look at the same
+                self._looked_until = rows[-1].worker_id if self._has_looked else self._worker_id
+            self._has_looked = True
+            self._look_at = monotonic + _rest(len(rows))
+        if not self._sees_all and monotonic >= self._look_here_at:
+            after, before = workers.ids_on(workers.host_name())
+            rows = await self._store.workers(after=after, before=before)
+            found.update((row.worker_id, row) for row in rows)
+            self._look_here_at = monotonic + _rest(len(rows))
+        found.pop(self._worker_id, None)
+        return list(found.values())
 
     def _clock_jumped(self) -> bool:
         """After a jump of the wall clock every lease looks expired: give their holders one lease to extend them."""
@@ -292,6 +324,11 @@ class Sweeper:
             log.warning("the clock jumped by %.0f s: rescuing nothing for one lease", drift)
             self._no_rescue_before = monotonic + self._lease_seconds
         return monotonic < self._no_rescue_before
+
+
+def _rest(looked_at: int) -> float:
+    """Return the seconds until the next look, for all that look at one another to cause the same load together."""
+    return LOOK_SECONDS * looked_at**2 * random.uniform(0.8, 1.2)
 
 
 def _reason(claim: ExpiredClaim, dead: list[str]) -> str:
@@ -309,7 +346,8 @@ class Scheduler:
         self._trouble = trouble or Trouble(log, clock)
         self._clock = clock
         self._look_seconds = look_seconds
-        self._known: dict[str, Schedule] = {}
+        self._known: dict[str, Schedule] = {}  # those that tick next
+        self._known_until: Instant | None = None  # others may tick from then on; None: there are no others
         self._changed = asyncio.Event()
         self._complained: set[tuple[str, int]] = set()
 
@@ -320,7 +358,7 @@ class Scheduler:
         """Sleep until the next tick, then decide it."""
         good_for = 0.0  # seconds for which what is known will do
         while True:
-            read = good_for <= 0 or self._changed.is_set()
+            read = good_for <= 0 or self._changed.is_set() or self._others_are_due()
             self._changed.clear()
             if read:
                 good_for = self._look_seconds
@@ -340,12 +378,27 @@ class Scheduler:
             good_for -= pause
 
     async def look(self) -> Instant | None:
-        """Read all schedules and decide every tick that is due; when the next one is."""
-        self._known = {schedule.name: schedule for schedule in await self._store.schedules()}
-        return await self._decide()
+        """Read the schedules that tick next and decide every tick that is due; when the next one is."""
+        before: list[tuple[str, Instant]] = []
+        while True:
+            most = SCHEDULES_AHEAD + len(self._complained)  # those that cannot tick must not hide the others
+            found = await self._store.upcoming(most)
+            self._known = {schedule.name: schedule for schedule in found}
+            self._known_until = found[-1].next_at if len(found) == most else None
+            next_at = await self._decide()
+            seen = [(schedule.name, schedule.next_at) for schedule in found]
+            if not self._others_are_due():
+                return next_at
+            if seen == before:  # none of them can tick now
+                self._known_until = None
+                return self._clock.now() + round(self._look_seconds * MICROS)
+            before = seen
+
+    def _others_are_due(self) -> bool:
+        return self._known_until is not None and self._known_until <= self._clock.now()
 
     async def _decide(self) -> Instant | None:
-        due: list[Instant] = []
+        due: list[Instant] = [] if self._known_until is None else [self._known_until]
         for schedule in tuple(self._known.values()):
             if schedule.paused_at is None:
                 due.append(await self._catch_up(schedule))
@@ -432,7 +485,7 @@ class Janitor:
 
     async def clean_up(self) -> int:
         policy = retention.policy(self._keep, await self._store.job_types())
-        rest = REST_FACTOR * max(1, len(await self._store.workers()))  # they all do this, maybe all at once
+        rest = REST_FACTOR * max(1, await self._store.count_workers())  # they all do this, maybe all at once
         archived = 0
         before = self._clock.monotonic()
         async for moved_now in retention.steps(self._store, self._clock, self._files, policy):

@@ -1,7 +1,9 @@
 """The parent side of process isolation: a pool of warm child processes, one job each at a time.
 
-A child that must stop is killed. Questions that its handler asks of the context are answered through the channel of the
-job. When a child disappears, the kernel's counter of out-of-memory kills may tell why.
+A child that must stop is killed, with all that it has started. Questions that its handler asks of the context are
+answered through the channel of the job. A child goes back to the pool only if its call left nothing behind: no thread,
+no process, no signal handler, no timer, no unread message. When a child disappears, the kernel's counter of
+out-of-memory kills may tell why.
 """
 
 from __future__ import annotations
@@ -11,12 +13,14 @@ import base64
 import contextlib
 import logging
 import os
+import secrets
 import signal
+import subprocess
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 import msgspec
 
@@ -28,18 +32,16 @@ from backstay.core.lifecycle import Cancelled, Discarded, Outcome, Raised, Retry
 from backstay.core.records import ErrorEntry
 from backstay.core.result_tables import ResultTable, RowPage, RowQuery
 from backstay.core.step_values import packed, unpacked
-from backstay.errors import BackstayError
+from backstay.errors import BackstayError, ClaimLost
 from backstay.handlers import Handler
+from backstay.limits import MIB, RESULT_BYTES_MAX
 from backstay.options import SubmitOptions
-from backstay.worker import errors
+from backstay.worker import errors, keeper
 from backstay.worker.channels import LoopChannel
 from backstay.worker.run import Call, Execution, Run
 from backstay.worker.spool import sweep
 
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
-    from multiprocessing.context import SpawnContext
-    from multiprocessing.process import BaseProcess
+log = logging.getLogger("backstay.worker")
 
 
 async def served(message: list[Any], channel: LoopChannel) -> dict[str, Any] | None:
@@ -54,8 +56,15 @@ async def served(message: list[Any], channel: LoopChannel) -> dict[str, Any] | N
         case ["refuse_rows", reason]:
             channel.refuse_rows(reason)
         case question:
-            return await _answer(_asked(question, channel))
+            try:
+                return {"value": await _asked(question, channel)}
+            except (BackstayError, OSError) as error:
+                return _error(error)
     return None
+
+
+def _error(error: Exception) -> dict[str, Any]:
+    return {"error": str(error), "type": type(error).__name__}
 
 
 async def _asked(question: list[Any], channel: LoopChannel) -> Any:
@@ -115,13 +124,6 @@ def _packed_page(page: RowPage) -> dict[str, Any]:
     return {"items": items, "attempt": page.attempt, "next": packed(page.next)}
 
 
-async def _answer(call: Awaitable[Any]) -> dict[str, Any]:
-    try:
-        return {"value": await call}
-    except (BackstayError, OSError) as error:
-        return {"error": str(error), "type": type(error).__name__}
-
-
 _CGROUP = Path("/proc/self/cgroup")
 _MOUNT = Path("/sys/fs/cgroup")
 
@@ -140,10 +142,12 @@ def oom_kills() -> int | None:
     return None
 
 
-LAST_WORDS_SECONDS = 0.2  # for messages that a child sent before it ended
-MESSAGE_BYTES_MAX = 128 * 1024 * 1024  # a result of the largest size; beyond this it is rubbish
-GUARD_HINT = ' (a script that uses process isolation must start its work under `if __name__ == "__main__":`)'
+MESSAGE_BYTES_MAX = 2 * RESULT_BYTES_MAX + MIB  # a result of the largest size, escaped; beyond this it is rubbish
 START_SECONDS = 60.0  # importing the user's program; beyond this it hangs
+REAP_SECONDS = 10.0  # for a keeper to end what its child has left
+OTHER_CALL = "messages of another call"
+_KEEPER = "import runpy; runpy.run_path({path!r})['main']({pipe}, {control}, {worker})"
+Answer = tuple[Any, ...]  # how a job ended, as its child says it
 
 
 class CallBroke(Exception):
@@ -164,84 +168,95 @@ class Processes:
     def __init__(self) -> None:
         self._idle: dict[str, list[_Child]] = {}
         self._all: set[_Child] = set()
+        self._said: set[str] = set()  # handlers that leave something behind
 
     async def run(
         self, run: Run, channel: LoopChannel, clock: Clock, begins: Callable[[Execution], None]
     ) -> Outcome | str:
         """The outcome, or the result as JSON text. A child that dies is a failure with its cause."""
-        answer = await self._ask(run, run.handler, ("job", run.job), [channel], partial(_hear, run), begins)
-        return _outcome(answer, run.job.attempt, clock.now())
+        conversation = Conversation("job", [channel], partial(_hear, run))
+        answers = await self._ask(run, run.handler, conversation, begins)
+        return _outcome(answers[0] if isinstance(answers, list) else answers, run.job.attempt, clock.now())
 
     async def run_many(
         self, call: Call, channels: list[LoopChannel], clock: Clock, begins: Callable[[Execution], None]
     ) -> list[Outcome | str]:
         """The same for each job of a batch. CallBroke where the call came to nothing as a whole."""
-        request = ("batch", [item.job for item in call.firsts])
-        answer = await self._ask(call, call.handler, request, channels, partial(_hear, call), begins)
-        if answer[0] == "raised":
-            raise CallBroke(answer)
-        each = answer[1] if answer[0] == "answers" else [answer] * len(call.firsts)
+        conversation = Conversation("batch", channels, partial(_hear, call))
+        answers = await self._ask(call, call.handler, conversation, begins)
+        if not isinstance(answers, list):
+            if answers[0] == "raised":
+                raise CallBroke(answers)
+            answers = [answers] * len(call.firsts)
         now = clock.now()
-        return [_outcome(tuple(one), item.job.attempt, now) for one, item in zip(each, call.firsts, strict=True)]
+        return [_outcome(one, item.job.attempt, now) for one, item in zip(answers, call.firsts, strict=True)]
 
     async def _ask(
         self,
         execution: Execution,
         handler: Handler,
-        request: tuple[str, Any],
-        channels: list[LoopChannel],
-        say_log: Callable[..., None],
+        conversation: Conversation,
         begins: Callable[[Execution], None],
-    ) -> tuple[Any, ...]:
-        """What a child says to a request in the end; how it died, as if it had raised that."""
+    ) -> list[Answer] | Answer:
+        """The answers of a child, or one for the whole call; how it died, as if it had raised that."""
         child = await self._child(handler)
         if isinstance(child, str):
             return ("raised", "ChildNotStarted", child, "")
-        answer = None
+        is_clean = False
         try:
             begins(execution)  # starting a child and importing the user's program does not count
             execution.kill = child.kill
             if execution.is_stopped:
                 child.kill()
-            answer = await _converse(child, request, channels, say_log)
-            if answer is None:
-                return ("raised", *await child.reason(), "")
+            answers = await conversation.hold(child)
+            if answers is None:
+                return ("raised", *child.reason(), "")
+            is_clean = conversation.left is None and child.is_silent
         finally:
             execution.kill = None
-            if answer is None:  # it died, or something raised here: then no one would listen to it any more
+            if not is_clean:  # it died, it bears traces of this call, or something raised here: no one else may have it
                 child.kill()
                 self._all.discard(child)
-        self._idle.setdefault(handler.name, []).append(child)
-        return answer
+        if conversation.left is not None:
+            self._say_left(handler, conversation.left)
+        if is_clean:
+            self._idle.setdefault(handler.name, []).append(child)
+        return answers
+
+    def _say_left(self, handler: Handler, left: str) -> None:
+        if handler.name not in self._said:
+            self._said.add(handler.name)
+            log.warning(
+                "%s returned and left %s behind: its process is not used again, and each such job waits for a new one",
+                handler.name,
+                left,
+            )
 
     async def _child(self, handler: Handler) -> _Child | str:
         idle = self._idle.get(handler.name, [])
         while idle:
             child = idle.pop()
-            if child.alive:
+            if child.alive and child.is_silent:
                 return child
+            child.kill()
             self._all.discard(child)
-        from multiprocessing import get_context  # here: a worker without such handlers spares itself its memory
-
-        child = _Child(get_context("spawn"), handler)
+        child = _Child(handler)
         self._all.add(child)
         try:
             async with asyncio.timeout(START_SECONDS):
-                first = await child.receive()
+                reason = await child.start()
         except TimeoutError:
-            first = ("broken", f"it did not start within {START_SECONDS:.0f} s{GUARD_HINT}")
+            reason = f"it did not start within {START_SECONDS:.0f} s{keeper.GUARD_HINT}"
         except BaseException:  # the job was cancelled meanwhile: no one else would use or end this child
             child.kill()
             self._all.discard(child)
             raise
-        if first is not None and first[0] == "ready":
+        if reason is None:
             return child
         child.kill()
         self._all.discard(child)
-        if first is not None:
-            return str(first[1])
-        _, reason = await child.reason("before it was ready")
-        return reason + (GUARD_HINT if handler.module == "__main__" else "")
+        log.error("a process for %s could not be started: %s", handler.name, reason)
+        return reason
 
     def close(self) -> None:
         for child in self._all:
@@ -250,26 +265,60 @@ class Processes:
         self._idle.clear()
 
 
-async def _converse(
-    child: _Child, request: tuple[str, Any], channels: list[LoopChannel], say_log: Callable[..., None]
-) -> tuple[Any, ...] | None:
-    """Serve the child until it answers; None when it died. A message begins with the number of the job it is about."""
-    if not await child.send(request):
+class Conversation:
+    """One call of a handler in a child. Every message names the call, by a number that is drawn for it, and the job and
+    attempt that it is about; one that names another call is refused, and its child is not used again."""
+
+    def __init__(self, kind: str, channels: Sequence[LoopChannel], say_log: Callable[..., None]) -> None:
+        self.call = secrets.token_hex(8)
+        self.left: str | None = None  # what the handler has left behind in the child
+        self._kind = kind
+        self._channels = {(channel.job.job_id, channel.job.attempt): channel for channel in channels}
+        self._jobs = [channel.job for channel in channels]
+        self._answers: list[Answer] = []
+        self._broken: Answer | None = None  # instead of an answer for each
+        self._say_log = say_log
+
+    async def hold(self, child: Talks) -> list[Answer] | Answer | None:
+        """Serve the child until it is done; None when it died."""
+        await child.send((self._kind, self.call, self._jobs))
+        while (message := await child.receive()) is not None:
+            match message:
+                case ("log", self.call, *line):
+                    self._say_log(*line)
+                case ("say", self.call, question, job_id, attempt, *said) if (job_id, attempt) in self._channels:
+                    answer = await served(said, self._channels[job_id, attempt])
+                    if question is not None:
+                        await child.send(("reply", self.call, question, answer))
+                case ("answer", self.call, answer):
+                    self._answers.append(tuple(answer))
+                case ("broke", self.call, answer):
+                    self._broken = tuple(answer)
+                case ("done", self.call, left):
+                    self.left = self.left or left
+                    return self._end()
+                case ("say", call, question, *_) if question is not None:
+                    self.left = OTHER_CALL
+                    refused = ClaimLost(f"call {call!r:.40} has ended: its context cannot be used any more")
+                    await child.send(("reply", call, question, _error(refused)))
+                case _:
+                    self.left = OTHER_CALL
         return None
-    while (message := await child.receive()) is not None:
-        match message:
-            case ("log", created, level, text, number, logger, levelno):
-                say_log(created, level, text, number, logger, levelno)
-            case (int() as number, *rest) if 0 <= number < len(channels):
-                if (answer := await served(rest, channels[number])) is not None:
-                    await child.send(("answer", answer))
-            case _:
-                return message
-    return None
+
+    def _end(self) -> list[Answer] | Answer:
+        if self._broken is not None:
+            return self._broken
+        if len(self._answers) != len(self._jobs):
+            return _invalid((f"{len(self._answers)} answers for {len(self._jobs)} jobs",))
+        return self._answers
+
+
+def _invalid(message: Answer) -> Answer:
+    return ("raised", "ProcessDied", f"it sent an invalid answer: {message!r:.200}", "")
 
 
 def _hear(
-    run: Run | Call, created: float, level: str, text: str, number: int | None, logger: str, levelno: int
+    run: Run | Call, number: int | None, created: float, level: str, text: str, logger: str, levelno: int
 ) -> None:
     """Store a line that a child logged, and write it to the log of this process as if it had been logged here.
 
@@ -292,8 +341,10 @@ def _hear(
 
 def _outcome(answer: tuple[Any, ...], attempt: int, now: Instant) -> Outcome | str:
     match answer:
-        case ("completed", result, _):
+        case ("completed", result):
             return str(result)
+        case ("too_large", size):
+            return Discarded(ErrorEntry(attempt, now, "ResultTooLarge", errors.result_limit(size)))
         case ("raised", kind, message, trace):
             return Raised(ErrorEntry(attempt, now, kind, message, trace))
         case ("retry", kind, message, trace, after_micros):
@@ -310,72 +361,119 @@ def _outcome(answer: tuple[Any, ...], attempt: int, now: Instant) -> Outcome | s
             return Raised(ErrorEntry(attempt, now, "ProcessDied", f"it sent an invalid answer: {answer!r:.200}"))
 
 
-class _Child:
-    """One child process and its pipe. A thread reads the pipe: a child that stops in the middle of a message, or writes
-    rubbish, must not stop the event loop."""
+class Talks(Protocol):
+    async def send(self, message: tuple[Any, ...]) -> None: ...
 
-    def __init__(self, context: SpawnContext, handler: Handler) -> None:
+    async def receive(self) -> tuple[Any, ...] | None: ...
+
+
+class _Child:
+    """One child process, its keeper and its pipe. A thread reads the pipe: a child that stops in the middle of a
+    message, or writes rubbish, must not stop the event loop."""
+
+    def __init__(self, handler: Handler) -> None:
+        # Here: a worker without such handlers spares itself the memory.
+        import pickle
+        from multiprocessing import Pipe, spawn
+
+        self.alive = True  # until it is dead, with everything it had started
+        self._handler = handler
         self._loop = asyncio.get_running_loop()
         self._messages: asyncio.Queue[tuple[Any, ...] | None] = asyncio.Queue()
-        self._pipe: Connection
-        self._pipe, theirs = context.Pipe()
-        self._process: BaseProcess = context.Process(
-            target=_child_main,
-            args=(theirs, os.getpid(), handler.name, handler.module, handler.qualname, handler.registered_in),
-            daemon=True,
-        )
+        self._pid: int | None = None
+        self._killed = False
+        self._code = 0
         self._ooms = oom_kills()
-        self._process.start()
-        theirs.close()
-        # A forked grandchild may keep the pipe open: the end of the process itself counts, too.
-        self._loop.add_reader(self._process.sentinel, self._exited)
+        preparation = spawn.get_preparation_data("backstay-child")
+        preparation["authkey"] = bytes(preparation["authkey"])  # the wrapped one refuses to be pickled
+        names = (handler.name, handler.module, handler.qualname, handler.registered_in)
+        self._start = pickle.dumps({"preparation": preparation, "handler": names})
+        self._mark = secrets.token_hex(16)
+        self._pipe, theirs = Pipe()
+        ordered, self._order = Pipe(duplex=False)
+        program = _KEEPER.format(
+            path=keeper.__file__, pipe=theirs.fileno(), control=ordered.fileno(), worker=os.getpid()
+        )
+        with theirs, ordered:
+            self._process = subprocess.Popen(
+                [*spawn.get_command_line()[:-2], program],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(), ordered.fileno()),
+                env={**os.environ, keeper.MARK: self._mark},
+                process_group=0,  # Ctrl-C is for the worker, which lets running jobs finish
+            )
         threading.Thread(target=self._read, name="backstay-child-pipe", daemon=True).start()
 
-    @property
-    def alive(self) -> bool:
-        return self._process.is_alive()
+    async def start(self) -> str | None:
+        """Have the user's program imported; why that failed."""
+        await self._send(self._start)
+        match await self.receive():
+            case ("ready", int() as pid):
+                self._pid = pid
+                return None
+            case ("broken", reason):
+                return str(reason)
+            case None:
+                hint = keeper.GUARD_HINT if self._handler.module == "__main__" else ""
+                return self.reason("before it was ready")[1] + hint
+            case message:
+                return f"it sent an invalid message: {message!r:.200}"
 
-    async def send(self, message: tuple[str, Any]) -> bool:
-        """False when the child is gone. In a thread: a stopped child does not empty its pipe."""
-        encoded = codec.encode(message)  # what cannot be encoded says nothing about the child
-        try:
+    @property
+    def is_silent(self) -> bool:
+        """Whether every message of it has been read."""
+        return self._messages.empty()
+
+    async def send(self, message: tuple[Any, ...]) -> None:
+        """To a child that is gone, too: what is received says so."""
+        await self._send(codec.encode(message))
+
+    async def _send(self, encoded: bytes) -> None:
+        """In a thread: a stopped child does not empty its pipe."""
+        with contextlib.suppress(OSError):
             await asyncio.to_thread(self._pipe.send_bytes, encoded)
-        except (OSError, ValueError):
-            return False
-        return True
 
     async def receive(self) -> tuple[Any, ...] | None:
         """The next message; None when the child is gone."""
         return await self._messages.get()
 
     def _read(self) -> None:
-        message: tuple[Any, ...] | None = ()
-        while message is not None:
+        while True:
             try:
                 message = tuple(codec.decode(self._pipe.recv_bytes(MESSAGE_BYTES_MAX)))
-            except (EOFError, OSError, ValueError, TypeError):  # gone, or it wrote something else than a message
-                message = None
-                self.kill()
-            try:
-                self._loop.call_soon_threadsafe(self._messages.put_nowait, message)
-            except RuntimeError:
-                return  # the loop is closed
+            except (EOFError, OSError, ValueError, TypeError, RecursionError):  # gone, or it wrote no message
+                break
+            self._post(message)
+        self.kill()  # so that its keeper leaves, which takes all with it that could hold the pipe open
+        try:
+            self._code = self._process.wait(REAP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._code = self._process.wait()
+        if self._code == -signal.SIGKILL:  # of the child, after which the keeper has cleaned up, or of the keeper
+            keeper.end_marked(self._mark)
+        sweep(self._pid)
+        self.alive = False
+        self._post(None)
 
-    def _exited(self) -> None:
-        self._loop.remove_reader(self._process.sentinel)
-        sweep(self._process.pid)
-        self._loop.call_later(LAST_WORDS_SECONDS, self._messages.put_nowait, None)  # what it sent before comes first
+    def _post(self, message: tuple[Any, ...] | None) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._messages.put_nowait, message)
 
     def kill(self) -> None:
-        if self._process.is_alive():
+        """With everything that was started in it: its keeper sees to that."""
+        if self._killed:
+            return
+        self._killed = True
+        if keeper.IS_USED:
+            with contextlib.suppress(OSError):  # it is gone
+                self._order.send_bytes(b"end")
+        else:
             self._process.kill()
 
-    async def reason(self, when: str = "in the middle of the job") -> tuple[str, str]:
+    def reason(self, when: str = "in the middle of the job") -> tuple[str, str]:
         """How the child ended: the type of error it is, and words."""
-        await self._loop.run_in_executor(None, self._process.join, 5)
-        code = self._process.exitcode
-        if code is None:
-            return "ProcessDied", "it closed its pipe but did not exit"
+        code = self._code
         if code >= 0:
             return "ProcessDied", f"it exited with status {code} {when}"
         if -code == signal.SIGKILL and self._ooms is not None and (oom_kills() or 0) > self._ooms:
@@ -383,10 +481,3 @@ class _Child:
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
         hint = " (out of memory, or killed by hand)" if -code == signal.SIGKILL else ""
         return "ProcessDied", f"it was killed by {name}{hint}"
-
-
-def _child_main(pipe: Connection, *handler: Any) -> None:
-    from backstay.worker.process_child import main
-
-    main(pipe, *handler)
-    os._exit(0)

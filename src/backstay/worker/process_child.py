@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import contextvars
-import ctypes
 import importlib
+import itertools
 import logging
 import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, cast
@@ -30,81 +28,148 @@ from backstay.core.dependencies import Awaits
 from backstay.core.records import ClaimedJob, Effect, JobRecord, Page
 from backstay.core.result_tables import ResultTable, RowOrigin, RowPage, RowQuery, StoredRow, Value
 from backstay.core.step_values import packed, unpacked
-from backstay.errors import InvalidResult, StoreError
+from backstay.errors import BackstayError, ClaimLost, InvalidResult, ResultTooLarge, StoreError
 from backstay.files.local import PIECE_BYTES, AsyncSource, Bytes, Content, Source, content_of, kept_in_thread
 from backstay.handlers import Handler, registered
 from backstay.job import Ended, Submitted, WaitForChildren, unwrapped
 from backstay.options import SubmitOptions
 from backstay.outcomes import Cancel, Discard, Retry, Snooze
 from backstay.worker import errors as worker_errors
-from backstay.worker import process
-from backstay.worker.errors import message, one_each, trace
+from backstay.worker import keeper, process
+from backstay.worker.errors import is_error, message, one_each, trace
+from backstay.worker.leftovers import Leftovers
 from backstay.worker.spool import spooled
 
 JSON_CHARACTER_BYTES_MAX = 6  # a control character: \u0001
 
 
+class Call:
+    """One call of the handler. Its contexts are dead once it is over."""
+
+    def __init__(self, name: str, kind: str, jobs: list[ClaimedJob]) -> None:
+        self.name = name
+        self.is_batch = kind == "batch"
+        self.jobs = jobs
+        self.is_over = False
+
+
 class Pipe:
-    """The way to the parent, shared by the job's thread and the thread that listens."""
+    """The way to the parent, shared by the handler's threads and the thread that listens. It belongs to this process
+    alone: a forked copy of it cannot be used."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
-        self._lock = threading.Lock()
-        self._asking = threading.Lock()
-        self._answers: list[Any] = []
-        self._answered = threading.Condition()
-        self._requests: list[ClaimedJob | list[ClaimedJob] | None] = []
-        self._stopped = False
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._pid = os.getpid()
+        self._sending = threading.Lock()
+        self._changed = threading.Condition()
+        self._questions = itertools.count()
+        self._replies: dict[int, Any] = {}  # by the number of the question: threads may ask at the same time
+        self._calls: list[Call] = []
+        self._current: Call | None = None
+        os.register_at_fork(before=_hold_signals, after_in_parent=_release_signals, after_in_child=self._disown)
+        threading.Thread(target=self._listen, name="backstay-listen", daemon=True).start()
+
+    @property
+    def is_copy(self) -> bool:
+        return os.getpid() != self._pid
+
+    def _disown(self) -> None:
+        self._pipe.close()
+        _own_signals()
 
     def _listen(self) -> None:
         while True:
             try:
-                kind, value = codec.decode(self._pipe.recv_bytes())
+                kind, call, *rest = codec.decode(self._pipe.recv_bytes())
             except (EOFError, OSError):
                 os._exit(0)  # the parent is gone; so is the claim
-            with self._answered:
-                match kind:
-                    case "job":
-                        self._stopped = False
-                        self._requests.append(msgspec.convert(value, ClaimedJob))
-                    case "batch":
-                        self._stopped = False
-                        self._requests.append(msgspec.convert(value, list[ClaimedJob]))
-                    case "answer":
-                        self._answers.append(value)
-                    case "stop":
-                        self._stopped = True
-                    case _:
-                        self._requests.append(None)
-                self._answered.notify_all()
+            with self._changed:
+                if kind == "reply":
+                    if self._current is not None and self._current.name == call:
+                        question, reply = rest
+                        self._replies[question] = reply
+                else:
+                    self._calls.append(Call(call, kind, msgspec.convert(rest[0], list[ClaimedJob])))
+                self._changed.notify_all()
 
-    def next_request(self) -> ClaimedJob | list[ClaimedJob] | None:
-        with self._answered:
-            self._answered.wait_for(lambda: self._requests)
-            return self._requests.pop(0)
+    def next_call(self) -> Call:
+        with self._changed:
+            self._changed.wait_for(lambda: self._calls)
+            self._current = self._calls.pop(0)
+            return self._current
 
-    def send(self, *message: Any) -> None:
-        with self._lock:
+    def end(self, call: Call) -> None:
+        """From here on nothing is sent for it, and no one waits for a reply any more."""
+        with self._sending, self._changed:
+            call.is_over = True
+            self._current = None
+            self._replies.clear()
+            self._changed.notify_all()
+
+    def send(self, message: tuple[Any, ...]) -> None:
+        """Of the process itself, after a call."""
+        with self._sending:
             self._pipe.send_bytes(codec.encode(message))
 
-    def ask(self, *question: Any) -> Any:
-        with self._asking:  # one question at a time, so that answers find their askers
-            self.send(*question)
-            with self._answered:
-                self._answered.wait_for(lambda: self._answers)
-                answer = self._answers.pop(0)
-        if "error" in answer:
-            raise _error(answer["type"], answer["error"])
-        return answer["value"]
+    def say(self, call: Call, job: ClaimedJob, *message: Any, question: int | None = None) -> None:
+        self._send_of(call, ("say", call.name, question, job.job_id, job.attempt, *message))
 
-    def stopped(self) -> bool:
-        return self._stopped
+    def _send_of(self, call: Call, message: tuple[Any, ...]) -> None:
+        if self.is_copy:  # before any lock, which another thread may have held at the fork
+            raise ClaimLost("a forked process cannot use the context: use it in the process of the handler itself")
+        encoded = codec.encode(message)
+        if len(encoded) > process.MESSAGE_BYTES_MAX:
+            raise BackstayError(
+                f"{len(encoded):,} bytes in one message from a handler's process; the limit is"
+                f" {process.MESSAGE_BYTES_MAX:,}: use a file"
+            )
+        with self._sending:
+            if call.is_over:
+                raise _ended(call)
+            self._pipe.send_bytes(encoded)
 
-    def send_log(self, record: logging.LogRecord, text: str) -> None:
+    def ask(self, call: Call, job: ClaimedJob, *message: Any) -> Any:
+        question = next(self._questions)
+        self.say(call, job, *message, question=question)
+        with self._changed:
+            self._changed.wait_for(lambda: question in self._replies or call.is_over)
+            if call.is_over:
+                raise _ended(call)
+            reply = self._replies.pop(question)
+        if "error" in reply:
+            raise _error(reply["type"], reply["error"])
+        return reply["value"]
+
+    def send_log(self, call: Call, record: logging.LogRecord, text: str) -> None:
         item = getattr(record, ITEM, None)
         level, name = _one_line(record.levelname), _one_line(record.name)
-        self.send("log", record.created, level, _storable(text), item, name, record.levelno)
+        self._send_of(call, ("log", call.name, item, record.created, level, _storable(text), name, record.levelno))
+
+
+def _ended(call: Call) -> ClaimLost:
+    return ClaimLost(f"this run of job {call.jobs[0].job_id} has ended: its context cannot be used any more")
+
+
+# Signals of what a handler forks: this process ignores some, its children must not
+
+_IGNORED: dict[signal.Signals, Any] = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+_held = threading.local()
+
+
+def _hold_signals() -> None:
+    """Until a forked process has its own handlers, or one that is told to end at once would ignore it."""
+    _held.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _IGNORED)
+
+
+def _release_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _held.mask)
+
+
+def _own_signals() -> None:
+    for number, usual in _IGNORED.items():
+        if signal.getsignal(number) is keeper.ignore:
+            signal.signal(number, usual)
+    _release_signals()
 
 
 def _one_line(name: str) -> str:
@@ -123,18 +188,24 @@ def _storable(text: str) -> str:
     return text
 
 
-_current: contextvars.ContextVar[Pipe | None] = contextvars.ContextVar("backstay_pipe", default=None)
+_current: contextvars.ContextVar[tuple[Pipe, Call] | None] = contextvars.ContextVar("backstay_call", default=None)
+
+
+def _in_a_call() -> tuple[Pipe, Call] | None:
+    """The call that this code runs in, if its log lines go to the parent."""
+    found = _current.get()
+    return None if found is None or found[1].is_over or found[0].is_copy else found
 
 
 class _ForwardHandler(logging.Handler):
     """Sends what a job logs to the parent, which stores it and writes it to the worker's own log."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        pipe = _current.get()
-        if pipe is None:
+        if (found := _in_a_call()) is None:
             return
+        pipe, call = found
         try:
-            pipe.send_log(record, self.format(record))
+            pipe.send_log(call, record, self.format(record))
         except Exception:
             self.handleError(record)
 
@@ -142,38 +213,41 @@ class _ForwardHandler(logging.Handler):
 def _forward_logs() -> None:
     for each in logging.getLogger().handlers:  # of a program that sets up logging when it is imported
         if isinstance(each, logging.StreamHandler) and each.stream in (sys.stdout, sys.stderr):
-            each.addFilter(lambda record: _current.get() is None)  # or each line would be written twice
+            each.addFilter(lambda record: _in_a_call() is None)  # or each line would be written twice
     worker_errors.install(_ForwardHandler())
     logging.getLogger().setLevel(logging.INFO)
 
 
 class Link:
-    """The channel of one job: its messages begin with its number."""
+    """The channel of one job: its messages name its call, its id and its attempt."""
 
-    def __init__(self, pipe: Pipe, job: ClaimedJob, number: int, handler: Handler) -> None:
+    def __init__(self, pipe: Pipe, call: Call, job: ClaimedJob, handler: Handler) -> None:
         self.job = job
         self.join_of = handler.join_of
         self._pipe = pipe
-        self._number = number
+        self._call = call
+
+    def _say(self, *message: Any) -> None:
+        self._pipe.say(self._call, self.job, *message)
 
     def _ask(self, *question: Any) -> Any:
-        return self._pipe.ask(self._number, *question)
+        return self._pipe.ask(self._call, self.job, *question)
 
     def progress(self, fraction: float, stage: str | None) -> None:
-        self._pipe.send(self._number, "progress", _number(fraction), None if stage is None else codec.clean(str(stage)))
+        self._say("progress", _number(fraction), None if stage is None else codec.clean(str(stage)))
 
     def metric(self, name: str, value: float) -> None:
-        self._pipe.send(self._number, "metric", codec.clean(str(name)), _number(value))
+        self._say("metric", codec.clean(str(name)), _number(value))
 
     def cancelled(self) -> bool:
-        return self._pipe.stopped()
+        """A run that is told to stop is killed: what still looks has outlived it."""
+        return self._call.is_over or self._pipe.is_copy
 
     def effects(self, statements: list[Effect]) -> None:
-        packed_up = [(statement, [packed(value) for value in values]) for statement, values in statements]
-        self._pipe.send(self._number, "effects", packed_up)
+        self._say("effects", [(statement, [packed(value) for value in values]) for statement, values in statements])
 
     def refuse_rows(self, reason: str) -> None:
-        self._pipe.send(self._number, "refuse_rows", reason)
+        self._say("refuse_rows", reason)
 
     def artifact(self, name: str, source: Source) -> str:
         return self.keep(name, content_of(name, source))
@@ -325,20 +399,28 @@ def _error(kind: str, message: str) -> Exception:
         return StoreError(message)
 
 
-def main(pipe: Connection, parent: int, name: str, module: str, qualname: str, registered_in: str) -> None:
-    _die_with_parent(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when a child ends
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def main(connection: Connection, name: str, module: str, qualname: str, registered_in: str) -> None:
+    for each in _IGNORED:
+        signal.signal(each, keeper.ignore)  # the worker decides when this process ends
     try:
         handler = _find(name, module, qualname, registered_in)
     except BaseException as error:
-        pipe.send_bytes(codec.encode(("broken", f"{type(error).__name__}: {message(error)}")))
+        connection.send_bytes(codec.encode(("broken", f"{type(error).__name__}: {message(error)}")))
         return
     _forward_logs()
-    pipe.send_bytes(codec.encode(("ready",)))
-    parent_side = Pipe(pipe)
-    while (request := parent_side.next_request()) is not None:
-        parent_side.send(*_run(handler, request, parent_side))
+    connection.send_bytes(codec.encode(("ready", os.getpid())))
+    pipe = Pipe(connection)
+    while True:
+        call = pipe.next_call()
+        leftovers = Leftovers()
+        answers = _run(handler, call, pipe)
+        if pipe.is_copy:  # forked by the handler, and returned as if it were the process of the job
+            os._exit(0)
+        pipe.end(call)
+        left = leftovers.end()
+        for answer in answers:
+            pipe.send(answer)
+        pipe.send(("done", call.name, left))
 
 
 def _find(name: str, module: str, qualname: str, registered_in: str) -> Handler:
@@ -356,27 +438,34 @@ def _find(name: str, module: str, qualname: str, registered_in: str) -> Handler:
     return handler
 
 
-def _run(handler: Handler, request: ClaimedJob | list[ClaimedJob], pipe: Pipe) -> tuple[Any, ...]:
-    job = request[0] if isinstance(request, list) else request
-    if handler.observers is None:
-        return _answered(handler, request, pipe)
-    with handler.observers.continuing(job.traceparent):
-        return _answered(handler, request, pipe)
-
-
-def _answered(handler: Handler, request: ClaimedJob | list[ClaimedJob], pipe: Pipe) -> tuple[Any, ...]:
-    started = time.monotonic()
-    token = _current.set(pipe)
+def _run(handler: Handler, call: Call, pipe: Pipe) -> list[tuple[Any, ...]]:
+    """What to send in the end: an answer for each job, or one for the whole call."""
+    token = _current.set((pipe, call))
     try:
-        if isinstance(request, list):
-            return ("answers", _call_many(handler, request, pipe))
-        payload = handler.decode(request.payload, request.payload_version)
-        value = _call(handler, payload, Link(pipe, request, 0, handler))
-        return ("completed", codec.result_json(value), time.monotonic() - started)
-    except BaseException as error:
-        return _said(error)
+        if handler.observers is None:
+            return _answered(handler, call, pipe)
+        with handler.observers.continuing(call.jobs[0].traceparent):
+            return _answered(handler, call, pipe)
     finally:
         _current.reset(token)
+
+
+def _answered(handler: Handler, call: Call, pipe: Pipe) -> list[tuple[Any, ...]]:
+    try:
+        if call.is_batch:
+            return [("answer", call.name, answer) for answer in _call_many(handler, call, pipe)]
+        [job] = call.jobs
+        payload = handler.decode(job.payload, job.payload_version)
+        value = _call(handler, payload, Link(pipe, call, job, handler))
+        return [("answer", call.name, _completed(value))]
+    except BaseException as error:
+        return [("broke", call.name, _said(error))]
+
+
+def _completed(value: Any) -> tuple[Any, ...]:
+    result = codec.result_json(value)
+    size = len(result) if result.isascii() else len(result.encode())
+    return ("completed", result) if size <= limits.RESULT_BYTES_MAX else ("too_large", size)
 
 
 def _call(handler: Handler, payload: Any, link: Link) -> Any:
@@ -391,28 +480,36 @@ async def _awaited(handler: Handler, payload: Any, context: Any, join: str | Non
     return await (function(payload, context) if takes_context else function(payload))
 
 
-def _call_many(handler: Handler, jobs: list[ClaimedJob], pipe: Pipe) -> list[tuple[Any, ...]]:
-    payloads = [handler.decode(job.payload, job.payload_version) for job in jobs]
-    links = [Link(pipe, job, number, handler) for number, job in enumerate(jobs)]
+def _call_many(handler: Handler, call: Call, pipe: Pipe) -> list[tuple[Any, ...]]:
+    payloads = [handler.decode(job.payload, job.payload_version) for job in call.jobs]
+    links = [Link(pipe, call, job, handler) for job in call.jobs]
     if handler.is_async:
-        context = batch_context(True, [AsyncLink(link) for link in links], pipe.stopped)
+        context = batch_context(True, [AsyncLink(link) for link in links], links[0].cancelled)
         values = asyncio.run(_awaited(handler, payloads, context))
     else:
-        context = batch_context(False, links, pipe.stopped)
+        context = batch_context(False, links, links[0].cancelled)
         values = handler.function(payloads, context) if handler.takes_context else handler.function(payloads)
-    return [_answer(value) for value in one_each(values, len(jobs), handler.name)]
+    return [_answer(value) for value in one_each(values, len(call.jobs), handler.name)]
 
 
 def _answer(value: Any) -> tuple[Any, ...]:
-    if isinstance(value, BaseException):
+    if is_error(value):
         return _said(value)
     try:
-        return ("completed", codec.result_json(value), 0.0)
-    except InvalidResult as error:
+        return _completed(value)
+    except (InvalidResult, ResultTooLarge) as error:
         return _said(error)
 
 
 def _said(error: BaseException) -> tuple[Any, ...]:
+    """What a raised exception asks for. Never raises, whatever the exception's own code does."""
+    try:
+        return _asked(error)
+    except BaseException:  # of its __class__, or of a group's exceptions
+        return ("raised", *_entry(error))
+
+
+def _asked(error: BaseException) -> tuple[Any, ...]:
     match error := unwrapped(error):
         case Retry():
             return ("retry", *_entry(error), error.after_micros)
@@ -420,7 +517,7 @@ def _said(error: BaseException) -> tuple[Any, ...]:
             return ("snooze", error.for_micros, None if error.reason is None else codec.clean(str(error.reason)))
         case Cancel():
             return ("cancel", message(error))
-        case Discard():
+        case Discard() | ResultTooLarge():
             return ("discard", *_entry(error))
         case WaitForChildren():
             return ("wait", error.trigger_rule, error.on_failure, error.join)
@@ -430,11 +527,3 @@ def _said(error: BaseException) -> tuple[Any, ...]:
 
 def _entry(error: BaseException) -> tuple[str, str, str]:
     return codec.clean(type(error).__name__), message(error), trace(error)
-
-
-def _die_with_parent(parent: int) -> None:
-    """Linux kills the child with its parent; elsewhere the closed pipe ends it."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if os.getppid() != parent:  # it died before the line above
-        os._exit(0)

@@ -17,7 +17,6 @@ from backstay.ops.wait import Trouble
 from backstay.worker.run import Report, Run
 
 log = logging.getLogger("backstay.worker")
-STALL_SECONDS = 1.0  # an event loop that is late by more than this is blocked by a handler
 
 
 class Recorder:
@@ -35,25 +34,12 @@ class Recorder:
 
     async def work(self) -> None:
         while True:
-            before = self._clock.monotonic()
-            interval = self._store.record_seconds
-            await asyncio.sleep(interval)
-            self._warn_of_stall(self._clock.monotonic() - before - interval)
+            await asyncio.sleep(self._store.record_seconds)
             if self._kept:
                 await self.write_kept()
             dirty = [run for run in self._running.values() if run.dirty and not run.settling]
             if dirty:
                 await self.record(dirty)
-
-    def _warn_of_stall(self, seconds: float) -> None:
-        if seconds > STALL_SECONDS:
-            types = sorted({run.job.job_type for run in self._running.values() if run.handler.isolation == "async"})
-            log.warning(
-                "the event loop was blocked for %.1f s by an async handler%s; make it a plain `def`, which runs"
-                ' in a thread, or give it isolation="process"',
-                seconds,
-                f" (running: {', '.join(types)})" if types else "",
-            )
 
     async def record(self, runs: list[Run]) -> None:
         for run in runs:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from backstay.clock import Clock, Instant
+from backstay.clock import MICROS, Clock, Instant
 from backstay.core.port import Store
-from backstay.core.records import ClaimedJob, ClaimRequest, Hold, JobType, Note, Transition, Verdict, WorkerRow
+from backstay.core.records import ClaimedJob, ClaimRequest, Hold, JobType, Note, Query, Transition, Verdict, WorkerRow
 from backstay.core.states import Status
+from backstay.core.suspicion import Held
 from backstay.files.local import Files
+from backstay.limits import FIND_LIMIT_MAX
 from backstay.ops import manage
 from backstay.ops.audit import By, actor
 from backstay.ops.wait import Trouble
@@ -32,7 +34,7 @@ class RemoteWork:
 
     async def forget(self, worker_id: str) -> None:
         """Delete a worker that has stopped."""
-        await self._store.forget([worker_id])
+        await self._store.forget([worker_id], self._clock.now())
 
     async def announce(self, changes: Sequence[tuple[JobType | None, JobType]], by: By) -> None:
         """Store job types: each as it was, None if it is new, and as it should be."""
@@ -40,6 +42,16 @@ class RemoteWork:
 
     async def claim(self, request: ClaimRequest) -> list[ClaimedJob]:
         return await self._store.claim(request, self._clock.now())
+
+    async def wait_alone(self, request: ClaimRequest) -> bool:
+        """Return whether jobs wait to run alone that this worker could claim."""
+        return bool(await self._store.wait_alone(request))
+
+    async def held(self, worker_id: str) -> list[Held]:
+        """Return what a worker holds, for as long as it has."""
+        page = await self._store.find(Query(worker=worker_id, status=Status.PROCESSING, limit=FIND_LIMIT_MAX))
+        now = self._clock.now()
+        return [Held(job.suspicion, False, max(0, now - (job.started_at or now)) / MICROS) for job in page.items]
 
     async def settle(self, transitions: Sequence[Transition], now: Instant) -> list[Verdict]:
         return await self._store.apply(transitions, now)

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import msgspec
 
@@ -33,6 +33,19 @@ SHUT_DOWN = "worker is stopping"
 LOST = "claim lost"
 
 
+class Named(Protocol):
+    """A job, by what logs call it."""
+
+    @property
+    def job_id(self) -> str: ...
+
+    @property
+    def job_type(self) -> str: ...
+
+    @property
+    def attempt(self) -> int: ...
+
+
 class Execution(ABC):
     """Most of them never stop before their end: what stopping needs is a default of the class."""
 
@@ -40,6 +53,7 @@ class Execution(ABC):
 
     cancelled: threading.Event | None = None  # only threads wait on it
     begun = False
+    ended = False  # the handler has returned: its contexts are dead
     stop_reason: str | None = None
     task: asyncio.Task[None] | None = None
     deadline = math.inf  # on the event loop's clock; set when the handler begins
@@ -75,6 +89,18 @@ class Execution(ABC):
     def is_over(self) -> bool:
         """Whether nothing that it still does counts."""
 
+    @property
+    @abstractmethod
+    def jobs(self) -> Sequence[Named]:
+        """What it runs: one job, or those of a call."""
+
+    @property
+    def title(self) -> str:
+        first, *others = self.jobs
+        if others:
+            return f"a batch of {len(others) + 1} {first.job_type} jobs ({first.job_id}, …)"
+        return f"{first.job_type} job {first.job_id} attempt {first.attempt}"
+
 
 _OVERHEAD_BYTES = 600  # of a job besides its payload, about
 
@@ -96,6 +122,7 @@ class Family:
         self.known: dict[str, Known] = {}
         # Every child that this run has submitted, in that order, stored before or not; if by a key, with a digest.
         self.named: dict[str, str] = {}
+        self.waits = 0  # calls of wait_for_children() by this run
         self.pending: list[NewJob] = []
         self.pending_bytes = 0
         self.staging = asyncio.Lock()  # a handler may submit from many tasks at once
@@ -311,7 +338,7 @@ class Run(Execution, Report):
         self.job = job
         self.handler = handler
         self.token = token
-        self.taken_at = taken_at  # on the event loop's clock
+        self.taken_at = taken_at  # on the event loop's clock: when it was claimed, and once it runs, when it began
         self.timeout_micros = job.timeout_micros
 
     @property
@@ -333,6 +360,15 @@ class Run(Execution, Report):
     @property
     def is_over(self) -> bool:
         return self.settling or self.lost
+
+    @property
+    def jobs(self) -> Sequence[Named]:
+        return (self.job,)
+
+    @property
+    def execution(self) -> Execution:
+        """What is running for it: itself, or the call that it shares."""
+        return self
 
     def __repr__(self) -> str:
         return f"<Run {self.job.job_type} {self.job.job_id} attempt {self.job.attempt}>"
@@ -363,11 +399,13 @@ class Item(Run):
     def is_stopped(self) -> bool:
         return self.stop_reason is not None or (self.call is not None and self.call.is_stopped)
 
+    @property
+    def execution(self) -> Execution:
+        return self if self.call is None or self.call.ended else self.call
+
 
 class Call(Execution):
     """One call of a batch handler. Its time is that of the least patient of its jobs."""
-
-    ended = False
 
     def __init__(self, items: Sequence[Item], copies: Sequence[Item]) -> None:
         self.items = (*items, *copies)
@@ -381,6 +419,10 @@ class Call(Execution):
     @property
     def is_over(self) -> bool:
         return self.ended or all(each.is_over for each in self.items)
+
+    @property
+    def jobs(self) -> Sequence[Named]:
+        return [each.job for each in self.items]
 
     def say_log(self, created: float | None, level: str, message: str, item: int | None = None) -> None:
         """To the job that it is about; without one, to all."""
@@ -399,8 +441,8 @@ class Runs:
         self.running: dict[str, Run] = {}  # started, by job id
         self.calls: set[Call] = set()  # of batch handlers: each is stopped as a whole
         self.stuck: set[Run] = set()  # settled or lost, but the handler does not let go of its slot
-        self.suspects: set[Run] = set()  # claimed, and not yet settled, or still in a slot: see core.admission
-        self.suspect_cleared = asyncio.Event()  # there is one suspect less
+        self.suspects: set[Run] = set()  # those of `held` whose last worker was lost, and some that were: see Slots
+        self.left: asyncio.Event | None = None  # set, if there is one, when a claim is not held any more
         self.stopping = False  # the worker is
         self._live = live  # what runs, of all workers of the app, which reads live progress from it
 
@@ -413,17 +455,13 @@ class Runs:
             del self.held[run.job.job_id]
         if run not in self.stuck:
             self.forget_running(run)
-            self.clear_of_suspicion(run)
+        if self.left is not None:
+            self.left.set()
 
     def forget_running(self, run: Run) -> None:
         for where in (self.running, self._live):
             if where.get(run.job.job_id) is run:
                 del where[run.job.job_id]
-
-    def clear_of_suspicion(self, run: Run) -> None:
-        if self.suspects:
-            self.suspects.discard(run)
-            self.suspect_cleared.set()
 
     def executions(self) -> list[Execution]:
         """What can be stopped: jobs that run by themselves, and calls for many."""

@@ -11,8 +11,7 @@ import random
 
 from backstay import codec, failpoints
 from backstay.clock import MICROS, Clock
-from backstay.core import admission
-from backstay.core.lifecycle import Outcome, Raised, Snoozed, decide
+from backstay.core.lifecycle import Outcome, Raised, decide
 from backstay.core.port import Store
 from backstay.core.records import ErrorEntry, Transition, Verdict
 from backstay.errors import EffectFailed, StoreBusy, StoreMoved
@@ -51,7 +50,7 @@ class Settler:
         self._observers = observers
         self._trouble = trouble
         self.ended = self.failed = self.busy_micros = 0  # attempts, for the worker's heartbeat
-        self._waiting: list[tuple[Run, Transition]] = []
+        self.waiting: list[tuple[Run, Transition]] = []  # decided, not written
         self._apart: set[asyncio.Task[None]] = set()
         self._stir = asyncio.Event()
         self._idle = asyncio.Event()
@@ -60,32 +59,39 @@ class Settler:
     # Decide
 
     async def finish(self, run: Run, outcome: Outcome) -> None:
-        """Settle a run that has ended. If that fails, it is settled as a failure; if that fails too, it is let go, and
-        rescued when its lease expires."""
+        """Settle a run that has ended, once what it has logged is written."""
         run.settling = True  # its outcome is known: a stop that comes while its log is written must not lose it
-        try:
-            if run.dirty:
+        if run.dirty:
+            try:
                 await self._recorder.write_log(run)
+            except Exception as error:
+                log.exception("the log of %s job %s could not be written", run.job.job_type, run.job.job_id)
+                self.fail(run, error)
+                return
+        self.conclude(run, outcome)
+
+    def conclude(self, run: Run, outcome: Outcome) -> None:
+        """Settle a run that has ended, and has nothing more to be written first."""
+        try:
             self.settle(run, outcome)
         except Exception as error:
             log.exception("%s job %s could not be settled", run.job.job_type, run.job.job_id)
-            try:
-                run.unsay()
-                self.settle(run, Raised(entry(error, run.job.attempt, self._clock.now())))
-            except Exception:
-                log.exception("giving up on %s job %s; its lease will expire", run.job.job_type, run.job.job_id)
-                self._runs.forget(run)
+            self.fail(run, error)
 
-    def put_off(self, run: Run) -> None:
-        """Another suspect runs here."""
-        now = self._clock.now()
-        pause = admission.put_off_micros(run.job.lost_at or now, now, random.random())
-        self.settle(run, Snoozed(pause, admission.REASON, costs=False))
+    def fail(self, run: Run, error: BaseException) -> None:
+        """Settle a run that could not be ended as it should. If that fails too, it is let go, and rescued when its
+        lease expires."""
+        try:
+            run.unsay()
+            self.settle(run, Raised(entry(error, run.job.attempt, self._clock.now())))
+        except Exception:
+            log.exception("giving up on %s job %s; its lease will expire", run.job.job_type, run.job.job_id)
+            self._runs.forget(run)
 
     def settle(self, run: Run, outcome: Outcome) -> None:
         run.settling = True
         transition = self._decide(run, outcome)
-        self._waiting.append((run, transition))
+        self.waiting.append((run, transition))
         self._stir.set()
         self._idle.clear()
 
@@ -102,8 +108,8 @@ class Settler:
             **run.said(),
         )
         if self._observers is not None:
-            schema = None if transition.error is None else run.handler.describe(now).payload_schema
-            self._observers.ended(run.job, transition, schema)
+            marks = () if transition.error is None else (*run.handler.sensitive, *run.handler.marked)
+            self._observers.ended(run.job, transition, marks)
         self.ended += 1
         self.busy_micros += transition.ran_micros
         if transition.error is not None:
@@ -144,10 +150,10 @@ class Settler:
             await self._stir.wait()
             self._stir.clear()
             try:
-                while self._waiting:
-                    size = _fitting(self._waiting)
-                    batch = self._waiting[:size]
-                    del self._waiting[:size]
+                while self.waiting:
+                    size = _fitting(self.waiting)
+                    batch = self.waiting[:size]
+                    del self.waiting[:size]
                     await self._settle(batch)
             except asyncio.CancelledError:
                 for task in self._apart:
@@ -225,7 +231,7 @@ class Settler:
         self._apart.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.warning("a job cannot be settled; giving up on it, its lease will expire: %s", error)
-        if not self._apart and not self._waiting:
+        if not self._apart and not self.waiting:
             self._idle.set()
 
     def _let_go(self, run: Run, error: Exception) -> None:

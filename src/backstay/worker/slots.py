@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
-from backstay.core.admission import is_called_alone, is_suspect, may_run_beside, may_wait
 from backstay.core.lifecycle import GivenBack
 from backstay.core.records import ClaimedJob
+from backstay.core.suspicion import OPEN, Held, Opening, Turns, Waiting, is_called_alone, may_wait
 from backstay.handlers import BatchHandler, Handler
 from backstay.limits import AHEAD_SECONDS_MAX, PREFETCH_MAX, PREFETCH_SECONDS
 from backstay.observers import Observers
@@ -79,8 +79,13 @@ class Lane:
     @property
     def goes_ahead(self) -> bool:
         """Whether its jobs may be claimed ahead of free slots: not where a death of this worker would be the end of
-        them, see core.admission.may_wait."""
+        them, see core.suspicion.may_wait."""
         return self.handler.max_attempts > 1 and not self.hurried
+
+    @property
+    def in_child(self) -> bool:
+        """Whether its jobs run in processes of their own."""
+        return self.handler.isolation == "process"
 
     @property
     def is_full(self) -> bool:
@@ -226,6 +231,7 @@ class Slots:
         self._taken = 0
         self._stopping = False
         self._patience: asyncio.TimerHandle | None = None  # with what was claimed ahead
+        self._turns = Turns()  # of jobs that run alone
         self._loop = asyncio.get_running_loop()
         # A task that is started when another ends would have all that its handler has set in context variables.
         self._clean = contextvars.copy_context()
@@ -239,7 +245,57 @@ class Slots:
 
     # Claiming
 
-    def rooms(self, wanted: Collection[str]) -> list[Room]:
+    def opening(self, alone: Collection[str], *, idle: bool) -> Opening:
+        """What may be claimed next to what is held here. `alone`: the types that have jobs which wait to run alone."""
+        runs = self._runs
+        runs.suspects = {run for run in runs.suspects if runs.held.get(run.job.job_id) is run}
+        if not alone and not runs.suspects and not self._turns.are_on:
+            runs.left = None
+            return OPEN
+        now = self._loop.time()
+        fitting = [lane for name in alone if not (lane := self.lanes[name]).is_full]
+        waiting = Waiting(any(not lane.in_child for lane in fitting), any(lane.in_child for lane in fitting))
+        found = self._turns.opening(self._held(now), waiting, now, idle=idle)
+        runs.left = None if found is OPEN else self.changed
+        if not found.shared:
+            for lane in self.lanes.values():
+                if isinstance(lane, BatchLane):
+                    lane.look(at_once=True)
+        return found
+
+    def _held(self, now: float) -> list[Held]:
+        """What this worker holds, and handlers that did not stop: these were settled without, and are not suspected."""
+        held = self._runs.held
+        found = [
+            Held(
+                run.job.suspicion,
+                run.handler.isolation == "process",
+                0.0 if run.task is None or run.settling else now - run.taken_at,
+            )
+            for run in held.values()
+        ]
+        for run in self._runs.stuck:
+            if held.get(run.job.job_id) is not run:
+                found.append(Held(0, run.handler.isolation == "process", now - run.taken_at))
+        return found
+
+    def alone_room(self, opening: Opening, alone: Collection[str]) -> Room | None:
+        """What the next claim of jobs that run alone may take."""
+        if not (opening.alone or opening.alone_in_child):
+            return None
+        free = self._free_slots()
+        total = min(free, 1) if opening.alone else free
+        of_type = {
+            name: total if lane.limit is None else min(total, lane.limit - lane.busy)
+            for name in alone
+            if not (lane := self.lanes[name]).is_full and (opening.alone or lane.in_child)
+        }
+        return Room(total, of_type) if total > 0 and of_type else None
+
+    def _free_slots(self) -> int:
+        return max(0, self._concurrency - self._taken - sum(lane.next_up for lane in self.lanes.values()))
+
+    def rooms(self, wanted: Collection[str], opening: Opening = OPEN) -> list[Room]:
         """What the next claims may take: free slots, and of types whose jobs are short a little ahead.
 
         Types that run one by one share a claim, limited to what is free. Many jobs of a batch share a
@@ -252,12 +308,14 @@ class Slots:
         """
         now = self._loop.time()
         long_ago = now - 2 * PREFETCH_SECONDS
-        free = max(0, self._concurrency - self._taken - sum(lane.next_up for lane in self.lanes.values()))
+        free = self._free_slots()
         ahead_of = {name: lane.pace.prefetch(now) if lane.goes_ahead else 0 for name, lane in self.lanes.items()}
         fills_the_line = free == 0 and any(ahead_of.values())
         total, prefetch_total, of_type, passed_over = free, 0, {}, False
         rooms = []
         for name, lane in self.lanes.items():
+            if not (opening.shared or lane.in_child):
+                continue
             prefetch = ahead_of[name]
             if not lane.goes_ahead:
                 waits = free == 0 and not lane.is_full and name in wanted
@@ -314,7 +372,7 @@ class Slots:
             self._buffer.append(run)
         else:
             self._hurried.append(run)
-            if is_suspect(job):
+            if job.suspicion:
                 self._runs.suspects.add(run)
         return run
 
@@ -332,14 +390,15 @@ class Slots:
 
     def lose(self, run: Run) -> None:
         """The store says that this claim no longer holds."""
-        if run.is_over or self._runs.held.get(run.job.job_id) is not run:
+        if run.settling or self._runs.held.get(run.job.job_id) is not run:
             return
-        log.warning(
-            "%s job %s attempt %d: cancelled, or taken over by another worker; telling its handler to stop",
-            run.job.job_type,
-            run.job.job_id,
-            run.job.attempt,
-        )
+        if not run.lost:  # or the watchdog let it go, and said so
+            log.warning(
+                "%s job %s attempt %d: cancelled, or taken over by another worker; telling its handler to stop",
+                run.job.job_type,
+                run.job.job_id,
+                run.job.attempt,
+            )
         run.lost = True
         del self._runs.held[run.job.job_id]
         if run.task is None:
@@ -356,7 +415,6 @@ class Slots:
         else:
             (self._buffer if may_wait(run.job) else self._hurried).remove(run)
             lane.buffered -= 1
-        self._runs.clear_of_suspicion(run)
         self.changed.set()
 
     def _give_back_late(self) -> None:
@@ -408,90 +466,72 @@ class Slots:
             return
         while self._hurried:
             self._start_or_return(self._hurried.popleft())
+        buffer = self._buffer
         passed: list[Run | Turn] = []
-        while self._buffer and self._taken < self._concurrency:
-            each = self._buffer.popleft()
+        while buffer and self._taken < self._concurrency:
+            each = buffer.popleft()
             lane = self._lane_of(each)
-            if lane.is_full:
+            if lane.limit is not None and lane.busy >= lane.limit:
                 passed.append(each)
             elif isinstance(each, Turn):
                 self._start_batch(each)
             else:
                 lane.buffered -= 1
-                self._start(each)
+                self._start(each, lane)
         if passed:
-            self._buffer.extendleft(reversed(passed))
+            buffer.extendleft(reversed(passed))
 
     def _start_or_return(self, run: Run) -> None:
         """One that may not wait here."""
         lane = self.lanes[run.job.job_type]
         lane.buffered -= 1
-        if any(self._is_at_work(other) for other in self._in_its_way(run)):
-            self._settler.put_off(run)
-        elif self._taken >= self._concurrency or lane.is_full:
+        if self._taken >= self._concurrency or lane.is_full:
             self._settler.settle(run, GivenBack(NO_SLOT))
         else:
-            self._start(run)
+            self._start(run, lane)
 
-    def _is_at_work(self, run: Run) -> bool:
-        return run in self._runs.stuck or (run.task is not None and not run.settling)
-
-    def _in_its_way(self, run: Run) -> list[Run]:
-        """Other suspects that this one may not run next to."""
-        if run not in self._runs.suspects:
-            return []
-        isolation = run.handler.isolation
-        return [
-            other
-            for other in self._runs.suspects
-            if other is not run and not may_run_beside(isolation, other.handler.isolation)
-        ]
-
-    async def _alone(self, run: Run, work: Callable[[], Work]) -> None:
-        """A suspect begins when the claims of those that were put off for it are back in the store: not before, or its
-        end could be theirs, too."""
-        while self._in_its_way(run):
-            self._runs.suspect_cleared.clear()
-            await self._runs.suspect_cleared.wait()
-        await work()
-
-    def _start(self, run: Run) -> None:
+    def _start(self, run: Run, lane: Lane) -> None:
         if isinstance(run, Item):
-            self._begin((run,), lambda: self._work_batch((run,)))
-        elif run in self._runs.suspects:
-            self._begin((run,), lambda: self._work(run))
-        else:  # nearly every job
-            self._occupy(run)
+            self._begin((run,), lane, self._work_batch((run,)))
+        else:
+            self._occupy(lane)
             self._runs.start(run)
+            run.taken_at = self._loop.time()
             run.task = asyncio.Task(self._work(run), loop=self._loop, name=run.job.job_id, context=self._clean.copy())
 
     def _start_batch(self, turn: Turn) -> None:
         if items := turn.lane.take():  # or all were cancelled while they waited
-            self._begin(items, lambda: self._work_batch(items))
+            self._begin(items, turn.lane, self._work_batch(items))
 
-    def _begin(self, runs: Sequence[Run], work: Callable[[], Work]) -> None:
-        first = runs[0]
-        self._occupy(first)
-        coroutine = self._alone(first, work) if first in self._runs.suspects else work()
-        task = asyncio.Task(coroutine, loop=self._loop, name=first.job.job_id, context=self._clean.copy())
+    def _begin(self, runs: Sequence[Run], lane: Lane, work: Work) -> None:
+        self._occupy(lane)
+        task = asyncio.Task(work, loop=self._loop, name=runs[0].job.job_id, context=self._clean.copy())
+        now = self._loop.time()
         for run in runs:
             self._runs.start(run)
+            run.taken_at = now
             run.task = task
 
-    def _occupy(self, run: Run) -> None:
+    def _occupy(self, lane: Lane) -> None:
         if self._taken == 0:
             self.idle.clear()
         self._taken += 1
-        self.lanes[run.job.job_type].busy += 1
+        lane.busy += 1
 
     async def _run(self, run: Run) -> None:
-        outcome = None
         try:
             outcome = await self._executor.run(run)
-        finally:
+        except BaseException as error:  # of our own, or the loop ends: no claim may be held for ever
             self._free((run,))
-            if outcome is not None and not (run.settling or run.lost):
+            if not (run.settling or run.lost):
+                self._settler.fail(run, error)
+            raise
+        self._free((run,))
+        if not (run.settling or run.lost):
+            if run.dirty:
                 await self._settler.finish(run, outcome)
+            else:
+                self._settler.conclude(run, outcome)
 
     async def _run_batch(self, items: Sequence[Item]) -> None:
         try:
@@ -526,8 +566,6 @@ class Slots:
             self._runs.stuck.discard(run)
             if run.settling or run.lost:
                 self._runs.forget_running(run)
-                if self._runs.held.get(run.job.job_id) is not run:
-                    self._runs.clear_of_suspicion(run)
         if self._buffer:
             self._dispatch()
         if len(self._buffer) <= PREFETCH_MAX // 2:

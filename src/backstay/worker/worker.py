@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Callable, Mapping
 
 from backstay.clock import Clock, within
+from backstay.core import workers
 from backstay.core.port import Store
 from backstay.core.records import Signal
 from backstay.files.local import Files
@@ -24,12 +25,15 @@ from backstay.worker.batch import Caller
 from backstay.worker.channels import Children, Rows, Services, Targets
 from backstay.worker.executor import Deadlines, Executor
 from backstay.worker.fetcher import Fetcher, WorkerSettings
-from backstay.worker.leases import LeaseKeeper, host_name
+from backstay.worker.leases import LeaseKeeper
 from backstay.worker.maintenance import Maintenance
+from backstay.worker.pulse import STALL_SECONDS, Pulse
 from backstay.worker.recorder import Recorder
+from backstay.worker.releaser import StoreReleaser
 from backstay.worker.run import SHUT_DOWN, Run, Runs
 from backstay.worker.settler import STOP_SECONDS, Settler
 from backstay.worker.slots import Slots
+from backstay.worker.watchdog import Watchdog
 
 log = logging.getLogger("backstay.worker")
 
@@ -52,7 +56,8 @@ class Worker:
         settings: WorkerSettings,
         observers: Observers | None = None,
     ) -> None:
-        self.worker_id = f"{host_name()}:{os.getpid()}:{secrets.token_hex(3)}"
+        self.worker_id = f"{workers.host_name()}:{os.getpid()}:{secrets.token_hex(3)}"
+        self.lease_seconds = settings.lease_seconds
         self.failure: BaseException | None = None  # why the worker stopped by itself
         self._store = store
         self._settings = settings
@@ -63,15 +68,18 @@ class Worker:
         trouble = Trouble(log, clock)
         services = Services(store, clock, files, Children(store, clock, targets, observers), Rows(store, clock))
         self._runs = Runs(live)
+        self._pulse = Pulse(self._runs.executions)
         self._recorder = Recorder(store, clock, files, self._runs.running, trouble)
         self._settler = Settler(self.worker_id, store, clock, self._runs, self._recorder, observers, trouble)
-        self._deadlines = Deadlines(self._runs, self._settler)
+        self._deadlines = Deadlines(self._runs.executions, self._settler.stop, self._pulse)
         self._executor = Executor(services, self._deadlines)
         caller = Caller(clock, self._runs, self._settler, self._executor)
         self._slots = Slots(
             handlers, settings.concurrency, self._runs, self._settler, self._executor, caller, observers
         )
         self._fetcher = Fetcher(self.worker_id, store, clock, settings, self._slots, trouble)
+        releaser = StoreReleaser(self.worker_id, clock, self._runs, self._settler, self._fetcher, self._slots.lose)
+        self._watchdog = Watchdog(clock, settings.lease_seconds, self._pulse, releaser, trouble)
         self._leases = LeaseKeeper(
             self.worker_id,
             make_store,
@@ -81,6 +89,8 @@ class Worker:
             self._settler,
             self._slots,
             self._fetcher,
+            self._watchdog,
+            releaser,
             trouble,
         )
         self._maintenance = Maintenance(
@@ -100,12 +110,14 @@ class Worker:
 
     async def __aenter__(self) -> Worker:
         errors.install()
+        self._pulse.start()
         try:
             await self._leases.start()
             await self._maintenance.sweep_first()
         except BaseException:
             errors.remove()
             await asyncio.shield(self._leases.stop())
+            self._pulse.stop()
             raise
         self._unlisten = self._store.listen(_SIGNALS, self._hear)
         self._maintenance.start(self._check_task)
@@ -135,6 +147,19 @@ class Worker:
         """While stopping: do not wait for the grace to end; what runs is stopped and given back now."""
         self._hurried.set()
 
+    def on_dead_loop(self, call: Callable[[], None]) -> None:
+        """Call this, in another thread, once a handler has blocked the event loop beyond its timeout and all other jobs
+        are given back: nothing in this process can run jobs any more."""
+        self._watchdog.on_dead = call
+
+    def is_blocked(self) -> bool:
+        """Whether the event loop is late; from any thread."""
+        return self._pulse.late() > STALL_SECONDS
+
+    def abandon(self, seconds: float) -> None:
+        """Give back all jobs without the event loop, from another thread, right before the process ends."""
+        self._leases.abandon(seconds)
+
     def call_batches_at_once(self) -> None:
         """Do not wait for a batch to become larger: in a test no others come."""
         self._slots.waits_for_batches = False
@@ -159,6 +184,7 @@ class Worker:
         await self._recorder.close(STOP_SECONDS)
         self._deadlines.close()
         await self._leases.stop()
+        self._pulse.stop()
         self._executor.close()
         errors.remove()
         if self._runs.stuck:

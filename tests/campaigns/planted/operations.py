@@ -11,11 +11,11 @@ import msgspec
 from backstay.clock import Instant
 from backstay.core.records import Firing, RetentionPolicy, Retired, Transition, Verdict
 from backstay.engines import sql_rows
-from backstay.engines.sqlite import claim, insert, maintenance, release, settle
+from backstay.engines.sqlite import claim, insert, maintenance, places, release, settle
 from backstay.engines.sqlite import retention as sqlite_retention
 from backstay.engines.sqlite.store import SQLiteStore
 from backstay.engines.sqlite.writer import Tx, Verb, Writer
-from tests.campaigns.planted.jobs import Engine, Patch, bug, rewrite
+from tests.campaigns.planted.jobs import Engine, Patch, bug, forget, rewrite
 from tests.campaigns.stage import Gap
 
 # Schedules
@@ -116,25 +116,30 @@ def _read_rows(tx: Tx, found: sql_rows.Found, now: Instant) -> list[tuple[Any, .
 
 def _move(tx: Tx, rows: list[tuple[Any, ...]]) -> None:
     tx.connection.executemany("INSERT INTO archive VALUES (?, ?, ?, ?, ?)", rows)
-    tx.connection.executemany("DELETE FROM job WHERE job_id = ?", [row[:1] for row in rows])
+    for row in rows:
+        forget(tx, row[0])
 
 
 @bug("S1")
 def an_active_job_is_archived(patch: Patch, gap: Gap) -> Engine:
     """Archive a job of an expired type in any state; the archive shows it as cancelled."""
-    active = "status IN ('pending', 'processing') AND job_type IN (SELECT value FROM json_each(?))"
-    forced = sqlite_retention.ARCHIVE.replace("job.status,", "'cancelled',", 1)
-    assert forced != sqlite_retention.ARCHIVE
+    active = """
+        SELECT seq, job_id FROM job
+        WHERE seq IN (SELECT seq FROM ready UNION SELECT seq FROM running)
+          AND job_type IN (SELECT value FROM json_each(?))
+        LIMIT 1"""
+    forced = sqlite_retention.ARCHIVE.replace("e.status,", "'cancelled',", 1).replace("    e.attempt > 1", "    1", 1)
+    forced = forced.replace("e.completed_at", ":now")
+    assert "'cancelled'" in forced
 
     class Greedy(SQLiteStore):
         async def retire(self, policy: RetentionPolicy, now: Instant, limit: int, after: str | None) -> Retired:
             types = msgspec.json.encode(policy.job_types).decode()
 
             def move(tx: Tx) -> None:
-                seqs = [seq for (seq,) in tx.rows(f"SELECT seq FROM job WHERE {active} LIMIT 1", (types,))]
-                encoded = msgspec.json.encode(seqs).decode()
-                tx.connection.execute(forced, {"now": now, "batch": encoded})
-                tx.connection.execute("DELETE FROM job WHERE seq IN (SELECT value FROM json_each(?))", (encoded,))
+                for seq, job_id in tx.rows(active, (types,)):
+                    tx.connection.execute(forced, {"now": now, "batch": f"[{seq}]"})
+                    forget(tx, job_id)
 
             await self._write("retire", move, essential=True)
             return await super().retire(policy, now, limit, after)
@@ -202,8 +207,8 @@ def a_repeated_settlement_is_counted_again(patch: Patch, gap: Gap) -> None:
 
 
 def _versions(tx: Tx, transitions: Sequence[Transition]) -> dict[str, int]:
-    ids = msgspec.json.encode([t.job_id for t in transitions]).decode()
-    return dict(tx.rows("SELECT job_id, version FROM job WHERE job_id IN (SELECT value FROM json_each(?))", (ids,)))
+    found = places.standings(tx, [t.job_id for t in transitions])
+    return {job_id: job.version for job_id, job in found.items()}
 
 
 @bug("S21")
@@ -232,14 +237,12 @@ def dependents_that_end_with_their_parent_are_not_counted(patch: Patch, gap: Gap
 
 @bug("S7")
 def another_priority_drops_the_lease(patch: Patch, gap: Gap) -> None:
-    kept = "WHEN :target = 'processing' THEN lease_expires_at END"
-    rewrite(patch, settle, "APPLY", (kept, "WHEN :target = 'processing' THEN :now END"))
+    rewrite(patch, places, "_STAY_RUNNING", ("SET version", "SET lease_expires_at = 0, version"))
 
 
 @bug("S9")
 def another_priority_takes_the_claim_away(patch: Patch, gap: Gap) -> None:
-    kept = "WHEN :token IS NULL AND :target <> 'processing' THEN NULL ELSE claim_token END"
-    rewrite(patch, settle, "APPLY", (kept, "WHEN :token IS NOT NULL THEN claim_token ELSE 'nobody' END"))
+    rewrite(patch, places, "_STAY_RUNNING", ("SET version", "SET token = 0, version"))
 
 
 @bug("S12")

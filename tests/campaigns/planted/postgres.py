@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
+from backstay.clock import Instant
+from backstay.core.records import Transition, Verdict
 from backstay.engines.postgres.store import PostgresStore
 
-_CLAIM_OF_A_SET = " AND j.attempt = {0}.attempt AND j.claim_token = {0}.token"
+_CLAIM_OF_A_SET = "r.attempt = {0}.attempt AND r.token = {0}.token"
+
+
+class Forgetful(PostgresStore):
+    """A rescue does not say which lease it saw."""
+
+    async def apply(self, transitions: Sequence[Transition], now: Instant) -> list[Verdict]:
+        return await super().apply([msgspec.structs.replace(each, lease=None) for each in transitions], now)
 
 
 @dataclass(frozen=True)
@@ -15,12 +26,13 @@ class Misspelt:
     name: str
     changes: tuple[tuple[str, str, str], ...]  # statement, original text, text with the bug
     caught_by: str
+    kind: type[PostgresStore] = PostgresStore
 
     def plant(self) -> Callable[[str], PostgresStore]:
         """Plant a bug; fail if the text to replace is not found."""
 
         def make(url: str) -> PostgresStore:
-            store = PostgresStore(url)
+            store = self.kind(url)
             texts = store._session.sql._texts
             for statement, right, wrong in self.changes:
                 assert right in texts[statement], f"{statement} no longer has {right!r}: plant this bug anew"
@@ -32,20 +44,12 @@ class Misspelt:
 
 MISSPELT = (
     Misspelt(
-        "settlements_are_fenced_by_status_only",
-        (
-            ("complete", _CLAIM_OF_A_SET.format("s"), ""),
-            ("apply", "AND attempt = $4", ""),
-            ("apply", "AND ($6::text IS NULL OR claim_token = $6)", ""),
-        ),
+        "settlements_are_fenced_by_id_only",
+        (("complete", _CLAIM_OF_A_SET.format("s") + " AND r.worker_id = s.by AND", ""),),
         "S5",
     ),
-    Misspelt(
-        "a_rescue_does_not_see_an_extension",
-        (("apply", "$7::bigint IS NULL OR lease_expires_at = $7", "$7::bigint IS NULL OR true"),),
-        "S7",
-    ),
-    Misspelt("a_lease_is_extended_by_id", (("extend", _CLAIM_OF_A_SET.format("h"), ""),), "S5"),
-    Misspelt("jobs_are_promoted_early", (("promote", "AND scheduled_for <= $1", "AND $1::bigint > 0"),), "S13"),
-    Misspelt("a_result_is_not_kept", (("complete", "result = locked.result", "result = NULL"),), "S8"),
+    Misspelt("a_rescue_does_not_see_an_extension", (), "S7", Forgetful),
+    Misspelt("a_lease_is_extended_by_id", (("extend", _CLAIM_OF_A_SET.format("h"), "true"),), "S5"),
+    Misspelt("jobs_are_promoted_early", (("promote", "scheduled_for <= $1", "$1::bigint > 0"),), "S13"),
+    Misspelt("a_result_is_not_kept", (("complete", "g.result, g.result_artifact", "NULL, g.result_artifact"),), "S8"),
 )

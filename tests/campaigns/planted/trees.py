@@ -8,7 +8,8 @@ from backstay.clock import Instant
 from backstay.core.dependencies import Brood, TriggerRule, moved
 from backstay.core.records import Transition, Verdict
 from backstay.core.states import Status
-from backstay.engines.sqlite import insert, release, settle
+from backstay.engines.places import Standing
+from backstay.engines.sqlite import insert, places, release, settle
 from backstay.engines.sqlite.store import SQLiteStore
 from backstay.engines.sqlite.writer import Tx
 from tests.campaigns.planted.jobs import Bug, Engine, Gap, Patch, planting, rewrite
@@ -22,15 +23,15 @@ bug = planting(TREE_BUGS)
 
 @bug("S22", "S24")
 def a_settlement_that_is_repeated_counts_again(patch: Patch, gap: Gap) -> None:
-    why_not = settle._why_not
+    was_applied = places.was_applied
 
-    def counting(tx: Tx, t: Transition) -> Verdict:
-        verdict = why_not(tx, t)
-        if verdict is Verdict.APPLIED:
+    def counting(tx: Tx, t: Transition, job: Standing) -> bool:
+        repeated = was_applied(tx, t, job)
+        if repeated:
             tx.broods.add(t.parent_job_id, moved(t.source, t.target))
-        return verdict
+        return repeated
 
-    patch.setattr(settle, "_why_not", counting)
+    patch.setattr(places, "was_applied", counting)
 
 
 @bug("S22")
@@ -43,7 +44,13 @@ def a_cancelled_child_is_not_counted(patch: Patch, gap: Gap) -> None:
 
 @bug("S22")
 def children_of_a_batch_are_counted_as_one(patch: Patch, gap: Gap) -> None:
-    rewrite(patch, release, "COUNT_CHILDREN", ("+ :children", "+ min(1, :children)"))
+    rewrite(
+        patch,
+        release,
+        "COUNT_CHILDREN",
+        ("+ :children", "+ min(1, :children)"),
+        ("(0, :children)", "(0, min(1, :children))"),
+    )
 
 
 @bug("S24")
@@ -56,13 +63,13 @@ def a_parent_is_not_held_until_its_children_are_unpacked(patch: Patch, gap: Gap)
             "+ :open,",
             "+ CASE WHEN :children = 0 AND :open = 1 THEN 0 ELSE max(:open, -coalesce(open_children, 0)) END,",
         ),
+        ("max(0, :open)", "CASE WHEN :children = 0 THEN 0 ELSE max(0, :open) END"),
     )
 
 
 @bug("S24")
 def a_late_dependency_lets_a_waiting_parent_go_on(patch: Patch, gap: Gap) -> None:
-    rewrite(patch, release, "UNMET", ("c.awaits,", "NULL,"))
-    rewrite(patch, release, "CHILD", (" AND awaits IS NULL", ""), ("SET unmet", "SET awaits = NULL, unmet"))
+    rewrite(patch, release, "UNMET", ("w.awaits,", "NULL,"))
 
 
 # Submitting children

@@ -150,6 +150,29 @@ async def jobs_fail_until_they_are_out_of_attempts(stage: Stage) -> None:
         await stage.sweep()
 
 
+async def jobs_that_run_alone_lose_their_worker_too(stage: Stage) -> None:
+    for _ in range(2):
+        await stage.submit("alone")
+    for _ in range(2):
+        await stage.claim(stage.a, "worker-a", "alone")
+        stage.pass_time()
+        await stage.sweep()
+    taken: list[Claim] = []
+
+    async def take(store: Store, worker: str) -> None:
+        taken.extend(await stage.claim(store, worker, "alone", limit=1))
+
+    await stage.race(lambda: take(stage.a, "worker-a"), lambda: take(stage.b, "worker-b"))
+    stage.pass_time()
+    await stage.sweep()
+    successors = await stage.claim(stage.b, "worker-b", "alone")
+    for late in taken:
+        await stage.extend(late)
+        await stage.complete(late)
+    for successor in successors:
+        await stage.complete(successor)
+
+
 async def handlers_end_in_every_way(stage: Stage) -> None:
     for _ in range(4):
         await stage.submit("ways")
@@ -242,6 +265,7 @@ SCENES: tuple[Callable[[Stage], Awaitable[None]], ...] = (
     two_claim_at_once,
     two_promote_at_once,
     jobs_fail_until_they_are_out_of_attempts,
+    jobs_that_run_alone_lose_their_worker_too,
     handlers_end_in_every_way,
     jobs_wait_for_others,
     a_token_is_forged,

@@ -12,6 +12,8 @@ from backstay.testing import conformance
 from backstay.testing.conformance import *  # noqa: F403
 from tests.support.servers.dynamodb import DynamoDB, empty
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 
 @pytest.fixture(scope="module")
 def url(dynamodb: DynamoDB) -> str:

@@ -7,6 +7,7 @@ import pytest
 
 from backstay.engines.sqlite.store import SQLiteStore
 from backstay.testing.conformance import *  # noqa: F403
+from tests.support.places import broken_rules
 
 
 @pytest.fixture
@@ -15,6 +16,7 @@ async def store(tmp_path: Path) -> AsyncIterator[SQLiteStore]:
     await opened.open()
     yield opened
     await opened.close()
+    assert broken_rules(opened.path) == []
 
 
 @pytest.fixture
@@ -31,6 +33,7 @@ async def elsewhere(tmp_path: Path) -> AsyncIterator[SQLiteStore]:
     await other.open()
     yield other
     await other.close()
+    assert broken_rules(other.path) == []
 
 
 @pytest.fixture

@@ -104,7 +104,7 @@ def test_a_bucket_gives_as_many_starts_as_it_has_and_is_looked_at_again_for_the_
     admission.consider([_rated(name) for name in "abcde"])
 
     assert (_ids(admission.admitted), _ids(admission.over_rate)) == (["a", "b", "c"], ["d", "e"])
-    assert admission.drawn() == [Drawn(BUCKET, RateGate(), NOW + SPAN, NOW + SPAN // 3)]
+    assert admission.drawn() == [Drawn(BUCKET, RateGate(), NOW + SPAN, NOW + SPAN // 3, NOW)]
 
 
 def test_a_bucket_from_which_nobody_has_to_wait_needs_no_second_look() -> None:
@@ -125,7 +125,7 @@ def test_a_start_gives_those_that_wait_out_of_sight_a_time() -> None:
 
 
 def test_a_spent_bucket_that_says_so_already_is_not_written_again() -> None:
-    was = RateGate(NOW + SPAN, NOW + SPAN // 3, "n")
+    was = RateGate(NOW + SPAN, NOW + SPAN // 3, "n", NOW)
     admission = _admission(GateStates(rates={BUCKET: was}))
 
     admission.consider([_rated("a")])

@@ -18,6 +18,11 @@ from backstay.files.aws import Credentials
 FROZEN = SimpleNamespace(access_key="AKID", secret_key="secret", token=None)
 
 
+@pytest.fixture
+def patient() -> None:
+    """Not here: time limits are what is tested."""
+
+
 class Role:
     """A source of keys that does each time what it is told."""
 

@@ -33,6 +33,11 @@ from tests.support.servers.dynamodb import DynamoDB
 
 
 @pytest.fixture
+def patient() -> None:
+    """Not here: time limits are what is tested."""
+
+
+@pytest.fixture
 def line(dynamodb: DynamoDB) -> Iterator[DynamoProxy]:
     with DynamoProxy(dynamodb.port) as proxy:
         yield proxy
@@ -171,6 +176,26 @@ async def test_with_late_indexes_those_that_have_to_wait_get_in_without_a_sweep(
     assert sorted(done) == sorted(ids)
 
 
+async def test_one_that_the_index_shows_late_gets_in_after_others_of_its_rate_did_without_a_sweep(
+    store: DynamoStore, line: DynamoProxy
+) -> None:
+    rate = {"rate_key": "api", "rate": Rate(2, SECOND)}
+    line.stale(0.001)
+    first, second, third = [await submit(store, **rate) for _ in range(3)]
+    await store.release(NOW, 10)  # now the index has been seen with the third
+    assert sorted(await claim_ids(store)) == sorted([first, second])
+    line.stale(60)
+    late = await submit(store, **rate)
+    assert (await record(store, third)).parked and (await record(store, late)).parked
+    await store.promote(NOW + SECOND, 10)
+    assert not (await record(store, third)).parked  # only this one was seen, and there was room for both
+    line.heal()
+
+    await store.promote(NOW + 3 * SECOND, 10)
+
+    assert not (await record(store, late)).parked
+
+
 async def test_one_that_was_parked_while_its_holder_was_leaving_gets_in_without_a_sweep(
     store: DynamoStore, line: DynamoProxy
 ) -> None:
@@ -275,3 +300,8 @@ async def test_a_batch_of_which_nothing_gets_through_ends_with_its_time(
             await store.get(ids)
         with pytest.raises(StoreBusy, match="throttled"):
             await store.insert([new_job(payload=f'"{"x" * 300}"')], NOW)
+
+
+async def test_a_service_that_is_not_there_is_named() -> None:
+    with pytest.raises(StoreUnavailable, match=r"dynamodb://nobody\?.*Connection refused.*is the endpoint right\?"):
+        await DynamoStore("dynamodb://nobody?region=local&endpoint=http://127.0.0.1:1").open()

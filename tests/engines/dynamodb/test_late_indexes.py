@@ -35,7 +35,7 @@ class TestAJobThatIsShownTwice:
 
         async def shown_twice(*asked: Any) -> list[Item]:
             first, *others = await shown_once(*asked)
-            return [first, {**first, "gq": "060" + first["gq"][3:]}, *others]
+            return [first, {**first, "gq": first["gq"].replace("|050|", "|060|")}, *others]
 
         monkeypatch.setattr(claim, "_shard", shown_twice)
 

@@ -11,13 +11,14 @@ import pytest
 from backstay.clock import MICROS
 from backstay.core.lifecycle import cancel
 from backstay.core.records import Rate, Signal
-from backstay.engines.dynamodb import admission, items, maintenance, parking, schema
+from backstay.engines.dynamodb import admission, dependencies, items, maintenance, outbox, parking, schema
 from backstay.engines.dynamodb.expressions import update
+from backstay.engines.dynamodb.outbox import Mark, MarkKind
 from backstay.engines.dynamodb.schema import Item, Table
 from backstay.engines.dynamodb.session import Session
 from backstay.engines.dynamodb.store import DynamoStore
 from backstay.engines.dynamodb.table import Tables
-from backstay.errors import StoreError
+from backstay.errors import StoreBusy, StoreError
 from backstay.ids import new_id
 from backstay.testing.conformance.factories import (
     DAY,
@@ -267,3 +268,32 @@ async def _waiting(store: DynamoStore) -> list[Item]:
 
 async def _nothing(*_: object) -> set[Signal]:
     return set()
+
+
+async def test_a_mark_that_fails_keeps_no_other_waiting_and_is_tried_again(
+    store: DynamoStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = [new_id(NOW) for _ in range(6)]
+    for name in names:
+        await _session(store).tables.update(outbox.written(outbox.new_mark(MarkKind.ENDED, name, NOW)))
+    unknown = {**outbox.new_mark(MarkKind.ENDED, names[0], NOW).item, "sk": "later|x", "kind": "later"}
+    await _session(store).tables.put(Table.RECORDS, unknown)
+    resume, broken = dependencies.resume, {names[0], names[3]}
+
+    async def failing(session: Session, marks: list[Mark], *rest: Any) -> int:
+        if marks[0].name in broken:
+            raise StoreBusy("throttled")
+        return await resume(session, marks, *rest)
+
+    monkeypatch.setattr(dependencies, "resume", failing)
+
+    await store.release(LATER, 100)
+    left = {mark.name async for mark in outbox.marks(_session(store).tables, 100)}
+    assert left == broken
+    assert len([each for each in caplog.records if each.levelname == "WARNING"]) == 3
+    broken.clear()
+    await store.release(LATER, 100)
+
+    assert [mark.kind async for mark in outbox.marks(_session(store).tables, 100)] == ["later"]
+    assert len([each for each in caplog.records if each.levelname == "WARNING"]) == 3  # each is said once
+    await _session(store).tables.delete_many(Table.RECORDS, [(unknown["pk"], unknown["sk"])])

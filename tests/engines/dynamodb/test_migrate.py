@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -11,20 +10,13 @@ from backstay.engines.dynamodb import migrate, schema
 from backstay.engines.dynamodb.schema import INDEXES, Table, definition
 from backstay.engines.dynamodb.store import DynamoStore
 from backstay.engines.dynamodb.table import Tables
-from backstay.errors import ConfigurationError, SchemaMismatch, StoreGone, StoreUnavailable, StoreUnsafe
+from backstay.errors import ConfigurationError, SchemaMismatch, StoreGone, StoreUnsafe
 from tests.support.servers.dynamodb import DynamoDB
 
 
 @pytest.fixture
 def url(dynamodb: DynamoDB) -> str:
     return dynamodb.url()
-
-
-@pytest.fixture
-async def tables(url: str) -> AsyncIterator[Tables]:
-    made = DynamoStore(url)._tables()
-    yield made
-    await made.wire.close()
 
 
 async def _opens(url: str) -> None:
@@ -117,11 +109,6 @@ async def test_tables_that_vanish_under_an_open_store_are_missed(url: str) -> No
         await store.get(["0198d0c2-6c1e-7001-8a3b-1f2e3d4c5b6a"])
     await store.close()
     assert await DynamoStore(url).erase() == []
-
-
-async def test_a_service_that_is_not_there_is_named() -> None:
-    with pytest.raises(StoreUnavailable, match=r"dynamodb://nobody\?.*Connection refused.*is the endpoint right\?"):
-        await DynamoStore("dynamodb://nobody?region=local&endpoint=http://127.0.0.1:1").open()
 
 
 async def test_two_queues_cannot_share_the_table_of_jobs(dynamodb: DynamoDB, url: str, tables: Tables) -> None:

@@ -33,6 +33,5 @@ def on_dynamodb(server: DynamoDB, **options: str) -> Engine:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.usefixtures("patient")
 def test_dynamodb_does_what_a_queue_in_plain_python_does(dynamodb: DynamoDB) -> None:
     _drive(on_dynamodb(dynamodb), examples=12)

@@ -31,8 +31,6 @@ from backstay.testing.conformance.factories import (
     submit_many,
 )
 
-pytestmark = pytest.mark.usefixtures("patient")
-
 ROUNDS = 10
 MANY = LINKED_AT_ONCE_MAX + 10
 LATER = NOW + GRACE_MICROS

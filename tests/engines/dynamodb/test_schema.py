@@ -51,7 +51,7 @@ def test_instants_keep_their_order(one: int, other: int) -> None:
 def test_composed_names_never_meet(a: str, b: str, c: str, d: str) -> None:
     if (a, b) != (c, d):
         assert schema.joined(a, b) != schema.joined(c, d)
-        assert schema.ready(a, b) != schema.fair_ready(c, d)
+        assert schema.in_lane(a) + schema.in_lane(b) != schema.in_lane(c) + schema.in_lane(d)
 
 
 @given(NAMES)
@@ -86,7 +86,9 @@ def test_no_key_is_too_long(queue: str, job_type: str, version: int, fairness_ke
 
 
 def test_a_pending_job_is_ready_unless_it_is_parked() -> None:
-    assert schema.derived(_job(), 1)["gr"] == "default|PCA"
+    found = schema.derived(_job(), 1)
+    assert found["gr"] == "ready"
+    assert schema.lane_and_place(found["gq"]) == (("default|", "PCA|"), found["gp"])
     assert "gr" not in schema.derived(_job(parked="c", concurrency_key="k"), 1)
 
 

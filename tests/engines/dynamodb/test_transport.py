@@ -15,6 +15,11 @@ Serve = Callable[..., Awaitable[tuple[Wire, list[bytes]]]]
 
 
 @pytest.fixture
+def patient() -> None:
+    """Not here: time limits are what is tested."""
+
+
+@pytest.fixture
 async def serve() -> AsyncIterator[Serve]:
     """A wire to a server that gives these replies, the last for ever; and the requests that came."""
     servers: list[asyncio.Server] = []

@@ -9,7 +9,7 @@ from backstay import failpoints
 from backstay.core.dependencies import TriggerRule
 from backstay.core.lifecycle import Cancelled, Completed, Discarded, Outcome, Raised, cancel, manual_retry, rescue
 from backstay.core.port import Store
-from backstay.core.records import JobRecord, NewJob, Staged, Transition
+from backstay.core.records import JobRecord, Lost, NewJob, Staged, Transition
 from backstay.core.states import TERMINAL
 from backstay.errors import StoreError
 from backstay.failpoints import FailpointReached
@@ -101,7 +101,8 @@ class Graph:
 
     async def work(self) -> None:
         """Some die with what they have claimed; nobody hears of a claim that broke off."""
-        asked = request(slots={"work": 30}, limit=self.draw.randint(1, 30), lease_micros=LEASE)
+        lost = self.draw.choice((Lost.SHARED, Lost.SHARED, Lost.ALONE))
+        asked = request(slots={"work": 30}, limit=self.draw.randint(1, 30), lease_micros=LEASE, lost=lost)
         claims = [Claim(job, asked.token) for job in await self.store.claim(asked, self.now)]
         moves = []
         for claim in claims:

@@ -23,6 +23,7 @@ class Job:
     failures: int = 0
     snoozes: int = 0
     give_backs: int = 0
+    suspicion: int = 0
     token: str | None = None
     settled_as: tuple[Event, Status] | None = None  # by the holder of `token`
     lease: Instant | None = None

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from backstay.core.lifecycle import Completed, Outcome, cancel, manual_retry, reprioritise, reschedule, rescue
-from backstay.core.records import ExpiredClaim, Hold, JobRecord, NewJob, Note, Staged, Transition, Verdict
+from backstay.core.records import ExpiredClaim, Hold, JobRecord, Lost, NewJob, Note, Staged, Transition, Verdict
 from backstay.core.states import TERMINAL
 from backstay.errors import BackstayError, IllegalTransition
 from backstay.testing.conformance.factories import HOUR, NOW, SECOND, Claim, new_job, request
@@ -125,10 +125,15 @@ class StoreBesideQueue(RuleBasedStateMachine):
             slots={job_type: draw.randint(0, 3) for job_type in draw.choice(("a", "b", "ab"))},
             limit=draw.randint(1, 4),
             lease_micros=draw.choice((0, 20 * SECOND)),
+            lost=draw.choice((Lost.SHARED, Lost.SHARED, Lost.ALONE, Lost.NONE)),
         )
+
+    def take_all(self) -> list[Claim]:
+        return [*self.take(**EVERYTHING), *self.take(**EVERYTHING, lost=Lost.ALONE)]
 
     def take(self, **asked_for: Any) -> list[Claim]:
         asked = request(**asked_for)
+        assert set(self.run(self.store.wait_alone(asked))) >= self.queue.wait_alone(asked)
         jobs = self.run(self.store.claim(asked, self.now))
         note(f"  {asked_for} took {[job.job_id for job in jobs]}")
         self.queue.claimed(asked, self.now, [job.job_id for job in jobs])
@@ -140,7 +145,7 @@ class StoreBesideQueue(RuleBasedStateMachine):
 
     def work_off(self, draw: Random) -> None:
         """A worker takes what there is and ends each in its own way, in one batch."""
-        claims = self.take(**EVERYTHING)
+        claims = self.take_all()
         self.now += draw.choice((0, 3 * SECOND))
         self.apply([claim.ends(random_jobs.outcome(draw), now=self.now) for claim in claims])
 
@@ -321,7 +326,7 @@ class StoreBesideQueue(RuleBasedStateMachine):
             for record in self.run(self.store.get(list(self.queue.jobs))):
                 if record is not None and record.lease_expires_at is not None:
                     self.apply([cancel(record, by="me", reason="the end")])
-            if claims := self.take(**EVERYTHING):
+            if claims := self.take_all():
                 self.apply([claim.completes(now=self.now) for claim in claims])
                 continue
             # What is left may wait in a ring: a parent for its child, that for another job, and that for the parent.

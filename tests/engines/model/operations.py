@@ -118,7 +118,7 @@ class OperatedQueue(Queue):
         if job.archived_at is not None:
             assert (record.payload, record.result, record.errors, record.history) == ("null", None, (), ())
             return
-        assert record.payload == job.new.payload
+        assert (record.payload, record.suspicion) == (job.new.payload, job.suspicion)
         assert record.trigger_rule == job.new.trigger_rule
         assert record.awaits == (None if job.awaits is None else str(job.awaits))
         numbers = Brood(record.children, record.open_children, record.failed_children, record.cancelled_children)

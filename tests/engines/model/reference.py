@@ -10,13 +10,16 @@ from typing import Any
 
 from backstay.clock import MICROS, Instant
 from backstay.core.dependencies import Brood, TriggerRule
-from backstay.core.records import ClaimRequest, Hold, Inserted, Kind, NewJob, Note, Transition, Verdict
+from backstay.core.records import ClaimRequest, Hold, Inserted, Kind, Lost, NewJob, Note, Transition, Verdict
 from backstay.core.states import TERMINAL, Counted, Event, Status, also_counted, bucket_of, counted
 from backstay.errors import DedupConflict, EffectFailed, InvalidSubmission, QueueFull, UnknownDependency
 from backstay.limits import ERRORS_KEPT_MAX
 from tests.engines.model.jobs import Job
 
-WRITTEN = ["failures", "snoozes", "give_backs", "waits", "scheduled_for", "priority", "progress", "stage", "result"]
+WRITTEN = [
+    *("failures", "snoozes", "give_backs", "waits", "suspicion"),
+    *("scheduled_for", "priority", "progress", "stage", "result"),
+]
 CounterKey = tuple[Instant, Kind, Counted]
 
 
@@ -186,7 +189,7 @@ class Queue:
             job
             for job in self.jobs.values()
             if job.status is Status.PENDING and job.new.queue in request.queues and job.new.queue not in self.paused
-            if request.slots.get(job.new.job_type, 0) > 0
+            if request.slots.get(job.new.job_type, 0) > 0 and self._may_bring(request, job)
         ]
         wanted.sort(key=lambda job: job.order)
         fitting = self._within_slots(wanted, request)
@@ -204,6 +207,26 @@ class Queue:
             job.worker, job.progress, job.stage = request.worker_id, 0.0, ""
             job.started_at = now
         self.check_keys()
+
+    def _may_bring(self, request: ClaimRequest, job: Job) -> bool:
+        """Jobs that must run alone are claimed by themselves; of the others, those that were lost once if asked for."""
+        match request.lost:
+            case Lost.ALONE:
+                return job.suspicion == 2
+            case Lost.SHARED:
+                return job.suspicion < 2
+            case Lost.NONE:
+                return job.suspicion == 0
+
+    def wait_alone(self, request: ClaimRequest) -> set[str]:
+        """The types of those that wait to run alone, as far as no key is in their way."""
+        return {
+            job.new.job_type
+            for job in self.jobs.values()
+            if job.status is Status.PENDING and job.suspicion == 2 and job.new.concurrency_key is None
+            if job.new.queue in request.queues and job.new.queue not in self.paused
+            if request.slots.get(job.new.job_type, 0) > 0
+        }
 
     def _within_slots(self, jobs: Sequence[Job], request: ClaimRequest) -> list[Job]:
         room = dict(request.slots)

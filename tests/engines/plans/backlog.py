@@ -7,35 +7,53 @@ import apsw
 
 from backstay.engines.sqlite.store import SQLiteStore
 
-# Rows that stand in the way, made by one statement: the queue itself would take a while.
+# Rows that stand in the way, made by two statements: the queue itself would take a while.
 _JOBS = """
-    INSERT INTO job (job_id, job_type, queue, status, priority, scheduled_for, max_attempts, timeout_micros,
-        created_at, updated_at, history, payload{columns})
-    SELECT {job_id}, {job_type}, {queue}, {status}, 100, {due}, 1, 1, 0, 0,
-        '[1,0,"submit",null,"pending",0,null]', '{{}}'{values}
-    FROM generate_series(1, :count)"""
+    INSERT INTO job (job_id, job_type, queue, priority, scheduled_for, max_attempts, timeout_micros, created_at,
+        payload_version, payload{columns})
+    SELECT {job_id}, {job_type}, {queue}, 100, {due}, 1, 1, 0, 1, '{{}}'{values}
+    FROM generate_series(1, :count);
+    INSERT INTO {place} SELECT {row} FROM job AS j WHERE seq > (SELECT max(seq) FROM job) - :count"""
+_PLACES = {
+    "ready": "(queue, job_type, fair, parked, priority, scheduled_for, job_id, seq, payload_version, suspicion,"
+    " attempt, failures, version, awaited, concurrency_key, concurrency_limit, rate_key, rate_count, rate_micros,"
+    " fairness_key, fairness_weight)",
+    "later": "(seq, status, queue, job_type, priority, scheduled_for, attempt, failures, version, awaited)",
+    "ended": "(seq, status, attempt, failures, version, completed_at, job_type, content_hash)",
+}
+_ROWS = {
+    "ready": "queue, job_type, fairness_key IS NOT NULL, {parked}, priority, scheduled_for, job_id, seq, 1, 0, 0, 0, 1,"
+    " 0, concurrency_key, concurrency_limit, rate_key, rate_count, rate_micros, fairness_key, 1",
+    "later": "seq, 'scheduled', queue, job_type, priority, scheduled_for, 0, 0, 1, 0",
+    "ended": "seq, 'completed', 1, 0, 3, {completed_at}, job_type, content_hash",
+}
 
 
-def jobs(name: str, **said: str) -> str:
+def jobs(name: str, place: str = "ready", **said: str) -> str:
     """Such jobs, by default pending ones of the type `mine`; what is no usual column is added."""
-    usual = {"job_type": "'mine'", "queue": "'default'", "status": "'pending'", "due": "0"}
-    more = {column: value for column, value in said.items() if column not in usual}
+    usual = {"job_type": "'mine'", "queue": "'default'", "due": "0"}
+    stands = {"parked": "0", "completed_at": "1"}
+    more = {column: value for column, value in said.items() if column not in {*usual, *stands}}
     return _JOBS.format(
         **{column: said.get(column, value) for column, value in usual.items()},
         job_id=f"'{name}' || value",
         columns="".join(f", {column}" for column in more),
         values="".join(f", {value}" for value in more.values()),
+        place=f"{place} {_PLACES[place]}",
+        row=_ROWS[place]
+        .format(**{column: said.get(column, value) for column, value in stands.items()})
+        .replace("value", "CAST(ltrim(job_id, 'abcdefghijklmnopqrstuvwxyz-') AS INTEGER)"),
     )
 
 
-PARKED_BY_RATE = {"parked": "1", "rate_parked": "1", "rate_key": "'api'", "rate_count": "1", "rate_micros": "1000000"}
+PARKED_BY_RATE = {"parked": "2", "rate_key": "'api'", "rate_count": "1", "rate_micros": "1000000"}
 PARKED_BY_KEY = {"parked": "1", "concurrency_key": "'gpu'", "concurrency_limit": "1"}
 CROWDS = {
     "foreign pending": jobs("f", job_type="'foreign'"),
     "foreign queue": jobs("q", queue="'other'"),
-    "finished": jobs("c", status="'completed'", completed_at="1", concurrency_key="'old'", concurrency_limit="1"),
-    "far future": jobs("s", status="'scheduled'", due="1 << 60"),
-    "same content": jobs("h", job_type="'embed'", status="'completed'", completed_at="value", content_hash="'h'"),
+    "finished": jobs("c", "ended", concurrency_key="'old'", concurrency_limit="1"),
+    "far future": jobs("s", "later", due="1 << 60"),
+    "same content": jobs("h", "ended", job_type="'embed'", completed_at="value", content_hash="'h'"),
     "foreign turns": jobs("t", job_type="'foreign'", fairness_key="'a'"),
     "parked by a rate": jobs("r", job_type="'foreign'", **PARKED_BY_RATE),
     "parked by a key": jobs("k", job_type="'foreign'", **PARKED_BY_KEY),

@@ -165,9 +165,7 @@ async def test_a_submit_under_a_generous_rate_does_not_count_all_that_is_in_sigh
 CROWDS_IN_LINE = {
     "pending": jobs("p"),
     "parked by a key": jobs("k", **PARKED_BY_KEY),
-    "ended under the key": jobs(
-        "e", status="'completed'", completed_at="1", concurrency_key="'gpu'", concurrency_limit="1"
-    ),
+    "ended under the key": jobs("e", "ended", concurrency_key="'gpu'", concurrency_limit="1"),
     "of another fairness key": jobs("t", fairness_key="'large'"),
 }
 

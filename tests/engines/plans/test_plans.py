@@ -7,209 +7,296 @@ from pathlib import Path
 import apsw
 import pytest
 
-from backstay.engines.sqlite import access, admission, connection, insert, read, release, settle, transfer
+from backstay.engines.sqlite import access, admission, connection, insert, maintenance, read, settle, transfer
 from backstay.engines.sqlite.connection import load
 
-BY_ID = "SEARCH job USING INDEX sqlite_autoindex_job_1 (job_id=?)"
-BY_ROWID = "SEARCH job USING INTEGER PRIMARY KEY (rowid=?)"
-OF_LANE = "(concurrency_key=? AND queue=? AND job_type=? AND payload_version=?)"
-KEY_LANE = "concurrency_key=? AND status=? AND queue=? AND job_type=? AND payload_version=? AND parked=?"
+
+def by_id(name: str, *, covering: bool = False, left: bool = False) -> str:
+    """A job is looked up by its id."""
+    index = f"{'COVERING ' if covering else ''}INDEX sqlite_autoindex_job_1"
+    return f"SEARCH {name} USING {index} (job_id=?){' LEFT-JOIN' if left else ''}"
+
+
+def by_seq(name: str, *, left: bool = False) -> str:
+    """A job, its place or its detail is looked up by its position."""
+    return f"SEARCH {name} USING INTEGER PRIMARY KEY (rowid=?){' LEFT-JOIN' if left else ''}"
+
+
+BY_ID = by_id("job")
+NEXT_VERSION = "queue=? AND job_type=? AND payload_version>?"
 OF_RATE = "rate_key=? AND rate_count=? AND rate_micros=?"
 RATE_LANE = f"{OF_RATE} AND queue=? AND job_type=? AND payload_version=?"
+KEY_LANE = "concurrency_key=? AND queue=? AND job_type=? AND payload_version=?"
+AT_LEVEL = "queue=? AND job_type=? AND parked=? AND priority=?"
+SIGHT = "queue=? AND job_type=? AND fair=? AND parked=?"  # of one lane
+LINE = f"{SIGHT} AND priority=? AND scheduled_for=? AND job_id=?"
 STAGED = "SEARCH staged USING COVERING INDEX sqlite_autoindex_staged_1 (job_id=? AND attempt=? AND part<?)"
-AT_LEVEL = "(queue=? AND job_type=? AND parked=? AND priority=?"
+LED = by_seq("j")
+# All that finds the place of a job, and its detail.
+JOINED = [*(by_seq(each, left=True) for each in "derlw"), f"SEARCH p USING PRIMARY KEY ({LINE}) LEFT-JOIN"]
+DONOR = [step.replace(" USING", "_donor USING") for step in JOINED]
 
 # What each statement's plan must say.
 PLANS = {
-    "ahead": ["SEARCH job USING INDEX job_ready (queue=? AND job_type=? AND parked=?)"],
-    "anyone_waits": [
-        "SCAN edge USING COVERING INDEX edge_unmet",
-        "SEARCH job USING COVERING INDEX job_key (concurrency_key>?)",
-    ],
-    "apply": [BY_ID],
-    "archive": [BY_ROWID],
+    "add_tally": [],
+    "ahead": [f"SEARCH ready USING PRIMARY KEY ({SIGHT})"],
+    "alone_candidates": ["SCAN ready USING INDEX ready_alone", "SEARCH q USING PRIMARY KEY (name=?)"],
+    "archive": [by_seq("j"), *JOINED],
     "archive_files": [
         "SCAN a USING INDEX archive_files",
-        "SEARCH job USING INDEX job_content (content_hash=? AND job_type=?)",
+        "SEARCH e USING INDEX ended_content (content_hash=? AND job_type=?)",
+        by_seq("d", left=True),
     ],
     "archive_get": ["SEARCH archive USING PRIMARY KEY (job_id=?)"],
     "archive_over": ["SEARCH archive USING INDEX archive_age (archived_at<?)"],
     "audit": [],
     "audited": ["SEARCH audit USING PRIMARY KEY (entry_id<?)"],
-    "awaited": [BY_ID],
-    "awaited_by": [BY_ID, "SEARCH edge USING INDEX edge_child (child_id=?)"],
-    "candidates": [
-        "SEARCH queue USING PRIMARY KEY (name=?)",
-        "SEARCH job USING COVERING INDEX job_fair (queue=? AND job_type=? AND parked=?)",
-        "SEARCH job USING INDEX job_ready (queue=? AND job_type=? AND parked=?)",
+    "awaited_by": ["SEARCH x USING INDEX edge_child (child_id=?)", by_id("j", covering=True)],
+    "awaited_later": [by_seq("later")],
+    "awaited_ready": [f"SEARCH ready USING PRIMARY KEY ({LINE})"],
+    "awaited_running": [by_seq("running")],
+    "awaited_waiting": [by_seq("waiting")],
+    "bring_back": [f"SEARCH ready USING PRIMARY KEY ({LINE})"],
+    "candidates": ["SEARCH queue USING PRIMARY KEY (name=?)", f"SEARCH ready USING PRIMARY KEY ({SIGHT})"],
+    "children": [
+        "SEARCH j USING COVERING INDEX job_parent (parent_job_id=? AND job_id>?)",
+        by_seq("e", left=True),
+        by_seq("r", left=True),
+        by_seq("l", left=True),
+        by_seq("w", left=True),
     ],
-    "claim": [BY_ROWID],
-    "claimed": [BY_ROWID],
-    "claimed_before": ["SCAN job USING INDEX job_lease"],
-    "complete": [BY_ID],
+    "claim": [],
+    "claim_head": [f"SEARCH ready USING PRIMARY KEY ({SIGHT})"],
+    "claimed": [by_seq("r"), by_seq("j"), by_seq("d", left=True)],
+    "claimed_before": ["SCAN running"],
+    "complete": [by_id("j"), by_seq("r"), by_seq("d", left=True)],
+    "completed": [by_seq("running"), by_id("j", covering=True)],
+    "completed_some": [by_seq("running"), by_id("j", covering=True), by_seq("e"), by_seq("job")],
     "count": [],
-    "count_children": [BY_ID],
+    "count_children": [by_id("job", covering=True)],
+    "count_down": [by_seq("waiting")],
     "counters": ["SEARCH counter USING PRIMARY KEY (minute>? AND minute<?)"],
-    "counts": [
-        "SCAN job USING INDEX job_ready",
-        "SCAN job USING COVERING INDEX job_fair",
-        "SCAN job USING COVERING INDEX job_lease",
-        "SEARCH job USING COVERING INDEX job_later (status>?)",
-        "SEARCH job USING COVERING INDEX job_ended_badly (status=?)",
-        "SCAN job USING COVERING INDEX sqlite_autoindex_job_1",
-    ],
-    "dead": ["SEARCH job USING INDEX job_ended_badly (status=?)"],
-    "depths": [
-        "SCAN job USING INDEX job_ready",
-        "SCAN job USING COVERING INDEX job_fair",
-        "SCAN job USING INDEX job_lease",
-        "SEARCH job USING INDEX job_later (status>?)",
-    ],
+    "counts": ["SCAN ready", "SCAN running", "SCAN later", "SCAN waiting", "SCAN tally"],
+    "dead": ["SEARCH e USING INDEX ended_badly (status=?)", by_seq("j"), by_seq("d", left=True)],
+    "depths": ["SCAN ready", "SCAN r", by_seq("j"), by_seq("d", left=True), "SCAN later", "SCAN waiting"],
+    "donated": [by_id("j", covering=True), by_seq("e"), by_seq("d", left=True)],
+    "due": ["SEARCH later USING COVERING INDEX later_due (scheduled_for<?)"],
     "edges_of": [
         "SEARCH edge USING COVERING INDEX edge_child (child_id=?)",
         "SEARCH edge USING PRIMARY KEY (parent_id=?)",
     ],
-    "expired": ["SEARCH job USING INDEX job_lease (lease_expires_at<?)"],
+    "enter_ended": [],
+    "enter_later": [],
+    "enter_ready": [],
+    "enter_waiting": [],
+    "events_of": ["SEARCH event USING PRIMARY KEY (seq=?)"],
+    "expired": ["SCAN running", by_seq("j"), by_seq("d", left=True)],
     "export_archive": ["SEARCH archive USING PRIMARY KEY (job_id>?)"],
     "export_audit": ["SEARCH audit USING PRIMARY KEY (entry_id>?)"],
     "export_counters": ["SEARCH counter USING PRIMARY KEY ((minute,job_type,queue,priority,outcome)>(?,?,?,?,?))"],
     "export_guards": ["SEARCH dedup USING PRIMARY KEY (dedup_key>?)"],
+    "export_jobs": ["SEARCH j USING INTEGER PRIMARY KEY (rowid>?)", *JOINED, "SEARCH v USING PRIMARY KEY (seq=?)"],
     "export_steps": ["SEARCH step USING PRIMARY KEY ((job_id,name)>(?,?))"],
     "export_totals": ["SEARCH counter_sum USING PRIMARY KEY ((job_type,queue,outcome)>(?,?,?))"],
-    "extend": [BY_ID],
-    "fair_ahead": [f"SEARCH job USING COVERING INDEX job_fair {AT_LEVEL} AND fairness_key=?)"],
-    "fair_head": [f"SEARCH job USING INDEX job_fair {AT_LEVEL} AND fairness_key=?)"],
+    "extend": [by_seq("running"), by_id("j", covering=True), by_seq("r")],
+    "fair_ahead": [f"SEARCH ready USING COVERING INDEX ready_fair ({AT_LEVEL} AND fairness_key=?)"],
+    "fair_head": [f"SEARCH ready USING INDEX ready_fair ({AT_LEVEL} AND fairness_key=?)"],
     "fair_keys": [
-        f"SEARCH job USING COVERING INDEX job_fair {AT_LEVEL} AND fairness_key>?)",
-        f"SEARCH job USING INDEX job_fair {AT_LEVEL} AND fairness_key=?)",
+        f"SEARCH ready USING COVERING INDEX ready_fair ({AT_LEVEL} AND fairness_key>?)",
+        f"SEARCH ready USING INDEX ready_fair ({AT_LEVEL} AND fairness_key=?)",
         "SEARCH fair_key USING PRIMARY KEY (queue=? AND job_type=? AND fairness_key=?)",
     ],
-    "fair_level": [
-        "SEARCH job USING COVERING INDEX job_fair (queue=? AND job_type=? AND parked=? AND priority<?)",
-        "SEARCH job USING INDEX job_ready (queue=? AND job_type=? AND parked=? AND priority<?)",
+    "fair_lanes": [
+        "SEARCH ready USING COVERING INDEX ready_fair ((queue,job_type)>(?,?))",
+        "SEARCH ready USING COVERING INDEX ready_fair (queue=? AND job_type>?)",
+        "SEARCH asked_type USING PRIMARY KEY (name>?)",
+        "SEARCH ready USING COVERING INDEX ready_fair (queue>?)",
+        "SEARCH asked_queue USING PRIMARY KEY (name>?)",
+        "SEARCH r USING COVERING INDEX ready_fair (queue=? AND job_type=? AND parked=?)",
     ],
+    "fair_level": [f"SEARCH ready USING PRIMARY KEY ({SIGHT} AND priority<?)"],
     "fire": ["SEARCH schedule USING PRIMARY KEY (name=?)"],
-    "get": [BY_ID],
-    "held_by": ["SCAN job USING INDEX job_lease"],
+    "forget_steps": ["SEARCH step USING PRIMARY KEY (job_id=?)"],
+    "get": [by_id("j"), *JOINED, "SEARCH v USING PRIMARY KEY (seq=?)"],
+    "get_by_seq": [by_seq("j"), *JOINED, "SEARCH v USING PRIMARY KEY (seq=?)"],
+    "held_by": ["SCAN running", by_seq("j"), by_seq("d", left=True)],
+    "holding": [by_id("j", covering=True), by_seq("r", left=True)],
     "insert": [],
-    "insert_extras": [BY_ID],
-    "insert_reused": [BY_ID],
-    "joinable": ["SEARCH job USING INDEX job_content (content_hash=? AND job_type=? AND completed_at=?)"],
+    "insert_later": ["SEARCH job USING INTEGER PRIMARY KEY (rowid>?)"],
+    "insert_ready": ["SEARCH job USING INTEGER PRIMARY KEY (rowid>?)"],
+    "insert_special": [],
+    "joinable": ["SEARCH j USING INDEX job_content (content_hash=? AND job_type=?)", by_seq("e"), by_seq("d")],
+    "keep_reports": [by_id("j", covering=True)],
     "key_ahead": [
-        f"SEARCH job USING INDEX job_parked {OF_LANE}",
-        f"SEARCH job USING COVERING INDEX job_key ({KEY_LANE} AND priority>?)",
+        f"SEARCH ready USING COVERING INDEX ready_parked ({KEY_LANE})",
+        f"SEARCH ready USING COVERING INDEX ready_key ({KEY_LANE} AND priority>?)",
     ],
-    "key_in_sight": [f"SEARCH job USING COVERING INDEX job_key ({KEY_LANE})"],
-    "key_running": ["SEARCH job USING COVERING INDEX job_key (concurrency_key=? AND status=?)"],
+    "key_in_sight": [f"SEARCH ready USING COVERING INDEX ready_key ({KEY_LANE})"],
+    "key_running": ["SEARCH running USING COVERING INDEX running_key (concurrency_key=?)"],
     "keys": ["SCAN api_key"],
     "keys_named": ["SEARCH api_key USING PRIMARY KEY (key_id=?)"],
-    "keys_of": [BY_ID],
+    "lanes": [
+        "SEARCH ready USING PRIMARY KEY ((queue,job_type)>(?,?))",
+        "SEARCH ready USING PRIMARY KEY (queue=? AND job_type>?)",
+        "SEARCH asked_type USING PRIMARY KEY (name>?)",
+        "SEARCH ready USING PRIMARY KEY (queue>?)",
+        "SEARCH asked_queue USING PRIMARY KEY (name>?)",
+        f"SEARCH r USING PRIMARY KEY ({SIGHT})",
+    ],
+    "latest_of": ["SEARCH event USING PRIMARY KEY (seq=?)"],
+    "leave_above": [f"SEARCH ready USING PRIMARY KEY ({SIGHT} AND priority>?)"],
+    "leave_head": [f"SEARCH ready USING PRIMARY KEY ({SIGHT} AND priority=? AND (scheduled_for,job_id)<(?,?))"],
+    "leave_ready": [f"SEARCH ready USING PRIMARY KEY ({LINE})"],
+    "line": [by_id("j"), by_seq("d", left=True), f"SEARCH p USING PRIMARY KEY ({LINE}) LEFT-JOIN"],
+    "lines_of": [by_seq("j"), by_seq("d", left=True), f"SEARCH p USING PRIMARY KEY ({LINE})"],
     "meet_edge": ["SEARCH edge USING PRIMARY KEY (parent_id=? AND child_id=?)"],
-    "next_due": ["SEARCH job USING INDEX job_due"],
-    "note": [BY_ID],
+    "misplaced": ["SCAN job", *JOINED],
+    "need": [by_id("j"), *JOINED, "SEARCH archive USING PRIMARY KEY (job_id=?)"],
+    "next_due": ["SEARCH later USING COVERING INDEX later_due"],
+    "note": [by_seq("running"), by_id("job", covering=True)],
     "outcomes_of": [
-        "SEARCH e USING INDEX edge_child (child_id=?)",
-        "SEARCH p USING INDEX sqlite_autoindex_job_1 (job_id=?) LEFT-JOIN",
+        "SEARCH x USING INDEX edge_child (child_id=?)",
+        by_id("j", covering=True, left=True),
+        by_seq("e", left=True),
+        by_seq("r", left=True),
+        by_seq("l", left=True),
+        by_seq("w", left=True),
         "SEARCH a USING PRIMARY KEY (job_id=?) LEFT-JOIN",
     ],
-    "park": [BY_ROWID],
+    "park": [f"SEARCH ready USING PRIMARY KEY ({LINE})"],
     "parked_keys": [
-        "SEARCH job USING INDEX job_parked (concurrency_key>?)",
-        "SEARCH job USING INDEX job_parked (concurrency_key=?)",
+        "SCAN ready USING COVERING INDEX ready_parked",
+        "SEARCH ready USING COVERING INDEX ready_parked (concurrency_key>?)",
+        "SEARCH ready USING INDEX ready_parked (concurrency_key=?)",
     ],
     "parked_of": [
-        "SEARCH job USING INDEX job_parked (concurrency_key=?)",
-        "SEARCH job USING INDEX job_parked (concurrency_key=? AND queue>?)",
-        "SEARCH next USING INTEGER PRIMARY KEY (rowid=?)",
+        "SEARCH ready USING COVERING INDEX ready_parked (concurrency_key=?)",
+        f"SEARCH ready USING COVERING INDEX ready_parked (concurrency_key=? AND {NEXT_VERSION})",
+        "SEARCH ready USING COVERING INDEX ready_parked (concurrency_key=? AND queue=? AND job_type>?)",
+        "SEARCH ready USING COVERING INDEX ready_parked (concurrency_key=? AND queue>?)",
     ],
-    "pending_in": [
-        "SEARCH job USING INDEX job_ready (queue=?)",
-        "SEARCH job USING COVERING INDEX job_fair (queue=?)",
-    ],
-    "plain_head": [f"SEARCH job USING INDEX job_ready {AT_LEVEL})"],
-    "promote": [BY_ROWID, "SEARCH job USING INDEX job_due (scheduled_for<?)"],
+    "pending_in": ["SEARCH ready USING PRIMARY KEY (queue=?)"],
+    "plain_head": [f"SEARCH ready USING PRIMARY KEY ({SIGHT} AND priority=?)"],
+    "promote_event": [by_seq("later")],
+    "promote_leave": [by_seq("later")],
+    "promote_long": [by_seq("later")],
+    "promote_ready": [by_seq("l"), by_seq("j"), by_seq("d", left=True)],
     "rate_ahead": [
-        f"SEARCH job USING COVERING INDEX job_rate_parked ({RATE_LANE})",
-        f"SEARCH job USING INDEX job_rate ({RATE_LANE} AND priority>?)",
+        f"SEARCH ready USING COVERING INDEX ready_rate_parked ({RATE_LANE})",
+        f"SEARCH ready USING COVERING INDEX ready_rate ({RATE_LANE} AND priority>?)",
     ],
     "rate_due": [
         "SEARCH rate USING COVERING INDEX rate_due (due_at<?)",
         "SEARCH rate USING COVERING INDEX rate_set (set_at>?)",
     ],
-    "rate_in_sight": [f"SEARCH job USING INDEX job_rate ({RATE_LANE})"],
+    "rate_in_sight": [f"SEARCH ready USING COVERING INDEX ready_rate ({RATE_LANE})"],
     "rate_lanes": [
-        f"SEARCH job USING COVERING INDEX job_rate_parked ({OF_RATE})",
-        f"SEARCH job USING COVERING INDEX job_rate_parked ({OF_RATE} AND queue>?)",
-        "SEARCH next USING INTEGER PRIMARY KEY (rowid=?)",
+        f"SEARCH ready USING COVERING INDEX ready_rate_parked ({OF_RATE})",
+        f"SEARCH ready USING COVERING INDEX ready_rate_parked ({OF_RATE} AND {NEXT_VERSION})",
+        f"SEARCH ready USING COVERING INDEX ready_rate_parked ({OF_RATE} AND queue=? AND job_type>?)",
+        f"SEARCH ready USING COVERING INDEX ready_rate_parked ({OF_RATE} AND queue>?)",
     ],
     "rate_save": [],
     "rate_unpark": [
-        BY_ROWID,
-        f"SEARCH job USING COVERING INDEX job_rate_parked ({RATE_LANE})",
-        f"SEARCH job USING INDEX job_rate ({RATE_LANE})",
+        f"SEARCH ready USING COVERING INDEX ready_rate_parked ({RATE_LANE})",
+        f"SEARCH ready USING COVERING INDEX ready_rate ({RATE_LANE})",
     ],
-    "record_step": [BY_ID],
-    "release_child": [BY_ID],
-    "release_parent": [BY_ID],
+    "record_step": [by_id("j", covering=True), by_seq("r")],
+    "restore_children": [],
     "retirable": [
-        "SEARCH job USING INTEGER PRIMARY KEY (rowid>?)",
+        "SEARCH j USING INTEGER PRIMARY KEY (rowid>?)",
+        by_seq("e", left=True),
         "SEARCH member USING COVERING INDEX job_root (root_job_id=?)",
     ],
-    "retire": [BY_ROWID],
+    "retire": [by_seq("job")],
     "retire_standing": [
-        BY_ROWID,
-        "SEARCH member USING COVERING INDEX job_root (root_job_id=?)",
-        "SEARCH top USING COVERING INDEX sqlite_autoindex_job_1 (job_id=?)",
+        by_seq("e"),
+        by_seq("j"),
         "SEARCH release_due USING PRIMARY KEY (parent_id=?)",
+        by_seq("d", left=True),
+        "SEARCH member USING COVERING INDEX job_root (root_job_id=?)",
+        by_id("top", covering=True),
     ],
+    "retire_tally": [by_seq("ended")],
     "reusable": [
-        "SEARCH d USING INDEX job_content (content_hash=? AND job_type=? AND completed_at>?)",
-        "SEARCH o USING INDEX sqlite_autoindex_job_1 (job_id=?)",
+        "SEARCH e USING INDEX ended_content (content_hash=? AND job_type=? AND completed_at>?)",
+        by_seq("j"),
+        by_seq("d", left=True),
+        by_id("rows_of", covering=True),
+        by_seq("r"),
+        "SEARCH k USING PRIMARY KEY (job_id=?)",
+        by_id("ran", covering=True),
+        by_seq("o"),
         "SEARCH a USING PRIMARY KEY (job_id=?)",
     ],
-    "rows_add_table": [BY_ID],
-    "rows_holder": [BY_ID],
-    "rows_latest": ["SEARCH job USING INDEX job_latest (subject=? AND job_type=?)"],
-    "rows_source": [BY_ID, "SEARCH donor USING INDEX sqlite_autoindex_job_1 (job_id=?) LEFT-JOIN"],
+    "rows_add_table": [by_id("job", covering=True)],
+    "rows_holder": [by_id("j", covering=True), by_seq("r", left=True), by_seq("d", left=True)],
+    "rows_latest": [
+        "SEARCH e USING COVERING INDEX ended_latest (subject=? AND job_type=?)",
+        by_seq("j"),
+        by_seq("d", left=True),
+        by_id("j_donor"),
+        *DONOR,
+        "SEARCH k USING PRIMARY KEY (job_id=?)",
+    ],
+    "rows_source": [by_id("j"), *JOINED, by_id("j_donor"), *DONOR, "SEARCH a USING PRIMARY KEY (job_id=?)"],
     "save_key": [],
     "save_schedule": [],
     "staged_stale": [
-        "SEARCH staged USING INTEGER PRIMARY KEY (rowid=?)",
+        by_seq("staged"),
+        "SCAN s USING COVERING INDEX sqlite_autoindex_staged_1",
         "SEARCH d USING PRIMARY KEY (job_id=? AND attempt=?)",
-        "SEARCH j USING INDEX sqlite_autoindex_job_1 (job_id=?)",
+        by_id("j", covering=True),
+        by_seq("r"),
     ],
-    "standing": [BY_ID],
-    "status": [BY_ID, "SEARCH archive USING PRIMARY KEY (job_id=?)"],
+    "standings": [by_id("j"), *JOINED, "SEARCH v USING PRIMARY KEY (seq=?)"],
+    "status": [
+        by_id("j", covering=True),
+        by_seq("e", left=True),
+        by_seq("r", left=True),
+        by_seq("l", left=True),
+        by_seq("w", left=True),
+        "SEARCH archive USING PRIMARY KEY (job_id=?)",
+    ],
+    "statuses": [
+        by_id("j", covering=True),
+        by_seq("e", left=True),
+        by_seq("r", left=True),
+        by_seq("l", left=True),
+        by_seq("w", left=True),
+    ],
     "sum_counters": ["SEARCH counter USING PRIMARY KEY (minute>? AND minute<?)"],
     "totals": ["SCAN counter_sum", "SEARCH counter USING PRIMARY KEY (minute>?)"],
-    "tree_members": [BY_ID, "SEARCH job USING INDEX job_root (root_job_id=?)"],
-    "unmeet": [
-        "SEARCH edge USING INDEX edge_child (child_id=?)",
-        "SEARCH p USING INDEX sqlite_autoindex_job_1 (job_id=?)",
-    ],
+    "tree_members": [by_id("j"), by_seq("e", left=True), "SEARCH j USING INDEX job_root (root_job_id=?)"],
+    "unmeet": ["SEARCH edge USING INDEX edge_child (child_id=?)", by_id("j", covering=True), by_seq("e")],
     "unmet_edges": [
-        "SEARCH e USING COVERING INDEX edge_unmet (parent_id=?)",
-        "SEARCH c USING INDEX sqlite_autoindex_job_1 (job_id=?)",
+        "SEARCH x USING COVERING INDEX edge_unmet (parent_id=?)",
+        by_id("j"),
+        *JOINED,
+        "SEARCH v USING PRIMARY KEY (seq=?)",
     ],
     "unpark": [
-        BY_ROWID,
-        f"SEARCH job USING INDEX job_parked {OF_LANE}",
-        f"SEARCH job USING COVERING INDEX job_key ({KEY_LANE})",
+        f"SEARCH ready USING COVERING INDEX ready_parked ({KEY_LANE})",
+        f"SEARCH ready USING COVERING INDEX ready_key ({KEY_LANE})",
     ],
+    "wait_alone": ["SCAN ready USING COVERING INDEX ready_alone", "SEARCH q USING PRIMARY KEY (name=?)"],
+    "write_detail": [],
+    "write_event": [],
 }
 FIND_PLANS = {
-    "subject": ["SEARCH job USING INDEX job_subject (subject=?)"],
-    "content_hash": ["SEARCH job USING INDEX job_content (content_hash=?)"],
-    "parent": ["SEARCH job USING INDEX job_parent (parent_job_id=?)"],
-    "root": ["SEARCH job USING INDEX job_root (root_job_id=?)"],
-    "worker": ["SCAN job USING INDEX job_lease"],
-    "processing": ["SCAN job USING INDEX job_lease"],
-    "pending": [BY_ROWID, "SCAN job USING INDEX job_ready", "SCAN job USING COVERING INDEX job_fair"],
-    "concurrency_key": ["SEARCH job USING INDEX job_key (concurrency_key=?)"],
-    "holders": ["SEARCH job USING INDEX job_key (concurrency_key=? AND status=?)"],
-    "later": ["SEARCH job USING INDEX job_later (status=?)"],
-    "ended_badly": ["SEARCH job USING INDEX job_ended_badly (status=?)"],
-    "arrival": ["SCAN job"],
+    "subject": ["SEARCH j USING INDEX job_subject (subject=?)"],
+    "content_hash": ["SEARCH j USING INDEX job_content (content_hash=?)"],
+    "parent": ["SEARCH j USING INDEX job_parent (parent_job_id=?)"],
+    "root": ["SEARCH j USING INDEX job_root (root_job_id=?)"],
+    "holders": ["SEARCH lead USING INDEX running_key (concurrency_key=?)", LED],
+    "processing": ["SCAN lead", LED],
+    "pending": ["SCAN lead", LED],
+    "concurrency_key": ["SEARCH j USING INDEX job_key (concurrency_key=?)"],
+    "later": ["SCAN lead", LED],
+    "waiting": ["SCAN lead", LED],
+    "ended_badly": ["SEARCH lead USING INDEX ended_badly (status=?)", LED],
+    "completed": ["SCAN lead", LED],
+    "arrival": ["SCAN j"],
 }
 
 # Statements in the code: too short for a file, and served all the same.
@@ -219,12 +306,10 @@ SHORT = {
         ["SEARCH audit USING PRIMARY KEY (entry_id=?)", "SEARCH audit USING PRIMARY KEY (entry_id<?)"],
     ),
     "first minute": (access._OLDEST, ["SEARCH counter USING PRIMARY KEY (minute>?)"]),
-    "export": (transfer._JOBS, ["SEARCH job USING INTEGER PRIMARY KEY (rowid>?)"]),
     "edges": (transfer._EDGES, ["SEARCH edge USING INDEX edge_child (child_id=?)"]),
     "bucket": (admission._BUCKET, [f"SEARCH rate USING PRIMARY KEY ({OF_RATE})"]),
     "settled": (admission._SETTLED, [f"SEARCH rate USING PRIMARY KEY ({OF_RATE})"]),
     "left": (admission._LEFT, ["SEARCH rate USING PRIMARY KEY (rate_key=?)"]),
-    "keys of": (admission._KEYS_OF, [BY_ID]),
     "rate of": (admission._RATE_OF, [BY_ID]),
     "forget": (admission._FORGET, ["SEARCH rate USING INDEX rate_full (full_at<?)"]),
     "next": (admission._NEXT, ["SEARCH rate USING COVERING INDEX rate_due (due_at<?)"]),
@@ -234,9 +319,8 @@ SHORT = {
         ["SEARCH fair_key USING PRIMARY KEY (queue=? AND job_type=? AND fairness_key=?)"],
     ),
     "lane": (admission._LANE, ["SEARCH fair_lane USING PRIMARY KEY (queue=? AND job_type=?)"]),
-    "place": (read._PLACE, [BY_ID]),
+    "upcoming": (maintenance.UPCOMING, ["SCAN schedule USING INDEX schedule_next"]),
     "root": (insert.ROOT, [BY_ID]),
-    "took": (release.TOOK, [BY_ID]),
     "staged": (settle._COUNT, [STAGED]),
     "staged beyond": (settle._DROP_FROM, [STAGED.replace("<", ">").replace("COVERING ", "")]),
     "next part": (settle._NEXT, [STAGED.replace(" AND part<?", "").replace("COVERING ", "")]),
@@ -244,22 +328,33 @@ SHORT = {
 
 # Partial indexes over few rows, which are walked from end to end; and what counts all there is, on purpose.
 WALKS = {
-    "anyone_waits": ["SCAN edge USING COVERING INDEX edge_unmet"],
-    "claimed_before": ["SCAN job USING INDEX job_lease"],
-    "counts": [step for step in PLANS["counts"] if step.startswith("SCAN")],
-    "depths": [step for step in PLANS["depths"] if step.startswith("SCAN")],
-    "held_by": ["SCAN job USING INDEX job_lease"],
+    "alone_candidates": ["SCAN ready USING INDEX ready_alone"],  # which holds nothing else, and that is little
+    "claimed_before": ["SCAN running"],  # which holds what runs, and that is little, too
+    "counts": ["SCAN ready", "SCAN running", "SCAN later", "SCAN waiting"],
+    "depths": ["SCAN ready", "SCAN later", "SCAN waiting"],
+    "expired": ["SCAN running"],
+    "held_by": ["SCAN running"],
     "keys": ["SCAN api_key"],
+    "misplaced": ["SCAN job"],  # the last ones
+    "parked_keys": ["SCAN ready USING COVERING INDEX ready_parked"],  # its first entry
     "totals": ["SCAN counter_sum"],
+    "wait_alone": ["SCAN ready USING COVERING INDEX ready_alone"],
 }
-# Sorts of a handful of rows: five errors, the keys of a batch, groups of errors or of active jobs, keys that are due,
+# Sorts of a handful of rows: those that run, groups of errors or of active jobs, keys that are due,
 # the trees of a batch, those who may be let in, the states of what a job depends on, the kinds that are counted.
 SORTS = {
-    "apply", "dead", "depths", "keys_of", "outcomes_of", "rate_due", "rate_unpark", "retire_standing", "sum_counters",
-    "totals", "unpark",
+    "counts", "dead", "depths", "expired", "held_by", "outcomes_of", "rate_due", "rate_unpark", "retire_standing",
+    "retire_tally", "sum_counters", "totals", "unpark", "wait_alone",
 }  # fmt: skip
 TABLES = (
     "job",
+    "detail",
+    "ready",
+    "later",
+    "waiting",
+    "running",
+    "ended",
+    "event",
     "edge",
     "step",
     "archive",
@@ -359,38 +454,49 @@ def _indexes(plan: list[str]) -> set[str]:
     return {index for index in found if not index.startswith("sqlite_autoindex")}
 
 
-@pytest.mark.parametrize(("lead", "order"), read.FIND)
+@pytest.mark.parametrize("order", ["created", "priority"])
+@pytest.mark.parametrize("lead", FIND_PLANS)
 def test_a_search_goes_through_the_index_of_its_leading_qualifier(
     database: apsw.Connection, lead: str, order: str
 ) -> None:
-    steps = [step for step in plan_of(database, read.FIND[lead, order]) if " job " in f"{step} "]
+    plan = plan_of(database, read.positions(lead, order, (), more=False))
 
-    assert steps == FIND_PLANS[lead]
+    assert [step.replace("COVERING ", "") for step in plan if step.split()[1] in ("j", "lead")] == FIND_PLANS[lead]
 
 
-@pytest.mark.parametrize("lead", ["subject", "root", "pending"])
+@pytest.mark.parametrize("lead", ["subject", "root"])
 def test_a_search_by_order_of_arrival_sorts_nothing(database: apsw.Connection, lead: str) -> None:
-    assert not [step for step in plan_of(database, read.FIND[lead, "created"]) if "TEMP B-TREE" in step]
+    plan = plan_of(database, read.positions(lead, "created", ("status", "tag"), more=True))
+
+    assert not [step for step in plan if "TEMP B-TREE" in step]
 
 
 @pytest.mark.parametrize(
     ("lead", "place"),
     [
-        ("later", "INDEX job_later (status=?"),
-        ("ended_badly", "INDEX job_ended_badly (status=?"),
-        ("arrival", "INTEGER PRIMARY KEY ("),
+        ("later", "lead USING INTEGER PRIMARY KEY ("),
+        ("waiting", "lead USING INTEGER PRIMARY KEY ("),
+        ("ended_badly", "lead USING INDEX ended_badly (status=? AND "),
+        ("completed", "lead USING INTEGER PRIMARY KEY ("),
+        ("arrival", "j USING INTEGER PRIMARY KEY ("),
     ],
 )
 def test_a_search_that_nothing_narrows_looks_at_a_window(database: apsw.Connection, lead: str, place: str) -> None:
-    for statements, step in (
-        (read.WINDOW_OF, f"SEARCH job USING {place} AND rowid>? AND rowid<?)"),
-        (read.NEWEST, f"SEARCH job USING {place} AND rowid<?)"),
+    for statement, span in (
+        (read.window(lead, ("status", "queue")), "rowid>? AND rowid<?)"),
+        (read.newest(lead), "rowid<?)"),
     ):
-        plan = plan_of(database, statements[lead])
-        wanted = step.replace("( AND ", "(")
-        assert [each.replace("COVERING ", "") for each in plan if " job " in f"{each} "] == [wanted]
+        plan = plan_of(database, statement)
+        assert plan[0].replace("COVERING ", "") == f"SEARCH {place}{span}"
         assert not [each for each in plan if "TEMP B-TREE" in each]
 
 
+def test_a_page_of_records_looks_each_up_by_its_position(database: apsw.Connection) -> None:
+    assert plan_of(database, load("get_by_seq"))[1 : 2 + len(JOINED)] == [by_seq("j"), *JOINED]
+
+
 def test_a_page_of_children_goes_through_their_index_in_its_order(database: apsw.Connection) -> None:
-    assert plan_of(database, settle.CHILDREN) == ["SEARCH job USING INDEX job_parent (parent_job_id=? AND job_id>?)"]
+    plan = plan_of(database, settle.CHILDREN)
+
+    assert plan[0] == "SEARCH j USING COVERING INDEX job_parent (parent_job_id=? AND job_id>?)"
+    assert not [step for step in plan if "TEMP B-TREE" in step]

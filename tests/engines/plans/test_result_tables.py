@@ -9,7 +9,7 @@ import pytest
 from backstay.engines.sqlite import connection, results
 from backstay.engines.sqlite.writer import Tx
 from backstay.testing.conformance.test_results import WORDS
-from tests.engines.plans.test_plans import BY_ID, plan_of
+from tests.engines.plans.test_plans import by_id, by_seq, plan_of
 
 KEY = "sqlite_autoindex_result_words_1"
 COLUMNS = WORDS.columns
@@ -46,7 +46,7 @@ def test_rows_of_a_subject_come_in_the_order_of_its_index(database: apsw.Connect
 
     assert plan[0].startswith("SEARCH r USING INDEX result_words_subject (topic=?")
     assert ("created_at" in plan[0]) == after  # a following page begins where the one before has ended
-    assert plan[1:] == [BY_ID]
+    assert plan[1:] == [by_id("job", covering=True), by_seq("ended")]
 
 
 def test_rows_are_removed_by_their_job(database: apsw.Connection) -> None:

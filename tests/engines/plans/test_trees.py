@@ -16,7 +16,7 @@ Call = Callable[[], Awaitable[Any]]
 
 def siblings(parent: str) -> str:
     """Children of it that have ended."""
-    return jobs("e", status="'completed'", completed_at="1", parent_job_id=f"'{parent}'", root_job_id=f"'{parent}'")
+    return jobs("e", "ended", parent_job_id=f"'{parent}'", root_job_id=f"'{parent}'")
 
 
 async def test_the_end_of_a_child_does_not_look_at_its_siblings(store: SQLiteStore, meter: Meter) -> None:

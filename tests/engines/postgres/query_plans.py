@@ -8,62 +8,91 @@ from backstay.engines.postgres.connection import Statements
 
 FINISHED, PENDING, MINE, RUNNING, DUE, FAILED = 100_000, 20_000, 30, 50, 20, 60
 
-_ROWS = """
-INSERT INTO backstay.job (job_id, job_type, queue, status, priority, scheduled_for, attempt, max_attempts,
-    timeout_micros, claim_token, worker_id, lease_expires_at, created_at, updated_at, started_at, completed_at, subject,
-    history, payload)
-SELECT gen_random_uuid(), {job_type}, {queue}, '{status}', n % 100, {due}, {attempt}, 3, 1, {token}, {worker}, {lease},
-    0, 0, {started}, {completed}, {subject}, '[1,0,"submit",null,"pending",0,null]', '{{}}'
-FROM generate_series(1, {count}) AS n"""
-_USUAL = {
-    "job_type": "'mine'", "queue": "'default'", "due": "0", "attempt": "0", "token": "NULL", "worker": "NULL",
-    "lease": "NULL", "started": "NULL", "completed": "NULL", "subject": "NULL",
-}  # fmt: skip
+_FACTS = """
+WITH n AS MATERIALIZED (
+    SELECT ('0' || substr(md5(random()::text), 2, 11) || '7' || substr(md5(random()::text), 1, 19))::uuid AS job_id,
+        n, {job_type} AS job_type, {queue} AS queue, {due}::bigint AS due, {subject} AS subject
+    FROM generate_series(1, {count}) AS n
+), facts AS (
+    INSERT INTO backstay.job (job_id, job_type, queue, priority, payload, scheduled_for, max_attempts, timeout_micros,
+        subject, created_at)
+    SELECT job_id, job_type, queue, n % 100, '{{}}', due, 3, 1, subject, 0 FROM n
+)
+"""
+_LINE = "job_id, queue, job_type, priority, scheduled_for, attempt, failures, version, awaited"
+_OF_LINE = "job_id, queue, job_type, n % 100, due"
+_PLACES = {
+    "pending": f"""INSERT INTO backstay.ready ({_LINE}, payload_version, line, suspicion, findable, child)
+        SELECT {_OF_LINE}, 0, 0, 1, false, 1, 0, 0, false, false FROM n""",
+    "scheduled": f"INSERT INTO backstay.later ({_LINE}, status) SELECT {_OF_LINE}, 0, 0, 1, false, 'scheduled' FROM n",
+    "retrying": f"INSERT INTO backstay.later ({_LINE}, status) SELECT {_OF_LINE}, 1, 1, 3, false, 'retrying' FROM n",
+    "waiting": f"INSERT INTO backstay.waiting ({_LINE}, unmet) SELECT {_OF_LINE}, 0, 0, 1, false, 1 FROM n",
+    "processing": """INSERT INTO backstay.running (job_id, lease_expires_at, started_at, token, attempt, failures,
+            version, awaited, findable, child, worker_id)
+        SELECT job_id, n, 1, 7, 1, 0, 2, false, false, false, 'w' || n % 5 FROM n""",
+    "completed": """INSERT INTO backstay.ended (job_id, completed_at, started_at, attempt, failures, version, status)
+        SELECT job_id, 2, 1, 1, 0, 3, 'completed' FROM n""",
+    "failed": """INSERT INTO backstay.ended (job_id, completed_at, started_at, attempt, failures, version, status)
+        SELECT job_id, 2, 1, 1, 3, 3, 'failed' FROM n""",
+}
+TABLES = ("job", "ready", "later", "waiting", "running", "ended")
+_USUAL = {"job_type": "'mine'", "queue": "'default'", "due": "0", "subject": "NULL::text"}
 _CROWD: list[dict[str, Any]] = [
-    {"status": "completed", "count": FINISHED, "attempt": "1", "started": "1", "completed": "2",
-     "subject": "'song-' || n / 5"},
-    {"status": "failed", "count": FAILED, "attempt": "1", "started": "1", "completed": "2"},
+    {"status": "completed", "count": FINISHED, "subject": "'song-' || n / 5"},
+    {"status": "failed", "count": FAILED},
     {"status": "pending", "count": PENDING // 2, "job_type": "'foreign'"},
     {"status": "pending", "count": PENDING // 2 - MINE, "queue": "'other'"},
     {"status": "pending", "count": MINE},
-    {"status": "processing", "count": RUNNING, "attempt": "1", "token": "'t'", "worker": "'w' || n % 5",
-     "lease": "n", "started": "1"},
-    {"status": "scheduled", "count": 2_000, "due": "1 << 40"},
+    {"status": "processing", "count": RUNNING},
+    {"status": "scheduled", "count": 2_000, "due": "1099511627776"},
     {"status": "retrying", "count": DUE, "due": "n"},
 ]  # fmt: skip
 
 
+def rows(status: str, **said: Any) -> str:
+    """Return the statement that stores so many jobs in the place of a state."""
+    return _FACTS.format(**{**_USUAL, **said}) + _PLACES[status]
+
+
 async def fill(connection: Any, sql: Statements) -> None:
     for said in _CROWD:
-        await connection.execute(sql.named(_ROWS.format(**{**_USUAL, **said})))
-    await connection.execute(sql.named("ANALYZE backstay.job"))
+        await connection.execute(sql.named(rows(**said)))
+    await analyse(connection, sql)
+
+
+async def analyse(connection: Any, sql: Statements) -> None:
+    await connection.execute(sql.named(f"VACUUM ANALYZE {', '.join(f'backstay.{table}' for table in TABLES)}"))
+
+
+async def _leave_alone(connection: Any, sql: Statements) -> None:
+    for table in TABLES:
+        await connection.execute(sql.named(f"ALTER TABLE backstay.{table} SET (autovacuum_enabled = off)"))
 
 
 async def add_running(connection: Any, sql: Statements, count: int, *, analysed_before: bool) -> None:
     """The server is not told to look at them, or only before they run."""
-    await connection.execute(sql.named("ALTER TABLE backstay.job SET (autovacuum_enabled = off)"))
-    await connection.execute(sql.named(_ROWS.format(**{**_USUAL, "status": "pending", "count": count})))
+    await _leave_alone(connection, sql)
+    await connection.execute(sql.named(rows("pending", count=count)))
     if analysed_before:
-        await connection.execute(sql.named("VACUUM ANALYZE backstay.job"))
+        await analyse(connection, sql)
     await connection.execute(
         sql.named(
-            "UPDATE backstay.job SET status = 'processing', attempt = 1, claim_token = 't', worker_id = 'w',"
-            " lease_expires_at = 1, started_at = 1"
+            "WITH gone AS (DELETE FROM backstay.ready RETURNING job_id) INSERT INTO backstay.running (job_id,"
+            " lease_expires_at, started_at, token, attempt, failures, version, awaited, findable, child, worker_id)"
+            " SELECT job_id, 1, 1, 7, 1, 0, 2, false, false, false, 'w' FROM gone"
         )
     )
 
 
 async def add_pending(connection: Any, sql: Statements, count: int, *, kinds: int, analysed: str | None) -> None:
-    """The server looks at the table before they come, among others that are over, or afterwards, or not at all."""
-    await connection.execute(sql.named("ALTER TABLE backstay.job SET (autovacuum_enabled = off)"))
+    """The server looks at the tables before they come, among others that are over, or afterwards, or not at all."""
+    await _leave_alone(connection, sql)
     if analysed == "before":
-        over = {"status": "completed", "count": count, "attempt": "1", "started": "1", "completed": "2"}
-        await connection.execute(sql.named(_ROWS.format(**{**_USUAL, **over})))
-        await connection.execute(sql.named("VACUUM ANALYZE backstay.job"))
-    pending = {"status": "pending", "count": count, "job_type": f"'type-' || n % {kinds}"}
-    await connection.execute(sql.named(_ROWS.format(**{**_USUAL, **pending})))
+        await connection.execute(sql.named(rows("completed", count=count)))
+        await analyse(connection, sql)
+    await connection.execute(sql.named(rows("pending", count=count, job_type=f"'type-' || n % {kinds}")))
     if analysed == "after":
-        await connection.execute(sql.named("VACUUM ANALYZE backstay.job"))
+        await analyse(connection, sql)
 
 
 def literal(value: Any) -> str:
@@ -114,7 +143,7 @@ async def explain(connection: Any, statement: str, values: list[Any], mode: str)
     transaction = connection.transaction()
     await transaction.start()
     try:
-        await connection.execute(f"SET LOCAL plan_cache_mode = {mode}")
+        await connection.execute(f"SET LOCAL plan_cache_mode = {mode}; SET LOCAL enable_seqscan = off")
         await connection.execute(f"PREPARE told AS {statement}")
         bound = f"({', '.join(map(literal, values))})" if values else ""
         told = await connection.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE told{bound}")

@@ -111,14 +111,14 @@ async def test_rows_that_nobody_cleans_up_are_found(app: Backstay, owner: Any, u
     await app.store.insert([new_job()], NOW)
     columns = await owner.fetchval(
         "SELECT string_agg(column_name, ', ') FROM information_schema.columns"
-        " WHERE table_schema = $1 AND table_name = 'job' AND column_name NOT IN ('seq', 'job_id')",
+        " WHERE table_schema = $1 AND table_name = 'ready' AND column_name <> 'job_id'",
         schema,
     )
     await owner.execute(
-        f"INSERT INTO {schema}.job (job_id, {columns})"
-        f" SELECT gen_random_uuid(), {columns} FROM {schema}.job, generate_series(1, {maintenance.DEAD_ROWS_WARN})"
+        f"INSERT INTO {schema}.ready (job_id, {columns})"
+        f" SELECT gen_random_uuid(), {columns} FROM {schema}.ready, generate_series(1, {maintenance.DEAD_ROWS_WARN})"
     )
-    await owner.execute(f"UPDATE {schema}.job SET stage = 'again'; SELECT pg_stat_force_next_flush()")
+    await owner.execute(f"UPDATE {schema}.ready SET awaited = true; SELECT pg_stat_force_next_flush()")
 
     async def all_are_counted() -> bool:  # the app's own session reports its row a little later
         return "50,001 next to 50,001" in (await found(app, "dead rows", "warn")).says
@@ -126,8 +126,8 @@ async def test_rows_that_nobody_cleans_up_are_found(app: Backstay, owner: Any, u
     await eventually(all_are_counted)
     dead = await found(app, "dead rows", "warn")
     assert "never vacuumed" in dead.says
-    assert f'VACUUM "{schema}".job' in dead.advice
-    await owner.execute(f'VACUUM "{schema}".job')
+    assert f'VACUUM "{schema}".ready' in dead.advice
+    await owner.execute(f'VACUUM "{schema}".ready')
     assert "last vacuumed 0 min ago" in (await found(app, "dead rows", "ok")).says
 
 

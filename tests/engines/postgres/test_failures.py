@@ -1,6 +1,7 @@
 """A server that is there and does not do what it is asked: said in Backstay's own errors, and got over by itself."""
 
 import asyncio
+import errno
 import logging
 import secrets
 from collections.abc import AsyncIterator, Iterator
@@ -403,3 +404,77 @@ async def test_an_option_of_the_url_that_cannot_work_is_said_at_once(
     async with asyncio.timeout(5):
         with pytest.raises(ConfigurationError, match=says):
             await PostgresStore(f"{postgres.url()}?{option}").open()
+
+
+@pytest.mark.parametrize("answer", [b"", b"E", b"S", b"?"])
+async def test_a_connection_cut_while_encryption_is_agreed_on_is_an_outage_that_is_waited_out(
+    postgres: Postgres, url: str, answer: bytes
+) -> None:
+    with Proxy(postgres.port) as proxy:
+        store = PostgresStore(url.replace(f":{postgres.port}/", f":{proxy.port}/") + "&wake=off")
+        await store.open()
+        proxy.encryption_answers += [answer, answer]
+        proxy.cut()
+
+        assert sum((await store.counts()).values()) == 0
+
+        assert proxy.encryption_answers == []
+        await store.close()
+
+
+async def test_a_server_that_requires_encryption_is_asked_again_if_it_was_cut(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = asyncpg.connect
+    cut = [ConnectionResetError("cut")]
+
+    async def cut_once(*arguments: Any, **options: Any) -> Any:
+        if cut:  # as the driver reports it
+            raise asyncpg.InvalidAuthorizationSpecificationError("no pg_hba.conf entry, no encryption") from cut.pop()
+        return await connect(*arguments, **options)
+
+    monkeypatch.setattr(asyncpg, "connect", cut_once)
+    async with store._session.pool().lend():  # so that the next call needs a new connection
+        assert sum((await store.counts()).values()) == 0
+    assert cut == []
+
+
+@pytest.mark.parametrize("place", ["h:x", "h:99999", "h:0", "u:secret/x@h", "[::1", "::1", "a:1,b:c", "h:1:2"])
+def test_a_url_without_a_proper_port_is_a_clear_error_that_tells_no_password(place: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"port.*postgresql://user:password@host:5432/database") as raised:
+        PostgresStore(f"postgresql://{place}/db")
+
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("place", ["h", "h:", "h:5432", "u:p@h:1", "[::1]", "[::1]:5432", "a:1,b:2", "a,b", "u@"])
+def test_every_form_of_host_and_port_is_taken(place: str) -> None:
+    assert PostgresStore(f"postgresql://{place}/db").address.dsn == f"postgresql://{place}/db"
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_server_that_is_stopped_during_the_handshake_is_unavailable_and_the_url_is_not_blamed() -> None:
+    async def answer_and_stop(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(8)  # "do you encrypt?"
+        writer.write(b"N" + b"N\0\0\0\x1aSWARNING\0Mterminating\0\0")  # no, and the notice of a crash
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer_and_stop, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    with pytest.raises(StoreUnavailable):
+        await PostgresStore(f"postgresql://postgres@127.0.0.1:{port}/postgres").open()
+    server.close()
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_too_few_file_descriptors_are_not_taken_for_a_server_that_is_away(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(asyncpg, "connect", full)
+
+    with pytest.raises(StoreUnavailable, match=r"too many files .*ulimit -n"):
+        await PostgresStore(url).open()

@@ -210,7 +210,9 @@ async def test_a_result_that_another_job_reuses_stays_until_that_job_goes_too(
         first = await app.submit("report", content_hash="same")
         await drain(app)
         again = await app.submit("report", content_hash="same", reuse=True)
-        connection.execute("UPDATE job SET completed_at = completed_at - 3600000000 WHERE job_id = %s", [first.job_id])
+        connection.execute(
+            "UPDATE ended SET completed_at = completed_at - 3600000000 WHERE job_id = %s", [first.job_id]
+        )
 
         await app.purge(older_than=600)
         assert left_of(first.job_id) > 0

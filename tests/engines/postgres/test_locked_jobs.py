@@ -27,7 +27,7 @@ async def test_others_keep_their_leases_and_are_settled_while_a_job_is_locked(po
         await eventually(lambda: _count(app, "processing", 10))
         someone = await asyncpg.connect(postgres.url())
         async with someone.transaction():
-            await someone.execute(f"SELECT 1 FROM {schema}.job WHERE job_id = $1 FOR UPDATE", jobs[0].job_id)
+            await someone.execute(f"SELECT 1 FROM {schema}.running WHERE job_id = $1 FOR UPDATE", jobs[0].job_id)
             go.set()  # nine end, one of them locked
             await eventually(lambda: _count(app, "completed", 8), seconds=30)
             await asyncio.sleep(4)  # longer than a lease: the ninth runs on
@@ -51,7 +51,7 @@ async def test_an_extension_that_passed_a_locked_job_over_is_not_called_one(post
         hold = Hold(job.job_id, claim.attempt, "t" * 32)
         someone = await asyncpg.connect(postgres.url())
         async with someone.transaction():
-            await someone.execute(f"SELECT 1 FROM {schema}.job WHERE job_id = $1 FOR UPDATE", job.job_id)
+            await someone.execute(f"SELECT 1 FROM {schema}.running WHERE job_id = $1 FOR UPDATE", job.job_id)
             assert await app.store.extend([hold], now + 60 * MICROS, now) == [Verdict.LOCKED]
         await someone.close()
         assert await app.store.extend([hold], now + 60 * MICROS, now) == [Verdict.APPLIED]
@@ -66,7 +66,7 @@ async def test_a_claim_passes_by_a_pending_job_that_someone_else_has_locked(post
         locked, free = [(await app.submit("work", number)).job_id for number in range(2)]
         someone = await asyncpg.connect(postgres.url())
         async with someone.transaction():
-            await someone.execute(f"SELECT 1 FROM {schema}.job WHERE job_id = $1 FOR UPDATE", locked)
+            await someone.execute(f"SELECT 1 FROM {schema}.ready WHERE job_id = $1 FOR UPDATE", locked)
             async with asyncio.timeout(10):  # it does not wait for the other's transaction
                 claimed = await app.store.claim(request, app.clock.now())
             assert [claim.job_id for claim in claimed] == [free]

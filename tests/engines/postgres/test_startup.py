@@ -9,7 +9,7 @@ import pytest
 from backstay.engines.postgres import maintenance
 from backstay.engines.postgres.connection import migrations
 from backstay.engines.postgres.store import PostgresStore
-from backstay.errors import SchemaMismatch
+from backstay.errors import SchemaMismatch, StoreUnsafe
 from tests.support.servers.postgres import Postgres
 
 STARTERS = 20
@@ -76,3 +76,45 @@ async def test_a_schema_that_is_open_stays_open_while_it_is_migrated(url: str) -
 
     assert sum((await store.counts()).values()) == 0
     await store.close()
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    ["CREATE TABLE {}.job (id int)", "CREATE VIEW {}.worker AS SELECT 1", "CREATE TABLE {}.migration (version text)"],
+    ids=["job", "view", "migration"],
+)
+async def test_a_schema_with_tables_of_another_program_is_refused_and_left_as_it_was(
+    url: str, postgres: Postgres, theirs: str
+) -> None:
+    schema = PostgresStore(url).address.schema
+    connection = await asyncpg.connect(postgres.url())
+    await connection.execute(f"CREATE SCHEMA {schema}")
+    await connection.execute(theirs.format(schema))
+    everything = f"SELECT relname FROM pg_class WHERE relnamespace = '{schema}'::regnamespace"
+    before = await connection.fetch(everything)
+
+    for way_in in (PostgresStore.open, PostgresStore.migrate, PostgresStore.erase, PostgresStore.exists):
+        with pytest.raises(StoreUnsafe, match=r"tables of another program \(\w+\).*schema="):
+            await way_in(PostgresStore(url))
+
+    assert await connection.fetch(everything) == before
+    await connection.close()
+
+
+async def test_other_tables_may_be_in_the_same_schema(url: str, postgres: Postgres) -> None:
+    schema = PostgresStore(url).address.schema
+    connection = await asyncpg.connect(postgres.url())
+    await connection.execute(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.customer (id int)")
+    await connection.close()
+
+    assert await PostgresStore(url).migrate()
+
+
+async def test_every_table_of_a_queue_is_known_as_its_own(url: str, postgres: Postgres) -> None:
+    await PostgresStore(url).migrate()
+    schema = PostgresStore(url).address.schema
+    connection = await asyncpg.connect(postgres.url())
+    made = await connection.fetch(f"SELECT tablename FROM pg_tables WHERE schemaname = '{schema}'")
+    await connection.close()
+
+    assert sorted(row[0] for row in made) == maintenance.own_tables()

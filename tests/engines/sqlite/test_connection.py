@@ -3,12 +3,13 @@
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import stat
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,11 @@ from backstay.errors import (
     SchemaMismatch,
     StoreError,
     StoreGone,
+    StoreUnavailable,
     StoreUnsafe,
 )
 from backstay.testing.conformance.factories import NOW, new_job, request, submit
+from backstay.testing.conformance.test_results import WORDS
 
 
 @pytest.fixture
@@ -206,21 +209,39 @@ async def test_a_database_of_another_program_is_refused_and_left_as_it_was(
     a_database(path, *statements)
     before = path.read_bytes()
 
-    with pytest.raises(StoreUnsafe, match="another program"):
-        await open_and_close(path)
+    for way_in in (open_and_close, _migrate, _erase):
+        with pytest.raises(StoreUnsafe, match="another program"):
+            await way_in(path)
 
     assert path.read_bytes() == before
 
 
-async def test_a_file_that_is_no_database_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+async def _migrate(path: Path) -> None:
+    await SQLiteStore(f"sqlite:///{path}").migrate()
+
+
+async def _erase(path: Path) -> None:
+    await SQLiteStore(f"sqlite:///{path}").erase()
+
+
+@pytest.mark.parametrize("lines", [1, 100])
+async def test_a_file_that_is_no_database_is_refused_and_left_as_it_was(tmp_path: Path, lines: int) -> None:
     path = tmp_path / "notes.txt"
-    path.write_bytes(b"remember the milk\n" * 100)
+    path.write_bytes(b"remember the milk\n" * lines)
     before = path.read_bytes()
 
-    with pytest.raises(StoreUnsafe, match="not an SQLite database"):
-        await open_and_close(path)
+    for way_in in (open_and_close, _migrate, _erase):
+        with pytest.raises(StoreUnsafe, match="not an SQLite database"):
+            await way_in(path)
 
     assert path.read_bytes() == before
+
+
+async def test_a_table_that_is_not_ours_does_not_become_a_result_table(store: SQLiteStore) -> None:
+    a_database(store.path, f"CREATE TABLE result_{WORDS.name} (theirs)")
+
+    with pytest.raises(StoreUnsafe, match="another name"):
+        await store.declare([WORDS])
 
 
 async def test_a_folder_is_refused(tmp_path: Path) -> None:
@@ -420,6 +441,61 @@ async def test_a_file_that_vanished_is_an_error_and_never_a_new_queue(store: SQL
         await use(store)
 
     assert not store.path.exists()
+
+
+@pytest.mark.parametrize("use", [_write, _write_many, _read])
+@pytest.mark.parametrize("suffixes", [("-wal",), ("-wal", "-shm")], ids="+".join)
+async def test_a_log_that_was_removed_is_an_error_that_says_what_to_do(
+    store: SQLiteStore, use: Use, suffixes: tuple[str, ...]
+) -> None:
+    await submit(store)
+    remove(store, *suffixes)
+
+    with pytest.raises(StoreGone, match=r"jobs\.db-wal was removed .*stop every process .*integrity_check"):
+        await use(store)
+
+
+async def test_processes_that_come_and_go_do_not_look_like_a_removed_log(store: SQLiteStore) -> None:
+    for _ in range(3):
+        other = SQLiteStore(f"sqlite:///{store.path}")
+        await other.open()
+        await submit(other)
+        await other.close()
+        await submit(store)
+
+    assert sum((await store.counts()).values()) == 6
+
+
+@pytest.fixture
+def no_more_files() -> Iterator[Callable[[], None]]:
+    """Take every file descriptor that this process may have."""
+    taken: list[int] = []
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def take() -> None:
+        highest = max(int(each) for each in os.listdir("/proc/self/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 10, before[1]))
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+
+    yield take
+    for each in taken:
+        os.close(each)
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_too_few_file_descriptors_are_said_when_a_file_is_opened(
+    tmp_path: Path, no_more_files: Callable[[], None], exists: bool
+) -> None:
+    path = tmp_path / "jobs.db"
+    if exists:
+        connection.create(path)
+    no_more_files()
+
+    with pytest.raises(StoreUnavailable, match=r"jobs\.db.*too many files .*limit is \d+.*ulimit -n"):
+        connection.connect(path) if exists else connection.create(path)
 
 
 @pytest.mark.parametrize("use", [_write, _write_many, _read])

@@ -1,11 +1,13 @@
 """Listeners of a SQLite queue in other processes: sockets that go when the store does."""
 
+import asyncio
 import gc
 import os
 from pathlib import Path
 
 from backstay.core.records import Signal
 from backstay.engines.sqlite.store import SQLiteStore
+from backstay.testing.conformance.factories import submit
 
 
 async def test_a_store_that_is_closed_leaves_no_socket_open_though_somebody_still_listens(tmp_path: Path) -> None:
@@ -19,3 +21,18 @@ async def test_a_store_that_is_closed_leaves_no_socket_open_though_somebody_stil
     assert os.listdir(tmp_path / "jobs.db.bell") == []
     stop()  # later, as the tasks of a server end
     gc.collect()  # a socket that was left open would warn here, and a warning is an error
+
+
+async def test_a_process_that_submits_and_leaves_wakes_the_workers(tmp_path: Path) -> None:
+    worker, submitter = (SQLiteStore(f"sqlite:///{tmp_path}/jobs.db") for _ in range(2))
+    await worker.open()
+    heard = asyncio.Event()
+    worker.listen(frozenset({Signal.READY}), lambda _: heard.set())
+    await submitter.open()
+
+    await submit(submitter)
+    await submitter.close()
+
+    async with asyncio.timeout(20):
+        await heard.wait()
+    await worker.close()

@@ -15,7 +15,7 @@ from backstay.core.states import Status
 from backstay.engines.sqlite import connection
 from backstay.engines.sqlite.store import SQLiteStore
 from backstay.engines.sqlite.writer import Tx, Writer
-from backstay.errors import StoreBusy, StoreError, StoreFull, UnknownDependency
+from backstay.errors import NotOpen, StoreBusy, StoreError, StoreFull, UnknownDependency
 from backstay.testing.conformance.factories import NOW, new_job, record, running, submit
 
 
@@ -81,6 +81,67 @@ async def test_sixty_four_concurrent_submits_share_a_commit(store: SQLiteStore) 
     await asyncio.gather(*(submit(store) for _ in range(64)))
 
     assert commits.count <= 2
+
+
+async def test_a_thread_that_waits_for_its_submit_commits_it_itself(store: SQLiteStore) -> None:
+    threads: set[int] = set()
+
+    def committing() -> bool:
+        threads.add(threading.get_ident())
+        return False
+
+    writer_of(store).connection.set_commit_hook(committing)
+    job = new_job()
+
+    def submit_here() -> tuple[int, Any]:
+        return threading.get_ident(), store.insert_here([job], NOW)
+
+    thread, answers = await asyncio.to_thread(submit_here)
+
+    assert threads == {thread}
+    assert [each.job_id for each in answers] == [job.job_id]
+    assert (await record(store, job.job_id)).status is Status.PENDING
+
+
+async def test_a_thread_that_finds_the_file_in_use_lets_the_writer_share_a_commit(store: SQLiteStore) -> None:
+    async with held(store):
+        assert await asyncio.to_thread(store.insert_here, [new_job()], NOW) is None
+
+    assert (await store.counts())["pending"] == 0
+
+
+async def test_what_is_wrong_with_a_submit_is_told_to_the_thread_that_commits_it(store: SQLiteStore) -> None:
+    orphan = new_job(depends_on=("01890000-0000-7000-8000-000000000000",), special=True)
+
+    with pytest.raises(UnknownDependency):
+        await asyncio.to_thread(store.insert_here, [orphan], NOW)
+
+    assert await asyncio.to_thread(store.insert_here, [new_job()], NOW) is not None
+
+
+async def test_an_interrupt_of_a_thread_that_commits_leaves_the_writer_usable(store: SQLiteStore) -> None:
+    def interrupted(tx: Tx) -> None:
+        raise KeyboardInterrupt
+
+    def run() -> bool:
+        try:
+            writer_of(store).run_here("hold", interrupted)
+        except KeyboardInterrupt:  # must not reach the event loop's executor
+            return True
+        return False
+
+    assert await asyncio.to_thread(run)
+    assert (await record(store, await submit(store))).status is Status.PENDING
+
+
+async def test_a_closed_store_takes_no_submits_from_threads(store: SQLiteStore) -> None:
+    writer = writer_of(store)
+    await store.close()
+
+    with pytest.raises(NotOpen):
+        await asyncio.to_thread(store.insert_here, [new_job()], NOW)
+    with pytest.raises(NotOpen):  # a thread that had the writer already
+        await asyncio.to_thread(writer.run_here, "insert", lambda tx: None)
 
 
 async def test_verbs_that_wait_share_a_commit_whatever_they_are(store: SQLiteStore) -> None:
@@ -276,7 +337,7 @@ async def test_a_settlement_goes_through_beside_an_insert_that_does_not_fit(stor
 
 async def test_the_last_space_goes_to_settlements(store: SQLiteStore) -> None:
     claim = await running(store)
-    fill(store, 8)  # either fits, but not both
+    fill(store, 6)  # either fits, but not both
 
     error, verdicts = await together(
         store, store.insert([new_job(payload=BULK, own_id=True)], NOW), store.apply([claim.completes(BULK)], NOW)
@@ -357,7 +418,7 @@ async def test_a_dedup_guard_whose_job_is_gone_guards_nothing(store: SQLiteStore
     first = await submit(store, dedup_key="k")
     await store._write(
         "purge",
-        lambda tx: tx.connection.execute("DELETE FROM job WHERE job_id = ?", (first,)),
+        lambda tx: tx.connection.execute("DELETE FROM job; DELETE FROM ready"),
         essential=False,
     )
 

@@ -8,20 +8,23 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from backstay.engines import sql_rows
+from backstay.engines import places, sql_rows
 from backstay.engines.postgres.store import PostgresStore
 from backstay.engines.sqlite import connection
 from tests.support.servers.postgres import Postgres
 
-# The order of arrival is given anew, nothing runs, and whoever claims next parks anew.
-COLUMNS_LEFT = {"seq", "claim_token", "rate_parked"}
+# The order of arrival is given anew.
+COLUMNS_LEFT = {"seq", "arrival"}
 # Workers, buckets and turns; what is under way, of which there is nothing; files, which have a way of their own;
-# how far the sums go, which each of them says on its way.
+# how far the sums go, which each of them says on its way; how many have ended, which is counted anew.
 TABLES_LEFT = {
-    "sqlite": {"worker", "rate", "fair_lane", "fair_key", "release_due", "staged", "unpack_due", "meta"},
+    "sqlite": {
+        "tally", "worker", "former_worker", "rate", "fair_lane", "fair_key", "release_due", "staged", "unpack_due",
+        "meta",
+    },
     "postgres": {
-        "worker", "rate", "fair_lane", "fair_key", "release_due", "staged", "unpack_due", "join_due", "file",
-        "file_part", "migration", "move", "summed",
+        "tally", "worker", "former_worker", "rate", "fair_lane", "fair_key", "release_due", "staged", "unpack_due",
+        "join_due", "file", "file_part", "migration", "move", "summed",
     },
 }  # fmt: skip
 
@@ -46,7 +49,10 @@ async def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Kept:
     await PostgresStore(server.url(schema=schema)).migrate()
     asked = await asyncpg.connect(server.url())
     rows = await asked.fetch(
-        "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = $1", schema
+        "SELECT c.table_name, c.column_name FROM information_schema.columns AS c"
+        " JOIN information_schema.tables AS t USING (table_schema, table_name)"
+        " WHERE table_schema = $1 AND table_type = 'BASE TABLE'",
+        schema,
     )
     await asked.close()
     return {row[0] for row in rows}, {row[1] for row in rows if row[0] == "job"}
@@ -56,5 +62,21 @@ async def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Kept:
 async def test_every_column_of_a_job_and_every_table_is_carried_or_known_to_stay(engine: str, kept: Kept) -> None:
     tables, columns = kept
 
-    assert columns - COLUMNS_LEFT == set(sql_rows.JOB_COLUMNS)
-    assert tables - TABLES_LEFT[engine] == set(sql_rows.TABLES)
+    assert columns - COLUMNS_LEFT == set(places.FACTS)
+    assert tables - TABLES_LEFT[engine] == set(sql_rows.PLACED_TABLES)
+
+
+def test_a_restored_job_has_every_column_of_its_place_and_detail(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    connection.create(path)
+    opened = connection.connect(path)
+    connection.migrate(opened, path)
+
+    def columns(table: str) -> set[str]:
+        return {str(row[0]) for row in opened.execute("SELECT name FROM pragma_table_info(?)", (table,))} - {"seq"}
+
+    for place in places.PLACES:
+        assert columns(place) - {"fair"} == set(places.COLUMNS[place])
+    assert columns("detail") == {*places.DETAIL, *places.KEPT, *places.CHILDREN}
+    assert columns("event") == set(places.EVENT)
+    opened.close()

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from backstay import Backstay, ConfigurationError, MoveFailed, StoreMoved, transfer
+from backstay import Backstay, ConfigurationError, MoveFailed, StoreMoved, StoreUnavailable, transfer
 from backstay.clock import MICROS
 from backstay.core import dumps
 from backstay.core.records import ClaimedJob, ClaimRequest
 from backstay.engines import open_url
 from backstay.engines.sqlite import results
+from backstay.engines.sqlite.store import SQLiteStore
 from backstay.testing.conformance.factories import running
 from backstay.transfer import Progress
 from tests.engines.transfer.full_queue import app_at, fill, same
@@ -87,6 +88,26 @@ async def test_a_worker_of_a_queue_that_moved_says_so_once_and_goes_on_when_it_i
             assert await job.result(timeout=10) == 1
 
 
+async def test_a_worker_that_starts_on_a_queue_that_moved_waits_like_one_that_was_running(
+    here: str, there: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = Queue(here)
+    async with queue.app:
+        job = await queue.app.submit("waits", 1)
+        await transfer.move(here, there)
+
+        async def refuse(*_: object) -> bool:
+            """As a PostgreSQL queue does that was frozen before its last release was done."""
+            raise StoreMoved(f"this queue was transferred to {there}")
+
+        monkeypatch.setattr(queue.app.store, "release", refuse)
+        async with queue.app.worker(concurrency=1):
+            monkeypatch.undo()
+            await transfer.thaw(here, there, force=True)
+            queue.go_on.set()
+            assert await job.result(timeout=60) == 1
+
+
 def _counted(app: Backstay, monkeypatch: pytest.MonkeyPatch) -> list[ClaimRequest]:
     """Every claim that the app's workers ask for."""
     asked: list[ClaimRequest] = []
@@ -102,6 +123,35 @@ def _counted(app: Backstay, monkeypatch: pytest.MonkeyPatch) -> list[ClaimReques
 
 async def _looked(claims: list[ClaimRequest], times: int) -> bool:
     return len(claims) >= times
+
+
+async def test_a_store_that_is_away_for_a_moment_does_not_end_a_transfer(
+    here: str, there: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(app_at(here))
+    calls = 0
+
+    def often_away(verb: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def call(*arguments: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls % 3 == 0:
+                raise StoreUnavailable("restarting")
+            answer = await verb(*arguments)
+            if calls % 4 == 0:
+                raise StoreUnavailable("cut off before its answer")
+            return answer
+
+        return call
+
+    for name in ("export", "restore", "freeze", "moving", "counts"):
+        monkeypatch.setattr(SQLiteStore, name, often_away(getattr(SQLiteStore, name)))
+    monkeypatch.setattr(transfer, "LOOK_SECONDS", 0.0)
+    report = await transfer.move(here, there)
+    monkeypatch.undo()
+    assert calls > 30
+    assert report.copied[dumps.JOBS] > 0
+    await same(app_at(here), app_at(there))
 
 
 async def test_a_worker_that_died_is_not_waited_for_longer_than_its_lease(here: str, there: str) -> None:

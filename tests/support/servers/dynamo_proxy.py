@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import threading
 import time
+from collections.abc import Callable
 from email.utils import formatdate
 from typing import Any
 
@@ -28,6 +30,7 @@ class DynamoProxy:
         self.unheard = 0  # applied writes whose response the client did not get
         self._lose = 0
         self._answer_500 = 0
+        self._sever = 0
         self._throttle = 0.0
         self._conflict = 0.0
         self._contend = 0.0
@@ -64,6 +67,11 @@ class DynamoProxy:
         with self._lock:
             self._answer_500 += count
 
+    def sever(self, count: int = 1) -> None:
+        """Cut the next connections at a random byte of a request or of its response."""
+        with self._lock:
+            self._sever += count
+
     def throttle(self, share: float) -> None:
         """Refuse this share of all calls before the server sees them."""
         self._throttle = share
@@ -91,7 +99,7 @@ class DynamoProxy:
 
     def heal(self) -> None:
         with self._lock:
-            self._lose = self._answer_500 = 0
+            self._lose = self._answer_500 = self._sever = 0
         self._throttle = self._conflict = self._contend = 0.0
         self._lag.seconds = 0.0
         self._offset_seconds = None
@@ -126,8 +134,17 @@ class DynamoProxy:
                 request = await _read(reader)
                 if upstream is None:
                     upstream = await asyncio.open_connection("127.0.0.1", self._target_port)
+                severed = self._take("_sever")
+                if severed and self._draw.random() < 0.5:
+                    await self._send_part(_written(request), upstream[1])
+                    writer.transport.abort()
+                    return
                 reply = await self._serve(request, *upstream)
                 if reply is None:
+                    writer.transport.abort()
+                    return
+                if severed:
+                    await self._send_part(_written(reply), writer)
                     writer.transport.abort()
                     return
                 writer.write(_written(reply))
@@ -138,6 +155,10 @@ class DynamoProxy:
             self._links.discard(writer)
             if upstream is not None:
                 upstream[1].transport.abort()
+
+    async def _send_part(self, data: bytes, writer: asyncio.StreamWriter) -> None:
+        writer.write(data[: self._draw.randrange(len(data))])
+        await writer.drain()
 
     async def _serve(
         self, request: Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -198,7 +219,7 @@ class _Lag:
     def __init__(self) -> None:
         self.seconds = 0.0
         self._written: dict[str, float] = {}  # job id, to when it was last written
-        self._shown: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}  # index and hash, to rows by job id
+        self._shown: dict[tuple[str, str, str], dict[str, dict[str, Any]]] = {}  # table, index, hash, to rows by id
 
     def note(self, request: dict[str, Any], _: dict[str, Any]) -> None:
         for key in _keys(request):
@@ -216,8 +237,10 @@ class _Lag:
         reply = json.loads(body)
         if index is None or "Items" not in reply:
             return body
+        if any("job_id" not in row for row in reply["Items"]):  # a projection without it: served as it is
+            return body
         # The hash is the first value that our own queries name.
-        partition = (index.name, json.dumps(request["ExpressionAttributeValues"][":0"]))
+        partition = (request["TableName"], index.name, json.dumps(request["ExpressionAttributeValues"][":0"]))
         before = self._shown.setdefault(partition, {})
         now_there = {row["job_id"]["S"]: row for row in reply["Items"]}
         rows = {}
@@ -226,11 +249,16 @@ class _Lag:
                 rows[job_id] = row
             elif job_id in before:
                 rows[job_id] = before[job_id]  # as it was
+        asked = _asked(request)
+        kept = {}
         for job_id, row in before.items():
-            if job_id not in now_there and self._is_late(job_id):
-                rows[job_id] = row  # a ghost
-        settled = {job_id: row for job_id, row in before.items() if self._is_late(job_id)}
-        self._shown[partition] = settled | {job_id: rows[job_id] for job_id in rows}
+            if not asked(row[index.range]["S"]):
+                kept[job_id] = row  # another query shows it
+            elif self._is_late(job_id):
+                kept[job_id] = row
+                if job_id not in now_there:
+                    rows[job_id] = row  # a ghost
+        self._shown[partition] = kept | rows
         ordered = sorted(rows.values(), key=lambda row: row[index.range]["S"])
         if request.get("ScanIndexForward") is False:
             ordered.reverse()
@@ -240,6 +268,22 @@ class _Lag:
 
     def _is_late(self, job_id: str) -> bool:
         return time.monotonic() - self._written.get(job_id, float("-inf")) < self.seconds
+
+
+def _asked(request: dict[str, Any]) -> Callable[[str], bool]:
+    """Return whether a range key is among those that a query of ours asks for."""
+    condition = request["KeyConditionExpression"]
+    bounds = [request["ExpressionAttributeValues"][name]["S"] for name in re.findall(r":\d+", condition)[1:]]
+    if not bounds:
+        return lambda key: True
+    if "begins_with" in condition:
+        return lambda key: key.startswith(bounds[0])
+    if "BETWEEN" in condition:
+        return lambda key: bounds[0] <= key <= bounds[1]
+    if "<=" in condition:
+        return lambda key: key <= bounds[0]
+    assert ">=" in condition, condition
+    return lambda key: key >= bounds[0]
 
 
 def _keys(request: Any) -> list[str]:

@@ -5,31 +5,34 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import fcntl
 import http.client
 import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
-from backstay.engines.dynamodb import claim, migrate, transport
+from backstay.engines.dynamodb import claim, migrate, results, transport
 from backstay.engines.dynamodb.schema import Key, Table
 from backstay.engines.dynamodb.store import DynamoStore
-from backstay.engines.dynamodb.table import Tables
+from backstay.engines.dynamodb.table import Tables, run
 from backstay.engines.dynamodb.transport import Lane, Wire
+from tests.support.servers.ports import free_port
 
 INSTALLED = Path(sys.prefix) / "dynamodb-local" / "lib"
 READY_SECONDS = 60.0
-MEMORY = ["-Xmx2g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+MEMORY = ["-Xmx2g", "-XX:+UseSerialGC"]
+QUICKLY = ["-XX:TieredStopAtLevel=1"]  # compiled at once, and not again for speed: that pays after some minutes
 KEPT = ("meta", "schema")
 PATIENCE_SECONDS = 100.0  # a test has 120
 MANY = 300  # more items than this take longer to delete than new tables take to create
@@ -54,15 +57,21 @@ def java() -> str:
 
 
 class DynamoDB:
-    """`with DynamoDB() as server:`; every test gets tables of its own by `server.url(prefix)`."""
+    """`with DynamoDB() as server:`; every test gets tables of its own by `server.url(prefix)`.
 
-    def __init__(self, *, on_disk: bool = False) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="backstay-dynamodb-", dir=_fast_disk() if on_disk else None))
+    With a port, it is the one that another process has started there.
+    """
+
+    def __init__(self, *, on_disk: bool = False, lasting: bool = False, port: int | None = None) -> None:
+        self._options = MEMORY if lasting else MEMORY + QUICKLY
+        self._folder = Path()
         self._on_disk = on_disk
-        self.port = _free_port()
+        self.port = port or free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> DynamoDB:
+        where = _fast_disk() if self._on_disk else None
+        self._folder = Path(tempfile.mkdtemp(prefix="backstay-dynamodb-", dir=where))
         self.start()
         return self
 
@@ -88,7 +97,7 @@ class DynamoDB:
         where = ["-dbPath", str(self._folder)] if self._on_disk else ["-inMemory"]
         home = folder_of_jar()
         libraries = home / "DynamoDBLocal_lib"
-        command = [java(), *MEMORY, f"-Djava.library.path={libraries}", "-jar", str(home / "DynamoDBLocal.jar")]
+        command = [java(), *self._options, f"-Djava.library.path={libraries}", "-jar", str(home / "DynamoDBLocal.jar")]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, *where, "-sharedDb", "-disableTelemetry", "-port", str(self.port)],
@@ -124,6 +133,42 @@ class DynamoDB:
             time.sleep(0.05)
 
 
+@contextlib.contextmanager
+def shared(folder: Path) -> Iterator[DynamoDB]:
+    """One server for all processes that name this folder: one for each would spend most of its time on warming up. The
+    process that starts it stops it when no other uses it any longer."""
+    note = folder / "dynamodb.port"
+    with contextlib.ExitStack() as opened:
+        lock, users = (opened.enter_context((folder / f"dynamodb.{name}").open("a+")) for name in ("lock", "users"))
+        with _locked(lock):
+            if not note.exists():
+                note.write_text(str(opened.enter_context(DynamoDB(lasting=True)).port))
+                opened.callback(_await_the_last, lock, users, note)
+            server = DynamoDB(port=int(note.read_text()))
+            fcntl.lockf(users, fcntl.LOCK_SH)
+        yield server
+
+
+def _await_the_last(lock: IO[str], users: IO[str], note: Path) -> None:
+    """Return when no other process uses the server, and none will find it any more."""
+    while True:
+        with _locked(lock), contextlib.suppress(BlockingIOError):
+            fcntl.lockf(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            note.unlink(missing_ok=True)
+            return
+        with _locked(users):
+            pass  # those that were there have gone, but others may have come meanwhile
+
+
+@contextlib.contextmanager
+def _locked(file: IO[str]) -> Iterator[None]:
+    fcntl.lockf(file, fcntl.LOCK_EX)  # of this process alone: forked children have no part in it
+    try:
+        yield
+    finally:
+        fcntl.lockf(file, fcntl.LOCK_UN)
+
+
 def wait_for_replies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable call timeouts, so that only the test itself times out. On a busy machine, DynamoDB Local takes longer for
     a transaction of a hundred items than the 5 seconds after which a store considers it lost, and the 8 after which a
@@ -149,6 +194,8 @@ async def empty(store: DynamoStore) -> None:
         await migrate.erase(tables)
         await migrate.migrate(tables, provisioned=False)
     else:
+        for name in await results.names(tables):  # without its definition, a table with rows would be another program's
+            await run(tables, "DeleteTable", {"TableName": name})
         for table, keys in zip(Table, found, strict=True):
             await tables.delete_many(table, [key for key in keys if key != KEPT])
     await tables.wire.close()
@@ -187,9 +234,3 @@ def _die_with_parent() -> None:
 def _fast_disk() -> str | None:
     """Return a folder in memory, where fsync is free; a kill -9 of the server loses nothing there either."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

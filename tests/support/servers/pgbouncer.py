@@ -10,7 +10,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.support.servers.postgres import Postgres, _answers, _as_nobody, _die_with_parent, _free_port
+from tests.support.servers.ports import free_port
+from tests.support.servers.postgres import Postgres, _answers, _as_nobody, _die_with_parent
 
 READY_SECONDS = 20.0
 FETCHED = Path("/var/tmp/backstay-tests-pgbouncer")  # cached: fetched once per machine
@@ -73,7 +74,7 @@ class PgBouncer:
         self._folder = Path(tempfile.mkdtemp(prefix="backstay-pgbouncer-"))
         self._target = server.port
         self._size = size
-        self.port = _free_port()
+        self.port = free_port()
 
     def __enter__(self) -> PgBouncer:
         file = self._folder / "pgbouncer.ini"

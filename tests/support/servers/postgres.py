@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import shutil
 import signal
 import socket
@@ -13,6 +14,8 @@ import tempfile
 import time
 from importlib.util import find_spec
 from pathlib import Path
+
+from tests.support.servers.ports import free_port
 
 NOBODY = 65534  # the server refuses to run as root
 READY_SECONDS = 30.0
@@ -42,19 +45,34 @@ class Postgres:
         self._folder.mkdir(exist_ok=True)
         self._binaries = _reachable(binaries or packaged_binaries(), self._folder)
         self._settings = {"max_connections": "200", **(settings or {})}
-        self.port = _free_port()
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Postgres:
+        command = ["initdb", "-D", self._new_data(), "-U", "postgres", "--auth=trust", "-E", "UTF8", "--locale=C"]
+        self._run(*command, "--no-instructions", "--no-sync")
+        self.start()
+        return self
+
+    def follow(self, primary: Postgres) -> None:
+        """Become a streaming replica of another server, from a backup of it; what was here is deleted."""
+        where = ["-h", "127.0.0.1", "-p", str(primary.port), "-U", "postgres"]
+        self._run("pg_basebackup", "-D", self._new_data(), *where, "-X", "stream", "-R", "-c", "fast", "--no-sync")
+        self.start()
+
+    def promote(self) -> None:
+        """Let a replica become a primary."""
+        data = str(self._folder / "data")
+        self._run("pg_ctl", "promote", "-D", data, "-w", "-t", str(int(READY_SECONDS)))
+
+    def _new_data(self) -> str:
         data = self._folder / "data"
+        shutil.rmtree(data, ignore_errors=True)
         data.mkdir(mode=0o700)
         if os.getuid() == 0:
             os.chown(self._folder, NOBODY, NOBODY)
             os.chown(data, NOBODY, NOBODY)
-        command = ["initdb", "-D", str(data), "-U", "postgres", "--auth=trust", "-E", "UTF8", "--locale=C"]
-        self._run(*command, "--no-instructions", "--no-sync")
-        self.start()
-        return self
+        return str(data)
 
     def __exit__(self, *exc: object) -> None:
         self.stop("immediate")
@@ -90,11 +108,7 @@ class Postgres:
         if process is None:
             return
         if how == "kill":
-            children = _children(process.pid)
-            process.send_signal(signal.SIGKILL)
-            for pid in children:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            _kill_all(process)
         else:
             process.send_signal({"fast": signal.SIGINT, "immediate": signal.SIGQUIT}[how])
         process.wait(timeout=READY_SECONDS)
@@ -173,15 +187,24 @@ def _reachable(binaries: Path, folder: Path) -> Path:
     return copy / "bin"
 
 
+def _kill_all(process: subprocess.Popen[bytes]) -> None:
+    """Kill a server and its children, and wait for the children too: as long as one of them is attached to the shared
+    memory, no server starts on this data."""
+    children = []
+    for pid in _children(process.pid):
+        with contextlib.suppress(ProcessLookupError):
+            children.append(os.pidfd_open(pid))
+    process.send_signal(signal.SIGKILL)
+    for child in children:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(child, signal.SIGKILL)
+        select.select([child], [], [], READY_SECONDS)
+        os.close(child)
+
+
 def _children(pid: int) -> list[int]:
     try:
         text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     except OSError:
         return []
     return [int(each) for each in text.split()]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 CHUNK = 65_536
-_WRITES = re.compile(rb"\b(INSERT|UPDATE|DELETE)\b|\.(insert_plain|insert_special)\(")
+_WRITES = re.compile(rb"\b(INSERT|UPDATE|DELETE)\b|\.(insert_plain|insert_jobs)\(")
 
 
 class Proxy:
@@ -22,8 +22,10 @@ class Proxy:
         self.swallowed = 0  # commits whose reply the client did not get
         self._swallow = 0
         self._swallowing = threading.Condition()
+        self._sever: list[int] = []
         self._silent = threading.Event()
         self._refusing = False
+        self.encryption_answers: list[bytes] = []  # to the next requests for encryption; the connection is cut then
         self._links: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -63,6 +65,20 @@ class Proxy:
             self._swallowing.notify_all()
             return True
 
+    def sever(self, after_bytes: int) -> None:
+        """Let the next connection that says anything pass this many bytes, and cut it there."""
+        self._sever.append(after_bytes)
+
+    def take_sever(self) -> int | None:
+        with contextlib.suppress(IndexError):
+            return self._sever.pop()
+        return None
+
+    def switch(self, target_port: int) -> None:
+        """Send new connections to another server, and cut those to the old one."""
+        self._target_port = target_port
+        self.cut()
+
     def silence(self) -> None:
         """Keep connections open without passing anything on."""
         self._silent.set()
@@ -75,6 +91,7 @@ class Proxy:
     def heal(self) -> None:
         self._refusing = False
         self._swallow = 0
+        self._sever.clear()
         was_silent = self._silent.is_set()
         self._silent.clear()
         if was_silent:
@@ -121,6 +138,12 @@ class Proxy:
         if self._refusing:
             writer.transport.abort()
             return
+        if self.encryption_answers:
+            await reader.readexactly(8)  # by default, a client asks for encryption first
+            writer.write(self.encryption_answers.pop(0))
+            await writer.drain()
+            writer.close()
+            return
         try:
             server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
         except OSError:
@@ -151,14 +174,14 @@ class _Line:
         self._statements: dict[bytes, bool] = {}  # by name: whether it writes
         self._writing = False  # whether the running statement may write
         self._wrote = False  # whether there were writes since the last commit
+        self._left: int | None = None  # bytes until it is cut
 
     async def forth(self, reader: asyncio.StreamReader) -> None:
         while data := await reader.read(CHUNK):
             await self._proxy.sound()
             if self._greeted:
                 self._hear_client(data)
-            self._server.write(data)
-            await self._server.drain()
+            await self._send(self._server, data)
 
     async def back(self, reader: asyncio.StreamReader) -> None:
         while data := await reader.read(CHUNK):
@@ -166,8 +189,19 @@ class _Line:
             if self._greeted and self._tells_of_a_commit(data) and self._proxy.take_swallow():
                 return
             self._greeted = self._greeted or data[-6:-5] == b"Z"
-            self._client.write(data)
-            await self._client.drain()
+            await self._send(self._client, data)
+
+    async def _send(self, writer: asyncio.StreamWriter, data: bytes) -> None:
+        if self._left is None:
+            self._left = self._proxy.take_sever()
+        if self._left is not None:
+            whole, data, self._left = data, data[: self._left], self._left - len(data)
+            if len(data) < len(whole):
+                writer.write(data)
+                await writer.drain()
+                raise ConnectionAbortedError("severed")
+        writer.write(data)
+        await writer.drain()
 
     def _hear_client(self, data: bytes) -> None:
         for kind, body in self._asked.of(data):

@@ -4,7 +4,7 @@
 
 // An empty list gets its form with the first job, so look it up each time.
 
-const boxes = () => [...document.querySelectorAll('input[name="id"][form="bulk"]')];
+const boxes = () => [...document.querySelectorAll('input[name="job"][form="bulk"]')];
 
 function count() {
   const bulk = document.getElementById("bulk");
@@ -24,7 +24,7 @@ function count() {
 }
 
 document.addEventListener("change", (event) => {
-  if (event.target.form?.getAttribute("id") !== "bulk") return; // form.id would be the checkboxes named id
+  if (event.target.form?.id !== "bulk") return; // no field of the form may be called id: it would hide this one
   if (event.target.closest("[data-all]")) for (const each of boxes()) each.checked = event.target.checked;
   count();
 });

@@ -34,6 +34,7 @@ from backstay.errors import QueueFull, StoreMoved
 
 Bucket = tuple[str, int, int]  # a rate key, and the rate of its jobs: count, micros
 SET_BACK = 60 * MICROS  # no call is this late: the clock was set back, and this value is from before
+FRESH_MICROS = 5 * MICROS  # longer than an index lags
 HOLDERS_MAX = 8_000  # holders of one key: their ids are in one item, which holds 400 KB
 COMMIT_ITEMS_MAX = 90  # of the 100 items that a transaction can hold
 COMMIT_BYTES_MAX = 3_000_000  # of its 4 MB, without index attributes
@@ -62,7 +63,10 @@ class RateGate(msgspec.Struct, frozen=True):
     full_at: Instant = 0
     due_at: Instant | None = None
     nonce: str | None = None
-    looks: int = 0  # consecutive checks with room but no job to unpark
+    parked_at: Instant = 0  # about when a job was last parked: for a while an index may not show it
+
+    def is_fresh(self, now: Instant) -> bool:
+        return abs(now - self.parked_at) <= FRESH_MICROS
 
     def room(self, bucket: Bucket, now: Instant) -> int:
         return admission.room(rate_of(bucket), self.full_at, now)
@@ -74,7 +78,7 @@ def rate_gate(item: Item | None, now: Instant) -> RateGate:
     full, set_at = item["full_at"], item["set_at"]
     if set_at - now > SET_BACK:
         full -= set_at - now
-    return RateGate(full, item.get("due_at"), item["nonce"], item.get("looks", 0))
+    return RateGate(full, item.get("due_at"), item["nonce"], item.get("parked_at", 0))
 
 
 class GateStates(msgspec.Struct):
@@ -118,7 +122,7 @@ class Drawn(msgspec.Struct, frozen=True):
     was: RateGate
     full_at: Instant
     due_at: Instant | None
-    looks: int = 0
+    parked_at: Instant = 0
 
 
 class Admission:
@@ -223,9 +227,10 @@ class Admission:
         full = admission.take(rate, was.full_at, self._now, starts) if starts else was.full_at
         waits = was.due_at is not None or bucket in self._refused
         due = admission.due_at(rate, full, self._now) if waits else None
-        if not starts and (not waits or due == was.due_at):
+        parked_at = self._now if bucket in self._refused else was.parked_at
+        if not starts and (not waits or (due == was.due_at and parked_at - was.parked_at <= FRESH_MICROS // 2)):
             return None
-        return Drawn(bucket, was, full, due)
+        return Drawn(bucket, was, full, due, parked_at)
 
 
 def looked_again_at(drawn: Iterable[Drawn]) -> bool:
@@ -385,7 +390,14 @@ def draw(drawn: Drawn, now: Instant) -> list[Write]:
     rate_key, count, micros = drawn.bucket
     pk, sk = schema.rate_gate(*drawn.bucket)
     said = {"rate_key": rate_key, "rate_count": count, "rate_micros": micros, "set_at": now, "due_at": drawn.due_at}
-    gate = {"pk": pk, "sk": sk, **said, "full_at": drawn.full_at, "nonce": nonce(), "looks": drawn.looks or None}
+    gate = {
+        "pk": pk,
+        "sk": sk,
+        **said,
+        "full_at": drawn.full_at,
+        "nonce": nonce(),
+        "parked_at": drawn.parked_at or None,
+    }
     writes = [put(Table.RECORDS, _without_none(gate), equals("nonce", drawn.was.nonce))]
     if drawn.due_at is not None or drawn.was.due_at is not None:
         # A job that is being parked may have read the gate a moment ago and relies on the mark: the mark stays, and is

@@ -9,18 +9,20 @@ over its bucket, and a claim of many gets them together or looks again.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 import random
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
 
 from backstay.clock import MICROS, Instant
 from backstay.core.dumps import INTO, refusal
-from backstay.core.records import ClaimedJob, ClaimRequest, Signal
+from backstay.core.records import ClaimedJob, ClaimRequest, Lost, Signal
 from backstay.core.states import Status
 from backstay.engines.dynamodb import admission as dynamodb_admission
-from backstay.engines.dynamodb import fairness, items, parking, schema, transitions
+from backstay.engines.dynamodb import fairness, items, lanes, parking, schema, transitions
 from backstay.engines.dynamodb.admission import Admission, Entry, GateStates, Head, looked_again_at
 from backstay.engines.dynamodb.board import BoardState
 from backstay.engines.dynamodb.commit import Cancelled, Commit
@@ -29,7 +31,9 @@ from backstay.engines.dynamodb.schema import READY, WORKER, Item, Table
 from backstay.engines.dynamodb.session import Session
 from backstay.engines.dynamodb.table import Failed
 from backstay.engines.dynamodb.transport import Lane
+from backstay.engines.lanes import Pair
 from backstay.errors import StoreBusy, StoreError, StoreMoved, StoreUnavailable, StoreUnsafe
+from backstay.limits import ALONE_COUNTED_MAX, CLAIM_LANES_FEW
 
 # shards read at first; more only if these have too few jobs, because claims that read all shards compete for the same
 # jobs
@@ -53,27 +57,67 @@ async def propose(
 ) -> Proposed:
     """Propose jobs. `spare`: how many more to read than can be claimed, in case some are gone or must wait. `crowded`:
     other claims compete for the same jobs, so a random part of a longer list is proposed first."""
-    lanes = [
-        (queue, job_type, min(slots, limit) * (CROWDED_WINDOW if crowded else 1) + spare)
-        for job_type, slots in request.slots.items()
-        if slots > 0
-        for queue in request.queues
-        if not _is_paused(board, queue)
-    ]
+    if request.lost is Lost.ALONE:
+        rows, more = await _alone(session, request, board, limit + spare)
+        return Proposed([Entry(row["job_id"], row["gq"]) for row in rows], {}, more)
+    asked, more = await _lanes(session, request, board)
     found: list[Entry] = []
-    turns: dict[tuple[str, str], fairness.LaneState] = {}
-    more = False
-    for start in range(0, len(lanes), _TOGETHER):
-        batch = lanes[start : start + _TOGETHER]
-        for (queue, job_type, want), (entries, lane_state) in zip(
-            batch, await asyncio.gather(*(_lane(session, request, board, *each) for each in batch)), strict=True
-        ):
+    of_type: Counter[str] = Counter()
+    turns: dict[Pair, fairness.LaneState] = {}
+    for start in range(0, len(asked), _TOGETHER):
+        batch = asked[start : start + _TOGETHER]
+        if _are_enough(request, of_type, limit, spare) and batch[0].head > _last_of(found, limit + spare):
+            return Proposed(_in_order(found, limit, crowded and not turns), turns, True)
+        wants = [
+            min(request.slots[lane.job_type], limit) * (CROWDED_WINDOW if crowded else 1) + spare for lane in batch
+        ]
+        looks = (_lane(session, request, board, lane.pair, want) for lane, want in zip(batch, wants, strict=True))
+        for lane, want, (entries, lane_state) in zip(batch, wants, await asyncio.gather(*looks), strict=True):
             found += entries
+            of_type[lane.job_type] += len(entries)
             more = more or len(entries) >= want
             if lane_state is not None:
-                turns[queue, job_type] = lane_state
-    found = _each_once(sorted(found, key=lambda entry: entry.order))
-    return Proposed(_from_a_random_place(found, limit) if crowded and not turns else found, turns, more)
+                turns[lane.pair] = lane_state
+    return Proposed(_in_order(found, limit, crowded and not turns), turns, more)
+
+
+class _Lane(msgspec.Struct, frozen=True):
+    queue: str
+    job_type: str
+    head: str = ""  # no job of the lane has a place before this
+
+    @property
+    def pair(self) -> Pair:
+        return self.queue, self.job_type
+
+
+async def _lanes(session: Session, request: ClaimRequest, board: BoardState) -> tuple[list[_Lane], bool]:
+    """Return the lanes to look at, and whether there may be others with jobs. Of many, only those that have some, by
+    their first job."""
+    queues = [queue for queue in dict.fromkeys(request.queues) if not _is_paused(board, queue)]
+    types = [job_type for job_type, slots in request.slots.items() if slots > 0]
+    if len(queues) * len(types) <= CLAIM_LANES_FEW:
+        return [_Lane(queue, job_type) for job_type in types for queue in queues], False
+    found = await lanes.with_jobs(session, queues, types)
+    fair = [_Lane(*pair) for pair in sorted(board.fair) if pair[0] in queues and pair[1] in types]
+    plain = [_Lane(*pair, head) for pair, head in found.heads.items() if pair not in board.fair]
+    return fair + sorted(plain, key=lambda lane: lane.head), found.is_cut
+
+
+def _are_enough(request: ClaimRequest, of_type: Counter[str], limit: int, spare: int) -> bool:
+    """Return whether the jobs that were found fill the claim, as far as their types have room."""
+    usable = sum(min(number, min(request.slots[job_type], limit) + spare) for job_type, number in of_type.items())
+    return usable >= limit + spare
+
+
+def _last_of(entries: Sequence[Entry], number: int) -> str:
+    """Return the place of the last that a claim would take."""
+    return heapq.nsmallest(number, (entry.order for entry in entries))[-1]
+
+
+def _in_order(entries: list[Entry], limit: int, crowded: bool) -> list[Entry]:
+    found = _each_once(sorted(entries, key=lambda entry: entry.order))
+    return _from_a_random_place(found, limit) if crowded else found
 
 
 def _each_once(entries: list[Entry]) -> list[Entry]:
@@ -96,15 +140,45 @@ def _is_paused(board: BoardState, queue: str) -> bool:
     return row is not None and row.paused_at is not None
 
 
+async def _alone(session: Session, request: ClaimRequest, board: BoardState, want: int) -> tuple[list[Item], bool]:
+    """Return the first jobs that must run alone and that this worker can claim, and whether there may be more."""
+    rows: list[Item] = []
+    seen = 0
+    async for row in session.tables.ask(Ask(table=Table.JOBS, index=READY.name, hash=schema.ALONE), lane=Lane.IDLE):
+        seen += 1
+        newest = request.versions.get(row["job_type"])
+        if (
+            request.slots.get(row["job_type"], 0) > 0
+            and row["queue"] in request.queues
+            and not _is_paused(board, row["queue"])
+            and (newest is None or row.get("payload_version", 1) <= newest)
+        ):
+            rows.append(row)
+        if len(rows) >= want or seen >= _READ_MAX:
+            return rows, True
+    return rows, False
+
+
+async def wait_alone(session: Session, request: ClaimRequest) -> dict[str, int]:
+    """Count the first jobs that wait to run alone, by type."""
+    board = await session.board.read(fresh=False)
+    rows, _ = await _alone(session, request, board, ALONE_COUNTED_MAX)
+    return dict(Counter(row["job_type"] for row in rows))
+
+
 async def _lane(
-    session: Session, request: ClaimRequest, board: BoardState, queue: str, job_type: str, want: int
+    session: Session, request: ClaimRequest, board: BoardState, pair: Pair, want: int
 ) -> tuple[list[Entry], fairness.LaneState | None]:
+    queue, job_type = pair
     readable = readable_by(request.versions.get(job_type))
+    if request.lost is Lost.NONE:
+        unsuspected = absent("suspicion")
+        readable = unsuspected if readable is None else readable & unsuspected
     rows = await plain(session, queue, job_type, want, readable)
-    if (queue, job_type) not in board.fair:
+    if pair not in board.fair:
         return [Entry(row["job_id"], row["gq"]) for row in rows], None
     lane_state = await fairness.read(session, queue, job_type)
-    return await fairness.heads(session, (queue, job_type), rows, want, readable, lane_state), lane_state
+    return await fairness.heads(session, pair, rows, want, readable, lane_state), lane_state
 
 
 def readable_by(version: int | None) -> Condition | None:
@@ -119,55 +193,66 @@ class _Patience(msgspec.Struct):
 
 
 async def plain(session: Session, queue: str, job_type: str, want: int, readable: Condition | None) -> list[Item]:
-    """Return the first jobs of a lane without a fairness key, in order within the shards that were read."""
+    """Return the first jobs of a lane without a fairness key, in order within the shards that were read, each with its
+    place in the lane as `gq`."""
+    lane = schema.in_lane(queue) + schema.in_lane(job_type)
     start = random.randrange(session.shards)
     shards = [(start + i) % session.shards for i in range(session.shards)]
     rows: list[Item] = []
     patience = _Patience(_READ_MAX)
     while shards and len(rows) < want:
         asked, shards = shards[:SHARDS_AT_ONCE], shards[SHARDS_AT_ONCE:]
-        for each in await asyncio.gather(
-            *(_shard(session, schema.ready_hash(queue, job_type, shard), want, readable, patience) for shard in asked)
-        ):
-            rows += each
+        for each in await asyncio.gather(*(_shard(session, shard, lane, want, readable, patience) for shard in asked)):
+            rows += [{**row, "gq": row["gq"].removeprefix(lane)} for row in each]
         rows.sort(key=lambda row: str(row["gq"]))
     return rows[:want]
 
 
 async def _shard(
-    session: Session, hash_value: str, want: int, readable: Condition | None, patience: _Patience
+    session: Session, shard: int, lane: str, want: int, readable: Condition | None, patience: _Patience
 ) -> list[Item]:
     """Return the first jobs of a shard. If many are too new for this worker, the next claim continues where this one
     ended, so that jobs behind them are found eventually, at a bounded cost."""
     rows: list[Item] = []
-    left_off = session.remembered.left_off
+    left_off, memory = session.remembered.left_off, f"{lane}{shard}"
     page, above = want, None
     while True:
-        ask = Ask(table=Table.JOBS, index=READY.name, hash=hash_value, above=above, page=page, where=readable)
+        ask = Ask(
+            table=Table.JOBS,
+            index=READY.name,
+            hash=schema.ready_hash(shard),
+            begins=lane,
+            above=above,
+            page=page,
+            where=readable,
+        )
         found, then = await session.tables.page(ask, lane=Lane.IDLE)
         rows += found
         if len(rows) >= want:
             return rows[:want]
         if then is None:
-            left_off.pop(hash_value, None)
+            left_off.pop(memory, None)
             return rows
         patience.rows -= page
         above = str(then["gq"])
         if patience.rows <= 0:
-            left_off[hash_value] = above
+            left_off[memory] = above
             return rows
         if page >= _PAGE_MAX // 4:
-            above = max(above, left_off.get(hash_value, ""))
+            above = max(above, left_off.get(memory, ""))
         page = min(4 * page, _PAGE_MAX)
 
 
-async def verified(session: Session, entries: Sequence[Entry]) -> list[Head]:
+async def verified(session: Session, entries: Sequence[Entry], lost: Lost) -> list[Head]:
     """Return the jobs that are still as the index shows them, read consistently."""
     items = await session.tables.get(Table.JOBS, [(entry.job_id,) for entry in entries], lane=Lane.IDLE)
     return [
         Head(item, entry.turn)
         for entry, item in zip(entries, items, strict=True)
-        if item is not None and item.get("status") == Status.PENDING and "parked" not in item
+        if item is not None
+        and item.get("status") == Status.PENDING
+        and "parked" not in item
+        and lost.may_bring(item.get("suspicion", 0))
     ]
 
 
@@ -315,7 +400,7 @@ class Claims:
         step = limit + spare
         for start in range(0, len(entries), step):
             chunk = entries[start : start + step]
-            heads = await verified(self._session, chunk)
+            heads = await verified(self._session, chunk, request.lost)
             ghosts = ghosts or len(heads) < len(chunk)
             read = await dynamodb_admission.read(self._session.tables, [head.item for head in heads], now, Lane.IDLE)
             for key, running in read.running.items():

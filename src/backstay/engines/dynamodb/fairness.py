@@ -91,7 +91,8 @@ async def heads(
     readable: Condition | None,
     lane_state: LaneState,
 ) -> list[Entry]:
-    """Return the first jobs of a lane in the order of turns. `plain` are the first jobs without a key."""
+    """Return the first jobs of a lane in the order of turns. `plain` are the first jobs without a key, each with its
+    place in the lane as `gq`."""
     found: list[Entry] = []
     above = ""
     while len(found) < limit:
@@ -115,7 +116,7 @@ async def _next_level(session: Session, lane: tuple[str, str], plain: Sequence[I
     """Return the highest priority below the last one at which a job waits."""
     levels = [str(row["gq"])[:3] for row in plain if str(row["gq"])[:3] > above]
     for shard in range(session.shards):
-        hash_value = schema.ready_hash(*lane, shard, fair=True)
+        hash_value = schema.fair_hash(*lane, shard)
         after = f"{above}|{schema.HIGH}" if above else None
         rows, _ = await session.tables.page(
             Ask(table=Table.JOBS, index=READY.name, hash=hash_value, above=after, page=1), lane=Lane.IDLE
@@ -139,7 +140,7 @@ async def _keys(
     place = f"{schema.fair_ready(*lane)}|{level}"
     after = session.remembered.left_off.pop(place, lane_state.after)
     for shard in range(session.shards):
-        hash_value = schema.ready_hash(*lane, shard, fair=True)
+        hash_value = schema.fair_hash(*lane, shard)
         last = await _walk(session, hash_value, level, after, None, limit, readable, found)
         if last is None and after:
             last = await _walk(session, hash_value, level, "", after, limit, readable, found)

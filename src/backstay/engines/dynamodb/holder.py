@@ -9,11 +9,11 @@ import asyncio
 from collections.abc import Sequence
 
 from backstay.clock import Instant
-from backstay.core.records import Hold, Note, Verdict
+from backstay.core.records import OWN_STEPS, Hold, Note, Transition, Verdict
 from backstay.core.states import Status
 from backstay.engines.dynamodb import items, schema, transitions
 from backstay.engines.dynamodb.commit import Cancelled, Commit
-from backstay.engines.dynamodb.expressions import Condition, check, equals, put_new, update
+from backstay.engines.dynamodb.expressions import Condition, Write, at_most, check, equals, put, put_new, update
 from backstay.engines.dynamodb.schema import Item, Table
 from backstay.engines.dynamodb.session import Session
 from backstay.engines.dynamodb.table import Failed
@@ -97,14 +97,29 @@ async def verdict(session: Session, hold: Hold) -> Verdict:
 
 async def step(session: Session, job_id: str, name: str) -> str | None:
     [found] = await session.tables.get(Table.RECORDS, [schema.step(job_id, name)])
-    if found is None:
+    if found is None or found["attempt"] <= await forgotten(session, job_id, name):
         return None
     answer: str = found["answer"]
     return answer
 
 
+async def forgotten(session: Session, job_id: str, name: str) -> int:
+    """Return the attempt up to which the answers of a step are forgotten; 0 if none are."""
+    if name.startswith(OWN_STEPS):
+        return 0
+    [mark] = await session.tables.get(Table.RECORDS, [schema.forgotten_steps(job_id)])
+    return 0 if mark is None else int(mark["attempt"])
+
+
+def forget_steps(t: Transition) -> Write:
+    """Return the write that forgets all answers of a job so far. It is one, however many answers there are: a commit
+    could not delete more than a hundred. They go with the job, or are replaced."""
+    pk, sk = schema.forgotten_steps(t.job_id)
+    return put(Table.RECORDS, {"pk": pk, "sk": sk, "attempt": t.attempt})
+
+
 async def record_step(session: Session, hold: Hold, name: str, answer: str, now: Instant) -> Verdict:
-    """Store an answer and check the claim in one commit; the first answer is kept."""
+    """Store an answer and check the claim in one commit; the first answer that is not forgotten is kept."""
     size = len(answer.encode())
     if size > ANSWER_BYTES_MAX:
         raise StoreError(
@@ -113,10 +128,19 @@ async def record_step(session: Session, hold: Hold, name: str, answer: str, now:
         )
     pk, sk = schema.step(hold.job_id, name)
     item = {"pk": pk, "sk": sk, "name": name, "answer": answer, "attempt": hold.attempt, "recorded_at": now}
+    if await _record(session, hold, put_new(Table.RECORDS, item), now):
+        return Verdict.APPLIED
+    last = await forgotten(session, hold.job_id, name)
+    if last and await _record(session, hold, put(Table.RECORDS, item, at_most("attempt", last)), now):
+        return Verdict.APPLIED
+    return await verdict(session, hold)
+
+
+async def _record(session: Session, hold: Hold, write: Write, now: Instant) -> bool:
     commit = Commit(session.tables, "record_step", now)
-    commit.write(put_new(Table.RECORDS, item), check(Table.JOBS, (hold.job_id,), holds(hold)))
+    commit.write(write, check(Table.JOBS, (hold.job_id,), holds(hold)))
     try:
         await commit.run(Lane.URGENT)
     except Cancelled:
-        return await verdict(session, hold)
-    return Verdict.APPLIED
+        return False
+    return True

@@ -356,6 +356,7 @@ def expired(item: Item) -> ExpiredClaim:
         scheduled_for=item["scheduled_for"],
         started_at=item["started_at"],
         parent_job_id=item.get("parent_job_id"),
+        suspicion=item.get("suspicion", 0),
     )
 
 

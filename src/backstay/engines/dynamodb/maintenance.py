@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 import logging
 import random
 import uuid
@@ -50,11 +51,12 @@ from backstay.engines.dynamodb.schema import INDEXES, READY, SCHEMA, TIME, WORKE
 from backstay.engines.dynamodb.session import Session
 from backstay.engines.dynamodb.table import Failed, bare
 from backstay.engines.dynamodb.transport import Lane
-from backstay.errors import BackstayError, InvalidSchedule
+from backstay.errors import BackstayError, InvalidSchedule, StoreGone, StoreMoved, StoreUnavailable
 from backstay.limits import LEASE_SECONDS, SCHEDULES_MAX
 
 log = logging.getLogger("backstay.engines.dynamodb")
 
+_FAILING_SECONDS_MAX = 30.0  # a throttled table fails each mark after eight seconds
 TURN_MICROS = 60 * MICROS  # between two pages, by any process
 PAGE = 500
 LATE_MICROS = 600 * MICROS  # a job unchanged for this long is checked in its index
@@ -305,17 +307,26 @@ async def drop_schedule(session: Session, name: str) -> Verdict:
     return Verdict.APPLIED
 
 
-async def schedules(session: Session, names: Sequence[str]) -> list[Schedule]:
-    found: list[Item | None]
+async def schedules(
+    session: Session, names: Sequence[str], after: str = "", limit: int | None = None
+) -> list[Schedule]:
+    found: Sequence[Item | None]
     if names:
         found = await session.tables.get(
             Table.RECORDS, [dynamodb_schema.schedule(name) for name in dict.fromkeys(names)]
         )
     else:
-        ask = Ask(table=Table.RECORDS, hash=dynamodb_schema.SCHEDULES, consistent=True)
-        found = [row async for row in session.tables.ask(ask)]
+        above = dynamodb_schema.part(after) if after else None
+        ask = Ask(table=Table.RECORDS, hash=dynamodb_schema.SCHEDULES, above=above, consistent=True)
+        found = await session.tables.first(ask, limit)
     rows = [_schedule(item) for item in found if item is not None]
     return sorted(rows, key=lambda schedule: schedule.name)
+
+
+async def upcoming(session: Session, limit: int) -> list[Schedule]:
+    """No index has them by time, so all are read. SCHEDULES_MAX is what that can bear."""
+    running = (each for each in await schedules(session, ()) if each.paused_at is None)
+    return heapq.nsmallest(limit, running, key=lambda schedule: (schedule.next_at, schedule.name))
 
 
 def _schedule(item: Item) -> Schedule:
@@ -354,12 +365,30 @@ async def _why_not(session: Session, firing: Firing) -> Verdict | None:
 
 
 async def go_on(session: Session, now: Instant, limit: int) -> int:
-    """Continue from all marks, up to `limit` changes."""
+    """Continue from all marks, up to `limit` changes. A mark that fails is tried again by the next call, after the
+    others: it must not keep them waiting."""
     done = 0
-    for mark in [each async for each in outbox.marks(session.tables, limit)]:
+    loop = asyncio.get_running_loop()
+    until = loop.time() + _FAILING_SECONDS_MAX
+    marks = [each async for each in outbox.marks(session.tables, limit)]
+    session.failed_marks.intersection_update({mark.nonce for mark in marks})
+    for mark in sorted(marks, key=lambda mark: mark.nonce in session.failed_marks):
         if done >= limit:
             break
-        done += await _go_on_from(session, mark, now, limit - done)
+        try:
+            done += await _go_on_from(session, mark, now, limit - done)
+        except (StoreGone, StoreMoved, StoreUnavailable):
+            raise  # not caused by the mark
+        except Exception as error:
+            again = mark.nonce in session.failed_marks
+            session.failed_marks.add(mark.nonce)
+            log.log(
+                logging.DEBUG if again else logging.WARNING,
+                "could not continue the commit %s %s, will try again in the next sweep: %s: %s",
+                *(mark.kind, mark.name, type(error).__name__, error),
+            )
+            if loop.time() > until:
+                break
     return done
 
 

@@ -8,27 +8,24 @@ import uuid
 from typing import Any, NoReturn
 
 from backstay.clock import SystemClock
-from backstay.engines.dynamodb import results
+from backstay.engines.dynamodb import ownership, results
 from backstay.engines.dynamodb import schema as dynamodb_schema
 from backstay.engines.dynamodb import table as dynamodb_table
-from backstay.engines.dynamodb.expressions import absent, below, equals, key_item, update
+from backstay.engines.dynamodb.expressions import absent, below, equals
 from backstay.engines.dynamodb.schema import (
     INDEXES,
-    OWNER,
     SCHEMA,
     SCHEMA_NAMES,
     Index,
     Item,
     Table,
     attributes_of,
-    decode,
     definition,
-    encode,
     index_definition,
 )
 from backstay.engines.dynamodb.table import Failed, Tables
 from backstay.engines.dynamodb.transport import Refused, translate
-from backstay.errors import ConfigurationError, SchemaMismatch, StoreGone, StoreUnsafe
+from backstay.errors import SchemaMismatch, StoreGone, StoreUnsafe
 
 log = logging.getLogger("backstay.engines.dynamodb")
 
@@ -38,7 +35,7 @@ async def check(tables: Tables) -> bool:
     if not all(await asyncio.gather(*(_is_ours(tables, table) for table in Table))):
         return False
     [schema] = await tables.get(Table.RECORDS, [dynamodb_schema.SCHEMA_KEY])
-    if schema is None or schema["number"] < SCHEMA:
+    if schema is None or not ownership.is_schema(schema) or schema["number"] < SCHEMA:
         return False
     if schema["number"] > SCHEMA:
         raise SchemaMismatch(
@@ -48,17 +45,19 @@ async def check(tables: Tables) -> bool:
     if schema["shards"] < tables.shards:
         _refuse_shards(tables, schema)
     tables.shards = schema["shards"]  # perhaps more than in the URL: jobs are in all of them
-    await _bind(tables)
+    await ownership.bind(tables)
     return True
 
 
 async def exists(tables: Tables) -> bool:
     """Return whether there is a queue; one that is only half created does not count."""
+    if not await _is_ours(tables, Table.RECORDS):
+        return False
     try:
         [schema] = await tables.get(Table.RECORDS, [dynamodb_schema.SCHEMA_KEY])
     except StoreGone:
         return False
-    return schema is not None
+    return ownership.is_schema(schema)
 
 
 async def _is_ours(tables: Tables, table: Table) -> bool:
@@ -83,9 +82,7 @@ def _refuse_unsafe(tables: Tables, table: Table, described: dict[str, Any]) -> N
             f"{name} is a global table: conditions hold in one region only, and a job could run in two;"
             " remove its replicas"
         )
-    schema = [each["AttributeName"] for each in described.get("KeySchema", ())]
-    if schema != list(table.key_names):
-        raise StoreUnsafe(f"{name} belongs to another program: choose another prefix")
+    ownership.refuse_other_form(name, table, described)
 
 
 def _refuse_shards(tables: Tables, schema: Item) -> NoReturn:
@@ -95,32 +92,10 @@ def _refuse_shards(tables: Tables, schema: Item) -> NoReturn:
     )
 
 
-async def _bind(tables: Tables) -> None:
-    """Bind the jobs' table to its records' table: two queues on one table would each see the other's jobs without their
-    records."""
-    mine = tables.names[Table.RECORDS]
-    name = tables.names[Table.JOBS]
-    body = {"TableName": name, "Key": encode(key_item(Table.JOBS, OWNER)), "ConsistentRead": True}
-    reply = await tables.call("GetItem", body)
-    found = decode(reply["Item"]) if reply.get("Item") else None
-    if found is None:
-        try:
-            await tables.update(
-                update(Table.JOBS, OWNER, sets={"records": mine}, condition=absent("job_id") | equals("records", mine))
-            )
-            return
-        except Failed as failed:
-            found = failed.item or {}
-    if found.get("records") != mine:
-        raise ConfigurationError(
-            f"{name} holds the jobs of another queue, whose other table is {found.get('records')}: choose another"
-            " table= for this prefix, or open the queue by its own"
-        )
-
-
 async def migrate(tables: Tables, *, provisioned: bool) -> list[str]:
     """Create what is missing. The next call completes an interrupted one, and nothing is used before the schema number
     is written."""
+    await ownership.refuse_foreign(tables)
     made = False
     for table in Table:
         made |= await _make(tables, table, provisioned)
@@ -129,7 +104,7 @@ async def migrate(tables: Tables, *, provisioned: bool) -> list[str]:
         _refuse_unsafe(tables, table, found)
         if table is Table.JOBS:
             made |= await _complete(tables, found, provisioned)
-    await _bind(tables)
+    await ownership.bind(tables)
     [before] = await tables.get(Table.RECORDS, [dynamodb_schema.SCHEMA_KEY])
     if before is not None and before["number"] > SCHEMA:
         raise SchemaMismatch(f"{tables.shown} has the schema of a later release: install that one")
@@ -189,21 +164,30 @@ async def _complete(tables: Tables, described: dict[str, Any], provisioned: bool
 
 async def would_erase(tables: Tables) -> dict[str, int]:
     """Return the tables that `erase` would delete, and about how many items each has."""
-    names = list(tables.names.values())
-    there = {name: found for name in names if (found := await dynamodb_table.described(tables, name)) is not None}
-    if tables.names[Table.RECORDS] in there:
-        for name in await results.names(tables):
-            there[name] = await dynamodb_table.described(tables, name) or {}
+    there = await _erasable(tables)
     return {name: found.get("ItemCount", 0) for name, found in there.items()}
 
 
 async def erase(tables: Tables) -> list[str]:
     """Delete all tables, including result tables; return the names of those that existed."""
-    there = [name for name in tables.names.values() if await dynamodb_table.described(tables, name) is not None]
-    if tables.names[Table.RECORDS] in there:
-        there += await results.names(tables)
+    there = list(await _erasable(tables))
     for name in there:
         await dynamodb_table.run(tables, "DeleteTable", {"TableName": name})
     for name in there:
         await dynamodb_table.gone(tables, name)
     return there
+
+
+async def _erasable(tables: Tables) -> dict[str, dynamodb_table.Described]:
+    """Return the tables of this queue, those that say which others there are last: an interrupted `erase` can be
+    repeated."""
+    own = await ownership.refuse_foreign(tables)
+    found: dict[str, dynamodb_table.Described] = {}
+    if Table.RECORDS in own:
+        for name in await results.names(tables):
+            if (described := await dynamodb_table.described(tables, name)) is not None:
+                found[name] = described
+    for table in (Table.JOBS, Table.RECORDS):
+        if table in own:
+            found[tables.names[table]] = own[table]
+    return found

@@ -23,6 +23,7 @@ from backstay.core.states import Status
 from backstay.engines.dynamodb import admission as dynamodb_admission
 from backstay.engines.dynamodb import schema, transitions
 from backstay.engines.dynamodb.admission import (
+    FRESH_MICROS,
     SET_BACK,
     Bucket,
     Drawn,
@@ -190,7 +191,6 @@ async def _after(session: Session, begins: str, most: int, after: str | None) ->
 _TRIES = 5  # tries for a gate that others change at the same time; then it is left to them
 _BUCKETS_MAX = 1_000  # rates checked in one promotion, the longest waiting first
 _PAGE = 100  # marks read per query
-_LOOKS = 2  # repeated checks with room and no job to unpark, before that is believed
 _LOOK_AGAIN_MICROS = MICROS
 _SWEPT_MAX = 100  # rates checked in one sweep
 
@@ -219,10 +219,12 @@ async def mark(session: Session, states: dict[Bucket, RateGate], bucket: Bucket,
     must stay claimable."""
     for _ in range(_TRIES):
         was = states[bucket]
-        if was.due_at is not None:
+        if was.due_at is not None and abs(now - was.parked_at) <= FRESH_MICROS // 2:
             return True
-        due = NO_TIME if room else admission.due_at(rate_of(bucket), was.full_at, now)
-        saved = await save(session, [Drawn(bucket, was, was.full_at, due)], now, Lane.USUAL)
+        due = was.due_at
+        if due is None:
+            due = NO_TIME if room else admission.due_at(rate_of(bucket), was.full_at, now)
+        saved = await save(session, [Drawn(bucket, was, was.full_at, due, now)], now, Lane.USUAL)
         states[bucket] = await _read(session, bucket, now, Lane.USUAL)
         if saved:
             return True
@@ -237,7 +239,7 @@ async def left_sight(session: Session, buckets: Collection[Bucket], now: Instant
             was = await _read(session, bucket, now, Lane.USUAL)
             if was.due_at != NO_TIME:
                 break
-            if await save(session, [Drawn(bucket, was, was.full_at, now)], now, Lane.USUAL):
+            if await save(session, [Drawn(bucket, was, was.full_at, now, was.parked_at)], now, Lane.USUAL):
                 signals.add(Signal.DUE)
                 break
     return signals
@@ -292,11 +294,10 @@ async def _look(session: Session, bucket: Bucket, now: Instant) -> tuple[int, In
         room = min(was.room(bucket, now), IN_SIGHT_MAX)
         count, left = await back_in_sight(session, RATE, schema.rate_name(*bucket), "r", room, Lane.IDLE)
         changed += count
-        due, looks = None if not left else NO_TIME if room else admission.due_at(rate, was.full_at, now), 0
-        if not changed and room and was.looks < _LOOKS:
-            # A job may have been parked a moment ago, and the index lags.
-            due, looks = now + _LOOK_AGAIN_MICROS, was.looks + 1
-        if await save(session, [Drawn(bucket, was, was.full_at, due, looks)], now, Lane.IDLE):
+        due = None if not left else NO_TIME if room else admission.due_at(rate, was.full_at, now)
+        if was.is_fresh(now) and (not left or (room and not changed)):
+            due = now + _LOOK_AGAIN_MICROS  # the index may not yet show a job that was parked a moment ago
+        if await save(session, [Drawn(bucket, was, was.full_at, due, was.parked_at)], now, Lane.IDLE):
             return changed, due
     return changed, now
 
@@ -316,7 +317,7 @@ async def unpark_marked_rates(session: Session, now: Instant) -> int:
         changed += count
         if left and (was.due_at is None or not room):
             due = NO_TIME if room else admission.due_at(rate_of(bucket), was.full_at, now)
-            await save(session, [Drawn(bucket, was, was.full_at, due)], now, Lane.IDLE)
+            await save(session, [Drawn(bucket, was, was.full_at, due, was.parked_at)], now, Lane.IDLE)
         elif not left and was.due_at is None:
             await _forget(session, each, now)
     return changed
@@ -341,7 +342,6 @@ async def rate_due(session: Session, job_id: str, now: Instant) -> Instant | Non
 BY_KEY, BY_RATE = "c", "r"
 TOGETHER = 16
 MARKS_MAX = 100  # keys checked in one sweep
-FRESH_MICROS = 5 * MICROS  # longer than an index lags
 DEAD_MAX = 50  # holders that do not run, removed in one commit
 MARK_MICROS = 60 * MICROS  # a mark this old does not belong to a job that is about to be parked
 

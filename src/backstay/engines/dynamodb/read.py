@@ -14,9 +14,11 @@ from typing import Any
 import msgspec
 
 from backstay.clock import Instant
+from backstay.core import sensitive
 from backstay.core.queues import depths_of
-from backstay.core.records import DeadGroup, Depth, JobRecord, JobType, Page, Query, WorkerRow
+from backstay.core.records import DeadGroup, Depth, FormerWorker, JobRecord, JobType, Page, Query, Verdict, WorkerRow
 from backstay.core.states import TERMINAL, Status
+from backstay.core.workers import former_since
 from backstay.engines import sql_rows
 from backstay.engines.dynamodb import items, schema
 from backstay.engines.dynamodb.commit import merged
@@ -37,9 +39,10 @@ from backstay.engines.dynamodb.schema import (
     Table,
 )
 from backstay.engines.dynamodb.session import Session
+from backstay.engines.dynamodb.table import Failed
 from backstay.engines.dynamodb.transport import Lane
-from backstay.errors import ConfigurationError, InvalidOption
-from backstay.limits import LISTED_EDGES_MAX
+from backstay.errors import ConfigurationError, InvalidOption, StoreBusy
+from backstay.limits import FORMER_WORKERS_MAX, LISTED_EDGES_MAX
 
 DETAILS_BYTES_MAX = 390_000  # an item holds 400 KB, including a key and two numbers
 RUNNING_LISTED_MAX = 5_000  # ids listed for a worker that runs more jobs than fit
@@ -157,6 +160,9 @@ def _partitions(session: Session, status: Status) -> list[str]:
 
 # Workers and types
 
+CHANGE_ROUNDS = 20  # as of a queue
+TYPES_AT_ONCE = 20
+
 
 async def beat(session: Session, worker: WorkerRow) -> None:
     pk, sk = schema.worker(worker.worker_id)
@@ -173,31 +179,119 @@ async def beat(session: Session, worker: WorkerRow) -> None:
     await session.tables.update(put(Table.RECORDS, item), lane=Lane.URGENT, verb="beat")
 
 
-async def forget(session: Session, worker_ids: Sequence[str]) -> None:
+async def forget(session: Session, worker_ids: Sequence[str], now: Instant) -> None:
+    """What is kept is written first: after a crash in between, a worker is in both places, and counts as alive."""
+    found = await session.tables.get(Table.RECORDS, [schema.worker(each) for each in worker_ids])
+    kept = []
+    for item in found:
+        if item is not None:
+            pk, sk = schema.former_worker(item["worker_id"])
+            kept.append({**item, "pk": pk, "sk": sk, "left_at": now})
+    await session.tables.put_many(Table.RECORDS, kept)
     await session.tables.delete_many(Table.RECORDS, [schema.worker(each) for each in worker_ids])
-
-
-async def workers(session: Session) -> list[WorkerRow]:
-    ask = Ask(table=Table.RECORDS, hash=schema.WORKERS, consistent=True)
-    found = [
-        sql_rows.worker(item["worker_id"], item["heartbeat_at"], item["details"])
-        async for item in session.tables.ask(ask)
+    outdated = [
+        schema.former_worker(item["worker_id"])
+        async for item in session.tables.ask(Ask(table=Table.RECORDS, hash=schema.FORMER_WORKERS))
+        if item["left_at"] <= former_since(now)
     ]
+    await session.tables.delete_many(Table.RECORDS, outdated)
+
+
+async def former_workers(session: Session, now: Instant) -> list[FormerWorker]:
+    ask = Ask(table=Table.RECORDS, hash=schema.FORMER_WORKERS, consistent=True)
+    found = [
+        FormerWorker(sql_rows.worker(item["worker_id"], item["heartbeat_at"], item["details"]), item["left_at"])
+        async for item in session.tables.ask(ask)
+        if item["left_at"] > former_since(now)
+    ]
+    ids = [each.row.worker_id for each in found]
+    back = {worker.worker_id for worker in await workers(session, ids, "", "", None)} if ids else set()
+    gone = [each for each in found if each.row.worker_id not in back]
+    return sorted(gone, key=lambda each: (-each.left_at, each.row.worker_id))[:FORMER_WORKERS_MAX]
+
+
+async def workers(session: Session, ids: Sequence[str], after: str, before: str, limit: int | None) -> list[WorkerRow]:
+    if ids:
+        keys = [schema.worker(worker_id) for worker_id in dict.fromkeys(ids)]
+        read = [item for item in await session.tables.get(Table.RECORDS, keys) if item is not None]
+    else:
+        ask = Ask(
+            table=Table.RECORDS,
+            hash=schema.WORKERS,
+            above=schema.part(after) if after else None,
+            below=schema.part(before) if before else None,
+            consistent=True,
+        )
+        read = await session.tables.first(ask, limit)
+    found = [sql_rows.worker(item["worker_id"], item["heartbeat_at"], item["details"]) for item in read]
     return sorted(found, key=lambda worker: worker.worker_id)
 
 
+async def count_workers(session: Session) -> int:
+    return await session.tables.count(Ask(table=Table.RECORDS, hash=schema.WORKERS))
+
+
 async def announce(session: Session, types: Sequence[JobType]) -> None:
+    latest = {each.job_type: each for each in types}
+    for each in latest.values():
+        _details(each)  # refuses one that is too large, before any is written
+    names = list(latest)
+    for start in range(0, len(names), TYPES_AT_ONCE):
+        part = names[start : start + TYPES_AT_ONCE]
+        await asyncio.gather(*(_announce(session, latest[name]) for name in part))
+
+
+async def _announce(session: Session, new: JobType) -> None:
+    await _change_type(session, new.job_type, lambda stored: sensitive.announced(stored, new))
+
+
+async def unmark(session: Session, job_type: str, marks: Sequence[str]) -> Verdict:
+    def change(stored: JobType | None) -> JobType | None:
+        return None if stored is None else sensitive.without(stored, marks)
+
+    return await _change_type(session, job_type, change)
+
+
+async def _change_type(session: Session, name: str, change: Callable[[JobType | None], JobType | None]) -> Verdict:
+    """Read a type, and write it if it is still as it was read: two announcements at the same time lose no mark."""
+    pk, sk = key = schema.job_type(name)
+    for _ in range(CHANGE_ROUNDS):
+        [found] = await session.tables.get(Table.RECORDS, [key])
+        stored = None if found is None else msgspec.json.decode(found["details"], type=JobType)
+        changed = change(stored)
+        if changed is None:
+            return Verdict.GONE
+        if changed == stored:
+            return Verdict.APPLIED
+        wid = items.new_wid()
+        item = {"pk": pk, "sk": sk, "details": _details(changed), "nonce": wid, "wid": wid}
+        try:
+            await session.tables.update(
+                put(Table.RECORDS, item, equals("nonce", None if found is None else found.get("nonce")))
+            )
+        except Failed:
+            continue
+        return Verdict.APPLIED
+    raise StoreBusy(f"{session.tables.shown}: other processes keep changing the job type {name}: try again")
+
+
+async def restore_types(session: Session, types: Sequence[JobType]) -> None:
+    """Store types as another store had them."""
     made: dict[Key, Item] = {}
     for each in types:
         pk, sk = key = schema.job_type(each.job_type)
-        details = msgspec.json.encode(each)
-        if len(details) > DETAILS_BYTES_MAX:
-            raise ConfigurationError(
-                f"the announcement of {each.job_type}, mostly the schema of its payload, has {len(details):,}"
-                f" bytes, and DynamoDB keeps {DETAILS_BYTES_MAX:,}: give it a smaller model"
-            )
-        made[key] = {"pk": pk, "sk": sk, "details": details.decode()}
+        made[key] = {"pk": pk, "sk": sk, "details": _details(each)}
     await session.tables.put_many(Table.RECORDS, list(made.values()))
+
+
+def _details(job_type: JobType) -> str:
+    details = msgspec.json.encode(job_type)
+    if len(details) > DETAILS_BYTES_MAX:
+        raise ConfigurationError(
+            f"the announcement of {job_type.job_type}, mostly the schema of its payload, has {len(details):,}"
+            f" bytes, and DynamoDB keeps {DETAILS_BYTES_MAX:,}: give it a smaller model"
+        )
+    return details.decode()
 
 
 async def job_types(session: Session) -> list[JobType]:
@@ -408,8 +502,9 @@ def _before(session: Session, item: Item) -> list[Ask]:
         case "c":
             return [_held(KEY.name, item["concurrency_key"], f"{side}|{lane}|", stands) for side in ("out", "in")]
     if item.get("fairness_key") is None:
-        lanes = schema.all_shards(schema.ready(item["queue"], item["job_type"]), session.shards)
-        return [Ask(table=Table.JOBS, index=READY.name, hash=each, below=stands) for each in lanes]
+        in_lane = schema.in_lane(item["queue"]) + schema.in_lane(item["job_type"])
+        shards = schema.all_shards(schema.READY_JOBS, session.shards)
+        return [_held(READY.name, each, in_lane, stands) for each in shards]
     own = f"{schema.rank(item['priority'])}|{schema.part(item['fairness_key'])}|"
     return [Ask(table=Table.JOBS, index=READY.name, hash=derived["gr"], begins=own, below=derived["gq"])]
 

@@ -33,7 +33,7 @@ from backstay.core.result_tables import (
     Value,
 )
 from backstay.core.states import Status
-from backstay.engines.dynamodb import holder, items, schema, transitions
+from backstay.engines.dynamodb import holder, items, ownership, schema, transitions
 from backstay.engines.dynamodb import table as dynamodb_table
 from backstay.engines.dynamodb.expressions import Ask, Condition, Placeholders, absent, below, equals, present, update
 from backstay.engines.dynamodb.schema import SUBJECT, Item, Table, billing, decode, encode
@@ -104,6 +104,7 @@ def _value(kind: ColumnKind, value: Any) -> Value:
 
 
 SUBJECT_INDEX = "ConversationIndex"
+_RENAME = "give the result table another name"
 _definition = msgspec.json.Decoder(ResultTable)
 
 
@@ -120,7 +121,7 @@ async def _declare(session: Session, table: ResultTable) -> bool:
             return False
         if stored is None:
             core_result_tables.refuse_too_many(len(await result_tables(session)), table.name)
-        await _make(session.tables, wanted, session.tables.wire.address.provisioned)
+        await _make(session.tables, wanted, session.tables.wire.address.provisioned, known=stored is not None)
         if await _write_definition(session.tables, wanted, item):
             return True
 
@@ -176,13 +177,18 @@ def name_of(tables: Tables, table: str) -> str:
 # Creating tables
 
 
-async def _make(tables: Tables, table: ResultTable, provisioned: bool) -> None:
+async def _make(tables: Tables, table: ResultTable, provisioned: bool, *, known: bool) -> None:
     name = name_of(tables, table.name)
     found = await dynamodb_table.described(tables, name)
     if found is None:
         await dynamodb_table.run(tables, "CreateTable", _body(name, table, provisioned=provisioned))
     found = await dynamodb_table.active(tables, name)
     _refuse_other(name, table, found)
+    if not known and await ownership.has_items(tables, name):
+        # a process that declares the same table writes its definition before any row
+        [item] = await tables.get(Table.RECORDS, [schema.result_table(table.name)])
+        if item is None:
+            raise ownership.foreign(name, "it has items, and this queue did not make it", _RENAME)
     there = {each["IndexName"] for each in found.get("GlobalSecondaryIndexes", ())}
     if table.subject_index and SUBJECT_INDEX not in there:
         index = {"Create": _index(table, provisioned=provisioned)}
@@ -196,13 +202,17 @@ async def _make(tables: Tables, table: ResultTable, provisioned: bool) -> None:
 
 
 def _refuse_other(name: str, table: ResultTable, found: dynamodb_table.Described) -> None:
-    schema = [each["AttributeName"] for each in found["KeySchema"]]
+    schema = list(ownership.key_of(found))
     kinds = {each["AttributeName"]: each["AttributeType"] for each in found["AttributeDefinitions"]}
     if schema != ["job_id", table.key] or kinds[table.key] != key_kind(table):
         raise SchemaMismatch(
             f"{name} already exists with the key {', '.join(schema)}, and {table.name} is declared with job_id,"
-            f" {table.key}: give the result table another name"
+            f" {table.key}: {_RENAME}"
         )
+    if table.subject_index:
+        wanted = (table.subject or "", "created_at")
+        attributes = [each for part in wanted for each in _attributes(table) if each["AttributeName"] == part]
+        ownership.refuse_other_indexes(name, found, {SUBJECT_INDEX: attributes}, _RENAME)
 
 
 def _body(name: str, table: ResultTable, *, provisioned: bool) -> dict[str, Any]:

@@ -21,8 +21,9 @@ Indexes of the jobs, and what is in them; examples are of the job 0198d0c2-6c1e-
     JobTypeIndex        gt type              gp prio|due|id            every job
                         PCA                  050|1763300000000000|0198d0c26c1e70018a3b1f2e3d4c5b6a
     WorkerStatusIndex   worker_id            status                    claimed at least once: host-7 / processing
-    ReadyIndex          gr queue|type        gq prio|due|id            pending, claimable:   default|PCA / 050|1763…
+    ReadyIndex          gr ready             gq queue|type|prio|due|id pending, claimable:   default|PCA|050|1763…
                         gr f|queue|type      gq prio|key|due|id        … with a fairness key: 050|tenant-7|1763…
+                        gr alone             gq prio|due|id            … that must run alone, of all queues and types
     TimeIndex           gd due, lease        ge at|id                  scheduled, retrying; processing
     RootIndex           root_job_id          gc                        members of trees but the root
     ContentIndex        content_hash         gh type|done|completed|id, type|open|created|id, type|else|created|id
@@ -51,8 +52,9 @@ Records, by pk and sk:
     kid|<parent> / <child>                   a child of a tree: what `children` reads
     staged|<job_id>|2 / 0003.01              children that wait for the settlement of attempt 2: of part 3 a piece
     step|<job_id> / charge                   name, answer, attempt, recorded_at
+    step|<job_id> / |forgotten               attempt: answers up to this one are forgotten; written with a manual retry
     gate|c|gpu / gate                        holders: the ids of running jobs
-    gate|r|api|5|1000000 / gate              full_at, nonce, looks
+    gate|r|api|5|1000000 / gate              full_at, nonce, parked_at
     gate|q|mail / gate                       room, counted_at, limit, nonce; while max_pending is set
     gate|q|mail / given|1763300000000000|5f2a9c010b3d|0000    ids of admitted jobs; journal, at
     waiting / c|gpu|2                        a key with parked jobs: limit, set_at, nonce
@@ -90,6 +92,7 @@ import msgspec
 
 from backstay.clock import Instant
 from backstay.core.states import ACTIVE, Status
+from backstay.core.suspicion import RUNS_ALONE
 from backstay.errors import StoreError
 
 SCHEMA = 1
@@ -140,6 +143,9 @@ READY = Index(
     "gr",
     "gq",
     (
+        "queue",
+        "job_type",
+        "suspicion",
         "payload_version",
         "concurrency_key",
         "concurrency_limit",
@@ -376,17 +382,33 @@ def fair_place(priority: int, fairness_key: str, due_at: Instant, job_id: str) -
     return f"{rank(priority)}|{part(fairness_key)}|{at(due_at)}|{short(job_id)}"
 
 
-def ready(queue: str, job_type: str) -> str:
-    return joined(queue, job_type)
+ALONE = "alone"  # the partition of the ready index with the jobs that run alone: they are few, and it is not sharded
+READY_JOBS = "ready"
+
+
+def ready_hash(number: int) -> str:
+    """Return the partition of a shard of the ready index: all lanes, so that one query finds those that have jobs."""
+    return f"{READY_JOBS}{suffix(number)}"
+
+
+def in_lane(name: str) -> str:
+    """Return a queue or a type as `gq` has it; the two of them begin the places of a lane, in this order."""
+    return f"{part(name)}|"
+
+
+def lane_and_place(ready_place: str) -> tuple[tuple[str, str], str]:
+    """Return queue and type, as `in_lane`, and the place among the jobs of all lanes."""
+    queue, job_type, place = ready_place.split("|", 2)
+    return (f"{queue}|", f"{job_type}|"), place
 
 
 def fair_ready(queue: str, job_type: str) -> str:
     return f"f|{joined(queue, job_type)}"
 
 
-def ready_hash(queue: str, job_type: str, number: int, fair: bool = False) -> str:
-    """Return the partition of a lane in the ready index, in one of its shards."""
-    return f"{fair_ready(queue, job_type) if fair else ready(queue, job_type)}{suffix(number)}"
+def fair_hash(queue: str, job_type: str, number: int) -> str:
+    """Return the partition of a lane's jobs with a fairness key, in one of its shards."""
+    return f"{fair_ready(queue, job_type)}{suffix(number)}"
 
 
 def lane(queue: str, job_type: str, payload_version: int) -> str:
@@ -453,10 +475,12 @@ def error_type(item: Item) -> str:
 
 
 def _ready(item: Item, stands: str, shards: int) -> Item:
+    if item.get("suspicion", 0) >= RUNS_ALONE:
+        return {"gr": ALONE, "gq": stands}
     key = item.get("fairness_key")
     if key is None:
-        mark = suffix(shard(item["job_id"], shards))
-        return {"gr": f"{ready(item['queue'], item['job_type'])}{mark}", "gq": stands}
+        lane = in_lane(item["queue"]) + in_lane(item["job_type"])
+        return {"gr": ready_hash(shard(item["job_id"], shards)), "gq": lane + stands}
     mark = suffix(shard(key, shards))  # all jobs of a key in one shard
     return {
         "gr": f"{fair_ready(item['queue'], item['job_type'])}{mark}",
@@ -493,6 +517,7 @@ MOVE_KEY: Key = (BOARD, "move")
 PLACE_KEY: Key = (BOARD, "place")
 SCHEDULES = "schedules"
 WORKERS = "workers"
+FORMER_WORKERS = "formerworkers"
 TYPES = "types"
 WAITING = "waiting"
 RESULTS = "results"
@@ -560,6 +585,10 @@ def step(job_id: str, name: str) -> Key:
     return (steps(job_id), part(name) or "|")
 
 
+def forgotten_steps(job_id: str) -> Key:
+    return (steps(job_id), "|forgotten")
+
+
 def key_gate(concurrency_key: str) -> Key:
     return (f"gate|c|{part(concurrency_key)}", "gate")
 
@@ -599,6 +628,10 @@ def schedule(name: str) -> Key:
 
 def worker(worker_id: str) -> Key:
     return (WORKERS, part(worker_id))
+
+
+def former_worker(worker_id: str) -> Key:
+    return (FORMER_WORKERS, part(worker_id))
 
 
 def job_type(name: str) -> Key:

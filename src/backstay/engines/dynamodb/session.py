@@ -59,6 +59,7 @@ class Session(msgspec.Struct, frozen=True):
     writer: str
     trails: set[int] = msgspec.field(default_factory=set)  # periods of the audit trail that this store has listed
     result_tables: dict[str, ResultTable] = msgspec.field(default_factory=dict)  # as last read
+    failed_marks: set[str] = msgspec.field(default_factory=set)  # nonces of outbox marks that could not be continued
 
     @property
     def shards(self) -> int:

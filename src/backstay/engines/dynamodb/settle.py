@@ -25,6 +25,7 @@ from backstay.core.states import ACTIVE, Event, Status
 from backstay.engines.dynamodb import (
     children,
     dependencies,
+    holder,
     insert_decision,
     items,
     outbox,
@@ -68,6 +69,8 @@ async def run_again(session: Session, item: Item, t: Transition, now: Instant) -
     guards = await _guards(session, item, now)
     if isinstance(guards, Verdict):
         return guards
+    if t.forget_steps:
+        guards = [*guards, holder.forget_steps(t)]
     if may.unmet:
         t = msgspec.structs.replace(t, target=Status.WAITING)
     moved = transitions.applied(item, t, now, items.new_wid())

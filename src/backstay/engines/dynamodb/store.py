@@ -23,6 +23,7 @@ from backstay.core.records import (
     ExpiredClaim,
     Finding,
     Firing,
+    FormerWorker,
     Hold,
     Inserted,
     JobRecord,
@@ -63,7 +64,7 @@ from backstay.engines.dynamodb import (
     transfer,
 )
 from backstay.engines.dynamodb.board import Board
-from backstay.engines.dynamodb.claim import Claims
+from backstay.engines.dynamodb.claim import Claims, wait_alone
 from backstay.engines.dynamodb.session import Remembered, Session
 from backstay.engines.dynamodb.table import Tables
 from backstay.engines.dynamodb.transport import Meter, Wire
@@ -197,6 +198,9 @@ class DynamoStore:
             return await insert.insert(session, jobs, now)
         return await self._submits.insert(jobs, now)
 
+    def insert_here(self, jobs: Sequence[NewJob], now: Instant) -> list[Inserted] | None:
+        """Return None: connections belong to the event loop."""
+
     async def insert_in(self, connection: object, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]:
         raise InvalidOption(
             "connection= is for SQL engines: on DynamoDB submit with job_id= or dedup_key=, and submit again if in"
@@ -206,6 +210,9 @@ class DynamoStore:
     async def claim(self, request: ClaimRequest, now: Instant) -> list[ClaimedJob]:
         self._open()
         return await self._claims.claim(request, now)
+
+    async def wait_alone(self, request: ClaimRequest) -> dict[str, int]:
+        return await wait_alone(self._open(), request)
 
     async def apply(self, transitions: Sequence[Transition], now: Instant) -> list[Verdict]:
         return await settle.apply(self._changing(), transitions, now)
@@ -244,14 +251,25 @@ class DynamoStore:
     async def beat(self, worker: WorkerRow) -> None:
         await read.beat(self._open(), worker)
 
-    async def forget(self, worker_ids: Sequence[str]) -> None:
-        await read.forget(self._open(), worker_ids)
+    async def forget(self, worker_ids: Sequence[str], now: Instant) -> None:
+        await read.forget(self._open(), worker_ids, now)
 
-    async def workers(self) -> list[WorkerRow]:
-        return await read.workers(self._open())
+    async def former_workers(self, now: Instant) -> list[FormerWorker]:
+        return await read.former_workers(self._open(), now)
+
+    async def workers(
+        self, ids: Sequence[str] = (), *, after: str = "", before: str = "", limit: int | None = None
+    ) -> list[WorkerRow]:
+        return await read.workers(self._open(), ids, after, before, limit)
+
+    async def count_workers(self) -> int:
+        return await read.count_workers(self._open())
 
     async def announce(self, types: Sequence[JobType]) -> None:
         await read.announce(self._changing(), types)
+
+    async def unmark(self, job_type: str, marks: Sequence[str]) -> Verdict:
+        return await read.unmark(self._changing(), job_type, marks)
 
     async def job_types(self) -> list[JobType]:
         return await read.job_types(self._open())
@@ -270,8 +288,13 @@ class DynamoStore:
     async def drop_schedule(self, name: str) -> Verdict:
         return await maintenance.drop_schedule(self._changing(), name)
 
-    async def schedules(self, names: Sequence[str] = ()) -> list[Schedule]:
-        return await maintenance.schedules(self._open(), names)
+    async def schedules(
+        self, names: Sequence[str] = (), *, after: str = "", limit: int | None = None
+    ) -> list[Schedule]:
+        return await maintenance.schedules(self._open(), names, after, limit)
+
+    async def upcoming(self, limit: int) -> list[Schedule]:
+        return await maintenance.upcoming(self._open(), limit)
 
     # Keys and the audit trail
 
@@ -366,8 +389,10 @@ class DynamoStore:
     async def depths(self) -> list[Depth]:
         return await read.depths(await self._everywhere())
 
-    async def counters(self, since: Instant, until: Instant) -> list[Counter]:
-        return await table.counters(self._open().tables, since, until)
+    async def counters(
+        self, since: Instant, until: Instant, *, width: int | None = None, kinds: bool = True
+    ) -> list[Counter]:
+        return await table.counters(self._open().tables, since, until, width, kinds)
 
     async def totals(self) -> list[Total]:
         return await access.totals(self._open().tables)

@@ -14,6 +14,8 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from backstay import failpoints
 from backstay.clock import MICROS, Instant
 from backstay.core.records import Buckets, Counter, Kind
@@ -134,7 +136,9 @@ class CounterLanes:
         self._hours.add((lane.hour, lane.slot))
 
 
-async def counters(tables: Tables, since: Instant, until: Instant) -> list[Counter]:
+async def counters(
+    tables: Tables, since: Instant, until: Instant, width: int | None = None, kinds: bool = True
+) -> list[Counter]:
     """Return the minutes that begin in [since, until), summed over writers, oldest first."""
     if since >= until:
         return []
@@ -148,7 +152,9 @@ async def counters(tables: Tables, since: Instant, until: Instant) -> list[Count
             consistent=True,
         )
         async for item in tables.ask(ask):
-            place = (item["minute"], item["job_type"], item["queue"], item["prio"], item["what"])
+            at = item["minute"] if width is None else since + (item["minute"] - since) // width * width
+            kind = (item["job_type"], item["queue"]) if kinds else ("", "")
+            place = (at, *kind, item["prio"], item["what"])
             found.setdefault(place, Sums()).add(sums_of(item))
     return [
         Counter(minute, job_type, queue, priority, Counted(what), each["n"], each["ran"], each["waited"], each.buckets)
@@ -277,6 +283,17 @@ class Tables:
         async for reply in self._pages("Query", query(ask, self.names[ask.table]), lane):
             for wired in reply.get("Items", ()):
                 yield decode(wired)
+
+    async def first(self, ask: Ask, limit: int | None, *, lane: Lane = Lane.USUAL) -> list[Item]:
+        """Return the first results of a Query without a condition; all of them without a limit."""
+        found: list[Item] = []
+        if limit is not None and limit < 1:
+            return found
+        async for item in self.ask(msgspec.structs.replace(ask, page=limit), lane=lane):
+            found.append(item)
+            if len(found) == limit:
+                break
+        return found
 
     async def count(self, ask: Ask, stop_at: int | None = None, *, lane: Lane = Lane.USUAL) -> int:
         body = {**query(ask, self.names[ask.table]), "Select": "COUNT"}

@@ -34,7 +34,18 @@ from backstay.core.dumps import (
     refuse_freezing,
     refuse_other,
 )
-from backstay.core.records import ApiKey, AuditEntry, Counter, Hold, JobRecord, JobType, QueueRow, Rate, Schedule
+from backstay.core.records import (
+    OWN_STEPS,
+    ApiKey,
+    AuditEntry,
+    Counter,
+    Hold,
+    JobRecord,
+    JobType,
+    QueueRow,
+    Rate,
+    Schedule,
+)
 from backstay.core.result_tables import ResultTable, RowBatch
 from backstay.core.states import Status
 from backstay.engines import sql_rows
@@ -377,8 +388,15 @@ async def _archive(session: Session, after: str | None, _: int) -> Source:
 
 
 async def _steps(session: Session, after: str | None, _: int) -> Source:
+    last: tuple[str, int] = "", 0  # of which job, and up to which attempt its steps are forgotten
     async for item in _scanned(session, Table.RECORDS, begins("pk", schema.steps("")), after):
         job_id = item["pk"].removeprefix(schema.steps(""))
+        if "name" not in item:
+            continue  # the mark itself
+        if last[0] != job_id:  # steps of one job come one after another
+            last = job_id, await holder.forgotten(session, job_id, "")
+        if item["attempt"] <= last[1] and not item["name"].startswith(OWN_STEPS):
+            continue
         yield StepDump(job_id, item["name"], item["answer"], item["attempt"], item["recorded_at"]), _place(item)
 
 
@@ -440,7 +458,7 @@ async def restore(session: Session, kind: str, packed: Sequence[bytes], state: M
 
 
 async def _restore_types(session: Session, packed: Sequence[bytes]) -> None:
-    await read.announce(session, dumps.all_unpacked(dumps.TYPES, packed, JobType))
+    await read.restore_types(session, dumps.all_unpacked(dumps.TYPES, packed, JobType))
 
 
 async def _restore_queues(session: Session, packed: Sequence[bytes]) -> None:

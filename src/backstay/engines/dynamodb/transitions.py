@@ -27,7 +27,7 @@ from backstay.limits import ERRORS_KEPT_MAX, HISTORY_SLACK
 
 NUMBERS = ("open", "bad", "left")  # counts of a parent, which its children change without a version
 _NOTED = ("progress", "stage", "logs", "log_location", "metrics", "artifacts")
-_COUNTS = ("failures", "snoozes", "give_backs", "waits")  # left out if they are 0
+_COUNTS = ("failures", "snoozes", "give_backs", "waits", "suspicion")  # left out if they are 0
 _RESULT = ("result", "result_body", "result_artifact", "rows_of", "rows_attempt")
 _NONE = Brood()
 _UNKNOWN: Final = object()  # equals nothing that an item can hold

@@ -27,6 +27,7 @@ from typing import Any
 import msgspec
 
 from backstay.clock import MICROS, SystemClock
+from backstay.core import open_files
 from backstay.engines.dynamodb.address import Address
 from backstay.engines.dynamodb.schema import Item, decode
 from backstay.errors import BackstayError, ConfigurationError, StoreBusy, StoreError, StoreGone, StoreUnavailable
@@ -230,6 +231,8 @@ class Connection:
                     lambda: protocol, host, port, ssl=context, server_hostname=host if context else None
                 )
         except (OSError, TimeoutError) as error:
+            if open_files.is_shortage(error):
+                raise Unanswered(open_files.what_to_do(), sent=False) from None
             raise Unanswered(f"no connection to {host}:{port}: {_why(error)}", sent=False, astray=True) from None
         return cls(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
 

@@ -2,7 +2,8 @@
 
 A bucket with parked jobs has a time at which they are checked again: when it has room for one, or NO_TIME if as many
 are claimable as may start. Then each claimable job that leaves gives it a time. A transaction that reads a bucket in
-order to write it locks the key's name until the commit. `insert_special` in the migrations parks what is over the rate.
+order to write it locks the key's name until the commit. `insert_round` in the migrations
+parks what is over the rate.
 
 A claim that takes turns in a lane locks its name until the commit: two claims at once would count the same turn twice.
 """
@@ -21,7 +22,8 @@ from backstay.limits import CLAIM_LIMIT, FAIR_KEY_SECONDS, FAIR_KEYS_MAX
 
 NO_TIME: Instant = 2**62
 _BUCKETS_MAX = 1_000  # buckets checked in one promotion
-# claimable jobs per queue and type: more than one claim takes, and few enough to be counted often
+# claimable jobs per queue and type: more than one claim takes, and few enough to be counted often; the same number is
+# in backstay.unpark_rate
 _IN_SIGHT_MAX = 2 * CLAIM_LIMIT
 _SET_BACK = 60 * MICROS  # no call is this late: the clock was set back, and this value is from before
 
@@ -94,25 +96,10 @@ async def unpark_due(tx: Tx, now: Instant) -> int:
     if rows:
         await tx.rows("lock_names", [name_of(key) for key, _, _ in rows])
         for key, count, micros in rows:
-            changed += await _unpark(tx, (key, Rate(count, micros)), now)
+            changed += await tx.value("unpark_rate", key, count, micros, now)
     if changed:
         tx.signals.add(Signal.READY)
     await tx.execute("forget_full_rates", now)
-    return changed
-
-
-async def _unpark(tx: Tx, bucket: Bucket, now: Instant) -> int:
-    changed = 0
-    full, _ = await _level(tx, bucket, now)
-    lanes = await tx.rows("rate_lanes", *_names(bucket))
-    if lanes:
-        rate = bucket[1]
-        room = min(admission.room(rate, full, now), _IN_SIGHT_MAX)
-        for lane in lanes:
-            changed += await tx.execute("rate_unpark", *_names(bucket), *lane, room)
-        await _save(tx, bucket, full, NO_TIME if room else admission.due_at(rate, full, now), now)
-    if not lanes or not await tx.rows("rate_lanes", *_names(bucket)):
-        await tx.execute("settle_rate", *_names(bucket), full, now)
     return changed
 
 
@@ -134,6 +121,7 @@ async def rate_due(tx: Tx, job_id: str, now: Instant) -> Instant | None:
 
 _STEP = 1_000_000
 _ABOVE_ALL = 101  # above every priority
+Reads = tuple[int, int]  # what a claim may bring: the newest payload version, and the highest suspicion
 
 
 async def hold(tx: Tx, lanes: list[tuple[str, str]]) -> None:
@@ -141,15 +129,15 @@ async def hold(tx: Tx, lanes: list[tuple[str, str]]) -> None:
         await tx.rows("lock_names", [f"backstay turns {queue} {job_type}" for queue, job_type in lanes])
 
 
-async def heads(tx: Tx, queue: str, job_type: str, limit: int, version: int) -> list[list[Any]]:
+async def heads(tx: Tx, queue: str, job_type: str, limit: int, reads: Reads) -> list[list[Any]]:
     """Return the first jobs of a lane in the order of turns; the last column is the key whose turn it is."""
     found: list[list[Any]] = []
-    level = _ABOVE_ALL
+    level: int | None = _ABOVE_ALL
     while len(found) < limit:
         level = await tx.value("fair_level", queue, job_type, level)
-        if level < 0:
+        if level is None:
             break
-        turns = await _at_level(tx, queue, job_type, level, limit - len(found), version)
+        turns = await _at_level(tx, queue, job_type, level, limit - len(found), reads)
         if turns:
             due = min(candidate[1] for candidate in turns)
             for candidate in turns:
@@ -158,9 +146,9 @@ async def heads(tx: Tx, queue: str, job_type: str, limit: int, version: int) -> 
     return found
 
 
-async def _at_level(tx: Tx, queue: str, job_type: str, level: int, limit: int, version: int) -> list[list[Any]]:
+async def _at_level(tx: Tx, queue: str, job_type: str, level: int, limit: int, reads: Reads) -> list[list[Any]]:
     lane, after = await tx.row("fair_lane", queue, job_type) or (0, "")
-    keys = await _keys(tx, queue, job_type, level, after, version)
+    keys = await _keys(tx, queue, job_type, level, after, reads)
     waiting = [(max(lane, position), key, weight) for key, weight, position in keys]
     own: int = await tx.value("fair_position", queue, job_type, "") or 0
     waiting.append((max(lane, own), "", 1))
@@ -168,25 +156,25 @@ async def _at_level(tx: Tx, queue: str, job_type: str, level: int, limit: int, v
     heapq.heapify(waiting)
     taken: list[list[Any]] = []
     read: dict[str, list[list[Any]]] = {}
-    seen: dict[str, list[int]] = {}
+    seen: dict[str, list[str]] = {}
     while waiting and len(taken) < limit:
         position, key, weight = heapq.heappop(waiting)
         if not read.get(key):
-            read[key] = await _read(tx, queue, job_type, level, key, share, version, seen.setdefault(key, []))
+            read[key] = await _read(tx, queue, job_type, level, key, share, reads, seen.setdefault(key, []))
             if not read[key]:
                 continue
-            seen[key] += [row[3] for row in read[key]]
+            seen[key] += [row[2] for row in read[key]]
         taken.append([*read[key].pop(0), key, weight])
         heapq.heappush(waiting, (position + _STEP // weight, key, weight))
     return taken
 
 
-async def _keys(tx: Tx, queue: str, job_type: str, level: int, after: str, version: int) -> list[Any]:
+async def _keys(tx: Tx, queue: str, job_type: str, level: int, after: str, reads: Reads) -> list[Any]:
     """Return the keys that take part. If there are too many for one claim, the next one continues after the last, so
     that none is left out."""
-    keys = await tx.rows("fair_keys", queue, job_type, level, FAIR_KEYS_MAX, after, version)
+    keys = await tx.rows("fair_keys", queue, job_type, level, FAIR_KEYS_MAX, after, *reads)
     if after and len(keys) < FAIR_KEYS_MAX:
-        again = await tx.rows("fair_keys", queue, job_type, level, FAIR_KEYS_MAX - len(keys), "", version)
+        again = await tx.rows("fair_keys", queue, job_type, level, FAIR_KEYS_MAX - len(keys), "", *reads)
         keys = [*keys, *(each for each in again if each[0] <= after)]
     if len(keys) == FAIR_KEYS_MAX:
         await tx.execute("save_fair_after", queue, job_type, keys[-1][0])
@@ -194,21 +182,21 @@ async def _keys(tx: Tx, queue: str, job_type: str, level: int, after: str, versi
 
 
 async def _read(
-    tx: Tx, queue: str, job_type: str, level: int, key: str, count: int, version: int, seen: list[int]
+    tx: Tx, queue: str, job_type: str, level: int, key: str, count: int, reads: Reads, seen: list[str]
 ) -> list[list[Any]]:
     """Return the next jobs of a key after those already chosen in this claim."""
     if not key:
-        return await without_turns(tx, queue, job_type, count, version, level, seen)
-    return [list(row) for row in await tx.rows("fair_head", queue, job_type, level, key, count, version, seen)]
+        return await without_turns(tx, queue, job_type, count, reads, level, seen)
+    return [list(row) for row in await tx.rows("fair_head", queue, job_type, level, key, count, *reads, seen)]
 
 
 async def without_turns(
-    tx: Tx, queue: str, job_type: str, count: int, version: int, level: int | None, seen: list[int]
+    tx: Tx, queue: str, job_type: str, count: int, reads: Reads, level: int | None, seen: list[str]
 ) -> list[list[Any]]:
-    """Return the first jobs of a lane without a fairness key, from the two indexes that hold them."""
+    """Return the first jobs of a lane without a fairness key, from both of its lines."""
     found: list[list[Any]] = []
-    for name in ("candidates", "candidates_keyed"):
-        found += [list(row) for row in await tx.rows(name, queue, job_type, count, version, level, seen)]
+    for line in (0, 1):
+        found += [list(row) for row in await tx.rows("candidates", queue, job_type, count, *reads, level, seen, line)]
     found.sort(key=lambda row: (-row[0], row[1], row[2]))
     return found[:count]
 

@@ -14,21 +14,23 @@ import random
 import re
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from importlib import resources
+from types import SimpleNamespace
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import asyncpg
 import msgspec
 
 from backstay import failpoints
 from backstay.clock import MICROS, Instant
+from backstay.core import open_files
 from backstay.core.dependencies import Broods
 from backstay.core.records import ARCHIVED_FIELDS, PLAIN_FIELDS, Kind, NewJob, Signal
 from backstay.core.states import NO_BUCKET, Counted
-from backstay.engines import sql_files, sql_rows
+from backstay.engines import places, sql_files, sql_rows
 from backstay.errors import (
     BackstayError,
     ConfigurationError,
@@ -168,7 +170,7 @@ class Address(msgspec.Struct, frozen=True):
 
 
 def parse(url: str) -> Address:
-    parts = urlsplit(url)
+    parts = _split(url)
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     own = {name: given.pop(name) for name in list(given) if name in OPTIONS}
     schema = own.get("schema", "backstay")
@@ -192,6 +194,26 @@ def parse(url: str) -> Address:
         pgbouncer=pgbouncer,
         caller_clock=clock == "caller",
     )
+
+
+_HOST = re.compile(r"(?:\[[^\]]*\]|[^:\[\]]*)(?::(\d{0,5}))?")
+
+
+def _split(url: str) -> SplitResult:
+    # The message has nothing of the URL: where a password contains a slash, a part of it is taken for the port.
+    wrong = ConfigurationError(
+        "the URL has a port that is not a number from 1 to 65535, or a host that is not one: write"
+        " postgresql://user:password@host:5432/database, and in a password %2F for /, %40 for @ and %3A for :"
+    )
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # an IPv6 address without its brackets
+        raise wrong from None
+    for host in parts.netloc.rpartition("@")[2].split(","):
+        found = _HOST.fullmatch(host)
+        if found is None or (found[1] and not 1 <= int(found[1]) <= 65535):
+            raise wrong
+    return parts
 
 
 def _flag(name: str, text: str) -> bool:
@@ -292,6 +314,8 @@ def translate(error: BaseException, where: str) -> BaseException:
             return StoreBusy(f"{where}: blocked by other transactions ({error}): retry the call")
         case asyncpg.ReadOnlySQLTransactionError():
             return StoreUnavailable(f"{where} is read-only, like a standby ({error}): retry the call")
+        case OSError() if open_files.is_shortage(error):
+            return StoreUnavailable(f"no connection to {where}: {open_files.what_to_do()}")
         case _ if is_outage(error):
             return StoreUnavailable(
                 f"{where} cannot be reached ({type(error).__name__}: {error}): check that it is running"
@@ -362,7 +386,8 @@ def first_line(error: BaseException) -> str:
 
 
 _FOLDER = resources.files("backstay.engines.postgres")
-_UUIDS = ("job_id", "parent_job_id", "root_job_id", "reused_from", "rows_of")
+_UUIDS = ("job_id", "parent_job_id", "root_job_id", "reused_from", "rows_of", "joins")
+_BESIDE = ("joins", "awaited", "unmet", "rate_count", "rate_micros")  # of a job in transfer, besides its record
 _TYPES = {str: "text", int: "bigint", float: "double precision", bool: "boolean"}
 _KINDS = {each.name: each.type for each in msgspec.structs.fields(NewJob)}
 # What insert_one and insert_plain bind: two instants, when each job is due, and then these fields.
@@ -386,13 +411,44 @@ def _archived(name: str) -> str:
     return f"{name}::json AS {name}" if name == "result_tables" else name
 
 
+_OF_PLACE = ("attempt", "version", "failures", "priority", "scheduled_for", "suspicion")  # what a claim moves
+_OF_CLAIM = ("lease_expires_at", "worker_id", "started_at")
+_OF_DETAIL = ("logs", "artifacts", "join")
+_COUNTED = ("snoozes", "give_backs", "waits", "children")  # of the detail; 0 where there is none
+
+
+def _claimed(name: str) -> str:
+    """Return where a claim has a field of a job from: p its place, r the claim, j the facts, d the detail."""
+    if name in _COUNTED:
+        return f"coalesce(d.{name}, 0)"
+    table = "p" if name in _OF_PLACE else "r" if name in _OF_CLAIM else "d" if name in _OF_DETAIL else "j"
+    return f"{table}.{_read_as(sql_rows.RENAMED.get(name, name))}"
+
+
+# Of a record: its columns, and what its history is derived from.
+RECORD = (
+    *(name for name in sql_rows.COLUMNS if name not in ("history", "updated_at")),
+    *("submitted_for", "noted_at", *_BESIDE),
+)
+_EVENTS = (
+    "(SELECT json_agg(json_build_array(v.version, v.at, v.event, v.source, v.target, v.attempt, v.by, v.reason)"
+    " ORDER BY v.version)::text FROM backstay.event AS v WHERE v.job_id = standing.job_id)"
+)
 _LISTS = {
     "inserted_columns": sql_rows.column_list(INSERTED),
     "inserted_values": ", ".join(_BOUND.values()),
     "inserted_arrays": ", ".join(f"{bound}::{_type(name)}[]" for name, bound in _BOUND.items()),
     **{f"${name}": bound for name, bound in _BOUND.items()},
-    "claimed_columns_of_j": sql_rows.claimed_list(lambda name: f"j.{_read_as(name)}"),
-    "record_columns": sql_rows.column_list(sql_rows.COLUMNS, _read_as),
+    "claimed_columns": ", ".join([*map(_claimed, sql_rows.CLAIMED), "d.lost_at"]),
+    "record_columns": f"{sql_rows.column_list(RECORD, lambda name: f'standing.{_read_as(name)}')}, {_EVENTS}",
+    "standing_columns": ", ".join(
+        "job_id::text AS key" if name == "key" else _read_as(name) for name in places.STANDING
+    ),
+    "detail_columns": sql_rows.column_list((*places.DETAIL, *places.KEPT)),
+    "detail_changes": ", ".join(
+        [f"{name} = excluded.{name}" for name in places.DETAIL]
+        + [f"{name} = coalesce(excluded.{name}, d.{name})" for name in places.KEPT]
+    ),
     "archived_columns": sql_rows.column_list(ARCHIVED_FIELDS, _archived),
 }
 _TEXTS = sql_files.read("backstay.engines.postgres", _LISTS)
@@ -553,7 +609,9 @@ class Session:
                     continue
                 # A duplicate is our earlier try, if that was still under way when we checked.
                 found_late = repeat and isinstance(error, asyncpg.UniqueViolationError)
-                if (is_outage(error) or found_late) and loop.time() < deadline:
+                # The URL has worked: a server that now rejects it is restarting, or another one takes its place.
+                away = is_outage(error) or is_misconfigured(error)
+                if (away or found_late) and loop.time() < deadline:
                     repeat = True
                     await asyncio.sleep(random.uniform(0.05, 0.5))
                     continue
@@ -587,13 +645,60 @@ def _cancels() -> int:
     return 0 if task is None else task.cancelling()
 
 
+_OWN_TYPES_FROM = 10_000  # below are the numbers of built-in types, which are the same on every server
+_described: dict[frozenset[int], Any] = {}
+
+
+class KnowingConnection(asyncpg.Connection):
+    """Asks the server about built-in types once per process.
+
+    The driver asks about an array type again on each connection: two round trips, and a recursive query that costs the
+    server more than the connection itself. A driver that does this in another way never calls the method.
+    """
+
+    async def _introspect_types(self, numbers: Iterable[int], *more: Any) -> Any:
+        asked = frozenset(numbers)
+        if asked in _described:
+            return _described[asked], _NOTHING_PREPARED
+        types, statement = await super()._introspect_types(asked, *more)  # type: ignore[misc]
+        if statement.name and max(asked) < _OWN_TYPES_FROM:
+            _described[asked] = types
+        return types, statement
+
+
+# In place of the statement that asks: with a name, it has not replaced the one that the driver is about to prepare.
+_NOTHING_PREPARED = SimpleNamespace(name="none")
+
+
 async def connect(address: Address) -> Any:
-    return await asyncpg.connect(
-        address.dsn, timeout=CONNECT_SECONDS, command_timeout=STATEMENT_SECONDS, **connection_options(address)
-    )
+    try:
+        return await asyncpg.connect(
+            address.dsn, timeout=CONNECT_SECONDS, command_timeout=STATEMENT_SECONDS, **connection_options(address)
+        )
+    except asyncpg.InvalidAuthorizationSpecificationError as error:
+        # By default, the driver tries again without encryption if the connection is cut while it is agreed on; a server
+        # that requires encryption refuses that login. What failed is the connection.
+        if isinstance(error.__cause__, OSError):
+            raise error.__cause__ from None
+        raise
+    except ConnectionError as error:
+        if not is_misconfigured(error) or _requires_encryption(address.dsn):
+            raise
+        # The driver connects without encryption if the server has none, unless the URL requires it. A server that is
+        # being stopped at that moment sends a notice instead of its answer, which the driver takes for a refusal.
+        raise ConnectionResetError("it was stopped while a connection was being opened") from error
+
+
+def _requires_encryption(dsn: str) -> bool:
+    asked = dict(parse_qsl(urlsplit(dsn).query)).get("sslmode") or os.environ.get("PGSSLMODE", "prefer")
+    return asked not in ("disable", "allow", "prefer")
 
 
 def _told(error: BaseException, where: str, repeat: bool) -> BaseException:
+    if is_misconfigured(error):
+        return StoreUnavailable(
+            f"{where} rejects the connection, though it has worked before ({error}); retry the call"
+        )
     told = translate(error, where)
     if repeat and isinstance(told, StoreBusy):  # would mean that nothing was applied
         return StoreUnavailable(f"{told}; an earlier attempt was cut off and may have been applied")
@@ -607,25 +712,27 @@ def connection_options(address: Address) -> dict[str, Any]:
         return {"statement_cache_size": 0}
     millis = 1000
     return {
+        "connection_class": KnowingConnection,
         "server_settings": {
             "application_name": "backstay",
             "statement_timeout": str(round(STATEMENT_SECONDS * millis)),
             "lock_timeout": str(round(LOCK_SECONDS * millis)),
             "idle_in_transaction_session_timeout": str(round(IDLE_IN_TRANSACTION_SECONDS * millis)),
             "jit": "off",  # our statements are short; compiling them costs more than running them
-            "plan_cache_mode": "force_generic_plan",  # planned once: planning a claim takes as long as running it
-        }
+            "plan_cache_mode": "force_generic_plan",  # planned once: planning a claim takes as long as running it …
+            "enable_seqscan": "off",  # … and perhaps while a table was empty that has not stayed so
+        },
     }
+
+
+_SETTINGS = ("fsync", "full_page_writes", "synchronous_commit", "server_version_num")
 
 
 async def refuse_unsafe(connection: Any, where: str) -> None:
     """Refuse a server whose settings do not guarantee that an acknowledged job is on disk."""
-    settings = dict(
-        await connection.fetch(
-            "SELECT name, setting FROM pg_settings WHERE name IN"
-            " ('fsync', 'full_page_writes', 'synchronous_commit', 'server_version_num', 'transaction_read_only')"
-        )
-    )
+    # Not from pg_settings: that view computes all settings of the server.
+    asked = ", ".join(f"current_setting('{name}') AS {name}" for name in _SETTINGS)
+    settings = await connection.fetchrow(f"SELECT {asked}")
     if int(settings["server_version_num"]) < OLDEST_SERVER:
         raise StoreUnsafe(f"{where} is older than PostgreSQL 14: upgrade it")
     for name in ("fsync", "full_page_writes"):

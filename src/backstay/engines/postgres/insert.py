@@ -21,7 +21,7 @@ import msgspec
 from backstay.clock import Instant
 from backstay.core.dependencies import moved
 from backstay.core.records import NEW_DEFAULTS, Inserted, JobRecord, NewJob, Signal
-from backstay.core.states import Counted, Event, Status
+from backstay.core.states import Counted, Status
 from backstay.engines.postgres import read, release
 from backstay.engines.postgres.connection import INSERTED, Tx, refused
 from backstay.errors import InvalidOption
@@ -29,8 +29,10 @@ from backstay.limits import MIB
 
 _NAMES = ("scheduled_for", *INSERTED)
 _row = attrgetter(*_NAMES)
-_RARE = {name: NEW_DEFAULTS[name] for name in _NAMES if name in NEW_DEFAULTS}  # the table has the same defaults
-SPECIAL_PART_MAX = 500  # special jobs in one statement …
+_RARE = {
+    name: NEW_DEFAULTS[name] for name in _NAMES if name in NEW_DEFAULTS
+}  # NULL, or the table's default, stands for them
+SPECIAL_PART_MAX = 10_000  # special jobs in one statement …
 SPECIAL_PART_CHARACTERS_MAX = 4 * MIB  # … and the maximum total size of their payloads
 COPY_JOBS_MIN = 200  # from this number on, COPY is faster despite its extra round trips
 
@@ -54,8 +56,8 @@ async def insert(
     if not any(job.special for job in jobs):
         return await insert_plain(tx, jobs, now, store_now, repeat)
     special = [job for job in jobs if job.special]
-    if len(special) > 1:
-        await tx.value("hold_for", msgspec.json.encode(special).decode())
+    if len(special) > SPECIAL_PART_MAX or len(special) < len(jobs):  # else its one statement holds it
+        await tx.value("hold_for", msgspec.json.encode(special).decode(), now)
     answers = []
     for is_special, some in groupby(jobs, attrgetter("special")):
         if is_special:
@@ -73,7 +75,7 @@ async def insert_plain(
 ) -> list[Inserted]:
     if repeat and await tx.value("present", [job.job_id for job in jobs]) == len(jobs):
         return [_inserted(tx, job, now) for job in jobs]  # the earlier try was applied; only its answer was lost
-    if len(jobs) == 1:
+    if len(jobs) == 1 and jobs[0].scheduled_for <= now:
         await tx.execute("insert_one", now, store_now, *_row(jobs[0]))
     else:
         await tx.execute("insert_plain", now, store_now, *columns(jobs))
@@ -87,33 +89,56 @@ async def insert_copied(tx: Tx, jobs: Sequence[NewJob], now: Instant, at: Instan
     coming = sorted(Counter(job.queue for job in jobs if job.scheduled_for <= now).items())
     await tx.rows("refuse_over_limit", [queue for queue, _ in coming], [count for _, count in coming])
     names = [name for name in _NAMES if name not in _RARE or set(map(attrgetter(name), jobs)) != {_RARE[name]}]
-    await tx.connection.copy_records_to_table(
-        "job",
-        schema_name=tx.sql.schema,
-        columns=(*names, "status", "created_at", "updated_at", "history"),
-        records=_copied(jobs, names, now, at),
+    due = [_due(job, now, at) for job in jobs]
+    row_of = attrgetter(*names[1:])
+    await _copy(
+        tx, "job", (*names, "created_at"), ((when, *row_of(job), at) for job, when in zip(jobs, due, strict=True))
     )
+    ready = [(job, when) for job, when in zip(jobs, due, strict=True) if job.scheduled_for <= now]
+    if ready:
+        await _copy(tx, "ready", _READY, (_ready(job, when) for job, when in ready))
+    if len(ready) < len(jobs):
+        later = ((job, when) for job, when in zip(jobs, due, strict=True) if job.scheduled_for > now)
+        await _copy(
+            tx,
+            "later",
+            _LATER,
+            (
+                (job.job_id, when, job.priority, 0, 0, 1, False, "scheduled", job.queue, job.job_type)
+                for job, when in later
+            ),
+        )
     for kind, count in Counter((job.job_type, job.queue, job.priority) for job in jobs).items():
         tx.count(kind, Counted.SUBMITTED, at, count)
     return [_inserted(tx, job, now) for job in jobs]
 
 
-def _copied(jobs: Sequence[NewJob], names: list[str], now: Instant, at: Instant) -> Iterator[tuple[Any, ...]]:
-    """Return rows equal to those of the statement insert_plain. The first of `names` is `scheduled_for`."""
-    row_of = attrgetter(*names)
-    begun: dict[tuple[bool, str | None], str] = {}
-    for job in jobs:
-        row = row_of(job)
-        later = job.scheduled_for > now
-        status = "scheduled" if later else "pending"
-        history = begun.get((later, job.created_by))
-        if history is None:
-            event = [1, at, Event.SUBMIT.value, None, status, 0, job.created_by]
-            history = begun[later, job.created_by] = msgspec.json.encode(event).decode()
-        if later:
-            yield (*row, status, at, at, history)
-        else:
-            yield (row[0] + at - now, *row[1:], status, at, at, history)
+async def _copy(tx: Tx, table: str, names: Sequence[str], records: Iterable[tuple[Any, ...]]) -> None:
+    await tx.connection.copy_records_to_table(table, schema_name=tx.sql.schema, columns=names, records=records)
+
+
+_READY = (
+    "scheduled_for", "job_id", "priority", "payload_version", "attempt", "failures", "version", "line", "suspicion",
+    "awaited", "findable", "child", "queue", "job_type", "fairness_key", "fairness_weight",
+)  # fmt: skip
+_LATER = (
+    "job_id", "scheduled_for", "priority", "attempt", "failures", "version", "awaited", "status", "queue", "job_type",
+)  # fmt: skip
+
+
+def _due(job: NewJob, now: Instant, at: Instant) -> Instant:
+    """Return when a job is due by the store's clock."""
+    return max(job.scheduled_for, at + 1) if job.scheduled_for > now else job.scheduled_for + at - now
+
+
+def _ready(job: NewJob, due: Instant) -> tuple[Any, ...]:
+    """Return the row of a plain job in the line: in that of turns if it has a fairness key."""
+    key = job.fairness_key
+    line = 0 if key is None else 2
+    return (
+        due, job.job_id, job.priority, job.payload_version, 0, 0, 1, line, 0, False, job.content_hash is not None,
+        False, job.queue, job.job_type, key, None if key is None else job.fairness_weight,
+    )  # fmt: skip
 
 
 def columns(jobs: Sequence[NewJob]) -> list[list[Any]]:
@@ -124,6 +149,36 @@ def _inserted(tx: Tx, job: NewJob, now: Instant) -> Inserted:
     later = job.scheduled_for > now
     tx.signals.add(Signal.DUE if later else Signal.READY)
     return Inserted(job.job_id, Status.SCHEDULED if later else Status.PENDING)
+
+
+def encoded(jobs: Sequence[NewJob]) -> str:
+    """Return jobs as the function in the database reads them. Those of a round have nothing to do with one another, and
+    are stored as a set; each comes in a later round than any earlier job that it has to do with."""
+    texts = [msgspec.json.encode(job).decode() for job in jobs]
+    if len(jobs) > 1:
+        rounds = _rounds(jobs)
+        texts = [
+            f'{text[:-1]},"round":{number}}}' if number else text for text, number in zip(texts, rounds, strict=True)
+        ]
+    return f"[{','.join(texts)}]"
+
+
+def _rounds(jobs: Sequence[NewJob]) -> list[int]:
+    last: dict[tuple[str, ...], int] = {}  # the last round of each job id, dedup key and content
+    rounds = []
+    for job in jobs:
+        own: list[tuple[str, ...]] = [("id", job.job_id)]
+        if job.dedup_key is not None:
+            own.append(("key", job.dedup_key))
+        if job.content_hash is not None:
+            own.append(("content", job.job_type, job.content_hash))
+        needed = [("id", parent) for parent in job.depends_on]
+        if job.parent_job_id is not None:
+            needed.append(("id", job.parent_job_id))
+        number = 1 + max((last[name] for name in (*own, *needed) if name in last), default=-1)
+        last.update(dict.fromkeys(own, number))
+        rounds.append(number)
+    return rounds
 
 
 def _parts(jobs: Iterable[NewJob]) -> Iterator[list[NewJob]]:
@@ -146,8 +201,8 @@ async def _insert_special(
     if repeat:
         # then an existing job may be returned instead
         jobs = [msgspec.structs.replace(job, own_id=True) for job in jobs]
-    texts = await tx.rows("insert_specials", msgspec.json.encode(jobs).decode(), now, store_now, terms.value)
-    answers = [msgspec.json.decode(text) for (text,) in texts]
+    text = await tx.value("insert_jobs", encoded(jobs), now, store_now, terms.value)
+    answers = msgspec.json.decode(text)
     there = [answer["job_id"] for answer in answers if answer["existing"]]
     existing = dict(zip(there, await read.get(tx, there), strict=True)) if there else {}
     return [

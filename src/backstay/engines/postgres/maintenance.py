@@ -10,11 +10,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import asyncpg
+import msgspec
 
 from backstay.clock import MICROS, Instant
+from backstay.core import sensitive
 from backstay.core.records import (
     Finding,
     Firing,
+    JobType,
     Promoted,
     QueueChange,
     QueueRow,
@@ -26,8 +29,7 @@ from backstay.engines import sql_rows
 from backstay.engines.postgres import admission, insert, settle
 from backstay.engines.postgres import release as postgres_release
 from backstay.engines.postgres.connection import Statements, Tx, migrations
-from backstay.errors import InvalidSchedule, SchemaMismatch
-from backstay.limits import SCHEDULES_MAX
+from backstay.errors import SchemaMismatch, StoreUnsafe
 
 # The order of a schedule's fields in the statements.
 _SCHEDULE_ORDER = (
@@ -49,6 +51,33 @@ async def next_due(tx: Tx, now: Instant) -> Instant | None:
     due = await tx.value("next_due")
     rate_due = await admission.next_due(tx, now)
     return min((each for each in (due, rate_due) if each is not None), default=None)
+
+
+async def announce(tx: Tx, types: Sequence[JobType]) -> None:
+    """Store types. A new one is inserted first: only a row that exists can be locked, and without the lock one of two
+    announcements at the same time would lose its marks."""
+    latest = {each.job_type: each for each in types}
+    new = [sensitive.announced(None, latest[name]) for name in sorted(latest)]
+    await tx.execute("announce", [each.job_type for each in new], [_details(each) for each in new])
+    stored = await _locked(tx, list(latest))
+    changed = [(old, now) for old in stored if (now := sensitive.announced(old, latest[old.job_type])) != old]
+    if changed:
+        await tx.execute("save_types", [old.job_type for old, _ in changed], [_details(now) for _, now in changed])
+
+
+async def unmark(tx: Tx, job_type: str, marks: Sequence[str]) -> Verdict:
+    for stored in await _locked(tx, [job_type]):
+        await tx.execute("save_types", [job_type], [_details(sensitive.without(stored, marks))])
+        return Verdict.APPLIED
+    return Verdict.GONE
+
+
+async def _locked(tx: Tx, names: list[str]) -> list[JobType]:
+    return [msgspec.json.decode(row[0], type=JobType) for row in await tx.rows("lock_types", names)]
+
+
+def _details(job_type: JobType) -> str:
+    return msgspec.json.encode(job_type).decode()
 
 
 async def release(tx: Tx, now: Instant, limit: int) -> tuple[int, bool]:
@@ -74,11 +103,8 @@ async def change_queue(tx: Tx, name: str, change: QueueChange, now: Instant) -> 
 
 
 async def save_schedule(tx: Tx, schedule: Schedule, expected_version: int | None, repeat: bool) -> Verdict:
-    stored, count = await tx.row("schedule_version", schedule.name) or (None, 0)
-    if stored is None and expected_version is not None:
+    if expected_version is not None and await tx.row("schedule_version", schedule.name) is None:
         return Verdict.GONE
-    if stored is None and count >= SCHEDULES_MAX:
-        raise InvalidSchedule(f"there are {SCHEDULES_MAX:,} schedules already (SCHEDULES_MAX): remove some first")
     values = [getattr(schedule, name) for name in _SCHEDULE_ORDER]
     saved = await tx.execute("save_schedule", *values, expected_version)
     if not saved and repeat:  # the earlier try may have been applied
@@ -94,8 +120,13 @@ async def drop_schedule(tx: Tx, name: str, repeat: bool) -> Verdict:
     return Verdict.APPLIED if dropped else Verdict.GONE
 
 
-async def schedules(tx: Tx, names: Sequence[str]) -> list[Schedule]:
-    found = await tx.rows("schedules_named", list(names)) if names else await tx.rows("schedules")
+async def schedules(tx: Tx, names: Sequence[str], after: str = "", limit: int | None = None) -> list[Schedule]:
+    found = await (tx.rows("schedules_named", list(names)) if names else tx.rows("schedules", after, limit))
+    return [Schedule(**dict(zip(_SCHEDULE_ORDER, row, strict=True))) for row in found]
+
+
+async def upcoming(tx: Tx, limit: int) -> list[Schedule]:
+    found = await tx.rows("upcoming", limit)
     return [Schedule(**dict(zip(_SCHEDULE_ORDER, row, strict=True))) for row in found]
 
 
@@ -181,13 +212,38 @@ def _mark(sql: Statements, number: int, name: str, text: str) -> str:
     return sql.named(f"INSERT INTO backstay.migration (number, name, breaking) VALUES {values}")  # noqa: S608
 
 
-async def exists(connection: Any, sql: Statements) -> bool:
-    return bool(await connection.fetchval("SELECT to_regclass($1) IS NOT NULL", sql.named("backstay.migration")))
+_CREATED = re.compile(r"^CREATE TABLE (?:IF NOT EXISTS )?backstay\.(\w+)", re.MULTILINE)
+# One snapshot: another process may be migrating, and commits all tables at once.
+_RELATIONS = """
+SELECT c.relname::text, ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = $1 AND c.relname = ANY($2)
+"""
+
+
+def own_tables() -> list[str]:
+    """Return the names of all tables that the migrations create."""
+    return sorted(
+        {name for text in (_TABLE, *(text for _, _, text in migrations())) for name in _CREATED.findall(text)}
+    )
+
+
+async def exists(connection: Any, sql: Statements, where: str) -> bool:
+    """Return whether there is a queue; refuse a schema in which another program has tables with names of ours."""
+    found = dict(await connection.fetch(_RELATIONS, sql.schema, own_tables()))
+    if not found:
+        return False
+    if not {"number", "name", "breaking"} <= set(found.get("migration", ())):
+        raise StoreUnsafe(
+            f"{where}: the schema has tables of another program ({', '.join(sorted(found))}): nothing was changed;"
+            " choose another with schema= in the URL"
+        )
+    return True
 
 
 async def check(connection: Any, sql: Statements, where: str) -> bool:
     """Return whether the schema exists; raise SchemaMismatch if this release cannot work with it."""
-    if not await exists(connection, sql):
+    if not await exists(connection, sql, where):
         return False
     rows = await applied(connection, sql)
     later = newer(rows)
@@ -241,6 +297,7 @@ CLOCK_SECONDS_WARN = 2.0
 DEAD_SHARE_WARN = 0.5  # dead rows as a share of live rows …
 DEAD_ROWS_WARN = 50_000  # … and at least this many: fewer do not slow down a claim
 TRANSACTION_SECONDS_WARN = 300.0
+PLACES_CHECKED_MAX = 1_000
 CONNECTIONS_SHARE_WARN = 0.9
 
 _DURABLE = ("fsync", "full_page_writes", "synchronous_commit")
@@ -258,6 +315,7 @@ async def diagnose(tx: Tx, now: Instant) -> list[Finding]:
         await _time_limits(tx, settings),
         await _schema(tx),
         await _clock(tx, now),
+        await _places(tx),
         await _dead_rows(tx),
         await _oldest_transaction(tx),
         await _connections(tx, int(settings["max_connections"])),
@@ -314,23 +372,40 @@ async def _clock(tx: Tx, now: Instant) -> Finding:
 
 
 async def _dead_rows(tx: Tx) -> Finding:
+    """Look at the place that has most of them: each job passes the line and the claims."""
     row: Any = await tx.connection.fetchrow(
-        "SELECT n_live_tup, n_dead_tup,"
+        "SELECT relname::text, n_live_tup, n_dead_tup,"
         " extract(epoch FROM clock_timestamp() - greatest(last_autovacuum, last_vacuum))::double precision"
-        " FROM pg_stat_all_tables WHERE relid = $1::regclass",
-        tx.sql.named("backstay.job"),
+        " FROM pg_stat_all_tables"
+        " WHERE schemaname = $1 AND relname IN ('ready', 'running', 'later', 'waiting', 'ended')"
+        " ORDER BY n_dead_tup DESC, relname = 'ready' DESC LIMIT 1",
+        tx.sql.schema,
     )
-    live, dead, age = row or (0, 0, None)
+    table, live, dead, age = row or ("ready", 0, 0, None)
     vacuumed = "never vacuumed" if age is None else f"last vacuumed {age / 60:,.0f} min ago"
-    says = f"{dead:,} next to {live:,} live ones in the job table, {vacuumed}"
+    says = f"{dead:,} next to {live:,} live ones in the table {table}, {vacuumed}"
     if dead > DEAD_ROWS_WARN and dead > DEAD_SHARE_WARN * live:
         return Finding(
             "dead rows",
             "warn",
             says,
-            f'VACUUM "{tx.sql.schema}".job, and check that autovacuum is on and no old transaction blocks it',
+            f'VACUUM "{tx.sql.schema}".{table}, and check that autovacuum is on and no old transaction blocks it',
         )
     return Finding("dead rows", "ok", says)
+
+
+async def _places(tx: Tx) -> Finding:
+    """Check that jobs have one place each, and places a job: the newest of them, so that it takes no time."""
+    jobs, wrong, example, lost = await tx.row("misplaced", PLACES_CHECKED_MAX) or (0, 0, None, 0)
+    if wrong or lost:
+        return Finding(
+            "places",
+            "bad",
+            f"of the newest {jobs:,} jobs, {wrong:,} have no place or several ({example}); {lost:,} places have no job",
+            "someone has changed these tables by hand, or they were restored in part: restore a whole backup,"
+            " or delete those jobs and submit them again",
+        )
+    return Finding("places", "ok", f"each of the newest {jobs:,} jobs has one")
 
 
 async def _oldest_transaction(tx: Tx) -> Finding:

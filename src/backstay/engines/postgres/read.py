@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -15,6 +15,8 @@ from backstay.core.records import (
     DeadGroup,
     Depth,
     ExpiredClaim,
+    FormerWorker,
+    HistoryEvent,
     JobRecord,
     JobType,
     Page,
@@ -24,42 +26,51 @@ from backstay.core.records import (
 )
 from backstay.core.states import Status
 from backstay.engines import sql_rows
-from backstay.engines.postgres.connection import Tx
-from backstay.engines.sql_rows import EVERYTHING, PENDING_SORTED_MAX, WINDOW, WINDOWS_MAX
+from backstay.engines.postgres.connection import _LISTS, RECORD, Tx
+from backstay.engines.sql_rows import PENDING_SORTED_MAX, WINDOW, WINDOWS_MAX
 from backstay.errors import InvalidOption
-from backstay.limits import LISTED_EDGES_MAX
+from backstay.limits import FORMER_WORKERS_MAX, LISTED_EDGES_MAX
 
 _record = msgspec.json.Decoder(JobRecord)
-_FILTERS = {
-    "job_type": "job_type = {}",
-    "queue": "queue = {}",
-    "subject": "subject = {}",
-    "worker": "worker_id = {}",
-    "tag": "tags::jsonb ? {}",
-    "created_by": "created_by = {}",
-    "root": "root_job_id = {}::uuid",
-    "parent": "parent_job_id = {}::uuid",
-    "content_hash": "content_hash = {}",
-    "concurrency_key": "concurrency_key = {}",
-}
-_ORDERS = {
-    "created": ("seq < {}", "seq DESC"),
-    "priority": (
-        "(-priority, scheduled_for, job_id) > (-{}::integer, {}::bigint, {}::uuid)",
-        "priority DESC, scheduled_for, job_id",
-    ),
-}
-# Constants, because the planner uses an index of one state only if it sees the state. Each pending job is in one of
-# three indexes.
-_STATES = {status: f"status = '{status.value}'" for status in Status}
-_STATES[Status.PENDING] = (
-    "(status = 'pending' AND fairness_key IS NULL AND concurrency_key IS NULL AND rate_key IS NULL"
-    " OR status = 'pending' AND fairness_key IS NULL AND (concurrency_key IS NOT NULL OR rate_key IS NOT NULL)"
-    " OR status = 'pending' AND fairness_key IS NOT NULL)"
+_events = msgspec.json.Decoder(tuple[HistoryEvent, ...])
+_COLUMNS = tuple(sql_rows.RENAMED.get(name, name) for name in RECORD)
+_WORKER = (
+    "{0} IN (SELECT worker_id FROM backstay.running WHERE job_id = j.job_id"
+    " UNION ALL SELECT worker_id FROM backstay.ended WHERE job_id = j.job_id"
+    " UNION ALL SELECT worker_id FROM backstay.detail WHERE job_id = j.job_id)"
 )
-_BY_ARRIVAL = frozenset(
-    (Status.WAITING, Status.SCHEDULED, Status.RETRYING, Status.FAILED, Status.CANCELLED)
-)  # as the index job_state has them
+_FILTERS = {
+    "job_type": "j.job_type = {0}",
+    "queue": "j.queue = {0}",
+    "subject": "j.subject = {0}",
+    "worker": _WORKER,
+    "tag": "j.tags::jsonb ? {0}",
+    "created_by": "j.created_by = {0}",
+    "root": "j.root_job_id = {0}::uuid",
+    "parent": "j.parent_job_id = {0}::uuid",
+    "content_hash": "j.content_hash = {0}",
+    "concurrency_key": "j.concurrency_key = {0}",
+}
+# Where the jobs of a state stand. Of the second kind there are few, or an index has them by id: a search begins there.
+_NOT_ELSEWHERE = " AND ".join(
+    f"NOT EXISTS (SELECT FROM backstay.{place} WHERE job_id = j.job_id)"
+    for place in ("ended", "running", "later", "waiting")
+)
+_STANDS = {
+    Status.COMPLETED: "EXISTS (SELECT FROM backstay.ended WHERE job_id = j.job_id AND (status || '') = 'completed')",
+    Status.PENDING: _NOT_ELSEWHERE,
+}
+_PLACES = {
+    Status.FAILED: ("ended", "x.status = 'failed'"),
+    Status.CANCELLED: ("ended", "x.status = 'cancelled'"),
+    Status.SCHEDULED: ("later", "x.status = 'scheduled'"),
+    Status.RETRYING: ("later", "x.status = 'retrying'"),
+    Status.WAITING: ("waiting", "true"),
+    Status.PROCESSING: ("running", "true"),
+}
+BY_KEY, BY_RATE = 1, 2  # what a job is parked by
+_FIRST = "00000000-0000-0000-0000-000000000000"
+_LAST = "ffffffff-ffff-ffff-ffff-ffffffffffff"  # a place after all jobs
 
 
 async def get(tx: Tx, job_ids: Sequence[str]) -> list[JobRecord | None]:
@@ -78,7 +89,18 @@ async def get(tx: Tx, job_ids: Sequence[str]) -> list[JobRecord | None]:
 async def with_edges(tx: Tx, found: Sequence[Any]) -> tuple[JobRecord, ...]:
     """Return the records of rows with the columns of the statement `get`."""
     edges = await _edges(tx, [row[0] for row in found])
-    return tuple(sql_rows.record(tuple(row), edges.get(row[0])) for row in found)
+    return tuple(record(tuple(row), edges.get(row[0])) for row in found)
+
+
+def record(row: tuple[Any, ...], edges: tuple[str, str, int] | None = None) -> JobRecord:
+    """Return a record from the columns of RECORD and its stored events."""
+    return sql_rows.record_from(*fields_of(row), edges)
+
+
+def fields_of(row: tuple[Any, ...]) -> tuple[dict[str, Any], tuple[HistoryEvent, ...]]:
+    """Return the columns of a job by name, and its stored events."""
+    *values, events = row
+    return dict(zip(_COLUMNS, values, strict=True)), _events.decode(events) if events else ()
 
 
 async def _edges(tx: Tx, job_ids: list[str]) -> dict[str, tuple[str, str, int]]:
@@ -97,8 +119,8 @@ async def find(tx: Tx, query: Query) -> Page:
     if query.order == "created" and await _walks(tx, query):
         found, following = await _walked(tx, query)
     else:
-        statement, values = search(tx.sql["get"], query)
-        found = await tx.connection.fetch(statement, *values)
+        statement, values = search(query)
+        found = await tx.connection.fetch(tx.sql.named(statement), *values)
     items = found[: query.limit]
     return Page(
         items=await with_edges(tx, [tuple(row)[:-1] for row in items]),
@@ -110,76 +132,125 @@ async def _walks(tx: Tx, query: Query) -> bool:
     """Return whether the search walks in windows: other conditions may leave few of the jobs that an index finds."""
     if any(getattr(query, name) is not None for name in ("subject", "content_hash", "parent", "root")):
         return False
-    if query.concurrency_key is not None or query.status is Status.PROCESSING:
+    if query.status is Status.PROCESSING:
         return False
     if query.status is not Status.PENDING:
         return True
-    many = f"SELECT 1 FROM {_source(tx.sql['get'])} WHERE {_STATES[query.status]} LIMIT 1 OFFSET $1"  # noqa: S608 - constants
-    return await tx.connection.fetchval(many, PENDING_SORTED_MAX) is not None
+    return await tx.value("pending_beyond", PENDING_SORTED_MAX) is not None
 
 
 async def _walked(tx: Tx, query: Query) -> tuple[list[Any], str | None]:
     """Read window after window until there is one row more than a page has; otherwise return where to continue, if
     anywhere."""
     found: list[Any] = []
-    below = EVERYTHING if query.after is None else _position(query)[0]
-    newest = newest_of(tx.sql["get"], query.status)
+    below = _LAST if query.after is None else _position(query)[0]
+    start = tx.sql.named(window_of(query.status))
     for _ in range(WINDOWS_MAX):
-        at = await tx.connection.fetchval(newest, below)
-        if at is None:
-            return found, None
-        floor = max(0, at - WINDOW + 1)
+        floor = await tx.connection.fetchval(start, below, WINDOW)
         missing = msgspec.structs.replace(query, limit=query.limit - len(found))
-        statement, values = search(tx.sql["get"], missing, (floor, below))
-        found += await tx.connection.fetch(statement, *values)
-        if len(found) > query.limit or floor == 0:
+        statement, values = search(missing, (floor or _FIRST, below))
+        found += await tx.connection.fetch(tx.sql.named(statement), *values)
+        if len(found) > query.limit or floor is None:
             return found, None
         below = floor
     return found, str(below)
 
 
-def newest_of(get_statement: str, status: Status | None) -> str:
-    """Return the statement for the start of a window: the newest job before a position; of one state, if an index has
-    its jobs by arrival."""
-    state = _STATES[status] if status in _BY_ARRIVAL else "true"
-    source = _source(get_statement)
-    return f"SELECT seq FROM {source} WHERE {state} AND seq < $1 ORDER BY seq DESC LIMIT 1"  # noqa: S608 - constants
+def window_of(status: Status | None) -> str:
+    """Return the statement for the start of a window: the place so many jobs before another; of those of one state, if
+    an index has them by id. NULL if there are fewer."""
+    table, state = _PLACES.get(status, ("job", "true")) if status is not None else ("job", "true")
+    return (
+        "SELECT greatest("  # noqa: S608 - constants
+        f"(SELECT x.job_id FROM backstay.{table} AS x WHERE {state} AND x.job_id < $1::uuid"
+        " ORDER BY x.job_id DESC LIMIT 1 OFFSET $2::integer - 1),"
+        " (SELECT arrival FROM backstay.job WHERE arrival < $1::uuid"
+        " ORDER BY arrival DESC LIMIT 1 OFFSET $2::integer - 1))::text"
+    )
 
 
-def _source(get_statement: str) -> str:
-    return get_statement.partition("FROM ")[2].partition("WHERE ")[0]
-
-
-def search(get_statement: str, query: Query, window: tuple[int, int] | None = None) -> tuple[str, list[Any]]:
-    """Return a search built from constants; only values are bound. `window`: a range of positions in order of arrival,
+def search(query: Query, window: tuple[str, str] | None = None) -> tuple[str, list[Any]]:
+    """Return a search built from constants; only values are bound. `window`: a range of places, the first included,
     instead of `after`."""
-    if query.order not in _ORDERS:
-        raise InvalidOption(f"order={query.order!r:.60}: a search is ordered by {' or '.join(_ORDERS)}")
-    select, source = get_statement.partition("FROM ")[0], _source(get_statement)
-    conditions: list[str] = ["true"]
+    if query.order not in ("created", "priority"):
+        raise InvalidOption(f"order={query.order!r:.60}: a search is ordered by created or priority")
     values: list[Any] = []
 
     def bound(value: Any) -> str:
         values.append(value)
         return f"${len(values)}"
 
-    if query.status is not None:
-        by_window = window is not None and query.status not in _BY_ARRIVAL
-        conditions.append(f"(status = '{query.status.value}') IS TRUE" if by_window else _STATES[query.status])
+    conditions: list[str] = []
+    source = "backstay.job AS j"
+    low: str | None
+    high: str | None
+    if query.status in _PLACES:
+        table, state = _PLACES[query.status]
+        source = f"backstay.{table} AS x JOIN backstay.job AS j ON j.job_id = x.job_id"
+        conditions.append(state)
+    elif query.status is Status.PENDING and window is None and not _is_narrow(query):
+        source = "backstay.ready AS x JOIN backstay.job AS j ON j.job_id = x.job_id"
+    elif query.status is not None:
+        conditions.append(_STANDS[query.status])
     for name, condition in _FILTERS.items():
         value = getattr(query, name)
         if value is not None:
             conditions.append(condition.format(bound(value)))
-    after, order = _ORDERS[query.order]
-    if window is not None:
-        conditions.append(f"seq >= {bound(window[0])} AND seq < {bound(window[1])}")
-    elif query.after is not None:
-        conditions.append(after.format(*(bound(part) for part in _position(query))))
+    if query.order == "priority":
+        hits = _by_priority(query, source, conditions, bound)
+        order = "-h.priority, h.scheduled_for, h.job_id"
+        cursor = "json_build_array(h.priority, h.scheduled_for, h.job_id)::text"
+    else:
+        if window is not None:
+            low, high = (bound(each) for each in window)
+        else:
+            low, high = None, None if query.after is None else bound(_position(query)[0])
+        hits = _by_arrival(query, source, conditions, low, high, bound(query.limit + 1))
+        order, cursor = "h.place DESC", "h.place::text"
+    columns = _LISTS["record_columns"]
     statement = (
-        f"{select.rstrip()}, seq FROM {source} WHERE {' AND '.join(conditions)}"
-        f" ORDER BY {order} LIMIT {bound(query.limit + 1)}"
+        f"SELECT {columns}, {cursor} FROM ({hits}) AS h CROSS JOIN LATERAL"  # noqa: S608 - constants
+        f" (SELECT * FROM backstay.standing AS s WHERE s.job_id = h.job_id OFFSET 0) AS standing ORDER BY {order}"
     )
     return statement, values
+
+
+def _is_narrow(query: Query) -> bool:
+    return any(getattr(query, name) is not None for name in ("subject", "content_hash", "parent", "root"))
+
+
+def _by_arrival(
+    query: Query, source: str, conditions: Sequence[str], low: str | None, high: str | None, limit: str
+) -> str:
+    """Return the statement for the newest jobs: of those whose ids are by time, and of the others by `arrival`."""
+
+    def branch(source: str, conditions: Sequence[str], place: str, *more: str) -> str:
+        bounds = [f"{place} < {high}::uuid"] if high is not None else []
+        bounds += [f"{place} >= {low}::uuid"] if low is not None else []
+        every = " AND ".join([*conditions, *bounds, *more]) or "true"
+        return f"(SELECT j.job_id, {place} AS place FROM {source} WHERE {every} ORDER BY {place} DESC LIMIT {limit})"  # noqa: S608
+
+    key = "x.job_id" if " AS x" in source and "ready" not in source else "j.job_id"
+    by_id = branch(source, conditions, key, "j.arrival IS NULL")
+    others = branch(source, conditions, "j.arrival", "j.arrival IS NOT NULL")
+    return f"SELECT * FROM ({by_id} UNION ALL {others}) AS every ORDER BY place DESC LIMIT {limit}"  # noqa: S608 - constants
+
+
+def _by_priority(query: Query, source: str, conditions: Sequence[str], bound: Callable[[Any], str]) -> str:
+    kept = list(conditions)
+    if query.after is not None:
+        places_after = tuple(bound(part) for part in _position(query))
+        kept.append(
+            "(-coalesce(d.priority, j.priority), coalesce(d.scheduled_for, j.scheduled_for), j.job_id)"
+            " > (-{}::integer, {}::bigint, {}::uuid)".format(*places_after)
+        )
+    every = " AND ".join(kept) or "true"
+    return (
+        "SELECT j.job_id, coalesce(d.priority, j.priority) AS priority,"  # noqa: S608 - constants
+        " coalesce(d.scheduled_for, j.scheduled_for) AS scheduled_for"
+        f" FROM {source} LEFT JOIN backstay.detail AS d ON d.job_id = j.job_id WHERE {every}"
+        f" ORDER BY -coalesce(d.priority, j.priority), 3, 1 LIMIT {bound(query.limit + 1)}"
+    )
 
 
 def _position(query: Query) -> tuple[Any, ...]:
@@ -187,7 +258,7 @@ def _position(query: Query) -> tuple[Any, ...]:
     assert query.after is not None  # noqa: S101 - the caller has checked
     try:
         if query.order == "created":
-            return (_number(query.after),)
+            return (str(msgspec.convert(query.after, type=uuid.UUID)),)
         priority, due, job_id = query.after.split("~")
         return (_number(priority), _number(due), str(msgspec.convert(job_id, type=uuid.UUID)))
     except (ValueError, msgspec.ValidationError):
@@ -206,8 +277,7 @@ def _number(text: str) -> int:
 def _cursor(query: Query, row: Any) -> str:
     if query.order == "created":
         return str(row[-1])
-    named = dict(zip(sql_rows.COLUMNS, tuple(row), strict=False))
-    return f"{named['priority']}~{named['scheduled_for']}~{named['job_id']}"
+    return "~".join(map(str, msgspec.json.decode(row[-1])))
 
 
 async def expired(tx: Tx, store_now: Instant | None, limit: int, dead_workers: Sequence[str]) -> list[ExpiredClaim]:
@@ -216,7 +286,8 @@ async def expired(tx: Tx, store_now: Instant | None, limit: int, dead_workers: S
 
 async def counts(tx: Tx) -> dict[str, int]:
     totals = {status.value: 0 for status in Status}
-    totals.update({row[0]: row[1] for row in await tx.rows("counts")})
+    for status, count in await tx.rows("counts"):
+        totals[status] += count
     return totals
 
 
@@ -232,10 +303,10 @@ async def ahead(tx: Tx, job_id: str, limit: int) -> int:
     row = await tx.row("place", job_id)
     if row is None:
         return 0
-    queue, job_type, version, *turn, fairness_key, parked, by_rate, key, rate_key, rate_count, rate_micros = row
+    queue, job_type, version, *turn, fairness_key, parked, key, rate_key, rate_count, rate_micros = row
     lane = (queue, job_type, version)
     count: int
-    if by_rate:
+    if parked == BY_RATE:
         count = await tx.value("rate_ahead", rate_key, rate_count, rate_micros, *lane, *turn, limit)
     elif parked:
         count = await tx.value("key_ahead", key, *lane, *turn, limit)
@@ -246,16 +317,29 @@ async def ahead(tx: Tx, job_id: str, limit: int) -> int:
     return min(count, limit)
 
 
-async def counters(tx: Tx, since: Instant, until: Instant) -> list[Counter]:
-    return [sql_rows.counter(*row) for row in await tx.rows("counters", since, until)]
+async def counters(tx: Tx, since: Instant, until: Instant, width: int | None, kinds: bool) -> list[Counter]:
+    return [sql_rows.counter(*row) for row in await tx.rows("counters", since, until, width, kinds)]
 
 
 async def dead(tx: Tx, limit: int) -> list[DeadGroup]:
     return [DeadGroup(*row) for row in await tx.rows("dead", limit)]
 
 
-async def workers(tx: Tx) -> list[WorkerRow]:
-    return [sql_rows.worker(*row) for row in await tx.rows("workers")]
+async def former_workers(tx: Tx, since: Instant) -> list[FormerWorker]:
+    found = await tx.rows("former_workers", since, FORMER_WORKERS_MAX)
+    return [FormerWorker(sql_rows.worker(*row[:3]), row[3]) for row in found]
+
+
+async def workers(tx: Tx, ids: Sequence[str], after: str, before: str, limit: int | None) -> list[WorkerRow]:
+    if ids:
+        found = await tx.rows("workers_named", list(ids))
+    else:
+        found = await tx.rows("workers", after, before or sql_rows.HIGH, limit)
+    return [sql_rows.worker(*row) for row in found]
+
+
+async def count_workers(tx: Tx) -> int:
+    return int(await tx.value("count_workers"))
 
 
 async def job_types(tx: Tx) -> list[JobType]:

@@ -8,14 +8,18 @@ update.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+import msgspec
 
 from backstay.clock import Instant
 from backstay.core.dependencies import Awaits, Brood, TriggerRule, joined, moved, released
-from backstay.core.records import Kind, Signal
+from backstay.core.records import Signal
 from backstay.core.states import TERMINAL, Counted, Event, Status, counted
+from backstay.engines.places import Move, Standing, ended_by_others, move
 from backstay.engines.postgres import admission
+from backstay.engines.postgres import places as postgres_places
 from backstay.engines.postgres.connection import Tx
 from backstay.limits import RELEASE_BATCH_MAX
 
@@ -34,7 +38,7 @@ async def spread(tx: Tx, ended: Iterable[str], now: Instant, budget: int = RELEA
         if status is None or Status(status) not in TERMINAL:
             continue  # manually retried since: its dependents continue to wait
         room = budget - done
-        children = await tx.rows("unmet_edges", parent, room + 1)
+        children = [(row[0], row[1]) for row in await tx.rows("unmet_edges", parent, room + 1)]
         if children[:room]:
             queue += await _release_children(tx, parent, Status(status), children[:room], now)
             done += len(children[:room])
@@ -44,64 +48,87 @@ async def spread(tx: Tx, ended: Iterable[str], now: Instant, budget: int = RELEA
     return done
 
 
-async def _release_children(tx: Tx, parent: str, outcome: Status, children: list[Any], now: Instant) -> list[str]:
+class Gift(msgspec.Struct, frozen=True):
+    """What a job that is reused hands on."""
+
+    result: str | None
+    result_artifact: str | None
+    metrics: str | None
+    result_tables: str | None
+    rows_of: str | None
+    rows_attempt: int | None
+
+
+async def _release_children(
+    tx: Tx, parent: str, outcome: Status, children: Sequence[tuple[str, bool]], now: Instant
+) -> list[str]:
     """Consume the edges and release the dependents; return the ids of those that ended by this."""
-    await tx.execute("meet_edges", parent, [child[0] for child in children])
-    ended: list[str] = []
-    moves: list[tuple[str, int, str, str]] = []
-    took = await tx.value("took", parent) if any(child[7] == parent for child in children) else 0
-    for child_id, status, awaits, unmet, rule, on_failure, scheduled_for, joins, its_parent, *kind in children:
-        if status != Status.WAITING or awaits is not None:
-            continue  # cancelled since, or started early: by now it may wait for its children
-        unmet -= 1
-        event, target = _decide(outcome, parent, rule, unmet, on_failure, scheduled_for, joins, now)
-        moves.append((child_id, 0 if target else unmet, (target or Status.WAITING).value, event.value))
-        if target is None:
+    await tx.execute("meet_edges", parent, [child for child, _ in children])
+    waiting = await postgres_places.standings(tx, [child for child, waits in children if waits])
+    gift: Gift | None = None
+    took = 0
+    if outcome is Status.COMPLETED and any(child.joins == parent for child in waiting.values()):
+        gift, took = Gift(*(await tx.row("donated", parent) or ())), await tx.value("took", parent)
+    moves: list[Move] = []
+    fewer: list[tuple[str, int]] = []
+    for job_id in sorted(waiting):
+        child = waiting[job_id]
+        if gift is not None and child.joins == parent:
+            found = _reused(child, parent, gift, now)
+            tx.count((child.job_type, child.queue, child.priority), Counted.REUSED, now, 1, took)
+            _note_release(tx, found.after, Event.REUSE, now)
+            moves.append(found)
             continue
-        if event is Event.REUSE:
-            tx.count((kind[0], kind[1], kind[2]), Counted.REUSED, now, 1, took)
-        _note_release(tx, event, target, its_parent, (kind[0], kind[1], kind[2]), now)
-        if target in TERMINAL:
-            ended.append(child_id)
-    if moves:
-        columns = [list(column) for column in zip(*moves, strict=True)]
-        reused = f"identical job {parent} completed"
-        await tx.execute("release_children", *columns, now, parent, f"{parent} {outcome.value}", reused)
-    return ended
+        target = released(
+            rule=TriggerRule(child.trigger_rule),
+            # A job that joined an identical one runs by itself if that one did not complete.
+            outcome=None if child.joins == parent else outcome,
+            unmet=child.unmet - 1,
+            on_failure=child.on_dependency_failure,
+            scheduled_for=child.scheduled_for,
+            now=now,
+        )
+        if target is None:
+            fewer.append((job_id, child.unmet - 1))
+            continue
+        reason = f"{parent} {outcome.value}"
+        failed = ended_by_others("DependencyFailed", reason) if target is Status.FAILED else {}
+        found = move(child, target, Event.RELEASE, now, reason=reason, joins=None, **failed)
+        _note_release(tx, found.after, Event.RELEASE, now)
+        moves.append(found)
+    if fewer:
+        await tx.execute("count_down", *(list(column) for column in zip(*fewer, strict=True)))
+    await postgres_places.write(tx, moves)
+    return [each.after.job_id for each in moves if each.after.status in TERMINAL]
 
 
-def _note_release(tx: Tx, event: Event, target: Status, parent: str | None, kind: Kind, now: Instant) -> None:
-    """Record that a job has left `waiting`: signals, counters, and the counts of its parent."""
-    if (as_what := counted(event, target)) is not None:
-        tx.count(kind, as_what, now)
-    if target in TERMINAL:
-        tx.signals.add(Signal.ENDED)
-        tx.broods.add(parent, moved(Status.WAITING, target))
-    else:
-        tx.signals.add(Signal.READY if target is Status.PENDING else Signal.DUE)
-
-
-def _decide(
-    outcome: Status,
-    parent: str,
-    rule: str,
-    unmet: int,
-    on_failure: str,
-    scheduled_for: Instant,
-    joins: str | None,
-    now: Instant,
-) -> tuple[Event, Status | None]:
-    if joins == parent and outcome is Status.COMPLETED:
-        return Event.REUSE, Status.COMPLETED
-    return Event.RELEASE, released(
-        rule=TriggerRule(rule),
-        # A job that joined an identical one runs by itself if that one did not complete.
-        outcome=None if joins == parent else outcome,
-        unmet=unmet,
-        on_failure=on_failure,
-        scheduled_for=scheduled_for,
-        now=now,
+def _reused(child: Standing, donor: str, gift: Gift, now: Instant) -> Move:
+    """Return the completion of a job with the result of the identical one that it has waited for."""
+    return move(
+        child,
+        Status.COMPLETED,
+        Event.REUSE,
+        now,
+        reason=f"identical job {donor} completed",
+        kept={"metrics": gift.metrics, "result_tables": gift.result_tables},
+        result=gift.result,
+        result_artifact=gift.result_artifact,
+        joins=None,
+        reused_from=donor,
+        rows_of=gift.rows_of,
+        rows_attempt=gift.rows_attempt,
     )
+
+
+def _note_release(tx: Tx, job: Standing, event: Event, now: Instant) -> None:
+    """Record that a job has left `waiting`: signals, counters, and the counts of its parent."""
+    if (as_what := counted(event, job.status)) is not None:
+        tx.count((job.job_type, job.queue, job.priority), as_what, now)
+    if job.status in TERMINAL:
+        tx.signals.add(Signal.ENDED)
+        tx.broods.add(job.parent_job_id, moved(Status.WAITING, job.status))
+    else:
+        tx.signals.add(Signal.READY if job.status is Status.PENDING else Signal.DUE)
 
 
 # Parents
@@ -112,25 +139,26 @@ async def _count_children(tx: Tx, now: Instant) -> list[str]:
     ended by this."""
     changes = sorted(tx.broods.take().items())
     parents = [parent for parent, _ in changes]
-    if len(parents) > 1:
-        await tx.rows("lock_parents", parents)  # always in the same order, so that no two transactions deadlock
-    columns = [[getattr(change, name) for _, change in changes] for name in Brood.__struct_fields__]
-    ended: list[str] = []
-    moves: list[tuple[str, str, str]] = []
-    for parent, awaits, children, still_open, failed, cancelled, its_parent, *kind in await tx.rows(
-        "count_children", parents, *columns
-    ):
-        brood = Brood(children, still_open, failed, cancelled)
-        target = None if awaits is None else joined(Awaits.parse(awaits), brood)
-        if target is None:
-            continue
-        moves.append((parent, target.value, str(brood)))
-        _note_release(tx, Event.RELEASE, target, its_parent, (kind[0], kind[1], kind[2]), now)
-        if target in TERMINAL:
-            ended.append(parent)
-    if moves:
-        await tx.execute("release_parents", *(list(column) for column in zip(*moves, strict=True)), now)
-    return ended
+    await tx.rows("lock_parents", parents)  # always in the same order, so that no two transactions deadlock
+    if counts := [(parent, change) for parent, change in changes if change != Brood()]:
+        columns = [[getattr(change, name) for _, change in counts] for name in Brood.__struct_fields__]
+        await tx.value("count_children", [parent for parent, _ in counts], *columns)
+    targets: dict[str, tuple[Status, Brood]] = {}
+    for parent, awaits, *numbers in await tx.rows("broods", parents):
+        brood = Brood(*numbers)
+        if (target := joined(Awaits.parse(awaits), brood)) is not None:
+            targets[parent] = (target, brood)
+    moves: list[Move] = []
+    for parent, job in sorted((await postgres_places.standings(tx, list(targets))).items()):
+        target, brood = targets[parent]
+        more: dict[str, Any] = ended_by_others("ChildFailed", str(brood)) if target is Status.FAILED else {}
+        if target is Status.PENDING:
+            more["scheduled_for"] = now  # its waiting time begins now
+        found = move(job, target, Event.RELEASE, now, reason=str(brood), **more)
+        _note_release(tx, found.after, Event.RELEASE, now)
+        moves.append(found)
+    await postgres_places.write(tx, moves)
+    return [each.after.job_id for each in moves if each.after.status in TERMINAL and each.after.awaited]
 
 
 # Concurrency keys
@@ -149,10 +177,7 @@ async def unpark(tx: Tx, key: str, limit: int) -> int:
     """Unpark as many jobs as could run, for each queue, type and version separately: jobs that no worker here runs must
     not take the room. The key's name is locked: a job submitted at the same time is either parked before and seen here,
     or finds the room."""
-    changed = 0
-    if (room := limit - await running(tx, key)) > 0:
-        for lane in await tx.rows("parked_of", key):
-            changed += await tx.execute("unpark", key, *lane, room)
+    changed: int = await tx.value("unpark", key, limit)
     if changed:
         tx.signals.add(Signal.READY)
     return changed

@@ -27,8 +27,9 @@ from backstay.core.result_tables import (
     StoredRow,
     Value,
 )
+from backstay.engines.places import token_key
 from backstay.engines.postgres.connection import Tx, first_line
-from backstay.engines.sql_rows import held
+from backstay.engines.sql_rows import holds_by_key
 from backstay.errors import ConfigurationError
 
 INDEX_SECONDS = 3600.0  # no timeout: a new index on many rows can take long
@@ -49,10 +50,11 @@ _KINDS = {
 }
 _OWN = ("job_id", "bs_attempt", "bs_part", "created_at", "parent_job_id", "root_job_id", "job_stage")
 _ORIGIN = "r.job_id::text, r.created_at, r.parent_job_id::text, r.root_job_id::text, r.job_stage"
-_SOURCE = """SELECT j.job_id, j.status, j.attempt, j.rows_of, j.rows_attempt, coalesce(d.attempt,
-    (SELECT (a.details::json ->> 'attempt')::integer FROM backstay.archive AS a WHERE a.job_id = j.rows_of))
+_SOURCE = """SELECT j.job_id, j.status, j.attempt, j.rows_of, j.rows_attempt,
+    coalesce((SELECT d.attempt FROM backstay.standing AS d WHERE d.job_id = j.rows_of),
+        (SELECT (a.details::json ->> 'attempt')::integer FROM backstay.archive AS a WHERE a.job_id = j.rows_of))
     AS donor_attempt
-FROM backstay.job AS j LEFT JOIN backstay.job AS d ON d.job_id = j.rows_of WHERE j.job_id = $1::uuid"""
+FROM backstay.standing AS j WHERE j.job_id = $1::uuid"""
 
 
 async def declare(tx: Tx, tables: Sequence[ResultTable]) -> list[str]:
@@ -83,7 +85,10 @@ async def _declare(tx: Tx, table: ResultTable) -> bool:
     vector = await _vector(tx, table, news)
     if stored is None:
         core_result_tables.refuse_too_many(len(await result_tables(tx)), table.name)
-        await tx.connection.execute(_create(tx.sql.schema, wanted, vector))
+        try:
+            await tx.connection.execute(_create(tx.sql.schema, wanted, vector))
+        except asyncpg.DuplicateTableError:
+            raise core_result_tables.not_ours(name_of(tx.sql.schema, table.name)) from None
     else:
         for column in news:
             added = f"ALTER TABLE {name_of(tx.sql.schema, table.name)} ADD COLUMN {_definition(column, vector)}"
@@ -193,7 +198,7 @@ def by_subject(schema: str, table: ResultTable, known: tuple[Column | None, ...]
     narrowed = f" AND ({order}) > ($3, $4, $5)" if after else ""
     return (
         f"SELECT {selected(known)} FROM {name_of(schema, table.name)} AS r"
-        f" JOIN {quoted(schema)}.job AS j ON j.job_id = r.job_id AND j.attempt = r.bs_attempt"
+        f" JOIN {quoted(schema)}.ended AS j ON j.job_id = r.job_id AND j.attempt = r.bs_attempt"
         f" WHERE r.{quoted(table.subject or '')} = $1 AND (j.status || '') = 'completed'{narrowed}"
         f" ORDER BY {order} LIMIT $2::integer"
     )
@@ -263,10 +268,10 @@ async def _marked(tx: Tx, hold: Hold, table: str) -> Verdict:
     """Record the table in the job before a row is stored: retention relies on it. If it is recorded already, the claim
     is only read: rows stored after it was lost belong to an attempt that no one reads."""
     row = await tx.row("rows_holder", hold.job_id)
-    verdict = held(hold, None if row is None else tuple(row)[:3])
-    if row is None or verdict is not Verdict.APPLIED or table in msgspec.json.decode(row[3] or "[]"):
+    verdict = holds_by_key(hold, None if row is None else (row[0], row[1]))
+    if row is None or verdict is not Verdict.APPLIED or table in msgspec.json.decode(row[2] or "[]"):
         return verdict
-    marked = await tx.execute("rows_add_table", table, hold.job_id, hold.attempt, hold.token)
+    marked = await tx.execute("rows_add_table", table, hold.job_id, hold.attempt, token_key(hold.token))
     return Verdict.APPLIED if marked else Verdict.STALE
 
 

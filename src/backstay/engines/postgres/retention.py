@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from backstay.clock import Instant
 from backstay.core.records import RetentionPolicy
@@ -10,33 +11,40 @@ from backstay.engines import sql_rows
 from backstay.engines.postgres import access
 from backstay.engines.postgres.connection import Tx
 
+_FIRST = "00000000-0000-0000-0000-000000000000"
+
 
 async def look(tx: Tx, policy: RetentionPolicy, now: Instant, limit: int, after: str | None) -> sql_rows.Found:
     newest = sql_rows.newest_cutoff(policy, now)
     if newest is None:
         return sql_rows.Found([], None)
-    text, last, arrived, count = await tx.row("retirable", int(after or 0), limit, newest) or (None, 0, 0, 0)
-    batch: dict[int, Instant] = {}
+    text, last, arrived, count = await tx.row("retirable", _start(after), limit, newest) or (None, None, 0, 0)
+    batch: dict[Any, Instant] = {}
     for job, root in sql_rows.over(policy, text, now):
         members = [] if root is None else await tx.rows("tree_members", root)
         batch.update(sql_rows.with_tree(policy, job, members, now))
     return sql_rows.Found(list(batch.items()), sql_rows.next_step(last, arrived, count, limit, newest))
 
 
-async def retire(tx: Tx, batch: list[tuple[int, Instant]], now: Instant) -> int:
+def _start(after: str | None) -> str:
+    return after if after and after != "0" else _FIRST
+
+
+async def retire(tx: Tx, batch: list[tuple[str, Instant]], now: Instant) -> int:
     standing = await _standing(tx, batch) if batch else []
     if not standing:
         return 0
     archived: int = await tx.value("archive", standing, now)
+    await tx.value("drop_ended", standing)
     return archived
 
 
-async def _standing(tx: Tx, batch: list[tuple[int, Instant]]) -> list[int]:
+async def _standing(tx: Tx, batch: list[tuple[str, Instant]]) -> list[str]:
     """Return the jobs of the batch that are unchanged since they were read. They are locked first, so that this stays
     true until the commit."""
-    seqs, ends = (list(column) for column in zip(*batch, strict=True))
-    await tx.rows("retire_lock", seqs)
-    return sql_rows.whole_trees((seq, root, size) for seq, root, size in await tx.rows("retire_standing", seqs, ends))
+    ids, ends = ([each[0] for each in batch], [each[1] for each in batch])
+    await tx.rows("retire_lock", ids)
+    return sql_rows.whole_trees((key, root, size) for key, root, size in await tx.rows("retire_standing", ids, ends))
 
 
 async def drop(tx: Tx, policy: RetentionPolicy, now: Instant, limit: int) -> int:

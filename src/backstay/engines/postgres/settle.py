@@ -7,7 +7,8 @@ stored and removed in one transaction, and the last removes the hold and the mar
 
 from __future__ import annotations
 
-import functools
+import operator
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,14 +17,15 @@ import msgspec
 
 from backstay.clock import Instant
 from backstay.core.dependencies import Brood, TriggerRule, again, moved
-from backstay.core.records import Hold, Inserted, NewJob, Note, Page, Signal, Staged, Transition, Verdict
+from backstay.core.records import OWN_STEPS, Hold, Inserted, NewJob, Note, Page, Signal, Staged, Transition, Verdict
 from backstay.core.states import TERMINAL, Event, Status, also_counted, bucket_of, counted
+from backstay.engines.places import LATEST_MAX, Move, Standing, decide, is_repeat, token_key
 from backstay.engines.postgres import admission, insert, read, release
+from backstay.engines.postgres import places as postgres_places
 from backstay.engines.postgres.connection import Tx, is_collision, is_outage, translate
 from backstay.engines.postgres.insert import Terms
-from backstay.engines.sql_rows import CurrentState, held, left_their_place, signals_of
+from backstay.engines.sql_rows import holds_by_key, left_their_place, signals_of
 from backstay.errors import EffectFailed, InvalidSubmission
-from backstay.limits import ERRORS_KEPT_MAX
 
 _STALE_MAX = 100  # parts removed at once
 _jobs = msgspec.msgpack.Decoder(list[NewJob])
@@ -32,7 +34,7 @@ _jobs = msgspec.msgpack.Decoder(list[NewJob])
 async def store_part(tx: Tx, hold: Hold, part: int, jobs: Sequence[NewJob]) -> bool:
     """Store a part; return whether the claim holds."""
     packed = msgspec.msgpack.encode(list(jobs))
-    return bool(await tx.execute("stage", hold.job_id, hold.attempt, hold.token, part, packed))
+    return bool(await tx.execute("stage", hold.job_id, hold.attempt, token_key(hold.token), part, packed))
 
 
 async def bring(tx: Tx, t: Transition, client_now: Instant, now: Instant) -> None:
@@ -79,132 +81,187 @@ async def drop_stale(tx: Tx) -> int:
 
 
 _COMPLETED = moved(Status.PROCESSING, Status.COMPLETED)
+_COMPLETE_COLUMNS = operator.attrgetter(
+    "job_id", "attempt", "token", "by", "result", "result_artifact", "logs", "log_location", "metrics", "artifacts",
+    "kind", "waited_micros",
+)  # fmt: skip
 
 
-async def complete(tx: Tx, plain: Sequence[Transition], store_now: Instant | None) -> set[str]:
+async def complete(tx: Tx, fast: Sequence[Transition], store_now: Instant | None) -> set[str]:
     """Complete jobs in one statement where possible; return their ids. A job that is named twice is completed once.
     Children are left to the other two functions."""
-    return {row[0] for row in await _complete(tx, plain, store_now, counting=False)}
+    return await _complete(tx, fast, store_now, counting=False)
 
 
-async def complete_children(tx: Tx, plain: Sequence[Transition], store_now: Instant | None, at: Instant) -> set[str]:
+async def complete_children(tx: Tx, fast: Sequence[Transition], store_now: Instant | None, at: Instant) -> set[str]:
     """The same for children, in a transaction that locks their parents first, because those count them."""
-    await tx.rows("lock_parents", sorted({t.parent_job_id for t in plain if t.parent_job_id is not None}))
-    done = await _complete(tx, plain, store_now, counting=True)
-    for _, parent in done:
-        tx.broods.add(parent, _COMPLETED)
+    parents = {t.job_id: t.parent_job_id for t in fast}
+    await tx.rows("lock_parents", sorted({parent for parent in parents.values() if parent is not None}))
+    done = await _complete(tx, fast, store_now, counting=True)
+    for job_id in done:
+        tx.broods.add(parents[job_id], _COMPLETED)
     await release.spread(tx, (), at)
-    return {row[0] for row in done}
+    return done
 
 
-async def _complete(tx: Tx, plain: Sequence[Transition], store_now: Instant | None, *, counting: bool) -> list[Any]:
+async def _complete(tx: Tx, fast: Sequence[Transition], store_now: Instant | None, *, counting: bool) -> set[str]:
+    ids, attempts, tokens, *columns, kinds, waited = (
+        list(column) for column in zip(*map(_COMPLETE_COLUMNS, fast), strict=True)
+    )
+    types, queues, priorities = (list(column) for column in zip(*kinds, strict=True))
     rows = await tx.rows(
         "complete",
-        [t.job_id for t in plain],
-        [t.attempt for t in plain],
-        [t.token for t in plain],
-        [t.result for t in plain],
-        [_json(t.by) for t in plain],
-        [t.kind[2] for t in plain],
+        ids,
+        attempts,
+        [token_key(token) for token in tokens],
+        # NULL in place of an array of them
+        *(column if any(value is not None for value in column) else None for column in columns),
+        types,
+        queues,
+        priorities,
+        waited,
         store_now,
         counting,
     )
     if rows:
         tx.signals.add(Signal.ENDED)
-    return rows
-
-
-@functools.lru_cache(maxsize=64)
-def _json(by: str | None) -> str:
-    return msgspec.json.encode(by).decode()
+    return {row[0] for row in rows}
 
 
 async def apply_each(
     tx: Tx, transitions: Sequence[Transition], now: Instant, repeat: bool, client_now: Instant
 ) -> list[Verdict]:
-    """Apply transitions one by one, in one transaction that locks all their jobs first."""
-    await _hold_dedup_keys(tx, [t.job_id for t in transitions if t.event is Event.MANUAL_RETRY])
-    await tx.rows("lock_jobs", [t.job_id for t in transitions], [t.job_id for t in transitions if t.rewait])
-    verdicts = [await _apply_one(tx, transition, now, repeat, client_now) for transition in transitions]
-    applied = [t for t, verdict in zip(transitions, verdicts, strict=True) if verdict is Verdict.APPLIED]
-    await _after(tx, applied, now)
+    """Apply transitions in one transaction that locks all their jobs first. They are decided one by one, and written
+    together."""
+    again = [t.job_id for t in transitions if t.event is Event.MANUAL_RETRY]
+    retries = Retries()
+    if again:  # dedup keys before any row, in the same order as a submit
+        keys = await tx.rows("dedup_keys_of", again)
+        if keys:
+            await tx.rows("lock_names", sorted({f"backstay dedup {row[1]}" for row in keys}))
+    ids = list(dict.fromkeys(t.job_id for t in transitions))
+    rewaiting = [t.job_id for t in transitions if t.rewait]
+    await tx.rows("lock_jobs", ids, rewaiting)
+    jobs = await postgres_places.locked(tx, ids)
+    if again:
+        retries = await _read_retries(tx, again)
+    verdicts: list[Verdict] = []
+    done: list[tuple[Transition, Move]] = []
+    refused: list[int] = []
+    for number, t in enumerate(transitions):
+        found = _decide(t, jobs, retries, now)
+        if isinstance(found, Move):
+            jobs[t.job_id] = found.after
+            done.append((t, found))
+            verdicts.append(Verdict.APPLIED)
+        else:
+            verdicts.append(found)
+            if found is Verdict.STALE:
+                refused.append(number)
+    await postgres_places.write(tx, [move for _, move in done])
+    if refused:
+        latest = await _latest(tx, [transitions[number].job_id for number in refused])
+        for number in refused:
+            t = transitions[number]
+            if is_repeat(t, jobs[t.job_id], latest.get(t.job_id, ())) or (repeat and await _on_record(tx, t)):
+                verdicts[number] = Verdict.APPLIED
+    for t, move in done:
+        await _beside(tx, t, move, retries, now, client_now)
+    await _after(tx, done, now)
     return verdicts
 
 
-async def _hold_dedup_keys(tx: Tx, job_ids: list[str]) -> None:
-    """Lock dedup keys before any row, in the same order as a submit: first the key's name, then the rows of the
-    dependencies."""
-    if job_ids and (keys := [row[0] for row in await tx.rows("dedup_keys_of", job_ids)]):
-        await tx.rows("lock_names", [f"backstay dedup {key}" for key in keys])
+class Retries(msgspec.Struct):
+    """What manual retries of one call depend on."""
+
+    outcomes: dict[str, dict[str, Status]] = {}  # of each job, how those stand that it depends on
+    keys: dict[str, str] = {}  # dedup keys by job
+    guards: dict[str, tuple[str, Instant | None, Status | None]] = {}  # by key: the job it stands for, until when
 
 
-async def _apply_one(tx: Tx, t: Transition, now: Instant, repeat: bool, client_now: Instant) -> Verdict:
-    unmet = None
-    if t.event is Event.MANUAL_RETRY:
-        if isinstance(found := await _run_again(tx, t, now), Verdict):
-            return found
-        if unmet := found:
-            t = msgspec.structs.replace(t, target=Status.WAITING)
-    error = t.error
-    changed = await tx.row(
-        "apply",
-        t.job_id,
-        t.source.value,
-        t.target.value,
-        t.attempt,
-        t.version,
-        t.token,
-        t.lease,
-        now,
-        t.priority,
-        t.scheduled_for,
-        t.failures,
-        t.snoozes,
-        t.give_backs,
-        t.progress,
-        t.stage,
-        t.clear_result,
-        t.result,
-        t.result_artifact,
-        t.logs,
-        t.log_location,
-        t.metrics,
-        t.artifacts,
-        None if error is None else f"{error.type}: {error.message}",
-        None if error is None else msgspec.json.encode(error).decode(),
-        ERRORS_KEPT_MAX,
-        t.event.value,
-        t.by,
-        t.reason,
-        unmet,
-        None if t.awaits is None else str(t.awaits),
-        t.waits,
-        t.join,
-    )
-    if changed is None:
-        return await _why_not(tx, t, repeat)
-    if (outcome := counted(t.event, t.target)) is not None:
+async def _read_retries(tx: Tx, job_ids: list[str]) -> Retries:
+    found = Retries(outcomes={}, keys={}, guards={})
+    for child, parent, status in await tx.rows("outcomes_of", job_ids):
+        found.outcomes.setdefault(child, {})[parent] = Status(status)
+    for job_id, key, target, until, status in await tx.rows("dedup_keys_of", job_ids):
+        found.keys[job_id] = key
+        if target is not None:
+            found.guards[key] = (target, until, None if status is None else Status(status))
+    return found
+
+
+def _decide(t: Transition, jobs: dict[str, Standing], retries: Retries, now: Instant) -> Verdict | Move:
+    job = jobs.get(t.job_id)
+    unmet = 0
+    if t.event is Event.MANUAL_RETRY and job is not None and job.status is t.source:
+        # What earlier transitions of this call have changed counts.
+        outcomes = Counter(
+            jobs[parent].status if parent in jobs else status
+            for parent, status in retries.outcomes.get(t.job_id, {}).items()
+        )
+        stands = again(rule=TriggerRule(job.trigger_rule), outcomes=outcomes)
+        if stands.blocked or (stands.unmet and not t.rewait):
+            return Verdict.BLOCKED
+        if (target := _living_target(t.job_id, jobs, retries, now)) is not None and target != t.job_id:
+            return Verdict.TAKEN
+        unmet = stands.unmet
+    return decide(job, t, now, unmet=unmet)
+
+
+def _living_target(job_id: str, jobs: dict[str, Standing], retries: Retries, now: Instant) -> str | None:
+    """Return the job for which the dedup key of a job stands, if it is in force."""
+    key = retries.keys.get(job_id)
+    if key is None or key not in retries.guards:
+        return None
+    target, until, status = retries.guards[key]
+    if target in jobs:
+        status = jobs[target].status
+    if status is None:
+        return None
+    in_force = status not in TERMINAL if until is None else now < until
+    return target if in_force else None
+
+
+async def _beside(tx: Tx, t: Transition, move: Move, retries: Retries, now: Instant, client_now: Instant) -> None:
+    """Do what a transition brings besides its move, which has been written."""
+    before, after = move.before, move.after
+    if (outcome := counted(t.event, after.status)) is not None:
         bucket = bucket_of(outcome, t.source, t.ran_micros, t.waited_micros)
         tx.count(t.kind, outcome, now, 1, t.ran_micros, t.waited_micros, bucket)
     if (beside := also_counted(t.event)) is not None:
         tx.count(t.kind, beside, now)
-    if (t.source in TERMINAL) != (t.target in TERMINAL):
-        tx.broods.add(changed[0], moved(t.source, t.target))
+    if (before.status in TERMINAL) != (after.status in TERMINAL):
+        tx.broods.add(after.parent_job_id, moved(before.status, after.status))
     if t.event is Event.MANUAL_RETRY:
-        await _guard_again(tx, t.job_id, now)
-        if unmet:
-            await tx.execute("unmeet", t.job_id)
+        key = retries.keys.get(t.job_id)
+        if key is not None:
+            # For as long as before, and at least while it is active.
+            target, until, status = retries.guards.get(key, (None, None, None))
+            in_force = target is not None and until is not None and now < until and status is not None
+            if not in_force:
+                await tx.execute("save_guard", key, t.job_id)
+                retries.guards[key] = (t.job_id, None, after.status)
+        if t.forget_steps:
+            await tx.execute("forget_steps", t.job_id, OWN_STEPS)
+        if after.status is Status.WAITING:
+            await _wait_again(tx, t.job_id)
     if t.effects:
         await _run_effects(tx, t)
     if t.children or t.staged is not None:
         await bring(tx, t, client_now, now)
     if t.awaits is not None:
         tx.broods.add(t.job_id, Brood())  # checked with the others: perhaps none is open
-    return Verdict.APPLIED
+
+
+async def _wait_again(tx: Tx, job_id: str) -> None:
+    if parents := [row[0] for row in await tx.rows("unmeet", [job_id])]:
+        await tx.value("lock_places", parents)
+        await tx.value("mark_awaited", parents)
 
 
 async def _run_effects(tx: Tx, t: Transition) -> None:
     tx.unclean = True
+    await tx.connection.execute("SET LOCAL enable_seqscan = on")  # off is for our own tables
     for statement, values in t.effects:
         try:
             # Always as a prepared statement, which is one command: no COMMIT can hide behind a semicolon.
@@ -216,84 +273,43 @@ async def _run_effects(tx: Tx, t: Transition) -> None:
             raise EffectFailed(f"{type(error).__name__}: {said} in {statement[:200]!r}", job_id=t.job_id) from None
 
 
-async def _run_again(tx: Tx, t: Transition, now: Instant) -> Verdict | int:
-    """Return how many dependencies an ended job that is to run again has to wait for, or the verdict if it may not. 0
-    also if the guards of the transition will refuse it."""
-    row = (await _standing(tx, [t.job_id])).get(t.job_id)
-    if row is None or row[0] != t.source:
-        return 0
-    outcomes = {Status(status): count for status, count in await tx.rows("outcomes_of", t.job_id)}
-    stands = again(rule=TriggerRule(await tx.value("trigger_rule", t.job_id)), outcomes=outcomes)
-    if stands.blocked or (stands.unmet and not t.rewait):
-        return Verdict.BLOCKED
-    key = await tx.value("dedup_key_of", t.job_id)
-    target = None if key is None else await _living_target(tx, key, now)
-    return stands.unmet if target is None or target == t.job_id else Verdict.TAKEN
+async def _latest(tx: Tx, job_ids: Sequence[str]) -> dict[str, list[tuple[str, int, int | None]]]:
+    latest: dict[str, list[tuple[str, int, int | None]]] = {}
+    for job_id, event, attempt, token in await tx.rows("latest_of", list(set(job_ids)), LATEST_MAX):
+        latest.setdefault(job_id, []).append((event, attempt, token))
+    return latest
 
 
-async def _living_target(tx: Tx, key: str, now: Instant) -> str | None:
-    row = await tx.row("guard_target", key)
-    if row is None:
-        return None
-    status = await tx.value("status", row[0])
-    if status is None:
-        return None
-    in_force = Status(status) not in TERMINAL if row[1] is None else now < row[1]
-    return str(row[0]) if in_force else None
-
-
-async def _guard_again(tx: Tx, job_id: str, now: Instant) -> None:
-    """Give a job that runs again its dedup key back, for as long as before and at least while it is active."""
-    key = await tx.value("dedup_key_of", job_id)
-    if key is not None and await _living_target(tx, key, now) is None:
-        await tx.execute("save_guard", key, job_id)
-
-
-async def _why_not(tx: Tx, t: Transition, repeat: bool) -> Verdict:
-    row = (await _standing(tx, [t.job_id])).get(t.job_id)
-    if row is None:
-        return Verdict.GONE
-    status, attempt, token = row
-    # The token is kept only by its holder's own settlement: this write, or an earlier try of it, was applied.
-    ours = t.token is not None and token == t.token and attempt == t.attempt and status != Status.PROCESSING
-    if not ours and not repeat:
-        return Verdict.STALE
-    # An earlier try may have been applied, although the job has changed since: then history has it.
-    by = "" if ours else msgspec.json.encode(t.by).decode()
+async def _on_record(tx: Tx, t: Transition) -> bool:
+    """Return whether an earlier try was applied, although the job has changed since: then history has it."""
+    targets = [Status.PENDING.value, Status.WAITING.value] if t.rewait else [t.target.value]
     version = None if t.version is None else t.version + 1
-    for target in (Status.PENDING, Status.WAITING) if t.rewait else (t.target,):
-        event = f'"{t.event.value}","{t.source.value}","{target.value}",{t.attempt},{by}'
-        if await tx.value("on_record", t.job_id, event, version):
-            return Verdict.APPLIED
-    return Verdict.STALE
+    asked = (t.job_id, t.event.value, t.source.value, targets, t.attempt, t.by, version)
+    return bool(await tx.value("on_record", *asked))
 
 
-async def _standing(tx: Tx, job_ids: list[str]) -> dict[str, CurrentState]:
-    return {row[0]: (row[1], row[2], row[3]) for row in await tx.rows("standing", job_ids)}
-
-
-async def _after(tx: Tx, applied: list[Transition], now: Instant) -> None:
+async def _after(tx: Tx, done: Sequence[tuple[Transition, Move]], now: Instant) -> None:
     """Do what follows in the same commit: release dependents, unpark jobs, record signals."""
-    if not applied:
+    if not done:
         return
-    ended = [t.job_id for t in applied if t.target in TERMINAL]
-    asked = ([t.job_id for t in applied], left_their_place(applied))
-    awaited, encoded, rate_keys = await tx.row("keys_of", *asked) or (False, None, None)
-    if not awaited:
-        ended = []
+    ended = [move.after.job_id for _, move in done if move.after.awaited and move.after.status in TERMINAL]
     if ended or tx.broods:
         await release.spread(tx, ended, now)
-    await _let_in(tx, msgspec.json.decode(encoded or "{}"), rate_keys or [], now)
-    tx.signals |= signals_of(applied)
-
-
-async def _let_in(tx: Tx, keys: dict[str, int], rate_keys: list[str], now: Instant) -> None:
-    names = [*map(release.name_of, keys), *map(admission.name_of, rate_keys)]
+    limits: dict[str, int] = {}
+    rate_keys: set[str] = set()
+    for t, move in done:
+        job = move.after
+        if job.concurrency_key is not None and job.concurrency_limit is not None:
+            limits[job.concurrency_key] = max(limits.get(job.concurrency_key, 0), job.concurrency_limit)
+        if job.rate_key is not None and left_their_place([t]):
+            rate_keys.add(job.rate_key)
+    names = [*map(release.name_of, limits), *map(admission.name_of, rate_keys)]
     if names:
         await tx.rows("lock_names", names)
-    for key, limit in keys.items():
+    for key, limit in limits.items():
         await release.unpark(tx, key, limit)
     await admission.left_sight(tx, rate_keys, now)
+    tx.signals |= signals_of([t for t, _ in done])
 
 
 async def extend(tx: Tx, holds: Sequence[Hold], span: int, store_now: Instant | None) -> list[Verdict]:
@@ -316,19 +332,26 @@ _NOTED = ("progress", "stage", "logs", "log_location", "metrics", "artifacts")
 
 
 def _columns(holds: Sequence[Hold]) -> list[list[Any]]:
-    return [[hold.job_id for hold in holds], [hold.attempt for hold in holds], [hold.token for hold in holds]]
+    return [
+        [hold.job_id for hold in holds],
+        [hold.attempt for hold in holds],
+        [token_key(hold.token) for hold in holds],
+    ]
 
 
 async def record_step(tx: Tx, hold: Hold, name: str, answer: str, store_now: Instant | None) -> Verdict:
-    await tx.execute("record_step", hold.job_id, hold.attempt, hold.token, name, answer, store_now)
-    return (await _answer(tx, [hold], set()))[0]
+    await tx.execute("record_step", hold.job_id, hold.attempt, token_key(hold.token), name, answer, store_now)
+    return (await holding(tx, [hold]))[0]
 
 
 async def _answer(tx: Tx, holds: Sequence[Hold], done: set[str]) -> list[Verdict]:
-    if len(done) == len(holds):
-        return [Verdict.APPLIED] * len(holds)
-    standing = await _standing(tx, [hold.job_id for hold in holds])
-    return [held(hold, standing.get(hold.job_id)) for hold in holds]
+    return [Verdict.APPLIED] * len(holds) if len(done) == len(holds) else await holding(tx, holds)
+
+
+async def holding(tx: Tx, holds: Sequence[Hold]) -> list[Verdict]:
+    """Return which of these claims are still valid."""
+    found = {row[0]: (row[1], row[2]) for row in await tx.rows("claims", [hold.job_id for hold in holds])}
+    return [holds_by_key(hold, found.get(hold.job_id)) for hold in holds]
 
 
 _FIRST = "00000000-0000-0000-0000-000000000000"
@@ -338,7 +361,7 @@ async def insert_children(
     tx: Tx, hold: Hold, jobs: Sequence[NewJob], now: Instant, store_now: Instant | None, repeat: bool
 ) -> list[Inserted] | None:
     row = await tx.row("hold_claim", hold.job_id)  # locked: a rescue waits until these are stored, or is seen here
-    if held(hold, None if row is None else tuple(row)) is not Verdict.APPLIED:
+    if row is None or holds_by_key(hold, (row[0], row[1])) is not Verdict.APPLIED:
         return None
     return await insert.insert(tx, jobs, now, store_now, repeat)
 
@@ -346,20 +369,11 @@ async def insert_children(
 async def stage(tx: Tx, hold: Hold, part: int, jobs: Sequence[NewJob]) -> Verdict:
     if await store_part(tx, hold, part, jobs):
         return Verdict.APPLIED
-    found = await tx.row("standing", [hold.job_id])
-    return held(hold, None if found is None else (found[1], found[2], found[3]))
-
-
-def children_statement(get_statement: str) -> str:
-    """Return the statement for the children of a job. Index: job_parent."""
-    return get_statement.partition("WHERE ")[0] + (
-        "WHERE parent_job_id = $1::uuid AND job_id > $2::uuid AND ($3::text IS NULL OR (status || '') = $3)"
-        " ORDER BY job.job_id LIMIT $4"
-    )
+    return (await holding(tx, [hold]))[0]
 
 
 async def children(tx: Tx, job_id: str, after: str | None, limit: int, status: Status | None) -> Page:
     wanted = None if status is None else status.value
-    found = await tx.connection.fetch(children_statement(tx.sql["get"]), job_id, after or _FIRST, wanted, limit + 1)
+    found = await tx.rows("children", job_id, after or _FIRST, wanted, limit + 1)
     items = await read.with_edges(tx, found[:limit])
     return Page(items, items[-1].job_id if len(found) > limit else None)

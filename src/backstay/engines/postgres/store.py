@@ -25,10 +25,12 @@ from backstay.core.records import (
     ExpiredClaim,
     Finding,
     Firing,
+    FormerWorker,
     Hold,
     Inserted,
     JobRecord,
     JobType,
+    Lost,
     NewJob,
     Note,
     Page,
@@ -47,8 +49,10 @@ from backstay.core.records import (
 )
 from backstay.core.result_tables import ResultTable, RowBatch, RowPage, RowQuery
 from backstay.core.states import Status
-from backstay.engines import sql_rows
+from backstay.core.workers import former_since
+from backstay.engines import lanes, sql_rows
 from backstay.engines.coalescer import Coalescer
+from backstay.engines.places import is_fast_completion
 from backstay.engines.postgres import (
     access,
     admission,
@@ -61,9 +65,10 @@ from backstay.engines.postgres import (
     settle,
     transfer,
 )
+from backstay.engines.postgres.claim import Part
 from backstay.engines.postgres.connection import Session, Tx, guest_error, parse, refuse_unsafe
 from backstay.engines.postgres.wakeup import Waker
-from backstay.engines.sql_rows import check_all, is_plain_completion
+from backstay.engines.sql_rows import check_all
 from backstay.errors import BackstayError, ConfigurationError, NotOpen, StoreError
 from backstay.limits import POLL_SECONDS, RECORD_INTERVAL_SECONDS, RELEASE_BATCH_MAX
 
@@ -105,7 +110,7 @@ class PostgresStore:
 
     async def exists(self) -> bool:
         """Return whether the schema exists; creates none."""
-        return await self._by_itself(lambda tx, _: maintenance.exists(tx.connection, tx.sql))
+        return await self._by_itself(lambda tx, _: maintenance.exists(tx.connection, tx.sql, self.location))
 
     async def migrate(self) -> list[str]:
         async def missing(tx: Tx, _repeat: bool) -> list[str]:
@@ -147,8 +152,10 @@ class PostgresStore:
         """Return None: see `erase`."""
 
     async def erase(self) -> list[str]:
+        await self.exists()  # refuses the schema of another program, which must not be dropped
         raise ConfigurationError(
-            f'stop all workers, then delete the queue with its schema: DROP SCHEMA "{self.address.schema}" CASCADE'
+            "stop all workers, then delete the queue with its schema, and with everything else in it:"
+            f' DROP SCHEMA "{self.address.schema}" CASCADE'
         )
 
     # The hot path
@@ -167,8 +174,11 @@ class PostgresStore:
     async def _insert_copied(self, jobs: Sequence[NewJob], now: Instant, tx: Tx, repeat: bool) -> list[Inserted]:
         return await insert.insert_copied(tx, jobs, now, await self._now(tx, now), repeat)
 
+    def insert_here(self, jobs: Sequence[NewJob], now: Instant) -> list[Inserted] | None:
+        """Return None: connections belong to the event loop."""
+
     async def insert_in(self, connection: object, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]:
-        encoded = msgspec.json.encode(list(jobs)).decode()
+        encoded = insert.encoded(jobs)
         try:
             answers = await insert.insert_jobs(
                 connection,
@@ -200,16 +210,31 @@ class PostgresStore:
         )
 
     async def claim(self, request: ClaimRequest, now: Instant) -> list[ClaimedJob]:
-        plain = await self._write(
-            "claim",
-            lambda tx, repeat: claim.claim_plain(tx, request, self._store_now(now), repeat),
-            transaction=False,
-        )
-        if plain is not None:
-            return plain
+        if request.lost is Lost.ALONE:
+            return await self._claim(request, Part([]), now)
+        asked = lanes.asked(request)
+        if asked.is_few:
+            return await self._claim(request, Part(asked.pairs()), now)
+        if request.repeat and (jobs := await self._claim(request, Part([]), now)):
+            return jobs
+        async for page in lanes.pages(asked, lambda at: self._read(lambda tx: claim.lanes(tx, asked, at))):
+            for part in claim.parts(page):
+                if jobs := await self._claim(request, part, now):
+                    return jobs
+        return []
+
+    async def _claim(self, request: ClaimRequest, part: Part, now: Instant) -> list[ClaimedJob]:
+        if part.may_be_plain and request.lost is not Lost.ALONE:
+            plain = await self._write(
+                "claim",
+                lambda tx, repeat: claim.claim_plain(tx, request, part, self._store_now(now), repeat),
+                transaction=False,
+            )
+            if plain is not None:
+                return plain
 
         async def keyed(tx: Tx, repeat: bool) -> list[ClaimedJob] | None:
-            return await claim.claim_keyed(tx, request, await self._now(tx, now), repeat)
+            return await claim.claim_keyed(tx, request, part, lambda: self._now(tx, now), repeat)
 
         for _ in range(claim.PARK_ROUNDS):
             taken = await self._write("claim", keyed)
@@ -220,17 +245,19 @@ class PostgresStore:
             self._waker.committed({Signal.READY})
         return []
 
+    async def wait_alone(self, request: ClaimRequest) -> dict[str, int]:
+        return await self._read(lambda tx: claim.wait_alone(tx, request))
+
     async def apply(self, transitions: Sequence[Transition], now: Instant) -> list[Verdict]:
         check_all(transitions)
         verdicts: list[Verdict] = [Verdict.APPLIED] * len(transitions)
-        plain = [i for i, transition in enumerate(transitions) if is_plain_completion(transition)]
-        slow = [i for i in range(len(transitions)) if i not in set(plain)] if len(plain) < len(transitions) else []
+        slow = [i for i, transition in enumerate(transitions) if not is_fast_completion(transition)]
         repeated = False
-        if plain and not slow:
-            done, repeated = await self._complete([transitions[i] for i in plain], now)
-            slow = [i for i in plain if transitions[i].job_id not in done]
-        else:
+        if slow:
             slow = list(range(len(transitions)))  # all or nothing, and then in one transaction
+        else:
+            done, repeated = await self._complete(transitions, now)
+            slow = [i for i, transition in enumerate(transitions) if transition.job_id not in done]
         if slow:
             rest = [transitions[i] for i in slow]
 
@@ -246,7 +273,7 @@ class PostgresStore:
                         await self._unpack(now, RELEASE_BATCH_MAX, transition.job_id)
         return verdicts
 
-    async def _complete(self, plain: list[Transition], now: Instant) -> tuple[set[str], bool]:
+    async def _complete(self, plain: Sequence[Transition], now: Instant) -> tuple[set[str], bool]:
         """Complete plain jobs; return their ids, and whether an earlier try may have completed some."""
         children = [t for t in plain if t.parent_job_id is not None]
         others = [t for t in plain if t.parent_job_id is None] if children else plain
@@ -335,16 +362,32 @@ class PostgresStore:
 
         await self._write("beat", beat, transaction=False)
 
-    async def forget(self, worker_ids: Sequence[str]) -> None:
-        await self._write("forget", lambda tx, _: tx.execute("forget", list(worker_ids)), transaction=False)
+    async def forget(self, worker_ids: Sequence[str], now: Instant) -> None:
+        async def forget(tx: Tx, _repeat: bool) -> None:
+            at = await self._now(tx, now)
+            await tx.execute("forget", list(worker_ids), at, former_since(at))
 
-    async def workers(self) -> list[WorkerRow]:
-        return await self._read(read.workers)
+        await self._write("forget", forget, transaction=False)
+
+    async def former_workers(self, now: Instant) -> list[FormerWorker]:
+        async def read_former(tx: Tx) -> list[FormerWorker]:
+            return await read.former_workers(tx, former_since(await self._now(tx, now)))
+
+        return await self._read(read_former)
+
+    async def workers(
+        self, ids: Sequence[str] = (), *, after: str = "", before: str = "", limit: int | None = None
+    ) -> list[WorkerRow]:
+        return await self._read(lambda tx: read.workers(tx, ids, after, before, limit))
+
+    async def count_workers(self) -> int:
+        return await self._read(read.count_workers)
 
     async def announce(self, types: Sequence[JobType]) -> None:
-        details = [msgspec.json.encode(each).decode() for each in types]
-        names = [each.job_type for each in types]
-        await self._write("announce", lambda tx, _: tx.execute("announce", names, details), transaction=False)
+        await self._write("announce", lambda tx, _: maintenance.announce(tx, types))
+
+    async def unmark(self, job_type: str, marks: Sequence[str]) -> Verdict:
+        return await self._write("unmark", lambda tx, _: maintenance.unmark(tx, job_type, marks))
 
     async def job_types(self) -> list[JobType]:
         return await self._read(read.job_types)
@@ -365,8 +408,13 @@ class PostgresStore:
     async def drop_schedule(self, name: str) -> Verdict:
         return await self._write("drop_schedule", lambda tx, repeat: maintenance.drop_schedule(tx, name, repeat))
 
-    async def schedules(self, names: Sequence[str] = ()) -> list[Schedule]:
-        return await self._read(lambda tx: maintenance.schedules(tx, names))
+    async def schedules(
+        self, names: Sequence[str] = (), *, after: str = "", limit: int | None = None
+    ) -> list[Schedule]:
+        return await self._read(lambda tx: maintenance.schedules(tx, names, after, limit))
+
+    async def upcoming(self, limit: int) -> list[Schedule]:
+        return await self._read(lambda tx: maintenance.upcoming(tx, limit))
 
     # Keys and the audit trail
 
@@ -479,8 +527,10 @@ class PostgresStore:
     async def depths(self) -> list[Depth]:
         return await self._read(read.depths)
 
-    async def counters(self, since: Instant, until: Instant) -> list[Counter]:
-        return await self._read(lambda tx: read.counters(tx, since, until))
+    async def counters(
+        self, since: Instant, until: Instant, *, width: int | None = None, kinds: bool = True
+    ) -> list[Counter]:
+        return await self._read(lambda tx: read.counters(tx, since, until, width, kinds))
 
     async def totals(self) -> list[Total]:
         return await self._read(access.totals)

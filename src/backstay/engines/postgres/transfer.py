@@ -7,7 +7,10 @@ table are transferred, of every attempt.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import hashlib
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -15,7 +18,7 @@ import asyncpg
 import msgspec
 
 from backstay.clock import to_datetime
-from backstay.core import dumps, result_tables
+from backstay.core import dumps, records, result_tables
 from backstay.core.dumps import (
     INTO,
     SEALED,
@@ -33,10 +36,12 @@ from backstay.core.dumps import (
     refuse_freezing,
     refuse_other,
 )
-from backstay.core.records import ApiKey, AuditEntry, Counter, JobType, QueueRow, Schedule
+from backstay.core.records import ApiKey, AuditEntry, JobType, QueueRow, Schedule
 from backstay.core.result_tables import ResultTable
 from backstay.engines import sql_rows
+from backstay.engines.places import FACTS
 from backstay.engines.postgres import access, maintenance, read, results
+from backstay.engines.postgres import places as postgres_places
 from backstay.engines.postgres.connection import Tx
 from backstay.engines.sql_rows import Source, export_page, whole
 from backstay.errors import ConfigurationError
@@ -138,7 +143,7 @@ async def keep(tx: Tx, state: MoveState) -> None:
     else:
         # Children of running jobs are still accepted, and nothing else.
         await _forbid(tx, "job", "INSERT", state, "FOR EACH ROW WHEN (NEW.parent_job_id IS NULL)")
-        await _forbid(tx, "job", "UPDATE OF attempt", state, "FOR EACH ROW WHEN (NEW.attempt > OLD.attempt)")
+        await _forbid(tx, "running", "INSERT", state, "FOR EACH ROW")
 
 
 async def moving(tx: Tx) -> MoveState | None:
@@ -154,7 +159,7 @@ async def held(tx: Tx) -> MoveState | None:
 
 async def _seal(tx: Tx, state: MoveState) -> None:
     results = [row[0] for row in await tx.rows("result_names")]
-    for table in (*sql_rows.TABLES, *(f"result_{name}" for name in results)):
+    for table in (*sql_rows.PLACED_TABLES, *(f"result_{name}" for name in results)):
         await _forbid(tx, table, _ALL, state, "FOR EACH STATEMENT")
 
 
@@ -176,7 +181,7 @@ async def _thaw(tx: Tx) -> None:
 
 SOME = 50  # jobs read at once: even the largest fit into memory
 _FIRST_ID = "00000000-0000-0000-0000-000000000000"
-_BESIDE = ", ".join("joins::text" if name == "joins" else name for name in sql_rows.BESIDE)
+CLOCKS_APART_MILLIS = 5_000
 
 
 # Export
@@ -187,18 +192,15 @@ async def export(tx: Tx, kind: str, after: str | None, limit: int) -> Exported:
 
 
 async def _jobs(tx: Tx, after: str | None, limit: int) -> Source:
-    select, _, source = tx.sql["get"].partition("FROM ")
-    table = source.partition("WHERE ")[0]
-    statement = f"{select.rstrip()}, {_BESIDE}, seq FROM {table} WHERE seq > $1 ORDER BY seq LIMIT $2"
-    seq = int(after or 0)
+    place = after or _FIRST_ID
     while limit > 0:
-        found = await tx.connection.fetch(statement, seq, min(SOME, limit))
+        found = await tx.rows("export_jobs", place, min(SOME, limit))
         edges: dict[str, list[tuple[str, bool, bool]]] = {}
         for child, *edge in await tx.rows("export_edges", [row[0] for row in found]):
             edges.setdefault(child, []).append((edge[0], edge[1], edge[2]))
         for row in found:
-            seq = row[-1]
-            yield sql_rows.job(tuple(row)[:-1], edges.get(row[0], ())), str(seq)
+            place = row[-1]
+            yield sql_rows.dump_from(*read.fields_of(tuple(row)[:-1]), edges.get(row[0], ())), place
         if len(found) < min(SOME, limit):
             return
         limit -= len(found)
@@ -263,17 +265,36 @@ async def restore(tx: Tx, kind: str, items: Sequence[bytes], state: MoveState) -
 
 
 async def _restore_jobs(tx: Tx, items: Sequence[bytes]) -> None:
-    """Restore jobs by COPY; if an interrupted try has already stored some of them, only the missing ones."""
-    jobs = dumps.all_unpacked(dumps.JOBS, items, JobDump)
-    columns, rows = sql_rows.JOB_COLUMNS, [sql_rows.job_values(job) for job in jobs]
-    if await tx.value("present", [job.record.job_id for job in jobs]):
-        places = ", ".join(f"${number}" for number in range(1, len(columns) + 1))
-        statement = f"INSERT INTO backstay.job ({', '.join(columns)}) VALUES ({places}) ON CONFLICT (job_id) DO NOTHING"  # noqa: S608
-        await tx.connection.executemany(tx.sql.named(statement), rows)
-    else:
-        await tx.connection.copy_records_to_table("job", schema_name=tx.sql.schema, columns=columns, records=rows)
-    edges = [(job.record.job_id, *msgspec.structs.astuple(edge)) for job in jobs for edge in job.edges]
+    """Restore jobs; if an interrupted try has already stored some of them, only the missing ones."""
+    dumped = dumps.all_unpacked(dumps.JOBS, items, JobDump)
+    there = {row[0] for row in await tx.rows("restored_before", [dump.record.job_id for dump in dumped])}
+    missing = [dump for dump in dumped if dump.record.job_id not in there]
+    jobs = [sql_rows.restored(dump, dump.record.job_id) for dump in missing]
+    await tx.connection.copy_records_to_table(
+        "job",
+        schema_name=tx.sql.schema,
+        columns=(*FACTS, "arrival"),
+        records=[
+            (*(job.facts[name] for name in FACTS), arrival) for job, arrival in zip(jobs, _arrivals(jobs), strict=True)
+        ],
+    )
+    await postgres_places.restore(tx, jobs)
+    edges = [(dump.record.job_id, *msgspec.structs.astuple(edge)) for dump in dumped for edge in dump.edges]
     await _many(tx, "restore_edges", edges)
+
+
+def _arrivals(jobs: Sequence[sql_rows.Restored]) -> Iterator[str | None]:
+    """Yield each job's place among the ids, if its own tells another time: as backstay.arrival does."""
+    together: Counter[int] = Counter()  # they keep the order in which they come
+    for job in jobs:
+        job_id, at = str(job.facts["job_id"]), job.facts["created_at"] // 1000
+        apart = 0 if job.facts["parent_job_id"] is not None else CLOCKS_APART_MILLIS
+        if job_id[14] == "7" and abs(int(job_id[:8] + job_id[9:13], 16) - at) <= apart:
+            yield None
+            continue
+        together[at] += 1
+        tail = hashlib.md5(job_id.encode(), usedforsecurity=False).hexdigest()[-16:]
+        yield str(uuid.UUID(f"{at:012x}7{min(together[at], 4095):03x}{tail}"))
 
 
 async def _restore_archive(tx: Tx, items: Sequence[bytes]) -> None:
@@ -297,11 +318,11 @@ async def _restore_archive(tx: Tx, items: Sequence[bytes]) -> None:
 async def _restore_types(tx: Tx, items: Sequence[bytes]) -> None:
     found = dumps.all_unpacked(dumps.TYPES, items, JobType)
     details = [msgspec.json.encode(each).decode() for each in found]
-    await tx.execute("announce", [each.job_type for each in found], details)
+    await tx.execute("save_types", [each.job_type for each in found], details)
 
 
 async def _restore_counters(tx: Tx, items: Sequence[bytes]) -> None:
-    found = dumps.all_unpacked(dumps.COUNTERS, items, Counter)
+    found = dumps.all_unpacked(dumps.COUNTERS, items, records.Counter)
     await _many(tx, "restore_counters", [row for each in found for row in sql_rows.counter_rows(each)])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import secrets
@@ -19,6 +20,7 @@ log = logging.getLogger("backstay.postgres")
 COALESCE_SECONDS = 0.005  # signals within this time are sent as one: NOTIFY takes a lock that the whole cluster shares
 KEEP_ALIVE_SECONDS = 20.0  # how soon a dead connection is noticed
 RECONNECT_SECONDS_MIN, RECONNECT_SECONDS_MAX = 0.1, 5.0
+CLOSE_SECONDS = 2.0  # for the last signals, if the server is slow: without them a job waits for the next poll
 
 
 class Waker:
@@ -30,23 +32,33 @@ class Waker:
         self._listeners: list[tuple[frozenset[Signal], Listener]] = []
         self._unsent: set[Signal] = set()
         self._stir = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._stopping = asyncio.Event()
+        self._sender: asyncio.Task[None] | None = None
+        self._hearer: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         if self._address.wake:
-            self._tasks.append(asyncio.get_running_loop().create_task(self._send()))
+            self._sender = asyncio.get_running_loop().create_task(self._send())
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks.clear()
+        """Send the remaining signals: a process that submits a job and exits at once should still wake a worker."""
+        self._stopping.set()
+        self._stir.set()
+        tasks = [task for task in (self._sender, self._hearer) if task is not None]
+        try:
+            if self._sender is not None:
+                await asyncio.wait([self._sender], timeout=CLOSE_SECONDS)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._sender = self._hearer = None
 
     def listen(self, signals: frozenset[Signal], listener: Listener) -> Callable[[], None]:
         entry = (signals, listener)
         self._listeners.append(entry)
-        if self._address.listen and len(self._tasks) == 1:
-            self._tasks.append(asyncio.get_running_loop().create_task(self._hear()))
+        if self._address.listen and self._hearer is None and not self._stopping.is_set():
+            self._hearer = asyncio.get_running_loop().create_task(self._hear())
         return lambda: self._listeners.remove(entry)
 
     def committed(self, signals: set[Signal]) -> None:
@@ -63,17 +75,21 @@ class Waker:
                 listener(signal)
 
     async def _send(self) -> None:
-        while True:
+        while self._unsent or not self._stopping.is_set():
             await self._stir.wait()
             self._stir.clear()
             signals, self._unsent = self._unsent, set()
+            if not signals:
+                continue
             payload = f"{self._own} {' '.join(sorted(signals))}"
             try:
                 async with self._session.pool().lend() as connection:
                     await connection.execute("SELECT pg_notify($1, $2)", self._channel, payload)
             except (*OUTAGES, asyncpg.PostgresError) as error:
                 log.debug("could not send a wake-up: %s", error)  # a lost one costs a poll interval
-            await asyncio.sleep(COALESCE_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(COALESCE_SECONDS):
+                    await self._stopping.wait()
 
     async def _hear(self) -> None:
         pause = RECONNECT_SECONDS_MIN

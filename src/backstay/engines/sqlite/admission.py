@@ -32,13 +32,15 @@ LANES = load("rate_lanes")
 IN_SIGHT = load("rate_in_sight")
 UNPARK = load("rate_unpark")
 SAVE = load("rate_save")
+PARK = load("park")
+BRING_BACK = load("bring_back")
+BY_KEY, BY_RATE = 1, 2  # why a job is parked
 NO_TIME: Instant = 2**62
 _BUCKET = "SELECT full_at, due_at, set_at FROM rate WHERE rate_key = ? AND rate_count = ? AND rate_micros = ?"
 _SETTLED = (
     "UPDATE rate SET full_at = ?, due_at = NULL, set_at = ? WHERE rate_key = ? AND rate_count = ? AND rate_micros = ?"
 )
 _LEFT = "UPDATE rate SET due_at = ? WHERE +due_at = ? AND rate_key IN (SELECT value FROM json_each(?))"
-_KEYS_OF = "SELECT DISTINCT rate_key FROM job WHERE job_id IN (SELECT value FROM json_each(?)) AND rate_key IS NOT NULL"
 _RATE_OF = "SELECT rate_key, rate_count, rate_micros FROM job WHERE job_id = ? AND rate_count IS NOT NULL"
 _FORGET = "DELETE FROM rate WHERE full_at < ? AND due_at IS NULL"
 _NEXT = "SELECT min(due_at) FROM rate INDEXED BY rate_due WHERE due_at < ?"
@@ -125,9 +127,12 @@ def left_sight(tx: Tx, keys: Collection[str], now: Instant) -> None:
         tx.signals.add(Signal.DUE)
 
 
-def left_sight_by_id(tx: Tx, job_ids: Collection[str], now: Instant) -> None:
-    if found := tx.rows(_KEYS_OF, (msgspec.json.encode(list(job_ids)).decode(),)):
-        left_sight(tx, [key for (key,) in found], now)
+def bring_back(tx: Tx, jobs: str | None, why: int) -> int:
+    """Make parked jobs claimable, given as JSON; return how many."""
+    if jobs is None or jobs == "[]":
+        return 0
+    tx.connection.execute(BRING_BACK, (jobs, why))
+    return tx.connection.changes()
 
 
 def unpark_due(tx: Tx, now: Instant) -> int:
@@ -148,8 +153,7 @@ def _unpark(tx: Tx, bucket: Bucket, now: Instant) -> int:
         rate = bucket[1]
         room = min(admission.room(rate, full, now), _IN_SIGHT_MAX)
         for lane in lanes:
-            tx.connection.execute(UNPARK, (*_names(bucket), *lane, room))
-            changed += tx.connection.changes()
+            changed += bring_back(tx, tx.value(UNPARK, (*_names(bucket), *lane, room)), BY_RATE)
         _save(tx, bucket, full, NO_TIME if room else admission.due_at(rate, full, now), now)
     if not lanes or not tx.rows(LANES, _names(bucket)):
         tx.connection.execute(_SETTLED, (full, now, *_names(bucket)))
@@ -187,9 +191,10 @@ _SAVE_LANE = (
     " ON CONFLICT (queue, job_type) DO UPDATE SET"
 )
 _decode = msgspec.json.decode
+Reads = tuple[int, int]  # what a claim may bring: the newest payload version, and the highest suspicion
 
 
-def heads(tx: Tx, queue: str, job_type: str, limit: int, version: int) -> list[list[Any]]:
+def heads(tx: Tx, queue: str, job_type: str, limit: int, reads: Reads) -> list[list[Any]]:
     """Return the first jobs of a lane in the order of turns; the last column is the key whose turn it is."""
     found: list[list[Any]] = []
     level = _ABOVE_ALL
@@ -197,7 +202,7 @@ def heads(tx: Tx, queue: str, job_type: str, limit: int, version: int) -> list[l
         level = tx.value(LEVEL, (queue, job_type, level))
         if level < 0:
             break
-        turns = _at_level(tx, queue, job_type, level, limit - len(found), version)
+        turns = _at_level(tx, queue, job_type, level, limit - len(found), reads)
         if turns:
             due = min(candidate[1] for candidate in turns)
             for candidate in turns:
@@ -206,10 +211,10 @@ def heads(tx: Tx, queue: str, job_type: str, limit: int, version: int) -> list[l
     return found
 
 
-def _at_level(tx: Tx, queue: str, job_type: str, level: int, limit: int, version: int) -> list[list[Any]]:
+def _at_level(tx: Tx, queue: str, job_type: str, level: int, limit: int, reads: Reads) -> list[list[Any]]:
     lane, after = tx.row(_LANE, (queue, job_type)) or (0, "")
     waiting: list[tuple[int, str, int, list[list[Any]]]] = []
-    for key, weight, position in _keys(tx, queue, job_type, level, after, version):
+    for key, weight, position in _keys(tx, queue, job_type, level, after, reads):
         waiting.append((max(lane, position), key, weight, []))
     own: int = tx.value(_POSITION, (queue, job_type, "")) or 0
     waiting.append((max(lane, own), "", 1, []))
@@ -221,7 +226,7 @@ def _at_level(tx: Tx, queue: str, job_type: str, level: int, limit: int, version
     while waiting and len(taken) < limit:
         position, key, weight, rows = heapq.heappop(waiting)
         if not rows:
-            rows = _read(tx, queue, job_type, level, key, offsets.get(key, 0), share, version)
+            rows = _read(tx, queue, job_type, level, key, offsets.get(key, 0), share, reads)
             if not rows:
                 continue
             offsets[key] = offsets.get(key, 0) + len(rows)
@@ -230,12 +235,12 @@ def _at_level(tx: Tx, queue: str, job_type: str, level: int, limit: int, version
     return taken
 
 
-def _keys(tx: Tx, queue: str, job_type: str, level: int, after: str, version: int) -> list[tuple[Any, ...]]:
+def _keys(tx: Tx, queue: str, job_type: str, level: int, after: str, reads: Reads) -> list[tuple[Any, ...]]:
     """Return the keys that take part. If there are too many for one claim, the next one continues after the last, so
     that none is left out."""
-    keys = tx.rows(KEYS, (queue, job_type, level, FAIR_KEYS_MAX, after, version))
+    keys = tx.rows(KEYS, (queue, job_type, level, FAIR_KEYS_MAX, after, *reads))
     if after and len(keys) < FAIR_KEYS_MAX:
-        again = tx.rows(KEYS, (queue, job_type, level, FAIR_KEYS_MAX - len(keys), "", version))
+        again = tx.rows(KEYS, (queue, job_type, level, FAIR_KEYS_MAX - len(keys), "", *reads))
         keys += [each for each in again if each[0] <= after]
     if len(keys) == FAIR_KEYS_MAX:
         tx.connection.execute(f"{_SAVE_LANE} after_key = excluded.after_key", (queue, job_type, 0, keys[-1][0]))
@@ -243,13 +248,13 @@ def _keys(tx: Tx, queue: str, job_type: str, level: int, after: str, version: in
 
 
 def _read(
-    tx: Tx, queue: str, job_type: str, level: int, key: str, seen: int, more: int, version: int
+    tx: Tx, queue: str, job_type: str, level: int, key: str, seen: int, more: int, reads: Reads
 ) -> list[list[Any]]:
     """Return the next jobs of a key after those already chosen in this claim."""
     if key:
-        head = tx.value(HEAD, (queue, job_type, level, key, seen + more, version))
+        head = tx.value(HEAD, (queue, job_type, level, key, seen + more, *reads))
     else:
-        head = tx.value(PLAIN_HEAD, (queue, job_type, level, seen + more, version))
+        head = tx.value(PLAIN_HEAD, (queue, job_type, level, seen + more, *reads))
     rows: list[list[Any]] = _decode(head)
     return rows[seen:]
 

@@ -11,6 +11,7 @@ import random
 import re
 import threading
 import time
+from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ from weakref import WeakSet
 
 import apsw
 
-from backstay.core.records import ARCHIVED_FIELDS, ROW_FIELDS
-from backstay.engines import sql_files, sql_rows
+from backstay.core import open_files
+from backstay.core.records import ARCHIVED_FIELDS, ROW_FIELDS, ExpiredClaim
+from backstay.engines import places, sql_files, sql_rows
 from backstay.errors import (
     ConfigurationError,
     SchemaMismatch,
@@ -27,9 +29,15 @@ from backstay.errors import (
     StoreError,
     StoreFull,
     StoreMoved,
+    StoreUnavailable,
     StoreUnsafe,
 )
 
+# What a claim asks for, to be searched by the statement `lanes`. They belong to the connection, and no other sees them.
+_ASKED = """
+CREATE TEMP TABLE asked_queue (name TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TEMP TABLE asked_type (name TEXT PRIMARY KEY) WITHOUT ROWID;
+"""
 WAIT_SECONDS = 2.0  # per thread: a thread that waits for another process's write lock may take longer
 
 
@@ -81,6 +89,8 @@ def translate(error: BaseException, path: str) -> BaseException:
             return StoreUnsafe(f"{path} is not an SQLite database: choose another file")
         case apsw.CorruptError():
             return StoreError(f"{path} is damaged ({error}): restore a backup; see docs/howto/backup")
+        case apsw.CantOpenError() | apsw.IOError() if open_files.exhausted():
+            return StoreUnavailable(f"{path} cannot be opened: {open_files.what_to_do()}")
         case apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError():
             return StoreError(f"{path} cannot be written ({error}): check the folder and its permissions")
         case apsw.ConstraintError() if str(error).startswith(MOVED):
@@ -96,17 +106,90 @@ def translate(error: BaseException, path: str) -> BaseException:
 _FOLDER = resources.files("backstay.engines.sqlite")
 
 
+_COLUMNS = places.columns("seq")
+_AS_STORED = ("trigger_rule", "waits", *places.CHILDREN)  # NULL where it is as usual, which an archive leaves out
+_ENTERED = {place: names for place, names in places.COLUMNS.items() if place != places.RUNNING}
+
+
+def joined(of: str = "") -> str:
+    """Return the joins that find the place of a job `j`, and its detail; `of` is appended to every alias."""
+    keyed = "\n".join(
+        f"LEFT JOIN {table} AS {name}{of} ON {name}{of}.seq = j{of}.seq"
+        for table, name in (("detail", "d"), ("ended", "e"), ("running", "r"), ("later", "l"), ("waiting", "w"))
+    )
+    return f"""{keyed}
+LEFT JOIN ready AS p{of} ON p{of}.queue = j{of}.queue AND p{of}.job_type = j{of}.job_type
+    AND p{of}.fair = (j{of}.fairness_key IS NOT NULL) AND p{of}.parked IN (0, 1, 2)
+    AND p{of}.priority = coalesce(d{of}.priority, j{of}.priority)
+    AND p{of}.scheduled_for = coalesce(d{of}.scheduled_for, j{of}.scheduled_for) AND p{of}.job_id = j{of}.job_id"""
+
+
+def _spelt(names: Iterable[str]) -> str:
+    return ", ".join(_COLUMNS[sql_rows.RENAMED.get(name, name)] for name in names)
+
+
 def _archived(name: str) -> str:
-    return f"'{name}', " + (f"json(job.{name})" if name == "result_tables" else f"job.{name}")
+    if name == "result_tables":
+        return "'result_tables', json(d.result_tables)"
+    if name in _AS_STORED:
+        return f"'{name}', {'j' if name == 'trigger_rule' else 'd'}.{name}"
+    return f"'{name}', " + ("e.completed_at" if name == "updated_at" else _COLUMNS[name])
 
 
+def _bound(names: Iterable[str]) -> str:
+    return ", ".join(f":{name}" for name in names)
+
+
+def _claimed(name: str) -> str:
+    name = sql_rows.RENAMED.get(name, name)
+    return f"r.{name}" if name in places.COLUMNS[places.RUNNING] else _COLUMNS[name]
+
+
+def _plainly(name: str) -> str:
+    """Return a column of a job that has no detail."""
+    if name in places.COLUMNS[places.RUNNING]:
+        return f"r.{name}"
+    return f"j.{name}" if name in places.FACTS else "NULL" if name in places.KEPT else "0"
+
+
+# What a claim reads of a row of `ready`, in order.
+CANDIDATE = (
+    "priority", "scheduled_for", "job_id", "seq", "concurrency_key", "concurrency_limit", "rate_key", "rate_count",
+    "rate_micros", "queue", "job_type", "fair", "attempt", "failures", "version", "awaited", "scheduled_for",
+)  # fmt: skip
+_NULLS = {"on_dependency_failure": "'cancel'", "fairness_weight": "1"}
 LISTS = {
-    "new_columns": sql_rows.column_list(ROW_FIELDS),
-    "new_values": ", ".join(f"?{number}" for number, _ in enumerate(ROW_FIELDS, start=4)),
-    "claimed_columns": sql_rows.claimed_list(),
-    "record_columns": sql_rows.column_list(sql_rows.COLUMNS),
-    "archived_names_and_columns": sql_rows.column_list(ARCHIVED_FIELDS, _archived),
+    "new_columns": ", ".join(ROW_FIELDS),
+    "new_values": ", ".join(
+        f"nullif(?{number}, {_NULLS[name]})" if name in _NULLS else f"?{number}"
+        for number, name in enumerate(ROW_FIELDS, start=3)
+    ),
+    "fact_columns": ", ".join(places.FACTS),
+    "fact_values": _bound(places.FACTS),
+    "joined": joined(),
+    "joined_donor": joined("_donor"),
+    "donor_attempt": "coalesce(" + ", ".join(f"{each}_donor.attempt" for each in "erplw") + ")",
+    "standing_columns": _spelt(places.STANDING),
+    "record_columns": ", ".join(_COLUMNS.values()),
+    "candidate_columns": ", ".join(CANDIDATE),
+    "claimed_columns": ", ".join(_claimed(name) for name in (*sql_rows.CLAIMED, "lost_at")),
+    "plainly_claimed_columns": ", ".join(map(_plainly, sql_rows.CLAIMED[: sql_rows.CLAIMED.index("payload_version")])),
+    "expired_columns": ", ".join(_claimed(name) for name in ExpiredClaim.__struct_fields__),
+    "archived_names_and_columns": ", ".join(map(_archived, ARCHIVED_FIELDS)),
+    "status": "CASE WHEN e.seq IS NOT NULL THEN e.status WHEN r.seq IS NOT NULL THEN 'processing'"
+    " WHEN l.seq IS NOT NULL THEN l.status WHEN w.seq IS NOT NULL THEN 'waiting' ELSE 'pending' END",
+    "detail_columns": ", ".join((*places.DETAIL, *places.KEPT)),
+    "detail_values": _bound((*places.DETAIL, *places.KEPT)),
+    "detail_changes": ", ".join(
+        [f"{name} = excluded.{name}" for name in places.DETAIL]
+        + [f"{name} = coalesce(excluded.{name}, {name})" for name in places.KEPT]
+    ),
+    "event_columns": ", ".join(places.EVENT),
+    "event_values": ", ".join(f"?{number}" for number, _ in enumerate(places.EVENT, start=2)),
+    **{f"{place}_columns": ", ".join(names) for place, names in _ENTERED.items()},
+    **{f"{place}_values": _bound(names) for place, names in _ENTERED.items()},
 }
+RECORD_COLUMNS = tuple(_COLUMNS)  # the names of {record_columns}, in order
 STATEMENTS = sql_files.read("backstay.engines.sqlite", LISTS)
 
 
@@ -192,6 +275,8 @@ def create(path: Path) -> None:
     except FileNotFoundError:
         raise ConfigurationError(f"the folder {path.parent} does not exist: create it first") from None
     except OSError as error:
+        if open_files.is_shortage(error):
+            raise StoreUnavailable(f"{path} cannot be created: {open_files.what_to_do()}") from None
         raise StoreError(f"{path} cannot be created: {error.strerror}") from None
 
 
@@ -209,6 +294,9 @@ def connect(path: Path) -> apsw.Connection:
 def _configure(connection: apsw.Connection, path: Path) -> None:
     if _version() < SQLITE_VERSION_MIN:
         raise StoreUnsafe(f"SQLite {apsw.sqlite_lib_version()} can corrupt the file: install apsw >= 3.51.3")
+    # Plans do not depend on bound values. Otherwise SQLite compares each with the conditions of partial indexes, and
+    # prepares a statement anew whenever one is bound to it, which costs more than to run it.
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     mode = _use_wal(connection)
     connection.pragma("synchronous", "FULL")
     connection.pragma("fullfsync", 1)
@@ -217,9 +305,7 @@ def _configure(connection: apsw.Connection, path: Path) -> None:
     connection.pragma("journal_size_limit", 64 * 1024 * 1024)
     if mode != "wal" or connection.pragma("synchronous") != 2:
         raise StoreUnsafe(f"{path}: could not set journal_mode=WAL and synchronous=FULL (got {mode})")
-    connection.create_scalar_function(
-        "trim_history", lambda *texts: sql_rows.trim(str(texts[0])), 1, deterministic=True
-    )
+    connection.execute(_ASKED)
 
 
 def _use_wal(connection: apsw.Connection) -> object:

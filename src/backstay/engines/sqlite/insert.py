@@ -19,9 +19,11 @@ from backstay.clock import Instant
 from backstay.core.dependencies import TriggerRule, began, breaker, moved
 from backstay.core.records import FOREVER, ROW_FIELDS, Inserted, JobRecord, Kind, NewJob, Signal
 from backstay.core.states import TERMINAL, Counted, Event, Status
-from backstay.engines import sql_rows
+from backstay.engines.places import FACTS, STANDING, Move, Standing, submitted
 from backstay.engines.sqlite import admission, read, release
+from backstay.engines.sqlite import places as sqlite_places
 from backstay.engines.sqlite.connection import load, translate
+from backstay.engines.sqlite.release import Gift
 from backstay.engines.sqlite.writer import Tx
 from backstay.errors import DedupConflict, InvalidOption, UnknownDependency
 
@@ -63,11 +65,13 @@ def guard_again(tx: Tx, job_id: str, now: Instant) -> None:
 
 
 INSERT = load("insert")
-EXTRAS = load("insert_extras")
-REUSED = load("insert_reused")
+INSERT_READY = load("insert_ready")
+INSERT_LATER = load("insert_later")
+SPECIAL = load("insert_special")
 REUSABLE = load("reusable")
 JOINABLE = load("joinable")
-AWAITED = load("awaited")
+_SEQ = "SELECT seq FROM job WHERE job_id = ?"
+_SHARED = [name for name in FACTS if name in STANDING]
 ROOT = "SELECT coalesce(root_job_id, job_id) FROM job WHERE job_id = ?"
 _ROW_SIZE = len(ROW_FIELDS)
 
@@ -84,22 +88,27 @@ def insert_plain(tx: Tx, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]
     """Insert jobs that are rows and nothing more."""
     if limited := tx.rows(admission.LIMITED):
         admission.refuse_over_limit(tx, limited, jobs, now)
+    first = tx.take_seqs(len(jobs))
     bindings = []
     answers = []
-    events: dict[tuple[Status, str | None], str] = {}
     kinds: dict[Kind, int] = {}
-    for job in jobs:
-        status = Status.SCHEDULED if job.scheduled_for > now else Status.PENDING
-        key = (status, job.created_by)
-        event = events.get(key)
-        if event is None:
-            event = events[key] = sql_rows.submit_event(now, Event.SUBMIT, status, job.created_by)
-            tx.signals.add(Signal.DUE if status is Status.SCHEDULED else Signal.READY)
-        bindings.append((status.value, now, event, *_astuple(job)[:_ROW_SIZE]))
+    ready = later = False
+    for seq, job in enumerate(jobs, start=first):
+        if job.scheduled_for > now:
+            later, status = True, Status.SCHEDULED
+        else:
+            ready, status = True, Status.PENDING
+        bindings.append((seq, now, *_astuple(job)[:_ROW_SIZE]))
         answers.append(Inserted(job.job_id, status))
         kind = (job.job_type, job.queue, job.priority)
         kinds[kind] = kinds.get(kind, 0) + 1
     tx.connection.executemany(INSERT, bindings)
+    if ready:
+        tx.connection.execute(INSERT_READY, (first, now))
+        tx.signals.add(Signal.READY)
+    if later:
+        tx.connection.execute(INSERT_LATER, (first, now))
+        tx.signals.add(Signal.DUE)
     for kind, count in kinds.items():
         tx.count(kind, Counted.SUBMITTED, now, count)
     return answers
@@ -132,74 +141,80 @@ def _insert_special(tx: Tx, job: NewJob, now: Instant, admitted: bool, promised:
         leader = None  # it depends on that job anyway, or may start before it: no join
     if donor is not None:
         return _insert_reused(tx, job, donor, now, promised)
-    standing = _standing(tx, job.depends_on, promised)
+    needs = _needs(tx, job.depends_on, promised)
     if leader is not None:
-        standing[leader] = Status.WAITING
+        needs[leader] = Need(Status.WAITING, tx.value(_SEQ, (leader,)))
+    outcomes = {parent: need.status for parent, need in needs.items()}
     start = began(
         rule=rule,
-        outcomes=Counter(standing.values()),
+        outcomes=Counter(outcomes.values()),
         on_failure=job.on_dependency_failure,
         scheduled_for=job.scheduled_for,
         now=now,
     )
     if start.status is Status.PENDING and not admitted and (limited := tx.rows(admission.LIMITED)):
         admission.refuse_over_limit(tx, limited, [job], now)
-    _write(tx, job, start.status, now, Event.SUBMIT)
     tx.broods.add(job.parent_job_id, moved(None, start.status))
-    parked = start.status is Status.PENDING and not _has_room(tx, job)
-    rate_parked = start.status is Status.PENDING and not parked and admission.has_to_wait(tx, job, now)
-    _write_extras(
-        tx,
-        job,
-        unmet=start.unmet,
-        parked=int(parked or rate_parked),
-        rate_parked=int(rate_parked),
-        joins=leader,
-    )
-    _write_edges(tx, job.job_id, standing, leader)
+    parked = 0
+    if start.status is Status.PENDING:
+        parked = 1 if not _has_room(tx, job) else 2 if admission.has_to_wait(tx, job, now) else 0
+    new = _write(tx, job, now, start.status, parked=parked, unmet=start.unmet, joins=leader)
+    _write_edges(tx, job.job_id, needs, leader)
     if start.then is not None:
-        culprit = breaker(rule, standing)
-        reason = f"{culprit} {standing[culprit].value}"
-        kind = (job.job_type, job.queue, job.priority)
-        release.end_as_it_comes(tx, job.job_id, start.then, reason, job.parent_job_id, kind, now)
+        culprit = breaker(rule, outcomes)
+        release.end_as_it_comes(tx, new, start.then, f"{culprit} {outcomes[culprit].value}", now)
     elif start.status is not Status.WAITING:
         tx.signals.add(Signal.DUE if start.status is Status.SCHEDULED else Signal.READY)
     return Inserted(job.job_id, start.then or start.status)
 
 
-def _write(tx: Tx, job: NewJob, status: Status, now: Instant, event: Event) -> None:
-    history = sql_rows.submit_event(now, event, Status.COMPLETED if event is Event.REUSE else status, job.created_by)
-    tx.connection.execute(INSERT, (status.value, now, history, *_astuple(job)[:_ROW_SIZE]))
-    kind = (job.job_type, job.queue, job.priority)
-    tx.count(kind, Counted.SUBMITTED, now)
-    if event is Event.REUSE:
-        tx.count(kind, Counted.COMPLETED, now)
+def _write(tx: Tx, job: NewJob, now: Instant, status: Status, **standing: Any) -> Standing:
+    """Write a special job: what was submitted, the place where it begins, the guard of its dedup key."""
+    new = _stored(tx, job, now, status, **standing)
+    sqlite_places.enter(tx, new.place, Move(new, new, ()).place_row())
+    if status is Status.WAITING:
+        sqlite_places.write_events(tx, new.key, [submitted(now, job.created_by, status)])
+    if new.joins is not None:
+        tx.connection.execute("INSERT INTO detail (seq, joins) VALUES (?, ?)", (new.key, new.joins))
+    return new
 
 
-def _write_extras(tx: Tx, job: NewJob, **standing: int | str | None) -> None:
-    """Write what a special job has in addition to its row: more fields, and the guard of its dedup key."""
-    extras = {
-        "job_id": job.job_id,
-        "dedup_key": job.dedup_key,
-        "trigger_rule": None if job.trigger_rule == TriggerRule.ALL_SUCCESS else job.trigger_rule,
-        "rate_key": job.rate_key,
-        "rate_count": None if job.rate is None else job.rate.count,
-        "rate_micros": None if job.rate is None else job.rate.micros,
-        "schedule": job.schedule,
-        "tick_at": job.tick_at,
-    }
-    tx.connection.execute(EXTRAS, {"unmet": 0, "parked": 0, "rate_parked": 0, "joins": None, **extras, **standing})
+def _stored(tx: Tx, job: NewJob, now: Instant, status: Status, **standing: Any) -> Standing:
+    """Write what was submitted."""
+    facts: dict[str, Any] = {name: getattr(job, name, None) for name in FACTS}
+    if job.rate is not None:
+        facts |= {"rate_count": job.rate.count, "rate_micros": job.rate.micros}
+    new = Standing(
+        key=tx.take_seqs(1),
+        status=status,
+        **{name: facts[name] for name in _SHARED},
+        stored=1 if status in (Status.WAITING, Status.COMPLETED) else 0,
+        **standing,
+    )
+    for name, usual in (("on_dependency_failure", "cancel"), ("fairness_weight", 1), ("trigger_rule", "all_success")):
+        if facts[name] == usual:
+            facts[name] = None
+    tx.connection.execute(SPECIAL, facts | {"seq": new.key, "created_at": now})
     if job.dedup_key is not None:
         guard(tx, job.dedup_key, job.job_id, job.dedup_until)
+    tx.count((job.job_type, job.queue, job.priority), Counted.SUBMITTED, now)
+    return new
 
 
-def _write_edges(tx: Tx, job_id: str, standing: Mapping[str, Status], leader: str | None) -> None:
+class Need(NamedTuple):
+    """How a job stands that another depends on; `seq` where it still has to be told that it is awaited."""
+
+    status: Status
+    seq: int | None
+
+
+def _write_edges(tx: Tx, job_id: str, needs: Mapping[str, Need], leader: str | None) -> None:
     tx.connection.executemany(
         "INSERT INTO edge (parent_id, child_id, met, joined) VALUES (?, ?, ?, ?)",
-        [(parent, job_id, int(status in TERMINAL), int(parent == leader)) for parent, status in standing.items()],
+        [(parent, job_id, int(need.status in TERMINAL), int(parent == leader)) for parent, need in needs.items()],
     )
-    if unmet := [parent for parent, status in standing.items() if status not in TERMINAL]:
-        tx.connection.execute(AWAITED, (msgspec.json.encode(unmet).decode(),))
+    if awaited := [need.seq for need in needs.values() if need.seq is not None and need.status not in TERMINAL]:
+        sqlite_places.set_awaited(tx, awaited)
 
 
 def _with_root(tx: Tx, job: NewJob) -> NewJob:
@@ -248,27 +263,34 @@ def _identical(tx: Tx, job: NewJob) -> tuple[Donor | None, str | None]:
 
 
 def _insert_reused(tx: Tx, job: NewJob, donor: Donor, now: Instant, promised: bool) -> Inserted:
-    _write(tx, job, Status.PENDING, now, Event.REUSE)
+    gift = Gift(*tx.rows(release.DONATED, (donor.job_id,))[0])
+    new = _stored(tx, job, now, Status.COMPLETED, completed_at=now)
+    after = msgspec.structs.replace(new, reused_from=donor.ran, rows_of=gift.rows_of, rows_attempt=gift.rows_attempt)
+    move = Move(new, after, (), gift.result, gift.result_artifact, gift.kept)
+    sqlite_places.enter(tx, after.place, move.place_row())
+    sqlite_places.write_events(tx, new.key, [submitted(now, job.created_by, Status.COMPLETED, Event.REUSE)])
+    tx.connection.execute(sqlite_places.WRITE_DETAIL, move.detail_row())
+    tx.tally(Status.COMPLETED, 1)
+    tx.count((job.job_type, job.queue, job.priority), Counted.COMPLETED, now)
     tx.count((job.job_type, job.queue, job.priority), Counted.REUSED, now, 1, donor.took_micros)
     tx.broods.add(job.parent_job_id, moved(None, Status.COMPLETED))
-    _write_extras(tx, job)
-    tx.connection.execute(REUSED, {"job_id": job.job_id, "donor": donor.job_id, "ran": donor.ran, "now": now})
     # It waits for no other job. If it is retried manually, it runs by itself.
-    _write_edges(tx, job.job_id, _standing(tx, job.depends_on, promised), None)
+    _write_edges(tx, job.job_id, _needs(tx, job.depends_on, promised), None)
     tx.signals.add(Signal.ENDED)
     return Inserted(job.job_id, Status.COMPLETED, reused_from=donor.ran)
 
 
-def _standing(tx: Tx, depends_on: Sequence[str], promised: bool) -> dict[str, Status]:
-    """Return the status of each dependency of a job. One that retention has deleted since the job was promised had
+def _needs(tx: Tx, depends_on: Sequence[str], promised: bool) -> dict[str, Need]:
+    """Return how each dependency of a job stands. One that retention has deleted since the job was promised had
     completed then."""
-    standing = {}
+    needs = {}
     for parent in depends_on:
-        found = tx.value(release.STATUS, (parent,))
+        found = tx.row(release.NEED, (parent,))
         if found is None and not promised:
             raise UnknownDependency(f"no job {parent} to depend on: submit it first; nothing was stored")
-        standing[parent] = Status(found or Status.COMPLETED)
-    return standing
+        status, seq = found or (Status.COMPLETED, None)
+        needs[parent] = Need(Status(status), seq)
+    return needs
 
 
 def _has_room(tx: Tx, job: NewJob) -> bool:
@@ -278,10 +300,10 @@ def _has_room(tx: Tx, job: NewJob) -> bool:
     if room <= 0:
         return False
     lane = (job.queue, job.job_type, job.payload_version)
-    # The job itself is already claimable. Jobs that come later do not block it: they are parked when it is claimed.
+    # Claimable jobs that come later do not block it: they are parked when it is claimed.
     place = (job.priority, job.scheduled_for, job.job_id)
-    in_sight: int = tx.value(release.KEY_IN_SIGHT, (job.concurrency_key, *lane, *place, room + 1))
-    return in_sight <= room
+    in_sight: int = tx.value(release.KEY_IN_SIGHT, (job.concurrency_key, *lane, *place, room))
+    return in_sight < room
 
 
 LOOK_SECONDS = 0.005  # how often to check whether the caller has committed: SQLite does not notify

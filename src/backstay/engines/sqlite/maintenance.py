@@ -15,6 +15,7 @@ import apsw
 import msgspec
 
 from backstay.clock import Instant
+from backstay.core import sensitive
 from backstay.core.records import (
     Finding,
     Firing,
@@ -27,23 +28,34 @@ from backstay.core.records import (
     Verdict,
     WorkerRow,
 )
+from backstay.core.workers import former_since
 from backstay.engines import sql_rows
 from backstay.engines.sqlite import admission, insert, read, settle
 from backstay.engines.sqlite import connection as sqlite_connection
+from backstay.engines.sqlite import places as sqlite_places
 from backstay.engines.sqlite import release as sqlite_release
 from backstay.engines.sqlite.connection import load, migrations
 from backstay.engines.sqlite.writer import RESERVE_BYTES_MAX, Tx
-from backstay.errors import InvalidSchedule
-from backstay.limits import SCHEDULES_MAX
+from backstay.limits import HISTORY_HEAD, HISTORY_TAIL
 
-PROMOTE = load("promote")
+DUE = load("due")
+PROMOTE = [load(name) for name in ("promote_ready", "promote_leave")]
+PROMOTE_EVENT = load("promote_event")
+PROMOTE_LONG = load("promote_long")
 NEXT_DUE = load("next_due")
 
 
 def promote(tx: Tx, now: Instant, limit: int) -> Promoted:
-    tx.connection.execute(PROMOTE, {"now": now, "limit": limit})
-    count = tx.connection.changes()
-    if count:
+    due = tx.value(DUE, {"now": now, "limit": limit})
+    count = 0
+    if due != "[]":
+        tx.connection.execute(PROMOTE_EVENT, (due, now))
+        long = tx.rows(PROMOTE_LONG, (due, HISTORY_HEAD + HISTORY_TAIL))
+        for statement in PROMOTE:
+            tx.connection.execute(statement, (due,))
+        count = tx.connection.changes()
+        for seq, version in long:
+            sqlite_places.trim(tx, seq, version)
         tx.signals.add(Signal.READY)
     admission.unpark_due(tx, now)
     return Promoted(count, next_due(tx.connection, now))
@@ -61,8 +73,7 @@ def release_needed(connection: apsw.Connection) -> bool:
         sqlite_connection.value(
             connection,
             "SELECT EXISTS (SELECT 1 FROM release_due) OR EXISTS ("
-            "SELECT 1 FROM job INDEXED BY job_parked"
-            " WHERE parked = 1 AND rate_parked = 0 AND concurrency_key IS NOT NULL)"
+            "SELECT 1 FROM ready INDEXED BY ready_parked WHERE parked = 1)"
             " OR EXISTS (SELECT 1 FROM fair_key) OR EXISTS (SELECT 1 FROM staged)"
             " OR EXISTS (SELECT 1 FROM unpack_due)",
         )
@@ -80,14 +91,38 @@ def beat(tx: Tx, worker: WorkerRow) -> None:
     )
 
 
-def forget(tx: Tx, worker_ids: Sequence[str]) -> None:
+def forget(tx: Tx, worker_ids: Sequence[str], now: Instant) -> None:
+    tx.connection.executemany(
+        "INSERT OR REPLACE INTO former_worker (worker_id, left_at, heartbeat_at, details)"
+        " SELECT worker_id, ?2, heartbeat_at, details FROM worker WHERE worker_id = ?1",
+        [(each, now) for each in worker_ids],
+    )
     tx.connection.executemany("DELETE FROM worker WHERE worker_id = ?", [(each,) for each in worker_ids])
+    tx.connection.execute("DELETE FROM former_worker WHERE left_at <= ?", (former_since(now),))
 
 
 def announce(tx: Tx, types: Sequence[JobType]) -> None:
-    tx.connection.executemany(
+    for each in types:
+        _save_type(tx, sensitive.announced(_stored_type(tx, each.job_type), each))
+
+
+def unmark(tx: Tx, job_type: str, marks: Sequence[str]) -> Verdict:
+    stored = _stored_type(tx, job_type)
+    if stored is None:
+        return Verdict.GONE
+    _save_type(tx, sensitive.without(stored, marks))
+    return Verdict.APPLIED
+
+
+def _stored_type(tx: Tx, job_type: str) -> JobType | None:
+    details = tx.value("SELECT details FROM job_type WHERE job_type = ?", (job_type,))
+    return None if details is None else msgspec.json.decode(details, type=JobType)
+
+
+def _save_type(tx: Tx, job_type: JobType) -> None:
+    tx.connection.execute(
         "INSERT OR REPLACE INTO job_type (job_type, details) VALUES (?, ?)",
-        [(each.job_type, msgspec.json.encode(each).decode()) for each in types],
+        (job_type.job_type, msgspec.json.encode(job_type).decode()),
     )
 
 
@@ -96,6 +131,13 @@ FIRE = load("fire")
 _FIELDS = Schedule.__struct_fields__
 _ALL = f"SELECT {', '.join(_FIELDS)} FROM schedule ORDER BY name"  # noqa: S608
 _NAMED = _ALL.replace("ORDER BY", "WHERE name IN (SELECT value FROM json_each(?)) ORDER BY")
+_AFTER = _ALL.replace("ORDER BY", "WHERE name > ? ORDER BY") + " LIMIT ?"
+UPCOMING = (
+    _ALL.replace(
+        "FROM schedule ORDER BY", "FROM schedule INDEXED BY schedule_next WHERE paused_at IS NULL ORDER BY next_at,"
+    )
+    + " LIMIT ?"
+)
 _EXISTS = "SELECT version FROM schedule WHERE name = ?"
 
 
@@ -103,8 +145,6 @@ def save_schedule(tx: Tx, schedule: Schedule, expected_version: int | None) -> V
     stored: int | None = tx.value(_EXISTS, (schedule.name,))
     if stored is None and expected_version is not None:
         return Verdict.GONE
-    if stored is None and tx.value("SELECT count(*) FROM schedule") >= SCHEDULES_MAX:
-        raise InvalidSchedule(f"there are {SCHEDULES_MAX:,} schedules already (SCHEDULES_MAX): remove some first")
     tx.connection.execute(SAVE, {**msgspec.structs.asdict(schedule), "expected": expected_version})
     if not tx.connection.changes():
         return Verdict.STALE
@@ -117,12 +157,19 @@ def drop_schedule(tx: Tx, name: str) -> Verdict:
     return Verdict.APPLIED if tx.connection.changes() else Verdict.GONE
 
 
-def schedules(connection: apsw.Connection, names: Sequence[str]) -> list[Schedule]:
+def schedules(
+    connection: apsw.Connection, names: Sequence[str], after: str = "", limit: int | None = None
+) -> list[Schedule]:
     found = (
         sqlite_connection.rows(connection, _NAMED, (msgspec.json.encode(names).decode(),))
         if names
-        else sqlite_connection.rows(connection, _ALL)
+        else sqlite_connection.rows(connection, _AFTER, (after, -1 if limit is None else limit))
     )
+    return [Schedule(**dict(zip(_FIELDS, row, strict=True))) for row in found]
+
+
+def upcoming(connection: apsw.Connection, limit: int) -> list[Schedule]:
+    found = sqlite_connection.rows(connection, UPCOMING, (limit,))
     return [Schedule(**dict(zip(_FIELDS, row, strict=True))) for row in found]
 
 
@@ -152,6 +199,9 @@ def _fire_one(tx: Tx, firing: Firing, now: Instant) -> Verdict:
 
 _MIB = 1024 * 1024
 WAL_BYTES_WARN = 256 * _MIB  # four times the size after a checkpoint: beyond this a reader prevents checkpoints
+MISPLACED = load("misplaced")
+PLACES_CHECKED_MAX = 100_000  # jobs that arrived last: less than a second
+CHECKED_PAGES_MAX = 25_000  # 100 MB: a check reads all of them, and takes 15 s for a gigabyte
 FREE_BYTES_WARN = 1024 * _MIB
 
 
@@ -166,6 +216,7 @@ def diagnose(connection: apsw.Connection, path: Path) -> list[Finding]:
         _wal(path),
         _reserve(path),
         _integrity(connection),
+        _places(connection),
     ]
 
 
@@ -249,12 +300,25 @@ def _reserve(path: Path) -> Finding:
 
 def _integrity(connection: apsw.Connection) -> Finding:
     pages = int(str(connection.pragma("page_count")))
-    if pages > 250_000:
+    if pages > CHECKED_PAGES_MAX:
         return Finding("integrity", "ok", "the file is too large to check here: run PRAGMA quick_check")
     answer = str(connection.pragma("quick_check", 1))
     if answer == "ok":
         return Finding("integrity", "ok", "every page is intact")
     return Finding("integrity", "bad", answer[:200], "stop the workers and restore a backup")
+
+
+def _places(connection: apsw.Connection) -> Finding:
+    """Every job has one place, whatever else went wrong: a job without one would never run."""
+    without, several, example = sqlite_connection.rows(connection, MISPLACED, (PLACES_CHECKED_MAX,))[0]
+    if not without and not several:
+        return Finding("places", "ok", "every job has exactly one place")
+    return Finding(
+        "places",
+        "bad",
+        f"{without:,} jobs have no place and {several:,} have more than one, {example} among them",
+        "stop the workers and restore a backup; another program may have changed the file",
+    )
 
 
 # Queues

@@ -5,7 +5,7 @@ Each read is short: a long one would keep the WAL from being checkpointed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import apsw
@@ -18,6 +18,7 @@ from backstay.core.records import (
     DeadGroup,
     Depth,
     ExpiredClaim,
+    FormerWorker,
     JobRecord,
     JobType,
     Page,
@@ -26,15 +27,18 @@ from backstay.core.records import (
     WorkerRow,
 )
 from backstay.core.states import Status
+from backstay.core.workers import former_since
 from backstay.engines import sql_rows
 from backstay.engines.sql_rows import EVERYTHING, PENDING_SORTED_MAX, WINDOW, WINDOWS_MAX
+from backstay.engines.sqlite import admission, places
 from backstay.engines.sqlite import connection as sqlite_connection
-from backstay.engines.sqlite.connection import load
+from backstay.engines.sqlite.connection import LISTS, RECORD_COLUMNS, load
 from backstay.errors import InvalidOption
-from backstay.limits import LISTED_EDGES_MAX
+from backstay.limits import FORMER_WORKERS_MAX, LISTED_EDGES_MAX
 
 _record = msgspec.json.Decoder(JobRecord)
 GET = load("get")
+GET_BY_SEQ = load("get_by_seq")
 GET_ARCHIVED = load("archive_get")
 EDGES_OF = load("edges_of")
 DEAD = load("dead")
@@ -43,79 +47,134 @@ COUNTERS = load("counters")
 DEPTHS = load("depths")
 EXPIRED = load("expired")
 HELD_BY = load("held_by")
-STANDING = load("standing")
+STATUSES = load("statuses")
+LINE = load("line")
 AHEAD = load("ahead")
 FAIR_AHEAD = load("fair_ahead")
 KEY_AHEAD = load("key_ahead")
 RATE_AHEAD = load("rate_ahead")
-_PLACE = (
-    "SELECT queue, job_type, payload_version, priority, scheduled_for, job_id, fairness_key, parked, rate_parked,"
-    " concurrency_key, rate_key, rate_count, rate_micros FROM job WHERE job_id = ? AND +status = 'pending'"
-)
 
-# A search: one qualifier leads through its index, the others filter. Composed once, from constants only.
-_LEADS = {
-    "subject": "FROM job INDEXED BY job_subject WHERE subject = :subject",
-    "content_hash": "FROM job INDEXED BY job_content WHERE content_hash = :content_hash",
-    "parent": "FROM job INDEXED BY job_parent WHERE parent_job_id = :parent",
-    "root": "FROM job INDEXED BY job_root WHERE root_job_id = :root",
-    "worker": "FROM job INDEXED BY job_lease WHERE status = 'processing' AND worker_id = :worker",
-    "processing": "FROM job INDEXED BY job_lease WHERE status = 'processing'",
-    "pending": "FROM job NOT INDEXED WHERE seq IN ("
-    "SELECT seq FROM job INDEXED BY job_ready WHERE status = 'pending' AND fairness_key IS NULL"
-    " UNION ALL SELECT seq FROM job INDEXED BY job_fair WHERE status = 'pending' AND fairness_key IS NOT NULL)",
-    "concurrency_key": "FROM job INDEXED BY job_key WHERE concurrency_key = :concurrency_key",
-    "holders": "FROM job INDEXED BY job_key WHERE concurrency_key = :concurrency_key AND status = :status",
-    "later": "FROM job INDEXED BY job_later WHERE status = :status AND status > 'processing'",
-    "ended_badly": "FROM job INDEXED BY job_ended_badly WHERE status = :status AND status IN ('failed', 'cancelled')",
-    "arrival": "FROM job NOT INDEXED WHERE true",
+# A search finds positions first, and reads the records of a page then. One qualifier leads through its index, the
+# others filter. Composed from constants only. A lead is a table with an index, and how the job is found from it.
+_FROM = {
+    "subject": ("job AS j INDEXED BY job_subject", "j.subject = :subject"),
+    "content_hash": ("job AS j INDEXED BY job_content", "j.content_hash = :content_hash"),
+    "parent": ("job AS j INDEXED BY job_parent", "j.parent_job_id = :parent"),
+    "root": ("job AS j INDEXED BY job_root", "j.root_job_id = :root"),
+    "concurrency_key": ("job AS j INDEXED BY job_key", "j.concurrency_key = :concurrency_key"),
+    "holders": (
+        "running AS lead INDEXED BY running_key CROSS JOIN job AS j ON j.seq = lead.seq",
+        "lead.concurrency_key = :concurrency_key",
+    ),
+    "processing": ("running AS lead CROSS JOIN job AS j ON j.seq = lead.seq", "true"),
+    "pending": ("ready AS lead CROSS JOIN job AS j ON j.seq = lead.seq", "true"),
+    "later": ("later AS lead CROSS JOIN job AS j ON j.seq = lead.seq", "lead.status = :status"),
+    "waiting": ("waiting AS lead CROSS JOIN job AS j ON j.seq = lead.seq", "true"),
+    "ended_badly": (
+        "ended AS lead INDEXED BY ended_badly CROSS JOIN job AS j ON j.seq = lead.seq",
+        "lead.status = :status AND lead.status IN ('failed', 'cancelled')",
+    ),
+    # Nearly all that ended have completed, so that the others are walked past.
+    "completed": ("ended AS lead NOT INDEXED CROSS JOIN job AS j ON j.seq = lead.seq", "true"),
+    "arrival": ("job AS j NOT INDEXED", "true"),
 }
-_FILTERS = """
-  AND (:status IS NULL OR status = :status)
-  AND (:job_type IS NULL OR job_type = :job_type)
-  AND (:queue IS NULL OR queue = :queue)
-  AND (:subject IS NULL OR subject = :subject)
-  AND (:worker IS NULL OR worker_id = :worker)
-  AND (:tag IS NULL OR EXISTS (SELECT 1 FROM json_each(tags) WHERE value = :tag))
-  AND (:created_by IS NULL OR created_by = :created_by)
-  AND (:root IS NULL OR root_job_id = :root)
-  AND (:parent IS NULL OR parent_job_id = :parent)
-  AND (:content_hash IS NULL OR content_hash = :content_hash)
-  AND (:concurrency_key IS NULL OR concurrency_key = :concurrency_key)
-"""
-_ORDERS = {
-    "created": " AND (:after_seq IS NULL OR seq < :after_seq) ORDER BY seq DESC LIMIT :limit",
-    "priority": " AND (:after_id IS NULL"
-    " OR (-priority, scheduled_for, job_id) > (-:after_priority, :after_due, :after_id))"
-    " ORDER BY priority DESC, scheduled_for, job_id LIMIT :limit",
+_IMPLY_STATUS = ("holders", "processing", "pending", "later", "waiting", "ended_badly")
+_PLACES = """
+LEFT JOIN ended AS e ON e.seq = j.seq LEFT JOIN running AS r ON r.seq = j.seq LEFT JOIN later AS l ON l.seq = j.seq
+LEFT JOIN waiting AS w ON w.seq = j.seq"""
+_DETAIL = " LEFT JOIN detail AS d ON d.seq = j.seq"
+_WORKER = "coalesce(e.worker_id, r.worker_id, d.worker_id) = :worker"
+_LED_STATUS = {"completed": "lead.status = :status"}
+_FILTERS = {
+    "status": f"{LISTS['status']} = :status",
+    "job_type": "j.job_type = :job_type",
+    "queue": "j.queue = :queue",
+    "subject": "j.subject = :subject",
+    "worker": _WORKER,
+    "tag": "EXISTS (SELECT 1 FROM json_each(j.tags) WHERE value = :tag)",
+    "created_by": "j.created_by = :created_by",
+    "root": "j.root_job_id = :root",
+    "parent": "j.parent_job_id = :parent",
+    "content_hash": "j.content_hash = :content_hash",
+    "concurrency_key": "j.concurrency_key = :concurrency_key",
 }
-_SELECT = f"{GET.partition('FROM job')[0].rstrip()}, seq\n"
+_NOW = ("coalesce(d.priority, j.priority)", "coalesce(d.scheduled_for, j.scheduled_for)")
+_AFTER = f" AND (-{_NOW[0]}, {_NOW[1]}, j.job_id) > (-:after_priority, :after_due, :after_id)"
+_BY_PRIORITY = f" ORDER BY {_NOW[0]} DESC, {_NOW[1]}, j.job_id LIMIT :limit"
+_BY_ARRIVAL = " ORDER BY j.seq DESC LIMIT :limit"
 # by arrival, if other conditions leave few of the jobs that the index finds
-_IN_WINDOWS = ("later", "ended_badly", "arrival")
-FIND = {
-    (lead, order): f"{_SELECT}{source}{_FILTERS}{tail}"
-    for lead, source in _LEADS.items()
-    for order, tail in _ORDERS.items()
-    if (lead, order) not in [(each, "created") for each in _IN_WINDOWS]
+_IN_WINDOWS = ("later", "waiting", "ended_badly", "completed", "arrival")
+_LED = {
+    "completed": "lead.seq",
+    "later": "lead.seq",
+    "waiting": "lead.seq",
+    "ended_badly": "lead.seq",
+    "arrival": "j.seq",
 }
-WINDOW_OF = {
-    lead: f"{_SELECT}{_LEADS[lead]}{_FILTERS} AND seq < :below AND seq >= :floor ORDER BY seq DESC LIMIT :limit"
-    for lead in _IN_WINDOWS
-}
-NEWEST = {lead: f"SELECT seq {_LEADS[lead]} AND seq < :below ORDER BY seq DESC LIMIT 1" for lead in _IN_WINDOWS}
-MANY_PENDING = (
-    "SELECT 1 FROM job INDEXED BY job_ready WHERE status = 'pending' AND fairness_key IS NULL"
-    " UNION ALL SELECT 1 FROM job INDEXED BY job_fair WHERE status = 'pending' AND fairness_key IS NOT NULL"
-    " LIMIT 1 OFFSET ?"
-)
+MANY_PENDING = "SELECT 1 FROM ready LIMIT 1 OFFSET ?"
+
+
+def positions(lead: str, order: str, filters: Collection[str], *, more: bool) -> str:
+    """Return the statement for the positions of a page; `more`: it begins after a cursor."""
+    tail = (_AFTER if more else "") + _BY_PRIORITY if order == "priority" else ""
+    if order == "created":
+        tail = (" AND j.seq < :after_seq" if more else "") + _BY_ARRIVAL
+    return _search(lead, filters) + tail
+
+
+def window(lead: str, filters: Collection[str]) -> str:
+    seq = _LED[lead]
+    return f"{_search(lead, filters)} AND {seq} < :below AND {seq} >= :floor ORDER BY {seq} DESC LIMIT :limit"
+
+
+def _search(lead: str, filters: Collection[str]) -> str:
+    source, where = _FROM[lead]
+    told = lead in _IMPLY_STATUS or lead in _LED_STATUS  # of the state, by the lead itself
+    conditions = [where, *(_FILTERS[name] for name in filters if not (name == "status" and told))]
+    conditions += [_LED_STATUS[lead]] if lead in _LED_STATUS else []
+    joins = _PLACES if "worker" in filters or ("status" in filters and not told) else ""
+    return f"SELECT j.seq FROM {source}{joins}{_DETAIL} WHERE {' AND '.join(conditions)}"  # noqa: S608
+
+
+def newest(lead: str) -> str:
+    """Return the statement for the newest position that a lead has before another."""
+    source, where = _FROM[lead]
+    table, seq = source.partition(" CROSS JOIN")[0], _LED[lead]
+    return f"SELECT {seq} FROM {table} WHERE {where} AND {seq} < :below ORDER BY {seq} DESC LIMIT 1"  # noqa: S608
 
 
 def get(connection: apsw.Connection, job_ids: Sequence[str]) -> list[JobRecord | None]:
-    found: list[tuple[Any, ...]] = connection.execute(GET, (msgspec.json.encode(job_ids).decode(),)).fetchall()
-    known = {row[0]: with_edges(connection, row) for row in found}
+    found = records_of(connection, GET, job_ids)
+    known = {record.job_id: record for record in found}
     if len(known) < len(job_ids) and (missing := [each for each in job_ids if each not in known]):
         known.update(get_archived(connection, missing))
     return [known.get(job_id) for job_id in job_ids]
+
+
+def records(connection: apsw.Connection, seqs: Sequence[int]) -> list[JobRecord]:
+    """Return the jobs at these positions, in their order."""
+    return records_of(connection, GET_BY_SEQ, seqs)
+
+
+def records_of(connection: apsw.Connection, statement: str, asked: Sequence[str | int]) -> list[JobRecord]:
+    rows = fields_of(connection, statement, (msgspec.json.encode(asked).decode(),))
+    stored = places.events_of(connection, [fields["key"] for fields in rows if fields["stored"]])
+    return [
+        sql_rows.record_from(fields, stored.get(fields["key"], ()), _edges(connection, fields["job_id"]))
+        for fields in rows
+    ]
+
+
+def fields_of(connection: apsw.Connection, statement: str, bindings: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return rows of {record_columns}, by name."""
+    found = sqlite_connection.rows(connection, statement, tuple(bindings))
+    return [dict(zip(RECORD_COLUMNS, row, strict=True)) for row in found]
+
+
+def _edges(connection: apsw.Connection, job_id: str) -> tuple[str, str, int]:
+    edges: Any = connection.execute(EDGES_OF, (job_id, LISTED_EDGES_MAX)).fetchone()
+    found: tuple[str, str, int] = edges
+    return found
 
 
 def get_archived(connection: apsw.Connection, job_ids: Sequence[str]) -> dict[str, JobRecord]:
@@ -127,35 +186,17 @@ def get_archived(connection: apsw.Connection, job_ids: Sequence[str]) -> dict[st
 
 
 def statuses(connection: apsw.Connection, job_ids: Sequence[str]) -> list[Status | None]:
-    rows: list[tuple[Any, ...]] = connection.execute(STANDING, (msgspec.json.encode(job_ids).decode(),)).fetchall()
-    found = {row[0]: Status(row[1]) for row in rows}
+    rows = sqlite_connection.rows(connection, STATUSES, (msgspec.json.encode(job_ids).decode(),))
+    found = {job_id: Status(status) for job_id, status in rows}
     if len(found) < len(job_ids) and (missing := [each for each in job_ids if each not in found]):
         found.update({job_id: record.status for job_id, record in get_archived(connection, missing).items()})
     return [found.get(job_id) for job_id in job_ids]
 
 
-def with_edges(connection: apsw.Connection, row: tuple[Any, ...]) -> JobRecord:
-    """The record of a row that has the columns of the statement `get`."""
-    edges: Any = connection.execute(EDGES_OF, (row[0], LISTED_EDGES_MAX)).fetchone()
-    return sql_rows.record(row, edges)
-
-
 def find(connection: apsw.Connection, query: Query) -> Page:
-    bindings: dict[str, Any] = {
-        "status": None if query.status is None else query.status.value,
-        "job_type": query.job_type,
-        "queue": query.queue,
-        "subject": query.subject,
-        "worker": query.worker,
-        "tag": query.tag,
-        "created_by": query.created_by,
-        "root": query.root,
-        "parent": query.parent,
-        "content_hash": query.content_hash,
-        "concurrency_key": query.concurrency_key,
-        "limit": query.limit + 1,
-        **_position(query),
-    }
+    asked = {name: value for name in _FILTERS if (value := getattr(query, name)) is not None}
+    position = _position(query)
+    bindings: dict[str, Any] = {**asked, **position, "limit": query.limit + 1}
     lead = _lead(query)
     if (
         lead == "pending"
@@ -165,31 +206,30 @@ def find(connection: apsw.Connection, query: Query) -> Page:
         lead = "arrival"
     following: str | None = None
     if query.order == "created" and lead in _IN_WINDOWS:
-        found, following = _walked(connection, lead, bindings)
+        found, following = _walked(connection, lead, asked, bindings)
     else:
-        found = sqlite_connection.rows(connection, FIND[lead, query.order], bindings)
-    items = found[: query.limit]
-    return Page(
-        items=tuple(with_edges(connection, row[:-1]) for row in items),
-        next=_cursor(query, items[-1]) if len(found) > query.limit else following,
-    )
+        statement = positions(lead, query.order, asked, more=bool(position))
+        found = [seq for (seq,) in sqlite_connection.rows(connection, statement, bindings)]
+    items = records(connection, found[: query.limit])
+    more = len(found) > query.limit
+    return Page(items=tuple(items), next=_cursor(query, found[query.limit - 1], items[-1]) if more else following)
 
 
 def _walked(
-    connection: apsw.Connection, lead: str, bindings: dict[str, Any]
-) -> tuple[list[tuple[Any, ...]], str | None]:
+    connection: apsw.Connection, lead: str, asked: Collection[str], bindings: dict[str, Any]
+) -> tuple[list[int], str | None]:
     """Read window after window until there is one row more than a page has; otherwise return where to continue, if
     anywhere."""
-    found: list[tuple[Any, ...]] = []
+    found: list[int] = []
     wanted = bindings["limit"]
-    below = EVERYTHING if bindings["after_seq"] is None else bindings["after_seq"]
+    below = bindings.get("after_seq", EVERYTHING)
     for _ in range(WINDOWS_MAX):
-        newest = sqlite_connection.row(connection, NEWEST[lead], {"status": bindings["status"], "below": below})
-        if newest is None:
+        begin = sqlite_connection.row(connection, newest(lead), {**bindings, "below": below})
+        if begin is None:
             return found, None
-        floor = max(0, newest[0] - WINDOW + 1)
-        window = {**bindings, "below": below, "floor": floor, "limit": wanted - len(found)}
-        found += sqlite_connection.rows(connection, WINDOW_OF[lead], window)
+        floor = max(0, begin[0] - WINDOW + 1)
+        span = {**bindings, "below": below, "floor": floor, "limit": wanted - len(found)}
+        found += [seq for (seq,) in sqlite_connection.rows(connection, window(lead, asked), span)]
         if len(found) >= wanted or floor == 0:
             return found, None
         below = floor
@@ -199,13 +239,12 @@ def _walked(
 def _lead(query: Query) -> str:
     for name in ("subject", "content_hash", "parent", "root", "concurrency_key"):
         if getattr(query, name) is not None:
-            return "holders" if name == "concurrency_key" and query.status is not None else name
+            holders = name == "concurrency_key" and query.status is Status.PROCESSING
+            return "holders" if holders else name
     match query.status:
-        case Status.PROCESSING:
-            return "processing" if query.worker is None else "worker"
-        case Status.PENDING:
-            return "pending"
-        case Status.WAITING | Status.SCHEDULED | Status.RETRYING:
+        case Status.PROCESSING | Status.PENDING | Status.WAITING | Status.COMPLETED:
+            return query.status.value
+        case Status.SCHEDULED | Status.RETRYING:
             return "later"
         case Status.FAILED | Status.CANCELLED:
             return "ended_badly"
@@ -215,27 +254,19 @@ def _lead(query: Query) -> str:
 
 def _position(query: Query) -> dict[str, Any]:
     """Decode a cursor: the sort key of the last row of the previous page, opaque to callers."""
-    if query.order not in _ORDERS:
-        raise InvalidOption(f"order={query.order!r:.60}: a search is ordered by {' or '.join(_ORDERS)}")
-    position: dict[str, Any] = {
-        "after_seq": None,
-        "after_priority": None,
-        "after_due": None,
-        "after_id": None,
-    }
+    if query.order not in ("created", "priority"):
+        raise InvalidOption(f"order={query.order!r:.60}: a search is ordered by created or priority")
     if query.after is None:
-        return position
+        return {}
     try:
         if query.order == "created":
-            position["after_seq"] = _number(query.after)
-        else:
-            priority, due, job_id = query.after.split("~")
-            position.update(after_priority=_number(priority), after_due=_number(due), after_id=job_id)
+            return {"after_seq": _number(query.after)}
+        priority, due, job_id = query.after.split("~")
+        return {"after_priority": _number(priority), "after_due": _number(due), "after_id": job_id}
     except ValueError:
         raise InvalidOption(
             f"after={query.after!r:.60} is not a cursor of this search: pass `next` of a page"
         ) from None
-    return position
 
 
 def _number(text: str) -> int:
@@ -245,11 +276,8 @@ def _number(text: str) -> int:
     return number
 
 
-def _cursor(query: Query, row: tuple[Any, ...]) -> str:
-    if query.order == "created":
-        return str(row[-1])
-    named = dict(zip(sql_rows.COLUMNS, row, strict=False))
-    return f"{named['priority']}~{named['scheduled_for']}~{named['job_id']}"
+def _cursor(query: Query, seq: int, last: JobRecord) -> str:
+    return str(seq) if query.order == "created" else f"{last.priority}~{last.scheduled_for}~{last.job_id}"
 
 
 def expired(connection: apsw.Connection, now: int, limit: int, dead_workers: Sequence[str]) -> list[ExpiredClaim]:
@@ -263,8 +291,6 @@ def expired(connection: apsw.Connection, now: int, limit: int, dead_workers: Seq
 def counts(connection: apsw.Connection) -> dict[str, int]:
     totals = {status.value: 0 for status in Status}
     totals.update(sqlite_connection.rows(connection, COUNTS))
-    everything = totals[Status.COMPLETED]
-    totals[Status.COMPLETED] = everything - sum(totals.values()) + everything
     return totals
 
 
@@ -280,13 +306,13 @@ def depths(connection: apsw.Connection) -> list[Depth]:
 
 
 def ahead(connection: apsw.Connection, job_id: str, limit: int) -> int:
-    row = sqlite_connection.row(connection, _PLACE, (job_id,))
+    row = sqlite_connection.row(connection, LINE, (job_id,))
     if row is None:
         return 0
-    queue, job_type, version, *turn, fairness_key, parked, by_rate, key, rate_key, rate_count, rate_micros = row
+    queue, job_type, version, *turn, fairness_key, parked, key, rate_key, rate_count, rate_micros = row
     lane = (queue, job_type, version)
     count: int
-    if by_rate:
+    if parked == admission.BY_RATE:
         count = sqlite_connection.value(
             connection, RATE_AHEAD, (rate_key, rate_count, rate_micros, *lane, *turn, limit)
         )
@@ -299,17 +325,45 @@ def ahead(connection: apsw.Connection, job_id: str, limit: int) -> int:
     return min(count, limit)
 
 
-def counters(connection: apsw.Connection, since: Instant, until: Instant) -> list[Counter]:
-    return [sql_rows.counter(*row) for row in sqlite_connection.rows(connection, COUNTERS, (since, until))]
+def counters(
+    connection: apsw.Connection, since: Instant, until: Instant, width: int | None, kinds: bool
+) -> list[Counter]:
+    found = sqlite_connection.rows(connection, COUNTERS, (since, until, width, kinds))
+    return [sql_rows.counter(*row) for row in found]
 
 
 def dead(connection: apsw.Connection, limit: int) -> list[DeadGroup]:
     return [DeadGroup(*row) for row in sqlite_connection.rows(connection, DEAD, (limit,))]
 
 
-def workers(connection: apsw.Connection) -> list[WorkerRow]:
-    found = sqlite_connection.rows(connection, "SELECT worker_id, heartbeat_at, details FROM worker ORDER BY worker_id")
+def former_workers(connection: apsw.Connection, now: Instant) -> list[FormerWorker]:
+    found = sqlite_connection.rows(
+        connection,
+        "SELECT worker_id, heartbeat_at, details, left_at FROM former_worker WHERE left_at > ?"
+        " AND worker_id NOT IN (SELECT worker_id FROM worker) ORDER BY left_at DESC, worker_id LIMIT ?",
+        (former_since(now), FORMER_WORKERS_MAX),
+    )
+    return [FormerWorker(sql_rows.worker(*row[:3]), row[3]) for row in found]
+
+
+_WORKERS = "SELECT worker_id, heartbeat_at, details FROM worker WHERE {} ORDER BY worker_id"
+_NAMED_WORKERS = _WORKERS.format("worker_id IN (SELECT value FROM json_each(?))")
+_WORKERS_BETWEEN = _WORKERS.format("worker_id > ? AND worker_id < ?") + " LIMIT ?"
+
+
+def workers(
+    connection: apsw.Connection, ids: Sequence[str], after: str, before: str, limit: int | None
+) -> list[WorkerRow]:
+    if ids:
+        found = sqlite_connection.rows(connection, _NAMED_WORKERS, (msgspec.json.encode(ids).decode(),))
+    else:
+        bounds = (after, before or sql_rows.HIGH, -1 if limit is None else limit)
+        found = sqlite_connection.rows(connection, _WORKERS_BETWEEN, bounds)
     return [sql_rows.worker(*row) for row in found]
+
+
+def count_workers(connection: apsw.Connection) -> int:
+    return int(connection.execute("SELECT count(*) FROM worker").get)
 
 
 def job_types(connection: apsw.Connection) -> list[JobType]:

@@ -8,36 +8,51 @@ update.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
 from backstay.clock import Instant
 from backstay.core.dependencies import Awaits, Brood, TriggerRule, joined, moved, released
-from backstay.core.records import Kind, Signal
+from backstay.core.records import Signal
 from backstay.core.states import TERMINAL, Counted, Event, Status, counted
-from backstay.engines import sql_rows
+from backstay.engines.places import Standing, ended_by_others, move, standing_from
 from backstay.engines.sqlite import admission
+from backstay.engines.sqlite import places as sqlite_places
 from backstay.engines.sqlite.connection import load
 from backstay.engines.sqlite.writer import Tx
 from backstay.limits import RELEASE_BATCH_MAX
 
 UNMET = load("unmet_edges")
 MEET = load("meet_edge")
-CHILD = load("release_child")
+COUNT_DOWN = load("count_down")
+DONATED = load("donated")
 COUNT_CHILDREN = load("count_children")
-PARENT = load("release_parent")
+AWAITS = "SELECT awaits FROM waiting WHERE seq = ?"
 KEY_RUNNING = load("key_running")
 KEY_IN_SIGHT = load("key_in_sight")
-KEYS_OF = load("keys_of")
 PARKED_KEYS = load("parked_keys")
-PARK = load("park")
 PARKED_OF = load("parked_of")
 UNPARK = load("unpark")
-ANYONE_WAITS = load("anyone_waits")
 STATUS = load("status")
-TOOK = "SELECT coalesce(max(0, completed_at - started_at), 0) FROM job WHERE job_id = ?"
+NEED = load("need")
+
+
+class Gift(NamedTuple):
+    """What a job that is reused hands on."""
+
+    result: str | None
+    result_artifact: str | None
+    metrics: str | None
+    result_tables: str | None
+    rows_of: str | None
+    rows_attempt: int | None
+    took_micros: int
+
+    @property
+    def kept(self) -> dict[str, str | None]:
+        return {"metrics": self.metrics, "result_tables": self.result_tables}
 
 
 def spread(tx: Tx, ended: Iterable[str], now: Instant, budget: int = RELEASE_BATCH_MAX) -> int:
@@ -54,10 +69,10 @@ def spread(tx: Tx, ended: Iterable[str], now: Instant, budget: int = RELEASE_BAT
         if outcome not in TERMINAL:
             continue  # manually retried since: its dependents continue to wait
         room = budget - done
-        children = tx.rows(UNMET, {"parent": parent, "limit": room + 1})
+        children = [standing_from(row) for row in tx.rows(UNMET, {"parent": parent, "limit": room + 1})]
         for child in children[:room]:
             if _release_child(tx, parent, outcome, child, now):
-                queue.append(child[0])
+                queue.append(child.job_id)
             done += 1
         if len(children) > room:
             tx.connection.execute("INSERT OR IGNORE INTO release_due (parent_id) VALUES (?)", (parent,))
@@ -68,70 +83,74 @@ def spread(tx: Tx, ended: Iterable[str], now: Instant, budget: int = RELEASE_BAT
 # Dependents
 
 
-def _release_child(tx: Tx, parent: str, outcome: Status, child: tuple[Any, ...], now: Instant) -> bool:
+def _release_child(tx: Tx, parent: str, outcome: Status, child: Standing, now: Instant) -> bool:
     """Consume the edge and release the dependent; return True if that ended it."""
-    child_id, status, awaits, attempt, unmet, rule, on_failure, scheduled_for, joins, its_parent, *kind = child
-    tx.connection.execute(MEET, {"parent": parent, "child": child_id})
-    if status != Status.WAITING or awaits is not None:
+    tx.connection.execute(MEET, {"parent": parent, "child": child.job_id})
+    if child.status is not Status.WAITING or child.awaits is not None:
         return False  # cancelled since, or started early: by now it may wait for its children
-    unmet -= 1
-    event = Event.RELEASE
-    target: Status | None
-    if joins == parent and outcome is Status.COMPLETED:
-        event, target, reason = Event.REUSE, Status.COMPLETED, f"identical job {parent} completed"
-        tx.count((kind[0], kind[1], kind[2]), Counted.REUSED, now, 1, tx.value(TOOK, (parent,)))
-    else:
-        # A job that joined an identical one runs by itself if that one did not complete.
-        target = released(
-            rule=TriggerRule(rule or TriggerRule.ALL_SUCCESS),
-            outcome=None if joins == parent else outcome,
-            unmet=unmet,
-            on_failure=on_failure,
-            scheduled_for=scheduled_for,
-            now=now,
-        )
-        reason = f"{parent} {outcome.value}"
+    unmet = child.unmet - 1
+    if child.joins == parent and outcome is Status.COMPLETED:
+        _reuse(tx, child, parent, now)
+        return True
+    # A job that joined an identical one runs by itself if that one did not complete.
+    target = released(
+        rule=TriggerRule(child.trigger_rule),
+        outcome=None if child.joins == parent else outcome,
+        unmet=unmet,
+        on_failure=child.on_dependency_failure,
+        scheduled_for=child.scheduled_for,
+        now=now,
+    )
     if target is None:
-        _move(tx, child_id, Status.WAITING, unmet, "", reason, now)
+        tx.connection.execute(COUNT_DOWN, (child.key, unmet))
         return False
-    tail = sql_rows.event_tail(now, event, Status.WAITING, target, attempt, None, reason)
-    _move(tx, child_id, target, 0, tail, reason, now)
-    _note_release(tx, event, target, its_parent, (kind[0], kind[1], kind[2]), now)
+    _release(tx, child, target, f"{parent} {outcome.value}", now)
     return target in TERMINAL
 
 
-def end_as_it_comes(
-    tx: Tx, job_id: str, target: Status, reason: str, parent: str | None, kind: Kind, now: Instant
-) -> None:
-    """End a job that was just inserted, because of dependencies that had ended before."""
-    tail = sql_rows.event_tail(now, Event.RELEASE, Status.WAITING, target, 0, None, reason)
-    _move(tx, job_id, target, 0, tail, reason, now)
-    _note_release(tx, Event.RELEASE, target, parent, kind, now)
-
-
-def _move(tx: Tx, child_id: str, target: Status, unmet: int, tail: str, reason: str, now: Instant) -> None:
-    tx.connection.execute(
-        CHILD,
-        {
-            "child": child_id,
-            "unmet": unmet,
-            "target": target.value,
-            "now": now,
-            "reason": f"DependencyFailed: {reason}",
-            "event": tail,
-        },
+def _reuse(tx: Tx, child: Standing, donor: str, now: Instant) -> None:
+    """Complete a job with the result of the identical one that it has waited for."""
+    gift = Gift(*tx.rows(DONATED, (donor,))[0])
+    found = move(
+        child,
+        Status.COMPLETED,
+        Event.REUSE,
+        now,
+        reason=f"identical job {donor} completed",
+        kept=gift.kept,
+        result=gift.result,
+        result_artifact=gift.result_artifact,
+        joins=None,
+        reused_from=donor,
+        rows_of=gift.rows_of,
+        rows_attempt=gift.rows_attempt,
     )
+    sqlite_places.write(tx, found)
+    tx.count((child.job_type, child.queue, child.priority), Counted.REUSED, now, 1, gift.took_micros)
+    _note_release(tx, found.after, Event.REUSE, now)
 
 
-def _note_release(tx: Tx, event: Event, target: Status, parent: str | None, kind: Kind, now: Instant) -> None:
+def _release(tx: Tx, job: Standing, target: Status, reason: str, now: Instant) -> None:
+    failed = ended_by_others("DependencyFailed", reason) if target is Status.FAILED else {}
+    found = move(job, target, Event.RELEASE, now, reason=reason, joins=None, **failed)
+    sqlite_places.write(tx, found)
+    _note_release(tx, found.after, Event.RELEASE, now)
+
+
+def end_as_it_comes(tx: Tx, job: Standing, target: Status, reason: str, now: Instant) -> None:
+    """End a job that was just inserted, because of dependencies that had ended before."""
+    _release(tx, job, target, reason, now)
+
+
+def _note_release(tx: Tx, job: Standing, event: Event, now: Instant) -> None:
     """Record that a job has left `waiting`: signals, counters, and the counts of its parent."""
-    if (as_what := counted(event, target)) is not None:
-        tx.count(kind, as_what, now)
-    if target in TERMINAL:
+    if (as_what := counted(event, job.status)) is not None:
+        tx.count((job.job_type, job.queue, job.priority), as_what, now)
+    if job.status in TERMINAL:
         tx.signals.add(Signal.ENDED)
-        tx.broods.add(parent, moved(Status.WAITING, target))
+        tx.broods.add(job.parent_job_id, moved(Status.WAITING, job.status))
     else:
-        tx.signals.add(Signal.READY if target is Status.PENDING else Signal.DUE)
+        tx.signals.add(Signal.READY if job.status is Status.PENDING else Signal.DUE)
 
 
 # Parents
@@ -143,37 +162,26 @@ def _count_children(tx: Tx, now: Instant) -> list[str]:
     ended = []
     for parent, change in tx.broods.take().items():
         row = tx.row(COUNT_CHILDREN, {"parent": parent, **msgspec.structs.asdict(change)})
-        if row is None or row[0] is None:
+        if row is None or (awaits := tx.value(AWAITS, row[:1])) is None:
             continue
-        awaits, children, still_open, failed, cancelled, attempt, its_parent, *kind = row
-        brood = Brood(children, still_open, failed, cancelled)
+        brood = Brood(*row[1:])
         if (target := joined(Awaits.parse(awaits), brood)) is None:
             continue
-        tail = sql_rows.event_tail(now, Event.RELEASE, Status.WAITING, target, attempt, None, str(brood))
-        tx.connection.execute(
-            PARENT,
-            {"parent": parent, "target": target.value, "now": now, "reason": f"ChildFailed: {brood}", "event": tail},
-        )
-        _note_release(tx, Event.RELEASE, target, its_parent, (kind[0], kind[1], kind[2]), now)
+        job = sqlite_places.standing(tx, parent)
+        if job is None:
+            continue
+        changes = ended_by_others("ChildFailed", str(brood)) if target is Status.FAILED else {}
+        if target is Status.PENDING:
+            changes["scheduled_for"] = now  # its waiting time begins now
+        found = move(job, target, Event.RELEASE, now, reason=str(brood), **changes)
+        sqlite_places.write(tx, found)
+        _note_release(tx, found.after, Event.RELEASE, now)
         if target in TERMINAL:
             ended.append(parent)
     return ended
 
 
 # Concurrency keys
-
-
-def anyone_waits(tx: Tx) -> tuple[bool, bool]:
-    """Return whether any job waits for another, and whether any has a concurrency key: usually neither, and one read
-    tells."""
-    dependents, keys = tx.rows(ANYONE_WAITS)[0]
-    return bool(dependents), bool(keys)
-
-
-def unpark_keys_of(tx: Tx, job_ids: Sequence[str]) -> int:
-    """Unpark the next jobs of the keys of jobs that have left."""
-    keys = tx.rows(KEYS_OF, (msgspec.json.encode(job_ids).decode(),))
-    return sum(unpark(tx, key, limit) for key, limit in keys)
 
 
 def running(tx: Tx, key: str) -> int:
@@ -187,8 +195,7 @@ def unpark(tx: Tx, key: str, limit: int) -> int:
     changed = 0
     if (room := limit - running(tx, key)) > 0:
         for lane in tx.rows(PARKED_OF, (key,)):
-            tx.connection.execute(UNPARK, (key, *lane, room))
-            changed += tx.connection.changes()
+            changed += admission.bring_back(tx, tx.value(UNPARK, (key, *lane, room)), admission.BY_KEY)
     if changed:
         tx.signals.add(Signal.READY)
     return changed

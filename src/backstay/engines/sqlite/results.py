@@ -26,7 +26,7 @@ from backstay.core.result_tables import (
     StoredRow,
     Value,
 )
-from backstay.engines.sql_rows import held
+from backstay.engines.sql_rows import holds_by_key
 from backstay.engines.sqlite import connection as sqlite_connection
 from backstay.engines.sqlite.connection import load
 from backstay.engines.sqlite.writer import Tx
@@ -56,6 +56,8 @@ def declare(tx: Tx, tables: Sequence[ResultTable]) -> list[str]:
             continue
         if stored is None:
             core_result_tables.refuse_too_many(tx.value("SELECT count(*) FROM result_table"), table.name)
+            if tx.value("SELECT 1 FROM sqlite_schema WHERE name = ? COLLATE NOCASE", (f"result_{table.name}",)):
+                raise core_result_tables.not_ours(f"result_{table.name}")
             tx.connection.execute(_create(wanted))
         else:
             for column in core_result_tables.missing(stored, table):
@@ -134,8 +136,9 @@ def by_subject(table: ResultTable, known: tuple[Column | None, ...], after: bool
     narrowed = f" AND ({order}) > (:created_at, :job_id, :key)" if after else ""
     return (
         f"SELECT {_selected(known)} FROM {_name(table)} AS r INDEXED BY {_index(table)} CROSS JOIN job"
+        " CROSS JOIN ended ON ended.seq = job.seq"
         f" WHERE r.{quoted(table.subject or '')} = :subject{narrowed}"
-        " AND job.job_id = r.job_id AND job.status || '' = 'completed' AND job.attempt = r.bs_attempt"
+        " AND job.job_id = r.job_id AND ended.status || '' = 'completed' AND ended.attempt = r.bs_attempt"
         f" ORDER BY {order} LIMIT :limit"
     )
 
@@ -199,8 +202,8 @@ def _put(tx: Tx, batch: RowBatch, now: Instant) -> Verdict:
 def _marked(tx: Tx, hold: Hold, table: str) -> Verdict:
     """Record the table in the job before a row is stored: retention relies on it."""
     row = tx.row(HOLDER, (hold.job_id,))
-    verdict = held(hold, None if row is None else row[:3])
-    if row is not None and verdict is Verdict.APPLIED and table not in msgspec.json.decode(row[3] or "[]"):
+    verdict = holds_by_key(hold, None if row is None else row[:2])
+    if row is not None and verdict is Verdict.APPLIED and table not in msgspec.json.decode(row[2] or "[]"):
         tx.connection.execute(ADD_TABLE, (table, hold.job_id))
     return verdict
 

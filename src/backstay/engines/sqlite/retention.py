@@ -13,9 +13,8 @@ import apsw
 import msgspec
 
 from backstay.clock import Instant
-from backstay.core.records import (
-    RetentionPolicy,
-)
+from backstay.core.records import RetentionPolicy
+from backstay.core.states import Status
 from backstay.engines import sql_rows
 from backstay.engines.sqlite import access
 from backstay.engines.sqlite import connection as sqlite_connection
@@ -26,6 +25,7 @@ RETIRABLE = load("retirable")
 MEMBERS = load("tree_members")
 RETIRE_CANDIDATES = load("retire_standing")
 ARCHIVE = load("archive")
+RETIRE_TALLY = load("retire_tally")
 RETIRE = load("retire")
 OVER = load("archive_over")
 WITH_FILES = load("archive_files")
@@ -54,7 +54,11 @@ def retire(
     if standing:
         encoded = msgspec.json.encode(standing).decode()
         tx.connection.execute(ARCHIVE, {"now": now, "batch": encoded})
+        for status, jobs in tx.rows(RETIRE_TALLY, (encoded,)):
+            tx.tally(Status(status), -jobs)
         archived = [job_id for (job_id,) in tx.rows(RETIRE, (encoded,))]
+        for table in ("ended", "detail", "event"):
+            tx.connection.execute(f"DELETE FROM {table} WHERE seq IN (SELECT value FROM json_each(?))", (encoded,))  # noqa: S608
         gone = msgspec.json.encode(archived).decode()
         tx.connection.execute("DELETE FROM step WHERE job_id IN (SELECT value FROM json_each(?))", (gone,))
         tx.connection.execute("DELETE FROM edge WHERE child_id IN (SELECT value FROM json_each(?))", (gone,))

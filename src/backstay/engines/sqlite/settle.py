@@ -1,97 +1,29 @@
-"""`apply` on SQLite, and the other writes of a claim's holder: extend, note, steps, children, effects.
+"""`apply` on SQLite, and the other writes of a claim's holder: extend, note, steps, children.
 
 What a run stages means nothing until its settlement names it. Then the parent counts one more open child than it has
 (the hold), so that it cannot proceed before all are stored, and a mark tells maintenance to continue: each part is
-stored and removed in one transaction, and the last removes the hold and the mark. A handler's own statements run in the
-commit of its completion.
+stored and removed in one transaction, and the last removes the hold and the mark.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
 import apsw
 import msgspec
 
 from backstay.clock import Instant
 from backstay.core.dependencies import Brood, TriggerRule, again, moved
-from backstay.core.records import Effect, Hold, Inserted, NewJob, Note, Page, Signal, Staged, Transition, Verdict
+from backstay.core.records import OWN_STEPS, Hold, Inserted, NewJob, Note, Page, Signal, Staged, Transition, Verdict
 from backstay.core.states import TERMINAL, Event, Status, also_counted, bucket_of, counted
-from backstay.engines import sql_rows
-from backstay.engines.sql_rows import CurrentState, check_all, held, is_plain_completion, left_their_place, signals_of
-from backstay.engines.sqlite import admission, insert, read, release
+from backstay.engines.places import Move, Standing, decide, is_fast_completion, token_key
+from backstay.engines.sql_rows import check_all, holds_by_key, left_their_place, signals_of
+from backstay.engines.sqlite import admission, effects, insert, read, release
 from backstay.engines.sqlite import connection as sqlite_connection
+from backstay.engines.sqlite import places as sqlite_places
 from backstay.engines.sqlite.connection import load
 from backstay.engines.sqlite.writer import Tx
 from backstay.errors import EffectFailed, InvalidSubmission
-from backstay.limits import ERRORS_KEPT_MAX
-
-# Statements that would end, hide or leave the transaction that they must be part of.
-_FORBIDDEN = frozenset(
-    {
-        apsw.SQLITE_TRANSACTION,
-        apsw.SQLITE_SAVEPOINT,
-        apsw.SQLITE_ATTACH,
-        apsw.SQLITE_DETACH,
-        apsw.SQLITE_PRAGMA,
-        apsw.SQLITE_CREATE_VTABLE,
-        apsw.SQLITE_DROP_VTABLE,
-    }
-)
-
-
-_WRITES = frozenset({apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE, apsw.SQLITE_ALTER_TABLE})
-_SCHEMA = frozenset(
-    {
-        apsw.SQLITE_DROP_TABLE,
-        apsw.SQLITE_DROP_INDEX,
-        apsw.SQLITE_CREATE_TRIGGER,
-        apsw.SQLITE_CREATE_TEMP_TRIGGER,
-        apsw.SQLITE_CREATE_INDEX,
-    }
-)
-_OURS = frozenset(
-    {
-        *("job", "edge", "release_due", "dedup", "step", "worker", "job_type", "meta"),
-        *("staged", "unpack_due", "result_table"),
-    }
-)
-
-
-def run(connection: apsw.Connection, job_id: str, effects: Sequence[Effect]) -> None:
-    connection.authorizer = _guard(connection)
-    try:
-        for statement, parameters in effects:
-            for value in parameters:
-                if not (value is None or isinstance(value, str | int | float | bytes)):
-                    raise TypeError(f"parameter {value!r:.80}: SQLite takes None, strings, numbers and bytes")
-            connection.execute(statement, parameters)
-        if connection.status(apsw.SQLITE_DBSTATUS_DEFERRED_FKS)[0]:
-            raise EffectFailed("a deferred foreign key is not satisfied", job_id=job_id)
-    except (apsw.FullError, apsw.IOError, apsw.BusyError):
-        raise  # not caused by the statement: the whole group is repeated
-    except (apsw.Error, TypeError, ValueError, OverflowError) as error:
-        raise EffectFailed(f"{type(error).__name__}: {error}", job_id=job_id) from None
-    finally:
-        connection.authorizer = None
-
-
-def _guard(connection: apsw.Connection) -> Callable[..., int]:
-    """Deny writes to Backstay's tables: those change only through the lifecycle, and result rows only through their
-    run. No temporary table may shadow one."""
-    named = [name for (name,) in sqlite_connection.rows(connection, "SELECT name FROM result_table")]
-    ours = _OURS.union(f"result_{name}" for name in named)
-
-    def authorize(operation: int, first: str | None, second: str | None, database: str | None, *_: Any) -> int:
-        if database == "temp" or operation in _FORBIDDEN:
-            return apsw.SQLITE_DENY
-        touched = {first} if operation == apsw.SQLITE_UPDATE else {first, second}  # for an update, this is a column
-        changes = operation in _WRITES or operation in _SCHEMA
-        return apsw.SQLITE_DENY if changes and not touched.isdisjoint(ours) else apsw.SQLITE_OK
-
-    return authorize
-
 
 STALE = load("staged_stale")
 _STALE_MAX = 100  # parts removed at once
@@ -156,61 +88,102 @@ def drop_stale(tx: Tx) -> int:
 
 
 COMPLETE = load("complete")
-APPLY = load("apply")
+COMPLETED = load("completed")
+COMPLETED_SOME = load("completed_some")
+_KEEP_ARTIFACT = "UPDATE ended SET result_artifact = ? WHERE seq = (SELECT seq FROM job WHERE job_id = ?)"
+KEEP_REPORTS = load("keep_reports")
 OUTCOMES_OF = load("outcomes_of")
 UNMEET = load("unmeet")
 AWAITED_BY = load("awaited_by")
 EXTEND = load("extend")
+HOLDING = load("holding")
 NOTE = load("note")
 RECORD_STEP = load("record_step")
+FORGET_STEPS = load("forget_steps")
 _COMPLETED_CHILD = moved(Status.PROCESSING, Status.COMPLETED)
-_COMPLETED = f',{{}},"{Event.COMPLETE.value}","{Status.PROCESSING.value}","{Status.COMPLETED.value}",'
 
 
 def apply(tx: Tx, transitions: Sequence[Transition], now: Instant) -> list[Verdict]:
     verdicts: list[Verdict] = [Verdict.APPLIED] * len(transitions)
-    plain: list[int] = []
+    fast: dict[str, int] = {}
     slow: list[int] = []
     for i, transition in enumerate(transitions):
-        (plain if is_plain_completion(transition) else slow).append(i)
+        if is_fast_completion(transition) and fast.setdefault(transition.job_id, i) == i:
+            continue
+        slow.append(i)
     if slow:
         check_all(transitions[i] for i in slow)
-    if plain:
-        slow = sorted(slow + _complete(tx, transitions, plain, now))
+    if fast:
+        slow = sorted(slow + _complete(tx, transitions, list(fast.values()), now))
         tx.signals.add(Signal.ENDED)
+    moves = []
     for i in slow:
-        verdicts[i] = _apply_one(tx, transitions[i], now)
+        found = _apply_one(tx, transitions[i], now)
+        if isinstance(found, Move):
+            moves.append((transitions[i], found))
+        else:
+            verdicts[i] = found
     if slow:
-        _after(tx, [transitions[i] for i in slow if verdicts[i] is Verdict.APPLIED], now)
+        _after(tx, moves, now)
     elif tx.broods:
         release.spread(tx, (), now)
     return verdicts
 
 
-def _complete(tx: Tx, transitions: Sequence[Transition], plain: list[int], now: Instant) -> list[int]:
+def _complete(tx: Tx, transitions: Sequence[Transition], fast: list[int], now: Instant) -> list[int]:
     """Complete jobs in one statement where possible; return the positions of the others: awaited, with a key, or
     refused."""
-    chosen = [transitions[i] for i in plain]
-    batch = [(t.job_id, t.attempt, t.token, t.result, t.by, t.parent_job_id) for t in chosen]
-    tx.connection.execute("SAVEPOINT complete")
-    tx.connection.execute(
-        COMPLETE, {"now": now, "event": _COMPLETED.format(now), "batch": msgspec.json.encode(batch).decode()}
-    )
-    changed = tx.connection.changes()
-    done = {t.job_id: t for t in chosen}
-    if changed < len(plain):
-        standing = _standing(tx, list(done))
-        done = {t.job_id: t for t in chosen if standing.get(t.job_id) == _completed_by(t)}
-    if changed != len(done):
-        # Some were completed, and counted, by an earlier try of this write. Only reading each one tells which.
-        tx.connection.execute("ROLLBACK TO complete")
-        done = {}
-    tx.connection.execute("RELEASE complete")
-    _count(tx, list(done.values()), now)
-    for t in done.values():
+    claims: dict[tuple[int, str | None, str | None, str | None], list[Transition]] = {}
+    for i in fast:
+        t = transitions[i]
+        claims.setdefault((t.attempt, t.token, t.by, t.parent_job_id), []).append(t)
+    gone: set[str] = set()
+    done: list[Transition] = []
+    for claim, chosen in claims.items():
+        ended = _complete_claim(tx, claim, chosen, now)
+        if len(ended) < len(chosen):
+            gone.update(ended)
+            done += [t for t in chosen if t.job_id in ended]
+        else:
+            gone.update(t.job_id for t in chosen)
+            done += chosen
+    tx.tally(Status.COMPLETED, len(done))
+    _count(tx, done, now)
+    reports = []
+    for t in done:
         if t.parent_job_id is not None:
             tx.broods.add(t.parent_job_id, _COMPLETED_CHILD)
-    return [i for i in plain if transitions[i].job_id not in done] if len(done) < len(plain) else []
+        if not (t.logs is t.log_location is t.metrics is t.artifacts is None):
+            reports.append((t.job_id, t.logs, t.log_location, t.metrics, t.artifacts))
+        if t.result_artifact is not None:
+            tx.connection.execute(_KEEP_ARTIFACT, (t.result_artifact, t.job_id))
+    if reports:
+        tx.connection.execute(KEEP_REPORTS, {"batch": msgspec.json.encode(reports).decode()})
+    return [i for i in fast if transitions[i].job_id not in gone] if len(done) < len(fast) else []
+
+
+def _complete_claim(
+    tx: Tx, claim: tuple[int, str | None, str | None, str | None], chosen: Sequence[Transition], now: Instant
+) -> Collection[str]:
+    """Complete jobs of one claim, and return the ids of those that were; not necessarily as a set if all were."""
+    attempt, token, by, parent = claim
+    batch = {"batch": msgspec.json.encode({t.job_id: t.result for t in chosen}).decode()}
+    tx.connection.execute(
+        COMPLETE,
+        {
+            "now": now,
+            "attempt": attempt,
+            "token": token_key(token or ""),
+            "worker_id": by,
+            "parent": parent,
+            **batch,
+        },
+    )
+    changed = tx.connection.changes()
+    if changed == len(chosen):
+        tx.connection.execute(COMPLETED, batch)
+        return [t.job_id for t in chosen]
+    return {job_id for (job_id,) in tx.rows(COMPLETED_SOME, batch)} if changed else set()
 
 
 def _count(tx: Tx, applied: Sequence[Transition], now: Instant) -> None:
@@ -223,129 +196,80 @@ def _count(tx: Tx, applied: Sequence[Transition], now: Instant) -> None:
             tx.count(t.kind, beside, now)
 
 
-def _completed_by(t: Transition) -> tuple[str, int, str | None]:
-    return Status.COMPLETED.value, t.attempt, t.token
-
-
-def _apply_one(tx: Tx, t: Transition, now: Instant) -> Verdict:
-    unmet = None
-    if t.event is Event.MANUAL_RETRY:
-        if isinstance(found := _run_again(tx, t, now), Verdict):
+def _apply_one(tx: Tx, t: Transition, now: Instant) -> Verdict | Move:
+    job = sqlite_places.standing(tx, t.job_id)
+    unmet = 0
+    if t.event is Event.MANUAL_RETRY and job is not None and job.status is t.source:
+        if isinstance(found := _run_again(tx, t, job, now), Verdict):
             return found
-        if unmet := found:
-            t = msgspec.structs.replace(t, target=Status.WAITING)
-    error = t.error
-    changed = tx.row(
-        APPLY,
-        {
-            "job_id": t.job_id,
-            "source": t.source.value,
-            "target": t.target.value,
-            "attempt": t.attempt,
-            "version": t.version,
-            "token": t.token,
-            "lease": t.lease,
-            "now": now,
-            "scheduled_for": t.scheduled_for,
-            "priority": t.priority,
-            "failures": t.failures,
-            "snoozes": t.snoozes,
-            "give_backs": t.give_backs,
-            "waits": t.waits,
-            "awaits": None if t.awaits is None else str(t.awaits),
-            "join": t.join,
-            "unmet": unmet,
-            "progress": t.progress,
-            "stage": t.stage,
-            "clear_result": int(t.clear_result),
-            "result": t.result,
-            "result_artifact": t.result_artifact,
-            "logs": t.logs,
-            "log_location": t.log_location,
-            "metrics": t.metrics,
-            "artifacts": t.artifacts,
-            "last_error": None if error is None else f"{error.type}: {error.message}",
-            "error": None if error is None else msgspec.json.encode(error).decode(),
-            "errors_kept": ERRORS_KEPT_MAX,
-            "event": sql_rows.event_tail(now, t.event, t.source, t.target, t.attempt, t.by, t.reason),
-        },
-    )
-    if changed is None:
-        return _why_not(tx, t)
-    _count(tx, [t], now)
-    if (t.source in TERMINAL) != (t.target in TERMINAL):
-        tx.broods.add(changed[0], moved(t.source, t.target))
+        unmet = found
+    decided = decide(job, t, now, unmet=unmet)
+    if job is None or isinstance(decided, Verdict):
+        repeated = decided is Verdict.STALE and job is not None and sqlite_places.was_applied(tx, t, job)
+        return Verdict.APPLIED if repeated else decided
+    sqlite_places.write(tx, decided)
+    _count(tx, [t if not unmet else msgspec.structs.replace(t, target=Status.WAITING)], now)
+    after = decided.after
+    if (t.source in TERMINAL) != (after.status in TERMINAL):
+        tx.broods.add(job.parent_job_id, moved(t.source, after.status))
     if t.event is Event.MANUAL_RETRY:
         insert.guard_again(tx, t.job_id, now)
+        if t.forget_steps:
+            tx.connection.execute(FORGET_STEPS, (t.job_id, OWN_STEPS))
         if unmet:
             tx.connection.execute(UNMEET, (t.job_id,))
-            tx.connection.execute(AWAITED_BY, (t.job_id,))
+            sqlite_places.set_awaited(tx, [seq for (seq,) in tx.rows(AWAITED_BY, (t.job_id,))])
     if t.effects:
-        run(tx.connection, t.job_id, t.effects)
+        effects.run(tx.connection, t.job_id, t.effects)
     if t.children or t.staged is not None:
         bring(tx, t, now)
     if t.awaits is not None:
         tx.broods.add(t.job_id, Brood())  # checked with the others: perhaps none is open
-    return Verdict.APPLIED
+    return decided
 
 
-def _run_again(tx: Tx, t: Transition, now: Instant) -> Verdict | int:
-    """Return how many dependencies an ended job that is to run again has to wait for, or the verdict if it may not. 0
-    also if the guards of the transition will refuse it."""
-    row = _standing(tx, [t.job_id]).get(t.job_id)
-    if row is None or row[0] != t.source:
-        return 0
-    rule = tx.value("SELECT trigger_rule FROM job WHERE job_id = ?", (t.job_id,))
+def _run_again(tx: Tx, t: Transition, job: Standing, now: Instant) -> Verdict | int:
+    """Return how many dependencies an ended job that is to run again has to wait for, or the verdict if it may not."""
     outcomes = {Status(status): count for status, count in tx.rows(OUTCOMES_OF, (t.job_id,))}
-    stands = again(rule=TriggerRule(rule or TriggerRule.ALL_SUCCESS), outcomes=outcomes)
+    stands = again(rule=TriggerRule(job.trigger_rule), outcomes=outcomes)
     if stands.blocked or (stands.unmet and not t.rewait):
         return Verdict.BLOCKED
     return stands.unmet if insert.may_guard_again(tx, t.job_id, now) else Verdict.TAKEN
 
 
-def _why_not(tx: Tx, t: Transition) -> Verdict:
-    row = _standing(tx, [t.job_id]).get(t.job_id)
-    if row is None:
-        return Verdict.GONE
-    status, attempt, token = row
-    # The token is kept only by its holder's own settlement: this write, or an earlier try of it, was applied.
-    ours = t.token is not None and token == t.token and attempt == t.attempt and status != Status.PROCESSING
-    return Verdict.APPLIED if ours and _is_on_record(tx, t) else Verdict.STALE
-
-
-def _is_on_record(tx: Tx, t: Transition) -> bool:
-    """Return whether a claim that its holder has settled was settled by `t`, and not by a different earlier write."""
-    event = f'"{t.event.value}","{t.source.value}","{t.target.value}",{t.attempt},'
-    return bool(tx.value("SELECT instr(history, ?) FROM job WHERE job_id = ?", (event, t.job_id)))
-
-
-def _standing(tx: Tx, job_ids: list[str]) -> dict[str, CurrentState]:
-    found = tx.rows(read.STANDING, (msgspec.json.encode(job_ids).decode(),))
-    return {row[0]: (row[1], row[2], row[3]) for row in found}
-
-
-def _after(tx: Tx, applied: list[Transition], now: Instant) -> None:
+def _after(tx: Tx, moves: Sequence[tuple[Transition, Move]], now: Instant) -> None:
     """Do what follows in the same commit: release dependents, unpark jobs, record signals."""
-    ended = [t.job_id for t in applied if t.target in TERMINAL]
-    dependents, keys = release.anyone_waits(tx)
-    if not dependents:
-        ended = []
+    ended = [move.after.job_id for _, move in moves if move.after.awaited and move.after.status in TERMINAL]
     if ended or tx.broods:
         release.spread(tx, ended, now)
-    if applied and keys:
-        release.unpark_keys_of(tx, [t.job_id for t in applied])
-    if left := left_their_place(applied):
-        admission.left_sight_by_id(tx, left, now)
-    tx.signals |= signals_of(applied)
+    limits: dict[str, int] = {}
+    rate_keys = set()
+    for t, move in moves:
+        job = move.after
+        if job.concurrency_key is not None:
+            limits[job.concurrency_key] = max(limits.get(job.concurrency_key, 0), job.concurrency_limit or 0)
+        if job.rate_key is not None and left_their_place([t]):
+            rate_keys.add(job.rate_key)
+    for key, limit in limits.items():
+        release.unpark(tx, key, limit)
+    if rate_keys:
+        admission.left_sight(tx, rate_keys, now)
+    tx.signals |= signals_of([t for t, _ in moves])
 
 
 def extend(tx: Tx, holds: Sequence[Hold], lease_expires_at: Instant) -> list[Verdict]:
-    batch = [(hold.job_id, hold.attempt, hold.token) for hold in holds]
+    batch = [(hold.job_id, hold.attempt, token_key(hold.token)) for hold in holds]
     tx.connection.execute(EXTEND, {"lease": lease_expires_at, "batch": msgspec.json.encode(batch).decode()})
     if tx.connection.changes() == len(holds):
         return [Verdict.APPLIED] * len(holds)
-    standing = _standing(tx, [hold.job_id for hold in holds])
-    return [held(hold, standing.get(hold.job_id)) for hold in holds]
+    return holding(tx, holds)
+
+
+def holding(tx: Tx, holds: Sequence[Hold]) -> list[Verdict]:
+    """Return which of these claims are still valid."""
+    ids = msgspec.json.encode([hold.job_id for hold in holds]).decode()
+    found = {job_id: (attempt, token) for job_id, attempt, token in tx.rows(HOLDING, (ids,))}
+    return [holds_by_key(hold, found.get(hold.job_id)) for hold in holds]
 
 
 def note(tx: Tx, notes: Sequence[Note], now: Instant) -> list[Verdict]:
@@ -353,42 +277,40 @@ def note(tx: Tx, notes: Sequence[Note], now: Instant) -> list[Verdict]:
 
 
 def _note_one(tx: Tx, note: Note, now: Instant) -> Verdict:
-    bindings: dict[str, Any] = {
-        "job_id": note.hold.job_id,
-        "attempt": note.hold.attempt,
-        "token": note.hold.token,
-        "now": now,
-        "progress": note.progress,
-        "stage": note.stage,
-        "logs": note.logs,
-        "log_location": note.log_location,
-        "metrics": note.metrics,
-        "artifacts": note.artifacts,
-    }
-    tx.connection.execute(NOTE, bindings)
-    if tx.connection.changes():
-        return Verdict.APPLIED
-    return held(note.hold, _standing(tx, [note.hold.job_id]).get(note.hold.job_id))
+    hold = note.hold
+    tx.connection.execute(
+        NOTE,
+        {
+            "job_id": hold.job_id,
+            "attempt": hold.attempt,
+            "token": token_key(hold.token),
+            "now": now,
+            "progress": note.progress,
+            "stage": note.stage,
+        },
+    )
+    if not tx.connection.changes():
+        return holding(tx, [hold])[0]
+    if not (note.logs is note.log_location is note.metrics is note.artifacts is None):
+        report = (hold.job_id, note.logs, note.log_location, note.metrics, note.artifacts)
+        tx.connection.execute(KEEP_REPORTS, {"batch": msgspec.json.encode([report]).decode()})
+    return Verdict.APPLIED
 
 
 def record_step(tx: Tx, hold: Hold, name: str, answer: str, now: Instant) -> Verdict:
     bindings = {
         "job_id": hold.job_id,
         "attempt": hold.attempt,
-        "token": hold.token,
+        "token": token_key(hold.token),
         "name": name,
         "answer": answer,
         "now": now,
     }
     tx.connection.execute(RECORD_STEP, bindings)
-    return held(hold, _standing(tx, [hold.job_id]).get(hold.job_id))
+    return holding(tx, [hold])[0]
 
 
-CHILDREN = (
-    read.GET[: read.GET.index("FROM job")]
-    + "FROM job INDEXED BY job_parent WHERE parent_job_id = :parent AND job_id > :after"
-    " AND (:status IS NULL OR status = :status) ORDER BY job_id LIMIT :limit"
-)
+CHILDREN = load("children")
 
 
 def insert_children(tx: Tx, hold: Hold, jobs: Sequence[NewJob], now: Instant) -> list[Inserted] | None:
@@ -403,8 +325,7 @@ def stage(tx: Tx, hold: Hold, part: int, jobs: Sequence[NewJob], now: Instant) -
 
 
 def _held(tx: Tx, hold: Hold) -> Verdict:
-    row = tx.row(read.STANDING, (msgspec.json.encode([hold.job_id]).decode(),))
-    return held(hold, None if row is None else (row[1], row[2], row[3]))
+    return holding(tx, [hold])[0]
 
 
 def children(connection: apsw.Connection, job_id: str, after: str | None, limit: int, status: Status | None) -> Page:
@@ -414,6 +335,6 @@ def children(connection: apsw.Connection, job_id: str, after: str | None, limit:
         "status": None if status is None else status.value,
         "limit": limit + 1,
     }
-    found = sqlite_connection.rows(connection, CHILDREN, asked)
-    items = tuple(read.with_edges(connection, row) for row in found[:limit])
+    found = [seq for (seq,) in sqlite_connection.rows(connection, CHILDREN, asked)]
+    items = tuple(read.records(connection, found[:limit]))
     return Page(items, items[-1].job_id if len(found) > limit else None)

@@ -28,10 +28,12 @@ from backstay.core.records import (
     ExpiredClaim,
     Finding,
     Firing,
+    FormerWorker,
     Hold,
     Inserted,
     JobRecord,
     JobType,
+    Lost,
     NewJob,
     Note,
     Page,
@@ -50,7 +52,7 @@ from backstay.core.records import (
 )
 from backstay.core.result_tables import ResultTable, RowBatch, RowPage, RowQuery
 from backstay.core.states import Status
-from backstay.engines import sql_rows
+from backstay.engines import lanes, sql_rows
 from backstay.engines.coalescer import Coalescer
 from backstay.engines.sqlite import (
     access,
@@ -130,6 +132,10 @@ class SQLiteStore:
 
         await asyncio.get_running_loop().run_in_executor(None, run)
 
+    def _refuse_foreign(self) -> None:
+        with gate.lock:
+            connection.connect(self.path).close()
+
     async def exists(self) -> bool:
         """Return whether the file exists; creates none."""
         return self.path.exists()
@@ -169,6 +175,8 @@ class SQLiteStore:
         """Return None: see `erase`."""
 
     async def erase(self) -> list[str]:
+        if await self.exists():
+            await asyncio.get_running_loop().run_in_executor(None, self._refuse_foreign)
         raise ConfigurationError(f"a queue in a file is deleted with it: stop all workers, then remove {self.path}*")
 
     # The hot path
@@ -180,6 +188,10 @@ class SQLiteStore:
             return await self._write("insert", insert.insert, jobs, now, essential=False)
         return await self._submits.insert(jobs, now)
 
+    def insert_here(self, jobs: Sequence[NewJob], now: Instant) -> list[Inserted] | None:
+        writer, _ = self._opened()
+        return writer.run_here("insert", insert.insert, jobs, now)
+
     async def insert_in(self, connection: object, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]:
         self._opened()
         return insert.insert_as_guest(connection, self.path, jobs, now, self._bell.ring)
@@ -188,7 +200,20 @@ class SQLiteStore:
         return self._write("insert", insert.insert_plain, jobs, now, essential=False)
 
     async def claim(self, request: ClaimRequest, now: Instant) -> list[ClaimedJob]:
-        return await self._write("claim", claim.claim, request, now, essential=False)
+        if request.lost is Lost.ALONE:
+            return await self._write("claim", claim.claim, request, now, [], essential=False)
+        asked = lanes.asked(request)
+        if asked.is_few:
+            return await self._write("claim", claim.claim, request, now, asked.pairs(), essential=False)
+        if request.repeat and (jobs := await self._write("claim", claim.claim, request, now, [], essential=False)):
+            return jobs
+        async for page in lanes.pages(asked, lambda at: self._read(claim.lanes, asked, at)):
+            if page and (jobs := await self._write("claim", claim.claim, request, now, page, essential=False)):
+                return jobs
+        return []
+
+    async def wait_alone(self, request: ClaimRequest) -> dict[str, int]:
+        return await self._read(claim.wait_alone, request)
 
     async def apply(self, transitions: Sequence[Transition], now: Instant) -> list[Verdict]:
         verdicts = await self._write("apply", settle.apply, transitions, now, essential=True)
@@ -244,14 +269,25 @@ class SQLiteStore:
     async def beat(self, worker: WorkerRow) -> None:
         await self._write("beat", maintenance.beat, worker, essential=True)
 
-    async def forget(self, worker_ids: Sequence[str]) -> None:
-        await self._write("forget", maintenance.forget, worker_ids, essential=True)
+    async def forget(self, worker_ids: Sequence[str], now: Instant) -> None:
+        await self._write("forget", maintenance.forget, worker_ids, now, essential=True)
 
-    async def workers(self) -> list[WorkerRow]:
-        return await self._read(read.workers)
+    async def former_workers(self, now: Instant) -> list[FormerWorker]:
+        return await self._read(read.former_workers, now)
+
+    async def workers(
+        self, ids: Sequence[str] = (), *, after: str = "", before: str = "", limit: int | None = None
+    ) -> list[WorkerRow]:
+        return await self._read(read.workers, ids, after, before, limit)
+
+    async def count_workers(self) -> int:
+        return await self._read(read.count_workers)
 
     async def announce(self, types: Sequence[JobType]) -> None:
         await self._write("announce", maintenance.announce, types, essential=False)
+
+    async def unmark(self, job_type: str, marks: Sequence[str]) -> Verdict:
+        return await self._write("unmark", maintenance.unmark, job_type, marks, essential=False)
 
     async def job_types(self) -> list[JobType]:
         return await self._read(read.job_types)
@@ -272,8 +308,13 @@ class SQLiteStore:
     async def drop_schedule(self, name: str) -> Verdict:
         return await self._write("drop_schedule", maintenance.drop_schedule, name, essential=True)
 
-    async def schedules(self, names: Sequence[str] = ()) -> list[Schedule]:
-        return await self._read(maintenance.schedules, names)
+    async def schedules(
+        self, names: Sequence[str] = (), *, after: str = "", limit: int | None = None
+    ) -> list[Schedule]:
+        return await self._read(maintenance.schedules, names, after, limit)
+
+    async def upcoming(self, limit: int) -> list[Schedule]:
+        return await self._read(maintenance.upcoming, limit)
 
     # Keys and the audit trail
 
@@ -379,8 +420,10 @@ class SQLiteStore:
     async def depths(self) -> list[Depth]:
         return await self._read(read.depths)
 
-    async def counters(self, since: Instant, until: Instant) -> list[Counter]:
-        return await self._read(read.counters, since, until)
+    async def counters(
+        self, since: Instant, until: Instant, *, width: int | None = None, kinds: bool = True
+    ) -> list[Counter]:
+        return await self._read(read.counters, since, until, width, kinds)
 
     async def totals(self) -> list[Total]:
         return await self._read(access.totals)

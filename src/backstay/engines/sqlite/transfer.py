@@ -36,8 +36,9 @@ from backstay.core.result_tables import ColumnKind, ResultTable
 from backstay.engines import sql_rows
 from backstay.engines.sqlite import access, maintenance, read
 from backstay.engines.sqlite import connection as sqlite_connection
+from backstay.engines.sqlite import places as sqlite_places
 from backstay.engines.sqlite import results as sqlite_results
-from backstay.engines.sqlite.connection import MOVED, load
+from backstay.engines.sqlite.connection import MOVED, RECORD_COLUMNS, load
 from backstay.engines.sqlite.writer import Tx
 from backstay.limits import MOVE_PAGE_BYTES_MAX
 
@@ -84,7 +85,7 @@ _UNLESS_RESTORING = "WHEN NOT EXISTS (SELECT 1 FROM meta WHERE name = 'restoring
 _PREFIX = "moved_"
 # Operations under way that would be left half done if the queue were sealed now.
 _UNDER_WAY = """
-SELECT (SELECT count(*) FROM job INDEXED BY job_lease WHERE status = 'processing')
+SELECT (SELECT count(*) FROM running)
     + (SELECT count(*) FROM release_due) + (SELECT count(*) FROM unpack_due)
 """
 
@@ -118,7 +119,7 @@ def keep(tx: Tx, state: MoveState) -> None:
     else:
         # Children of running jobs are still accepted, and nothing else.
         _forbid(tx, "job", "INSERT", state, "WHEN new.parent_job_id IS NULL")
-        _forbid(tx, "job", "UPDATE OF attempt", state, "WHEN new.attempt > old.attempt")
+        _forbid(tx, "running", "INSERT", state, "")
 
 
 def moving(connection: apsw.Connection) -> MoveState | None:
@@ -136,7 +137,7 @@ def restoring(tx: Tx) -> Iterator[None]:
 
 def _seal(tx: Tx, state: MoveState, when: str) -> None:
     results = [f"result_{table.name}" for table in sqlite_results.result_tables(tx.connection)]
-    for table in (*sql_rows.TABLES, *results):
+    for table in (*sql_rows.PLACED_TABLES, *results):
         for change in ("INSERT", "UPDATE", "DELETE"):
             _forbid(tx, table, change, state, when)
 
@@ -158,8 +159,7 @@ def _thaw(tx: Tx) -> None:
         tx.connection.execute(f"DROP TRIGGER {sqlite_results.quoted(name)}")
 
 
-_SELECT, _, _ = load("get").partition("FROM ")
-_JOBS = f"{_SELECT.rstrip()}, {', '.join(sql_rows.BESIDE)}, seq FROM job WHERE seq > ? ORDER BY seq LIMIT ?"
+_JOBS = load("export_jobs")
 _EDGES = "SELECT parent_id, met, joined FROM edge INDEXED BY edge_child WHERE child_id = ?"
 _STEPS = load("export_steps")
 _ARCHIVE = load("export_archive")
@@ -167,10 +167,9 @@ _GUARDS = load("export_guards")
 _COUNTERS = load("export_counters")
 _SUMS = load("export_totals")
 _TRAIL = load("export_audit")
-_RESTORE_JOB = (
-    f"INSERT OR IGNORE INTO job ({', '.join(sql_rows.JOB_COLUMNS)})"  # noqa: S608
-    f" VALUES ({', '.join('?' * len(sql_rows.JOB_COLUMNS))})"
-)
+_RESTORE_JOB = load("insert_special")
+_KNOWN = "SELECT job_id FROM job WHERE job_id IN (SELECT value FROM json_each(?))"
+_RESTORE_CHILDREN = load("restore_children")
 _RESTORE_EDGE = "INSERT OR IGNORE INTO edge (child_id, parent_id, met, joined) VALUES (?, ?, ?, ?)"
 _RESTORE_STEP = "INSERT OR IGNORE INTO step (job_id, name, answer, attempt, recorded_at) VALUES (?, ?, ?, ?, ?)"
 _RESTORE_ARCHIVE = (
@@ -214,7 +213,11 @@ def _whole(found: Iterable[Dump], after: str | None) -> Source:
 
 def _jobs(connection: apsw.Connection, after: str | None, limit: int) -> Source:
     for row in _rows(connection, _JOBS, (int(after or 0), limit)):
-        yield sql_rows.job(row[:-1], sqlite_connection.rows(connection, _EDGES, (row[0],))), str(row[-1])
+        fields = dict(zip(RECORD_COLUMNS, row, strict=True))
+        seq = fields["key"]
+        edges = sqlite_connection.rows(connection, _EDGES, (fields["job_id"],))
+        events = sqlite_places.events_of(connection, [seq]).get(seq, ()) if fields["stored"] else ()
+        yield sql_rows.dump_from(fields, events, edges), str(seq)
 
 
 def _steps(connection: apsw.Connection, after: str | None, limit: int) -> Source:
@@ -278,9 +281,26 @@ def restore(tx: Tx, kind: str, items: Sequence[bytes], state: MoveState) -> None
 
 def _restore_jobs(tx: Tx, items: Sequence[bytes]) -> None:
     jobs = dumps.all_unpacked(dumps.JOBS, items, JobDump)
-    tx.connection.executemany(_RESTORE_JOB, map(sql_rows.job_values, jobs))
+    ids = msgspec.json.encode([job.record.job_id for job in jobs]).decode()
+    known = {job_id for (job_id,) in tx.rows(_KNOWN, (ids,))}  # by an earlier try
+    for job in jobs:
+        if job.record.job_id not in known:
+            _restore_job(tx, sql_rows.restored(job, tx.take_seqs(1)))
     edges = ((job.record.job_id, *msgspec.structs.astuple(edge)) for job in jobs for edge in job.edges)
     tx.connection.executemany(_RESTORE_EDGE, edges)
+
+
+def _restore_job(tx: Tx, job: sql_rows.Restored) -> None:
+    after = job.move.after
+    tx.connection.execute(_RESTORE_JOB, {**job.facts, "seq": after.key})
+    sqlite_places.enter(tx, after.place, job.move.place_row())
+    tx.tally(after.status, 1)
+    for event in job.events:
+        tx.connection.execute(sqlite_places.WRITE_EVENT, (after.key, *msgspec.structs.astuple(event)))
+    if job.move.differs:
+        tx.connection.execute(sqlite_places.WRITE_DETAIL, job.move.detail_row())
+    if job.children:
+        tx.connection.execute(_RESTORE_CHILDREN, {"seq": after.key, **job.children})
 
 
 def _restore_archive(tx: Tx, items: Sequence[bytes]) -> None:

@@ -20,19 +20,20 @@ from backstay.app import Backstay
 from backstay.errors import ArtifactNotFound
 from backstay.files.local import StoredFile
 from backstay.job import HistoryEntry, Job
-from backstay.server import problems, response_models
+from backstay.server import problems, response_models, worker_summary
 from backstay.server.auth import App, Who, needs, visible
 from backstay.server.gate import ARTIFACT_POLICY
 from backstay.server.problems import Problem
 from backstay.server.request_models import NO_NUL
-from backstay.server.routing import JobId, answer, answers, routes
-from backstay.server.visibility import explained
+from backstay.server.routing import JobId, answer, answers, for_every_app, routes
+from backstay.server.visibility import explained, without_foreign
 
 READ = [Depends(needs("read"))]
 Full = Annotated[bool, Query(description="The full log as text, instead of the last lines.")]
 
 
-def trees_router(_: Backstay) -> APIRouter:
+@for_every_app
+def trees_router() -> APIRouter:
     api = routes("jobs")
     _recorded(api)
     _found_out(api)
@@ -49,7 +50,8 @@ def _recorded(api: APIRouter) -> None:
     async def read_history(app: App, who: Who, job_id: JobId) -> Response:
         """Every transition: when, who, why, and in which attempt."""
         job = await visible(app, who, str(job_id))
-        entries = job.history
+        [shown] = await without_foreign(app, who, [job])
+        entries = shown.history
         return answer(response_models.History(job.job_id, entries, _dropped(entries)))
 
     @api.get(
@@ -82,7 +84,8 @@ def _found_out(api: APIRouter) -> None:
         tree = await app.tree(str(job_id))
         seen = [each.job for each in tree if who.sees(each.job.queue)]
         complete = tree.complete and len(seen) == len(tree.jobs)
-        return answer(response_models.Tree(str(job_id), [_summary(job) for job in seen], complete))
+        shown = await without_foreign(app, who, seen)
+        return answer(response_models.Tree(str(job_id), [_summary(job) for job in shown], complete))
 
     @api.get(
         "/jobs/{job_id:uuid}/explain",
@@ -90,10 +93,10 @@ def _found_out(api: APIRouter) -> None:
         dependencies=READ,
         **answers(response_models.Explanation, 404),
     )
-    async def explain_job(app: App, who: Who, job_id: JobId) -> Response:
+    async def explain_job(app: App, who: Who, request: Request, job_id: JobId) -> Response:
         """In one sentence, and as data: why it is not running, or how it ended."""
         job = await visible(app, who, str(job_id))
-        found = await explained(app, who, job)
+        found = await explained(app, who, job, await worker_summary.likely(request, job))
         return answer(
             response_models.Explanation(
                 job.job_id,
@@ -151,7 +154,8 @@ After = Annotated[
 ]
 
 
-def results_router(_: Backstay) -> APIRouter:
+@for_every_app
+def results_router() -> APIRouter:
     api = routes("results")
     _tables(api)
     _rows(api)
@@ -234,7 +238,8 @@ IfNoneMatch = Annotated[str | None, Header()]
 IfRange = Annotated[str | None, Header()]
 
 
-def artifacts_router(_: Backstay) -> APIRouter:
+@for_every_app
+def artifacts_router() -> APIRouter:
     api = routes("artifacts")
     read = [Depends(needs("read"))]
 

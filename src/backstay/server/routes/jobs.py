@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 import pydantic
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Response
 
 from backstay import limits
 from backstay.app import Backstay, Page
@@ -18,12 +18,13 @@ from backstay.clock import to_datetime
 from backstay.core.states import Status
 from backstay.errors import BackstayError, InvalidSubmission, JobNotFound
 from backstay.job import Job, JobDocument, JobHandle, JobView
-from backstay.ops import presentation
+from backstay.job import document as job_document
+from backstay.job import raw as job_raw
 from backstay.ops.audit import Actor
 from backstay.ops.jobs import BulkResult, died_of
-from backstay.server import error_handlers, gate, problems, response_models, visibility
+from backstay.server import gate, problems, response_models, visibility
 from backstay.server import submit as server_submit
-from backstay.server.auth import App, By, Principal, Who, is_operator, link, needs, visible
+from backstay.server.auth import App, By, Principal, Root, Who, is_operator, needs, visible
 from backstay.server.problems import Problem
 from backstay.server.request_models import (
     BATCH_MAX,
@@ -32,9 +33,10 @@ from backstay.server.request_models import (
     BatchBody,
     BatchJob,
     BulkBody,
+    BulkRetryBody,
     DeadRetryBody,
     PatchBody,
-    ReasonBody,
+    RetryBody,
     SubmitBody,
 )
 from backstay.server.response_models import BatchAnswer
@@ -48,6 +50,7 @@ from backstay.server.routing import (
     answers,
     described,
     expected_version,
+    for_every_app,
     routes,
 )
 from backstay.server.submit import Asked
@@ -68,7 +71,8 @@ CHANGE = [Depends(needs("submit", "admin"))]  # a client that may submit a job m
 EDIT = [Depends(needs("admin"))]
 
 
-def jobs_router(_: Backstay) -> APIRouter:
+@for_every_app
+def jobs_router() -> APIRouter:
     api = routes("jobs")
     _finding(api)
     _job_routes(api)
@@ -90,9 +94,10 @@ def _many(api: APIRouter) -> None:
         return answer(await app.cancel_many(body.job_ids, by=by, **_asked(who, body)))
 
     @api.post("/jobs/retry", summary="Retry many ended jobs", **changed)
-    async def retry_jobs(app: App, who: Who, by: By, body: BulkBody) -> Response:
+    async def retry_jobs(app: App, who: Who, by: By, body: BulkRetryBody) -> Response:
         """As POST /jobs/cancel. Without a status, the filter finds failed and cancelled jobs."""
-        return answer(await app.retry_many(body.job_ids, by=by, **_asked(who, body)))
+        asked = _asked(who, body)
+        return answer(await app.retry_many(body.job_ids, by=by, forget_steps=body.forget_steps, **asked))
 
 
 def _asked(who: Principal, body: BulkBody) -> dict[str, Any]:
@@ -260,7 +265,7 @@ def _retrying(api: APIRouter) -> None:
         who: Who,
         by: By,
         job_id: JobId,
-        body: ReasonBody | None = None,
+        body: RetryBody | None = None,
         subtree: Subtree = False,
         if_match: IfMatch = None,
     ) -> Response:
@@ -269,9 +274,16 @@ def _retrying(api: APIRouter) -> None:
         if subtree:
             await visibility.check_tree(app, who, job.job_id)
         expected = expected_version(if_match)
-        reason = None if body is None else body.reason
+        asked = body or RetryBody()
         with problems.raced(expected):
-            job = await app.retry(job.job_id, subtree=subtree, reason=reason, by=by, expected_version=expected)
+            job = await app.retry(
+                job.job_id,
+                subtree=subtree,
+                forget_steps=asked.forget_steps,
+                reason=asked.reason,
+                by=by,
+                expected_version=expected,
+            )
         return await _changed(app, who, job)
 
 
@@ -282,13 +294,14 @@ def _running_again(api: APIRouter) -> None:
         dependencies=EDIT,
         **answers(JobDocument, 400, 404, 409, 415),
     )
-    async def rerun_job(app: App, who: Who, by: By, job_id: JobId, body: ReasonBody | None = None) -> Response:
+    async def rerun_job(app: App, who: Who, by: By, job_id: JobId, body: RetryBody | None = None) -> Response:
         """Reruns the job, its descendants, every job in its tree that depends on one of these, and then its parents.
         What comes before it is kept."""
         job = await visible(app, who, str(job_id))
         await visibility.check_tree(app, who, job.root_job_id or job.job_id)
+        asked = body or RetryBody()
         with problems.raced():
-            job = await app.rerun(job.job_id, reason=None if body is None else body.reason, by=by)
+            job = await app.rerun(job.job_id, forget_steps=asked.forget_steps, reason=asked.reason, by=by)
         return await _changed(app, who, job)
 
 
@@ -341,7 +354,7 @@ async def _changed(app: Backstay, who: Principal, job: Job) -> Response:
 async def _whole(app: Backstay, who: Principal, job: Job) -> Response:
     found = await visibility.document(app, who, job)
     if job.record.result_artifact is not None:
-        result = presentation.raw(await asyncio.to_thread(job.result_text))
+        result = job_raw(await asyncio.to_thread(job.result_text))
         found = msgspec.structs.replace(found, result=result)
     return answer(found, headers=etag(job))
 
@@ -360,7 +373,8 @@ IdempotencyKey = Annotated[
 ]
 
 
-def submit_router(_: Backstay) -> APIRouter:
+@for_every_app
+def submit_router() -> APIRouter:
     api = routes("jobs")
     submit = Depends(needs("submit"))
 
@@ -384,7 +398,7 @@ def submit_router(_: Backstay) -> APIRouter:
     async def submit_job(
         app: App,
         who: Who,
-        request: Request,
+        root: Root,
         job_type: JobTypeName,
         body: SubmitBody,
         idempotency_key: IdempotencyKey = None,
@@ -393,7 +407,7 @@ def submit_router(_: Backstay) -> APIRouter:
         exists, by `job_id`, `dedup_key` or the header `Idempotency-Key`."""
         asked = server_submit.asked(who, job_type, body, idempotency_key)
         handle = await server_submit.submit(app, who, asked)
-        headers = {"Location": link(request, f"/jobs/{handle.job_id}"), "ETag": f'"{handle.version}"'}
+        headers = {"Location": f"{root}/jobs/{handle.job_id}", "ETag": f'"{handle.version}"'}
         return answer(await _submitted_document(app, who, handle), 200 if handle.deduplicated else 201, headers)
 
     return api
@@ -427,7 +441,7 @@ def _looked_at(who: Principal, item: dict[str, Any], key: str | None) -> Asked |
         body = BatchJob.model_validate(item)
         return server_submit.asked(who, body.job_type, body, key)
     except pydantic.ValidationError as error:
-        return error_handlers.invalid(error.errors(include_url=False, include_input=False, include_context=False))
+        return problems.invalid(error.errors(include_url=False, include_input=False, include_context=False))
     except Problem as problem:
         return problem
 
@@ -451,7 +465,7 @@ async def _answer_one(app: Backstay, who: Principal, asked: Asked, stored: JobHa
 
 async def _submitted_document(app: Backstay, who: Principal, handle: JobHandle) -> JobDocument:
     """A new job is the asker's own, who knows what is in it."""
-    return await visibility.changed(app, who, handle) if handle.deduplicated else presentation.document(handle)
+    return await visibility.changed(app, who, handle) if handle.deduplicated else job_document(handle)
 
 
 def _refused(problem: Problem) -> BatchAnswer:
@@ -463,7 +477,8 @@ LOOKED_AT = 10  # pages of dead letters that are read for a key which sees a par
 GroupLimit = Annotated[int, Query(ge=1, le=GROUPS_MAX, description="Maximum number of groups.")]
 
 
-def dead_router(_: Backstay) -> APIRouter:
+@for_every_app
+def dead_router() -> APIRouter:
     api = routes("dead letters")
 
     @api.get(
@@ -492,7 +507,9 @@ def dead_router(_: Backstay) -> APIRouter:
     async def retry_dead_letters(app: App, by: By, body: DeadRetryBody | None = None) -> Response:
         """All of them, or those of a type, an error or both; each gets fresh attempts."""
         asked = body or DeadRetryBody()
-        number = await app.retry_dead(job_type=asked.job_type, error_type=asked.error_type, by=by)
+        number = await app.retry_dead(
+            job_type=asked.job_type, error_type=asked.error_type, forget_steps=asked.forget_steps, by=by
+        )
         return answer(response_models.Retried(number))
 
     return api

@@ -1,4 +1,4 @@
-"""Routes for queues, schedules, statistics and the audit trail."""
+"""Routes for queues, job types, schedules, statistics and the audit trail."""
 
 from __future__ import annotations
 
@@ -8,19 +8,32 @@ from fastapi import APIRouter, Depends, Query, Response
 
 from backstay import limits
 from backstay.app import Backstay
+from backstay.clock import Instant
 from backstay.core import stats
 from backstay.core.queues import Queue
+from backstay.core.records import Counter, JobType
 from backstay.core.schedules import ScheduleInfo
-from backstay.errors import ScheduleNotFound
+from backstay.errors import ScheduleNotFound, UnknownJobType
 from backstay.job import JobDocument
-from backstay.ops import presentation
+from backstay.job import document as job_document
 from backstay.server import metrics, problems, response_models, submit, visibility
 from backstay.server.auth import App, By, Principal, Who, check_queue, needs
-from backstay.server.request_models import LimitBody, ReasonBody, ScheduleBody
-from backstay.server.routing import Name, answer, answers, described, routes
+from backstay.server.request_models import LimitBody, ReasonBody, ScheduleBody, UnmarkBody
+from backstay.server.routing import (
+    AfterName,
+    JobTypeName,
+    ListLimit,
+    Name,
+    answer,
+    answers,
+    described,
+    for_every_app,
+    routes,
+)
 
 
-def queues_router(_: Backstay) -> APIRouter:
+@for_every_app
+def queues_router() -> APIRouter:
     api = routes("queues")
     admin = [Depends(needs("admin"))]
 
@@ -64,11 +77,46 @@ def queues_router(_: Backstay) -> APIRouter:
     return api
 
 
+@for_every_app
+def types_router() -> APIRouter:
+    api = routes("types")
+
+    @api.get(
+        "/types",
+        summary="List the job types",
+        dependencies=[Depends(needs("read"))],
+        **answers(response_models.JobTypes),
+    )
+    async def list_types(app: App, who: Who) -> Response:
+        """Every announced type, with its sensitive fields."""
+        seen = [each for each in await app.job_types() if who.sees(each.queue)]
+        return answer(response_models.JobTypes([_type_document(each) for each in seen]))
+
+    @api.post(
+        "/types/{job_type}/unmark",
+        summary="Show a sensitive field",
+        dependencies=[Depends(needs("admin"))],
+        **answers(response_models.JobType, 400, 404, 415),
+    )
+    async def unmark(app: App, who: Who, by: By, job_type: JobTypeName, body: UnmarkBody) -> Response:
+        """Remove the mark of a sensitive field. Marks of all announcements add up; nothing else removes one."""
+        if not any(each.job_type == job_type and who.sees(each.queue) for each in await app.job_types()):
+            raise UnknownJobType(f"no worker has announced the type {job_type!r:.80}")
+        return answer(_type_document(await app.unmark_sensitive(job_type, body.field, by=by)))
+
+    return api
+
+
+def _type_document(job_type: JobType) -> response_models.JobType:
+    return response_models.JobType(job_type.job_type, job_type.queue, job_type.version, job_type.sensitive)
+
+
 def _queue_document(queue: Queue) -> response_models.Queue:
     return response_models.of(response_models.Queue, queue, paused=queue.paused)
 
 
-def schedules_router(_: Backstay) -> APIRouter:
+@for_every_app
+def schedules_router() -> APIRouter:
     api = routes("schedules")
     _reading(api)
     _defining(api)
@@ -80,12 +128,15 @@ def _reading(api: APIRouter) -> None:
     read = [Depends(needs("read"))]
 
     @api.get("/schedules", summary="List the schedules", dependencies=read, **answers(response_models.Schedules))
-    async def list_schedules(app: App, who: Who) -> Response:
-        known = await visibility.schemas(app, who)
-        seen = [each for each in await app.schedules() if who.sees(each.queue)]
+    async def list_schedules(
+        app: App, who: Who, after: AfterName = None, limit: ListLimit = limits.LIST_LIMIT
+    ) -> Response:
+        """By name. A key that sees few of the queues may get a short page although more follow."""
+        known = await visibility.marks(app, who)
+        seen, following = await visibility.schedules_page(app, who, after or "", limit)
         return answer(
             response_models.Schedules(
-                [_schedule_document(visibility.covered(known, each.job_type, each)) for each in seen]
+                [_schedule_document(visibility.covered(known, each.job_type, each)) for each in seen], following
             )
         )
 
@@ -93,8 +144,8 @@ def _reading(api: APIRouter) -> None:
         "/schedules/{name}", summary="Read a schedule", dependencies=read, **answers(response_models.Schedule, 404)
     )
     async def read_schedule(app: App, who: Who, name: Name) -> Response:
-        found = await _visible(app, who, name)
-        return answer(_schedule_document(visibility.covered(await visibility.schemas(app, who), found.job_type, found)))
+        found = await visibility.schedule_named(app, who, name)
+        return answer(_schedule_document(visibility.covered(await visibility.marks(app, who), found.job_type, found)))
 
 
 def _defining(api: APIRouter) -> None:
@@ -128,7 +179,7 @@ def _defining(api: APIRouter) -> None:
         **answers(None, 404, status=204, says="Removed; its existing jobs stay"),
     )
     async def delete_schedule(app: App, who: Who, by: By, name: Name) -> Response:
-        await _visible(app, who, name)
+        await visibility.schedule_named(app, who, name)
         await app.unschedule(name, by=by)
         return Response(status_code=204)
 
@@ -144,7 +195,7 @@ def _changing(api: APIRouter) -> None:
     )
     async def pause_schedule(app: App, who: Who, by: By, name: Name) -> Response:
         """It submits no jobs until it is resumed."""
-        await _visible(app, who, name)
+        await visibility.schedule_named(app, who, name)
         with problems.raced():
             return answer(_schedule_document(await app.pause_schedule(name, by=by)))
 
@@ -156,7 +207,7 @@ def _changing(api: APIRouter) -> None:
     )
     async def resume_schedule(app: App, who: Who, by: By, name: Name) -> Response:
         """It continues with the next tick from now."""
-        await _visible(app, who, name)
+        await visibility.schedule_named(app, who, name)
         with problems.raced():
             return answer(_schedule_document(await app.resume_schedule(name, by=by)))
 
@@ -168,19 +219,15 @@ def _changing(api: APIRouter) -> None:
     )
     async def run_schedule(app: App, who: Who, by: By, name: Name) -> Response:
         """In addition to its regular ticks."""
-        await _visible(app, who, name)
-        return answer(presentation.document(await app.run_schedule(name, by=by)), 201)
+        await visibility.schedule_named(app, who, name)
+        return answer(job_document(await app.run_schedule(name, by=by)), 201)
 
 
 async def _stored(app: Backstay, name: str) -> ScheduleInfo | None:
-    return next((each for each in await app.schedules() if each.name == name), None)
-
-
-async def _visible(app: Backstay, who: Principal, name: str) -> ScheduleInfo:
-    found = await _stored(app, name)
-    if found is None or not who.sees(found.queue):
-        raise ScheduleNotFound(f"no schedule {name!r:.80}")
-    return found
+    try:
+        return await app.get_schedule(name)
+    except ScheduleNotFound:
+        return None
 
 
 def _put_answers() -> dict[str, Any]:
@@ -196,7 +243,8 @@ def _schedule_document(schedule: ScheduleInfo) -> response_models.Schedule:
 Minutes = Annotated[int, Query(ge=1, le=limits.COUNTERS_DAYS * 24 * 60, description="How many minutes to look back.")]
 
 
-def stats_router(_: Backstay) -> APIRouter:
+@for_every_app
+def stats_router() -> APIRouter:
     api = routes("stats")
 
     @api.get(
@@ -204,21 +252,22 @@ def stats_router(_: Backstay) -> APIRouter:
     )
     async def read_stats(app: App, who: Who, minutes: Minutes = 60) -> Response:
         """`queue_health`: jobs by status and priority; ended jobs only of the last `minutes`. `workers`: the
-        last 24 hours of those that are registered now, to the hour; with queue patterns, of those that serve no queue
-        but the key's. None of it walks the table of jobs."""
+        last 24 hours of each, to the hour, of the first 1,000 by id, and of those that have left since; with queue
+        patterns, of those that serve no queue but the key's. None of it walks the table of jobs."""
         now = app.clock.now()
         since, until = stats.span(now, minutes)
-        counters = [each for each in await app.counters(since, until) if who.sees(each.queue)]
+        by_kind, by_minute = await _counters(app, who, since, until)
         depths = [each for each in await app.depths() if who.sees(each.queue)]
         counts = await app.counts() if who.sees_all else metrics.counts(depths)
-        found = stats.summary(counters, counts, since, until)
-        rows = [each.row for each in await visibility.seen(app, who) if each.is_whole]
+        found = stats.summary(by_kind, by_minute, counts, since, until)
+        workers, _ = await visibility.workers_page(app, who, limit=limits.LIST_LIMIT_MAX)
+        rows = [each.row for each in (*workers, *await visibility.former_seen(app, who)) if each.is_whole]
         return answer(
             response_models.of(
                 response_models.Stats,
                 found,
                 per_minute=found.per_minute,
-                queue_health=metrics.health(depths, counters, now),
+                queue_health=metrics.health(depths, by_minute, now),
                 workers=metrics.performance(rows, now),
             )
         )
@@ -226,11 +275,23 @@ def stats_router(_: Backstay) -> APIRouter:
     return api
 
 
+async def _counters(
+    app: Backstay, who: Principal, since: Instant, until: Instant
+) -> tuple[list[Counter], list[Counter]]:
+    """The counters by type and queue, and by minute."""
+    if who.sees_all:
+        kinds = await app.counters(since, until, width=until - since)
+        return kinds, await app.counters(since, until, kinds=False)
+    seen = [each for each in await app.counters(since, until) if who.sees(each.queue)]
+    return seen, seen
+
+
 After = Annotated[str | None, Query(description="`next` of the previous page.", json_schema_extra={"format": "uuid"})]
 Limit = Annotated[int, Query(ge=1, le=limits.AUDIT_PAGE_MAX)]
 
 
-def audit_router(_: Backstay) -> APIRouter:
+@for_every_app
+def audit_router() -> APIRouter:
     api = routes("audit")
 
     @api.get(

@@ -12,7 +12,7 @@ from backstay.core.records import Signal
 from backstay.job import Job
 from backstay.limits import KEY_STREAMS_MAX, STREAMS_MAX
 from backstay.ops.tree import Tree
-from backstay.server import problems
+from backstay.server import problems, visibility
 from backstay.server.auth import App, Principal, Who, needs, visible
 from backstay.server.events import Told, TreeTold, of_job, of_tree
 from backstay.server.routing import JobId, routes
@@ -56,10 +56,11 @@ def _of_a_job(api: APIRouter, watches: Watches) -> None:
         if told.has_ended and told.version == job.version:
             return Response(status_code=204)
         told = msgspec.structs.replace(told, has_ended=False)
+        hidden = await visibility.foreign_ids(app, who, [job])
 
         def news(latest: Job) -> tuple[bytes, bool]:
             nonlocal told
-            found, told = of_job(latest, told)
+            found, told = of_job(visibility.without_ids(latest, hidden), told)
             return found, told.has_ended
 
         watch = watches.on(("job", job.job_id), job, lambda: app.get(job.job_id), app.seen_live)
@@ -73,14 +74,15 @@ def _of_a_tree(api: APIRouter, watches: Watches) -> None:
     ) -> Response:
         job = await visible(app, who, str(job_id))
         tree = await app.tree(job.job_id)
+        hidden = await visibility.foreign_ids(app, who, [each.job for each in tree if who.sees(each.job.queue)])
         told = TreeTold.of(last_event_id)
-        if told.has_ended and of_tree(tree, who, TreeTold(told.at))[1].event_id == told.event_id:
+        if told.has_ended and of_tree(tree, who, TreeTold(told.at), hidden)[1].event_id == told.event_id:
             return Response(status_code=204)
         told = TreeTold(told.at)
 
         def news(latest: Tree) -> tuple[bytes, bool]:
             nonlocal told
-            found, told = of_tree(latest, who, told)
+            found, told = of_tree(latest, who, told, hidden)
             return found, told.has_ended
 
         watch = watches.on(("tree", job.job_id), tree, lambda: app.tree(job.job_id))

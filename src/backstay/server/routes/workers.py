@@ -6,21 +6,21 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
-from backstay import codec, ids
+from backstay import codec, ids, limits
 from backstay.app import Backstay
-from backstay.clock import MICROS, to_datetime
+from backstay.clock import MICROS, Instant, to_datetime
 from backstay.core import workers
 from backstay.core.lifecycle import Cancelled, Completed, Discarded, GivenBack, Outcome, Raised, RetryAsked, Snoozed
-from backstay.core.records import ClaimedJob, ErrorEntry, Hold, JobRecord, WorkerRow
+from backstay.core.records import BlockedLoop, ClaimedJob, ErrorEntry, Hold, JobRecord, WorkerRow
 from backstay.core.states import Status
 from backstay.errors import BackstayError, InvalidPayload, InvalidResult
 from backstay.job import ClaimedDocument, Job
-from backstay.ops import presentation
+from backstay.job import document as job_document
 from backstay.server import response_models, visibility
 from backstay.server.auth import App, By, Principal, Who, check_queue, needs, visible
 from backstay.server.long_poll import Ask
@@ -38,7 +38,7 @@ from backstay.server.request_models import (
     ProgressBody,
     RegisterBody,
 )
-from backstay.server.routing import JobId, Name, answer, answers, routes
+from backstay.server.routing import AfterName, JobId, ListLimit, Name, answer, answers, routes
 from backstay.worker.executor import completion
 from backstay.worker.run import Report
 
@@ -171,6 +171,7 @@ def _other(body: OutcomeBody) -> Outcome:
 
 
 READ = [Depends(needs("read"))]
+Former = Annotated[bool, Query(description="List those that left, died or were lost in the last 24 hours instead.")]
 
 
 def workers_router(app: Backstay) -> APIRouter:
@@ -200,10 +201,17 @@ def _registering(api: APIRouter, remote: RemoteWorkers) -> None:
         return answer(response_models.of(response_models.Registered, found, heartbeat_seconds=every))
 
     @api.get("/workers", summary="List the workers", dependencies=READ, **answers(response_models.Workers))
-    async def list_workers(app: App, who: Who) -> Response:
-        """For a key with queue patterns: the workers that serve one of its queues, limited to those queues."""
+    async def list_workers(
+        app: App, who: Who, former: Former = False, after: AfterName = None, limit: ListLimit = limits.LIST_LIMIT
+    ) -> Response:
+        """By id. For a key with queue patterns: the workers that serve one of its queues, limited to those queues; a
+        page may be short although more follow."""
         now = to_datetime(app.clock.now())
-        return answer(response_models.Workers([_document(each, now) for each in await visibility.seen(app, who)]))
+        if former:
+            seen, following = await visibility.former_seen(app, who), None
+        else:
+            seen, following = await visibility.workers_page(app, who, after or "", limit)
+        return answer(response_models.Workers([_document(each, now) for each in seen], following))
 
     @api.post(
         "/workers/{worker_id}/heartbeat",
@@ -218,7 +226,7 @@ def _registering(api: APIRouter, remote: RemoteWorkers) -> None:
         if body.state == "stopped":
             await remote.roster.leave(worker_id)
         else:
-            await remote.roster.beat(row, tuple(found.held), body.state == "stopping")
+            await remote.roster.beat(_reported(row, body, tuple(found.held), app.clock.now()))
         return answer(found)
 
 
@@ -250,7 +258,7 @@ def _claiming(api: APIRouter, remote: RemoteWorkers) -> None:
 
 
 def _document(seen: visibility.Seen, now: datetime) -> msgspec.Struct:
-    found = workers.document(seen.row, now)
+    found = workers.document(seen.row, now, seen.left_at)
     return found if seen.is_whole else msgspec.structs.replace(found, ended=None, failed=None)
 
 
@@ -276,6 +284,21 @@ def _row(app: Backstay, who: Principal, request: Request, body: RegisterBody) ->
     )
 
 
+def _reported(row: WorkerRow, body: HeartbeatBody, running: tuple[str, ...], now: Instant) -> WorkerRow:
+    """The worker as it says it is. Its clock does not count: it tells for how long, not since when."""
+    said, before = body.blocked, row.blocked
+    blocked = None
+    if said is not None:
+        is_same = before is not None and before.job_id == said.job_id
+        since = before.since if before is not None and is_same else now - round(said.seconds * MICROS)
+        blocked = BlockedLoop(
+            since, said.job_type, said.job_id, None if said.where is None else codec.clean(said.where)
+        )
+    return msgspec.structs.replace(
+        row, running=running, stopping=body.state == "stopping", blocked=blocked, stuck=tuple(body.stuck)
+    )
+
+
 async def _documents(app: Backstay, jobs: list[ClaimedJob]) -> list[ClaimedDocument]:
     """Return claimed jobs as they are stored, in the order of the claim, without those that have ended since."""
     found = await app.get_many([job.job_id for job in jobs])
@@ -289,13 +312,14 @@ async def _documents(app: Backstay, jobs: list[ClaimedJob]) -> list[ClaimedDocum
 def _claimed_document(job: ClaimedJob, stored: Job) -> ClaimedDocument:
     return response_models.of(
         ClaimedDocument,
-        presentation.document(stored),
+        job_document(stored),
         snoozes=job.snoozes,
         give_backs=job.give_backs,
         waits=job.waits,
         join=job.join,
         lost_at=None if job.lost_at is None else to_datetime(job.lost_at),
         traceparent=job.traceparent,
+        suspicion=job.suspicion,
     )
 
 

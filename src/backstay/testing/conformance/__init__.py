@@ -36,6 +36,7 @@ _MODULES = (
     "test_insert",
     "test_lifecycle",
     "test_limits",
+    "test_lost",
     "test_maintenance",
     "test_read",
     "test_results",
@@ -85,6 +86,7 @@ from backstay.testing.conformance.test_limits import (  # noqa: E402
     TestRateDue,
     TestRates,
 )
+from backstay.testing.conformance.test_lost import TestLostJobs  # noqa: E402
 from backstay.testing.conformance.test_maintenance import (  # noqa: E402
     TestDiagnose,
     TestErase,
@@ -193,6 +195,7 @@ __all__ = [
     "TestKeys",
     "TestLatest",
     "TestListen",
+    "TestLostJobs",
     "TestMaxPending",
     "TestNote",
     "TestOpen",

@@ -298,8 +298,8 @@ async def in_state(store: Store, state: Status, **changes: Any) -> JobRecord:
     return found
 
 
-async def retry_by_hand(store: Store, job_id: str, *, now: Instant = NOW) -> None:
-    await settle(store, manual_retry(await record(store, job_id), now=now, by="me", reason=None), now=now)
+async def retry_by_hand(store: Store, job_id: str, *, now: Instant = NOW, **options: Any) -> None:
+    await settle(store, manual_retry(await record(store, job_id), now=now, by="me", reason=None, **options), now=now)
 
 
 async def quiet(store: Store, *, now: Instant = NOW) -> None:

@@ -244,6 +244,28 @@ class TestCounters:
 
         assert [row.minute for row in rows] == [THE_MINUTE + MINUTE, THE_MINUTE + 2 * MINUTE]
 
+    async def test_counters_can_be_summed_over_longer_spans_and_over_types_and_queues(self, store: Store) -> None:
+        for minute, job_type, ran in ((0, "a", 2), (1, "a", 90), (1, "b", 90), (3, "b", 2), (4, "a", 2)):
+            at = THE_MINUTE + minute * MINUTE
+            claim = await running(store, job_type=job_type, queue=f"of-{job_type}", scheduled_for=at, now=at)
+            await settle(store, claim.completes(now=at + ran), now=at + ran)
+        span = THE_MINUTE + MINUTE, THE_MINUTE + 5 * MINUTE
+
+        async def found(**how: Any) -> list[tuple[Any, ...]]:
+            rows = await store.counters(*span, **how)
+            done = [row for row in rows if row.outcome is COMPLETED]
+            assert all(sum(count for _, count in row.buckets) == row.count for row in done)
+            return [
+                ((row.minute - span[0]) // MINUTE, row.job_type, row.queue, row.count, row.ran_micros) for row in done
+            ]
+
+        every = [(0, "a", "of-a", 1, 90), (0, "b", "of-b", 1, 90), (2, "b", "of-b", 1, 2), (3, "a", "of-a", 1, 2)]
+        assert await found() == every
+        assert await found(width=2 * MINUTE) == [*every[:2], (2, "a", "of-a", 1, 2), (2, "b", "of-b", 1, 2)]
+        assert await found(width=4 * MINUTE) == [(0, "a", "of-a", 2, 92), (0, "b", "of-b", 2, 92)]
+        assert await found(kinds=False) == [(0, "", "", 2, 180), (2, "", "", 1, 2), (3, "", "", 1, 2)]
+        assert await found(kinds=False, width=4 * MINUTE) == [(0, "", "", 4, 184)]
+
     async def test_an_outcome_counts_in_the_minute_in_which_it_came(self, store: Store) -> None:
         claim = await running(store, scheduled_for=THE_MINUTE, now=THE_MINUTE)
         await settle(store, claim.completes(now=THE_MINUTE + HOUR), now=THE_MINUTE + HOUR)

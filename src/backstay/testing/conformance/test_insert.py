@@ -56,6 +56,19 @@ class TestInsert:
 
         assert (answer.job_id, answer.status, answer.existing) == (job.job_id, Status.PENDING, None)
 
+    async def test_from_a_thread_without_an_event_loop_it_stores_the_jobs_or_says_that_it_did_not(
+        self, store: Store
+    ) -> None:
+        jobs = [new_job(), new_job(dedup_key="once", special=True), new_job(scheduled_for=NOW + 1)]
+
+        answers = await asyncio.to_thread(store.insert_here, jobs, NOW)
+
+        if answers is None:
+            assert await store.get([job.job_id for job in jobs]) == [None, None, None]
+            answers = await store.insert(jobs, NOW)
+        assert [each.job_id for each in answers] == [job.job_id for job in jobs]
+        assert [await status(store, job.job_id) for job in jobs] == [Status.PENDING, Status.PENDING, Status.SCHEDULED]
+
     async def test_a_job_for_later_begins_scheduled(self, store: Store) -> None:
         [answer] = await store.insert([new_job(scheduled_for=NOW + 1)], NOW)
 

@@ -15,7 +15,6 @@ from backstay.core.lifecycle import (
     Cancelled,
     Discarded,
     Outcome,
-    Snoozed,
     allowed,
     cancel,
     edges,
@@ -184,8 +183,7 @@ class TestEdges:
         second = await claim_again(store, first, now=NOW + 5)
         repeat = request(slots={first.job.job_type: 1}, limit=1, token=second.token, repeat=True)
         assert [job.lost_at for job in await store.claim(repeat, NOW + 5)] == [NOW + 5]
-        await settle(store, second.ends(Snoozed(0, costs=False), now=NOW + 6), now=NOW + 6)
-        await store.promote(NOW + 6, 10)
+        await settle(store, second.gives_back(), now=NOW + 6)
         third = await claim_again(store, first, now=NOW + 6)
         await settle(store, third.gives_back(), now=NOW + 7)
         fourth = await claim_again(store, first, now=NOW + 7)

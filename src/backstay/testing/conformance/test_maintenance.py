@@ -9,10 +9,11 @@ import msgspec
 import pytest
 
 from backstay.core.port import Store
-from backstay.core.records import JobType, Keep, Promoted, QueueChange, Rate, Schedule, Verdict
+from backstay.core.records import FormerWorker, JobType, Keep, Promoted, QueueChange, Rate, Schedule, Verdict
 from backstay.core.states import Event, Status
 from backstay.errors import BackstayError, ConfigurationError, QueueFull
 from backstay.testing.conformance.factories import (
+    DAY,
     HOUR,
     NOW,
     SECOND,
@@ -185,13 +186,56 @@ class TestWorkers:
 
         assert {worker.worker_id for worker in await store.workers()} == {"one", "two"}
 
+    async def test_workers_are_listed_by_id_whole_by_name_between_bounds_and_page_by_page(self, store: Store) -> None:
+        ids = sorted(f"{host}:{pid}" for host in ("host", "host-2", "host2") for pid in (9, 10, 11))
+        for worker_id in reversed(ids):
+            await store.beat(a_worker(worker_id))
+
+        async def listed(*named: str, **page: Any) -> list[str]:
+            return [worker.worker_id for worker in await store.workers(named, **page)]
+
+        assert await listed() == ids
+        assert await store.count_workers() == len(ids)
+        assert await listed("host2:9", "nobody", "host:10", "host:10") == ["host2:9", "host:10"]
+        assert await listed(after="host:", before="host;") == ["host:10", "host:11", "host:9"]
+        assert await listed(limit=4) == ids[:4]
+        assert await listed(after=ids[3], limit=4) == ids[4:8]
+        assert await listed(after=ids[7], limit=4) == ids[8:]
+        assert await listed(after=ids[-1], limit=4) == []
+
     async def test_a_forgotten_worker_is_gone(self, store: Store) -> None:
         for worker_id in ("one", "two", "three"):
             await store.beat(a_worker(worker_id))
 
-        await store.forget(["one", "three", "never-seen"])
+        await store.forget(["one", "three", "never-seen"], NOW)
 
         assert [worker.worker_id for worker in await store.workers()] == ["two"]
+
+    async def test_a_worker_that_left_is_kept_for_a_day_as_it_last_was(self, store: Store) -> None:
+        last = a_worker("gone", heartbeat_at=NOW + 5, ended=9, failed=2, busy_micros=12_345)
+        for worker in (a_worker("gone"), last, a_worker("here")):
+            await store.beat(worker)
+        await store.forget(["gone", "never-seen"], NOW + 10)
+        assert await store.former_workers(NOW + 20) == [FormerWorker(last, NOW + 10)]
+        assert await store.former_workers(NOW + DAY + 9) == [FormerWorker(last, NOW + 10)]
+        assert await store.former_workers(NOW + DAY + 10) == []
+
+    async def test_those_that_left_are_listed_from_the_last_to_the_first(self, store: Store) -> None:
+        for place, worker_id in enumerate(["b", "c", "a"]):
+            await store.beat(a_worker(worker_id))
+            await store.forget([worker_id], NOW + place)
+        assert [each.row.worker_id for each in await store.former_workers(NOW + 10)] == ["a", "c", "b"]
+        await store.beat(a_worker("d"))
+        await store.forget(["d"], NOW + DAY + 1)  # which ends the time of the first two
+        assert [each.row.worker_id for each in await store.former_workers(NOW)] == ["d", "a"]
+
+    async def test_a_worker_that_came_back_is_not_one_that_left(self, store: Store) -> None:
+        await store.beat(a_worker("back"))
+        await store.forget(["back"], NOW)
+        await store.beat(a_worker("back", heartbeat_at=NOW + 5))
+        assert await store.former_workers(NOW + 10) == []
+        await store.forget(["back"], NOW + 20)
+        assert [each.left_at for each in await store.former_workers(NOW + 30)] == [NOW + 20]
 
 
 class TestTypes:
@@ -218,6 +262,39 @@ class TestTypes:
 
         known = {each.job_type: each for each in await store.job_types()}
         assert known == {"work": latest, "other": self._type(job_type="other", payload_schema=None)}
+
+    async def test_a_sensitive_field_stays_marked_whatever_is_announced_later(self, store: Store) -> None:
+        marked = '{"properties":{"card":{"sensitive":true}}}'
+        await store.announce([self._type(payload_schema=marked)])
+        await store.announce([self._type(sensitive=("/pin",))])
+        await store.announce([self._type(payload_schema=None, version=2)])
+
+        [found] = await store.job_types()
+
+        assert (found.version, found.payload_schema, found.sensitive) == (2, None, ("/card", "/pin"))
+
+    async def test_marks_that_are_announced_at_the_same_time_are_all_kept(
+        self, store: Store, second_store: Store
+    ) -> None:
+        stores = [store, second_store] * 5
+        said = [self._type(sensitive=(f"/field-{number}",)) for number in range(len(stores))]
+
+        await asyncio.gather(*(each.announce([one]) for each, one in zip(stores, said, strict=True)))
+
+        [found] = await store.job_types()
+        assert found.sensitive == tuple(sorted(mark for each in said for mark in each.sensitive))
+
+    async def test_only_unmark_removes_a_mark_and_nothing_else_of_the_type(self, store: Store) -> None:
+        before = self._type(sensitive=("/card", "/pin"))
+        await store.announce([before, self._type(job_type="other", sensitive=("/card",))])
+
+        assert await store.unmark("work", ["/card", "/never"]) is Verdict.APPLIED
+        assert await store.unmark("unknown", ["/card"]) is Verdict.GONE
+
+        known = {each.job_type: each for each in await store.job_types()}
+        assert known["work"] == self._type(sensitive=("/pin",))
+        assert known["other"].sensitive == ("/card",)
+        assert len(known) == 2
 
     async def test_types_are_seen_by_other_stores(self, store: Store, second_store: Store) -> None:
         await store.announce([self._type()])
@@ -344,6 +421,25 @@ class TestSchedules:
 
         assert [each.name for each in await store.schedules()] == ["a", "b", "c"]
         assert [each.name for each in await store.schedules(["c", "none", "a"])] == ["a", "c"]
+
+    async def test_they_are_listed_page_by_page(self, store: Store) -> None:
+        names = [f"{letter}.{number}" for letter in "abc" for number in (1, 10, 2)]
+        for name in reversed(names):
+            await _saved(store, a_schedule(name))
+
+        pages = [[each.name for each in await store.schedules(limit=4)]]
+        while len(pages[-1]) == 4:
+            pages.append([each.name for each in await store.schedules(after=pages[-1][-1], limit=4)])
+
+        assert pages == [names[:4], names[4:8], names[8:]]
+
+    async def test_those_that_tick_next_are_listed_by_time_without_those_that_are_paused(self, store: Store) -> None:
+        await _saved(store, a_schedule("paused", next_at=NOW, paused_at=NOW, paused_by="me"))
+        for name, hours in (("b", 2), ("c", 3), ("a", 4), ("also-b", 2)):
+            await _saved(store, a_schedule(name, next_at=NOW + hours * HOUR))
+
+        assert [each.name for each in await store.upcoming(3)] == ["also-b", "b", "c"]
+        assert (await store.upcoming(9))[3:] == await store.schedules(["a"])
 
     async def test_a_name_that_is_taken_is_not_taken_over(self, store: Store) -> None:
         first = await _saved(store)

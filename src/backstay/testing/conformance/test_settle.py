@@ -19,12 +19,13 @@ from backstay.core.lifecycle import (
     RetryAsked,
     Snoozed,
     cancel,
+    manual_retry,
     reprioritise,
     reschedule,
     rescue,
 )
 from backstay.core.port import Store
-from backstay.core.records import Hold, Note, Promoted, Signal, Transition, Verdict
+from backstay.core.records import OWN_STEPS, Hold, Note, Promoted, Signal, Transition, Verdict
 from backstay.core.states import ACTIVE, Event, Status
 from backstay.errors import IllegalTransition
 from backstay.limits import ERRORS_KEPT_MAX, HISTORY_HEAD, HISTORY_SLACK, HISTORY_TAIL
@@ -484,6 +485,88 @@ class TestSteps:
         await claim_again(store, claim)
 
         assert await store.step(claim.job_id, "charge") == "1"
+
+    async def test_a_job_that_is_retried_finds_its_answers(self, store: Store) -> None:
+        claim = await running(store)
+        await store.record_step(claim.hold, "charge", "1", NOW)
+        await settle(store, claim.completes())
+
+        await retry_by_hand(store, claim.job_id)
+
+        assert await store.step(claim.job_id, "charge") == "1"
+
+    async def test_a_job_may_be_retried_without_its_answers(self, store: Store) -> None:
+        claim, other = await running(store), await running(store)
+        for each in (claim, other):
+            await store.record_step(each.hold, "charge", "1", NOW)
+        await store.record_step(claim.hold, "pack", "1", NOW)
+        await settle(store, claim.completes())
+
+        await retry_by_hand(store, claim.job_id, forget_steps=True)
+
+        assert [await store.step(claim.job_id, name) for name in ("charge", "pack")] == [None, None]
+        assert await store.step(other.job_id, "charge") == "1"
+
+    async def test_answers_that_are_recorded_after_that_stay_as_any_other(self, store: Store) -> None:
+        claim = await running(store)
+        await store.record_step(claim.hold, "charge", "1", NOW)
+        await settle(store, claim.completes())
+        await retry_by_hand(store, claim.job_id, forget_steps=True)
+        second = await claim_again(store, claim)
+
+        assert await store.record_step(second.hold, "charge", "2", NOW) is APPLIED
+        assert await store.record_step(second.hold, "charge", "3", NOW) is APPLIED  # the first answer stays
+
+        assert await store.step(claim.job_id, "charge") == "2"
+        await settle(store, second.gives_back())
+        await claim_again(store, claim)
+        assert await store.step(claim.job_id, "charge") == "2"
+
+    async def test_answers_can_be_forgotten_again(self, store: Store) -> None:
+        claim = await running(store)
+        for answer in ("1", "2", "3"):
+            assert await store.record_step(claim.hold, "charge", answer, NOW) is APPLIED
+            assert await store.step(claim.job_id, "charge") == answer
+            await settle(store, claim.completes())
+            await retry_by_hand(store, claim.job_id, forget_steps=True)
+            assert await store.step(claim.job_id, "charge") is None
+            claim = await claim_again(store, claim)
+
+    async def test_a_retry_that_is_refused_forgets_nothing(self, store: Store) -> None:
+        claim = await running(store)
+        await store.record_step(claim.hold, "charge", "1", NOW)
+        await settle(store, claim.completes())
+        late = manual_retry(await record(store, claim.job_id), now=NOW, by="me", reason=None, forget_steps=True)
+        await retry_by_hand(store, claim.job_id)
+
+        assert await store.apply([late], NOW) == [STALE]
+
+        assert await store.step(claim.job_id, "charge") == "1"
+
+    async def test_a_stale_worker_brings_no_answer_back(self, store: Store) -> None:
+        claim = await running(store)
+        await store.record_step(claim.hold, "charge", "1", NOW)
+        await settle(store, claim.completes())
+        await retry_by_hand(store, claim.job_id, forget_steps=True)
+
+        assert await store.record_step(claim.hold, "charge", "1", NOW) is STALE
+        await claim_again(store, claim)
+        assert await store.record_step(claim.hold, "charge", "1", NOW) is STALE
+
+        assert await store.step(claim.job_id, "charge") is None
+
+    async def test_the_workers_own_steps_are_not_forgotten(self, store: Store) -> None:
+        claim = await running(store)
+        own = f"{OWN_STEPS}wait 1, for none"
+        await store.record_step(claim.hold, own, "true", NOW)
+        await settle(store, claim.completes())
+
+        await retry_by_hand(store, claim.job_id, forget_steps=True)
+
+        assert await store.step(claim.job_id, own) == "true"
+        second = await claim_again(store, claim)
+        assert await store.record_step(second.hold, own, "false", NOW) is APPLIED
+        assert await store.step(claim.job_id, own) == "true"
 
     async def test_steps_belong_to_their_job(self, store: Store) -> None:
         one, other = await running(store), await running(store)

@@ -37,6 +37,7 @@ from backstay.testing.conformance.factories import (
     quiet,
     record,
     request,
+    retry_by_hand,
     running,
     settle,
     status,
@@ -86,6 +87,7 @@ def a_type(name: str = "work") -> JobType:
         payload_schema="{}",
         version=2,
         last_seen=NOW,
+        sensitive=("/card",),
         rate=Rate(5, MINUTE),
     )
 
@@ -133,6 +135,20 @@ class TestExport:
 
         assert [job.job_id for job in (await elsewhere.find(Query())).items] == arrived
         assert await claim_ids(elsewhere, now=NOW + SECOND) == await claim_ids(store, now=NOW + SECOND)
+
+    async def test_forgotten_steps_stay_behind(self, store: Store, elsewhere: Store) -> None:
+        claim = await running(store)
+        for name in ("charge", "pack"):
+            await store.record_step(claim.hold, name, "1", NOW)
+        await settle(store, claim.completes())
+        await retry_by_hand(store, claim.job_id, forget_steps=True)
+        second = await claim_again(store, claim)
+        await store.record_step(second.hold, "charge", "2", NOW)
+        await settle(store, second.gives_back())
+
+        await carry(store, elsewhere)
+
+        assert [await elsewhere.step(claim.job_id, name) for name in ("charge", "pack")] == ["2", None]
 
     async def test_a_job_goes_on_where_it_stood(self, store: Store, elsewhere: Store) -> None:
         claim = await running(store)

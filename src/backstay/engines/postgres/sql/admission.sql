@@ -28,51 +28,9 @@ DELETE FROM backstay.rate WHERE (rate_key, rate_count, rate_micros) IN (
     FOR UPDATE SKIP LOCKED)
   AND full_at < $1 AND due_at IS NULL
 
--- name: rate_lanes
--- The queues, types and versions in which a rate key and rate have parked jobs: one seek of job_rate_parked for each.
-WITH RECURSIVE each (queue, job_type, version) AS (
-    (SELECT queue, job_type, payload_version FROM backstay.job
-     WHERE rate_key = $1 AND rate_count = $2 AND rate_micros = $3 AND rate_parked
-     ORDER BY queue, job_type, payload_version LIMIT 1)
-    UNION ALL
-    SELECT next.queue, next.job_type, next.payload_version FROM each CROSS JOIN LATERAL (
-        SELECT queue, job_type, payload_version FROM backstay.job
-        WHERE rate_key = $1 AND rate_count = $2 AND rate_micros = $3 AND rate_parked
-          AND (queue, job_type, payload_version) > (each.queue, each.job_type, each.version)
-        ORDER BY queue, job_type, payload_version LIMIT 1) AS next
-)
-SELECT queue, job_type, version FROM each
-
--- name: rate_unpark
--- Unpark jobs of a rate key and rate, queue, type and version, in claim order: each that is among the first $7 of the
--- parked and claimable ones. Claimable jobs that come later do not count.
--- Indexes: job_rate_parked, job_rate.
-WITH next AS MATERIALIZED (
-    SELECT seq, priority, scheduled_for, job_id FROM backstay.job
-    WHERE rate_key = $1 AND rate_count = $2 AND rate_micros = $3 AND rate_parked AND queue = $4 AND job_type = $5
-      AND payload_version = $6
-    ORDER BY priority DESC, scheduled_for, job_id
-    LIMIT $7
-    FOR UPDATE SKIP LOCKED
-), in_sight AS MATERIALIZED (
-    SELECT priority, scheduled_for, job_id FROM backstay.job
-    WHERE rate_key = $1 AND rate_count = $2 AND rate_micros = $3 AND status = 'pending' AND NOT parked AND queue = $4
-      AND job_type = $5 AND payload_version = $6
-    ORDER BY priority DESC, scheduled_for, job_id
-    LIMIT $7
-), placed AS (
-    SELECT seq, row_number() OVER (ORDER BY priority DESC, scheduled_for, job_id) AS place FROM (
-        SELECT seq, priority, scheduled_for, job_id FROM next
-        UNION ALL
-        SELECT NULL, priority, scheduled_for, job_id FROM in_sight) AS together
-)
-UPDATE backstay.job AS j SET parked = false, rate_parked = false
-WHERE j.seq = ANY (ARRAY(SELECT seq FROM placed WHERE seq IS NOT NULL AND place <= $7))
-
--- name: settle_rate
--- A bucket has no parked jobs any more.
-UPDATE backstay.rate SET full_at = $4, due_at = NULL, set_at = $5
-WHERE rate_key = $1 AND rate_count = $2 AND rate_micros = $3
+-- name: unpark_rate
+-- Let in jobs of a rate key and rate, as many as may start at $4. Index: ready_rate.
+SELECT backstay.unpark_rate($1, $2, $3, $4)
 
 -- name: rate_next_due
 -- When parked jobs of any rate key are to be checked: now where a clock was set back. Indexes: rate_set, rate_due.
@@ -84,20 +42,11 @@ SELECT CASE WHEN EXISTS (SELECT 1 FROM backstay.rate WHERE set_at > $2) THEN $1:
 SELECT rate_key, rate_count, rate_micros FROM backstay.job WHERE job_id = $1::uuid AND rate_count IS NOT NULL
 
 -- name: fair_level
--- The highest priority below $3 at which jobs of a lane wait. Indexes: job_ready, job_keyed, job_fair.
-SELECT greatest(
-    coalesce((SELECT priority FROM backstay.job
-        WHERE status = 'pending' AND fairness_key IS NULL AND concurrency_key IS NULL AND rate_key IS NULL
-          AND queue = $1 AND job_type = $2 AND priority < $3
-        ORDER BY priority DESC LIMIT 1), -1),
-    coalesce((SELECT priority FROM backstay.job
-        WHERE status = 'pending' AND fairness_key IS NULL AND (concurrency_key IS NOT NULL OR rate_key IS NOT NULL)
-          AND queue = $1 AND job_type = $2 AND NOT parked AND priority < $3
-        ORDER BY priority DESC LIMIT 1), -1),
-    coalesce((SELECT priority FROM backstay.job
-        WHERE status = 'pending' AND fairness_key IS NOT NULL
-          AND queue = $1 AND job_type = $2 AND NOT parked AND priority < $3
-        ORDER BY priority DESC LIMIT 1), -1))
+-- The highest priority below $3 at which jobs of a lane wait. Index: ready_line.
+SELECT max(highest.priority) FROM unnest('{0,1,2}'::smallint[]) AS of (line) CROSS JOIN LATERAL (
+    SELECT priority FROM backstay.ready
+    WHERE line = of.line AND queue = $1 AND job_type = $2 AND priority < $3
+    ORDER BY priority DESC LIMIT 1) AS highest
 
 -- name: fair_lane
 -- How far a lane has come, and where the next look at its keys begins.
@@ -109,23 +58,23 @@ SELECT position FROM backstay.fair_key WHERE queue = $1 AND job_type = $2 AND fa
 
 -- name: fair_keys
 -- The fairness keys beyond $5 that have jobs waiting at one priority of a version that is read, with a job's weight and
--- how far each key has come: one seek of job_fair for each key, however many jobs it has.
+-- how far each key has come: one seek of ready_fair for each key, however many jobs it has.
 WITH RECURSIVE each (key) AS (
-    (SELECT fairness_key FROM backstay.job
-     WHERE status = 'pending' AND fairness_key IS NOT NULL AND queue = $1 AND job_type = $2 AND NOT parked
-       AND priority = $3 AND fairness_key > $5 AND payload_version <= $6
+    (SELECT fairness_key FROM backstay.ready
+     WHERE line = 2 AND queue = $1 AND job_type = $2
+       AND priority = $3 AND fairness_key > $5 AND payload_version <= $6 AND suspicion <= $7
      ORDER BY fairness_key LIMIT 1)
     UNION ALL
-    SELECT (SELECT fairness_key FROM backstay.job
-        WHERE status = 'pending' AND fairness_key IS NOT NULL AND queue = $1 AND job_type = $2 AND NOT parked
-          AND priority = $3 AND fairness_key > each.key AND payload_version <= $6
+    SELECT (SELECT fairness_key FROM backstay.ready
+        WHERE line = 2 AND queue = $1 AND job_type = $2
+          AND priority = $3 AND fairness_key > each.key AND payload_version <= $6 AND suspicion <= $7
         ORDER BY fairness_key LIMIT 1)
     FROM each WHERE each.key IS NOT NULL
 )
 SELECT key, (
-    SELECT fairness_weight FROM backstay.job
-    WHERE status = 'pending' AND fairness_key = each.key AND queue = $1 AND job_type = $2 AND NOT parked
-      AND priority = $3 AND payload_version <= $6
+    SELECT coalesce(fairness_weight, 1) FROM backstay.ready
+    WHERE line = 2 AND fairness_key = each.key AND queue = $1 AND job_type = $2
+      AND priority = $3 AND payload_version <= $6 AND suspicion <= $7
     ORDER BY scheduled_for, job_id LIMIT 1) AS weight,
     coalesce((SELECT position FROM backstay.fair_key AS k
         WHERE k.queue = $1 AND k.job_type = $2 AND k.fairness_key = each.key), 0) AS position
@@ -139,33 +88,22 @@ INSERT INTO backstay.fair_lane (queue, job_type, position, after_key) VALUES ($1
 ON CONFLICT (queue, job_type) DO UPDATE SET after_key = excluded.after_key
 
 -- name: fair_head
--- The head of one fairness key at one priority, locked. Index: job_fair.
-SELECT priority, scheduled_for, job_id::text, seq, concurrency_key, concurrency_limit, rate_key, rate_count, rate_micros
-FROM backstay.job
-WHERE status = 'pending' AND fairness_key = $4 AND queue = $1 AND job_type = $2 AND NOT parked AND priority = $3
-  AND payload_version <= $6 AND NOT seq = ANY ($7::bigint[])
+-- The head of one fairness key at one priority, locked. Index: ready_fair.
+SELECT priority, scheduled_for, job_id::text, ctid::text, concurrency_key, concurrency_limit, rate_key, rate_count, rate_micros
+FROM backstay.ready
+WHERE line = 2 AND fairness_key = $4 AND queue = $1 AND job_type = $2 AND priority = $3
+  AND payload_version <= $6 AND suspicion <= $7 AND NOT job_id = ANY ($8::uuid[])
 ORDER BY scheduled_for, job_id
 LIMIT $5
 FOR UPDATE SKIP LOCKED
 
 -- name: candidates
--- The head of one lane among jobs without any key, locked. Index: job_ready.
-SELECT priority, scheduled_for, job_id::text, seq, concurrency_key, concurrency_limit, rate_key, rate_count, rate_micros
-FROM backstay.job
-WHERE status = 'pending' AND fairness_key IS NULL AND concurrency_key IS NULL AND rate_key IS NULL
-  AND queue = $1 AND job_type = $2 AND payload_version <= $4 AND ($5::integer IS NULL OR priority = $5)
-  AND NOT seq = ANY ($6::bigint[])
-ORDER BY priority DESC, scheduled_for, job_id
-LIMIT $3
-FOR UPDATE SKIP LOCKED
-
--- name: candidates_keyed
--- The head of one lane among jobs with a concurrency or rate key and no fairness key, locked. Index: job_keyed.
-SELECT priority, scheduled_for, job_id::text, seq, concurrency_key, concurrency_limit, rate_key, rate_count, rate_micros
-FROM backstay.job
-WHERE status = 'pending' AND fairness_key IS NULL AND (concurrency_key IS NOT NULL OR rate_key IS NOT NULL)
-  AND queue = $1 AND job_type = $2 AND NOT parked AND payload_version <= $4
-  AND ($5::integer IS NULL OR priority = $5) AND NOT seq = ANY ($6::bigint[])
+-- The head of one lane among jobs without a fairness key, locked: $8 is 0 for those without any key, 1 for those with a
+-- concurrency or rate key. Index: ready_line.
+SELECT priority, scheduled_for, job_id::text, ctid::text, concurrency_key, concurrency_limit, rate_key, rate_count, rate_micros
+FROM backstay.ready
+WHERE line = $8::smallint AND queue = $1 AND job_type = $2 AND payload_version <= $4 AND suspicion <= $5
+  AND ($6::integer IS NULL OR priority = $6) AND NOT job_id = ANY ($7::uuid[])
 ORDER BY priority DESC, scheduled_for, job_id
 LIMIT $3
 FOR UPDATE SKIP LOCKED

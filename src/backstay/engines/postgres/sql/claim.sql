@@ -1,25 +1,116 @@
+-- name: lanes
+-- The asked lanes from queue $3 and type $4 on in which jobs wait, by kind, with the first job of each: a seek for each
+-- lane, whatever its length, and none for those that are empty, paused or foreign. Asked are the queues $1 and types $2,
+-- sorted as the columns are; q and t are places in them. OFFSET 0 keeps the server from computing a place anew wherever
+-- it is used. Index: ready_line.
+WITH RECURSIVE asked AS MATERIALIZED (
+    SELECT ARRAY(
+        SELECT each.name COLLATE "C" FROM unnest($1::text[]) AS each (name)
+        WHERE each.name NOT IN (SELECT q.name FROM backstay.queue AS q WHERE q.paused_at IS NOT NULL)
+    ) AS queues, ARRAY(SELECT each.name COLLATE "C" FROM unnest($2::text[]) AS each (name)) AS types
+), plain AS (
+    SELECT head.*, place.* FROM asked CROSS JOIN LATERAL (
+        SELECT queue, job_type, priority, scheduled_for, job_id FROM backstay.ready
+        WHERE line = 0 AND (queue, job_type) >= ($3, $4)
+        ORDER BY queue, job_type, priority DESC, scheduled_for, job_id
+        LIMIT 1
+    ) AS head CROSS JOIN LATERAL (
+        SELECT width_bucket(head.queue, queues) AS q, width_bucket(head.job_type, types) AS t OFFSET 0
+    ) AS place
+    UNION ALL
+    SELECT head.*, place.* FROM plain AS at CROSS JOIN asked CROSS JOIN LATERAL (
+        SELECT CASE WHEN at.queue = queues[at.q] THEN types[at.t + 1] END AS job_type OFFSET 0
+    ) AS beside CROSS JOIN LATERAL (
+        SELECT CASE WHEN beside.job_type IS NULL THEN queues[at.q + 1] ELSE at.queue END AS queue OFFSET 0
+    ) AS below CROSS JOIN LATERAL (
+        SELECT queue, job_type, priority, scheduled_for, job_id FROM backstay.ready
+        WHERE line = 0 AND (queue, job_type) >= (below.queue, coalesce(beside.job_type, ''))
+        ORDER BY queue, job_type, priority DESC, scheduled_for, job_id
+        LIMIT 1
+    ) AS head CROSS JOIN LATERAL (
+        SELECT CASE head.queue WHEN at.queue THEN at.q ELSE width_bucket(head.queue, queues) END AS q,
+            width_bucket(head.job_type, types) AS t OFFSET 0
+    ) AS place
+), keyed AS (
+    SELECT head.*, place.* FROM asked CROSS JOIN LATERAL (
+        SELECT queue, job_type, priority, scheduled_for, job_id FROM backstay.ready
+        WHERE line = 1 AND (queue, job_type) >= ($3, $4)
+        ORDER BY queue, job_type, priority DESC, scheduled_for, job_id
+        LIMIT 1
+    ) AS head CROSS JOIN LATERAL (
+        SELECT width_bucket(head.queue, queues) AS q, width_bucket(head.job_type, types) AS t OFFSET 0
+    ) AS place
+    UNION ALL
+    SELECT head.*, place.* FROM keyed AS at CROSS JOIN asked CROSS JOIN LATERAL (
+        SELECT CASE WHEN at.queue = queues[at.q] THEN types[at.t + 1] END AS job_type OFFSET 0
+    ) AS beside CROSS JOIN LATERAL (
+        SELECT CASE WHEN beside.job_type IS NULL THEN queues[at.q + 1] ELSE at.queue END AS queue OFFSET 0
+    ) AS below CROSS JOIN LATERAL (
+        SELECT queue, job_type, priority, scheduled_for, job_id FROM backstay.ready
+        WHERE line = 1 AND (queue, job_type) >= (below.queue, coalesce(beside.job_type, ''))
+        ORDER BY queue, job_type, priority DESC, scheduled_for, job_id
+        LIMIT 1
+    ) AS head CROSS JOIN LATERAL (
+        SELECT CASE head.queue WHEN at.queue THEN at.q ELSE width_bucket(head.queue, queues) END AS q,
+            width_bucket(head.job_type, types) AS t OFFSET 0
+    ) AS place
+), fair AS (
+    SELECT head.*, place.* FROM asked CROSS JOIN LATERAL (
+        SELECT queue, job_type, priority, scheduled_for, job_id FROM backstay.ready
+        WHERE line = 2 AND (queue, job_type) >= ($3, $4)
+        ORDER BY queue, job_type, priority DESC, scheduled_for, job_id
+        LIMIT 1
+    ) AS head CROSS JOIN LATERAL (
+        SELECT width_bucket(head.queue, queues) AS q, width_bucket(head.job_type, types) AS t OFFSET 0
+    ) AS place
+    UNION ALL
+    SELECT head.*, place.* FROM fair AS at CROSS JOIN asked CROSS JOIN LATERAL (
+        SELECT CASE WHEN at.queue = queues[at.q] THEN types[at.t + 1] END AS job_type OFFSET 0
+    ) AS beside CROSS JOIN LATERAL (
+        SELECT CASE WHEN beside.job_type IS NULL THEN queues[at.q + 1] ELSE at.queue END AS queue OFFSET 0
+    ) AS below CROSS JOIN LATERAL (
+        SELECT queue, job_type, priority, scheduled_for, job_id FROM backstay.ready
+        WHERE line = 2 AND (queue, job_type) >= (below.queue, coalesce(beside.job_type, ''))
+        ORDER BY queue, job_type, priority DESC, scheduled_for, job_id
+        LIMIT 1
+    ) AS head CROSS JOIN LATERAL (
+        SELECT CASE head.queue WHEN at.queue THEN at.q ELSE width_bucket(head.queue, queues) END AS q,
+            width_bucket(head.job_type, types) AS t OFFSET 0
+    ) AS place
+)
+(SELECT 'plain' AS kind, queue, job_type, priority, scheduled_for, job_id::text FROM plain CROSS JOIN asked
+ WHERE job_type = types[t] AND queue = queues[q]
+ LIMIT $5)
+UNION ALL
+(SELECT 'keyed' AS kind, queue, job_type, priority, scheduled_for, job_id::text FROM keyed CROSS JOIN asked
+ WHERE job_type = types[t] AND queue = queues[q]
+ LIMIT $5)
+UNION ALL
+(SELECT 'fair' AS kind, queue, job_type, priority, scheduled_for, job_id::text FROM fair CROSS JOIN asked
+ WHERE job_type = types[t] AND queue = queues[q]
+ LIMIT $5)
+
 -- name: claim_plain
 -- Take the first plain pending jobs over the asked lanes; none where keyed jobs wait in one of them, because the two
--- kinds are claimed in one order. Index: job_ready, one descent per lane; locked rows are skipped. The
--- limit is applied to what was locked, never by joining back to a moving subquery.
+-- kinds are claimed in one order. Index: ready_line, one descent per lane; locked rows are skipped. The limit is applied
+-- to what was locked, never by joining back to a moving subquery. What is claimed is what was deleted: a row that changed
+-- since the statement began is left for the next claim. Nothing later than $12, $13, $14 is taken, if they are given:
+-- lanes that were not asked for have jobs there. $6 is the key of the token.
 WITH asked AS MATERIALIZED (
     SELECT * FROM unnest($1::text[], $2::text[], $3::integer[], $4::integer[]) AS l (queue, job_type, slots, version)
 ), lane AS MATERIALIZED (
     SELECT * FROM asked
     WHERE queue NOT IN (SELECT name FROM backstay.queue WHERE paused_at IS NOT NULL)
       AND NOT EXISTS (
-        SELECT 1 FROM asked AS l JOIN backstay.job AS j ON j.queue = l.queue AND j.job_type = l.job_type
-        WHERE j.status = 'pending' AND j.fairness_key IS NULL AND NOT j.parked
-          AND (j.concurrency_key IS NOT NULL OR j.rate_key IS NOT NULL))
-      AND NOT EXISTS (
-        SELECT 1 FROM asked AS l JOIN backstay.job AS j ON j.queue = l.queue AND j.job_type = l.job_type
-        WHERE j.status = 'pending' AND j.fairness_key IS NOT NULL AND NOT j.parked)
+        SELECT 1 FROM asked AS l CROSS JOIN LATERAL (
+            SELECT 1 FROM backstay.ready AS r
+            WHERE r.line IN (1, 2) AND r.queue = l.queue AND r.job_type = l.job_type LIMIT 1) AS found)
 ), head AS MATERIALIZED (
     SELECT h.* FROM lane CROSS JOIN LATERAL (
-        SELECT j.ctid AS place_of, j.job_type, j.priority, j.scheduled_for, j.job_id FROM backstay.job AS j
-        WHERE j.status = 'pending' AND j.fairness_key IS NULL AND j.concurrency_key IS NULL AND j.rate_key IS NULL
-          AND j.queue = lane.queue AND j.job_type = lane.job_type AND j.payload_version <= lane.version
-        ORDER BY j.priority DESC, j.scheduled_for, j.job_id
+        SELECT r.ctid AS place_of, r.job_type, r.priority, r.scheduled_for, r.job_id FROM backstay.ready AS r
+        WHERE r.line = 0 AND r.queue = lane.queue AND r.job_type = lane.job_type AND r.payload_version <= lane.version
+          AND r.suspicion <= $11
+        ORDER BY r.priority DESC, r.scheduled_for, r.job_id
         LIMIT lane.slots
         FOR UPDATE SKIP LOCKED
     ) AS h
@@ -31,108 +122,152 @@ WITH asked AS MATERIALIZED (
         FROM head
     ) AS ranked
     WHERE place <= (SELECT max(slots) FROM lane WHERE lane.job_type = ranked.job_type)
+      AND ($12::integer IS NULL OR (-priority, scheduled_for, job_id) <= ($12, $13::bigint, $14::text::uuid))
     ORDER BY priority DESC, scheduled_for, job_id
     LIMIT $5
 ), moment AS MATERIALIZED (
-    -- And what is the same in every row's history: spelt once, not once for each.
-    SELECT now, ',' || now || ',"claim","pending","processing",' AS event, ',' || to_json($7::text) || ']' AS by
-    FROM (SELECT coalesce($10::bigint, backstay.micros()) AS now) AS clock
+    SELECT coalesce($10::bigint, backstay.micros()) AS now
+), gone AS (
+    DELETE FROM backstay.ready AS r USING chosen WHERE r.ctid = chosen.place_of
+    RETURNING r.job_id, r.priority, r.scheduled_for, r.suspicion, r.attempt + 1 AS attempt, r.failures,
+        r.version + 1 AS version, r.awaited, r.findable, r.child, r.concurrency_key
+), taken AS (
+    INSERT INTO backstay.running (job_id, lease_expires_at, started_at, token, attempt, failures, version, awaited,
+        findable, child, worker_id, worker_version, concurrency_key)
+    SELECT job_id, moment.now + $9::bigint, moment.now, $6::bigint, attempt, failures, version, awaited, findable, child,
+        $7::text, $8::text, concurrency_key
+    FROM gone, moment
 )
-UPDATE backstay.job AS j
-SET status = 'processing', attempt = j.attempt + 1, version = j.version + 1, claim_token = $6, worker_id = $7,
-    worker_version = $8, lease_expires_at = moment.now + $9::bigint, started_at = moment.now, updated_at = moment.now,
-    progress = 0, stage = '',
-    history = backstay.trimmed(j.history, j.version) || E'\n[' || j.version + 1 || moment.event || j.attempt + 1
-        || moment.by
-FROM chosen, moment
-WHERE j.ctid = chosen.place_of
-RETURNING {claimed_columns_of_j},
-    CASE WHEN starts_with(j.last_error, 'LeaseLost:') THEN (j.errors::json -> -1 ->> 'at')::bigint END
+SELECT {claimed_columns}
+FROM gone AS p CROSS JOIN (SELECT now AS started_at, now + $9::bigint AS lease_expires_at, $7::text AS worker_id FROM moment) AS r
+CROSS JOIN LATERAL (SELECT * FROM backstay.job WHERE job_id = p.job_id OFFSET 0) AS j
+LEFT JOIN LATERAL (SELECT * FROM backstay.detail WHERE job_id = p.job_id OFFSET 0) AS d ON true
 
 -- name: claim_lane
--- claim_plain for a single lane, whose head is in claim order already: nothing is ranked. Index: job_ready.
+-- claim_plain for a single lane, whose head is in claim order already: nothing is ranked. Index: ready_line.
 WITH asked AS MATERIALIZED (
     SELECT * FROM unnest($1::text[], $2::text[], $3::integer[], $4::integer[]) AS l (queue, job_type, slots, version)
 ), lane AS MATERIALIZED (
     SELECT * FROM asked
     WHERE queue NOT IN (SELECT name FROM backstay.queue WHERE paused_at IS NOT NULL)
       AND NOT EXISTS (
-        SELECT 1 FROM asked AS l JOIN backstay.job AS j ON j.queue = l.queue AND j.job_type = l.job_type
-        WHERE j.status = 'pending' AND j.fairness_key IS NULL AND NOT j.parked
-          AND (j.concurrency_key IS NOT NULL OR j.rate_key IS NOT NULL))
-      AND NOT EXISTS (
-        SELECT 1 FROM asked AS l JOIN backstay.job AS j ON j.queue = l.queue AND j.job_type = l.job_type
-        WHERE j.status = 'pending' AND j.fairness_key IS NOT NULL AND NOT j.parked)
+        SELECT 1 FROM asked AS l CROSS JOIN LATERAL (
+            SELECT 1 FROM backstay.ready AS r
+            WHERE r.line IN (1, 2) AND r.queue = l.queue AND r.job_type = l.job_type LIMIT 1) AS found)
 ), head AS MATERIALIZED (
     SELECT h.* FROM lane CROSS JOIN LATERAL (
-        SELECT j.ctid AS place_of, j.job_type, j.priority, j.scheduled_for, j.job_id FROM backstay.job AS j
-        WHERE j.status = 'pending' AND j.fairness_key IS NULL AND j.concurrency_key IS NULL AND j.rate_key IS NULL
-          AND j.queue = lane.queue AND j.job_type = lane.job_type AND j.payload_version <= lane.version
-        ORDER BY j.priority DESC, j.scheduled_for, j.job_id
+        SELECT r.ctid AS place_of, r.job_type, r.priority, r.scheduled_for, r.job_id FROM backstay.ready AS r
+        WHERE r.line = 0 AND r.queue = lane.queue AND r.job_type = lane.job_type AND r.payload_version <= lane.version
+          AND r.suspicion <= $11
+        ORDER BY r.priority DESC, r.scheduled_for, r.job_id
         LIMIT lane.slots
         FOR UPDATE SKIP LOCKED
     ) AS h
 ), chosen AS MATERIALIZED (
     SELECT place_of FROM head LIMIT $5::integer
 ), moment AS MATERIALIZED (
-    -- And what is the same in every row's history: spelt once, not once for each.
-    SELECT now, ',' || now || ',"claim","pending","processing",' AS event, ',' || to_json($7::text) || ']' AS by
-    FROM (SELECT coalesce($10::bigint, backstay.micros()) AS now) AS clock
+    SELECT coalesce($10::bigint, backstay.micros()) AS now
+), gone AS (
+    DELETE FROM backstay.ready AS r USING chosen WHERE r.ctid = chosen.place_of
+    RETURNING r.job_id, r.priority, r.scheduled_for, r.suspicion, r.attempt + 1 AS attempt, r.failures,
+        r.version + 1 AS version, r.awaited, r.findable, r.child, r.concurrency_key
+), taken AS (
+    INSERT INTO backstay.running (job_id, lease_expires_at, started_at, token, attempt, failures, version, awaited,
+        findable, child, worker_id, worker_version, concurrency_key)
+    SELECT job_id, moment.now + $9::bigint, moment.now, $6::bigint, attempt, failures, version, awaited, findable, child,
+        $7::text, $8::text, concurrency_key
+    FROM gone, moment
 )
-UPDATE backstay.job AS j
-SET status = 'processing', attempt = j.attempt + 1, version = j.version + 1, claim_token = $6, worker_id = $7,
-    worker_version = $8, lease_expires_at = moment.now + $9::bigint, started_at = moment.now, updated_at = moment.now,
-    progress = 0, stage = '',
-    history = backstay.trimmed(j.history, j.version) || E'\n[' || j.version + 1 || moment.event || j.attempt + 1
-        || moment.by
-FROM chosen, moment
-WHERE j.ctid = chosen.place_of
-RETURNING {claimed_columns_of_j},
-    CASE WHEN starts_with(j.last_error, 'LeaseLost:') THEN (j.errors::json -> -1 ->> 'at')::bigint END
+SELECT {claimed_columns}
+FROM gone AS p CROSS JOIN (SELECT now AS started_at, now + $9::bigint AS lease_expires_at, $7::text AS worker_id FROM moment) AS r
+CROSS JOIN LATERAL (SELECT * FROM backstay.job WHERE job_id = p.job_id OFFSET 0) AS j
+LEFT JOIN LATERAL (SELECT * FROM backstay.detail WHERE job_id = p.job_id OFFSET 0) AS d ON true
+
+-- name: alone_candidates
+-- The first jobs that wait to run alone, over the queues in $1 and the types in $2, of the versions in $3 at most, locked.
+-- Index: ready_alone, which holds nothing else, so that a scan past other queues and types is short.
+SELECT priority, scheduled_for, job_id::text, ctid::text, concurrency_key, concurrency_limit, rate_key, rate_count, rate_micros,
+    job_type
+FROM backstay.ready
+WHERE suspicion = 2 AND parked = 0 AND queue = ANY ($1::text[])
+  AND queue NOT IN (SELECT name FROM backstay.queue WHERE paused_at IS NOT NULL)
+  AND payload_version <= ($3::integer[])[array_position($2::text[], job_type::text)]
+ORDER BY priority DESC, scheduled_for, job_id
+LIMIT $4
+FOR UPDATE SKIP LOCKED
+
+-- name: wait_alone
+-- How many jobs of each type in $2 wait to run alone in the queues in $1, of the versions in $3 at most, among the first
+-- $4. Index: ready_alone.
+SELECT job_type, count(*) FROM (
+    SELECT job_type FROM backstay.ready
+    WHERE suspicion = 2 AND parked = 0 AND queue = ANY ($1::text[])
+      AND queue NOT IN (SELECT name FROM backstay.queue WHERE paused_at IS NOT NULL)
+      AND payload_version <= ($3::integer[])[array_position($2::text[], job_type::text)]
+    LIMIT $4
+) AS waiting
+GROUP BY job_type
 
 -- name: keyed_any
--- Whether jobs with a concurrency, rate or fairness key wait in the asked lanes. Indexes: job_keyed, job_fair.
+-- Whether jobs with a concurrency, rate or fairness key wait in the asked lanes. Index: ready_line.
 SELECT EXISTS (
-    SELECT 1 FROM unnest($1::text[], $2::text[]) AS l (queue, job_type)
-    WHERE EXISTS (
-        SELECT 1 FROM backstay.job AS j
-        WHERE j.status = 'pending' AND j.fairness_key IS NULL
-          AND (j.concurrency_key IS NOT NULL OR j.rate_key IS NOT NULL)
-          AND j.queue = l.queue AND j.job_type = l.job_type AND NOT j.parked)
-      OR EXISTS (
-        SELECT 1 FROM backstay.job AS j
-        WHERE j.status = 'pending' AND j.fairness_key IS NOT NULL
-          AND j.queue = l.queue AND j.job_type = l.job_type AND NOT j.parked))
+    SELECT 1 FROM unnest($1::text[], $2::text[]) AS l (queue, job_type) CROSS JOIN LATERAL (
+        SELECT 1 FROM backstay.ready AS r
+        WHERE r.line IN (1, 2) AND r.queue = l.queue AND r.job_type = l.job_type LIMIT 1) AS found)
 
--- name: claim_seqs
--- Take jobs that this transaction has locked as pending.
-UPDATE backstay.job AS j
-SET status = 'processing', attempt = j.attempt + 1, version = j.version + 1, claim_token = $2, worker_id = $3,
-    worker_version = $4, lease_expires_at = $6::bigint + $5::bigint, started_at = $6, updated_at = $6,
-    progress = 0, stage = '',
-    history = backstay.trimmed(j.history, j.version) || E'\n'
-        || backstay.event(j.version + 1, $6, 'claim', 'pending', 'processing', j.attempt + 1, $3, NULL)
-WHERE j.seq = ANY ($1::bigint[]) AND (j.status || '') = 'pending'
-RETURNING {claimed_columns_of_j},
-    CASE WHEN starts_with(j.last_error, 'LeaseLost:') THEN (j.errors::json -> -1 ->> 'at')::bigint END
+-- name: claim_these
+-- Take jobs whose rows in the line this transaction has locked: $1.
+WITH gone AS (
+    DELETE FROM backstay.ready AS r WHERE r.ctid = ANY ($1::text[]::tid[])
+    RETURNING r.job_id, r.priority, r.scheduled_for, r.suspicion, r.attempt + 1 AS attempt, r.failures,
+        r.version + 1 AS version, r.awaited, r.findable, r.child, r.concurrency_key
+), taken AS (
+    INSERT INTO backstay.running (job_id, lease_expires_at, started_at, token, attempt, failures, version, awaited,
+        findable, child, worker_id, worker_version, concurrency_key)
+    SELECT job_id, $6::bigint + $5::bigint, $6, $2::bigint, attempt, failures, version, awaited, findable, child, $3::text,
+        $4::text, concurrency_key
+    FROM gone
+)
+SELECT {claimed_columns}
+FROM gone AS p CROSS JOIN (SELECT $6::bigint AS started_at, $6 + $5 AS lease_expires_at, $3::text AS worker_id) AS r
+CROSS JOIN LATERAL (SELECT * FROM backstay.job WHERE job_id = p.job_id OFFSET 0) AS j
+LEFT JOIN LATERAL (SELECT * FROM backstay.detail WHERE job_id = p.job_id OFFSET 0) AS d ON true
 
 -- name: claimed_before
--- What an earlier try of the same claim request took and still holds. Index: job_processing.
-SELECT {claimed_columns_of_j},
-    CASE WHEN starts_with(j.last_error, 'LeaseLost:') THEN (j.errors::json -> -1 ->> 'at')::bigint END
-FROM backstay.job AS j
-WHERE j.status = 'processing' AND j.worker_id = $1 AND j.claim_token = $2
+-- What an earlier try of the same claim request took and still holds. It is asked of what runs, which is little.
+SELECT {claimed_columns}
+FROM backstay.running AS r CROSS JOIN LATERAL (SELECT * FROM backstay.job WHERE job_id = r.job_id OFFSET 0) AS j
+LEFT JOIN LATERAL (SELECT * FROM backstay.detail WHERE job_id = r.job_id OFFSET 0) AS d ON true
+CROSS JOIN LATERAL (SELECT r.job_id, r.attempt, r.failures, r.version, coalesce(d.priority, j.priority) AS priority,
+    coalesce(d.scheduled_for, j.scheduled_for) AS scheduled_for, coalesce(d.suspicion, 0) AS suspicion) AS p
+WHERE r.worker_id = $1 AND r.token = $2
 
 -- name: paused
 -- Queues that are paused.
 SELECT name FROM backstay.queue WHERE paused_at IS NOT NULL
 
 -- name: park
--- Park pending jobs whose key is full; $2: whether it is their rate key.
-UPDATE backstay.job SET parked = true, rate_parked = $2 WHERE seq = ANY ($1::bigint[]) AND (status || '') = 'pending'
+-- Park pending jobs whose key is full, whose rows this transaction has locked; $2: 1 by their concurrency key, 2 by rate.
+UPDATE backstay.ready AS r SET parked = $2::smallint, line = r.line + 2
+WHERE r.ctid = ANY ($1::text[]::tid[]) AND r.parked = 0
 
 -- name: fair_any
--- Whether jobs with a fairness key wait in a lane. Index: job_fair.
-SELECT EXISTS (
-    SELECT 1 FROM backstay.job
-    WHERE status = 'pending' AND fairness_key IS NOT NULL AND queue = $1 AND job_type = $2 AND NOT parked)
+-- In which of the asked lanes jobs with a fairness key wait. Index: ready_line.
+SELECT l.queue, l.job_type FROM unnest($1::text[], $2::text[]) AS l (queue, job_type) CROSS JOIN LATERAL (
+    SELECT 1 FROM backstay.ready AS r
+    WHERE r.line = 2 AND r.queue = l.queue AND r.job_type = l.job_type LIMIT 1) AS found
+
+-- name: lane_heads
+-- The heads of lanes among jobs of a line, locked: $6 is 0 for those without any key, 1 for those with a concurrency or
+-- rate key. Index: ready_line.
+SELECT lane.job_type, h.* FROM unnest($1::text[], $2::text[], $3::integer[], $4::integer[])
+    AS lane (queue, job_type, slots, version) CROSS JOIN LATERAL (
+    SELECT r.priority, r.scheduled_for, r.job_id::text, r.ctid::text, r.concurrency_key, r.concurrency_limit, r.rate_key,
+        r.rate_count, r.rate_micros
+    FROM backstay.ready AS r
+    WHERE r.line = $6::smallint AND r.queue = lane.queue AND r.job_type = lane.job_type
+      AND r.payload_version <= lane.version AND r.suspicion <= $5
+    ORDER BY r.priority DESC, r.scheduled_for, r.job_id
+    LIMIT lane.slots
+    FOR UPDATE SKIP LOCKED
+) AS h

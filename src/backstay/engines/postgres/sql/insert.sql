@@ -1,36 +1,36 @@
--- name: hold_for
--- Hold everything that several special jobs will wait for, in one order for everyone.
-SELECT backstay.hold_for($1::jsonb)
-
 -- name: present
--- How many of these jobs are there: an insert whose answer was lost is recognised by its ids. Index: the unique one.
+-- How many of these jobs are there: an insert whose answer was lost is recognised by its ids. Index: job_pkey.
 SELECT count(*) FROM backstay.job WHERE job_id = ANY ($1::uuid[])
 
 -- name: insert_one
--- insert_plain for a single job, as small as can be: how a statement is set up counts here, not how it treats many.
--- Whether there is room is asked before the time: no row may be there before it is counted, and asking may wait.
-WITH counted AS (
+-- insert_plain for a single job that is due, as small as can be: how a statement is set up counts here, not how it
+-- treats many. Whether there is room is asked before the time: no row may be there before it is counted, and asking may
+-- wait. $1 is the caller's clock, by which the job is due at $3; $2 is the store's.
+WITH moment AS MATERIALIZED (
+    SELECT
+        CASE WHEN EXISTS (SELECT 1 FROM backstay.queue WHERE max_pending IS NOT NULL)
+            THEN backstay.refuse_over_limit({$queue}, 1) END AS allowed,
+        coalesce($2::bigint, backstay.micros()) AS now
+), counted AS (
     INSERT INTO backstay.counter AS c
         (minute, job_type, queue, priority, outcome, shard, bucket, count, ran_micros, waited_micros)
     SELECT now - now % 60000000, {$job_type}, {$queue}, {$priority}, 'submitted', pg_backend_pid() % 64, 0, 1, 0, 0
-    FROM (SELECT coalesce($2::bigint, backstay.micros()) AS now) AS moment
+    FROM moment
     ON CONFLICT (minute, job_type, queue, priority, outcome, shard, bucket) DO UPDATE SET count = c.count + excluded.count
+), job AS (
+    INSERT INTO backstay.job (scheduled_for, {inserted_columns}, created_at)
+    SELECT $3::bigint + now - $1::bigint, {inserted_values}, now FROM moment
 )
-INSERT INTO backstay.job (scheduled_for, {inserted_columns}, status, created_at, updated_at, history)
-SELECT CASE WHEN later THEN $3 ELSE $3 + now - $1 END, {inserted_values}, status, now, now,
-    '[1,' || now || ',"submit",null,"' || status || '",0,' || coalesce(to_json({$created_by}::text)::text, 'null') || ']'
-FROM (
-    SELECT
-        CASE WHEN $3::bigint <= $1::bigint AND EXISTS (SELECT 1 FROM backstay.queue WHERE max_pending IS NOT NULL)
-            THEN backstay.refuse_over_limit({$queue}, 1) END AS allowed,
-        coalesce($2::bigint, backstay.micros()) AS now,
-        $3 > $1 AS later,
-        CASE WHEN $3 > $1 THEN 'scheduled' ELSE 'pending' END AS status
-) AS moment
+INSERT INTO backstay.ready (job_id, queue, job_type, priority, scheduled_for, payload_version, attempt, failures, version,
+    line, suspicion, awaited, findable, child, fairness_key, fairness_weight)
+SELECT {$job_id}, {$queue}, {$job_type}, {$priority}, $3 + now - $1, {$payload_version}, 0, 0, 1,
+    CASE WHEN {$fairness_key} IS NULL THEN 0 ELSE 2 END, 0, false, {$content_hash} IS NOT NULL, false, {$fairness_key},
+    CASE WHEN {$fairness_key} IS NOT NULL THEN {$fairness_weight}::integer END
+FROM moment
 
 -- name: insert_plain
--- Jobs that are rows and nothing more, in one statement. $1 is the caller's clock, by which a job is due now or later
--- ($3); $2 is the store's.
+-- Jobs that are facts and a place and nothing more, in one statement. $1 is the caller's clock, by which a job is due now
+-- or later ($3); $2 is the store's. A job that comes later by the caller's clock is scheduled, if only for a moment.
 WITH n AS MATERIALIZED (
     SELECT *, scheduled_for > $1::bigint AS later
     FROM unnest($3::bigint[], {inserted_arrays}) AS n (scheduled_for, {inserted_columns})
@@ -41,16 +41,26 @@ WITH n AS MATERIALIZED (
 ), moment AS MATERIALIZED (
     -- The time, once it is known that there is room: no row may be there before it is counted.
     SELECT coalesce($2::bigint, backstay.micros()) + 0 * (SELECT count(*) FROM allowed) AS now
-), job AS (
-    INSERT INTO backstay.job (scheduled_for, {inserted_columns}, status, created_at, updated_at, history)
-    SELECT CASE WHEN later THEN scheduled_for ELSE scheduled_for + now - $1::bigint END, {inserted_columns},
-        CASE WHEN later THEN 'scheduled' ELSE 'pending' END, now, now,
-        backstay.event(1, now, 'submit', NULL, CASE WHEN later THEN 'scheduled' ELSE 'pending' END, 0, created_by, NULL)
+), due AS MATERIALIZED (
+    SELECT n.*, now, CASE WHEN later THEN greatest(n.scheduled_for, now + 1) ELSE n.scheduled_for + now - $1 END AS due
     FROM n, moment
+), job AS (
+    INSERT INTO backstay.job (scheduled_for, {inserted_columns}, created_at) SELECT due, {inserted_columns}, now FROM due
+), ready AS (
+    INSERT INTO backstay.ready (job_id, queue, job_type, priority, scheduled_for, payload_version, attempt, failures,
+        version, line, suspicion, awaited, findable, child, fairness_key, fairness_weight)
+    SELECT job_id, queue, job_type, priority, due, payload_version, 0, 0, 1,
+        CASE WHEN fairness_key IS NULL THEN 0 ELSE 2 END, 0, false, content_hash IS NOT NULL, false, fairness_key,
+        CASE WHEN fairness_key IS NOT NULL THEN fairness_weight END
+    FROM due WHERE NOT later
+), later AS (
+    INSERT INTO backstay.later (job_id, queue, job_type, priority, scheduled_for, attempt, failures, version, awaited,
+        status)
+    SELECT job_id, queue, job_type, priority, due, 0, 0, 1, false, 'scheduled' FROM due WHERE later
 )
 INSERT INTO backstay.counter AS c (minute, job_type, queue, priority, outcome, shard, bucket, count, ran_micros, waited_micros)
 SELECT now - now % 60000000, job_type, queue, priority, 'submitted', pg_backend_pid() % 64, 0, count(*), 0, 0
-FROM n, moment
+FROM due
 GROUP BY now, job_type, queue, priority
 ORDER BY job_type, queue, priority
 ON CONFLICT (minute, job_type, queue, priority, outcome, shard, bucket) DO UPDATE SET count = c.count + excluded.count
@@ -59,8 +69,10 @@ ON CONFLICT (minute, job_type, queue, priority, outcome, shard, bucket) DO UPDAT
 -- QueueFull where a limited queue has no room for so many jobs more.
 SELECT backstay.refuse_over_limit(queue, coming) FROM unnest($1::text[], $2::bigint[]) AS n (queue, coming)
 
--- name: insert_specials
--- Several jobs that are more than a row, in turn: the function is volatile, so each sees what those before it did.
--- $4: on which terms.
-SELECT backstay.insert_special(each.job || $4::jsonb, $2::bigint, $3::bigint)
-FROM (SELECT job FROM jsonb_array_elements($1::jsonb) WITH ORDINALITY AS one (job, place) ORDER BY place) AS each
+-- name: hold_for
+-- Hold everything that several special jobs will wait for, in one order for everyone.
+SELECT backstay.hold_for(ARRAY(SELECT c FROM jsonb_populate_recordset(NULL::backstay.coming, $1::jsonb) AS c), $2::bigint)
+
+-- name: insert_jobs
+-- Jobs that are more than a row. $4: on which terms.
+SELECT backstay.insert_jobs($1::jsonb, $2::bigint, $3::bigint, false, $4::jsonb, false)::text

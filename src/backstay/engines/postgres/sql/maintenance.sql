@@ -1,21 +1,28 @@
 -- name: promote
--- Make due jobs pending, the longest due first. Index: job_due.
+-- Make due jobs pending, the longest due first. Index: later_due. What is promoted is what was deleted.
 WITH due AS MATERIALIZED (
-    SELECT seq FROM backstay.job
-    WHERE status IN ('scheduled', 'retrying') AND scheduled_for <= $1
+    SELECT ctid AS place_of FROM backstay.later
+    WHERE scheduled_for <= $1
     ORDER BY scheduled_for
     LIMIT $2
     FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM backstay.later AS l USING due WHERE l.ctid = due.place_of RETURNING l.*
+), ready AS (
+    INSERT INTO backstay.ready (job_id, queue, job_type, priority, scheduled_for, payload_version, line, suspicion,
+        findable, child, concurrency_key, concurrency_limit, rate_key, rate_count, rate_micros, fairness_key,
+        fairness_weight, attempt, failures, version, awaited)
+    SELECT j.job_id, j.queue, j.job_type, j.priority, j.scheduled_for, j.payload_version, j.line, j.suspicion,
+        j.findable, j.child, j.concurrency_key, j.concurrency_limit, j.rate_key, j.rate_count, j.rate_micros,
+        j.fairness_key, j.fairness_weight, g.attempt, g.failures, g.version + 1, g.awaited
+    FROM gone AS g CROSS JOIN LATERAL (SELECT * FROM backstay.claimable WHERE job_id = g.job_id OFFSET 0) AS j
 )
-UPDATE backstay.job AS j
-SET status = 'pending', version = j.version + 1, updated_at = $1,
-    history = backstay.trimmed(j.history, j.version) || E'\n'
-        || backstay.event(j.version + 1, $1, 'due', j.status, 'pending', j.attempt, NULL, NULL)
-FROM due WHERE j.seq = due.seq AND (j.status || '') IN ('scheduled', 'retrying')
+INSERT INTO backstay.event (job_id, version, attempt, at, event, source, target)
+SELECT job_id, version + 1, attempt, $1, 'due', status, 'pending' FROM gone
 
 -- name: next_due
--- When the next scheduled or retrying job is due. Index: job_due.
-SELECT scheduled_for FROM backstay.job WHERE status IN ('scheduled', 'retrying') ORDER BY scheduled_for LIMIT 1
+-- When the next scheduled or retrying job is due. Index: later_due.
+SELECT scheduled_for FROM backstay.later ORDER BY scheduled_for LIMIT 1
 
 -- name: staged_any
 -- Whether anything is staged at all, or named: mostly not, and then there is nothing to unpack or to remove.
@@ -41,8 +48,8 @@ DELETE FROM backstay.queue WHERE paused_at IS NULL AND max_pending IS NULL
 SELECT name, paused_at, paused_by, pause_reason, max_pending FROM backstay.queue ORDER BY name
 
 -- name: schedule_version
--- Whether there is a schedule of this name, and how many there are.
-SELECT (SELECT version FROM backstay.schedule WHERE name = $1), (SELECT count(*) FROM backstay.schedule)
+-- Whether there is a schedule of this name.
+SELECT version FROM backstay.schedule WHERE name = $1
 
 -- name: save_schedule
 -- Store a schedule whole; $15 is the version to replace, NULL where there must be none yet.
@@ -60,10 +67,10 @@ WHERE s.version = $15::integer
 DELETE FROM backstay.schedule WHERE name = $1
 
 -- name: schedules
--- All schedules.
+-- The first $2 schedules after a name, NULL for all. Index: the primary key.
 SELECT name, cron, timezone, missed, job_type, template, created_at, updated_at, next_at, version, paused_at, paused_by,
     last_at, last_job_id
-FROM backstay.schedule ORDER BY name COLLATE "C"
+FROM backstay.schedule WHERE name > $1 ORDER BY name LIMIT $2::bigint
 
 -- name: schedules_named
 -- The schedules of these names. Index: the primary key.
@@ -71,8 +78,40 @@ SELECT name, cron, timezone, missed, job_type, template, created_at, updated_at,
     last_at, last_job_id
 FROM backstay.schedule WHERE name = ANY ($1::text[]) ORDER BY name COLLATE "C"
 
+-- name: upcoming
+-- The first schedules by when they tick next. Index: schedule_next.
+SELECT name, cron, timezone, missed, job_type, template, created_at, updated_at, next_at, version, paused_at, paused_by,
+    last_at, last_job_id
+FROM backstay.schedule WHERE paused_at IS NULL ORDER BY next_at, name LIMIT $1
+
 -- name: fire
 -- Move a schedule on past its ticks, if it is still as it was read.
 UPDATE backstay.schedule
 SET next_at = $4, last_at = coalesce($5::bigint, last_at), last_job_id = coalesce($6::text, last_job_id)
 WHERE name = $1 AND version = $2 AND next_at = $3 AND paused_at IS NULL
+
+-- name: misplaced
+-- Of the newest $1 jobs: how many, how many of them do not have one place, and one of those; and how many of so many rows
+-- of each place have no job. Indexes: the keys, ready_line.
+WITH newest AS MATERIALIZED (
+    SELECT job_id FROM backstay.job ORDER BY job_id DESC LIMIT $1
+), counted AS (
+    SELECT n.job_id, p.places FROM newest AS n CROSS JOIN LATERAL (
+        SELECT count(*) AS places FROM (
+            SELECT 1 FROM backstay.ended WHERE job_id = n.job_id
+            UNION ALL SELECT 1 FROM backstay.running WHERE job_id = n.job_id
+            UNION ALL SELECT 1 FROM backstay.later WHERE job_id = n.job_id
+            UNION ALL SELECT 1 FROM backstay.waiting WHERE job_id = n.job_id
+            UNION ALL SELECT 1 FROM backstay.claimable AS j JOIN backstay.ready AS r
+                ON r.line = ANY (CASE j.line WHEN 2 THEN '{2,4}' WHEN 1 THEN '{1,3}' ELSE '{0}' END::smallint[])
+                AND r.queue = j.queue AND r.job_type = j.job_type AND r.priority = j.priority
+                AND r.scheduled_for = j.scheduled_for AND r.job_id = j.job_id
+            WHERE j.job_id = n.job_id) AS every
+    ) AS p
+), placed AS (
+    (SELECT job_id FROM backstay.ready LIMIT $1) UNION ALL (SELECT job_id FROM backstay.running LIMIT $1)
+    UNION ALL (SELECT job_id FROM backstay.later LIMIT $1) UNION ALL (SELECT job_id FROM backstay.waiting LIMIT $1)
+)
+SELECT count(*), count(*) FILTER (WHERE places <> 1), min(job_id::text) FILTER (WHERE places <> 1),
+    (SELECT count(*) FROM placed AS p WHERE NOT EXISTS (SELECT FROM backstay.job WHERE job_id = p.job_id))
+FROM counted

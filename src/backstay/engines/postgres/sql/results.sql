@@ -20,24 +20,32 @@ SELECT definition FROM backstay.result_table ORDER BY name
 SELECT definition FROM backstay.result_table WHERE lower(name) = lower($1)
 
 -- name: rows_holder
--- Who holds a job, and in which result tables it has rows. Index: job_pkey.
-SELECT status, attempt, claim_token, result_tables FROM backstay.job WHERE job_id = $1
+-- Who holds a job, and in which result tables it has rows. Indexes: job_pkey, running_pkey, detail_pkey.
+SELECT r.attempt, r.token, d.result_tables
+FROM backstay.job AS j LEFT JOIN backstay.running AS r ON r.job_id = j.job_id
+LEFT JOIN backstay.detail AS d ON d.job_id = j.job_id
+WHERE j.job_id = $1
 
 -- name: rows_add_table
--- A job that is held has rows in one more table. Index: job_pkey.
-UPDATE backstay.job AS j SET result_tables = (coalesce(j.result_tables, '[]')::jsonb || to_jsonb($1::text))::text
-WHERE j.job_id = $2 AND (j.status || '') = 'processing' AND j.attempt = $3 AND j.claim_token = $4
+-- A job that is held has rows in one more table, by which it will be found once it has completed. Index: running_pkey.
+WITH held AS (
+    UPDATE backstay.running SET findable = true WHERE job_id = $2 AND attempt = $3 AND token = $4 RETURNING job_id
+)
+INSERT INTO backstay.detail AS d (job_id, result_tables) SELECT job_id, jsonb_build_array($1::text)::text FROM held
+ON CONFLICT (job_id) DO UPDATE SET
+    result_tables = (coalesce(d.result_tables, '[]')::jsonb || excluded.result_tables::jsonb)::text
 
 -- name: rows_latest
 -- The job with rows of a subject and type that completed last. Those of one that reused them may be withdrawn.
--- Index: job_latest.
-SELECT job_id::text FROM backstay.job AS d
-WHERE subject = $1 AND job_type = $2 AND status = 'completed' AND result_tables IS NOT NULL
-  AND (rows_of IS NULL
-    OR EXISTS (SELECT 1 FROM backstay.job AS r WHERE r.job_id = d.rows_of AND r.attempt = d.rows_attempt)
+-- Index: ended_latest.
+SELECT e.job_id::text FROM backstay.ended AS e LEFT JOIN LATERAL (
+    SELECT rows_of, rows_attempt FROM backstay.detail WHERE job_id = e.job_id OFFSET 0) AS d ON true
+WHERE e.subject = $1 AND e.job_type = $2 AND e.status = 'completed'
+  AND (d.rows_of IS NULL
+    OR EXISTS (SELECT 1 FROM backstay.standing AS r WHERE r.job_id = d.rows_of AND r.attempt = d.rows_attempt)
     OR EXISTS (SELECT 1 FROM backstay.archive AS k
         WHERE k.job_id = d.rows_of AND (k.details::json ->> 'attempt')::integer = d.rows_attempt))
-ORDER BY completed_at DESC LIMIT 1
+ORDER BY e.completed_at DESC LIMIT 1
 
 -- name: rows_archived
 -- In which tables an archived job has left rows. Index: archive_pkey.

@@ -4,11 +4,28 @@ INSERT INTO backstay.worker (worker_id, heartbeat_at, details) VALUES ($1, $2, $
 ON CONFLICT (worker_id) DO UPDATE SET heartbeat_at = excluded.heartbeat_at, details = excluded.details
 
 -- name: forget
--- Workers that are gone.
-DELETE FROM backstay.worker WHERE worker_id = ANY ($1::text[])
+-- Workers that are gone since $2, and the end of those that are gone since $3.
+WITH gone AS (
+    DELETE FROM backstay.worker WHERE worker_id = ANY ($1::text[]) RETURNING worker_id, heartbeat_at, details
+), outdated AS (
+    DELETE FROM backstay.former_worker WHERE left_at <= $3 AND worker_id NOT IN (SELECT worker_id FROM gone)
+)
+INSERT INTO backstay.former_worker (worker_id, left_at, heartbeat_at, details)
+SELECT worker_id, $2, heartbeat_at, details FROM gone
+ON CONFLICT (worker_id) DO UPDATE
+SET left_at = excluded.left_at, heartbeat_at = excluded.heartbeat_at, details = excluded.details
 
 -- name: announce
--- What apps say about their types.
+-- Types as they were announced, in order of name. One that is stored already is left to lock_types and save_types.
+INSERT INTO backstay.job_type (job_type, details) SELECT * FROM unnest($1::text[], $2::text[])
+ON CONFLICT (job_type) DO NOTHING
+
+-- name: lock_types
+-- Stored types, locked until the transaction ends. In order of name, so that two announcements cannot deadlock.
+SELECT details FROM backstay.job_type WHERE job_type = ANY ($1::text[]) ORDER BY job_type FOR UPDATE
+
+-- name: save_types
+-- Replace types that lock_types has locked, or that are restored.
 INSERT INTO backstay.job_type (job_type, details) SELECT * FROM unnest($1::text[], $2::text[])
 ON CONFLICT (job_type) DO UPDATE SET details = excluded.details
 

@@ -3,12 +3,13 @@
 DELETE FROM backstay.move
 
 -- name: move_lock
--- Wait for everyone who writes jobs, and keep others from beginning to. No index: it locks the table.
-LOCK TABLE backstay.job IN SHARE ROW EXCLUSIVE MODE
+-- Wait for everyone who writes jobs, and keep others from beginning to. No index: it locks the tables.
+LOCK TABLE backstay.job, backstay.ready, backstay.later, backstay.waiting, backstay.running, backstay.ended
+IN SHARE ROW EXCLUSIVE MODE
 
 -- name: under_way
--- Operations that would be left half done if the queue were sealed now. Index: job_processing.
-SELECT (SELECT count(*) FROM backstay.job WHERE status = 'processing') + (SELECT count(*) FROM backstay.release_due)
+-- Operations that would be left half done if the queue were sealed now. A table that holds what runs.
+SELECT (SELECT count(*) FROM backstay.running) + (SELECT count(*) FROM backstay.release_due)
     + (SELECT count(*) FROM backstay.unpack_due) + (SELECT count(*) FROM backstay.join_due)
 
 -- name: move_save
@@ -28,6 +29,17 @@ SELECT name FROM backstay.result_table ORDER BY name
 SELECT t.tgname::text, c.relname::text FROM pg_trigger AS t JOIN pg_class AS c ON c.oid = t.tgrelid
 JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE n.nspname = $1 AND starts_with(t.tgname::text, $2) AND NOT t.tgisinternal
+
+-- name: export_jobs
+-- A page of jobs by arrival after $1, each with its place among the others. Indexes: job_pkey, job_arrival.
+SELECT {record_columns}, h.place::text FROM (
+    (SELECT job_id, job_id AS place FROM backstay.job
+     WHERE job_id > $1::uuid AND arrival IS NULL ORDER BY job_id LIMIT $2)
+    UNION ALL
+    (SELECT job_id, arrival FROM backstay.job WHERE arrival > $1::uuid ORDER BY arrival LIMIT $2)
+    ORDER BY place LIMIT $2
+) AS h CROSS JOIN LATERAL (SELECT * FROM backstay.standing AS s WHERE s.job_id = h.job_id OFFSET 0) AS standing
+ORDER BY h.place
 
 -- name: export_edges
 -- What these jobs depend on. Index: edge_child.
@@ -81,6 +93,10 @@ ORDER BY entry_id LIMIT $2
 -- name: restoring
 -- From here to the end of the transaction, what is moved into this store may be written.
 SELECT set_config('backstay_move.restoring', 'on', true)
+
+-- name: restored_before
+-- Which of these jobs are there. Index: job_pkey.
+SELECT job_id::text FROM backstay.job WHERE job_id = ANY ($1::uuid[])
 
 -- name: restore_edges
 -- Edges of restored jobs. Index: the primary key.

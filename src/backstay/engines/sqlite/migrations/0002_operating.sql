@@ -1,43 +1,4 @@
--- Operating: queues, schedules, counters, the archive, rates and turns.
-
-ALTER TABLE job ADD COLUMN payload_version INTEGER NOT NULL DEFAULT 1 CHECK (payload_version >= 1);
-ALTER TABLE job ADD COLUMN fairness_key TEXT;
-ALTER TABLE job ADD COLUMN fairness_weight INTEGER NOT NULL DEFAULT 1 CHECK (fairness_weight >= 1);
-ALTER TABLE job ADD COLUMN rate_key TEXT;
-ALTER TABLE job ADD COLUMN rate_count INTEGER;
-ALTER TABLE job ADD COLUMN rate_micros INTEGER;
-ALTER TABLE job ADD COLUMN schedule TEXT;
-ALTER TABLE job ADD COLUMN tick_at INTEGER;
-ALTER TABLE job ADD COLUMN traceparent TEXT;
--- A parked job waits for its rate key where this is set, and for its concurrency key where it is not.
-ALTER TABLE job ADD COLUMN rate_parked INTEGER NOT NULL DEFAULT 0 CHECK (rate_parked = 0 OR (rate_parked = 1 AND parked = 1));
-
--- Whether the child only joined an identical job: then it may run without it.
-ALTER TABLE edge ADD COLUMN joined INTEGER NOT NULL DEFAULT 0 CHECK (joined = 0 OR joined = 1);
-
--- Announced anew, with a version and a retention, by the next app that opens the file.
-DELETE FROM job_type;
-
--- claim: two indexes, of which each pending job is in one. The version comes last, to be read without the row.
-DROP INDEX job_ready;
-CREATE INDEX job_ready ON job (queue, job_type, parked, priority DESC, scheduled_for, job_id, payload_version)
-    WHERE status = 'pending' AND fairness_key IS NULL;
-CREATE INDEX job_fair ON job (queue, job_type, parked, priority DESC, fairness_key, scheduled_for, job_id, payload_version)
-    WHERE status = 'pending' AND fairness_key IS NOT NULL;
--- keys: holders, which jobs are in sight, and which are parked; versions apart, because not every worker reads all
-DROP INDEX job_key;
-CREATE INDEX job_key ON job (concurrency_key, status, queue, job_type, payload_version, parked, priority DESC,
-        scheduled_for, job_id)
-    WHERE concurrency_key IS NOT NULL;
-DROP INDEX job_parked;
-CREATE INDEX job_parked ON job (concurrency_key, queue, job_type, payload_version, priority DESC, scheduled_for, job_id)
-    WHERE parked = 1 AND rate_parked = 0 AND concurrency_key IS NOT NULL;
-CREATE INDEX job_rate ON job (rate_key, rate_count, rate_micros, queue, job_type, payload_version,
-        priority DESC, scheduled_for, job_id)
-    WHERE status = 'pending' AND rate_key IS NOT NULL AND parked = 0;
-CREATE INDEX job_rate_parked ON job (rate_key, rate_count, rate_micros, queue, job_type, payload_version,
-        priority DESC, scheduled_for, job_id)
-    WHERE rate_parked = 1;
+-- Operating: rates and turns, queues, schedules, counters, the archive.
 
 -- A bucket for each key and rate: under one key, two types with different rates do not draw from the same.
 CREATE TABLE rate (
@@ -94,6 +55,7 @@ CREATE TABLE schedule (
     last_at     INTEGER,
     last_job_id TEXT
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX schedule_next ON schedule (next_at, name) WHERE paused_at IS NULL;
 
 CREATE TABLE counter (
     minute        INTEGER NOT NULL,
@@ -118,5 +80,3 @@ CREATE TABLE archive (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX archive_age ON archive (archived_at);
 CREATE INDEX archive_files ON archive (job_id) WHERE has_files = 1;
--- guards go with the archive rows that they stand on
-CREATE INDEX dedup_job ON dedup (job_id);

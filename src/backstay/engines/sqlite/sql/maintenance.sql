@@ -1,19 +1,45 @@
--- name: promote
--- Make due jobs pending, the longest due first. Index: job_due.
-UPDATE job
-SET status = 'pending', version = version + 1, updated_at = :now,
-    history = CASE version % 64 WHEN 63 THEN trim_history(history) ELSE history END
-        || char(10) || '[' || (version + 1) || ',' || :now || ',"due","' || status || '","pending",' || attempt || ']'
-WHERE seq IN (
-    SELECT seq FROM job INDEXED BY job_due
-    WHERE status IN ('scheduled', 'retrying') AND scheduled_for <= :now
-    ORDER BY scheduled_for
-    LIMIT :limit
-) AND +status IN ('scheduled', 'retrying')
+-- name: due
+-- Jobs that are due, the longest due first, as one JSON value. Index: later_due.
+SELECT json_group_array(seq) FROM (
+    SELECT seq FROM later INDEXED BY later_due WHERE scheduled_for <= :now ORDER BY scheduled_for LIMIT :limit)
+
+-- name: promote_ready
+-- The jobs in ?1, which are due, wait for a worker. Indexes: the keys.
+INSERT INTO ready (queue, job_type, fair, parked, priority, scheduled_for, job_id, seq, payload_version, suspicion,
+    attempt, failures, version, awaited, concurrency_key, concurrency_limit, rate_key, rate_count, rate_micros,
+    fairness_key, fairness_weight)
+SELECT j.queue, j.job_type, j.fairness_key IS NOT NULL, 0, l.priority, l.scheduled_for, j.job_id, j.seq,
+    j.payload_version, coalesce(d.suspicion, 0), l.attempt, l.failures, l.version + 1, l.awaited, j.concurrency_key,
+    j.concurrency_limit, j.rate_key, j.rate_count, j.rate_micros, j.fairness_key, coalesce(j.fairness_weight, 1)
+FROM json_each(?1) AS each CROSS JOIN later AS l ON l.seq = each.value CROSS JOIN job AS j ON j.seq = l.seq
+LEFT JOIN detail AS d ON d.seq = l.seq
+
+-- name: promote_event
+-- Tell of the jobs in ?1 that they were due at ?2. Index: the key.
+INSERT INTO event (seq, version, at, event, source, target, attempt)
+SELECT seq, version + 1, ?2, 'due', status, 'pending', attempt FROM later WHERE seq IN (SELECT value FROM json_each(?1))
+
+-- name: promote_long
+-- Which of the jobs in ?1 have a history of more than ?2 events, and how many. Index: the key.
+SELECT seq, version + 1 FROM later WHERE seq IN (SELECT value FROM json_each(?1)) AND version >= ?2
+
+-- name: promote_leave
+-- The jobs in ?1 are no longer for later. Index: the key.
+DELETE FROM later WHERE seq IN (SELECT value FROM json_each(?1))
 
 -- name: next_due
--- When the next scheduled or retrying job is due. Index: job_due.
-SELECT min(scheduled_for) FROM job INDEXED BY job_due WHERE status IN ('scheduled', 'retrying')
+-- When the next scheduled or retrying job is due. Index: later_due.
+SELECT min(scheduled_for) FROM later INDEXED BY later_due
+
+-- name: misplaced
+-- How many jobs have no place, or more than one, among those that arrived last. Indexes: the keys.
+SELECT count(*) FILTER (WHERE places = 0), count(*) FILTER (WHERE places > 1), min(job_id) FILTER (WHERE places <> 1)
+FROM (
+    SELECT j.job_id, (e.seq IS NOT NULL) + (r.seq IS NOT NULL) + (l.seq IS NOT NULL) + (w.seq IS NOT NULL)
+        + (p.seq IS NOT NULL) AS places
+    FROM (SELECT * FROM job ORDER BY seq DESC LIMIT ?1) AS j
+    {joined}
+)
 
 -- name: save_schedule
 -- Store a schedule whole; :expected is the version to replace, NULL where there must be none yet.

@@ -1,8 +1,15 @@
 -- name: get
--- Whole records by id.
+-- Whole records by id. Indexes: the unique one on job_id, the keys.
 SELECT {record_columns}
-FROM job
-WHERE job_id IN (SELECT value FROM json_each(?1))
+FROM job AS j
+{joined}
+WHERE j.job_id IN (SELECT value FROM json_each(?1))
+
+-- name: get_by_seq
+-- Whole records by position, in the order asked for. Indexes: the keys.
+SELECT {record_columns}
+FROM json_each(?1) AS each CROSS JOIN job AS j ON j.seq = each.value
+{joined}
 
 -- name: archive_get
 -- What the archive keeps of the jobs in ?1.
@@ -16,88 +23,100 @@ SELECT
     (SELECT count(*) FROM edge WHERE parent_id = ?1)
 
 -- name: dead
--- Dead letters by type and error, the largest group first; max() picks the newest row of each. Index: job_ended_badly.
-SELECT job_type,
-    CASE WHEN last_error LIKE 'ChildFailed: %' THEN 'ChildFailed'
-        ELSE coalesce(errors ->> '$[#-1].type', 'DependencyFailed') END,
-    count(*), job_id, coalesce(last_error, ''), max(completed_at)
-FROM job INDEXED BY job_ended_badly
-WHERE status = 'failed' AND status IN ('failed', 'cancelled')
+-- Dead letters by type and error, the largest group first; max() picks the newest row of each. Index: ended_badly.
+SELECT j.job_type, coalesce(d.error_type, 'DependencyFailed'), count(*), j.job_id, coalesce(d.last_error, ''),
+    max(e.completed_at)
+FROM ended AS e INDEXED BY ended_badly CROSS JOIN job AS j ON j.seq = e.seq LEFT JOIN detail AS d ON d.seq = e.seq
+WHERE e.status = 'failed' AND e.status IN ('failed', 'cancelled')
 GROUP BY 1, 2
 ORDER BY 3 DESC, 1, 2
 LIMIT ?1
 
 -- name: counts
--- Jobs per state: what is not completed is counted through small indexes (job_ready, job_fair, job_lease, job_later,
--- job_ended_badly), all jobs through the slimmest large one.
-SELECT 'pending', (SELECT count(*) FROM job INDEXED BY job_ready WHERE status = 'pending' AND fairness_key IS NULL)
-    + (SELECT count(*) FROM job INDEXED BY job_fair WHERE status = 'pending' AND fairness_key IS NOT NULL)
+-- Jobs per state: of those that have not ended, the rows of their places; the others are tallied.
+SELECT 'pending', count(*) FROM ready
 UNION ALL
-SELECT 'processing', count(*) FROM job INDEXED BY job_lease WHERE status = 'processing'
+SELECT 'processing', count(*) FROM running
 UNION ALL
-SELECT status, count(*) FROM job INDEXED BY job_later WHERE status > 'processing' GROUP BY status
+SELECT status, count(*) FROM later GROUP BY status
 UNION ALL
-SELECT status, count(*) FROM job INDEXED BY job_ended_badly WHERE status IN ('failed', 'cancelled') GROUP BY status
+SELECT 'waiting', count(*) FROM waiting
 UNION ALL
-SELECT 'completed', count(*) FROM job
+SELECT status, count FROM tally
 
 -- name: counters
--- The counters of a span, all buckets together, and how many are in each. Served by the primary key.
-SELECT minute, job_type, queue, priority, outcome, sum(count), sum(ran_micros), sum(waited_micros),
+-- The counters of minutes from ?1 to ?2, all buckets together, and how many are in each: summed over spans of ?3, which
+-- is NULL for single minutes, and unless ?4 over all types and queues. Served by the primary key.
+SELECT span, job_type, queue, priority, outcome, sum(count), sum(ran), sum(waited),
     json_group_array(json_array(bucket, count)) FILTER (WHERE bucket <> 0)
-FROM counter
-WHERE minute >= ?1 AND minute < ?2
-GROUP BY minute, job_type, queue, priority, outcome
-ORDER BY minute, job_type, queue, priority, outcome
+FROM (
+    SELECT coalesce(?1 + (minute - ?1) / ?3 * ?3, minute) AS span, iif(?4, job_type, '') AS job_type,
+        iif(?4, queue, '') AS queue, priority, outcome, bucket, sum(count) AS count, sum(ran_micros) AS ran,
+        sum(waited_micros) AS waited
+    FROM counter
+    WHERE minute >= ?1 AND minute < ?2
+    GROUP BY 1, 2, 3, priority, outcome, bucket
+)
+GROUP BY span, job_type, queue, priority, outcome
+ORDER BY span, job_type, queue, priority, outcome
 
 -- name: depths
--- Active jobs by queue, type, state and priority. Indexes: job_ready, job_fair, job_lease, job_later.
+-- Active jobs by queue, type, state and priority: each place is read once, `ready` in the order of its key.
 SELECT queue, job_type, 'pending', priority, count(*), min(scheduled_for), max(scheduled_for)
-FROM job INDEXED BY job_ready WHERE status = 'pending' AND fairness_key IS NULL
-GROUP BY queue, job_type, parked, priority
+FROM ready
+GROUP BY queue, job_type, fair, parked, priority
 UNION ALL
-SELECT queue, job_type, 'pending', priority, count(*), min(scheduled_for), max(scheduled_for)
-FROM job INDEXED BY job_fair WHERE status = 'pending' AND fairness_key IS NOT NULL
-GROUP BY queue, job_type, parked, priority
-UNION ALL
-SELECT queue, job_type, 'processing', priority, count(*), min(started_at), max(started_at)
-FROM job INDEXED BY job_lease WHERE status = 'processing' GROUP BY queue, job_type, priority
+SELECT j.queue, j.job_type, 'processing', coalesce(d.priority, j.priority) AS now, count(*), min(r.started_at),
+    max(r.started_at)
+FROM running AS r CROSS JOIN job AS j ON j.seq = r.seq LEFT JOIN detail AS d ON d.seq = r.seq
+GROUP BY j.queue, j.job_type, now
 UNION ALL
 SELECT queue, job_type, status, priority, count(*), min(scheduled_for), max(scheduled_for)
-FROM job INDEXED BY job_later WHERE status > 'processing' GROUP BY queue, job_type, status, priority
+FROM later GROUP BY queue, job_type, status, priority
+UNION ALL
+SELECT queue, job_type, 'waiting', priority, count(*), min(scheduled_for), max(scheduled_for)
+FROM waiting GROUP BY queue, job_type, priority
 
 -- name: expired
--- Claims whose lease ran out, oldest first. Index: job_lease.
-SELECT job_id, attempt, failures, max_attempts, snoozes, give_backs, worker_id, lease_expires_at,
-    job_type, queue, priority, scheduled_for, started_at, parent_job_id
-FROM job INDEXED BY job_lease
-WHERE status = 'processing' AND lease_expires_at <= :now
-ORDER BY lease_expires_at
-LIMIT :limit
+-- Claims whose lease ran out, oldest first. Reads all of `running`, which is short.
+SELECT {expired_columns}
+FROM (
+    SELECT * FROM running WHERE lease_expires_at <= :now ORDER BY lease_expires_at LIMIT :limit
+) AS r CROSS JOIN job AS j ON j.seq = r.seq LEFT JOIN detail AS d ON d.seq = r.seq
+ORDER BY r.lease_expires_at
 
 -- name: held_by
--- Claims of the workers in :workers, which are known to be dead. Index: job_lease; only processing rows.
-SELECT job_id, attempt, failures, max_attempts, snoozes, give_backs, worker_id, lease_expires_at,
-    job_type, queue, priority, scheduled_for, started_at, parent_job_id
-FROM job INDEXED BY job_lease
-WHERE status = 'processing' AND worker_id IN (SELECT value FROM json_each(:workers))
-ORDER BY lease_expires_at
-LIMIT :limit
+-- Claims of the workers in :workers, which are known to be dead. Reads all of `running`.
+SELECT {expired_columns}
+FROM (
+    SELECT * FROM running WHERE worker_id IN (SELECT value FROM json_each(:workers))
+    ORDER BY lease_expires_at LIMIT :limit
+) AS r CROSS JOIN job AS j ON j.seq = r.seq LEFT JOIN detail AS d ON d.seq = r.seq
+ORDER BY r.lease_expires_at
 
--- name: standing
--- Where the jobs in ?1 stand: for those who wait, and to answer for writes that did not apply.
-SELECT job_id, status, attempt, claim_token
-FROM job
-WHERE job_id IN (SELECT value FROM json_each(?1))
+-- name: statuses
+-- In which state the jobs in ?1 are, for those who wait. Indexes: the unique one on job_id, the keys.
+SELECT j.job_id, {status}
+FROM job AS j LEFT JOIN ended AS e ON e.seq = j.seq LEFT JOIN running AS r ON r.seq = j.seq
+LEFT JOIN later AS l ON l.seq = j.seq LEFT JOIN waiting AS w ON w.seq = j.seq
+WHERE j.job_id IN (SELECT value FROM json_each(?1))
+
+-- name: line
+-- The key of a pending job in `ready`, and what may hold it back. Index: the key.
+SELECT p.queue, p.job_type, p.payload_version, p.priority, p.scheduled_for, p.job_id, p.fairness_key, p.parked,
+    p.concurrency_key, p.rate_key, p.rate_count, p.rate_micros
+FROM job AS j
+{joined}
+WHERE j.job_id = ?1 AND p.seq IS NOT NULL
 
 -- name: ahead
 -- How many pending jobs of a queue and type come before one without a fairness key: of the first ?6 in sight, those that
--- a claim takes before it. Index: job_ready.
+-- a claim takes before it. Index: the key.
 SELECT count(*)
 FROM (
     SELECT priority, scheduled_for, job_id
-    FROM job INDEXED BY job_ready
-    WHERE status = 'pending' AND fairness_key IS NULL AND queue = ?1 AND job_type = ?2 AND parked = 0
+    FROM ready
+    WHERE queue = ?1 AND job_type = ?2 AND fair = 0 AND parked = 0
     ORDER BY priority DESC, scheduled_for, job_id
     LIMIT ?6
 )
@@ -105,12 +124,12 @@ WHERE (-priority, scheduled_for, job_id) < (-?3, ?4, ?5)
 
 -- name: fair_ahead
 -- How many pending jobs of a queue, type, priority and fairness key come before one of them: of the first ?6 in sight,
--- those that a claim takes before it. Index: job_fair.
+-- those that a claim takes before it. Index: ready_fair.
 SELECT count(*)
 FROM (
     SELECT scheduled_for, job_id
-    FROM job INDEXED BY job_fair
-    WHERE status = 'pending' AND fairness_key = ?7 AND queue = ?1 AND job_type = ?2 AND parked = 0 AND priority = ?3
+    FROM ready INDEXED BY ready_fair
+    WHERE fairness_key = ?7 AND queue = ?1 AND job_type = ?2 AND parked = 0 AND priority = ?3
     ORDER BY scheduled_for, job_id
     LIMIT ?6
 )
@@ -118,19 +137,18 @@ WHERE (scheduled_for, job_id) < (?4, ?5)
 
 -- name: key_ahead
 -- How many jobs of a concurrency key come before one that it holds back, of its queue, type and version: of the first
--- ?8 that are parked, and of those in sight. Indexes: job_parked, job_key.
+-- ?8 that are parked, and of those in sight. Indexes: ready_parked, ready_key.
 SELECT count(*)
 FROM (
     SELECT * FROM (
-        SELECT priority, scheduled_for, job_id FROM job INDEXED BY job_parked
-        WHERE concurrency_key = ?1 AND parked = 1 AND rate_parked = 0 AND queue = ?2 AND job_type = ?3
-          AND payload_version = ?4
+        SELECT priority, scheduled_for, job_id FROM ready INDEXED BY ready_parked
+        WHERE concurrency_key = ?1 AND parked = 1 AND queue = ?2 AND job_type = ?3 AND payload_version = ?4
         ORDER BY priority DESC, scheduled_for, job_id
         LIMIT ?8)
     UNION ALL
     SELECT * FROM (
-        SELECT priority, scheduled_for, job_id FROM job INDEXED BY job_key
-        WHERE concurrency_key = ?1 AND status = 'pending' AND queue = ?2 AND job_type = ?3 AND payload_version = ?4
+        SELECT priority, scheduled_for, job_id FROM ready INDEXED BY ready_key
+        WHERE concurrency_key = ?1 AND queue = ?2 AND job_type = ?3 AND payload_version = ?4
           AND parked = 0 AND priority >= ?5 AND (-priority, scheduled_for, job_id) < (-?5, ?6, ?7)
         LIMIT ?8)
 )
@@ -138,19 +156,19 @@ WHERE (-priority, scheduled_for, job_id) < (-?5, ?6, ?7)
 
 -- name: rate_ahead
 -- How many jobs of a rate key and rate come before one that they hold back, of its queue, type and version: of the
--- first ?10 that are parked, and of those in sight. Indexes: job_rate_parked, job_rate.
+-- first ?10 that are parked, and of those in sight. Indexes: ready_rate_parked, ready_rate.
 SELECT count(*)
 FROM (
     SELECT * FROM (
-        SELECT priority, scheduled_for, job_id FROM job INDEXED BY job_rate_parked
-        WHERE rate_key = ?1 AND rate_count = ?2 AND rate_micros = ?3 AND rate_parked = 1 AND queue = ?4
+        SELECT priority, scheduled_for, job_id FROM ready INDEXED BY ready_rate_parked
+        WHERE rate_key = ?1 AND rate_count = ?2 AND rate_micros = ?3 AND parked = 2 AND queue = ?4
           AND job_type = ?5 AND payload_version = ?6
         ORDER BY priority DESC, scheduled_for, job_id
         LIMIT ?10)
     UNION ALL
     SELECT * FROM (
-        SELECT priority, scheduled_for, job_id FROM job INDEXED BY job_rate
-        WHERE status = 'pending' AND parked = 0 AND rate_key = ?1 AND rate_count = ?2 AND rate_micros = ?3
+        SELECT priority, scheduled_for, job_id FROM ready INDEXED BY ready_rate
+        WHERE parked = 0 AND rate_key = ?1 AND rate_count = ?2 AND rate_micros = ?3
           AND queue = ?4 AND job_type = ?5 AND payload_version = ?6
           AND priority >= ?7 AND (-priority, scheduled_for, job_id) < (-?7, ?8, ?9)
         LIMIT ?10)

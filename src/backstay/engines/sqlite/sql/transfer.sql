@@ -1,3 +1,17 @@
+-- name: export_jobs
+-- A page of jobs after the position ?1. Indexes: the keys.
+SELECT {record_columns}
+FROM job AS j NOT INDEXED
+{joined}
+WHERE j.seq > ?1 ORDER BY j.seq LIMIT ?2
+
+-- name: restore_children
+-- How many children a restored job has.
+INSERT INTO detail (seq, children, open_children, failed_children, cancelled_children)
+VALUES (:seq, :children, :open_children, :failed_children, :cancelled_children)
+ON CONFLICT (seq) DO UPDATE SET children = excluded.children, open_children = excluded.open_children,
+    failed_children = excluded.failed_children, cancelled_children = excluded.cancelled_children
+
 -- name: export_steps
 -- A page of recorded steps after (?1, ?2). Index: the primary key.
 SELECT job_id, name, answer, attempt, recorded_at FROM step WHERE (job_id, name) > (?1, ?2) ORDER BY job_id, name LIMIT ?3

@@ -1,0 +1,314 @@
+"""`FarRun`: one attempt of a job at a remote worker, with the context of its handler and what that reports."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import math
+import threading
+from collections.abc import Sequence
+from typing import Any, assert_never
+
+import msgspec
+
+from backstay import codec
+from backstay.client.client import RemoteJob
+from backstay.clock import MICROS, Clock
+from backstay.context import JOB_LOGGER
+from backstay.core.lifecycle import (
+    Cancelled,
+    Completed,
+    Discarded,
+    GivenBack,
+    Outcome,
+    Raised,
+    RetryAsked,
+    Snoozed,
+    WaitingForChildren,
+)
+from backstay.core.records import ErrorEntry
+from backstay.errors import ClaimLost
+from backstay.handlers import Handler
+from backstay.limits import KIB, METRICS_MAX, NAME_LENGTH_MAX, REASON_LENGTH_MAX, STAGE_LENGTH_MAX
+from backstay.worker import errors
+from backstay.worker.encoder import Unencoded, at_once, encoded
+from backstay.worker.errors import entry, outcome_of
+from backstay.worker.executor import Deadlines, Threads
+from backstay.worker.run import Execution, Named
+
+LINES_MAX = 200  # log lines per request; the oldest are dropped if a handler logs more in a second
+LINE_LENGTH_MAX = 16 * KIB  # of one log line, in characters …
+LINES_LENGTH_MAX = 128 * KIB  # … and of all in a request: the server refuses larger ones
+_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
+class Report(msgspec.Struct):
+    """What a handler has reported and the server has not received yet."""
+
+    progress: float | None = None
+    stage: str | None = None
+    metrics: dict[str, float] = {}
+    logs: list[dict[str, str]] = []
+
+    @property
+    def is_empty(self) -> bool:
+        return self.progress is None and self.stage is None and not self.metrics and not self.logs
+
+    def fields(self) -> dict[str, Any]:
+        return {name: value for name, value in msgspec.structs.asdict(self).items() if value not in (None, {}, [])}
+
+
+class Reporter:
+    """Collects what a handler reports, as the server accepts it: nothing that is said here may cost the job its result.
+    A handler in a thread writes it, the thread of the link reads it."""
+
+    def __init__(self, job: RemoteJob) -> None:
+        self.job = job
+        self._lock = threading.Lock()
+        self._report = Report()
+        self._is_over = False
+
+    def metric(self, name: str, value: float) -> None:
+        value = float(value)
+        if not math.isfinite(value):
+            self.line("WARNING", f"metric {name} is {value}, which cannot be stored")
+            return
+        name = codec.clean(str(name))[:NAME_LENGTH_MAX]
+        with self._lock:
+            self._check()
+            if name in self._report.metrics or len(self._report.metrics) < METRICS_MAX:
+                self._report.metrics[name] = value
+
+    def progress(self, fraction: float, stage: str | None) -> None:
+        fraction = min(1.0, max(0.0, float(fraction)))
+        said = None if stage is None else codec.clean(str(stage))[:STAGE_LENGTH_MAX]
+        with self._lock:
+            self._check()
+            self._report.progress = fraction
+            self._report.stage = self._report.stage if said is None else said
+
+    def line(self, level: str, message: str) -> None:
+        text = codec.clean(message, limit=LINE_LENGTH_MAX)
+        with self._lock:
+            if self._is_over:  # it is in this process's log; logging never fails
+                return
+            self._report.logs.append({"level": level if level in _LEVELS else "INFO", "message": text})
+            self._report.logs = _fitting(self._report.logs)
+
+    def take(self) -> Report:
+        """Return what is to be sent; from here on it counts as sent."""
+        with self._lock:
+            report, self._report = self._report, Report()
+            return report
+
+    def put_back(self, report: Report) -> None:
+        """Restore a report that did not arrive; newer values take precedence."""
+        with self._lock:
+            now = self._report
+            now.progress = report.progress if now.progress is None else now.progress
+            now.stage = report.stage if now.stage is None else now.stage
+            now.metrics = report.metrics | now.metrics
+            now.logs = _fitting(report.logs + now.logs)
+
+    def end(self) -> None:
+        """The handler has returned: what it left behind cannot report for it any more."""
+        with self._lock:
+            self._is_over = True
+
+    def _check(self) -> None:
+        if self._is_over:
+            raise ClaimLost(f"this run of job {self.job.job_id} has ended: its context cannot be used any more")
+
+
+def _fitting(lines: list[dict[str, str]]) -> list[dict[str, str]]:
+    """The last lines that one request can have."""
+    length = 0
+    for count, line in enumerate(reversed(lines)):
+        length += len(line["message"])
+        if count == LINES_MAX or length > LINES_LENGTH_MAX:
+            return lines[len(lines) - count :]
+    return lines
+
+
+class _Context:
+    """The base of both contexts."""
+
+    def __init__(self, run: FarRun) -> None:
+        self._run = run
+
+    @property
+    def job(self) -> RemoteJob:
+        """The job as it was claimed."""
+        return self._run.job
+
+    @property
+    def job_id(self) -> str:
+        return self.job.job_id
+
+    @property
+    def attempt(self) -> int:
+        return int(self.job.attempt)
+
+    @property
+    def log(self) -> logging.Logger:
+        """Its lines are kept on the job, like those of any stdlib logger inside the handler."""
+        return logging.getLogger(JOB_LOGGER)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the job was cancelled, lost, has timed out or is to be given back: return as soon as you can."""
+        return self._run.is_stopped or self._run.ended
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for all attempts, on remote and local workers: pass it to services that ignore repeats."""
+        return f"backstay-{self.job_id}"
+
+    def metric(self, name: str, value: float) -> None:
+        """Store a number with the job."""
+        self._run.reporter.metric(name, value)
+
+
+class RemoteContext(_Context):
+    """The context of an `async def` handler."""
+
+    async def progress(self, fraction: float, *, stage: str | None = None) -> None:
+        """Report progress, from 0 to 1. Sent about once a second."""
+        self._run.reporter.progress(fraction, stage)
+
+
+class BlockingRemoteContext(_Context):
+    """The context of a `def` handler, which runs in a thread."""
+
+    def progress(self, fraction: float, *, stage: str | None = None) -> None:
+        """Report progress, from 0 to 1. Sent about once a second."""
+        self._run.reporter.progress(fraction, stage)
+
+
+class End(msgspec.Struct, frozen=True):
+    """How an attempt has ended, as the server is told."""
+
+    verb: str  # of the route
+    body: dict[str, Any]  # without the token
+
+
+class FarRun(Execution):
+    """Its handler runs on the event loop of the worker; the thread of the link holds its claim."""
+
+    lost = False  # set by the link: the run no longer counts
+    settling = False  # its outcome is known, and is being sent
+
+    def __init__(self, handler: Handler, job: RemoteJob, token: str, clock: Clock) -> None:
+        self.handler = handler
+        self.job = job
+        self.token = token
+        self.timeout_micros = round(float(job.timeout_seconds) * MICROS)
+        self.reporter = Reporter(job)
+        self._clock = clock
+        self._context = RemoteContext(self) if handler.is_async else BlockingRemoteContext(self)
+        if not handler.is_async:
+            self.cancelled = threading.Event()
+
+    @property
+    def claim(self) -> dict[str, str]:
+        return {"job_id": self.job.job_id, "token": self.token}
+
+    @property
+    def attempt(self) -> int:
+        return int(self.job.attempt)
+
+    @property
+    def is_over(self) -> bool:
+        return self.settling or self.lost
+
+    @property
+    def jobs(self) -> Sequence[Named]:
+        return (self.job,)
+
+    @property
+    def execution(self) -> Execution:
+        return self
+
+    def say_log(self, created: float | None, level: str, message: str, item: int | None = None) -> None:
+        """A line that was logged anywhere in the handler."""
+        self.reporter.line(level, message)
+
+    def end_of_stopped(self) -> End:
+        return end_of(self.stopped(self.attempt, self._clock.now()))
+
+    async def end(self, deadlines: Deadlines, threads: Threads) -> End:
+        """Run the handler. Never raises."""
+        self.begun = True
+        if self.is_stopped:
+            self.ended = True
+            return self.end_of_stopped()
+        errors.current.set(self)  # in the task's own context: nothing to reset
+        deadlines.watch(self)
+        try:
+            text = await self._call(threads)
+            end = End("complete", {"result": msgspec.Raw(text.encode())})
+        except asyncio.CancelledError as error:
+            if _is_stopped(self) and self.task is not None:
+                self.task.uncancel()  # continues, to report this
+            end = end_of(Raised(entry(error, self.attempt, self._clock.now())))
+        except BaseException as error:
+            end = end_of(outcome_of(error, self.attempt, self._clock.now()))
+        finally:
+            self.ended = True
+            self.reporter.end()
+        return self.end_of_stopped() if _is_stopped(self) else end
+
+    async def _call(self, threads: Threads) -> str:
+        """The result as JSON text."""
+        payload = self.handler.decode(codec.encode(self.job.payload).decode(), self.job.payload_version)
+        arguments = (payload, self._context) if self.handler.takes_context else (payload,)
+        if self.handler.is_async:
+            return await encoded(await self.handler.function(*arguments))
+
+        def call() -> str | Unencoded:
+            return at_once(self.handler.function(*arguments))
+
+        found: str | Unencoded = await threads.run(contextvars.copy_context(), call)
+        return found if isinstance(found, str) else await encoded(found)
+
+    def __repr__(self) -> str:
+        return f"<FarRun {self.title}>"
+
+
+def _is_stopped(run: FarRun) -> bool:
+    """Asked anew each time: it can change at every await, and in a thread at any moment."""
+    return run.is_stopped
+
+
+def end_of(outcome: Outcome) -> End:
+    """Return how an outcome is reported to the server."""
+    match outcome:
+        case Completed(result):
+            return End("complete", {"result": None if result is None else codec.decode(result)})
+        case Raised(error):
+            return End("fail", {"error": _error(error)})
+        case RetryAsked(error, after_micros):
+            after = {} if after_micros is None else {"retry_after": after_micros / MICROS}
+            return End("fail", {"error": _error(error), **after})
+        case Discarded(error):
+            return End("fail", {"error": _error(error), "retry": False})
+        case Snoozed(for_micros, reason):
+            return End("outcome", {"outcome": "snooze", "seconds": for_micros / MICROS, **_because(reason)})
+        case GivenBack(reason):
+            return End("outcome", {"outcome": "give_back", **_because(reason)})
+        case Cancelled(reason):
+            return End("outcome", {"outcome": "cancel", **_because(reason)})
+        case WaitingForChildren():
+            why = "a remote worker cannot wait for children: submit the next step with depends_on"
+            return End("fail", {"error": {"type": "WaitForChildren", "message": why}, "retry": False})
+        case _:
+            assert_never(outcome)
+
+
+def _because(reason: str | None) -> dict[str, str]:
+    return {"reason": reason[:REASON_LENGTH_MAX]} if reason else {}
+
+
+def _error(error: ErrorEntry) -> dict[str, str]:
+    return {"type": codec.clean(error.type) or "Error", "message": error.message, "traceback": error.traceback}

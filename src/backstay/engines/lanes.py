@@ -1,0 +1,123 @@
+"""The lanes a claim looks at when it asks for many: those that have pending jobs.
+
+A pair of a queue and a type is a lane. An engine walks its indexes of pending jobs from lane to lane and jumps over
+what was not asked for, so that neither the pairs that are empty nor the jobs of others cost anything. A walk is cut off
+after CLAIM_LANES_MAX lanes. Where there are more, each claim starts at a random one: its order is then that of the part
+it looked at, and no lane is left out for good.
+"""
+
+from __future__ import annotations
+
+import bisect
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+
+import msgspec
+
+from backstay.clock import Instant
+from backstay.core.records import ClaimRequest
+from backstay.limits import CLAIM_LANES_FEW, CLAIM_LANES_MAX
+
+Order = tuple[int, Instant, str]  # as jobs are claimed: priority downwards, then the due time, then the id
+Pair = tuple[str, str]  # queue and type
+FIRST: Order = (-(2**31), 0, "")
+LOOKED = ("looked", "looked for turns")  # kinds of rows that only tell how far a walk has come: the lane may be empty
+PLAIN, KEYED, FAIR = "plain", "keyed", "fair"  # jobs for which no limit is looked at, or one is, or a turn
+
+
+class Lane(msgspec.Struct, frozen=True):
+    """A queue and a type; no job of theirs comes before `head`."""
+
+    queue: str
+    job_type: str
+    head: Order = FIRST
+    kinds: frozenset[str] = frozenset()  # of the jobs that wait in it; none where nothing was looked at
+
+
+Row = tuple[str, str, str, int, Instant, str]  # kind, queue, type; priority, due time and id of the first job
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What a claim has room for, in the order of the indexes."""
+
+    queues: list[str]
+    types: list[str]
+
+    @property
+    def is_few(self) -> bool:
+        """Whether looking at each pair costs less than a walk."""
+        return len(self.queues) * len(self.types) <= CLAIM_LANES_FEW
+
+    def pairs(self) -> list[Lane]:
+        return [Lane(queue, job_type) for job_type in self.types for queue in self.queues]
+
+    def random_start(self) -> Pair:
+        return random.choice(self.queues), random.choice(self.types)
+
+    def after(self, pair: Pair) -> Pair | None:
+        queue, job_type = pair
+        if (place := bisect.bisect_right(self.types, job_type)) < len(self.types):
+            return queue, self.types[place]
+        if (place := bisect.bisect_right(self.queues, queue)) < len(self.queues):
+            return self.queues[place], self.types[0]
+        return None
+
+
+def asked(request: ClaimRequest) -> Asked:
+    types = sorted(job_type for job_type, slots in request.slots.items() if min(slots, request.limit) > 0)
+    return Asked(sorted(set(request.queues)), types)
+
+
+Ask = Callable[[Pair], Awaitable[Iterable[Row]]]  # walks from a pair on
+
+
+async def pages(wanted: Asked, ask: Ask) -> AsyncIterator[list[Lane]]:
+    """Yield the lanes that have pending jobs by their first job, in one page if they are few.
+
+    A caller that finds nothing to claim in a page continues with the next one."""
+    start, begin = wanted.random_start(), (wanted.queues[0], wanted.types[0])
+    found: list[Lane] = []
+    for first, until in ((start, None), (begin, start)):
+        at: Pair | None = first
+        while at is not None and (until is None or at < until):
+            lanes, cut_at = page_of(await ask(at), until)
+            found += lanes
+            if cut_at is not None:
+                yield by_head(found)
+                found = []
+            at = None if cut_at is None else wanted.after(cut_at)
+    yield by_head(found)
+
+
+def page_of(rows: Iterable[Row], until: Pair | None = None) -> tuple[list[Lane], Pair | None]:
+    """Return the lanes before `until`, and the last of them if the walk was cut off there.
+
+    Each kind has a walk of its own. Beyond the place where the first of them was cut off, the others are ignored."""
+    by_kind: dict[str, list[Row]] = {}
+    for row in rows:
+        by_kind.setdefault(row[0], []).append(row)
+    cut_at = min(
+        ((each[-1][1], each[-1][2]) for each in by_kind.values() if len(each) >= CLAIM_LANES_MAX), default=None
+    )
+    if cut_at is not None and until is not None and cut_at >= until:
+        cut_at = None
+    heads: dict[Pair, Order] = {}
+    kinds: dict[Pair, set[str]] = {}
+    for each in (rows for kind, rows in by_kind.items() if kind not in LOOKED):
+        for kind, queue, job_type, priority, due, job_id in each:
+            pair = (queue, job_type)
+            if (cut_at is None or pair <= cut_at) and (until is None or pair < until):
+                order = (-priority, due, job_id)
+                heads[pair] = min(order, heads.get(pair, order))
+                kinds.setdefault(pair, set()).add(kind)
+    return [Lane(*pair, head, frozenset(kinds[pair])) for pair, head in heads.items()], cut_at
+
+
+def by_head(lanes: Sequence[Lane]) -> list[Lane]:
+    """Sort the lanes. Those that take turns may have an earlier job than the first that was seen, which is only the
+    first of one key. A few of them are looked at in any case; of many, the first that was seen has to do."""
+    if sum(FAIR in lane.kinds for lane in lanes) <= CLAIM_LANES_FEW:
+        lanes = [
+            msgspec.structs.replace(lane, head=(lane.head[0], 0, "")) if FAIR in lane.kinds else lane for lane in lanes
+        ]
+    return sorted(lanes, key=lambda lane: lane.head)

@@ -1,0 +1,121 @@
+"""Facts and places in PostgreSQL: what a plain job leaves behind, what is said twice, and what doctor finds."""
+
+import re
+import secrets
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from backstay import ids
+from backstay.core.states import Event
+from backstay.engines.postgres import admission, transfer
+from backstay.engines.postgres.connection import Statements, migrations
+from backstay.engines.postgres.store import PostgresStore
+from backstay.engines.sql_rows import Restored
+from backstay.limits import PAYLOAD_BYTES_MAX
+from backstay.testing.conformance.factories import NOW, SECOND, record, running, settle, submit
+from tests.support.servers.postgres import Postgres
+
+HERE = [ids.derived(ids.floor(at), "one") for at in (NOW, NOW - 90 * SECOND)]  # of now, and of a while ago
+TABLES = ("job", "ready", "later", "waiting", "running", "ended", "detail", "event")
+
+
+@pytest.fixture
+async def store(postgres: Postgres) -> AsyncIterator[PostgresStore]:
+    opened = PostgresStore(postgres.url(schema=f"places_{secrets.token_hex(4)}", clock="caller"))
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def connection(postgres: Postgres) -> AsyncIterator[Any]:
+    opened = await asyncpg.connect(postgres.url())
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def sql(store: PostgresStore) -> Statements:
+    return Statements(store.address.schema)
+
+
+async def rows(connection: Any, sql: Statements) -> dict[str, int]:
+    """How many each table has, where it has some."""
+    found = {table: await connection.fetchval(sql.named(f"SELECT count(*) FROM backstay.{table}")) for table in TABLES}
+    return {table: count for table, count in found.items() if count}
+
+
+async def test_a_job_that_ran_through_is_what_was_submitted_and_how_it_ended(
+    store: PostgresStore, connection: Any, sql: Statements
+) -> None:
+    claim = await running(store)
+    assert await rows(connection, sql) == {"job": 1, "running": 1}
+    await settle(store, claim.completes())
+
+    assert await rows(connection, sql) == {"job": 1, "ended": 1}
+    told = (await record(store, claim.job_id)).history
+    assert [(each.version, each.event) for each in told] == [(1, Event.SUBMIT), (2, Event.CLAIM), (3, Event.COMPLETE)]
+
+
+async def test_a_view_shows_a_job_as_it_stands(store: PostgresStore, connection: Any, sql: Statements) -> None:
+    claim = await running(store)
+    await settle(store, claim.fails("ValueError", "no"))
+
+    row = await connection.fetchrow(
+        sql.named("SELECT status, attempt, last_error FROM backstay.standing WHERE job_id = $1"), claim.job_id
+    )
+
+    assert tuple(row) == ("retrying", 1, "ValueError: no")
+
+
+@pytest.mark.parametrize("place", ["ready", "ended"])
+async def test_doctor_finds_a_job_without_a_place_and_one_with_two(
+    store: PostgresStore, connection: Any, sql: Statements, place: str
+) -> None:
+    job_id = await submit(store)
+    assert await _finding(store) == "ok"
+    if place == "ready":
+        await connection.execute(sql.named("DELETE FROM backstay.ready"))
+    else:
+        await connection.execute(
+            sql.named(
+                "INSERT INTO backstay.ended (job_id, completed_at, attempt, failures, version, status)"
+                f" VALUES ('{job_id}', 1, 0, 0, 2, 'cancelled')"
+            )
+        )
+
+    assert await _finding(store) == "bad"
+
+
+async def _finding(store: PostgresStore) -> str:
+    return next(each.level for each in await store.diagnose(NOW) if each.check == "places")
+
+
+@pytest.mark.parametrize(
+    "job_id", [*HERE, "00000000-0000-4000-8000-000000000001"], ids=["of now", "of a while ago", "of no time"]
+)
+@pytest.mark.parametrize("parent", [None, HERE[0]], ids=["alone", "child"])
+async def test_where_a_job_is_among_the_others_is_the_same_in_sql_as_in_python(
+    connection: Any, sql: Statements, job_id: str, parent: str | None
+) -> None:
+    facts = {"job_id": job_id, "created_at": NOW + 7, "parent_job_id": parent}
+    [expected] = transfer._arrivals([Restored(facts, None, (), {})])  # type: ignore[arg-type]
+
+    told = await connection.fetchval(
+        sql.named("SELECT backstay.arrival($1, $2, $3, 1)::text"), job_id, NOW + 7, parent is not None
+    )
+
+    assert told == expected
+
+
+def test_numbers_that_sql_repeats_are_those_of_python() -> None:
+    text = "\n".join(text for _, _, text in migrations())
+
+    assert set(re.findall(r"room integer := least\((\d+),", text)) == {str(admission._IN_SIGHT_MAX)}
+    assert str(admission.NO_TIME) in text
+    assert set(re.findall(r"set_at - at > (\d+)", text)) == {str(admission._SET_BACK)}
+    assert set(re.findall(r"> CASE WHEN child THEN 0 ELSE (\d+) END", text)) == {str(transfer.CLOCKS_APART_MILLIS)}
+    assert set(re.findall(r"octet_length\(payload::text\) > (\d+)", text)) == {str(PAYLOAD_BYTES_MAX)}

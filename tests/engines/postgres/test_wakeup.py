@@ -1,0 +1,79 @@
+"""Wake-ups by NOTIFY: also of a process that leaves at once, and never at the price of a close that hangs."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+
+import pytest
+
+from backstay.core.records import Signal
+from backstay.engines.postgres.store import PostgresStore
+from backstay.testing.conformance.factories import submit
+from tests.support.servers.postgres import Postgres
+from tests.support.servers.proxy import Proxy
+
+
+class Ear:
+    def __init__(self, store: PostgresStore) -> None:
+        self.heard: asyncio.Queue[Signal] = asyncio.Queue()
+        self.stop = store.listen(frozenset({Signal.READY, Signal.PLANNED}), self.heard.put_nowait)
+
+    async def hears(self, signal: Signal) -> None:
+        async with asyncio.timeout(20):
+            while await self.heard.get() is not signal:
+                pass
+
+
+@pytest.fixture
+def url(postgres: Postgres) -> str:
+    return postgres.url(schema=f"wake_{secrets.token_hex(3)}")
+
+
+@pytest.fixture
+async def ear(url: str) -> AsyncIterator[Ear]:
+    store = PostgresStore(url)
+    await store.open()
+    ear = Ear(store)
+    for _ in range(2):  # on connecting it is told of everything that it may have missed
+        await asyncio.wait_for(ear.heard.get(), 20)
+    yield ear
+    ear.stop()
+    await store.close()
+
+
+async def test_a_process_that_submits_and_leaves_wakes_the_workers(url: str, ear: Ear) -> None:
+    store = PostgresStore(url)
+    await store.open()
+
+    await submit(store)
+    await store.close()
+
+    await ear.hears(Signal.READY)
+
+
+async def test_all_that_was_committed_is_told_though_a_signal_is_being_sent(url: str, ear: Ear) -> None:
+    store = PostgresStore(url)
+    await store.open()
+
+    await submit(store)
+    assert store._waker is not None
+    store._waker.committed({Signal.PLANNED})
+    await store.close()
+
+    await ear.hears(Signal.PLANNED)
+
+
+async def test_a_server_that_does_not_answer_holds_a_close_only_shortly(
+    url: str, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Proxy(postgres.port) as proxy:
+        store = PostgresStore(url.replace(f":{postgres.port}/", f":{proxy.port}/"))
+        await store.open()
+        monkeypatch.setattr("backstay.engines.postgres.wakeup.CLOSE_SECONDS", 0.05)
+        monkeypatch.setattr("backstay.engines.postgres.connection.CONNECT_SECONDS", 0.05)
+        proxy.silence()
+        assert store._waker is not None
+        store._waker.committed({Signal.READY})
+
+        async with asyncio.timeout(10):  # less than a single statement may take
+            await store.close()
