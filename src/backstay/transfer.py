@@ -417,11 +417,11 @@ class _Patient:
         # An export is also refused while an index lags behind what was written.
         passing = (StoreUnavailable, StoreBusy) if name == "export" else StoreUnavailable
 
-        async def call(*arguments: Any) -> Any:
+        async def call(*arguments: Any, **options: Any) -> Any:
             until = self._clock.monotonic() + MOVE_OUTAGE_SECONDS
             while True:
                 try:
-                    return await verb(*arguments)
+                    return await verb(*arguments, **options)
                 except passing:
                     if self._clock.monotonic() >= until:
                         raise

@@ -411,7 +411,10 @@ def history(fields: Mapping[str, Any], stored: Iterable[HistoryEvent]) -> tuple[
         events[claimed] = HistoryEvent(
             claimed, started, Event.CLAIM, Status.PENDING, Status.PROCESSING, attempt, worker
         )
-    return tuple(events[each] for each in sorted(events))
+    whole = [events[each] for each in sorted(events)]
+    if len(whole) > HISTORY_HEAD + HISTORY_TAIL:  # what is implied comes on top of what is stored
+        whole = whole[:HISTORY_HEAD] + whole[-HISTORY_TAIL:]
+    return tuple(whole)
 
 
 def to_store(fields: Mapping[str, Any], whole: Sequence[HistoryEvent]) -> Sequence[HistoryEvent]:

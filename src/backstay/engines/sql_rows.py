@@ -425,7 +425,7 @@ def event(
 
 
 def trim(history: str) -> str:
-    """Keep the first and last events; their versions tell how many were dropped."""
+    """Return the first and the last events of a history; their versions tell how many were dropped."""
     lines = history.split("\n")
     if len(lines) <= HISTORY_HEAD + HISTORY_TAIL:
         return history

@@ -66,8 +66,20 @@ RENAMED = {
     "cancelled_children": "left",
 }
 FOR_ALL = Awaits(TriggerRule.ALL_SUCCESS, "fail")
+
+
+def decided(event: Event, source: Status, extras: dict[str, Any]) -> dict[str, Any]:
+    """Of these extras, those that core/lifecycle.py says: all completions say the same progress, and one who edits a
+    running job leaves alone what its holder writes."""
+    if event is Event.COMPLETE:
+        return {**extras, "progress": 1.0, "stage": "complete"}
+    if source is Status.PROCESSING and event is Event.REPRIORITISE:
+        return {name: value for name, value in extras.items() if name in ("priority", "by", "reason")}
+    return extras
+
+
 WITH_EXTRAS = [
-    (event, source, target, extras)
+    (event, source, target, decided(event, source, extras))
     for event, source, target in APPLIED
     for extras in ({}, FULL, {"error": an_error()}, {"clear_result": True}, {"result": "1"})
     if "result" not in extras or target is Status.COMPLETED  # only such a job has one

@@ -341,10 +341,11 @@ WALKS = {
     "wait_alone": ["SCAN ready USING COVERING INDEX ready_alone"],
 }
 # Sorts of a handful of rows: those that run, groups of errors or of active jobs, keys that are due,
-# the trees of a batch, those who may be let in, the states of what a job depends on, the kinds that are counted.
+# the trees of a batch, those who may be let in, the states of what a job depends on, the kinds that are counted,
+# or the spans over which the minutes of some kinds are summed.
 SORTS = {
-    "counts", "dead", "depths", "expired", "held_by", "outcomes_of", "rate_due", "rate_unpark", "retire_standing",
-    "retire_tally", "sum_counters", "totals", "unpark", "wait_alone",
+    "counters", "counts", "dead", "depths", "expired", "held_by", "outcomes_of", "rate_due", "rate_unpark",
+    "retire_standing", "retire_tally", "sum_counters", "totals", "unpark", "wait_alone",
 }  # fmt: skip
 TABLES = (
     "job",

@@ -279,7 +279,7 @@ class TestHistory:
         assert versions[:HISTORY_HEAD] == list(range(1, HISTORY_HEAD + 1))
         assert versions[-HISTORY_TAIL:] == list(range(job.version - HISTORY_TAIL + 1, job.version + 1))
         assert versions == sorted(set(versions))
-        assert len(versions) <= HISTORY_HEAD + HISTORY_TAIL + HISTORY_SLACK
+        assert len(versions) == HISTORY_HEAD + HISTORY_TAIL
 
 
 def _leaves(claim: Claim, event: Event) -> Transition:
