@@ -123,10 +123,11 @@ class Plan:
         return {node["Relation Name"] for node in self._nodes if node["Node Type"] == "Seq Scan"}
 
     @property
-    def rows(self) -> float:
-        """Rows of tables that were looked at, those included that a filter dropped."""
+    def rows(self) -> int:
+        """Rows of tables that were looked at, those included that a filter dropped. The server gives the average of all
+        loops, rounded to hundredths."""
         scans = [node for node in self._nodes if "Relation Name" in node and "Scan" in node["Node Type"]]
-        return sum(node["Actual Loops"] * sum(node.get(name, 0) for name in _LOOKED_AT) for node in scans)
+        return sum(round(node["Actual Loops"] * sum(node.get(name, 0) for name in _LOOKED_AT)) for node in scans)
 
 
 _LOOKED_AT = ("Actual Rows", "Rows Removed by Filter", "Rows Removed by Index Recheck")
