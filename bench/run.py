@@ -1,6 +1,6 @@
 """Measure Backstay, its peers and the machine's limits in one interleaved run.
 
-    scripts/bench                             everything, 3 rounds
+    scripts/bench                             everything, 5 rounds
     scripts/bench --only drain,submit         workloads whose names begin with these
     scripts/bench --quick --rounds 1          a first look
     scripts/bench --only history,retention --rounds 7   a ratio near 1 needs seven rounds
@@ -176,7 +176,7 @@ def _parse() -> argparse.Namespace:
     )
     parser.add_argument("--store", choices=sorted(sizes.WORKLOADS), default="sqlite", help="where the jobs are kept")
     parser.add_argument("--only", metavar="NAMES", help="workloads whose names begin with these, by comma")
-    parser.add_argument("--rounds", type=int, default=3, help="samples per figure (default 3)")
+    parser.add_argument("--rounds", type=int, default=5, help="samples per figure (default 5)")
     parser.add_argument("--quick", action="store_true", help="fewer jobs, and a tenth of the history")
     parser.add_argument("--dir", type=Path, help="a folder on the disk to measure (default: this repository)")
     parser.add_argument("--seed", type=int, default=1, help="order of the contenders (default 1)")

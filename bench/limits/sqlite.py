@@ -118,6 +118,7 @@ def create(path: Path) -> apsw.Connection:
 
 
 MEASURES = {
+    "submit-blocking": single_commits,
     "submit-one": single_commits,
     "submit-concurrent": single_commits,
     "submit-many": bulk,

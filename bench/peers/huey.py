@@ -32,7 +32,7 @@ WARM_UP_JOBS = 50
 def measures(*options: str) -> dict[str, Measure]:
     """Return huey's measurements with these options of its consumer."""
     return {
-        "submit-one": submit_one,
+        "submit-blocking": submit_one,
         "drain": lambda order: drain(order, options),
         "pickup-other": lambda order: pickup_other(order, options),
         "idle": lambda order: idle(order, options),

@@ -42,4 +42,4 @@ def _open(order: Order) -> persistqueue.SQLiteAckQueue:
     return persistqueue.SQLiteAckQueue(str(order.folder), auto_commit=True, multithreading=True)
 
 
-MEASURES = {"submit-one": submit_one, "drain": drain}
+MEASURES = {"submit-blocking": submit_one, "drain": drain}

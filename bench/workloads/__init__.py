@@ -37,12 +37,33 @@ class Workload:
         return min(jobs, self.fewer_jobs.get(contender, jobs))
 
 
+HTTP = (Metric("rate", "requests/s", "higher", 0), Metric("cpu", "ms CPU of the server", "lower", 2))
+HTTP_WORKLOADS = tuple(
+    Workload(
+        f"http-{connections}",
+        f"submit over HTTP, {connections} connection{'s' if connections > 1 else ''}",
+        HTTP,
+        (OURS, "limit, HTTP"),
+        jobs=3_000,
+        quick_jobs=1_000,
+    )
+    for connections in (1, 32)
+)
+
 SQLITE = (
     Workload(
-        "submit-one",
-        "submit one at a time",
+        "submit-blocking",
+        "submit one at a time, blocking",
         RATE,
         (OURS, "limit", "persist-queue", "huey"),
+        jobs=3_000,
+        quick_jobs=1_000,
+    ),
+    Workload(
+        "submit-one",
+        "submit one at a time, asyncio",
+        RATE,
+        (OURS, "limit"),
         jobs=3_000,
         quick_jobs=1_000,
     ),
@@ -106,12 +127,13 @@ SQLITE = (
     ),
     Workload(
         "retention",
-        "drain beside retention",
+        "drain during retention",
         RATE,
         (OURS, "backstay, no retention"),
         jobs=20_000,
         quick_jobs=20_000,
     ),
+    *HTTP_WORKLOADS,
 )
 
 POSTGRES = (
@@ -167,6 +189,7 @@ POSTGRES = (
         jobs=40_000,
         quick_jobs=20_000,
     ),
+    *HTTP_WORKLOADS,
 )
 
 UNITS = (

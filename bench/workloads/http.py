@@ -20,7 +20,6 @@ import asyncio
 import json
 import os
 import random
-import re
 import shutil
 import subprocess
 import sys
@@ -33,24 +32,22 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.harness import machine, places
+from bench.harness import http_server, machine, places
 from bench.harness.contenders import Order
 from bench.harness.http_client import Asked
+from bench.harness.http_server import Server
 from bench.harness.payload import note
-from bench.harness.processes import BENCH, ROOT, check_alive, cpu_seconds, worker_process
+from bench.harness.processes import BENCH
 from bench.harness.stores import PostgresDatabase, SqliteFile
 from bench.harness.table import aligned
 from bench.workloads import http_store
 
 FIGURES = BENCH / "results" / "bench-http.json"
 APP = "bench.workloads.http_store:app"
-SERVE = (sys.executable, "-m", "backstay", "serve", "--port=0", "--rate=1000000", f"--app={APP}")
 CONNECTIONS = (1, 32)
-WARM_UP = 200
 PAGES = ("/dashboard", "/dashboard/jobs", "/dashboard/queues")
 FURTHER = 20  # requests for a page after the first
 PAUSE_SECONDS = 0.1  # between them, so that counts are computed again
-START_SECONDS = 30.0
 COUNTINGS = 5
 PAGE_TARGET_MS = 300
 BODY = json.dumps({"payload": note(0), "queue": http_store.QUEUES[0]})
@@ -63,14 +60,6 @@ class Sample:
     workload: str
     who: str
     figures: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A listening server."""
-
-    address: str
-    pid: int
 
 
 class Bench:
@@ -92,7 +81,7 @@ class Bench:
             shuffled.shuffle(whom)
             for who in whom:
                 with self._empty_server(who) as running:
-                    found = self._asked(running, connections=connections, **asked)
+                    found = http_server.rates(running, seconds=self._seconds, connections=connections, **asked)
                 self._add(number, f"submit, {_count(connections)}", who, found)
 
     def reads(self, number: int, kept: http_store.Kept) -> None:
@@ -100,7 +89,9 @@ class Bench:
         for connections in CONNECTIONS:
             for name, paths in (("GET /jobs/{id}", one), ("GET /jobs?limit=50", ["/jobs?limit=50"])):
                 with self._server(self._large.url) as running:
-                    found = self._asked(running, connections=connections, method="GET", paths=paths, expects=200)
+                    found = http_server.rates(
+                        running, seconds=self._seconds, connections=connections, method="GET", paths=paths, expects=200
+                    )
                 self._add(number, f"{name}, {_count(connections)}", "backstay", found)
 
     def pages(self, number: int, kept: http_store.Kept) -> None:
@@ -116,7 +107,7 @@ class Bench:
                     pause_seconds=PAUSE_SECONDS,
                     marks=marks,
                 )
-                found = _client(asked)
+                found = http_server.ask(asked)
             first, *rest = found["times_ms"]
             figures = {"first_ms": first, "p50_ms": median(rest), "p95_ms": sorted(rest)[int(0.95 * (FURTHER - 1))]}
             shown = {"counts_shown_from_request": found["marked"]} if marks else {}
@@ -125,12 +116,6 @@ class Bench:
     def counting(self, number: int) -> None:
         """Measure the counts that a page would wait for if it waited, directly at the store."""
         self._add(number, "store.counts, store.depths", "backstay", asyncio.run(_counting(self._large.url)))
-
-    def _asked(self, server: Running, **asked: Any) -> dict[str, Any]:
-        before = cpu_seconds(server.pid)
-        found = _client(Asked(server.address, seconds=self._seconds, warm_up=WARM_UP, **asked))
-        used = cpu_seconds(server.pid) - before
-        return found | {"server_cpu_ms": 1000 * used / found["answers"]}
 
     def _add(self, number: int, workload: str, who: str, figures: dict[str, Any]) -> None:
         rounded = {name: None if value is None else round(value, 2) for name, value in figures.items()}
@@ -146,52 +131,28 @@ class Bench:
         return PostgresDatabase(_order(folder, option.removeprefix("--url=")))
 
     @contextmanager
-    def _empty_server(self, who: str) -> Iterator[Running]:
+    def _empty_server(self, who: str) -> Iterator[Server]:
         store = self._fresh("sample")
         try:
-            if who == "backstay":
-                with self._server(store.url) as running:
-                    yield running
-            else:
-                where = store.url if isinstance(store, PostgresDatabase) else str(store.file)
-                with self._running([sys.executable, "-m", "bench.limits.http", where], {}) as running:
-                    yield running
+            with self._server(store.url) if who == "backstay" else http_server.bare(store, self._log()) as running:
+                yield running
         finally:
             shutil.rmtree(self._folder / "sample")
 
     @contextmanager
-    def _server(self, url: str) -> Iterator[Running]:
-        with self._running(list(SERVE), {"BACKSTAY_URL": url}) as running:
+    def _server(self, url: str) -> Iterator[Server]:
+        log = self._log()
+        with http_server.backstay(APP, url, log) as running:
             yield running
-
-    @contextmanager
-    def _running(self, command: list[str], environment: dict[str, str]) -> Iterator[Running]:
-        self._samples_made += 1
-        log = self._folder / f"server-{self._samples_made}.log"
-        path = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
-        with worker_process(command, log, environment | path) as process:
-            deadline = time.monotonic() + START_SECONDS
-            while (address := re.search(r"API +(http://\S+)\n", log.read_text())) is None:
-                check_alive(process)
-                assert time.monotonic() < deadline, "the server does not start"
-                time.sleep(0.02)
-            yield Running(address[1], process.pid)
         log.unlink()
+
+    def _log(self) -> Path:
+        self._samples_made += 1
+        return self._folder / f"server-{self._samples_made}.log"
 
 
 def _order(folder: Path, url: str | None) -> Order:
     return Order(jobs=0, folder=folder, shared=folder, idle_seconds=0, finished=0, pending=0, retirable=0, url=url)
-
-
-def _client(asked: Asked) -> dict[str, Any]:
-    command = [sys.executable, "-m", "bench.harness.http_client"]
-    done = subprocess.run(
-        command, cwd=ROOT, input=asked.in_json(), capture_output=True, text=True, timeout=120, check=False
-    )
-    if done.returncode:
-        raise RuntimeError(f"the client failed: {done.stderr[-1000:]}")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
 
 
 def _count(connections: int) -> str:

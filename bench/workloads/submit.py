@@ -1,4 +1,5 @@
-"""Measures submits: one at a time, from many tasks at once, and in bulk. No worker runs."""
+"""Measures submits: one at a time, from blocking code and from asyncio, from many tasks at once, and in bulk. No worker
+runs."""
 
 from __future__ import annotations
 
@@ -11,6 +12,22 @@ from bench.harness.setup import JOB_TYPE, open_setup
 
 TASKS = 64
 WARM_UP_JOBS = 50
+
+
+def submit_blocking(order: Order) -> Figures:
+    """One thread with the blocking API, as in Django or a script."""
+    setup, payloads = open_setup(order), notes(order.jobs)
+    from bench.harness.blocking_app import app  # reads the variables that the set-up has written, on import
+
+    with app:
+        for payload in payloads[:WARM_UP_JOBS]:
+            app.submit(JOB_TYPE, payload)
+        start = time.perf_counter()
+        for payload in payloads:
+            app.submit(JOB_TYPE, payload)
+        seconds = time.perf_counter() - start
+    assert setup.store.count("pending") == order.jobs + WARM_UP_JOBS
+    return {"rate": order.jobs / seconds}
 
 
 def submit_one(order: Order) -> Figures:
@@ -69,4 +86,9 @@ async def _submit_many(order: Order) -> Figures:
     return {"rate": order.jobs / seconds}
 
 
-MEASURES = {"submit-one": submit_one, "submit-concurrent": submit_concurrent, "submit-many": submit_many}
+MEASURES = {
+    "submit-blocking": submit_blocking,
+    "submit-one": submit_one,
+    "submit-concurrent": submit_concurrent,
+    "submit-many": submit_many,
+}
