@@ -159,6 +159,14 @@ def execute(url: str, statement: str) -> None:
         connection.execute(cast(LiteralString, statement))
 
 
+def wal_position(url: str) -> int:
+    """Return how many bytes of write-ahead log the server has written."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        row = connection.execute("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')").fetchone()
+        assert row is not None
+        return int(row[0])
+
+
 def _kept(name: str) -> str:
     return f"kept-{name}"
 

@@ -86,6 +86,8 @@ POSTGRES: tuple[Target, ...] = (
     Ratio("drain", "rate", "graphile-worker", at_least=1.3),
     Ratio("drain", "rate", "pgqueuer", at_least=2.5),
     Ratio("drain", "rate", OURS, at_least=1.2, ours=OURS_TWICE),
+    Ratio("drain", "rate", "limit, places", at_least=0.7),
+    Bound("wal", "bytes", at_most=1_250, unit="bytes per job"),
     Ratio("history", "rate", "backstay, no history", at_least=0.98),
     Bound("pickup-other", "p50", at_most=3, unit="ms"),
     Bound("pickup-other", "p99", at_most=8, unit="ms"),

@@ -14,7 +14,7 @@ from bench.harness.contenders import Figures, Measure, Order
 from bench.harness.marks import FILE_VARIABLE as MARKS_VARIABLE
 from bench.harness.marks import Marks
 from bench.harness.processes import cpu_percent, resident_megabytes, worker_process
-from bench.harness.stores import PostgresDatabase
+from bench.harness.stores import PostgresDatabase, wal_position
 from bench.harness.timing import jobs_per_second
 from bench.peers.npm import FOLDER
 
@@ -32,6 +32,7 @@ class NodePeer:
             "submit-one": self._submit_one,
             "submit-many": self._submit_many,
             "drain": self._drain,
+            "wal": self._wal,
             "pickup-other": self._pickup,
             "idle": self._idle,
         }
@@ -52,6 +53,18 @@ class NodePeer:
         store.execute("CHECKPOINT")
         with self._worker(order) as worker:
             return {"rate": jobs_per_second(worker, marks, order.jobs, lambda: store.value(self._unsettled) > 0)}
+
+    def _wal(self, order: Order) -> Figures:
+        assert order.url is not None
+        marks = self._open(order)
+        self._run("many", 0, FILL_BATCH)  # the tables
+        store = PostgresDatabase(order)
+        store.execute("CHECKPOINT")
+        before = wal_position(order.url)
+        self._run("many", order.jobs, FILL_BATCH)
+        with self._worker(order) as worker:
+            jobs_per_second(worker, marks, order.jobs, lambda: store.value(self._unsettled) > 0)
+            return {"bytes": (wal_position(order.url) - before) / order.jobs}
 
     def _pickup(self, order: Order) -> Figures:
         marks = self._open(order)

@@ -16,7 +16,7 @@ from bench.harness.contenders import Figures, Measure, Order
 from bench.harness.marks import FILE_VARIABLE as MARKS_VARIABLE
 from bench.harness.marks import Marks
 from bench.harness.processes import cpu_percent, resident_megabytes, worker_process
-from bench.harness.stores import PostgresDatabase
+from bench.harness.stores import PostgresDatabase, wal_position
 from bench.harness.timing import jobs_per_second
 
 WARM_UP_JOBS = 50
@@ -48,6 +48,7 @@ class Measurements:
             "submit-one": lambda order: asyncio.run(self._submit_one(order)),
             "submit-many": lambda order: asyncio.run(self._submit_many(order)),
             "drain": self._drain,
+            "wal": self._wal,
             "pickup-other": self._pickup,
             "idle": self._idle,
         }
@@ -75,12 +76,24 @@ class Measurements:
 
     def _drain(self, order: Order) -> Figures:
         marks = self._open(order)
+        asyncio.run(self._peer.install(_url(order)))
         asyncio.run(self._fill(order))
         store = PostgresDatabase(order)
         store.execute("VACUUM ANALYZE")
         store.execute("CHECKPOINT")
         with self._worker(order) as worker:
             return {"rate": jobs_per_second(worker, marks, order.jobs, lambda: store.value(self._peer.UNSETTLED) > 0)}
+
+    def _wal(self, order: Order) -> Figures:
+        marks = self._open(order)
+        asyncio.run(self._peer.install(_url(order)))
+        store = PostgresDatabase(order)
+        store.execute("CHECKPOINT")
+        before = wal_position(_url(order))
+        asyncio.run(self._fill(order))
+        with self._worker(order) as worker:
+            jobs_per_second(worker, marks, order.jobs, lambda: store.value(self._peer.UNSETTLED) > 0)
+            return {"bytes": (wal_position(_url(order)) - before) / order.jobs}
 
     def _pickup(self, order: Order) -> Figures:
         marks = self._open(order)
@@ -97,7 +110,6 @@ class Measurements:
             return {"cpu": cpu_percent(worker.pid, order.idle_seconds), "rss": resident_megabytes(worker.pid)}
 
     async def _fill(self, order: Order) -> None:
-        await self._peer.install(_url(order))
         async with self._peer.client(_url(order)) as client:
             for first in range(0, order.jobs, FILL_BATCH):
                 await client.submit_many(range(first, min(order.jobs, first + FILL_BATCH)))

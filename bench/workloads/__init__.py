@@ -88,7 +88,7 @@ SQLITE = (
         "drain",
         "drain by one worker",
         RATE,
-        (OURS, "limit", "huey", "huey, 1 ms polling", "persist-queue"),
+        (OURS, "limit", "limit, places", "huey", "huey, 1 ms polling", "persist-queue"),
         jobs=20_000,
         quick_jobs=20_000,
         fewer_jobs={"huey": 4_000, "huey, 1 ms polling": 4_000, "persist-queue": 2_000},
@@ -159,7 +159,7 @@ POSTGRES = (
         "drain",
         "drain",
         RATE,
-        (OURS, OURS_TWICE, "limit", "pgqueuer", "procrastinate", "pg-boss", "graphile-worker"),
+        (OURS, OURS_TWICE, "limit", "limit, places", "pgqueuer", "procrastinate", "pg-boss", "graphile-worker"),
         jobs=40_000,
         quick_jobs=20_000,
         fewer_jobs={"procrastinate": 2_000},
@@ -190,6 +190,14 @@ POSTGRES = (
         quick_jobs=20_000,
     ),
     *HTTP_WORKLOADS,
+    Workload(
+        "wal",
+        "WAL, submit to completion",
+        (Metric("bytes", "bytes/job", "lower", 0),),
+        (OURS, "limit, places", "pgqueuer", "pg-boss", "graphile-worker"),
+        jobs=20_000,
+        quick_jobs=10_000,
+    ),
 )
 
 UNITS = (

@@ -15,14 +15,14 @@ FILL_BATCH = 10_000
 
 def drain(order: Order, processes: int = 1) -> Figures:
     setup = open_setup(order)
-    asyncio.run(_fill(setup, order.jobs))
+    asyncio.run(fill(setup, order.jobs))
     with setup.worker(f"--concurrency={CONCURRENCY}", f"--processes={processes}") as worker:
         rate = jobs_per_second(worker, setup.marks, order.jobs, setup.anything_left)
     assert setup.store.count("completed") == order.jobs
     return {"rate": rate}
 
 
-async def _fill(setup: Setup, jobs: int) -> None:
+async def fill(setup: Setup, jobs: int) -> None:
     payloads = notes(jobs)
     async with setup.app as app:
         for start in range(0, jobs, FILL_BATCH):
