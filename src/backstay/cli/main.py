@@ -203,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None, said: Container[str]) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
-    only = arguments[0] if arguments and arguments[0] in _Root.order else None
+    only = _named(arguments)
     try:
         code = typer.main.get_command(commands(only)).main(arguments, prog_name="backstay", standalone_mode=False)
     except TyperException as error:
@@ -219,6 +219,17 @@ def _run(arguments: Sequence[str] | None, said: Container[str]) -> int:
     if code == Exit.INTERRUPTED:
         output.say("interrupted; stored jobs are safe")
     return code if isinstance(code, int) else Exit.OK
+
+
+def _named(arguments: Sequence[str]) -> str | None:
+    """Return the command that is asked for, if all before it are --url and --app with their values."""
+    left = iter(arguments)
+    for each in left:
+        if each in ("--url", "--app"):
+            next(left, None)
+        elif not each.startswith(("--url=", "--app=")):
+            return each if each in _Root.order else None
+    return None
 
 
 def _usage(error: TyperException) -> str:

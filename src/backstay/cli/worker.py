@@ -98,6 +98,7 @@ async def _work(app: Backstay, chosen: _Settings) -> Exit:
         if worker is None:
             return Exit.OK
         daemon.name_worker(worker.worker_id)
+        asyncio.get_running_loop().call_later(daemon.START_SECONDS, daemon.give_back_memory)
         stop.watch([worker], worker.lease_seconds)
         ended = asyncio.ensure_future(worker.join())
         minutes = asyncio.ensure_future(daemon.sum_up_minutes(app, worker.worker_id))
