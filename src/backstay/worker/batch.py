@@ -35,7 +35,7 @@ Answer = Outcome | str  # a result as JSON text
 
 
 class _Broken(msgspec.Struct, frozen=True):
-    """A call that came to nothing as a whole. The error stays inside: even asking what it is may run its own code."""
+    """A call that failed as a whole. The error is wrapped, because even comparing it may run code of its own."""
 
     error: BaseException
 
@@ -54,7 +54,7 @@ class Caller:
         self._executor = executor
 
     async def call(self, items: Sequence[Item]) -> None:
-        """When this returns, each of them is settled or lost."""
+        """Call the handler for these jobs. When this returns, each of them is settled or lost."""
         try:
             await self._call(items)
         except Exception as error:  # of our own: no claim may be held for ever
@@ -94,7 +94,8 @@ class Caller:
             left += reversed(_halves(call, copies, may_share))
 
     async def _readable(self, items: Sequence[Item]) -> list[Item]:
-        """Those that are still ours and whose payload the handler can read; one that it cannot read fails alone."""
+        """Return the jobs that are still ours and whose payload the handler can read. One that it cannot read fails
+        alone."""
         found = []
         for item in items:
             if item.is_over:
@@ -108,7 +109,7 @@ class Caller:
         return found
 
     async def _answers(self, call: Call) -> list[Answer] | _Broken:
-        """The handler's answer to each, or what broke the call. Never raises."""
+        """Return the handler's answer to each job, or the error that broke the call. Never raises."""
         call.begun = True
         self._runs.calls.add(call)
         try:
@@ -178,8 +179,8 @@ class Caller:
     # Settle
 
     async def _answered(self, call: Call, answers: list[Answer], copies: dict[Item, Item]) -> list[Item]:
-        """Settle each. Those that asked the same get the same answer, unless it came with effects of the first one's
-        own: they are called for theirs."""
+        """Settle each job, and return those to call again. Identical jobs share an answer, unless the first one's run
+        had effects of its own: then the copies are called for theirs."""
         by_first = dict(zip(call.firsts, answers, strict=True))
         by_first |= await self._effects_failed([item for item in call.firsts if isinstance(by_first[item], str)])
         again = [copy for copy, first in copies.items() if first.has_effects]
@@ -189,7 +190,7 @@ class Caller:
         return again
 
     async def _effects_failed(self, items: Sequence[Item]) -> dict[Item, Answer]:
-        """Write what goes before the completions; the outcome of those for whom that fails."""
+        """Write what has to be stored before the completions. Return the outcomes of the jobs for which this failed."""
         failed: dict[Item, Exception] = await self._executor.services.rows.publish(items)
         for item in items:
             if item.family and item not in failed:
@@ -209,7 +210,7 @@ class Caller:
         return answer
 
     async def _broken(self, call: Call, error: BaseException) -> None:
-        """No other job can be the cause any more: the error is that of each of these."""
+        """Fail each of these jobs with the error of the call: no other job can have caused it."""
         for item in call.items:
             if item.is_over:
                 continue
@@ -228,7 +229,7 @@ class Caller:
 
 
 def answers_of(value: Any, call: Call, now: Instant) -> list[Answer | Unencoded]:
-    """The handler's list as what is stored of each: a value, or an exception instead of one."""
+    """Convert the handler's list into what is stored for each job: a value or an outcome."""
     values = one_each(value, len(call.firsts), call.handler.name)
     return [_answer(each, item.job.attempt, now) for each, item in zip(values, call.firsts, strict=True)]
 
@@ -243,7 +244,7 @@ def _answer(value: Any, attempt: int, now: Instant) -> Answer | Unencoded:
 
 
 def _copies(items: Sequence[Item]) -> dict[Item, Item]:
-    """Those that ask what another one before them asks, and whom."""
+    """Return the jobs that are identical to an earlier one of the batch, each with that one."""
     firsts: dict[tuple[str, int], Item] = {}
     found: dict[Item, Item] = {}
     for item in items:

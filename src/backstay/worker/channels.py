@@ -73,7 +73,8 @@ class Rows:
         self._clock = clock
 
     async def put(self, run: Run, table: ResultTable, rows: Sequence[Row]) -> None:
-        """One part. What a job of a batch puts is kept until its call has answered: a call that breaks leaves none."""
+        """Write one part. The rows of a job in a batch are kept until its call has answered, so that a failed call
+        leaves none."""
         try:
             batch = _batch(run, table, rows)
             if isinstance(run, Item):
@@ -86,7 +87,8 @@ class Rows:
             raise
 
     async def publish(self, items: Sequence[Item]) -> dict[Item, Exception]:
-        """What the jobs of a call have put, many in one commit; those that must fail for it, and why."""
+        """Write the rows that the jobs of a call have put, many in one commit. Return the jobs that must fail for it,
+        and why."""
         failed = {item: item.rows_refused for item in items if item.rows_refused is not None}
         waiting = [(i, batch) for i in items if not i.is_over and i not in failed for batch in i.kept_rows]
         while waiting:
@@ -134,7 +136,7 @@ class Rows:
 
 
 def _guilty(waiting: Sequence[tuple[Item, RowBatch]], error: Exception) -> Item | None:
-    """Whose rows the error is about, if it can be told."""
+    """Return the job whose rows caused the error, if that is known."""
     if len({item.job.job_id for item, _ in waiting}) == 1:
         return waiting[0][0]
     named = error.job_id if isinstance(error, DuplicateRow) else None
@@ -151,7 +153,7 @@ def _batch(run: Run, table: ResultTable, rows: Sequence[Row]) -> RowBatch:
 
 
 def _refuse_repeated(run: Run, table: ResultTable, rows: Sequence[Row]) -> None:
-    """Within a part; the store finds duplicates of other parts."""
+    """Refuse duplicates within a part. The store finds those across parts."""
     at = next(i for i, column in enumerate(table.columns) if column.name == table.key)
     seen: set[Value] = set()
     for row in rows:
@@ -174,7 +176,7 @@ def _keep(item: Item, batch: RowBatch) -> None:
 
 
 def _fitting(waiting: Sequence[tuple[Item, RowBatch]]) -> int:
-    """How many of them go into one commit; one at least."""
+    """Return how many batches go into one commit: at least one."""
     rows = 0
     for count, (_, batch) in enumerate(waiting):
         rows += len(batch.rows)
@@ -207,15 +209,15 @@ class Children:
         self._targets = targets
 
     async def load(self, run: Run) -> None:
-        """Those that are stored, before a handler is entered that has some."""
+        """Load the stored children before their parent's handler is called."""
         if not run.job.waits:  # entered from the top, for the first time since it was asked to run
             await self._again(run)
         page = await self._store.children(run.job.job_id, None, CHILDREN_LOADED_MAX)
         self._family(run).stored = {record.job_id: record for record in page.items}
 
     async def _again(self, run: Run) -> None:
-        """Before the handler of a job that runs again with its children, and not before a later attempt of it: those
-        that it has made since are new."""
+        """Rerun the children of a job that was retried together with them. This happens before its first attempt only:
+        children that it has submitted since then are new."""
         [record] = await self._store.get([run.job.job_id])
         version = None if record is None else marked_version(record)
         if record is None or version is None:
@@ -231,7 +233,8 @@ class Children:
         await self._store.record_step(run.hold, step, "true", self._clock.now())
 
     async def page(self, run: Run, after: str | None, named: int) -> Page:
-        """All that are stored, by id; or of the first `named` that this run has submitted, in that order."""
+        """Return a page of all stored children, by id, or of the first `named` that this run has submitted, in that
+        order."""
         if named == Ended.NONE:
             return Page(())
         if not named:
@@ -246,7 +249,7 @@ class Children:
         return Page(records, str(end) if end < named else None)
 
     async def upstream(self, run: Run) -> list[JobRecord]:
-        """What the job depends on: up to as many as a record lists."""
+        """Return the dependencies of the job, up to as many as a record lists."""
         [record] = await self._store.get([run.job.job_id])
         if record is None:
             raise JobNotFound(f"no job {run.job.job_id}")
@@ -265,7 +268,7 @@ class Children:
         at_once: bool,
         options: SubmitOptions,
     ) -> Submitted:
-        """`check` raises once the call has returned that submits it."""
+        """Submit a child. `check` raises if the call of the handler that submits it has already returned."""
         target = await self._targets(job_type)
         check()
         if run.is_over:  # nothing would store it
@@ -301,7 +304,8 @@ class Children:
         return Submitted(_unstored(job, self._clock.now()), deduplicated=False)
 
     def _already(self, run: Run, family: Family, job: NewJob, key: str | None) -> Submitted | None:
-        """The child that has this id: stored by an earlier run, or submitted by this one under the same key."""
+        """Return the child that already has this id: stored by an earlier run, or submitted by this one with the same
+        key."""
         stored = family.stored.get(job.job_id) or family.at_once.get(job.job_id)
         known = family.known.get(job.job_id)
         if stored is not None:
@@ -339,7 +343,7 @@ class Children:
     # Before the settlement
 
     async def flush(self, run: Run) -> None:
-        """Leave no more in memory than goes into the commit itself; the rest is staged for it."""
+        """Stage children until those left in memory fit into the commit of the settlement."""
         family = run.family
         if family is None or not family.pending:
             return
@@ -368,14 +372,16 @@ class Children:
             family.staged(part)
 
     async def _check_dependencies(self, family: Family, jobs: Sequence[NewJob]) -> None:
-        """Before it is too late: once the settlement has named them, nothing of what is staged can be refused."""
+        """Check dependencies before staging: a settlement that names staged children can no longer refuse any of
+        them."""
         named = {each for job in jobs for each in job.depends_on if each not in family.known}
         unknown = [job_id for job_id, status in await self._statuses(sorted(named)) if status is None]
         if unknown:
             raise UnknownDependency(f"a child depends on {unknown[0]}, which is not there: nothing was stored")
 
     async def _not_stored(self, run: Run, family: Family, jobs: list[NewJob]) -> list[NewJob]:
-        """Without those that an earlier run has stored: a parent that waits for them alone would wait for nothing."""
+        """Return those that no earlier run has stored: a parent that waited only for stored ones would wait for
+        nothing."""
         if not run.job.children and not family.at_once:
             return jobs
         unsure = [job.job_id for job in jobs if job.job_id not in family.stored]
@@ -392,11 +398,11 @@ class Children:
     # Waiting
 
     async def ended(self, run: Run, awaits: Awaits) -> Ended | None:
-        """The children that have ended; None where there is something to wait for: new ones, open ones, or ended ones
-        that the rule does not take, for the wait is judged then.
+        """Return the children that have ended, or None if the parent has to wait: for new children, for open ones, or
+        because the rule does not accept how they ended, which is judged when the wait ends.
 
-        They are those that this run has submitted so far, so that a handler with several waits takes the same way each
-        time; a run that has submitted none means all."""
+        Counted are the children that this run has submitted so far, so that a handler with several waits takes the same
+        path in every run. A run that has submitted none means all children."""
         if run.effects or run.row_parts:
             raise InvalidOption(
                 "rows and statements are published with the completion of the run that put them: put them after"
@@ -417,8 +423,8 @@ class Children:
         return None
 
     async def _was_for_none(self, run: Run, wait: int, brood: Brood) -> bool:
-        """Whether there were no children when the handler first came to this wait. It is recorded, or a later run would
-        take the children of the next phase for those of this one."""
+        """Return whether there were no children when the handler first reached this wait. This is recorded, because a
+        later run would otherwise mistake children of the next phase for those of this one."""
         none, some = _wait_steps(run, wait)
         if not brood.children:
             if await self._store.record_step(run.hold, none, "true", self._clock.now()) is not Verdict.APPLIED:
@@ -429,7 +435,7 @@ class Children:
         return await self._store.step(run.job.job_id, some) is None
 
     async def _is_for_some(self, run: Run, wait: int) -> None:
-        """Before the wait for children begins: an earlier attempt may have found nothing to submit here."""
+        """Record that this wait has children after all, in case an earlier attempt recorded that it had none."""
         none, some = _wait_steps(run, wait)
         if run.job.attempt > 1 and await self._store.step(run.job.job_id, none) is not None:
             await self._store.record_step(run.hold, some, "true", self._clock.now())
@@ -476,13 +482,13 @@ def _checked(run: Run, key: str | None, at_once: bool, options: SubmitOptions) -
 
 
 def _wait_steps(run: Run, wait: int) -> tuple[str, str]:
-    """The steps that say that a wait was for no children, and that it has been for some since."""
+    """Return the names of two steps: one records that a wait had no children, the other that it has had some since."""
     name = f"{OWN_STEPS}wait {wait + 1}" + (f" of {run.job.join}" if run.job.join else "")
     return f"{name}, for none", f"{name}, for some"
 
 
 def _unstored(job: NewJob, now: Instant) -> JobRecord:
-    """A child as it is until its parent is settled: it waits for that."""
+    """Return the record of a child that is stored only when its parent is settled, and waits for that."""
     return new_record(job, Inserted(job.job_id, Status.WAITING), now)
 
 
@@ -491,7 +497,7 @@ T = TypeVar("T")
 
 
 class Services(msgspec.Struct, frozen=True):
-    """What a handler's context reaches: of one worker, for all its runs."""
+    """What the contexts of a worker's handlers use: one object, shared by all runs."""
 
     store: Store
     clock: Clock
@@ -501,8 +507,8 @@ class Services(msgspec.Struct, frozen=True):
 
 
 class LoopChannel:
-    """For `async def` handlers: straight through. It is dead once its call has returned: a task or a thread that the
-    handler left behind is refused."""
+    """The channel of an `async def` handler, which calls the store directly. It is closed once the handler has
+    returned: a task or thread that the handler left behind is refused."""
 
     __slots__ = ("_call", "_run", "_services", "job")
 
@@ -552,7 +558,7 @@ class LoopChannel:
         return await kept_in_thread(self.keep, name, source)
 
     def keep(self, name: str, content: Content) -> str:
-        """Write a file here and now, in the thread that asks."""
+        """Write a file in the calling thread."""
         self.check()
         if self._services.files is None:
             raise ConfigurationError("this store cannot hold artifacts: pass Backstay(..., artifacts=...)")
@@ -618,7 +624,7 @@ class LoopChannel:
 
 
 class ThreadChannel:
-    """For `def` handlers in a thread: store calls hop to the event loop and wait there."""
+    """The channel of a `def` handler in a thread: store calls run on the event loop, and the thread waits for them."""
 
     __slots__ = ("_inner", "_loop", "job")
 

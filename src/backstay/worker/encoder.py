@@ -33,14 +33,14 @@ class Unencoded:
 
 
 def at_once(value: Any) -> str | Unencoded:
-    """The JSON text of a result, if that takes no time."""
+    """Return the JSON text of a result if it can be encoded at once."""
     if (text := codec.flat_json(value)) is not None:
         return text
     return codec.quick_result_json(value) if codec.is_quick(value) else Unencoded(value)
 
 
 async def encoded(value: Any) -> str:
-    """The JSON text of a result; InvalidResult, or ResultTooLarge, where it has none."""
+    """Return the JSON text of a result. Raises InvalidResult or ResultTooLarge."""
     found = value if isinstance(value, Unencoded) else at_once(value)
     return found if isinstance(found, str) else await _Encoding(found.value).text()
 
@@ -109,7 +109,7 @@ class _Encoding:
 
 
 def _resident_bytes() -> int:
-    """How much memory this process has; 0 where the system does not tell."""
+    """Return how much memory this process uses, or 0 if the system does not tell."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
     except (OSError, ValueError, IndexError):

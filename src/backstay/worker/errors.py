@@ -24,7 +24,7 @@ _OURS = os.path.dirname(__file__)
 
 
 def outcome_of(error: BaseException, attempt: int, now: Instant) -> Outcome:
-    """What a raised exception asks for. Never raises, whatever the exception's own code does."""
+    """Return the outcome that an exception stands for. Never raises, whatever the exception's own code does."""
     try:
         return _outcome_of(error, attempt, now)
     except BaseException:  # of its __class__, or of a group's exceptions
@@ -32,7 +32,7 @@ def outcome_of(error: BaseException, attempt: int, now: Instant) -> Outcome:
 
 
 def is_error(value: object) -> bool:
-    """Whether it is an exception; not even asking runs code of its own."""
+    """Return whether a value is an exception, without running code of its own."""
     return issubclass(type(value), BaseException)
 
 
@@ -53,7 +53,7 @@ def _outcome_of(error: BaseException, attempt: int, now: Instant) -> Outcome:
 
 
 def one_each(value: Any, expected: int, job_type: str) -> list[Any] | tuple[Any, ...]:
-    """What a batch handler returned, if it is an answer for each of its jobs."""
+    """Return the list that a batch handler returned, if it has one answer for each job."""
     if isinstance(value, list | tuple) and len(value) == expected:
         return value
     gave = f"{len(value)}" if isinstance(value, list | tuple) else f"a {type(value).__name__}"
@@ -87,7 +87,7 @@ def trace(error: BaseException) -> str:
 
 
 def _from_the_handler_on(trace: TracebackType | None) -> TracebackType | None:
-    """How the worker came to call the handler says nothing about the error; where nothing else is left, all is kept."""
+    """Remove the worker's own frames, which say nothing about the error. If nothing else is left, keep them all."""
     found = trace
     while found is not None and os.path.dirname(found.tb_frame.f_code.co_filename) == _OURS:
         found = found.tb_next
@@ -130,7 +130,7 @@ _users = 0
 
 
 def install(handler: logging.Handler = _handler) -> None:
-    """Counted: several workers in one process share the one handler."""
+    """Install the handler once for all workers of this process, which are counted."""
     global _users
     if _users == 0:
         logging.getLogger().addHandler(handler)

@@ -95,7 +95,7 @@ class Deadlines:
         self._next = float("inf")
 
     def watch(self, execution: Execution) -> None:
-        """The time of its handler starts to count."""
+        """Start the timeout of a run."""
         execution.deadline = self._loop.time() + execution.timeout_micros / MICROS
         if execution.deadline < self._next:
             self._arm(execution.deadline)
@@ -110,7 +110,8 @@ class Deadlines:
         self._timer = self._loop.call_at(when, self._look)
 
     def _look(self) -> None:
-        """Stop what is overdue, then wait for the next; the timer may have been set for a run that has ended."""
+        """Stop runs that are overdue, then wait for the next deadline. The timer may have been set for a run that has
+        ended."""
         self._next = float("inf")
         self._pulse.check()  # a job must not time out because another handler blocked the loop
         now = self._loop.time()
@@ -155,7 +156,7 @@ class Executor:
         self.processes.close()
 
     async def run(self, run: Run) -> Outcome:
-        """Never raises."""
+        """Run a handler and return its outcome. Never raises."""
         run.begun = True
         if _stop_asked(run):
             return run.stopped(run.job.attempt, self._clock.now())
@@ -242,5 +243,6 @@ class Executor:
 
 
 def _stop_asked(run: Run) -> bool:
-    """Asked anew each time: it can change at every await, and in a thread at any moment."""
+    """Return whether a stop was requested. A function, because this can change at every await, and in a thread at any
+    time."""
     return run.stop_reason is not None

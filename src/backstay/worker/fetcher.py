@@ -26,7 +26,7 @@ _TURN_SECONDS = 0.25  # between looks at whose turn it is, while jobs wait to ru
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a worker, checked and with their defaults."""
+    """The options of a worker, checked and completed with defaults."""
 
     queues: tuple[str, ...]
     concurrency: int
@@ -64,18 +64,19 @@ class Fetcher:
         self._loop = asyncio.get_running_loop()
 
     def ready(self) -> None:
-        """Jobs may be waiting."""
+        """Wake up: jobs may be waiting."""
         self._maybe_ready.update(self._versions)
         self._signalled = True
         self._slots.changed.set()
 
     def stop(self) -> None:
-        """No further claim; one under way is waited for, because what it takes must be given back."""
+        """Stop claiming. Waits for a claim that is under way, because its jobs have to be given back."""
         self._stopping = True
         self._slots.changed.set()
 
     def release(self, job: ClaimedJob) -> None:
-        """From the watchdog's thread: a job of the claim under way is given back, and must not begin here."""
+        """Called in the watchdog's thread: mark a job of the current claim as given back, so that it does not start
+        here."""
         self._released.add((job.job_id, job.attempt))
 
     def is_released(self, job: ClaimedJob) -> bool:
@@ -102,7 +103,7 @@ class Fetcher:
                 await self._wait(opening)
 
     async def _wait(self, opening: Opening) -> None:
-        """Until a signal, or a poll interval with jitter, so that idle workers do not ask all at once."""
+        """Wait for a signal or a poll interval, with jitter, so that idle workers do not all poll at the same time."""
         now = self._loop.time()
         pause = self._settings.poll_seconds * random.uniform(0.8, 1.2)
         if opening is not OPEN or self._alone:  # whose turn it is may change
@@ -125,8 +126,8 @@ class Fetcher:
         self._slots.changed.set()
 
     async def _look(self) -> None:
-        """Learn which types have jobs that wait to run alone. A worker that is busy would not notice them: its claims
-        do not bring any."""
+        """Ask which types have jobs that wait to run alone. A busy worker would not notice them otherwise, because its
+        claims do not include such jobs."""
         if self._loop.time() < self._look_at or not self._versions:
             return
         self._look_at, self._signalled = self._loop.time() + ALONE_LOOK_SECONDS, False
@@ -139,7 +140,8 @@ class Fetcher:
             log.debug("could not look for jobs that run alone: %s", error)
 
     def _chosen(self, rooms: list[Room]) -> Room | None:
-        """One that may have jobs, each in its turn, so that no batch type keeps another from being claimed."""
+        """Return the next of the claims that may find jobs, in rotation, so that no batch type keeps another from being
+        claimed."""
         asked = [
             Room(room.total, of_type)
             for room in rooms
@@ -188,8 +190,8 @@ class Fetcher:
         )
 
     async def _answer(self, request: ClaimRequest) -> list[ClaimedJob]:
-        """However often it takes: a claim without an answer may have been applied, and the same token gets the same
-        jobs."""
+        """Repeat a claim until the store answers. One without an answer may have been applied; the same token gets the
+        same jobs."""
         if failpoints.armed:
             failpoints.hit("fetch.before")
         while True:

@@ -34,8 +34,8 @@ _PDEATHSIG, _SUBREAPER = 1, 36  # of prctl
 
 
 def main(pipe: int, control: int, worker: int) -> None:
-    """Never returns. `pipe` is the child's way to the worker; anything that arrives on `control`, or its end, is the
-    order to kill."""
+    """Run the keeper; never returns. `pipe` connects the child to the worker. Any input on `control`, or its end, is
+    the order to kill."""
     if not IS_USED:
         os.close(control)
         _run_child(pipe)
@@ -60,7 +60,7 @@ def main(pipe: int, control: int, worker: int) -> None:
 
 
 def _watch(child: int, worker: int, control: int, woken: int) -> int:
-    """The child's status, once it has ended."""
+    """Return the child's status once it has ended."""
     while True:
         ready, _, _ = select.select([control, woken], [], [], LOOK_SECONDS)
         if woken in ready:
@@ -91,8 +91,8 @@ def _end_as(status: int) -> None:
 
 
 def ignore(number: int, frame: FrameType | None) -> None:
-    """A signal that is ignored here. Not SIG_IGN: what a handler starts would inherit that, and could not be told to
-    end."""
+    """Ignore a signal in this process. SIG_IGN would be inherited by what a handler starts, which could then not be
+    terminated."""
 
 
 def _become_child(keeper: int) -> None:
@@ -104,7 +104,7 @@ def _become_child(keeper: int) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """On Linux; elsewhere the closed pipe ends a child."""
+    """Die with the parent, on Linux. Elsewhere the closed pipe ends a child."""
     _prctl(_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before the line above
         os._exit(0)
@@ -148,10 +148,8 @@ def _run_child(descriptor: int) -> None:
 
 
 def end_children(spared: Collection[int], tracker_seconds: float = 0.0) -> int:
-    """Kill all processes below this one but those spared; return how many had not ended by themselves.
-
-    Only children are killed: what they leave without a parent becomes a child, and its turn comes.
-    """
+    """Kill all processes below this one except those spared; return how many had not ended by themselves. Only direct
+    children are killed: their own children are then adopted by this process, and killed next."""
     killed: set[int] = set()
     began = time.monotonic()
     while (passed := time.monotonic() - began) < KILL_SECONDS:
@@ -169,8 +167,8 @@ def end_children(spared: Collection[int], tracker_seconds: float = 0.0) -> int:
 
 
 def end_marked(mark: str) -> None:
-    """Kill all processes with this mark, whose keeper cannot do it any more. Those with an environment that they were
-    given by hand, or that belong to another user, are not found."""
+    """Kill all processes with this mark, after their keeper was killed. Processes that were given another environment,
+    or that belong to another user, are not found."""
     sought = f"{MARK}={mark}".encode()
     began = time.monotonic()
     while (left := [pid for pid in _pids() if _is_marked(pid, sought)]) and time.monotonic() - began < KILL_SECONDS:
@@ -194,7 +192,7 @@ def _pids() -> list[int]:
 
 
 def children(of: int | None = None) -> list[int]:
-    """The children of this process, or of another one."""
+    """Return the children of this process, or of another one."""
     folder = f"/proc/{of or 'self'}/task"
     try:
         return [int(pid) for thread in os.listdir(folder) for pid in _words(f"{folder}/{thread}/children")]

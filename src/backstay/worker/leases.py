@@ -83,7 +83,7 @@ class LeaseKeeper:
         await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
 
     def check_now(self) -> None:
-        """Someone cancelled a running job: find out whether it is one of ours."""
+        """Check at once whether a running job that was cancelled is one of this worker's."""
         if self._loop is not None and self._stir is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._stir.set)
 
@@ -133,7 +133,8 @@ class LeaseKeeper:
                 self._trouble.met("watching the event loop", error)
 
     def abandon(self, seconds: float) -> None:
-        """Give back all jobs, from a thread that is neither the loop's nor this one: the process ends."""
+        """Give back all jobs, from a thread that is neither the loop's nor this one, because the process is about to
+        end."""
         if self._loop is None or self._store is None:
             return
         try:
@@ -173,7 +174,7 @@ class LeaseKeeper:
                 self._main.call_soon_threadsafe(self._slots.lose, run)
 
     async def _unheard_of(self, store: Store) -> list[Hold]:
-        """What a claim took whose answer a blocked event loop has not read."""
+        """Return the claims that the store has granted, but whose answer the blocked event loop has not read."""
         request = self._fetcher.under_way
         if request is None:
             return []
@@ -191,7 +192,7 @@ class LeaseKeeper:
             log.warning("could not unregister: %s", error)
 
     def describe(self) -> WorkerRow:
-        """Reads what the event loop changes, and changes nothing there."""
+        """Return the worker's row. It reads state of the event loop from another thread, and changes nothing there."""
         lanes = self._slots.lanes
         row = WorkerRow(
             worker_id=self._worker_id,

@@ -17,7 +17,7 @@ THREAD_SECONDS = 0.2  # for threads that are about to end: what joins them may r
 
 
 class Leftovers:
-    """Made before a handler is called; asked when it has returned."""
+    """What a handler leaves behind. Created before the handler is called, and asked when it has returned."""
 
     def __init__(self) -> None:
         self._threads = _threads()
@@ -25,7 +25,7 @@ class Leftovers:
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
     def end(self) -> str | None:
-        """Stop timers, kill processes; return what there was, in words. Threads can only be found."""
+        """Stop timers and kill processes; return a description of what there was. Threads can only be detected."""
         found = []
         if any(signal.setitimer(timer, 0)[0] for timer in _TIMERS):
             found.append("an armed timer")
@@ -49,7 +49,7 @@ class Leftovers:
 
 
 def _threads() -> set[int]:
-    """All that run Python, including those that the threading module does not know."""
+    """Return all threads that run Python, including those that the threading module does not know."""
     return set(sys._current_frames())
 
 
@@ -62,8 +62,8 @@ def _signals() -> dict[int, object]:
 
 
 def _helpers() -> set[int]:
-    """Processes of multiprocessing itself, which serve all its later uses in this process. A fork server with children
-    is none of them: its children are the handler's."""
+    """Return the helper processes of multiprocessing, which serve all its later uses in this process. A fork server
+    with children is not one of them: its children belong to the handler."""
     tracker = getattr(sys.modules.get("multiprocessing.resource_tracker"), "_resource_tracker", None)
     server = getattr(sys.modules.get("multiprocessing.forkserver"), "_forkserver", None)
     pids = {getattr(tracker, "_pid", None)}

@@ -17,8 +17,8 @@ UNGUARDED = (
 
 
 def check() -> None:
-    """ConfigurationError while multiprocessing imports the main module. A child of a worker tells the worker instead,
-    and exits, whatever the program would catch."""
+    """Raise ConfigurationError while multiprocessing imports the main module. A child of a worker reports it to the
+    worker instead, and exits, whatever exceptions the program catches."""
     multiprocessing = sys.modules.get("multiprocessing.process")
     if multiprocessing is None:
         return

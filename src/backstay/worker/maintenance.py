@@ -40,9 +40,8 @@ PROMOTING, SWEEPING = "looking for due jobs", "looking for lost jobs"
 class Maintenance:
     """Sweeper, scheduler and retention, with the signals that wake them.
 
-    A worker owns one. A server whose workers all connect over HTTP runs the same by itself: otherwise a retry would
-    never become due, and the job of a silent worker would never be rescued.
-    """
+    A worker owns one. A server whose workers all connect over HTTP runs one of its own: without it, retries would never
+    become due, and jobs of silent workers would never be rescued."""
 
     SIGNALS = frozenset({Signal.DUE, Signal.PLANNED, Signal.UNFINISHED})
 
@@ -87,8 +86,8 @@ class Maintenance:
         await self.stop()
 
     async def sweep_first(self) -> None:
-        """Before a worker claims: jobs that a dead worker of this machine left behind run again at once. Those that
-        are locked come later."""
+        """Rescue the jobs that a dead worker of this machine left behind, before this worker claims. Locked ones are
+        left for the next sweep."""
         try:
             await self._sweeper.sweep_once()
         except StoreBusy as error:
@@ -97,7 +96,7 @@ class Maintenance:
             errors.say_once(error)
 
     def start(self, ended: Callable[[asyncio.Task[None]], None]) -> None:
-        """Start all loops; `ended` is called with each that ends, which is a failure unless it was cancelled."""
+        """Start all loops. `ended` is called with each task that ends, which is a failure unless it was cancelled."""
         for work in (
             self._sweeper.promote(),
             self._sweeper.sweep(),
@@ -110,7 +109,7 @@ class Maintenance:
             self._tasks.append(task)
 
     def hear(self, signal: Signal) -> None:
-        """Signals come from a listener of the owner's: a worker has one for all that concerns it."""
+        """Receive a signal from the owner's listener: a worker has one for everything."""
         match signal:
             case Signal.DUE:
                 self._sweeper.due_changed()
@@ -128,7 +127,7 @@ class Maintenance:
 
 
 def _sweep_seconds(poll_seconds: float, lease_seconds: float) -> float:
-    """How often lost claims are looked for: a short lease is meant to be noticed soon."""
+    """Return how often to look for lost claims: more often if the lease is short."""
     return min(poll_seconds, max(0.05, lease_seconds / 2))
 
 
@@ -174,7 +173,7 @@ class Sweeper:
         self._due.set()
 
     def left_unfinished(self) -> None:
-        """A commit has released or stored only a part of what follows from it."""
+        """A commit has done only part of what follows from it: wake the task that does the rest."""
         self._unfinished.set()
 
     async def promote(self) -> None:
@@ -199,7 +198,7 @@ class Sweeper:
             await within(pause, self._due.wait())
 
     async def sweep(self) -> None:
-        """Rescue and release, again and again."""
+        """Rescue and release, periodically."""
         while True:
             try:
                 await self.sweep_once()
@@ -213,7 +212,7 @@ class Sweeper:
             await asyncio.sleep(self._sweep_seconds)
 
     async def release_rest(self) -> None:
-        """Release and store what a commit has left over, as soon as it signals that; the sweep finds the rest."""
+        """Finish what a commit has left over as soon as it signals that. The sweep finds what was missed."""
         while True:
             await self._unfinished.wait()
             try:
@@ -238,8 +237,8 @@ class Sweeper:
         return rescued
 
     async def _release(self) -> None:
-        """In bounded steps, between which others come to the store, until nothing is left. One at a time: two of one
-        process would only be in each other's way."""
+        """Release in bounded steps, between which other calls get their turn, until nothing is left. One task at a
+        time: two of the same process would only compete."""
         async with self._releasing:
             self._unfinished.clear()
             while await self._store.release(self._clock.now(), SWEEP_BATCH_MAX):
@@ -272,14 +271,14 @@ class Sweeper:
         return len(claims)
 
     async def _attempts(self, claims: Sequence[ExpiredClaim]) -> list[tuple[JobRecord, tuple[str, ...]] | None]:
-        """For observers: the jobs, while their dead workers still have them, and their sensitive fields."""
+        """Return the jobs, for observers, while they still belong to their dead workers, and their sensitive fields."""
         marks = {each.job_type: each.sensitive for each in await self._store.job_types()}
         records = await self._store.get([claim.job_id for claim in claims])
         return [None if record is None else (record, marks.get(record.job_type, ())) for record in records]
 
     async def _bury(self) -> tuple[list[str], list[str]]:
-        """Workers that are certainly dead, and those that were silent for long: these may still live, so only their
-        rows go, and their claims end with the lease of each."""
+        """Remove workers that are certainly dead, and the rows of those that have been silent for long. The latter may
+        still live, so their claims are left to expire."""
         now = self._clock.now()
         dead: list[str] = []
         forgotten: list[str] = []
@@ -293,9 +292,9 @@ class Sweeper:
         return dead, forgotten
 
     async def _others(self) -> list[WorkerRow]:
-        """Everyone looks at everyone, as long as they are few. Of many, each looks at some, from its own place in the
-        list on, and at those of its host, which alone can be known to be dead. So what a worker reads does not grow
-        with their number."""
+        """Return the rows of the workers to look at. If there are few, everyone looks at all of them. If there are
+        many, each worker looks at some, starting at its own place in the list, and at those on its host, the only ones
+        that it can know to be dead. So what a worker reads does not grow with their number."""
         found: dict[str, WorkerRow] = {}
         if (monotonic := self._clock.monotonic()) >= self._look_at:
             rows = await self._store.workers(after=self._looked_until, limit=LOOKED_AT)
@@ -316,7 +315,8 @@ class Sweeper:
         return list(found.values())
 
     def _clock_jumped(self) -> bool:
-        """After a jump of the wall clock every lease looks expired: give their holders one lease to extend them."""
+        """Return whether to rescue nothing for now: after a jump of the wall clock every lease looks expired, so
+        holders get one lease of time to extend theirs."""
         wall, monotonic = self._clock.now(), self._clock.monotonic()
         drift = abs((wall - self._wall) / MICROS - (monotonic - self._monotonic))
         self._wall, self._monotonic = wall, monotonic
@@ -327,7 +327,8 @@ class Sweeper:
 
 
 def _rest(looked_at: int) -> float:
-    """Return the seconds until the next look, for all that look at one another to cause the same load together."""
+    """Return the seconds until the next look, so that the total load does not depend on how many look at one
+    another."""
     return LOOK_SECONDS * looked_at**2 * random.uniform(0.8, 1.2)
 
 
@@ -355,7 +356,7 @@ class Scheduler:
         self._changed.set()
 
     async def work(self) -> None:
-        """Sleep until the next tick, then decide it."""
+        """Sleep until the next tick, then fire it."""
         good_for = 0.0  # seconds for which what is known will do
         while True:
             read = good_for <= 0 or self._changed.is_set() or self._others_are_due()
@@ -378,7 +379,7 @@ class Scheduler:
             good_for -= pause
 
     async def look(self) -> Instant | None:
-        """Read the schedules that tick next and decide every tick that is due; when the next one is."""
+        """Read the schedules with the next ticks, and fire every tick that is due. Return when the next one is."""
         before: list[tuple[str, Instant]] = []
         while True:
             most = SCHEDULES_AHEAD + len(self._complained)  # those that cannot tick must not hide the others
@@ -405,7 +406,8 @@ class Scheduler:
         return min(due, default=None)
 
     async def _catch_up(self, schedule: Schedule) -> Instant:
-        """Under missed="all" there may be more ticks than one firing takes; then it is due again at once."""
+        """Fire the ticks of a schedule that are due; return when it is due next. If missed="all" leaves more ticks than
+        one firing takes, that is at once."""
         now = self._clock.now()
         try:
             firing = schedules.firing(schedule, now)
@@ -446,7 +448,7 @@ class Scheduler:
         return verdict
 
     def _complain(self, schedule: Schedule, error: Exception) -> None:
-        """Once for each tick, not at every look."""
+        """Log a problem once for each tick, not at every look."""
         mark = (schedule.name, schedule.next_at)
         if mark not in self._complained:
             self._complained = {each for each in self._complained if each[0] != schedule.name} | {mark}

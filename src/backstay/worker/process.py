@@ -45,7 +45,7 @@ log = logging.getLogger("backstay.worker")
 
 
 async def served(message: list[Any], channel: LoopChannel) -> dict[str, Any] | None:
-    """Do what a job in a child asks for; the answer, if it waits for one."""
+    """Do what a job in a child asks for. Return the answer, if the child waits for one."""
     match message:
         case ["progress", fraction, stage]:
             channel.progress(float(fraction), stage)
@@ -129,7 +129,7 @@ _MOUNT = Path("/sys/fs/cgroup")
 
 
 def oom_kills() -> int | None:
-    """How many, so far; None where that is not known."""
+    """Return the number of out-of-memory kills so far, or None if it is unknown."""
     try:
         own = _CGROUP.read_text().splitlines()[-1].rpartition(":")[2].lstrip("/")
         for folder in (_MOUNT / own, _MOUNT):
@@ -151,7 +151,8 @@ Answer = tuple[Any, ...]  # how a job ended, as its child says it
 
 
 class CallBroke(Exception):
-    """A call for many jobs that raised in its child, or whose child died: as text, as it came over the pipe."""
+    """A call of a batch handler raised in its child, or the child died. It has the error as text, as it came over the
+    pipe."""
 
     def __init__(self, answer: tuple[Any, ...]) -> None:
         super().__init__(answer[2])
@@ -163,7 +164,7 @@ class CallBroke(Exception):
 
 
 class Processes:
-    """Idle children by handler. A child that was killed is replaced by the next job that needs one."""
+    """Idle children, by handler. A child that was killed is replaced when a job next needs one."""
 
     def __init__(self) -> None:
         self._idle: dict[str, list[_Child]] = {}
@@ -173,7 +174,8 @@ class Processes:
     async def run(
         self, run: Run, channel: LoopChannel, clock: Clock, begins: Callable[[Execution], None]
     ) -> Outcome | str:
-        """The outcome, or the result as JSON text. A child that dies is a failure with its cause."""
+        """Run one job; return its outcome, or the result as JSON text. If the child dies, that is a failure with its
+        cause."""
         conversation = Conversation("job", [channel], partial(_hear, run))
         answers = await self._ask(run, run.handler, conversation, begins)
         return _outcome(answers[0] if isinstance(answers, list) else answers, run.job.attempt, clock.now())
@@ -181,7 +183,7 @@ class Processes:
     async def run_many(
         self, call: Call, channels: list[LoopChannel], clock: Clock, begins: Callable[[Execution], None]
     ) -> list[Outcome | str]:
-        """The same for each job of a batch. CallBroke where the call came to nothing as a whole."""
+        """Run the jobs of a batch; return an answer for each. Raises CallBroke if the call failed as a whole."""
         conversation = Conversation("batch", channels, partial(_hear, call))
         answers = await self._ask(call, call.handler, conversation, begins)
         if not isinstance(answers, list):
@@ -198,7 +200,8 @@ class Processes:
         conversation: Conversation,
         begins: Callable[[Execution], None],
     ) -> list[Answer] | Answer:
-        """The answers of a child, or one for the whole call; how it died, as if it had raised that."""
+        """Return a child's answers, or one answer for the whole call. The death of a child counts as an exception of
+        the call."""
         child = await self._child(handler)
         if isinstance(child, str):
             return ("raised", "ChildNotStarted", child, "")
@@ -266,8 +269,8 @@ class Processes:
 
 
 class Conversation:
-    """One call of a handler in a child. Every message names the call, by a number that is drawn for it, and the job and
-    attempt that it is about; one that names another call is refused, and its child is not used again."""
+    """One call of a handler in a child. Every message names the call, by a random number, and the job and attempt that
+    it is about. If one names another call it is refused, and the child is not used again."""
 
     def __init__(self, kind: str, channels: Sequence[LoopChannel], say_log: Callable[..., None]) -> None:
         self.call = secrets.token_hex(8)
@@ -280,7 +283,7 @@ class Conversation:
         self._say_log = say_log
 
     async def hold(self, child: Talks) -> list[Answer] | Answer | None:
-        """Serve the child until it is done; None when it died."""
+        """Serve the child until it has finished. Returns None if it died."""
         await child.send((self._kind, self.call, self._jobs))
         while (message := await child.receive()) is not None:
             match message:
@@ -368,8 +371,8 @@ class Talks(Protocol):
 
 
 class _Child:
-    """One child process, its keeper and its pipe. A thread reads the pipe: a child that stops in the middle of a
-    message, or writes rubbish, must not stop the event loop."""
+    """One child process, its keeper and its pipe. The pipe is read in a thread, so that a child that stops in the
+    middle of a message, or writes garbage, cannot block the event loop."""
 
     def __init__(self, handler: Handler) -> None:
         # Here: a worker without such handlers spares itself the memory.
@@ -405,7 +408,7 @@ class _Child:
         threading.Thread(target=self._read, name="backstay-child-pipe", daemon=True).start()
 
     async def start(self) -> str | None:
-        """Have the user's program imported; why that failed."""
+        """Have the child import the user's program. Return why that failed, if it did."""
         await self._send(self._start)
         match await self.receive():
             case ("ready", int() as pid):
@@ -421,20 +424,20 @@ class _Child:
 
     @property
     def is_silent(self) -> bool:
-        """Whether every message of it has been read."""
+        """Return whether all its messages have been read."""
         return self._messages.empty()
 
     async def send(self, message: tuple[Any, ...]) -> None:
-        """To a child that is gone, too: what is received says so."""
+        """Send a message. If the child is gone, `receive` reports it."""
         await self._send(codec.encode(message))
 
     async def _send(self, encoded: bytes) -> None:
-        """In a thread: a stopped child does not empty its pipe."""
+        """Write to the pipe, in a thread: a stopped child does not read from it."""
         with contextlib.suppress(OSError):
             await asyncio.to_thread(self._pipe.send_bytes, encoded)
 
     async def receive(self) -> tuple[Any, ...] | None:
-        """The next message; None when the child is gone."""
+        """Return the next message, or None if the child is gone."""
         return await self._messages.get()
 
     def _read(self) -> None:
@@ -461,7 +464,7 @@ class _Child:
             self._loop.call_soon_threadsafe(self._messages.put_nowait, message)
 
     def kill(self) -> None:
-        """With everything that was started in it: its keeper sees to that."""
+        """Kill the child with everything that was started in it, which its keeper does."""
         if self._killed:
             return
         self._killed = True
@@ -472,7 +475,7 @@ class _Child:
             self._process.kill()
 
     def reason(self, when: str = "in the middle of the job") -> tuple[str, str]:
-        """How the child ended: the type of error it is, and words."""
+        """Return how the child ended: the error type and a description."""
         code = self._code
         if code >= 0:
             return "ProcessDied", f"it exited with status {code} {when}"

@@ -44,7 +44,7 @@ JSON_CHARACTER_BYTES_MAX = 6  # a control character: \u0001
 
 
 class Call:
-    """One call of the handler. Its contexts are dead once it is over."""
+    """One call of the handler. Its contexts are closed once it has returned."""
 
     def __init__(self, name: str, kind: str, jobs: list[ClaimedJob]) -> None:
         self.name = name
@@ -54,8 +54,8 @@ class Call:
 
 
 class Pipe:
-    """The way to the parent, shared by the handler's threads and the thread that listens. It belongs to this process
-    alone: a forked copy of it cannot be used."""
+    """The connection to the parent, shared by the handler's threads and the thread that listens. Only this process may
+    use it: a forked copy is refused."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
@@ -99,7 +99,7 @@ class Pipe:
             return self._current
 
     def end(self, call: Call) -> None:
-        """From here on nothing is sent for it, and no one waits for a reply any more."""
+        """End a call: nothing more is sent for it, and nothing waits for a reply."""
         with self._sending, self._changed:
             call.is_over = True
             self._current = None
@@ -107,7 +107,7 @@ class Pipe:
             self._changed.notify_all()
 
     def send(self, message: tuple[Any, ...]) -> None:
-        """Of the process itself, after a call."""
+        """Send a message of the process itself, after a call."""
         with self._sending:
             self._pipe.send_bytes(codec.encode(message))
 
@@ -157,7 +157,8 @@ _held = threading.local()
 
 
 def _hold_signals() -> None:
-    """Until a forked process has its own handlers, or one that is told to end at once would ignore it."""
+    """Hold signals back until a forked process has its own handlers. Otherwise one that is told to end at once would
+    ignore it."""
     _held.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _IGNORED)
 
 
@@ -173,14 +174,14 @@ def _own_signals() -> None:
 
 
 def _one_line(name: str) -> str:
-    """A name that cannot begin a new line in a log."""
+    """Return the name without line breaks, so that it cannot start a new line in a log."""
     name = codec.clean(name)
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in name)
 
 
 def _storable(text: str) -> str:
-    """As much of a line as the job's log stores; less where JSON, which escapes some characters, would make a message
-    of it that the parent refuses."""
+    """Return as much of a line as the job's log stores, or less if escaping in JSON would make the message too large
+    for the parent."""
     text = codec.clean(text, limit=limits.LOG_FILE_BYTES_MAX)[: limits.LOG_FILE_BYTES_MAX]
     room = process.MESSAGE_BYTES_MAX - limits.MIB  # for the rest of the message
     while len(text) * JSON_CHARACTER_BYTES_MAX > room and len(codec.encode(text)) > room:
@@ -192,13 +193,13 @@ _current: contextvars.ContextVar[tuple[Pipe, Call] | None] = contextvars.Context
 
 
 def _in_a_call() -> tuple[Pipe, Call] | None:
-    """The call that this code runs in, if its log lines go to the parent."""
+    """Return the call that the current code runs in, if its log lines go to the parent."""
     found = _current.get()
     return None if found is None or found[1].is_over or found[0].is_copy else found
 
 
 class _ForwardHandler(logging.Handler):
-    """Sends what a job logs to the parent, which stores it and writes it to the worker's own log."""
+    """Sends what a job logs to the parent, which stores it and also writes it to the worker's own log."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if (found := _in_a_call()) is None:
@@ -219,7 +220,7 @@ def _forward_logs() -> None:
 
 
 class Link:
-    """The channel of one job: its messages name its call, its id and its attempt."""
+    """The channel of one job: its messages name the call, the job's id and its attempt."""
 
     def __init__(self, pipe: Pipe, call: Call, job: ClaimedJob, handler: Handler) -> None:
         self.job = job
@@ -240,7 +241,8 @@ class Link:
         self._say("metric", codec.clean(str(name)), _number(value))
 
     def cancelled(self) -> bool:
-        """A run that is told to stop is killed: what still looks has outlived it."""
+        """Return whether the run should stop. A run that is told to stop is killed, so code that still asks has
+        outlived it."""
         return self._call.is_over or self._pipe.is_copy
 
     def effects(self, statements: list[Effect]) -> None:
@@ -308,12 +310,13 @@ class Link:
 
 
 def _number(value: float) -> str:
-    """As text, because JSON has no NaN and no infinities: the parent treats them as it does for other handlers."""
+    """Return a number as text, because JSON has no NaN and no infinities; the parent treats these as for other
+    handlers."""
     return repr(float(value))
 
 
 class AsyncLink:
-    """For `async def` handlers in a process: what waits does so in a thread."""
+    """The channel of an `async def` handler in a child process: whatever waits does so in a thread."""
 
     def __init__(self, link: Link) -> None:
         self.job = link.job
@@ -364,7 +367,7 @@ class AsyncLink:
 
 
 def packed_options(options: SubmitOptions) -> dict[str, Any]:
-    """Options of a child as they cross a pipe: jobs as their ids, times as what they are."""
+    """Return submit options in the form in which they cross the pipe: jobs as ids, times in a form that is restored."""
     plain: dict[str, Any] = {}
     for name, value in options.items():
         if name == "depends_on":
@@ -377,7 +380,7 @@ def packed_options(options: SubmitOptions) -> dict[str, Any]:
 
 
 def _page(answer: Any) -> RowPage:
-    """Rows with their values that are not JSON restored."""
+    """Restore the values of rows that are not JSON."""
     return RowPage(
         tuple(_stored(row) for row in answer["items"]),
         answer["attempt"],
@@ -391,7 +394,7 @@ def _stored(row: Any) -> StoredRow:
 
 
 def _error(kind: str, message: str) -> Exception:
-    """As the parent raised it, as far as that is one of ours."""
+    """Return the exception that the parent raised, as the same type if it is one of Backstay's."""
     known = getattr(errors, kind, StoreError)
     try:
         return cast(Exception, known(message))
@@ -424,7 +427,7 @@ def main(connection: Connection, name: str, module: str, qualname: str, register
 
 
 def _find(name: str, module: str, qualname: str, registered_in: str) -> Handler:
-    """Import what registers the handler, then take it from the register."""
+    """Import the module that registers the handler, then look the handler up."""
     for each in (module, registered_in):
         if each != "__main__":
             importlib.import_module(each)
@@ -439,7 +442,7 @@ def _find(name: str, module: str, qualname: str, registered_in: str) -> Handler:
 
 
 def _run(handler: Handler, call: Call, pipe: Pipe) -> list[tuple[Any, ...]]:
-    """What to send in the end: an answer for each job, or one for the whole call."""
+    """Run the handler. Return what to send at the end: an answer for each job, or one for the whole call."""
     token = _current.set((pipe, call))
     try:
         if handler.observers is None:
@@ -502,7 +505,8 @@ def _answer(value: Any) -> tuple[Any, ...]:
 
 
 def _said(error: BaseException) -> tuple[Any, ...]:
-    """What a raised exception asks for. Never raises, whatever the exception's own code does."""
+    """Return the message for an exception that the handler raised. Never raises, whatever the exception's own code
+    does."""
     try:
         return _asked(error)
     except BaseException:  # of its __class__, or of a group's exceptions

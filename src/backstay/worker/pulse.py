@@ -55,7 +55,7 @@ class Pulse:
         self._timer = self._loop.call_later(BEAT_SECONDS, self._beat)
 
     def check(self) -> None:
-        """On the event loop. What a stall took from the time of the others is given back to them: a timeout is for a
+        """Called on the event loop. Adds the duration of a stall to the other runs' deadlines: a timeout measures a
         handler's own work."""
         late = self.late()
         self._beat_at = _CLOCK.monotonic()
@@ -71,13 +71,13 @@ class Pulse:
         self.blocked_by = self._seen = None
 
     def late(self) -> float:
-        """In seconds; from any thread."""
+        """Return how many seconds the loop is late; from any thread."""
         return max(0.0, _CLOCK.monotonic() - self._beat_at - BEAT_SECONDS)
 
     # From the other thread, during a stall
 
     def look(self) -> None:
-        """Find out who blocks the loop. One look may find a task that is about to end."""
+        """Find out which handler blocks the loop. A single look may catch a task that is just about to end."""
         task = asyncio.current_task(self._loop)
         if task is not None and task is self._seen:
             found = _run_of(task)
@@ -85,7 +85,8 @@ class Pulse:
         self._seen = task
 
     def where(self) -> str | None:
-        """The line of code that the loop's thread is at: of the program rather than of a library that it has called."""
+        """Return the line of code that the loop's thread is executing: in the program, if possible, not in a library
+        that it called."""
         innermost = frame = sys._current_frames().get(self._thread_id)
         while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
             frame = frame.f_back
@@ -95,7 +96,7 @@ class Pulse:
 
 
 def _run_of(task: asyncio.Task[Any]) -> object:
-    """What a task works for: tasks that a handler starts have its context."""
+    """Return the run that a task works for. Tasks that a handler starts inherit its context."""
     if sys.version_info >= (3, 12):
         return task.get_context().get(errors.current)
     contexts = (each for each in gc.get_referents(task) if isinstance(each, contextvars.Context))

@@ -54,10 +54,9 @@ class Recorder:
             self._trouble.over("keeping progress")
 
     async def write_log(self, run: Report) -> None:
-        """Append what the handler has logged to the job's file, whose place the record names.
+        """Append what the handler has logged to the job's log file, whose location the record names.
 
-        A write that is under way comes first: a job that has ended is settled once its whole log is there.
-        """
+        A write that is under way is waited for: a job that has ended is settled once its whole log is there."""
         while run.log_write is not None:
             await asyncio.wait((run.log_write,))
         text = run.take_log_text()
@@ -103,8 +102,9 @@ class Recorder:
         self._kept_bytes += len(lines)
 
     async def write_kept(self) -> None:
-        """Write as much as the store takes; the rest waits for another try. Callers share one write, which continues if
-        one of them is cancelled: its thread cannot be stopped, and a second write would append the same lines again."""
+        """Write as much as the store takes; the rest waits for the next try. Callers share one write, which continues
+        even if one of them is cancelled: its thread cannot be stopped, and a second write would append the same lines
+        again."""
         if self._writing is None or self._writing.done():
             self._writing = asyncio.get_running_loop().create_task(self._write_kept())
         await asyncio.shield(self._writing)
@@ -125,7 +125,7 @@ class Recorder:
         log.info("wrote the buffered logs of %s", count(len(written), "job"))
 
     async def close(self, seconds: float) -> None:
-        """A last try."""
+        """Try to write the rest a last time."""
         if self._kept:
             await within(seconds, self.write_kept())
         if self._writing is not None:

@@ -44,11 +44,11 @@ class StoreReleaser(Releaser[Run]):
         self._store: Store | None = None
 
     def open(self, store: Store) -> None:
-        """With the store of the thread."""
+        """Take the store of the lease keeper's thread."""
         self._store = store
 
     def holds(self, run: Run) -> bool:
-        """Whether a run's lease is still to be extended."""
+        """Return whether to extend a run's lease further."""
         return not self._released or run.hold not in self._released
 
     async def held(self) -> list[Run]:
@@ -110,6 +110,6 @@ class StoreReleaser(Releaser[Run]):
 
 
 async def unread(store: Store, request: ClaimRequest, clock: Clock) -> list[ClaimedJob]:
-    """What a claim took, asked again: a repeat without slots takes nothing."""
+    """Return what a claim took, by repeating it. A repeat without slots takes nothing new."""
     only_ask = msgspec.structs.replace(request, slots={}, limit=0, repeat=True)
     return await store.claim(only_ask, clock.now())

@@ -34,7 +34,7 @@ LOST = "claim lost"
 
 
 class Named(Protocol):
-    """A job, by what logs call it."""
+    """A job, as logs name it."""
 
     @property
     def job_id(self) -> str: ...
@@ -47,7 +47,8 @@ class Named(Protocol):
 
 
 class Execution(ABC):
-    """Most of them never stop before their end: what stopping needs is a default of the class."""
+    """Something that can be stopped: a job or a call. Most end without being stopped, so what a stop needs is a class
+    default."""
 
     timeout_micros: int
 
@@ -60,7 +61,7 @@ class Execution(ABC):
     kill: Callable[[], None] | None = None  # how to end a child process
 
     def stop(self, reason: str) -> None:
-        """Ask the handler to end, as hard as its kind allows. The first reason counts."""
+        """Ask the handler to end, as firmly as its kind allows. The first reason counts."""
         if self.stop_reason is None:
             self.stop_reason = reason
         if self.cancelled is not None:
@@ -77,8 +78,8 @@ class Execution(ABC):
         return self.stop_reason is not None
 
     def stopped(self, attempt: int, now: Instant) -> Outcome:
-        """The outcome of a job whose execution was stopped. A lost claim is never settled, so that its outcome does not
-        matter."""
+        """Return the outcome of a job whose execution was stopped. After a lost claim it does not matter, because it is
+        never stored."""
         if self.stop_reason == SHUT_DOWN:
             return GivenBack(SHUT_DOWN)
         seconds = self.timeout_micros / MICROS
@@ -87,12 +88,12 @@ class Execution(ABC):
     @property
     @abstractmethod
     def is_over(self) -> bool:
-        """Whether nothing that it still does counts."""
+        """Whether it is settled or lost, so that nothing it still does counts."""
 
     @property
     @abstractmethod
     def jobs(self) -> Sequence[Named]:
-        """What it runs: one job, or those of a call."""
+        """The jobs that it runs: one, or those of a call."""
 
     @property
     def title(self) -> str:
@@ -106,14 +107,14 @@ _OVERHEAD_BYTES = 600  # of a job besides its payload, about
 
 
 class Known(msgspec.Struct, frozen=True, gc=False):
-    """A child of this run: what another one under its id is compared with."""
+    """A child of this run, for comparison with another one that has the same id."""
 
     job_type: str
     payload: str  # its digest: ten thousand payloads are not kept twice
 
 
 class Family:
-    """Children that were stored before this run, and those that go with its settlement, or are staged for it."""
+    """The children of a run: stored before it, to be stored with its settlement, or staged for it."""
 
     def __init__(self, parent_id: str) -> None:
         self._parent_id = parent_id
@@ -131,7 +132,8 @@ class Family:
         self._alike: Counter[str] = Counter()
 
     def id_of(self, job_type: str, payload: str, key: str | None) -> str:
-        """The same for the same child of every run: equal ones of one run are told apart by counting them."""
+        """Return an id that the same child has in every run. Identical children of one run are told apart by counting
+        them."""
         if key is not None:
             return ids.derived(self._parent_id, f"key|{key}")
         alike = f"{job_type}|{digest(payload)}"
@@ -145,11 +147,11 @@ class Family:
 
     @property
     def is_full(self) -> bool:
-        """Whether what is pending makes a part that can be staged."""
+        """Whether the pending children fill a part, which can be staged."""
         return len(self.pending) >= CHILDREN_PART_MAX or self.pending_bytes >= STAGED_PART_BYTES_MAX
 
     def take(self) -> list[NewJob]:
-        """What is pending, which no other task stages from here on."""
+        """Take the pending children, so that no other task stages them too."""
         jobs = self.pending
         self.keep([])
         return jobs
@@ -158,7 +160,7 @@ class Family:
         self.pending, self.pending_bytes = jobs, sum(map(_size, jobs))
 
     def put_back(self, jobs: list[NewJob]) -> None:
-        """Before those that have come meanwhile: children come after what they depend on."""
+        """Put children back in front of those that were added meanwhile: children come after their dependencies."""
         self.keep([*jobs, *self.pending])
 
     def staged(self, jobs: list[NewJob]) -> None:
@@ -171,7 +173,7 @@ class Family:
         return Said(children=tuple(self.pending)) if self.pending else Said()
 
     def unsay(self) -> None:
-        """What would have come with the settlement does not."""
+        """Discard the children that would have been stored with the settlement."""
         self.known.clear()
         self.named.clear()
         self._alike.clear()
@@ -179,7 +181,7 @@ class Family:
         self.parts = self.staged_jobs = 0
 
     def __bool__(self) -> bool:
-        """Whether anything goes with the settlement."""
+        """Whether the settlement stores any children."""
         return bool(self.pending or self.parts)
 
 
@@ -208,7 +210,8 @@ _NOTHING: Said = {}
 
 
 class Report:
-    """What the holder of a claim reports of its attempt. Most report nothing: that takes only class defaults."""
+    """What the holder of a claim reports about its attempt. Most runs report nothing, which costs only class
+    defaults."""
 
     job: ClaimedJob
     token: str
@@ -326,8 +329,7 @@ class Report:
 class Run(Execution, Report):
     """Written by the event loop and, for progress and logs, by the handler's thread.
 
-    Most runs never log, report or stop: what those need is a default of the class, not set for every job.
-    """
+    Most runs never log, report or stop, so what that needs is a class default and not set for every job."""
 
     lost = False
     settling = False
@@ -347,13 +349,13 @@ class Run(Execution, Report):
         return bool(self.effects or self.artifacts or self.family or self.row_parts)
 
     def unsay_effects(self) -> None:
-        """What would have come with the completion does not, for this call came to nothing."""
+        """Discard everything that the completion would have stored besides the result, because the call has failed."""
         self.effects = ()
         if self.family is not None:
             self.family.unsay()
 
     def unsay(self) -> None:
-        """Drop what could not be stored."""
+        """Discard what could not be stored."""
         self._logs = self.metrics = self.artifacts = None
         self.unsay_effects()
 
@@ -367,7 +369,7 @@ class Run(Execution, Report):
 
     @property
     def execution(self) -> Execution:
-        """What is running for it: itself, or the call that it shares."""
+        """What runs this job: the run itself, or the call that it shares."""
         return self
 
     def __repr__(self) -> str:
@@ -375,7 +377,7 @@ class Run(Execution, Report):
 
 
 class Item(Run):
-    """A run that shares its call with others: stopping it drops its answer, and the call continues for the rest."""
+    """A run that shares a call with others. Stopping it discards its answer, and the call continues for the rest."""
 
     call: Call | None = None
     payload: Any = None  # decoded, once it is known that it can be
@@ -405,7 +407,7 @@ class Item(Run):
 
 
 class Call(Execution):
-    """One call of a batch handler. Its time is that of the least patient of its jobs."""
+    """One call of a batch handler. Its timeout is the shortest among its jobs."""
 
     def __init__(self, items: Sequence[Item], copies: Sequence[Item]) -> None:
         self.items = (*items, *copies)
@@ -425,7 +427,7 @@ class Call(Execution):
         return [each.job for each in self.items]
 
     def say_log(self, created: float | None, level: str, message: str, item: int | None = None) -> None:
-        """To the job that it is about; without one, to all."""
+        """Log to the job that a line is about, or to all of them if it is about none."""
         for each in self.items if item is None else self.firsts[item : item + 1]:
             each.say_log(created, level, message)
 
@@ -434,7 +436,7 @@ class Call(Execution):
 
 
 class Runs:
-    """The runs of one worker: a table that the other objects of the worker share. It knows none of them."""
+    """The runs of one worker: a table that the worker's other objects share. It knows none of them."""
 
     def __init__(self, live: dict[str, Run]) -> None:
         self.held: dict[str, Run] = {}  # every claim that is ours, until it is settled
@@ -450,7 +452,7 @@ class Runs:
         self.running[run.job.job_id] = self._live[run.job.job_id] = run
 
     def forget(self, run: Run) -> None:
-        """It is settled, or not ours any more. A stuck one still occupies its slot, and stays among the running."""
+        """Remove a run that is settled or lost. A stuck one still occupies its slot, and stays among the running."""
         if self.held.get(run.job.job_id) is run:
             del self.held[run.job.job_id]
         if run not in self.stuck:
@@ -464,9 +466,9 @@ class Runs:
                 del where[run.job.job_id]
 
     def executions(self) -> list[Execution]:
-        """What can be stopped: jobs that run by themselves, and calls for many."""
+        """Return everything that can be stopped: jobs that run by themselves, and calls of batch handlers."""
         return [*(run for run in self.running.values() if not isinstance(run, Item)), *self.calls]
 
     def settling(self) -> set[str]:
-        """Jobs that have ended here, which the store may not know yet."""
+        """Return the ids of jobs that have ended here, but perhaps not yet in the store."""
         return {run.job.job_id for run in self.held.values() if run.settling}

@@ -59,7 +59,7 @@ class Settler:
     # Decide
 
     async def finish(self, run: Run, outcome: Outcome) -> None:
-        """Settle a run that has ended, once what it has logged is written."""
+        """Settle a run that has ended, after its log is written."""
         run.settling = True  # its outcome is known: a stop that comes while its log is written must not lose it
         if run.dirty:
             try:
@@ -71,7 +71,7 @@ class Settler:
         self.conclude(run, outcome)
 
     def conclude(self, run: Run, outcome: Outcome) -> None:
-        """Settle a run that has ended, and has nothing more to be written first."""
+        """Settle a run that has ended and has no log to write first."""
         try:
             self.settle(run, outcome)
         except Exception as error:
@@ -79,8 +79,8 @@ class Settler:
             self.fail(run, error)
 
     def fail(self, run: Run, error: BaseException) -> None:
-        """Settle a run that could not be ended as it should. If that fails too, it is let go, and rescued when its
-        lease expires."""
+        """Settle as failed a run that could not be settled normally. If that fails too, it is let go, and rescued when
+        its lease expires."""
         try:
             run.unsay()
             self.settle(run, Raised(entry(error, run.job.attempt, self._clock.now())))
@@ -135,7 +135,7 @@ class Settler:
         return transition
 
     def _effect_failed(self, run: Run, error: EffectFailed) -> Transition:
-        """The handler's own SQL broke the completion: that is a failure of the attempt."""
+        """The handler's own SQL broke the completion: settle the attempt as failed."""
         failure = ErrorEntry(run.job.attempt, self._clock.now(), "EffectFailed", codec.clean(str(error)))
         run.unsay_effects()
         return self._decide(run, Raised(failure))
@@ -164,8 +164,9 @@ class Settler:
                     self._idle.set()
 
     async def _settle(self, batch: list[tuple[Run, Transition]], until: float | None = None) -> None:
-        """Until the store has answered: the guards make every repetition safe, and no other worker can settle these.
-        `until` is when a job that is alone here, and that the store cannot take, is let go."""
+        """Try until the store has answered. The guards make every repetition safe, and no other worker can settle these
+        jobs. `until` is when to let a job go that the store cannot take; it is set only for a job that is settled
+        alone."""
         transitions = [transition for _, transition in batch]
         if failpoints.armed:
             failpoints.hit("settle.before")
@@ -218,8 +219,8 @@ class Settler:
                 )
 
     def _settle_apart(self, batch: list[tuple[Run, Transition]], transitions: list[Transition]) -> None:
-        """Someone keeps one of these jobs locked, or the store cannot take it: neither the others nor later ones wait
-        for it. What was done is not thrown away before the lease is over, whatever the store says."""
+        """Settle these jobs separately, because one of them is locked or the store cannot take it: the others and later
+        ones do not wait for it. Work is not discarded before the lease is over, whatever the store answers."""
         for (run, _), transition in zip(batch, transitions, strict=True):
             lease_seconds = max(0, run.job.lease_expires_at - run.job.started_at) / MICROS
             until = self._clock.monotonic() + lease_seconds
@@ -281,7 +282,7 @@ class Settler:
 
 
 def _fitting(waiting: list[tuple[Run, Transition]]) -> int:
-    """How many go into one commit: children and statements that they bring count like jobs."""
+    """Return how many fit into one commit; children and statements count like jobs."""
     if len(waiting) <= 1:
         return len(waiting)
     weight = 0

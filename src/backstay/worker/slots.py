@@ -31,7 +31,7 @@ log = logging.getLogger("backstay.worker")
 
 
 class Room(msgspec.Struct, frozen=True):
-    """What fits: in total, and of each type."""
+    """How many jobs fit: in total, and of each type."""
 
     total: int
     of_type: dict[str, int]
@@ -41,7 +41,7 @@ PACE_JOBS_MIN = 8  # that ended, to tell a pace in less than PREFETCH_SECONDS
 
 
 class Pace:
-    """How many jobs of a type this worker ends in a second: the measure of how far ahead it may claim them."""
+    """How many jobs of a type this worker finishes per second, which limits how many it may claim ahead."""
 
     def __init__(self, now: float) -> None:
         self._since = now
@@ -49,8 +49,8 @@ class Pace:
         self._per_second = 0.0
 
     def prefetch(self, now: float) -> int:
-        """How many may be claimed ahead. One job that ends within a millisecond is not a rate of a thousand per second:
-        a measurement takes a while, or several jobs."""
+        """Return how many jobs may be claimed ahead. A single job that ends within a millisecond does not mean a
+        thousand per second: a measurement takes some time, or several jobs."""
         span = max(now - self._since, 0.001)
         if span >= PREFETCH_SECONDS or self.ended >= PACE_JOBS_MIN:
             self._per_second = (self._per_second + self.ended / span) / 2
@@ -58,7 +58,7 @@ class Pace:
         return min(PREFETCH_MAX, int(self._per_second * PREFETCH_SECONDS))
 
     def stalled(self, now: float) -> None:
-        """What was claimed ahead had to be given back: nothing more is, until jobs end again."""
+        """Jobs that were claimed ahead had to be given back: claim no more ahead until jobs end again."""
         self._since, self.ended, self._per_second = now, 0, 0.0
 
 
@@ -78,13 +78,13 @@ class Lane:
 
     @property
     def goes_ahead(self) -> bool:
-        """Whether its jobs may be claimed ahead of free slots: not where a death of this worker would be the end of
-        them, see core.suspicion.may_wait."""
+        """Whether its jobs may be claimed ahead of free slots. Not if they would fail for good should this worker die:
+        see core.suspicion.may_wait."""
         return self.handler.max_attempts > 1 and not self.hurried
 
     @property
     def in_child(self) -> bool:
-        """Whether its jobs run in processes of their own."""
+        """Whether its jobs run in child processes."""
         return self.handler.isolation == "process"
 
     @property
@@ -93,12 +93,14 @@ class Lane:
 
     @property
     def next_up(self) -> int:
-        """How many of those that wait here would take a free slot: a full type leaves it to the others."""
+        """Return how many of its waiting jobs would take a free slot. A type that is at its limit leaves slots to the
+        others."""
         return self.buffered if self.limit is None else min(self.buffered, max(0, self.limit - self.busy))
 
 
 class Turn:
-    """A place in line for a call. Which jobs it is made for is decided when it is its turn: more may have come."""
+    """A place in line for a call. The jobs of the call are chosen when its turn comes, because more may have
+    arrived."""
 
     __slots__ = ("lane", "taken_at")
 
@@ -110,8 +112,7 @@ class Turn:
 class BatchLane(Lane):
     """The jobs of one batch type. `busy` and `limit` count calls.
 
-    Only jobs that share a call are here; one that is called alone has its own place in line.
-    """
+    It has only jobs that share a call; a job that is called alone has its own place in line."""
 
     __slots__ = ("_due", "_fresh", "_line_up", "_loop", "_timer", "_turns", "max_size", "max_wait")
 
@@ -128,13 +129,13 @@ class BatchLane(Lane):
 
     @property
     def _calls(self) -> int:
-        """How many calls those take that wait here."""
+        """Return how many calls the waiting jobs need."""
         return -(-len(self._fresh) // self.max_size)
 
     @property
     def next_up(self) -> int:
-        """How many slots to keep free: for calls that are ready, and for one that will be in a moment. A slot is not
-        kept for a batch that may take long to fill."""
+        """Return how many slots to keep free: for calls that are ready, and for one that will be in a moment. No slot
+        is kept for a batch that may take long to fill."""
         soon = self.buffered + (self._calls if self.max_wait <= AHEAD_SECONDS_MAX else self._ready)
         return soon if self.limit is None else min(soon, max(0, self.limit - self.busy))
 
@@ -143,7 +144,8 @@ class BatchLane(Lane):
         return self._calls if self._due else len(self._fresh) // self.max_size
 
     def room(self, free: int, *, ahead: bool) -> int:
-        """How many jobs may be claimed when so many slots are free: a batch for each, and one more ahead of them."""
+        """Return how many jobs may be claimed if this many slots are free: a batch for each, and one more ahead of
+        them."""
         calls = free + self.next_up
         if self.limit is not None:
             calls = min(calls, max(0, self.limit - self.busy))
@@ -156,7 +158,7 @@ class BatchLane(Lane):
         return item
 
     def look(self, *, at_once: bool = False) -> None:
-        """Line up for what is ready; the rest waits for more."""
+        """Put ready batches in line; the other jobs wait for more."""
         if self._fresh and (at_once or self.max_wait == 0):
             self._due = True
         while self._turns < self._ready:
@@ -171,7 +173,7 @@ class BatchLane(Lane):
         self.look()
 
     def take(self) -> list[Item]:
-        """The jobs of the next call, which uses up a turn; none where all were lost meanwhile."""
+        """Use up a turn and return the jobs of the next call; none if all were lost meanwhile."""
         self._turns -= 1
         items = [self._fresh.popleft() for _ in range(min(self.max_size, len(self._fresh)))]
         self._reset_timer()
@@ -179,7 +181,7 @@ class BatchLane(Lane):
         return items
 
     def drop(self, run: Run) -> None:
-        """Lost or cancelled while it waited."""
+        """Remove a job that was lost or cancelled while it waited."""
         if run in self._fresh:
             self._fresh.remove(run)  # type: ignore[arg-type]
         if not self._fresh:
@@ -246,7 +248,8 @@ class Slots:
     # Claiming
 
     def opening(self, alone: Collection[str], *, idle: bool) -> Opening:
-        """What may be claimed next to what is held here. `alone`: the types that have jobs which wait to run alone."""
+        """Return which jobs that lost a worker may be claimed next, given what is held here. `alone`: the types that
+        have jobs which wait to run alone."""
         runs = self._runs
         runs.suspects = {run for run in runs.suspects if runs.held.get(run.job.job_id) is run}
         if not alone and not runs.suspects and not self._turns.are_on:
@@ -264,7 +267,8 @@ class Slots:
         return found
 
     def _held(self, now: float) -> list[Held]:
-        """What this worker holds, and handlers that did not stop: these were settled without, and are not suspected."""
+        """Return what this worker holds, including jobs whose handlers did not stop: these are settled already, and are
+        not suspected."""
         held = self._runs.held
         found = [
             Held(
@@ -280,7 +284,7 @@ class Slots:
         return found
 
     def alone_room(self, opening: Opening, alone: Collection[str]) -> Room | None:
-        """What the next claim of jobs that run alone may take."""
+        """Return how many jobs the next claim of jobs that run alone may take."""
         if not (opening.alone or opening.alone_in_child):
             return None
         free = self._free_slots()
@@ -296,16 +300,13 @@ class Slots:
         return max(0, self._concurrency - self._taken - sum(lane.next_up for lane in self.lanes.values()))
 
     def rooms(self, wanted: Collection[str], opening: Opening = OPEN) -> list[Room]:
-        """What the next claims may take: free slots, and of types whose jobs are short a little ahead.
+        """Return what the next claims may take: free slots, and a few jobs ahead of types whose jobs are short.
 
-        Types that run one by one share a claim, limited to what is free. Many jobs of a batch share a
-        slot, so that each of these types has a claim of its own.
-
-        While the line is filled with short jobs, no slot is ever free, and a type that is not claimed ahead would wait
-        until all of those are done, however urgent its jobs are. So a type that may have jobs, one of the `wanted`,
-        gets a place in the line. One whose jobs may not wait in it has its turn differently: now and then the others
-        are not claimed ahead, until a slot is free for it.
-        """
+        Types whose jobs run one by one share a claim, limited to the free slots. Many jobs of a batch share a slot, so
+        each batch type has a claim of its own. While the line is full of short jobs, no slot is ever free, and a type
+        that is not claimed ahead would wait until all of those are done, however urgent its jobs are. So a type that
+        may have jobs, one of the `wanted`, gets a place in the line. A type whose jobs may not wait in it is served
+        differently: now and then nothing else is claimed ahead, until a slot is free for it."""
         now = self._loop.time()
         long_ago = now - 2 * PREFETCH_SECONDS
         free = self._free_slots()
@@ -377,19 +378,19 @@ class Slots:
         return run
 
     def _is_giving_back(self, lane: Lane) -> bool:
-        """Whether the next claim may still find one that is on its way back for want of a slot."""
+        """Whether the next claim might get back a job that is just being given back for want of a slot."""
         mine = lane.handler
         return any(run.handler is mine and run.settling and run.task is None for run in self._runs.held.values())
 
     def _line_up(self, turn: Turn) -> None:
-        """A batch is whole, or has waited for long enough."""
+        """Put batches in line that are full or have waited long enough."""
         self._buffer.append(turn)
         if self._patience is None:
             self._patience = self._loop.call_later(AHEAD_SECONDS_MAX, self._give_back_late)
         self._loop.call_soon(self._dispatch)
 
     def lose(self, run: Run) -> None:
-        """The store says that this claim no longer holds."""
+        """Stop a run whose claim no longer holds, as the store has answered."""
         if run.settling or self._runs.held.get(run.job.job_id) is not run:
             return
         if not run.lost:  # or the watchdog let it go, and said so
@@ -408,7 +409,7 @@ class Slots:
             self._runs.stuck.add(run)
 
     def _drop(self, run: Run) -> None:
-        """A run that has not begun is not ours any more."""
+        """Remove a run that is lost before it has started."""
         lane = self.lanes[run.job.job_type]
         if isinstance(lane, BatchLane) and not is_called_alone(run.job):
             lane.drop(run)
@@ -418,8 +419,8 @@ class Slots:
         self.changed.set()
 
     def _give_back_late(self) -> None:
-        """Jobs that were claimed ahead, because the last ones were short, and whose turn does not come: others may
-        have a slot for them."""
+        """Give back jobs that were claimed ahead, because earlier ones were short, but whose turn does not come: other
+        workers may have a slot for them."""
         self._patience = None
         if self._stopping or not self._buffer:
             return
@@ -445,7 +446,7 @@ class Slots:
         return (each,)
 
     def close(self) -> None:
-        """Start no more, and give back what has not begun."""
+        """Start no more jobs, and give back those that have not started."""
         self._stopping = True
         left: list[Run] = []
         while self._hurried:
@@ -461,7 +462,7 @@ class Slots:
     # Starting and ending
 
     def _dispatch(self) -> None:
-        """Start what fits, in claim order; a type that is full does not hold up the others."""
+        """Start what fits, in claim order. A type that is at its limit does not hold up the others."""
         if self._stopping:
             return
         while self._hurried:
@@ -482,7 +483,7 @@ class Slots:
             buffer.extendleft(reversed(passed))
 
     def _start_or_return(self, run: Run) -> None:
-        """One that may not wait here."""
+        """Start a job that may not wait here, or give it back."""
         lane = self.lanes[run.job.job_type]
         lane.buffered -= 1
         if self._taken >= self._concurrency or lane.is_full:
@@ -557,7 +558,7 @@ class Slots:
             yield
 
     def _free(self, runs: Sequence[Run]) -> None:
-        """The handler has let go of the slot in which these were."""
+        """Free the slot of these runs: their handler has returned."""
         self._taken -= 1
         lane = self.lanes[runs[0].job.job_type]
         lane.busy -= 1

@@ -15,7 +15,7 @@ _PREFIX = "backstay-child-"
 
 @contextlib.contextmanager
 def spooled(content: Content) -> Iterator[str]:
-    """The path of a file that holds it, as long as the parent reads."""
+    """Write content to a file and yield its path; the file is removed afterwards."""
     descriptor, path = tempfile.mkstemp(prefix=f"{_PREFIX}{os.getpid()}-")
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -27,6 +27,6 @@ def spooled(content: Content) -> Iterator[str]:
 
 
 def sweep(pid: int | None) -> None:
-    """What a child that was killed has left behind."""
+    """Remove what a killed child has left behind."""
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}{pid}-*"):
         path.unlink(missing_ok=True)

@@ -29,8 +29,8 @@ _unmasked = threading.local()
 
 @functools.cache  # once in a process: a second pair would find the signals masked, and leave them so
 def _let_children_have_their_own_signals() -> None:
-    """A child that a handler forks shares the pipe that tells this process of signals: one sent to the child would stop
-    the worker. It gets the usual ones back, and until then hears none."""
+    """Restore the usual signal handlers in a child that a handler forks, and block signals until then. The child shares
+    the pipe that tells this process of signals: one sent to the child would otherwise stop the worker."""
 
     def mask() -> None:
         _unmasked.signals = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
@@ -61,7 +61,7 @@ _STDERR = 2
 
 
 class Watched(Protocol):
-    """A worker, on the same event loop."""
+    """A worker on the same event loop."""
 
     def on_dead_loop(self, call: Callable[[], None]) -> None: ...
 
@@ -71,18 +71,19 @@ class Watched(Protocol):
 
 
 class Stop:
-    """Hears signals in a thread of its own, counts them, and takes the end of a supervising parent for the first one.
+    """Receives signals in a thread of its own, counts them, and treats the end of a supervising parent as the first
+    one.
 
-    A handler that blocks the event loop must not keep the process from hearing them, nor from ending. Python runs its
-    part of a signal handler in the main thread, which may be blocked; the C part writes the signal's number to a socket
-    at once, and the thread reads it there. Where the thread cannot run either, because C code holds the interpreter
-    lock, `faulthandler` ends the process.
-    """
+    A handler that blocks the event loop must not keep the process from hearing signals, nor from ending. Python runs
+    its part of a signal handler in the main thread, which may be blocked. The C part writes the signal's number to a
+    socket at once, and the thread reads it there. If C code holds the interpreter lock, so that the thread cannot run
+    either, `faulthandler` ends the process."""
 
     current: Stop | None = None
 
     def __init__(self, grace_seconds: float, pulse: int | None = None) -> None:
-        """In the main thread. `pulse`: where to write a sign of life each second, for a supervisor."""
+        """Call this in the main thread. `pulse`: a file descriptor that gets a sign of life each second, for a
+        supervisor."""
         self.asked = asyncio.Event()
         self.hurried = asyncio.Event()
         self._grace_seconds = grace_seconds
@@ -104,15 +105,16 @@ class Stop:
         self._thread.start()
 
     def listen(self) -> int:
-        """A loop that starts may have taken the signals for itself. Returns who was told of them before."""
+        """Receive signals here, even if a loop that has started meanwhile took them over. Return the file descriptor
+        that got them before."""
         return signal.set_wakeup_fd(self._ours.fileno(), warn_on_full_buffer=False)
 
     def parent_is_gone(self) -> None:
-        """From any thread; it counts as the first signal."""
+        """Count the end of the parent as the first signal; from any thread."""
         self._tell(_PARENT)
 
     def close(self) -> None:
-        """In the main thread: a signal has the effect again that it had before."""
+        """Restore what signals did before; in the main thread."""
         Stop.current = None
         signal.set_wakeup_fd(-1 if self._loop.is_closed() else self._wakeup_before)  # which may be the loop's
         for number, handler in self._before.items():
@@ -125,7 +127,7 @@ class Stop:
         faulthandler.cancel_dump_traceback_later()
 
     def watch(self, workers: Iterable[Watched], lease_seconds: float) -> None:
-        """End the process when a handler of these has blocked the event loop for good."""
+        """End the process if a handler of these workers blocks the event loop for good."""
         self._workers = list(workers)
         self._patience_seconds = max(SILENT_SECONDS_MIN, SILENT_LEASES * lease_seconds)
         for worker in self._workers:
@@ -136,7 +138,7 @@ class Stop:
         return any(worker.is_blocked() for worker in self._workers)
 
     def _heard(self, number: int, frame: object) -> None:
-        """In the main thread, whenever it comes to it."""
+        """Handle a signal in the main thread, once it gets to run."""
         self._by_python += 1
         self._end_without_threads()  # at once: what the main thread does next may keep the thread from running
         if self._by_python > self._by_c:
@@ -145,7 +147,7 @@ class Stop:
             time.sleep(0.1)  # C code that holds the interpreter lock, and looks for signals: the thread gets its turn
 
     def _end_without_threads(self) -> None:
-        """What is called again and again by the thread strikes when it is not called any more."""
+        """Arm a timer that ends the process unless the thread, which calls this repeatedly, disarms it in time."""
         left = self._ends_at - time.monotonic()
         if left == float("inf"):  # the thread has not heard yet
             left = self._grace_seconds + BLOCKED_SECONDS

@@ -47,7 +47,7 @@ class Claimed(Protocol):
 
     @property
     def execution(self) -> Execution:
-        """The handler's call: its own, or that of its batch."""
+        """The call of the handler: the job's own, or that of its batch."""
         ...
 
 
@@ -55,16 +55,16 @@ R = TypeVar("R", bound=Claimed)
 
 
 class Releaser(ABC, Generic[R]):
-    """The claims of a worker, and how they are given back without its event loop."""
+    """The claims of a worker, and how to give them back without its event loop."""
 
     @abstractmethod
     async def held(self) -> list[R]:
-        """What is neither settled nor let go."""
+        """Return the claims that are neither settled nor let go."""
 
     @abstractmethod
     async def release(self, outcomes: Mapping[R, Outcome]) -> None:
-        """End these attempts, and mark them first, so that the loop does not begin them. Raises if it has to be tried
-        again."""
+        """End these attempts. They are marked first, so that the loop does not start them. Raises if this has to be
+        repeated."""
 
     @abstractmethod
     async def release_unread(self, outcome: GivenBack) -> None:
@@ -72,15 +72,15 @@ class Releaser(ABC, Generic[R]):
 
     @abstractmethod
     async def settle_decided(self) -> None:
-        """Store the outcomes that are known, and wait for the loop to be written."""
+        """Store the outcomes that are already known and still wait for the loop."""
 
     @abstractmethod
     def forget(self) -> None:
-        """The loop runs again."""
+        """Forget what was let go: the loop runs again."""
 
 
 class Watchdog(Generic[R]):
-    """Lives on the thread that keeps the claims."""
+    """Runs on the thread that extends the leases."""
 
     def __init__(
         self, clock: Clock, lease_seconds: float, pulse: Pulse, releaser: Releaser[R], trouble: Trouble
@@ -97,7 +97,7 @@ class Watchdog(Generic[R]):
         self._stood_still = 0.0  # of the stall under way: the whole process did not run, stopped or without a processor
 
     async def look(self, stood_still: float) -> bool:
-        """Return whether the worker's row has changed. `stood_still` is how late the look itself is."""
+        """Return whether the worker's row has changed. `stood_still` is how late this look itself is."""
         late = self._pulse.late()
         if late < BEAT_SECONDS:
             was, self.blocked = self.blocked, None
@@ -163,7 +163,7 @@ class Watchdog(Generic[R]):
             self.on_dead()
 
     async def abandon(self) -> None:
-        """Give back everything: the process ends, whatever its event loop does."""
+        """Give back everything, because the process ends, whatever its event loop does."""
         by, late = self._pulse.blocked_by, self._pulse.late()
         is_over_time = self._is_over_time(by)
         outcomes: dict[R, Outcome] = {

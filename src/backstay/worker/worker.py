@@ -138,18 +138,19 @@ class Worker:
         await self.stop()
 
     async def stop(self) -> None:
-        """Stop claiming, give back what has not begun, let the rest finish or, after the grace, give it back too."""
+        """Stop claiming, give back what has not started, and let the rest finish, or give it back too after the grace
+        period."""
         if self._shutdown is None:
             self._shutdown = asyncio.get_running_loop().create_task(self._shut_down())
         await asyncio.shield(self._shutdown)  # every caller waits for the same end
 
     def hurry(self) -> None:
-        """While stopping: do not wait for the grace to end; what runs is stopped and given back now."""
+        """While stopping: do not wait for the grace period to end; stop running jobs and give them back now."""
         self._hurried.set()
 
     def on_dead_loop(self, call: Callable[[], None]) -> None:
-        """Call this, in another thread, once a handler has blocked the event loop beyond its timeout and all other jobs
-        are given back: nothing in this process can run jobs any more."""
+        """Set the function that is called, in another thread, once a handler has blocked the event loop beyond its
+        timeout and all other jobs are given back: nothing in this process can run jobs any more."""
         self._watchdog.on_dead = call
 
     def is_blocked(self) -> bool:
@@ -161,7 +162,7 @@ class Worker:
         self._leases.abandon(seconds)
 
     def call_batches_at_once(self) -> None:
-        """Do not wait for a batch to become larger: in a test no others come."""
+        """Do not wait for batches to grow: in a test no more jobs arrive."""
         self._slots.waits_for_batches = False
 
     async def _shut_down(self) -> None:
@@ -193,7 +194,7 @@ class Worker:
         log.info("worker %s stopped", self.worker_id)
 
     async def _finished(self) -> None:
-        """Until every handler that has let go has handed its outcome to the settler."""
+        """Wait until every handler that has returned has passed its outcome to the settler."""
         ending = {run.task for run in self._runs.held.values() if run.task is not None and run not in self._runs.stuck}
         if ending:
             await asyncio.wait(ending)
@@ -227,5 +228,5 @@ class Worker:
                 self._maintenance.hear(signal)
 
     async def join(self) -> None:
-        """Until this worker is stopped."""
+        """Wait until this worker has stopped."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
