@@ -59,7 +59,7 @@ def _verdict(checks: int, bad: int, warnings: int) -> str:
 
 
 def _print(finding: Finding, longest: int) -> None:
-    """On a terminal what to do stands under what is; elsewhere a check is one line."""
+    """Print the checks. On a terminal the advice is below each finding; elsewhere a check is one line."""
     lead = f"{finding.level:<4}  {finding.check:<{longest}}  "
     mark = f"{output.arrow()} "
     if output.width() is None:
@@ -118,7 +118,7 @@ def purge(
 
 
 async def _warn_of_unknown_types(app: Backstay, job_types: list[str]) -> None:
-    """Not an error: jobs of a type that no program has any longer are purged like others."""
+    """Warn only: jobs of a type that no program has any more are purged like others."""
     known = {each.job_type for each in await app.job_types()}
     for name in job_types:
         if name in known:
@@ -129,7 +129,8 @@ async def _warn_of_unknown_types(app: Backstay, job_types: list[str]) -> None:
 
 
 async def _say_what_trees_keep(app: Backstay, job_type: str, older_than: timedelta | None) -> None:
-    """A tree is archived as a whole: jobs of a type that share one with other types or with active jobs stay."""
+    """Report jobs that stay: a tree is archived as a whole, and these share one with other types or with active
+    jobs."""
     before = None if older_than is None else to_datetime(app.clock.now()) - older_than
     left = 0
     for status in TERMINAL:
@@ -144,7 +145,7 @@ async def _say_what_trees_keep(app: Backstay, job_type: str, older_than: timedel
 
 
 def _confirm_purge(older_than: timedelta, job_types: list[str] | None) -> bool:
-    """What is archived keeps its figures; payload, result, logs and files are gone. So a person is asked."""
+    """Ask before purging: an archived job keeps its figures, but its payload, result, logs and files are deleted."""
     kind = f"{' or '.join(job_types)} jobs" if job_types else "all jobs"
     since = older_than.total_seconds()
     ended = f"ended more than {span(since)} ago" if since else "have ended"
@@ -189,7 +190,7 @@ def migrate(
 
 
 def _confirm_delete(place: str, planned: dict[str, int]) -> bool:
-    """A y that was typed too fast must not be enough."""
+    """Ask for more than "y", which is typed too quickly."""
     tables = ", ".join(f"{name} (about {count(items, 'item')})" for name, items in planned.items())
     question = f"This deletes {tables} of {place} and everything in them, for good. Type delete to continue: "
     print(safe(question), end="", file=sys.stderr, flush=True)

@@ -26,7 +26,7 @@ _OURS = str(Path(__file__).parents[1]) + os.sep
 
 
 def load(url: str | None, name: str | None) -> Backstay:
-    """The app that was named, on the URL that was named."""
+    """Return the named app, on the given URL."""
     if url is not None:
         os.environ["BACKSTAY_URL"] = url  # for a Backstay() in the user's module, and in the processes it starts
     name = settings.setting("app", name, str, "")
@@ -39,7 +39,7 @@ def load(url: str | None, name: str | None) -> Backstay:
 
 
 def run(url: str | None, name: str | None, work: Callable[[Backstay], Awaitable[T]], *, makes: bool = False) -> T:
-    """Open the app, do the work. Only a command that `makes` something may make a new queue."""
+    """Open the app and run the command. Only a command with `makes` may create a queue."""
     app = load(url, name)
     if not makes:
         _check_exists(app.url)
@@ -56,12 +56,12 @@ def run(url: str | None, name: str | None, work: Callable[[Backstay], Awaitable[
 
 
 def sqlite_path(url: str) -> Path | None:
-    """The file behind a URL, where it is one."""
+    """Return the file behind a URL, if it is a SQLite URL."""
     return Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else None
 
 
 def _check_exists(url: str) -> None:
-    """A mistyped path must not answer "no jobs" from a new empty file."""
+    """Refuse a file that does not exist: a mistyped path must not answer "no jobs" from a new, empty file."""
     path = sqlite_path(url)
     if path is None or path.exists():
         return
@@ -118,7 +118,7 @@ def _import(name: str, module_name: str) -> Any:
 
 
 def _module_of_file(name: str, file: Path) -> str:
-    """The importable name of a file: a handler's process imports it again, by that name."""
+    """Return the name by which a file can be imported: the child process of a handler imports it again by that name."""
     if not file.is_file():
         raise ConfigurationError(f"--app {name}: there is no file {file}")
     parts = [] if file.name == "__init__.py" else [file.stem]
@@ -136,7 +136,7 @@ def _put_first(folder: str) -> None:
 
 
 def _broken(name: str, error: BaseException) -> ConfigurationError:
-    """One line that says where the user's module broke."""
+    """Return one line that says where the user's module failed."""
     ours = isinstance(error, BackstayError)  # it says itself what is wrong; where the user's code asked for that helps
     trace = error.__traceback__
     where = ""
@@ -165,7 +165,7 @@ def show(
     url: str | None,
     app: str | None,
 ) -> None:
-    """`none` is said where there are none: how one comes to be."""
+    """Print rows; if there are none, print `none`, which says how to get one."""
 
     async def work(app: Backstay) -> tuple[list[T], datetime]:
         return await read(app), to_datetime(app.clock.now())
@@ -183,7 +183,7 @@ _NAMED = 5  # jobs that an error lists
 
 
 async def job_id(app: Backstay, given: str) -> str:
-    """The whole id. JobNotFound where no job fits, InvalidOption where several do."""
+    """Return the whole id. Raises JobNotFound if no job matches, InvalidOption if several do."""
     part = lookup.part_of(given)
     if part is None:
         return _whole(given)

@@ -104,7 +104,7 @@ def _columns(now: datetime) -> list[Column[DeadGroup]]:
 
 
 def _message(group: DeadGroup) -> str:
-    """Its error type has a column of its own."""
+    """Return the error's message without its type, which has a column of its own."""
     return group.newest_error.removeprefix(f"{group.error_type}: ")
 
 
@@ -245,7 +245,7 @@ async def _matching(
     as_json: bool,
     forget_steps: bool = False,
 ) -> int:
-    """Change every match, after asking; a job that comes in after the question is not affected."""
+    """Change every match after confirmation. Jobs that are submitted after the question are not affected."""
     if "root" in conditions:
         conditions["root"] = await app_loader.job_id(app, str(conditions["root"]))
     change = app.cancel_many if action is Action.CANCEL else partial(app.retry_many, forget_steps=forget_steps)
@@ -363,7 +363,7 @@ def reschedule(
 
 
 async def _each(app: Backstay, given: list[str], change: Callable[[str], Awaitable[Job]], as_json: bool) -> int:
-    """Change each on its own: one that cannot be changed does not stop the others. The highest exit code counts."""
+    """Change each job separately, so that one failure does not stop the others. Return the highest exit code."""
     changed: list[Job] = []
     code: int = Exit.OK
     for each in dict.fromkeys(given):

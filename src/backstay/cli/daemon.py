@@ -55,7 +55,7 @@ def style(given: str | None) -> str:
 
 
 def configure(level: str, style: str) -> None:
-    """Lines below the level are not printed; a job still keeps what its handler logs."""
+    """Set up the log on stderr. Lines below the level are not printed, but a job still keeps what its handler logs."""
     output.leave_to_others()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if style == "json" else _Text())
@@ -71,8 +71,8 @@ def name_worker(worker_id: str) -> None:
 
 
 async def sum_up_minutes(app: Backstay, worker_id: str) -> None:
-    """A line a minute in which something ended: at thousands of jobs a second, a line for each is for --log-level
-    debug. The figures are those of the last heartbeat."""
+    """Log one line for each minute in which jobs ended, from the figures of the last heartbeat. At thousands of jobs a
+    second, a line for each job is for --log-level debug."""
     before: WorkerRow | None = None
     while True:
         try:
@@ -88,7 +88,7 @@ async def sum_up_minutes(app: Backstay, worker_id: str) -> None:
 
 
 def minute(before: WorkerRow | None, now: WorkerRow) -> str | None:
-    """What a worker did between two heartbeats, in a line; None where nothing ended."""
+    """Summarise in one line what a worker did between two heartbeats; None if no job ended."""
     ended = now.ended - (0 if before is None else before.ended)
     if not ended:
         return None
@@ -114,7 +114,7 @@ def _at(record: logging.LogRecord) -> str:
 
 
 def _jobs(record: logging.LogRecord) -> list[ClaimedJob]:
-    """The jobs whose handler logged the line: one, or those of a batch."""
+    """Return the jobs whose handler logged the line: one, or those of a batch."""
     run = errors.current.get()
     if not isinstance(run, Call):
         return [run.job] if isinstance(run, Report) else []
@@ -163,7 +163,7 @@ class _Json(logging.Formatter):
 
 
 def _clean(text: str) -> str:
-    """A lone surrogate in a message must not cost the line."""
+    """Replace lone surrogates, so that a message that has one is still printed."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -196,7 +196,7 @@ class _Pulse:
 
     @property
     def has_beaten(self) -> bool:
-        """Whether the child has begun its work."""
+        """Whether the child has started its work."""
         return self._patience_seconds != float("inf")
 
     @property
@@ -247,7 +247,7 @@ class _Supervisor:
             pause = min(PAUSE_SECONDS_MAX, pause * 2)
 
     async def _live(self, index: int, pipe: int) -> str:
-        """One child, from its start to its end; how it ended."""
+        """Run one child from its start to its end; return how it ended."""
         ours, theirs = os.pipe()
         pulse = _Pulse(ours)
         try:
@@ -276,7 +276,7 @@ class _Supervisor:
         return _ending(code)
 
     def _judge(self, index: int, code: int, pulse: _Pulse) -> None:
-        """What the end of a child means for the exit status of all, and for the others."""
+        """Decide what the end of a child means for the exit status and for the other children."""
         well = code in (0, -signal.SIGTERM, -signal.SIGINT)  # a signal in the middle of its start ends it, rightly
         if self._stopping.is_set():
             if not well and self._code is Exit.OK:
@@ -287,7 +287,7 @@ class _Supervisor:
             self._stop(signal.SIGTERM)
 
     async def _watch(self, index: int, child: asyncio.subprocess.Process, pulse: _Pulse) -> None:
-        """Kill a child that cannot even end itself: no thread of it runs."""
+        """Kill a child that cannot even end itself because none of its threads runs."""
         while child.returncode is None:
             await asyncio.sleep(PULSE_SECONDS)
             pulse.listen()
@@ -335,7 +335,7 @@ def is_child() -> bool:
 
 
 def hear(grace_seconds: float) -> Stop:
-    """Signals, and the end of a supervisor."""
+    """Return a `Stop` that receives signals and notices the end of a supervisor."""
     stop = Stop(grace_seconds, _pulse_pipe())
     _watch_parent(stop.parent_is_gone, grace_seconds)
     return stop
@@ -351,7 +351,7 @@ def _pulse_pipe() -> int | None:
 
 
 def _watch_parent(stop: Callable[[], object], grace_seconds: float) -> None:
-    """Stop when the parent is gone; end where even stopping does not work."""
+    """Stop when the parent is gone; exit if even stopping does not work."""
     given = os.environ.pop(_PIPE, None)
     if given is None:
         return
@@ -369,7 +369,7 @@ def _watch_parent(stop: Callable[[], object], grace_seconds: float) -> None:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop where it is installed: a tenth more jobs per second."""
+    """Return uvloop's loop, if it is installed: it runs a tenth more jobs per second."""
     try:
         import uvloop
     except ImportError:
@@ -384,7 +384,8 @@ async def first_of(task: asyncio.Future[Any], event: asyncio.Event) -> None:
 
 
 def leave_within(seconds: float, code: int) -> None:
-    """A handler that ignores its cancellation, or a thread that hangs, must not keep a stopped worker alive."""
+    """Exit in time: a handler that ignores its cancellation, or a thread that hangs, must not keep a stopped worker
+    alive."""
 
     def leave() -> None:
         sys.stderr.flush()
@@ -404,7 +405,7 @@ LEAVE_SECONDS = 10.0  # once all has stopped, what user code left behind may hol
 
 
 def run(work: Callable[[], Coroutine[Any, Any, Exit]], log_style: str, log: logging.Logger) -> int:
-    """The exit code. Who reads JSON reads only that: an error is a line of the log then."""
+    """Run a command and return the exit code. With --json, stdout has only JSON, so an error is a line of the log."""
     try:
         _tune()
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
@@ -422,7 +423,8 @@ def run(work: Callable[[], Coroutine[Any, Any, Exit]], log_style: str, log: logg
 
 
 def _run_to_its_end(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Exit]) -> Exit:
-    """The loop is the worker's: a handler that calls `loop.stop()`, or a task of it that exits, does not stop it."""
+    """Run until the work has ended. The loop belongs to the worker: a handler that calls `loop.stop()`, or a task of it
+    that exits, does not stop it."""
     task = loop.create_task(work)
     while True:
         try:
@@ -449,8 +451,8 @@ def _tune() -> None:
 
 
 def _share_memory() -> None:
-    """Threads of a worker wait for the interpreter's lock most of the time: a heap for each of them, which is the
-    default of the C library on Linux, costs more than a megabyte and gains nothing."""
+    """Use one heap for all threads. Threads of a worker mostly wait for the interpreter's lock, so a heap for each,
+    which is the default of the C library on Linux, would cost more than a megabyte and gain nothing."""
     import ctypes
 
     with suppress(OSError, AttributeError):
@@ -479,7 +481,8 @@ def give_back_memory() -> None:
 async def begun(
     start: Callable[[AsyncExitStack], Awaitable[T]], opened: AsyncExitStack, stop: Stop, log: logging.Logger
 ) -> T | None:
-    """What `start` has begun, open in `opened`; None where the command is told to stop before the store is there."""
+    """Return what `start` has opened in `opened`, or None if the command is told to stop before the store is
+    available."""
     starting = asyncio.ensure_future(_when_the_store_is_there(start, opened, log))
     await first_of(starting, stop.asked)
     if starting.done():
@@ -492,7 +495,7 @@ async def begun(
 async def _when_the_store_is_there(
     start: Callable[[AsyncExitStack], Awaitable[T]], opened: AsyncExitStack, log: logging.Logger
 ) -> T:
-    """Machines start in any order, and a worker of all things need not be watched."""
+    """Start as soon as the store is available: machines start in any order, and a worker should not need watching."""
     warned = False
     while True:
         async with AsyncExitStack() as tried:

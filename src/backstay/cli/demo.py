@@ -57,7 +57,7 @@ def _app(folder: Path) -> Backstay:
 
     @app.job("add_up")
     async def add_up(payload: list[str]) -> int:
-        """Its jobs have completed: it would not run otherwise."""
+        """Add up the results of its dependencies: it runs only after they have completed."""
         await asyncio.sleep(0.5 * PACE)
         return sum([(await app.get(job_id)).result for job_id in payload])
 
@@ -103,7 +103,7 @@ async def _demonstrate(folder: Path, keep: bool) -> Exit:
 
 
 async def _submit(app: Backstay) -> dict[str, str]:
-    """Each job of the story, by the part that it plays."""
+    """Submit the jobs of the demo; return each by its role."""
     texts = await app.submit_many([("count_words", name) for name in _WORDS])
     await app.schedule("every-second", "@every 1s", "tick")
     parts = {f"words {name}": job for name, job in zip(_WORDS, texts, strict=True)}

@@ -54,7 +54,7 @@ def artifacts(
 
 
 async def _fetch(app: Backstay, job_id: str, name: str, into: Path | None) -> None:
-    """In pieces, as it is, into a pipe or a file; on a terminal only what is text."""
+    """Copy a file in chunks, unchanged, to a pipe or a file. On a terminal, print only text."""
     if into is not None:
         await _save(app, job_id, name, into)
     elif sys.stdout.isatty():

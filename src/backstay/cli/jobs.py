@@ -282,7 +282,7 @@ class _Sheet:
         self._print(Padding(body, (0, 0, 0, indent), expand=False))
 
     def _print(self, body: Any) -> None:
-        """Without the blanks with which rich fills up lines."""
+        """Print without the blanks that rich adds at the ends of lines."""
         with self._console.capture() as captured:
             self._console.print(body)
         print("\n".join(line.rstrip() for line in captured.get().splitlines()))

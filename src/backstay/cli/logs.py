@@ -46,7 +46,7 @@ def logs(
 
 
 async def _print(app: Backstay, job: Job, count: int | None) -> bool:
-    """The file, or its end; whether there is one."""
+    """Print the log file or its end; return whether there is one."""
     if await app.log_bytes(job.job_id, 0, 1) is None:
         return False
     reader = _Lines(app, job.job_id)
@@ -106,7 +106,7 @@ async def _print_what_the_record_has(app: Backstay, job: Job, count: int | None)
 
 
 class _Lines:
-    """The lines of a job's log from where the last look ended. A line that is still being written waits."""
+    """The lines of a job's log since the last look. A line that is still being written waits for the next look."""
 
     def __init__(self, app: Backstay, job_id: str) -> None:
         self._app = app

@@ -158,7 +158,8 @@ def root(
 
 
 def commands(only: str | None = None) -> typer.Typer:
-    """The command line; with the name of a command, that one alone: a worker need not carry the others in memory."""
+    """Return the command line; given the name of a command, with that one only, because a worker need not keep the
+    others in memory."""
     cli = typer.Typer(
         cls=_Root,
         add_completion=False,
@@ -193,7 +194,7 @@ def _loaded(command: str) -> Callable[..., int | None]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; its exit code."""
+    """Run one command; return its exit code."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a terminal need not be UTF-8

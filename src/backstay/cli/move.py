@@ -132,7 +132,7 @@ def _say(report: Report) -> None:
 
 @contextmanager
 def _lines() -> Iterator[_Show]:
-    """One line for each step."""
+    """Print a line for each step."""
     said = ""
 
     def show(progress: Progress) -> None:

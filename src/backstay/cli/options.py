@@ -55,7 +55,7 @@ Payload = Annotated[str, typer.Argument(metavar="JSON", help="Payload: JSON, @fi
 
 
 def hand_on(context: typer.Context, url: str | None, app: str | None) -> None:
-    """Options before a command count as if they came after it. An environment variable would not do: an app that names
+    """Treat options before a command as if they came after it. An environment variable would not do: an app that names
     its own URL does not read it, and a purge would go to the wrong queue."""
     given = {name: value for name, value in (("url", url), ("app", app)) if value is not None}
     if given and context.invoked_subcommand is not None:
@@ -63,7 +63,7 @@ def hand_on(context: typer.Context, url: str | None, app: str | None) -> None:
 
 
 def handed_on(context: typer.Context, as_json: bool, url: str | None, app: str | None) -> bool:
-    """Whether a command of a group follows."""
+    """Return whether a command of a group follows."""
     hand_on(context, url, app)
     if as_json and context.invoked_subcommand is not None:
         raise typer.BadParameter(f"write it after {context.invoked_subcommand}", param_hint="--json")
@@ -75,12 +75,12 @@ def priority(given: str) -> int | str:
 
 
 def actor(by: str | None) -> Actor:
-    """Who makes a change with a command: what --by says, or the user and host."""
+    """Return who makes a change: the name given with --by, or the user and host."""
     return msgspec.structs.replace(audit.actor(by), via="cli")
 
 
 def length(given: str) -> timedelta:
-    """A parser for options that take a length of time."""
+    """Return a parser for options that take a length of time."""
     try:
         return output.duration(given)
     except (ValueError, OverflowError) as error:
@@ -196,7 +196,8 @@ def read(given: str) -> Any:
 
 
 def _hint(raw: bytes, *, typed: bool) -> str:
-    """What to write instead. A shell that ate the quotes is the usual trouble, but not where Python can read it."""
+    """Return what to write instead. A shell that removed the quotes is the usual cause, unless Python can read the
+    text."""
     constants: list[str] = []
     try:
         json.loads(raw, parse_constant=constants.append)

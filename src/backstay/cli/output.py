@@ -50,17 +50,17 @@ _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def safe(text: str) -> str:
-    """One line in which nothing is invisible."""
+    """Return the text as one line without invisible characters."""
     return _ANY.sub(_escape, text)
 
 
 def safe_lines(text: str) -> str:
-    """The same for text of several lines."""
+    """Return text of several lines without invisible characters."""
     return _IN_LINES.sub(_escape, text.replace("\t", "    "))
 
 
 def safe_json(document: str) -> str:
-    """JSON escapes the controls below 0x20 by itself; the others become \\u escapes, which mean the same."""
+    """Write invisible characters in JSON as escapes, which mean the same. JSON itself escapes only those below 0x20."""
     return _IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
 
 
@@ -71,7 +71,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def without_password(url: str) -> str:
-    """A URL for people: what it says ends up in logs and on slides."""
+    """Return a URL without its password, for logs and messages."""
     return _PASSWORD.sub(lambda found: f"{found[1] or found[2]}…", url)
 
 
@@ -79,7 +79,7 @@ _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?
 
 
 def duration(text: str) -> timedelta:
-    """90, 90s, 5m, 1h30m, 2d. ValueError where it is none of these."""
+    """Parse 90, 90s, 5m, 1h30m or 2d; raise ValueError for anything else."""
     found = _DURATION.fullmatch(text.strip())
     if found is None or not any(found.groups()):
         raise ValueError(f"{text!r} is not a duration: write seconds, or 90s, 5m, 1h30m, 2d")
@@ -105,7 +105,7 @@ STATUS_STYLES = {
 
 
 def say(line: str) -> None:
-    """Something about the result, for the person; never on stdout."""
+    """Print a line about the result for people, never on stdout."""
     text = f"backstay: {safe(line)}"
     if sys.stderr.isatty():
         text = textwrap.fill(text, _columns(sys.stderr), break_long_words=False, break_on_hyphens=False)
@@ -126,12 +126,12 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def width() -> int | None:
-    """The columns of the terminal that stdout is; None where it is none."""
+    """Return the width of the terminal that stdout is, or None if it is not a terminal."""
     return _columns(sys.stdout) if sys.stdout.isatty() else None
 
 
 def _columns(stream: TextIO) -> int:
-    """As rich counts them: what COLUMNS says, else what the terminal says."""
+    """Return the width as rich determines it: from COLUMNS, else from the terminal."""
     given = os.environ.get("COLUMNS", "")
     try:
         return int(given) if given.isdecimal() else os.get_terminal_size(stream.fileno()).columns or 80
@@ -140,7 +140,7 @@ def _columns(stream: TextIO) -> int:
 
 
 def draws() -> bool:
-    """Whether stdout is a terminal that shows more than ASCII; a file or a pipe gets ASCII."""
+    """Return whether stdout is a terminal that shows more than ASCII. Files and pipes get ASCII."""
     try:
         "▁█├─→·".encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -153,19 +153,19 @@ def arrow() -> str:
 
 
 def short_id(job_id: str) -> str:
-    """The end of an id, where all of it would crowd out the rest; every command takes it for the whole."""
+    """Return the end of an id, for places where the whole id would leave no room. Every command accepts it."""
     return job_id[-12:]
 
 
 def named(job_id: str) -> str:
-    """An id within a sentence: its end on a terminal, whole elsewhere."""
+    """Return an id for use in a sentence: its end on a terminal, the whole id elsewhere."""
     columns = width()
     return job_id if columns is None or columns >= WHOLE_IDS else f"{'…' if draws() else '...'}{short_id(job_id)}"
 
 
 def emit_paragraph(text: str, *, first: str = "", style: str = "") -> None:
-    """Wrapped between words on a terminal; one line elsewhere. Further lines stand under the text of the first, whose
-    first word may have a colour."""
+    """Print text, wrapped between words on a terminal and as one line elsewhere. Further lines are indented to the text
+    of the first one, whose first word may be coloured."""
     columns = width()
     line = first + safe(text)
     if columns is None:
@@ -183,12 +183,12 @@ def emit_paragraph(text: str, *, first: str = "", style: str = "") -> None:
 
 
 def emit_json(document: Any) -> None:
-    """For a pipe one line; for eyes several, where one would not fit."""
+    """Print JSON: on one line for a pipe; on several for people, if one would not fit."""
     print(as_json(document, width()))
 
 
 def as_json(document: Any, width: int | None) -> str:
-    """Readable within `width` columns; in one line, without spaces, where there is no width to heed."""
+    """Format JSON within `width` columns, or on one line without spaces if there is no width."""
     raw = msgspec.json.encode(document)
     if width is not None:
         line = msgspec.json.format(raw, indent=0)
@@ -245,7 +245,7 @@ def short_line(job: Job, now: datetime) -> str:
 
 
 def progress_line(job: Job, now: datetime) -> str:
-    """For someone who follows one job line by line."""
+    """Return a line on a job, for following it line by line."""
     return presentation.progress_line(job, now, named=named)
 
 
@@ -264,7 +264,7 @@ class _Said(logging.Handler):
 
 @contextlib.contextmanager
 def said() -> Iterator[set[str]]:
-    """The lines that were said; an error that one of them has told need not be told again."""
+    """Collect the lines that are printed meanwhile, so that an error that one of them reported is not repeated."""
     handler = _Said()
     _log.addHandler(handler)
     try:
@@ -274,7 +274,7 @@ def said() -> Iterator[set[str]]:
 
 
 def leave_to_others() -> None:
-    """For a command that prints the log itself."""
+    """Stop printing log lines, for a command that prints the log itself."""
     for handler in [each for each in _log.handlers if isinstance(each, _Said)]:
         _log.removeHandler(handler)
 
@@ -301,7 +301,7 @@ MEANINGS = {
 
 
 class Interrupted(Exception):
-    """By Ctrl-C, where a command has something to say about that."""
+    """Raised on Ctrl-C by a command that has something to say about it."""
 
 
 def confirm(question: str) -> bool:
@@ -327,7 +327,7 @@ def of_error(error: BackstayError) -> Exit:
 
 
 def of_status(status: Status) -> Exit:
-    """How a job that has ended is reported."""
+    """Return the exit code for a job that has ended."""
     match status:
         case Status.COMPLETED:
             return Exit.OK

@@ -92,7 +92,7 @@ def serve(
 
 
 def _check_installed() -> None:
-    """Before anything is opened: what the server is made of, each with the package that it stands on."""
+    """Check before anything is opened that the packages of the server are installed."""
     try:
         for name in ("listen", "application", "metrics"):
             importlib.import_module(f"backstay.server.{name}")
@@ -126,7 +126,7 @@ def _as_given(value: Any) -> Any:
 
 
 def _listed(found: Any) -> tuple[str, ...]:
-    """A list of texts, each of which may be a list with commas."""
+    """Split a list of texts, each of which may be a list with commas."""
     texts = [found] if isinstance(found, str) else found
     return tuple(part.strip() for text in texts for part in str(text).split(",") if part.strip())
 
@@ -156,7 +156,7 @@ def _count(value: Any) -> int:
 
 
 def _allow_files() -> None:
-    """As many connections as the system lets us have: the usual 1,024 are few where streams stay open."""
+    """Raise the limit of open files to what the system allows: the usual 1,024 are few if streams stay open."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -195,7 +195,7 @@ async def _serve(app: Backstay, chosen: _Settings) -> Exit:
 
 
 async def _start(app: Backstay, chosen: _Settings, bound: socket.socket, opened: AsyncExitStack) -> list[Worker]:
-    """The app, open, and its workers; or upkeep alone, where workers are elsewhere."""
+    """Open the app, and start its workers, or only maintenance if the workers are elsewhere."""
     await opened.enter_async_context(app)
     await _check_who_may_ask(app, bound)
     workers = [await opened.enter_async_context(app.worker(grace=chosen.grace_seconds)) for _ in range(chosen.workers)]

@@ -103,7 +103,7 @@ def _emit_bars(found: Stats, minutes: int) -> None:
 
 
 def bars(numbers: list[int], levels: str) -> str:
-    """One character for each number, the highest for the largest; only zero gets the first."""
+    """Return one character for each number; the largest number gets the highest bar, and only zero gets the lowest."""
     top = max(numbers, default=0) or 1
     highest = len(levels) - 1
     return "".join(levels[number and max(1, round(number * highest / top))] for number in numbers)
@@ -176,7 +176,7 @@ def workers(
 
 
 def _with_what_runs_now(rows: list[WorkerRow], jobs: list[Job]) -> list[WorkerRow]:
-    """A heartbeat says what ran when it was sent, up to a third of a lease ago."""
+    """Add what runs now: a heartbeat is up to a third of a lease old."""
     held: dict[str | None, list[str]] = {}
     for job in jobs:
         held.setdefault(job.worker_id, []).append(job.job_id)

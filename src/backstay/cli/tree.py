@@ -58,7 +58,8 @@ def tree(job_id: JobId, as_json: AsJson = False, url: Url = None, app: AppName =
 
 
 async def _gather(app: Backstay, job: Job) -> tuple[dict[str, Job], bool]:
-    """The job, its tree, and all that depends on these or on which these depend; and whether that is all of it."""
+    """Return the job, its tree, and everything that depends on these or that these depend on; and whether that is
+    complete."""
     found: dict[str, Job] = {}
     ahead = deque([job.job_id])
     searched: set[str] = set()
@@ -107,8 +108,8 @@ def _lines(asked: Job, jobs: dict[str, Job]) -> Iterator[_Line]:
 
 
 def _above(job: Job, jobs: dict[str, Job]) -> tuple[str | None, str]:
-    """Where a job stands, once: under the last of its siblings that it waits for, else under its parent, else under
-    the last of those that it waits for."""
+    """Return the line below which a job is printed, once: the last of the siblings that it depends on, else its parent,
+    else the last of its other dependencies."""
     awaited = [jobs[each] for each in job.dependencies if each in jobs]
     siblings = [each for each in awaited if each.parent_job_id == job.parent_job_id]
     if siblings:
@@ -192,7 +193,8 @@ def explain(job_id: JobId, as_json: AsJson = False, url: Url = None, app: AppNam
 
 
 def _same_queue(url: str | None, app: str | None, reason: Reason | None = None) -> str:
-    """The options with which a suggested command finds the same queue. A URL with a password is not repeated."""
+    """Return the options with which a suggested command reaches the same queue. A URL with a password is not
+    repeated."""
     if reason in _ASK_FOR_A_WORKER and not settings.setting("app", app, str, ""):
         app = "module:app"
     named = f" --app {shlex.quote(app)}" if app else ""
@@ -202,7 +204,7 @@ def _same_queue(url: str | None, app: str | None, reason: Reason | None = None) 
 
 
 async def _to_do(app: Backstay, job: Job, reason: Reason) -> list[str]:
-    """Commands that would change it, one after the other."""
+    """Return commands that would change the situation, one after the other."""
     if reason in (Reason.FAILED, Reason.CANCELLED):
         return await _to_retry(app, job)
     command = _command(job, reason)
@@ -210,7 +212,8 @@ async def _to_do(app: Backstay, job: Job, reason: Reason) -> list[str]:
 
 
 async def _to_retry(app: Backstay, job: Job) -> list[str]:
-    """A job that ended with others, those it depends on or its children, cannot complete before these have."""
+    """Return the commands for a job that ended because of others: it cannot complete before its dependencies or
+    children have."""
     if ended_with_children(job.record):
         return [f"backstay retry --subtree {job.job_id}"]
     first = await _where_it_began(app, job)
@@ -226,7 +229,8 @@ async def _to_retry(app: Backstay, job: Job) -> list[str]:
 
 
 async def _where_it_began(app: Backstay, job: Job) -> list[Job] | None:
-    """The jobs at the head of the chains that have not completed. None: there are more than a line can name."""
+    """Return the jobs at the start of the chains that have not completed, or None if there are more than fit on a
+    line."""
     heads: list[Job] = []
     seen = set(ahead := list(job.dependencies))
     while ahead:

@@ -26,7 +26,7 @@ _Show = Callable[[Job, datetime], None]
 
 
 async def follow(app: Backstay, job_id: str, timeout: timedelta | None) -> Job:
-    """Show the job until it has ended. ResultTimeout where that takes too long."""
+    """Show a job until it has ended. Raises ResultTimeout if that takes too long."""
     job = await app.get(job_id)
     if job.status not in TERMINAL:
         await _warn_where_nobody_works(app, job)
@@ -48,7 +48,7 @@ async def follow(app: Backstay, job_id: str, timeout: timedelta | None) -> Job:
 
 
 def report(job: Job, as_json: bool) -> Exit:
-    """The result on stdout, or why there is none on stderr."""
+    """Print the result on stdout, or on stderr why there is none."""
     if as_json:
         output.emit_json(whole(job))
     elif job.status is Status.COMPLETED and job.archived_at is None:
@@ -100,7 +100,7 @@ def _view() -> Any:
 
 @contextmanager
 def _lines() -> Iterator[_Show]:
-    """One line for each change of status or stage, and for each attempt that failed."""
+    """Print a line for each change of status or stage, and for each failed attempt."""
     last: tuple[object, ...] = ()
     failures: int | None = None
 
@@ -122,7 +122,7 @@ def _failed(job: Job) -> str:
 
 
 def _elapsed(job: Job, now: datetime) -> str:
-    """Of the attempt that runs or has ended the job."""
+    """Return the elapsed time of the attempt that runs or has ended the job."""
     until = now if job.status is Status.PROCESSING else job.completed_at
     return "" if until is None or job.started_at is None else span(max(0.0, (until - job.started_at).total_seconds()))
 

@@ -142,7 +142,7 @@ def _arguments(
     url: str | None,
     app: str | None,
 ) -> list[str]:
-    """The same command for a child, with one process."""
+    """Return the arguments of the same command for a child, with one process."""
     given = {
         "--concurrency": concurrency,
         "--queues": queues,

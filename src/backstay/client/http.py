@@ -50,7 +50,7 @@ class Requests:
         self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
 
     def another(self) -> Requests:
-        """To the same server, with connections of its own: for another event loop."""
+        """Return requests to the same server with connections of their own, for another event loop."""
         return Requests(*self._given)
 
     async def close(self) -> None:
@@ -151,7 +151,8 @@ _KEYS_NEEDED = (401, 403, 407)
 
 
 def _foreign(response: httpx.Response) -> BackstayError:
-    """A proxy that says 404 while the server restarts must not be heard as «there is no such job»."""
+    """Return the error for a response that Backstay did not send: a proxy that answers 404 while the server restarts
+    does not mean that the job does not exist."""
     kind = errors.ConfigurationError if response.status_code in _KEYS_NEEDED else errors.StoreUnavailable
     return kind(
         f"{response.url.copy_with(query=None)} answered with status {response.status_code}, but not as Backstay does:"

@@ -61,7 +61,7 @@ AWAY = (StoreError, SchemaMismatch, NotOpen)
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker is."""
+    """What a worker tells the server about itself."""
 
     worker_id: str
     handlers: Mapping[str, Handler]
@@ -97,7 +97,7 @@ class OnLoop(msgspec.Struct, frozen=True):
 
 
 class Link(Releaser[FarRun]):
-    """Its thread alone changes it; methods that other threads may call say so."""
+    """Only its own thread changes it. Methods that other threads may call say so."""
 
     def __init__(
         self, registration: Registration, requests: Requests, clock: Clock, pulse: Pulse, on_loop: OnLoop
@@ -130,7 +130,7 @@ class Link(Releaser[FarRun]):
     # Called from the worker's event loop
 
     async def open(self) -> None:
-        """Register, and begin to claim."""
+        """Register and start claiming."""
         self._thread.start()
         try:
             await self._do(self._open())
@@ -140,26 +140,26 @@ class Link(Releaser[FarRun]):
             raise
 
     async def stop_claiming(self) -> None:
-        """When this returns, no further job begins."""
+        """Stop claiming. When this returns, no further job starts."""
         await self._do(self._stop_claiming())
 
     async def drained(self) -> None:
-        """Until all that has ended is settled."""
+        """Wait until everything that has ended is settled."""
         await self._do(self._drained())
 
     async def close(self) -> None:
-        """Sign off, and end the thread."""
+        """Sign off and end the thread."""
         try:
             await self._do(self._close())
         finally:
             await self._end()
 
     def ended(self, run: FarRun, end: End) -> None:
-        """Its handler has returned."""
+        """Settle a run whose handler has returned."""
         self._call(self._ended, run, end)
 
     def settle_unfinished(self, run: FarRun, end: End) -> None:
-        """Its handler does not let go: it keeps its slot, and is settled without it."""
+        """Settle a run whose handler does not stop. It keeps its slot."""
         self._call(self._settle_soon, run, end)
 
     async def _end(self) -> None:
@@ -179,7 +179,7 @@ class Link(Releaser[FarRun]):
     # Called from any thread
 
     def abandon(self, seconds: float) -> None:
-        """Give back all jobs without the event loop of the worker: the process ends."""
+        """Give back all jobs without the worker's event loop, because the process ends."""
         try:
             self._submit(self._abandon()).result(seconds)
         except Exception as error:  # their leases expire
@@ -313,7 +313,8 @@ class Link(Releaser[FarRun]):
         await within(random.uniform(0.5, 1.0) * AGAIN_SECONDS, self._halted.wait())
 
     async def _register_again(self) -> None:
-        """The server has forgotten this worker, which was silent for too long. Raises what no try would change."""
+        """Register again after the server has forgotten this worker, which was silent for too long. Raises errors that
+        no retry would change."""
         try:
             await self._register()
         except AWAY as error:
@@ -501,7 +502,7 @@ class Link(Releaser[FarRun]):
                 self._trouble.met("watching the event loop", error)
 
     async def held(self) -> list[FarRun]:
-        """And nothing else is claimed, as long as it could not begin."""
+        """Stop claiming, because nothing could start now, and return the runs that are held."""
         self._halted.set()
         await self._quiet.wait()
         return [run for run in self._held.values() if not run.settling]
@@ -529,7 +530,7 @@ class Link(Releaser[FarRun]):
             self._free(run)
 
     async def release_unread(self, outcome: GivenBack) -> None:
-        """A claim is read here: there is no other."""
+        """Return at once: claims are read on this thread, so none is unread."""
 
     async def settle_decided(self) -> None:
         await self._drained()

@@ -60,8 +60,8 @@ class Report(msgspec.Struct):
 
 
 class Reporter:
-    """Collects what a handler reports, as the server accepts it: nothing that is said here may cost the job its result.
-    A handler in a thread writes it, the thread of the link reads it."""
+    """Collects what a handler reports, within what the server accepts: no report may cost the job its result. A handler
+    in a thread writes it, the thread of the link reads it."""
 
     def __init__(self, job: RemoteJob) -> None:
         self.job = job
@@ -112,7 +112,7 @@ class Reporter:
             now.logs = _fitting(report.logs + now.logs)
 
     def end(self) -> None:
-        """The handler has returned: what it left behind cannot report for it any more."""
+        """End reporting: the handler has returned, and what it left behind can no longer report for it."""
         with self._lock:
             self._is_over = True
 
@@ -122,7 +122,7 @@ class Reporter:
 
 
 def _fitting(lines: list[dict[str, str]]) -> list[dict[str, str]]:
-    """The last lines that one request can have."""
+    """Return the last lines that fit into one request."""
     length = 0
     for count, line in enumerate(reversed(lines)):
         length += len(line["message"])
@@ -187,14 +187,14 @@ class BlockingRemoteContext(_Context):
 
 
 class End(msgspec.Struct, frozen=True):
-    """How an attempt has ended, as the server is told."""
+    """How an attempt has ended, as it is reported to the server."""
 
     verb: str  # of the route
     body: dict[str, Any]  # without the token
 
 
 class FarRun(Execution):
-    """Its handler runs on the event loop of the worker; the thread of the link holds its claim."""
+    """Its handler runs on the worker's event loop; the thread of the link holds its claim."""
 
     lost = False  # set by the link: the run no longer counts
     settling = False  # its outcome is known, and is being sent
@@ -231,7 +231,7 @@ class FarRun(Execution):
         return self
 
     def say_log(self, created: float | None, level: str, message: str, item: int | None = None) -> None:
-        """A line that was logged anywhere in the handler."""
+        """Add a line that was logged anywhere in the handler."""
         self.reporter.line(level, message)
 
     def end_of_stopped(self) -> End:
@@ -260,7 +260,7 @@ class FarRun(Execution):
         return self.end_of_stopped() if _is_stopped(self) else end
 
     async def _call(self, threads: Threads) -> str:
-        """The result as JSON text."""
+        """Call the handler; return the result as JSON text."""
         payload = self.handler.decode(codec.encode(self.job.payload).decode(), self.job.payload_version)
         arguments = (payload, self._context) if self.handler.takes_context else (payload,)
         if self.handler.is_async:
@@ -277,7 +277,8 @@ class FarRun(Execution):
 
 
 def _is_stopped(run: FarRun) -> bool:
-    """Asked anew each time: it can change at every await, and in a thread at any moment."""
+    """Return whether a stop was requested. A function, because this can change at every await, and in a thread at any
+    time."""
     return run.is_stopped
 
 

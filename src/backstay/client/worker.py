@@ -145,7 +145,7 @@ class RemoteWorker:
 
     @asynccontextmanager
     async def _signals(self) -> AsyncIterator[Stop | None]:
-        """None outside the main thread, which alone hears them."""
+        """Handle signals; None outside the main thread, the only one that receives them."""
         if threading.current_thread() is not threading.main_thread():
             yield None
             return
@@ -156,7 +156,7 @@ class RemoteWorker:
             stop.close()
 
     async def _started(self, stop: Stop | None) -> bool:
-        """Whether the worker has started before it was told to stop."""
+        """Return whether the worker started before it was told to stop."""
         is_said = False
         while stop is None or not stop.asked.is_set():
             try:
@@ -194,7 +194,7 @@ class RemoteWorker:
         await asyncio.shield(self._shutdown)  # every caller waits for the same end
 
     def hurry(self) -> None:
-        """While stopping: do not wait for the grace period to end; what runs is stopped and given back now."""
+        """While stopping: do not wait for the grace period to end; stop running jobs and give them back now."""
         self._hurried.set()
 
     async def _shut_down(self) -> None:
@@ -219,7 +219,7 @@ class RemoteWorker:
         log.info("remote worker %s stopped", self.worker_id)
 
     async def _finished(self) -> None:
-        """Until every handler that can be stopped has let go."""
+        """Wait until every handler that can be stopped has returned."""
         while tasks := [run.task for run in self._runs if run.task is not None and not run.is_over]:
             await asyncio.wait(tasks, timeout=0.1)  # one that is settled meanwhile is not waited for
 
@@ -234,8 +234,8 @@ class RemoteWorker:
     # What a process needs that has to end, whatever its event loop does
 
     def on_dead_loop(self, call: Callable[[], None]) -> None:
-        """Call this, in another thread, once a handler has blocked the event loop beyond its timeout and all other jobs
-        are given back."""
+        """Set the function that is called, in another thread, once a handler has blocked the event loop beyond its
+        timeout and all other jobs are given back."""
         self._on_dead = call
 
     def is_blocked(self) -> bool:
@@ -280,7 +280,7 @@ class RemoteWorker:
             self._link.ended(run, end)
 
     def _stop_run(self, execution: Execution, reason: str) -> None:
-        """Stop a handler, at its timeout or because its claim is over. One that does not let go keeps its slot."""
+        """Stop a handler, at its timeout or because its claim is over. One that does not return keeps its slot."""
         assert isinstance(execution, FarRun)  # noqa: S101 - there are no others here
         if execution.is_over and reason is not LOST:
             return

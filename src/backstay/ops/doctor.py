@@ -31,7 +31,7 @@ async def check_up(
     lease_seconds: float,
     is_dead: Callable[[WorkerRow], bool],
 ) -> list[Finding]:
-    """`is_dead` knows which workers are certainly gone, although they were seen recently."""
+    """Run all checks. `is_dead` tells which workers are certainly gone, even if they were seen recently."""
     now = clock.now()
     everyone = await store.workers()
     workers = [worker for worker in everyone if not is_dead(worker)]
@@ -70,7 +70,7 @@ def _moving(state: MoveState | None) -> list[Finding]:
 
 
 def _clock(workers: Iterable[WorkerRow], now: Instant) -> Finding:
-    """No clock is known to be right; a heartbeat from the future shows that two of them differ."""
+    """Compare clocks: none is known to be right, but a heartbeat from the future shows that two of them differ."""
     ahead = max((worker.heartbeat_at - now for worker in workers), default=0) / MICROS
     if ahead > CLOCK_SECONDS_BAD:
         return Finding(
@@ -189,7 +189,7 @@ def _stuck_types(depths: list[Depth], workers: list[WorkerRow], now: Instant, le
 
 
 def _versions(depths: list[Depth], types: list[JobType], workers: list[WorkerRow]) -> Finding:
-    """A type whose newest code no live worker has: payloads of that version wait for one."""
+    """Find job types whose newest version no live worker has: payloads of that version wait for such a worker."""
     pending = {depth.job_type for depth in depths if depth.status is Status.PENDING}
     read: dict[str, int] = {}
     for worker in workers:
@@ -235,7 +235,7 @@ def _paused(rows: list[QueueRow], depths: list[Depth]) -> Finding:
 
 
 def _schedules(schedules: list[Schedule], now: Instant, lease: int) -> Finding:
-    """Those that tick next: one that is late is among them."""
+    """Check the schedules that tick next. If any is late, it is among them."""
     for schedule in schedules:
         try:
             rule = core_schedules.parse(schedule.cron, schedule.timezone)
@@ -261,7 +261,7 @@ def _schedules(schedules: list[Schedule], now: Instant, lease: int) -> Finding:
 
 
 async def _rings(store: Store, depths: Iterable[Depth], now: Instant) -> Finding:
-    """Jobs that have waited for long, and wait for one another."""
+    """Find jobs that have waited for long, and wait for one another."""
     waiting = [each for each in depths if each.status is Status.WAITING]
     if not any(now - each.oldest_at > LONG_WAIT_MICROS for each in waiting):
         return Finding("waiting", "ok", "no job has been waiting for others for more than a day")

@@ -26,7 +26,7 @@ Change = Callable[[JobRecord, Instant], Transition]
 
 
 class Edited(msgspec.Struct, frozen=True):
-    """The outcome for one job. `job` is the job as it was decided on last."""
+    """The outcome for one job. `job` is the job on which the decision was based."""
 
     job: AnyRecord
     verdict: Verdict | None  # None: left as it is; STALE: it kept changing
@@ -66,7 +66,7 @@ async def apply_edits(
 
 
 async def edit(store: Store, clock: Clock, record: JobRecord, expected_version: int | None, change: Change) -> None:
-    """Change one job. Raises what kept it from being changed."""
+    """Change one job; raise an error if that is not possible."""
     job_id = record.job_id
 
     def decide(job: AnyRecord, now: Instant) -> Transition:

@@ -137,7 +137,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         return "".join(map(str, self.parts()))
 
     def parts(self) -> list[Part]:
-        """The sentence, with the jobs in it apart from the words."""
+        """Return the sentence in parts, so that the jobs in it can be told from the words."""
         return [part for part in _sentence(self) if part]
 
 
@@ -298,8 +298,8 @@ def _unserved(reason: Reason, p: Params) -> Iterator[Part]:
 
 
 def _place(p: Params) -> str:
-    """How many pending jobs are ahead: of its queue and type, or of the key that holds it back. Jobs that a key holds
-    back do not take turns."""
+    """Return how many pending jobs are ahead: of its queue and type, or of the key that holds it back. Jobs that a key
+    holds back do not take turns."""
     kin, turns = "its queue and type", ""
     if p.line == "key":
         kin = "its key"
@@ -369,8 +369,8 @@ async def explain(
     is_dead: Callable[[WorkerRow], bool],
     ask_first: Sequence[str] = (),
 ) -> Explanation:
-    """`is_dead` knows which workers are certainly gone, though they were seen not long ago. `ask_first`: workers that
-    could probably run the job, if someone knows."""
+    """Explain why a job is not running. `is_dead` tells which workers are certainly gone, even if they were seen
+    recently. `ask_first`: workers that could probably run the job, if any are known."""
     state = await store.moving()
     if state is not None and state.role == FROM and job.status not in (Status.PROCESSING, *TERMINAL):
         return _moved(state)
@@ -410,7 +410,7 @@ def _open(facts: Facts) -> list[str]:
 
 
 async def _open_children(store: Store, job: JobRecord) -> list[tuple[str, Status]]:
-    """A few of them, the most telling first."""
+    """Return a few of the open children, those that explain most first."""
     found: list[tuple[str, Status]] = []
     for status in (Status.PROCESSING, Status.RETRYING, Status.PENDING, Status.SCHEDULED, Status.WAITING):
         if len(found) < NAMED_MAX:
@@ -420,7 +420,7 @@ async def _open_children(store: Store, job: JobRecord) -> list[tuple[str, Status
 
 
 async def _joined(store: Store, job: JobRecord, waits_for: Sequence[str]) -> str | None:
-    """The identical job whose result it will reuse."""
+    """Return the identical job whose result it will reuse."""
     if job.content_hash is None:
         return None
     same = (job.job_type, job.content_hash)
@@ -429,7 +429,7 @@ async def _joined(store: Store, job: JobRecord, waits_for: Sequence[str]) -> str
 
 
 async def _cancelled_from(store: Store, job: JobRecord) -> str | None:
-    """The ancestor whose subtree was cancelled, unless the cancellation had a reason of its own."""
+    """Return the ancestor whose subtree was cancelled, unless the cancellation had a reason of its own."""
     said = job.history[-1].reason if job.history else None
     above, root = job.parent_job_id, job.root_job_id
     for _ in range(_STEPS_MAX):
@@ -443,7 +443,7 @@ async def _cancelled_from(store: Store, job: JobRecord) -> str | None:
 
 
 async def _holders(store: Store, job: JobRecord) -> list[str]:
-    """As many holders as it takes to fill the key."""
+    """Return as many running jobs of the key as fill it."""
     found: list[str] = []
     after: str | None = None
     while job.concurrency_key is not None and len(found) < (job.concurrency_limit or 0):
@@ -465,7 +465,7 @@ _Enough = Callable[[Store, Facts], Awaitable[bool]]
 
 
 async def _read_holder(store: Store, facts: Facts, is_dead: Callable[[WorkerRow], bool]) -> None:
-    """The worker that holds the job; if it has lost it, others too, until one is live."""
+    """Read the worker that holds the job. If it is gone, read others too, until one is live."""
     holder = facts.job.worker_id
     for worker in [] if holder is None else await store.workers([holder]):
         _sort(facts, worker, is_dead)
@@ -474,7 +474,7 @@ async def _read_holder(store: Store, facts: Facts, is_dead: Callable[[WorkerRow]
 
 
 async def _read_workers(store: Store, facts: Facts, is_dead: Callable[[WorkerRow], bool], enough: _Enough) -> None:
-    """Page by page, until there are enough to tell, or no more: there may be thousands."""
+    """Read workers page by page until there are enough to decide, because there may be thousands."""
     known = {*(worker.worker_id for worker in facts.workers), *facts.dead}
     after, limit = "", _PAGE
     while True:
@@ -499,8 +499,8 @@ async def _some_live(store: Store, facts: Facts) -> bool:
 
 
 async def _some_with_room(store: Store, facts: Facts) -> bool:
-    """Also when many that could run the job have none. What they hold is read from the jobs: their own rows are up to
-    a third of a lease old."""
+    """Return workers with room, even if many others have none. What they hold is read from the jobs, because their own
+    rows are up to a third of a lease old."""
     able = [worker for worker in _able(facts) if worker.worker_id not in facts.claims]
     for worker in sorted(able, key=lambda each: len(each.running) - each.concurrency):
         if len(facts.claims) >= _LOOKED_AT_MAX:
@@ -523,7 +523,7 @@ _STEPS_MAX = 100  # jobs looked at: a longer ring is found from one of its other
 
 
 async def find_ring(store: Store, job: JobRecord) -> list[JobRecord]:
-    """The ring that this job waits for or belongs to; each job in it waits for the next."""
+    """Find the cycle that this job waits for or belongs to. Each job in it waits for the next."""
     path: dict[str, JobRecord] = {}
     done: set[str] = set()
     stack: list[tuple[JobRecord, list[JobRecord]]] = []
@@ -550,7 +550,7 @@ async def find_ring(store: Store, job: JobRecord) -> list[JobRecord]:
 
 
 async def _waits_for(store: Store, record: JobRecord) -> list[JobRecord]:
-    """The jobs that this one waits for and that are waiting themselves."""
+    """Return the jobs that this one waits for and that are waiting themselves."""
     if record.status is not Status.WAITING:
         return []
     if record.awaits is not None:
@@ -560,7 +560,7 @@ async def _waits_for(store: Store, record: JobRecord) -> list[JobRecord]:
 
 
 def ring(jobs: Sequence[JobRecord]) -> Explanation:
-    """The explanation of jobs that wait for one another."""
+    """Explain jobs that wait for one another."""
     before = [*jobs[-1:], *jobs[:-1]]
     named = tuple(
         RelatedJob(job_id=job.job_id, name=job.job_type, status=job.status, is_child=previous.awaits is not None)
@@ -573,7 +573,7 @@ def ring(jobs: Sequence[JobRecord]) -> Explanation:
 
 
 def ended_with_children(job: JobRecord) -> bool:
-    """Whether it was waiting for its children, and they ended in a way that its trigger rule does not accept."""
+    """Return whether it was waiting for its children, and they ended in a way that its trigger rule does not accept."""
     if not _ended_waiting(job):
         return False
     came = (each.event for each in reversed(job.history[:-1]) if each.event is not Event.REPRIORITISE)
@@ -581,12 +581,12 @@ def ended_with_children(job: JobRecord) -> bool:
 
 
 def ended_with_dependency(job: JobRecord) -> bool:
-    """Whether it was waiting for other jobs, and they ended in a way that its trigger rule does not accept."""
+    """Return whether it was waiting for other jobs, and they ended in a way that its trigger rule does not accept."""
     return _ended_waiting(job) and not ended_with_children(job)
 
 
 def failed_dependency(job: JobRecord) -> RelatedJob | None:
-    """The dependency that it ended with. None also if that one is not among those that its record lists."""
+    """Return the dependency whose end ended this job; None also if its record does not list that one."""
     if not ended_with_dependency(job):
         return None
     said = job.history[-1].reason
@@ -598,7 +598,7 @@ def failed_dependency(job: JobRecord) -> RelatedJob | None:
 
 
 def _ended_waiting(job: JobRecord) -> bool:
-    """Whether it failed or was cancelled while it was waiting for others."""
+    """Return whether it failed or was cancelled while it was waiting for others."""
     ended_badly = job.status in (Status.FAILED, Status.CANCELLED)
     return ended_badly and bool(job.history) and job.history[-1].event is Event.RELEASE
 
@@ -735,7 +735,7 @@ def _moved(state: MoveState) -> Explanation:
 
 
 def _pending(facts: Facts) -> Explanation:
-    """The first obstacle, from those that concern all jobs to those that concern this one."""
+    """Return the first obstacle: those that concern all jobs come before those that concern only this one."""
     job, queue = facts.job, facts.queue
     if queue is not None and queue.paused_at is not None:
         params = Params(queue=job.queue, at=_moment(queue.paused_at), by=queue.paused_by, message=queue.pause_reason)
@@ -806,12 +806,13 @@ def _type_full(worker: WorkerRow, job_type: str, claims: dict[str, int]) -> bool
 
 
 def _calls(worker: WorkerRow, job_type: str, jobs: int) -> int:
-    """How many slots the jobs take: one each, or one per call of a batch handler."""
+    """Return how many slots the jobs take: one each, or one per call of a batch handler."""
     return -(-jobs // worker.batches.get(job_type, 1))
 
 
 def _is_busy(worker: WorkerRow, claims: dict[str, int]) -> bool:
-    """Whether the worker has no free slot; claims beyond the limit of their type were made ahead and hold none."""
+    """Return whether the worker has no free slot. Claims beyond the limit of their type were made ahead and hold no
+    slot."""
     calls = {job_type: _calls(worker, job_type, count) for job_type, count in claims.items()}
     slots = sum(min(count, worker.limits.get(job_type, count)) for job_type, count in calls.items())
     return slots >= worker.concurrency
@@ -829,7 +830,7 @@ def _in_line(facts: Facts, reason: Reason, params: Params) -> Explanation:
 
 
 def _able(facts: Facts) -> list[WorkerRow]:
-    """Live workers that would claim the job if they had room."""
+    """Return live workers that would claim the job if they had room."""
     job = facts.job
     return [
         worker

@@ -389,7 +389,7 @@ def _fits(job: AnyRecord, statuses: Collection[Status]) -> bool:
 def _decision(
     action: Action, statuses: Collection[Status], by: str, reason: str | None, forget_steps: bool
 ) -> Callable[[AnyRecord, Instant], Transition | None]:
-    """A job that has left these statuses in the meantime is left as it is."""
+    """Decide on a change. A job that has left these statuses in the meantime is left as it is."""
 
     def decide(job: AnyRecord, now: Instant) -> Transition | None:
         if not _fits(job, statuses):

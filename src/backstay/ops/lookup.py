@@ -26,7 +26,7 @@ _PART = re.compile(f"[0-9a-f]{{{PART_MIN},31}}")
 
 
 class Match(msgspec.Struct, frozen=True):
-    """A job whose id fits."""
+    """A job whose id matches."""
 
     job_id: str
     job_type: str
@@ -34,13 +34,14 @@ class Match(msgspec.Struct, frozen=True):
 
 
 def part_of(given: str) -> str | None:
-    """What was given as hexadecimal digits; None if it cannot be part of an id."""
+    """Return the hexadecimal digits of what was given, or None if it cannot be part of an id."""
     part = given.strip().removeprefix("…").replace("-", "").lower()
     return part if _PART.fullmatch(part) else None
 
 
 async def matches(find: Find, part: str) -> list[Match]:
-    """Recent jobs, and older ones that have not completed, whose ids begin or end so; no archived ones."""
+    """Find recent jobs, and older ones that have not completed, whose ids begin or end with this part. Archived jobs
+    are not searched."""
     found: dict[str, Match] = {}
     async for some in _searched(find, part):
         found |= {match.job_id: match for match in some}
@@ -54,7 +55,7 @@ def _fits(whole: str, part: str) -> bool:
 
 
 async def _searched(find: Find, part: str) -> AsyncIterator[list[Match]]:
-    """The matches of one page after another. No page is held while the next one is read: payloads may be large."""
+    """Yield matches page by page. Pages are not kept in memory, because payloads may be large."""
     after: str | None = None
     for _ in range(NEWEST_PAGES):
         some, after = _of(await find({"limit": PAGE, "after": after}), part)

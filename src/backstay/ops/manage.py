@@ -81,7 +81,7 @@ async def announce_types(
 
 
 def _trace(job_type: JobType) -> dict[str, Any]:
-    """A schema is too long for the trail: its hash tells whether it is the same."""
+    """Return what the trail says about a schema: its hash, because the schema is too long."""
     text = job_type.payload_schema
     schema = None if text is None else f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:16]}, {len(text):,} bytes"
     return {

@@ -14,7 +14,7 @@ Naming = Callable[[str], str]
 
 
 def note(job: Job, now: datetime, *, percent: bool = True, named: Naming = str) -> str:
-    """For the details column next to the status. `named` formats an id."""
+    """Return the text of the details column, next to the status. `named` formats an id."""
     if ended_with_children(job.record):
         return job.history[-1].reason or ""
     if (dependency := failed_dependency(job.record)) is not None:
@@ -39,14 +39,14 @@ def note(job: Job, now: datetime, *, percent: bool = True, named: Naming = str) 
 
 
 def short_line(job: Job, now: datetime, *, named: Naming = str) -> str:
-    """For following one job, next to its progress bar."""
+    """Return a line on a job, for following it next to its progress bar."""
     if job.status is Status.RETRYING:
         return f"retrying {_in(job.scheduled_for, now)}"
     return progress_line(job, now, named=named)
 
 
 def progress_line(job: Job, now: datetime, *, named: Naming = str) -> str:
-    """For following one job line by line."""
+    """Return a line on a job, for following it line by line."""
     match job.status:
         case Status.WAITING:
             return f"waiting for {_awaited(job, 'other job')}"
@@ -71,13 +71,13 @@ def _awaited(job: Job, other: str) -> str:
 
 
 def took(job: Job) -> str:
-    """The run time; for a job that waited for its children, that of the run after them."""
+    """Return the run time; for a job that waited for its children, that of the run after the wait."""
     last = "last run " if job.child_count else ""
     return "" if job.processing_time_ms is None else f"{last}took {span(job.processing_time_ms / 1000)}"
 
 
 def why_cancelled(job: Job) -> str | None:
-    """The reason of the last event; reasons from before a retry do not count."""
+    """Return the reason of the last event. Reasons from before a retry do not count."""
     return job.history[-1].reason if job.history else None
 
 

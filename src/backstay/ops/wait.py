@@ -38,7 +38,7 @@ OF_THE_STORE = (StoreBusy, StoreFull, StoreUnavailable, ConfigurationError)
 
 
 class Trouble:
-    """One for all who try again on the same store. Any thread may call it."""
+    """Shared by everything that retries on the same store. Any thread may call it."""
 
     def __init__(self, log: logging.Logger, clock: Clock) -> None:
         self._log = log
@@ -50,8 +50,8 @@ class Trouble:
         self._since = 0.0
 
     def met(self, what: str, error: Exception, *, soon: bool = True) -> None:
-        """`what` failed and is tried again; if not `soon`, recovery does not wait for it. An error that is not a
-        BackstayError is a bug, and logged with its traceback."""
+        """Report that `what` failed and is tried again. Without `soon`, a recovery does not wait for that try. An error
+        that is not a BackstayError is a bug, and is logged with its traceback."""
         now = self._clock.monotonic()
         kind = type(error)
         with self._lock:
@@ -69,7 +69,7 @@ class Trouble:
             self._log.error("%s failed, trying again", what, exc_info=error)
 
     def over(self, what: str) -> None:
-        """`what` was done. Worth a call only while the trouble lasts."""
+        """Report that `what` has succeeded. Needed only while the trouble lasts."""
         if not self.lasts:
             return
         with self._lock:
@@ -95,7 +95,7 @@ class Waiting:
         self._unlisten: Callable[[], None] | None = None
 
     async def ended(self, job_id: str) -> JobRecord | None:
-        """The record of a job once it has ended; None when there is no such job."""
+        """Return the record of a job once it has ended; None if there is no such job."""
         future: asyncio.Future[JobRecord | None] = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(job_id, []).append(future)
         if self._task is None:
@@ -148,7 +148,7 @@ class Waiting:
                 self._fail_all(error)
 
     async def _look(self, job_ids: list[str]) -> None:
-        """States first: of a thousand jobs that are waited for, one has ended, and records are large."""
+        """Read statuses first: of a thousand jobs that are waited for, perhaps one has ended, and records are large."""
         statuses = await self._store.statuses(job_ids)
         ended = [each for each, status in zip(job_ids, statuses, strict=True) if status is None or status in TERMINAL]
         for job_id, record in zip(ended, await self._store.get(ended) if ended else (), strict=True):
