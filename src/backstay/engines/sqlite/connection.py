@@ -20,7 +20,7 @@ from weakref import WeakSet
 import apsw
 
 from backstay.core import open_files
-from backstay.core.records import ARCHIVED_FIELDS, ROW_FIELDS, ExpiredClaim
+from backstay.core.records import ARCHIVED_FIELDS, NEW_DEFAULTS, ROW_FIELDS, ExpiredClaim
 from backstay.engines import places, sql_files, sql_rows
 from backstay.errors import (
     ConfigurationError,
@@ -152,6 +152,18 @@ def _plainly(name: str) -> str:
     return f"j.{name}" if name in places.FACTS else "NULL" if name in places.KEPT else "0"
 
 
+# The answer to a claim ends before these fields, where they have their defaults.
+_SHORT = sql_rows.CLAIMED.index("payload_version")
+_OMITTED = [name for name in sql_rows.CLAIMED[_SHORT:] if name in places.FACTS]
+
+
+def _has_defaults(names: Iterable[str]) -> str:
+    """Return the condition that columns of `job` have the defaults of NewJob."""
+    null = [name for name in names if NEW_DEFAULTS[name] is None]
+    others = [f"j.{name} = {NEW_DEFAULTS[name]!r}" for name in names if name not in null]
+    return " AND ".join([*others, f"coalesce({', '.join(f'j.{name}' for name in null)}) IS NULL"])
+
+
 # What a claim reads of a row of `ready`, in order.
 CANDIDATE = (
     "priority", "scheduled_for", "job_id", "seq", "concurrency_key", "concurrency_limit", "rate_key", "rate_count",
@@ -173,7 +185,8 @@ LISTS = {
     "record_columns": ", ".join(_COLUMNS.values()),
     "candidate_columns": ", ".join(CANDIDATE),
     "claimed_columns": ", ".join(_claimed(name) for name in (*sql_rows.CLAIMED, "lost_at")),
-    "plainly_claimed_columns": ", ".join(map(_plainly, sql_rows.CLAIMED[: sql_rows.CLAIMED.index("payload_version")])),
+    "plainly_claimed_columns": ", ".join(map(_plainly, sql_rows.CLAIMED[:_SHORT])),
+    "omitted_columns_have_defaults": _has_defaults(_OMITTED),
     "expired_columns": ", ".join(_claimed(name) for name in ExpiredClaim.__struct_fields__),
     "archived_names_and_columns": ", ".join(map(_archived, ARCHIVED_FIELDS)),
     "status": "CASE WHEN e.seq IS NOT NULL THEN e.status WHEN r.seq IS NOT NULL THEN 'processing'"

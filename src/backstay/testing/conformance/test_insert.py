@@ -87,6 +87,15 @@ class TestInsert:
         for claimed in await _claimed_twice(store, job):
             assert told(claimed, PLAIN_CLAIMED) == given(job, PLAIN_CLAIMED)
 
+    async def test_a_field_is_claimed_as_it_was_given_if_all_others_have_their_defaults(self, store: Store) -> None:
+        jobs = [new_job(**{name: value}) for name, value in PLAIN_VALUES.items()]
+
+        await store.insert(jobs, NOW)
+
+        claimed = {job.job_id: job for job in await store.claim(request(), NOW)}
+        for job in jobs:
+            assert told(claimed[job.job_id], PLAIN_CLAIMED) == told(job, PLAIN_CLAIMED)
+
     @BESIDE
     @pytest.mark.parametrize("others", [{}, {"own_id": True}], ids=["plain ones", "special ones"])
     async def test_every_field_of_a_special_job_is_stored_and_claimed_as_it_was_given(

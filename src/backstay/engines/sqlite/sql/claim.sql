@@ -136,7 +136,7 @@ WHERE queue = :queue AND job_type = :job_type AND fair = 0 AND parked = 0 AND pr
 -- What a worker needs of the jobs in ?1, as one JSON value in the order of ClaimedJob's fields, of which the last may be
 -- left out: those of a job that is plain. Indexes: the keys.
 SELECT json_group_array(CASE
-    WHEN d.seq IS NULL AND j.payload_version = 1 AND coalesce(j.schedule, j.traceparent) IS NULL
+    WHEN d.seq IS NULL AND {omitted_columns_have_defaults}
     THEN json_array({plainly_claimed_columns}) ELSE json_array({claimed_columns}) END)
 FROM json_each(?1) AS each CROSS JOIN running AS r ON r.seq = each.value CROSS JOIN job AS j ON j.seq = r.seq
 LEFT JOIN detail AS d ON d.seq = r.seq
