@@ -4,11 +4,13 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 
 from backstay.core.records import Signal
 from backstay.engines.postgres.store import PostgresStore
-from backstay.testing.conformance.factories import submit
+from backstay.errors import StoreError
+from backstay.testing.conformance.factories import NOW, new_job, submit
 from tests.support.servers.postgres import Postgres
 from tests.support.servers.proxy import Proxy
 
@@ -77,3 +79,32 @@ async def test_a_server_that_does_not_answer_holds_a_close_only_shortly(
 
         async with asyncio.timeout(10):  # less than a single statement may take
             await store.close()
+
+
+async def test_a_single_submit_wakes_the_workers_with_its_own_commit(url: str, ear: Ear) -> None:
+    store = PostgresStore(url)
+    await store.open()
+    waker = store._waker
+    assert waker is not None and waker._sender is not None
+    waker._sender.cancel()  # nothing else could tell them
+
+    await submit(store)
+
+    await ear.hears(Signal.READY)
+    await store.close()
+
+
+async def test_signals_that_a_failed_submit_was_to_carry_are_sent_all_the_same(url: str, ear: Ear) -> None:
+    store = PostgresStore(url)
+    await store.open()
+    job = await submit(store)
+    assert store._waker is not None
+    await asyncio.sleep(0)  # the sender is at rest
+    store._waker._sent_at = float("-inf")
+    store._waker.committed({Signal.PLANNED})
+
+    with pytest.raises(StoreError):
+        await store.insert([msgspec.structs.replace(new_job(), job_id=job)], NOW)
+
+    await ear.hears(Signal.PLANNED)
+    await store.close()

@@ -14,8 +14,7 @@ import random
 import re
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from importlib import resources
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -65,20 +64,10 @@ class Pool:
         self._opening = 0
         self._closed = False
 
-    @asynccontextmanager
-    async def lend(self) -> AsyncIterator[Connection]:
-        connection = await self._take()
-        try:
-            yield connection
-        except (asyncpg.PostgresError, BackstayError):
-            raise  # the server has answered: the connection can be reused
-        except BaseException:
-            connection.terminate()  # an unread answer may be under way
-            raise
-        finally:
-            self._put_back(connection)
+    def lend(self) -> Loan:
+        return Loan(self)
 
-    async def _take(self) -> Connection:
+    async def take(self) -> Connection:
         while True:
             while self._idle:
                 connection, since = self._idle.pop()
@@ -118,10 +107,10 @@ class Pool:
                 if given is None:
                     self._tell_next(None)
                 else:
-                    self._put_back(given)
+                    self.put_back(given)
             raise
 
-    def _put_back(self, connection: Connection) -> None:
+    def put_back(self, connection: Connection) -> None:
         if self._closed or connection.is_closed():
             self._drop(connection)
             self._tell_next(None)
@@ -150,6 +139,25 @@ class Pool:
         await asyncio.gather(*(each.close(timeout=seconds) for each, _ in idle), return_exceptions=True)
         for connection in tuple(self._all):
             self._drop(connection)
+
+
+class Loan:
+    """A connection for as long as the block lasts. Not a generator, which would cost a submit more than the pool."""
+
+    __slots__ = ("_connection", "_pool")
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def __aenter__(self) -> Connection:
+        self._connection = await self._pool.take()
+        return self._connection
+
+    async def __aexit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        # Where the server has answered, the connection can be reused; else an unread answer may be under way.
+        if error is not None and not isinstance(error, asyncpg.PostgresError | BackstayError):
+            self._connection.terminate()
+        self._pool.put_back(self._connection)
 
 
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,47}")
@@ -439,6 +447,7 @@ _LISTS = {
     "inserted_values": ", ".join(_BOUND.values()),
     "inserted_arrays": ", ".join(f"{bound}::{_type(name)}[]" for name, bound in _BOUND.items()),
     **{f"${name}": bound for name, bound in _BOUND.items()},
+    "$carried": f"${4 + len(INSERTED)}",
     "claimed_columns": ", ".join([*map(_claimed, sql_rows.CLAIMED), "d.lost_at"]),
     "record_columns": f"{sql_rows.column_list(RECORD, lambda name: f'standing.{_read_as(name)}')}, {_EVENTS}",
     "standing_columns": ", ".join(

@@ -71,15 +71,21 @@ async def insert(
 
 
 async def insert_plain(
-    tx: Tx, jobs: Sequence[NewJob], now: Instant, store_now: Instant | None, repeat: bool
+    tx: Tx, jobs: Sequence[NewJob], now: Instant, store_now: Instant | None, repeat: bool, carried: str | None = None
 ) -> list[Inserted]:
+    """`carried` is a wake-up that a single job sends with its commit."""
     if repeat and await tx.value("present", [job.job_id for job in jobs]) == len(jobs):
         return [_inserted(tx, job, now) for job in jobs]  # the earlier try was applied; only its answer was lost
-    if len(jobs) == 1 and jobs[0].scheduled_for <= now:
-        await tx.execute("insert_one", now, store_now, *_row(jobs[0]))
+    if is_single(jobs, now):
+        await tx.execute("insert_one", now, store_now, *_row(jobs[0]), carried)
     else:
         await tx.execute("insert_plain", now, store_now, *columns(jobs))
     return [_inserted(tx, job, now) for job in jobs]
+
+
+def is_single(jobs: Sequence[NewJob], now: Instant) -> bool:
+    """Return whether this is one job that is due."""
+    return len(jobs) == 1 and jobs[0].scheduled_for <= now
 
 
 async def insert_copied(tx: Tx, jobs: Sequence[NewJob], now: Instant, at: Instant, repeat: bool) -> list[Inserted]:

@@ -203,11 +203,21 @@ class PostgresStore:
         return Inserted(answer["job_id"], Status(answer["status"]), existing, answer.get("reused_from"))
 
     async def _insert_plain(self, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]:
-        return await self._write(
-            "insert",
-            lambda tx, repeat: insert.insert_plain(tx, jobs, now, self._store_now(now), repeat),
-            transaction=False,
-        )
+        waker, store_now = self._waker, self._store_now(now)
+        carried = waker.carried(Signal.READY) if waker is not None and insert.is_single(jobs, now) else None
+        try:
+            inserted, tx = await self._session.run(
+                lambda tx, repeat: insert.insert_plain(tx, jobs, now, store_now, repeat, carried),
+                transaction=False,
+                name="insert",
+            )
+        except BaseException:
+            if waker is not None:
+                waker.lost(carried)
+            raise
+        if waker is not None:
+            waker.committed(tx.signals, carried)
+        return inserted
 
     async def claim(self, request: ClaimRequest, now: Instant) -> list[ClaimedJob]:
         if request.lost is Lost.ALONE:

@@ -5,11 +5,13 @@ SELECT count(*) FROM backstay.job WHERE job_id = ANY ($1::uuid[])
 -- name: insert_one
 -- insert_plain for a single job that is due, as small as can be: how a statement is set up counts here, not how it
 -- treats many. Whether there is room is asked before the time: no row may be there before it is counted, and asking may
--- wait. $1 is the caller's clock, by which the job is due at $3; $2 is the store's.
+-- wait. $1 is the caller's clock, by which the job is due at $3; $2 is the store's. The last value is a wake-up to send
+-- with the commit, or NULL.
 WITH moment AS MATERIALIZED (
     SELECT
         CASE WHEN EXISTS (SELECT 1 FROM backstay.queue WHERE max_pending IS NOT NULL)
             THEN backstay.refuse_over_limit({$queue}, 1) END AS allowed,
+        CASE WHEN {$carried}::text IS NOT NULL THEN pg_notify(backstay.channel(), {$carried}) END AS told,
         coalesce($2::bigint, backstay.micros()) AS now
 ), counted AS (
     INSERT INTO backstay.counter AS c
