@@ -29,9 +29,10 @@ async def standings(tx: Tx, job_ids: Sequence[str]) -> dict[str, Standing]:
     return {job.job_id: job for job in found}
 
 
-async def locked(tx: Tx, job_ids: Sequence[str]) -> dict[str, Standing]:
-    """Hold the places of jobs, whose rows in `job` are locked, and return how they stand."""
-    await tx.value("lock_places", list(job_ids))
+async def locked(tx: Tx, job_ids: Sequence[str], others: Sequence[str] = ()) -> dict[str, Standing]:
+    """Hold the places of jobs, whose rows in `job` are locked, and return how they stand; those of others, too, which
+    are only held."""
+    await tx.value("lock_places", [*job_ids, *others])
     return await standings(tx, job_ids)
 
 
@@ -62,9 +63,7 @@ async def write(tx: Tx, moves: Sequence[Move]) -> None:
             tally[last.after.status.value] += 1
         if span := places.trimmed(last.after.version):
             spans.append((job_id, *span))
-    staying = [chain[-1].after for chain in chains.values() if _stays(chain)]
-    if staying:
-        await tx.execute("stay", [job.job_id for job in staying], [job.version for job in staying])
+    await _stay(tx, [chain[-1] for chain in chains.values() if _stays(chain)])
     await _leave(tx, left, details)
     await _enter(tx, entered, events, tally)
     if spans:
@@ -72,8 +71,16 @@ async def write(tx: Tx, moves: Sequence[Move]) -> None:
 
 
 def _stays(chain: Sequence[Move]) -> bool:
-    """Return whether a running job continues to run: its claim stays where it is."""
-    return chain[0].before.place == RUNNING == chain[-1].after.place
+    """Return whether a job continues to run or to wait. Its row is changed where it is: if it was deleted and inserted,
+    the end of a dependency that waits for its lock would find it gone, and take it for one that no longer waits."""
+    return chain[0].before.place == chain[-1].after.place in (RUNNING, WAITING)
+
+
+async def _stay(tx: Tx, moves: Sequence[Move]) -> None:
+    running = [move.after for move in moves if move.after.place == RUNNING]
+    waiting = [_row(move) for move in moves if move.after.place == WAITING]
+    if moves:
+        await tx.execute("stay", [job.job_id for job in running], [job.version for job in running], _json(waiting))
 
 
 async def restore(tx: Tx, jobs: Sequence[sql_rows.Restored]) -> None:

@@ -142,7 +142,9 @@ async def apply_each(
     ids = list(dict.fromkeys(t.job_id for t in transitions))
     rewaiting = [t.job_id for t in transitions if t.rewait]
     await tx.rows("lock_jobs", ids, rewaiting)
-    jobs = await postgres_places.locked(tx, ids)
+    # With the places of those that they may wait for again: a fast completion does not look at locks in `job`.
+    upstream = [row[0] for row in await tx.rows("parents_of", rewaiting)] if rewaiting else []
+    jobs = await postgres_places.locked(tx, ids, upstream)
     if again:
         retries = await _read_retries(tx, again)
     verdicts: list[Verdict] = []

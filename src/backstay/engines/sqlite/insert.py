@@ -131,7 +131,7 @@ def insert(
 
 
 def _insert_special(tx: Tx, job: NewJob, now: Instant, admitted: bool, promised: bool) -> Inserted:
-    existing = _by_own_id(tx, job) or _by_dedup_key(tx, job, now)
+    existing = _by_own_id(tx, job) or _by_dedup_key(tx, job, now, promised)
     if existing is not None:
         return existing
     job = _with_root(tx, job)
@@ -235,12 +235,12 @@ def _by_own_id(tx: Tx, job: NewJob) -> Inserted | None:
     return None if record is None else Inserted(job.job_id, record.status, existing=record)
 
 
-def _by_dedup_key(tx: Tx, job: NewJob, now: Instant) -> Inserted | None:
+def _by_dedup_key(tx: Tx, job: NewJob, now: Instant, promised: bool) -> Inserted | None:
     target = None if job.dedup_key is None else living_target(tx, job.dedup_key, now)
     if target is None:
         return None
-    # The archive has no payload to compare: the repeat is accepted.
-    if job.dedup_conflict_is_error and target.archived_at is None and target.payload != job.payload:
+    # The archive has no payload to compare: the repeat is accepted. A job that was promised is never refused.
+    if job.dedup_conflict_is_error and not promised and target.archived_at is None and target.payload != job.payload:
         raise DedupConflict(f"dedup key {job.dedup_key!r} belongs to job {target.job_id}, whose payload is different")
     return Inserted(target.job_id, target.status, existing=target)
 

@@ -695,6 +695,19 @@ class TestStagedChildren:
 
         assert await status(store, job.job_id) is Status.PENDING
 
+    async def test_staged_children_come_although_another_job_has_taken_the_key_of_one(self, store: Store) -> None:
+        parent = await running(store)
+        taken, *others = children_of(parent, 3)
+        taken = msgspec.structs.replace(taken, special=True, dedup_key="k", dedup_conflict_is_error=True)
+        staged = await self._stage(store, parent, (taken, *others))
+        await submit(store, dedup_key="k", payload='"another"')
+
+        await settle(store, parent.completes(staged=staged))  # too late to refuse it
+        await quiet(store)
+
+        assert (await record(store, parent.job_id)).children == 2
+        assert {await status(store, each.job_id) for each in others} == {Status.PENDING}
+
     async def test_a_parent_whose_staged_children_end_as_they_come_goes_on(self, store: Store) -> None:
         bad = await ended(store, Status.FAILED)
         parent = await running(store)

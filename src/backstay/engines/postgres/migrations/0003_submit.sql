@@ -73,6 +73,7 @@ $$
 DECLARE
     at bigint := coalesce(store_now, backstay.micros());
     v backstay.decided[];
+    leaders uuid[];
     wrong record;
     each record;
 BEGIN
@@ -91,7 +92,7 @@ BEGIN
         ORDER BY c.ordinality);
     -- The archive has no payload to compare: the repeat is accepted.
     SELECT c.found, c.dedup_key AS key INTO wrong FROM ROWS FROM (unnest(v), unnest(jobs)) AS c
-    WHERE c.found IS NOT NULL AND c.found <> c.job_id AND c.dedup_conflict_is_error
+    WHERE c.found IS NOT NULL AND c.found <> c.job_id AND c.dedup_conflict_is_error AND NOT coalesce(c.promised, false)
       AND NOT backstay.same_json((SELECT payload FROM backstay.job WHERE job_id = c.found), c.payload)
     ORDER BY c.place LIMIT 1;
     IF FOUND THEN
@@ -99,26 +100,41 @@ BEGIN
             'dedup key %L belongs to job %s, whose payload is different', wrong.key, wrong.found);
     END IF;
 
-    -- Their trees, and results that they can have.
-    v := ARRAY(
-        SELECT ROW(c.place, c.found, c.found_status, coalesce(up.root, c.root_job_id), r.donor,
-            -- It waits for that one anyway, or may start before it: on its own terms.
-            CASE WHEN r.leader = ANY (c.depends_on) OR coalesce(c.trigger_rule, 'all_success') <> 'all_success'
-                AND cardinality(c.depends_on) > 0 THEN NULL ELSE r.leader END,
-            NULL, NULL, NULL, NULL, NULL)::backstay.decided
-        FROM ROWS FROM (unnest(v), unnest(jobs)) AS c
-        LEFT JOIN LATERAL (
-            SELECT coalesce(root_job_id, job_id) AS root FROM backstay.job WHERE job_id = c.parent_job_id) AS up ON true
-        LEFT JOIN LATERAL (
-            SELECT one.donor, CASE WHEN one.donor IS NULL THEN (
-                SELECT k.job_id FROM backstay.job AS k
-                WHERE k.content_hash = c.content_hash AND k.job_type = c.job_type
-                  AND NOT EXISTS (SELECT FROM backstay.ended WHERE job_id = k.job_id)
-                  AND NOT EXISTS (SELECT FROM backstay.detail WHERE job_id = k.job_id AND joins IS NOT NULL)
-                ORDER BY k.created_at, k.job_id LIMIT 1) END AS leader
-            FROM (SELECT backstay.reusable(c.job_type, c.content_hash, c.reuse_since) AS donor OFFSET 0) AS one
-        ) AS r ON c.found IS NULL AND c.reuse_since IS NOT NULL
-        ORDER BY c.place);
+    -- Their trees, and results that they can have: of jobs that are held from then on, so that they keep their results,
+    -- and their ends wait. One that was run again, removed or completed before it was held is not taken: look again.
+    LOOP
+        v := ARRAY(
+            SELECT ROW(c.place, c.found, c.found_status, coalesce(up.root, c.root_job_id), r.donor,
+                -- It waits for that one anyway, or may start before it: on its own terms.
+                CASE WHEN r.leader = ANY (c.depends_on) OR coalesce(c.trigger_rule, 'all_success') <> 'all_success'
+                    AND cardinality(c.depends_on) > 0 THEN NULL ELSE r.leader END,
+                NULL, NULL, NULL, NULL, NULL)::backstay.decided
+            FROM ROWS FROM (unnest(v), unnest(jobs)) AS c
+            LEFT JOIN LATERAL (
+                SELECT coalesce(root_job_id, job_id) AS root FROM backstay.job WHERE job_id = c.parent_job_id) AS up ON true
+            LEFT JOIN LATERAL (
+                SELECT one.donor, CASE WHEN one.donor IS NULL THEN (
+                    SELECT k.job_id FROM backstay.job AS k
+                    WHERE k.content_hash = c.content_hash AND k.job_type = c.job_type
+                      AND NOT EXISTS (SELECT FROM backstay.ended WHERE job_id = k.job_id)
+                      AND NOT EXISTS (SELECT FROM backstay.detail WHERE job_id = k.job_id AND joins IS NOT NULL)
+                    ORDER BY k.created_at, k.job_id LIMIT 1) END AS leader
+                FROM (SELECT backstay.reusable(c.job_type, c.content_hash, c.reuse_since) AS donor OFFSET 0) AS one
+            ) AS r ON c.found IS NULL AND c.reuse_since IS NOT NULL
+            ORDER BY c.place);
+        PERFORM 1 FROM backstay.job WHERE job_id = ANY (ARRAY(SELECT donor FROM unnest(v) WHERE donor IS NOT NULL))
+        ORDER BY job_id FOR SHARE;
+        leaders := ARRAY(SELECT DISTINCT leader FROM unnest(v) WHERE leader IS NOT NULL);
+        IF cardinality(leaders) > 0 THEN
+            PERFORM 1 FROM backstay.job WHERE job_id = ANY (leaders) ORDER BY job_id FOR UPDATE;
+            PERFORM backstay.lock_places(leaders);
+        END IF;
+        EXIT WHEN NOT EXISTS (SELECT FROM unnest(v) AS d
+            WHERE (d.donor IS NOT NULL
+                    AND NOT EXISTS (SELECT FROM backstay.ended WHERE job_id = d.donor AND (status || '') = 'completed'))
+                OR (d.leader IS NOT NULL AND (EXISTS (SELECT FROM backstay.ended WHERE job_id = d.leader)
+                    OR NOT EXISTS (SELECT FROM backstay.job WHERE job_id = d.leader))));
+    END LOOP;
     SELECT c.parent_job_id AS id INTO wrong FROM ROWS FROM (unnest(v), unnest(jobs)) AS c
     WHERE c.found IS NULL AND c.root IS NULL AND c.parent_job_id IS NOT NULL ORDER BY c.place LIMIT 1;
     IF FOUND THEN
@@ -649,11 +665,12 @@ DECLARE
     dropped uuid[];
 BEGIN
     PERFORM backstay.cancel_jobs(of_type, of_subject, by);
-    -- Not out of a tree: a hole in it would keep its parent waiting.
+    -- Not out of a tree: a hole in it would keep its parent waiting, and children that are on their way need theirs.
     dropped := ARRAY(
         SELECT j.job_id FROM backstay.job AS j JOIN backstay.ended AS e ON e.job_id = j.job_id
         WHERE j.subject = of_subject AND j.job_type = of_type AND e.awaited IS NOT TRUE AND j.parent_job_id IS NULL
-          AND NOT EXISTS (SELECT FROM backstay.detail AS d WHERE d.job_id = j.job_id AND d.children > 0)
+          AND NOT EXISTS (SELECT FROM backstay.detail AS d WHERE d.job_id = j.job_id
+            AND (d.children > 0 OR d.open_children > 0))
         ORDER BY j.job_id FOR UPDATE OF j, e);
     PERFORM backstay.drop_ended(dropped);
     DELETE FROM backstay.edge WHERE child_id = ANY (dropped);

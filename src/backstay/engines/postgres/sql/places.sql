@@ -33,9 +33,16 @@ SELECT job_id, {detail_columns} FROM json_populate_recordset(NULL::backstay.deta
 ON CONFLICT (job_id) DO UPDATE SET {detail_changes}
 
 -- name: stay
--- Running jobs have changed and continue to run.
-UPDATE backstay.running AS r SET version = n.version FROM unnest($1::uuid[], $2::integer[]) AS n (job_id, version)
-WHERE r.job_id = n.job_id
+-- Running jobs have changed and continue to run, $1 and $2; waiting ones continue to wait, $3 as JSON. Rows are updated,
+-- so that a release which waits for their locks finds them again.
+WITH running AS (
+    UPDATE backstay.running AS r SET version = n.version FROM unnest($1::uuid[], $2::integer[]) AS n (job_id, version)
+    WHERE r.job_id = n.job_id
+)
+UPDATE backstay.waiting AS w SET scheduled_for = n.scheduled_for, priority = n.priority, attempt = n.attempt,
+    failures = n.failures, version = n.version, unmet = n.unmet, awaited = n.awaited, awaits = n.awaits
+FROM json_populate_recordset(NULL::backstay.waiting, $3::json) AS n
+WHERE $3 IS NOT NULL AND w.job_id = n.job_id
 
 -- name: enter
 -- Put jobs into their new places, as JSON: $1 later, $2 waiting, $3 running, $4 ended, $5 ready; keep events, $6, and the

@@ -65,10 +65,14 @@ SELECT count(*) FROM backstay.running WHERE concurrency_key = $1
 SELECT backstay.unpark_key($1, $2)
 
 -- name: take_release_due
--- Take such marks, to continue from them.
-DELETE FROM backstay.release_due WHERE parent_id IN (
-    SELECT parent_id FROM backstay.release_due ORDER BY parent_id LIMIT $1 FOR UPDATE SKIP LOCKED)
-RETURNING parent_id::text
+-- Take such marks, to continue from them, and hold their jobs first: one that is run again at the same time does so
+-- before, or after the part that is released now.
+WITH held AS MATERIALIZED (
+    SELECT job_id FROM backstay.job
+    WHERE job_id = ANY (ARRAY(SELECT parent_id FROM backstay.release_due ORDER BY parent_id LIMIT $1))
+    ORDER BY job_id FOR NO KEY UPDATE SKIP LOCKED
+)
+DELETE FROM backstay.release_due WHERE parent_id = ANY (ARRAY(SELECT job_id FROM held)) RETURNING parent_id::text
 
 -- name: take_join_due
 -- Take marks of parents whose last child was ended by SQL.
