@@ -35,7 +35,7 @@ def test_a_key_is_made_shown_once_listed_revoked_and_removed(cli: Cli, queue: Qu
 
 
 def test_a_first_key_that_makes_no_others_is_made_with_a_warning(cli: Cli, queue: Queue) -> None:
-    warning = "no key has the scope admin and every queue"
+    warning = "no key with the scope admin covers every queue"
     assert warning in cli("keys", "create", "ci", "--scope", "read").err
     assert warning in cli("keys", "create", "mail", "--scope", "admin", "--queue", "mail*").err
     assert warning not in cli("keys", "create", "boss", "--scope", "admin").err

@@ -128,6 +128,6 @@ def test_a_duplicate_prints_the_id_of_the_first_and_says_so(cli: Cli, queue: Que
 def test_waiting_longer_than_the_timeout_exits_4_and_the_job_goes_on(cli: Cli, queue: Queue) -> None:
     ran = cli("submit", "echo", "--wait", "--timeout", "0.05")
     assert (ran.code, ran.out) == (4, "")
-    assert "the job is waiting: no worker is alive" in ran.err
+    assert "the job is waiting, because no worker is alive" in ran.err
     assert "it is still active" in ran.err
     assert cli("list", "--status", "pending", "--json").document["items"] != []

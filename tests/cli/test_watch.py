@@ -57,7 +57,7 @@ def test_waiting_for_a_job_in_a_paused_queue_says_that_it_is_paused(cli: Cli, qu
     cli("queues", "pause", "default", "--by", "ada")
     ran = cli("submit", "echo", "--wait", "--timeout", "0.05")
     assert ran.code == 4
-    assert "the job is waiting: the queue default was paused by ada" in ran.err
+    assert "the job is waiting, because the queue default was paused by ada" in ran.err
 
 
 @pytest.mark.parametrize("as_json", [False, True])

@@ -13,6 +13,7 @@ import pytest
 
 from backstay import Backoff, Backstay
 from backstay.core.records import WorkerRow
+from backstay.worker.pulse import Pulse
 from tests.support.eventually import eventually
 
 Make = Callable[..., Backstay]
@@ -220,3 +221,20 @@ async def test_a_stall_that_no_handler_caused_blames_none(app: Backstay, caplog:
         await eventually(warned)
     assert "innocent" not in next(text for text in caplog.messages if "stood still" in text)
     assert "was blocked" not in caplog.text
+
+
+async def test_a_loop_that_only_a_library_blocks_is_said_to_be_in_the_library() -> None:
+    """And not at the line of the program that started the loop."""
+    pulse, barrier, seen = Pulse(lambda: ()), threading.Barrier(2), list[str | None]()
+
+    def look() -> None:
+        while not barrier.n_waiting:  # the loop waits there, with nothing of this program on its stack
+            time.sleep(0.001)
+        seen.append(pulse.where())
+        barrier.wait()
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    asyncio.get_running_loop().call_soon(barrier.wait)
+    await asyncio.to_thread(looker.join)
+    assert (seen[0] or "").startswith(threading.__file__)

@@ -14,7 +14,7 @@ from backstay.app import Backstay
 from backstay.cli import output
 from backstay.cli.output import Exit, of_status, safe
 from backstay.clock import to_datetime
-from backstay.core.checks import span
+from backstay.core.checks import after_attempts, span
 from backstay.core.states import TERMINAL, Status
 from backstay.errors import JobCancelled, JobFailed
 from backstay.job import Job, whole
@@ -29,7 +29,7 @@ async def follow(app: Backstay, job_id: str, timeout: timedelta | None) -> Job:
     """Show a job until it has ended. Raises ResultTimeout if that takes too long."""
     job = await app.get(job_id)
     if job.status not in TERMINAL:
-        await _warn_where_nobody_works(app, job)
+        await _warn_if_unserved(app, job)
     with _view() as show:
         ended = asyncio.ensure_future(app.result(job_id, timeout))
         try:
@@ -64,13 +64,13 @@ def report(job: Job, as_json: bool) -> Exit:
             output.say(f"job {job.job_id} was cancelled{f': {reason}' if reason else ''}")
         case _:
             output.say(
-                f"job {job.job_id} failed after {job.failures} of {job.max_attempts} attempts: {job.last_error};"
+                f"job {job.job_id} failed{after_attempts(job.failures, job.max_attempts)}: {job.last_error};"
                 f' see "backstay show {job.job_id}"'
             )
     return of_status(job.status)
 
 
-_NOBODY = (
+_UNSERVED = (
     Reason.QUEUE_PAUSED,
     Reason.NO_WORKER,
     Reason.NO_WORKER_FOR_TYPE,
@@ -79,11 +79,11 @@ _NOBODY = (
 )
 
 
-async def _warn_where_nobody_works(app: Backstay, job: Job) -> None:
+async def _warn_if_unserved(app: Backstay, job: Job) -> None:
     if job.status is Status.PENDING:
         why = await app.explain(job.job_id)
-        if why.reason in _NOBODY:
-            output.say(f"the job is waiting: {why}")
+        if why.reason in _UNSERVED:
+            output.say(f"the job is waiting, because {why}")
         return
     for worker in await app.workers():
         if job.job_type in worker.job_types and job.queue in worker.queues and not worker.stopping:

@@ -119,6 +119,11 @@ def count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
+def after_attempts(failures: int | None, max_attempts: int | None) -> str:
+    """Return after how many attempts a job failed; nothing if others made it fail before it had an attempt."""
+    return f" after {failures} of {max_attempts} attempts" if failures else ""
+
+
 def span(seconds: float) -> str:
     """Format a duration: 350 ms, 12 s, 5 min, 2 h 30 min, 3 d."""
     if seconds < 1:

@@ -49,8 +49,8 @@ async def create_key(
         entry.target, entry.after = key.key_id, access_keys.key(info)
     if not any(access_keys.makes_keys(each, now) for each in (*known, key)):
         log.warning(
-            "no key has the scope admin and every queue, and from now on every request needs a key: keys cannot be"
-            " created or revoked over HTTP. Create one with the scope admin here"
+            "every request needs a key from now on, and no key with the scope admin covers every queue, so that keys"
+            " cannot be created or revoked over HTTP: create one with the scope admin here"
         )
     return CreatedKey(text, info)
 

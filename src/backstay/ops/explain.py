@@ -16,6 +16,7 @@ from typing import Literal, assert_never
 import msgspec
 
 from backstay.clock import Instant, to_datetime
+from backstay.core.checks import after_attempts
 from backstay.core.dumps import FROM, MoveState
 from backstay.core.lifecycle import ended_by, moved_to, subtree_of
 from backstay.core.port import Store
@@ -236,8 +237,7 @@ def _end(reason: Reason, p: Params) -> Iterator[Part]:
         case None if reason is Reason.CANCELLED:
             yield f"{_by(' by', p.by)}{_because(p.message)}"
         case None:
-            tries = f" after {p.failures} of {p.max_attempts} attempts" if p.failures else ""
-            yield f"{tries}: {p.error}; retry it to run it again"
+            yield f"{after_attempts(p.failures, p.max_attempts)}: {p.error}; retry it to run it again"
 
 
 def _bad_child(job: RelatedJob) -> list[Part]:

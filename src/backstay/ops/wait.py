@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 
 from backstay.clock import Clock, SystemClock
+from backstay.core.checks import after_attempts
 from backstay.core.port import Store
 from backstay.core.records import JobRecord, Signal
 from backstay.core.states import TERMINAL, Status
@@ -177,7 +178,7 @@ def check_completed(job_id: str, record: JobRecord | None) -> JobRecord:
             )
         case _:
             raise JobFailed(
-                f"job {job_id} failed after {record.failures} of {record.max_attempts} attempts: {record.last_error}",
+                f"job {job_id} failed{after_attempts(record.failures, record.max_attempts)}: {record.last_error}",
                 job_id=job_id,
                 last_error=record.last_error,
             )

@@ -27,6 +27,7 @@ STALL_SECONDS = 1.0  # an event loop that is late by more than this was blocked
 ADVICE = 'make it a plain `def`, which runs in a thread, or give it isolation="process"'
 WHERE_LENGTH_MAX = 300
 _LIBRARIES = tuple({sysconfig.get_path(each) for each in ("stdlib", "purelib", "platlib")})
+_LOOPS = ("asyncio/runners.py", "asyncio/base_events.py")  # what is outside of these has only started the loop
 _CLOCK = SystemClock()  # the loop is blocked in real time, whatever the clock of a test says
 
 
@@ -88,8 +89,8 @@ class Pulse:
         """Return the line of code that the loop's thread is executing: in the program, if possible, not in a library
         that it called."""
         innermost = frame = sys._current_frames().get(self._thread_id)
-        while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
-            frame = frame.f_back
+        while frame is not None and (file := frame.f_code.co_filename).startswith(_LIBRARIES):
+            frame = None if file.endswith(_LOOPS) else frame.f_back
         if (found := frame or innermost) is None:
             return None
         return f"{found.f_code.co_filename}:{found.f_lineno} in {found.f_code.co_name}"[-WHERE_LENGTH_MAX:]
