@@ -336,11 +336,16 @@ class Backstay:
             target = wait(self._target(job_type))
         now = self.clock.now()
         job = build(target, payload, ids.new_id(now), now, options)
-        with submitting(self.observers, (job,)) as (job,):
-            inserted = None if connection is not None else store.insert_here((job,), now)
-            if inserted is None:
-                inserted = wait(_insert(store, connection, (job,), now))
-        return self._handle(job, inserted[0], now)
+
+        def insert(jobs: Sequence[NewJob]) -> Inserted:
+            inserted = None if connection is not None else store.insert_here(jobs, now)
+            return (wait(_insert(store, connection, jobs, now)) if inserted is None else inserted)[0]
+
+        if self.observers is None:
+            return self._handle(job, insert((job,)), now)
+        with self.observers.submitting((job,)) as (job,):
+            inserted = insert((job,))
+        return self._handle(job, inserted, now)
 
     async def submit_many(self, jobs: Iterable[Submission], *, connection: Any = None) -> list[JobHandle]:
         """Store many jobs in one commit, all or none: (type, payload) or (type, payload, {options}). With `connection`,

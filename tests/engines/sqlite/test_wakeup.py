@@ -5,8 +5,11 @@ import gc
 import os
 from pathlib import Path
 
+import pytest
+
 from backstay.core.records import Signal
 from backstay.engines.sqlite.store import SQLiteStore
+from backstay.testing import ManualClock
 from backstay.testing.conformance.factories import submit
 
 
@@ -36,3 +39,37 @@ async def test_a_process_that_submits_and_leaves_wakes_the_workers(tmp_path: Pat
     async with asyncio.timeout(20):
         await heard.wait()
     await worker.close()
+
+
+async def test_a_worker_that_starts_late_is_woken_though_none_was_there_for_long(tmp_path: Path) -> None:
+    worker, submitter = (SQLiteStore(f"sqlite:///{tmp_path}/jobs.db") for _ in range(2))
+    await submitter.open()
+    clock = submitter._bell._clock = ManualClock()
+    await submit(submitter)
+    clock.advance(60)
+    await submit(submitter)
+    await submit(submitter)  # by now it knows that there is none
+    await worker.open()
+    heard = asyncio.Event()
+    worker.listen(frozenset({Signal.READY}), lambda _: heard.set())
+
+    await submit(submitter)
+
+    async with asyncio.timeout(20):
+        await heard.wait()
+    await submitter.close()
+    await worker.close()
+
+
+async def test_submits_do_not_list_the_listeners_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = SQLiteStore(f"sqlite:///{tmp_path}/jobs.db")
+    await store.open()
+    clock = store._bell._clock = ManualClock()
+    await submit(store)
+    clock.advance(60)
+    monkeypatch.setattr("backstay.engines.sqlite.wakeup.os.listdir", lambda _: pytest.fail("it was listed again"))
+
+    await submit(store)
+    await submit(store)
+
+    await store.close()

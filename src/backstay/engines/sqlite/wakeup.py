@@ -17,6 +17,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
+from backstay.clock import Clock, SystemClock
 from backstay.core.port import Listener
 from backstay.core.records import Signal
 from backstay.errors import NotOpen
@@ -31,6 +32,7 @@ _LETTERS = {
 }
 _SIGNALS = {letter: signal for signal, letter in _LETTERS.items()}
 _ADDRESS_MAX = 100  # sun_path holds 108 bytes
+_SETTLED_SECONDS = 2.0  # more than the time of a folder is coarse: what comes within a tick of it leaves no mark
 
 
 class Bell:
@@ -41,6 +43,11 @@ class Bell:
         self._sender: socket.socket | None = None
         self._own: dict[str, Callable[[], None]] = {}  # sockets of ours that are open, and how each is closed
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._path = str(self.folder)
+        self._clock: Clock = SystemClock()
+        self._seen: tuple[int, int] | None = None  # which folder, and its time
+        self._seen_at = 0.0
+        self._names: list[str] = []
         self.listeners: list[tuple[frozenset[Signal], Listener]] = []
 
     def open(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -68,7 +75,8 @@ class Bell:
     def ring(self, signals: set[Signal]) -> None:
         """Called by the writer thread after a commit."""
         self._ring_others(signals)
-        if self.listeners and self._loop is not None:
+        # Only if there is one who wants them: to wake the loop takes a call of the system, and a turn of it.
+        if self._loop is not None and any(wanted & signals for wanted, _ in tuple(self.listeners)):
             self._loop.call_soon_threadsafe(self._wake, signals)
 
     def _wake(self, signals: set[Signal]) -> None:
@@ -79,15 +87,30 @@ class Bell:
     def _ring_others(self, signals: set[Signal]) -> None:
         if self._sender is None:
             return
-        wanted = {_LETTERS[signal] for signal in signals}
-        try:
-            names = os.listdir(self.folder)
-        except OSError:
+        names = self._others()
+        if not names:
             return
+        wanted = {_LETTERS[signal] for signal in signals}
         for name in names:
             letters = wanted.intersection(name.partition("-")[0])
             if letters and name.endswith(".sock") and name not in self._own:
                 self._send(self._sender, name, "".join(sorted(letters)).encode())
+
+    def _others(self) -> list[str]:
+        """Return what is in the folder. Listing it costs a single submit as much as its checks, so it is listed again
+        only when its time has changed, or may be about to."""
+        try:
+            stat = os.stat(self._path)
+            now = self._clock.monotonic()
+            seen = (stat.st_ino, stat.st_mtime_ns)
+            if seen != self._seen:
+                self._seen, self._seen_at = seen, now
+            elif now - self._seen_at > _SETTLED_SECONDS:
+                return self._names
+            self._names = os.listdir(self._path)
+        except OSError:
+            return []
+        return self._names
 
     def _send(self, sender: socket.socket, name: str, message: bytes) -> None:
         try:

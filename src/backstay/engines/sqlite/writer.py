@@ -145,11 +145,12 @@ RESERVE_SHARE = 8  # never more than an eighth of the volume: small test volumes
 class Reserve:
     def __init__(self, database: Path) -> None:
         self.path = database.with_name(database.name + ".reserve")
+        self._name = str(self.path)
 
     def ensure(self) -> bool:
         """True when the reserve is in place."""
         try:
-            if self.path.stat().st_size > 0:
+            if os.stat(self._name).st_size > 0:
                 return True
         except OSError:
             pass
@@ -190,9 +191,9 @@ class Identity:
     empty queue; and what is written to a log that was removed is seen by no other process, and lost with this one."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.log = path.with_name(path.name + "-wal")
-        self.inode = _inode(path)
+        self.path = str(path)  # not a Path, which os.stat would convert at each commit
+        self.log = f"{path}-wal"
+        self.inode = _inode(self.path)
         self.log_inode = _inode(self.log)  # SQLite keeps the file for as long as a connection is open
 
     def check(self) -> None:
@@ -203,14 +204,15 @@ class Identity:
         if self.log_inode is None:
             self.log_inode = _inode(self.log)
         elif _inode(self.log) != self.log_inode:
+            name = os.path.basename(self.path)
             raise StoreGone(
                 f"{self.log} was removed or replaced while the app was running, and the last changes are in it: stop"
-                f" every process that uses {self.path.name}, check it with PRAGMA integrity_check, and restore a backup"
-                " if it is damaged; see docs/howto/backup"
+                f" every process that uses {name}, check it with PRAGMA integrity_check, and restore a backup if it is"
+                " damaged; see docs/howto/backup"
             )
 
 
-def _inode(path: Path) -> tuple[int, int] | None:
+def _inode(path: str) -> tuple[int, int] | None:
     try:
         stat = os.stat(path)
     except OSError:
@@ -392,10 +394,10 @@ class Writer:
         self._running = None
 
     def _answer(self, group: list[Verb], signals: set[Signal]) -> None:
+        if signals:  # first, for the caller wakes up in any case only when this thread sleeps again
+            self.committed(signals)
         with contextlib.suppress(RuntimeError):  # the loop is closed: no caller is waiting any more
             self.loop.call_soon_threadsafe(_resolve, group)
-        if signals:
-            self.committed(signals)
 
 
 def _is_held_here(lock: Any) -> bool:
