@@ -83,11 +83,6 @@ def test_a_condition_is_changed_and_taken_away() -> None:
     assert found.having(subject="x y") == 'type:a status:failed subject:"x y"'
 
 
-def test_an_address_carries_the_search() -> None:
-    assert search.address(subject="a b&c", status="failed") == "q=status%3Afailed+subject%3A%22a+b%26c%22"
-    assert search.address() == ""
-
-
 _values = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=60)
 
 

@@ -80,10 +80,6 @@ def renamed(marks: Iterable[str], names: Mapping[str, Iterable[Path]]) -> tuple[
     return _written(found)
 
 
-def is_mark(text: str) -> bool:
-    return text == "" or text.startswith("/")
-
-
 def masked(marks: Iterable[str], value: Any) -> Any:
     """Return the value with every marked field masked."""
     node = _tree(tuple(marks))

@@ -61,17 +61,8 @@ def path_of(request: Request) -> str:
 
 def url(request: Request, path: str = "/", **query: object) -> str:
     """The URL of a page: `url(request, "/jobs", status="failed")`. None and empty values are left out."""
-    return _address(request, DASHBOARD + path.rstrip("/"), query)
-
-
-def api_url(request: Request, path: str, **query: object) -> str:
-    """The URL of an API route."""
-    return _address(request, path, query)
-
-
-def _address(request: Request, path: str, query: dict[str, object]) -> str:
     given = {name: value for name, value in query.items() if value is not None and value != ""}
-    address = _root(request) + quote(path, safe="/:@!$&'()*+,;=~")
+    address = _root(request) + quote(DASHBOARD + path.rstrip("/"), safe="/:@!$&'()*+,;=~")
     return f"{address}?{urlencode(given)}" if given else address
 
 
@@ -402,9 +393,6 @@ class PageOf:
 
     def url(self, path: str = "/", **query: object) -> str:
         return url(self.request, path, **query)
-
-    def api_url(self, path: str, **query: object) -> str:
-        return api_url(self.request, path, **query)
 
     def asset(self, name: str) -> str:
         return address(self.request, name)

@@ -11,8 +11,7 @@ from typing import Any
 from backstay.clock import MICROS, Instant
 from backstay.core.checks import span
 
-WIDTH, HEIGHT = 400, 168
-LEFT, RIGHT, TOP, BOTTOM = 44, 396, 10, 144  # the plot area
+LEFT, RIGHT, TOP, BOTTOM = 44, 396, 10, 144  # the plot area, of 400 x 168
 _TICKS = 4  # approximate number of grid lines
 _SPANS = (0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 600.0, 3600.0, 14400.0)  # axis marks for durations, in seconds
 

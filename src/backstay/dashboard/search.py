@@ -9,7 +9,6 @@ import difflib
 import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import cast
-from urllib.parse import urlencode
 
 import msgspec
 
@@ -124,12 +123,6 @@ def quoted(value: str) -> str:
         return value
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
-
-
-def address(**conditions: str) -> str:
-    """The query string of a search, which gives everyone who opens it the same search."""
-    line = written(conditions)
-    return urlencode({"q": line}) if line else ""
 
 
 def _tokens(line: str) -> Iterator[str]:

@@ -60,10 +60,6 @@ def at_most(name: str, value: Any) -> Condition:
     return Condition((Name(name), " <= ", Value(value)))
 
 
-def at_least(name: str, value: Any) -> Condition:
-    return Condition((Name(name), " >= ", Value(value)))
-
-
 def absent(name: str) -> Condition:
     return Condition(("attribute_not_exists(", Name(name), ")"))
 
@@ -76,10 +72,6 @@ def begins(name: str, text: str) -> Condition:
     return Condition(("begins_with(", Name(name), ", ", Value(text), ")"))
 
 
-def contains(name: str, member: str) -> Condition:
-    return Condition(("contains(", Name(name), ", ", Value(member), ")"))
-
-
 def one_of(name: str, values: Collection[Any]) -> Condition:
     listed: list[Part] = []
     for value in values:
@@ -90,10 +82,6 @@ def one_of(name: str, values: Collection[Any]) -> Condition:
 def size_at_most(name: str, size: int) -> Condition:
     """Return the condition that a set has at most this many members; an absent set is empty."""
     return absent(name) | Condition(("size(", Name(name), ") <= ", Value(size)))
-
-
-def size_below(name: str, size: int) -> Condition:
-    return size_at_most(name, size - 1)
 
 
 def unchanged(item: Item, first: str, *others: str) -> Condition:

@@ -42,9 +42,6 @@ from backstay.testing.conformance.factories import (
 )
 
 COMPLETED, FAILED, CANCELLED = Status.COMPLETED, Status.FAILED, Status.CANCELLED
-ENDS = [COMPLETED, FAILED, CANCELLED]
-ALL_SUCCESS, ALL_DONE, ONE_SUCCESS, NONE_FAILED = TriggerRule
-ROUNDS = 10
 
 
 async def brood(store: Store, parent: str) -> Brood:
