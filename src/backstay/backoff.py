@@ -5,9 +5,23 @@ from __future__ import annotations
 import math
 from datetime import timedelta
 
+import msgspec
+
 from backstay.clock import MICROS, seconds
 from backstay.errors import InvalidOption
 from backstay.limits import DELAY_SECONDS_MAX
+
+
+class ExponentialBackoff(msgspec.Struct, frozen=True, tag_field="kind", tag="exponential"):
+    """A `Backoff` as it is stored with its job type. Another kind is another struct, with a tag of its own."""
+
+    base: float
+    factor: float
+    max: float
+    jitter: float
+
+
+StoredBackoff = ExponentialBackoff
 
 
 class Backoff:
@@ -44,6 +58,14 @@ class Backoff:
                 raise InvalidOption(
                     f"Backoff {name}={getattr(self, name)}: base and max are seconds >= 0, factor >= 1, jitter 0 to 1"
                 )
+
+    @classmethod
+    def of(cls, stored: StoredBackoff | None) -> Backoff:
+        """Return the backoff that was stored; the default if none was."""
+        return cls() if stored is None else cls(stored.base, stored.factor, stored.max, stored.jitter)
+
+    def stored(self) -> StoredBackoff:
+        return ExponentialBackoff(self.base, self.factor, self.max, self.jitter)
 
     def delay_micros(self, failures: int, draw: float) -> int:
         """Return the delay; `draw` is uniform in [0, 1). The cap holds after jitter too."""

@@ -285,7 +285,7 @@ class Handler:
             result_tables=tuple(
                 model.__result_table__.name for model in self.results if model.__result_table__ is not None
             ),
-            backoff=(self.backoff.base, self.backoff.factor, self.backoff.max, self.backoff.jitter),
+            backoff=self.backoff.stored(),
             sensitive=self.sensitive,
         )
 

@@ -11,7 +11,8 @@ from msgspec import Meta
 
 from backstay import codec
 from backstay.clock import Instant, Moment, to_datetime
-from backstay.core import dedup
+from backstay.core import dedup, event_details
+from backstay.core.event_details import EventDetails
 from backstay.core.records import ErrorEntry, HistoryEvent, JobRecord, Page
 from backstay.core.states import TERMINAL, Event, Status
 from backstay.errors import InvalidOption
@@ -533,6 +534,13 @@ class HistoryEntry(msgspec.Struct, frozen=True):
     attempt: int
     by: str | None
     reason: str | None
+    forget_steps: Annotated[bool, Meta(description="A retry or rerun that started without the recorded steps.")]
+    details: Annotated[EventDetails | None, Meta(description="Other jobs that it has to do with, and new values.")]
+
+    @property
+    def why(self) -> str | None:
+        """In words: its details and its reason."""
+        return event_details.why(self.details, self.forget_steps, self.reason)
 
     @classmethod
     def of(cls, event: HistoryEvent) -> HistoryEntry:

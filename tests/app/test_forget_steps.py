@@ -45,7 +45,7 @@ def app(make_app: Callable[..., Backstay]) -> Backstay:
 
 
 def reasons(job: Any) -> list[str | None]:
-    return [each.reason for each in job.history if each.event == "manual_retry"]
+    return [each.why for each in job.history if each.event == "manual_retry"]
 
 
 async def test_a_retry_uses_recorded_answers_unless_it_forgets_them(app: Backstay) -> None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from backstay import Backoff, Backstay, Context, IllegalTransition, InvalidOption, JobNotFound
+from backstay import Backoff, Backstay, Context, IllegalTransition, JobNotFound
 from backstay.clock import SystemClock
+from backstay.core.event_details import Rerun
 from backstay.testing import drain
 
 RAN: list[str] = []
@@ -63,7 +64,8 @@ async def test_a_job_and_what_comes_after_it_run_again_and_read_what_was_kept(ap
     assert set(RAN) == {"wide", "wide-part", "last", "flow"}
     assert "first" not in RAN and "beside" not in RAN
     again = next(each for each in wide.history if each.event == "manual_retry")
-    assert (again.by, again.reason) == ("ann", f"run again from {names['wide']}")
+    assert (again.by, again.reason, again.details) == ("ann", None, Rerun(names["wide"]))
+    assert again.why == f"run again from {names['wide']}"
 
 
 async def test_the_last_stage_alone_and_the_whole_run_again_from_their_own_place(app: Backstay) -> None:
@@ -195,11 +197,11 @@ async def test_the_words_of_a_retry_decide_nothing(app: Backstay) -> None:
         handle = await app.submit("stage", "wide")
         await drain(app)
         RAN.clear()
-        await app.retry(handle.job_id, reason="run again from scratch, says Ann")
-        await drain(app)
-        assert RAN == ["wide"]
-        with pytest.raises(InvalidOption, match="use other words"):
-            await app.retry(handle.job_id, reason=f"run again from {handle.job_id}")
+        for words in ("", ", version 9", ", version 9, without recorded steps"):
+            RAN.clear()
+            await app.retry(handle.job_id, reason=f"run again from {handle.job_id}{words}")
+            await drain(app)
+            assert RAN == ["wide"], "and not its children"
 
 
 async def test_clocks_that_differ_do_not_decide_which_children_run_again(

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from backstay import Backstay, Context, IllegalTransition, JobNotFound, VersionConflict
+from backstay.core.event_details import Subtree
 from backstay.testing import drain
 
 BAD: set[str] = set()
@@ -74,7 +75,7 @@ async def test_cancelling_a_subtree_ends_what_is_active_below_and_nothing_else(a
     assert found == {
         "root": "cancelled", "a": "cancelled", "a1": "completed", "a2": "cancelled", "b": "cancelled", "c": "completed",
     }  # fmt: skip
-    assert (deepest.history[-1].by, deepest.history[-1].reason) == ("ann", f"subtree of {handle.job_id} cancelled")
+    assert (deepest.history[-1].by, deepest.history[-1].details) == ("ann", Subtree(handle.job_id))
 
 
 async def test_cancelling_the_subtree_of_an_ended_job_ends_what_is_left_below(app: Backstay) -> None:

@@ -109,7 +109,7 @@ async def test_a_job_is_cancelled_and_run_again_by_a_client(app: Backstay, clien
     assert (await client.retry(job.job_id, forget_steps=True)).status == "pending"
     with pytest.raises(VersionConflict):
         await client.cancel(job.job_id, expected_version=1)
-    assert [event.reason for event in await app.history(job.job_id)][1:] == ["not today", "without recorded steps"]
+    assert [event.why for event in await app.history(job.job_id)][1:] == ["not today", "without recorded steps"]
 
 
 async def test_many_jobs_are_cancelled_and_retried_by_a_client(app: Backstay, client: Client) -> None:
@@ -127,7 +127,7 @@ async def test_many_jobs_are_cancelled_and_retried_by_a_client(app: Backstay, cl
     assert twice.reasons == {"it is still pending": 2}
     with pytest.raises(InvalidSubmission):
         await client.cancel_many()
-    assert [event.reason for event in await app.history(ids[0])][1:] == ["not today", "without recorded steps"]
+    assert [event.why for event in await app.history(ids[0])][1:] == ["not today", "without recorded steps"]
 
 
 async def test_problems_are_errors_of_backstay_again(app: Backstay, client: Client, url: Served) -> None:

@@ -22,11 +22,6 @@ from backstay.core.states import Status
 CLAIM = ClaimedJob(*"jtq", 50, "{}", 4, 9, 2, 5, 1, 3, 60, 100, 200, 300, *"sprlatcmdh", "w", 250, 2, "n", 7, 1, "b", 6)
 
 
-def test_a_claim_ends_with_the_field_that_the_statements_of_engines_compute() -> None:
-    assert ClaimedJob.__struct_fields__[-1] == "lost_at"
-    assert ClaimedJob.__struct_config__.array_like
-
-
 def test_a_new_job_begins_with_the_fields_that_every_job_has_and_that_submit_fills_by_position() -> None:
     assert [name for name in NewJob.__struct_fields__ if name not in NEW_DEFAULTS] == [
         *("job_id", "job_type", "queue", "priority", "payload", "scheduled_for", "max_attempts", "timeout_micros")
@@ -68,7 +63,7 @@ def test_a_record_made_of_a_claim_and_a_claim_made_of_that_are_alike() -> None:
     record = JobRecord(**shared(CLAIM, JobRecord), status=Status.PROCESSING, updated_at=250)
 
     again = ClaimedJob(**shared(record, ClaimedJob))
-    assert again == msgspec.structs.replace(CLAIM, lost_at=None), "when a worker was lost is read from the errors"
+    assert again == CLAIM
 
 
 def test_a_node_of_a_tree_is_made_of_its_record() -> None:

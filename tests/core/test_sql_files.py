@@ -66,7 +66,7 @@ def test_lists_of_columns_are_filled_in_and_other_braces_stay() -> None:
 
 
 def test_a_list_of_columns_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"there is no list \{column\} of columns"):
+    with pytest.raises(ValueError, match=r"there is nothing to put in for \{column\}"):
         sql_files.filled("SELECT {column}", {"columns": "a, b"})
 
 

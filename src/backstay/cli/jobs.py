@@ -106,7 +106,7 @@ def watch(
 
 
 _LINES_MAX = 60  # per document; anyone who wants more can read the file
-_REASON_MAX = 80  # errors are shown in full under Errors
+_WHY_MAX = 120  # errors are shown in full under Errors
 _LABEL = 14
 _TIME = 13  # width of an event's time; the rest of the event is to its right
 
@@ -295,6 +295,6 @@ def _event(entry: HistoryEntry, width: int) -> str:
         parts.append(f"attempt {entry.attempt}")
     if entry.by:
         parts.append(f"by {entry.by}")
-    if entry.reason:
-        parts.append(f"({entry.reason[:_REASON_MAX]}{'…' if len(entry.reason) > _REASON_MAX else ''})")
+    if why := entry.why:
+        parts.append(f"({why[:_WHY_MAX]}{'…' if len(why) > _WHY_MAX else ''})")
     return " ".join(parts).rstrip()

@@ -19,9 +19,6 @@ UUID = re.compile(r"[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{
 ROUTE_WORDS = frozenset(
     {"batch", "cancel", "history", "logs", "tree", "explain", "results", "artifacts", "stream", "retry"}
 )
-FORGETTING = "without recorded steps"  # in history texts
-_MARK = re.compile(rf"run again from [0-9a-f-]{{36}}(, version \d+)?(, {FORGETTING})?(:|$)")
-
 
 _NO_OTHERS: Mapping[str, str] = MappingProxyType({})
 
@@ -39,22 +36,9 @@ def check_text(name: str, value: Any, longest: int) -> str | None:
     return value
 
 
-def is_mark(reason: str | None) -> bool:
-    """Return whether a history text marks children that run again with their parent; see ops/tree.py."""
-    return reason is not None and _MARK.match(reason) is not None
-
-
-def mark_forgets(reason: str | None) -> bool:
-    """Return whether such a mark says that children, too, start without their recorded steps."""
-    found = None if reason is None else _MARK.match(reason)
-    return found is not None and found[2] is not None
-
-
 def check_reason(reason: str | None) -> str | None:
     """Return the free-text reason of a change."""
-    if is_mark(check_text("reason", reason, limits.REASON_LENGTH_MAX)):
-        raise InvalidOption(f"reason={reason!r:.80}: this prefix marks reruns: use other words")
-    return reason
+    return check_text("reason", reason, limits.REASON_LENGTH_MAX)
 
 
 def check_name(name: str, what: str) -> str:

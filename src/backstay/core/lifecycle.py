@@ -17,6 +17,7 @@ from backstay.backoff import Backoff
 from backstay.clock import Instant, to_datetime
 from backstay.core import suspicion
 from backstay.core.dependencies import Awaits
+from backstay.core.event_details import DueTime, EventDetails, Priority
 from backstay.core.records import LEASE_LOST, ClaimedJob, ExpiredClaim, JobRecord, NewJob, Node
 from backstay.core.records import Effect as Effect
 from backstay.core.records import ErrorEntry as ErrorEntry
@@ -321,8 +322,10 @@ def rescue(job: ExpiredClaim, *, lease: Instant, now: Instant, reason: str, by: 
 # Decisions of editors: people and programs that change a job they do not hold
 
 
-def cancel(job: JobRecord | Node, *, by: str | None, reason: str | None) -> Transition:
-    return _edit(job, Event.CANCEL, Status.CANCELLED, by=by, reason=_short(reason))
+def cancel(
+    job: JobRecord | Node, *, by: str | None, reason: str | None, details: EventDetails | None = None
+) -> Transition:
+    return _edit(job, Event.CANCEL, Status.CANCELLED, by=by, reason=_short(reason), details=details)
 
 
 def manual_retry(
@@ -331,6 +334,7 @@ def manual_retry(
     now: Instant,
     by: str | None,
     reason: str | None,
+    details: EventDetails | None = None,
     forget_steps: bool = False,
     rewait: bool = False,
 ) -> Transition:
@@ -342,6 +346,7 @@ def manual_retry(
         Status.PENDING,
         by=by,
         reason=_short(reason),
+        details=details,
         failures=0,
         snoozes=0,
         give_backs=0,
@@ -361,30 +366,15 @@ def reschedule(
     job: JobRecord | Node, *, run_at: Instant, now: Instant, by: str | None, reason: str | None
 ) -> Transition:
     target = Status.SCHEDULED if run_at > now else Status.PENDING
-    why = _short(reason) or moved_to(run_at)
-    return _edit(job, Event.RESCHEDULE, target, by=by, reason=why, scheduled_for=run_at)
-
-
-def ended_by(job_id: str, outcome: Status) -> str:
-    """Return the history text of a job that leaves `waiting` because a dependency has ended."""
-    return f"{job_id} {outcome.value}"
-
-
-def subtree_of(job_id: str) -> str:
-    """Return the history text of a job that was cancelled with an ancestor, without a reason of its own."""
-    return f"subtree of {job_id} cancelled"
-
-
-def moved_to(run_at: Instant) -> str:
-    """Return the history text of a new due time for which no reason was given."""
-    return f"for {to_datetime(run_at):%Y-%m-%d %H:%M:%S} UTC"
+    details = DueTime(to_datetime(run_at))
+    return _edit(job, Event.RESCHEDULE, target, by=by, reason=_short(reason), details=details, scheduled_for=run_at)
 
 
 def reprioritise(job: JobRecord | Node, *, priority: int, by: str | None, reason: str | None) -> Transition:
     """Return the transition to a new priority. A running job continues; the new priority counts when it is queued
     again."""
-    why = _short(reason) or f"priority {priority}, was {job.priority}"
-    return _edit(job, Event.REPRIORITISE, job.status, by=by, reason=why, priority=priority)
+    details = Priority(priority, job.priority)
+    return _edit(job, Event.REPRIORITISE, job.status, by=by, reason=_short(reason), details=details, priority=priority)
 
 
 def _edit(job: JobRecord | Node, event: Event, target: Status, **changes: object) -> Transition:

@@ -12,8 +12,11 @@ from typing import Any
 
 import msgspec
 
+from backstay.backoff import StoredBackoff
 from backstay.clock import Instant
+from backstay.core import event_details
 from backstay.core.dependencies import Awaits
+from backstay.core.event_details import EventDetails
 from backstay.core.states import Counted, Event, Status
 
 FOREVER: Instant = 2**62
@@ -73,7 +76,10 @@ class NewJob(AnyJob, frozen=True):
     tick_at: Instant | None = None
 
 
-LEASE_LOST = "LeaseLost"  # the error of an attempt whose worker died or stalled; claims look for it
+# The types of errors that no handler raised.
+LEASE_LOST = "LeaseLost"  # of an attempt whose worker died or stalled
+DEPENDENCY_FAILED = "DependencyFailed"  # of jobs that failed while they waited: because of a dependency …
+CHILD_FAILED = "ChildFailed"  # … or because of their children
 
 
 class ErrorEntry(msgspec.Struct, frozen=True):
@@ -119,6 +125,7 @@ class Transition(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     by: str | None = None
     reason: str | None = None
+    details: EventDetails | None = None
     failures: int | None = None
     snoozes: int | None = None
     give_backs: int | None = None
@@ -321,15 +328,15 @@ class JobFields(AnyJob, frozen=True):
     children: int = 0  # how many it has
     traceparent: str | None = None  # the trace that it was submitted in
     suspicion: int = 0  # whether it may have killed its worker: see core/suspicion.py
+    lost_at: Instant | None = None  # its last failure was that its worker died or stalled, and when
 
 
 class ClaimedJob(JobFields, frozen=True, array_like=True):
-    """What a worker needs to run a job. Engines may fill it by position; `lost_at`, which they compute, is last."""
+    """What a worker needs to run a job."""
 
     lease_expires_at: Instant
     worker_id: str = ""
     started_at: Instant = 0
-    lost_at: Instant | None = None  # its last failure was that its worker died or stalled, and when
 
 
 class Hold(msgspec.Struct, frozen=True, gc=False):
@@ -381,7 +388,13 @@ class HistoryEvent(msgspec.Struct, frozen=True, gc=False, array_like=True):
     target: Status
     attempt: int
     by: str | None = None
-    reason: str | None = None
+    reason: str | None = None  # what a person or a handler said: nothing is decided by it
+    forget_steps: bool = False  # it started again without its recorded steps
+    details: EventDetails | None = None
+
+    @property
+    def why(self) -> str | None:
+        return event_details.why(self.details, self.forget_steps, self.reason)
 
 
 class JobRecord(JobFields, frozen=True, kw_only=True):
@@ -402,6 +415,7 @@ class JobRecord(JobFields, frozen=True, kw_only=True):
     result: str | None = None
     result_artifact: str | None = None
     last_error: str | None = None
+    error_type: str | None = None  # of the last error, by which dead letters are grouped
     errors: tuple[ErrorEntry, ...] = ()
     log_location: str | None = None
     metrics: str | None = None
@@ -428,13 +442,6 @@ class JobRecord(JobFields, frozen=True, kw_only=True):
     archived_at: Instant | None = None  # set: retention has been here; payload, result, logs and history are gone
     history: tuple[HistoryEvent, ...] = ()
 
-    @property
-    def lost_at(self) -> Instant | None:
-        """Return when its worker died or stalled, if that was its last failure."""
-        if self.errors and (self.last_error or "").startswith(f"{LEASE_LOST}:"):
-            return self.errors[-1].at
-        return None
-
 
 # Where the fields of a job are stored. Engines build statements and items from these lists, so that a field which is
 # added to the shapes above is stored, claimed, read and archived without being named again.
@@ -446,7 +453,7 @@ STORED_FIELDS = tuple(name for name in JobRecord.__struct_fields__ if name not i
 _NOT_ARCHIVED = {
     *("payload", "result", "result_artifact", "errors", "logs", "log_location", "artifacts", "history"),
     *("lease_expires_at", "concurrency_limit", "parked", "on_dependency_failure", "awaits", "join"),
-    *("fairness_weight", "traceparent", "suspicion"),
+    *("fairness_weight", "traceparent", "suspicion", "lost_at"),
 }
 ARCHIVED_FIELDS = tuple(name for name in STORED_FIELDS if name not in _NOT_ARCHIVED)
 NEW_DEFAULTS = {each.name: each.default for each in msgspec.structs.fields(NewJob) if not each.required}
@@ -585,7 +592,7 @@ class JobType(msgspec.Struct, frozen=True, kw_only=True):
     reuse_by: tuple[str, ...] = ()  # payload fields that, with the code version, make two jobs identical
     code_version: str = ""
     result_tables: tuple[str, ...] = ()
-    backoff: tuple[float, float, float, float] | None = None  # base, factor, max, jitter; None: the default
+    backoff: StoredBackoff | None = None  # None: the default
     sensitive: tuple[str, ...] = ()  # marks of sensitive fields, of all announcements; see core/sensitive.py
 
 

@@ -110,12 +110,11 @@ def also_counted(event: Event) -> Counted | None:
 
 
 # Run and wait times of attempts are counted in buckets, one number for both: one row of counters for each pair that
-# occurs, and few occur in a minute. Bounds are seconds and belong to the bucket below them; PostgreSQL has a copy in
-# backstay.bucket_of.
+# occurs, and few occur in a minute. Bounds are seconds and belong to the bucket below them.
 BOUNDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
 NO_BUCKET = 0  # of changes that are not attempts
 BUCKETS = len(BOUNDS) + 1
-_BOUNDS_MICROS = [round(bound * MICROS) for bound in BOUNDS]
+BOUNDS_MICROS = tuple(round(bound * MICROS) for bound in BOUNDS)
 _IN_BUCKETS = frozenset({Counted.COMPLETED, Counted.FAILED, Counted.RETRIED})
 
 
@@ -123,7 +122,7 @@ def bucket_of(outcome: Counted, source: Status, ran_micros: int, waited_micros: 
     """Return the bucket of a settled attempt; NO_BUCKET for every other change."""
     if source is not Status.PROCESSING or outcome not in _IN_BUCKETS:
         return NO_BUCKET
-    return 1 + bisect_left(_BOUNDS_MICROS, ran_micros) * BUCKETS + bisect_left(_BOUNDS_MICROS, waited_micros)
+    return 1 + bisect_left(BOUNDS_MICROS, ran_micros) * BUCKETS + bisect_left(BOUNDS_MICROS, waited_micros)
 
 
 def spans_of(bucket: int) -> tuple[int, int]:

@@ -111,7 +111,7 @@ def happenings(history: Sequence[HistoryEntry]) -> list[Happening]:
                 words=_event_text(entry),
                 target=entry.target,
                 by=entry.by,
-                reason=entry.reason,
+                reason=entry.why,
                 dropped=0 if before is None else entry.version - before.version - 1,
             )
         )

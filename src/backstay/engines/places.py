@@ -19,7 +19,8 @@ from typing import Any
 import msgspec
 
 from backstay.clock import Instant
-from backstay.core.records import LEASE_LOST, ErrorEntry, HistoryEvent, Transition, Verdict
+from backstay.core.event_details import EventDetails
+from backstay.core.records import ErrorEntry, HistoryEvent, Transition, Verdict
 from backstay.core.states import TERMINAL, Event, Status
 from backstay.limits import ERRORS_KEPT_MAX, HISTORY_HEAD, HISTORY_TAIL
 
@@ -68,9 +69,6 @@ DETAIL = (
 )  # fmt: skip
 KEPT = ("logs", "log_location", "metrics", "artifacts", "result_tables")  # of which None keeps what is stored
 CHILDREN = ("children", "open_children", "failed_children", "cancelled_children")  # written as differences
-EVENT = (
-    "version", "at", "event", "source", "target", "attempt", "by", "reason", "token", "cause_id", "cause_version",
-)  # fmt: skip
 
 _errors = msgspec.json.Decoder(list[ErrorEntry])
 
@@ -169,20 +167,14 @@ def standing_from(row: Sequence[Any]) -> Standing:
     return Standing(*values)
 
 
-class EventRow(msgspec.Struct, frozen=True, gc=False):
+class EventRow(HistoryEvent, frozen=True, gc=False):
     """An event to store. `token` is that of the holder who wrote it."""
 
-    version: int
-    at: Instant
-    event: Event
-    source: Status | None
-    target: Status
-    attempt: int
-    by: str | None = None
-    reason: str | None = None
     token: int | None = None
-    cause_id: str | None = None
-    cause_version: int | None = None
+
+
+HISTORY = HistoryEvent.__struct_fields__  # the columns of `event` that are read as history …
+EVENT = EventRow.__struct_fields__  # … and all that are written
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -257,6 +249,7 @@ def is_fast_completion(t: Transition) -> bool:
         and not t.children
         and t.staged is None
         and t.reason is None
+        and t.details is None
     )
 
 
@@ -282,7 +275,7 @@ def decide(standing: Standing | None, t: Transition, now: Instant, *, unmet: int
         if (value := getattr(t, name)) is not None
     }  # fmt: skip
     if t.error is not None:
-        given.update(_failed(standing, t.error))
+        given.update(_failed(standing, t.error, was_lost=t.event is Event.RESCUE))
     if t.clear_result:
         given.update(joins=None, reused_from=None, rows_of=None, rows_attempt=None)
     if t.clear_result or t.awaits is not None:
@@ -294,24 +287,24 @@ def decide(standing: Standing | None, t: Transition, now: Instant, *, unmet: int
     kept = {name: value for name in KEPT[:-1] if (value := getattr(t, name)) is not None}
     key = None if t.token is None else token_key(t.token)
     return move(
-        standing, target, t.event, now, by=t.by, reason=t.reason, token=key, kept=kept, result=t.result,
-        result_artifact=t.result_artifact, **given,
+        standing, target, t.event, now, by=t.by, reason=t.reason, details=t.details, forget_steps=t.forget_steps,
+        token=key, kept=kept, result=t.result, result_artifact=t.result_artifact, **given,
     )  # fmt: skip
 
 
-def _failed(standing: Standing, error: ErrorEntry) -> dict[str, Any]:
+def _failed(standing: Standing, error: ErrorEntry, *, was_lost: bool) -> dict[str, Any]:
     errors = [*(_errors.decode(standing.errors) if standing.errors else ()), error][-ERRORS_KEPT_MAX:]
     return {
         "last_error": f"{error.type}: {error.message}",
         "error_type": error.type,
-        "lost_at": error.at if error.type == LEASE_LOST else None,
+        "lost_at": error.at if was_lost else None,
         "errors": msgspec.json.encode(errors).decode(),
     }
 
 
-def ended_by_others(error_type: str, reason: str) -> dict[str, Any]:
+def ended_by_others(error_type: str, message: str) -> dict[str, Any]:
     """Return what a job keeps that failed without an attempt: because of a dependency, or of its children."""
-    return {"last_error": f"{error_type}: {reason}", "error_type": error_type, "lost_at": None, "stage": "error"}
+    return {"last_error": f"{error_type}: {message}", "error_type": error_type, "lost_at": None, "stage": "error"}
 
 
 def move(
@@ -322,6 +315,8 @@ def move(
     *,
     by: str | None = None,
     reason: str | None = None,
+    details: EventDetails | None = None,
+    forget_steps: bool = False,
     token: int | None = None,
     kept: Mapping[str, Any] | None = None,
     result: str | None = None,
@@ -331,8 +326,8 @@ def move(
     """Return the move of a job to a state, with an event that makes a new version of it. What the place that it leaves
     implies of its history is stored with it, unless the new place implies it as well."""
     source, version = standing.status, standing.version + 1
-    written = EventRow(version, now, event, source, target, standing.attempt, by, reason, token)
-    plain = event is Event.COMPLETE and by == standing.worker_id and reason is None
+    written = EventRow(version, now, event, source, target, standing.attempt, by, reason, forget_steps, details, token)
+    plain = event is Event.COMPLETE and by == standing.worker_id and reason is None and details is None
     events = () if plain else (*implied(standing), written)
     ends, stays = target in TERMINAL, target is source
     changes.update(

@@ -4,7 +4,7 @@ A section begins with `-- name: claim_plain` and ends where the next one begins.
 what the statement promises and which index serves it.
 
 Lists of columns follow from the fields of a job. A statement has `{record_columns}` in their place, which is filled
-once, when the file is read.
+once, when the file is read; a function in a migration has `{payload_bytes_max}` for a limit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def read(package: str, lists: Mapping[str, str]) -> dict[str, str]:
 def filled(statement: str, lists: Mapping[str, str]) -> str:
     unknown = set(_LIST.findall(statement)) - lists.keys()
     if unknown:
-        raise ValueError(f"there is no list {{{min(unknown)}}} of columns: use one of {', '.join(lists)}")
+        raise ValueError(f"there is nothing to put in for {{{min(unknown)}}}: use one of {', '.join(lists)}")
     return _LIST.sub(lambda match: lists[match[1]], statement)
 
 

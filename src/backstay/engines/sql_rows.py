@@ -1,4 +1,4 @@
-"""What the SQL engines share: rows to records and back, history text, totals, search windows, retention. Pure.
+"""What the SQL engines share: rows to records and back, totals, search windows, retention. Pure.
 
 Totals: whole hours of counters are added to sums once, when no process counts in them any more. A total is the sums
 plus the minutes after them, so that reading it stays cheap and dropping old minutes loses nothing.
@@ -45,13 +45,12 @@ from backstay.core.records import (
 from backstay.core.states import NO_BUCKET, TERMINAL, Counted, Event, Status
 from backstay.engines import places
 from backstay.errors import IllegalTransition
-from backstay.limits import COUNTERS_DAYS, HISTORY_HEAD, HISTORY_TAIL, MOVE_PAGE_BYTES_MAX
+from backstay.limits import COUNTERS_DAYS, MOVE_PAGE_BYTES_MAX
 
 HIGH = "\U0010ffff"  # sorts after every name
 COLUMNS = STORED_FIELDS
 RENAMED = {"join": "join_name"}  # JOIN is a word of SQL, so that the column has another name than the field
-_NULL_IS_NONE = ("waits", "children")  # a claim answers 0
-CLAIMED = ClaimedJob.__struct_fields__[:-1]  # without `lost_at`, which a statement computes
+CLAIMED = ClaimedJob.__struct_fields__
 
 
 def column_list(names: Iterable[str], spelt: Callable[[str], str] = str) -> str:
@@ -59,43 +58,11 @@ def column_list(names: Iterable[str], spelt: Callable[[str], str] = str) -> str:
     return ", ".join(spelt(RENAMED.get(name, name)) for name in names)
 
 
-def claimed_list(spelt: Callable[[str], str] = str) -> str:
-    """Return the columns that answer a claim, in the order of ClaimedJob."""
-    return column_list(CLAIMED, lambda name: f"coalesce({spelt(name)}, 0)" if name in _NULL_IS_NONE else spelt(name))
-
-
 _errors = msgspec.json.Decoder(tuple[ErrorEntry, ...])
-_history = msgspec.json.Decoder(tuple[HistoryEvent, ...])
 _names = msgspec.json.Decoder(tuple[str, ...])
 _worker = msgspec.json.Decoder(WorkerRow)
 _buckets = msgspec.json.Decoder(Buckets)
-_STATUS, _STARTED, _COMPLETED, _ERRORS, _PARKED, _HISTORY = (
-    COLUMNS.index(name) for name in ("status", "started_at", "completed_at", "errors", "parked", "history")
-)
 # Columns of trees and results, which are empty for most jobs: then the record has its defaults.
-_OFTEN_NULL = (
-    "trigger_rule", "children", "open_children", "failed_children", "cancelled_children", "waits", "result_tables",
-)  # fmt: skip
-
-
-def record(row: tuple[Any, ...], edges: tuple[str, str, int] | None = None) -> JobRecord:
-    fields = dict(zip(COLUMNS, row, strict=True))
-    fields["status"] = Status(row[_STATUS])
-    fields["errors"] = _errors.decode(row[_ERRORS]) if row[_ERRORS] else ()
-    fields["parked"] = bool(row[_PARKED])
-    for name in _OFTEN_NULL:
-        if fields[name] is None:
-            del fields[name]
-    if "result_tables" in fields:
-        fields["result_tables"] = _names.decode(fields["result_tables"])
-    fields["history"] = history(row[_HISTORY])
-    if row[_STARTED] is not None and row[_COMPLETED] is not None:
-        fields["processing_micros"] = max(0, row[_COMPLETED] - row[_STARTED])
-    if edges is not None:
-        fields["dependencies"] = tuple(msgspec.json.decode(edges[0]))
-        fields["dependent_jobs"] = tuple(msgspec.json.decode(edges[1]))
-        fields["dependent_count"] = edges[2]
-    return JobRecord(**fields)
 
 
 # Fields of a record that are not simply a column of a statement over facts, place and detail.
@@ -121,10 +88,6 @@ def record_from(
         values["dependent_jobs"] = tuple(msgspec.json.decode(edges[1]))
         values["dependent_count"] = edges[2]
     return JobRecord(**values)
-
-
-def history(text: str) -> tuple[HistoryEvent, ...]:
-    return _history.decode("[" + text.replace("\n", ",") + "]")
 
 
 def counter(
@@ -199,25 +162,8 @@ TABLES = (
 # What a transfer closes where jobs are stored as facts and places; the tally follows from the places.
 PLACED_TABLES = (*TABLES, "detail", *places.PLACES, "event")
 # Columns of a job that its record does not have. `claim_token` is left out: no job runs during a transfer.
-BESIDE = ("joins", "awaited", "unmet_dependencies", "rate_count", "rate_micros")
-JOB_COLUMNS = tuple(RENAMED.get(name, name) for name in (*COLUMNS, *BESIDE))
-_BROOD = ("children", "open_children", "failed_children", "cancelled_children")
 _USUAL = {each.name: each.default for each in msgspec.structs.fields(JobRecord) if not each.required}
 _record = msgspec.json.Decoder(JobRecord)
-
-
-def job(row: Sequence[Any], edges: Iterable[tuple[str, Any, Any]]) -> JobDump:
-    """Return a job from the values of JOB_COLUMNS, in order, and (parent, met, joined) of its dependencies."""
-    size = len(COLUMNS)
-    joins, awaited, unmet, rate_count, rate_micros = row[size : size + len(BESIDE)]
-    return JobDump(
-        record=dumps.bare(record(tuple(row[:size]))),
-        edges=tuple(sorted(EdgeDump(parent, bool(met), bool(joined)) for parent, met, joined in edges)),
-        unmet=unmet,
-        joins=joins,
-        awaited=bool(awaited),
-        rate=None if rate_count is None else Rate(rate_count, rate_micros),
-    )
 
 
 def dump_from(
@@ -258,20 +204,14 @@ def restored(dump: JobDump, key: Any) -> Restored:
         "rate_micros": None if dump.rate is None else dump.rate.micros,
         "errors": _json(record.errors),
         "result_tables": _json(record.result_tables),
-        "error_type": record.errors[-1].type if record.errors else None,
-        "lost_at": record.lost_at,
         "noted_at": None,
         "token": None,
     }
-    if record.last_error is not None and not (
-        record.errors and record.last_error.startswith(f"{record.errors[-1].type}:")
-    ):
-        given["error_type"] = record.last_error.partition(":")[0]  # it failed without an attempt
     facts = {name: given[name] for name in places.FACTS}
     for name, usual in (("on_dependency_failure", "cancel"), ("fairness_weight", 1), ("trigger_rule", "all_success")):
         facts[name] = None if facts[name] == usual else facts[name]
     fields = {**given, "submitted_for": facts["scheduled_for"]}
-    events = tuple(places.EventRow(*msgspec.structs.astuple(each)) for each in places.to_store(fields, record.history))
+    events = tuple(places.EventRow(**msgspec.structs.asdict(each)) for each in places.to_store(fields, record.history))
     given["stored"] = record.version if events else 0
     after = places.Standing(**{name: given[name] for name in places.STANDING})
     kept = {name: given[name] for name in places.KEPT}
@@ -296,38 +236,6 @@ def _as_entered(after: places.Standing) -> dict[str, Any]:
     if after.place == places.ENDED:
         return {"worker_id": after.worker_id, "worker_version": after.worker_version, "started_at": after.started_at}
     return {}
-
-
-def job_values(dump: JobDump) -> tuple[Any, ...]:
-    """Return the values of JOB_COLUMNS. Parked jobs are restored as claimable: the next claim parks them again."""
-    record = dump.record
-    fields: dict[str, Any] = {name: getattr(record, name) for name in COLUMNS}
-    fields.update(
-        status=record.status.value,
-        errors=_json(record.errors),
-        parked=False,
-        history=history_text(record.history),
-        trigger_rule=None if record.trigger_rule == "all_success" else record.trigger_rule,
-        waits=record.waits or None,
-        result_tables=_json(record.result_tables),
-    )
-    if not record.children:
-        fields.update(dict.fromkeys(_BROOD))
-    beside = (
-        dump.joins,
-        dump.awaited,
-        dump.unmet,
-        None if dump.rate is None else dump.rate.count,
-        None if dump.rate is None else dump.rate.micros,
-    )
-    return (*fields.values(), *beside)
-
-
-def history_text(events: Sequence[HistoryEvent]) -> str:
-    """Return history as stored: one line per event, without empty reasons."""
-    return "\n".join(
-        msgspec.json.encode(each).decode().removesuffix(",null]").removesuffix("]") + "]" for each in events
-    )
 
 
 def archived(status: str, archived_at: int, has_files: Any, details: str) -> ArchiveDump:
@@ -393,54 +301,6 @@ def audit_page(found: Sequence[AuditEntry], limit: int) -> AuditPage:
     return AuditPage(items, items[-1].entry_id if len(found) > limit else None)
 
 
-def submit_event(now: Instant, event: Event, target: Status, by: str | None) -> str:
-    return f'[1,{now},"{event.value}",null,"{target.value}",0,{_text(by)}]'
-
-
-def event_tail(
-    now: Instant,
-    event: Event,
-    source: Status,
-    target: Status,
-    attempt: int,
-    by: str | None,
-    reason: str | None,
-) -> str:
-    """Return the JSON of a history event without its opening bracket and version, which the statement adds."""
-    why = f",{_text(reason)}" if reason is not None else ""
-    return f',{now},"{event.value}","{source.value}","{target.value}",{attempt},{_text(by)}{why}]'
-
-
-def event(
-    version: int,
-    now: Instant,
-    event: Event,
-    source: Status,
-    target: Status,
-    attempt: int,
-    by: str | None,
-    reason: str | None,
-) -> str:
-    return f"[{version}{event_tail(now, event, source, target, attempt, by, reason)}"
-
-
-def trim(history: str) -> str:
-    """Return the first and the last events of a history; their versions tell how many were dropped."""
-    lines = history.split("\n")
-    if len(lines) <= HISTORY_HEAD + HISTORY_TAIL:
-        return history
-    return "\n".join(lines[:HISTORY_HEAD] + lines[-HISTORY_TAIL:])
-
-
-def is_on_record(history: str, t: Transition) -> bool:
-    """Return whether a claim that its holder has settled was settled by `t`, and not by a different earlier write."""
-    return f'"{t.event.value}","{t.source.value}","{t.target.value}",{t.attempt},' in history
-
-
-def _text(value: str | None) -> str:
-    return "null" if value is None else msgspec.json.encode(str(value)).decode()
-
-
 CurrentState = tuple[str, int, str | None]  # the current state of a job: status, attempt, token
 
 
@@ -449,27 +309,6 @@ def check_all(transitions: Iterable[Transition]) -> None:
         if transition.event is Event.CLAIM:
             raise IllegalTransition("a job is claimed by claim, which gives it a token and a lease")
         check(transition.event, transition.source, transition.target)
-
-
-def is_plain_completion(transition: Transition) -> bool:
-    """Return whether this settlement is a result and nothing else, as nearly all are."""
-    return (
-        transition.event is Event.COMPLETE
-        and transition.source is Status.PROCESSING
-        and transition.target is Status.COMPLETED
-        and transition.token is not None
-        and transition.version is None
-        and transition.lease is None
-        and transition.logs is None
-        and transition.log_location is None
-        and transition.metrics is None
-        and transition.artifacts is None
-        and not transition.effects
-        and not transition.children
-        and transition.staged is None
-        and transition.result_artifact is None
-        and transition.reason is None
-    )
 
 
 def left_their_place(applied: Iterable[Transition]) -> list[str]:

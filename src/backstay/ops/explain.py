@@ -18,7 +18,7 @@ import msgspec
 from backstay.clock import Instant, to_datetime
 from backstay.core.checks import after_attempts
 from backstay.core.dumps import FROM, MoveState
-from backstay.core.lifecycle import ended_by, moved_to, subtree_of
+from backstay.core.event_details import Dependency, Subtree
 from backstay.core.port import Store
 from backstay.core.records import JobRecord, Query, QueueRow, WorkerRow
 from backstay.core.states import TERMINAL, Event, Status
@@ -234,6 +234,7 @@ def _end(reason: Reason, p: Params) -> Iterator[Part]:
         case "subtree":
             yield f"{_by(' by', p.by)} with the subtree of "
             yield from p.jobs
+            yield _because(p.message)
         case None if reason is Reason.CANCELLED:
             yield f"{_by(' by', p.by)}{_because(p.message)}"
         case None:
@@ -353,7 +354,6 @@ class Facts(msgspec.Struct, kw_only=True):
     joined: str | None = None  # the identical job whose result it will reuse
     open_children: list[tuple[str, Status]] = []  # some of those that it waits for
     bad_children: list[JobRecord] = []  # some of those that it ended with
-    subtree_of: str | None = None  # the job above it that it was cancelled with
     ring: list[JobRecord] = []  # those that wait for one another
     holders: list[str] = []  # jobs that run under the same concurrency key
     rate_due_at: Instant | None = None
@@ -390,8 +390,6 @@ async def explain(
     if ended_with_children(job):
         for status in (Status.FAILED, Status.CANCELLED):
             facts.bad_children += (await store.children(job.job_id, None, NAMED_MAX, status)).items
-    if job.status is Status.CANCELLED:
-        facts.subtree_of = await _cancelled_from(store, job)
     if job.status is Status.PENDING:
         facts.queue = next((row for row in await store.queues() if row.name == job.queue), None)
         facts.holders = await _holders(store, job)
@@ -426,20 +424,6 @@ async def _joined(store: Store, job: JobRecord, waits_for: Sequence[str]) -> str
     same = (job.job_type, job.content_hash)
     found = await store.get(waits_for)
     return next((each.job_id for each in found if each and (each.job_type, each.content_hash) == same), None)
-
-
-async def _cancelled_from(store: Store, job: JobRecord) -> str | None:
-    """Return the ancestor whose subtree was cancelled, unless the cancellation had a reason of its own."""
-    said = job.history[-1].reason if job.history else None
-    above, root = job.parent_job_id, job.root_job_id
-    for _ in range(_STEPS_MAX):
-        if said is None or above is None:
-            break
-        if said == subtree_of(above):
-            return above
-        [parent] = await store.get([above])
-        above = None if parent is None else parent.parent_job_id
-    return root if root is not None and said == subtree_of(root) else None
 
 
 async def _holders(store: Store, job: JobRecord) -> list[str]:
@@ -586,15 +570,11 @@ def ended_with_dependency(job: JobRecord) -> bool:
 
 
 def failed_dependency(job: JobRecord) -> RelatedJob | None:
-    """Return the dependency whose end ended this job; None also if its record does not list that one."""
-    if not ended_with_dependency(job):
+    """Return the dependency whose end ended this job."""
+    details = job.history[-1].details if ended_with_dependency(job) else None
+    if not isinstance(details, Dependency):
         return None
-    said = job.history[-1].reason
-    for job_id in job.dependencies:
-        for status in (Status.FAILED, Status.CANCELLED):
-            if said == ended_by(job_id, status):
-                return RelatedJob(job_id=job_id, status=status)
-    return None
+    return RelatedJob(job_id=details.job_id, status=details.outcome)
 
 
 def _ended_waiting(job: JobRecord) -> bool:
@@ -641,9 +621,9 @@ def _over(facts: Facts, reason: Reason) -> Explanation:
     if ended_with_dependency(job):
         culprit = failed_dependency(job)
         return _ended_with(reason, Params(at=at, cause="dependency"), culprit)
-    if facts.subtree_of is not None and last is not None:
-        params = Params(at=at, cause="subtree", by=last.by)
-        return _ended_with(reason, params, RelatedJob(job_id=facts.subtree_of))
+    if last is not None and isinstance(last.details, Subtree):
+        params = Params(at=at, cause="subtree", by=last.by, message=last.reason)
+        return _ended_with(reason, params, RelatedJob(job_id=last.details.job_id))
     if reason is Reason.FAILED:
         params = Params(at=at, failures=job.failures, max_attempts=job.max_attempts, error=job.last_error)
     else:
@@ -724,10 +704,9 @@ def _later(facts: Facts) -> Explanation:
     came = next((each for each in reversed(job.history) if each.event is not Event.REPRIORITISE), None)
     if came is None or came.event not in (Event.SNOOZE, Event.RESCHEDULE):
         return Explanation(reason=Reason.SCHEDULED, until=until)
-    message = came.reason if came.reason != moved_to(job.scheduled_for) else None
     if came.event is Event.SNOOZE:
-        return Explanation(reason=Reason.SNOOZED, params=Params(message=message), until=until)
-    return Explanation(reason=Reason.SCHEDULED, params=Params(by=came.by, message=message), until=until)
+        return Explanation(reason=Reason.SNOOZED, params=Params(message=came.reason), until=until)
+    return Explanation(reason=Reason.SCHEDULED, params=Params(by=came.by, message=came.reason), until=until)
 
 
 def _moved(state: MoveState) -> Explanation:

@@ -19,12 +19,12 @@ from backstay.clock import Clock, Instant, to_datetime, to_instant
 from backstay.core import lifecycle
 from backstay.core.checks import check_priority, check_reason, check_text, count
 from backstay.core.port import Store
-from backstay.core.records import JobRecord, Node, Page, Query, Transition, Verdict
+from backstay.core.records import DEPENDENCY_FAILED, JobRecord, Node, Page, Query, Transition, Verdict
 from backstay.core.states import ACTIVE, TERMINAL, Status
 from backstay.errors import InvalidOption, JobNotFound
 from backstay.ops.audit import Actor, audited
 from backstay.ops.edit import AnyRecord, Change, apply_edits, check_version, edit, record_of
-from backstay.ops.tree import Subtrees, retry_reason, with_progress
+from backstay.ops.tree import Subtrees, with_progress
 from backstay.options import FindOptions, JobFilter, SubmitOptions, query, run_at_of
 
 _TRAIL_IDS_MAX = 100  # ids stored in one audit entry
@@ -74,7 +74,6 @@ async def retry(
             check_version(record, expected_version)
             await Subtrees(store, clock, actor.by, why, forget_steps=forget_steps).retry(record)
             return
-        why = retry_reason(why, forget_steps)
         await edit(
             store,
             clock,
@@ -396,8 +395,7 @@ def _decision(
             return None
         if action is Action.CANCEL:
             return lifecycle.cancel(job, by=by, reason=reason)
-        why = retry_reason(reason, forget_steps)
-        return lifecycle.manual_retry(job, now=now, by=by, reason=why, forget_steps=forget_steps)
+        return lifecycle.manual_retry(job, now=now, by=by, reason=reason, forget_steps=forget_steps)
 
     return decide
 
@@ -458,6 +456,4 @@ async def retry_dead(
 
 def died_of(record: JobRecord) -> str:
     """Return the error by which a dead letter is grouped, as `Store.dead` does it."""
-    if (record.last_error or "").startswith("ChildFailed: "):
-        return "ChildFailed"
-    return record.errors[-1].type if record.errors else "DependencyFailed"
+    return record.error_type or DEPENDENCY_FAILED

@@ -16,7 +16,7 @@ Naming = Callable[[str], str]
 def note(job: Job, now: datetime, *, percent: bool = True, named: Naming = str) -> str:
     """Return the text of the details column, next to the status. `named` formats an id."""
     if ended_with_children(job.record):
-        return job.history[-1].reason or ""
+        return job.history[-1].why or ""
     if (dependency := failed_dependency(job.record)) is not None:
         return f"because of {named(str(dependency))}"
     match job.status:
@@ -77,8 +77,8 @@ def took(job: Job) -> str:
 
 
 def why_cancelled(job: Job) -> str | None:
-    """Return the reason of the last event. Reasons from before a retry do not count."""
-    return job.history[-1].reason if job.history else None
+    """Return why the last event happened. What was before a retry does not count."""
+    return job.history[-1].why if job.history else None
 
 
 def _in(moment: datetime, now: datetime) -> str:

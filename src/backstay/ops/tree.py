@@ -5,8 +5,8 @@ are already active are left alone. The order of the commits keeps a tree consist
 
 A rerun starts each job after its dependencies. Children of a job that is rerun "from here" are rerun when the parent
 starts, not before: they may read results that come before their parent and must be computed again first. What
-distinguishes such a run from a retry, which keeps completed children, is a mark in history. Marks are told apart by the
-version of the event that made them, never by a time: the clocks of hosts disagree.
+distinguishes such a run from a retry, which keeps completed children, is in the details of the event in history.
+Reruns are told apart by the version of the event that made them, never by a time: the clocks of hosts disagree.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 
 from backstay.clock import Clock, Instant
 from backstay.core import dependencies, lifecycle
-from backstay.core.checks import FORGETTING, is_mark, mark_forgets
+from backstay.core.event_details import EventDetails, Rerun, RerunBelow, Subtree
 from backstay.core.port import Store
 from backstay.core.records import HistoryEvent, JobRecord, Node, Transition, Verdict
 from backstay.core.states import TERMINAL, Event, Status
@@ -114,25 +114,10 @@ class Again(msgspec.Struct):
     overtaken: list[Node] = []  # someone else restarted them in the meantime, for another reason
 
 
-def mark(job_id: str, reason: str | None, version: int | None = None, *, forget_steps: bool = False) -> str:
-    """Return the reason that history gives for a job that is rerun with all its children: on request, or because of the
-    event of this version of its parent."""
-    made_by = "" if version is None else f", version {version}"
-    without = f", {FORGETTING}" if forget_steps else ""
-    return f"run again from {job_id}{made_by}{without}" + (f": {reason}" if reason else "")
-
-
-def retry_reason(reason: str | None, forget_steps: bool) -> str | None:
-    """Return the reason that history gives for a retry."""
-    if not forget_steps:
-        return reason
-    return f"{FORGETTING}: {reason}" if reason else FORGETTING
-
-
-def marked_version(record: JobRecord) -> int | None:
+def rerun_version(record: JobRecord) -> int | None:
     """Return the version of the event that asked for a rerun with all children; None if it runs for another reason."""
     last = _last_retry(record)
-    return last.version if last is not None and is_mark(last.reason) else None
+    return last.version if last is not None and isinstance(last.details, Rerun) else None
 
 
 def _last_retry(record: JobRecord) -> HistoryEvent | None:
@@ -146,23 +131,23 @@ async def children_again(
     Return the children that it found, and those that it left as they are: blocked ones, and ones that someone else has
     restarted, which are not stopped for it."""
     last = _last_retry(parent)
-    forget_steps = last is not None and mark_forgets(last.reason)
-    reason = mark(parent.job_id, None, version, forget_steps=forget_steps)
+    forget_steps = last is not None and last.forget_steps
+    details = Rerun(parent.job_id, version)
     found: dict[str, Node] = {}
     left = Again()
     async for page in children_of(store, parent.job_id):
-        ours = [each for each in page if not _was_marked(each, reason)]
+        ours = [each for each in page if not _was_rerun(each, details)]
         found |= {each.job_id: Node.of(each) for each in ours if each.status in TERMINAL}
         left.overtaken += [Node.of(each) for each in ours if each.status not in TERMINAL]
     for level in levels(found):
-        again = await run_again(store, clock, level, by, reason, forget_steps=forget_steps)
+        again = await run_again(store, clock, level, by, None, details, forget_steps=forget_steps)
         left.blocked += again.blocked
         left.overtaken += again.overtaken
     return found, left
 
 
-def _was_marked(record: JobRecord, reason: str) -> bool:
-    return any(each.event is Event.MANUAL_RETRY and each.reason == reason for each in record.history)
+def _was_rerun(record: JobRecord, details: Rerun) -> bool:
+    return any(each.event is Event.MANUAL_RETRY and each.details == details for each in record.history)
 
 
 async def run_again(
@@ -171,6 +156,7 @@ async def run_again(
     chosen: Sequence[Node],
     by: str | None,
     reason: str | None,
+    details: EventDetails | None = None,
     *,
     forget_steps: bool = False,
 ) -> Again:
@@ -179,7 +165,9 @@ async def run_again(
     def decide(job: AnyRecord, now: Instant) -> Transition | None:
         if isinstance(job, JobRecord) and (job.status not in TERMINAL or job.archived_at is not None):
             return None
-        return lifecycle.manual_retry(job, now=now, by=by, reason=reason, forget_steps=forget_steps, rewait=True)
+        return lifecycle.manual_retry(
+            job, now=now, by=by, reason=reason, details=details, forget_steps=forget_steps, rewait=True
+        )
 
     again = Again()
     for start in range(0, len(chosen), PAGE):
@@ -192,17 +180,18 @@ async def run_again(
                     raise DedupConflict(f"{node.name} cannot run again: its dedup key belongs to another job now")
                 case Verdict.STALE:
                     raise VersionConflict(f"{node.name} kept changing: try again")
-                case None if isinstance(edited.job, JobRecord) and _is_anothers(edited.job, reason):
+                case None if isinstance(edited.job, JobRecord) and _is_anothers(edited.job, details, forget_steps):
                     again.overtaken.append(node)
                 case _:
                     pass
     return again
 
 
-def _is_anothers(record: JobRecord, reason: str | None) -> bool:
+def _is_anothers(record: JobRecord, details: EventDetails | None, forget_steps: bool) -> bool:
     """Return whether the job runs because someone asked for something else. The same rerun may be requested twice."""
     last = _last_retry(record)
-    return record.archived_at is None and (last is None or last.reason != reason)
+    asked = (details, forget_steps)
+    return record.archived_at is None and (last is None or (last.details, last.forget_steps) != asked)
 
 
 def levels(chosen: dict[str, Node]) -> list[list[Node]]:
@@ -266,25 +255,26 @@ class Subtrees:
     async def cancel(self, top: JobRecord) -> None:
         """Cancel everything below a job that was cancelled or has ended, and so submits no more children. Top down for
         the same reason: a cancelled job cannot submit more."""
-        reason = self._reason or lifecycle.subtree_of(top.job_id)
         waiting, seen = [top.job_id], 1
         while waiting:
             job_id = waiting.pop()
-            while await self._cancel_children(job_id, reason):
+            while await self._cancel_children(job_id, Subtree(top.job_id)):
                 pass
             async for page in children_of(self._store, job_id):
                 waiting += [each.job_id for each in page if max(each.children, each.open_children)]
                 seen += len(page)
                 check_size(seen, top.job_id)
 
-    async def _cancel_children(self, job_id: str, reason: str) -> bool:
+    async def _cancel_children(self, job_id: str, details: Subtree) -> bool:
         """Make one pass over the children of a job; return whether there was something to do."""
         found = False
         async for page in children_of(self._store, job_id):
             active = [record for record in page if record.status not in TERMINAL]
             if active:
                 found = True
-                edits = [lifecycle.cancel(record, by=self._by, reason=reason) for record in active]
+                edits = [
+                    lifecycle.cancel(record, by=self._by, reason=self._reason, details=details) for record in active
+                ]
                 await self._store.apply(edits, self._clock.now())
         if not found and (await record_of(self._store, job_id)).open_children:
             # Staged children that are not stored yet: they must be there to be cancelled.
@@ -308,7 +298,7 @@ class Subtrees:
                 self._clock,
                 ready,
                 self._by,
-                retry_reason(self._reason, self._forget_steps),
+                self._reason,
                 forget_steps=self._forget_steps,
             )
             blocked = again.blocked
@@ -334,20 +324,21 @@ class Subtrees:
         tops = [job.job_id, *(each for each in after - here if tree[each].parent_job_id not in after)]
         chosen = {job_id: tree[job_id] for job_id in tops if tree[job_id].status in TERMINAL}
         for level in levels(chosen):
-            reason = mark(job.job_id, self._reason, forget_steps=self._forget_steps)
-            if overtaken := await self._again(tree, level, reason, forget_steps=self._forget_steps):
+            if overtaken := await self._again(tree, level, Rerun(job.job_id), forget_steps=self._forget_steps):
                 raise IllegalTransition(
                     f"{overtaken[0].name} was just restarted by someone else: repeat this when it has ended"
                 )
         for ancestor in ancestors:
             if ancestor.status in TERMINAL:  # an ancestor that someone else restarted waits for this job as well
-                await self._again(tree, [ancestor], f"after {job.job_id}, which is run again")
+                await self._again(tree, [ancestor], RerunBelow(job.job_id))
 
     async def _again(
-        self, tree: dict[str, Node], chosen: list[Node], reason: str, *, forget_steps: bool = False
+        self, tree: dict[str, Node], chosen: list[Node], details: Rerun | RerunBelow, *, forget_steps: bool = False
     ) -> list[Node]:
         """Rerun these jobs; return those that someone else has restarted in the meantime."""
-        again = await run_again(self._store, self._clock, chosen, self._by, reason, forget_steps=forget_steps)
+        again = await run_again(
+            self._store, self._clock, chosen, self._by, self._reason, details, forget_steps=forget_steps
+        )
         if again.blocked:
             raise said_of_blocked(tree, again.blocked)
         return again.overtaken
@@ -358,7 +349,7 @@ def _check(tree: dict[str, Node], job: JobRecord, dependents: Iterable[str], anc
     if job.archived_at is not None:
         raise IllegalTransition(f"job {job.job_id} was archived and its payload deleted: submit it again")
     begun = job.status not in TERMINAL  # an earlier call was interrupted: its parents may be running because of it
-    if begun and marked_version(job) is None:
+    if begun and rerun_version(job) is None:
         raise IllegalTransition(
             f"job {job.job_id} is {job.status.value}, and can be rerun once it has ended: wait for it"
         )

@@ -170,7 +170,7 @@ def check_completed(job_id: str, record: JobRecord | None) -> JobRecord:
         case Status.COMPLETED:
             return record
         case Status.CANCELLED:
-            reason = record.history[-1].reason if record.history else None  # the archive keeps none
+            reason = record.history[-1].why if record.history else None  # the archive keeps none
             raise JobCancelled(
                 f"job {job_id} was cancelled{f': {reason}' if reason else ''}",
                 job_id=job_id,

@@ -79,7 +79,7 @@ def _steps(job: Job, told: Told) -> list[dict[str, Any]]:
     if not history and job.version > told.version:  # the archive keeps no history
         at = job.completed_at or job.updated_at
         now = {"version": job.version, "at": at, "event": None, "status": job.status, "attempt": job.attempt}
-        return [{**now, "reason": None}]
+        return [{**now, "reason": None, "forget_steps": False, "details": None}]
     return history if told.version else history[-1:]
 
 
@@ -91,6 +91,8 @@ def _step(entry: HistoryEntry) -> dict[str, Any]:
         "status": entry.target,
         "attempt": entry.attempt,
         "reason": entry.reason,
+        "forget_steps": entry.forget_steps,
+        "details": entry.details,
     }
 
 

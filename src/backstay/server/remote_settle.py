@@ -116,7 +116,7 @@ class Settling:
         if isinstance(outcome, Completed):
             return Backoff()  # not needed for this outcome
         known = await self._known(job_type)
-        return Backoff() if known is None or known.backoff is None else Backoff(*known.backoff)
+        return Backoff.of(None if known is None else known.backoff)
 
     async def _known(self, job_type: str) -> JobType | None:
         if (handler := self._app.handlers.get(job_type)) is not None:

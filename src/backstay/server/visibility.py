@@ -24,6 +24,7 @@ from backstay import codec
 from backstay.app import Backstay, Page
 from backstay.clock import Instant
 from backstay.core import sensitive
+from backstay.core.event_details import AboutJob, EventDetails
 from backstay.core.records import BlockedLoop, JobRecord, WorkerRow
 from backstay.core.schedules import ScheduleInfo
 from backstay.errors import ScheduleNotFound
@@ -381,7 +382,8 @@ def without_ids(job: J, ids: frozenset[str]) -> J:
 
 def _tied(record: JobRecord) -> list[str]:
     one = (record.parent_job_id, record.root_job_id, record.reused_from, record.rows_of)
-    return [*filter(None, one), *record.dependencies, *record.dependent_jobs]
+    told = (each.details.job_id for each in record.history if isinstance(each.details, AboutJob))
+    return [*filter(None, (*one, *told)), *record.dependencies, *record.dependent_jobs]
 
 
 def _texts(record: JobRecord) -> list[str]:
@@ -396,6 +398,11 @@ def _record_without(record: JobRecord, ids: frozenset[str]) -> JobRecord:
 
     def text(said: str | None) -> str | None:
         return said and _UUID.sub(lambda found: _ANOTHER if found[0] in ids else found[0], said)
+
+    def about(details: EventDetails | None) -> EventDetails | None:
+        if isinstance(details, AboutJob) and details.job_id in ids:
+            return replace(details, job_id=None)
+        return details
 
     dependents = tuple(each for each in record.dependent_jobs if each not in ids)
     return replace(
@@ -412,5 +419,8 @@ def _record_without(record: JobRecord, ids: frozenset[str]) -> JobRecord:
             replace(error, message=text(error.message) or "", traceback=text(error.traceback) or "")
             for error in record.errors
         ),
-        history=tuple(replace(event, reason=text(event.reason), by=text(event.by)) for event in record.history),
+        history=tuple(
+            replace(event, reason=text(event.reason), by=text(event.by), details=about(event.details))
+            for event in record.history
+        ),
     )

@@ -58,7 +58,7 @@ from backstay.limits import (
     STAGED_PART_BYTES_MAX,
 )
 from backstay.observers import Observers
-from backstay.ops.tree import children_again, marked_version, said_of_blocked, said_of_overtaken
+from backstay.ops.tree import children_again, rerun_version, said_of_blocked, said_of_overtaken
 from backstay.ops.wait import HOPELESS, OF_THE_STORE
 from backstay.options import SubmitOptions, build, new_record
 from backstay.results.reader import read
@@ -219,7 +219,7 @@ class Children:
         """Rerun the children of a job that was retried together with them. This happens before its first attempt only:
         children that it has submitted since then are new."""
         [record] = await self._store.get([run.job.job_id])
-        version = None if record is None else marked_version(record)
+        version = None if record is None else rerun_version(record)
         if record is None or version is None:
             return
         step = f"{OWN_STEPS}children of version {version}"

@@ -3,10 +3,9 @@
 import msgspec
 import pytest
 
-from backstay.core.records import ErrorEntry, NewJob, Rate
+from backstay.core.records import ErrorEntry, HistoryEvent, NewJob, Rate
 from backstay.core.states import Event, Status
-from backstay.engines import sql_rows
-from backstay.engines.dynamodb import items
+from backstay.engines.dynamodb import history, items
 from backstay.engines.dynamodb.schema import Item, size
 from backstay.limits import (
     ERROR_TEXT_MAX,
@@ -90,7 +89,8 @@ def test_a_job_that_says_as_much_as_it_may_fits_into_an_item(letter: str, events
     error = ErrorEntry(attempt=1, at=NOW, type=letter * 5_000, message=said, traceback=said)
     reason = letter * REASON_LENGTH_MAX
     past = "\n".join(
-        sql_rows.event(i, NOW, Event.RETRY, Status.PROCESSING, Status.RETRYING, i, "me", reason) for i in range(events)
+        history.line(HistoryEvent(i, NOW, Event.RETRY, Status.PROCESSING, Status.RETRYING, i, "me", reason))
+        for i in range(events)
     )
     full = _item(payload="x" * PAYLOAD_BYTES_MAX) | {
         "result": "y" * RESULT_INLINE_BYTES_MAX,

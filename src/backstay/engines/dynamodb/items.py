@@ -18,7 +18,6 @@ from backstay.clock import Instant
 from backstay.core.dependencies import TriggerRule
 from backstay.core.records import (
     ARCHIVED_FIELDS,
-    LEASE_LOST,
     NEW_DEFAULTS,
     ClaimedJob,
     ErrorEntry,
@@ -28,8 +27,7 @@ from backstay.core.records import (
     NewJob,
 )
 from backstay.core.states import Event, Status
-from backstay.engines import sql_rows
-from backstay.engines.dynamodb import schema
+from backstay.engines.dynamodb import history, schema
 from backstay.engines.dynamodb.schema import Item, Key, Table
 from backstay.engines.dynamodb.table import Tables
 from backstay.engines.dynamodb.transport import Lane
@@ -183,9 +181,9 @@ def first_that_fit(text: str, most: int) -> str:
     return msgspec.json.encode(entries).decode()
 
 
-def history(text: str) -> str:
+def short_history(text: str) -> str:
     """Shorten history: cut reasons, the earlier ones more; then drop events from the middle. Versions tell how many."""
-    events = sql_rows.history(text)
+    events = history.parse(text)
     from_the_end = range(len(events) - 1, -1, -1)
     lines = [_event(each, ago) for each, ago in zip(events, from_the_end, strict=True)]
     total = sum(len(line.encode()) + 1 for line in lines)
@@ -201,7 +199,7 @@ def _event(event: HistoryEvent, ago: int) -> str:
         by=None if event.by is None else cut_written(event.by, NAME_BYTES),
         reason=None if event.reason is None else cut_written(event.reason, most),
     )
-    return msgspec.json.encode(shortened).decode()
+    return history.line(shortened)
 
 
 PROGRESS_MIN = 1e-9  # DynamoDB numbers end at 1e-130; below that it refuses the whole write
@@ -272,7 +270,7 @@ def new_item(job: NewJob, status: Status, now: Instant, event: Event, wid: str) 
         created_at=now,
         updated_at=now,
         version=1,
-        history=sql_rows.submit_event(now, event, status, job.created_by),
+        history=history.submitted(now, event, status, job.created_by),
         wid=wid,
     )
     return without_empty_keys(item)
@@ -308,7 +306,7 @@ def record(item: Item, texts: Texts, edges: Edges = NO_EDGES) -> JobRecord:
         artifacts=artifacts(item, texts),
         errors=_errors.decode(item["errors"]) if item.get("errors") else (),
         parked="parked" in item,
-        history=sql_rows.history(sql_rows.trim(item["history"])),
+        history=history.parse(history.trim(item["history"])),
         dependencies=edges.dependencies,
         dependent_jobs=edges.dependents,
         dependent_count=edges.dependent_count,
@@ -326,18 +324,10 @@ def claimed(item: Item, payload: str, artifacts: str | None = None) -> ClaimedJo
     fields: dict[str, Any] = {"failures": 0, "snoozes": 0, "give_backs": 0}
     fields.update((name, value) for name, value in item.items() if name in _CLAIMED)
     fields.update((name, "") for name in item.get("empty", ()) if name in _CLAIMED)
-    fields.update(payload=payload, lost_at=_lost_at(item))
+    fields["payload"] = payload
     if artifacts is not None:
         fields["artifacts"] = artifacts
     return ClaimedJob(**fields)
-
-
-def _lost_at(item: Item) -> Instant | None:
-    """Return when its worker was lost, if that is its last error."""
-    if not item.get("last_error", "").startswith(f"{LEASE_LOST}:"):
-        return None
-    errors = _errors.decode(item["errors"]) if item.get("errors") else ()
-    return errors[-1].at if errors else None
 
 
 def expired(item: Item) -> ExpiredClaim:
@@ -402,10 +392,12 @@ def fit(item: Item) -> Item:
         changed["errors"] = errors(item["errors"])
     if _over(item, "last_error", LAST_ERROR_BYTES):
         changed["last_error"] = cut(item["last_error"], LAST_ERROR_BYTES)
+    if _over(item, "error_type", NAME_BYTES):
+        changed["error_type"] = cut(item["error_type"], NAME_BYTES)
     if _over(item, "logs", LOGS_BYTES):
         changed["logs"] = last_that_fit(item["logs"], LOGS_BYTES)
     if _over(item, "history", HISTORY_BYTES):
-        changed["history"] = history(item["history"])
+        changed["history"] = short_history(item["history"])
     if _over(item, "metrics", METRICS_BYTES):
         changed["metrics"] = first_that_fit(item["metrics"], METRICS_BYTES)
     return {**item, **changed} if changed else item

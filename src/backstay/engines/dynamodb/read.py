@@ -16,7 +16,18 @@ import msgspec
 from backstay.clock import Instant
 from backstay.core import sensitive
 from backstay.core.queues import depths_of
-from backstay.core.records import DeadGroup, Depth, FormerWorker, JobRecord, JobType, Page, Query, Verdict, WorkerRow
+from backstay.core.records import (
+    DEPENDENCY_FAILED,
+    DeadGroup,
+    Depth,
+    FormerWorker,
+    JobRecord,
+    JobType,
+    Page,
+    Query,
+    Verdict,
+    WorkerRow,
+)
 from backstay.core.states import TERMINAL, Status
 from backstay.core.workers import former_since
 from backstay.engines import sql_rows
@@ -141,7 +152,7 @@ async def dead(session: Session, limit: int) -> list[DeadGroup]:
     for partition in _partitions(session, Status.FAILED):
         names = ("job_id", "job_type", "error_type", "completed_at")
         async for row in session.tables.ask(Ask(table=Table.JOBS, index=STATUS.name, hash=partition, only=names)):
-            place = (row["job_type"], row["error_type"])
+            place = (row["job_type"], row.get("error_type", DEPENDENCY_FAILED))
             count, at, job_id = newest.get(place, (0, -1, ""))
             if row["completed_at"] > at:
                 at, job_id = row["completed_at"], row["job_id"]

@@ -299,7 +299,7 @@ def size_of(value: Any) -> int:
 
 
 # Every change sets or removes each of them.
-DERIVED = ("gs", "gc", "gt", "gp", "gr", "gq", "gd", "ge", "gh", "gk", "gb", "gm", "ga", "gz", "error_type")
+DERIVED = ("gs", "gc", "gt", "gp", "gr", "gq", "gd", "ge", "gh", "gk", "gb", "gm", "ga", "gz")
 DERIVED_BYTES_MAX = 4_000
 NO_TIME: Instant = 9_999_999_999_999_999
 HIGH = "\U0010ffff"  # sorts after every text: `part` escapes it
@@ -307,13 +307,6 @@ SLOTS = 4  # partitions over which writers of counters and marks are spread
 _PART_BYTES_MAX = 200
 _odd = re.compile("[%|#~\x00\x01\U0010ffff]")  # separators, the mark of a cut name, and the end of query bounds
 _ended = frozenset(status.value for status in Status) - frozenset(status.value for status in ACTIVE)
-
-
-class _ErrorType(msgspec.Struct):
-    type: str
-
-
-_errors = msgspec.json.Decoder(list[_ErrorType])
 
 
 # Parts of keys
@@ -450,8 +443,6 @@ def derived(item: Item, shards: int) -> Item:
             found.update(gd=f"lease{mark}", ge=lease_place(item["lease_expires_at"], job_id))
         case "scheduled" | "retrying":
             found.update(gd=f"due{mark}", ge=f"{at(item['scheduled_for'])}|{short(job_id)}")
-        case "failed":
-            found["error_type"] = error_type(item)
     if item.get("content_hash"):
         found["gh"] = f"{part(item['job_type'])}|{_content(item, status, arrived)}"
     if item.get("concurrency_key"):
@@ -464,14 +455,6 @@ def derived(item: Item, shards: int) -> Item:
 
 def lane_of(item: Item) -> str:
     return lane(item["queue"], item["job_type"], item.get("payload_version", 1))
-
-
-def error_type(item: Item) -> str:
-    """Return the error type of a failed job."""
-    if item.get("last_error", "").startswith("ChildFailed: "):
-        return "ChildFailed"
-    errors = _errors.decode(item["errors"]) if item.get("errors") else []
-    return errors[-1].type if errors else "DependencyFailed"
 
 
 def _ready(item: Item, stands: str, shards: int) -> Item:

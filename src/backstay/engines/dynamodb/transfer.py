@@ -49,7 +49,18 @@ from backstay.core.records import (
 from backstay.core.result_tables import ResultTable, RowBatch
 from backstay.core.states import Status
 from backstay.engines import sql_rows
-from backstay.engines.dynamodb import access, dependencies, holder, items, maintenance, plan, read, results, schema
+from backstay.engines.dynamodb import (
+    access,
+    dependencies,
+    history,
+    holder,
+    items,
+    maintenance,
+    plan,
+    read,
+    results,
+    schema,
+)
 from backstay.engines.dynamodb import table as dynamodb_table
 from backstay.engines.dynamodb.commit import merged
 from backstay.engines.dynamodb.expressions import (
@@ -179,7 +190,7 @@ def item_of(dump: JobDump) -> Item:
         for name, value in fields.items()
         if name not in _ELSEWHERE and (name in _ALWAYS or value != _USUAL[name])
     }
-    item |= {"status": record.status.value, "history": sql_rows.history_text(record.history), "wid": WID}
+    item |= {"status": record.status.value, "history": history.text_of(record.history), "wid": WID}
     if record.errors:
         item["errors"] = msgspec.json.encode(record.errors).decode()
     if record.trigger_rule != _USUAL["trigger_rule"]:
@@ -238,7 +249,7 @@ def fit_job(item: bytes) -> bytes:
     """Return the job as its item can hold it: long reasons, errors and logs are cut."""
     dump = dumps.unpacked(dumps.JOBS, item, JobDump)
     kept = items.record(item_of(dump), {})
-    cut = {name: getattr(kept, name) for name in ("errors", "last_error", "logs", "history", "metrics")}
+    cut = {name: getattr(kept, name) for name in ("errors", "last_error", "error_type", "logs", "history", "metrics")}
     return dumps.packed(msgspec.structs.replace(dump, record=msgspec.structs.replace(dump.record, **cut)))
 
 

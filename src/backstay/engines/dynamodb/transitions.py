@@ -14,13 +14,23 @@ from typing import Any, Final
 import msgspec
 
 from backstay.clock import Instant
+from backstay.core import event_details
 from backstay.core.dependencies import Awaits, Brood, TriggerRule
 from backstay.core.dependencies import joined as joined_to
 from backstay.core.dependencies import moved as brood_of_move
 from backstay.core.dependencies import released as released_to
-from backstay.core.records import ClaimRequest, ErrorEntry, Transition, Verdict
+from backstay.core.event_details import Dependency, EventDetails
+from backstay.core.records import (
+    CHILD_FAILED,
+    DEPENDENCY_FAILED,
+    ClaimRequest,
+    ErrorEntry,
+    HistoryEvent,
+    Transition,
+    Verdict,
+)
 from backstay.core.states import TERMINAL, Counted, Event, Status, counted
-from backstay.engines import sql_rows
+from backstay.engines.dynamodb import history
 from backstay.engines.dynamodb.expressions import Condition, Write, above, change, unchanged
 from backstay.engines.dynamodb.schema import Item
 from backstay.limits import ERRORS_KEPT_MAX, HISTORY_SLACK
@@ -105,7 +115,10 @@ def applied(item: Item | None, t: Transition, now: Instant, wid: str, brings: Br
     ends = t.target in TERMINAL
     stays_in_line = t.source is t.target is Status.PENDING
     rests_on = []
-    _move(new, t.event, t.source, t.target, now, wid, by=t.by, reason=t.reason)
+    _move(
+        new, t.event, t.source, t.target, now, wid, by=t.by, reason=t.reason, details=t.details,
+        forget_steps=t.forget_steps,
+    )  # fmt: skip
     if t.target is Status.PROCESSING:
         rests_on.append("lease_expires_at")
     else:
@@ -146,7 +159,11 @@ def applied(item: Item | None, t: Transition, now: Instant, wid: str, brings: Br
     else:
         _give_result(new, t.result, t.result_artifact)
     if t.error is not None:
-        new["last_error"] = f"{t.error.type}: {t.error.message}"
+        new["last_error"], new["error_type"] = f"{t.error.type}: {t.error.message}", t.error.type
+        if t.event is Event.RESCUE:
+            new["lost_at"] = t.error.at
+        else:
+            new.pop("lost_at", None)
         kept = [*(_errors.decode(item["errors"]) if "errors" in item else ()), t.error][-ERRORS_KEPT_MAX:]
         new["errors"] = msgspec.json.encode(kept).decode()
     freed = t.source is Status.PROCESSING and t.target is not Status.PROCESSING
@@ -193,7 +210,7 @@ def _is_in(item: Item, t: Transition) -> bool:
     ours = t.token is not None and item.get("claim_token") == t.token and item.get("attempt", 0) == t.attempt
     if not ours or item["status"] == Status.PROCESSING:
         return False
-    return sql_rows.is_on_record(item["history"], t)
+    return history.is_on_record(item["history"], t)
 
 
 # Changes that the engine decides
@@ -245,7 +262,7 @@ def released(child: Item, parent: str, outcome: Status, donor: Item | None, now:
         _reuse(moved.item, parent, donor or {})
         return msgspec.structs.replace(moved, saved_micros=took(donor or {}))
     # A job that joined an identical one runs by itself if that one did not complete.
-    return _counted_down(child, None if joined else outcome, f"{parent} {outcome.value}", now, wid)
+    return _counted_down(child, None if joined else outcome, Dependency(parent, outcome), now, wid)
 
 
 def let_go(child: Item, now: Instant, wid: str) -> Moved:
@@ -259,10 +276,10 @@ def let_go(child: Item, now: Instant, wid: str) -> Moved:
 
 def broken(child: Item, parent: str, outcome: Status, target: Status, now: Instant, wid: str) -> Moved:
     """Return a new job that ends at once, because of a dependency that had ended before."""
-    return _let(child, Event.RELEASE, target, f"{parent} {outcome.value}", now, wid)
+    return _let(child, Event.RELEASE, target, Dependency(parent, outcome), now, wid)
 
 
-def _counted_down(child: Item, outcome: Status | None, reason: str, now: Instant, wid: str) -> Moved:
+def _counted_down(child: Item, outcome: Status | None, because: Dependency | str, now: Instant, wid: str) -> Moved:
     unmet = child.get("unmet", 0) - 1
     target = released_to(
         rule=TriggerRule(child.get("rule", TriggerRule.ALL_SUCCESS)),
@@ -274,19 +291,20 @@ def _counted_down(child: Item, outcome: Status | None, reason: str, now: Instant
     )
     if target is None:
         return Moved(child, {**child, "unmet": unmet, "updated_at": now, "wid": wid}, ("unmet",))
-    return _let(child, Event.RELEASE, target, reason, now, wid)
+    return _let(child, Event.RELEASE, target, because, now, wid)
 
 
-def _let(child: Item, event: Event, target: Status, reason: str, now: Instant, wid: str) -> Moved:
-    """Return the job as it leaves `waiting`."""
+def _let(child: Item, event: Event, target: Status, because: Dependency | str, now: Instant, wid: str) -> Moved:
+    """Return the job as it leaves `waiting`: because of a dependency, or for a reason in words."""
     new = dict(child)
-    _move(new, event, Status.WAITING, target, now, wid, reason=reason)
+    details, reason = (None, because) if isinstance(because, str) else (because, event_details.text(because))
+    _move(new, event, Status.WAITING, target, now, wid, reason=None if details else reason, details=details)
     for name in ("unmet", "linking", "joins", *_RESULT):
         new.pop(name, None)
     if "joins" in child:
         new.pop("reused_from", None)
     if target is Status.FAILED:
-        new["last_error"], new["stage"] = f"DependencyFailed: {reason}", "error"
+        _end_by_others(new, DEPENDENCY_FAILED, reason)
     ends = target in TERMINAL
     return Moved(child, new, ("unmet", "awaited") if ends else ("unmet",), counted(event, target), ends)
 
@@ -332,7 +350,7 @@ def _go_on(new: Item, stands: Brood, now: Instant, wid: str) -> Status:
     reason = str(stands)
     _move(new, Event.RELEASE, Status.WAITING, target, now, wid, reason=reason)
     if target is Status.FAILED:
-        new["last_error"], new["stage"] = f"ChildFailed: {reason}", "error"
+        _end_by_others(new, CHILD_FAILED, reason)
     elif target is Status.PENDING:
         new["scheduled_for"] = now  # the run time of its children does not count as waiting time
     return target
@@ -384,16 +402,26 @@ def _move(
     *,
     by: str | None = None,
     reason: str | None = None,
+    details: EventDetails | None = None,
+    forget_steps: bool = False,
 ) -> None:
     version = new["version"]
-    past = sql_rows.trim(new["history"]) if version % HISTORY_SLACK == HISTORY_SLACK - 1 else new["history"]
-    step = sql_rows.event(version + 1, now, event, source, target, new.get("attempt", 0), by, reason)
-    new["history"] = f"{past}\n{step}"
+    past = history.trim(new["history"]) if version % HISTORY_SLACK == HISTORY_SLACK - 1 else new["history"]
+    step = HistoryEvent(
+        version + 1, now, event, source, target, new.get("attempt", 0), by, reason, forget_steps, details
+    )
+    new["history"] = f"{past}\n{history.line(step)}"
     new["version"], new["status"], new["updated_at"], new["wid"] = version + 1, target.value, now, wid
     if target in TERMINAL:
         new["completed_at"] = now
     else:
         new.pop("completed_at", None)
+
+
+def _end_by_others(new: Item, error_type: str, message: str) -> None:
+    """Give a job that failed without an attempt its error."""
+    new["last_error"], new["error_type"], new["stage"] = f"{error_type}: {message}", error_type, "error"
+    new.pop("lost_at", None)
 
 
 def _give_result(new: Item, result: str | None, artifact: str | None) -> None:

@@ -23,12 +23,12 @@ from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit, url
 import asyncpg
 import msgspec
 
-from backstay import failpoints
+from backstay import failpoints, limits
 from backstay.clock import MICROS, Instant
 from backstay.core import open_files
 from backstay.core.dependencies import Broods
-from backstay.core.records import ARCHIVED_FIELDS, PLAIN_FIELDS, Kind, NewJob, Signal
-from backstay.core.states import NO_BUCKET, Counted
+from backstay.core.records import ARCHIVED_FIELDS, FOREVER, PLAIN_FIELDS, Kind, NewJob, Signal
+from backstay.core.states import BOUNDS_MICROS, BUCKETS, NO_BUCKET, Counted
 from backstay.engines import places, sql_files, sql_rows
 from backstay.errors import (
     BackstayError,
@@ -421,7 +421,7 @@ def _archived(name: str) -> str:
 
 _OF_PLACE = ("attempt", "version", "failures", "priority", "scheduled_for", "suspicion")  # what a claim moves
 _OF_CLAIM = ("lease_expires_at", "worker_id", "started_at")
-_OF_DETAIL = ("logs", "artifacts", "join")
+_OF_DETAIL = ("logs", "artifacts", "join", "lost_at")
 _COUNTED = ("snoozes", "give_backs", "waits", "children")  # of the detail; 0 where there is none
 
 
@@ -439,7 +439,7 @@ RECORD = (
     *("submitted_for", "noted_at", *_BESIDE),
 )
 _EVENTS = (
-    "(SELECT json_agg(json_build_array(v.version, v.at, v.event, v.source, v.target, v.attempt, v.by, v.reason)"
+    f"(SELECT json_agg(json_build_array({sql_rows.column_list(places.HISTORY, 'v.{}'.format)})"  # noqa: S608
     " ORDER BY v.version)::text FROM backstay.event AS v WHERE v.job_id = standing.job_id)"
 )
 _LISTS = {
@@ -448,7 +448,7 @@ _LISTS = {
     "inserted_arrays": ", ".join(f"{bound}::{_type(name)}[]" for name, bound in _BOUND.items()),
     **{f"${name}": bound for name, bound in _BOUND.items()},
     "$carried": f"${4 + len(INSERTED)}",
-    "claimed_columns": ", ".join([*map(_claimed, sql_rows.CLAIMED), "d.lost_at"]),
+    "claimed_columns": ", ".join(map(_claimed, sql_rows.CLAIMED)),
     "record_columns": f"{sql_rows.column_list(RECORD, lambda name: f'standing.{_read_as(name)}')}, {_EVENTS}",
     "standing_columns": ", ".join(
         "job_id::text AS key" if name == "key" else _read_as(name) for name in places.STANDING
@@ -480,12 +480,22 @@ class Statements:
         return sorted(self._texts)
 
 
+# What the functions in the migrations have in braces: every limit, and the bounds of the buckets that attempts are in.
+BOUNDS = {name.lower(): str(bound) for name, bound in vars(limits).items() if name.isupper()} | {
+    "timeout_days_max": str(limits.TIMEOUT_SECONDS_MAX // 86_400),
+    "forever": str(FOREVER),
+    "buckets": str(BUCKETS),
+    "bucket_bounds": ", ".join(map(str, BOUNDS_MICROS)),
+}
+
+
 def migrations() -> list[tuple[int, str, str]]:
     """Return (number, name, statements) of each migration, in order."""
     found = []
     for entry in _FOLDER.joinpath("migrations").iterdir():
         if entry.name.endswith(".sql"):
-            found.append((int(entry.name[:4]), entry.name.removesuffix(".sql"), entry.read_text(encoding="utf-8")))
+            text = sql_files.filled(entry.read_text(encoding="utf-8"), BOUNDS)
+            found.append((int(entry.name[:4]), entry.name.removesuffix(".sql"), text))
     return sorted(found)
 
 

@@ -14,8 +14,10 @@ from typing import Any
 import msgspec
 
 from backstay.clock import Instant
+from backstay.core import event_details
 from backstay.core.dependencies import Awaits, Brood, TriggerRule, joined, moved, released
-from backstay.core.records import Signal
+from backstay.core.event_details import Dependency
+from backstay.core.records import CHILD_FAILED, DEPENDENCY_FAILED, Signal
 from backstay.core.states import TERMINAL, Counted, Event, Status, counted
 from backstay.engines.places import Move, Standing, ended_by_others, move
 from backstay.engines.postgres import admission
@@ -91,9 +93,9 @@ async def _release_children(
         if target is None:
             fewer.append((job_id, child.unmet - 1))
             continue
-        reason = f"{parent} {outcome.value}"
-        failed = ended_by_others("DependencyFailed", reason) if target is Status.FAILED else {}
-        found = move(child, target, Event.RELEASE, now, reason=reason, joins=None, **failed)
+        because = Dependency(parent, outcome)
+        failed = ended_by_others(DEPENDENCY_FAILED, event_details.text(because)) if target is Status.FAILED else {}
+        found = move(child, target, Event.RELEASE, now, details=because, joins=None, **failed)
         _note_release(tx, found.after, Event.RELEASE, now)
         moves.append(found)
     if fewer:
@@ -151,7 +153,7 @@ async def _count_children(tx: Tx, now: Instant) -> list[str]:
     moves: list[Move] = []
     for parent, job in sorted((await postgres_places.standings(tx, list(targets))).items()):
         target, brood = targets[parent]
-        more: dict[str, Any] = ended_by_others("ChildFailed", str(brood)) if target is Status.FAILED else {}
+        more: dict[str, Any] = ended_by_others(CHILD_FAILED, str(brood)) if target is Status.FAILED else {}
         if target is Status.PENDING:
             more["scheduled_for"] = now  # its waiting time begins now
         found = move(job, target, Event.RELEASE, now, reason=str(brood), **more)

@@ -184,7 +184,7 @@ LISTS = {
     "standing_columns": _spelt(places.STANDING),
     "record_columns": ", ".join(_COLUMNS.values()),
     "candidate_columns": ", ".join(CANDIDATE),
-    "claimed_columns": ", ".join(_claimed(name) for name in (*sql_rows.CLAIMED, "lost_at")),
+    "claimed_columns": ", ".join(_claimed(name) for name in sql_rows.CLAIMED),
     "plainly_claimed_columns": ", ".join(map(_plainly, sql_rows.CLAIMED[:_SHORT])),
     "omitted_columns_have_defaults": _has_defaults(_OMITTED),
     "expired_columns": ", ".join(_claimed(name) for name in ExpiredClaim.__struct_fields__),
@@ -198,7 +198,8 @@ LISTS = {
         + [f"{name} = coalesce(excluded.{name}, {name})" for name in places.KEPT]
     ),
     "event_columns": ", ".join(places.EVENT),
-    "event_values": ", ".join(f"?{number}" for number, _ in enumerate(places.EVENT, start=2)),
+    "event_values": _bound(places.EVENT),
+    "history_columns": ", ".join(places.HISTORY),
     **{f"{place}_columns": ", ".join(names) for place, names in _ENTERED.items()},
     **{f"{place}_values": _bound(names) for place, names in _ENTERED.items()},
 }

@@ -17,6 +17,7 @@ import msgspec
 
 from backstay.clock import Instant
 from backstay.core.dependencies import TriggerRule, began, breaker, moved
+from backstay.core.event_details import Dependency
 from backstay.core.records import FOREVER, ROW_FIELDS, Inserted, JobRecord, Kind, NewJob, Signal
 from backstay.core.states import TERMINAL, Counted, Event, Status
 from backstay.engines.places import FACTS, STANDING, Move, Standing, submitted
@@ -162,7 +163,7 @@ def _insert_special(tx: Tx, job: NewJob, now: Instant, admitted: bool, promised:
     _write_edges(tx, job.job_id, needs, leader)
     if start.then is not None:
         culprit = breaker(rule, outcomes)
-        release.end_as_it_comes(tx, new, start.then, f"{culprit} {outcomes[culprit].value}", now)
+        release.end_as_it_comes(tx, new, start.then, Dependency(culprit, outcomes[culprit]), now)
     elif start.status is not Status.WAITING:
         tx.signals.add(Signal.DUE if start.status is Status.SCHEDULED else Signal.READY)
     return Inserted(job.job_id, start.then or start.status)

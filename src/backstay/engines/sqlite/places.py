@@ -8,10 +8,13 @@ from typing import Any
 import apsw
 import msgspec
 
+from backstay.core.event_details import EventDetails
 from backstay.core.records import HistoryEvent, Transition
 from backstay.core.states import Event, Status
 from backstay.engines.places import (
     ENDED,
+    EVENT,
+    HISTORY,
     LATER,
     LATEST_MAX,
     READY,
@@ -42,7 +45,7 @@ AWAITED_READY = load("awaited_ready")
 AWAITED = [load(f"awaited_{place}") for place in (LATER, WAITING, RUNNING)]
 _TRIM = "DELETE FROM event WHERE seq = ? AND version BETWEEN ? AND ?"
 
-_astuple = msgspec.structs.astuple
+_details = msgspec.json.Decoder(EventDetails)
 
 
 def standings(tx: Tx, job_ids: Sequence[str]) -> dict[str, Standing]:
@@ -84,8 +87,15 @@ def leave(tx: Tx, job: Standing) -> None:
 
 def write_events(tx: Tx, seq: int, events: Iterable[EventRow]) -> None:
     for event in events:
-        tx.connection.execute(WRITE_EVENT, (seq, *_astuple(event)))
+        write_event(tx, seq, event)
         trim(tx, seq, event.version)
+
+
+def write_event(tx: Tx, seq: int, event: EventRow) -> None:
+    row = {name: getattr(event, name) for name in EVENT}
+    if event.details is not None:
+        row["details"] = msgspec.json.encode(event.details).decode()
+    tx.connection.execute(WRITE_EVENT, {"seq": seq, **row})
 
 
 def trim(tx: Tx, seq: int, version: int) -> None:
@@ -114,7 +124,11 @@ def events_of(connection: apsw.Connection, seqs: Sequence[int]) -> dict[int, lis
     """Return the stored events of jobs, by job and in order."""
     found: dict[int, list[HistoryEvent]] = {}
     rows = sqlite_connection.rows(connection, EVENTS_OF, (msgspec.json.encode(seqs).decode(),))
-    for seq, version, at, event, source, target, *rest in rows:
-        told = HistoryEvent(version, at, Event(event), source and Status(source), Status(target), *rest)
-        found.setdefault(seq, []).append(told)
+    for seq, *values in rows:
+        row = dict(zip(HISTORY, values, strict=True))
+        row["event"], row["target"] = Event(row["event"]), Status(row["target"])
+        row["source"] = row["source"] and Status(row["source"])
+        row["forget_steps"] = bool(row["forget_steps"])
+        row["details"] = row["details"] and _details.decode(row["details"])
+        found.setdefault(seq, []).append(HistoryEvent(**row))
     return found

@@ -14,8 +14,10 @@ from typing import NamedTuple
 import msgspec
 
 from backstay.clock import Instant
+from backstay.core import event_details
 from backstay.core.dependencies import Awaits, Brood, TriggerRule, joined, moved, released
-from backstay.core.records import Signal
+from backstay.core.event_details import Dependency
+from backstay.core.records import CHILD_FAILED, DEPENDENCY_FAILED, Signal
 from backstay.core.states import TERMINAL, Counted, Event, Status, counted
 from backstay.engines.places import Standing, ended_by_others, move, standing_from
 from backstay.engines.sqlite import admission
@@ -104,7 +106,7 @@ def _release_child(tx: Tx, parent: str, outcome: Status, child: Standing, now: I
     if target is None:
         tx.connection.execute(COUNT_DOWN, (child.key, unmet))
         return False
-    _release(tx, child, target, f"{parent} {outcome.value}", now)
+    _release(tx, child, target, Dependency(parent, outcome), now)
     return target in TERMINAL
 
 
@@ -130,16 +132,16 @@ def _reuse(tx: Tx, child: Standing, donor: str, now: Instant) -> None:
     _note_release(tx, found.after, Event.REUSE, now)
 
 
-def _release(tx: Tx, job: Standing, target: Status, reason: str, now: Instant) -> None:
-    failed = ended_by_others("DependencyFailed", reason) if target is Status.FAILED else {}
-    found = move(job, target, Event.RELEASE, now, reason=reason, joins=None, **failed)
+def _release(tx: Tx, job: Standing, target: Status, because: Dependency, now: Instant) -> None:
+    failed = ended_by_others(DEPENDENCY_FAILED, event_details.text(because)) if target is Status.FAILED else {}
+    found = move(job, target, Event.RELEASE, now, details=because, joins=None, **failed)
     sqlite_places.write(tx, found)
     _note_release(tx, found.after, Event.RELEASE, now)
 
 
-def end_as_it_comes(tx: Tx, job: Standing, target: Status, reason: str, now: Instant) -> None:
-    """End a job that was just inserted, because of dependencies that had ended before."""
-    _release(tx, job, target, reason, now)
+def end_as_it_comes(tx: Tx, job: Standing, target: Status, because: Dependency, now: Instant) -> None:
+    """End a job that was just inserted, because of a dependency that had ended before."""
+    _release(tx, job, target, because, now)
 
 
 def _note_release(tx: Tx, job: Standing, event: Event, now: Instant) -> None:
@@ -170,7 +172,7 @@ def _count_children(tx: Tx, now: Instant) -> list[str]:
         job = sqlite_places.standing(tx, parent)
         if job is None:
             continue
-        changes = ended_by_others("ChildFailed", str(brood)) if target is Status.FAILED else {}
+        changes = ended_by_others(CHILD_FAILED, str(brood)) if target is Status.FAILED else {}
         if target is Status.PENDING:
             changes["scheduled_for"] = now  # its waiting time begins now
         found = move(job, target, Event.RELEASE, now, reason=str(brood), **changes)

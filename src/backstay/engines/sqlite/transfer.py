@@ -296,7 +296,7 @@ def _restore_job(tx: Tx, job: sql_rows.Restored) -> None:
     sqlite_places.enter(tx, after.place, job.move.place_row())
     tx.tally(after.status, 1)
     for event in job.events:
-        tx.connection.execute(sqlite_places.WRITE_EVENT, (after.key, *msgspec.structs.astuple(event)))
+        sqlite_places.write_event(tx, after.key, event)
     if job.move.differs:
         tx.connection.execute(sqlite_places.WRITE_DETAIL, job.move.detail_row())
     if job.children:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from backstay.core.dependencies import TriggerRule
-from backstay.core.lifecycle import cancel, ended_by, manual_retry
+from backstay.core.event_details import Dependency
+from backstay.core.lifecycle import cancel, manual_retry
 from backstay.core.port import Store
 from backstay.core.records import Inserted, Query, Signal, Staged, Verdict
 from backstay.core.states import Event, Status
@@ -59,7 +60,7 @@ class TestDependencies:
         assert submitted.target is Status.WAITING
         assert (released.version, released.at, released.event) == (2, NOW + 5, Event.RELEASE)
         assert (released.source, released.target) == (Status.WAITING, Status.PENDING)
-        assert released.reason == ended_by(parent.job_id, Status.COMPLETED)
+        assert released.details == Dependency(parent.job_id, Status.COMPLETED)
 
     async def test_a_job_waits_for_all_of_them(self, store: Store) -> None:
         first, second = await running(store), await running(store)
@@ -169,7 +170,7 @@ class TestCascades:
         ended = await record(store, child)
         assert (ended.status, ended.completed_at, ended.version) == (target, NOW + 5, 2)
         assert (ended.history[-1].event, ended.history[-1].target) == (Event.RELEASE, target)
-        assert ended.history[-1].reason == ended_by(parent.job_id, Status.FAILED)
+        assert ended.history[-1].details == Dependency(parent.job_id, Status.FAILED)
 
     async def test_a_job_that_fails_with_its_dependency_says_why(self, store: Store) -> None:
         parent = await running(store, max_attempts=1)
@@ -477,7 +478,7 @@ class TestRulesAtSubmit:
             assert answer.status is (Status.PENDING if starts else broken)
             job = await record(store, answer.job_id)
             assert [event.target for event in job.history] == ([Status.PENDING] if starts else [Status.WAITING, broken])
-            assert job.history[-1].reason == (None if starts else ended_by(parent, outcome))
+            assert job.history[-1].details == (None if starts else Dependency(parent, outcome))
 
     @pytest.mark.parametrize(
         ("rule", "before", "stands"),

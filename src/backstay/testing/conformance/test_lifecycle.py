@@ -10,7 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from backstay.clock import to_datetime
 from backstay.core.dependencies import Brood, TriggerRule
+from backstay.core.event_details import Dependency, DueTime, EventDetails, Priority, Rerun, RerunBelow, Subtree
 from backstay.core.lifecycle import (
     Cancelled,
     Discarded,
@@ -23,7 +25,7 @@ from backstay.core.lifecycle import (
     rescue,
 )
 from backstay.core.port import Store
-from backstay.core.records import Verdict
+from backstay.core.records import Query, Verdict
 from backstay.core.states import TERMINAL, Event, Status
 from backstay.errors import BackstayError, IllegalTransition
 from backstay.testing.conformance.factories import (
@@ -37,6 +39,7 @@ from backstay.testing.conformance.factories import (
     claim_ids,
     claim_one,
     completed,
+    failed,
     in_state,
     new_job,
     quiet,
@@ -70,6 +73,18 @@ async def _begin(store: Store, event: Event, target: Status) -> str:
         case _:
             changes = {}
     return await submit(store, **changes)
+
+
+_OTHER = "0190b5c8-7b11-7a43-8a58-4a7d04a6f1aa"
+DETAILS: list[Any] = [
+    Rerun(_OTHER, 3),
+    Rerun(_OTHER),
+    RerunBelow(_OTHER),
+    Subtree(_OTHER),
+    Dependency(_OTHER, Status.CANCELLED),
+    DueTime(to_datetime(NOW)),
+    Priority(75, 50),
+]
 
 
 class TestEdges:
@@ -155,6 +170,45 @@ class TestEdges:
         assert (again.attempt, again.scheduled_for, again.errors) == (job.attempt, NOW + 5, job.errors)
         [claimed] = await store.claim(request(slots={job.job_type: 1}), NOW + 5)
         assert claimed.attempt == job.attempt + 1
+
+    @pytest.mark.parametrize("details", DETAILS, ids=lambda details: type(details).__name__)
+    @pytest.mark.parametrize("forget_steps", [True, False], ids=["forgets", "keeps"])
+    async def test_history_has_the_details_of_an_event_besides_its_reason(
+        self, store: Store, details: EventDetails, forget_steps: bool
+    ) -> None:
+        job = await in_state(store, Status.FAILED)
+        words = f"run again from {DETAILS[0].job_id}, version 7, without recorded steps"
+
+        edit = manual_retry(job, now=NOW, by="me", reason=words, details=details, forget_steps=forget_steps)
+        await settle(store, edit)
+        await claim_ids(store, slots={job.job_type: 1})
+
+        again = await record(store, job.job_id)
+        event = next(each for each in again.history if each.event is Event.MANUAL_RETRY)
+        assert (event.reason, event.forget_steps, event.details) == (words, forget_steps, details)
+        others = [each for each in again.history if each is not event]
+        assert all((each.forget_steps, each.details) == (False, None) for each in others)
+
+    async def test_an_error_of_a_handler_is_no_lost_lease_whatever_its_name(self, store: Store) -> None:
+        claim = await running(store, max_attempts=9)
+
+        await settle(store, claim.fails("LeaseLost", "of my boat", now=NOW), now=NOW)
+        await store.promote(NOW + HOUR, 10)
+
+        again = await claim_again(store, claim, now=NOW + HOUR)
+        job = await record(store, claim.job_id)
+        assert (job.error_type, job.last_error) == ("LeaseLost", "LeaseLost: of my boat")
+        assert again.job.lost_at is job.lost_at is None
+
+    async def test_dead_letters_are_told_apart_by_their_type_and_not_by_their_words(self, store: Store) -> None:
+        types = ("ChildFailed", "ValueError", "A: B")
+        for error_type in types:
+            await failed(store, error_type, "ChildFailed: 1 child ended", job_type=f"t.{types.index(error_type)}")
+
+        assert sorted((each.job_type, each.error_type) for each in await store.dead(10)) == [
+            (f"t.{place}", error_type) for place, error_type in enumerate(types)
+        ]
+        assert {job.error_type for job in (await store.find(Query(status=Status.FAILED))).items} == set(types)
 
     @pytest.mark.parametrize(("max_attempts", "target"), [(1, Status.FAILED), (2, Status.RETRYING)])
     async def test_a_rescue_counts_a_failure_and_says_that_the_lease_was_lost(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 import pytest
 
 from backstay.core import dumps
 from backstay.core.dumps import FROM, INTO, SEALED, MoveState
-from backstay.core.lifecycle import cancel
+from backstay.core.event_details import Rerun, Subtree
+from backstay.core.lifecycle import cancel, manual_retry
 from backstay.core.port import Store
 from backstay.core.records import FOREVER, JobRecord, JobType, Note, Query, QueueChange, Rate, Verdict
 from backstay.core.states import Status
@@ -118,13 +120,20 @@ class TestExport:
             [Note(claim.hold, progress=0.25, stage="half", logs='[{"m":"x"}]', metrics='{"n":1}', artifacts="[]")], NOW
         )
         await settle(store, claim.fails(message="broken\n'\"\\ ü"))
+        await settle(store, cancel(await record(store, job_id), by="me", reason="no", details=Subtree(parent)))
+        again = await record(store, job_id)
+        options: dict[str, Any] = {"reason": "yes", "details": Rerun(parent, 7), "forget_steps": True}
+        await settle(store, manual_retry(again, now=NOW, by="me", **options))
 
         await carry(store, elsewhere)
 
         found = await bare_record(elsewhere, job_id)
         assert found == await bare_record(store, job_id)
         assert found.errors[0].message == "broken\n'\"\\ ü"
-        assert [event.event for event in found.history] == ["submit", "claim", "retry"]
+        assert found.error_type == found.errors[0].type
+        assert [event.event for event in found.history] == ["submit", "claim", "retry", "cancel", "manual_retry"]
+        assert [event.details for event in found.history][-2:] == [Subtree(parent), Rerun(parent, 7)]
+        assert found.history[-1].forget_steps
 
     async def test_they_are_found_and_claimed_in_the_same_order(self, store: Store, elsewhere: Store) -> None:
         for number in range(7):

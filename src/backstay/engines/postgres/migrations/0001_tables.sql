@@ -240,8 +240,8 @@ CREATE TABLE backstay.event (
     target        text COLLATE "C" NOT NULL,
     by            text,
     reason        text,
-    cause_id      uuid,
-    cause_version integer,
+    forget_steps  boolean NOT NULL DEFAULT false,
+    details       jsonb, -- see core/event_details.py
     PRIMARY KEY (job_id, version)
 );
 

@@ -8,8 +8,8 @@ $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
 CREATE FUNCTION backstay.bucket_of(ran bigint, waited bigint) RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
 $$
     SELECT 1
-        + 16 * width_bucket(ran - 1, '{10000,50000,100000,250000,500000,1000000,2500000,5000000,10000000,30000000,60000000,300000000,900000000,3600000000,14400000000}'::bigint[])
-        + width_bucket(waited - 1, '{10000,50000,100000,250000,500000,1000000,2500000,5000000,10000000,30000000,60000000,300000000,900000000,3600000000,14400000000}'::bigint[])
+        + {buckets} * width_bucket(ran - 1, ARRAY[{bucket_bounds}]::bigint[])
+        + width_bucket(waited - 1, ARRAY[{bucket_bounds}]::bigint[])
 $$;
 
 -- Add to the counters of this minute, in a shard that this connection has for itself, nearly always.

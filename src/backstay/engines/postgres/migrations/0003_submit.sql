@@ -1,4 +1,5 @@
 -- Submitting jobs that are more than a row, from Python and from SQL: with the same defaults, deduplication and options.
+-- Bounds in braces are those of limits.py: they are filled in when this file is read.
 
 CREATE TYPE backstay.rate_of AS (count integer, micros bigint);
 -- A job to store, as JSON has it: see NewJob in core/records.py.
@@ -16,7 +17,8 @@ CREATE TYPE backstay.coming AS (
 -- What was decided about it.
 CREATE TYPE backstay.decided AS (
     place integer, found uuid, found_status text, root uuid, donor uuid, leader uuid, parents uuid[], active uuid[],
-    breaker text, starts text, ends text
+    breaker jsonb, -- the dependency that ends it, as core/event_details.py has it
+    starts text, ends text
 );
 
 -- Everything that several jobs will wait for, in the order in which everyone does: names of what must be there once,
@@ -171,13 +173,17 @@ BEGIN
                     count(*) FILTER (WHERE s.status = 'completed')::integer AS completed,
                     count(*) FILTER (WHERE s.status = 'failed')::integer AS failed,
                     count(*) FILTER (WHERE s.status = 'cancelled')::integer AS cancelled,
-                    min(w.parent::text || ' failed') FILTER (WHERE s.status = 'failed') AS a_failed,
-                    min(w.parent::text || ' cancelled') FILTER (WHERE s.status = 'cancelled') AS a_cancelled
+                    min(w.parent::text) FILTER (WHERE s.status = 'failed') AS a_failed,
+                    min(w.parent::text) FILTER (WHERE s.status = 'cancelled') AS a_cancelled
                 FROM wanted AS w JOIN standing AS s ON s.parent = w.parent
                 GROUP BY w.place
             )
             SELECT ROW(c.place, c.found, c.found_status, c.root, c.donor, c.leader, s.parents, s.active,
-                coalesce(s.a_failed, CASE c.trigger_rule WHEN 'none_failed' THEN NULL ELSE s.a_cancelled END),
+                CASE WHEN s.a_failed IS NOT NULL
+                        THEN jsonb_build_object('kind', 'dependency', 'job_id', s.a_failed, 'outcome', 'failed')
+                    WHEN s.a_cancelled IS NOT NULL AND c.trigger_rule IS DISTINCT FROM 'none_failed'
+                        THEN jsonb_build_object('kind', 'dependency', 'job_id', s.a_cancelled, 'outcome', 'cancelled')
+                END,
                 backstay.began(coalesce(c.trigger_rule, 'all_success'), coalesce(s.completed, 0), coalesce(s.failed, 0),
                     coalesce(s.cancelled, 0), coalesce(cardinality(s.active), 0), c.on_dependency_failure,
                     c.scheduled_for > client_now), NULL)::backstay.decided
@@ -257,13 +263,14 @@ BEGIN
             CASE WHEN d.result_tables IS NOT NULL THEN coalesce(d.rows_of, donor) END,
             CASE WHEN d.result_tables IS NOT NULL THEN coalesce(d.rows_attempt, e.attempt) END,
             CASE ends WHEN 'failed' THEN 'error' END,
-            CASE ends WHEN 'failed' THEN 'DependencyFailed: ' || breaker END,
+            CASE ends WHEN 'failed'
+                THEN format('DependencyFailed: %s %s', breaker ->> 'job_id', breaker ->> 'outcome') END,
             CASE ends WHEN 'failed' THEN 'DependencyFailed' END
         FROM n LEFT JOIN LATERAL (SELECT * FROM backstay.detail WHERE job_id = n.donor OFFSET 0) AS d ON true
         LEFT JOIN LATERAL (SELECT attempt FROM backstay.ended WHERE job_id = n.donor OFFSET 0) AS e ON true
         WHERE leader IS NOT NULL OR donor IS NOT NULL OR ends = 'failed'
     ), events AS (
-        INSERT INTO backstay.event (job_id, version, attempt, at, event, source, target, by, reason)
+        INSERT INTO backstay.event (job_id, version, attempt, at, event, source, target, by, details)
         SELECT job_id, 1, 0, at, CASE WHEN donor IS NULL THEN 'submit' ELSE 'reuse' END, NULL, starts, created_by, NULL
         FROM n WHERE starts IN ('waiting', 'completed')
         UNION ALL
@@ -483,25 +490,29 @@ BEGIN
             '%L was never announced here: open the app that has its handler once, or start its worker once', job_type);
     ELSIF payload IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = 'payload is NULL: leave it out, or give JSON';
-    ELSIF run_at > now() + '3660 days' OR delay > '3660 days' OR run_at = '-infinity' OR delay < '0 s' THEN
+    ELSIF run_at > now() + '{delay_seconds_max} s' OR delay > '{delay_seconds_max} s' OR run_at = '-infinity'
+            OR delay < '0 s' THEN
         RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format(
             '%s: a job may be due within the next ten years', coalesce(run_at::text, delay::text));
-    ELSIF queue !~ '^[A-Za-z0-9._:-]{1,128}$' THEN
+    ELSIF queue !~ '^[A-Za-z0-9._:-]+$' OR length(queue) > {name_length_max} THEN
         RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format(
-            '%L cannot be a queue: use 1 to 128 of A-Z a-z 0-9 . _ : -', left(queue, 80));
+            '%L cannot be a queue: use 1 to {name_length_max} of A-Z a-z 0-9 . _ : -', left(queue, 80));
     ELSIF greatest(length(subject), length(dedup_key), length(content_hash), length(concurrency_key), length(rate_key),
-            length(fairness_key)) > 512 OR length(created_by) > 128 OR length(stage) > 200 THEN
+            length(fairness_key)) > {key_length_max} OR length(created_by) > {name_length_max}
+            OR length(stage) > {stage_length_max} THEN
         RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE =
-            'too long: subject, hash and keys have up to 512 characters, stage 200, created_by 128';
+            'too long: subject, hash and keys have up to {key_length_max} characters, stage {stage_length_max}, '
+            'created_by {name_length_max}';
     ELSIF '' IN (subject, dedup_key, content_hash, concurrency_key, rate_key) THEN
         RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = 'subject, hash and keys must not be empty: leave out those you do not need';
-    ELSIF array_ndims(tags) > 1 OR cardinality(tags) > 32 OR array_position(tags, NULL) IS NOT NULL
-            OR EXISTS (SELECT 1 FROM unnest(tags) AS tag WHERE length(tag) NOT BETWEEN 1 AND 128) THEN
-        RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = 'tags: use up to 32 strings of 1 to 128 characters';
-    ELSIF octet_length(payload::text) > 262144 THEN
+    ELSIF array_ndims(tags) > 1 OR cardinality(tags) > {tags_max} OR array_position(tags, NULL) IS NOT NULL
+            OR EXISTS (SELECT 1 FROM unnest(tags) AS tag WHERE length(tag) NOT BETWEEN 1 AND {tag_length_max}) THEN
+        RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE =
+            'tags: use up to {tags_max} strings of 1 to {tag_length_max} characters';
+    ELSIF octet_length(payload::text) > {payload_bytes_max} THEN
         RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format(
-            'the payload has %s bytes, over the limit of 262144: store the data elsewhere and submit a reference to it',
-            octet_length(payload::text));
+            'the payload has %s bytes, over the limit of {payload_bytes_max}: store the data elsewhere and submit '
+            'a reference to it', octet_length(payload::text));
     ELSIF run_at IS NOT NULL AND delay IS NOT NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = 'run_at and delay are mutually exclusive: give one';
     ELSIF concurrency_key IS NOT NULL AND known ->> 'concurrency_limit' IS NULL THEN
@@ -511,18 +522,25 @@ BEGIN
     ELSIF dedup_for NOT IN ('active', 'forever') AND NOT backstay.is_interval(dedup_for) THEN
         RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format(
             'dedup_for %L: use active, forever or an interval', dedup_for);
+    ELSIF dedup_for NOT IN ('active', 'forever') AND dedup_for::interval > '{span_seconds_max} s' THEN
+        RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format(
+            'dedup_for %L is beyond a century: use forever', dedup_for);
     ELSIF reuse NOT IN ('true', 'false') AND NOT backstay.is_interval(reuse) THEN
         RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format('reuse %L: use true, false or an interval', reuse);
+    ELSIF reuse NOT IN ('true', 'false') AND reuse::interval > '{span_seconds_max} s' THEN
+        RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format('reuse %L is beyond a century: use true', reuse);
     ELSIF reuse IS NOT NULL AND content_hash IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = 'reuse needs a content_hash to compare by';
     ELSIF priority NOT BETWEEN 0 AND 100 THEN
         RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format('priority %s: use 0 to 100', priority);
-    ELSIF max_attempts NOT BETWEEN 1 AND 1000 THEN
-        RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format('max_attempts %s: use 1 to 1000', max_attempts);
-    ELSIF timeout <= '0 s' OR timeout > '30 days' THEN
-        RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format('timeout %s: use up to 30 days', timeout);
-    ELSIF fairness_weight NOT BETWEEN 1 AND 1000 OR fairness_weight IS NULL THEN
-        RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format('fairness_weight %s: use 1 to 1000', fairness_weight);
+    ELSIF max_attempts NOT BETWEEN 1 AND {max_attempts_max} THEN
+        RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format(
+            'max_attempts %s: use 1 to {max_attempts_max}', max_attempts);
+    ELSIF timeout <= '0 s' OR timeout > '{timeout_seconds_max} s' THEN
+        RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format('timeout %s: use up to {timeout_days_max} days', timeout);
+    ELSIF fairness_weight NOT BETWEEN 1 AND {fairness_weight_max} OR fairness_weight IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format(
+            'fairness_weight %s: use 1 to {fairness_weight_max}', fairness_weight);
     ELSIF on_dependency_failure NOT IN ('cancel', 'fail') OR on_dependency_failure IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format(
             'on_dependency_failure %L: use cancel or fail', on_dependency_failure);
@@ -569,7 +587,7 @@ BEGIN
         'rate_key', CASE WHEN known -> 'rate' ->> 'count' IS NOT NULL THEN coalesce(rate_key, job_type) END,
         'rate', known -> 'rate',
         'dedup_key', dedup_key,
-        'dedup_until', CASE dedup_for WHEN 'active' THEN NULL WHEN 'forever' THEN 4611686018427387904
+        'dedup_until', CASE dedup_for WHEN 'active' THEN NULL WHEN 'forever' THEN {forever}
             ELSE at + (extract(epoch FROM dedup_for::interval) * 1000000)::bigint END,
         'dedup_conflict_is_error', dedup_conflict = 'error',
         'depends_on', coalesce(to_jsonb(depends_on), '[]')))), at, at, notify) -> 0 ->> 'job_id')::uuid;

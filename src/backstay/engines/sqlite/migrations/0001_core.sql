@@ -233,9 +233,9 @@ CREATE TABLE event (
     attempt       INTEGER NOT NULL,
     by            TEXT,
     reason        TEXT,
+    forget_steps  INTEGER NOT NULL DEFAULT 0 CHECK (forget_steps IN (0, 1)),
+    details       TEXT, -- JSON: see core/event_details.py
     token         INTEGER, -- of the holder who wrote it
-    cause_id      TEXT,
-    cause_version INTEGER,
     PRIMARY KEY (seq, version)
 ) STRICT, WITHOUT ROWID;
 

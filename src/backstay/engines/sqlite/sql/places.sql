@@ -33,11 +33,11 @@ ON CONFLICT (seq) DO UPDATE SET {detail_changes}
 
 -- name: write_event
 -- Store an event of a job's history.
-INSERT INTO event (seq, {event_columns}) VALUES (?1, {event_values})
+INSERT INTO event (seq, {event_columns}) VALUES (:seq, {event_values})
 
 -- name: events_of
 -- The stored history of the jobs in ?1. Index: the primary key.
-SELECT seq, version, at, event, source, target, attempt, by, reason
+SELECT seq, {history_columns}
 FROM event
 WHERE seq IN (SELECT value FROM json_each(?1))
 ORDER BY seq, version
