@@ -34,7 +34,11 @@ class PayloadTooLarge(InvalidPayload):
 
 
 class InvalidOption(InvalidSubmission):
-    """An option has an invalid value."""
+    """An option has an invalid value. `option` is its name, where there is one to blame."""
+
+    def __init__(self, message: str, *, option: str | None = None) -> None:
+        super().__init__(message)
+        self.option = option
 
 
 class UnknownDependency(InvalidSubmission):

@@ -172,7 +172,7 @@ def run_at_of(o: SubmitOptions, now: Instant) -> Instant:
         try:
             moment = to_instant(run_at)
         except (ValueError, TypeError, AttributeError) as error:
-            raise InvalidOption(f"run_at={run_at!r}: {error}") from None
+            raise InvalidOption(f"run_at={run_at!r}: {error}", option="run_at") from None
         # A time in the past becomes now: such a job must not overtake waiting ones.
         due = max(moment, now)
     elif (delay := o.get("delay")) is not None:
@@ -199,14 +199,14 @@ def _span(name: str, span: Any) -> int:
     except (TypeError, ValueError, OverflowError):
         found = -1
     if found < 0:
-        raise InvalidOption(f"{name}={span!r}: use seconds or a timedelta, 0 or more")
+        raise InvalidOption(f"{name}={span!r}: use seconds or a timedelta, 0 or more", option=name)
     return found
 
 
 def _bounded_span(name: str, span: Any) -> int:
     found = _span(name, span)
     if found > limits.SPAN_SECONDS_MAX * MICROS:
-        raise InvalidOption(f"{name}={span!r:.40}: use at most 100 years")
+        raise InvalidOption(f"{name}={span!r:.40}: use at most 100 years", option=name)
     return found
 
 
@@ -302,12 +302,14 @@ def _tags(o: SubmitOptions) -> str | None:
     try:
         listed = [tags] if isinstance(tags, str) else list(tags)
     except TypeError:
-        raise InvalidOption(f"tags={tags!r:.80}: use a list of strings") from None
+        raise InvalidOption(f"tags={tags!r:.80}: use a list of strings", option="tags") from None
     if len(listed) > limits.TAGS_MAX:
-        raise InvalidOption(f"{len(listed)} tags; the limit is {limits.TAGS_MAX}")
+        raise InvalidOption(f"{len(listed)} tags; the limit is {limits.TAGS_MAX}", option="tags")
     for tag in listed:
         if not isinstance(tag, str) or not 0 < len(tag) <= limits.TAG_LENGTH_MAX:
-            raise InvalidOption(f"tag {tag!r:.80}: use a string of 1 to {limits.TAG_LENGTH_MAX} characters")
+            raise InvalidOption(
+                f"tag {tag!r:.80}: use a string of 1 to {limits.TAG_LENGTH_MAX} characters", option="tags"
+            )
     return codec.to_json(listed, "tags") if listed else None
 
 

@@ -28,11 +28,13 @@ def check_text(name: str, value: Any, longest: int) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or not 0 < len(value) <= longest or "\0" in value:
-        raise InvalidOption(f"{name}={value!r:.80}: use a string of 1 to {longest} characters, without NUL")
+        raise InvalidOption(
+            f"{name}={value!r:.80}: use a string of 1 to {longest} characters, without NUL", option=name
+        )
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise InvalidOption(f"{name} has a lone surrogate, which is not UTF-8") from None
+        raise InvalidOption(f"{name} has a lone surrogate, which is not UTF-8", option=name) from None
     return value
 
 
@@ -43,7 +45,7 @@ def check_reason(reason: str | None) -> str | None:
 
 def check_name(name: str, what: str) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise InvalidOption(f"{name!r:.80} cannot be a {what}: use 1 to 128 of A-Z a-z 0-9 . _ : -")
+        raise InvalidOption(f"{name!r:.80} cannot be a {what}: use 1 to 128 of A-Z a-z 0-9 . _ : -", option=what)
     return name
 
 
@@ -63,16 +65,20 @@ def check_job_type(name: str) -> str:
 def check_priority(priority: int | str) -> int:
     if isinstance(priority, str):
         if priority not in PRIORITIES:
-            raise InvalidOption(f"priority={priority!r}: use 0 to 100, or one of {', '.join(PRIORITIES)}")
+            raise InvalidOption(
+                f"priority={priority!r}: use 0 to 100, or one of {', '.join(PRIORITIES)}", option="priority"
+            )
         return PRIORITIES[priority]
     if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= 100:
-        raise InvalidOption(f"priority={priority!r}: use 0 to 100, or one of {', '.join(PRIORITIES)}")
+        raise InvalidOption(
+            f"priority={priority!r}: use 0 to 100, or one of {', '.join(PRIORITIES)}", option="priority"
+        )
     return priority
 
 
 def check_max_attempts(count: int) -> int:
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= limits.MAX_ATTEMPTS_MAX:
-        raise InvalidOption(f"max_attempts={count!r}: use 1 to {limits.MAX_ATTEMPTS_MAX}")
+        raise InvalidOption(f"max_attempts={count!r}: use 1 to {limits.MAX_ATTEMPTS_MAX}", option="max_attempts")
     return count
 
 
@@ -82,7 +88,9 @@ def check_timeout(timeout: float | timedelta) -> int:
     except (TypeError, ValueError, OverflowError):
         span = 0
     if not 0 < span <= limits.TIMEOUT_SECONDS_MAX * 1_000_000:
-        raise InvalidOption(f"timeout={timeout!r}: use seconds or a timedelta, above 0 and up to 30 days")
+        raise InvalidOption(
+            f"timeout={timeout!r}: use seconds or a timedelta, above 0 and up to 30 days", option="timeout"
+        )
     return span
 
 

@@ -1,4 +1,4 @@
-"""What an event of a job's history says besides its reason, as data: other jobs that it has to do with, new values.
+"""What an event of a job's history says besides its reason, as data: other jobs that it is about, new values.
 
 Code decides by these, and never by a reason, which is what a person or a handler wrote. For display, `why` puts both
 into words.

@@ -222,7 +222,7 @@ def _option(name: str, text: str) -> Any:
 
 def _whole(name: str, text: str) -> int:
     if not text.isdecimal() or len(text) > 12:
-        raise InvalidOption(f"{name}={text!r:.40}: enter a whole number")
+        raise InvalidOption(f"{name}={text!r:.40}: enter a whole number", option=name)
     return int(text)
 
 
@@ -233,8 +233,8 @@ def _blame(app: Backstay, draft: Draft, value: Any, error: Exception) -> None:
     """Attach the error to the field it concerns, if that can be determined."""
     if isinstance(error, InvalidPayload):
         _mark(app, draft, value)
-    name = str(error).partition("=")[0]
-    if name in OPTIONS:
+    name = error.option if isinstance(error, InvalidOption) else None
+    if name is not None and name in OPTIONS:
         draft.errors[name] = _message(error)
     if not draft.errors:
         draft.errors[schema_form.ROOT] = _message(error)
@@ -266,9 +266,10 @@ def _misfits(app: Backstay, draft: Draft, value: Any) -> list[tuple[tuple[str | 
 
 
 def _message(error: Exception) -> str:
-    """The error without the option's name, which is shown next to it."""
-    name, _, rest = str(error).partition("=")
-    text = rest.partition(": ")[2] if name in OPTIONS and ": " in rest else str(error)
+    """The error without the option's name and value, which are shown next to it."""
+    text, option = str(error), getattr(error, "option", None)
+    if option is not None:
+        text = text.partition(f"{option}=")[2].partition(": ")[2] or text
     return f"{text[:1].upper()}{text[1:]}."
 
 
