@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from contextlib import suppress
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from backstay import JobFailed
 from backstay.core.records import WorkerRow
 from backstay.dashboard import page
+from backstay.server.routes import streams
 from tests.server.routes_fixtures import stage as stage
 from tests.server.routes_stage import Stage
 
@@ -227,3 +229,25 @@ async def test_a_worker_of_other_queues_cannot_be_told_from_one_that_does_not_ex
         foreign = await stage.ask("POST", f"/workers/theirs/{end}", json={}, headers=key)
         unknown = await stage.ask("POST", f"/workers/nobody/{end}", json={}, headers=key)
         assert plain(foreign, "theirs") == plain(unknown, "nobody")
+
+
+@pytest.mark.parametrize("what", ["stream", "tree/stream"])
+async def test_a_stream_hides_a_foreign_id_that_comes_up_while_it_runs(
+    stage: Stage, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = stage.app
+    foreign = await app.submit("anything", 1, queue="secret")
+    seen = await app.submit("broken", foreign.job_id, queue="mail")  # fails with an error that quotes it
+    key = await stage.key("read", queues=QUEUES)
+    begun = asyncio.Event()
+    name = "of_job" if what == "stream" else "of_tree"
+    told = getattr(streams, name)
+    monkeypatch.setattr(streams, name, lambda *given: begun.set() or told(*given))
+
+    streamed = asyncio.create_task(stage.http.get(f"/jobs/{seen.job_id}/{what}", headers=key))
+    await begun.wait()
+    async with app.worker(queues=["mail"], poll_interval=0.05):
+        text = (await streamed).text
+
+    assert "ValueError: no another job" in text
+    assert foreign.job_id not in text

@@ -47,7 +47,7 @@ async def live(request: Request, topic: str = "all") -> Response:
         leave()
         raise
 
-    def news(latest: object) -> tuple[bytes, bool]:
+    async def news(latest: object) -> tuple[bytes, bool]:
         nonlocal before
         changed = latest != before
         before = latest

@@ -366,6 +366,24 @@ async def foreign_ids(app: Backstay, who: Principal, jobs: Iterable[JobView]) ->
     )
 
 
+class Sight:
+    """What `who` does not see of jobs that a stream follows: looked up again for each that has changed."""
+
+    def __init__(self, app: Backstay, who: Principal) -> None:
+        self._app = app
+        self._who = who
+        self._versions: dict[str, int] = {}
+        self._hidden: frozenset[str] = frozenset()
+
+    async def hidden(self, jobs: Sequence[JobView]) -> frozenset[str]:
+        if not self._who.sees_all:
+            changed = [job for job in jobs if self._versions.get(job.record.job_id) != job.record.version]
+            if changed:
+                self._hidden |= await foreign_ids(self._app, self._who, changed)
+                self._versions.update((job.record.job_id, job.record.version) for job in changed)
+        return self._hidden
+
+
 async def without_foreign(app: Backstay, who: Principal, jobs: Sequence[J]) -> list[J]:
     """Return the jobs without the ids that `who` does not see."""
     ids = await foreign_ids(app, who, jobs)

@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 from backstay.app import Backstay
 from backstay.clock import within
 from backstay.core.records import Signal
-from backstay.errors import BackstayError, JobNotFound
+from backstay.errors import BackstayError, JobNotFound, StoreError
 from backstay.server.auth import CHECK_SECONDS, Principal, may_stay
 from backstay.server.problems import Problem
 
@@ -220,7 +220,7 @@ class EventStream(StreamingResponse):
         request: Request,
         who: Principal,
         watching: AbstractAsyncContextManager[Watch[T]],
-        news: Callable[[T], tuple[bytes, bool]],
+        news: Callable[[T], Awaitable[tuple[bytes, bool]]],
         leave: Leave,
         headers: Mapping[str, str] = _HEADERS,
     ) -> None:
@@ -239,7 +239,7 @@ async def _events(
     request: Request,
     who: Principal,
     watching: AbstractAsyncContextManager[Watch[T]],
-    news: Callable[[T], tuple[bytes, bool]],
+    news: Callable[[T], Awaitable[tuple[bytes, bool]]],
 ) -> AsyncIterator[bytes]:
     clock = request.app.state.backstay.clock
     sent_at = clock.monotonic()
@@ -249,7 +249,10 @@ async def _events(
             seen = watch.looks
             if isinstance(watch.error, JobNotFound):
                 return
-            found, was_last = news(watch.latest)
+            try:
+                found, was_last = await news(watch.latest)
+            except StoreError:  # an unavailable store is not news
+                found, was_last = b"", False
             if not found and clock.monotonic() - sent_at > BEAT_SECONDS:
                 found = b":\n\n"
             if found:

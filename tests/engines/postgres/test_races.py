@@ -183,3 +183,29 @@ async def test_a_job_is_not_dropped_while_its_children_are_still_to_be_stored(
 
     await store.release(NOW, 1000)
     assert {await status(store, child.job_id) for child in children} == {Status.PENDING}
+
+
+async def test_a_job_that_gets_a_child_at_the_moment_it_is_dropped_is_kept_with_it(
+    store: PostgresStore, someone: asyncpg.Connection
+) -> None:
+    parent = await running(store, job_type="report", subject="s")
+    await settle(store, parent.completes())
+    child = new_job(parent_job_id=parent.job_id)
+    await someone.execute("LOCK TABLE detail IN EXCLUSIVE MODE")
+    another = await asyncpg.connect(store.address.dsn, server_settings={"search_path": store.address.schema})
+    await another.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM job")
+
+    submitted = asyncio.create_task(store.insert([child], NOW))
+    await _blocked(store, 1)
+    dropping = await asyncpg.connect(store.address.dsn)
+    call = asyncio.create_task(dropping.fetchval(f"SELECT {store.address.schema}.drop_jobs('report', 's')"))
+    await _blocked(store, 2)
+    await someone.execute("ROLLBACK")
+
+    await submitted
+    assert await call == 0
+    with pytest.raises(asyncpg.SerializationError):  # it does not see the child, but that there is one
+        await another.execute("SELECT drop_jobs('report', 's')")
+    await another.close()
+    await dropping.close()
+    assert (await record(store, parent.job_id)).children == 1

@@ -56,11 +56,12 @@ def _of_a_job(api: APIRouter, watches: Watches) -> None:
         if told.has_ended and told.version == job.version:
             return Response(status_code=204)
         told = msgspec.structs.replace(told, has_ended=False)
-        hidden = await visibility.foreign_ids(app, who, [job])
+        sight = visibility.Sight(app, who)
+        await sight.hidden([job])
 
-        def news(latest: Job) -> tuple[bytes, bool]:
+        async def news(latest: Job) -> tuple[bytes, bool]:
             nonlocal told
-            found, told = of_job(visibility.without_ids(latest, hidden), told)
+            found, told = of_job(visibility.without_ids(latest, await sight.hidden([latest])), told)
             return found, told.has_ended
 
         watch = watches.on(("job", job.job_id), job, lambda: app.get(job.job_id), app.seen_live)
@@ -74,15 +75,19 @@ def _of_a_tree(api: APIRouter, watches: Watches) -> None:
     ) -> Response:
         job = await visible(app, who, str(job_id))
         tree = await app.tree(job.job_id)
-        hidden = await visibility.foreign_ids(app, who, [each.job for each in tree if who.sees(each.job.queue)])
+        sight = visibility.Sight(app, who)
+
+        async def hidden(latest: Tree) -> frozenset[str]:
+            return await sight.hidden([each.job for each in latest if who.sees(each.job.queue)])
+
         told = TreeTold.of(last_event_id)
-        if told.has_ended and of_tree(tree, who, TreeTold(told.at), hidden)[1].event_id == told.event_id:
+        if told.has_ended and of_tree(tree, who, TreeTold(told.at), await hidden(tree))[1].event_id == told.event_id:
             return Response(status_code=204)
         told = TreeTold(told.at)
 
-        def news(latest: Tree) -> tuple[bytes, bool]:
+        async def news(latest: Tree) -> tuple[bytes, bool]:
             nonlocal told
-            found, told = of_tree(latest, who, told, hidden)
+            found, told = of_tree(latest, who, told, await hidden(latest))
             return found, told.has_ended
 
         watch = watches.on(("tree", job.job_id), tree, lambda: app.tree(job.job_id))

@@ -683,13 +683,17 @@ DECLARE
     dropped uuid[];
 BEGIN
     PERFORM backstay.cancel_jobs(of_type, of_subject, by);
-    -- Not out of a tree: a hole in it would keep its parent waiting, and children that are on their way need theirs.
+    -- Locked first, and looked at then: a child may have come while this waited for a lock. Not out of a tree: a hole in
+    -- it would keep its parent waiting, and children that are on their way need theirs.
+    dropped := ARRAY(
+        SELECT job_id FROM backstay.job WHERE subject = of_subject AND job_type = of_type ORDER BY job_id FOR UPDATE);
     dropped := ARRAY(
         SELECT j.job_id FROM backstay.job AS j JOIN backstay.ended AS e ON e.job_id = j.job_id
-        WHERE j.subject = of_subject AND j.job_type = of_type AND e.awaited IS NOT TRUE AND j.parent_job_id IS NULL
+        WHERE j.job_id = ANY (dropped) AND e.awaited IS NOT TRUE AND j.parent_job_id IS NULL
           AND NOT EXISTS (SELECT FROM backstay.detail AS d WHERE d.job_id = j.job_id
-            AND (d.children > 0 OR d.open_children > 0))
-        ORDER BY j.job_id FOR UPDATE OF j, e);
+            AND (d.children > 0 OR d.open_children > 0)));
+    -- In a transaction that cannot see a child which has come since it began, this fails.
+    INSERT INTO backstay.detail (job_id) SELECT unnest(dropped) ON CONFLICT DO NOTHING;
     PERFORM backstay.drop_ended(dropped);
     DELETE FROM backstay.edge WHERE child_id = ANY (dropped);
     DELETE FROM backstay.step WHERE job_id = ANY (dropped);
