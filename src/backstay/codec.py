@@ -87,6 +87,7 @@ def flat_json(value: Any) -> str | None:
         return "null"
     if type(value) is not dict or len(value) > _FLAT_PARTS_MAX:
         return None
+    write: Callable[[Any], bytes] = encode  # the same text as Pydantic's, except for some numbers, in half the time
     for name, part in value.items():
         if type(name) is not str:
             return None
@@ -100,10 +101,11 @@ def flat_json(value: Any) -> str | None:
         elif kind is float:
             if not math.isfinite(part):
                 return None
+            write = pydantic_core.to_json
         elif kind is not bool and part is not None:
             return None
     try:
-        raw = pydantic_core.to_json(value)
+        raw = write(value)
     except (pydantic_core.PydanticSerializationError, UnicodeEncodeError, ValueError):
         return None
     return None if len(raw) > RESULT_QUICK_BYTES_MAX or b"\\u" in raw else raw.decode()

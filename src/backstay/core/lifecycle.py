@@ -158,31 +158,35 @@ def decide(
     **said: Unpack[Said],
 ) -> Transition:
     """Return the transition that follows from how an attempt ended. `draw` in [0, 1) feeds the jitter."""
-    if isinstance(outcome, Completed):  # nearly every outcome, and the only one with all the handler's effects
-        return Transition(
-            job_id=job.job_id,
-            event=Event.COMPLETE,
-            source=Status.PROCESSING,
-            target=Status.COMPLETED,
-            attempt=job.attempt,
-            token=token,
-            kind=(job.job_type, job.queue, job.priority),
-            ran_micros=now - job.started_at,
-            waited_micros=job.started_at - job.scheduled_for,
-            parent_job_id=job.parent_job_id,
-            by=by,
-            progress=1.0,
-            stage="complete",
-            result=outcome.result,
-            result_artifact=outcome.result_artifact,
-            **said,
-        )
+    if isinstance(outcome, Completed):  # the only one with all the handler's effects
+        return msgspec.structs.replace(complete(job, outcome, now, token, by), **said)
     change = _without_result(job, outcome, now, backoff, draw)
     said.pop("effects", None)
     if change.event is not Event.WAIT_FOR_CHILDREN:
         said.pop("children", None)
         said.pop("staged", None)
     return msgspec.structs.replace(change, token=token, by=by, ran_micros=now - job.started_at, **said)
+
+
+def complete(job: ClaimedJob, outcome: Completed, now: Instant, token: str | None, by: str | None) -> Transition:
+    """Return the transition of a job that has a result and reported nothing else, as nearly all do."""
+    return Transition(
+        job_id=job.job_id,
+        event=Event.COMPLETE,
+        source=Status.PROCESSING,
+        target=Status.COMPLETED,
+        attempt=job.attempt,
+        token=token,
+        kind=(job.job_type, job.queue, job.priority),
+        ran_micros=now - job.started_at,
+        waited_micros=job.started_at - job.scheduled_for,
+        parent_job_id=job.parent_job_id,
+        by=by,
+        progress=1.0,
+        stage="complete",
+        result=outcome.result,
+        result_artifact=outcome.result_artifact,
+    )
 
 
 def _without_result(

@@ -122,6 +122,10 @@ def bucket_of(outcome: Counted, source: Status, ran_micros: int, waited_micros: 
     """Return the bucket of a settled attempt; NO_BUCKET for every other change."""
     if source is not Status.PROCESSING or outcome not in _IN_BUCKETS:
         return NO_BUCKET
+    return bucket_of_attempt(ran_micros, waited_micros)
+
+
+def bucket_of_attempt(ran_micros: int, waited_micros: int) -> int:
     return 1 + bisect_left(BOUNDS_MICROS, ran_micros) * BUCKETS + bisect_left(BOUNDS_MICROS, waited_micros)
 
 

@@ -10,7 +10,6 @@ import asyncio
 import hashlib
 import math
 import threading
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -46,9 +45,12 @@ class Named(Protocol):
     def attempt(self) -> int: ...
 
 
-class Execution(ABC):
+class Execution:
     """Something that can be stopped: a job or a call. Most end without being stopped, so what a stop needs is a class
-    default."""
+    default.
+
+    It is not an abstract class of `abc`: an isinstance() check on one costs more than starting a job.
+    """
 
     timeout_micros: int
 
@@ -86,14 +88,14 @@ class Execution(ABC):
         return Raised(ErrorEntry(attempt, now, "JobTimeout", f"ran longer than its timeout of {seconds:g} s"))
 
     @property
-    @abstractmethod
     def is_over(self) -> bool:
         """Whether it is settled or lost, so that nothing it still does counts."""
+        raise NotImplementedError
 
     @property
-    @abstractmethod
     def jobs(self) -> Sequence[Named]:
         """The jobs that it runs: one, or those of a call."""
+        raise NotImplementedError
 
     @property
     def title(self) -> str:
@@ -453,17 +455,20 @@ class Runs:
 
     def forget(self, run: Run) -> None:
         """Remove a run that is settled or lost. A stuck one still occupies its slot, and stays among the running."""
-        if self.held.get(run.job.job_id) is run:
-            del self.held[run.job.job_id]
+        job_id = run.job.job_id
+        if self.held.get(job_id) is run:
+            del self.held[job_id]
         if run not in self.stuck:
             self.forget_running(run)
         if self.left is not None:
             self.left.set()
 
     def forget_running(self, run: Run) -> None:
-        for where in (self.running, self._live):
-            if where.get(run.job.job_id) is run:
-                del where[run.job.job_id]
+        job_id = run.job.job_id
+        if self.running.get(job_id) is run:
+            del self.running[job_id]
+        if self._live.get(job_id) is run:
+            del self._live[job_id]
 
     def executions(self) -> list[Execution]:
         """Return everything that can be stopped: jobs that run by themselves, and calls of batch handlers."""

@@ -11,7 +11,7 @@ import random
 
 from backstay import codec, failpoints
 from backstay.clock import MICROS, Clock
-from backstay.core.lifecycle import Outcome, Raised, decide
+from backstay.core.lifecycle import Completed, Outcome, Raised, complete, decide
 from backstay.core.port import Store
 from backstay.core.records import ErrorEntry, Transition, Verdict
 from backstay.errors import EffectFailed, StoreBusy, StoreMoved
@@ -91,22 +91,27 @@ class Settler:
     def settle(self, run: Run, outcome: Outcome) -> None:
         run.settling = True
         transition = self._decide(run, outcome)
+        if not self.waiting:
+            self._stir.set()
+            self._idle.clear()
         self.waiting.append((run, transition))
-        self._stir.set()
-        self._idle.clear()
 
     def _decide(self, run: Run, outcome: Outcome) -> Transition:
         now = self._clock.now()
-        transition = decide(
-            run.job,
-            outcome,
-            now=now,
-            backoff=run.handler.backoff,
-            draw=random.random(),
-            token=run.token,
-            by=self._worker_id,
-            **run.said(),
-        )
+        said = run.said()
+        if not said and isinstance(outcome, Completed):
+            transition = complete(run.job, outcome, now, run.token, self._worker_id)
+        else:
+            transition = decide(
+                run.job,
+                outcome,
+                now=now,
+                backoff=run.handler.backoff,
+                draw=random.random(),
+                token=run.token,
+                by=self._worker_id,
+                **said,
+            )
         if self._observers is not None:
             marks = () if transition.error is None else (*run.handler.sensitive, *run.handler.marked)
             self._observers.ended(run.job, transition, marks)

@@ -343,21 +343,23 @@ class Slots:
 
     def take(self, jobs: list[ClaimedJob], token: str) -> None:
         now = self._loop.time()
+        held = self._runs.held
         batches = []
         claimed: dict[Lane, bool] = {}  # and whether with jobs that may not wait
         for job in jobs:
-            if (old := self._runs.held.get(job.job_id)) is not None:
+            if (old := held.get(job.job_id)) is not None:
                 self.lose(old)  # cancelled and retried before this worker knew: only the new claim holds
             lane = self.lanes[job.job_type]
             waits = may_wait(job)
-            claimed[lane] = claimed.get(lane, False) or not waits
-            lane.asked_at = 0.0  # there may be more
+            if not waits or lane not in claimed:
+                claimed[lane] = not waits
+                lane.asked_at = 0.0  # there may be more
             if isinstance(lane, BatchLane) and not is_called_alone(job):
                 run: Run = lane.gather(job, token, now)
                 batches.append(lane)
             else:
                 run = self._line_up_alone(job, lane, token, now, waits)
-            self._runs.held[job.job_id] = run
+            held[job.job_id] = run
         for lane, hurried in claimed.items():
             lane.hurried = hurried or (lane.hurried and self._is_giving_back(lane))
         for lane in dict.fromkeys(batches):
@@ -471,11 +473,15 @@ class Slots:
         passed: list[Run | Turn] = []
         while buffer and self._taken < self._concurrency:
             each = buffer.popleft()
-            lane = self._lane_of(each)
+            if isinstance(each, Turn):
+                if each.lane.is_full:
+                    passed.append(each)
+                else:
+                    self._start_batch(each)
+                continue
+            lane = self.lanes[each.job.job_type]
             if lane.limit is not None and lane.busy >= lane.limit:
                 passed.append(each)
-            elif isinstance(each, Turn):
-                self._start_batch(each)
             else:
                 lane.buffered -= 1
                 self._start(each, lane)
@@ -495,7 +501,10 @@ class Slots:
         if isinstance(run, Item):
             self._begin((run,), lane, self._work_batch((run,)))
         else:
-            self._occupy(lane)
+            if self._taken == 0:
+                self.idle.clear()
+            self._taken += 1
+            lane.busy += 1
             self._runs.start(run)
             run.taken_at = self._loop.time()
             run.task = asyncio.Task(self._work(run), loop=self._loop, name=run.job.job_id, context=self._clean.copy())

@@ -8,10 +8,10 @@ from typing import Any
 import asyncpg
 import pytest
 
-from backstay.core.records import Query
-from backstay.core.states import Status
+from backstay.core.records import Query, Transition
+from backstay.core.states import Event, Status
 from backstay.core.suspicion import RUNS_ALONE
-from backstay.engines.postgres import read
+from backstay.engines.postgres import read, settle
 from backstay.engines.postgres.connection import Statements
 from backstay.engines.postgres.store import PostgresStore
 from tests.engines.postgres.query_plans import (
@@ -69,10 +69,23 @@ def lane_values(lanes: list[tuple[str, str, int]], limit: int) -> list[Any]:
 
 
 def completions(ids: list[str]) -> list[Any]:
-    count = len(ids)
-    nothing: list[list[None]] = [[None] * count] * 5
-    kind = [["mine"] * count, ["default"] * count, [50] * count, [0] * count]
-    return [ids, [1] * count, [7] * count, ["w"] * count, ["1"] * count, *nothing, *kind, 10**12, False]
+    done = [
+        Transition(
+            job_id=job_id,
+            event=Event.COMPLETE,
+            source=Status.PROCESSING,
+            target=Status.COMPLETED,
+            attempt=1,
+            token="t",
+            kind=("mine", "default", 50),
+            by="w",
+            result="1",
+        )
+        for job_id in ids
+    ]
+    columns = settle.completion_columns(done)
+    columns[10] = [7]  # the token as add_running stores it
+    return [*columns, 10**12, False, len(ids)]
 
 
 def claim_values(lanes: list[tuple[str, str, int]], limit: int) -> list[Any]:

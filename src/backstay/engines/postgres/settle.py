@@ -17,7 +17,19 @@ import msgspec
 
 from backstay.clock import Instant
 from backstay.core.dependencies import Brood, TriggerRule, again, moved
-from backstay.core.records import OWN_STEPS, Hold, Inserted, NewJob, Note, Page, Signal, Staged, Transition, Verdict
+from backstay.core.records import (
+    OWN_STEPS,
+    Hold,
+    Inserted,
+    Kind,
+    NewJob,
+    Note,
+    Page,
+    Signal,
+    Staged,
+    Transition,
+    Verdict,
+)
 from backstay.core.states import TERMINAL, Event, Status, also_counted, bucket_of, counted
 from backstay.engines.places import LATEST_MAX, Move, Standing, decide, is_repeat, token_key
 from backstay.engines.postgres import admission, insert, read, release
@@ -81,10 +93,7 @@ async def drop_stale(tx: Tx) -> int:
 
 
 _COMPLETED = moved(Status.PROCESSING, Status.COMPLETED)
-_COMPLETE_COLUMNS = operator.attrgetter(
-    "job_id", "attempt", "token", "by", "result", "result_artifact", "logs", "log_location", "metrics", "artifacts",
-    "kind", "waited_micros",
-)  # fmt: skip
+_ENDED_AS = operator.attrgetter("result", "result_artifact", "logs", "log_location", "metrics", "artifacts")
 
 
 async def complete(tx: Tx, fast: Sequence[Transition], store_now: Instant | None) -> set[str]:
@@ -105,27 +114,30 @@ async def complete_children(tx: Tx, fast: Sequence[Transition], store_now: Insta
 
 
 async def _complete(tx: Tx, fast: Sequence[Transition], store_now: Instant | None, *, counting: bool) -> set[str]:
-    ids, attempts, tokens, *columns, kinds, waited = (
-        list(column) for column in zip(*map(_COMPLETE_COLUMNS, fast), strict=True)
-    )
-    types, queues, priorities = (list(column) for column in zip(*kinds, strict=True))
-    rows = await tx.rows(
-        "complete",
-        ids,
-        attempts,
-        [token_key(token) for token in tokens],
-        # NULL in place of an array of them
-        *(column if any(value is not None for value in column) else None for column in columns),
-        types,
-        queues,
-        priorities,
-        waited,
-        store_now,
-        counting,
-    )
-    if rows:
+    [(count, some)] = await tx.rows("complete", *completion_columns(fast), store_now, counting, len(fast))
+    if count:
         tx.signals.add(Signal.ENDED)
-    return {row[0] for row in rows}
+    return {t.job_id for t in fast} if count == len(fast) else set(some or ())
+
+
+def completion_columns(fast: Sequence[Transition]) -> list[Any]:
+    """Return the arguments of `complete`. What jobs of one claim have in common is sent once, with the number of its
+    claim for each job. Columns of ids and numbers are sent as text: the driver looks at each element of an array
+    several times, and the server reads either as fast."""
+    claims: dict[tuple[int, str | None, str | None, Kind], int] = {}
+    numbers = [claims.setdefault((t.attempt, t.token, t.by, t.kind), len(claims) + 1) for t in fast]
+    attempts, tokens, holders, kinds = zip(*claims, strict=True)
+    return [
+        f"{{{','.join([t.job_id for t in fast])}}}",
+        f"{{{','.join(map(str, numbers))}}}",
+        f"{{{','.join([str(t.waited_micros) for t in fast])}}}",
+        # NULL in place of an array of them
+        *(column if any(column) else None for column in map(list, zip(*map(_ENDED_AS, fast), strict=True))),
+        list(attempts),
+        [token_key(token) for token in tokens],
+        list(holders),
+        *map(list, zip(*kinds, strict=True)),
+    ]
 
 
 async def apply_each(

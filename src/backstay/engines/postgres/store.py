@@ -259,15 +259,16 @@ class PostgresStore:
         return await self._read(lambda tx: claim.wait_alone(tx, request))
 
     async def apply(self, transitions: Sequence[Transition], now: Instant) -> list[Verdict]:
-        check_all(transitions)
         verdicts: list[Verdict] = [Verdict.APPLIED] * len(transitions)
         slow = [i for i, transition in enumerate(transitions) if not is_fast_completion(transition)]
         repeated = False
         if slow:
+            check_all(transitions)
             slow = list(range(len(transitions)))  # all or nothing, and then in one transaction
         else:
             done, repeated = await self._complete(transitions, now)
-            slow = [i for i, transition in enumerate(transitions) if transition.job_id not in done]
+            if len(done) < len(transitions):
+                slow = [i for i, transition in enumerate(transitions) if transition.job_id not in done]
         if slow:
             rest = [transitions[i] for i in slow]
 

@@ -14,8 +14,20 @@ import msgspec
 
 from backstay.clock import Instant
 from backstay.core.dependencies import Brood, TriggerRule, again, moved
-from backstay.core.records import OWN_STEPS, Hold, Inserted, NewJob, Note, Page, Signal, Staged, Transition, Verdict
-from backstay.core.states import TERMINAL, Event, Status, also_counted, bucket_of, counted
+from backstay.core.records import (
+    OWN_STEPS,
+    Hold,
+    Inserted,
+    Kind,
+    NewJob,
+    Note,
+    Page,
+    Signal,
+    Staged,
+    Transition,
+    Verdict,
+)
+from backstay.core.states import TERMINAL, Counted, Event, Status, also_counted, bucket_of, bucket_of_attempt, counted
 from backstay.engines.places import Move, Standing, decide, is_fast_completion, token_key
 from backstay.engines.sql_rows import check_all, holds_by_key, left_their_place, signals_of
 from backstay.engines.sqlite import admission, effects, insert, read, release
@@ -148,7 +160,7 @@ def _complete(tx: Tx, transitions: Sequence[Transition], fast: list[int], now: I
             gone.update(t.job_id for t in chosen)
             done += chosen
     tx.tally(Status.COMPLETED, len(done))
-    _count(tx, done, now)
+    _count_completed(tx, done, now)
     reports = []
     for t in done:
         if t.parent_job_id is not None:
@@ -184,6 +196,21 @@ def _complete_claim(
         tx.connection.execute(COMPLETED, batch)
         return [t.job_id for t in chosen]
     return {job_id for (job_id,) in tx.rows(COMPLETED_SOME, batch)} if changed else set()
+
+
+def _count_completed(tx: Tx, done: Sequence[Transition], now: Instant) -> None:
+    """Count completions, which are many: what has the same kind and bucket is added up first."""
+    sums: dict[tuple[Kind, int], list[int]] = {}
+    for t in done:
+        key = t.kind, bucket_of_attempt(t.ran_micros, t.waited_micros)
+        if (found := sums.get(key)) is None:
+            sums[key] = [1, t.ran_micros, t.waited_micros]
+        else:
+            found[0] += 1
+            found[1] += t.ran_micros
+            found[2] += t.waited_micros
+    for (kind, bucket), (jobs, ran, waited) in sums.items():
+        tx.count(kind, Counted.COMPLETED, now, jobs, ran, waited, bucket)
 
 
 def _count(tx: Tx, applied: Sequence[Transition], now: Instant) -> None:

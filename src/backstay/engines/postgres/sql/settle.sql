@@ -50,16 +50,17 @@ DELETE FROM backstay.staged WHERE ctid = ANY (ARRAY(
 -- is the fence. Claims are locked in the order of their ids, each looked up by its own: a join would let the planner pair
 -- every row of the table with every settlement, as soon as its statistics are old. Rows that someone else holds are
 -- passed over: the slow way waits for them, once the others are settled. What has ended is what was deleted: a row that
--- changed since the statement began is left to the slow way as well.
--- Children are left out unless $16 says that the caller counts them with their parents. Counted as what was claimed:
--- someone may have changed the priority since.
+-- changed since the statement began is left to the slow way as well. $10 to $15 are of claims, and $2 says of which each is.
+-- Children are left out unless $17 says that the caller counts them with their parents. Counted as what was claimed:
+-- someone may have changed the priority since. Returns how many were completed, and which unless all $18 were.
 WITH locked AS MATERIALIZED (
     SELECT r.place_of, s.*
     FROM (
-        SELECT * FROM unnest($1::uuid[], $2::integer[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::text[],
-                $8::text[], $9::text[], $10::text[], $11::text[], $12::text[], $13::integer[], $14::bigint[])
-            AS s (job_id, attempt, token, by, result, result_artifact, logs, log_location, metrics, artifacts, job_type,
-                queue, priority, waited)
+        SELECT s.*, ($10::integer[])[claim] AS attempt, ($11::bigint[])[claim] AS token, ($12::text[])[claim] AS by,
+            ($13::text[])[claim] AS job_type, ($14::text[])[claim] AS queue, ($15::integer[])[claim] AS priority
+        FROM unnest($1::text::uuid[], $2::text::integer[], $3::text::bigint[], $4::text[], $5::text[], $6::text[],
+                $7::text[], $8::text[], $9::text[])
+            AS s (job_id, claim, waited, result, result_artifact, logs, log_location, metrics, artifacts)
         ORDER BY job_id
     ) AS s
     CROSS JOIN LATERAL (
@@ -68,9 +69,9 @@ WITH locked AS MATERIALIZED (
         FOR UPDATE SKIP LOCKED
     ) AS r
     WHERE r.attempt = s.attempt AND r.token = s.token AND r.worker_id = s.by AND NOT r.awaited
-      AND r.concurrency_key IS NULL AND (NOT r.child OR $16::boolean)
+      AND r.concurrency_key IS NULL AND (NOT r.child OR $17::boolean)
 ), moment AS MATERIALIZED (
-    SELECT coalesce($15::bigint, backstay.micros()) AS now
+    SELECT coalesce($16::bigint, backstay.micros()) AS now
 ), gone AS (
     DELETE FROM backstay.running AS r USING locked AS s WHERE r.ctid = s.place_of
     RETURNING r.job_id, r.started_at, r.attempt, r.failures, r.version, r.token, r.findable, r.worker_id,
@@ -111,7 +112,7 @@ WITH locked AS MATERIALIZED (
     ON CONFLICT (minute, job_type, queue, priority, outcome, shard, bucket) DO UPDATE SET count = c.count + excluded.count,
         ran_micros = c.ran_micros + excluded.ran_micros, waited_micros = c.waited_micros + excluded.waited_micros
 )
-SELECT job_id::text FROM gone
+SELECT count(*), CASE WHEN count(*) < $18::integer THEN array_agg(job_id::text) END FROM gone
 
 -- name: lock_jobs
 -- Hold these jobs until the end of the transaction, in the order of their ids; with their parents, whose numbers change
