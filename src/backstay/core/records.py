@@ -30,8 +30,8 @@ class Rate(msgspec.Struct, frozen=True, gc=False):
 
 
 class AnyJob(msgspec.Struct, frozen=True, gc=False):
-    """The first fields of every shape of a job: NewJob, ClaimedJob, JobRecord and Node. Their order matters, because
-    engines read and fill them by position."""
+    """The fields of every shape of a job: NewJob, ClaimedJob, JobRecord and Node. A field that is added to a shape is
+    added to the table in core/job_fields.py."""
 
     job_id: str
     job_type: str
@@ -60,8 +60,7 @@ class NewJob(AnyJob, frozen=True):
     fairness_key: str | None = None  # fairness: jobs of different keys take turns
     fairness_weight: int = 1
     traceparent: str | None = None  # W3C trace context of the submit, for observers
-    # Options that make an insert more than a row. `special` tells a store that one of these is set. Every insert writes
-    # the fields before it: see ROW_FIELDS.
+    # Options that make an insert more than a row. `special` tells a store that one of these is set.
     special: bool = False
     own_id: bool = False  # the caller chose the id: a repeat returns the job that has it
     dedup_key: str | None = None
@@ -443,19 +442,6 @@ class JobRecord(JobFields, frozen=True, kw_only=True):
     history: tuple[HistoryEvent, ...] = ()
 
 
-# Where the fields of a job are stored. Engines build statements and items from these lists, so that a field which is
-# added to the shapes above is stored, claimed, read and archived without being named again.
-ROW_FIELDS = NewJob.__struct_fields__[: NewJob.__struct_fields__.index("special")]  # what an insert writes of any job
-_SPECIAL_ONLY = {"parent_job_id", "concurrency_key", "concurrency_limit", "on_dependency_failure"}
-PLAIN_FIELDS = tuple(name for name in ROW_FIELDS if name not in _SPECIAL_ONLY)  # the others have their defaults
-_COMPUTED = {"dependencies", "dependent_jobs", "dependent_count", "processing_micros", "archived_at"}
-STORED_FIELDS = tuple(name for name in JobRecord.__struct_fields__ if name not in _COMPUTED)
-_NOT_ARCHIVED = {
-    *("payload", "result", "result_artifact", "errors", "logs", "log_location", "artifacts", "history"),
-    *("lease_expires_at", "concurrency_limit", "parked", "on_dependency_failure", "awaits", "join"),
-    *("fairness_weight", "traceparent", "suspicion", "lost_at"),
-}
-ARCHIVED_FIELDS = tuple(name for name in STORED_FIELDS if name not in _NOT_ARCHIVED)
 NEW_DEFAULTS = {each.name: each.default for each in msgspec.structs.fields(NewJob) if not each.required}
 
 

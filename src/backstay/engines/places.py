@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from backstay.clock import Instant
+from backstay.core import job_fields
 from backstay.core.event_details import EventDetails
 from backstay.core.records import ErrorEntry, HistoryEvent, Transition, Verdict
 from backstay.core.states import TERMINAL, Event, Status
@@ -36,12 +37,7 @@ _PLACE_OF = {
     Status.CANCELLED: ENDED,
 }
 
-FACTS = (
-    "job_id", "job_type", "queue", "priority", "payload", "scheduled_for", "max_attempts", "timeout_micros", "subject",
-    "tags", "created_by", "job_stage", "parent_job_id", "root_job_id", "content_hash", "concurrency_key",
-    "concurrency_limit", "on_dependency_failure", "payload_version", "fairness_key", "fairness_weight", "traceparent",
-    "dedup_key", "trigger_rule", "rate_key", "rate_count", "rate_micros", "schedule", "tick_at", "created_at",
-)  # fmt: skip
+FACTS = (*job_fields.FACT_FIELDS, "rate_count", "rate_micros")
 _LINE = ("queue", "job_type", "priority", "scheduled_for", "attempt", "failures", "version", "awaited")
 # The columns of each place besides the key of the job. A standing has a field of each name.
 COLUMNS: Mapping[str, tuple[str, ...]] = {
@@ -63,13 +59,13 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 # Columns of `detail` that a move writes as a whole. Priority and due time are the current ones; worker and start are
 # those of the last attempt, for a job that is neither running nor ended.
 DETAIL = (
-    "priority", "scheduled_for", "snoozes", "give_backs", "suspicion", "waits", "join_name", "progress", "stage",
-    "joins", "reused_from", "rows_of", "rows_attempt", "last_error", "error_type", "lost_at", "errors", "worker_id",
-    "worker_version", "started_at",
+    *job_fields.DETAIL_FIELDS, "joins", "priority", "scheduled_for", "progress", "stage", "worker_id", "worker_version",
+    "started_at",
 )  # fmt: skip
-KEPT = ("logs", "log_location", "metrics", "artifacts", "result_tables")  # of which None keeps what is stored
-CHILDREN = ("children", "open_children", "failed_children", "cancelled_children")  # written as differences
+KEPT = job_fields.REPORT_FIELDS  # of which None keeps what is stored
+CHILDREN = job_fields.CHILDREN_FIELDS  # written as differences
 
+_REPORTED = tuple(name for name in KEPT if name in Transition.__struct_fields__)
 _errors = msgspec.json.Decoder(list[ErrorEntry])
 
 
@@ -285,7 +281,7 @@ def decide(standing: Standing | None, t: Transition, now: Instant, *, unmet: int
         given["unmet"] = unmet or standing.unmet
         if t.awaits is not None:
             given["awaits"] = str(t.awaits)
-    kept = {name: value for name in KEPT[:-1] if (value := getattr(t, name)) is not None}
+    kept = {name: value for name in _REPORTED if (value := getattr(t, name)) is not None}
     key = None if t.token is None else token_key(t.token)
     return move(
         standing, target, t.event, now, by=t.by, reason=t.reason, details=t.details, forget_steps=t.forget_steps,
@@ -451,9 +447,8 @@ def columns(key: str) -> dict[str, str]:
     """Return the expression of every column of a job, by name; `key` is the column that the tables are keyed by."""
     spelt = {name: f"j.{name}" for name in FACTS}
     spelt["submitted_for"] = "j.scheduled_for"
-    spelt["on_dependency_failure"] = "coalesce(j.on_dependency_failure, 'cancel')"
-    spelt["trigger_rule"] = "coalesce(j.trigger_rule, 'all_success')"
-    spelt["fairness_weight"] = "coalesce(j.fairness_weight, 1)"
+    for name, usual in job_fields.USUAL.items():
+        spelt[name] = f"coalesce(j.{name}, {usual!r})"
     for name in ("priority", "scheduled_for"):
         spelt[name] = f"coalesce(d.{name}, j.{name})"
     for name in ("attempt", "failures", "version"):

@@ -16,11 +16,10 @@ from typing import Any
 import msgspec
 
 from backstay.clock import MICROS, Instant
-from backstay.core import dumps
+from backstay.core import dumps, job_fields
 from backstay.core.dumps import ArchiveDump, Dump, EdgeDump, Exported, JobDump
 from backstay.core.lifecycle import check
 from backstay.core.records import (
-    STORED_FIELDS,
     ApiKey,
     AuditEntry,
     AuditPage,
@@ -48,8 +47,8 @@ from backstay.errors import IllegalTransition
 from backstay.limits import COUNTERS_DAYS, MOVE_PAGE_BYTES_MAX
 
 HIGH = "\U0010ffff"  # sorts after every name
-COLUMNS = STORED_FIELDS
-RENAMED = {"join": "join_name"}  # JOIN is a word of SQL, so that the column has another name than the field
+COLUMNS = job_fields.STORED_FIELDS
+RENAMED = job_fields.RENAMED
 CLAIMED = ClaimedJob.__struct_fields__
 
 
@@ -208,7 +207,7 @@ def restored(dump: JobDump, key: Any) -> Restored:
         "token": None,
     }
     facts = {name: given[name] for name in places.FACTS}
-    for name, usual in (("on_dependency_failure", "cancel"), ("fairness_weight", 1), ("trigger_rule", "all_success")):
+    for name, usual in job_fields.USUAL.items():
         facts[name] = None if facts[name] == usual else facts[name]
     fields = {**given, "submitted_for": facts["scheduled_for"]}
     events = tuple(places.EventRow(**msgspec.structs.asdict(each)) for each in places.to_store(fields, record.history))

@@ -16,8 +16,8 @@ import msgspec
 
 from backstay.clock import Instant
 from backstay.core.dependencies import TriggerRule
+from backstay.core.job_fields import ARCHIVED_FIELDS
 from backstay.core.records import (
-    ARCHIVED_FIELDS,
     NEW_DEFAULTS,
     ClaimedJob,
     ErrorEntry,

@@ -27,7 +27,8 @@ from backstay import failpoints, limits
 from backstay.clock import MICROS, Instant
 from backstay.core import open_files
 from backstay.core.dependencies import Broods
-from backstay.core.records import ARCHIVED_FIELDS, FOREVER, PLAIN_FIELDS, Kind, NewJob, Signal
+from backstay.core.job_fields import ARCHIVED_FIELDS, HOMES, ID_FIELDS, PLAIN_FIELDS, Home
+from backstay.core.records import FOREVER, ClaimedJob, Kind, NewJob, Signal
 from backstay.core.states import BOUNDS_MICROS, BUCKETS, NO_BUCKET, Counted
 from backstay.engines import places, sql_files, sql_rows
 from backstay.errors import (
@@ -394,7 +395,7 @@ def first_line(error: BaseException) -> str:
 
 
 _FOLDER = resources.files("backstay.engines.postgres")
-_UUIDS = ("job_id", "parent_job_id", "root_job_id", "reused_from", "rows_of", "joins")
+_UUIDS = ID_FIELDS | {"joins"}
 _BESIDE = ("joins", "awaited", "unmet", "rate_count", "rate_micros")  # of a job in transfer, besides its record
 _TYPES = {str: "text", int: "bigint", float: "double precision", bool: "boolean"}
 _KINDS = {each.name: each.type for each in msgspec.structs.fields(NewJob)}
@@ -420,17 +421,18 @@ def _archived(name: str) -> str:
 
 
 _OF_PLACE = ("attempt", "version", "failures", "priority", "scheduled_for", "suspicion")  # what a claim moves
-_OF_CLAIM = ("lease_expires_at", "worker_id", "started_at")
-_OF_DETAIL = ("logs", "artifacts", "join", "lost_at")
-_COUNTED = ("snoozes", "give_backs", "waits", "children")  # of the detail; 0 where there is none
+_OF_DETAIL = (Home.DETAIL, Home.REPORT, Home.CHILDREN)
+_DEFAULTS = {each.name: each.default for each in msgspec.structs.fields(ClaimedJob)}
 
 
 def _claimed(name: str) -> str:
     """Return where a claim has a field of a job from: p its place, r the claim, j the facts, d the detail."""
-    if name in _COUNTED:
-        return f"coalesce(d.{name}, 0)"
-    table = "p" if name in _OF_PLACE else "r" if name in _OF_CLAIM else "d" if name in _OF_DETAIL else "j"
-    return f"{table}.{_read_as(sql_rows.RENAMED.get(name, name))}"
+    column = _read_as(sql_rows.RENAMED.get(name, name))
+    if name in _OF_PLACE:
+        return f"p.{column}"
+    if HOMES[name] in _OF_DETAIL:
+        return f"d.{column}" if _DEFAULTS[name] is None else f"coalesce(d.{column}, 0)"
+    return f"r.{column}" if HOMES[name] is Home.PLACE else f"j.{column}"
 
 
 # Of a record: its columns, and what its history is derived from.

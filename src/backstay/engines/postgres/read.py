@@ -34,6 +34,7 @@ from backstay.limits import FORMER_WORKERS_MAX, LISTED_EDGES_MAX
 _record = msgspec.json.Decoder(JobRecord)
 _events = msgspec.json.Decoder(tuple[HistoryEvent, ...])
 _COLUMNS = tuple(sql_rows.RENAMED.get(name, name) for name in RECORD)
+_JOB_ID = RECORD.index("job_id")
 _WORKER = (
     "{0} IN (SELECT worker_id FROM backstay.running WHERE job_id = j.job_id"
     " UNION ALL SELECT worker_id FROM backstay.ended WHERE job_id = j.job_id"
@@ -88,8 +89,8 @@ async def get(tx: Tx, job_ids: Sequence[str]) -> list[JobRecord | None]:
 
 async def with_edges(tx: Tx, found: Sequence[Any]) -> tuple[JobRecord, ...]:
     """Return the records of rows with the columns of the statement `get`."""
-    edges = await _edges(tx, [row[0] for row in found])
-    return tuple(record(tuple(row), edges.get(row[0])) for row in found)
+    edges = await _edges(tx, [row[_JOB_ID] for row in found])
+    return tuple(record(tuple(row), edges.get(row[_JOB_ID])) for row in found)
 
 
 def record(row: tuple[Any, ...], edges: tuple[str, str, int] | None = None) -> JobRecord:

@@ -196,11 +196,11 @@ async def _jobs(tx: Tx, after: str | None, limit: int) -> Source:
     while limit > 0:
         found = await tx.rows("export_jobs", place, min(SOME, limit))
         edges: dict[str, list[tuple[str, bool, bool]]] = {}
-        for child, *edge in await tx.rows("export_edges", [row[0] for row in found]):
+        jobs = [(*read.fields_of(tuple(row)[:-1]), row[-1]) for row in found]
+        for child, *edge in await tx.rows("export_edges", [fields["job_id"] for fields, _, _ in jobs]):
             edges.setdefault(child, []).append((edge[0], edge[1], edge[2]))
-        for row in found:
-            place = row[-1]
-            yield sql_rows.dump_from(*read.fields_of(tuple(row)[:-1]), edges.get(row[0], ())), place
+        for fields, events, place in jobs:
+            yield sql_rows.dump_from(fields, events, edges.get(fields["job_id"], ())), place
         if len(found) < min(SOME, limit):
             return
         limit -= len(found)

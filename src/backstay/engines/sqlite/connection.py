@@ -20,7 +20,8 @@ from weakref import WeakSet
 import apsw
 
 from backstay.core import open_files
-from backstay.core.records import ARCHIVED_FIELDS, NEW_DEFAULTS, ROW_FIELDS, ExpiredClaim
+from backstay.core.job_fields import ARCHIVED_FIELDS, PLAIN_FIELDS, USUAL
+from backstay.core.records import NEW_DEFAULTS, ExpiredClaim
 from backstay.engines import places, sql_files, sql_rows
 from backstay.errors import (
     ConfigurationError,
@@ -169,12 +170,11 @@ CANDIDATE = (
     "priority", "scheduled_for", "job_id", "seq", "concurrency_key", "concurrency_limit", "rate_key", "rate_count",
     "rate_micros", "queue", "job_type", "fair", "attempt", "failures", "version", "awaited", "scheduled_for",
 )  # fmt: skip
-_NULLS = {"on_dependency_failure": "'cancel'", "fairness_weight": "1"}
 LISTS = {
-    "new_columns": ", ".join(ROW_FIELDS),
+    "new_columns": ", ".join(PLAIN_FIELDS),
     "new_values": ", ".join(
-        f"nullif(?{number}, {_NULLS[name]})" if name in _NULLS else f"?{number}"
-        for number, name in enumerate(ROW_FIELDS, start=3)
+        f"nullif(?{number}, {USUAL[name]!r})" if name in USUAL else f"?{number}"
+        for number, name in enumerate(PLAIN_FIELDS, start=3)
     ),
     "fact_columns": ", ".join(places.FACTS),
     "fact_values": _bound(places.FACTS),

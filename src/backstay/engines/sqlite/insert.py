@@ -9,6 +9,7 @@ import asyncio
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,9 +17,10 @@ import apsw
 import msgspec
 
 from backstay.clock import Instant
+from backstay.core import job_fields
 from backstay.core.dependencies import TriggerRule, began, breaker, moved
 from backstay.core.event_details import Dependency
-from backstay.core.records import FOREVER, ROW_FIELDS, Inserted, JobRecord, Kind, NewJob, Signal
+from backstay.core.records import FOREVER, Inserted, JobRecord, Kind, NewJob, Signal
 from backstay.core.states import TERMINAL, Counted, Event, Status
 from backstay.engines.places import FACTS, STANDING, Move, Standing, submitted
 from backstay.engines.sqlite import admission, read, release
@@ -74,9 +76,7 @@ JOINABLE = load("joinable")
 _SEQ = "SELECT seq FROM job WHERE job_id = ?"
 _SHARED = [name for name in FACTS if name in STANDING]
 ROOT = "SELECT coalesce(root_job_id, job_id) FROM job WHERE job_id = ?"
-_ROW_SIZE = len(ROW_FIELDS)
-
-_astuple = msgspec.structs.astuple
+_row = attrgetter(*job_fields.PLAIN_FIELDS)
 
 
 class Donor(NamedTuple):
@@ -99,7 +99,7 @@ def insert_plain(tx: Tx, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]
             later, status = True, Status.SCHEDULED
         else:
             ready, status = True, Status.PENDING
-        bindings.append((seq, now, *_astuple(job)[:_ROW_SIZE]))
+        bindings.append((seq, now, *_row(job)))
         answers.append(Inserted(job.job_id, status))
         kind = (job.job_type, job.queue, job.priority)
         kinds[kind] = kinds.get(kind, 0) + 1
@@ -192,7 +192,7 @@ def _stored(tx: Tx, job: NewJob, now: Instant, status: Status, **standing: Any) 
         stored=1 if status in (Status.WAITING, Status.COMPLETED) else 0,
         **standing,
     )
-    for name, usual in (("on_dependency_failure", "cancel"), ("fairness_weight", 1), ("trigger_rule", "all_success")):
+    for name, usual in job_fields.USUAL.items():
         if facts[name] == usual:
             facts[name] = None
     tx.connection.execute(SPECIAL, facts | {"seq": new.key, "created_at": now})

@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from backstay.core.job_fields import PLAIN_FIELDS
 from backstay.core.lifecycle import Completed, cancel, manual_retry
 from backstay.core.port import Store
-from backstay.core.records import FOREVER, PLAIN_FIELDS, ClaimedJob, JobRecord, NewJob, Rate, Verdict
+from backstay.core.records import FOREVER, ClaimedJob, JobRecord, NewJob, Rate, Verdict
 from backstay.core.states import Event, Status
 from backstay.errors import DedupConflict, UnknownDependency
 from backstay.testing.conformance.factories import (

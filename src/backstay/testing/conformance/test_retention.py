@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from backstay.core.job_fields import ARCHIVED_FIELDS
 from backstay.core.lifecycle import Completed, cancel, manual_retry
 from backstay.core.port import Store
-from backstay.core.records import ARCHIVED_FIELDS, FOREVER, Keep, NewJob, Note, Query, RetentionPolicy, Retired, Verdict
+from backstay.core.records import FOREVER, Keep, NewJob, Note, Query, RetentionPolicy, Retired, Verdict
 from backstay.core.states import ACTIVE, TERMINAL, Status
 from backstay.limits import COUNTERS_DAYS
 from backstay.testing.conformance.factories import (
