@@ -111,6 +111,7 @@ ALONE_OTHERS_FACTOR = 1.5  # … and those of the others are longer: they get mo
 ALONE_LOOK_SECONDS = 1.0  # between a worker's looks for jobs that wait to run alone
 ALONE_COUNTED_MAX = 1_000  # such jobs that a look counts: every worker looks once a second
 SETTLE_BATCH_MAX = 500  # one transaction; longer ones delay claims behind the writer
+UNSETTLED_MAX = 1_000  # ended and not written yet: a worker that has more claims nothing until the store has caught up
 RELEASE_BATCH_MAX = 1_000  # dependents released in one transaction; the rest goes through the outbox
 SWEEP_BATCH_MAX = 500  # promoted or rescued in one transaction
 FIND_LIMIT_MAX = 1_000

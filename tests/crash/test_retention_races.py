@@ -12,7 +12,7 @@ import pytest
 import backstay.app
 from backstay import Backstay, Status
 from backstay.clock import Instant, SystemClock
-from backstay.core.records import RetentionPolicy
+from backstay.core.records import RetentionPolicy, Retired
 from backstay.engines.sqlite.store import SQLiteStore
 from backstay.files.local import LocalFiles
 from backstay.limits import RELEASE_BATCH_MAX, RESULT_INLINE_BYTES_MAX
@@ -174,3 +174,51 @@ async def test_all_workers_together_give_retention_the_same_share(
     monkeypatch.setattr(maintenance.asyncio, "sleep", rest)
     await Janitor(OfManyWorkers(), ASecondEachTime(), None, Retention(), Trouble(maintenance.log, app.clock)).clean_up()  # type: ignore[arg-type]
     assert rests == [maintenance.REST_FACTOR * workers]
+
+
+async def test_retention_takes_up_to_half_of_the_store_while_jobs_expire_faster_than_it_removes_them(
+    app: Backstay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a busy store grows without end. Once it has caught up, it takes its tenth again."""
+    rests: list[float] = []
+    steps = 12
+
+    class Behind:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(app.store, name)
+
+        async def retire(self, *asked: Any) -> Retired:
+            nonlocal steps
+            steps -= 1
+            return Retired(archived=500, dropped=0, next="more" if steps > 0 else None)
+
+    class HalfAMinuteEachTime(SystemClock):
+        ticks = 0
+
+        def monotonic(self) -> float:
+            self.ticks += 1
+            return 30.0 * self.ticks
+
+    async def rest(seconds: float) -> None:
+        rests.append(seconds / 30)
+
+    monkeypatch.setattr(maintenance.asyncio, "sleep", rest)
+    janitor = Janitor(Behind(), HalfAMinuteEachTime(), None, Retention(), Trouble(maintenance.log, app.clock))  # type: ignore[arg-type]
+    await janitor.clean_up()
+    assert rests[0] == maintenance.REST_FACTOR
+    assert rests[-1] == maintenance.REST_FACTOR_MIN
+    for _ in range(5):
+        monkeypatch.setattr(maintenance, "RETIRE_INTERVAL_SECONDS", 600.0)  # a pass is over sooner than that
+        await janitor.clean_up()
+    assert rests[-1] == maintenance.REST_FACTOR
+
+
+@pytest.mark.parametrize(
+    ("kept", "seconds"), [(None, 600), (7 * 86_400, 600), (600, 150), (30, 60)], ids=lambda each: str(each)
+)
+def test_a_store_that_keeps_jobs_for_minutes_is_looked_at_more_often(
+    kept: float | None, seconds: float, app: Backstay
+) -> None:
+    keep = Retention(completed=kept, failed=None, cancelled=None)
+    janitor = Janitor(None, app.clock, None, keep, Trouble(maintenance.log, app.clock))  # type: ignore[arg-type]
+    assert janitor.rest_seconds() == seconds

@@ -118,3 +118,40 @@ async def test_a_worker_does_not_rescue_what_it_has_done_itself(app: Backstay) -
         assert (await app.get(claim.job_id)).status == "processing"
 
         assert await sweeper().sweep_once() == 1
+
+
+async def test_a_worker_claims_no_more_than_a_slow_store_can_settle(
+    app: Backstay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise finished jobs pile up in memory, with a lease each, and a crash would run all of them again."""
+    monkeypatch.setattr(settler, "UNSETTLED_MAX", 20)
+    monkeypatch.setattr(settler, "SETTLE_BATCH_MAX", 5)
+    unsettled = 0
+    seen_at_claims = []
+
+    @app.job("work")
+    async def work(payload: int) -> None:
+        nonlocal unsettled
+        unsettled += 1
+
+    async with app:
+        claim, apply = app.store.claim, app.store.apply
+
+        async def watched_claim(*asked: Any) -> Any:
+            seen_at_claims.append(unsettled)
+            return await claim(*asked)
+
+        async def slow_apply(transitions: Sequence[Transition], now: Instant) -> list[Verdict]:
+            nonlocal unsettled
+            for _ in range(10):  # meanwhile claims go through
+                await app.store.counts()
+            unsettled -= len(transitions)
+            return await apply(transitions, now)
+
+        monkeypatch.setattr(app.store, "claim", watched_claim)
+        monkeypatch.setattr(app.store, "apply", slow_apply)
+        jobs = await app.submit_many([("work", number) for number in range(300)])
+        async with app.worker(concurrency=5):
+            for job in jobs:
+                await job.result(timeout=60)
+    assert max(seen_at_claims) < 2 * 20  # besides those that wait: a batch under way, and what has just ended

@@ -19,6 +19,7 @@ from backstay.limits import ALONE_LOOK_SECONDS
 from backstay.ops.retention import Retention
 from backstay.ops.wait import HOPELESS, Trouble
 from backstay.worker import errors
+from backstay.worker.settler import Settler
 from backstay.worker.slots import Room, Slots
 
 log = logging.getLogger("backstay.worker")
@@ -40,13 +41,22 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 class Fetcher:
     def __init__(
-        self, worker_id: str, store: Store, clock: Clock, settings: WorkerSettings, slots: Slots, trouble: Trouble
+        self,
+        worker_id: str,
+        store: Store,
+        clock: Clock,
+        settings: WorkerSettings,
+        slots: Slots,
+        settler: Settler,
+        trouble: Trouble,
     ) -> None:
         self._worker_id = worker_id
         self._store = store
         self._clock = clock
         self._settings = settings
         self._slots = slots
+        self._settler = settler
+        settler.on_room = slots.changed.set
         self._trouble = trouble
         self._versions = {name: lane.handler.version for name, lane in slots.lanes.items()}
         self._turn = 0  # which of the rooms is asked for next
@@ -86,6 +96,9 @@ class Fetcher:
         changed = self._slots.changed
         while not self._stopping:
             changed.clear()
+            if self._settler.is_behind:
+                await changed.wait()
+                continue
             await self._look()
             opening = self._slots.opening(self._alone, idle=self._in_worker.isdisjoint(self._maybe_ready))
             if opening.lost is Lost.SHARED and self._lost_left:

@@ -456,7 +456,8 @@ class Scheduler:
 
 
 START_SECONDS = 5.0  # soon after the start, but not in its way
-REST_FACTOR = 9  # times as long as a step took, for each worker: all of them together have a tenth of the store at most
+REST_FACTOR = 9  # times as long as a step took, for each worker: all of them together have a tenth of the store …
+REST_FACTOR_MIN = 1  # … or up to a half, as long as more jobs expire than that removes
 
 
 class Janitor:
@@ -466,6 +467,7 @@ class Janitor:
         self._clock = clock
         self._files = files
         self._keep = keep
+        self._rest_factor: float = REST_FACTOR
 
     async def work(self) -> None:
         pause = START_SECONDS
@@ -473,7 +475,7 @@ class Janitor:
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))
             try:
                 archived = await self.clean_up()
-                pause = RETIRE_INTERVAL_SECONDS if archived else RETIRE_REST_SECONDS
+                pause = RETIRE_INTERVAL_SECONDS if archived else self.rest_seconds()
             except StoreMoved as error:
                 errors.say_once(error)
                 pause = RETIRE_REST_SECONDS
@@ -485,15 +487,29 @@ class Janitor:
             else:
                 self._trouble.over("retention")
 
+    def rest_seconds(self) -> float:
+        """Return the pause after a pass that has found nothing: jobs that are kept for minutes expire sooner than those
+        that are kept for days."""
+        spans: list[int] = [span for span in msgspec.structs.astuple(self._keep.keep()) if span is not None]
+        if not spans:
+            return RETIRE_REST_SECONDS
+        return max(RETIRE_INTERVAL_SECONDS, min(RETIRE_REST_SECONDS, min(spans) / MICROS / 4))
+
     async def clean_up(self) -> int:
         policy = retention.policy(self._keep, await self._store.job_types())
-        rest = REST_FACTOR * max(1, await self._store.count_workers())  # they all do this, maybe all at once
+        workers = max(1, await self._store.count_workers())  # they all do this, maybe all at once
         archived = 0
-        before = self._clock.monotonic()
+        began = before = self._clock.monotonic()
         async for moved_now in retention.steps(self._store, self._clock, self._files, policy):
             archived += moved_now
-            await asyncio.sleep(rest * max(0.0, self._clock.monotonic() - before))
+            now = self._clock.monotonic()
+            if now - began > RETIRE_INTERVAL_SECONDS:  # a busy store would grow without end
+                self._rest_factor = max(self._rest_factor / 2, min(REST_FACTOR_MIN, REST_FACTOR))
+                began = now
+            await asyncio.sleep(self._rest_factor * workers * max(0.0, now - before))
             before = self._clock.monotonic()
+        if self._clock.monotonic() - began < RETIRE_INTERVAL_SECONDS / 2:
+            self._rest_factor = min(self._rest_factor * 2, REST_FACTOR)
         if archived:
             log.info("retention archived %s", count(archived, "job"))
         return archived

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Callable
 
 from backstay import codec, failpoints
 from backstay.clock import MICROS, Clock
@@ -15,7 +16,7 @@ from backstay.core.lifecycle import Completed, Outcome, Raised, complete, decide
 from backstay.core.port import Store
 from backstay.core.records import ErrorEntry, Transition, Verdict
 from backstay.errors import EffectFailed, StoreBusy, StoreMoved
-from backstay.limits import SETTLE_BATCH_MAX
+from backstay.limits import SETTLE_BATCH_MAX, UNSETTLED_MAX
 from backstay.observers import Observers
 from backstay.ops.wait import HOPELESS, OF_THE_STORE, Trouble
 from backstay.worker import errors
@@ -51,6 +52,7 @@ class Settler:
         self._trouble = trouble
         self.ended = self.failed = self.busy_micros = 0  # attempts, for the worker's heartbeat
         self.waiting: list[tuple[Run, Transition]] = []  # decided, not written
+        self.on_room: Callable[[], object] = lambda: None  # called when it is behind no longer
         self._apart: set[asyncio.Task[None]] = set()
         self._stir = asyncio.Event()
         self._idle = asyncio.Event()
@@ -147,6 +149,12 @@ class Settler:
 
     # Write
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether so much waits to be written that no more jobs should be claimed. What runs faster than the store
+        takes it would pile up in memory, with a lease each, and would all run again after a crash."""
+        return len(self.waiting) >= UNSETTLED_MAX
+
     async def drained(self) -> None:
         await self._idle.wait()
 
@@ -158,7 +166,10 @@ class Settler:
                 while self.waiting:
                     size = _fitting(self.waiting)
                     batch = self.waiting[:size]
+                    was_behind = self.is_behind
                     del self.waiting[:size]
+                    if was_behind and not self.is_behind:
+                        self.on_room()
                     await self._settle(batch)
             except asyncio.CancelledError:
                 for task in self._apart:

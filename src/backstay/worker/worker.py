@@ -77,7 +77,7 @@ class Worker:
         self._slots = Slots(
             handlers, settings.concurrency, self._runs, self._settler, self._executor, caller, observers
         )
-        self._fetcher = Fetcher(self.worker_id, store, clock, settings, self._slots, trouble)
+        self._fetcher = Fetcher(self.worker_id, store, clock, settings, self._slots, self._settler, trouble)
         releaser = StoreReleaser(self.worker_id, clock, self._runs, self._settler, self._fetcher, self._slots.lose)
         self._watchdog = Watchdog(clock, settings.lease_seconds, self._pulse, releaser, trouble)
         self._leases = LeaseKeeper(
