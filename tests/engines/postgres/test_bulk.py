@@ -8,9 +8,10 @@ import msgspec
 import pytest
 
 from backstay.core.records import Counter, JobRecord, NewJob, QueueChange
+from backstay.engines.postgres import connection
 from backstay.engines.postgres.insert import COPY_JOBS_MIN
 from backstay.engines.postgres.store import PostgresStore
-from backstay.errors import QueueFull, StoreError
+from backstay.errors import InvalidSubmission, QueueFull, StoreError
 from backstay.testing.conformance.factories import NOW, SECOND, new_job, request
 from tests.support.servers.postgres import Postgres
 from tests.support.servers.proxy import Proxy
@@ -110,3 +111,35 @@ async def test_their_due_times_are_on_the_servers_clock(postgres: Postgres) -> N
     await store.close()
     assert len(claimed) == MANY
     assert abs(first.scheduled_for - now) < 60 * SECOND
+
+
+async def test_more_keys_than_the_server_can_lock_are_refused_before_they_take_the_locks_of_everyone(
+    store: PostgresStore,
+) -> None:
+    room = 64 * 200  # max_locks_per_transaction and max_connections
+    jobs = [new_job(dedup_key=f"k{number}") for number in range(room + 1)]
+    with pytest.raises(InvalidSubmission, match="submit fewer at a time"):
+        await store.insert(jobs, NOW)
+    assert sum((await store.counts()).values()) == 0
+
+
+async def test_a_repeat_after_a_lost_answer_locks_no_more_than_the_first_try(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = [True]
+    value = connection.Tx.value
+
+    async def loses_one(tx: connection.Tx, name: str, *values: object) -> object:
+        answer = await value(tx, name, *values)
+        if name == "insert_jobs" and lost:
+            lost.clear()
+            raise ConnectionResetError
+        if name == "insert_jobs":
+            locks = await tx.connection.fetchval("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
+            assert locks == 0
+        return answer
+
+    monkeypatch.setattr(connection.Tx, "value", loses_one)
+    [first] = await store.insert([new_job()], NOW)
+    answers = await store.insert([new_job(depends_on=(first.job_id,)) for _ in range(500)], NOW)
+    assert len({answer.job_id for answer in answers}) == 500

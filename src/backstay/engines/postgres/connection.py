@@ -37,6 +37,7 @@ from backstay.errors import (
     DedupConflict,
     ForkedStore,
     InvalidOption,
+    InvalidSubmission,
     NotOpen,
     QueueFull,
     SchemaMismatch,
@@ -294,6 +295,8 @@ def translate(error: BaseException, where: str) -> BaseException:
             return UnknownDependency(str(error))
         case asyncpg.PostgresError(sqlstate="BS003"):
             return QueueFull(str(error), queue=str(getattr(error, "detail", "") or ""))
+        case asyncpg.PostgresError(sqlstate="BS005"):
+            return InvalidSubmission(str(error))
         case asyncpg.PostgresError(sqlstate="BS006"):
             return StoreMoved(str(error))
         case _ if is_misconfigured(error):
@@ -346,6 +349,8 @@ def refused(state: str, message: str, detail: str, where: str) -> BackstayError:
             return UnknownDependency(message)
         case "BS003":
             return QueueFull(message, queue=detail)
+        case "BS005":
+            return InvalidSubmission(message)
         case "BS006":
             return StoreMoved(message)
         case "25P02":

@@ -204,10 +204,12 @@ def _parts(jobs: Iterable[NewJob]) -> Iterator[list[NewJob]]:
 async def _insert_special(
     tx: Tx, jobs: Sequence[NewJob], now: Instant, store_now: Instant | None, repeat: bool, terms: Terms
 ) -> list[Inserted]:
+    asked = terms.value
     if repeat:
         # then an existing job may be returned instead
         jobs = [msgspec.structs.replace(job, own_id=True) for job in jobs]
-    text = await tx.value("insert_jobs", encoded(jobs), now, store_now, terms.value)
+        asked = msgspec.json.encode(msgspec.json.decode(asked) | {"repeated": True}).decode()
+    text = await tx.value("insert_jobs", encoded(jobs), now, store_now, asked)
     answers = msgspec.json.decode(text)
     there = [answer["job_id"] for answer in answers if answer["existing"]]
     existing = dict(zip(there, await read.get(tx, there), strict=True)) if there else {}

@@ -12,6 +12,7 @@ CREATE TYPE backstay.coming AS (
     reuse_since bigint, rate_key text, rate backstay.rate_of, schedule text, tick_at bigint,
     admitted boolean, -- it came with a parent that was, so that no queue is too full for it
     promised boolean, -- its parent has ended on the strength of it; what it depended on and is gone since was no obstacle
+    repeated boolean, -- an earlier try may have stored it: its own id is for us to find it by
     round integer -- 0, or more if it has to do with an earlier job of the same call
 );
 -- What was decided about it.
@@ -28,9 +29,26 @@ LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off SET enable_m
 $$
 DECLARE
     held uuid[];
+    names bigint;
+    room bigint := current_setting('max_locks_per_transaction')::bigint
+        * (current_setting('max_connections')::bigint + current_setting('max_prepared_transactions')::bigint);
 BEGIN
+    -- The server's table of locks is for everyone: who fills it keeps others from working. Promised jobs come in parts
+    -- that fit.
+    IF cardinality(jobs) * 5 > room THEN
+        SELECT count(DISTINCT job_id) FILTER (WHERE own_id AND NOT coalesce(repeated, false)) + count(DISTINCT dedup_key)
+            + count(DISTINCT (job_type, content_hash)) FILTER (WHERE reuse_since IS NOT NULL)
+            + count(DISTINCT concurrency_key) + count(DISTINCT rate_key)
+        INTO names FROM unnest(jobs) WHERE NOT coalesce(promised, false);
+        IF names > room THEN
+            RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format(
+                'these jobs have %s keys and ids of their own, and the server has room to lock %s: nothing was stored;'
+                ' submit fewer at a time, or raise max_locks_per_transaction', names, room);
+        END IF;
+    END IF;
     PERFORM pg_advisory_xact_lock(lock) FROM (
-        SELECT hashtextextended('backstay id ' || job_id, 0) AS lock FROM unnest(jobs) WHERE own_id
+        SELECT hashtextextended('backstay id ' || job_id, 0) AS lock FROM unnest(jobs)
+            WHERE own_id AND NOT coalesce(repeated, false)
         UNION SELECT hashtextextended('backstay dedup ' || dedup_key, 0) FROM unnest(jobs) WHERE dedup_key IS NOT NULL
         UNION SELECT hashtextextended('backstay content ' || job_type || ' ' || content_hash, 0) FROM unnest(jobs)
             WHERE reuse_since IS NOT NULL
