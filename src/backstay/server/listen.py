@@ -22,6 +22,7 @@ from backstay.server.request import address
 
 log = logging.getLogger("backstay.server")
 KEPT_ALIVE_SECONDS = 30
+_JOINED_BYTES_MAX = 64 * limits.KIB
 _TICKS = 10  # per second
 _FULL_SECONDS = 60.0  # between two warnings of too many open files
 
@@ -120,6 +121,39 @@ class Server(uvicorn.Server):
         yield
 
 
+class Joined:
+    """A transport that sends together what is written in one turn of the event loop: the head of a response and its
+    body, which would be two packets and two system calls."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._held: list[bytes] = []
+        self._size = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not data:
+            return
+        if not self._held:
+            self._loop.call_soon(self._send)
+        self._held.append(data)
+        self._size += len(data)
+        if self._size > _JOINED_BYTES_MAX:  # a long body: the transport says when its client cannot keep up
+            self._send()
+
+    def _send(self) -> None:
+        held, self._held, self._size = self._held, [], 0
+        if held:
+            self._transport.write(held[0] if len(held) == 1 else b"".join(held))
+
+    def close(self) -> None:
+        self._send()
+        self._transport.close()
+
+
 class Connection(H11Protocol):
     """One that has to say what it wants: a head that never ends would hold it for ever."""
 
@@ -128,7 +162,7 @@ class Connection(H11Protocol):
         self._waits: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(Joined(transport, self.loop))  # type: ignore[arg-type]
         self._wait()
 
     def data_received(self, data: bytes) -> None:
