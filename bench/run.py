@@ -42,6 +42,8 @@ ERROR_LINES = 3
 # The benches that stand alone: each is a module of `workloads` with options of its own.
 ALONE = (
     "batches",
+    "growth",
+    "large",
     "trees",
     "move",
     "http",

@@ -223,7 +223,7 @@ def _copied(connection: apsw.Connection, table: str, seq: int, job_id: str) -> t
     for _, name, *_ in connection.execute(f"PRAGMA table_info({table})"):
         if name == "seq":
             continue
-        repeats_id = connection.execute(f'SELECT "{name}" IS ? FROM {table} WHERE seq = ?', (job_id, seq)).get
+        repeats_id = connection.execute(f'SELECT max("{name}" IS ?) FROM {table} WHERE seq = ?', (job_id, seq)).get
         columns.append(str(name))
         values.append(_new_id(str(name)) if repeats_id else f'job."{name}"')
     return columns, values

@@ -7,6 +7,7 @@ One job of each kind and outcome is submitted and run by Backstay itself, the re
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -67,8 +68,8 @@ async def _work(payload: Note) -> dict[str, int]:
     return {"seen": payload.user_id}
 
 
-async def fill(store: SqliteFile | PostgresDatabase, jobs: int) -> Kept:
-    each = {status: round(jobs * share / len(KINDS)) for status, share in SHARES.items()}
+async def fill(store: SqliteFile | PostgresDatabase, jobs: int, shares: Mapping[str, float] = SHARES) -> Kept:
+    each = {status: round(jobs * share / len(KINDS)) for status, share in shares.items()}
     made = await _one_of_each(store.url)
     for part in range(MIXED_IN):
         for status, handles in made.items():

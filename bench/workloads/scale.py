@@ -122,7 +122,7 @@ class Meter:
             answer = await call()
             times.append(time.perf_counter() - began)
         used = time.process_time() + self.cpu_of_server() - before
-        _add(found, name, Figure(1000 * median(times), 1000 * used / TRIES, _size(answer)))
+        add(found, name, Figure(1000 * median(times), 1000 * used / TRIES, _size(answer)))
 
     def get(self, connection: http.client.HTTPConnection, pid: int, path: str, found: Figures) -> None:
         body = _get(connection, path)
@@ -135,7 +135,7 @@ class Meter:
             times.append(time.perf_counter() - began)
         used = cpu_seconds(pid) + self.cpu_of_server() - before
         name = re.sub(r"[0-9a-f-]{36}", "{job}", path)
-        _add(found, name, Figure(1000 * median(times), 1000 * used / TRIES, len(body)))
+        add(found, name, Figure(1000 * median(times), 1000 * used / TRIES, len(body)))
 
     def command(self, name: str, environment: dict[str, str], found: Figures) -> None:
         times, used, lines = [], 0.0, 0
@@ -150,10 +150,10 @@ class Meter:
             used += _cpu_of_children() - before + self.cpu_of_server() - before_server
             lines = len(done.stdout.splitlines())
             assert done.returncode in (0, 1), done.stderr
-        _add(found, f"backstay {name}", Figure(1000 * median(times), 1000 * used / 3, lines))
+        add(found, f"backstay {name}", Figure(1000 * median(times), 1000 * used / 3, lines))
 
 
-def _add(found: Figures, name: str, figure: Figure) -> None:
+def add(found: Figures, name: str, figure: Figure) -> None:
     found[name] = figure
     _say(f"  {name:32} {figure.ms:10.2f} ms {figure.cpu_ms:10.2f} ms of CPU {figure.answer:12,}")
 
@@ -298,7 +298,7 @@ def live(meter: Meter, url: str, size: Size, folder: Path, found: Figures) -> No
         used = (cpu_seconds(pid) - before) / LIVE_SECONDS
         for connection in open_pages:
             connection.close()
-    _add(found, "live updates, a second", Figure(1000.0, 1000 * used, 1))
+    add(found, "live updates, a second", Figure(1000.0, 1000 * used, 1))
 
 
 async def _submit_for(url: str, seconds: float, pause: float) -> list[float]:
@@ -330,7 +330,7 @@ def idle(meter: Meter, url: str, folder: Path, found: Figures) -> None:
         percent = cpu_percent(pid, IDLE_SECONDS)
         server = 100 * (meter.cpu_of_server() - before) / (time.monotonic() - began)
         memory = resident_megabytes(pid)
-    _add(found, f"idle worker, {IDLE_TYPES} types, a second", Figure(1000.0, 10 * percent, 1))
+    add(found, f"idle worker, {IDLE_TYPES} types, a second", Figure(1000.0, 10 * percent, 1))
     _say(f"  {percent:.2f} % of a core, {server:.2f} % in the database server, {memory:.1f} MB")
 
 
