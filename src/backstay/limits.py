@@ -100,6 +100,9 @@ VECTOR_DIMENSIONS_MAX = 16_000  # the limit of pgvector
 
 # Batch sizes and intervals of the engine and the worker.
 CLAIM_LIMIT = 100  # batches beyond 100 gain nothing (measured) and hold leases longer
+CLAIM_ROUNDS_MAX = 20  # each round parks jobs that cannot start, or lost a race; more are left to the next claim
+IN_SIGHT_MAX = 200  # claimable jobs of a key per queue and type: two claims, and few enough to be counted often
+RATES_DUE_MAX = 1_000  # buckets whose parked jobs are checked in one promotion, the longest due first
 CLAIM_LANES_MAX = 500  # queues and types with pending jobs that a claim compares; of more, it looks at a random part
 CLAIM_LANES_FEW = 16  # pairs of a queue and a type that are looked at one by one: up to here a walk costs more
 PREFETCH_MAX = 400  # claimed ahead of free slots, and no more than the worker finishes in 50 ms

@@ -11,10 +11,12 @@ from __future__ import annotations
 import bisect
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import Protocol
 
 import msgspec
 
 from backstay.clock import Instant
+from backstay.core.admission import Head
 from backstay.core.records import ClaimRequest
 from backstay.limits import CLAIM_LANES_FEW, CLAIM_LANES_MAX
 
@@ -32,6 +34,29 @@ class Lane(msgspec.Struct, frozen=True):
     job_type: str
     head: Order = FIRST
     kinds: frozenset[str] = frozenset()  # of the jobs that wait in it; none where nothing was looked at
+
+
+class Candidate(Head, Protocol):
+    """A job at the head of its lane, as a claim on SQLite or PostgreSQL reads it."""
+
+    due: Instant
+
+    @property
+    def priority(self) -> int: ...
+    @property
+    def job_id(self) -> str: ...
+
+
+def order(candidate: Candidate) -> Order:
+    # Jobs that take turns are one block with one due time: later sorting must not change their order.
+    return -candidate.priority, candidate.due, "" if candidate.turn is not None else candidate.job_id
+
+
+def as_a_block(turns: Sequence[Candidate]) -> None:
+    """Give jobs of one priority, in the order of turns, the due time of the first that became due."""
+    due = min((candidate.due for candidate in turns), default=0)
+    for candidate in turns:
+        candidate.due = due
 
 
 Row = tuple[str, str, str, int, Instant, str]  # kind, queue, type; priority, due time and id of the first job

@@ -1,27 +1,26 @@
-"""Who may start, decided on plain data: keys, rates, slots, and what one commit takes."""
+"""The gates of DynamoDB, decided on plain data: holders of keys, writes of buckets, and what one commit takes."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from backstay.clock import MICROS
+from backstay.core.admission import NO_TIME, Admission, Bucket, Gates, Turn
 from backstay.engines.dynamodb.admission import (
     COMMIT_ITEMS_MAX,
     HOLDERS_MAX,
-    Admission,
-    Bucket,
+    CommitRoom,
     Drawn,
-    GateStates,
     Head,
     RateGate,
-    Turn,
+    drawn,
+    entries,
     rate_gate,
 )
-from backstay.engines.dynamodb.schema import NO_TIME
 
 NOW = 1_800_000_000 * MICROS
 SPAN = 60 * MICROS
-BUCKET: Bucket = ("api", 3, SPAN)
+BUCKET = Bucket("api", 3, SPAN)
 
 
 def _head(job_id: str, *, turn: Turn | None = None, **changes: Any) -> Head:
@@ -36,102 +35,65 @@ def _rated(job_id: str) -> Head:
     return _head(job_id, rate_key="api", rate_count=3, rate_micros=SPAN)
 
 
-def _admission(gates: GateStates | None = None, *, limit: int = 100, slots: int = 100) -> Admission:
-    return Admission(gates or GateStates(), limit, {"work": slots}, NOW)
+def _decide(heads: list[Head], running: int = 0, gate: RateGate | None = None) -> Admission[Head]:
+    gates = Gates()
+    keys, _ = gates.missing(heads)
+    gates.running = dict.fromkeys(keys, running)
+    gates.levels = {BUCKET: gate or RateGate()}
+    decided = Admission(gates, 1_000, {"work": 1_000}, NOW, CommitRoom().fits)
+    decided.consider(heads)
+    return decided
+
+
+def _drawn(heads: list[Head], gate: RateGate) -> list[Drawn]:
+    return drawn(_decide(heads, gate=gate), {BUCKET: gate}, NOW)
 
 
 def _ids(heads: list[Head]) -> list[str]:
     return [head.job_id for head in heads]
 
 
-def test_no_more_than_the_limit_are_admitted_in_order() -> None:
-    admission = _admission(limit=2)
+def test_a_key_says_which_jobs_come_in_and_how_many_may_hold_it() -> None:
+    decided = _decide([_keyed("a"), _keyed("b"), _head("c"), _keyed("d", "other")], running=1)
 
-    admission.consider([_head("a"), _head("b"), _head("c")])
-
-    assert _ids(admission.admitted) == ["a", "b"]
-    assert admission.is_full
-    assert not admission.cut
-
-
-def test_a_type_gets_no_more_than_its_slots() -> None:
-    admission = _admission(slots=1)
-
-    admission.consider([_head("a"), _head("b"), _head("c", job_type="unasked")])
-
-    assert _ids(admission.admitted) == ["a"]
-
-
-def test_a_key_takes_as_many_as_it_has_room_for_and_says_who_comes_in() -> None:
-    admission = _admission(GateStates(running={"gpu": 1}))
-
-    admission.consider([_keyed("a"), _keyed("b"), _head("c"), _keyed("d", "other")])
-
-    assert _ids(admission.admitted) == ["a", "c", "d"]
-    assert _ids(admission.key_full) == ["b"]
-    assert admission.joins() == [("gpu", 2, {"a"}), ("other", 2, {"d"})]
+    assert _ids(decided.started) == ["a", "c", "d"]
+    assert entries(decided.started) == [("gpu", 2, {"a"}), ("other", 2, {"d"})]
 
 
 def test_a_key_holds_no_more_than_fit_its_gate() -> None:
-    admission = _admission(GateStates(running={"gpu": HOLDERS_MAX - 1}))
+    decided = _decide([_keyed("a", limit=100_000), _keyed("b", limit=100_000)], running=HOLDERS_MAX - 1)
 
-    admission.consider([_keyed("a", limit=100_000), _keyed("b", limit=100_000)])
-
-    assert (_ids(admission.admitted), _ids(admission.key_full)) == (["a"], ["b"])
+    assert (_ids(decided.started), _ids(decided.key_full)) == (["a"], ["b"])
 
 
-def test_of_one_key_with_several_limits_each_keeps_to_its_own() -> None:
-    admission = _admission(GateStates(running={"gpu": 1}))
+def test_of_one_key_with_several_limits_the_strictest_holds_when_they_come_in() -> None:
+    heads = [_keyed("a", limit=9), _keyed("b", limit=2), _keyed("c", limit=3), _keyed("d", limit=9)]
 
-    admission.consider([_keyed("a", limit=9), _keyed("b", limit=2), _keyed("c", limit=3), _keyed("d", limit=9)])
+    decided = _decide(heads, running=1)
 
-    assert (_ids(admission.admitted), _ids(admission.key_full)) == (["a", "c", "d"], ["b"])
-    assert admission.joins() == [("gpu", 4, {"a", "c", "d"})]  # c came second, where no more than one ran
-
-
-def test_a_key_without_a_limit_limits_nothing() -> None:
-    admission = _admission()
-
-    admission.consider([_head(name, concurrency_key="gpu") for name in "abc"])
-
-    assert _ids(admission.admitted) == ["a", "b", "c"]
-    assert admission.joins() == []
+    assert entries(decided.started) == [("gpu", 4, {"a", "c", "d"})]  # c came second, where no more than one ran
 
 
-def test_a_bucket_gives_as_many_starts_as_it_has_and_is_looked_at_again_for_the_others() -> None:
-    admission = _admission()
-
-    admission.consider([_rated(name) for name in "abcde"])
-
-    assert (_ids(admission.admitted), _ids(admission.over_rate)) == (["a", "b", "c"], ["d", "e"])
-    assert admission.drawn() == [Drawn(BUCKET, RateGate(), NOW + SPAN, NOW + SPAN // 3, NOW)]
+def test_a_bucket_that_had_to_refuse_notes_when_that_was() -> None:
+    assert _drawn([_rated(name) for name in "abcde"], RateGate()) == [
+        Drawn(BUCKET, RateGate(), NOW + SPAN, NOW + SPAN // 3, NOW)
+    ]
 
 
-def test_a_bucket_from_which_nobody_has_to_wait_needs_no_second_look() -> None:
-    admission = _admission()
-
-    admission.consider([_rated("a")])
-
-    assert admission.drawn() == [Drawn(BUCKET, RateGate(), NOW + SPAN // 3, None)]
+def test_a_bucket_in_which_no_job_has_to_wait_needs_no_second_look() -> None:
+    assert _drawn([_rated("a")], RateGate()) == [Drawn(BUCKET, RateGate(), NOW + SPAN // 3, None)]
 
 
-def test_a_start_gives_those_that_wait_out_of_sight_a_time() -> None:
+def test_a_start_gives_parked_jobs_a_time() -> None:
     was = RateGate(NOW, NO_TIME, "n")
-    admission = _admission(GateStates(rates={BUCKET: was}))
 
-    admission.consider([_rated("a")])
-
-    assert admission.drawn() == [Drawn(BUCKET, was, NOW + SPAN // 3, NOW)]
+    assert _drawn([_rated("a")], was) == [Drawn(BUCKET, was, NOW + SPAN // 3, NOW)]
 
 
 def test_a_spent_bucket_that_says_so_already_is_not_written_again() -> None:
     was = RateGate(NOW + SPAN, NOW + SPAN // 3, "n", NOW)
-    admission = _admission(GateStates(rates={BUCKET: was}))
 
-    admission.consider([_rated("a")])
-
-    assert _ids(admission.over_rate) == ["a"]
-    assert admission.drawn() == []
+    assert _drawn([_rated("a")], was) == []
 
 
 def test_a_bucket_that_was_written_by_a_clock_far_ahead_is_taken_back_by_as_much() -> None:
@@ -142,27 +104,22 @@ def test_a_bucket_that_was_written_by_a_clock_far_ahead_is_taken_back_by_as_much
 
 
 def test_what_does_not_fit_one_commit_is_left_for_the_next() -> None:
-    admission = _admission(limit=1_000, slots=1_000)
+    decided = _decide([_keyed(f"{i}", f"key-{i}") for i in range(100)])
 
-    admission.consider([_keyed(f"{i}", f"key-{i}") for i in range(100)])
-
-    assert len(admission.admitted) == COMMIT_ITEMS_MAX // 2
-    assert admission.cut
+    assert len(decided.started) == COMMIT_ITEMS_MAX // 2
+    assert decided.cut
 
 
 def test_gates_and_turns_that_are_shared_are_counted_once() -> None:
-    admission = _admission(limit=1_000, slots=1_000)
     turn = Turn(("q", "work"), "tenant", 1)
 
-    admission.consider([_keyed(f"{i}", "gpu", 1_000, turn=turn) for i in range(100)])
+    decided = _decide([_keyed(f"{i}", "gpu", 1_000, turn=turn) for i in range(100)])
 
-    assert len(admission.admitted) == COMMIT_ITEMS_MAX - 3  # one gate, one lane, one key of it
+    assert len(decided.started) == COMMIT_ITEMS_MAX - 3  # one gate, one lane, one key of it
 
 
 def test_large_jobs_are_claimed_in_smaller_commits() -> None:
-    admission = _admission()
+    decided = _decide([_head(f"{i}", history="x" * 300_000) for i in range(20)])
 
-    admission.consider([_head(f"{i}", history="x" * 300_000) for i in range(20)])
-
-    assert 0 < len(admission.admitted) < 12
-    assert admission.cut
+    assert 0 < len(decided.started) < 12
+    assert decided.cut

@@ -94,7 +94,7 @@ class TestJobsWhoseKeyIsFull:
     async def test_that_were_released_at_once_are_put_aside_in_growing_numbers(
         self, store: DynamoStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(claim, "_ROUNDS", 4)
+        monkeypatch.setattr(claim, "CLAIM_ROUNDS_MAX", 4)
         await running(store, concurrency_key="gpu")
         parent = await running(store)
         await submit_many(store, 60, concurrency_key="gpu", priority=90, depends_on=(parent.job_id,))

@@ -1,4 +1,4 @@
-"""Turns of fairness keys: on plain data, and where very many keys have had one."""
+"""Turns of fairness keys: how they are stored, and where very many keys have had one."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
+from backstay.core.admission import LaneTurns
 from backstay.engines.dynamodb import fairness, schema
-from backstay.engines.dynamodb.admission import Turn
-from backstay.engines.dynamodb.expressions import Ask
+from backstay.engines.dynamodb.expressions import Ask, equals, put
 from backstay.engines.dynamodb.fairness import LaneState, Waiting, count_turns, in_turn
 from backstay.engines.dynamodb.schema import Item, Table, turn_of
 from backstay.engines.dynamodb.session import Session
@@ -18,22 +18,8 @@ from backstay.testing.conformance.factories import HOUR, NOW, claim_ids, record,
 LANE = ("default", "work")
 
 
-def _waiting(key: str | None, count: int, weight: int = 1) -> Waiting:
-    return Waiting(turn_of(*LANE, key)[1], key, weight, [{"job_id": f"{key}{i}"} for i in range(count)])
-
-
-def _keys(waiting: list[Waiting], lane_state: LaneState, limit: int) -> list[str | None]:
-    return [each.key for each, _ in in_turn(waiting, lane_state, limit)]
-
-
-def _counted(lane_state: LaneState, waiting: list[Waiting], limit: int) -> LaneState:
-    """The lane after a claim."""
-    turns = [Turn(LANE, each.key, each.weight) for each, _ in in_turn(waiting, lane_state, limit)]
-    lane, *rows = [write.item for write in count_turns(LANE, lane_state, turns, NOW)]
-    assert lane is not None
-    positions = dict(lane_state.positions)
-    positions.update({row["sk"]: row["position"] for row in rows if row is not None})
-    return LaneState(position=lane["position"], nonce=lane["nonce"], positions=positions)
+def _waiting(key: str, count: int) -> Waiting:
+    return Waiting(turn_of(*LANE, key)[1], 1, [{"job_id": f"{key}{i}"} for i in range(count)])
 
 
 def test_keys_take_turns_and_their_own_jobs_keep_their_order() -> None:
@@ -42,37 +28,17 @@ def test_keys_take_turns_and_their_own_jobs_keep_their_order() -> None:
     assert [row["job_id"] for _, row in taken] == ["a0", "b0", "a1", "b1", "a2"]
 
 
-def test_jobs_without_a_key_are_one_key_more() -> None:
-    assert Counter(_keys([_waiting(None, 9), _waiting("a", 9), _waiting("b", 9)], LaneState(), 9)) == {
-        None: 3,
-        "a": 3,
-        "b": 3,
-    }
+def test_a_lane_that_another_claim_has_changed_is_not_written() -> None:
+    was = LaneState(position=3, after="z", nonce="read")
+    mine = turn_of(*LANE, "a")[1]
 
+    lane, *rows = count_turns(LANE, was, LaneTurns(5, {mine: 8}), NOW)
 
-def test_a_weight_is_a_share() -> None:
-    assert Counter(_keys([_waiting("heavy", 99, 3), _waiting("light", 99)], LaneState(), 40)) == {
-        "heavy": 30,
-        "light": 10,
-    }
-
-
-def test_a_key_that_runs_out_leaves_its_turns_to_others() -> None:
-    assert Counter(_keys([_waiting("a", 1), _waiting("b", 9)], LaneState(), 6)) == {"a": 1, "b": 5}
-
-
-def test_turns_go_on_where_the_last_claim_stopped() -> None:
-    lane_state = _counted(LaneState(), [_waiting("a", 9), _waiting("b", 9)], 1)
-
-    assert _keys([_waiting("a", 9), _waiting("b", 9)], lane_state, 1) == ["b"]
-
-
-def test_who_comes_new_starts_where_the_lane_is() -> None:
-    lane_state = _counted(LaneState(), [_waiting("old", 100)], 50)
-
-    turns = Counter(_keys([_waiting("old", 50), _waiting("new", 50)], lane_state, 20))
-
-    assert 9 <= turns["new"] <= 11
+    assert lane.item is not None
+    assert lane == put(Table.RECORDS, lane.item, equals("nonce", "read"))
+    assert (lane.item["position"], lane.item["after"]) == (5, "z")
+    assert lane.item["nonce"] != "read"
+    assert [row.item for row in rows] == [{"pk": lane.item["pk"], "sk": mine, "position": 8, "turn_at": NOW}]
 
 
 class TestMoreKeysThanAClaimReads:

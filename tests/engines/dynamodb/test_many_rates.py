@@ -16,7 +16,7 @@ DAILY = Rate(1, 24 * HOUR)
 
 @pytest.fixture(autouse=True)
 def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parking, "_BUCKETS_MAX", 2)
+    monkeypatch.setattr(parking, "RATES_DUE_MAX", 2)
     monkeypatch.setattr(parking, "_PAGE", 2, raising=False)
     monkeypatch.setattr(parking, "_SWEPT_MAX", 2)
 

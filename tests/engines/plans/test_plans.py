@@ -308,7 +308,6 @@ SHORT = {
     "first minute": (access._OLDEST, ["SEARCH counter USING PRIMARY KEY (minute>?)"]),
     "edges": (transfer._EDGES, ["SEARCH edge USING INDEX edge_child (child_id=?)"]),
     "bucket": (admission._BUCKET, [f"SEARCH rate USING PRIMARY KEY ({OF_RATE})"]),
-    "settled": (admission._SETTLED, [f"SEARCH rate USING PRIMARY KEY ({OF_RATE})"]),
     "left": (admission._LEFT, ["SEARCH rate USING PRIMARY KEY (rate_key=?)"]),
     "rate of": (admission._RATE_OF, [BY_ID]),
     "forget": (admission._FORGET, ["SEARCH rate USING INDEX rate_full (full_at<?)"]),

@@ -9,13 +9,15 @@ import asyncpg
 import pytest
 
 from backstay import ids
+from backstay.core import admission
+from backstay.core.admission import Bucket, Level
 from backstay.core.states import Event
-from backstay.engines.postgres import admission, transfer
+from backstay.engines.postgres import transfer
 from backstay.engines.postgres.connection import Statements, migrations
 from backstay.engines.postgres.store import PostgresStore
 from backstay.engines.sql_rows import Restored
-from backstay.limits import PAYLOAD_BYTES_MAX
-from backstay.testing.conformance.factories import NOW, SECOND, record, running, settle, submit
+from backstay.limits import IN_SIGHT_MAX, PAYLOAD_BYTES_MAX
+from backstay.testing.conformance.factories import HOUR, NOW, SECOND, record, running, settle, submit
 from tests.support.servers.postgres import Postgres
 
 HERE = [ids.derived(ids.floor(at), "one") for at in (NOW, NOW - 90 * SECOND)]  # of now, and of a while ago
@@ -111,11 +113,40 @@ async def test_where_a_job_is_among_the_others_is_the_same_in_sql_as_in_python(
     assert told == expected
 
 
+async def test_a_bucket_has_the_same_room_in_sql_as_in_python(connection: Any, sql: Statements) -> None:
+    clocks = [NOW - 2 * HOUR, NOW - SECOND, NOW, NOW + 7, NOW + SECOND // 3, NOW + HOUR]
+    cases = [
+        (count, span, full_at, set_at, at)
+        for count, span in [(1, SECOND), (3, SECOND), (7, 60 * SECOND), (1000, HOUR), (999_999_999, 86_400 * SECOND)]
+        for full_at in [0, NOW, NOW + 1, NOW + span // 2, NOW + span, NOW + 3 * span]
+        for set_at in [NOW, NOW + 61 * SECOND]
+        for at in clocks
+    ]
+
+    told = await connection.fetch(
+        sql.named(
+            "SELECT backstay.rate_room(starts, span, full_at, at) AS room,"
+            " backstay.rate_due_at(starts, span, full_at, at) AS due_at FROM ("
+            " SELECT starts, span, backstay.bucket(full_at, set_at, at) AS full_at, at"
+            " FROM unnest($1::integer[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) WITH ORDINALITY"
+            " AS c (starts, span, full_at, set_at, at, place) ORDER BY place) AS c"
+        ),
+        *(list(column) for column in zip(*cases, strict=True)),
+    )
+
+    expected = []
+    for count, span, full_at, set_at, at in cases:
+        bucket = Bucket("api", count, span)
+        level = Level(admission.by_this_clock(full_at, set_at, at))
+        expected.append((level.room(bucket, at), level.next_start(bucket, at)))
+    assert [tuple(row) for row in told] == expected
+
+
 def test_numbers_that_sql_repeats_are_those_of_python() -> None:
     text = "\n".join(text for _, _, text in migrations())
 
-    assert set(re.findall(r"room integer := least\((\d+),", text)) == {str(admission._IN_SIGHT_MAX)}
+    assert set(re.findall(r"room integer := least\((\d+),", text)) == {str(IN_SIGHT_MAX)}
     assert str(admission.NO_TIME) in text
-    assert set(re.findall(r"set_at - at > (\d+)", text)) == {str(admission._SET_BACK)}
+    assert set(re.findall(r"set_at - at > (\d+)", text)) == {str(admission.SET_BACK)}
     assert set(re.findall(r"> CASE WHEN child THEN 0 ELSE (\d+) END", text)) == {str(transfer.CLOCKS_APART_MILLIS)}
     assert set(re.findall(r"octet_length\(payload::text\) > (\d+)", text)) == {str(PAYLOAD_BYTES_MAX)}

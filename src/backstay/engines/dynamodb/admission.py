@@ -1,10 +1,9 @@
 """Admission on DynamoDB: the gates of concurrency keys, rates and queue limits.
 
 A gate is an item that is changed in the commit that starts or stores a job, on condition that it is as it was read;
-what is decided before is a proposal. A key's gate holds the ids of running jobs. A rate's gate holds a bucket (see
-core/admission.py) and a nonce, and a mark in `waiting` says when its parked jobs are checked again. A queue's gate
-holds how many more jobs may be submitted, as counted a moment ago. A job that is not admitted is parked, so that the
-next claim does not find it again.
+what core.admission has decided before is a proposal. A key's gate holds the ids of running jobs. A rate's gate holds a
+bucket and a nonce, and a mark in `waiting` says when its parked jobs are checked again. A queue's gate holds how many
+more jobs may be submitted, as counted a moment ago.
 
 The status index shows new jobs late, so admitted ids are also written next to the queue's gate; a read of the table
 tells whether those that the index does not show yet are waiting. A batch in the journal counts in full from its
@@ -20,80 +19,23 @@ import msgspec
 
 from backstay.clock import MICROS, Instant
 from backstay.core import admission
+from backstay.core.admission import NO_TIME, Admission, Bucket, Gates, Level, Turn
 from backstay.core.dumps import INTO, is_closed, refusal
-from backstay.core.records import NewJob, Rate
+from backstay.core.records import NewJob
 from backstay.core.states import Status
 from backstay.engines.dynamodb import outbox, schema
 from backstay.engines.dynamodb.board import BoardState
 from backstay.engines.dynamodb.expressions import Ask, Write, delete, equals, join_set, leave_set, put, update
-from backstay.engines.dynamodb.schema import NO_TIME, STATUS, Item, Key, Table, size
+from backstay.engines.dynamodb.schema import STATUS, Item, Key, Table, size
 from backstay.engines.dynamodb.session import Session
 from backstay.engines.dynamodb.table import Tables
 from backstay.engines.dynamodb.transport import Lane
-from backstay.errors import QueueFull, StoreMoved
+from backstay.errors import StoreMoved
 
-Bucket = tuple[str, int, int]  # a rate key, and the rate of its jobs: count, micros
-SET_BACK = 60 * MICROS  # no call is this late: the clock was set back, and this value is from before
 FRESH_MICROS = 5 * MICROS  # longer than an index lags
 HOLDERS_MAX = 8_000  # holders of one key: their ids are in one item, which holds 400 KB
 COMMIT_ITEMS_MAX = 90  # of the 100 items that a transaction can hold
 COMMIT_BYTES_MAX = 3_000_000  # of its 4 MB, without index attributes
-
-
-def bucket_of(item: Item) -> Bucket | None:
-    """Return the rate limit of a job, if any."""
-    count = item.get("rate_count")
-    return None if count is None else (item.get("rate_key", ""), count, item["rate_micros"])
-
-
-def limited_key(item: Item) -> tuple[str, int] | None:
-    """Return the concurrency key of a job and its limit, if it has both."""
-    key, limit = item.get("concurrency_key"), item.get("concurrency_limit")
-    return None if key is None or limit is None else (key, min(limit, HOLDERS_MAX))
-
-
-def rate_of(bucket: Bucket) -> Rate:
-    return Rate(bucket[1], bucket[2])
-
-
-class RateGate(msgspec.Struct, frozen=True):
-    """A bucket as it was read: when it is full again, and when its parked jobs are to be checked (None: it has none;
-    NO_TIME: as many as may start are claimable). A write compares `nonce`."""
-
-    full_at: Instant = 0
-    due_at: Instant | None = None
-    nonce: str | None = None
-    parked_at: Instant = 0  # about when a job was last parked: for a while an index may not show it
-
-    def is_fresh(self, now: Instant) -> bool:
-        return abs(now - self.parked_at) <= FRESH_MICROS
-
-    def room(self, bucket: Bucket, now: Instant) -> int:
-        return admission.room(rate_of(bucket), self.full_at, now)
-
-
-def rate_gate(item: Item | None, now: Instant) -> RateGate:
-    if item is None:
-        return RateGate()
-    full, set_at = item["full_at"], item["set_at"]
-    if set_at - now > SET_BACK:
-        full -= set_at - now
-    return RateGate(full, item.get("due_at"), item["nonce"], item.get("parked_at", 0))
-
-
-class GateStates(msgspec.Struct):
-    """The state of the gates that some jobs have to pass, as read."""
-
-    running: dict[str, int] = msgspec.field(default_factory=dict)  # how many jobs of a key run
-    rates: dict[Bucket, RateGate] = msgspec.field(default_factory=dict)
-
-
-class Turn(msgspec.Struct, frozen=True):
-    """Whose turn it is in a lane with fairness keys; None means the jobs without one."""
-
-    lane: tuple[str, str]  # queue and type
-    key: str | None
-    weight: int
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -114,6 +56,111 @@ class Head(msgspec.Struct, frozen=True):
     def job_id(self) -> str:
         return str(self.item["job_id"])
 
+    @property
+    def job_type(self) -> str:
+        return str(self.item["job_type"])
+
+    @property
+    def concurrency_key(self) -> str | None:
+        return self.item.get("concurrency_key")
+
+    @property
+    def concurrency_limit(self) -> int | None:
+        limit = self.item.get("concurrency_limit")
+        return None if limit is None else min(limit, HOLDERS_MAX)
+
+    @property
+    def rate_key(self) -> str | None:
+        return self.item.get("rate_key")
+
+    @property
+    def rate_count(self) -> int | None:
+        return self.item.get("rate_count")
+
+    @property
+    def rate_micros(self) -> int | None:
+        return self.item.get("rate_micros")
+
+
+def bucket_of(item: Item) -> Bucket | None:
+    return admission.bucket_of(Head(item))
+
+
+def limited_key(item: Item) -> tuple[str, int] | None:
+    return admission.limited_key(Head(item))
+
+
+# The commit of a claim
+
+
+class CommitRoom:
+    """The room of one commit: each job that starts writes its own item, and those of its gates that no earlier job of
+    the commit writes."""
+
+    def __init__(self) -> None:
+        self._items = 0
+        self._bytes = 0
+        self._gates: set[tuple[str, ...]] = set()
+
+    def fits(self, head: Head) -> bool:
+        """Return whether there is room for one more; if so it is counted."""
+        new = {name: items for name, items in _gates_of(head).items() if name not in self._gates}
+        items, bytes_more = self._items + 1 + sum(new.values()), size(head.item)
+        if items > COMMIT_ITEMS_MAX or (self._items and self._bytes + bytes_more > COMMIT_BYTES_MAX):
+            return False
+        self._items = items
+        self._bytes += bytes_more
+        self._gates |= new.keys()
+        return True
+
+
+def _gates_of(head: Head) -> dict[tuple[str, ...], int]:
+    """Return how many items each gate of a job is in a commit."""
+    gates: dict[tuple[str, ...], int] = {}
+    if (limited := admission.limited_key(head)) is not None:
+        gates["key", limited[0]] = 1
+    if (bucket := admission.bucket_of(head)) is not None:
+        # the gate, and its mark, which is deleted at one time and written at another
+        gates["rate", *map(str, bucket)] = 3
+    if head.turn is not None:
+        gates["lane", *head.turn.lane] = 1
+        gates["turn", *head.turn.lane, head.turn.key] = 1
+    return gates
+
+
+def entries(started: Iterable[Head]) -> list[tuple[str, int, set[str]]]:
+    """Return the keys that get new holders, each with how many may hold it then and the new ids. Jobs of one key can
+    have different limits: each is checked against its own."""
+    new: dict[str, set[str]] = {}
+    before: dict[str, int] = {}  # how many may hold the key already if all of them are to fit
+    for head in started:
+        if (limited := admission.limited_key(head)) is not None:
+            key, limit = limited
+            ids = new.setdefault(key, set())
+            ids.add(head.job_id)
+            before[key] = min(before.get(key, limit), limit - len(ids))
+    return [(key, before[key] + len(ids), ids) for key, ids in new.items()]
+
+
+# Buckets
+
+
+class RateGate(Level, frozen=True):
+    """A bucket as it was read. A write compares `nonce`."""
+
+    nonce: str | None = None
+    parked_at: Instant = 0  # about when a job was last parked: for a while an index may not show it
+
+    def is_fresh(self, now: Instant) -> bool:
+        return abs(now - self.parked_at) <= FRESH_MICROS
+
+
+def rate_gate(item: Item | None, now: Instant) -> RateGate:
+    if item is None:
+        return RateGate()
+    full_at = admission.by_this_clock(item["full_at"], item["set_at"], now)
+    return RateGate(full_at, item.get("due_at"), item["nonce"], item.get("parked_at", 0))
+
 
 class Drawn(msgspec.Struct, frozen=True):
     """A change of a bucket: the gate as read, and the new one."""
@@ -125,117 +172,31 @@ class Drawn(msgspec.Struct, frozen=True):
     parked_at: Instant = 0
 
 
-class Admission:
-    """Admits heads in order, as long as there is room in the claim, its slots, the gates and the commit."""
-
-    def __init__(self, gates: GateStates, limit: int, slots: Mapping[str, int], now: Instant) -> None:
-        self.admitted: list[Head] = []
-        self.key_full: list[Head] = []
-        self.over_rate: list[Head] = []
-        self.cut = False  # more may start than fit into one commit
-        self._gates = gates
-        self._limit = limit
-        self._slots = dict(slots)
-        self._now = now
-        self._most_before: dict[str, int] = {}  # how many of a key may already run if all admitted ones are to fit
-        self._joins: dict[str, set[str]] = {}
-        self._rate_room: dict[Bucket, int] = {}
-        self._taken: dict[Bucket, int] = {}
-        self._refused: set[Bucket] = set()
-        self._beside: set[tuple[str, ...]] = set()  # other items that the commit has to write
-        self._items = 0
-        self._bytes = 0
-
-    @property
-    def is_full(self) -> bool:
-        return self.cut or len(self.admitted) >= self._limit
-
-    def consider(self, heads: Iterable[Head]) -> None:
-        for head in heads:
-            if self.is_full:
-                return
-            if self._slots.get(head.item["job_type"], 0) > 0:
-                self._consider(head)
-
-    def _consider(self, head: Head) -> None:
-        limited, bucket = limited_key(head.item), bucket_of(head.item)
-        if limited is not None and not self._key_has_room(*limited):
-            self.key_full.append(head)
-            return
-        if bucket is not None and not self._rate_has_room(bucket):
-            self.over_rate.append(head)
-            self._refused.add(bucket)
-            return
-        weight, bytes_more = self._weight(head, limited, bucket), size(head.item)
-        too_large = self._bytes + bytes_more > COMMIT_BYTES_MAX and self.admitted
-        if self._items + weight > COMMIT_ITEMS_MAX or too_large:
-            self.cut = True
-            return
-        self._items += weight
-        self._bytes += bytes_more
-        self._admit(head, limited, bucket)
-
-    def _key_has_room(self, key: str, limit: int) -> bool:
-        """Return whether the key has room. Jobs of one key can have different limits: each is checked against its
-        own."""
-        return self._gates.running.get(key, 0) + len(self._joins.get(key, ())) < limit
-
-    def _rate_has_room(self, bucket: Bucket) -> bool:
-        if bucket not in self._rate_room:
-            self._rate_room[bucket] = self._gates.rates.get(bucket, RateGate()).room(bucket, self._now)
-        return self._rate_room[bucket] > 0
-
-    def _weight(self, head: Head, limited: tuple[str, int] | None, bucket: Bucket | None) -> int:
-        """Return how many items it adds to the commit: itself, and items that no earlier job has added."""
-        beside: dict[tuple[str, ...], int] = {}
-        if limited is not None:
-            beside["key", limited[0]] = 1
-        if bucket is not None:
-            # the gate, and its mark, which is deleted at one time and written at another
-            beside["rate", *map(str, bucket)] = 3
-        if head.turn is not None:
-            beside["lane", *head.turn.lane] = 1
-            beside["turn", *head.turn.lane, f"{head.turn.key is None}", head.turn.key or ""] = 1
-        new = {name: items for name, items in beside.items() if name not in self._beside}
-        if self._items + 1 + sum(new.values()) <= COMMIT_ITEMS_MAX:
-            self._beside |= new.keys()
-        return 1 + sum(new.values())
-
-    def _admit(self, head: Head, limited: tuple[str, int] | None, bucket: Bucket | None) -> None:
-        if limited is not None:
-            key, limit = limited
-            joined = self._joins.setdefault(key, set())
-            joined.add(head.job_id)
-            self._most_before[key] = min(self._most_before.get(key, limit), limit - len(joined))
-        if bucket is not None:
-            self._rate_room[bucket] -= 1
-            self._taken[bucket] = self._taken.get(bucket, 0) + 1
-        self._slots[head.item["job_type"]] -= 1
-        self.admitted.append(head)
-
-    def joins(self) -> list[tuple[str, int, set[str]]]:
-        """Return the keys that get new holders, each with how many may run then and the new ids."""
-        return [(key, self._most_before[key] + len(ids), ids) for key, ids in self._joins.items()]
-
-    def drawn(self) -> list[Drawn]:
-        """Return the buckets that were drawn from, or that were empty."""
-        return [drawn for bucket in self._rate_room if (drawn := self._draw(bucket)) is not None]
-
-    def _draw(self, bucket: Bucket) -> Drawn | None:
-        was, rate = self._gates.rates.get(bucket, RateGate()), rate_of(bucket)
-        starts = self._taken.get(bucket, 0)  # this call may be late: newer starts of others stay counted
-        full = admission.take(rate, was.full_at, self._now, starts) if starts else was.full_at
-        waits = was.due_at is not None or bucket in self._refused
-        due = admission.due_at(rate, full, self._now) if waits else None
-        parked_at = self._now if bucket in self._refused else was.parked_at
-        if not starts and (not waits or (due == was.due_at and parked_at - was.parked_at <= FRESH_MICROS // 2)):
-            return None
-        return Drawn(bucket, was, full, due, parked_at)
+def drawn(decided: Admission[Head], rates: Mapping[Bucket, RateGate], now: Instant) -> list[Drawn]:
+    """Return the changes that a claim makes: of buckets that were drawn from, or that were empty."""
+    changes: list[Drawn] = []
+    for draw in decided.draws():
+        was, due_at = rates[draw.bucket], draw.level.due_at
+        parked_at = now if draw.refused else was.parked_at
+        is_noted = due_at is None or (due_at == was.due_at and parked_at - was.parked_at <= FRESH_MICROS // 2)
+        if draw.starts or not is_noted:
+            changes.append(Drawn(draw.bucket, was, draw.level.full_at, due_at, parked_at))
+    return changes
 
 
 def looked_again_at(drawn: Iterable[Drawn]) -> bool:
     """Return whether a later check is needed for jobs that had to wait."""
     return any(each.due_at is not None and each.due_at < NO_TIME for each in drawn)
+
+
+class GateStates(msgspec.Struct):
+    """The gates that some jobs have to pass, as read."""
+
+    running: dict[str, int] = msgspec.field(default_factory=dict)  # how many jobs of a key run
+    rates: dict[Bucket, RateGate] = msgspec.field(default_factory=dict)
+
+
+# Queues
 
 
 LATE_MICROS = 10 * MICROS  # an index hardly ever lags this much, nor do two clocks differ by this much
@@ -334,6 +295,16 @@ async def read(tables: Tables, items: Sequence[Item], now: Instant, lane: Lane =
     return await read_named(tables, limited, buckets, now, lane)
 
 
+async def read_missing(
+    tables: Tables, gates: Gates, rates: dict[Bucket, RateGate], heads: Sequence[Head], now: Instant
+) -> None:
+    """Read the gates of these jobs that have not been read for earlier ones of the same claim."""
+    read = await read_named(tables, *gates.missing(heads), now, Lane.IDLE)
+    gates.running.update(read.running)
+    gates.levels.update(read.rates)
+    rates.update(read.rates)
+
+
 async def read_named(
     tables: Tables, limited: Iterable[str], buckets: Iterable[Bucket], now: Instant, lane: Lane = Lane.USUAL
 ) -> GateStates:
@@ -402,7 +373,7 @@ def draw(drawn: Drawn, now: Instant) -> list[Write]:
     if drawn.due_at is not None or drawn.was.due_at is not None:
         # A job that is being parked may have read the gate a moment ago and relies on the mark: the mark stays, and is
         # deleted when it is old.
-        due = schema.NO_TIME if drawn.due_at is None else drawn.due_at
+        due = NO_TIME if drawn.due_at is None else drawn.due_at
         mark_pk, mark_sk = rate_mark(drawn.bucket, due)
         writes.append(put(Table.RECORDS, {"pk": mark_pk, "sk": mark_sk, **said, "due_at": due, "nonce": nonce()}))
         if drawn.was.due_at is not None and drawn.was.due_at != due:
@@ -460,11 +431,6 @@ async def _take_room(session: Session, queue: str, count: int, limit: int, now: 
     free, counted_at = gate.get("room", 0), gate.get("counted_at", 0)
     if free < count or gate.get("limit") != limit or abs(now - counted_at) > _COUNTED_MICROS:
         free, counted_at = await room(session, queue, count, limit, now), now
-    if count > free:
-        raise QueueFull(
-            f"the queue {queue} accepts {limit:,} pending jobs and has room for {max(0, free):,}:"
-            " nothing was stored; submit again when workers have caught up",
-            queue=queue,
-        )
+    admission.refuse_over_limit(queue, limit, free, count)
     sets = {"room": free - count, "counted_at": counted_at, "limit": limit, "nonce": nonce()}
     return update(Table.RECORDS, place, sets=sets, condition=equals("nonce", gate.get("nonce")))

@@ -18,12 +18,13 @@ from collections.abc import Sequence
 import msgspec
 
 from backstay.clock import MICROS, Instant
+from backstay.core.admission import Admission, Bucket, Gates
 from backstay.core.dumps import INTO, refusal
 from backstay.core.records import ClaimedJob, ClaimRequest, Lost, Signal
 from backstay.core.states import Status
 from backstay.engines.dynamodb import admission as dynamodb_admission
 from backstay.engines.dynamodb import fairness, items, lanes, parking, schema, transitions
-from backstay.engines.dynamodb.admission import Admission, Entry, GateStates, Head, looked_again_at
+from backstay.engines.dynamodb.admission import CommitRoom, Drawn, Entry, Head, RateGate, looked_again_at
 from backstay.engines.dynamodb.board import BoardState
 from backstay.engines.dynamodb.commit import Cancelled, Commit
 from backstay.engines.dynamodb.expressions import Ask, Condition, absent, at_most, change
@@ -33,7 +34,7 @@ from backstay.engines.dynamodb.table import Failed
 from backstay.engines.dynamodb.transport import Lane
 from backstay.engines.lanes import Pair
 from backstay.errors import StoreBusy, StoreError, StoreMoved, StoreUnavailable, StoreUnsafe
-from backstay.limits import ALONE_COUNTED_MAX, CLAIM_LANES_FEW
+from backstay.limits import ALONE_COUNTED_MAX, CLAIM_LANES_FEW, CLAIM_ROUNDS_MAX
 
 # shards read at first; more only if these have too few jobs, because claims that read all shards compete for the same
 # jobs
@@ -260,7 +261,6 @@ log = logging.getLogger("backstay.engines.dynamodb")
 
 SECONDS = 4.0  # beyond this, the claim is left to the next poll
 SKEW_SECONDS_MAX = 2.0
-_ROUNDS = 20  # each round parks jobs that cannot start, or lost a race; more rounds are left to the next claim
 _SPARE = 4  # read in addition, in case some are gone or must wait
 _SPARE_MAX = 200
 _LATE_SECONDS = 1.0  # a claim that waited this long for others of its process uses a later time
@@ -356,32 +356,32 @@ class Claims:
     async def _take_some(self, request: ClaimRequest, limit: int, now: Instant, until: float) -> _Taken:
         session = self._session
         spare, crowded = _SPARE, False
-        for tries in range(_ROUNDS):
+        for tries in range(CLAIM_ROUNDS_MAX):
             board = await session.board.read(fresh=True)
             if board.move is not None and not (board.move.role == INTO and board.move.done):
                 raise StoreMoved(refusal(board.move))
             try:
                 async with asyncio.timeout_at(until):
                     proposed = await propose(session, request, board, limit, spare, crowded)
-                    admission, ghosts = await self._admit(request, proposed.entries, limit, spare, now)
+                    decided, drawn, ghosts = await self._admit(request, proposed, limit, spare, now)
             except TimeoutError:
                 if tries:
                     break
                 raise StoreBusy(f"{session.tables.shown}: nothing to claim was found within {SECONDS:.0f} s") from None
             if not proposed.entries:
                 return _NOTHING
-            if ghosts and proposed.more and not admission.is_full and spare < _SPARE_MAX:
+            if ghosts and proposed.more and not decided.is_full and spare < _SPARE_MAX:
                 spare *= 4  # the index shows jobs that are gone: read further
                 continue
-            if admission.admitted:
-                taken = await self._take(request, admission, proposed.turns, now)
+            if decided.started:
+                taken = await self._take(request, decided, drawn, proposed.turns, now)
                 if taken is not None:
-                    await self._park_quietly(admission, now)
-                    return _Taken(taken, admission.cut)
+                    await self._park_quietly(decided, now)
+                    return _Taken(taken, decided.cut)
                 crowded = True
                 await asyncio.sleep(random.uniform(0.005, 0.05))
-            elif admission.key_full or admission.over_rate:
-                await self._park(admission, now)
+            elif decided.parks:
+                await self._park(decided, drawn, now)
                 spare = min(4 * spare, _SPARE_MAX)  # there may be as many again behind them
             else:
                 return _NOTHING
@@ -391,58 +391,54 @@ class Claims:
         return _NOTHING
 
     async def _admit(
-        self, request: ClaimRequest, entries: Sequence[Entry], limit: int, spare: int, now: Instant
-    ) -> tuple[Admission, bool]:
-        """Return which jobs may start, and whether the index showed any that are gone."""
-        states = GateStates()
-        admission = Admission(states, limit, request.slots, now)
+        self, request: ClaimRequest, proposed: Proposed, limit: int, spare: int, now: Instant
+    ) -> tuple[Admission[Head], list[Drawn], bool]:
+        """Return which jobs may start, how their buckets change, and whether the index showed any jobs that are
+        gone."""
+        gates = Gates(turns={**proposed.turns})
+        rates: dict[Bucket, RateGate] = {}
+        decided = Admission(gates, limit, request.slots, now, CommitRoom().fits)
         ghosts = False
         step = limit + spare
-        for start in range(0, len(entries), step):
-            chunk = entries[start : start + step]
+        for start in range(0, len(proposed.entries), step):
+            chunk = proposed.entries[start : start + step]
             heads = await verified(self._session, chunk, request.lost)
             ghosts = ghosts or len(heads) < len(chunk)
-            read = await dynamodb_admission.read(self._session.tables, [head.item for head in heads], now, Lane.IDLE)
-            for key, running in read.running.items():
-                states.running.setdefault(key, running)
-            for bucket, gate in read.rates.items():
-                states.rates.setdefault(bucket, gate)
-            admission.consider(heads)
-            if admission.is_full:
+            await dynamodb_admission.read_missing(self._session.tables, gates, rates, heads, now)
+            decided.consider(heads)
+            if decided.is_full:
                 break
-        return admission, ghosts
+        return decided, dynamodb_admission.drawn(decided, rates, now), ghosts
 
     # Taking
 
     async def _take(
         self,
         request: ClaimRequest,
-        admission: Admission,
-        turns: dict[tuple[str, str], fairness.LaneState],
+        decided: Admission[Head],
+        drawn: Sequence[Drawn],
+        lanes: dict[Pair, fairness.LaneState],
         now: Instant,
     ) -> list[Item] | None:
         """Claim all admitted jobs; None if another claim was faster with one of them or with a gate."""
-        session = self._session
-        admitted = admission.admitted
-        session.remembered.trying(request.token, [head.job_id for head in admitted])
+        session, started = self._session, decided.started
+        session.remembered.trying(request.token, [head.job_id for head in started])
         pairs = [
-            (head.item, items.fit(transitions.claimed(head.item, request, now, items.new_wid()))) for head in admitted
+            (head.item, items.fit(transitions.claimed(head.item, request, now, items.new_wid()))) for head in started
         ]
-        drawn = admission.drawn()
+        entries, turns = dynamodb_admission.entries(started), decided.turns()
         try:
-            if len(pairs) == 1 and not admission.joins() and not drawn and admitted[0].turn is None:
+            if len(pairs) == 1 and not entries and not drawn and not turns:
                 await session.tables.update(change(*pairs[0]), lane=Lane.IDLE, verb="claim")
             else:
                 commit = Commit(session.tables, "claim", now)
                 commit.write(*(change(old, new) for old, new in pairs))
-                for key, limit, ids in admission.joins():
+                for key, limit, ids in entries:
                     commit.write(dynamodb_admission.enter(key, limit, ids))
                 for each in drawn:
                     commit.write(*dynamodb_admission.draw(each, now))
-                for lane, lane_state in turns.items():
-                    taken = [head.turn for head in admitted if head.turn is not None and head.turn.lane == lane]
-                    if taken:
-                        commit.write(*fairness.count_turns(lane, lane_state, taken, now))
+                for lane, reached in turns.items():
+                    commit.write(*fairness.count_turns(lane, lanes[lane], reached, now))
                 await commit.run(Lane.IDLE, SECONDS)
         except (Failed, Cancelled):
             return None
@@ -454,19 +450,18 @@ class Claims:
 
     # Parking
 
-    async def _park(self, admission: Admission, now: Instant) -> None:
-        drawn = admission.drawn()
+    async def _park(self, decided: Admission[Head], drawn: Sequence[Drawn], now: Instant) -> None:
         if drawn and not await parking.save(self._session, drawn, now, Lane.IDLE):
             return  # another claim draws from it at the same moment: read again
-        signals = await parking.park(self._session, admission.key_full, admission.over_rate, now)
+        signals = await parking.park(self._session, decided, now)
         self._session.board.committed(signals)
 
-    async def _park_quietly(self, admission: Admission, now: Instant) -> None:
+    async def _park_quietly(self, decided: Admission[Head], now: Instant) -> None:
         """Park jobs after a committed claim, ignoring errors: the answer of the claim must not be lost."""
-        if not admission.key_full and not admission.over_rate:
+        if not decided.parks:
             return
         try:
-            signals = await parking.park(self._session, admission.key_full, admission.over_rate, now)
+            signals = await parking.park(self._session, decided, now)
         except (StoreBusy, StoreUnavailable):
             return  # the next claim finds them again
         self._session.board.committed(signals)

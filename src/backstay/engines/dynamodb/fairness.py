@@ -1,24 +1,22 @@
-"""Fair turns within a priority on DynamoDB: each fairness key advances by its weight.
+"""Fair turns on DynamoDB: reads the keys of a lane that have jobs, and stores how far each has come.
 
-A key has a position, which every start moves forward by a step divided by its weight; the key that is furthest behind
-is next, and jobs without a key count as one more key. A key that was idle starts where the lane is: absence earns
-nothing. The lane's item has a nonce, which a claim compares: of two that take turns in one lane at once, one looks
-again.
+A key is known by the sort key of its row. The lane's item has a nonce, which a claim compares: of two that take turns
+in one lane at once, one looks again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import heapq
 import secrets
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from backstay.clock import MICROS, Instant
+from backstay.core.admission import LaneTurns, Turn, TurnOrder
 from backstay.engines.dynamodb import schema
-from backstay.engines.dynamodb.admission import Entry, Turn
+from backstay.engines.dynamodb.admission import Entry
 from backstay.engines.dynamodb.expressions import Ask, Condition, Write, delete, equals, put, update
 from backstay.engines.dynamodb.schema import READY, Item, Table
 from backstay.engines.dynamodb.session import Session
@@ -26,7 +24,6 @@ from backstay.engines.dynamodb.table import Failed
 from backstay.engines.dynamodb.transport import Lane
 from backstay.limits import FAIR_KEY_SECONDS, FAIR_KEYS_MAX
 
-_STEP = 1_000_000
 _FIRST_PAGE = 20  # enough if one key has all jobs, as is usual; with many keys, pages grow
 _PAGE = 100
 _QUERIES_MAX = 40  # per lane and claim; other keys have their turn in the next one
@@ -35,13 +32,11 @@ _FORGOTTEN_MAX = 5_000  # rows of keys that one sweep examines, and may remove, 
 _TOGETHER = 16
 
 
-class LaneState(msgspec.Struct):
+class LaneState(LaneTurns):
     """The positions of a lane and its keys, as read."""
 
-    position: int = 0
     after: str = ""  # the last key examined, if there are more keys than one claim examines
     nonce: str | None = None
-    positions: dict[str, int] = msgspec.field(default_factory=dict)  # by the sort key of the key's row
     unread: bool = False  # there are more keys than those
 
 
@@ -49,7 +44,6 @@ class Waiting(msgspec.Struct, frozen=True):
     """A key that takes part, with its first jobs."""
 
     name: str  # of its row
-    key: str | None
     weight: int
     rows: Sequence[Item]
 
@@ -102,13 +96,13 @@ async def heads(
         above = level
         waiting = await _keys(session, lane, level, limit, readable, lane_state)
         of_level = [row for row in plain if row["gq"].startswith(f"{level}|")]
-        waiting.append(Waiting(schema.turn_of(*lane, None)[1], None, 1, of_level))
+        waiting.append(Waiting(schema.turn_of(*lane, None)[1], 1, of_level))
         await _learn(session, lane, waiting, lane_state)
         turns = in_turn(waiting, lane_state, limit - len(found))
         if turns:
             due = min(str(row["gq"]).split("|")[-2] for _, row in turns)
             order = f"{level}|{due}|"  # sorted with other types as one block, which keeps the order of turns
-            found += [Entry(row["job_id"], order, Turn(lane, each.key, each.weight)) for each, row in turns]
+            found += [Entry(row["job_id"], order, Turn(lane, each.name, each.weight)) for each, row in turns]
     return found
 
 
@@ -150,8 +144,7 @@ async def _keys(
     if last is not None and not found:  # all were too new for this worker: no claim would store the position
         session.remembered.left_off[place] = last
     return [
-        Waiting(schema.turn_of(*lane, rows[0]["fairness_key"])[1], rows[0]["fairness_key"], _weight(rows[0]), rows)
-        for rows in found.values()
+        Waiting(schema.turn_of(*lane, rows[0]["fairness_key"])[1], _weight(rows[0]), rows) for rows in found.values()
     ]
 
 
@@ -205,41 +198,31 @@ def _weight(row: Item) -> int:
     return int(row.get("fairness_weight", 1))
 
 
-def in_turn(waiting: Iterable[Waiting], lane_state: LaneState, limit: int) -> list[tuple[Waiting, Item]]:
-    """Yield the jobs in the order of turns. Pure."""
-    line = [
-        (max(lane_state.position, lane_state.positions.get(each.name, 0)), each.name, 0, each)
-        for each in waiting
-        if each.rows
-    ]
-    heapq.heapify(line)
+def in_turn(waiting: Iterable[Waiting], lane_state: LaneTurns, limit: int) -> list[tuple[Waiting, Item]]:
+    """Return the jobs in the order of turns. Pure."""
+    keys = {each.name: each for each in waiting}
+    rows = {name: iter(each.rows) for name, each in keys.items()}
+    turns = TurnOrder(lane_state, {name: each.weight for name, each in keys.items()})
     taken: list[tuple[Waiting, Item]] = []
-    while line and len(taken) < limit:
-        position, name, given, each = heapq.heappop(line)
-        taken.append((each, each.rows[given]))
-        if given + 1 < len(each.rows):
-            heapq.heappush(line, (position + _STEP // each.weight, name, given + 1, each))
+    while len(taken) < limit and (name := turns.next()) is not None:
+        row = next(rows[name], None)
+        if row is None:
+            turns.has_none()
+        else:
+            taken.append((keys[name], row))
+            turns.started()
     return taken
 
 
 # Counting turns
 
 
-def count_turns(lane: tuple[str, str], lane_state: LaneState, taken: Iterable[Turn], now: Instant) -> list[Write]:
-    """Return the writes of the new positions of a lane's keys, for jobs that are claimed in the same commit."""
-    positions: dict[str, int] = {}
-    reached = lane_state.position
-    for turn in taken:
-        name = schema.turn_of(*lane, turn.key)[1]
-        if name not in positions:
-            positions[name] = max(lane_state.position, lane_state.positions.get(name, 0))
-        reached = max(reached, positions[name])
-        positions[name] += _STEP // turn.weight
-    # The lane is at the position of the last key that had a turn: new keys start there.
+def count_turns(lane: tuple[str, str], was: LaneState, new: LaneTurns, now: Instant) -> list[Write]:
+    """Return the writes of the new positions of a lane and its keys, for the commit that claims the jobs."""
     pk, sk = schema.turns_lane(*lane)
-    row = {"pk": pk, "sk": sk, "position": reached, "after": lane_state.after, "nonce": secrets.token_hex(6)}
-    writes = [put(Table.RECORDS, row, equals("nonce", lane_state.nonce))]
-    for name, position in positions.items():
+    row = {"pk": pk, "sk": sk, "position": new.position, "after": was.after, "nonce": secrets.token_hex(6)}
+    writes = [put(Table.RECORDS, row, equals("nonce", was.nonce))]
+    for name, position in new.positions.items():
         writes.append(put(Table.RECORDS, {"pk": pk, "sk": name, "position": position, "turn_at": now}))
     return writes
 

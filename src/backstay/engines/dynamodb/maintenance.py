@@ -175,7 +175,7 @@ async def _mark(session: Session, item: Item, now: Instant) -> None:
         await parking.mark_keys(session, [item], now)
     elif bucket is not None:
         states = await admission.read(session.tables, [item], now, Lane.IDLE)
-        await parking.mark(session, states.rates, bucket, 0, now)
+        await parking.mark(session, states.rates, bucket, states.rates[bucket].next_start(bucket, now), now)
 
 
 # Records

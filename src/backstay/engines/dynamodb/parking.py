@@ -3,9 +3,6 @@
 Parking is advice that affects only speed: gates decide at the claim. A mark in `waiting` is written before anything is
 parked, and stays until a sweep finds that nothing is, so that whatever is parked is checked again. Both indexes have
 the same order: `in|lane|place` for claimable jobs, `out|lane|place` for parked ones.
-
-A rate with parked jobs has a time at which they are checked: when it has room for one, or NO_TIME if as many are
-claimable as may start. Then each claimable job that leaves gives it a time.
 """
 
 from __future__ import annotations
@@ -17,22 +14,19 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from backstay.clock import MICROS, Instant
-from backstay.core import admission
+from backstay.core.admission import NO_TIME, SET_BACK, Admission, Bucket
 from backstay.core.records import Signal
 from backstay.core.states import Status
 from backstay.engines.dynamodb import admission as dynamodb_admission
 from backstay.engines.dynamodb import schema, transitions
 from backstay.engines.dynamodb.admission import (
     FRESH_MICROS,
-    SET_BACK,
-    Bucket,
     Drawn,
     Head,
     RateGate,
     bucket_of,
     limited_key,
     looked_again_at,
-    rate_of,
 )
 from backstay.engines.dynamodb.commit import Cancelled, Commit
 from backstay.engines.dynamodb.expressions import (
@@ -48,14 +42,12 @@ from backstay.engines.dynamodb.expressions import (
     equals,
     update,
 )
-from backstay.engines.dynamodb.schema import KEY, NO_TIME, RATE, Index, Item, Table
+from backstay.engines.dynamodb.schema import KEY, RATE, Index, Item, Table
 from backstay.engines.dynamodb.session import Session
 from backstay.engines.dynamodb.table import Failed, Tables
 from backstay.engines.dynamodb.transport import Lane
-from backstay.limits import CLAIM_LIMIT
+from backstay.limits import IN_SIGHT_MAX, RATES_DUE_MAX
 
-# claimable jobs per queue and type: more than one claim takes, and few enough to be counted often
-IN_SIGHT_MAX = 2 * CLAIM_LIMIT
 _LANES_MAX = 200  # lanes of one key or rate examined in one call
 _TOGETHER = 16
 
@@ -189,7 +181,6 @@ async def _after(session: Session, begins: str, most: int, after: str | None) ->
 
 
 _TRIES = 5  # tries for a gate that others change at the same time; then it is left to them
-_BUCKETS_MAX = 1_000  # rates checked in one promotion, the longest waiting first
 _PAGE = 100  # marks read per query
 _LOOK_AGAIN_MICROS = MICROS
 _SWEPT_MAX = 100  # rates checked in one sweep
@@ -214,16 +205,16 @@ async def _read(session: Session, bucket: Bucket, now: Instant, lane: Lane) -> R
     return (await dynamodb_admission.read_named(session.tables, (), [bucket], now, lane)).rates[bucket]
 
 
-async def mark(session: Session, states: dict[Bucket, RateGate], bucket: Bucket, room: int, now: Instant) -> bool:
-    """Write the mark by which jobs of this rate that are about to be parked are checked again; return False if they
-    must stay claimable."""
+async def mark(
+    session: Session, states: dict[Bucket, RateGate], bucket: Bucket, check_at: Instant, now: Instant
+) -> bool:
+    """Write the mark by which jobs of this rate that are about to be parked are checked again, unless it has one;
+    return False if they must stay claimable."""
     for _ in range(_TRIES):
         was = states[bucket]
         if was.due_at is not None and abs(now - was.parked_at) <= FRESH_MICROS // 2:
             return True
-        due = was.due_at
-        if due is None:
-            due = NO_TIME if room else admission.due_at(rate_of(bucket), was.full_at, now)
+        due = check_at if was.due_at is None else was.due_at
         saved = await save(session, [Drawn(bucket, was, was.full_at, due, now)], now, Lane.USUAL)
         states[bucket] = await _read(session, bucket, now, Lane.USUAL)
         if saved:
@@ -254,7 +245,7 @@ async def unpark_due(session: Session, now: Instant) -> tuple[set[Signal], Insta
     marked = await _earliest(session, now)
     later = [mark["due_at"] for mark in marked if not _is_due(mark, now)]
     due_now = [_bucket(mark) for mark in marked if _is_due(mark, now)]
-    if len(due_now) >= _BUCKETS_MAX:
+    if len(due_now) >= RATES_DUE_MAX:
         later.append(now)  # there are more: check again at once
     for start in range(0, len(due_now), _TOGETHER):
         batch = due_now[start : start + _TOGETHER]
@@ -272,7 +263,7 @@ async def _earliest(session: Session, now: Instant) -> list[Item]:
     found: list[Item] = []
     async for each in session.tables.ask(ask, lane=Lane.IDLE):
         found.append(each)
-        if len(found) % _PAGE == 0 and (len(found) >= _BUCKETS_MAX or each["due_at"] > now):
+        if len(found) % _PAGE == 0 and (len(found) >= RATES_DUE_MAX or each["due_at"] > now):
             break
     return found
 
@@ -282,7 +273,7 @@ def _is_due(mark: Item, now: Instant) -> bool:
 
 
 def _bucket(each: Item) -> Bucket:
-    return each["rate_key"], each["rate_count"], each["rate_micros"]
+    return Bucket(each["rate_key"], each["rate_count"], each["rate_micros"])
 
 
 async def _look(session: Session, bucket: Bucket, now: Instant) -> tuple[int, Instant | None]:
@@ -290,11 +281,10 @@ async def _look(session: Session, bucket: Bucket, now: Instant) -> tuple[int, In
     changed = 0
     for _ in range(_TRIES):
         was = await _read(session, bucket, now, Lane.IDLE)
-        rate = rate_of(bucket)
-        room = min(was.room(bucket, now), IN_SIGHT_MAX)
+        room = was.places(bucket, now)
         count, left = await back_in_sight(session, RATE, schema.rate_name(*bucket), "r", room, Lane.IDLE)
         changed += count
-        due = None if not left else NO_TIME if room else admission.due_at(rate, was.full_at, now)
+        due = was.check_at(bucket, now) if left else None
         if was.is_fresh(now) and (not left or (room and not changed)):
             due = now + _LOOK_AGAIN_MICROS  # the index may not yet show a job that was parked a moment ago
         if await save(session, [Drawn(bucket, was, was.full_at, due, was.parked_at)], now, Lane.IDLE):
@@ -312,11 +302,11 @@ async def unpark_marked_rates(session: Session, now: Instant) -> int:
         if was.due_at is not None and was.due_at < NO_TIME:
             await _forget(session, each, now)  # it has another mark, with a time
             continue
-        room = min(was.room(bucket, now), IN_SIGHT_MAX)
+        room = was.places(bucket, now)
         count, left = await back_in_sight(session, RATE, schema.rate_name(*bucket), "r", room, Lane.IDLE)
         changed += count
         if left and (was.due_at is None or not room):
-            due = NO_TIME if room else admission.due_at(rate_of(bucket), was.full_at, now)
+            due = was.check_at(bucket, now)
             await save(session, [Drawn(bucket, was, was.full_at, due, was.parked_at)], now, Lane.IDLE)
         elif not left and was.due_at is None:
             await _forget(session, each, now)
@@ -335,7 +325,7 @@ async def rate_due(session: Session, job_id: str, now: Instant) -> Instant | Non
     bucket = None if item is None else bucket_of(item)
     if bucket is None:
         return None
-    due = admission.due_at(rate_of(bucket), (await _read(session, bucket, now, Lane.USUAL)).full_at, now)
+    due = (await _read(session, bucket, now, Lane.USUAL)).next_start(bucket, now)
     return due if due > now else None
 
 
@@ -349,14 +339,13 @@ MARK_MICROS = 60 * MICROS  # a mark this old does not belong to a job that is ab
 # Parking
 
 
-async def park(session: Session, key_full: Sequence[Head], over_rate: Sequence[Head], now: Instant) -> set[Signal]:
+async def park(session: Session, decided: Admission[Head], now: Instant) -> set[Signal]:
     """Park jobs that a claim could not start. Rates without room are marked already."""
-    await mark_keys(session, (head.item for head in key_full), now)
-    parked = [(head.item, BY_KEY) for head in key_full] + [(head.item, BY_RATE) for head in over_rate]
+    await mark_keys(session, (head.item for head in decided.key_full), now)
+    parked = [(head.item, BY_KEY) for head in decided.key_full] + [(head.item, BY_RATE) for head in decided.over_rate]
     for start in range(0, len(parked), TOGETHER):
         await asyncio.gather(*(_park(session, item, by) for item, by in parked[start : start + TOGETHER]))
-    left = {bucket for head in key_full if (bucket := bucket_of(head.item)) is not None}
-    return await left_sight(session, left, now)
+    return await left_sight(session, decided.left_sight(), now)
 
 
 async def _park(session: Session, item: Item, by: str) -> None:
@@ -426,10 +415,9 @@ async def decide_at_entry(session: Session, items: Sequence[Item], now: Instant)
                 by = BY_KEY
                 full.append(item)
         if by is None and bucket is not None:
-            gate = states.rates[bucket]
-            room = min(gate.room(bucket, now), IN_SIGHT_MAX)
-            has_place = await lines.has_place(RATE, schema.rate_name(*bucket), item, room)
-            if not has_place and await mark(session, states.rates, bucket, room, now):
+            level = states.rates[bucket]
+            has_place = await lines.has_place(RATE, schema.rate_name(*bucket), item, level.places(bucket, now))
+            if not has_place and await mark(session, states.rates, bucket, level.check_at(bucket, now), now):
                 by = BY_RATE
         if by is None:
             if limited is not None:
@@ -493,7 +481,7 @@ async def unpark(session: Session, key: str, limit: int, lane: Lane = Lane.USUAL
     if room <= 0:
         return 0, True
     may_run = above("concurrency_limit", running)  # other jobs of the key may have another limit
-    return await back_in_sight(session, KEY, key, BY_KEY, min(room, 2 * CLAIM_LIMIT), lane, may_run)
+    return await back_in_sight(session, KEY, key, BY_KEY, min(room, IN_SIGHT_MAX), lane, may_run)
 
 
 async def unpark_marked_keys(session: Session, now: Instant) -> int:

@@ -1,85 +1,60 @@
-"""Admission on PostgreSQL: rate limits, and fair turns between fairness keys.
+"""Admission on PostgreSQL: the buckets and turns that core.admission decides on.
 
-A bucket with parked jobs has a time at which they are checked again: when it has room for one, or NO_TIME if as many
-are claimable as may start. Then each claimable job that leaves gives it a time. A transaction that reads a bucket in
-order to write it locks the key's name until the commit. `insert_round` in the migrations
-parks what is over the rate.
-
-A claim that takes turns in a lane locks its name until the commit: two claims at once would count the same turn twice.
+A transaction that reads a bucket in order to write it locks the key's name until the commit. `insert_round` in the
+migrations parks what is over the rate. A claim that takes turns in a lane locks its name until the commit: two claims
+at once would count the same turn twice.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Collection
-from typing import Any
+
+import msgspec
 
 from backstay.clock import MICROS, Instant
 from backstay.core import admission
-from backstay.core.records import Rate, Signal
+from backstay.core.admission import NO_TIME, SET_BACK, Bucket, LaneTurns, Level, Turn, TurnOrder
+from backstay.core.records import Signal
+from backstay.engines import lanes
 from backstay.engines.postgres.connection import Tx
-from backstay.limits import CLAIM_LIMIT, FAIR_KEY_SECONDS, FAIR_KEYS_MAX
+from backstay.limits import FAIR_KEY_SECONDS, FAIR_KEYS_MAX, RATES_DUE_MAX
 
-NO_TIME: Instant = 2**62
-_BUCKETS_MAX = 1_000  # buckets checked in one promotion
-# claimable jobs per queue and type: more than one claim takes, and few enough to be counted often; the same number is
-# in backstay.unpark_rate
-_IN_SIGHT_MAX = 2 * CLAIM_LIMIT
-_SET_BACK = 60 * MICROS  # no call is this late: the clock was set back, and this value is from before
 
-Bucket = tuple[str, Rate]  # the key, and the rate of its jobs
+class Candidate(msgspec.Struct, gc=False):
+    """What a claim reads of a row of `ready` at the head of its lane, in the order of {candidate_columns}."""
+
+    job_type: str
+    priority: int
+    due: Instant  # of jobs that take turns: when the first of them became due
+    job_id: str
+    at: str  # where its row is
+    concurrency_key: str | None
+    concurrency_limit: int | None
+    rate_key: str | None
+    rate_count: int | None
+    rate_micros: int | None
+    turn: Turn | None = None
+
+
+# Buckets
 
 
 def name_of(key: str) -> str:
     return f"backstay rate {key}"
 
 
-def _names(bucket: Bucket) -> tuple[str, int, int]:
-    key, rate = bucket
-    return key, rate.count, rate.micros
+async def level(tx: Tx, bucket: Bucket, now: Instant) -> Level:
+    row = await tx.row("rate_bucket", *bucket)
+    if row is None:
+        return Level()
+    full, due, set_at = row
+    return Level(admission.by_this_clock(full, set_at, now), due)
 
 
-async def _level(tx: Tx, bucket: Bucket, now: Instant) -> tuple[Instant, Instant | None]:
-    """Return when the bucket is full again, and when its parked jobs are to be checked."""
-    full, due = await tx.row("rate_bucket", *_names(bucket), now) or (0, None)
-    return full, due
-
-
-async def _save(tx: Tx, bucket: Bucket, full: Instant, due: Instant | None, now: Instant) -> None:
-    await tx.execute("save_rate", *_names(bucket), full, due, now)
-    if due is not None and due < NO_TIME:
+async def save(tx: Tx, bucket: Bucket, new: Level, now: Instant) -> None:
+    await tx.execute("save_rate", *bucket, new.full_at, new.due_at, now)
+    if new.due_at is not None and new.due_at < NO_TIME:
         tx.signals.add(Signal.DUE)
-
-
-class Buckets:
-    """The buckets that one claim draws from. Their names are locked."""
-
-    def __init__(self, tx: Tx, now: Instant) -> None:
-        self._tx = tx
-        self._now = now
-        self._room: dict[Bucket, int] = {}
-        self._taken: dict[Bucket, int] = {}
-        self._refused: set[Bucket] = set()
-
-    async def admit(self, bucket: Bucket) -> bool:
-        """Return whether one more job may start; if so it is counted."""
-        if bucket not in self._room:
-            self._room[bucket] = admission.room(bucket[1], (await _level(self._tx, bucket, self._now))[0], self._now)
-        if self._room[bucket] <= 0:
-            self._refused.add(bucket)
-            return False
-        self._room[bucket] -= 1
-        self._taken[bucket] = self._taken.get(bucket, 0) + 1
-        return True
-
-    async def write(self) -> None:
-        for bucket in self._room:
-            full, due = await _level(self._tx, bucket, self._now)
-            if starts := self._taken.get(bucket, 0):  # this call may be late: newer starts of others stay counted
-                full = admission.take(bucket[1], full, self._now, starts)
-            waits = due is not None or bucket in self._refused
-            due_at = admission.due_at(bucket[1], full, self._now) if waits else None
-            await _save(self._tx, bucket, full, due_at, self._now)
 
 
 async def left_sight(tx: Tx, keys: Collection[str], now: Instant) -> None:
@@ -91,7 +66,7 @@ async def left_sight(tx: Tx, keys: Collection[str], now: Instant) -> None:
 
 async def unpark_due(tx: Tx, now: Instant) -> int:
     """Unpark jobs that may start now."""
-    rows = await tx.rows("rate_due", now, now + _SET_BACK, _BUCKETS_MAX)
+    rows = await tx.rows("rate_due", now, now + SET_BACK, RATES_DUE_MAX)
     changed = 0
     if rows:
         await tx.rows("lock_names", [name_of(key) for key, _, _ in rows])
@@ -105,7 +80,7 @@ async def unpark_due(tx: Tx, now: Instant) -> int:
 
 async def next_due(tx: Tx, now: Instant) -> Instant | None:
     """Return when parked jobs of any bucket are to be checked."""
-    due: Instant | None = await tx.value("rate_next_due", now, now + _SET_BACK, NO_TIME)
+    due: Instant | None = await tx.value("rate_next_due", now, now + SET_BACK, NO_TIME)
     return due
 
 
@@ -113,106 +88,108 @@ async def rate_due(tx: Tx, job_id: str, now: Instant) -> Instant | None:
     row = await tx.row("rate_of_job", job_id)
     if row is None:
         return None
-    key, count, micros = row
-    bucket = (key, Rate(count, micros))
-    due = admission.due_at(bucket[1], (await _level(tx, bucket, now))[0], now)
+    bucket = Bucket(*row)
+    due = (await level(tx, bucket, now)).next_start(bucket, now)
     return due if due > now else None
 
 
-_STEP = 1_000_000
+# Turns
+
 _ABOVE_ALL = 101  # above every priority
 Reads = tuple[int, int]  # what a claim may bring: the newest payload version, and the highest suspicion
 
 
-async def hold(tx: Tx, lanes: list[tuple[str, str]]) -> None:
-    if lanes:
-        await tx.rows("lock_names", [f"backstay turns {queue} {job_type}" for queue, job_type in lanes])
+async def hold(tx: Tx, pairs: list[tuple[str, str]]) -> None:
+    if pairs:
+        await tx.rows("lock_names", [f"backstay turns {queue} {job_type}" for queue, job_type in pairs])
 
 
-async def heads(tx: Tx, queue: str, job_type: str, limit: int, reads: Reads) -> list[list[Any]]:
-    """Return the first jobs of a lane in the order of turns; the last column is the key whose turn it is."""
-    found: list[list[Any]] = []
-    level: int | None = _ABOVE_ALL
+async def heads(
+    tx: Tx, queue: str, job_type: str, limit: int, reads: Reads, turns: dict[tuple[str, str], LaneTurns]
+) -> list[Candidate]:
+    """Return the first jobs of a lane in the order of turns, and note in `turns` how far the lane has come."""
+    found: list[Candidate] = []
+    position, after = await tx.row("fair_lane", queue, job_type) or (0, "")
+    own: int = await tx.value("fair_position", queue, job_type, "") or 0
+    lane = turns[queue, job_type] = LaneTurns(position, {"": own})
+    priority: int | None = _ABOVE_ALL
     while len(found) < limit:
-        level = await tx.value("fair_level", queue, job_type, level)
-        if level is None:
+        priority = await tx.value("fair_level", queue, job_type, priority)
+        if priority is None:
             break
-        turns = await _at_level(tx, queue, job_type, level, limit - len(found), reads)
-        if turns:
-            due = min(candidate[1] for candidate in turns)
-            for candidate in turns:
-                candidate[1] = due  # sorted with other types as one block, which keeps the order of turns
-        found += turns
+        weights = await _weights(tx, queue, job_type, priority, after, reads, lane)
+        at_level = await _in_turn(tx, queue, job_type, priority, limit - len(found), reads, lane, weights)
+        lanes.as_a_block(at_level)
+        found += at_level
     return found
 
 
-async def _at_level(tx: Tx, queue: str, job_type: str, level: int, limit: int, reads: Reads) -> list[list[Any]]:
-    lane, after = await tx.row("fair_lane", queue, job_type) or (0, "")
-    keys = await _keys(tx, queue, job_type, level, after, reads)
-    waiting = [(max(lane, position), key, weight) for key, weight, position in keys]
-    own: int = await tx.value("fair_position", queue, job_type, "") or 0
-    waiting.append((max(lane, own), "", 1))
-    share = max(1, -(-limit // len(waiting)))
-    heapq.heapify(waiting)
-    taken: list[list[Any]] = []
-    read: dict[str, list[list[Any]]] = {}
+async def _in_turn(
+    tx: Tx,
+    queue: str,
+    job_type: str,
+    priority: int,
+    limit: int,
+    reads: Reads,
+    lane: LaneTurns,
+    weights: dict[str, int],
+) -> list[Candidate]:
+    turns = TurnOrder(lane, weights)
+    # A key cannot get more than all slots, so its share is read at once; most get far less.
+    share = -(-limit // len(weights))
+    waiting: dict[str, list[Candidate]] = {}
     seen: dict[str, list[str]] = {}
-    while waiting and len(taken) < limit:
-        position, key, weight = heapq.heappop(waiting)
-        if not read.get(key):
-            read[key] = await _read(tx, queue, job_type, level, key, share, reads, seen.setdefault(key, []))
-            if not read[key]:
-                continue
-            seen[key] += [row[2] for row in read[key]]
-        taken.append([*read[key].pop(0), key, weight])
-        heapq.heappush(waiting, (position + _STEP // weight, key, weight))
+    taken: list[Candidate] = []
+    while len(taken) < limit and (key := turns.next()) is not None:
+        if not waiting.get(key):
+            known = seen.setdefault(key, [])
+            waiting[key] = (await _read(tx, queue, job_type, priority, key, share, reads, known))[::-1]
+            known += [each.job_id for each in waiting[key]]
+        if not waiting[key]:
+            turns.has_none()
+            continue
+        candidate = waiting[key].pop()
+        candidate.turn = Turn((queue, job_type), key, weights[key])
+        taken.append(candidate)
+        turns.started()
     return taken
 
 
-async def _keys(tx: Tx, queue: str, job_type: str, level: int, after: str, reads: Reads) -> list[Any]:
-    """Return the keys that take part. If there are too many for one claim, the next one continues after the last, so
-    that none is left out."""
-    keys = await tx.rows("fair_keys", queue, job_type, level, FAIR_KEYS_MAX, after, *reads)
+async def _weights(
+    tx: Tx, queue: str, job_type: str, priority: int, after: str, reads: Reads, lane: LaneTurns
+) -> dict[str, int]:
+    """Return the keys that take part, with their weights; note their positions. If there are too many for one claim,
+    the next one continues after the last, so that none is left out."""
+    keys = await tx.rows("fair_keys", queue, job_type, priority, FAIR_KEYS_MAX, after, *reads)
     if after and len(keys) < FAIR_KEYS_MAX:
-        again = await tx.rows("fair_keys", queue, job_type, level, FAIR_KEYS_MAX - len(keys), "", *reads)
+        again = await tx.rows("fair_keys", queue, job_type, priority, FAIR_KEYS_MAX - len(keys), "", *reads)
         keys = [*keys, *(each for each in again if each[0] <= after)]
     if len(keys) == FAIR_KEYS_MAX:
         await tx.execute("save_fair_after", queue, job_type, keys[-1][0])
-    return keys
+    lane.positions.update((key, position) for key, _, position in keys)
+    return {"": 1} | {key: weight for key, weight, _ in keys}
 
 
 async def _read(
-    tx: Tx, queue: str, job_type: str, level: int, key: str, count: int, reads: Reads, seen: list[str]
-) -> list[list[Any]]:
+    tx: Tx, queue: str, job_type: str, priority: int, key: str, count: int, reads: Reads, seen: list[str]
+) -> list[Candidate]:
     """Return the next jobs of a key after those already chosen in this claim."""
-    if not key:
-        return await without_turns(tx, queue, job_type, count, reads, level, seen)
-    return [list(row) for row in await tx.rows("fair_head", queue, job_type, level, key, count, *reads, seen)]
-
-
-async def without_turns(
-    tx: Tx, queue: str, job_type: str, count: int, reads: Reads, level: int | None, seen: list[str]
-) -> list[list[Any]]:
-    """Return the first jobs of a lane without a fairness key, from both of its lines."""
-    found: list[list[Any]] = []
-    for line in (0, 1):
-        found += [list(row) for row in await tx.rows("candidates", queue, job_type, count, *reads, level, seen, line)]
-    found.sort(key=lambda row: (-row[0], row[1], row[2]))
+    if key:
+        rows = await tx.rows("fair_head", queue, job_type, priority, key, count, *reads, seen)
+        return [Candidate(*row) for row in rows]
+    found: list[Candidate] = []
+    for line in (0, 1):  # jobs without a fairness key are in two lines
+        rows = await tx.rows("candidates", queue, job_type, count, *reads, priority, seen, line)
+        found += [Candidate(*row) for row in rows]
+    found.sort(key=lanes.order)
     return found[:count]
 
 
-async def count_turns(tx: Tx, queue: str, job_type: str, taken: list[tuple[str, int]], now: Instant) -> None:
-    """Store the position of each key of a lane, for the jobs that were claimed."""
-    lane, _ = await tx.row("fair_lane", queue, job_type) or (0, "")
-    positions: dict[str, int] = {}
-    reached = lane
-    for key, weight in taken:
-        if key not in positions:
-            positions[key] = max(lane, await tx.value("fair_position", queue, job_type, key) or 0)
-        reached = max(reached, positions[key])
-        positions[key] += _STEP // weight
-    await tx.execute("save_fair_lane", queue, job_type, reached)
-    await tx.execute("save_fair_keys", queue, job_type, list(positions), list(positions.values()), now)
+async def count_turns(tx: Tx, turns: dict[tuple[str, str], LaneTurns], now: Instant) -> None:
+    """Store the new positions of lanes and keys."""
+    for (queue, job_type), lane in turns.items():
+        await tx.execute("save_fair_lane", queue, job_type, lane.position)
+        await tx.execute("save_fair_keys", queue, job_type, list(lane.positions), list(lane.positions.values()), now)
 
 
 async def forget_idle(tx: Tx, now: Instant) -> None:

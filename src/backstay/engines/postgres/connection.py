@@ -456,6 +456,8 @@ _LISTS = {
     **{f"${name}": bound for name, bound in _BOUND.items()},
     "$carried": f"${4 + len(INSERTED)}",
     "claimed_columns": ", ".join(map(_claimed, sql_rows.CLAIMED)),
+    "candidate_columns": "job_type, priority, scheduled_for, job_id::text, ctid::text, concurrency_key,"
+    " concurrency_limit, rate_key, rate_count, rate_micros",
     "record_columns": f"{sql_rows.column_list(RECORD, lambda name: f'standing.{_read_as(name)}')}, {_EVENTS}",
     "standing_columns": ", ".join(
         "job_id::text AS key" if name == "key" else _read_as(name) for name in places.STANDING

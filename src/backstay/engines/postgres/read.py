@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from backstay.clock import Instant
+from backstay.core.admission import BY_RATE
 from backstay.core.queues import depths_of
 from backstay.core.records import (
     Counter,
@@ -69,7 +70,6 @@ _PLACES = {
     Status.WAITING: ("waiting", "true"),
     Status.PROCESSING: ("running", "true"),
 }
-BY_KEY, BY_RATE = 1, 2  # what a job is parked by
 _FIRST = "00000000-0000-0000-0000-000000000000"
 _LAST = "ffffffff-ffff-ffff-ffff-ffffffffffff"  # a place after all jobs
 

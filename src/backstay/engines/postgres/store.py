@@ -70,7 +70,7 @@ from backstay.engines.postgres.connection import Session, Tx, guest_error, parse
 from backstay.engines.postgres.wakeup import Waker
 from backstay.engines.sql_rows import check_all
 from backstay.errors import BackstayError, ConfigurationError, NotOpen, StoreError
-from backstay.limits import POLL_SECONDS, RECORD_INTERVAL_SECONDS, RELEASE_BATCH_MAX
+from backstay.limits import CLAIM_ROUNDS_MAX, POLL_SECONDS, RECORD_INTERVAL_SECONDS, RELEASE_BATCH_MAX
 
 T = TypeVar("T")
 
@@ -246,7 +246,7 @@ class PostgresStore:
         async def keyed(tx: Tx, repeat: bool) -> list[ClaimedJob] | None:
             return await claim.claim_keyed(tx, request, part, lambda: self._now(tx, now), repeat)
 
-        for _ in range(claim.PARK_ROUNDS):
+        for _ in range(CLAIM_ROUNDS_MAX):
             taken = await self._write("claim", keyed)
             if taken is not None:
                 return taken

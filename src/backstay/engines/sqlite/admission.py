@@ -1,16 +1,7 @@
-"""Admission on SQLite: rate limits, fair turns between fairness keys, paused queues and queue limits.
-
-A rate bucket with parked jobs has a time at which they are checked again: when it has room for one, or NO_TIME if as
-many are claimable as may start. Then each claimable job that leaves gives it a time.
-
-A fairness key has a position within its priority, which every start moves forward by a step divided by its weight; the
-key that is furthest behind is next, and jobs without a key count as one more key. A key that was idle starts where the
-lane is: absence earns nothing.
-"""
+"""Admission on SQLite: the gates that core.admission decides on, what is parked, and queue limits."""
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -20,12 +11,13 @@ import msgspec
 
 from backstay.clock import MICROS, Instant
 from backstay.core import admission
-from backstay.core.records import NewJob, Rate, Signal
+from backstay.core.admission import NO_TIME, SET_BACK, Bucket, LaneTurns, Level, Turn, TurnOrder
+from backstay.core.records import NewJob, Signal
+from backstay.engines import lanes
 from backstay.engines.sqlite import connection as sqlite_connection
-from backstay.engines.sqlite.connection import load
+from backstay.engines.sqlite.connection import Candidate, load
 from backstay.engines.sqlite.writer import Tx
-from backstay.errors import QueueFull
-from backstay.limits import CLAIM_LIMIT, FAIR_KEY_SECONDS, FAIR_KEYS_MAX
+from backstay.limits import FAIR_KEY_SECONDS, FAIR_KEYS_MAX, RATES_DUE_MAX
 
 DUE = load("rate_due")
 LANES = load("rate_lanes")
@@ -34,94 +26,56 @@ UNPARK = load("rate_unpark")
 SAVE = load("rate_save")
 PARK = load("park")
 BRING_BACK = load("bring_back")
-BY_KEY, BY_RATE = 1, 2  # why a job is parked
-NO_TIME: Instant = 2**62
 _BUCKET = "SELECT full_at, due_at, set_at FROM rate WHERE rate_key = ? AND rate_count = ? AND rate_micros = ?"
-_SETTLED = (
-    "UPDATE rate SET full_at = ?, due_at = NULL, set_at = ? WHERE rate_key = ? AND rate_count = ? AND rate_micros = ?"
-)
 _LEFT = "UPDATE rate SET due_at = ? WHERE +due_at = ? AND rate_key IN (SELECT value FROM json_each(?))"
 _RATE_OF = "SELECT rate_key, rate_count, rate_micros FROM job WHERE job_id = ? AND rate_count IS NOT NULL"
 _FORGET = "DELETE FROM rate WHERE full_at < ? AND due_at IS NULL"
 _NEXT = "SELECT min(due_at) FROM rate INDEXED BY rate_due WHERE due_at < ?"
 _JUMPED = "SELECT EXISTS (SELECT 1 FROM rate WHERE set_at > ?)"
-_BUCKETS_MAX = 1_000  # buckets checked in one promotion
-# claimable jobs per queue and type: more than one claim takes, and few enough to be counted often
-_IN_SIGHT_MAX = 2 * CLAIM_LIMIT
-_SET_BACK = 60 * MICROS  # no call is this late: the clock was set back, and this value is from before
-
-Bucket = tuple[str, Rate]  # the key, and the rate of its jobs
 
 
-def _names(bucket: Bucket) -> tuple[str, int, int]:
-    key, rate = bucket
-    return key, rate.count, rate.micros
+_candidates = msgspec.json.Decoder(list[Candidate]).decode
 
 
-def _level(connection: apsw.Connection, bucket: Bucket, now: Instant) -> tuple[Instant, Instant | None]:
-    """Return when the bucket is full again, and when its parked jobs are to be checked."""
-    row = sqlite_connection.row(connection, _BUCKET, _names(bucket))
+# Buckets
+
+
+def level(connection: apsw.Connection, bucket: Bucket, now: Instant) -> Level:
+    row = sqlite_connection.row(connection, _BUCKET, bucket)
     if row is None:
-        return 0, None
+        return Level()
     full, due, set_at = row
-    return (full - (set_at - now) if set_at - now > _SET_BACK else full), due
+    return Level(admission.by_this_clock(full, set_at, now), due)
+
+
+def save(tx: Tx, bucket: Bucket, new: Level, now: Instant) -> None:
+    tx.connection.execute(SAVE, (*bucket, new.full_at, new.due_at, now))
+    if new.due_at is not None and new.due_at < NO_TIME:
+        tx.signals.add(Signal.DUE)
+
+
+# Parking
 
 
 def has_to_wait(tx: Tx, job: NewJob, now: Instant) -> bool:
     """Return whether a new job is to be parked; if so, its bucket gets a time for the next check."""
     if job.rate_key is None or job.rate is None:
         return False
-    bucket = (job.rate_key, job.rate)
-    full, due = _level(tx.connection, bucket, now)
-    room = min(admission.room(job.rate, full, now), _IN_SIGHT_MAX)
+    bucket = Bucket(job.rate_key, job.rate.count, job.rate.micros)
+    was = level(tx.connection, bucket, now)
+    places = was.places(bucket, now)
     # Claimable jobs that come later do not block it: they are parked when it is claimed.
     lane, place = (job.queue, job.job_type, job.payload_version), (job.priority, job.scheduled_for, job.job_id)
-    if tx.value(IN_SIGHT, (*_names(bucket), *lane, *place, room)) < room:
+    if tx.value(IN_SIGHT, (*bucket, *lane, *place, places)) < places:
         return False
-    if due is None:
-        _save(tx, bucket, full, NO_TIME if room else admission.due_at(job.rate, full, now), now)
+    if was.due_at is None:
+        save(tx, bucket, Level(was.full_at, was.check_at(bucket, now)), now)
     tx.signals.add(Signal.DUE)
     return True
 
 
-def _save(tx: Tx, bucket: Bucket, full: Instant, due: Instant | None, now: Instant) -> None:
-    tx.connection.execute(SAVE, (*_names(bucket), full, due, now))
-    if due is not None and due < NO_TIME:
-        tx.signals.add(Signal.DUE)
-
-
-class Buckets:
-    """The buckets that one claim draws from."""
-
-    def __init__(self, tx: Tx, now: Instant) -> None:
-        self._tx = tx
-        self._now = now
-        self._room: dict[Bucket, int] = {}
-        self._taken: dict[Bucket, int] = {}
-        self._refused: set[Bucket] = set()
-
-    def admit(self, bucket: Bucket) -> bool:
-        """Return whether one more job may start; if so it is counted."""
-        if bucket not in self._room:
-            self._room[bucket] = admission.room(bucket[1], _level(self._tx.connection, bucket, self._now)[0], self._now)
-        if self._room[bucket] <= 0:
-            self._refused.add(bucket)
-            return False
-        self._room[bucket] -= 1
-        self._taken[bucket] = self._taken.get(bucket, 0) + 1
-        return True
-
-    def write(self) -> None:
-        for bucket in self._room:
-            full, due = _level(self._tx.connection, bucket, self._now)
-            if starts := self._taken.get(bucket, 0):  # this call may be late: newer starts of others stay counted
-                full = admission.take(bucket[1], full, self._now, starts)
-            waits = due is not None or bucket in self._refused
-            _save(self._tx, bucket, full, admission.due_at(bucket[1], full, self._now) if waits else None, self._now)
-
-
 def left_sight(tx: Tx, keys: Collection[str], now: Instant) -> None:
-    """Note that jobs of these keys are no longer claimable and did not start: others may be unparked."""
+    """Note that jobs of these rate keys are no longer claimable and did not start: others may be unparked."""
     tx.connection.execute(_LEFT, (now, NO_TIME, msgspec.json.encode(list(keys)).decode()))
     if tx.connection.changes():
         tx.signals.add(Signal.DUE)
@@ -137,8 +91,8 @@ def bring_back(tx: Tx, jobs: str | None, why: int) -> int:
 
 def unpark_due(tx: Tx, now: Instant) -> int:
     """Unpark jobs that may start now."""
-    due = tx.rows(DUE, (now, now + _SET_BACK, _BUCKETS_MAX))
-    changed = sum(_unpark(tx, (key, Rate(count, micros)), now) for key, count, micros in due)
+    due = tx.rows(DUE, (now, now + SET_BACK, RATES_DUE_MAX))
+    changed = sum(_unpark(tx, Bucket(*row), now) for row in due)
     if changed:
         tx.signals.add(Signal.READY)
     tx.connection.execute(_FORGET, (now,))  # a full bucket is the same as no bucket
@@ -146,23 +100,19 @@ def unpark_due(tx: Tx, now: Instant) -> int:
 
 
 def _unpark(tx: Tx, bucket: Bucket, now: Instant) -> int:
+    was = level(tx.connection, bucket, now)
+    places = was.places(bucket, now)
     changed = 0
-    full, _ = _level(tx.connection, bucket, now)
-    lanes = tx.rows(LANES, _names(bucket))
-    if lanes:
-        rate = bucket[1]
-        room = min(admission.room(rate, full, now), _IN_SIGHT_MAX)
-        for lane in lanes:
-            changed += bring_back(tx, tx.value(UNPARK, (*_names(bucket), *lane, room)), BY_RATE)
-        _save(tx, bucket, full, NO_TIME if room else admission.due_at(rate, full, now), now)
-    if not lanes or not tx.rows(LANES, _names(bucket)):
-        tx.connection.execute(_SETTLED, (full, now, *_names(bucket)))
+    for lane in tx.rows(LANES, bucket):
+        changed += bring_back(tx, tx.value(UNPARK, (*bucket, *lane, places)), admission.BY_RATE)
+    are_left = bool(tx.rows(LANES, bucket))
+    save(tx, bucket, Level(was.full_at, was.check_at(bucket, now) if are_left else None), now)
     return changed
 
 
 def next_due(connection: apsw.Connection, now: Instant) -> Instant | None:
     """Return when parked jobs of any bucket are to be checked."""
-    if sqlite_connection.value(connection, _JUMPED, (now + _SET_BACK,)):
+    if sqlite_connection.value(connection, _JUMPED, (now + SET_BACK,)):
         return now
     due: Instant | None = sqlite_connection.value(connection, _NEXT, (NO_TIME,))
     return due
@@ -172,17 +122,17 @@ def rate_due(connection: apsw.Connection, job_id: str, now: Instant) -> Instant 
     row = sqlite_connection.row(connection, _RATE_OF, (job_id,))
     if row is None:
         return None
-    key, count, micros = row
-    bucket = (key, Rate(count, micros))
-    due = admission.due_at(bucket[1], _level(connection, bucket, now)[0], now)
+    bucket = Bucket(*row)
+    due = level(connection, bucket, now).next_start(bucket, now)
     return due if due > now else None
 
+
+# Turns
 
 LEVEL = load("fair_level")
 KEYS = load("fair_keys")
 HEAD = load("fair_head")
 PLAIN_HEAD = load("plain_head")
-_STEP = 1_000_000
 _ABOVE_ALL = 101  # above every priority
 _POSITION = "SELECT position FROM fair_key WHERE queue = ? AND job_type = ? AND fairness_key = ?"
 _LANE = "SELECT position, after_key FROM fair_lane WHERE queue = ? AND job_type = ?"
@@ -190,91 +140,92 @@ _SAVE_LANE = (
     "INSERT INTO fair_lane (queue, job_type, position, after_key) VALUES (?, ?, ?, ?)"
     " ON CONFLICT (queue, job_type) DO UPDATE SET"
 )
-_decode = msgspec.json.decode
 Reads = tuple[int, int]  # what a claim may bring: the newest payload version, and the highest suspicion
 
 
-def heads(tx: Tx, queue: str, job_type: str, limit: int, reads: Reads) -> list[list[Any]]:
-    """Return the first jobs of a lane in the order of turns; the last column is the key whose turn it is."""
-    found: list[list[Any]] = []
-    level = _ABOVE_ALL
+def heads(
+    tx: Tx, queue: str, job_type: str, limit: int, reads: Reads, turns: dict[tuple[str, str], LaneTurns]
+) -> list[Candidate]:
+    """Return the first jobs of a lane in the order of turns, and note in `turns` how far the lane has come."""
+    found: list[Candidate] = []
+    position, after = tx.row(_LANE, (queue, job_type)) or (0, "")
+    own: int = tx.value(_POSITION, (queue, job_type, "")) or 0
+    lane = turns[queue, job_type] = LaneTurns(position, {"": own})
+    priority = _ABOVE_ALL
     while len(found) < limit:
-        level = tx.value(LEVEL, (queue, job_type, level))
-        if level < 0:
+        priority = tx.value(LEVEL, (queue, job_type, priority))
+        if priority < 0:
             break
-        turns = _at_level(tx, queue, job_type, level, limit - len(found), reads)
-        if turns:
-            due = min(candidate[1] for candidate in turns)
-            for candidate in turns:
-                candidate[1] = due  # sorted with other types as one block, which keeps the order of turns
-        found += turns
+        weights = _weights(tx, queue, job_type, priority, after, reads, lane)
+        at_level = _in_turn(tx, queue, job_type, priority, limit - len(found), reads, lane, weights)
+        lanes.as_a_block(at_level)
+        found += at_level
     return found
 
 
-def _at_level(tx: Tx, queue: str, job_type: str, level: int, limit: int, reads: Reads) -> list[list[Any]]:
-    lane, after = tx.row(_LANE, (queue, job_type)) or (0, "")
-    waiting: list[tuple[int, str, int, list[list[Any]]]] = []
-    for key, weight, position in _keys(tx, queue, job_type, level, after, reads):
-        waiting.append((max(lane, position), key, weight, []))
-    own: int = tx.value(_POSITION, (queue, job_type, "")) or 0
-    waiting.append((max(lane, own), "", 1, []))
+def _in_turn(
+    tx: Tx,
+    queue: str,
+    job_type: str,
+    priority: int,
+    limit: int,
+    reads: Reads,
+    lane: LaneTurns,
+    weights: dict[str, int],
+) -> list[Candidate]:
+    turns = TurnOrder(lane, weights)
     # A key cannot get more than all slots, so its share is read at once; most get far less.
-    share = max(1, -(-limit // len(waiting)))
-    heapq.heapify(waiting)
-    taken: list[list[Any]] = []
-    offsets: dict[str, int] = {}
-    while waiting and len(taken) < limit:
-        position, key, weight, rows = heapq.heappop(waiting)
-        if not rows:
-            rows = _read(tx, queue, job_type, level, key, offsets.get(key, 0), share, reads)
-            if not rows:
-                continue
-            offsets[key] = offsets.get(key, 0) + len(rows)
-        taken.append([*rows.pop(0), key, weight])
-        heapq.heappush(waiting, (position + _STEP // weight, key, weight, rows))
+    share = -(-limit // len(weights))
+    waiting: dict[str, list[Candidate]] = {}
+    seen: Counter[str] = Counter()
+    taken: list[Candidate] = []
+    while len(taken) < limit and (key := turns.next()) is not None:
+        if not waiting.get(key):
+            waiting[key] = _read(tx, queue, job_type, priority, key, seen[key], share, reads)[::-1]
+            seen[key] += len(waiting[key])
+        if not waiting[key]:
+            turns.has_none()
+            continue
+        candidate = waiting[key].pop()
+        candidate.turn = Turn((queue, job_type), key, weights[key])
+        taken.append(candidate)
+        turns.started()
     return taken
 
 
-def _keys(tx: Tx, queue: str, job_type: str, level: int, after: str, reads: Reads) -> list[tuple[Any, ...]]:
-    """Return the keys that take part. If there are too many for one claim, the next one continues after the last, so
-    that none is left out."""
-    keys = tx.rows(KEYS, (queue, job_type, level, FAIR_KEYS_MAX, after, *reads))
+def _weights(
+    tx: Tx, queue: str, job_type: str, priority: int, after: str, reads: Reads, lane: LaneTurns
+) -> dict[str, int]:
+    """Return the keys that take part, with their weights; note their positions. If there are too many for one claim,
+    the next one continues after the last, so that none is left out."""
+    keys = tx.rows(KEYS, (queue, job_type, priority, FAIR_KEYS_MAX, after, *reads))
     if after and len(keys) < FAIR_KEYS_MAX:
-        again = tx.rows(KEYS, (queue, job_type, level, FAIR_KEYS_MAX - len(keys), "", *reads))
+        again = tx.rows(KEYS, (queue, job_type, priority, FAIR_KEYS_MAX - len(keys), "", *reads))
         keys += [each for each in again if each[0] <= after]
     if len(keys) == FAIR_KEYS_MAX:
         tx.connection.execute(f"{_SAVE_LANE} after_key = excluded.after_key", (queue, job_type, 0, keys[-1][0]))
-    return keys
+    lane.positions.update((key, position) for key, _, position in keys)
+    return {"": 1} | {key: weight for key, weight, _ in keys}
 
 
 def _read(
-    tx: Tx, queue: str, job_type: str, level: int, key: str, seen: int, more: int, reads: Reads
-) -> list[list[Any]]:
+    tx: Tx, queue: str, job_type: str, priority: int, key: str, seen: int, more: int, reads: Reads
+) -> list[Candidate]:
     """Return the next jobs of a key after those already chosen in this claim."""
     if key:
-        head = tx.value(HEAD, (queue, job_type, level, key, seen + more, *reads))
+        head = tx.value(HEAD, (queue, job_type, priority, key, seen + more, *reads))
     else:
-        head = tx.value(PLAIN_HEAD, (queue, job_type, level, seen + more, *reads))
-    rows: list[list[Any]] = _decode(head)
-    return rows[seen:]
+        head = tx.value(PLAIN_HEAD, (queue, job_type, priority, seen + more, *reads))
+    return _candidates(head)[seen:]
 
 
-def count_turns(tx: Tx, queue: str, job_type: str, taken: list[tuple[str, int]], now: Instant) -> None:
-    """Store the position of each key of a lane, for the jobs that were claimed."""
-    lane, after = tx.row(_LANE, (queue, job_type)) or (0, "")
-    positions: dict[str, int] = {}
-    reached = lane
-    for key, weight in taken:
-        if key not in positions:
-            positions[key] = max(lane, tx.value(_POSITION, (queue, job_type, key)) or 0)
-        reached = max(reached, positions[key])
-        positions[key] += _STEP // weight
-    # The lane is at the position of the last key that had a turn: new keys start there.
-    tx.connection.execute(f"{_SAVE_LANE} position = excluded.position", (queue, job_type, reached, after))
-    for key, position in positions.items():
-        tx.connection.execute(
+def count_turns(tx: Tx, turns: dict[tuple[str, str], LaneTurns], now: Instant) -> None:
+    """Store the new positions of lanes and keys."""
+    for (queue, job_type), lane in turns.items():
+        tx.connection.execute(f"{_SAVE_LANE} position = excluded.position", (queue, job_type, lane.position, ""))
+        tx.connection.executemany(
             "INSERT OR REPLACE INTO fair_key (queue, job_type, fairness_key, position, turn_at) VALUES (?, ?, ?, ?, ?)",
-            (queue, job_type, key, position, now),
+            [(queue, job_type, key, position, now) for key, position in lane.positions.items()],
         )
 
 
@@ -288,12 +239,14 @@ def forget_idle(tx: Tx, now: Instant) -> None:
     )
 
 
+# Queues
+
 PENDING_IN = load("pending_in")
 LIMITED = "SELECT name, max_pending FROM queue WHERE max_pending IS NOT NULL"
 
 
 def refuse_over_limit(tx: Tx, limited: list[tuple[Any, ...]], jobs: Sequence[NewJob], now: Instant) -> None:
-    """QueueFull where these would be more than a queue takes. Jobs for later do not wait in it yet."""
+    """Raise QueueFull if these would be more than a queue takes. Jobs for later do not wait in it yet."""
     coming = Counter(job.queue for job in jobs if job.scheduled_for <= now)
     for queue, limit in limited:
         if not coming[queue]:
@@ -303,9 +256,4 @@ def refuse_over_limit(tx: Tx, limited: list[tuple[Any, ...]], jobs: Sequence[New
         if room is None:
             room = limit - tx.value(PENDING_IN, (queue, limit))
         tx.room[queue] = room - coming[queue]
-        if coming[queue] > room:
-            raise QueueFull(
-                f"the queue {queue} accepts {limit:,} pending jobs and has room for {max(0, room):,}:"
-                " nothing was stored; submit again when workers have caught up",
-                queue=queue,
-            )
+        admission.refuse_over_limit(queue, limit, room, coming[queue])

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from operator import itemgetter
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 import apsw
 import msgspec
 
 from backstay.clock import Instant
-from backstay.core.records import ClaimedJob, ClaimRequest, Lost, Rate, Signal
-from backstay.engines.lanes import FAIR, LOOKED, PLAIN, Asked, Lane, Pair, Row
+from backstay.core.admission import BY_KEY, BY_RATE, Admission, Gates, LaneTurns
+from backstay.core.records import ClaimedJob, ClaimRequest, Lost, Signal
+from backstay.engines.lanes import FAIR, LOOKED, PLAIN, Asked, Lane, Pair, Row, order
 from backstay.engines.places import token_key
 from backstay.engines.sqlite import admission, release
 from backstay.engines.sqlite import connection as sqlite_connection
-from backstay.engines.sqlite.connection import CANDIDATE, load
+from backstay.engines.sqlite.connection import Candidate, load
 from backstay.engines.sqlite.writer import Tx
-from backstay.limits import ALONE_COUNTED_MAX, CLAIM_LANES_MAX
+from backstay.limits import ALONE_COUNTED_MAX, CLAIM_LANES_MAX, CLAIM_ROUNDS_MAX
 
 CANDIDATES = load("candidates")
 LANES = load("lanes")
@@ -37,25 +39,17 @@ CLAIMED_BEFORE = load("claimed_before")
 ALONE_CANDIDATES = load("alone_candidates")
 WAIT_ALONE = load("wait_alone")
 _ALONE_MAX = 200  # read at once
-_PARK_ROUNDS = 20  # each round parks jobs that cannot start; more rounds are left to the next claim
 
 _jobs = msgspec.json.Decoder(list[ClaimedJob])
-_decode = msgspec.json.decode
+_candidates = msgspec.json.Decoder(list[Candidate]).decode
 _ANY_VERSION = 2**31
-Candidate = list[Any]  # the values of CANDIDATE; in a lane that takes turns, whose turn it is comes after them
-(
-    _PRIORITY, _DUE, _ID, _SEQ, _KEY, _LIMIT, _RATE_KEY, _RATE_COUNT, _RATE_MICROS, _QUEUE, _TYPE, _FAIR, _ATTEMPT,
-    _FAILURES, _VERSION, _AWAITED, _OWN_DUE, _TURN,
-) = range(len(CANDIDATE) + 1)  # fmt: skip
-_start = itemgetter(_SEQ, _ATTEMPT, _FAILURES, _VERSION, _AWAITED, _KEY)
-_line = itemgetter(_QUEUE, _TYPE, _FAIR, _PRIORITY, _OWN_DUE, _ID)  # the due time of a turn is that of its lane
+_start = attrgetter("seq", "attempt", "failures", "version", "awaited", "concurrency_key")
+_place = attrgetter("queue", "job_type", "fair", "priority", "scheduled_for", "job_id")
 _ASK_QUEUES = (
     "INSERT INTO temp.asked_queue SELECT value FROM json_each(?)"
     " EXCEPT SELECT name FROM queue WHERE paused_at IS NOT NULL"
 )
 _ASK_TYPES = "INSERT INTO temp.asked_type SELECT value FROM json_each(?)"
-_Lanes = dict[tuple[str, str], list[tuple[str, int]]]  # queue and type → the keys and weights that had a turn
-
 
 _walked = msgspec.json.Decoder(list[tuple[str, str, tuple[int, Instant, str] | None]])
 
@@ -95,23 +89,23 @@ def claim(tx: Tx, request: ClaimRequest, now: Instant, lanes: Sequence[Lane]) ->
         _take_heads(tx, request, chosen, run)
     else:
         tx.connection.execute(CLAIM, run | {"batch": msgspec.json.encode([_start(each) for each in chosen]).decode()})
-        tx.connection.executemany(LEAVE, map(_line, chosen))
-    return _fetch(tx, msgspec.json.encode([each[_SEQ] for each in chosen]).decode())
+        tx.connection.executemany(LEAVE, map(_place, chosen))
+    return _fetch(tx, msgspec.json.encode([each.seq for each in chosen]).decode())
 
 
 def _take_heads(tx: Tx, request: ClaimRequest, chosen: Sequence[Candidate], run: dict[str, Any]) -> None:
     """Take jobs of which those of each lane are its first, as its line is."""
     lanes: dict[tuple[str, str], list[Candidate]] = {}
     for candidate in chosen:
-        lanes.setdefault((candidate[_QUEUE], candidate[_TYPE]), []).append(candidate)
+        lanes.setdefault((candidate.queue, candidate.job_type), []).append(candidate)
     for (queue, job_type), taken in lanes.items():
         newest, suspicion = _reads(request, job_type)
         line = {"queue": queue, "job_type": job_type, "newest": newest, "suspicion": suspicion}
         tx.connection.execute(CLAIM_HEAD, run | line | {"count": len(taken)})
         last = taken[-1]
-        line |= {"priority": last[_PRIORITY], "due": last[_DUE], "job_id": last[_ID]}
+        line |= {"priority": last.priority, "due": last.due, "job_id": last.job_id}
         tx.connection.execute(LEAVE_HEAD, line)
-        if taken[0][_PRIORITY] != last[_PRIORITY]:
+        if taken[0].priority != last.priority:
             tx.connection.execute(LEAVE_ABOVE, line)
 
 
@@ -129,29 +123,58 @@ def _claim_order(job: ClaimedJob) -> tuple[int, Instant, str]:
 
 def _choose(tx: Tx, request: ClaimRequest, lanes: Sequence[Lane], now: Instant) -> tuple[list[Candidate], bool]:
     """Return the jobs to take, and whether those of each lane are its first, in the order of its line."""
-    for _ in range(_PARK_ROUNDS):
+    for _ in range(CLAIM_ROUNDS_MAX):
         alone = request.lost is Lost.ALONE
-        heads = _alone(tx, request) if alone else _heads(tx, request, lanes)
-        admitted, key_full, over_rate = _admit(tx, heads, request.limit, now)
-        if key_full or over_rate:
-            _park(tx, key_full, over_rate, now)
-        took_turns = _take_turns(tx, admitted, now)
-        if admitted or not (key_full or over_rate):
-            return admitted, not (alone or took_turns or key_full or over_rate)
+        gates = Gates()
+        heads = iter(_alone(tx, request)) if alone else _heads(tx, request, lanes, gates.turns)
+        decided = _admit(tx, request, heads, gates, now)
+        _write(tx, decided, now)
+        if decided.started or not decided.parks:
+            return decided.started, not (alone or gates.turns or decided.parks)
     tx.signals.add(Signal.READY)  # there is more behind what was parked: free workers should claim again
     return [], False
 
 
-def _heads(tx: Tx, request: ClaimRequest, lanes: Sequence[Lane]) -> Iterator[Candidate]:
+def _admit(
+    tx: Tx, request: ClaimRequest, heads: Iterator[Candidate], gates: Gates, now: Instant
+) -> Admission[Candidate]:
+    decided: Admission[Candidate] = Admission(gates, request.limit, request.slots, now)
+    while some := list(islice(heads, request.limit - len(decided.started))):
+        keys, buckets = gates.missing(some)
+        for key in keys:
+            gates.running[key] = release.running(tx, key)
+        for bucket in buckets:
+            gates.levels[bucket] = admission.level(tx.connection, bucket, now)
+        decided.consider(some)
+        if decided.is_full:
+            break
+    return decided
+
+
+def _write(tx: Tx, decided: Admission[Candidate], now: Instant) -> None:
+    for draw in decided.draws():
+        admission.save(tx, draw.bucket, draw.level, now)
+    admission.count_turns(tx, decided.turns(), now)
+    for parked, why in ((decided.key_full, BY_KEY), (decided.over_rate, BY_RATE)):
+        if parked:
+            places = msgspec.json.encode([_place(each) for each in parked]).decode()
+            tx.connection.execute(admission.PARK, (places, why))
+    if left := decided.left_sight():
+        admission.left_sight(tx, {bucket.key for bucket in left}, now)
+
+
+def _heads(tx: Tx, request: ClaimRequest, lanes: Sequence[Lane], turns: dict[Pair, LaneTurns]) -> Iterator[Candidate]:
     """The first jobs over all lanes, each type within its slots. A lane is not read before its first job could be next.
 
     Perhaps more than can be claimed: jobs of one type that must wait must not hide those of another."""
     if len(lanes) == 1:
         lane = lanes[0]
         room = min(request.slots[lane.job_type], request.limit)
-        if room > 0:
-            yield from _lane(tx, lane.queue, lane.job_type, room, _reads(request, lane.job_type))
-        return
+        return iter(_lane(tx, lane, room, request, turns)) if room > 0 else iter(())
+    return _merged(tx, request, lanes, turns)
+
+
+def _merged(tx: Tx, request: ClaimRequest, lanes: Sequence[Lane], turns: dict[Pair, LaneTurns]) -> Iterator[Candidate]:
     given: Counter[str] = Counter()
     heads: dict[int, list[Candidate]] = {}
     waiting = [(lane.head, number) for number, lane in enumerate(lanes)]
@@ -163,26 +186,28 @@ def _heads(tx: Tx, request: ClaimRequest, lanes: Sequence[Lane]) -> Iterator[Can
         if room <= 0:
             continue
         if number not in heads:
-            heads[number] = _lane(tx, lane.queue, lane.job_type, room, _reads(request, lane.job_type))[::-1]
+            heads[number] = _lane(tx, lane, room, request, turns)[::-1]
         else:
             given[lane.job_type] += 1
             yield heads[number].pop()
         if heads[number]:
-            heapq.heappush(waiting, (_order(heads[number][-1]), number))
+            heapq.heappush(waiting, (order(heads[number][-1]), number))
+
+
+def _lane(tx: Tx, lane: Lane, limit: int, request: ClaimRequest, turns: dict[Pair, LaneTurns]) -> list[Candidate]:
+    reads = _reads(request, lane.job_type)
+    head = tx.value(CANDIDATES, (lane.queue, lane.job_type, limit, *reads))
+    if head is not None:
+        return _candidates(head)
+    return admission.heads(tx, lane.queue, lane.job_type, limit, reads, turns)
 
 
 # Jobs that run alone
 
 
 def _alone(tx: Tx, request: ClaimRequest) -> list[Candidate]:
-    """The first of them over all asked queues and types, each type within its slots."""
-    left = dict(request.slots)
-    found: list[Candidate] = []
-    for candidate in _decode(tx.value(ALONE_CANDIDATES, (*_asked(request), _ALONE_MAX))):
-        if left[candidate[_TYPE]] > 0:
-            left[candidate[_TYPE]] -= 1
-            found.append(candidate)
-    return found
+    """The first of them over all asked queues and types."""
+    return _candidates(tx.value(ALONE_CANDIDATES, (*_asked(request), _ALONE_MAX)))
 
 
 def wait_alone(connection: apsw.Connection, request: ClaimRequest) -> dict[str, int]:
@@ -193,69 +218,3 @@ def _asked(request: ClaimRequest) -> tuple[str, str]:
     """The queues, and the types with the newest version that is read, as JSON."""
     types = {name: request.versions.get(name, _ANY_VERSION) for name, slots in request.slots.items() if slots > 0}
     return msgspec.json.encode(request.queues).decode(), msgspec.json.encode(types).decode()
-
-
-def _lane(tx: Tx, queue: str, job_type: str, limit: int, reads: admission.Reads) -> list[Candidate]:
-    head = tx.value(CANDIDATES, (queue, job_type, limit, *reads))
-    if head is not None:
-        plain: list[Candidate] = _decode(head)
-        return plain
-    turns = admission.heads(tx, queue, job_type, limit, reads)
-    return [[*candidate, (queue, job_type, key, weight)] for *candidate, key, weight in turns]
-
-
-def _order(candidate: Candidate) -> tuple[int, Instant, str]:
-    # Jobs that take turns are one block with one due time: later sorting must not change their order.
-    return -candidate[_PRIORITY], candidate[_DUE], "" if len(candidate) > _TURN else candidate[_ID]
-
-
-def _admit(
-    tx: Tx, heads: Iterable[Candidate], limit: int, now: Instant
-) -> tuple[list[Candidate], list[Candidate], list[Candidate]]:
-    """Split the jobs by whether their concurrency key and rate key have room, until there are enough."""
-    room: dict[str, int] = {}
-    buckets: admission.Buckets | None = None
-    admitted: list[Candidate] = []
-    key_full: list[Candidate] = []
-    over_rate: list[Candidate] = []
-    for head in heads:
-        key, rate_key = head[_KEY], head[_RATE_KEY]
-        if key is not None and head[_LIMIT] is not None:
-            if key not in room:
-                room[key] = head[_LIMIT] - release.running(tx, key)
-            if room[key] <= 0:
-                key_full.append(head)
-                continue
-        if rate_key is not None:
-            buckets = buckets or admission.Buckets(tx, now)
-            if not buckets.admit((rate_key, Rate(head[_RATE_COUNT], head[_RATE_MICROS]))):
-                over_rate.append(head)
-                continue
-        if key in room:
-            room[key] -= 1
-        admitted.append(head)
-        if len(admitted) == limit:
-            break
-    if buckets is not None:
-        buckets.write()
-    return admitted, key_full, over_rate
-
-
-def _park(tx: Tx, key_full: list[Candidate], over_rate: list[Candidate], now: Instant) -> None:
-    for parked, why in ((key_full, admission.BY_KEY), (over_rate, admission.BY_RATE)):
-        if parked:
-            tx.connection.execute(admission.PARK, (msgspec.json.encode([_line(each) for each in parked]).decode(), why))
-    if rate_keys := {each[_RATE_KEY] for each in key_full if each[_RATE_KEY] is not None}:
-        admission.left_sight(tx, rate_keys, now)
-
-
-def _take_turns(tx: Tx, admitted: list[Candidate], now: Instant) -> bool:
-    """Count the turns of those that take turns; return whether any does."""
-    lanes: _Lanes = {}
-    for candidate in admitted:
-        if len(candidate) > _TURN:
-            queue, job_type, key, weight = candidate[_TURN]
-            lanes.setdefault((queue, job_type), []).append((key, weight))
-    for (queue, job_type), taken in lanes.items():
-        admission.count_turns(tx, queue, job_type, taken, now)
-    return bool(lanes)

@@ -18,8 +18,11 @@ from typing import Any
 from weakref import WeakSet
 
 import apsw
+import msgspec
 
+from backstay.clock import Instant
 from backstay.core import open_files
+from backstay.core.admission import Turn
 from backstay.core.job_fields import ARCHIVED_FIELDS, PLAIN_FIELDS, USUAL
 from backstay.core.records import NEW_DEFAULTS, ExpiredClaim
 from backstay.engines import places, sql_files, sql_rows
@@ -165,11 +168,30 @@ def _has_defaults(names: Iterable[str]) -> str:
     return " AND ".join([*others, f"coalesce({', '.join(f'j.{name}' for name in null)}) IS NULL"])
 
 
-# What a claim reads of a row of `ready`, in order.
-CANDIDATE = (
-    "priority", "scheduled_for", "job_id", "seq", "concurrency_key", "concurrency_limit", "rate_key", "rate_count",
-    "rate_micros", "queue", "job_type", "fair", "attempt", "failures", "version", "awaited", "scheduled_for",
-)  # fmt: skip
+class Candidate(msgspec.Struct, array_like=True, gc=False):
+    """What a claim reads of a row of `ready` at the head of its lane. The fields are columns, in their order."""
+
+    priority: int
+    due: Instant  # of jobs that take turns: when the first of them became due
+    job_id: str
+    seq: int
+    concurrency_key: str | None
+    concurrency_limit: int | None
+    rate_key: str | None
+    rate_count: int | None
+    rate_micros: int | None
+    queue: str
+    job_type: str
+    fair: int
+    attempt: int
+    failures: int
+    version: int
+    awaited: int
+    scheduled_for: Instant
+    turn: Turn | None = None  # not a column
+
+
+_CANDIDATE = [{"due": "scheduled_for"}.get(name, name) for name in Candidate.__struct_fields__ if name != "turn"]
 LISTS = {
     "new_columns": ", ".join(PLAIN_FIELDS),
     "new_values": ", ".join(
@@ -183,7 +205,7 @@ LISTS = {
     "donor_attempt": "coalesce(" + ", ".join(f"{each}_donor.attempt" for each in "erplw") + ")",
     "standing_columns": _spelt(places.STANDING),
     "record_columns": ", ".join(_COLUMNS.values()),
-    "candidate_columns": ", ".join(CANDIDATE),
+    "candidate_columns": ", ".join(_CANDIDATE),
     "claimed_columns": ", ".join(_claimed(name) for name in sql_rows.CLAIMED),
     "plainly_claimed_columns": ", ".join(map(_plainly, sql_rows.CLAIMED[:_SHORT])),
     "omitted_columns_have_defaults": _has_defaults(_OMITTED),

@@ -12,6 +12,7 @@ import apsw
 import msgspec
 
 from backstay.clock import Instant
+from backstay.core.admission import BY_RATE
 from backstay.core.queues import depths_of
 from backstay.core.records import (
     Counter,
@@ -30,8 +31,8 @@ from backstay.core.states import Status
 from backstay.core.workers import former_since
 from backstay.engines import sql_rows
 from backstay.engines.sql_rows import EVERYTHING, PENDING_SORTED_MAX, WINDOW, WINDOWS_MAX
-from backstay.engines.sqlite import admission, places
 from backstay.engines.sqlite import connection as sqlite_connection
+from backstay.engines.sqlite import places
 from backstay.engines.sqlite.connection import LISTS, RECORD_COLUMNS, load
 from backstay.errors import InvalidOption
 from backstay.limits import FORMER_WORKERS_MAX, LISTED_EDGES_MAX
@@ -312,7 +313,7 @@ def ahead(connection: apsw.Connection, job_id: str, limit: int) -> int:
     queue, job_type, version, *turn, fairness_key, parked, key, rate_key, rate_count, rate_micros = row
     lane = (queue, job_type, version)
     count: int
-    if parked == admission.BY_RATE:
+    if parked == BY_RATE:
         count = sqlite_connection.value(
             connection, RATE_AHEAD, (rate_key, rate_count, rate_micros, *lane, *turn, limit)
         )

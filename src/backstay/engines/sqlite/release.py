@@ -15,6 +15,7 @@ import msgspec
 
 from backstay.clock import Instant
 from backstay.core import event_details
+from backstay.core.admission import BY_KEY
 from backstay.core.dependencies import Awaits, Brood, TriggerRule, joined, moved, released
 from backstay.core.event_details import Dependency
 from backstay.core.records import CHILD_FAILED, DEPENDENCY_FAILED, Signal
@@ -197,7 +198,7 @@ def unpark(tx: Tx, key: str, limit: int) -> int:
     changed = 0
     if (room := limit - running(tx, key)) > 0:
         for lane in tx.rows(PARKED_OF, (key,)):
-            changed += admission.bring_back(tx, tx.value(UNPARK, (key, *lane, room)), admission.BY_KEY)
+            changed += admission.bring_back(tx, tx.value(UNPARK, (key, *lane, room)), BY_KEY)
     if changed:
         tx.signals.add(Signal.READY)
     return changed

@@ -210,6 +210,12 @@ class TestConcurrencyKeys:
 
         assert (await store.counts())["completed"] == 9
 
+    async def test_each_job_of_a_key_keeps_to_its_own_limit(self, store: Store) -> None:
+        await submit(store, concurrency_key="gpu", concurrency_limit=1)
+        urgent = await submit(store, concurrency_key="gpu", concurrency_limit=9, priority=90)
+
+        assert await claim_ids(store) == [urgent]
+
     async def test_keys_do_not_limit_one_another(self, store: Store) -> None:
         for key in ("a", "b", "c"):
             await submit_many(store, 2, concurrency_key=key)

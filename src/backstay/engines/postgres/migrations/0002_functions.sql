@@ -226,7 +226,7 @@ CREATE FUNCTION backstay.rate_due_at(starts integer, span bigint, full_at bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
 $$ SELECT greatest(at, least(coalesce(full_at, 0), at + span) + ceil(span::numeric / starts)::bigint - span) $$;
 
--- When a bucket is full again by this clock, which may have been set back since. 60 s: see _SET_BACK in admission.py.
+-- When a bucket is full again by this clock, which may have been set back since. 60 s: see SET_BACK in core/admission.py.
 CREATE FUNCTION backstay.bucket(full_at bigint, set_at bigint, at bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
 $$ SELECT CASE WHEN set_at - at > 60000000 THEN full_at - (set_at - at) ELSE full_at END $$;
@@ -333,7 +333,7 @@ BEGIN
 END
 $$;
 
--- The same for a rate key and rate: as many as may start now, 200 at most (see _IN_SIGHT_MAX in admission.py). Keeps
+-- The same for a rate key and rate: as many as may start now, 200 at most (see IN_SIGHT_MAX in limits.py). Keeps
 -- when its parked jobs are to be checked again: never (2^62, see NO_TIME) while as many are claimable as may start.
 CREATE FUNCTION backstay.unpark_rate(of_key text, starts integer, span bigint, at bigint) RETURNS integer
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS

@@ -1,14 +1,15 @@
 -- name: rate_bucket
--- When the bucket of a rate key and rate is full again by the clock $4, and when its parked jobs are to be checked.
-SELECT backstay.bucket(full_at, set_at, $4::bigint), due_at FROM backstay.rate
+-- When the bucket of a rate key and rate is full again by the clock that wrote it, when its parked jobs are to be
+-- checked, and when it was written.
+SELECT full_at, due_at, set_at FROM backstay.rate
 WHERE rate_key = $1 AND rate_count = $2 AND rate_micros = $3
 
 -- name: save_rate
--- Keep a bucket, and when its parked jobs are to be checked; NULL keeps what is stored.
-INSERT INTO backstay.rate AS r (rate_key, rate_count, rate_micros, full_at, due_at, set_at)
+-- Keep a bucket, and when its parked jobs are to be checked.
+INSERT INTO backstay.rate (rate_key, rate_count, rate_micros, full_at, due_at, set_at)
 VALUES ($1, $2, $3, $4, $5, $6)
 ON CONFLICT (rate_key, rate_count, rate_micros) DO UPDATE SET full_at = excluded.full_at,
-    due_at = coalesce(excluded.due_at, r.due_at), set_at = excluded.set_at
+    due_at = excluded.due_at, set_at = excluded.set_at
 
 -- name: left_sight
 -- Jobs of these rate keys are no longer claimable and did not start: others may be unparked.
@@ -89,22 +90,22 @@ ON CONFLICT (queue, job_type) DO UPDATE SET after_key = excluded.after_key
 
 -- name: fair_head
 -- The head of one fairness key at one priority, locked. Index: ready_fair.
-SELECT priority, scheduled_for, job_id::text, ctid::text, concurrency_key, concurrency_limit, rate_key, rate_count, rate_micros
-FROM backstay.ready
+SELECT {candidate_columns}
+FROM backstay.ready AS r
 WHERE line = 2 AND fairness_key = $4 AND queue = $1 AND job_type = $2 AND priority = $3
   AND payload_version <= $6 AND suspicion <= $7 AND NOT job_id = ANY ($8::uuid[])
-ORDER BY scheduled_for, job_id
+ORDER BY r.scheduled_for, r.job_id
 LIMIT $5
 FOR UPDATE SKIP LOCKED
 
 -- name: candidates
--- The head of one lane among jobs without a fairness key, locked: $8 is 0 for those without any key, 1 for those with a
+-- The head of one lane at one priority among jobs without a fairness key, locked: $8 is 0 for those without any key, 1 for those with a
 -- concurrency or rate key. Index: ready_line.
-SELECT priority, scheduled_for, job_id::text, ctid::text, concurrency_key, concurrency_limit, rate_key, rate_count, rate_micros
-FROM backstay.ready
+SELECT {candidate_columns}
+FROM backstay.ready AS r
 WHERE line = $8::smallint AND queue = $1 AND job_type = $2 AND payload_version <= $4 AND suspicion <= $5
-  AND ($6::integer IS NULL OR priority = $6) AND NOT job_id = ANY ($7::uuid[])
-ORDER BY priority DESC, scheduled_for, job_id
+  AND priority = $6 AND NOT job_id = ANY ($7::uuid[])
+ORDER BY r.scheduled_for, r.job_id
 LIMIT $3
 FOR UPDATE SKIP LOCKED
 

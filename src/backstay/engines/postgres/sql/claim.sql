@@ -186,13 +186,12 @@ LEFT JOIN LATERAL (SELECT * FROM backstay.detail WHERE job_id = p.job_id OFFSET 
 -- name: alone_candidates
 -- The first jobs that wait to run alone, over the queues in $1 and the types in $2, of the versions in $3 at most, locked.
 -- Index: ready_alone, which holds nothing else, so that a scan past other queues and types is short.
-SELECT priority, scheduled_for, job_id::text, ctid::text, concurrency_key, concurrency_limit, rate_key, rate_count, rate_micros,
-    job_type
-FROM backstay.ready
+SELECT {candidate_columns}
+FROM backstay.ready AS r
 WHERE suspicion = 2 AND parked = 0 AND queue = ANY ($1::text[])
   AND queue NOT IN (SELECT name FROM backstay.queue WHERE paused_at IS NOT NULL)
   AND payload_version <= ($3::integer[])[array_position($2::text[], job_type::text)]
-ORDER BY priority DESC, scheduled_for, job_id
+ORDER BY r.priority DESC, r.scheduled_for, r.job_id
 LIMIT $4
 FOR UPDATE SKIP LOCKED
 
@@ -260,10 +259,9 @@ SELECT l.queue, l.job_type FROM unnest($1::text[], $2::text[]) AS l (queue, job_
 -- name: lane_heads
 -- The heads of lanes among jobs of a line, locked: $6 is 0 for those without any key, 1 for those with a concurrency or
 -- rate key. Index: ready_line.
-SELECT lane.job_type, h.* FROM unnest($1::text[], $2::text[], $3::integer[], $4::integer[])
+SELECT h.* FROM unnest($1::text[], $2::text[], $3::integer[], $4::integer[])
     AS lane (queue, job_type, slots, version) CROSS JOIN LATERAL (
-    SELECT r.priority, r.scheduled_for, r.job_id::text, r.ctid::text, r.concurrency_key, r.concurrency_limit, r.rate_key,
-        r.rate_count, r.rate_micros
+    SELECT {candidate_columns}
     FROM backstay.ready AS r
     WHERE r.line = $6::smallint AND r.queue = lane.queue AND r.job_type = lane.job_type
       AND r.payload_version <= lane.version AND r.suspicion <= $5

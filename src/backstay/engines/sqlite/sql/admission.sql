@@ -66,9 +66,9 @@ FROM (
     LIMIT ?7)
 
 -- name: rate_save
--- Keep a bucket, and when its parked jobs are to be checked; NULL keeps what is stored.
+-- Keep a bucket, and when its parked jobs are to be checked.
 INSERT INTO rate (rate_key, rate_count, rate_micros, full_at, due_at, set_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-ON CONFLICT DO UPDATE SET full_at = ?4, due_at = coalesce(?5, due_at), set_at = ?6
+ON CONFLICT DO UPDATE SET full_at = ?4, due_at = ?5, set_at = ?6
 
 -- name: fair_level
 -- The highest priority below ?3 at which jobs with a fairness key wait, or without one. Index: the key.
