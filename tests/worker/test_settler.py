@@ -1,6 +1,7 @@
 """What a handler has done is settled, whatever the store says meanwhile: a bad minute throws no work away."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -11,7 +12,7 @@ from backstay import Backstay
 from backstay.clock import Instant
 from backstay.core.records import Transition, Verdict
 from backstay.core.states import Event
-from backstay.errors import ConfigurationError, StoreError
+from backstay.errors import ConfigurationError, StoreBusy, StoreError
 from backstay.testing.conformance.factories import SECOND, running
 from backstay.worker import settler
 from backstay.worker.maintenance import Sweeper
@@ -107,6 +108,50 @@ async def test_a_job_that_the_store_never_takes_is_let_go_with_its_lease_and_the
 
     assert "the job will run again: an item is too large" in caplog.text
     assert "another run or a cancellation came first" not in caplog.text
+
+
+async def test_a_worker_that_stops_waits_for_each_answer_though_others_were_settled_apart(app: Backstay) -> None:
+    go = asyncio.Event()
+
+    @app.job("work")
+    async def work(payload: int) -> int:
+        if payload < 2:
+            await go.wait()  # two that end together
+        return payload
+
+    async with app:
+        apply = app.store.apply
+        asked: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        answers: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
+
+        async def slow(transitions: Sequence[Transition], now: Instant) -> list[Verdict]:
+            if transitions[0].event is Event.COMPLETE:
+                if len(transitions) > 1:
+                    raise StoreBusy("one of them is locked")
+                asked[transitions[0].job_id].set()
+                await answers[transitions[0].job_id].wait()
+            return await apply(transitions, now)
+
+        app.store.apply = slow  # type: ignore[method-assign]
+        async with app.worker() as worker:
+            jobs = [await app.submit("work", number) for number in range(3)]
+            await asked[jobs[2].job_id].wait()
+            answers[jobs[2].job_id].set()
+            await jobs[2].result(timeout=20)
+            go.set()
+            await asked[jobs[0].job_id].wait()
+            await asked[jobs[1].job_id].wait()
+            last = await app.submit("work", 3)
+            await asked[last.job_id].wait()
+
+            drained = asyncio.create_task(worker._settler.drained())
+            for job in jobs[:2]:
+                answers[job.job_id].set()
+                await job.result(timeout=20)
+            assert not drained.done()  # the last one is still on its way
+            answers[last.job_id].set()
+            await drained
+            assert (await app.get(last.job_id)).status == "completed"
 
 
 async def test_a_worker_does_not_rescue_what_it_has_done_itself(app: Backstay) -> None:

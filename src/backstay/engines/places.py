@@ -70,7 +70,6 @@ _errors = msgspec.json.Decoder(list[ErrorEntry])
 
 
 @functools.lru_cache(maxsize=1024)  # all jobs of one claim share a token
-@functools.lru_cache(maxsize=256)  # jobs that were claimed together have the same
 def token_key(token: str) -> int:
     """Return what is stored of a claim's token: a signed number of 64 bits, from which the token cannot be told."""
     return int.from_bytes(hashlib.blake2b(token.encode(), digest_size=8).digest(), signed=True)

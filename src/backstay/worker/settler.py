@@ -54,6 +54,7 @@ class Settler:
         self.waiting: list[tuple[Run, Transition]] = []  # decided, not written
         self.on_room: Callable[[], object] = lambda: None  # called when it is behind no longer
         self._apart: set[asyncio.Task[None]] = set()
+        self._is_writing = False
         self._stir = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -162,6 +163,7 @@ class Settler:
         while True:
             await self._stir.wait()
             self._stir.clear()
+            self._is_writing = True
             try:
                 while self.waiting:
                     size = _fitting(self.waiting)
@@ -176,6 +178,7 @@ class Settler:
                     task.cancel()
                 raise
             finally:
+                self._is_writing = False
                 if not self._apart:
                     self._idle.set()
 
@@ -248,7 +251,7 @@ class Settler:
         self._apart.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.warning("a job cannot be settled; giving up on it, its lease will expire: %s", error)
-        if not self._apart and not self.waiting:
+        if not self._apart and not self.waiting and not self._is_writing:
             self._idle.set()
 
     def _let_go(self, run: Run, error: Exception) -> None:
