@@ -50,7 +50,7 @@ def test_a_failure_between_two_looks_is_still_told(queue: Queue, capsys: pytest.
     with watch._lines() as show:
         show(_with(job, Status.PROCESSING, failures=0), job.created_at)
         show(_with(job, Status.PROCESSING, failures=1), job.created_at)
-    assert f"job {job.job_id}: 1 of 1 attempts failed: ValueError: out of cheese\n" in capsys.readouterr().err
+    assert f"job {job.job_id}: 1 of 1 attempt failed: ValueError: out of cheese\n" in capsys.readouterr().err
 
 
 def test_waiting_for_a_job_in_a_paused_queue_says_that_it_is_paused(cli: Cli, queue: Queue) -> None:

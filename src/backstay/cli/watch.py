@@ -14,7 +14,7 @@ from backstay.app import Backstay
 from backstay.cli import output
 from backstay.cli.output import Exit, of_status, safe
 from backstay.clock import to_datetime
-from backstay.core.checks import after_attempts, span
+from backstay.core.checks import after_attempts, count, span
 from backstay.core.states import TERMINAL, Status
 from backstay.errors import JobCancelled, JobFailed
 from backstay.job import Job, whole
@@ -118,7 +118,7 @@ def _lines() -> Iterator[_Show]:
 
 
 def _failed(job: Job) -> str:
-    return f"{job.failures} of {job.max_attempts} attempts failed: {job.last_error}"
+    return f"{job.failures} of {count(job.max_attempts, 'attempt')} failed: {job.last_error}"
 
 
 def _elapsed(job: Job, now: datetime) -> str:
@@ -131,7 +131,9 @@ def _detail(job: Job, now: datetime) -> str:
     match job.status:
         case Status.PROCESSING:
             return f" {job.progress:.0%} {job.stage}".rstrip()
-        case Status.PENDING | Status.WAITING | Status.SCHEDULED | Status.RETRYING:
+        case Status.WAITING:
+            return output.progress_line(job, now).removeprefix("waiting")  # is waiting for 2 children
+        case Status.PENDING | Status.SCHEDULED | Status.RETRYING:
             return f": {output.progress_line(job, now)}"
         case Status.COMPLETED | Status.FAILED | Status.CANCELLED:
             return ""  # the outcome is printed at the end

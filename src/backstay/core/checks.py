@@ -113,7 +113,7 @@ def count(number: int, what: str) -> str:
 
 def after_attempts(failures: int | None, max_attempts: int | None) -> str:
     """Return after how many attempts a job failed; nothing if others made it fail before it had an attempt."""
-    return f" after {failures} of {max_attempts} attempts" if failures else ""
+    return f" after {failures} of {count(max_attempts or failures, 'attempt')}" if failures else ""
 
 
 def span(seconds: float) -> str:

@@ -195,13 +195,14 @@ async def _seen(request: Request, app: Backstay, who: Principal, job_id: str) ->
 
 
 async def _has_form(app: Backstay, who: Principal, job_type: str) -> bool:
-    """Whether the submit page offers the type: it is registered, for a queue that the user can see."""
+    """Return whether the submit page offers the type: it is registered, for a queue that the user can see."""
     known = await app.job_types() if who.may("submit") else []
     return any(each.job_type == job_type and who.sees(each.queue) for each in known)
 
 
 def sentence(why: Explanation) -> list[tuple[str, str | None]]:
-    """With a capital and a full stop. Each part has the id of the job that it links to, if any."""
+    """Return the sentence with a capital and a full stop, in parts. Each part has the id of the job that it links to,
+    if any."""
     parts = [(str(part), part.job_id if isinstance(part, RelatedJob) else None) for part in why.parts()]
     first, last = parts[0][0], parts[-1][0]
     parts[0] = (first[:1].upper() + first[1:], parts[0][1])
@@ -321,13 +322,13 @@ async def _change(request: Request, form: Form, job: Job, change: Awaitable[Job]
 
 
 def _version(form: Form) -> int | None:
-    """The version that the page showed: if the job has changed since, the user has to look again first."""
+    """Return the version that the page showed. If the job has changed since, the user has to look again first."""
     text = form.get("version", "")
     return int(text) if text.isdecimal() and len(text) < 19 else None
 
 
 def moment_of(text: str | None) -> datetime | None:
-    """The value of a datetime-local input, taken as UTC."""
+    """Parse the value of a datetime-local input as UTC."""
     if text is None:
         return None
     try:

@@ -79,7 +79,7 @@ async def index(request: Request, app: App, who: Who) -> Response:
 
 
 def _unclear(jobs: list[lookup.Match]) -> str:
-    """Why a part of an id leads to no job."""
+    """Return why a part of an id leads to no job."""
     if not jobs:
         return (
             "matches the ID of no recent job: enter the full ID, or a qualifier such as subject:; archived jobs are"

@@ -84,7 +84,8 @@ async def overview(request: Request, window: str = "1h") -> Response:
 
 
 def _quantile(buckets: Sequence[int], share: float) -> str:
-    """None for a few runs: it would be interpolated inside a bucket, and longer than any of them took."""
+    """Return a quantile, or None for a few runs: it would be interpolated within a bucket, and could exceed every run
+    time."""
     seconds = counts.percentile(buckets, share) if sum(buckets) >= RUNS_MIN else None
     return "–" if seconds is None else span(seconds)
 

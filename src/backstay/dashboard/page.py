@@ -92,7 +92,7 @@ def drop_cookie(request: Request, response: Response, name: str) -> None:
 
 
 class PageRoute(APIRoute):
-    """One whose errors are pages."""
+    """A route whose errors are pages."""
 
     @staticmethod
     def answer_error(request: Request, error: Exception) -> Response:
@@ -497,7 +497,7 @@ def answer(request: Request, error: Exception) -> Response:
 
 
 def _broken(request: Request) -> Response:
-    """The cause may be in a template, so this page uses none."""
+    """Return the page for an unexpected error. The cause may be in a template, so this page uses none."""
     page = _BROKEN.format(style=escape(address(request, "dashboard.css")), home=escape(url(request, "/")))
     return HTMLResponse(page, 500, headers={"Cache-Control": "no-store"})
 
@@ -532,7 +532,7 @@ def _sentence(text: str) -> str:
 
 @fallback_router.get("/{path:path}", dependencies=[Depends(needs("read"))])
 async def unknown(request: Request, path: str) -> Response:
-    """Every other path. Without a login it does not reveal which pages exist."""
+    """Answer every other path. Without a login it does not reveal which pages exist."""
     raise Problem(404, "http")
 
 

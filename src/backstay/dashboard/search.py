@@ -87,7 +87,7 @@ class Search(msgspec.Struct, frozen=True):
         return cast(FindOptions, {QUALIFIERS[name]: value for name, value in self.conditions.items()})
 
     def having(self, **changes: str | None) -> str:
-        """The line with conditions added, replaced or (None) removed."""
+        """Return the line with conditions added, replaced or (None) removed."""
         conditions = {**self.conditions, **changes}
         return written({name: value for name, value in conditions.items() if value is not None})
 

@@ -95,7 +95,7 @@ def _starting(field: Field) -> str:
 
 
 async def _like(app: Backstay, who: Principal, draft: Draft, job_id: str) -> None:
-    """Filled in like an earlier job, without sensitive values."""
+    """Return a draft filled in like an earlier job, without its sensitive values."""
     job = await visible(app, who, job_id)
     if job.job_type != draft.job_type.job_type or job.archived_at is not None:
         return

@@ -244,7 +244,7 @@ def _heights(columns: list[list[str]], edges: Iterable[tuple[str, str]]) -> dict
 
 
 def _apart(wanted: list[float], step: float) -> list[float]:
-    """As close to the wanted heights as the order and the gap allow."""
+    """Return positions as close to the wanted ones as the order and the gap allow."""
     found: list[float] = []
     for place, height in enumerate(wanted):
         found.append(height if place == 0 else max(height, found[-1] + step))

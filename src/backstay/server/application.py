@@ -116,7 +116,7 @@ def front_router() -> APIRouter:
 
 
 def _prefers_page(accept: str) -> bool:
-    """Whether text/html is named, and not below application/json: browsers do that, programs do not."""
+    """Return whether text/html is named, and not below application/json: browsers do that, programs do not."""
     named = dict(map(_weighed, accept.lower().split(",")))
     return named.get(_PAGE, 0.0) > 0.0 and named[_PAGE] >= named.get(_JSON, 0.0)
 

@@ -54,7 +54,7 @@ class Principal:
     session_id: str | None = field(default=None, repr=False)  # of the dashboard: the id of its short-lived key
 
     def may(self, *scopes: str) -> bool:
-        """Whether it has one of them; admin has all."""
+        """Whether it has one of these scopes; admin has all."""
         return "admin" in self.scopes or not self.scopes.isdisjoint(scopes)
 
     def sees(self, queue: str) -> bool:
@@ -214,21 +214,21 @@ class KeyRing:
         return await self._read_once() if found is None else found
 
     def at_hand(self) -> KnownKeys | None:
-        """The cached keys; None if they are too old."""
+        """Return the cached keys, or None if they are too old."""
         return self._known if self._app.clock.monotonic() - self._read_at < SECONDS else None
 
     def stale(self) -> None:
-        """Drop the cache: a key was created or revoked here, or a session was closed."""
+        """Drop the cache, because a key was created or revoked here, or a session was closed."""
         self._read_at = float("-inf")
         self._reading = None
 
     async def with_one(self, key_id: str) -> Mapping[str, ApiKey]:
-        """The known keys, and one that may have been created a moment ago."""
+        """Return the known keys and one that may have been created a moment ago."""
         found = {key.key_id: key for key in await _limited(self._app.key_records([key_id]))}
         return {**self._known.by_id, **found}
 
     async def _read_once(self) -> KnownKeys:
-        """One read at a time, for all waiting requests; it continues if one of them is cancelled."""
+        """Read once for all waiting requests. The read continues if one of them is cancelled."""
         if self._reading is None or self._reading.done():
             self._reading = asyncio.get_running_loop().create_task(self._read())
             self._reading.add_done_callback(_heard)
@@ -254,13 +254,13 @@ async def _limited(read: Awaitable[list[ApiKey]]) -> list[ApiKey]:
 
 
 def _heard(task: asyncio.Task[KnownKeys]) -> None:
-    """Retrieve the error of a read whose callers have all left, or asyncio would log it."""
+    """Retrieve the error of a read whose callers have all left; otherwise asyncio would log it."""
     if not task.cancelled():
         task.exception()
 
 
 class Buckets:
-    """One bucket per name. Each begins full and gets `per_second` back, up to `burst`."""
+    """Token buckets by name. Each starts full, with `burst` tokens, and gets `per_second` back."""
 
     def __init__(self, per_second: float, burst: float, names_max: int) -> None:
         self._per_second = per_second
@@ -272,7 +272,7 @@ class Buckets:
         return self._at(name, now) >= 1
 
     def take(self, name: str, now: float) -> bool:
-        """Take one, if there is one."""
+        """Take a token, if there is one."""
         left = self._at(name, now)
         took = left >= 1
         self._left[name] = (left - took, now)
@@ -282,7 +282,7 @@ class Buckets:
         return took
 
     def wait_seconds(self, name: str, now: float) -> int:
-        """How long until there is one again, in whole seconds."""
+        """Return after how many whole seconds there will be a token again."""
         missing = 1 - self._at(name, now)
         return max(1, math.ceil(missing / self._per_second))
 
@@ -317,7 +317,8 @@ class Authenticator:
         return self._keyless(request, known)
 
     async def principal_if_any(self, request: Incoming) -> Principal | None:
-        """The same, for paths that need no key. An unavailable store must not take down what works without it."""
+        """Return who is asking, for paths that need no key. An unavailable store must not take down what works without
+        it."""
         known = self._ring.at_hand()
         carries = _key_in_header(request) is not None or (request.is_dashboard and request.cookie(SESSION_COOKIE))
         if known is None and not carries:
@@ -404,8 +405,8 @@ CHECK_SECONDS = 2.0  # between checks of an open stream; with the age of the cac
 
 
 async def may_stay(request: Request, who: Principal) -> bool:
-    """Whether an open stream may continue. A revoked key ends its streams, a logout those of its session, and the
-    creation of the first key those that were opened without one."""
+    """Return whether an open stream may continue. A revoked key ends its streams, a logout those of its session, and
+    the creation of the first key those that were opened without one."""
     ring: KeyRing = request.app.state.keyring
     try:
         known = await ring.known()

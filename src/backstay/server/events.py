@@ -29,7 +29,7 @@ Line = dict[str, str]
 
 
 class Told(msgspec.Struct, frozen=True):
-    """How far the stream of a job has come."""
+    """What has been sent of the stream of a job."""
 
     version: int = 0
     logged_at: str = ""  # the digits of the last line's time …
@@ -40,7 +40,7 @@ class Told(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, event_id: str | None) -> Told:
-        """What a client has received; nothing, if it names no event or an unknown one."""
+        """Return what a client has received; nothing if it names no event or an unknown one."""
         found = _JOB_CURSOR.fullmatch(event_id or "")
         if found is None:
             return cls()
@@ -52,7 +52,7 @@ class Told(msgspec.Struct, frozen=True):
 
 
 def of_job(job: Job, told: Told) -> tuple[bytes, Told]:
-    """The new events, and how far the stream has come with them."""
+    """Return the new events, and what has been sent with them."""
     parts: list[bytes] = []
     for entry in _steps(job, told):
         told = msgspec.structs.replace(told, version=entry["version"])
@@ -74,7 +74,7 @@ def of_job(job: Job, told: Told) -> tuple[bytes, Told]:
 
 
 def _steps(job: Job, told: Told) -> list[dict[str, Any]]:
-    """Transitions since the last one that was sent; for a new client, only the current state."""
+    """Return transitions since the last one that was sent; for a new client, only the current state."""
     history = [_step(entry) for entry in job.history if entry.version > told.version]
     if not history and job.version > told.version:  # the archive keeps no history
         at = job.completed_at or job.updated_at
@@ -97,7 +97,7 @@ def _step(entry: HistoryEntry) -> dict[str, Any]:
 
 
 def _new_lines(entries: tuple[Line, ...], told: Told) -> tuple[Line, ...]:
-    """Lines after those that were sent. The record keeps only the last lines."""
+    """Return the log lines after those that were sent. The record keeps only the last lines."""
     if told.lines is None:
         return _lines_after(entries, told)
     for known in range(min(len(told.lines), len(entries)), -1, -1):
@@ -107,7 +107,8 @@ def _new_lines(entries: tuple[Line, ...], told: Told) -> tuple[Line, ...]:
 
 
 def _lines_after(entries: tuple[Line, ...], told: Told) -> tuple[Line, ...]:
-    """For a client that reconnects: lines after the last one, and those of the same time that were not sent."""
+    """Return, for a client that reconnects, the log lines after the last one that was sent, and those of the same
+    time."""
     same = [line for line in entries if _digits(line) == told.logged_at]
     return (*same[told.logged :], *(line for line in entries if _digits(line) > told.logged_at))
 
@@ -141,7 +142,7 @@ _Seen = tuple[int, float, str]  # of a job: version, progress, stage
 
 
 class TreeTold(msgspec.Struct, frozen=True):
-    """How far the stream of a tree has come."""
+    """What has been sent of the stream of a tree."""
 
     at: Instant = 0
     seen: dict[str, _Seen] | None = None  # None: only the time is known
@@ -159,8 +160,8 @@ class TreeTold(msgspec.Struct, frozen=True):
 
 
 def of_tree(tree: Tree, who: Principal, told: TreeTold, hidden: frozenset[str] = frozenset()) -> tuple[bytes, TreeTold]:
-    """The new events, and how far the stream has come with them. Jobs that the key does not see are left out, and so
-    are hidden ids in the others."""
+    """Return the new events, and what has been sent with them. Jobs that the key does not see are left out, and so are
+    hidden ids in the others."""
     jobs = [without_ids(each.job, hidden) for each in tree if who.sees(each.job.queue)]
     changed = [job for job in jobs if _is_news(job, told)]
     seen = {job.job_id: (job.version, job.progress, job.stage) for job in jobs}

@@ -144,7 +144,7 @@ class Answer:
         await self._send(message)
 
     async def end(self) -> None:
-        """End a stream: what was sent so far is all."""
+        """End a stream: everything that was to be sent has been sent."""
         if self.is_stream and not self.is_over:
             await self.send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -189,7 +189,7 @@ LOGIN = f"{DASHBOARD}/login"
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much of everything one request may have."""
+    """The limits of a single request."""
 
     body_bytes: int = limits.HTTP_BODY_BYTES_MAX
     read_seconds: float = limits.HTTP_READ_SECONDS
@@ -238,7 +238,7 @@ class Gate:
                 await send({"type": "websocket.close", "code": 1008})  # there are no websockets here
 
     def end_streams(self) -> None:
-        """The server stops: streams end as if there were no more to say, and clients reconnect elsewhere."""
+        """End all streams, because the server stops. Clients reconnect elsewhere."""
         self.stopping.set()
         now = asyncio.get_running_loop().time()
         for limit in tuple(self._streams):
@@ -264,7 +264,7 @@ class Gate:
                 write(request, answer.status, self._app.clock.monotonic() - began)
 
     async def _admit(self, request: Incoming, receive: Receive) -> None:
-        """The steps before a route; they leave the principal and the body in the request."""
+        """Take all steps before the route. They leave the principal and the body in the request."""
         if not self._hosts.allows(request.header(b"host")):
             raise Problem(
                 421, "unknown-host", "this server does not answer to that host name: start it with --hosts NAME"
@@ -321,7 +321,7 @@ class Gate:
             self._authenticator.count_failure(request)  # a login
 
     def _began(self, answer: Answer) -> None:
-        """What has begun to answer may take its time, until the server stops."""
+        """The answer has begun: from here on it may take its time, until the server stops."""
         limit = answer.limit
         if limit is None:
             return
@@ -343,7 +343,8 @@ class Gate:
 
 
 def _to_the_door(request: Incoming) -> Problem:
-    """Where to log in, and the way back; what a form held is lost, so that one goes to the beginning."""
+    """Redirect to the login page, with the way back. What a form contained is lost, so after a form that is the start
+    page."""
     query = request.scope["query_string"].decode("latin-1")
     here = quote(request.root + request.path, safe="/") + (f"?{query}" if query else "")
     back = f"?next={quote(here, safe='')}" if request.method == "GET" and request.path.rstrip("/") != DASHBOARD else ""

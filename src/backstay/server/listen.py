@@ -28,7 +28,7 @@ _FULL_SECONDS = 60.0  # between two warnings of too many open files
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a bound socket that does not listen yet: it does once it is known who may connect."""
+    """Return a bound socket that does not listen yet: it does once it is decided who may connect."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -53,7 +53,7 @@ def is_loopback(bound: socket.socket) -> bool:
 
 
 def url(bound: socket.socket) -> str:
-    """Where a browser on this machine finds it."""
+    """Return the URL for a browser on this machine."""
     name, port = bound.getsockname()[:2]
     found = address(name)
     if found is not None and found.is_unspecified:
@@ -62,7 +62,7 @@ def url(bound: socket.socket) -> str:
 
 
 def reach(bound: socket.socket) -> str:
-    """Where others find it."""
+    """Return the URL for other machines."""
     name, port = bound.getsockname()[:2]
     found = address(name)
     which = " (every address of this machine)" if found is not None and found.is_unspecified else ""
@@ -70,7 +70,7 @@ def reach(bound: socket.socket) -> str:
 
 
 class Server(uvicorn.Server):
-    """Serves until `stop`. Signals are the command's: it has workers to stop as well."""
+    """Serves until `stop`. The command handles signals, because it has workers to stop as well."""
 
     def __init__(self, gate: Gate, started: Callable[[], None] = lambda: None) -> None:
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # errors of clients are not worth a line
@@ -98,7 +98,7 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     def _warn_if_full(self) -> None:
-        """Say why new connections wait, or are closed at once: event loops differ in that, and none tells us."""
+        """Warn that new connections wait, or are closed at once: event loops differ in that, and none reports it."""
         now = asyncio.get_running_loop().time()
         if now - self._warned_at > _FULL_SECONDS and open_files.exhausted():
             self._warned_at = now
@@ -109,7 +109,7 @@ class Server(uvicorn.Server):
         self._started()
 
     def stop(self) -> None:
-        """Take no more; what is under way may end, and streams end now."""
+        """Accept no more requests. Those under way may finish, and streams end now."""
         self._gate.end_streams()
         self.should_exit = True
 
@@ -155,7 +155,7 @@ class Joined:
 
 
 class Connection(H11Protocol):
-    """One that has to say what it wants: a head that never ends would hold it for ever."""
+    """A connection that must send its request in time: a head that never ends would occupy it for ever."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

@@ -53,7 +53,7 @@ class _Line:
 
 
 class _Look:
-    """Whether jobs wait to run alone, when that was asked, and how many signals had come before."""
+    """Whether jobs wait to run alone, when the store was asked, and how many signals had come before."""
 
     waits = False
     at = -math.inf
@@ -149,7 +149,7 @@ class Claims:
         return await work.claim(replace(request, slots={}, limit=0)) if request.repeat else []
 
     async def _opening(self, ask: Ask, request: ClaimRequest) -> Opening:
-        """Return what the worker may claim next to what it holds; nearly always all that is not to run alone."""
+        """Return what the worker may claim next to what it holds: nearly always everything that need not run alone."""
         worker_id = ask.worker.worker_id
         if not request.slots:
             return OPEN
@@ -167,8 +167,8 @@ class Claims:
         return opening
 
     async def _look(self, request: ClaimRequest, signals: int | None = None) -> bool:
-        """Return whether jobs wait to run alone; looked for once a second at most for all workers of a kind, and by one
-        that waits only after a signal."""
+        """Return whether jobs wait to run alone. The store is asked at most once a second for all workers of a kind,
+        and for a waiting worker only after a signal."""
         look = self._looks.setdefault(_kind(request), _Look())
         now = self._app.clock.monotonic()
         quiet = signals is not None and signals == look.signals and now < look.at + self._app.poll_seconds
@@ -180,7 +180,7 @@ class Claims:
         return look.waits
 
     def _look_at(self, request: ClaimRequest) -> float:
-        """Return when one that waits should look again."""
+        """Return when a waiting worker should look again."""
         look = self._looks.setdefault(_kind(request), _Look())
         return look.at + (ALONE_LOOK_SECONDS if look.signals != self._signals.count else _FORGET_SECONDS)
 
@@ -190,7 +190,7 @@ class Claims:
         return ends.come or self._app.clock.monotonic() >= until
 
     async def _take_turn(self, line: _Line, request: ClaimRequest, ends: _Ends, until: float) -> list[ClaimedJob]:
-        """Return jobs; or none, and then a signal has come since, or it is time to look again."""
+        """Return jobs; or none if a signal has come since, or it is time to look again."""
         clock = self._app.clock
         async with line.turn:
             seen = self._signals.count
@@ -245,7 +245,8 @@ class Claims:
         )
 
     async def _slots(self, worker: WorkerRow, limit: int) -> dict[str, int]:
-        """How many jobs of each type to claim. Jobs that the worker holds count towards its limit for their type."""
+        """Return how many jobs of each type to claim. Jobs that the worker holds count towards its limit for their
+        type."""
         if not limit:
             return {}
         held: dict[str, int] = {}

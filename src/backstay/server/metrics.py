@@ -104,8 +104,8 @@ class _Families(Collector):
 
 
 def _kept(totals: Iterable[TotalFigures]) -> Mapping[Pair, Pair]:
-    """The labels of each type and queue. The first by name have their own, so that they are the same on every replica;
-    a pair that a new name pushes out is added to the sum of the others, which never goes down."""
+    """Return the labels of each type and queue. The first by name have labels of their own, so that they are the same
+    on every replica. A pair that a new name pushes out is added to the sum of the others, which never goes down."""
     pairs = sorted({(total.job_type, total.queue) for total in totals})
     return {pair: pair if place < PAIRS_MAX else (OTHER, OTHER) for place, pair in enumerate(pairs)}
 
@@ -169,7 +169,7 @@ def _depth(depths: Iterable[Depth], kept: Mapping[Pair, Pair]) -> Metric:
 
 
 def _oldest(depths: Iterable[Depth], queues: Iterable[str], now: Instant) -> Metric:
-    """0 for a queue in which nothing is due: alerts need a series without gaps."""
+    """Return the age of the oldest due job, and 0 for a queue without one: alerts need a series without gaps."""
     ages = dict.fromkeys(queues, 0.0)
     for depth in depths:
         if depth.status is Status.PENDING:

@@ -52,7 +52,7 @@ def _renamed(operation: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _join_reads(one: dict[str, Any], many: dict[str, Any]) -> None:
-    """A job by its id, or the newest of a type by its name."""
+    """Combine reading a job by its id with finding jobs of a type by its name."""
     one["summary"] = "Read a job, or list the jobs of a type"
     one["description"] += "\n\nWith a job type, its jobs, newest first: `GET /jobs?job_type=…` also takes filters."
     one["parameters"] = [each for each in one["parameters"] if each["name"] != "id_or_type"] + [
@@ -97,7 +97,7 @@ def payload_schema(text: str | None, name: str) -> dict[str, Any]:
 
 
 def _moved(part: Any, place: str) -> Any:
-    """Return None if something refers to another document."""
+    """Return the schema with its references adjusted, or None if one refers to another document."""
     match part:
         case dict():
             found = {}
@@ -120,7 +120,7 @@ def _moved(part: Any, place: str) -> Any:
 
 
 def _submit_schema(body: dict[str, Any], payload: str, job_type: JobType) -> dict[str, Any]:
-    """The options of a submit that apply to this type."""
+    """Return the submit options that apply to this type."""
     found = copy.deepcopy(body)
     options = found["properties"]
     options["payload"] = {"$ref": f"#/components/schemas/{payload}"}
@@ -228,7 +228,7 @@ def router(api: FastAPI) -> APIRouter:
 
 
 def _written(api: FastAPI) -> dict[str, Any]:
-    """The part that does not change while the server runs; built on first use."""
+    """Return the part of the document that does not change while the server runs. Built on first use."""
     if api.openapi_schema is None:
         document = get_openapi(
             title=api.title, version=api.version, description=_DESCRIPTION, routes=api.routes, openapi_version="3.1.0"
@@ -278,7 +278,7 @@ def _complete_operation(operation: dict[str, Any], row: Row) -> None:
 
 
 def _sent(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema of an optional parameter without null, which neither a URL nor a header can express."""
+    """Return the schema of an optional parameter without null, which neither a URL nor a header can express."""
     match schema:
         case {"anyOf": [dict() as kind, {"type": "null"}], **others}:
             return {**kind, **others}

@@ -123,7 +123,8 @@ def of_error(error: BackstayError, within: tuple[str, ...] = (), *, to_operator:
 
 
 def _detail(error: BackstayError, slug: str, to_operator: bool) -> str:
-    """Errors of a store name hosts, files and databases, which only operators should see."""
+    """Return the detail of an error. Errors of a store name hosts, files and databases, which only operators should
+    see."""
     said = _OF_THE_STORE.get(slug)
     if said is None:
         return str(error)
@@ -155,8 +156,8 @@ def foreign_queue(queue: str) -> Problem:
 
 
 def invalid(errors: Iterable[Mapping[str, Any]]) -> Problem:
-    """What a model found wrong: the first in words, all of them by their places. Never the value, which may be a
-    secret."""
+    """Return the problem for what a model found wrong: the first error in words, and all of them with their places. It
+    never has a value, which may be a secret."""
     found = [
         {"loc": ".".join(str(part) for part in each["loc"]), "msg": str(each["msg"])}
         for each in islice(errors, PLACES_MAX)
@@ -168,7 +169,7 @@ def invalid(errors: Iterable[Mapping[str, Any]]) -> Problem:
 
 @contextmanager
 def raced(expected: int | None = None) -> Iterator[None]:
-    """Around a change. Without an If-Match there is no precondition that could fail: the job or schedule kept changing,
+    """Wrap a change. Without an If-Match there is no precondition that could fail: the job or schedule kept changing,
     which is a conflict."""
     try:
         yield

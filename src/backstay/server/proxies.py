@@ -107,8 +107,8 @@ def _named(text: str) -> _Named:
 
 
 def _values(scope: Scope, header: bytes) -> Iterator[str]:
-    """The elements of a header that is a list, the last one first; it may be sent several times. Empty ones do not
-    count (RFC 9110, 5.6.1)."""
+    """Return the elements of a header that is a list, the last one first. It may be sent several times, and empty
+    elements do not count (RFC 9110, 5.6.1)."""
     for name, value in reversed(list(scope["headers"])):
         if name == header:
             parts = (part.strip() for part in reversed(value.decode("latin-1").split(",")))
@@ -116,7 +116,7 @@ def _values(scope: Scope, header: bytes) -> Iterator[str]:
 
 
 def _address(text: str) -> Address | None:
-    """An address as proxies write it: some add the port."""
+    """Parse an address as proxies write it: some add the port."""
     if text.count(":") == 1 or text.startswith("["):
         text = text.rpartition(":")[0] if not text.endswith("]") else text
     return address(_unbracketed(text))

@@ -126,7 +126,7 @@ class Settling:
 
 
 def held(record: JobRecord, hold: Hold) -> bool:
-    """Whether the holder of this claim may still write to the job, as far as the record shows."""
+    """Return whether the holder of this claim may still write to the job, as far as the record shows."""
     return record.status is Status.PROCESSING and record.attempt == hold.attempt
 
 
@@ -163,8 +163,8 @@ def _settled(record: JobRecord, hold: Hold, outcome: Outcome) -> Settled | None:
 
 
 def _check_result(record: JobRecord, hold: Hold, outcome: Completed) -> None:
-    """A completion counts once: one with another result is not a repeat. If the job has run again since, or was
-    archived, there is nothing to compare with."""
+    """Refuse a completion with a different result: it counts once, and this is not a repeat. If the job has run again
+    since, or was archived, there is nothing to compare with."""
     is_kept = record.status is Status.COMPLETED and record.attempt == hold.attempt and record.archived_at is None
     if is_kept and not _is_result(record, outcome):
         raise Problem(
@@ -193,7 +193,8 @@ def _claimer(history: Sequence[HistoryEvent], attempt: int) -> str | None:
 
 
 def _events(outcome: Outcome) -> frozenset[Event]:
-    """The events by which history records an outcome: one that was requested too often is recorded as a failure."""
+    """Return the events by which history records an outcome. One that was requested too often is recorded as a
+    failure."""
     match outcome:
         case Completed():
             return frozenset({Event.COMPLETE})

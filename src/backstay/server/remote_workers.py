@@ -77,7 +77,7 @@ class Roster:
         await self._write(row)
 
     async def seen(self, row: WorkerRow) -> None:
-        """A worker that asks for jobs is alive, which is stored from time to time."""
+        """Store that a worker is alive, from time to time, because it asks for jobs."""
         if self._app.clock.now() - row.heartbeat_at > renewal_seconds(self._app.lease_seconds) * MICROS:
             await self._write(row)
 
@@ -117,8 +117,8 @@ class Roster:
         self._known[row.worker_id] = _Known(row, self._app.clock.monotonic())
 
     async def _is_left(self, row: WorkerRow) -> bool:
-        """Whether the name is free: the worker is silent, or its key was revoked or has expired. A worker can thus come
-        back with a new key."""
+        """Return whether a worker's name is free: the worker is silent, or its key was revoked or has expired. So a
+        worker can come back with a new key."""
         now = self._app.clock.now()
         if is_silent(row, now):
             return True
@@ -139,7 +139,7 @@ def _is_own(who: Principal, row: WorkerRow) -> bool:
 
 
 def _is_far(who: Principal, row: WorkerRow) -> bool:
-    """Whether it is a remote worker, and serves only queues that the key sees."""
+    """Return whether it is a remote worker that serves only queues that the key sees."""
     return row.process_key == FAR and all(map(who.sees, row.queues))
 
 
@@ -212,12 +212,14 @@ async def _said(stored: JobType | None, name: str, who: Principal, body: Registe
 
 
 def _is_key_of_admin(who: Principal) -> bool:
-    """Without keys, every client on this machine has all scopes; then an old worker must not override a new one."""
+    """Return whether the key has the scope admin. Without keys, every client on this machine has all scopes, but an old
+    worker must not override a new one."""
     return who.key_id is not None and who.may("admin")
 
 
 def _check_version(stored: JobType, version: int, who: Principal) -> None:
-    """A version goes up by one at a time: older versions are ignored, so that a huge one would lock out all others."""
+    """Refuse a version that skips some: it goes up by one at a time, because older versions are ignored, so that a huge
+    one would lock out all others."""
     if version > stored.version + 1 and not _is_key_of_admin(who):
         raise Problem(
             409,

@@ -89,11 +89,11 @@ def for_every_app(make: Callable[[], APIRouter]) -> Callable[[Backstay], APIRout
 
 
 class Strict(APIRoute):
-    """One that refuses unknown and repeated query parameters."""
+    """A route that refuses unknown and repeated query parameters."""
 
 
 def expected_version(if_match: str | None) -> int | None:
-    """The version that a change is meant for; None: any."""
+    """Return the version that a change is meant for; None means any."""
     if if_match is None or if_match.strip() == "*":
         return None
     if re.match(_ETAG, if_match.strip()) is None:
@@ -122,7 +122,7 @@ def answer(document: Any, status: int = 200, headers: Mapping[str, str] | None =
 
 
 def answers(model: Any, *problem_statuses: int, status: int = 200, says: str = "") -> dict[str, Any]:
-    """For a route: its response model, and the problems that it can answer with."""
+    """Describe the answers of a route: its response model, and the problems that it can answer with."""
     return {
         "response_model": None,
         "status_code": status,
@@ -134,7 +134,7 @@ def answers(model: Any, *problem_statuses: int, status: int = 200, says: str = "
 
 
 def described(model: Any, says: str) -> dict[str, Any]:
-    """A response in OpenAPI, generated from the encoded type; None: it has no body."""
+    """Describe a response for OpenAPI, generated from the encoded type; None means that it has no body."""
     if model is None:
         return {"description": says}
     return {"description": says, "content": {"application/json": {"schema": _schema(model)}}}
@@ -158,7 +158,7 @@ def _schema(model: Any) -> dict[str, Any]:
 
 
 def _leaving_out_defaults(kind: Any) -> set[str]:
-    """The names of the structs in a type that leave out fields with their default value when they are encoded."""
+    """Return the names of the structs in a type that omit fields with their default value when they are encoded."""
     if isinstance(kind, msgspec.inspect.StructType):
         own = {kind.cls.__name__} if kind.cls.__struct_config__.omit_defaults else set()
         return own.union(*(_leaving_out_defaults(field.type) for field in kind.fields))
@@ -197,7 +197,7 @@ def openings(table: list[Row]) -> Openings:
 
 
 def _routes(api: FastAPI) -> Iterator[Any]:
-    """Every route, with the prefixes and dependencies of the routers around it."""
+    """Return every route, with the prefixes and dependencies of the routers around it."""
     try:
         from fastapi.routing import iter_route_contexts
     except ImportError:  # versions in which including a router copies its routes
@@ -374,8 +374,8 @@ _Found = tuple[Call, re.Pattern[str], dict[str, Any]]
 
 
 class Routes:
-    """Finds and calls the route of a request: the first of those declared that fits, among the few of its method with
-    as many parts of a path and the same first part."""
+    """Finds and calls the route of a request: the first declared one that matches, among the few with the same method,
+    number of path segments and first segment."""
 
     def __init__(self, api: FastAPI, app: Backstay, table: list[Row]) -> None:
         self._api = api
@@ -424,8 +424,8 @@ class Routes:
         return None
 
     async def _nowhere(self, request: Incoming) -> Problem:
-        """404, or 405 with the methods that the document has for the path. A method that it has, and no route took, is
-        for a job where a type stands, or the other way round: what was asked for is not there."""
+        """Return 404, or 405 with the methods that are documented for the path. If the method is among these and still
+        no route took the request, an id is where a type should be, or the reverse: then it is 404."""
         allowed = await self.methods(request, request.path)
         if request.method in allowed:
             return Problem(404, *_MIXED_UP)
@@ -457,5 +457,5 @@ _MIXED_UP = (
 
 
 def _shape(path: str) -> tuple[str, int]:
-    """The first part of a path, and how many there are."""
+    """Return the first segment of a path, and the number of segments."""
     return path[1:].partition("/")[0], path.count("/")

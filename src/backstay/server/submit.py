@@ -79,7 +79,8 @@ async def submit(app: Backstay, who: Principal, job: Asked) -> JobHandle:
 
 
 def _scoped(options: SubmitOptions, queue: str) -> SubmitOptions:
-    """A key for some queues has dedup keys of its own in each of them; see core/dedup.py."""
+    """Return the dedup key as stored: a key for some queues has dedup keys of its own in each of them; see
+    core/dedup.py."""
     dedup_key = options.get("dedup_key")
     if dedup_key is None:
         return options
@@ -133,7 +134,8 @@ async def _check_rights(app: Backstay, who: Principal, job: Asked) -> str:
 
 
 async def _is_repeat(app: Backstay, job: Asked, stored: JobRecord) -> bool:
-    """Whether the stored job was submitted in this way. Its priority and time may have been changed since."""
+    """Return whether the stored job was submitted in the same way. Its priority and time may have been changed
+    since."""
     if stored.archived_at is not None:
         return True  # nothing is left to compare with
     wanted = build(await app.type_of(job.job_type), job.payload, stored.job_id, app.clock.now(), job.options)
@@ -145,7 +147,7 @@ async def _is_repeat(app: Backstay, job: Asked, stored: JobRecord) -> bool:
 
 
 def _same_edges(wanted: tuple[str, ...], listed: tuple[str, ...]) -> bool:
-    """Whether the dependencies match; a record lists some of them, in any order."""
+    """Return whether the dependencies match. A record lists some of them, in any order."""
     return len(listed) == min(len(wanted), LISTED_EDGES_MAX) and set(listed) <= set(wanted)
 
 

@@ -80,21 +80,23 @@ async def part(app: Backstay, who: Principal, **options: Unpack[FindOptions]) ->
 
 
 def _has_to_sift(who: Principal, options: FindOptions) -> bool:
-    """Whether no index tells what the key sees: it has patterns, or several queues."""
+    """Return whether rows have to be read and filtered, because the key has patterns or several queues, for which there
+    is no index."""
     one = options.get("queue") is not None or (len(who.queues) == 1 and "*" not in who.queues[0])
     return not who.sees_all and not one
 
 
 async def _none(app: Backstay, options: FindOptions) -> Page:
-    """A queue that the key does not see looks like one without jobs; an invalid search is refused nevertheless."""
+    """Return an empty page: a queue that the key does not see looks like one without jobs. An invalid search is refused
+    nevertheless."""
     options["limit"] = 1
     await app.find(**options)
     return Page()
 
 
 async def _sifted(app: Backstay, who: Principal, options: FindOptions) -> Page:
-    """What the key sees of the next rows, of which a fixed number is read. The page may be short or empty although more
-    follow from its `next`."""
+    """Return what the key sees of the next rows, of which a fixed number is read. The page may be short or empty
+    although more follow from its `next`."""
     whole = Page()
     wanted, size = options.get("limit", 50), 0
     for _ in range(SIFTED_ROWS_MAX // PART):
@@ -123,12 +125,13 @@ Marks = Mapping[str, tuple[str, ...]]  # by job type: its sensitive fields
 
 
 async def marks(app: Backstay, who: Principal) -> Marks:
-    """The sensitive fields of all types. None for a principal that may see everything."""
+    """Return the sensitive fields of all types, or None for a principal that may see everything."""
     return {} if who.may("work") else await all_marks(app)
 
 
 async def all_marks(app: Backstay) -> Marks:
-    """Also those of types whose code is here, and that may not be announced yet."""
+    """Return the sensitive fields of all types, including those whose code is here and that may not be announced
+    yet."""
     found = {each.job_type: each.sensitive for each in await app.job_types() if each.sensitive}
     for name, handler in app.handlers.items():
         if handler.sensitive:
@@ -158,8 +161,8 @@ _UNREAD: dict[str, Any] = {
 
 
 async def changed(app: Backstay, who: Principal, job: JobView) -> JobDocument:
-    """The record, as an answer to a change or to a repeated submit. A key that may not read jobs gets the job's state
-    without its contents: an id or a dedup key can belong to someone else's job."""
+    """Return the record as an answer to a change or to a repeated submit. A key that may not read jobs gets the job's
+    state without its contents: an id or a dedup key can belong to someone else's job."""
     if who.may("read"):
         return await document(app, who, job)
     [shown] = await without_foreign(app, who, [job])
@@ -167,7 +170,7 @@ async def changed(app: Backstay, who: Principal, job: JobView) -> JobDocument:
 
 
 async def check_tree(app: Backstay, who: Principal, job_id: str) -> None:
-    """A change of a tree changes each of its jobs: the key must see all of their queues."""
+    """Refuse the change of a tree if the key does not see the queues of all its jobs, each of which it changes."""
     if not who.sees_all and not all(map(who.sees, await app.tree_queues(job_id))):
         raise problems.foreign_queue("every queue of this tree")
 
@@ -271,7 +274,8 @@ def _blocker(row: WorkerRow) -> tuple[str, ...]:
 
 
 def _blocked(blocked: BlockedLoop | None, jobs: Mapping[str, Job]) -> BlockedLoop | None:
-    """That it is blocked concerns everyone whose jobs it serves; by which job, those who see that."""
+    """Return what a blocked worker says about itself. That it is blocked concerns everyone whose jobs it serves; by
+    which job, only those who see that job."""
     return blocked if blocked is None or blocked.job_id in jobs else BlockedLoop(blocked.since)
 
 
@@ -295,7 +299,7 @@ async def schedules_page(
 
 
 async def schedule_named(app: Backstay, who: Principal, name: str) -> ScheduleInfo:
-    """One that the key does not see looks like one that does not exist."""
+    """Return a schedule. One that the key does not see looks like one that does not exist."""
     found = await app.get_schedule(name)
     if not who.sees(found.queue):
         raise ScheduleNotFound(f"no schedule {name!r:.80}")
@@ -308,7 +312,8 @@ async def explained(app: Backstay, who: Principal, job: Job, ask_first: Sequence
 
 
 def hide(found: Explanation, visible: Set[str]) -> Explanation:
-    """Keep the ids of these jobs only. What a person or a handler wrote stays: the job's own record has it too."""
+    """Remove all ids of other jobs than these. What a person or a handler wrote stays: the job's own record has it
+    too."""
     params = replace(found.params, jobs=tuple(_hidden(job, visible) for job in found.params.jobs))
     match found.reason:
         case Reason.NO_WORKER | Reason.NO_WORKER_FOR_TYPE | Reason.NO_WORKER_FOR_QUEUE:
@@ -326,7 +331,7 @@ def _hidden(job: RelatedJob, visible: Set[str]) -> RelatedJob:
 
 
 async def _visible(app: Backstay, who: Principal, job_ids: tuple[str, ...]) -> set[str]:
-    """A job that is no longer stored counts as invisible: its queue is unknown."""
+    """Return which jobs are visible. One that is no longer stored is not, because its queue is unknown."""
     found: set[str] = set()
     for start in range(0, len(job_ids), READ_AT_ONCE):
         jobs = await app.get_many(job_ids[start : start + READ_AT_ONCE])

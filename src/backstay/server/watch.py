@@ -75,7 +75,7 @@ Leave = Callable[[], None]
 
 
 class Places:
-    """How many requests wait, in all and for each key."""
+    """How many requests wait: in total, and for each key."""
 
     def __init__(self) -> None:
         self._taken: Counter[str | None] = Counter()
@@ -85,8 +85,8 @@ class Places:
         return self._taken.total()
 
     def take(self, key_id: str | None, *, most: int, share: int, refused: Callable[[str], Problem]) -> Leave:
-        """Take a place, until the returned function is called. Without keys there are only clients on this machine,
-        which may have all places. `refused` makes a problem of who has how many already."""
+        """Take a place, until the returned function is called. Without keys all clients are on this machine, and one
+        may take all places. `refused` makes the problem from who has how many places already."""
         if self.taken >= most:
             raise refused(f"this server has {most:,}")
         if key_id is not None and self._taken[key_id] >= share:
@@ -130,7 +130,7 @@ class Watch(Generic[T]):
         self._event = asyncio.Event()
 
     async def wait(self, seen: int, seconds: float) -> None:
-        """Wait for a look after the one that is `seen`, at most for so long."""
+        """Wait for a look later than `seen`, at most this long."""
         if self.looks == seen:
             await within(seconds, self._event.wait())
 
@@ -151,7 +151,7 @@ class Watches:
 
     @property
     def signals(self) -> int:
-        """How many signals have come. Where this is part of what is watched, every signal is a change."""
+        """Return how many signals have come. If this is part of what is watched, every signal is a change."""
         return self._signals.count
 
     @asynccontextmanager
@@ -162,7 +162,8 @@ class Watches:
         look: Callable[[], Awaitable[T]],
         glance: Callable[[T], T | None] = lambda _: None,
     ) -> AsyncIterator[Watch[T]]:
-        """`look` reads the thing from the store; `glance`, if given, from the memory of this process."""
+        """Return the watch on a thing. `look` reads it from the store; `glance`, if given, from the memory of this
+        process."""
         watch: Watch[T] = self._watches.setdefault(key, Watch(first))  # type: ignore[assignment]
         if watch.task is None:
             watch.task = asyncio.get_running_loop().create_task(self._follow(watch, look, glance))

@@ -58,8 +58,7 @@ async def save(tx: Tx, bucket: Bucket, new: Level, now: Instant) -> None:
 
 
 async def left_sight(tx: Tx, keys: Collection[str], now: Instant) -> None:
-    """Note that jobs of these keys, whose names are locked, are no longer claimable and did not start: others may be
-    unparked."""
+    """Note that jobs of these keys are no longer claimable and did not start: others may be unparked."""
     if keys and await tx.execute("left_sight", sorted(keys), now, NO_TIME):
         tx.signals.add(Signal.DUE)
 

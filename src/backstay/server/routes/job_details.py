@@ -346,7 +346,8 @@ def _part(ranged: str | None, size: int) -> tuple[int, int] | None:
 
 
 async def _begun(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """With its first piece in hand: what cannot be read at all is a problem, not half an answer."""
+    """Return the response once its first piece has been read: a file that cannot be read at all is a problem, not half
+    an answer."""
     first = await anext(pieces, b"")
 
     async def all_of_it() -> AsyncIterator[bytes]:

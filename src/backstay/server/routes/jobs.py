@@ -324,7 +324,7 @@ async def _cancelled(
 
 
 async def _patched(app: Backstay, by: Actor, job: Job, body: PatchBody, expected: int | None) -> Job:
-    """The time first: fewer states allow it to be changed, so that a refusal comes before any change."""
+    """Change the time first: fewer states allow that, so that a refusal comes before any change."""
     if body.run_at is not None or body.delay is not None:
         job = await app.reschedule(
             job.job_id,
@@ -423,7 +423,7 @@ def _answers() -> dict[str, Any]:
 
 
 async def _batch(app: Backstay, who: Principal, jobs: list[dict[str, Any]], key: str | None) -> list[BatchAnswer]:
-    """In one commit where all of them are right; else one by one, so that each gets its own answer."""
+    """Submit all jobs in one commit if all of them are valid, else one by one, so that each gets its own answer."""
     looked_at = [_looked_at(who, each, None if key is None else f"{key}\0{place}") for place, each in enumerate(jobs)]
     asked = [each for each in looked_at if isinstance(each, Asked)]
     if who.sees_all and len(asked) == len(looked_at) <= BATCH_MAX:
@@ -447,7 +447,7 @@ def _looked_at(who: Principal, item: dict[str, Any], key: str | None) -> Asked |
 
 
 async def _answer_one(app: Backstay, who: Principal, asked: Asked, stored: JobHandle | None = None) -> BatchAnswer:
-    """The answer for a job that is to be stored, or that is already, with all the others."""
+    """Return the answer for a job that is to be stored, or that is stored already, together with all the others."""
     try:
         if stored is None:
             handle = await server_submit.submit(app, who, asked)
@@ -464,7 +464,7 @@ async def _answer_one(app: Backstay, who: Principal, asked: Asked, stored: JobHa
 
 
 async def _submitted_document(app: Backstay, who: Principal, handle: JobHandle) -> JobDocument:
-    """A new job is the asker's own, who knows what is in it."""
+    """Return the document of a submitted job. The client that submitted a new job may see all of it."""
     return await visibility.changed(app, who, handle) if handle.deduplicated else job_document(handle)
 
 

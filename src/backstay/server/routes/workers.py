@@ -109,7 +109,7 @@ def _progress_routes(api: APIRouter, remote: RemoteWorkers) -> None:
 
 
 async def _claim(remote: RemoteWorkers, who: Principal, job_id: str, token: str) -> tuple[JobRecord, Hold]:
-    """The job as it stands, and the claim that the token is for."""
+    """Return the job as it is stored, and the claim that the token is for."""
     job = await visible(remote.app, who, job_id)
     return job.record, (await remote.tokens()).hold(job.job_id, token)
 
@@ -285,7 +285,7 @@ def _row(app: Backstay, who: Principal, request: Request, body: RegisterBody) ->
 
 
 def _reported(row: WorkerRow, body: HeartbeatBody, running: tuple[str, ...], now: Instant) -> WorkerRow:
-    """The worker as it says it is. Its clock does not count: it tells for how long, not since when."""
+    """Return the worker as it describes itself. Its clock does not count: it reports for how long, not since when."""
     said, before = body.blocked, row.blocked
     blocked = None
     if said is not None:
@@ -326,7 +326,7 @@ def _claimed_document(job: ClaimedJob, stored: Job) -> ClaimedDocument:
 async def _extended(
     remote: RemoteWorkers, who: Principal, worker_id: str, claimed: list[HeldClaim]
 ) -> response_models.Heartbeat:
-    """Which claims hold, for another lease; which do not, and which of these because someone cancelled the job."""
+    """Return which claims are extended, which no longer hold, and which of the latter because the job was cancelled."""
     holds = await _holds(remote, who, claimed)
     kept, until = await remote.settling.extend(list(holds.values()))
     held = [job_id for job_id, holding in zip(holds, kept, strict=True) if holding]
@@ -339,7 +339,7 @@ async def _extended(
 
 
 async def _holds(remote: RemoteWorkers, who: Principal, claimed: list[HeldClaim]) -> dict[str, Hold]:
-    """The claims whose token is good and whose queue the key sees, by job as the worker named it."""
+    """Return the claims with valid tokens and visible queues, by job as the worker named it."""
     tokens = await remote.tokens()
     holds: dict[str, Hold] = {}
     for each in claimed:
@@ -356,7 +356,7 @@ async def _holds(remote: RemoteWorkers, who: Principal, claimed: list[HeldClaim]
 
 @asynccontextmanager
 async def _hung_up(request: Request) -> AsyncIterator[asyncio.Future[None]]:
-    """Done when the client has closed the connection."""
+    """Return a future that is done when the client has closed the connection."""
 
     async def listen() -> None:
         while (await request.receive())["type"] != "http.disconnect":
