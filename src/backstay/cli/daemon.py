@@ -18,7 +18,6 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -368,8 +367,12 @@ def _watch_parent(stop: Callable[[], object], grace_seconds: float) -> None:
     threading.Thread(target=watch, name="backstay-supervisor", daemon=True).start()
 
 
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's loop, if it is installed: it runs a tenth more jobs per second."""
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+
+
+def loop_for_sockets() -> LoopFactory | None:
+    """Return uvloop's loop, if it is installed: with a server at the other end, it runs a tenth more jobs per second. A
+    worker on a file has no sockets, and no use for the megabyte that it takes."""
     try:
         import uvloop
     except ImportError:
@@ -398,17 +401,20 @@ def leave_within(seconds: float, code: int) -> None:
 
 T = TypeVar("T")
 _M_ARENA_MAX = -8  # of malloc.h
-_MADV_DONTNEED = 4  # of mman.h
 START_AGAIN_SECONDS = 1.0
-START_SECONDS = 2.0  # then a process has done once what it does again and again
 LEAVE_SECONDS = 10.0  # once all has stopped, what user code left behind may hold up the exit this long
 
 
-def run(work: Callable[[], Coroutine[Any, Any, Exit]], log_style: str, log: logging.Logger) -> int:
+def run(
+    work: Callable[[], Coroutine[Any, Any, Exit]],
+    log_style: str,
+    log: logging.Logger,
+    loop_factory: LoopFactory | None = None,
+) -> int:
     """Run a command and return the exit code. With --json, stdout has only JSON, so an error is a line of the log."""
     try:
         _tune()
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
             code = _run_to_its_end(runner.get_loop(), work())
             leave_within(LEAVE_SECONDS, code)
         return code
@@ -457,25 +463,6 @@ def _share_memory() -> None:
 
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
-
-
-def give_back_memory() -> None:
-    """What the start needed and an idle process does not: free pages of the heap, and pages of program code that were
-    mapped to load libraries, make a schema and build models. Code that is needed again is mapped again from the
-    system's cache, without reading a disk."""
-    if sys.platform != "linux":
-        return
-    import ctypes
-
-    with suppress(OSError, AttributeError, ValueError):
-        library = ctypes.CDLL(None)
-        library.malloc_trim(0)
-        library.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-        for line in Path("/proc/self/maps").read_text().splitlines():
-            place, rights, *_, file = line.split(maxsplit=5)
-            if rights == "r-xp" and file.startswith("/"):  # code, which is never written: nothing of it can be lost
-                start, end = (int(each, 16) for each in place.split("-"))
-                library.madvise(start, end - start, _MADV_DONTNEED)
 
 
 async def begun(

@@ -88,7 +88,7 @@ def serve(
         )
     daemon.configure(level, style)
     _allow_files()
-    return daemon.run(lambda: _serve(mine, chosen), style, log)
+    return daemon.run(lambda: _serve(mine, chosen), style, log, daemon.loop_for_sockets())
 
 
 def _check_installed() -> None:

@@ -78,7 +78,8 @@ def worker(
     )
     daemon.configure(level, style)
     _warn_of_another_url(mine)
-    return daemon.run(lambda: _work(mine, chosen), style, log)
+    on_a_file = mine.url.startswith("sqlite")
+    return daemon.run(lambda: _work(mine, chosen), style, log, None if on_a_file else daemon.loop_for_sockets())
 
 
 def _warn_of_another_url(app: Backstay) -> None:
@@ -98,7 +99,6 @@ async def _work(app: Backstay, chosen: _Settings) -> Exit:
         if worker is None:
             return Exit.OK
         daemon.name_worker(worker.worker_id)
-        asyncio.get_running_loop().call_later(daemon.START_SECONDS, daemon.give_back_memory)
         stop.watch([worker], worker.lease_seconds)
         ended = asyncio.ensure_future(worker.join())
         minutes = asyncio.ensure_future(daemon.sum_up_minutes(app, worker.worker_id))
