@@ -14,6 +14,7 @@ from backstay.core.states import Status
 from backstay.engines.postgres import release
 from backstay.engines.postgres.connection import parse
 from backstay.engines.postgres.store import PostgresStore
+from backstay.limits import SWEEP_BATCH_MAX
 from backstay.testing.conformance.factories import (
     NOW,
     claim_again,
@@ -163,6 +164,27 @@ async def test_a_dependency_that_is_run_again_keeps_those_that_maintenance_has_y
     await retried
 
     assert not early  # not between the look at how it ended and the release of what waited for that
+
+
+async def test_a_dependency_that_someone_has_locked_keeps_no_other_from_being_released(
+    store: PostgresStore, someone: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(release.spread, "__defaults__", (1,))  # as if one were many
+    dependencies = [await running(store) for _ in range(3)]
+    dependents = {
+        each.job_id: [await submit(store, depends_on=(each.job_id,)) for _ in range(2)] for each in dependencies
+    }
+    for each in dependencies:
+        await settle(store, each.completes())
+    locked = min(dependents)
+    await someone.execute("SELECT FROM job WHERE job_id = $1 FOR UPDATE", locked)
+
+    for _ in dependencies:
+        await store.release(NOW, SWEEP_BATCH_MAX)
+
+    waiting = {each: [await status(store, job_id) for job_id in dependents[each]] for each in dependents}
+    assert waiting.pop(locked).count(Status.WAITING) == 1
+    assert all(found == [Status.PENDING] * 2 for found in waiting.values())
 
 
 async def test_a_job_is_not_dropped_while_its_children_are_still_to_be_stored(

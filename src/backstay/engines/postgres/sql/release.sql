@@ -68,9 +68,9 @@ SELECT backstay.unpark_key($1, $2)
 -- Take such marks, to continue from them, and hold their jobs first: one that is run again at the same time does so
 -- before, or after the part that is released now.
 WITH held AS MATERIALIZED (
-    SELECT job_id FROM backstay.job
-    WHERE job_id = ANY (ARRAY(SELECT parent_id FROM backstay.release_due ORDER BY parent_id LIMIT $1))
-    ORDER BY job_id FOR NO KEY UPDATE SKIP LOCKED
+    SELECT j.job_id FROM backstay.release_due AS d
+    CROSS JOIN LATERAL (SELECT job_id FROM backstay.job WHERE job_id = d.parent_id FOR NO KEY UPDATE SKIP LOCKED) AS j
+    LIMIT $1
 )
 DELETE FROM backstay.release_due WHERE parent_id = ANY (ARRAY(SELECT job_id FROM held)) RETURNING parent_id::text
 
