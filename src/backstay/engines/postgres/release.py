@@ -9,20 +9,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any
-
-import msgspec
 
 from backstay.clock import Instant
-from backstay.core import event_details
-from backstay.core.dependencies import Awaits, Brood, TriggerRule, joined, moved, released
-from backstay.core.event_details import Dependency
-from backstay.core.records import CHILD_FAILED, DEPENDENCY_FAILED, Signal
-from backstay.core.states import TERMINAL, Counted, Event, Status, counted
-from backstay.engines.places import Move, Standing, ended_by_others, move
+from backstay.core.dependencies import Awaits, Brood, joined
+from backstay.core.records import Signal
+from backstay.core.states import TERMINAL, Status
+from backstay.engines.places import Move
 from backstay.engines.postgres import admission
 from backstay.engines.postgres import places as postgres_places
 from backstay.engines.postgres.connection import Tx
+from backstay.engines.release import Gift, after_children, after_dependency, note
 from backstay.limits import RELEASE_BATCH_MAX
 
 
@@ -50,17 +46,6 @@ async def spread(tx: Tx, ended: Iterable[str], now: Instant, budget: int = RELEA
     return done
 
 
-class Gift(msgspec.Struct, frozen=True):
-    """What a job that is reused hands on."""
-
-    result: str | None
-    result_artifact: str | None
-    metrics: str | None
-    result_tables: str | None
-    rows_of: str | None
-    rows_attempt: int | None
-
-
 async def _release_children(
     tx: Tx, parent: str, outcome: Status, children: Sequence[tuple[str, bool]], now: Instant
 ) -> list[str]:
@@ -68,69 +53,22 @@ async def _release_children(
     await tx.execute("meet_edges", parent, [child for child, _ in children])
     waiting = await postgres_places.standings(tx, [child for child, waits in children if waits])
     gift: Gift | None = None
-    took = 0
     if outcome is Status.COMPLETED and any(child.joins == parent for child in waiting.values()):
-        gift, took = Gift(*(await tx.row("donated", parent) or ())), await tx.value("took", parent)
+        gift = Gift(*(await tx.row("donated", parent) or ()))
     moves: list[Move] = []
     fewer: list[tuple[str, int]] = []
     for job_id in sorted(waiting):
         child = waiting[job_id]
-        if gift is not None and child.joins == parent:
-            found = _reused(child, parent, gift, now)
-            tx.count((child.job_type, child.queue, child.priority), Counted.REUSED, now, 1, took)
-            _note_release(tx, found.after, Event.REUSE, now)
-            moves.append(found)
-            continue
-        target = released(
-            rule=TriggerRule(child.trigger_rule),
-            # A job that joined an identical one runs by itself if that one did not complete.
-            outcome=None if child.joins == parent else outcome,
-            unmet=child.unmet - 1,
-            on_failure=child.on_dependency_failure,
-            scheduled_for=child.scheduled_for,
-            now=now,
-        )
-        if target is None:
+        found = after_dependency(child, parent, outcome, gift, now)
+        if found is None:
             fewer.append((job_id, child.unmet - 1))
-            continue
-        because = Dependency(parent, outcome)
-        failed = ended_by_others(DEPENDENCY_FAILED, event_details.text(because)) if target is Status.FAILED else {}
-        found = move(child, target, Event.RELEASE, now, details=because, joins=None, **failed)
-        _note_release(tx, found.after, Event.RELEASE, now)
-        moves.append(found)
+        else:
+            note(tx, found, now, gift)
+            moves.append(found)
     if fewer:
         await tx.execute("count_down", *(list(column) for column in zip(*fewer, strict=True)))
     await postgres_places.write(tx, moves)
     return [each.after.job_id for each in moves if each.after.status in TERMINAL]
-
-
-def _reused(child: Standing, donor: str, gift: Gift, now: Instant) -> Move:
-    """Return the completion of a job with the result of the identical one that it has waited for."""
-    return move(
-        child,
-        Status.COMPLETED,
-        Event.REUSE,
-        now,
-        reason=f"identical job {donor} completed",
-        kept={"metrics": gift.metrics, "result_tables": gift.result_tables},
-        result=gift.result,
-        result_artifact=gift.result_artifact,
-        joins=None,
-        reused_from=donor,
-        rows_of=gift.rows_of,
-        rows_attempt=gift.rows_attempt,
-    )
-
-
-def _note_release(tx: Tx, job: Standing, event: Event, now: Instant) -> None:
-    """Record that a job has left `waiting`: signals, counters, and the counts of its parent."""
-    if (as_what := counted(event, job.status)) is not None:
-        tx.count((job.job_type, job.queue, job.priority), as_what, now)
-    if job.status in TERMINAL:
-        tx.signals.add(Signal.ENDED)
-        tx.broods.add(job.parent_job_id, moved(Status.WAITING, job.status))
-    else:
-        tx.signals.add(Signal.READY if job.status is Status.PENDING else Signal.DUE)
 
 
 # Parents
@@ -153,11 +91,8 @@ async def _count_children(tx: Tx, now: Instant) -> list[str]:
     moves: list[Move] = []
     for parent, job in sorted((await postgres_places.standings(tx, list(targets))).items()):
         target, brood = targets[parent]
-        more: dict[str, Any] = ended_by_others(CHILD_FAILED, str(brood)) if target is Status.FAILED else {}
-        if target is Status.PENDING:
-            more["scheduled_for"] = now  # its waiting time begins now
-        found = move(job, target, Event.RELEASE, now, reason=str(brood), **more)
-        _note_release(tx, found.after, Event.RELEASE, now)
+        found = after_children(job, target, brood, now)
+        note(tx, found, now)
         moves.append(found)
     await postgres_places.write(tx, moves)
     return [each.after.job_id for each in moves if each.after.status in TERMINAL and each.after.awaited]

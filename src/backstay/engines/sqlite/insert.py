@@ -23,10 +23,10 @@ from backstay.core.event_details import Dependency
 from backstay.core.records import FOREVER, Inserted, JobRecord, Kind, NewJob, Signal
 from backstay.core.states import TERMINAL, Counted, Event, Status
 from backstay.engines.places import FACTS, STANDING, Move, Standing, submitted
+from backstay.engines.release import Gift
 from backstay.engines.sqlite import admission, read, release
 from backstay.engines.sqlite import places as sqlite_places
 from backstay.engines.sqlite.connection import load, translate
-from backstay.engines.sqlite.release import Gift
 from backstay.engines.sqlite.writer import Tx
 from backstay.errors import DedupConflict, InvalidOption, UnknownDependency
 

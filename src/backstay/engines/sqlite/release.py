@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import msgspec
 
 from backstay.clock import Instant
-from backstay.core import event_details
 from backstay.core.admission import BY_KEY
-from backstay.core.dependencies import Awaits, Brood, TriggerRule, joined, moved, released
+from backstay.core.dependencies import Awaits, Brood, joined
 from backstay.core.event_details import Dependency
-from backstay.core.records import CHILD_FAILED, DEPENDENCY_FAILED, Signal
-from backstay.core.states import TERMINAL, Counted, Event, Status, counted
-from backstay.engines.places import Standing, ended_by_others, move, standing_from
+from backstay.core.records import Signal
+from backstay.core.states import TERMINAL, Status
+from backstay.engines.places import Move, Standing, standing_from
+from backstay.engines.release import Gift, after_children, after_dependency, after_last_dependency, note
 from backstay.engines.sqlite import admission
 from backstay.engines.sqlite import places as sqlite_places
 from backstay.engines.sqlite.connection import load
@@ -40,22 +39,6 @@ PARKED_OF = load("parked_of")
 UNPARK = load("unpark")
 STATUS = load("status")
 NEED = load("need")
-
-
-class Gift(NamedTuple):
-    """What a job that is reused hands on."""
-
-    result: str | None
-    result_artifact: str | None
-    metrics: str | None
-    result_tables: str | None
-    rows_of: str | None
-    rows_attempt: int | None
-    took_micros: int
-
-    @property
-    def kept(self) -> dict[str, str | None]:
-        return {"metrics": self.metrics, "result_tables": self.result_tables}
 
 
 def spread(tx: Tx, ended: Iterable[str], now: Instant, budget: int = RELEASE_BATCH_MAX) -> int:
@@ -91,69 +74,25 @@ def _release_child(tx: Tx, parent: str, outcome: Status, child: Standing, now: I
     tx.connection.execute(MEET, {"parent": parent, "child": child.job_id})
     if child.status is not Status.WAITING or child.awaits is not None:
         return False  # cancelled since, or started early: by now it may wait for its children
-    unmet = child.unmet - 1
+    gift: Gift | None = None
     if child.joins == parent and outcome is Status.COMPLETED:
-        _reuse(tx, child, parent, now)
-        return True
-    # A job that joined an identical one runs by itself if that one did not complete.
-    target = released(
-        rule=TriggerRule(child.trigger_rule),
-        outcome=None if child.joins == parent else outcome,
-        unmet=unmet,
-        on_failure=child.on_dependency_failure,
-        scheduled_for=child.scheduled_for,
-        now=now,
-    )
-    if target is None:
-        tx.connection.execute(COUNT_DOWN, (child.key, unmet))
+        gift = Gift(*tx.rows(DONATED, (parent,))[0])
+    found = after_dependency(child, parent, outcome, gift, now)
+    if found is None:
+        tx.connection.execute(COUNT_DOWN, (child.key, child.unmet - 1))
         return False
-    _release(tx, child, target, Dependency(parent, outcome), now)
-    return target in TERMINAL
-
-
-def _reuse(tx: Tx, child: Standing, donor: str, now: Instant) -> None:
-    """Complete a job with the result of the identical one that it has waited for."""
-    gift = Gift(*tx.rows(DONATED, (donor,))[0])
-    found = move(
-        child,
-        Status.COMPLETED,
-        Event.REUSE,
-        now,
-        reason=f"identical job {donor} completed",
-        kept=gift.kept,
-        result=gift.result,
-        result_artifact=gift.result_artifact,
-        joins=None,
-        reused_from=donor,
-        rows_of=gift.rows_of,
-        rows_attempt=gift.rows_attempt,
-    )
-    sqlite_places.write(tx, found)
-    tx.count((child.job_type, child.queue, child.priority), Counted.REUSED, now, 1, gift.took_micros)
-    _note_release(tx, found.after, Event.REUSE, now)
-
-
-def _release(tx: Tx, job: Standing, target: Status, because: Dependency, now: Instant) -> None:
-    failed = ended_by_others(DEPENDENCY_FAILED, event_details.text(because)) if target is Status.FAILED else {}
-    found = move(job, target, Event.RELEASE, now, details=because, joins=None, **failed)
-    sqlite_places.write(tx, found)
-    _note_release(tx, found.after, Event.RELEASE, now)
+    _write(tx, found, now, gift)
+    return found.after.status in TERMINAL
 
 
 def end_as_it_comes(tx: Tx, job: Standing, target: Status, because: Dependency, now: Instant) -> None:
     """End a job that was just inserted, because of a dependency that had ended before."""
-    _release(tx, job, target, because, now)
+    _write(tx, after_last_dependency(job, target, because, now), now)
 
 
-def _note_release(tx: Tx, job: Standing, event: Event, now: Instant) -> None:
-    """Record that a job has left `waiting`: signals, counters, and the counts of its parent."""
-    if (as_what := counted(event, job.status)) is not None:
-        tx.count((job.job_type, job.queue, job.priority), as_what, now)
-    if job.status in TERMINAL:
-        tx.signals.add(Signal.ENDED)
-        tx.broods.add(job.parent_job_id, moved(Status.WAITING, job.status))
-    else:
-        tx.signals.add(Signal.READY if job.status is Status.PENDING else Signal.DUE)
+def _write(tx: Tx, found: Move, now: Instant, gift: Gift | None = None) -> None:
+    sqlite_places.write(tx, found)
+    note(tx, found, now, gift)
 
 
 # Parents
@@ -173,12 +112,7 @@ def _count_children(tx: Tx, now: Instant) -> list[str]:
         job = sqlite_places.standing(tx, parent)
         if job is None:
             continue
-        changes = ended_by_others(CHILD_FAILED, str(brood)) if target is Status.FAILED else {}
-        if target is Status.PENDING:
-            changes["scheduled_for"] = now  # its waiting time begins now
-        found = move(job, target, Event.RELEASE, now, reason=str(brood), **changes)
-        sqlite_places.write(tx, found)
-        _note_release(tx, found.after, Event.RELEASE, now)
+        _write(tx, after_children(job, target, brood, now), now)
         if target in TERMINAL:
             ended.append(parent)
     return ended

@@ -22,20 +22,16 @@ INSERT INTO backstay.release_due (parent_id) VALUES ($1::uuid) ON CONFLICT DO NO
 -- Consume edges, each once.
 UPDATE backstay.edge SET met = true WHERE parent_id = $1::uuid AND child_id = ANY ($2::uuid[]) AND NOT met
 
--- name: took
--- How long a job took.
-SELECT backstay.took($1::uuid)
-
 -- name: count_down
 -- Jobs wait for fewer others.
 UPDATE backstay.waiting AS w SET unmet = n.unmet FROM unnest($1::uuid[], $2::integer[]) AS n (job_id, unmet)
 WHERE w.job_id = n.job_id
 
 -- name: donated
--- What a job hands on that is reused.
+-- What a job hands on that is reused, and how long it took.
 SELECT e.result, e.result_artifact, d.metrics, d.result_tables,
     CASE WHEN d.result_tables IS NOT NULL THEN coalesce(d.rows_of, e.job_id)::text END,
-    CASE WHEN d.result_tables IS NOT NULL THEN coalesce(d.rows_attempt, e.attempt) END
+    CASE WHEN d.result_tables IS NOT NULL THEN coalesce(d.rows_attempt, e.attempt) END, backstay.took(e.job_id)
 FROM backstay.ended AS e LEFT JOIN backstay.detail AS d ON d.job_id = e.job_id
 WHERE e.job_id = $1::uuid
 
