@@ -43,12 +43,12 @@ def name_of(key: str) -> str:
     return f"backstay rate {key}"
 
 
-async def level(tx: Tx, bucket: Bucket, now: Instant) -> Level:
-    row = await tx.row("rate_bucket", *bucket)
-    if row is None:
-        return Level()
-    full, due, set_at = row
-    return Level(admission.by_this_clock(full, set_at, now), due)
+async def levels(tx: Tx, buckets: Collection[Bucket], now: Instant) -> dict[Bucket, Level]:
+    found = dict.fromkeys(buckets, Level())
+    if buckets:
+        for *bucket, full, due, set_at in await tx.rows("rate_buckets", *map(list, zip(*buckets, strict=True))):
+            found[Bucket(*bucket)] = Level(admission.by_this_clock(full, set_at, now), due)
+    return found
 
 
 async def save(tx: Tx, bucket: Bucket, new: Level, now: Instant) -> None:
@@ -88,7 +88,7 @@ async def rate_due(tx: Tx, job_id: str, now: Instant) -> Instant | None:
     if row is None:
         return None
     bucket = Bucket(*row)
-    due = (await level(tx, bucket, now)).next_start(bucket, now)
+    due = (await levels(tx, [bucket], now))[bucket].next_start(bucket, now)
     return due if due > now else None
 
 

@@ -147,10 +147,7 @@ async def _choose(
     if names:
         await tx.rows("lock_names", sorted(names))
     now = await clock()  # after all waiting: a run does not begin before the one that it waited for has ended
-    for key in keys:
-        gates.running[key] = await release.running(tx, key)
-    for bucket in buckets:
-        gates.levels[bucket] = await admission.level(tx, bucket, now)
+    gates.running, gates.levels = await release.running(tx, keys), await admission.levels(tx, buckets, now)
     decided: Admission[Candidate] = Admission(gates, request.limit, request.slots, now)
     decided.consider(heads)
     await _write(tx, decided, now)

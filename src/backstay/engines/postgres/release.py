@@ -8,7 +8,7 @@ update.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from backstay.clock import Instant
 from backstay.core.dependencies import Awaits, Brood, joined
@@ -105,9 +105,8 @@ def name_of(key: str) -> str:
     return f"backstay key {key}"
 
 
-async def running(tx: Tx, key: str) -> int:
-    count: int = await tx.value("key_running", key)
-    return count
+async def running(tx: Tx, keys: Collection[str]) -> dict[str, int]:
+    return {row[0]: row[1] for row in await tx.rows("keys_running", list(keys))} if keys else {}
 
 
 async def unpark(tx: Tx, key: str, limit: int) -> int:

@@ -1,8 +1,10 @@
--- name: rate_bucket
--- When the bucket of a rate key and rate is full again by the clock that wrote it, when its parked jobs are to be
--- checked, and when it was written.
-SELECT full_at, due_at, set_at FROM backstay.rate
-WHERE rate_key = $1 AND rate_count = $2 AND rate_micros = $3
+-- name: rate_buckets
+-- The buckets of these rate keys and rates: when each is full again by the clock that wrote it, when its parked jobs are
+-- to be checked, and when it was written. Index: the key.
+SELECT r.* FROM unnest($1::text[], $2::integer[], $3::bigint[]) AS each (key, starts, span) CROSS JOIN LATERAL (
+    SELECT rate_key, rate_count, rate_micros, full_at, due_at, set_at FROM backstay.rate
+    WHERE rate_key = each.key COLLATE "C" AND rate_count = each.starts AND rate_micros = each.span
+    OFFSET 0) AS r
 
 -- name: save_rate
 -- Keep a bucket, and when its parked jobs are to be checked.

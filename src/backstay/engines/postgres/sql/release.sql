@@ -52,9 +52,10 @@ FROM (SELECT job_id, awaits FROM backstay.waiting
 LEFT JOIN LATERAL (SELECT * FROM backstay.detail WHERE job_id = w.job_id OFFSET 0) AS d ON true
 WHERE coalesce(d.open_children, 0) <= 0
 
--- name: key_running
--- How many jobs of a concurrency key run. Index: running_key.
-SELECT count(*) FROM backstay.running WHERE concurrency_key = $1
+-- name: keys_running
+-- How many jobs of each of these concurrency keys run. Index: running_key.
+SELECT each.key, (SELECT count(*) FROM backstay.running WHERE concurrency_key = each.key COLLATE "C")
+FROM unnest($1::text[]) AS each (key)
 
 -- name: unpark
 -- Let in jobs of a concurrency key, as many as could run. Indexes: running_key, ready_key.
