@@ -51,7 +51,7 @@ SAMPLE_SECONDS = 10.0
 SAMPLES_MIN = 60  # in a short run they are taken more often
 MEGABYTE = 1_000_000
 GROWTH_MAX = 1.25
-SPARE_BYTES = 8 * MEGABYTE  # less is no growth: a table moves by that between two vacuums
+SPARE_BYTES = 8 * MEGABYTE  # a table varies by this much between two vacuums, without growing
 SPARE_MS = 2.0
 SPARE_PAGES = 25.0
 SPARE_DEAD = 20_000
@@ -89,7 +89,7 @@ class Run:
     samples: list[Sample] = field(default_factory=list)
     claims: list[tuple[float, float, int]] = field(default_factory=list)  # at, milliseconds, jobs
     feed: dict[str, float] = field(default_factory=dict)
-    cpu_share: float = 0.0  # of one core: server, worker and feeder
+    cpu_share: float = 0.0  # as a share of one core: server, worker and feeder
 
     def part_of(self, seconds: float) -> int:
         return min(PARTS - 1, int(seconds / (self.minutes * 60) * PARTS))

@@ -211,7 +211,7 @@ def since(moment: datetime, now: datetime) -> str:
 
 
 def note(job: Job, now: datetime) -> str:
-    """The details of a job, without its progress, which the page shows as a bar."""
+    """Return the details of a job, without its progress, which the page shows as a bar."""
     return presentation.note(job, now, percent=False, named=short)
 
 

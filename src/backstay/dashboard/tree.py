@@ -276,7 +276,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Family(msgspec.Struct, frozen=True):
-    """Jobs by id, each after its parent. `unseen`: how many children of each are missing."""
+    """The jobs of a tree by id, each after its parent. `unseen`: how many children of each are missing."""
 
     root_id: str
     asked: str

@@ -15,9 +15,8 @@ _Submit = tuple[Sequence[NewJob], Instant, asyncio.Future[list[Inserted]]]
 class Coalescer:
     """Joins the submits of one turn of the event loop into one insert, in the order in which they came.
 
-    `insert` stores jobs in one commit, `jobs_max` bounds how many jobs such a commit gets. With `at_once`, a submit
-    that seems to come alone does not wait for the end of the turn: others that come after all need a second commit.
-    """
+    `insert` stores jobs in one commit, which has at most `jobs_max` jobs. With `at_once`, a submit that seems to be
+    alone does not wait for the end of the turn; if others come after all, they need a second commit."""
 
     def __init__(
         self,

@@ -112,7 +112,7 @@ class Settling:
             self._app.observers.ended(job, transition, () if known is None else known.sensitive)
 
     async def _backoff(self, outcome: Outcome, job_type: str) -> Backoff:
-        """The backoff of the handler, if its code is here; otherwise the announced one."""
+        """Return the backoff of the handler, if its code is here; otherwise the announced one."""
         if isinstance(outcome, Completed):
             return Backoff()  # not needed for this outcome
         known = await self._known(job_type)

@@ -42,7 +42,7 @@ PAGE_BYTES_MAX = 8 * MIB  # roughly, of payloads and results on a page: it is in
 
 
 async def page_of(app: Backstay, who: Principal, **options: Unpack[FindOptions]) -> Page:
-    """Like `found`, within a size: a page of large jobs is shorter."""
+    """Find jobs like `found`, within a size: a page of large jobs has fewer of them."""
     if _has_to_sift(who, options):
         return await _sifted(app, who, options)
     whole = Page()
@@ -60,7 +60,7 @@ async def page_of(app: Backstay, who: Principal, **options: Unpack[FindOptions])
 
 
 async def found(app: Backstay, who: Principal, **options: Unpack[FindOptions]) -> Page:
-    """Like app.find, for the queues that `who` sees. A page can be short although more follow: see `next`."""
+    """Find jobs like app.find, in the queues that `who` sees. A page can be short although more follow: see `next`."""
     if who.sees_all:
         return await app.find(**options)
     if _has_to_sift(who, options):
@@ -70,7 +70,7 @@ async def found(app: Backstay, who: Principal, **options: Unpack[FindOptions]) -
 
 
 async def part(app: Backstay, who: Principal, **options: Unpack[FindOptions]) -> Page:
-    """Like `found`, but no further rows are read in place of those that `who` does not see."""
+    """Find jobs like `found`, without reading further rows in place of those that `who` does not see."""
     if not _has_to_sift(who, options):
         return await found(app, who, **options)
     read = await app.find(**options)
@@ -192,8 +192,8 @@ class Seen(msgspec.Struct, frozen=True):
 async def workers_page(
     app: Backstay, who: Principal, after: str = "", limit: int = LIST_LIMIT
 ) -> tuple[list[Seen], str | None]:
-    """The workers that serve a queue which `who` sees, by id, and the id after which the next page begins. A page can
-    be short although more follow."""
+    """Return the workers that serve a queue which `who` sees, by id, and the id after which the next page begins. A
+    page can be short although more follow."""
     rows = await app.workers(after=after, limit=limit + 1)
     following = rows[limit - 1].worker_id if len(rows) > limit else None
     return await _seen(app, who, rows[:limit]), following
@@ -282,8 +282,8 @@ def _blocked(blocked: BlockedLoop | None, jobs: Mapping[str, Job]) -> BlockedLoo
 async def schedules_page(
     app: Backstay, who: Principal, after: str = "", limit: int = LIST_LIMIT
 ) -> tuple[list[ScheduleInfo], str | None]:
-    """The schedules of the queues that `who` sees, by name, and the name after which the next page begins. A page
-    can be short although more follow: a bounded number of others is read for it."""
+    """Return the schedules of the queues that `who` sees, by name, and the name after which the next page begins. A
+    page can be short although more follow, because the number of rows read for it is bounded."""
     found: list[ScheduleInfo] = []
     for _ in range(max(1, SIFTED_ROWS_MAX // limit)):
         read = await app.schedules(after=after, limit=limit + 1)

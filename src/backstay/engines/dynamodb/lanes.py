@@ -83,7 +83,8 @@ async def with_jobs(session: Session, queues: Sequence[str], types: Sequence[str
 
 
 async def _of_shard(session: Session, names: _Names, shard: int) -> Found:
-    """One query is enough where little waits; where more does, several walk at the same time."""
+    """Return the lanes of a shard that have jobs. One query is enough if few jobs wait; if there are more, several walk
+    at the same time."""
     first = await _walk(session, names, shard, names.at(0), None, 1)
     if not first.is_cut:
         return first
@@ -103,7 +104,7 @@ async def _of_shard(session: Session, names: _Names, shard: int) -> Found:
 
 
 async def _walk(session: Session, names: _Names, shard: int, start: Pair, end: Pair | None, queries: int) -> Found:
-    """Walk from one pair to before another."""
+    """Walk the index from one pair up to another."""
     found = Found()
     up_to = None if end is None else "".join(end)
     at: Pair | None = start

@@ -324,7 +324,8 @@ async def schedules(
 
 
 async def upcoming(session: Session, limit: int) -> list[Schedule]:
-    """No index has them by time, so all are read. SCHEDULES_MAX is what that can bear."""
+    """Return the schedules with the next ticks. No index has them by time, so all are read: SCHEDULES_MAX is what that
+    can bear."""
     running = (each for each in await schedules(session, ()) if each.paused_at is None)
     return heapq.nsmallest(limit, running, key=lambda schedule: (schedule.next_at, schedule.name))
 

@@ -191,7 +191,8 @@ async def beat(session: Session, worker: WorkerRow) -> None:
 
 
 async def forget(session: Session, worker_ids: Sequence[str], now: Instant) -> None:
-    """What is kept is written first: after a crash in between, a worker is in both places, and counts as alive."""
+    """Remove workers. Their last rows are written first: after a crash in between, a worker is in both places, and
+    counts as alive."""
     found = await session.tables.get(Table.RECORDS, [schema.worker(each) for each in worker_ids])
     kept = []
     for item in found:

@@ -309,7 +309,7 @@ def _integrity(connection: apsw.Connection) -> Finding:
 
 
 def _places(connection: apsw.Connection) -> Finding:
-    """Every job has one place, whatever else went wrong: a job without one would never run."""
+    """Check that every job has exactly one place: a job without one would never run."""
     without, several, example = sqlite_connection.rows(connection, MISPLACED, (PLACES_CHECKED_MAX,))[0]
     if not without and not several:
         return Finding("places", "ok", "every job has exactly one place")

@@ -452,7 +452,7 @@ class SQLiteStore:
             raise ForkedStore("this store was opened before fork(): open the app again in the child process")
 
     def _write(self, name: str, run: Callable[[Tx, *Ts], T], *arguments: *Ts, essential: bool) -> asyncio.Future[T]:
-        """`run(tx, *arguments)` on the writer's thread."""
+        """Run `run(tx, *arguments)` on the writer's thread."""
         writer, loop = self._opened()
         future: asyncio.Future[T] = loop.create_future()
         writer.put(name, run, functools.partial(answer, future), essential, *arguments)
