@@ -149,6 +149,7 @@ def _sound() -> Story:
         _record("family", "family", result=json.dumps({"nonce": "family-2", "children": 3})),
         *(_record(f"kin-{n}", "kin", parent_job_id="family") for n in range(3)),
         _record("rows", "rows"),
+        _record("later", "quick"),
         *(_record(f"tick-{n}", "tick", schedule="clock", tick_at=START + n * SECOND) for n in range(3)),
         _record("doomed", "doomed", status=Status.FAILED, failures=DOOMED_ATTEMPTS, result=None, history=failed),
         _record("gone", "quick", status=Status.CANCELLED, attempt=0, result=None, history=stopped),
@@ -157,6 +158,7 @@ def _sound() -> Story:
     asked = [Asked((record.job_id,), (record.job_type,), 0, acknowledged=True) for record in submitted]
     asked.append(Asked(("once",), ("quick",), 0, acknowledged=True, dedup_key="once-1", answered="once"))
     asked.append(Asked(("again",), ("quick",), 0, acknowledged=True, dedup_key="once-1", answered="once"))
+    asked.append(Asked(("later",), ("quick",), 0, depends_on={"later": ["quick"]}, delays={"later": 1e-8}))
     asked.append(Asked(("never-1", "never-2"), ("quick", "quick"), 0))
     runs = []
     for number, record in enumerate(records):
@@ -189,6 +191,11 @@ def _at_once(story: Story) -> Story:
         msgspec.structs.replace(run, at=1 if run.what == "begin" else 9) if run.kind == "keyed" else run
         for run in story.ledger.runs
     ]
+    return replace(story, ledger=msgspec.structs.replace(story.ledger, runs=runs))
+
+
+def _ran(story: Story, job_id: str, at: int) -> Story:
+    runs = [msgspec.structs.replace(run, at=at) if run.job_id == job_id else run for run in story.ledger.runs]
     return replace(story, ledger=msgspec.structs.replace(story.ledger, runs=runs))
 
 
@@ -244,6 +251,12 @@ FLAWS: dict[str, tuple[str, Callable[[Story], Story]]] = {
     ),
     "a child is missing": ("families", lambda s: _without(s, "kin-1")),
     "a child too many": ("families", lambda s: _with(s, _record("kin-9", "kin", parent_job_id="family"))),
+    "a job began before its dependency had completed": ("dependencies", lambda s: _ran(s, "quick", at=900)),
+    "a job began although its dependency has not completed": (
+        "dependencies",
+        lambda s: _changed(s, "quick", status=Status.FAILED, result=None),
+    ),
+    "a job began before it was due": ("too early", lambda s: _ran(s, "later", at=-MICROS * 1000)),
     "rows of another attempt": ("rows", lambda s: replace(s, rows={"rows": [(n, "rows-1") for n in range(ROWS)]})),
     "a row is missing": ("rows", lambda s: replace(s, rows={"rows": s.rows["rows"][1:]})),
     "more at once than the limit": ("limit passed", _at_once),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import time
 from typing import Any
 
@@ -18,6 +19,7 @@ DOOMED_ATTEMPTS = 3
 KEY_LIMIT = 2
 RATE, RATE_STARTS, RATE_SECONDS = "10/s", 10, 1
 ROWS = 12
+TREE_EVERY = 3  # of so many families one has another family among its children
 TICK_SECONDS = 1
 KEEP = Retention(completed=None, failed=None, cancelled=None, archive=None)
 RUNS = Runs()
@@ -47,9 +49,11 @@ def threaded(work: Work, ctx: BlockingContext) -> dict[str, Any]:
 
 
 def isolated(work: Work, ctx: BlockingContext) -> dict[str, Any]:
-    """Run in a child process, which the storm kills as well."""
+    """Run in a child process, which the storm kills, and start a program there, which has to die with it."""
     run = RUNS.begin(ctx.job_id, ctx.attempt, "isolated")
-    time.sleep(work.millis / 1000)
+    with subprocess.Popen(["sleep", "3600"]) as program:
+        time.sleep(work.millis / 1000)
+        program.kill()
     return {"nonce": RUNS.end(run)}
 
 
@@ -79,13 +83,20 @@ async def rated(work: Work, ctx: Context) -> dict[str, Any]:
 
 
 async def family(work: Work, ctx: Context) -> dict[str, Any]:
-    """Submit children, one at once and the others with the wait, and return how many there were."""
+    """Submit children, one at once and the others with the wait, and return how many: some have children themselves."""
     run = RUNS.begin(ctx.job_id, ctx.attempt, "family")
     await ctx.submit("kin", {"n": work.n}, key="first", at_once=True)
     for n in range(work.n % 4):
         await ctx.submit("kin", {"n": n})
+    if has_a_tree(work.n):
+        await ctx.submit("family", {"n": 2})
     children = await ctx.wait_for_children()
     return {"nonce": RUNS.end(run), "children": len(children)}
+
+
+def has_a_tree(n: int) -> bool:
+    """Return whether a family with this number has another one, whose number is 2, among its children."""
+    return n % TREE_EVERY == 0
 
 
 async def kin(work: Work, ctx: Context) -> dict[str, Any]:

@@ -7,12 +7,15 @@ import contextlib
 import os
 import random
 import signal
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from backstay.worker.keeper import MARK, children
 from tests.campaigns.fleet import Fleet, Process
 from tests.campaigns.storm import submit, work
+from tests.campaigns.storm.ledger import FOLDER
 from tests.campaigns.storm.site import Fault, Site
 
 STALL_LEASES = (0.8, 2.5)  # most are past it
@@ -20,6 +23,8 @@ STALLS_AT = ("settle.before", "claim.committed")  # where some workers stop by t
 STALLS_AFTER = (3, 60)  # times that they come there
 LOOK_SECONDS = 0.1
 STOP_SECONDS = 60.0  # for all processes to exit after SIGTERM
+LEFT_SECONDS = 15.0  # for what handlers have started to go after their workers
+KEPT = f"{MARK}=".encode()
 
 
 @dataclass
@@ -43,6 +48,7 @@ class Hosts:
     submitter: dict[str, Any]
     draw: random.Random
     lease: float
+    ledger: Path
     stalling: float  # the share of workers that stop by themselves
     bug: str = ""
     deaths: list[str] = field(default_factory=list)  # of processes that no one killed
@@ -132,12 +138,22 @@ class Hosts:
         (await self._some(draw, submits=True)).send(signal.SIGKILL)
 
     async def _kill_child(self, draw: random.Random) -> bool:
-        """Kill the process of a handler that runs isolated."""
-        children = [pid for process in self._sitting(submits=False) for pid in _handlers_of(process.pid)]
-        if not children:
+        """Kill the process of a handler that runs isolated, its keeper, or both."""
+        workers = [process.pid for process in self._sitting(submits=False)]
+        kept = [(keeper, child) for pid in workers for keeper in _keepers_of(pid) for child in children(keeper)]
+        if not kept:
             return False
+        keeper, child = draw.choice(kept)
         try:
-            os.kill(draw.choice(children), signal.SIGKILL)
+            match draw.choice(("child", "keeper", "both")):
+                case "child":
+                    os.kill(child, signal.SIGKILL)
+                case "keeper":
+                    os.kill(keeper, signal.SIGKILL)
+                case _:
+                    os.kill(keeper, signal.SIGSTOP)  # so that it does nothing about the other one
+                    os.kill(child, signal.SIGKILL)
+                    os.kill(keeper, signal.SIGKILL)
         except ProcessLookupError:
             return False
         return True
@@ -199,6 +215,10 @@ class Hosts:
 
     async def terminate(self) -> None:
         await self._close(self.seats)
+        ends = time.monotonic() + LEFT_SECONDS
+        while (left := _programs(self.ledger)) and time.monotonic() < ends:  # noqa: ASYNC110 - no one tells us
+            await asyncio.sleep(LOOK_SECONDS)
+        self.deaths += [f"left behind: the process {pid}, which a handler started" for pid in left]
 
     async def _close(self, seats: list[Seat]) -> None:
         for seat in seats:
@@ -226,12 +246,23 @@ def _state(pid: int) -> str:
     return "gone"
 
 
-def _handlers_of(pid: int) -> list[int]:
-    """Return the children of a worker that run handlers."""
+def _keepers_of(worker: int) -> list[int]:
+    return [pid for pid in children(worker) if any(each.startswith(KEPT) for each in _environment(pid))]
+
+
+def _programs(ledger: Path) -> list[int]:
+    """Return the processes of this storm's handlers."""
+    ours = f"{FOLDER}={ledger}".encode()
     found = []
-    with contextlib.suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            for child in (task / "children").read_text().split():
-                if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
-                    found.append(int(child))
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            environment = _environment(int(path.name))
+            if ours in environment and any(each.startswith(KEPT) for each in environment):
+                found.append(int(path.name))
     return found
+
+
+def _environment(pid: int) -> list[bytes]:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return []

@@ -7,6 +7,7 @@ the queue.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -17,9 +18,18 @@ import msgspec
 from backstay.clock import MICROS, Instant
 from backstay.core.records import JobRecord
 from backstay.core.states import TERMINAL, Event, Status
-from tests.campaigns.storm.app import DOOMED_ATTEMPTS, KEY_LIMIT, RATE_SECONDS, RATE_STARTS, ROWS, TICK_SECONDS
+from tests.campaigns.storm.app import (
+    DOOMED_ATTEMPTS,
+    KEY_LIMIT,
+    RATE_SECONDS,
+    RATE_STARTS,
+    ROWS,
+    TICK_SECONDS,
+    has_a_tree,
+)
 from tests.campaigns.storm.ledger import Ledger
 
+NANOS = 1_000_000_000
 HISTORY_KEPT = 200  # events; of more, those in the middle are dropped
 CLOCK_SECONDS = 0.2  # by which claimers' times may differ on one machine: read before the commit
 SETTLES = frozenset(
@@ -176,11 +186,40 @@ def _families(story: Story) -> Iterator[str]:
     for record in story.records.values():
         if record.job_type != "family" or record.status is not Status.COMPLETED:
             continue
-        expected = 1 + msgspec.json.decode(record.payload)["n"] % 4
+        n = msgspec.json.decode(record.payload)["n"]
+        expected = 1 + n % 4 + has_a_tree(n)
         told = story.results.get(record.job_id, {}).get("children")
         if not len(children[record.job_id]) == told == expected:
             stored = len(children[record.job_id])
             yield f"{record.job_id} has {stored} children, was told of {told}, and submitted {expected}"
+
+
+def _dependencies(story: Story) -> Iterator[str]:
+    began: dict[str, int] = {}
+    ended: dict[str, int] = {}  # by the run that is recorded
+    for run in story.ledger.runs:
+        if run.what == "begin":
+            began[run.job_id] = min(run.at, began.get(run.job_id, run.at))
+        elif run.nonce == story.results.get(run.job_id, {}).get("nonce"):
+            ended[run.job_id] = run.at
+    depends_on = {job_id: needed for each in story.ledger.asked for job_id, needed in each.depends_on.items()}
+    for job_id, needed in depends_on.items():
+        for dependency in needed:
+            if job_id in began and not began[job_id] >= ended.get(dependency, sys.maxsize):
+                yield f"{job_id} began before {dependency} had completed"
+
+
+def _too_early(story: Story) -> Iterator[str]:
+    if story.clock_jumps:  # a worker whose clock is ahead starts what is not due yet
+        return
+    due: dict[str, float] = {}
+    for each in story.ledger.asked:
+        for job_id, delay in each.delays.items():
+            at = each.at + (delay - CLOCK_SECONDS) * NANOS
+            due[job_id] = min(at, due.get(job_id, at))  # a repeated submit changes nothing
+    for run in story.ledger.runs:
+        if run.what == "begin" and run.at < due.get(run.job_id, 0):
+            yield f"{run.job_id} began {(due[run.job_id] - run.at) / NANOS:.3f} s before it was due"
 
 
 def _rows(story: Story) -> Iterator[str]:
@@ -259,6 +298,8 @@ CHECKS: dict[str, Check] = {
     "wrong result": _wrong_result,
     "duplicates": _duplicates,
     "families": _families,
+    "dependencies": _dependencies,
+    "too early": _too_early,
     "rows": _rows,
     "limit passed": _limits,
     "rate passed": _rates,

@@ -39,6 +39,8 @@ class Asked(msgspec.Struct, frozen=True, omit_defaults=True):
     acknowledged: bool = False
     dedup_key: str = ""
     answered: str = ""  # the id that the queue answered with
+    depends_on: dict[str, list[str]] = {}  # job id, to those that have to complete before it begins
+    delays: dict[str, float] = {}  # job id, to seconds from now before which it must not begin
 
 
 class Cancelled(msgspec.Struct, frozen=True):

@@ -88,6 +88,7 @@ class Storm:
             self._submitter_options(),
             self._draw,
             forecast.lease,
+            self._ledger,
             stalling=forecast.stalling,
             bug=forecast.bug,
         )

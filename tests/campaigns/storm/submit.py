@@ -39,6 +39,7 @@ KINDS = {
     "bulk": 12,
 }
 CANCEL_DELAY_SECONDS = 2
+DELAY_SECONDS = 1
 LOOK_SECONDS = 0.5
 
 
@@ -104,7 +105,13 @@ class Desk:
 
     async def _many(self, app: Backstay, jobs: list[tuple[str, dict[str, Any], Any]]) -> None:
         ids = tuple(options["job_id"] for _, _, options in jobs)
-        asked = Asked(ids, tuple(kind for kind, _, _ in jobs), time.monotonic_ns())
+        asked = Asked(
+            ids,
+            tuple(kind for kind, _, _ in jobs),
+            time.monotonic_ns(),
+            depends_on={each["job_id"]: each["depends_on"] for _, _, each in jobs if "depends_on" in each},
+            delays={each["job_id"]: each["delay"] for _, _, each in jobs if "delay" in each},
+        )
         self._submits.write(asked)
         if len(jobs) == 1:
             kind, payload, options = jobs[0]
@@ -145,6 +152,8 @@ class Desk:
                 options["fairness_weight"] = 1
             case "quick" | "threaded" | "isolated":
                 payload["millis"] = draw.choice((0, 20, 100, 600))
+                if draw.random() < 0.1:
+                    options["delay"] = DELAY_SECONDS
             case "keyed":
                 payload |= {"key": f"account-{draw.randrange(3)}", "millis": draw.choice((20, 60))}
                 options["concurrency_key"] = payload["key"]
