@@ -141,6 +141,15 @@ def pools_and_hangs(payload: str, ctx: Ctx) -> None:
     pool_and_hang(lambda pids: ctx.log.info(" ".join(map(str, pids))), payload)
 
 
+@_app.job("starts_programs_and_hangs", isolation="process", max_attempts=1)
+def starts_programs_and_hangs(payload: None, ctx: Ctx) -> None:
+    """One with an environment of its own, one in a session of its own."""
+    plain = subprocess.Popen(["/bin/sleep", "1000"], env={})
+    apart = subprocess.Popen(["/bin/sleep", "1000"], start_new_session=True)
+    ctx.log.info("%d %d %d", os.getpid(), plain.pid, apart.pid)
+    threading.Event().wait()
+
+
 @_app.job("asks_from_threads", isolation="process", max_attempts=1)
 def asks_from_threads(payload: int, ctx: Ctx) -> list[int]:
     with concurrent.futures.ThreadPoolExecutor(payload) as threads:

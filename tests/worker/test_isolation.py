@@ -228,14 +228,15 @@ async def test_a_pool_dies_with_a_handler_that_is_killed_at_its_timeout(make_app
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there are keepers on Linux only")
 @pytest.mark.parametrize("victims", ["keeper", "keeper and child"])
+@pytest.mark.parametrize(("job_type", "payload"), [("pools_and_hangs", "fork"), ("starts_programs_and_hangs", None)])
 async def test_what_a_handler_started_dies_though_its_keeper_is_killed(
-    make_app: Any, caplog: pytest.LogCaptureFixture, victims: str
+    make_app: Any, victims: str, job_type: str, payload: Any
 ) -> None:
     """By someone who kills all processes of a name, or by the kernel."""
     app = isolation_jobs.bind(make_app)
     async with app, app.worker():
-        handle = await app.submit("pools_and_hangs", "fork")
-        child, *pool = await said_pids(app, handle.job_id)
+        handle = await app.submit(job_type, payload)
+        child, *started = await said_pids(app, handle.job_id)
         keeper = int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[1])
         if victims == "keeper and child":
             os.kill(keeper, signal.SIGSTOP)  # so that it does nothing about the other one
@@ -243,7 +244,7 @@ async def test_what_a_handler_started_dies_though_its_keeper_is_killed(
         os.kill(keeper, signal.SIGKILL)
         with pytest.raises(JobFailed, match="ProcessDied"):
             await handle.result(timeout=SECONDS)
-        await gone([child, *pool])
+        await gone([child, *started])
 
 
 async def test_a_pool_works_in_a_thread_of_a_busy_worker(app: Backstay) -> None:

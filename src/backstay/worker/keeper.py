@@ -5,7 +5,8 @@
 Keeper and child are subreapers: a process that loses its parent anywhere below becomes theirs, so that nothing escapes
 by a double fork or a new session. The child ends what a handler left when the handler returns; the keeper does when the
 child is dead, however it died, and it kills the child when the worker asks, or is gone. It ends as the child ended.
-Where the keeper itself was killed, the worker finds what is left by a mark in its environment.
+Where the keeper itself was killed, the worker finds what is left by a mark in its environment and by the keeper's
+process group.
 
 This file is run by its path, before the user's program or anything else of this package is imported: the fork happens
 while there is one thread and little memory. It needs nothing but the standard library.
@@ -166,12 +167,16 @@ def end_children(spared: Collection[int], tracker_seconds: float = 0.0) -> int:
     return len(killed)
 
 
-def end_marked(mark: str) -> None:
-    """Kill all processes with this mark, after their keeper was killed. Processes that were given another environment,
-    or that belong to another user, are not found."""
+def end_orphans(keeper: int, mark: str) -> None:
+    """Kill what a keeper that was killed has left: all processes with this mark or in the keeper's process group. Its
+    number is not used again before the keeper is reaped. A process that has left the group as well as its environment,
+    or that belongs to another user, is not found."""
     sought = f"{MARK}={mark}".encode()
     began = time.monotonic()
-    while (left := [pid for pid in _pids() if _is_marked(pid, sought)]) and time.monotonic() - began < KILL_SECONDS:
+    while time.monotonic() - began < KILL_SECONDS:
+        left = [pid for pid in _pids() if _is_marked(pid, sought) or _is_in_group(pid, keeper)]
+        if not left:
+            return
         for pid in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -181,6 +186,13 @@ def end_marked(mark: str) -> None:
 def _is_marked(pid: int, sought: bytes) -> bool:
     with contextlib.suppress(OSError):
         return sought in _read(f"/proc/{pid}/environ").split(b"\0")  # of a zombie it is empty
+    return False
+
+
+def _is_in_group(pid: int, group: int) -> bool:
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        state, _, found, *_ = _stat(pid)
+        return int(found) == group and state not in b"ZX"  # dead already
     return False
 
 
@@ -203,9 +215,13 @@ def children(of: int | None = None) -> list[int]:
 def _children_by_stat(parent: int) -> Iterator[int]:
     for pid in _pids():
         with contextlib.suppress(OSError, IndexError, ValueError):
-            fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-            if int(fields[1]) == parent:
+            if int(_stat(pid)[1]) == parent:
                 yield pid
+
+
+def _stat(pid: int) -> list[bytes]:
+    """Return the state of a process, its parent, its process group and more."""
+    return _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
 
 
 def _words(path: str) -> list[bytes]:

@@ -448,16 +448,23 @@ class _Child:
                 break
             self._post(message)
         self.kill()  # so that its keeper leaves, which takes all with it that could hold the pipe open
-        try:
-            self._code = self._process.wait(REAP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._code = self._process.wait()
-        if self._code == -signal.SIGKILL:  # of the child, after which the keeper has cleaned up, or of the keeper
-            keeper.end_marked(self._mark)
+        self._end()
         sweep(self._pid)
         self.alive = False
         self._post(None)
+
+    def _end(self) -> None:
+        """Wait for the end of the keeper, and end what a keeper that was killed has left."""
+        impatient = threading.Timer(REAP_SECONDS, self._process.kill)
+        impatient.daemon = True
+        impatient.start()
+        if keeper.IS_USED:
+            with contextlib.suppress(ChildProcessError):  # the user's program ignores SIGCHLD
+                how = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+                if how is not None and how.si_code != os.CLD_EXITED and how.si_status == signal.SIGKILL:
+                    keeper.end_orphans(self._process.pid, self._mark)
+        self._code = self._process.wait()
+        impatient.cancel()
 
     def _post(self, message: tuple[Any, ...] | None) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
