@@ -99,8 +99,8 @@ class Meter:
         status = event["stmt_status"]
         steps, sorts = status["SQLITE_STMTSTATUS_VM_STEP"], status["SQLITE_STMTSTATUS_SORT"]
         before = self._seen.get(event["id"], (0, 0))  # a cached statement goes on counting
-        if before[0] > steps:
-            before = (0, 0)  # another statement in its place
+        if before[0] >= steps:
+            before = (0, 0)  # another statement in its place, or the same one prepared anew
         self._seen[event["id"]] = (steps, sorts)
         self.steps += steps - before[0]
         self.sorts += sorts - before[1]

@@ -28,7 +28,11 @@ from backstay.limits import AUDIT_DAYS
 TOTALS = load("totals")
 SUM = load("sum_counters")
 _UNTIL = "summed_until"
-_OLDEST = "SELECT min(minute) FROM counter WHERE minute >= ?"
+OLDEST_MINUTE = load("oldest_minute")
+HAS_MINUTES_BEFORE = load("has_minutes_before")
+DROP_MINUTES = load("drop_minutes")
+META = load("meta")
+SAVE_META = load("save_meta")
 
 
 def totals(connection: apsw.Connection) -> list[Total]:
@@ -37,21 +41,19 @@ def totals(connection: apsw.Connection) -> list[Total]:
 
 def until(connection: apsw.Connection) -> Instant:
     """Return the instant up to which counters are in the sums."""
-    found = sqlite_connection.value(connection, "SELECT value FROM meta WHERE name = ?", (_UNTIL,))
+    found = sqlite_connection.value(connection, META, (_UNTIL,))
     return 0 if found is None else int(found)
 
 
 def keep_until(tx: Tx, instant: Instant) -> None:
-    tx.connection.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (_UNTIL, str(instant)))
+    tx.connection.execute(SAVE_META, (_UNTIL, str(instant)))
 
 
 def has_counters_to_sum(connection: apsw.Connection, now: Instant) -> bool:
     if _next_span(connection, now) is not None:
         return True
     oldest = sql_rows.droppable(until(connection), now)
-    return bool(
-        sqlite_connection.value(connection, "SELECT EXISTS (SELECT 1 FROM counter WHERE minute < ?)", (oldest,))
-    )
+    return bool(sqlite_connection.value(connection, HAS_MINUTES_BEFORE, (oldest,)))
 
 
 def sum_counters(tx: Tx, now: Instant) -> None:
@@ -59,12 +61,12 @@ def sum_counters(tx: Tx, now: Instant) -> None:
     if span is not None:
         tx.connection.execute(SUM, span)
         keep_until(tx, span[1])
-    tx.connection.execute("DELETE FROM counter WHERE minute < ?", (sql_rows.droppable(until(tx.connection), now),))
+    tx.connection.execute(DROP_MINUTES, (sql_rows.droppable(until(tx.connection), now),))
 
 
 def _next_span(connection: apsw.Connection, now: Instant) -> tuple[Instant, Instant] | None:
     start = until(connection)
-    return sql_rows.next_span(start, sqlite_connection.value(connection, _OLDEST, (start,)), now)
+    return sql_rows.next_span(start, sqlite_connection.value(connection, OLDEST_MINUTE, (start,)), now)
 
 
 SAVE_KEY = load("save_key")
@@ -72,7 +74,9 @@ KEYS = load("keys")
 NAMED = load("keys_named")
 AUDIT = load("audit")
 AUDITED = load("audited")
-DROP = "DELETE FROM audit WHERE entry_id IN (SELECT entry_id FROM audit WHERE entry_id < ? ORDER BY entry_id LIMIT ?)"
+DROP_KEY = load("drop_key")
+HAS_ENTRIES_BEFORE = load("has_entries_before")
+DROP_ENTRIES = load("drop_entries")
 
 
 def save_key(tx: Tx, key: ApiKey, new: bool) -> Verdict:
@@ -92,7 +96,7 @@ def keys(connection: apsw.Connection, ids: Sequence[str]) -> list[ApiKey]:
 
 
 def drop_keys(tx: Tx, ids: Sequence[str]) -> None:
-    tx.connection.executemany("DELETE FROM api_key WHERE key_id = ?", [(each,) for each in ids])
+    tx.connection.executemany(DROP_KEY, [(each,) for each in ids])
 
 
 def audit(tx: Tx, entries: Sequence[AuditEntry]) -> None:
@@ -105,13 +109,11 @@ def audited(connection: apsw.Connection, after: str | None, limit: int) -> Audit
 
 
 def has_entries_to_drop(connection: apsw.Connection, now: Instant) -> bool:
-    return bool(
-        sqlite_connection.value(connection, "SELECT EXISTS (SELECT 1 FROM audit WHERE entry_id < ?)", (_oldest(now),))
-    )
+    return bool(sqlite_connection.value(connection, HAS_ENTRIES_BEFORE, (_oldest(now),)))
 
 
 def drop_entries(tx: Tx, now: Instant, limit: int) -> None:
-    tx.connection.execute(DROP, (_oldest(now), limit))
+    tx.connection.execute(DROP_ENTRIES, (_oldest(now), limit))
 
 
 def _oldest(now: Instant) -> str:

@@ -26,12 +26,12 @@ UNPARK = load("rate_unpark")
 SAVE = load("rate_save")
 PARK = load("park")
 BRING_BACK = load("bring_back")
-_BUCKET = "SELECT full_at, due_at, set_at FROM rate WHERE rate_key = ? AND rate_count = ? AND rate_micros = ?"
-_LEFT = "UPDATE rate SET due_at = ? WHERE +due_at = ? AND rate_key IN (SELECT value FROM json_each(?))"
-_RATE_OF = "SELECT rate_key, rate_count, rate_micros FROM job WHERE job_id = ? AND rate_count IS NOT NULL"
-_FORGET = "DELETE FROM rate WHERE full_at < ? AND due_at IS NULL"
-_NEXT = "SELECT min(due_at) FROM rate INDEXED BY rate_due WHERE due_at < ?"
-_JUMPED = "SELECT EXISTS (SELECT 1 FROM rate WHERE set_at > ?)"
+BUCKET = load("rate_bucket")
+LEFT_SIGHT = load("rate_left_sight")
+RATE_OF = load("rate_of")
+FORGET = load("rate_forget")
+NEXT = load("rate_next")
+JUMPED = load("rate_jumped")
 
 
 _candidates = msgspec.json.Decoder(list[Candidate]).decode
@@ -41,7 +41,7 @@ _candidates = msgspec.json.Decoder(list[Candidate]).decode
 
 
 def level(connection: apsw.Connection, bucket: Bucket, now: Instant) -> Level:
-    row = sqlite_connection.row(connection, _BUCKET, bucket)
+    row = sqlite_connection.row(connection, BUCKET, bucket)
     if row is None:
         return Level()
     full, due, set_at = row
@@ -76,7 +76,7 @@ def has_to_wait(tx: Tx, job: NewJob, now: Instant) -> bool:
 
 def left_sight(tx: Tx, keys: Collection[str], now: Instant) -> None:
     """Note that jobs of these rate keys are no longer claimable and did not start: others may be unparked."""
-    tx.connection.execute(_LEFT, (now, NO_TIME, msgspec.json.encode(list(keys)).decode()))
+    tx.connection.execute(LEFT_SIGHT, (now, NO_TIME, msgspec.json.encode(list(keys)).decode()))
     if tx.connection.changes():
         tx.signals.add(Signal.DUE)
 
@@ -95,7 +95,7 @@ def unpark_due(tx: Tx, now: Instant) -> int:
     changed = sum(_unpark(tx, Bucket(*row), now) for row in due)
     if changed:
         tx.signals.add(Signal.READY)
-    tx.connection.execute(_FORGET, (now,))  # a full bucket is the same as no bucket
+    tx.connection.execute(FORGET, (now,))  # a full bucket is the same as no bucket
     return changed
 
 
@@ -112,14 +112,14 @@ def _unpark(tx: Tx, bucket: Bucket, now: Instant) -> int:
 
 def next_due(connection: apsw.Connection, now: Instant) -> Instant | None:
     """Return when parked jobs of any bucket are to be checked."""
-    if sqlite_connection.value(connection, _JUMPED, (now + SET_BACK,)):
+    if sqlite_connection.value(connection, JUMPED, (now + SET_BACK,)):
         return now
-    due: Instant | None = sqlite_connection.value(connection, _NEXT, (NO_TIME,))
+    due: Instant | None = sqlite_connection.value(connection, NEXT, (NO_TIME,))
     return due
 
 
 def rate_due(connection: apsw.Connection, job_id: str, now: Instant) -> Instant | None:
-    row = sqlite_connection.row(connection, _RATE_OF, (job_id,))
+    row = sqlite_connection.row(connection, RATE_OF, (job_id,))
     if row is None:
         return None
     bucket = Bucket(*row)
@@ -134,12 +134,12 @@ KEYS = load("fair_keys")
 HEAD = load("fair_head")
 PLAIN_HEAD = load("plain_head")
 _ABOVE_ALL = 101  # above every priority
-_POSITION = "SELECT position FROM fair_key WHERE queue = ? AND job_type = ? AND fairness_key = ?"
-_LANE = "SELECT position, after_key FROM fair_lane WHERE queue = ? AND job_type = ?"
-_SAVE_LANE = (
-    "INSERT INTO fair_lane (queue, job_type, position, after_key) VALUES (?, ?, ?, ?)"
-    " ON CONFLICT (queue, job_type) DO UPDATE SET"
-)
+POSITION = load("fair_position")
+LANE = load("fair_lane")
+SAVE_AFTER = load("save_fair_after")
+SAVE_LANE = load("save_fair_lane")
+SAVE_FAIR_KEY = load("save_fair_key")
+FORGET_IDLE = load("forget_idle_keys")
 Reads = tuple[int, int]  # what a claim may bring: the newest payload version, and the highest suspicion
 
 
@@ -148,8 +148,8 @@ def heads(
 ) -> list[Candidate]:
     """Return the first jobs of a lane in the order of turns, and note in `turns` how far the lane has come."""
     found: list[Candidate] = []
-    position, after = tx.row(_LANE, (queue, job_type)) or (0, "")
-    own: int = tx.value(_POSITION, (queue, job_type, "")) or 0
+    position, after = tx.row(LANE, (queue, job_type)) or (0, "")
+    own: int = tx.value(POSITION, (queue, job_type, "")) or 0
     lane = turns[queue, job_type] = LaneTurns(position, {"": own})
     priority = _ABOVE_ALL
     while len(found) < limit:
@@ -203,7 +203,7 @@ def _weights(
         again = tx.rows(KEYS, (queue, job_type, priority, FAIR_KEYS_MAX - len(keys), "", *reads))
         keys += [each for each in again if each[0] <= after]
     if len(keys) == FAIR_KEYS_MAX:
-        tx.connection.execute(f"{_SAVE_LANE} after_key = excluded.after_key", (queue, job_type, 0, keys[-1][0]))
+        tx.connection.execute(SAVE_AFTER, (queue, job_type, keys[-1][0]))
     lane.positions.update((key, position) for key, _, position in keys)
     return {"": 1} | {key: weight for key, weight, _ in keys}
 
@@ -222,9 +222,9 @@ def _read(
 def count_turns(tx: Tx, turns: dict[tuple[str, str], LaneTurns], now: Instant) -> None:
     """Store the new positions of lanes and keys."""
     for (queue, job_type), lane in turns.items():
-        tx.connection.execute(f"{_SAVE_LANE} position = excluded.position", (queue, job_type, lane.position, ""))
+        tx.connection.execute(SAVE_LANE, (queue, job_type, lane.position))
         tx.connection.executemany(
-            "INSERT OR REPLACE INTO fair_key (queue, job_type, fairness_key, position, turn_at) VALUES (?, ?, ?, ?, ?)",
+            SAVE_FAIR_KEY,
             [(queue, job_type, key, position, now) for key, position in lane.positions.items()],
         )
 
@@ -232,17 +232,13 @@ def count_turns(tx: Tx, turns: dict[tuple[str, str], LaneTurns], now: Instant) -
 def forget_idle(tx: Tx, now: Instant) -> None:
     """Delete rows of idle keys. A key at the position of its lane is where a new key would start, so its row is
     redundant. So is the row of a key whose last turn was long ago: it is at most one step ahead of its lane."""
-    tx.connection.execute(
-        "DELETE FROM fair_key WHERE turn_at < ? OR position <= "
-        "(SELECT position FROM fair_lane AS l WHERE l.queue = fair_key.queue AND l.job_type = fair_key.job_type)",
-        (now - FAIR_KEY_SECONDS * MICROS,),
-    )
+    tx.connection.execute(FORGET_IDLE, (now - FAIR_KEY_SECONDS * MICROS,))
 
 
 # Queues
 
 PENDING_IN = load("pending_in")
-LIMITED = "SELECT name, max_pending FROM queue WHERE max_pending IS NOT NULL"
+LIMITED = load("limited_queues")
 
 
 def refuse_over_limit(tx: Tx, limited: list[tuple[Any, ...]], jobs: Sequence[NewJob], now: Instant) -> None:

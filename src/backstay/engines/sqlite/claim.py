@@ -31,10 +31,7 @@ CLAIM_HEAD = load("claim_head")
 LEAVE_HEAD = load("leave_head")
 LEAVE_ABOVE = load("leave_above")
 CLAIMED = load("claimed")
-LEAVE = (
-    "DELETE FROM ready WHERE queue = ? AND job_type = ? AND fair = ? AND parked = 0 AND priority = ?"
-    " AND scheduled_for = ? AND job_id = ?"
-)
+LEAVE = load("leave")
 CLAIMED_BEFORE = load("claimed_before")
 ALONE_CANDIDATES = load("alone_candidates")
 WAIT_ALONE = load("wait_alone")
@@ -45,20 +42,21 @@ _candidates = msgspec.json.Decoder(list[Candidate]).decode
 _ANY_VERSION = 2**31
 _start = attrgetter("seq", "attempt", "failures", "version", "awaited", "concurrency_key")
 _place = attrgetter("queue", "job_type", "fair", "priority", "scheduled_for", "job_id")
-_ASK_QUEUES = (
-    "INSERT INTO temp.asked_queue SELECT value FROM json_each(?)"
-    " EXCEPT SELECT name FROM queue WHERE paused_at IS NOT NULL"
-)
-_ASK_TYPES = "INSERT INTO temp.asked_type SELECT value FROM json_each(?)"
-
+ASK_NO_QUEUES = load("ask_no_queues")
+ASK_QUEUES = load("ask_queues")
+ASK_NO_PAUSED = load("ask_no_paused")
+ASK_NO_TYPES = load("ask_no_types")
+ASK_TYPES = load("ask_types")
 _walked = msgspec.json.Decoder(list[tuple[str, str, tuple[int, Instant, str] | None]])
 
 
 def lanes(connection: apsw.Connection, asked: Asked, at: Pair) -> list[Row]:
     """Walk along the lanes that have pending jobs, on a reader's connection, so that it takes no write lock."""
-    connection.execute("DELETE FROM temp.asked_queue; DELETE FROM temp.asked_type")
-    connection.execute(_ASK_QUEUES, (msgspec.json.encode(asked.queues).decode(),))
-    connection.execute(_ASK_TYPES, (msgspec.json.encode(asked.types).decode(),))
+    connection.execute(ASK_NO_QUEUES)
+    connection.execute(ASK_QUEUES, (msgspec.json.encode(asked.queues).decode(),))
+    connection.execute(ASK_NO_PAUSED)
+    connection.execute(ASK_NO_TYPES)
+    connection.execute(ASK_TYPES, (msgspec.json.encode(asked.types).decode(),))
     found: list[Row] = []
     for statement, kind, looked in ((LANES, PLAIN, LOOKED[0]), (FAIR_LANES, FAIR, LOOKED[1])):
         text = sqlite_connection.value(connection, statement, (*at, CLAIM_LANES_MAX))

@@ -24,7 +24,7 @@ from backstay.clock import Instant
 from backstay.core import open_files
 from backstay.core.admission import Turn
 from backstay.core.job_fields import ARCHIVED_FIELDS, PLAIN_FIELDS, USUAL
-from backstay.core.records import NEW_DEFAULTS, ExpiredClaim
+from backstay.core.records import NEW_DEFAULTS, ExpiredClaim, QueueRow, Schedule
 from backstay.engines import places, sql_files, sql_rows
 from backstay.errors import (
     ConfigurationError,
@@ -221,6 +221,8 @@ LISTS = {
     ),
     "event_columns": ", ".join(places.EVENT),
     "event_values": _bound(places.EVENT),
+    "schedule_columns": ", ".join(Schedule.__struct_fields__),
+    "queue_columns": ", ".join(QueueRow.__struct_fields__),
     "history_columns": ", ".join(places.HISTORY),
     **{f"{place}_columns": ", ".join(names) for place, names in _ENTERED.items()},
     **{f"{place}_values": _bound(names) for place, names in _ENTERED.items()},

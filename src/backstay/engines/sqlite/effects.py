@@ -14,6 +14,7 @@ import apsw
 
 from backstay.core.records import Effect
 from backstay.engines.sqlite import connection as sqlite_connection
+from backstay.engines.sqlite.connection import load
 from backstay.errors import EffectFailed
 from backstay.limits import EFFECT_SECONDS_MAX
 
@@ -48,9 +49,9 @@ _CHANGES = frozenset(
     }
 )
 _DEFINES = frozenset({apsw.SQLITE_CREATE_TABLE, apsw.SQLITE_ALTER_TABLE})
-_REFERENCES = """
-SELECT m.name, f."table" FROM sqlite_schema AS m JOIN pragma_foreign_key_list(m.name) AS f WHERE m.type = 'table'
-"""
+OWN_TABLES = load("own_tables")
+RESULT_NAMES = load("result_names")
+REFERENCES = load("references")
 
 
 @functools.cache
@@ -60,14 +61,14 @@ def own_tables() -> frozenset[str]:
     try:
         for _, _, statements in sqlite_connection.migrations():
             scratch.execute(statements)
-        found = sqlite_connection.rows(scratch, "SELECT name FROM sqlite_schema WHERE type = 'table'")
+        found = sqlite_connection.rows(scratch, OWN_TABLES)
     finally:
         scratch.close()
     return frozenset(name.lower() for (name,) in found)
 
 
 def run(connection: apsw.Connection, job_id: str, effects: Sequence[Effect]) -> None:
-    declared = sqlite_connection.rows(connection, "SELECT name FROM result_table")
+    declared = sqlite_connection.rows(connection, RESULT_NAMES)
     guard = _Guard(own_tables().union(f"result_{name}".lower() for (name,) in declared))
     connection.authorizer = guard.authorize
     connection.set_progress_handler(guard.over_time, _CHECK_EVERY)
@@ -96,7 +97,7 @@ def run(connection: apsw.Connection, job_id: str, effects: Sequence[Effect]) -> 
     if connection.status(apsw.SQLITE_DBSTATUS_DEFERRED_FKS)[0]:
         raise EffectFailed("a deferred foreign key is not satisfied", job_id=job_id)
     if guard.defined:
-        _refuse_references(guard.own, sqlite_connection.rows(connection, _REFERENCES), job_id)
+        _refuse_references(guard.own, sqlite_connection.rows(connection, REFERENCES), job_id)
 
 
 def _refuse_references(own: frozenset[str], references: Iterable[tuple[str, str]], job_id: str) -> None:

@@ -30,10 +30,14 @@ from backstay.engines.sqlite.connection import load, translate
 from backstay.engines.sqlite.writer import Tx
 from backstay.errors import DedupConflict, InvalidOption, UnknownDependency
 
+DEDUP_TARGET = load("dedup_target")
+SAVE_DEDUP = load("save_dedup")
+DEDUP_KEY_OF = load("dedup_key_of")
+
 
 def living_target(tx: Tx, key: str, now: Instant) -> JobRecord | None:
     """Return the job that a dedup key belongs to; None if the guard has ended or its job no longer exists."""
-    row = tx.row("SELECT job_id, until FROM dedup WHERE dedup_key = ?", (key,))
+    row = tx.row(DEDUP_TARGET, (key,))
     if row is None:
         return None
     job_id, until = row
@@ -46,23 +50,20 @@ def living_target(tx: Tx, key: str, now: Instant) -> JobRecord | None:
 
 def guard(tx: Tx, key: str, job_id: str, until: Instant | None) -> None:
     """Let a dedup key belong to this job; `until` None means as long as the job is active."""
-    tx.connection.execute(
-        "INSERT OR REPLACE INTO dedup (dedup_key, job_id, until) VALUES (?, ?, ?)",
-        (key, job_id, None if until is None else min(until, FOREVER)),
-    )
+    tx.connection.execute(SAVE_DEDUP, (key, job_id, None if until is None else min(until, FOREVER)))
 
 
 def may_guard_again(tx: Tx, job_id: str, now: Instant) -> bool:
     """Return whether an ended job that is to run again can have its dedup key back: not if the key belongs to another
     job by now."""
-    key = tx.value("SELECT dedup_key FROM job WHERE job_id = ?", (job_id,))
+    key = tx.value(DEDUP_KEY_OF, (job_id,))
     target = None if key is None else living_target(tx, key, now)
     return target is None or target.job_id == job_id
 
 
 def guard_again(tx: Tx, job_id: str, now: Instant) -> None:
     """Give a job that runs again its dedup key back, for as long as before and at least while it is active."""
-    key = tx.value("SELECT dedup_key FROM job WHERE job_id = ?", (job_id,))
+    key = tx.value(DEDUP_KEY_OF, (job_id,))
     if key is not None and living_target(tx, key, now) is None:
         guard(tx, key, job_id, None)
 
@@ -73,9 +74,11 @@ INSERT_LATER = load("insert_later")
 SPECIAL = load("insert_special")
 REUSABLE = load("reusable")
 JOINABLE = load("joinable")
-_SEQ = "SELECT seq FROM job WHERE job_id = ?"
+SEQ_OF = load("seq_of")
+ROOT = load("root_of")
+INSERT_JOIN = load("insert_join")
+INSERT_EDGE = load("insert_edge")
 _SHARED = [name for name in FACTS if name in STANDING]
-ROOT = "SELECT coalesce(root_job_id, job_id) FROM job WHERE job_id = ?"
 _row = attrgetter(*job_fields.PLAIN_FIELDS)
 
 
@@ -144,7 +147,7 @@ def _insert_special(tx: Tx, job: NewJob, now: Instant, admitted: bool, promised:
         return _insert_reused(tx, job, donor, now, promised)
     needs = _needs(tx, job.depends_on, promised)
     if leader is not None:
-        needs[leader] = Need(Status.WAITING, tx.value(_SEQ, (leader,)))
+        needs[leader] = Need(Status.WAITING, tx.value(SEQ_OF, (leader,)))
     outcomes = {parent: need.status for parent, need in needs.items()}
     start = began(
         rule=rule,
@@ -176,7 +179,7 @@ def _write(tx: Tx, job: NewJob, now: Instant, status: Status, **standing: Any) -
     if status is Status.WAITING:
         sqlite_places.write_events(tx, new.key, [submitted(now, job.created_by, status)])
     if new.joins is not None:
-        tx.connection.execute("INSERT INTO detail (seq, joins) VALUES (?, ?)", (new.key, new.joins))
+        tx.connection.execute(INSERT_JOIN, (new.key, new.joins))
     return new
 
 
@@ -211,7 +214,7 @@ class Need(NamedTuple):
 
 def _write_edges(tx: Tx, job_id: str, needs: Mapping[str, Need], leader: str | None) -> None:
     tx.connection.executemany(
-        "INSERT INTO edge (parent_id, child_id, met, joined) VALUES (?, ?, ?, ?)",
+        INSERT_EDGE,
         [(parent, job_id, int(need.status in TERMINAL), int(parent == leader)) for parent, need in needs.items()],
     )
     if awaited := [need.seq for need in needs.values() if need.seq is not None and need.status not in TERMINAL]:

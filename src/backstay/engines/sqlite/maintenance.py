@@ -43,6 +43,13 @@ PROMOTE = [load(name) for name in ("promote_ready", "promote_leave")]
 PROMOTE_EVENT = load("promote_event")
 PROMOTE_LONG = load("promote_long")
 NEXT_DUE = load("next_due")
+RELEASE_NEEDED = load("release_needed")
+BEAT = load("beat")
+REMEMBER_WORKER = load("remember_worker")
+DROP_WORKER = load("drop_worker")
+FORGET_WORKERS = load("forget_workers")
+TYPE_OF = load("type_of")
+SAVE_TYPE = load("save_type")
 
 
 def promote(tx: Tx, now: Instant, limit: int) -> Promoted:
@@ -69,15 +76,7 @@ def next_due(connection: apsw.Connection, now: Instant) -> Instant | None:
 
 
 def release_needed(connection: apsw.Connection) -> bool:
-    return bool(
-        sqlite_connection.value(
-            connection,
-            "SELECT EXISTS (SELECT 1 FROM release_due) OR EXISTS ("
-            "SELECT 1 FROM ready INDEXED BY ready_parked WHERE parked = 1)"
-            " OR EXISTS (SELECT 1 FROM fair_key) OR EXISTS (SELECT 1 FROM staged)"
-            " OR EXISTS (SELECT 1 FROM unpack_due)",
-        )
-    )
+    return bool(sqlite_connection.value(connection, RELEASE_NEEDED))
 
 
 def release(tx: Tx, now: Instant, limit: int) -> int:
@@ -85,20 +84,13 @@ def release(tx: Tx, now: Instant, limit: int) -> int:
 
 
 def beat(tx: Tx, worker: WorkerRow) -> None:
-    tx.connection.execute(
-        "INSERT OR REPLACE INTO worker (worker_id, heartbeat_at, details) VALUES (?, ?, ?)",
-        (worker.worker_id, worker.heartbeat_at, msgspec.json.encode(worker).decode()),
-    )
+    tx.connection.execute(BEAT, (worker.worker_id, worker.heartbeat_at, msgspec.json.encode(worker).decode()))
 
 
 def forget(tx: Tx, worker_ids: Sequence[str], now: Instant) -> None:
-    tx.connection.executemany(
-        "INSERT OR REPLACE INTO former_worker (worker_id, left_at, heartbeat_at, details)"
-        " SELECT worker_id, ?2, heartbeat_at, details FROM worker WHERE worker_id = ?1",
-        [(each, now) for each in worker_ids],
-    )
-    tx.connection.executemany("DELETE FROM worker WHERE worker_id = ?", [(each,) for each in worker_ids])
-    tx.connection.execute("DELETE FROM former_worker WHERE left_at <= ?", (former_since(now),))
+    tx.connection.executemany(REMEMBER_WORKER, [(each, now) for each in worker_ids])
+    tx.connection.executemany(DROP_WORKER, [(each,) for each in worker_ids])
+    tx.connection.execute(FORGET_WORKERS, (former_since(now),))
 
 
 def announce(tx: Tx, types: Sequence[JobType]) -> None:
@@ -115,34 +107,26 @@ def unmark(tx: Tx, job_type: str, marks: Sequence[str]) -> Verdict:
 
 
 def _stored_type(tx: Tx, job_type: str) -> JobType | None:
-    details = tx.value("SELECT details FROM job_type WHERE job_type = ?", (job_type,))
+    details = tx.value(TYPE_OF, (job_type,))
     return None if details is None else msgspec.json.decode(details, type=JobType)
 
 
 def _save_type(tx: Tx, job_type: JobType) -> None:
-    tx.connection.execute(
-        "INSERT OR REPLACE INTO job_type (job_type, details) VALUES (?, ?)",
-        (job_type.job_type, msgspec.json.encode(job_type).decode()),
-    )
+    tx.connection.execute(SAVE_TYPE, (job_type.job_type, msgspec.json.encode(job_type).decode()))
 
 
 SAVE = load("save_schedule")
 FIRE = load("fire")
 _FIELDS = Schedule.__struct_fields__
-_ALL = f"SELECT {', '.join(_FIELDS)} FROM schedule ORDER BY name"  # noqa: S608
-_NAMED = _ALL.replace("ORDER BY", "WHERE name IN (SELECT value FROM json_each(?)) ORDER BY")
-_AFTER = _ALL.replace("ORDER BY", "WHERE name > ? ORDER BY") + " LIMIT ?"
-UPCOMING = (
-    _ALL.replace(
-        "FROM schedule ORDER BY", "FROM schedule INDEXED BY schedule_next WHERE paused_at IS NULL ORDER BY next_at,"
-    )
-    + " LIMIT ?"
-)
-_EXISTS = "SELECT version FROM schedule WHERE name = ?"
+NAMED = load("schedules_named")
+AFTER = load("schedules_after")
+UPCOMING = load("upcoming")
+VERSION_OF = load("version_of")
+DROP_SCHEDULE = load("drop_schedule")
 
 
 def save_schedule(tx: Tx, schedule: Schedule, expected_version: int | None) -> Verdict:
-    stored: int | None = tx.value(_EXISTS, (schedule.name,))
+    stored: int | None = tx.value(VERSION_OF, (schedule.name,))
     if stored is None and expected_version is not None:
         return Verdict.GONE
     tx.connection.execute(SAVE, {**msgspec.structs.asdict(schedule), "expected": expected_version})
@@ -153,7 +137,7 @@ def save_schedule(tx: Tx, schedule: Schedule, expected_version: int | None) -> V
 
 
 def drop_schedule(tx: Tx, name: str) -> Verdict:
-    tx.connection.execute("DELETE FROM schedule WHERE name = ?", (name,))
+    tx.connection.execute(DROP_SCHEDULE, (name,))
     return Verdict.APPLIED if tx.connection.changes() else Verdict.GONE
 
 
@@ -161,9 +145,9 @@ def schedules(
     connection: apsw.Connection, names: Sequence[str], after: str = "", limit: int | None = None
 ) -> list[Schedule]:
     found = (
-        sqlite_connection.rows(connection, _NAMED, (msgspec.json.encode(names).decode(),))
+        sqlite_connection.rows(connection, NAMED, (msgspec.json.encode(names).decode(),))
         if names
-        else sqlite_connection.rows(connection, _AFTER, (after, -1 if limit is None else limit))
+        else sqlite_connection.rows(connection, AFTER, (after, -1 if limit is None else limit))
     )
     return [Schedule(**dict(zip(_FIELDS, row, strict=True))) for row in found]
 
@@ -191,7 +175,7 @@ def _fire_one(tx: Tx, firing: Firing, now: Instant) -> Verdict:
         },
     )
     if not tx.connection.changes():
-        return Verdict.GONE if tx.value(_EXISTS, (firing.name,)) is None else Verdict.STALE
+        return Verdict.GONE if tx.value(VERSION_OF, (firing.name,)) is None else Verdict.STALE
     if firing.jobs:
         insert.insert(tx, firing.jobs, now)
     return Verdict.APPLIED
@@ -323,21 +307,22 @@ def _places(connection: apsw.Connection) -> Finding:
 
 # Queues
 
+OPEN_QUEUE = load("open_queue")
+PAUSE_QUEUE = load("pause_queue")
+RESUME_QUEUE = load("resume_queue")
+LIMIT_QUEUE = load("limit_queue")
+FORGET_QUEUES = load("forget_queues")
+
 
 def change_queue(tx: Tx, name: str, change: QueueChange, now: Instant) -> QueueRow:
-    tx.connection.execute("INSERT OR IGNORE INTO queue (name) VALUES (?)", (name,))
+    tx.connection.execute(OPEN_QUEUE, (name,))
     if change.paused is True:  # pausing what is paused keeps who did it first, and when
-        tx.connection.execute(
-            "UPDATE queue SET paused_at = ?, paused_by = ?, pause_reason = ? WHERE name = ? AND paused_at IS NULL",
-            (now, change.by, change.reason, name),
-        )
+        tx.connection.execute(PAUSE_QUEUE, (name, now, change.by, change.reason))
     elif change.paused is False:
-        tx.connection.execute(
-            "UPDATE queue SET paused_at = NULL, paused_by = NULL, pause_reason = NULL WHERE name = ?", (name,)
-        )
+        tx.connection.execute(RESUME_QUEUE, (name,))
         tx.signals.add(Signal.READY)
     if change.max_pending is not None:
-        tx.connection.execute("UPDATE queue SET max_pending = ? WHERE name = ?", (change.max_pending or None, name))
-    row = tx.row(f"{read.QUEUES} WHERE name = ?", (name,))
-    tx.connection.execute("DELETE FROM queue WHERE paused_at IS NULL AND max_pending IS NULL")
+        tx.connection.execute(LIMIT_QUEUE, (name, change.max_pending or None))
+    row = tx.row(read.QUEUE, (name,))
+    tx.connection.execute(FORGET_QUEUES)
     return QueueRow(name=name) if row is None else sql_rows.queue(row)

@@ -34,8 +34,8 @@ from backstay.engines.sqlite.writer import Tx
 STANDINGS = load("standings")
 ENTER = {place: load(f"enter_{place}") for place in (READY, LATER, WAITING, ENDED)}
 LEAVE_READY = load("leave_ready")
-_LEAVE = {place: f"DELETE FROM {place} WHERE seq = ?" for place in (LATER, WAITING, RUNNING, ENDED)}  # noqa: S608
-_STAY_RUNNING = "UPDATE running SET version = ? WHERE seq = ?"
+LEAVE = {place: load(f"leave_{place}") for place in (LATER, WAITING, RUNNING, ENDED)}
+STAY_RUNNING = load("stay_running")
 WRITE_DETAIL = load("write_detail")
 WRITE_EVENT = load("write_event")
 EVENTS_OF = load("events_of")
@@ -43,7 +43,7 @@ LATEST_OF = load("latest_of")
 LINES_OF = load("lines_of")
 AWAITED_READY = load("awaited_ready")
 AWAITED = [load(f"awaited_{place}") for place in (LATER, WAITING, RUNNING)]
-_TRIM = "DELETE FROM event WHERE seq = ? AND version BETWEEN ? AND ?"
+TRIM_HISTORY = load("trim_history")
 
 _details = msgspec.json.Decoder(EventDetails)
 
@@ -60,7 +60,7 @@ def standing(tx: Tx, job_id: str) -> Standing | None:
 def write(tx: Tx, move: Move) -> None:
     before, after = move.before, move.after
     if before.place == after.place == RUNNING:
-        tx.connection.execute(_STAY_RUNNING, (after.version, after.key))
+        tx.connection.execute(STAY_RUNNING, (after.version, after.key))
     else:
         leave(tx, before)
         enter(tx, after.place, move.place_row())
@@ -82,7 +82,7 @@ def leave(tx: Tx, job: Standing) -> None:
         line = (job.queue, job.job_type, fair, job.parked, job.priority, job.scheduled_for, job.job_id)
         tx.connection.execute(LEAVE_READY, line)
     else:
-        tx.connection.execute(_LEAVE[job.place], (job.key,))
+        tx.connection.execute(LEAVE[job.place], (job.key,))
 
 
 def write_events(tx: Tx, seq: int, events: Iterable[EventRow]) -> None:
@@ -101,7 +101,7 @@ def write_event(tx: Tx, seq: int, event: EventRow) -> None:
 def trim(tx: Tx, seq: int, version: int) -> None:
     """Drop the middle of a history that has just got an event of this version."""
     if (span := trimmed(version)) is not None:
-        tx.connection.execute(_TRIM, (seq, *span))
+        tx.connection.execute(TRIM_HISTORY, (seq, *span))
 
 
 def set_awaited(tx: Tx, seqs: Sequence[int]) -> None:

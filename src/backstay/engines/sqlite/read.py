@@ -112,7 +112,7 @@ _LED = {
     "ended_badly": "lead.seq",
     "arrival": "j.seq",
 }
-MANY_PENDING = "SELECT 1 FROM ready LIMIT 1 OFFSET ?"
+MANY_PENDING = load("many_pending")
 
 
 def positions(lead: str, order: str, filters: Collection[str], *, more: bool) -> str:
@@ -295,11 +295,18 @@ def counts(connection: apsw.Connection) -> dict[str, int]:
     return totals
 
 
-QUEUES = "SELECT name, paused_at, paused_by, pause_reason, max_pending FROM queue"
+QUEUES = load("queues")
+QUEUE = load("queue")
+FORMER_WORKERS = load("former_workers")
+WORKERS_NAMED = load("workers_named")
+WORKERS_BETWEEN = load("workers_between")
+COUNT_WORKERS = load("count_workers")
+JOB_TYPES = load("job_types")
+STEP = load("step")
 
 
 def queues(connection: apsw.Connection) -> list[QueueRow]:
-    return [sql_rows.queue(row) for row in sqlite_connection.rows(connection, f"{QUEUES} ORDER BY name")]
+    return [sql_rows.queue(row) for row in sqlite_connection.rows(connection, QUEUES)]
 
 
 def depths(connection: apsw.Connection) -> list[Depth]:
@@ -338,40 +345,30 @@ def dead(connection: apsw.Connection, limit: int) -> list[DeadGroup]:
 
 
 def former_workers(connection: apsw.Connection, now: Instant) -> list[FormerWorker]:
-    found = sqlite_connection.rows(
-        connection,
-        "SELECT worker_id, heartbeat_at, details, left_at FROM former_worker WHERE left_at > ?"
-        " AND worker_id NOT IN (SELECT worker_id FROM worker) ORDER BY left_at DESC, worker_id LIMIT ?",
-        (former_since(now), FORMER_WORKERS_MAX),
-    )
-    return [FormerWorker(sql_rows.worker(*row[:3]), row[3]) for row in found]
-
-
-_WORKERS = "SELECT worker_id, heartbeat_at, details FROM worker WHERE {} ORDER BY worker_id"
-_NAMED_WORKERS = _WORKERS.format("worker_id IN (SELECT value FROM json_each(?))")
-_WORKERS_BETWEEN = _WORKERS.format("worker_id > ? AND worker_id < ?") + " LIMIT ?"
+    found = sqlite_connection.rows(connection, FORMER_WORKERS, (former_since(now), FORMER_WORKERS_MAX))
+    return [FormerWorker(sql_rows.worker(*worker), left_at) for *worker, left_at in found]
 
 
 def workers(
     connection: apsw.Connection, ids: Sequence[str], after: str, before: str, limit: int | None
 ) -> list[WorkerRow]:
     if ids:
-        found = sqlite_connection.rows(connection, _NAMED_WORKERS, (msgspec.json.encode(ids).decode(),))
+        found = sqlite_connection.rows(connection, WORKERS_NAMED, (msgspec.json.encode(ids).decode(),))
     else:
         bounds = (after, before or sql_rows.HIGH, -1 if limit is None else limit)
-        found = sqlite_connection.rows(connection, _WORKERS_BETWEEN, bounds)
+        found = sqlite_connection.rows(connection, WORKERS_BETWEEN, bounds)
     return [sql_rows.worker(*row) for row in found]
 
 
 def count_workers(connection: apsw.Connection) -> int:
-    return int(connection.execute("SELECT count(*) FROM worker").get)
+    return int(connection.execute(COUNT_WORKERS).get)
 
 
 def job_types(connection: apsw.Connection) -> list[JobType]:
-    found = sqlite_connection.rows(connection, "SELECT details FROM job_type ORDER BY job_type")
+    found = sqlite_connection.rows(connection, JOB_TYPES)
     return [msgspec.json.decode(details, type=JobType) for (details,) in found]
 
 
 def step(connection: apsw.Connection, job_id: str, name: str) -> str | None:
-    row = sqlite_connection.row(connection, "SELECT answer FROM step WHERE job_id = ? AND name = ?", (job_id, name))
-    return None if row is None else str(row[0])
+    answer = sqlite_connection.value(connection, STEP, (job_id, name))
+    return None if answer is None else str(answer)

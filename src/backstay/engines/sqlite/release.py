@@ -31,7 +31,10 @@ MEET = load("meet_edge")
 COUNT_DOWN = load("count_down")
 DONATED = load("donated")
 COUNT_CHILDREN = load("count_children")
-AWAITS = "SELECT awaits FROM waiting WHERE seq = ?"
+AWAITS = load("awaits")
+SAVE_RELEASE = load("save_release")
+RELEASE_DUE = load("release_due")
+DROP_RELEASE = load("drop_release")
 KEY_RUNNING = load("key_running")
 KEY_IN_SIGHT = load("key_in_sight")
 PARKED_KEYS = load("parked_keys")
@@ -61,7 +64,7 @@ def spread(tx: Tx, ended: Iterable[str], now: Instant, budget: int = RELEASE_BAT
                 queue.append(child.job_id)
             done += 1
         if len(children) > room:
-            tx.connection.execute("INSERT OR IGNORE INTO release_due (parent_id) VALUES (?)", (parent,))
+            tx.connection.execute(SAVE_RELEASE, (parent,))
             tx.signals.add(Signal.UNFINISHED)
     return done
 
@@ -141,10 +144,10 @@ def unpark(tx: Tx, key: str, limit: int) -> int:
 def release(tx: Tx, now: Instant, limit: int) -> int:
     """Continue large releases from their marks, and unpark jobs of keys with unused room."""
     done = 0
-    for (parent,) in tx.rows("SELECT parent_id FROM release_due LIMIT ?", (limit,)):
+    for (parent,) in tx.rows(RELEASE_DUE, (limit,)):
         if done >= limit:
             break
-        tx.connection.execute("DELETE FROM release_due WHERE parent_id = ?", (parent,))
+        tx.connection.execute(DROP_RELEASE, (parent,))
         done += spread(tx, [parent], now, limit - done)
     for key, key_limit in tx.rows(PARKED_KEYS, (limit,)):
         done += unpark(tx, key, key_limit)

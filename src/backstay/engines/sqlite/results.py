@@ -43,6 +43,12 @@ _TYPES = {
     ColumnKind.JSON: "TEXT",
     ColumnKind.VECTOR: "BLOB",  # 32-bit numbers, as sqlite-vec's functions expect them
 }
+COUNT_TABLES = load("count_tables")
+IS_TAKEN = load("is_taken")
+SAVE_TABLE = load("save_table")
+TABLES = load("tables")
+TABLE = load("table")
+ARCHIVED_TABLES = load("archived_tables")
 _OWN = ("job_id", "bs_attempt", "bs_part", "created_at", "parent_job_id", "root_job_id", "job_stage")
 ORIGIN = ("job_id", "created_at", "parent_job_id", "root_job_id", "job_stage")
 
@@ -55,8 +61,8 @@ def declare(tx: Tx, tables: Sequence[ResultTable]) -> list[str]:
         if stored == wanted:
             continue
         if stored is None:
-            core_result_tables.refuse_too_many(tx.value("SELECT count(*) FROM result_table"), table.name)
-            if tx.value("SELECT 1 FROM sqlite_schema WHERE name = ? COLLATE NOCASE", (f"result_{table.name}",)):
+            core_result_tables.refuse_too_many(tx.value(COUNT_TABLES), table.name)
+            if tx.value(IS_TAKEN, (f"result_{table.name}",)):
                 raise core_result_tables.not_ours(f"result_{table.name}")
             tx.connection.execute(_create(wanted))
         else:
@@ -65,20 +71,18 @@ def declare(tx: Tx, tables: Sequence[ResultTable]) -> list[str]:
         if wanted.subject_index and not (stored is not None and stored.subject_index):
             tx.connection.execute(_create_index(wanted))
         definition = msgspec.json.encode(wanted).decode()
-        tx.connection.execute(
-            "INSERT OR REPLACE INTO result_table (name, definition) VALUES (?, ?)", (wanted.name, definition)
-        )
+        tx.connection.execute(SAVE_TABLE, (wanted.name, definition))
         changed.append(table.name)
     return changed
 
 
 def result_tables(connection: apsw.Connection) -> list[ResultTable]:
-    found = sqlite_connection.rows(connection, "SELECT definition FROM result_table ORDER BY name")
+    found = sqlite_connection.rows(connection, TABLES)
     return [msgspec.json.decode(definition, type=ResultTable) for (definition,) in found]
 
 
 def find(connection: apsw.Connection, name: str) -> ResultTable | None:
-    definition = sqlite_connection.value(connection, "SELECT definition FROM result_table WHERE name = ?", (name,))
+    definition = sqlite_connection.value(connection, TABLE, (name,))
     return None if definition is None else msgspec.json.decode(definition, type=ResultTable)
 
 
@@ -255,7 +259,7 @@ def latest(connection: apsw.Connection, subject: str, job_type: str) -> str | No
 
 
 def drop_rows(tx: Tx, job_id: str, limit: int) -> int:
-    named = tx.value("SELECT details ->> 'result_tables' FROM archive WHERE job_id = ?", (job_id,))
+    named = tx.value(ARCHIVED_TABLES, (job_id,))
     dropped = 0
     for name in msgspec.json.decode(named or "[]"):
         table = find(tx.connection, name)

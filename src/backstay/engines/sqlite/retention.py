@@ -29,6 +29,11 @@ RETIRE_TALLY = load("retire_tally")
 RETIRE = load("retire")
 OVER = load("archive_over")
 WITH_FILES = load("archive_files")
+RETIRE_PLACED = [load(name) for name in ("retire_ended", "retire_details", "retire_events")]  # by position …
+RETIRE_NAMED = [load(name) for name in ("retire_steps", "retire_edges")]  # … and by id
+DROP_ARCHIVED = load("drop_archived")
+DROP_GUARDS = load("drop_guards")
+CLEANED = load("cleaned")
 
 
 def look(
@@ -57,11 +62,11 @@ def retire(
         for status, jobs in tx.rows(RETIRE_TALLY, (encoded,)):
             tx.tally(Status(status), -jobs)
         archived = [job_id for (job_id,) in tx.rows(RETIRE, (encoded,))]
-        for table in ("ended", "detail", "event"):
-            tx.connection.execute(f"DELETE FROM {table} WHERE seq IN (SELECT value FROM json_each(?))", (encoded,))  # noqa: S608
+        for statement in RETIRE_PLACED:
+            tx.connection.execute(statement, (encoded,))
         gone = msgspec.json.encode(archived).decode()
-        tx.connection.execute("DELETE FROM step WHERE job_id IN (SELECT value FROM json_each(?))", (gone,))
-        tx.connection.execute("DELETE FROM edge WHERE child_id IN (SELECT value FROM json_each(?))", (gone,))
+        for statement in RETIRE_NAMED:
+            tx.connection.execute(statement, (gone,))
     return len(archived), _drop(tx, policy, now, limit)
 
 
@@ -79,8 +84,8 @@ def _drop(tx: Tx, policy: RetentionPolicy, now: Instant, limit: int) -> int:
     over = [job_id for (job_id,) in tx.rows(OVER, (now - policy.archive_micros, limit))]
     if over:
         gone = msgspec.json.encode(over).decode()
-        tx.connection.execute("DELETE FROM archive WHERE job_id IN (SELECT value FROM json_each(?))", (gone,))
-        tx.connection.execute("DELETE FROM dedup WHERE job_id IN (SELECT value FROM json_each(?))", (gone,))
+        tx.connection.execute(DROP_ARCHIVED, (gone,))
+        tx.connection.execute(DROP_GUARDS, (gone,))
     return len(over)
 
 
@@ -95,4 +100,4 @@ def with_files(connection: apsw.Connection, limit: int) -> list[str]:
 
 
 def cleaned(tx: Tx, job_ids: Sequence[str]) -> None:
-    tx.connection.executemany("UPDATE archive SET has_files = 0 WHERE job_id = ?", [(each,) for each in job_ids])
+    tx.connection.executemany(CLEANED, [(each,) for each in job_ids])

@@ -39,17 +39,19 @@ from backstay.errors import EffectFailed, InvalidSubmission
 
 STALE = load("staged_stale")
 _STALE_MAX = 100  # parts removed at once
-_COUNT = "SELECT count(*) FROM staged WHERE job_id = ? AND attempt = ? AND part < ?"
-_DROP_FROM = "DELETE FROM staged WHERE job_id = ? AND attempt = ? AND part >= ?"
-_NEXT = "SELECT part, jobs FROM staged WHERE job_id = ? AND attempt = ? ORDER BY part LIMIT 2"
+STORE_PART = load("store_part")
+COUNT_PARTS = load("count_parts")
+DROP_PARTS_FROM = load("drop_parts_from")
+SAVE_UNPACK = load("save_unpack")
+UNPACK_MARK = load("unpack_mark")
+NEXT_PARTS = load("next_parts")
+DROP_PART = load("drop_part")
+UNPACKED = load("unpacked")
 _jobs = msgspec.msgpack.Decoder(list[NewJob])
 
 
 def store_part(tx: Tx, hold: Hold, part: int, jobs: Sequence[NewJob]) -> None:
-    tx.connection.execute(
-        "INSERT OR REPLACE INTO staged (job_id, attempt, part, jobs) VALUES (?, ?, ?, ?)",
-        (hold.job_id, hold.attempt, part, msgspec.msgpack.encode(list(jobs))),
-    )
+    tx.connection.execute(STORE_PART, (hold.job_id, hold.attempt, part, msgspec.msgpack.encode(list(jobs))))
 
 
 def bring(tx: Tx, t: Transition, now: Instant) -> None:
@@ -64,28 +66,30 @@ def bring(tx: Tx, t: Transition, now: Instant) -> None:
 
 
 def _name(tx: Tx, t: Transition, staged: Staged) -> None:
-    if tx.value(_COUNT, (t.job_id, t.attempt, staged.parts)) != staged.parts:
+    if tx.value(COUNT_PARTS, (t.job_id, t.attempt, staged.parts)) != staged.parts:
         raise EffectFailed("children staged by this run are missing", job_id=t.job_id)
-    tx.connection.execute(
-        _DROP_FROM, (t.job_id, t.attempt, staged.parts)
-    )  # of an earlier call within the attempt, that crashed
-    tx.connection.execute("INSERT INTO unpack_due (job_id, attempt) VALUES (?, ?)", (t.job_id, t.attempt))
+    # Of an earlier call within the attempt, that crashed.
+    tx.connection.execute(DROP_PARTS_FROM, (t.job_id, t.attempt, staged.parts))
+    tx.connection.execute(SAVE_UNPACK, (t.job_id, t.attempt))
     tx.broods.add(t.job_id, Brood(open=1))
 
 
 def unpack(tx: Tx, now: Instant, job_id: str | None = None) -> int:
     """Store the next part of a marked job, or of any; return how many jobs it had, at least one. 0 means there is
     none."""
-    mark = tx.row("SELECT job_id, attempt FROM unpack_due WHERE ?1 IS NULL OR job_id = ?1 LIMIT 1", (job_id,))
+    mark = tx.row(UNPACK_MARK, (job_id,))
     if mark is None:
         return 0
-    parts = tx.rows(_NEXT, mark)
-    jobs = _jobs.decode(parts[0][1]) if parts else []
+    parent, attempt = mark
+    parts = tx.rows(NEXT_PARTS, mark)
+    jobs: list[NewJob] = []
     if parts:
-        tx.connection.execute("DELETE FROM staged WHERE job_id = ? AND attempt = ? AND part = ?", (*mark, parts[0][0]))
+        part, packed = parts[0]
+        jobs = _jobs.decode(packed)
+        tx.connection.execute(DROP_PART, (parent, attempt, part))
     if len(parts) < 2:
-        tx.connection.execute("DELETE FROM unpack_due WHERE job_id = ? AND attempt = ?", mark)
-        tx.broods.add(mark[0], Brood(open=-1))
+        tx.connection.execute(UNPACKED, mark)
+        tx.broods.add(parent, Brood(open=-1))
     else:
         tx.signals.add(Signal.UNFINISHED)  # the process may stop here, or die
     insert.insert(tx, jobs, now, admitted=True, promised=True)
@@ -102,7 +106,7 @@ def drop_stale(tx: Tx) -> int:
 COMPLETE = load("complete")
 COMPLETED = load("completed")
 COMPLETED_SOME = load("completed_some")
-_KEEP_ARTIFACT = "UPDATE ended SET result_artifact = ? WHERE seq = (SELECT seq FROM job WHERE job_id = ?)"
+KEEP_ARTIFACT = load("keep_artifact")
 KEEP_REPORTS = load("keep_reports")
 OUTCOMES_OF = load("outcomes_of")
 UNMEET = load("unmeet")
@@ -168,7 +172,7 @@ def _complete(tx: Tx, transitions: Sequence[Transition], fast: list[int], now: I
         if not (t.logs is t.log_location is t.metrics is t.artifacts is None):
             reports.append((t.job_id, t.logs, t.log_location, t.metrics, t.artifacts))
         if t.result_artifact is not None:
-            tx.connection.execute(_KEEP_ARTIFACT, (t.result_artifact, t.job_id))
+            tx.connection.execute(KEEP_ARTIFACT, (t.result_artifact, t.job_id))
     if reports:
         tx.connection.execute(KEEP_REPORTS, {"batch": msgspec.json.encode(reports).decode()})
     return [i for i in fast if transitions[i].job_id not in gone] if len(done) < len(fast) else []

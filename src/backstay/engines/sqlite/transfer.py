@@ -83,20 +83,18 @@ _STATE = "move"
 _RESTORING = "restoring"  # exists only within the transaction of a restore
 _UNLESS_RESTORING = "WHEN NOT EXISTS (SELECT 1 FROM meta WHERE name = 'restoring')"
 _PREFIX = "moved_"
-# Operations under way that would be left half done if the queue were sealed now.
-_UNDER_WAY = """
-SELECT (SELECT count(*) FROM running)
-    + (SELECT count(*) FROM release_due) + (SELECT count(*) FROM unpack_due)
-"""
+UNDER_WAY = load("under_way")
+MOVE_TRIGGERS = load("move_triggers")
+DROP_META = load("drop_meta")
 
 
 def freeze(tx: Tx, state: MoveState | None) -> int:
     if state is None:
         _thaw(tx)
-        tx.connection.execute("DELETE FROM meta WHERE name = ?", (_STATE,))
+        tx.connection.execute(DROP_META, (_STATE,))
         return 0
     refuse_freezing(moving(tx.connection), state)
-    left: int = tx.value(_UNDER_WAY) if state.kind == SEALED else 0
+    left: int = tx.value(UNDER_WAY) if state.kind == SEALED else 0
     if not left:
         keep(tx, state)
     return left
@@ -105,9 +103,7 @@ def freeze(tx: Tx, state: MoveState | None) -> int:
 def keep(tx: Tx, state: MoveState) -> None:
     """Store the transfer state, and close the queue as far as that requires."""
     before = moving(tx.connection)
-    tx.connection.execute(
-        "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (_STATE, msgspec.json.encode(state).decode())
-    )
+    tx.connection.execute(access.SAVE_META, (_STATE, msgspec.json.encode(state).decode()))
     if is_as_closed(before, state):
         return  # already closed as far as required
     _thaw(tx)
@@ -123,16 +119,16 @@ def keep(tx: Tx, state: MoveState) -> None:
 
 
 def moving(connection: apsw.Connection) -> MoveState | None:
-    text = sqlite_connection.value(connection, "SELECT value FROM meta WHERE name = ?", (_STATE,))
+    text = sqlite_connection.value(connection, access.META, (_STATE,))
     return None if text is None else msgspec.json.decode(text, type=MoveState)
 
 
 @contextlib.contextmanager
 def restoring(tx: Tx) -> Iterator[None]:
     """Allow writes to the target of a transfer inside this context. An error rolls the whole transaction back."""
-    tx.connection.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, '')", (_RESTORING,))
+    tx.connection.execute(access.SAVE_META, (_RESTORING, ""))
     yield
-    tx.connection.execute("DELETE FROM meta WHERE name = ?", (_RESTORING,))
+    tx.connection.execute(DROP_META, (_RESTORING,))
 
 
 def _seal(tx: Tx, state: MoveState, when: str) -> None:
@@ -143,7 +139,7 @@ def _seal(tx: Tx, state: MoveState, when: str) -> None:
 
 
 def _forbid(tx: Tx, table: str, change: str, state: MoveState, when: str) -> None:
-    name = sqlite_results.quoted(f"{_PREFIX}{table}_{change.partition(' ')[0].lower()}")
+    name = sqlite_results.quoted(f"{_PREFIX}{table}_{change.lower()}")
     says = (MOVED + refusal(state)).replace("'", "''")
     tx.connection.execute(
         f"CREATE TRIGGER {name} BEFORE {change} ON {sqlite_results.quoted(table)} {when}"
@@ -152,15 +148,12 @@ def _forbid(tx: Tx, table: str, change: str, state: MoveState, when: str) -> Non
 
 
 def _thaw(tx: Tx) -> None:
-    made = tx.rows(
-        "SELECT name FROM sqlite_schema WHERE type = 'trigger' AND substr(name, 1, ?) = ?", (len(_PREFIX), _PREFIX)
-    )
-    for (name,) in made:
+    for (name,) in tx.rows(MOVE_TRIGGERS, (_PREFIX,)):
         tx.connection.execute(f"DROP TRIGGER {sqlite_results.quoted(name)}")
 
 
 _JOBS = load("export_jobs")
-_EDGES = "SELECT parent_id, met, joined FROM edge INDEXED BY edge_child WHERE child_id = ?"
+_EDGES = load("edges_from")
 _STEPS = load("export_steps")
 _ARCHIVE = load("export_archive")
 _GUARDS = load("export_guards")
@@ -168,18 +161,15 @@ _COUNTERS = load("export_counters")
 _SUMS = load("export_totals")
 _TRAIL = load("export_audit")
 _RESTORE_JOB = load("insert_special")
-_KNOWN = "SELECT job_id FROM job WHERE job_id IN (SELECT value FROM json_each(?))"
+_KNOWN = load("known")
 _RESTORE_CHILDREN = load("restore_children")
-_RESTORE_EDGE = "INSERT OR IGNORE INTO edge (child_id, parent_id, met, joined) VALUES (?, ?, ?, ?)"
-_RESTORE_STEP = "INSERT OR IGNORE INTO step (job_id, name, answer, attempt, recorded_at) VALUES (?, ?, ?, ?, ?)"
-_RESTORE_ARCHIVE = (
-    "INSERT OR IGNORE INTO archive (job_id, archived_at, status, has_files, details) VALUES (?, ?, ?, ?, ?)"
-)
-_RESTORE_GUARD = "INSERT OR IGNORE INTO dedup (dedup_key, job_id, until) VALUES (?, ?, ?)"
-_RESTORE_COUNTER = "INSERT OR IGNORE INTO counter VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_RESTORE_SUM = "INSERT OR REPLACE INTO counter_sum VALUES (?, ?, ?, ?, ?, ?, ?)"
-_RESTORE_QUEUE = "INSERT OR IGNORE INTO queue VALUES (?, ?, ?, ?, ?)"
-_RESTORE_TYPE = "INSERT OR REPLACE INTO job_type (job_type, details) VALUES (?, ?)"
+_RESTORE_EDGE = load("restore_edge")
+_RESTORE_STEP = load("restore_step")
+_RESTORE_ARCHIVE = load("restore_archive")
+_RESTORE_GUARD = load("restore_guard")
+_RESTORE_COUNTER = load("restore_counter")
+_RESTORE_SUM = load("restore_sum")
+_RESTORE_QUEUE = load("restore_queue")
 
 Source = Iterator[tuple[Dump, str]]  # each with the cursor behind it
 
@@ -321,7 +311,9 @@ def _restore_archive(tx: Tx, items: Sequence[bytes]) -> None:
 
 def _restore_types(tx: Tx, items: Sequence[bytes]) -> None:
     found = dumps.all_unpacked(dumps.TYPES, items, JobType)
-    tx.connection.executemany(_RESTORE_TYPE, ((each.job_type, msgspec.json.encode(each).decode()) for each in found))
+    tx.connection.executemany(
+        maintenance.SAVE_TYPE, ((each.job_type, msgspec.json.encode(each).decode()) for each in found)
+    )
 
 
 def _restore_schedules(tx: Tx, items: Sequence[bytes]) -> None:

@@ -36,6 +36,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 COUNT = load("count")
 ADD_TALLY = load("add_tally")
+LAST_SEQ = load("last_seq")
 _MINUTE = 60 * MICROS
 
 
@@ -93,7 +94,7 @@ class Tx:
         """Return the first of as many positions in the order of arrival. No other process can take them meanwhile."""
         first = self._next_seq
         if first is None:
-            first = 1 + (self.value("SELECT max(seq) FROM job") or 0)
+            first = 1 + (self.value(LAST_SEQ) or 0)
         self._next_seq = first + jobs
         return first
 

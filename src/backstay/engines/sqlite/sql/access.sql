@@ -59,3 +59,35 @@ SELECT entry_id, at, by, via, action, target, before, after, outcome, remote
 FROM audit
 WHERE entry_id < ?1
 ORDER BY entry_id DESC LIMIT ?2
+
+-- name: oldest_minute
+-- The first minute from ?1 on that has counters. Index: the key.
+SELECT min(minute) FROM counter WHERE minute >= ?1
+
+-- name: has_minutes_before
+-- Whether there are counters of minutes before ?1. Index: the key.
+SELECT EXISTS (SELECT 1 FROM counter WHERE minute < ?1)
+
+-- name: drop_minutes
+-- Delete the counters of minutes before ?1, which are in the sums. Index: the key.
+DELETE FROM counter WHERE minute < ?1
+
+-- name: meta
+-- What the file itself keeps under a name. Index: the key.
+SELECT value FROM meta WHERE name = ?1
+
+-- name: save_meta
+-- Keep something under a name. Index: the key.
+INSERT OR REPLACE INTO meta (name, value) VALUES (?1, ?2)
+
+-- name: drop_key
+-- Delete a key. Index: the key.
+DELETE FROM api_key WHERE key_id = ?1
+
+-- name: has_entries_before
+-- Whether the audit trail has entries before ?1. Index: the key.
+SELECT EXISTS (SELECT 1 FROM audit WHERE entry_id < ?1)
+
+-- name: drop_entries
+-- Delete the oldest entries of the audit trail before ?1, up to ?2. Index: the key.
+DELETE FROM audit WHERE entry_id IN (SELECT entry_id FROM audit WHERE entry_id < ?1 ORDER BY entry_id LIMIT ?2)

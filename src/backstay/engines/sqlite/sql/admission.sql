@@ -133,3 +133,61 @@ FROM (
 -- name: pending_in
 -- How many jobs wait in a queue, up to ?2. Index: the key.
 SELECT count(*) FROM (SELECT 1 FROM ready WHERE queue = ?1 LIMIT ?2)
+
+-- name: rate_bucket
+-- When a bucket is full again, when its parked jobs are to be checked, and when it was written. Index: the key.
+SELECT full_at, due_at, set_at FROM rate WHERE rate_key = ?1 AND rate_count = ?2 AND rate_micros = ?3
+
+-- name: rate_left_sight
+-- Have the buckets of the rate keys in ?3 checked at ?1, of which a job has left sight without a start; ?2 is the time of
+-- those that have no check to come. Index: the key; the plus keeps the index of due times out.
+UPDATE rate SET due_at = ?1 WHERE +due_at = ?2 AND rate_key IN (SELECT value FROM json_each(?3))
+
+-- name: rate_of
+-- The bucket that a job draws from. Index: the unique one on job_id.
+SELECT rate_key, rate_count, rate_micros FROM job WHERE job_id = ?1 AND rate_count IS NOT NULL
+
+-- name: rate_forget
+-- Delete buckets that are full and hold nothing back: a full bucket is the same as none. Index: rate_full.
+DELETE FROM rate WHERE full_at < ?1 AND due_at IS NULL
+
+-- name: rate_next
+-- When the next bucket is to be checked, before ?1. Index: rate_due.
+SELECT min(due_at) FROM rate INDEXED BY rate_due WHERE due_at < ?1
+
+-- name: rate_jumped
+-- Whether a bucket was written after ?1, by a clock that has been set back since. Index: rate_set.
+SELECT EXISTS (SELECT 1 FROM rate WHERE set_at > ?1)
+
+-- name: fair_position
+-- How far a fairness key has come. Index: the key.
+SELECT position FROM fair_key WHERE queue = ?1 AND job_type = ?2 AND fairness_key = ?3
+
+-- name: fair_lane
+-- How far a lane has come, and after which key the next claim continues. Index: the key.
+SELECT position, after_key FROM fair_lane WHERE queue = ?1 AND job_type = ?2
+
+-- name: save_fair_after
+-- Note after which key the next claim of a lane continues.
+INSERT INTO fair_lane (queue, job_type, position, after_key) VALUES (?1, ?2, 0, ?3)
+ON CONFLICT (queue, job_type) DO UPDATE SET after_key = excluded.after_key
+
+-- name: save_fair_lane
+-- Note how far a lane has come.
+INSERT INTO fair_lane (queue, job_type, position, after_key) VALUES (?1, ?2, ?3, '')
+ON CONFLICT (queue, job_type) DO UPDATE SET position = excluded.position
+
+-- name: save_fair_key
+-- Note how far a fairness key has come, and when it had its turn.
+INSERT OR REPLACE INTO fair_key (queue, job_type, fairness_key, position, turn_at) VALUES (?1, ?2, ?3, ?4, ?5)
+
+-- name: forget_idle_keys
+-- Delete keys that had their last turn before ?1, or that are no further than their lane. Reads all keys, of which
+-- there are as many as had a turn lately. Index: the key of fair_lane.
+DELETE FROM fair_key
+WHERE turn_at < ?1 OR position <= (
+    SELECT position FROM fair_lane AS l WHERE l.queue = fair_key.queue AND l.job_type = fair_key.job_type)
+
+-- name: limited_queues
+-- The queues with a limit. Reads all of `queue`, which has only queues that someone has changed.
+SELECT name, max_pending FROM queue WHERE max_pending IS NOT NULL

@@ -144,3 +144,28 @@ LEFT JOIN detail AS d ON d.seq = r.seq
 -- name: claimed_before
 -- What an earlier try of the same claim request took and still holds. Reads all of `running`, which is short.
 SELECT json_group_array(seq) FROM running WHERE token = :token AND worker_id = :worker_id
+
+-- name: ask_queues
+-- The queues in ?1 are asked for, each named once.
+INSERT INTO temp.asked_queue SELECT value FROM json_each(?1)
+
+-- name: ask_no_paused
+-- But not those that are paused. Reads all of `queue`, which has only queues that someone has changed. Index: the key.
+DELETE FROM temp.asked_queue WHERE name IN (SELECT name FROM queue WHERE paused_at IS NOT NULL)
+
+-- name: ask_types
+-- The types in ?1 are asked for, each named once.
+INSERT INTO temp.asked_type SELECT value FROM json_each(?1)
+
+-- name: ask_no_queues
+-- Empty what was asked before.
+DELETE FROM temp.asked_queue
+
+-- name: ask_no_types
+-- See ask_no_queues.
+DELETE FROM temp.asked_type
+
+-- name: leave
+-- A job that was claimed no longer waits. Index: the key, which is the line.
+DELETE FROM ready
+WHERE queue = ?1 AND job_type = ?2 AND fair = ?3 AND parked = 0 AND priority = ?4 AND scheduled_for = ?5 AND job_id = ?6

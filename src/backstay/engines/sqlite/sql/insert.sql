@@ -58,3 +58,31 @@ WHERE j.content_hash = :content_hash AND j.job_type = :job_type
   AND NOT EXISTS (SELECT 1 FROM detail AS d WHERE d.seq = j.seq AND d.joins IS NOT NULL)
 ORDER BY j.seq
 LIMIT 1
+
+-- name: dedup_target
+-- The job that a dedup key belongs to, and until when. Index: the key.
+SELECT job_id, until FROM dedup WHERE dedup_key = ?1
+
+-- name: save_dedup
+-- Let a dedup key belong to a job.
+INSERT OR REPLACE INTO dedup (dedup_key, job_id, until) VALUES (?1, ?2, ?3)
+
+-- name: dedup_key_of
+-- The dedup key of a job. Index: the unique one on job_id.
+SELECT dedup_key FROM job WHERE job_id = ?1
+
+-- name: seq_of
+-- The position of a job. Index: the unique one on job_id.
+SELECT seq FROM job WHERE job_id = ?1
+
+-- name: root_of
+-- The root of the tree that a job is in, which may be itself. Index: the unique one on job_id.
+SELECT coalesce(root_job_id, job_id) FROM job WHERE job_id = ?1
+
+-- name: insert_join
+-- A new job waits for the identical one ?2.
+INSERT INTO detail (seq, joins) VALUES (?1, ?2)
+
+-- name: insert_edge
+-- A new job depends on another.
+INSERT INTO edge (parent_id, child_id, met, joined) VALUES (?1, ?2, ?3, ?4)

@@ -58,3 +58,73 @@ WHERE version = :expected
 UPDATE schedule
 SET next_at = :next_at, last_at = coalesce(:last_at, last_at), last_job_id = coalesce(:last_job_id, last_job_id)
 WHERE name = :name AND version = :version AND next_at = :due_at AND paused_at IS NULL
+
+-- name: release_needed
+-- Whether anything is left to release, to unpark, to store or to forget. Indexes: ready_parked, the keys.
+SELECT EXISTS (SELECT 1 FROM release_due) OR EXISTS (SELECT 1 FROM ready INDEXED BY ready_parked WHERE parked = 1)
+    OR EXISTS (SELECT 1 FROM fair_key) OR EXISTS (SELECT 1 FROM staged) OR EXISTS (SELECT 1 FROM unpack_due)
+
+-- name: beat
+-- Store a worker as it is now.
+INSERT OR REPLACE INTO worker (worker_id, heartbeat_at, details) VALUES (?1, ?2, ?3)
+
+-- name: remember_worker
+-- Keep a worker that has left at ?2, as it last was. Index: the key.
+INSERT OR REPLACE INTO former_worker (worker_id, left_at, heartbeat_at, details)
+SELECT worker_id, ?2, heartbeat_at, details FROM worker WHERE worker_id = ?1
+
+-- name: drop_worker
+-- Delete a worker. Index: the key.
+DELETE FROM worker WHERE worker_id = ?1
+
+-- name: forget_workers
+-- Delete the workers that have left up to ?1. Reads all of `former_worker`, which has those of a day.
+DELETE FROM former_worker WHERE left_at <= ?1
+
+-- name: type_of
+-- What is known about a type. Index: the key.
+SELECT details FROM job_type WHERE job_type = ?1
+
+-- name: save_type
+-- Store what is known about a type.
+INSERT OR REPLACE INTO job_type (job_type, details) VALUES (?1, ?2)
+
+-- name: schedules_named
+-- The schedules in ?1, by name. Index: the key.
+SELECT {schedule_columns} FROM schedule WHERE name IN (SELECT value FROM json_each(?1)) ORDER BY name
+
+-- name: schedules_after
+-- A page of schedules by name. Index: the key.
+SELECT {schedule_columns} FROM schedule WHERE name > ?1 ORDER BY name LIMIT ?2
+
+-- name: upcoming
+-- The schedules that tick next, without those that are paused. Index: schedule_next.
+SELECT {schedule_columns} FROM schedule INDEXED BY schedule_next WHERE paused_at IS NULL ORDER BY next_at, name LIMIT ?1
+
+-- name: version_of
+-- The version of a schedule. Index: the key.
+SELECT version FROM schedule WHERE name = ?1
+
+-- name: drop_schedule
+-- Delete a schedule. Index: the key.
+DELETE FROM schedule WHERE name = ?1
+
+-- name: open_queue
+-- There is a row of a queue, so that it can be changed.
+INSERT OR IGNORE INTO queue (name) VALUES (?1)
+
+-- name: pause_queue
+-- Pause a queue. One that is paused keeps who did it first, and when. Index: the key.
+UPDATE queue SET paused_at = ?2, paused_by = ?3, pause_reason = ?4 WHERE name = ?1 AND paused_at IS NULL
+
+-- name: resume_queue
+-- Resume a queue. Index: the key.
+UPDATE queue SET paused_at = NULL, paused_by = NULL, pause_reason = NULL WHERE name = ?1
+
+-- name: limit_queue
+-- Set or remove the limit of a queue. Index: the key.
+UPDATE queue SET max_pending = ?2 WHERE name = ?1
+
+-- name: forget_queues
+-- Delete the rows that say nothing. Reads all of `queue`, which has only queues that someone has changed.
+DELETE FROM queue WHERE paused_at IS NULL AND max_pending IS NULL

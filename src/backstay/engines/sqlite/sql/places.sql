@@ -74,3 +74,27 @@ WHERE queue = ?1 AND job_type = ?2 AND fair = ?3 AND parked = ?4 AND priority = 
 -- name: add_tally
 -- Count how jobs have ended.
 INSERT INTO tally (status, count) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET count = count + excluded.count
+
+-- name: leave_later
+-- A job leaves its place. Index: the key.
+DELETE FROM later WHERE seq = ?1
+
+-- name: leave_waiting
+-- See leave_later. Index: the key.
+DELETE FROM waiting WHERE seq = ?1
+
+-- name: leave_running
+-- See leave_later. Index: the key.
+DELETE FROM running WHERE seq = ?1
+
+-- name: leave_ended
+-- See leave_later. Index: the key.
+DELETE FROM ended WHERE seq = ?1
+
+-- name: stay_running
+-- A job that runs has a new version. Index: the key.
+UPDATE running SET version = ?1 WHERE seq = ?2
+
+-- name: trim_history
+-- Drop the events of a job from version ?2 to ?3. Index: the key.
+DELETE FROM event WHERE seq = ?1 AND version BETWEEN ?2 AND ?3

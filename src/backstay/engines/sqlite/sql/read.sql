@@ -174,3 +174,43 @@ FROM (
         LIMIT ?10)
 )
 WHERE (-priority, scheduled_for, job_id) < (-?7, ?8, ?9)
+
+-- name: many_pending
+-- Whether more than ?1 jobs are pending.
+SELECT 1 FROM ready LIMIT 1 OFFSET ?1
+
+-- name: queues
+-- The settings of all queues that someone has changed. Reads all of `queue`, which has only those.
+SELECT {queue_columns} FROM queue ORDER BY name
+
+-- name: queue
+-- The settings of a queue. Index: the key.
+SELECT {queue_columns} FROM queue WHERE name = ?1
+
+-- name: former_workers
+-- Workers that have left after ?1, the last first. Reads all of `former_worker`, which has those of a day.
+SELECT worker_id, heartbeat_at, details, left_at FROM former_worker
+WHERE left_at > ?1 AND worker_id NOT IN (SELECT worker_id FROM worker)
+ORDER BY left_at DESC, worker_id LIMIT ?2
+
+-- name: workers_named
+-- The workers in ?1, by id. Index: the key.
+SELECT worker_id, heartbeat_at, details FROM worker
+WHERE worker_id IN (SELECT value FROM json_each(?1)) ORDER BY worker_id
+
+-- name: workers_between
+-- A page of workers by id. Index: the key.
+SELECT worker_id, heartbeat_at, details FROM worker
+WHERE worker_id > ?1 AND worker_id < ?2 ORDER BY worker_id LIMIT ?3
+
+-- name: count_workers
+-- How many workers there are.
+SELECT count(*) FROM worker
+
+-- name: job_types
+-- What is known about all types, by name.
+SELECT details FROM job_type ORDER BY job_type
+
+-- name: step
+-- The answer of a step. Index: the key.
+SELECT answer FROM step WHERE job_id = ?1 AND name = ?2

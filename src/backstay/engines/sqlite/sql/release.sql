@@ -142,3 +142,19 @@ FROM job AS j
 WHERE j.job_id = ?1
 UNION ALL
 SELECT status, NULL FROM archive WHERE job_id = ?1
+
+-- name: awaits
+-- What outcome of its children a job waits for. Index: the key.
+SELECT awaits FROM waiting WHERE seq = ?1
+
+-- name: save_release
+-- The end of ?1 has more to release than one transaction does.
+INSERT OR IGNORE INTO release_due (parent_id) VALUES (?1)
+
+-- name: release_due
+-- The ends that have more to release.
+SELECT parent_id FROM release_due LIMIT ?1
+
+-- name: drop_release
+-- The end of ?1 is released as far as this transaction goes. Index: the key.
+DELETE FROM release_due WHERE parent_id = ?1

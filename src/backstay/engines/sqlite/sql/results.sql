@@ -28,3 +28,27 @@ WHERE e.subject = ?1 AND e.job_type = ?2 AND e.status = 'completed'
     OR d.rows_attempt = (SELECT {donor_attempt} FROM job AS j_donor {joined_donor} WHERE j_donor.job_id = d.rows_of)
     OR EXISTS (SELECT 1 FROM archive AS k WHERE k.job_id = d.rows_of AND k.details ->> 'attempt' = d.rows_attempt))
 ORDER BY e.completed_at DESC LIMIT 1
+
+-- name: count_tables
+-- How many result tables there are.
+SELECT count(*) FROM result_table
+
+-- name: is_taken
+-- Whether there is a table or index of this name, in any case.
+SELECT 1 FROM sqlite_schema WHERE name = ?1 COLLATE NOCASE
+
+-- name: save_table
+-- Store what a result table is declared as.
+INSERT OR REPLACE INTO result_table (name, definition) VALUES (?1, ?2)
+
+-- name: tables
+-- What the result tables are declared as, by name.
+SELECT definition FROM result_table ORDER BY name
+
+-- name: table
+-- What a result table is declared as. Index: the key.
+SELECT definition FROM result_table WHERE name = ?1
+
+-- name: archived_tables
+-- The result tables of an archived job. Index: the key.
+SELECT details ->> 'result_tables' FROM archive WHERE job_id = ?1

@@ -80,3 +80,35 @@ WHERE a.has_files = 1 AND NOT EXISTS (
     WHERE e.content_hash = a.details ->> 'content_hash' AND e.job_type = a.details ->> 'job_type'
       AND (d.rows_of = a.job_id OR instr(e.result_artifact, a.job_id) > 0))
 LIMIT ?1
+
+-- name: retire_ended
+-- The jobs in ?1 leave the place of those that have ended. Index: the key.
+DELETE FROM ended WHERE seq IN (SELECT value FROM json_each(?1))
+
+-- name: retire_details
+-- What was not plain about the jobs in ?1 goes. Index: the key.
+DELETE FROM detail WHERE seq IN (SELECT value FROM json_each(?1))
+
+-- name: retire_events
+-- The history of the jobs in ?1 goes. Index: the key.
+DELETE FROM event WHERE seq IN (SELECT value FROM json_each(?1))
+
+-- name: retire_steps
+-- The recorded steps of the jobs in ?1 go. Index: the key.
+DELETE FROM step WHERE job_id IN (SELECT value FROM json_each(?1))
+
+-- name: retire_edges
+-- What the jobs in ?1 depended on goes. Index: edge_child.
+DELETE FROM edge WHERE child_id IN (SELECT value FROM json_each(?1))
+
+-- name: drop_archived
+-- Delete the archive rows of the jobs in ?1. Index: the key.
+DELETE FROM archive WHERE job_id IN (SELECT value FROM json_each(?1))
+
+-- name: drop_guards
+-- Delete the dedup keys of the jobs in ?1. Index: dedup_job.
+DELETE FROM dedup WHERE job_id IN (SELECT value FROM json_each(?1))
+
+-- name: cleaned
+-- An archived job has no files any more. Index: the key.
+UPDATE archive SET has_files = 0 WHERE job_id = ?1

@@ -111,3 +111,39 @@ LEFT JOIN waiting AS w ON w.seq = j.seq
 WHERE j.parent_job_id = :parent AND j.job_id > :after AND (:status IS NULL OR :status = {status})
 ORDER BY j.job_id
 LIMIT :limit
+
+-- name: store_part
+-- Keep a part of the children of a running attempt. A repeat replaces it.
+INSERT OR REPLACE INTO staged (job_id, attempt, part, jobs) VALUES (?1, ?2, ?3, ?4)
+
+-- name: count_parts
+-- How many parts an attempt has staged below ?3. Index: the key.
+SELECT count(*) FROM staged WHERE job_id = ?1 AND attempt = ?2 AND part < ?3
+
+-- name: drop_parts_from
+-- Remove the parts of an attempt from ?3 on. Index: the key.
+DELETE FROM staged WHERE job_id = ?1 AND attempt = ?2 AND part >= ?3
+
+-- name: save_unpack
+-- The children that an attempt has staged are to be stored.
+INSERT INTO unpack_due (job_id, attempt) VALUES (?1, ?2)
+
+-- name: unpack_mark
+-- A job whose staged children have to be stored: ?1, or any.
+SELECT job_id, attempt FROM unpack_due WHERE ?1 IS NULL OR job_id = ?1 LIMIT 1
+
+-- name: next_parts
+-- The next part of what an attempt has staged, and the one after it. Index: the key.
+SELECT part, jobs FROM staged WHERE job_id = ?1 AND attempt = ?2 ORDER BY part LIMIT 2
+
+-- name: drop_part
+-- A part is stored. Index: the key.
+DELETE FROM staged WHERE job_id = ?1 AND attempt = ?2 AND part = ?3
+
+-- name: unpacked
+-- All that an attempt had staged is stored. Index: the key.
+DELETE FROM unpack_due WHERE job_id = ?1 AND attempt = ?2
+
+-- name: keep_artifact
+-- Where the result of a completed job lies. Indexes: the key, the unique one on job_id.
+UPDATE ended SET result_artifact = ?1 WHERE seq = (SELECT seq FROM job WHERE job_id = ?2)

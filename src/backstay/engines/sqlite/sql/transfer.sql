@@ -48,3 +48,53 @@ SELECT entry_id, at, by, via, action, target, before, after, outcome, remote
 FROM audit
 WHERE entry_id > ?1
 ORDER BY entry_id LIMIT ?2
+
+-- name: drop_meta
+-- Forget what is kept under a name. Index: the key.
+DELETE FROM meta WHERE name = ?1
+
+-- name: under_way
+-- How many operations would be left half done if the queue were sealed now.
+SELECT (SELECT count(*) FROM running) + (SELECT count(*) FROM release_due) + (SELECT count(*) FROM unpack_due)
+
+-- name: move_triggers
+-- The triggers that close a queue in transfer: those whose names begin with ?1.
+SELECT name FROM sqlite_schema WHERE type = 'trigger' AND substr(name, 1, length(?1)) = ?1
+
+-- name: edges_from
+-- What a job depends on. Index: edge_child.
+SELECT parent_id, met, joined FROM edge INDEXED BY edge_child WHERE child_id = ?1
+
+-- name: known
+-- Which of the jobs in ?1 are there. Index: the unique one on job_id.
+SELECT job_id FROM job WHERE job_id IN (SELECT value FROM json_each(?1))
+
+-- name: restore_edge
+-- A repeat changes nothing.
+INSERT OR IGNORE INTO edge (child_id, parent_id, met, joined) VALUES (?1, ?2, ?3, ?4)
+
+-- name: restore_step
+-- A repeat changes nothing.
+INSERT OR IGNORE INTO step (job_id, name, answer, attempt, recorded_at) VALUES (?1, ?2, ?3, ?4, ?5)
+
+-- name: restore_archive
+-- A repeat changes nothing.
+INSERT OR IGNORE INTO archive (job_id, archived_at, status, has_files, details) VALUES (?1, ?2, ?3, ?4, ?5)
+
+-- name: restore_guard
+-- A repeat changes nothing.
+INSERT OR IGNORE INTO dedup (dedup_key, job_id, until) VALUES (?1, ?2, ?3)
+
+-- name: restore_counter
+-- A repeat changes nothing.
+INSERT OR IGNORE INTO counter (minute, job_type, queue, priority, outcome, bucket, count, ran_micros, waited_micros)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+
+-- name: restore_sum
+-- The sums that were exported replace what is there.
+INSERT OR REPLACE INTO counter_sum (job_type, queue, outcome, bucket, count, ran_micros, waited_micros)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+
+-- name: restore_queue
+-- A repeat changes nothing.
+INSERT OR IGNORE INTO queue ({queue_columns}) VALUES (?1, ?2, ?3, ?4, ?5)
