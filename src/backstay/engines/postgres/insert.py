@@ -65,7 +65,8 @@ async def insert(
                 answers += await _insert_special(tx, part, now, store_now, repeat, terms)
         else:
             answers += await insert_plain(tx, list(some), now, store_now, repeat)
-    if tx.broods:
+    # Children of a settlement are counted with all of it: a parent that waits is not looked at before its own are in.
+    if tx.broods and terms is Terms.ASKED:
         await release.spread(tx, (), int(await tx.value("now")) if store_now is None else store_now)
     return answers
 

@@ -129,7 +129,8 @@ def insert(
         _insert_special(tx, job, now, admitted, promised) if job.special else insert_plain(tx, [job], now)[0]
         for job in jobs
     ]
-    if tx.broods:
+    # Children of a settlement are counted with all of it: a parent that waits is not looked at before its own are in.
+    if tx.broods and not admitted:
         release.spread(tx, (), now)
     return answers
 

@@ -10,7 +10,7 @@ import pytest
 from backstay.core.dependencies import Brood, TriggerRule
 from backstay.core.lifecycle import cancel, manual_retry, reprioritise
 from backstay.core.port import Store
-from backstay.core.records import ClaimedJob, Verdict, shared
+from backstay.core.records import ClaimedJob, Staged, Verdict, shared
 from backstay.core.states import Counted, Event, Status
 from backstay.testing.conformance.factories import (
     DAY,
@@ -54,6 +54,24 @@ class TestWaitingParents:
         assert (job.history[-1].event, job.history[-1].target) == (Event.WAIT_FOR_CHILDREN, Status.WAITING)
         assert await claim_ids(store, slots={parent.job.job_type: 1}) == []
         assert parent.job_id not in {each.job_id for each in await store.expired(NOW + DAY, 10)}
+
+    @pytest.mark.parametrize("is_staged", [False, True])
+    async def test_it_waits_for_what_its_settlement_brings_whatever_else_is_settled_in_that_call(
+        self, store: Store, is_staged: bool
+    ) -> None:
+        parent, [child] = await with_children(store, 1)
+        other = await running(store)
+        late, foreign = (new_job(parent_job_id=each.job_id, root_job_id=each.job_id) for each in (parent, other))
+        brought: dict[str, Any] = {"children": (late,)}
+        if is_staged:
+            await store.stage(parent.hold, 0, [late], NOW)
+            brought = {"staged": Staged(1, 1)}
+        await settle(store, child.ends_as(CANCELLED), other.completes(children=(foreign,)), parent.waits(**brought))
+        await quiet(store)
+
+        assert await status(store, parent.job_id) is Status.WAITING
+        await settle(store, (await claim_one(store, late.job_id)).completes())
+        assert await status(store, parent.job_id) is Status.PENDING
 
     @pytest.mark.parametrize("outcome", ENDS)
     async def test_the_last_of_its_children_lets_it_go_on_however_it_ends(self, store: Store, outcome: Status) -> None:
