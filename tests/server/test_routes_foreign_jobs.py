@@ -217,6 +217,28 @@ async def test_a_job_of_ours_names_no_relatives_in_other_queues(stage: Stage) ->
     assert not [job for job in explained["params"].get("jobs", []) if job.get("status") or job.get("job_id")]
 
 
+async def test_a_dead_letter_of_ours_does_not_name_the_foreign_job_that_it_died_of(stage: Stage) -> None:
+    theirs = (await stage.app.submit("anything", 1, queue="secret", delay=600)).job_id
+    ours = await stage.app.submit(
+        "anything", 2, queue="mail-1", depends_on=[theirs], on_dependency_failure="fail", subject="s-2"
+    )
+    await stage.app.cancel(theirs)
+    assert (await stage.app.get(ours.job_id)).status == "failed"
+    key = await stage.key("read", queues=QUEUES)
+
+    group = {"type": "anything", "error": "DependencyFailed"}
+    for path, asked in [
+        ("/dead", {}),
+        ("/dashboard/dead", {}),
+        ("/dashboard/dead/group", group),
+        ("/dashboard/subjects", {"subject": "s-2"}),
+    ]:
+        answer = await stage.http.get(path, params=asked, headers=key)
+        assert answer.status_code == 200, path
+        assert "another job" in answer.text, path
+        assert theirs not in answer.text, path
+
+
 async def test_a_worker_of_other_queues_cannot_be_told_from_one_that_does_not_exist(stage: Stage) -> None:
     now = stage.app.clock.now()
     row = WorkerRow(

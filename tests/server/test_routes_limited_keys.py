@@ -127,3 +127,53 @@ async def test_a_page_is_filled_from_far_behind_and_ends_at_a_fixed_number_of_ro
     empty, after = await page()
     assert empty == [] and after is not None
     assert (await page(after=after))[0] == wanted[:limit]
+
+
+@pytest.mark.parametrize("order", ["created", "priority"])
+async def test_a_cursor_behind_foreign_rows_names_none_of_them_and_leads_on(
+    stage: Stage, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(visibility, "SIFTED_ROWS_MAX", 100)
+    theirs = await stage.app.submit_many(
+        [("anything", n, {"queue": "secret-queue", "priority": 60}) for n in range(250)]
+    )
+    mine = await stage.app.submit("anything", 1, queue="mail-1")
+    await stage.app.submit_many([("anything", n, {"queue": "secret-queue", "priority": 60}) for n in range(250)])
+    key = await stage.key("read", queues=LIMITED)
+
+    found, seen, after = [], "", None
+    while True:
+        asked = {"order": order} if after is None else {"order": order, "after": after}
+        page = (await stage.ask("GET", "/jobs", params=asked, headers=key)).json()
+        found += [job["job_id"] for job in page["items"]]
+        if (after := page["next"]) is None:
+            break
+        seen += after
+        assert not after.isdecimal()  # a number of jobs
+    assert found == [mine.job_id]
+    assert seen
+    assert not any(job.job_id in seen for job in theirs)
+
+
+async def test_a_cursor_behind_foreign_workers_and_schedules_names_none_of_them_and_leads_on(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(visibility, "SIFTED_ROWS_MAX", 2)
+    for n in range(3):
+        await beat(stage, f"a-secret-{n}", "secret-queue")
+        await stage.app.schedule(f"a-secret-{n}", "@daily", "anything", queue="secret-queue")
+    await beat(stage, "b-ours", "mail")
+    await stage.app.schedule("b-ours", "@daily", "letter", {"to": "ada"})
+    key = await stage.key("read", queues=LIMITED)
+
+    for path, name in [("/workers", "worker_id"), ("/schedules", "name")]:
+        found, seen, after = [], "", None
+        while True:
+            asked = {"limit": 2} if after is None else {"limit": 2, "after": after}
+            answer = await stage.ask("GET", path, params=asked, headers=key)
+            found += [each[name] for each in answer.json()["items"]]
+            seen += answer.text
+            if (after := answer.json()["next"]) is None:
+                break
+        assert found == ["b-ours"]
+        assert "secret" not in seen

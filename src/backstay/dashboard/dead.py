@@ -101,7 +101,7 @@ async def _newest(app: Backstay, who: Principal, options: FindOptions) -> tuple[
     asked: FindOptions = {**options, "status": Status.FAILED, "limit": limits.BULK_STEP}
     for _ in range(LOOKED_AT // limits.BULK_STEP):
         page = await visibility.found(app, who, **asked)
-        found += page
+        found += await visibility.without_foreign(app, who, page)
         if page.next is None:
             return found, True
         asked = {**asked, "after": page.next}

@@ -101,6 +101,8 @@ async def _of(request: Request, app: Backstay, who: Principal, subject: str) -> 
     jobs = await _jobs(app, who, subject, after, whole)
     latest = await _latest(app, who, subject, jobs, whole)
     picked = await _picked(app, who, request.query_params.get("job"), subject, jobs, latest)
+    if picked is not None:
+        [picked] = await visibility.without_foreign(app, who, [picked])
     return dashboard_page.render(
         request,
         "subject.html",

@@ -6,15 +6,20 @@ counts as one that the key does not see.
 
 Values that a type has ever marked as sensitive are shown to keys with the scope work and to administrators; others see
 dots. A worker that also serves other queues is shown without their names, types and jobs, and without figures that
-include theirs. Searches do not walk past everything that the key cannot see.
+include theirs. Searches do not walk past everything that the key cannot see: a page may end at a job, worker or
+schedule of another queue, so the cursor that names it is sealed.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import copy
+import hashlib
+import hmac
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, TypeVar, Unpack
 
 import msgspec
@@ -43,13 +48,38 @@ PAGE_BYTES_MAX = 8 * MIB  # roughly, of payloads and results on a page: it is in
 
 async def page_of(app: Backstay, who: Principal, **options: Unpack[FindOptions]) -> Page:
     """Find jobs like `found`, within a size: a page of large jobs has fewer of them."""
+    return await _sealed_page(app, who, options, _page_of)
+
+
+async def found(app: Backstay, who: Principal, **options: Unpack[FindOptions]) -> Page:
+    """Find jobs like app.find, in the queues that `who` sees. A page can be short although more follow: see `next`."""
+    return await _sealed_page(app, who, options, _found)
+
+
+async def part(app: Backstay, who: Principal, **options: Unpack[FindOptions]) -> Page:
+    """Find jobs like `found`, without reading further rows in place of those that `who` does not see."""
+    return await _sealed_page(app, who, options, _part)
+
+
+Read = Callable[[Backstay, Principal, FindOptions], Awaitable[Page]]
+
+
+async def _sealed_page(app: Backstay, who: Principal, options: FindOptions, read: Read) -> Page:
+    if (after := options.get("after")) is not None:
+        options["after"] = await _opened(app, who, after)
+    page = await read(app, who, options)
+    page.next = await _sealed(app, who, page.next)
+    return page
+
+
+async def _page_of(app: Backstay, who: Principal, options: FindOptions) -> Page:
     if _has_to_sift(who, options):
         return await _sifted(app, who, options)
     whole = Page()
     left, size = options.get("limit", 50), 0
     while True:
         options["limit"] = min(PART, left)
-        part = await found(app, who, **options)
+        part = await _found(app, who, options)
         whole += part
         whole.next = part.next
         left -= len(part)
@@ -59,8 +89,7 @@ async def page_of(app: Backstay, who: Principal, **options: Unpack[FindOptions])
         options["after"] = part.next
 
 
-async def found(app: Backstay, who: Principal, **options: Unpack[FindOptions]) -> Page:
-    """Find jobs like app.find, in the queues that `who` sees. A page can be short although more follow: see `next`."""
+async def _found(app: Backstay, who: Principal, options: FindOptions) -> Page:
     if who.sees_all:
         return await app.find(**options)
     if _has_to_sift(who, options):
@@ -69,14 +98,46 @@ async def found(app: Backstay, who: Principal, **options: Unpack[FindOptions]) -
     return await app.find(**options) if who.sees(queue) else await _none(app, options)
 
 
-async def part(app: Backstay, who: Principal, **options: Unpack[FindOptions]) -> Page:
-    """Find jobs like `found`, without reading further rows in place of those that `who` does not see."""
+async def _part(app: Backstay, who: Principal, options: FindOptions) -> Page:
     if not _has_to_sift(who, options):
-        return await found(app, who, **options)
+        return await _found(app, who, options)
     read = await app.find(**options)
     page = Page(job for job in read if who.sees(job.queue))
     page.next = read.next
     return page
+
+
+_SEAL_BYTES = 16
+
+
+async def _sealed(app: Backstay, who: Principal, cursor: str | None) -> str | None:
+    """Return a cursor as a key for some queues gets it: it can hold the id of a foreign job, worker or schedule, so the
+    key cannot read it."""
+    if cursor is None or who.sees_all:
+        return cursor
+    secret, text = await app.server_secret(), cursor.encode()
+    seal = hmac.digest(secret, b"cursor\0" + text, "sha256")[:_SEAL_BYTES]
+    return base64.urlsafe_b64encode(seal + _veiled(secret, seal, text)).rstrip(b"=").decode()
+
+
+async def _opened(app: Backstay, who: Principal, cursor: str) -> str:
+    """Return the cursor in a sealed one; one that is not sealed is returned as it is, and says nothing new."""
+    if who.sees_all:
+        return cursor
+    try:
+        whole = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        return cursor
+    secret, seal = await app.server_secret(), whole[:_SEAL_BYTES]
+    text = _veiled(secret, seal, whole[_SEAL_BYTES:])
+    is_ours = hmac.compare_digest(hmac.digest(secret, b"cursor\0" + text, "sha256")[:_SEAL_BYTES], seal)
+    return text.decode() if is_ours else cursor
+
+
+def _veiled(secret: bytes, seal: bytes, text: bytes) -> bytes:
+    """Veil a text, or unveil it."""
+    veil = hashlib.shake_256(b"cursor\0" + secret + seal).digest(len(text))
+    return bytes(one ^ other for one, other in zip(text, veil, strict=True))
 
 
 def _has_to_sift(who: Principal, options: FindOptions) -> bool:
@@ -194,9 +255,9 @@ async def workers_page(
 ) -> tuple[list[Seen], str | None]:
     """Return the workers that serve a queue which `who` sees, by id, and the id after which the next page begins. A
     page can be short although more follow."""
-    rows = await app.workers(after=after, limit=limit + 1)
+    rows = await app.workers(after=await _opened(app, who, after), limit=limit + 1)
     following = rows[limit - 1].worker_id if len(rows) > limit else None
-    return await _seen(app, who, rows[:limit]), following
+    return await _seen(app, who, rows[:limit]), await _sealed(app, who, following)
 
 
 async def workers_named(app: Backstay, who: Principal, ids: Sequence[str]) -> list[Seen]:
@@ -285,17 +346,18 @@ async def schedules_page(
     """Return the schedules of the queues that `who` sees, by name, and the name after which the next page begins. A
     page can be short although more follow, because the number of rows read for it is bounded."""
     found: list[ScheduleInfo] = []
+    after = await _opened(app, who, after)
     for _ in range(max(1, SIFTED_ROWS_MAX // limit)):
         read = await app.schedules(after=after, limit=limit + 1)
         for each in read:
             if len(found) == limit:
-                return found, after
+                return found, await _sealed(app, who, after)
             if who.sees(each.queue):
                 found.append(each)
             after = each.name
         if len(read) <= limit:
             return found, None
-    return found, after
+    return found, await _sealed(app, who, after)
 
 
 async def schedule_named(app: Backstay, who: Principal, name: str) -> ScheduleInfo:

@@ -495,7 +495,7 @@ def dead_router() -> APIRouter:
                 for group in await app.dead(limit)
             ]
         else:
-            groups = _grouped(await _newest(app, who))[:limit]
+            groups = _grouped(await visibility.without_foreign(app, who, await _newest(app, who)))[:limit]
         return answer(response_models.DeadGroups(groups))
 
     @api.post(
