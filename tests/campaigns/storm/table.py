@@ -27,6 +27,7 @@ def _sum(*names: str) -> Callable[[Figures], str]:
 
 ROWS: dict[str, Callable[[Figures], str]] = {
     "length": lambda found: f"{found['asked']['minutes']:g} minutes, seed {found['asked']['seed']}",
+    "release": lambda found: found["versions"]["backstay"],
     "workers, submitters and handlers' processes killed": _sum(
         "workers killed", "submitters killed", "children killed"
     ),
