@@ -8,6 +8,7 @@ import pytest
 
 from backstay.cli.output import note, progress_line
 from backstay.clock import MICROS, to_datetime
+from backstay.core.event_details import Dependency
 from backstay.core.records import HistoryEvent, JobRecord
 from backstay.core.states import Event, Status
 from backstay.job import Job
@@ -42,7 +43,9 @@ CANCELLED = HistoryEvent(3, NOW, Event.CANCEL, Status.PENDING, Status.CANCELLED,
 EARLIER_LIFE = HistoryEvent(1, NOW, Event.CANCEL, Status.PENDING, Status.CANCELLED, 0, "ada", "long ago")
 
 FIRST = "00000000-0000-7000-8000-000000000001"
-WENT_DOWN = HistoryEvent(1, NOW, Event.RELEASE, Status.WAITING, Status.CANCELLED, 0, None, f"{FIRST} cancelled")
+WENT_DOWN = HistoryEvent(
+    1, NOW, Event.RELEASE, Status.WAITING, Status.CANCELLED, 0, details=Dependency(FIRST, Status.CANCELLED)
+)
 
 
 @pytest.mark.parametrize(
@@ -83,8 +86,6 @@ WENT_DOWN = HistoryEvent(1, NOW, Event.RELEASE, Status.WAITING, Status.CANCELLED
             f"because of {FIRST}",
             f"because of {FIRST}",
         ),
-        # One that it depends on is not among those that its record lists.
-        (job(Status.CANCELLED, history=(WENT_DOWN,)), f"{FIRST} cancelled", f"{FIRST} cancelled"),
     ],
 )
 def test_a_note_says_what_its_number_means(given: Job, short: str, long: str) -> None:

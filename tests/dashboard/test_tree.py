@@ -116,7 +116,9 @@ def test_a_chain_of_a_thousand_is_no_recursion() -> None:
 
 
 def entry(version: int, seconds: float, event: Event, target: Status, attempt: int = 0) -> HistoryEntry:
-    return HistoryEntry(version, NOW + timedelta(seconds=seconds), event, None, target, attempt, None, None)
+    return HistoryEntry(
+        version, NOW + timedelta(seconds=seconds), event, None, target, attempt, None, None, False, None
+    )
 
 
 def test_a_state_is_as_wide_as_it_was_long_and_never_too_narrow_to_see() -> None:

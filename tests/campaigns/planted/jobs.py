@@ -12,6 +12,7 @@ import pytest
 from backstay.clock import Instant
 from backstay.core.records import ClaimedJob, ClaimRequest, Inserted, NewJob, Promoted, Transition, Verdict
 from backstay.core.states import Event, Status
+from backstay.engines import release as after_end
 from backstay.engines.lanes import asked
 from backstay.engines.places import Move, Standing, implied
 from backstay.engines.sqlite import claim, insert, maintenance, places, release, settle, writer
@@ -242,13 +243,13 @@ def payloads_are_mixed_up(patch: Patch, gap: Gap) -> None:
 @bug("S11")
 def a_dedup_key_is_checked_before_the_transaction(patch: Patch, gap: Gap) -> Engine:
     check = insert._by_dedup_key
-    patch.setattr(insert, "_by_dedup_key", lambda tx, job, now: None)
+    patch.setattr(insert, "_by_dedup_key", lambda tx, job, now, promised: None)
 
     class CheckFirst(SQLiteStore):
         async def insert(self, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]:
             answers = []
             for job in jobs:
-                existing = await self._write("look", lambda tx, job=job: check(tx, job, now), essential=True)
+                existing = await self._write("look", lambda tx, job=job: check(tx, job, now, False), essential=True)
                 await gap()
                 answers.append(existing or (await super().insert([job], now))[0])
             return answers
@@ -374,12 +375,12 @@ def dependencies_are_not_waited_for(patch: Patch, gap: Gap) -> None:
 
 @bug("S12")
 def a_failed_parent_releases_its_children(patch: Patch, gap: Gap) -> None:
-    real = release.released
+    real = after_end.released
 
     def released(*, outcome: Status | None, **rest: Any) -> Any:
         return real(outcome=Status.COMPLETED, **rest)
 
-    patch.setattr(release, "released", released)
+    patch.setattr(after_end, "released", released)
 
 
 @bug("S12")

@@ -10,8 +10,9 @@ import msgspec
 
 from backstay.clock import Instant
 from backstay.core.records import Firing, RetentionPolicy, Retired, Transition, Verdict
+from backstay.engines import release as after_end
 from backstay.engines import sql_rows
-from backstay.engines.sqlite import claim, insert, maintenance, places, release, settle
+from backstay.engines.sqlite import claim, insert, maintenance, places, settle
 from backstay.engines.sqlite import retention as sqlite_retention
 from backstay.engines.sqlite.store import SQLiteStore
 from backstay.engines.sqlite.writer import Tx, Verb, Writer
@@ -229,7 +230,7 @@ def counters_are_written_in_a_commit_of_their_own(patch: Patch, gap: Gap) -> Non
 
 @bug("S21")
 def dependents_that_end_with_their_parent_are_not_counted(patch: Patch, gap: Gap) -> None:
-    patch.setattr(release, "counted", lambda event, target: None)
+    patch.setattr(after_end, "counted", lambda event, target: None)
 
 
 # Editors
@@ -237,12 +238,12 @@ def dependents_that_end_with_their_parent_are_not_counted(patch: Patch, gap: Gap
 
 @bug("S7")
 def another_priority_drops_the_lease(patch: Patch, gap: Gap) -> None:
-    rewrite(patch, places, "_STAY_RUNNING", ("SET version", "SET lease_expires_at = 0, version"))
+    rewrite(patch, places, "STAY_RUNNING", ("SET version", "SET lease_expires_at = 0, version"))
 
 
 @bug("S9")
 def another_priority_takes_the_claim_away(patch: Patch, gap: Gap) -> None:
-    rewrite(patch, places, "_STAY_RUNNING", ("SET version", "SET token = 0, version"))
+    rewrite(patch, places, "STAY_RUNNING", ("SET version", "SET token = 0, version"))
 
 
 @bug("S12")
@@ -259,8 +260,8 @@ def a_retry_by_hand_does_not_ask_for_its_key(patch: Patch, gap: Gap) -> None:
 def a_window_of_a_key_is_not_looked_at(patch: Patch, gap: Gap) -> None:
     real = insert._by_dedup_key
 
-    def by_dedup_key(tx: Tx, job: Any, now: Instant) -> Any:
-        found = real(tx, job, now)
+    def by_dedup_key(tx: Tx, job: Any, now: Instant, promised: bool) -> Any:
+        found = real(tx, job, now, promised)
         return None if found is not None and found.status in settle.TERMINAL else found
 
     patch.setattr(insert, "_by_dedup_key", by_dedup_key)

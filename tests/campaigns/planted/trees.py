@@ -8,6 +8,7 @@ from backstay.clock import Instant
 from backstay.core.dependencies import Brood, TriggerRule, moved
 from backstay.core.records import Transition, Verdict
 from backstay.core.states import Status
+from backstay.engines import release as after_end
 from backstay.engines.places import Standing
 from backstay.engines.sqlite import insert, places, release, settle
 from backstay.engines.sqlite.store import SQLiteStore
@@ -120,13 +121,13 @@ def a_part_is_taken_before_its_children_are_stored(patch: Patch, gap: Gap) -> En
 
 
 def _deciding(patch: Patch, rule: TriggerRule, outcome: Status, as_if: dict[str, Any]) -> None:
-    real = release.released
+    real = after_end.released
 
     def released(**asked: Any) -> Status | None:
         hit = asked["rule"] is rule and asked["outcome"] is outcome
         return real(**(asked | as_if if hit else asked))
 
-    patch.setattr(release, "released", released)
+    patch.setattr(after_end, "released", released)
 
 
 @bug("S12")

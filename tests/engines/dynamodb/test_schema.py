@@ -122,13 +122,6 @@ def test_a_key_index_tells_who_runs_and_who_waits(changes: Item, begins: str) ->
     assert schema.derived(_job(concurrency_key="k", **changes), 1)["gk"].startswith(begins)
 
 
-def test_a_failed_job_says_of_what() -> None:
-    errors = '[{"attempt":1,"at":1,"type":"KeyError","message":""}]'
-
-    assert schema.derived(_job(status="failed", errors=errors), 1)["error_type"] == "KeyError"
-    assert schema.derived(_job(status="failed"), 1)["error_type"] == "DependencyFailed"
-
-
 def test_what_retention_leaves_is_in_one_index_only() -> None:
     assert schema.derived({"job_id": FIRST, "archived_at": 5, "files": 1}, 1) == {
         "ga": "files",
