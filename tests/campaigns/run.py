@@ -7,7 +7,7 @@
     python -m tests.campaigns.run dynamodb --kills 200 --stops 40 --out bench/results/dynamodb-campaign.json
     python -m tests.campaigns.run move --kills 2 --jobs 100000 --out bench/results/move-campaign.json
     python -m tests.campaigns.run api --examples 100 --out bench/results/api-campaign.json
-    python -m tests.campaigns.run lost-claims --engine postgres --workers 4 --out bench/results/lost-claims.json
+    python -m tests.campaigns.run lost-claims --engine postgres --workers 4 --out lost-claims.json
     python -m tests.campaigns.run storm --engine postgres --minutes 20 --out bench/results/storm-postgres.json
     python -m tests.campaigns.run --replay bench/results/crash-campaign.json
 
@@ -85,7 +85,8 @@ def main() -> None:
             in_a_namespace()
             written = asyncio.run(storm(arguments.engine, arguments.minutes, arguments.seed))
         case "lost-claims":
-            written = asyncio.run(lost_claims(arguments.engine, arguments.jobs, arguments.alone, arguments.workers))
+            engine, jobs, alone = arguments.engine, arguments.jobs, arguments.alone
+            written = asyncio.run(lost_claims(engine, jobs, alone, arguments.workers, arguments.rounds))
         case "move":
             written = asyncio.run(move(arguments.seed, arguments.kills, arguments.jobs))
         case _:
@@ -122,6 +123,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--examples", type=int, default=100, help="api: drawn for each operation")
     parser.add_argument("--engine", choices=ENGINES, default="sqlite", help="storm, lost-claims")
     parser.add_argument("--workers", type=int, default=4, help="lost-claims")
+    parser.add_argument("--rounds", type=int, default=5, help="lost-claims: of which the median counts")
     parser.add_argument("--alone", type=int, default=200, help="lost-claims: jobs that have to run alone")
     parser.add_argument("--minutes", type=float, help="storm: its length; default: the short form of the gate")
     parser.add_argument("--seed", type=int, default=1)
