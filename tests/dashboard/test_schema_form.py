@@ -181,6 +181,27 @@ def test_a_default_that_is_taken_out_is_not_put_back() -> None:
     assert schema_form.read(form(Order), {**FILLED, "payload/language": [""]}).value["language"] == ""
 
 
+class Login(BaseModel):
+    user: str = "ada"
+    password: pydantic.SecretStr = pydantic.SecretStr("hunter2")
+    spare: pydantic.SecretStr | None = pydantic.SecretStr("hunter3")
+
+
+class Site(BaseModel):
+    login: Login = Login()
+
+
+def test_a_secret_keeps_its_default_and_never_becomes_the_asterisks_of_the_schema() -> None:
+    """Pydantic writes asterisks into the schema, also into the default of an object around the secret."""
+    for model in (Login, Site):
+        field = form(model)
+        assert "**" not in codec.encode(schema_form.initial(field)).decode()
+        filled = schema_form.read(field, schema_form.initial(field))
+        assert not filled.errors
+        given = filled.value if model is Login else filled.value["login"]
+        assert Login.model_validate(given) == Login()
+
+
 def test_an_object_that_may_be_left_out_counts_only_where_it_was_ticked() -> None:
     given = {**FILLED, "payload/second/street": ["Oak Street"]}
     assert "second" not in schema_form.read(form(Order), given).value

@@ -28,6 +28,7 @@ CHOICES_MAX = 200
 TEXT_MAX = 500  # characters of a description or label
 LINES_FROM = 200  # texts of this length or more get a multi-line input
 _LONG_TEXTS = frozenset(("text", "body", "content", "prompt", "message", "lines", "query", "sql", "html", "markdown"))
+_MASKED = "*" * 10  # what pydantic writes into a schema as the default of a SecretStr
 _FORMATS = {"email": "email", "uri": "url", "url": "url", "password": "password"}
 
 
@@ -229,8 +230,14 @@ def _described(path: str, name: str, schema: dict[str, Any], required: bool, nul
         description=_text(schema.get("description")),
         required=required,
         nullable=nullable,
-        default=schema.get("default", UNSET),
+        default=_default(schema),
     )
+
+
+def _default(schema: dict[str, Any]) -> Any:
+    found = schema.get("default", UNSET)
+    is_masked = schema.get("writeOnly") is True and found == _MASKED  # sent back, the asterisks would be the secret
+    return UNSET if is_masked else found
 
 
 def _label(name: str, title: Any) -> str:
@@ -363,6 +370,8 @@ def _put(field: Field, path: str, value: Any, found: dict[str, list[str]]) -> No
 def _as_text(field: Field, value: Any) -> str:
     if value is UNSET or (value is None and field.kind is not Kind.JSON):
         return ""
+    if field.input_type == "password" and value == _MASKED:
+        return ""  # in the default of an object around it
     if field.kind is Kind.JSON:
         return "" if value is None and not field.required else _indented(value)
     if field.kind is Kind.CHOICE:
