@@ -260,7 +260,7 @@ async def test_a_worker_whose_event_loop_is_blocked_is_found_with_the_handler_th
     found = await finding(app, "workers")
 
     assert found.level == "bad"
-    assert "blocked for 40 s by resize job some-job, at /srv/shop/jobs.py:7 in resize" in found.says
+    assert "has been blocked for 40 s by resize job some-job, at /srv/shop/jobs.py:7 in resize" in found.says
     assert (await finding(app, "types")).level != "ok"  # it takes no jobs
 
 

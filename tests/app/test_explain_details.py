@@ -67,7 +67,7 @@ async def test_a_job_on_a_worker_whose_event_loop_is_blocked_is_told_by_whom_and
     assert "the event loop of that worker has been blocked since" in said and f"by {guilty} (other)" in said
     assert "it has blocked the event loop of that worker since" in str(await explained(stage, guilty))
     waiting = await explained(stage, await stage.submit("other"))
-    assert waiting.reason is Reason.NO_WORKER and "except elsewhere, which is blocked since" in str(waiting)
+    assert waiting.reason is Reason.NO_WORKER and "except elsewhere, which has been blocked since" in str(waiting)
 
 
 async def test_jobs_that_were_claimed_ahead_hold_no_slot(stage: Stage) -> None:

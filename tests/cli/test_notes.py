@@ -66,6 +66,8 @@ WENT_DOWN = HistoryEvent(
         ),
         (job(Status.WAITING, dependencies=("a", "b")), "waiting for 2 jobs", "waiting for 2 other jobs"),
         (job(Status.PENDING), "", "waiting for a worker"),
+        (job(Status.PENDING, suspicion=1), "", "waiting for a worker"),
+        (job(Status.PENDING, suspicion=2), "runs alone after losing a worker", "waiting to run alone"),
         (job(Status.COMPLETED, processing_micros=1_500_000), "took 1.5 s", "took 1.5 s"),
         (job(Status.COMPLETED, reused_from="x"), "result reused", "result reused"),
         (job(Status.FAILED, last_error="OSError: no"), "OSError: no", "OSError: no"),

@@ -75,7 +75,7 @@ def test_a_worker_whose_event_loop_is_blocked_is_listed_with_the_handler_that_bl
     queue.do(beat)
     said = cli("workers")
     assert "blocked" in said.out.splitlines()[1].split()
-    assert "the event loop of w-1 is blocked for 4" in said.err
+    assert "the event loop of w-1 has been blocked for 4" in said.err
     assert "by resize job some-job, at /srv/shop/jobs.py:7 in resize" in said.err
     [item] = cli("workers", "--json").document["items"]
     assert (item["blocked"]["job_type"], item["blocked"]["job_id"]) == ("resize", "some-job")

@@ -247,7 +247,7 @@ def _state(row: WorkerRow, now: datetime) -> str:
 def _emit_blocked(rows: list[WorkerRow], now: datetime) -> None:
     for row in rows:
         if state_of(row, to_instant(now)) == "blocked":
-            output.say(f"the event loop of {row.worker_id} is {core_workers.blocked_for(row, to_instant(now))}")
+            output.say(f"the event loop of {row.worker_id} has been {core_workers.blocked_for(row, to_instant(now))}")
 
 
 def _style(row: WorkerRow, now: datetime) -> str:

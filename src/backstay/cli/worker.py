@@ -41,7 +41,7 @@ def worker(
         int | None, typer.Option(min=1, metavar="N", help="Jobs to run at a time; default 10.")
     ] = None,
     processes: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Number of worker processes; default 1.")
+        int | None, typer.Option(min=1, metavar="N", help="Worker processes; a parent restarts 2 or more. Default 1.")
     ] = None,
     queues: Annotated[
         str | None,

@@ -107,7 +107,7 @@ def _workers(workers: list[WorkerRow], dead: int, now: Instant) -> Finding:
         return Finding(
             "workers",
             "bad",
-            f"the event loop of {blocked[0].worker_id} is {blocked_for(blocked[0], now)}"
+            f"the event loop of {blocked[0].worker_id} has been {blocked_for(blocked[0], now)}"
             + (f"; {len(blocked) - 1} more are blocked" if len(blocked) > 1 else ""),
             'no job of that worker can continue: make the handler a plain `def`, or give it isolation="process"',
         )

@@ -282,8 +282,11 @@ def _unserved(reason: Reason, p: Params) -> Iterator[Part]:
     if reason is Reason.NO_WORKER:
         yield "no worker is alive"
         if p.workers:
-            why = "stopping" if p.blocked_since is None else f"blocked since {_at(p.blocked_since)}"
-            yield f" except {_workers(p)}, which {'is' if one else 'are'} {why}"
+            if p.blocked_since is None:
+                why = f"{'is' if one else 'are'} stopping"
+            else:
+                why = f"{'has' if one else 'have'} been blocked since {_at(p.blocked_since)}"
+            yield f" except {_workers(p)}, which {why}"
         elif p.worker_id:
             yield f" ({p.worker_id} was last seen at {_at(p.at)})"
         yield ": start one"

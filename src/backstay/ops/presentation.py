@@ -7,6 +7,7 @@ from datetime import datetime
 
 from backstay.core.checks import count, span
 from backstay.core.states import Status
+from backstay.core.suspicion import RUNS_ALONE
 from backstay.job import Job
 from backstay.ops.explain import ended_with_children, failed_dependency
 
@@ -27,7 +28,7 @@ def note(job: Job, now: datetime, *, percent: bool = True, named: Naming = str) 
         case Status.RETRYING:
             return f"retry {_in(job.scheduled_for, now)}: {job.last_error or ''}"
         case Status.PENDING:
-            return ""
+            return "runs alone after losing a worker" if job.record.suspicion >= RUNS_ALONE else ""
         case Status.PROCESSING:
             return ", ".join(part for part in (_at(job) if percent else job.stage, _running(job, now)) if part)
         case Status.COMPLETED:
@@ -56,7 +57,7 @@ def progress_line(job: Job, now: datetime, *, named: Naming = str) -> str:
                 f" {job.last_error or 'no reason recorded'}"
             )
         case Status.PENDING:
-            return "waiting for a worker"
+            return "waiting to run alone" if job.record.suspicion >= RUNS_ALONE else "waiting for a worker"
         case Status.PROCESSING:
             return job.stage
         case Status.COMPLETED | Status.SCHEDULED | Status.FAILED | Status.CANCELLED:
