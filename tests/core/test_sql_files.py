@@ -1,6 +1,5 @@
 """SQL in files of named sections, and where each statement is found."""
 
-import re
 from importlib import resources
 from pathlib import Path
 
@@ -27,7 +26,7 @@ def test_a_statement_keeps_the_comment_that_follows_its_name(tmp_path: Path) -> 
 
     found = sql_files.sections(file)
 
-    assert found == {"one": "-- The first.\nSELECT 1\n", "two": "SELECT 2\n    -- inside\n"}
+    assert found.statements == {"one": "-- The first.\nSELECT 1\n", "two": "SELECT 2\n    -- inside\n"}
 
 
 def test_two_statements_of_one_name_are_refused(tmp_path: Path) -> None:
@@ -70,12 +69,17 @@ def test_a_list_of_columns_that_does_not_exist_is_refused() -> None:
         sql_files.filled("SELECT {column}", {"columns": "a, b"})
 
 
-def test_a_claim_from_one_lane_differs_from_one_from_several_only_in_what_it_ranks() -> None:
-    """Two texts, so that each can be read; a change to one is a change to the other."""
+def test_what_statements_share_is_put_into_each_of_them_without_its_comment(tmp_path: Path) -> None:
+    file = write(
+        tmp_path,
+        "read.sql",
+        "-- name: all\n-- Every one.\n{jobs};\n\n-- part: jobs\n-- What is read.\nSELECT {columns}\nFROM job\n\n"
+        "-- name: one\n-- One of them.\n{jobs} WHERE id = $1;\n",
+    )
 
-    def unranked(text: str) -> str:
-        return re.sub(
-            r"(?<=chosen AS MATERIALIZED \().*?(?=\n\), moment)", "", text[text.index("WITH ") :], flags=re.DOTALL
-        )
+    found = sql_files.complete(sql_files.sections(file), {"columns": "a, b"})
 
-    assert unranked(POSTGRES["claim_lane"]) == unranked(POSTGRES["claim_plain"])
+    assert found == {
+        "all": "-- Every one.\nSELECT a, b\nFROM job;\n",
+        "one": "-- One of them.\nSELECT a, b\nFROM job WHERE id = $1;\n",
+    }

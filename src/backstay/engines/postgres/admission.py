@@ -9,32 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-import msgspec
-
 from backstay.clock import MICROS, Instant
 from backstay.core import admission
 from backstay.core.admission import NO_TIME, SET_BACK, Bucket, LaneTurns, Level, Turn, TurnOrder
 from backstay.core.records import Signal
 from backstay.engines import lanes
-from backstay.engines.postgres.connection import Tx
+from backstay.engines.postgres.connection import Candidate, Tx
 from backstay.limits import FAIR_KEY_SECONDS, FAIR_KEYS_MAX, RATES_DUE_MAX
-
-
-class Candidate(msgspec.Struct, gc=False):
-    """What a claim reads of a row of `ready` at the head of its lane, in the order of {candidate_columns}."""
-
-    job_type: str
-    priority: int
-    due: Instant  # of jobs that take turns: when the first of them became due
-    job_id: str
-    at: str  # where its row is
-    concurrency_key: str | None
-    concurrency_limit: int | None
-    rate_key: str | None
-    rate_count: int | None
-    rate_micros: int | None
-    turn: Turn | None = None
-
 
 # Buckets
 

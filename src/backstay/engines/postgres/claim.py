@@ -18,8 +18,7 @@ from backstay.core.records import ClaimedJob, ClaimRequest, Lost, Signal
 from backstay.engines.lanes import FAIR, PLAIN, Asked, Lane, Order, Pair, Row, order
 from backstay.engines.places import token_key
 from backstay.engines.postgres import admission, release
-from backstay.engines.postgres.admission import Candidate
-from backstay.engines.postgres.connection import Tx
+from backstay.engines.postgres.connection import Candidate, Tx
 from backstay.limits import ALONE_COUNTED_MAX, CLAIM_LANES_FEW, CLAIM_LANES_MAX
 
 _ANY_VERSION = 2**31 - 1
@@ -166,7 +165,7 @@ async def _write(tx: Tx, decided: Admission[Candidate], now: Instant) -> None:
 
 async def _shared(tx: Tx, request: ClaimRequest, part: Part, turns: dict[Pair, LaneTurns]) -> list[Candidate]:
     """Return the first jobs of the lanes that are not paused."""
-    paused = {row[0] for row in await tx.rows("paused")}
+    paused = set(await tx.column("paused"))
     heads = await _heads(tx, request, [lane for lane in part.lanes if lane.queue not in paused], turns)
     if part.until is None:
         return heads
@@ -183,8 +182,7 @@ async def _alone(tx: Tx, request: ClaimRequest) -> list[Candidate]:
 
 
 async def wait_alone(tx: Tx, request: ClaimRequest) -> dict[str, int]:
-    rows = await tx.rows("wait_alone", *_asked(request), ALONE_COUNTED_MAX)
-    return {row[0]: row[1] for row in rows}
+    return dict(await tx.rows("wait_alone", *_asked(request), ALONE_COUNTED_MAX))
 
 
 def _asked(request: ClaimRequest) -> tuple[list[str], list[str], list[int]]:

@@ -26,6 +26,7 @@ import msgspec
 from backstay import failpoints, limits
 from backstay.clock import MICROS, Instant
 from backstay.core import open_files
+from backstay.core.admission import Turn
 from backstay.core.dependencies import Broods
 from backstay.core.job_fields import ARCHIVED_FIELDS, HOMES, ID_FIELDS, PLAIN_FIELDS, Home
 from backstay.core.records import FOREVER, ClaimedJob, Kind, NewJob, Signal
@@ -440,6 +441,25 @@ def _claimed(name: str) -> str:
     return f"r.{column}" if HOMES[name] is Home.PLACE else f"j.{column}"
 
 
+class Candidate(msgspec.Struct, gc=False):
+    """What a claim reads of a row of `ready` at the head of its lane. The fields are columns, in their order."""
+
+    job_type: str
+    priority: int
+    due: Instant  # of jobs that take turns: when the first of them became due
+    job_id: str
+    at: str  # where its row is
+    concurrency_key: str | None
+    concurrency_limit: int | None
+    rate_key: str | None
+    rate_count: int | None
+    rate_micros: int | None
+    turn: Turn | None = None  # not a column
+
+
+_SPELT = {"due": "scheduled_for", "at": "ctid::text", "job_id": "job_id::text"}
+_CANDIDATE = [_SPELT.get(name, name) for name in Candidate.__struct_fields__ if name != "turn"]
+
 # Of a record: its columns, and what its history is derived from.
 RECORD = (
     *(name for name in sql_rows.COLUMNS if name not in ("history", "updated_at")),
@@ -456,8 +476,7 @@ _LISTS = {
     **{f"${name}": bound for name, bound in _BOUND.items()},
     "$carried": f"${4 + len(INSERTED)}",
     "claimed_columns": ", ".join(map(_claimed, sql_rows.CLAIMED)),
-    "candidate_columns": "job_type, priority, scheduled_for, job_id::text, ctid::text, concurrency_key,"
-    " concurrency_limit, rate_key, rate_count, rate_micros",
+    "candidate_columns": ", ".join(_CANDIDATE),
     "record_columns": f"{sql_rows.column_list(RECORD, lambda name: f'standing.{_read_as(name)}')}, {_EVENTS}",
     "standing_columns": ", ".join(
         "job_id::text AS key" if name == "key" else _read_as(name) for name in places.STANDING
@@ -529,6 +548,10 @@ class Tx:
 
     async def rows(self, name: str, *values: Any) -> list[Any]:
         return await self.connection.fetch(self.sql[name], *values)
+
+    async def column(self, name: str, *values: Any) -> list[Any]:
+        """Return the values of a statement that answers with one column."""
+        return [value for (value,) in await self.rows(name, *values)]
 
     async def row(self, name: str, *values: Any) -> Any | None:
         return await self.connection.fetchrow(self.sql[name], *values)
@@ -753,15 +776,10 @@ def connection_options(address: Address) -> dict[str, Any]:
     }
 
 
-_SETTINGS = ("fsync", "full_page_writes", "synchronous_commit", "server_version_num")
-
-
 async def refuse_unsafe(connection: Any, where: str) -> None:
     """Refuse a server whose settings do not guarantee that an acknowledged job is on disk."""
-    # Not from pg_settings: that view computes all settings of the server.
-    asked = ", ".join(f"current_setting('{name}') AS {name}" for name in _SETTINGS)
-    settings = await connection.fetchrow(f"SELECT {asked}")
-    if int(settings["server_version_num"]) < OLDEST_SERVER:
+    settings = await connection.fetchrow(_TEXTS["safety"])
+    if settings["server_version"] < OLDEST_SERVER:
         raise StoreUnsafe(f"{where} is older than PostgreSQL 14: upgrade it")
     for name in ("fsync", "full_page_writes"):
         if settings[name] == "off":

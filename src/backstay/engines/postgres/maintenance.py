@@ -73,7 +73,7 @@ async def unmark(tx: Tx, job_type: str, marks: Sequence[str]) -> Verdict:
 
 
 async def _locked(tx: Tx, names: list[str]) -> list[JobType]:
-    return [msgspec.json.decode(row[0], type=JobType) for row in await tx.rows("lock_types", names)]
+    return [msgspec.json.decode(details, type=JobType) for details in await tx.column("lock_types", names)]
 
 
 def _details(job_type: JobType) -> str:
@@ -213,12 +213,6 @@ def _mark(sql: Statements, number: int, name: str, text: str) -> str:
 
 
 _CREATED = re.compile(r"^CREATE TABLE (?:IF NOT EXISTS )?backstay\.(\w+)", re.MULTILINE)
-# One snapshot: another process may be migrating, and commits all tables at once.
-_RELATIONS = """
-SELECT c.relname::text, ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0)
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = $1 AND c.relname = ANY($2)
-"""
 
 
 def own_tables() -> list[str]:
@@ -230,7 +224,7 @@ def own_tables() -> list[str]:
 
 async def exists(connection: Any, sql: Statements, where: str) -> bool:
     """Return whether there is a queue; refuse a schema in which another program has tables with names of ours."""
-    found = dict(await connection.fetch(_RELATIONS, sql.schema, own_tables()))
+    found = dict(await connection.fetch(sql["relations"], sql.schema, own_tables()))
     if not found:
         return False
     if not {"number", "name", "breaking"} <= set(found.get("migration", ())):
@@ -255,9 +249,7 @@ async def check(connection: Any, sql: Statements, where: str) -> bool:
 
 
 async def applied(connection: Any, sql: Statements) -> list[Any]:
-    return list(
-        await connection.fetch(sql.named("SELECT number, name, breaking FROM backstay.migration ORDER BY number"))
-    )
+    return list(await connection.fetch(sql["applied"]))
 
 
 def newer(rows: list[Any]) -> list[Any]:
@@ -306,9 +298,7 @@ _TIME_LIMITS = ("statement_timeout", "lock_timeout", "idle_in_transaction_sessio
 
 async def diagnose(tx: Tx, now: Instant) -> list[Finding]:
     names = ["server_version", "max_connections", *_DURABLE, *_TIME_LIMITS]
-    settings = dict(
-        await tx.connection.fetch("SELECT name, setting FROM pg_settings WHERE name = ANY ($1::text[])", names)
-    )
+    settings = dict(await tx.rows("settings", names))
     return [
         Finding("engine", "ok", f"PostgreSQL {settings['server_version']}"),
         _durability(settings),
@@ -334,7 +324,7 @@ async def _time_limits(tx: Tx, settings: dict[str, str]) -> Finding:
     of the role."""
     missing = [name for name in _TIME_LIMITS if settings[name] == "0"]
     if missing:
-        role = await tx.connection.fetchval("SELECT current_user")
+        role = await tx.value("role")
         return Finding(
             "time limits",
             "warn",
@@ -373,14 +363,7 @@ async def _clock(tx: Tx, now: Instant) -> Finding:
 
 async def _dead_rows(tx: Tx) -> Finding:
     """Look at the place that has most of them: each job passes the line and the claims."""
-    row: Any = await tx.connection.fetchrow(
-        "SELECT relname::text, n_live_tup, n_dead_tup,"
-        " extract(epoch FROM clock_timestamp() - greatest(last_autovacuum, last_vacuum))::double precision"
-        " FROM pg_stat_all_tables"
-        " WHERE schemaname = $1 AND relname IN ('ready', 'running', 'later', 'waiting', 'ended')"
-        " ORDER BY n_dead_tup DESC, relname = 'ready' DESC LIMIT 1",
-        tx.sql.schema,
-    )
+    row = await tx.row("dead_rows", tx.sql.schema)
     table, live, dead, age = row or ("ready", 0, 0, None)
     vacuumed = "never vacuumed" if age is None else f"last vacuumed {age / 60:,.0f} min ago"
     says = f"{dead:,} next to {live:,} live ones in the table {table}, {vacuumed}"
@@ -410,17 +393,8 @@ async def _places(tx: Tx) -> Finding:
 
 async def _oldest_transaction(tx: Tx) -> Finding:
     """Return the oldest transaction that holds back vacuum in this database: of sessions, or prepared and abandoned."""
-    row: Any = await tx.connection.fetchrow(
-        "SELECT extract(epoch FROM clock_timestamp() - since)::double precision, pid, application, state, name"
-        " FROM (SELECT xact_start AS since, pid, application_name AS application, state, usename::text AS name"
-        " FROM pg_stat_activity WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid()"
-        " AND backend_type IN ('client backend', 'walsender') AND (datname = current_database() OR datname IS NULL)"
-        " UNION ALL SELECT prepared, NULL, NULL, NULL, gid FROM pg_prepared_xacts WHERE database = current_database())"
-        " AS held ORDER BY since LIMIT 1"
-    )
-    unseen = await tx.connection.fetchval(
-        "SELECT count(*) FROM pg_stat_activity WHERE backend_type IS NULL AND datname = current_database()"
-    )
+    row = await tx.row("oldest_transaction")
+    unseen = await tx.value("hidden_sessions")
     note = f"; {unseen} sessions of other roles are hidden (GRANT pg_read_all_stats shows them)" if unseen else ""
     if row is None:
         return Finding("oldest transaction", "ok", f"none are open{note}")
@@ -441,10 +415,7 @@ async def _oldest_transaction(tx: Tx) -> Finding:
 
 
 async def _connections(tx: Tx, most: int) -> Finding:
-    used, ours = await tx.connection.fetchrow(
-        "SELECT count(*), count(*) FILTER (WHERE application_name = 'backstay') FROM pg_stat_activity"
-        " WHERE datid IS NOT NULL"
-    ) or (0, 0)
+    used, ours = await tx.row("sessions") or (0, 0)
     says = f"{used} of {most} used, {ours} by Backstay"
     if used >= CONNECTIONS_SHARE_WARN * most:
         return Finding("connections", "warn", says, "lower ?pool=, put PgBouncer in front, or raise max_connections")

@@ -107,11 +107,11 @@ def fields_of(row: tuple[Any, ...]) -> tuple[dict[str, Any], tuple[HistoryEvent,
 async def _edges(tx: Tx, job_ids: list[str]) -> dict[str, tuple[str, str, int]]:
     if not job_ids:
         return {}
-    return {row[0]: (row[1], row[2], row[3]) for row in await tx.rows("edges_of", job_ids, LISTED_EDGES_MAX)}
+    return {job_id: tuple(edges) for job_id, *edges in await tx.rows("edges_of", job_ids, LISTED_EDGES_MAX)}
 
 
 async def statuses(tx: Tx, job_ids: Sequence[str]) -> list[Status | None]:
-    known = {row[0]: Status(row[1]) for row in await tx.rows("statuses", list(job_ids))}
+    known = {job_id: Status(status) for job_id, status in await tx.rows("statuses", list(job_ids))}
     return [known.get(job_id) for job_id in job_ids]
 
 
@@ -328,7 +328,7 @@ async def dead(tx: Tx, limit: int) -> list[DeadGroup]:
 
 async def former_workers(tx: Tx, since: Instant) -> list[FormerWorker]:
     found = await tx.rows("former_workers", since, FORMER_WORKERS_MAX)
-    return [FormerWorker(sql_rows.worker(*row[:3]), row[3]) for row in found]
+    return [FormerWorker(sql_rows.worker(*worker), left_at) for *worker, left_at in found]
 
 
 async def workers(tx: Tx, ids: Sequence[str], after: str, before: str, limit: int | None) -> list[WorkerRow]:
@@ -344,4 +344,4 @@ async def count_workers(tx: Tx) -> int:
 
 
 async def job_types(tx: Tx) -> list[JobType]:
-    return [msgspec.json.decode(row[0], type=JobType) for row in await tx.rows("job_types")]
+    return [msgspec.json.decode(details, type=JobType) for details in await tx.column("job_types")]

@@ -36,7 +36,7 @@ async def spread(tx: Tx, ended: Iterable[str], now: Instant, budget: int = RELEA
         if status is None or Status(status) not in TERMINAL:
             continue  # manually retried since: its dependents continue to wait
         room = budget - done
-        children = [(row[0], row[1]) for row in await tx.rows("unmet_edges", parent, room + 1)]
+        children = [tuple(row) for row in await tx.rows("unmet_edges", parent, room + 1)]
         if children[:room]:
             queue += await _release_children(tx, parent, Status(status), children[:room], now)
             done += len(children[:room])
@@ -106,7 +106,7 @@ def name_of(key: str) -> str:
 
 
 async def running(tx: Tx, keys: Collection[str]) -> dict[str, int]:
-    return {row[0]: row[1] for row in await tx.rows("keys_running", list(keys))} if keys else {}
+    return dict(await tx.rows("keys_running", list(keys))) if keys else {}
 
 
 async def unpark(tx: Tx, key: str, limit: int) -> int:

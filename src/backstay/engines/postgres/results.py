@@ -267,9 +267,12 @@ async def _put(tx: Tx, batch: RowBatch, now: Instant) -> Verdict:
 async def _marked(tx: Tx, hold: Hold, table: str) -> Verdict:
     """Record the table in the job before a row is stored: retention relies on it. If it is recorded already, the claim
     is only read: rows stored after it was lost belong to an attempt that no one reads."""
-    row = await tx.row("rows_holder", hold.job_id)
-    verdict = holds_by_key(hold, None if row is None else (row[0], row[1]))
-    if row is None or verdict is not Verdict.APPLIED or table in msgspec.json.decode(row[2] or "[]"):
+    found = await tx.row("rows_holder", hold.job_id)
+    if found is None:
+        return holds_by_key(hold, None)
+    attempt, token, tables = found
+    verdict = holds_by_key(hold, (attempt, token))
+    if verdict is not Verdict.APPLIED or table in msgspec.json.decode(tables or "[]"):
         return verdict
     marked = await tx.execute("rows_add_table", table, hold.job_id, hold.attempt, token_key(hold.token))
     return Verdict.APPLIED if marked else Verdict.STALE
@@ -278,8 +281,8 @@ async def _marked(tx: Tx, hold: Hold, table: str) -> Verdict:
 async def _refuse_duplicate(tx: Tx, batch: RowBatch, keys: list[Any]) -> None:
     hold = batch.hold
     statement = taken(tx.sql.schema, batch.table)
-    row = await tx.connection.fetchrow(statement, hold.job_id, hold.attempt, batch.part, keys)
-    raise core_result_tables.duplicate(batch.table, None if row is None else row[0], hold.job_id)
+    key = await tx.connection.fetchval(statement, hold.job_id, hold.attempt, batch.part, keys)
+    raise core_result_tables.duplicate(batch.table, key, hold.job_id)
 
 
 async def rows(tx: Tx, table: ResultTable, ask: RowQuery) -> RowPage:

@@ -57,7 +57,7 @@ async def drop(tx: Tx, policy: RetentionPolicy, now: Instant, limit: int) -> int
 
 
 async def with_files(tx: Tx, limit: int) -> list[str]:
-    return [row[0] for row in await tx.rows("with_files", limit)]
+    return await tx.column("with_files", limit)
 
 
 async def cleaned(tx: Tx, job_ids: Sequence[str]) -> None:

@@ -150,12 +150,12 @@ async def apply_each(
     if again:  # dedup keys before any row, in the same order as a submit
         keys = await tx.rows("dedup_keys_of", again)
         if keys:
-            await tx.rows("lock_names", sorted({f"backstay dedup {row[1]}" for row in keys}))
+            await tx.rows("lock_names", sorted({f"backstay dedup {key}" for _, key, *_ in keys}))
     ids = list(dict.fromkeys(t.job_id for t in transitions))
     rewaiting = [t.job_id for t in transitions if t.rewait]
     await tx.rows("lock_jobs", ids, rewaiting)
     # With the places of those that they may wait for again: a fast completion does not look at locks in `job`.
-    upstream = [row[0] for row in await tx.rows("parents_of", rewaiting)] if rewaiting else []
+    upstream = await tx.column("parents_of", rewaiting) if rewaiting else []
     jobs = await postgres_places.locked(tx, ids, upstream)
     if again:
         retries = await _read_retries(tx, again)
@@ -268,7 +268,7 @@ async def _beside(tx: Tx, t: Transition, move: Move, retries: Retries, now: Inst
 
 
 async def _wait_again(tx: Tx, job_id: str) -> None:
-    if parents := [row[0] for row in await tx.rows("unmeet", [job_id])]:
+    if parents := await tx.column("unmeet", [job_id]):
         await tx.value("lock_places", parents)
         await tx.value("mark_awaited", parents)
 
@@ -327,7 +327,7 @@ async def _after(tx: Tx, done: Sequence[tuple[Transition, Move]], now: Instant) 
 
 
 async def extend(tx: Tx, holds: Sequence[Hold], span: int, store_now: Instant | None) -> list[Verdict]:
-    done = {row[0] for row in await tx.rows("extend", *_columns(holds), span, store_now)}
+    done = set(await tx.column("extend", *_columns(holds), span, store_now))
     verdicts = await _answer(tx, holds, done)
     return [
         # Skipped: the claim still holds but was not extended, and its holder must not be told that it was.
@@ -364,7 +364,8 @@ async def _answer(tx: Tx, holds: Sequence[Hold], done: set[str]) -> list[Verdict
 
 async def holding(tx: Tx, holds: Sequence[Hold]) -> list[Verdict]:
     """Return which of these claims are still valid."""
-    found = {row[0]: (row[1], row[2]) for row in await tx.rows("claims", [hold.job_id for hold in holds])}
+    rows = await tx.rows("claims", [hold.job_id for hold in holds])
+    found = {job_id: (attempt, token) for job_id, attempt, token in rows}
     return [holds_by_key(hold, found.get(hold.job_id)) for hold in holds]
 
 
@@ -375,7 +376,7 @@ async def insert_children(
     tx: Tx, hold: Hold, jobs: Sequence[NewJob], now: Instant, store_now: Instant | None, repeat: bool
 ) -> list[Inserted] | None:
     row = await tx.row("hold_claim", hold.job_id)  # locked: a rescue waits until these are stored, or is seen here
-    if row is None or holds_by_key(hold, (row[0], row[1])) is not Verdict.APPLIED:
+    if row is None or holds_by_key(hold, tuple(row)) is not Verdict.APPLIED:
         return None
     return await insert.insert(tx, jobs, now, store_now, repeat)
 

@@ -158,7 +158,7 @@ async def held(tx: Tx) -> MoveState | None:
 
 
 async def _seal(tx: Tx, state: MoveState) -> None:
-    results = [row[0] for row in await tx.rows("result_names")]
+    results = await tx.column("result_names")
     for table in (*sql_rows.PLACED_TABLES, *(f"result_{name}" for name in results)):
         await _forbid(tx, table, _ALL, state, "FOR EACH STATEMENT")
 
@@ -196,7 +196,7 @@ async def _jobs(tx: Tx, after: str | None, limit: int) -> Source:
     while limit > 0:
         found = await tx.rows("export_jobs", place, min(SOME, limit))
         edges: dict[str, list[tuple[str, bool, bool]]] = {}
-        jobs = [(*read.fields_of(tuple(row)[:-1]), row[-1]) for row in found]
+        jobs = [(*read.fields_of(tuple(columns)), place) for *columns, place in found]
         for child, *edge in await tx.rows("export_edges", [fields["job_id"] for fields, _, _ in jobs]):
             edges.setdefault(child, []).append((edge[0], edge[1], edge[2]))
         for fields, events, place in jobs:
@@ -208,7 +208,8 @@ async def _jobs(tx: Tx, after: str | None, limit: int) -> Source:
 
 async def _steps(tx: Tx, after: str | None, limit: int) -> Source:
     for row in await tx.rows("export_steps", *sql_rows.position(after, (_FIRST_ID, "")), limit):
-        yield StepDump(*row), sql_rows.cursor(row[0], row[1])
+        step = StepDump(*row)
+        yield step, sql_rows.cursor(step.job_id, step.name)
 
 
 async def _archive(tx: Tx, after: str | None, limit: int) -> Source:
@@ -218,7 +219,8 @@ async def _archive(tx: Tx, after: str | None, limit: int) -> Source:
 
 async def _guards(tx: Tx, after: str | None, limit: int) -> Source:
     for row in await tx.rows("export_guards", after or "", limit):
-        yield GuardDump(*row), row[0]
+        guard = GuardDump(*row)
+        yield guard, guard.dedup_key
 
 
 async def _counters(tx: Tx, after: str | None, limit: int) -> Source:
@@ -233,7 +235,8 @@ async def _totals(tx: Tx, after: str | None, limit: int) -> Source:
 
 async def _trail(tx: Tx, after: str | None, limit: int) -> Source:
     for row in await tx.rows("export_audit", after or "", limit):
-        yield sql_rows.entry(row), row[0]
+        entry = sql_rows.entry(row)
+        yield entry, entry.entry_id
 
 
 _SOURCES: dict[str, Callable[[Tx, str | None, int], Source]] = {
@@ -267,7 +270,7 @@ async def restore(tx: Tx, kind: str, items: Sequence[bytes], state: MoveState) -
 async def _restore_jobs(tx: Tx, items: Sequence[bytes]) -> None:
     """Restore jobs; if an interrupted try has already stored some of them, only the missing ones."""
     dumped = dumps.all_unpacked(dumps.JOBS, items, JobDump)
-    there = {row[0] for row in await tx.rows("restored_before", [dump.record.job_id for dump in dumped])}
+    there = set(await tx.column("restored_before", [dump.record.job_id for dump in dumped]))
     missing = [dump for dump in dumped if dump.record.job_id not in there]
     jobs = [sql_rows.restored(dump, dump.record.job_id) for dump in missing]
     await tx.connection.copy_records_to_table(

@@ -10,7 +10,6 @@ from backstay.core.checks import check_name
 from backstay.errors import InvalidOption
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})?")
-_OF_NEW = re.compile(r"\bNEW\.", re.IGNORECASE)
 _NAME_LENGTH_MAX = 58  # PostgreSQL cuts names at 63 bytes, and ours may get a suffix
 _COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
@@ -72,7 +71,7 @@ CREATE OR REPLACE TRIGGER "{name}" AFTER INSERT OR {updates} ON {table}
     if on_delete is None:  # an earlier version of it may have had this trigger
         parts.append(_dropped(table, f"{name}_gone", _gone(function)))
     else:
-        parts.append(_on_delete(schema, name, function, table, job_type, _OF_NEW.sub("OLD.", subject), on_delete))
+        parts.append(_on_delete(schema, name, function, table, job_type, subject, on_delete))
     return "\n".join(parts).strip() + "\n"
 
 
@@ -104,6 +103,7 @@ def _on_delete(schema: str, name: str, function: str, table: str, job_type: str,
     return f"""
 CREATE OR REPLACE FUNCTION {_gone(function)}() RETURNS trigger LANGUAGE plpgsql AS $trigger$
 BEGIN
+    NEW := OLD; -- of which the subject is an expression
     PERFORM "{schema}".{act}('{job_type}', ({subject})::text, 'trigger:{table}');
     RETURN NULL;
 END

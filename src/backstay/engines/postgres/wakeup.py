@@ -115,7 +115,7 @@ class Waker:
             payload = self._taken(set())
             try:
                 async with self._session.pool().lend() as connection:
-                    await connection.execute("SELECT pg_notify($1, $2)", self._channel, payload)
+                    await connection.execute(self._session.sql["notify"], self._channel, payload)
             except (*OUTAGES, asyncpg.PostgresError) as error:
                 log.debug("could not send a wake-up: %s", error)  # a lost one costs a poll interval
 

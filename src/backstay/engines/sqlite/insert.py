@@ -225,12 +225,12 @@ def _write_edges(tx: Tx, job_id: str, needs: Mapping[str, Need], leader: str | N
 def _with_root(tx: Tx, job: NewJob) -> NewJob:
     if job.parent_job_id is None:
         return job
-    row = tx.row(ROOT, (job.parent_job_id,))
-    if row is None:
+    root: str | None = tx.value(ROOT, (job.parent_job_id,))
+    if root is None:
         raise UnknownDependency(
             f"no job {job.parent_job_id} to be the parent, or it was archived: submit it first; nothing was stored"
         )
-    return msgspec.structs.replace(job, root_job_id=row[0])
+    return msgspec.structs.replace(job, root_job_id=root)
 
 
 def _by_own_id(tx: Tx, job: NewJob) -> Inserted | None:

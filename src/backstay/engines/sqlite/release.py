@@ -107,9 +107,12 @@ def _count_children(tx: Tx, now: Instant) -> list[str]:
     ended = []
     for parent, change in tx.broods.take().items():
         row = tx.row(COUNT_CHILDREN, {"parent": parent, **msgspec.structs.asdict(change)})
-        if row is None or (awaits := tx.value(AWAITS, row[:1])) is None:
+        if row is None:
             continue
-        brood = Brood(*row[1:])
+        seq, *numbers = row
+        if (awaits := tx.value(AWAITS, (seq,))) is None:
+            continue
+        brood = Brood(*numbers)
         if (target := joined(Awaits.parse(awaits), brood)) is None:
             continue
         job = sqlite_places.standing(tx, parent)

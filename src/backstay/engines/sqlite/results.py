@@ -205,9 +205,12 @@ def _put(tx: Tx, batch: RowBatch, now: Instant) -> Verdict:
 
 def _marked(tx: Tx, hold: Hold, table: str) -> Verdict:
     """Record the table in the job before a row is stored: retention relies on it."""
-    row = tx.row(HOLDER, (hold.job_id,))
-    verdict = holds_by_key(hold, None if row is None else row[:2])
-    if row is not None and verdict is Verdict.APPLIED and table not in msgspec.json.decode(row[2] or "[]"):
+    found = tx.row(HOLDER, (hold.job_id,))
+    if found is None:
+        return holds_by_key(hold, None)
+    attempt, token, tables = found
+    verdict = holds_by_key(hold, (attempt, token))
+    if verdict is Verdict.APPLIED and table not in msgspec.json.decode(tables or "[]"):
         tx.connection.execute(ADD_TABLE, (table, hold.job_id))
     return verdict
 

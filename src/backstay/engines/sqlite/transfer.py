@@ -212,7 +212,8 @@ def _jobs(connection: apsw.Connection, after: str | None, limit: int) -> Source:
 
 def _steps(connection: apsw.Connection, after: str | None, limit: int) -> Source:
     for row in _rows(connection, _STEPS, (*sql_rows.position(after, ("", "")), limit)):
-        yield StepDump(*row), sql_rows.cursor(*row[:2])
+        step = StepDump(*row)
+        yield step, sql_rows.cursor(step.job_id, step.name)
 
 
 def _archive(connection: apsw.Connection, after: str | None, limit: int) -> Source:
@@ -222,7 +223,8 @@ def _archive(connection: apsw.Connection, after: str | None, limit: int) -> Sour
 
 def _guards(connection: apsw.Connection, after: str | None, limit: int) -> Source:
     for row in _rows(connection, _GUARDS, (after or "", limit)):
-        yield GuardDump(*row), row[0]
+        guard = GuardDump(*row)
+        yield guard, guard.dedup_key
 
 
 def _counters(connection: apsw.Connection, after: str | None, limit: int) -> Source:
@@ -238,7 +240,8 @@ def _totals(connection: apsw.Connection, after: str | None, limit: int) -> Sourc
 
 def _trail(connection: apsw.Connection, after: str | None, limit: int) -> Source:
     for row in _rows(connection, _TRAIL, (after or "", limit)):
-        yield sql_rows.entry(row), row[0]
+        entry = sql_rows.entry(row)
+        yield entry, entry.entry_id
 
 
 _SOURCES: dict[str, Callable[[apsw.Connection, str | None, int], Source]] = {

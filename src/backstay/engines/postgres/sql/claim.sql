@@ -1,102 +1,52 @@
 -- name: lanes
--- The asked lanes from queue $3 and type $4 on in which jobs wait, by kind, with the first job of each: a seek for each
--- lane, whatever its length, and none for those that are empty, paused or foreign. Asked are the queues $1 and types $2,
--- sorted as the columns are; q and t are places in them. OFFSET 0 keeps the server from computing a place anew wherever
--- it is used. Index: ready_line.
+-- The asked lanes from queue $3 and type $4 on in which jobs wait, by kind, up to $5 of each, with the first job of each: a
+-- seek for each lane, whatever its length, and none for those that are empty, paused or foreign. Asked are the queues $1
+-- and types $2, sorted as the columns are; q and t are places in them, and `found` says how many lanes of the kind have
+-- been asked for so far. The kinds walk side by side. OFFSET 0 keeps the server from computing a place anew wherever it is
+-- used. Index: ready_line.
 WITH RECURSIVE asked AS MATERIALIZED (
     SELECT ARRAY(
         SELECT each.name COLLATE "C" FROM unnest($1::text[]) AS each (name)
         WHERE each.name NOT IN (SELECT q.name FROM backstay.queue AS q WHERE q.paused_at IS NOT NULL)
     ) AS queues, ARRAY(SELECT each.name COLLATE "C" FROM unnest($2::text[]) AS each (name)) AS types
-), plain AS (
-    SELECT head.*, place.* FROM asked CROSS JOIN LATERAL (
+), kind AS (
+    SELECT * FROM (VALUES ('plain', 0::smallint), ('keyed', 1::smallint), ('fair', 2::smallint)) AS k (kind, line)
+), lane AS (
+    SELECT kind.*, head.*, place.*, asks.*, asks.wanted::integer AS found
+    FROM kind CROSS JOIN asked CROSS JOIN LATERAL (
         SELECT queue, job_type, priority, scheduled_for, job_id FROM backstay.ready
-        WHERE line = 0 AND (queue, job_type) >= ($3, $4)
+        WHERE line = kind.line AND (queue, job_type) >= ($3, $4)
         ORDER BY queue, job_type, priority DESC, scheduled_for, job_id
         LIMIT 1
     ) AS head CROSS JOIN LATERAL (
         SELECT width_bucket(head.queue, queues) AS q, width_bucket(head.job_type, types) AS t OFFSET 0
-    ) AS place
+    ) AS place CROSS JOIN LATERAL (
+        SELECT coalesce(head.queue = queues[place.q] AND head.job_type = types[place.t], false) AS wanted OFFSET 0
+    ) AS asks
     UNION ALL
-    SELECT head.*, place.* FROM plain AS at CROSS JOIN asked CROSS JOIN LATERAL (
+    SELECT at.kind, at.line, head.*, place.*, asks.*, at.found + asks.wanted::integer
+    FROM lane AS at CROSS JOIN asked CROSS JOIN LATERAL (
         SELECT CASE WHEN at.queue = queues[at.q] THEN types[at.t + 1] END AS job_type OFFSET 0
     ) AS beside CROSS JOIN LATERAL (
         SELECT CASE WHEN beside.job_type IS NULL THEN queues[at.q + 1] ELSE at.queue END AS queue OFFSET 0
     ) AS below CROSS JOIN LATERAL (
         SELECT queue, job_type, priority, scheduled_for, job_id FROM backstay.ready
-        WHERE line = 0 AND (queue, job_type) >= (below.queue, coalesce(beside.job_type, ''))
+        WHERE line = at.line AND (queue, job_type) >= (below.queue, coalesce(beside.job_type, ''))
         ORDER BY queue, job_type, priority DESC, scheduled_for, job_id
         LIMIT 1
     ) AS head CROSS JOIN LATERAL (
         SELECT CASE head.queue WHEN at.queue THEN at.q ELSE width_bucket(head.queue, queues) END AS q,
             width_bucket(head.job_type, types) AS t OFFSET 0
-    ) AS place
-), keyed AS (
-    SELECT head.*, place.* FROM asked CROSS JOIN LATERAL (
-        SELECT queue, job_type, priority, scheduled_for, job_id FROM backstay.ready
-        WHERE line = 1 AND (queue, job_type) >= ($3, $4)
-        ORDER BY queue, job_type, priority DESC, scheduled_for, job_id
-        LIMIT 1
-    ) AS head CROSS JOIN LATERAL (
-        SELECT width_bucket(head.queue, queues) AS q, width_bucket(head.job_type, types) AS t OFFSET 0
-    ) AS place
-    UNION ALL
-    SELECT head.*, place.* FROM keyed AS at CROSS JOIN asked CROSS JOIN LATERAL (
-        SELECT CASE WHEN at.queue = queues[at.q] THEN types[at.t + 1] END AS job_type OFFSET 0
-    ) AS beside CROSS JOIN LATERAL (
-        SELECT CASE WHEN beside.job_type IS NULL THEN queues[at.q + 1] ELSE at.queue END AS queue OFFSET 0
-    ) AS below CROSS JOIN LATERAL (
-        SELECT queue, job_type, priority, scheduled_for, job_id FROM backstay.ready
-        WHERE line = 1 AND (queue, job_type) >= (below.queue, coalesce(beside.job_type, ''))
-        ORDER BY queue, job_type, priority DESC, scheduled_for, job_id
-        LIMIT 1
-    ) AS head CROSS JOIN LATERAL (
-        SELECT CASE head.queue WHEN at.queue THEN at.q ELSE width_bucket(head.queue, queues) END AS q,
-            width_bucket(head.job_type, types) AS t OFFSET 0
-    ) AS place
-), fair AS (
-    SELECT head.*, place.* FROM asked CROSS JOIN LATERAL (
-        SELECT queue, job_type, priority, scheduled_for, job_id FROM backstay.ready
-        WHERE line = 2 AND (queue, job_type) >= ($3, $4)
-        ORDER BY queue, job_type, priority DESC, scheduled_for, job_id
-        LIMIT 1
-    ) AS head CROSS JOIN LATERAL (
-        SELECT width_bucket(head.queue, queues) AS q, width_bucket(head.job_type, types) AS t OFFSET 0
-    ) AS place
-    UNION ALL
-    SELECT head.*, place.* FROM fair AS at CROSS JOIN asked CROSS JOIN LATERAL (
-        SELECT CASE WHEN at.queue = queues[at.q] THEN types[at.t + 1] END AS job_type OFFSET 0
-    ) AS beside CROSS JOIN LATERAL (
-        SELECT CASE WHEN beside.job_type IS NULL THEN queues[at.q + 1] ELSE at.queue END AS queue OFFSET 0
-    ) AS below CROSS JOIN LATERAL (
-        SELECT queue, job_type, priority, scheduled_for, job_id FROM backstay.ready
-        WHERE line = 2 AND (queue, job_type) >= (below.queue, coalesce(beside.job_type, ''))
-        ORDER BY queue, job_type, priority DESC, scheduled_for, job_id
-        LIMIT 1
-    ) AS head CROSS JOIN LATERAL (
-        SELECT CASE head.queue WHEN at.queue THEN at.q ELSE width_bucket(head.queue, queues) END AS q,
-            width_bucket(head.job_type, types) AS t OFFSET 0
-    ) AS place
+    ) AS place CROSS JOIN LATERAL (
+        SELECT coalesce(head.queue = queues[place.q] AND head.job_type = types[place.t], false) AS wanted OFFSET 0
+    ) AS asks
+    WHERE at.found < $5::integer
 )
-(SELECT 'plain' AS kind, queue, job_type, priority, scheduled_for, job_id::text FROM plain CROSS JOIN asked
- WHERE job_type = types[t] AND queue = queues[q]
- LIMIT $5)
-UNION ALL
-(SELECT 'keyed' AS kind, queue, job_type, priority, scheduled_for, job_id::text FROM keyed CROSS JOIN asked
- WHERE job_type = types[t] AND queue = queues[q]
- LIMIT $5)
-UNION ALL
-(SELECT 'fair' AS kind, queue, job_type, priority, scheduled_for, job_id::text FROM fair CROSS JOIN asked
- WHERE job_type = types[t] AND queue = queues[q]
- LIMIT $5)
+SELECT kind, queue, job_type, priority, scheduled_for, job_id::text FROM lane WHERE wanted
 
--- name: claim_plain
--- Take the first plain pending jobs over the asked lanes; none where keyed jobs wait in one of them, because the two
--- kinds are claimed in one order. Index: ready_line, one descent per lane; locked rows are skipped. The limit is applied
--- to what was locked, never by joining back to a moving subquery. What is claimed is what was deleted: a row that changed
--- since the statement began is left for the next claim. Nothing later than $12, $13, $14 is taken, if they are given:
--- lanes that were not asked for have jobs there. $6 is the key of the token.
-WITH asked AS MATERIALIZED (
+-- part: plain_heads
+-- The heads of the asked lanes, locked; none where keyed jobs wait in one of them.
+asked AS MATERIALIZED (
     SELECT * FROM unnest($1::text[], $2::text[], $3::integer[], $4::integer[]) AS l (queue, job_type, slots, version)
 ), lane AS MATERIALIZED (
     SELECT * FROM asked
@@ -114,7 +64,35 @@ WITH asked AS MATERIALIZED (
         LIMIT lane.slots
         FOR UPDATE SKIP LOCKED
     ) AS h
-), chosen AS MATERIALIZED (
+)
+
+-- part: claim_chosen
+-- What was chosen leaves the line and runs. $6 is the key of the token.
+moment AS MATERIALIZED (
+    SELECT coalesce($10::bigint, backstay.micros()) AS now
+), gone AS (
+    DELETE FROM backstay.ready AS r USING chosen WHERE r.ctid = chosen.place_of
+    RETURNING r.job_id, r.priority, r.scheduled_for, r.suspicion, r.attempt + 1 AS attempt, r.failures,
+        r.version + 1 AS version, r.awaited, r.findable, r.child, r.concurrency_key
+), taken AS (
+    INSERT INTO backstay.running (job_id, lease_expires_at, started_at, token, attempt, failures, version, awaited,
+        findable, child, worker_id, worker_version, concurrency_key)
+    SELECT job_id, moment.now + $9::bigint, moment.now, $6::bigint, attempt, failures, version, awaited, findable, child,
+        $7::text, $8::text, concurrency_key
+    FROM gone, moment
+)
+SELECT {claimed_columns}
+FROM gone AS p CROSS JOIN (SELECT now AS started_at, now + $9::bigint AS lease_expires_at, $7::text AS worker_id FROM moment) AS r
+CROSS JOIN LATERAL (SELECT * FROM backstay.job WHERE job_id = p.job_id OFFSET 0) AS j
+LEFT JOIN LATERAL (SELECT * FROM backstay.detail WHERE job_id = p.job_id OFFSET 0) AS d ON true
+
+-- name: claim_plain
+-- Take the first plain pending jobs over the asked lanes; none where keyed jobs wait in one of them, because the two
+-- kinds are claimed in one order. Index: ready_line, one descent per lane; locked rows are skipped. The limit is applied
+-- to what was locked, never by joining back to a moving subquery. What is claimed is what was deleted: a row that changed
+-- since the statement began is left for the next claim. Nothing later than $12, $13, $14 is taken, if they are given:
+-- lanes that were not asked for have jobs there. $6 is the key of the token.
+WITH {plain_heads}, chosen AS MATERIALIZED (
     SELECT place_of FROM (
         SELECT place_of, priority, scheduled_for, job_id,
             row_number() OVER (PARTITION BY job_type ORDER BY priority DESC, scheduled_for, job_id) AS place,
@@ -125,63 +103,13 @@ WITH asked AS MATERIALIZED (
       AND ($12::integer IS NULL OR (-priority, scheduled_for, job_id) <= ($12, $13::bigint, $14::text::uuid))
     ORDER BY priority DESC, scheduled_for, job_id
     LIMIT $5
-), moment AS MATERIALIZED (
-    SELECT coalesce($10::bigint, backstay.micros()) AS now
-), gone AS (
-    DELETE FROM backstay.ready AS r USING chosen WHERE r.ctid = chosen.place_of
-    RETURNING r.job_id, r.priority, r.scheduled_for, r.suspicion, r.attempt + 1 AS attempt, r.failures,
-        r.version + 1 AS version, r.awaited, r.findable, r.child, r.concurrency_key
-), taken AS (
-    INSERT INTO backstay.running (job_id, lease_expires_at, started_at, token, attempt, failures, version, awaited,
-        findable, child, worker_id, worker_version, concurrency_key)
-    SELECT job_id, moment.now + $9::bigint, moment.now, $6::bigint, attempt, failures, version, awaited, findable, child,
-        $7::text, $8::text, concurrency_key
-    FROM gone, moment
-)
-SELECT {claimed_columns}
-FROM gone AS p CROSS JOIN (SELECT now AS started_at, now + $9::bigint AS lease_expires_at, $7::text AS worker_id FROM moment) AS r
-CROSS JOIN LATERAL (SELECT * FROM backstay.job WHERE job_id = p.job_id OFFSET 0) AS j
-LEFT JOIN LATERAL (SELECT * FROM backstay.detail WHERE job_id = p.job_id OFFSET 0) AS d ON true
+), {claim_chosen}
 
 -- name: claim_lane
 -- claim_plain for a single lane, whose head is in claim order already: nothing is ranked. Index: ready_line.
-WITH asked AS MATERIALIZED (
-    SELECT * FROM unnest($1::text[], $2::text[], $3::integer[], $4::integer[]) AS l (queue, job_type, slots, version)
-), lane AS MATERIALIZED (
-    SELECT * FROM asked
-    WHERE queue NOT IN (SELECT name FROM backstay.queue WHERE paused_at IS NOT NULL)
-      AND NOT EXISTS (
-        SELECT 1 FROM asked AS l CROSS JOIN LATERAL (
-            SELECT 1 FROM backstay.ready AS r
-            WHERE r.line IN (1, 2) AND r.queue = l.queue AND r.job_type = l.job_type LIMIT 1) AS found)
-), head AS MATERIALIZED (
-    SELECT h.* FROM lane CROSS JOIN LATERAL (
-        SELECT r.ctid AS place_of, r.job_type, r.priority, r.scheduled_for, r.job_id FROM backstay.ready AS r
-        WHERE r.line = 0 AND r.queue = lane.queue AND r.job_type = lane.job_type AND r.payload_version <= lane.version
-          AND r.suspicion <= $11
-        ORDER BY r.priority DESC, r.scheduled_for, r.job_id
-        LIMIT lane.slots
-        FOR UPDATE SKIP LOCKED
-    ) AS h
-), chosen AS MATERIALIZED (
+WITH {plain_heads}, chosen AS MATERIALIZED (
     SELECT place_of FROM head LIMIT $5::integer
-), moment AS MATERIALIZED (
-    SELECT coalesce($10::bigint, backstay.micros()) AS now
-), gone AS (
-    DELETE FROM backstay.ready AS r USING chosen WHERE r.ctid = chosen.place_of
-    RETURNING r.job_id, r.priority, r.scheduled_for, r.suspicion, r.attempt + 1 AS attempt, r.failures,
-        r.version + 1 AS version, r.awaited, r.findable, r.child, r.concurrency_key
-), taken AS (
-    INSERT INTO backstay.running (job_id, lease_expires_at, started_at, token, attempt, failures, version, awaited,
-        findable, child, worker_id, worker_version, concurrency_key)
-    SELECT job_id, moment.now + $9::bigint, moment.now, $6::bigint, attempt, failures, version, awaited, findable, child,
-        $7::text, $8::text, concurrency_key
-    FROM gone, moment
-)
-SELECT {claimed_columns}
-FROM gone AS p CROSS JOIN (SELECT now AS started_at, now + $9::bigint AS lease_expires_at, $7::text AS worker_id FROM moment) AS r
-CROSS JOIN LATERAL (SELECT * FROM backstay.job WHERE job_id = p.job_id OFFSET 0) AS j
-LEFT JOIN LATERAL (SELECT * FROM backstay.detail WHERE job_id = p.job_id OFFSET 0) AS d ON true
+), {claim_chosen}
 
 -- name: alone_candidates
 -- The first jobs that wait to run alone, over the queues in $1 and the types in $2, of the versions in $3 at most, locked.

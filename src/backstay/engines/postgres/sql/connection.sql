@@ -17,3 +17,13 @@ SELECT pg_advisory_xact_lock(lock) FROM (
 -- name: now
 -- The server's clock.
 SELECT backstay.micros()
+
+-- name: notify
+-- Wake up whoever listens to the channel $1.
+SELECT pg_notify($1, $2)
+
+-- name: safety
+-- What decides whether an acknowledged job is on disk. Not from pg_settings: that view computes all settings of the server.
+SELECT current_setting('fsync') AS fsync, current_setting('full_page_writes') AS full_page_writes,
+    current_setting('synchronous_commit') AS synchronous_commit,
+    current_setting('server_version_num')::integer AS server_version

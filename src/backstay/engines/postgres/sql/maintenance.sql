@@ -115,3 +115,52 @@ WITH newest AS MATERIALIZED (
 SELECT count(*), count(*) FILTER (WHERE places <> 1), min(job_id::text) FILTER (WHERE places <> 1),
     (SELECT count(*) FROM placed AS p WHERE NOT EXISTS (SELECT FROM backstay.job WHERE job_id = p.job_id))
 FROM counted
+
+-- name: applied
+-- The migrations that were applied, the first one first.
+SELECT number, name, breaking FROM backstay.migration ORDER BY number
+
+-- name: relations
+-- Which of the tables $2 there are in the schema $1, with their columns. One snapshot: another process may be migrating,
+-- and commits all tables at once.
+SELECT c.relname::text, ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = $1 AND c.relname = ANY($2)
+
+-- name: settings
+-- Settings of the server, as this session has them.
+SELECT name, setting FROM pg_settings WHERE name = ANY ($1::text[])
+
+-- name: role
+-- As whom this session works.
+SELECT current_user
+
+-- name: dead_rows
+-- Of the places in the schema $1, the one with most dead rows: how many live and dead ones, and how many seconds ago it
+-- was vacuumed.
+SELECT relname::text, n_live_tup, n_dead_tup,
+    extract(epoch FROM clock_timestamp() - greatest(last_autovacuum, last_vacuum))::double precision
+FROM pg_stat_all_tables
+WHERE schemaname = $1 AND relname IN ('ready', 'running', 'later', 'waiting', 'ended')
+ORDER BY n_dead_tup DESC, relname = 'ready' DESC LIMIT 1
+
+-- name: oldest_transaction
+-- The oldest transaction that holds back vacuum in this database: of a session, or prepared and abandoned.
+SELECT extract(epoch FROM clock_timestamp() - since)::double precision, pid, application, state, name
+FROM (
+    SELECT xact_start AS since, pid, application_name AS application, state, usename::text AS name
+    FROM pg_stat_activity
+    WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() AND backend_type IN ('client backend', 'walsender')
+      AND (datname = current_database() OR datname IS NULL)
+    UNION ALL
+    SELECT prepared, NULL, NULL, NULL, gid FROM pg_prepared_xacts WHERE database = current_database()
+) AS held
+ORDER BY since LIMIT 1
+
+-- name: hidden_sessions
+-- How many sessions of this database belong to roles that this one may not look at.
+SELECT count(*) FROM pg_stat_activity WHERE backend_type IS NULL AND datname = current_database()
+
+-- name: sessions
+-- How many sessions there are, and how many of them are Backstay's.
+SELECT count(*), count(*) FILTER (WHERE application_name = 'backstay') FROM pg_stat_activity WHERE datid IS NOT NULL
