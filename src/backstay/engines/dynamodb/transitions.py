@@ -290,7 +290,7 @@ def _counted_down(child: Item, outcome: Status | None, because: Dependency | str
         now=now,
     )
     if target is None:
-        return Moved(child, {**child, "unmet": unmet, "updated_at": now, "wid": wid}, ("unmet",))
+        return Moved(child, {**child, "unmet": unmet, "wid": wid}, ("unmet",))
     return _let(child, Event.RELEASE, target, because, now, wid)
 
 
