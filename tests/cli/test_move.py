@@ -68,6 +68,7 @@ def test_the_doctor_and_explain_say_that_it_has_moved(cli: Cli, queue: Queue, th
     cli("move", queue.url, there)
 
     doctor, explained = cli("doctor"), cli("explain", waits)
+    assert "start a worker" not in doctor.out and "start one" not in doctor.out
 
     assert doctor.code == Exit.FAILED
     for out in (doctor.out, explained.out):

@@ -292,7 +292,10 @@ def rerun(
     url: Url = None,
     app: AppName = None,
 ) -> int:
-    """Rerun jobs, their children and everything that depends on them."""
+    """Rerun jobs, with their children and dependents.
+
+    These are the jobs that they submitted, and everything in their trees that depends on one of these.
+    """
 
     async def work(app: Backstay) -> int:
         return await _each(

@@ -42,7 +42,9 @@ OnlyStatus = Annotated[str | None, typer.Option("--status", metavar="STATUS", he
 OnlyType = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Only this job type.")]
 OnlyQueue = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="Only this queue.")]
 OnlySubject = Annotated[str | None, typer.Option("--subject", metavar="TEXT", help="Only this subject.")]
-OnlyWorker = Annotated[str | None, typer.Option("--worker", metavar="ID", help="Only jobs running on this worker.")]
+OnlyWorker = Annotated[
+    str | None, typer.Option("--worker", metavar="ID", help="Only jobs that this worker runs or ran last.")
+]
 OnlyTag = Annotated[str | None, typer.Option("--tag", metavar="TAG", help="Only jobs with this tag.")]
 OnlyCreatedBy = Annotated[
     str | None, typer.Option("--created-by", metavar="NAME", help="Only jobs submitted by this name.")

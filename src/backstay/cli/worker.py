@@ -58,7 +58,10 @@ def worker(
     url: Url = None,
     app: AppName = None,
 ) -> int:
-    """Run jobs until SIGTERM or Ctrl-C; a second one stops them now."""
+    """Run jobs until SIGTERM or Ctrl-C.
+
+    After the first signal no job starts and running jobs may finish; the second signal stops them.
+    """
     level, style = daemon.level(log_level), daemon.style(log_format)
     if settings.setting("processes", processes, settings.count_above_zero, 1) > 1 and not daemon.is_child():
         daemon.configure(level, style)

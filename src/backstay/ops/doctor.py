@@ -33,15 +33,18 @@ async def check_up(
 ) -> list[Finding]:
     """Run all checks. `is_dead` tells which workers are certainly gone, even if they were seen recently."""
     now = clock.now()
+    found = [*await store.diagnose(now), *([] if files is None else [await _files(files)])]
+    if (moving := await store.moving()) is not None and moving.role == FROM:
+        found.append(_moving(moving))
+        if moving.done:
+            return found  # its jobs and workers are elsewhere: advice about them would be wrong
     everyone = await store.workers()
     workers = [worker for worker in everyone if not is_dead(worker)]
     depths = await store.depths()
     expired = await store.expired(now, 100)
     lease = round(lease_seconds * MICROS)
     return [
-        *await store.diagnose(now),
-        *([] if files is None else [await _files(files)]),
-        *_moving(await store.moving()),
+        *found,
         _clock(workers, now),
         _workers(workers, len(everyone) - len(workers), now),
         _leases(len(expired)),
@@ -62,11 +65,9 @@ async def _files(files: Files) -> Finding:
         return Finding("files", "bad", str(error), "choose another location with artifacts=, or fix this one")
 
 
-def _moving(state: MoveState | None) -> list[Finding]:
-    if state is None or state.role != FROM:
-        return []
+def _moving(state: MoveState) -> Finding:
     advice = "" if state.done else 'run the same "backstay move" again, or abandon it with --thaw'
-    return [Finding("moving", "bad", refusal(state), advice)]
+    return Finding("moving", "bad", refusal(state), advice)
 
 
 def _clock(workers: Iterable[WorkerRow], now: Instant) -> Finding:

@@ -388,7 +388,7 @@ async def _places(tx: Tx) -> Finding:
             "someone has changed these tables by hand, or they were restored in part: restore a whole backup,"
             " or delete those jobs and submit them again",
         )
-    return Finding("places", "ok", f"each of the newest {jobs:,} jobs has one")
+    return Finding("places", "ok", f"each of the newest {jobs:,} jobs has exactly one" if jobs else "there are no jobs")
 
 
 async def _oldest_transaction(tx: Tx) -> Finding:
