@@ -129,9 +129,16 @@ class Transaction:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._statements: list[Effect] = []
+        self._is_open = False
 
     def execute(self, statement: str, parameters: Sequence[object] = ()) -> None:
         """Add a statement."""
+        if not self._is_open:
+            raise EffectFailed(
+                "ctx.transaction() is used outside of its block, where its statements would be lost: write `async with"
+                " ctx.transaction() as tx: tx.execute(…)`, or `with` in a `def`",
+                job_id=self._channel.job.job_id,
+            )
         if not isinstance(statement, str):
             raise TypeError("a statement is a string; pass values as parameters")
         if (word := step_values.control_word(statement)) is not None:
@@ -147,14 +154,17 @@ class Transaction:
             self.execute(statement, row)
 
     def __enter__(self) -> Transaction:
+        self._is_open = True
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None and self._statements:
-            self._channel.effects(self._statements)
+        self._is_open = False
+        statements, self._statements = self._statements, []
+        if kind is None and statements:
+            self._channel.effects(statements)
 
     async def __aenter__(self) -> Transaction:
-        return self
+        return self.__enter__()
 
     async def __aexit__(self, kind: object, *rest: object) -> None:
         self.__exit__(kind, *rest)

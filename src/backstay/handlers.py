@@ -359,6 +359,10 @@ def _signature(handler: Handler, function: Callable[..., Any]) -> tuple[Any, boo
             f"{name}: the parameters of {function!r:.80} cannot be read: write def f({first}, ctx), or def"
             f" handle(self, {first}, ctx) in a class"
         ) from None
+    if any(
+        is_generator(_annotated(function)) for is_generator in (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    ):
+        raise ConfigurationError(f"{name}: the handler has a yield, so that a call of it runs nothing: return a list")
     positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
     _check_others(handler, parameters, positional)
     try:
@@ -371,6 +375,13 @@ def _signature(handler: Handler, function: Callable[..., Any]) -> tuple[Any, boo
         raise ConfigurationError(f"{name}: the payload comes first, then the context: write ({first}, ctx)")
     if len(positional) > 1:
         _check_context(handler, positional[1], hints.get(positional[1].name, Any))
+    bound = getattr(function, "keywords", {})  # of a partial: those have their values
+    for each in parameters:
+        if each.kind is each.KEYWORD_ONLY and each.name not in bound and _contexts_of(hints.get(each.name, Any)):
+            raise ConfigurationError(
+                f"{name}: the context is passed by position, so {each.name!r} would never receive it: write"
+                f" ({first}, ctx)"
+            )
     if annotation is Any or isinstance(annotation, TypeVar):
         annotation = _generic_payload(handler.target) or Any
     return annotation, len(positional) > 1

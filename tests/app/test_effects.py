@@ -139,6 +139,24 @@ async def test_sql_that_fails_or_would_leave_the_transaction_fails_its_attempt_a
         assert (await app.get(broken.job_id)).failures == 1
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_statement_outside_of_the_block_fails_the_attempt_instead_of_being_lost(
+    app: Backstay, when: str
+) -> None:
+    @app.job("work", max_attempts=1)
+    async def work(payload: int, ctx: Context) -> None:
+        tx = ctx.transaction()
+        if when == "after":
+            async with tx:
+                pass
+        tx.execute("INSERT INTO ledger VALUES ('lost', 1)")
+
+    async with app, app.worker():
+        with_ledger(app)
+        with pytest.raises(JobFailed, match=r"outside of its block.*async with ctx.transaction\(\) as tx"):
+            await (await work.submit(1)).result(timeout=10)
+
+
 async def test_a_value_that_sqlite_does_not_take_fails_the_attempt_and_says_which_it_takes(app: Backstay) -> None:
     @app.job("work", max_attempts=1)
     async def work(payload: int, ctx: Context) -> None:

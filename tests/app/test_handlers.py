@@ -1,7 +1,7 @@
 """What may be registered as a handler: a worker calls it with (payload) or (payload, ctx), and nothing is guessed."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Optional, Protocol
 
 import pytest
@@ -171,6 +171,22 @@ def only_a_context(ctx) -> None: ...  # type: ignore[no-untyped-def]
 def a_bare_model(payload: BaseModel) -> None: ...
 
 
+def a_keyword_context(payload: User, *, ctx: BlockingContext | None = None) -> None: ...
+
+
+def a_generator(payload: User) -> Iterator[int]:
+    yield payload.user_id
+
+
+async def an_async_generator(payload: User) -> AsyncIterator[int]:
+    yield payload.user_id
+
+
+class CallableGenerator:
+    def __call__(self, payload: User) -> Iterator[int]:
+        yield payload.user_id
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
@@ -184,6 +200,11 @@ def a_bare_model(payload: BaseModel) -> None: ...
         (a_method, r"a method without its object: register a class with handle\(self, payload, ctx\)"),
         (only_a_context, "the payload comes first"),
         (a_bare_model, "BaseModel itself has no fields.*annotate it with your model"),
+        (a_keyword_context, r"'ctx' would never receive it: write \(payload, ctx\)"),
+        (a_generator, "has a yield, so that a call of it runs nothing: return a list"),
+        (an_async_generator, "has a yield"),
+        (CallableGenerator(), "has a yield"),
+        (functools.partial(a_generator), "has a yield"),
         (object(), "is not a function or a class with handle"),
     ],
 )
