@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -100,6 +101,38 @@ asyncio.run(work())
         await made.hears("worker process 1 is pid", times=2)
         assert "s: killing it" in made.text
         assert "was killed by SIGKILL: restarting it" in made.text
+
+
+async def test_children_are_not_killed_for_a_time_in_which_the_supervisor_was_paused_as_well(
+    supervise: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container or a virtual machine was paused: nobody in it could give a sign of life."""
+    pulses, paused, looks = [], [0.0], [0]
+
+    class Seen(daemon._Pulse):
+        def __init__(self, pipe: int) -> None:
+            super().__init__(pipe)
+            pulses.append(self)
+
+        def listen(self) -> None:
+            super().listen()
+            looks[0] += 1
+
+    monkeypatch.setattr(daemon, "_Pulse", Seen)
+    monkeypatch.setattr(daemon, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + paused[0]))
+    async with supervise(BEGINS + "beat(60); time.sleep(600)") as made:
+
+        async def has_begun() -> bool:
+            return bool(pulses) and pulses[0].has_beaten
+
+        await eventually(has_begun, 30)
+        paused[0], before = 100.0, looks[0]
+
+        async def has_looked() -> bool:
+            return looks[0] > before + 2
+
+        await eventually(has_looked, 30)
+        assert "killing it" not in made.text
 
 
 async def test_a_child_that_takes_long_to_start_is_left_alone(supervise: Any, tmp_path: Path) -> None:

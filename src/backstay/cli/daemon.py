@@ -193,6 +193,10 @@ class _Pulse:
             if said := os.read(self._pipe, 65_536):
                 self._heard_at, self._patience_seconds = time.monotonic(), float(said.split()[-1])
 
+    def excuse(self, seconds: float) -> None:
+        """Do not count a time in which this process did not run either: the host or the container was paused."""
+        self._heard_at += seconds
+
     @property
     def has_beaten(self) -> bool:
         """Whether the child has started its work."""
@@ -288,7 +292,9 @@ class _Supervisor:
     async def _watch(self, index: int, child: asyncio.subprocess.Process, pulse: _Pulse) -> None:
         """Kill a child that cannot even end itself because none of its threads runs."""
         while child.returncode is None:
+            slept_at = time.monotonic()
             await asyncio.sleep(PULSE_SECONDS)
+            pulse.excuse(max(0.0, time.monotonic() - slept_at - PULSE_SECONDS))
             pulse.listen()
             if pulse.is_over or time.monotonic() > self._ends_at:
                 supervisor_log.error(
