@@ -7,8 +7,9 @@ import asyncpg
 import msgspec
 import pytest
 
-from backstay.core.records import Counter, JobRecord, NewJob, QueueChange
+from backstay.core.records import NEW_DEFAULTS, Counter, JobRecord, NewJob, QueueChange
 from backstay.engines.postgres import connection
+from backstay.engines.postgres.connection import INSERTED
 from backstay.engines.postgres.insert import COPY_JOBS_MIN
 from backstay.engines.postgres.store import PostgresStore
 from backstay.errors import InvalidSubmission, QueueFull, StoreError
@@ -51,6 +52,19 @@ async def test_they_are_stored_as_if_each_had_come_alone(store: PostgresStore) -
     assert [each.status for each in answers] == [each.status for each in single]
     records = [await store.get([job.job_id for job in jobs]) for jobs in (together, alone)]
     assert list(map(without_id, records[0])) == list(map(without_id, records[1]))
+
+
+@pytest.mark.parametrize("field", sorted(NEW_DEFAULTS.keys() & set(INSERTED)))
+async def test_a_single_job_keeps_each_field_that_most_jobs_do_not_have(store: PostgresStore, field: str) -> None:
+    """Most are stored by a statement that does not name it."""
+    value = {"payload_version": 3, "fairness_weight": 7, "root_job_id": new_job().job_id}.get(field, '["told"]')
+    job = new_job(**{field: value})
+    await store.insert([job], NOW)
+
+    other = await asyncpg.connect(store.address.dsn)
+    stored = await other.fetchval(f'SELECT {field} FROM "{store.address.schema}".job WHERE job_id = $1', job.job_id)
+    await other.close()
+    assert str(stored) == str(value)
 
 
 async def test_they_are_counted_as_if_each_had_come_alone(store: PostgresStore, postgres: Postgres) -> None:

@@ -63,11 +63,11 @@ async def claim_plain(
         return []
     columns = _columns(request, part.lanes)
     claimant = token_key(request.token), request.worker_id, request.worker_version, request.lease_micros, store_now
-    asked = (*columns, request.limit, *claimant, request.lost.suspicion_max)
+    asked = (request.limit, *claimant, request.lost.suspicion_max)
     if len(part.lanes) == 1:
-        taken = await tx.rows("claim_lane", *asked)
+        taken = await tx.rows("claim_lane", *(column[0] for column in columns), *asked)
     else:
-        taken = await tx.rows("claim_plain", *asked, *(part.until or (None, None, None)))
+        taken = await tx.rows("claim_plain", *columns, *asked, *(part.until or (None, None, None)))
     if not taken and await tx.value("keyed_any", *columns[:2]):
         return None
     jobs = _in_order([ClaimedJob(*row) for row in taken])

@@ -29,7 +29,7 @@ from backstay.core import open_files
 from backstay.core.admission import Turn
 from backstay.core.dependencies import Broods
 from backstay.core.job_fields import ARCHIVED_FIELDS, HOMES, ID_FIELDS, PLAIN_FIELDS, Home
-from backstay.core.records import FOREVER, ClaimedJob, Kind, NewJob, Signal
+from backstay.core.records import FOREVER, NEW_DEFAULTS, ClaimedJob, Kind, NewJob, Signal
 from backstay.core.states import BOUNDS_MICROS, BUCKETS, NO_BUCKET, Counted
 from backstay.engines import places, sql_files, sql_rows
 from backstay.errors import (
@@ -405,9 +405,6 @@ _UUIDS = ID_FIELDS | {"joins"}
 _BESIDE = ("joins", "awaited", "unmet", "rate_count", "rate_micros")  # of a job in transfer, besides its record
 _TYPES = {str: "text", int: "bigint", float: "double precision", bool: "boolean"}
 _KINDS = {each.name: each.type for each in msgspec.structs.fields(NewJob)}
-# What insert_one and insert_plain bind: two instants, when each job is due, and then these fields.
-INSERTED = tuple(name for name in PLAIN_FIELDS if name != "scheduled_for")
-_BOUND = {name: f"${number}" for number, name in enumerate(INSERTED, start=4)}
 
 
 def _type(name: str) -> str:
@@ -416,6 +413,14 @@ def _type(name: str) -> str:
         return "uuid"
     [found] = [sql for kind, sql in _TYPES.items() if _KINDS[name] in (kind, kind | None)]
     return found
+
+
+# What insert_one and insert_plain bind: two instants, when each job is due, and then these fields; insert_one has a
+# wake-up before them.
+INSERTED = tuple(name for name in PLAIN_FIELDS if name != "scheduled_for")
+_ARRAYS = [f"${number}::{_type(name)}[]" for number, name in enumerate(INSERTED, start=4)]
+_BOUND = {name: f"${number}" for number, name in enumerate(INSERTED, start=5)}
+USUAL = tuple(name for name in INSERTED if name not in NEW_DEFAULTS)  # what insert_usual binds of them
 
 
 def _read_as(name: str) -> str:
@@ -472,9 +477,10 @@ _EVENTS = (
 _LISTS = {
     "inserted_columns": sql_rows.column_list(INSERTED),
     "inserted_values": ", ".join(_BOUND.values()),
-    "inserted_arrays": ", ".join(f"{bound}::{_type(name)}[]" for name, bound in _BOUND.items()),
+    "usual_columns": sql_rows.column_list(USUAL),
+    "usual_values": ", ".join(_BOUND[name] for name in USUAL),
+    "inserted_arrays": ", ".join(_ARRAYS),
     **{f"${name}": bound for name, bound in _BOUND.items()},
-    "$carried": f"${4 + len(INSERTED)}",
     "claimed_columns": ", ".join(map(_claimed, sql_rows.CLAIMED)),
     "candidate_columns": ", ".join(_CANDIDATE),
     "record_columns": f"{sql_rows.column_list(RECORD, lambda name: f'standing.{_read_as(name)}')}, {_EVENTS}",

@@ -23,15 +23,18 @@ from backstay.core.dependencies import moved
 from backstay.core.records import NEW_DEFAULTS, Inserted, JobRecord, NewJob, Signal
 from backstay.core.states import Counted, Status
 from backstay.engines.postgres import read, release
-from backstay.engines.postgres.connection import INSERTED, Tx, refused
+from backstay.engines.postgres.connection import INSERTED, USUAL, Tx, refused
 from backstay.errors import InvalidOption
 from backstay.limits import MIB
 
 _NAMES = ("scheduled_for", *INSERTED)
-_row = attrgetter(*_NAMES)
+_row = attrgetter(*INSERTED)
 _RARE = {
     name: NEW_DEFAULTS[name] for name in _NAMES if name in NEW_DEFAULTS
 }  # NULL, or the table's default, stands for them
+_usual_row = attrgetter(*USUAL)
+_rare_row = attrgetter(*_RARE)
+_NOTHING_RARE = tuple(_RARE.values())
 SPECIAL_PART_MAX = 10_000  # special jobs in one statement …
 SPECIAL_PART_CHARACTERS_MAX = 4 * MIB  # … and the maximum total size of their payloads
 COPY_JOBS_MIN = 200  # from this number on, COPY is faster despite its extra round trips
@@ -78,7 +81,9 @@ async def insert_plain(
     if repeat and await tx.value("present", [job.job_id for job in jobs]) == len(jobs):
         return [_inserted(tx, job, now) for job in jobs]  # the earlier try was applied; only its answer was lost
     if is_single(jobs, now):
-        await tx.execute("insert_one", now, store_now, *_row(jobs[0]), carried)
+        [job] = jobs
+        name, row = ("insert_usual", _usual_row) if _rare_row(job) == _NOTHING_RARE else ("insert_one", _row)
+        await tx.execute(name, now, store_now, job.scheduled_for, carried, *row(job))
     else:
         await tx.execute("insert_plain", now, store_now, *columns(jobs))
     return [_inserted(tx, job, now) for job in jobs]

@@ -44,28 +44,6 @@ WITH RECURSIVE asked AS MATERIALIZED (
 )
 SELECT kind, queue, job_type, priority, scheduled_for, job_id::text FROM lane WHERE wanted
 
--- part: plain_heads
--- The heads of the asked lanes, locked; none where keyed jobs wait in one of them.
-asked AS MATERIALIZED (
-    SELECT * FROM unnest($1::text[], $2::text[], $3::integer[], $4::integer[]) AS l (queue, job_type, slots, version)
-), lane AS MATERIALIZED (
-    SELECT * FROM asked
-    WHERE queue NOT IN (SELECT name FROM backstay.queue WHERE paused_at IS NOT NULL)
-      AND NOT EXISTS (
-        SELECT 1 FROM asked AS l CROSS JOIN LATERAL (
-            SELECT 1 FROM backstay.ready AS r
-            WHERE r.line IN (1, 2) AND r.queue = l.queue AND r.job_type = l.job_type LIMIT 1) AS found)
-), head AS MATERIALIZED (
-    SELECT h.* FROM lane CROSS JOIN LATERAL (
-        SELECT r.ctid AS place_of, r.job_type, r.priority, r.scheduled_for, r.job_id FROM backstay.ready AS r
-        WHERE r.line = 0 AND r.queue = lane.queue AND r.job_type = lane.job_type AND r.payload_version <= lane.version
-          AND r.suspicion <= $11
-        ORDER BY r.priority DESC, r.scheduled_for, r.job_id
-        LIMIT lane.slots
-        FOR UPDATE SKIP LOCKED
-    ) AS h
-)
-
 -- part: claim_chosen
 -- What was chosen leaves the line and runs. $6 is the key of the token.
 moment AS MATERIALIZED (
@@ -92,7 +70,25 @@ LEFT JOIN LATERAL (SELECT * FROM backstay.detail WHERE job_id = p.job_id OFFSET 
 -- to what was locked, never by joining back to a moving subquery. What is claimed is what was deleted: a row that changed
 -- since the statement began is left for the next claim. Nothing later than $12, $13, $14 is taken, if they are given:
 -- lanes that were not asked for have jobs there. $6 is the key of the token.
-WITH {plain_heads}, chosen AS MATERIALIZED (
+WITH asked AS MATERIALIZED (
+    SELECT * FROM unnest($1::text[], $2::text[], $3::integer[], $4::integer[]) AS l (queue, job_type, slots, version)
+), lane AS MATERIALIZED (
+    SELECT * FROM asked
+    WHERE queue NOT IN (SELECT name FROM backstay.queue WHERE paused_at IS NOT NULL)
+      AND NOT EXISTS (
+        SELECT 1 FROM asked AS l CROSS JOIN LATERAL (
+            SELECT 1 FROM backstay.ready AS r
+            WHERE r.line IN (1, 2) AND r.queue = l.queue AND r.job_type = l.job_type LIMIT 1) AS found)
+), head AS MATERIALIZED (
+    SELECT h.* FROM lane CROSS JOIN LATERAL (
+        SELECT r.ctid AS place_of, r.job_type, r.priority, r.scheduled_for, r.job_id FROM backstay.ready AS r
+        WHERE r.line = 0 AND r.queue = lane.queue AND r.job_type = lane.job_type AND r.payload_version <= lane.version
+          AND r.suspicion <= $11
+        ORDER BY r.priority DESC, r.scheduled_for, r.job_id
+        LIMIT lane.slots
+        FOR UPDATE SKIP LOCKED
+    ) AS h
+), chosen AS MATERIALIZED (
     SELECT place_of FROM (
         SELECT place_of, priority, scheduled_for, job_id,
             row_number() OVER (PARTITION BY job_type ORDER BY priority DESC, scheduled_for, job_id) AS place,
@@ -106,9 +102,18 @@ WITH {plain_heads}, chosen AS MATERIALIZED (
 ), {claim_chosen}
 
 -- name: claim_lane
--- claim_plain for a single lane, whose head is in claim order already: nothing is ranked. Index: ready_line.
-WITH {plain_heads}, chosen AS MATERIALIZED (
-    SELECT place_of FROM head LIMIT $5::integer
+-- claim_plain for a single lane, whose head is in claim order already: nothing is ranked, and $1 to $4 are values instead
+-- of arrays, because a claim of a few jobs costs most before its first row. Index: ready_line.
+WITH chosen AS MATERIALIZED (
+    SELECT r.ctid AS place_of FROM backstay.ready AS r
+    WHERE r.line = 0 AND r.queue = $1 AND r.job_type = $2 AND r.payload_version <= $4::integer
+      AND r.suspicion <= $11::integer
+      AND NOT EXISTS (SELECT FROM backstay.queue AS q WHERE q.name = $1 AND q.paused_at IS NOT NULL)
+      AND NOT EXISTS (
+        SELECT FROM backstay.ready AS k WHERE k.line IN (1, 2) AND k.queue = $1 AND k.job_type = $2)
+    ORDER BY r.priority DESC, r.scheduled_for, r.job_id
+    LIMIT least($3::integer, $5::integer)
+    FOR UPDATE SKIP LOCKED
 ), {claim_chosen}
 
 -- name: alone_candidates

@@ -85,7 +85,7 @@ WITH locked AS MATERIALIZED (
     FROM moment CROSS JOIN gone AS g LEFT JOIN LATERAL (
         SELECT j.job_type, j.content_hash, CASE WHEN d.result_tables IS NOT NULL THEN j.subject END AS subject
         FROM backstay.job AS j LEFT JOIN backstay.detail AS d ON d.job_id = j.job_id
-        WHERE j.job_id = g.job_id OFFSET 0) AS f ON g.findable
+        WHERE g.findable AND j.job_id = g.job_id OFFSET 0) AS f ON true
 ), reported AS (
     INSERT INTO backstay.detail AS d (job_id, logs, log_location, metrics, artifacts)
     SELECT job_id, logs, log_location, metrics, artifacts FROM gone
