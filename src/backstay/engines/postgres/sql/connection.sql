@@ -19,7 +19,7 @@ SELECT pg_advisory_xact_lock(lock) FROM (
 SELECT backstay.micros()
 
 -- name: notify
--- Wake up whoever listens to the channel $1.
+-- Wake up the listeners of the channel $1.
 SELECT pg_notify($1, $2)
 
 -- name: safety
