@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
-from typing import LiteralString, cast
+from typing import Any, LiteralString, cast
 from urllib.parse import urlsplit
 
 import apsw
@@ -58,9 +59,18 @@ class SqliteFile:
             after = time.monotonic_ns()
             return connection.execute(UNSETTLED_IN_FILE).get, (before + after) / 2
 
-    def multiply(self, job_id: str, numbers: range, **columns: str) -> None:
+    def multiply(self, job_id: str, numbers: range, **differs: str) -> None:
         """Copy one job's rows for each number, which is `n` in the expressions for columns that differ."""
-        _multiply(self.file, job_id, numbers, columns)
+        self.multiply_all([(job_id, numbers)], **differs)
+
+    def multiply_all(self, copies: Iterable[tuple[str, range]], **differs: str) -> None:
+        """Do so for several jobs, and wait for the disk once."""
+        with closing(apsw.Connection(str(self.file))) as connection:
+            _load_without_journal(connection)
+            for job_id, numbers in copies:
+                _multiply(connection, job_id, numbers, differs)
+            connection.execute("PRAGMA journal_mode = WAL").fetchall()
+        _sync(self.file)
 
     def is_kept(self, name: str) -> bool:
         return (self._shared / f"{name}.db").exists()
@@ -111,26 +121,36 @@ class PostgresDatabase:
     def multiply(self, job_id: str, numbers: range, **differs: str) -> None:
         """Copy one job's rows for each number, with a new id wherever a row repeats its id. The number is `n` in the
         expressions for columns that differ, in whichever of its tables they are."""
+        self.multiply_all([(job_id, numbers)], **differs)
+
+    def multiply_all(self, copies: Iterable[tuple[str, range]], **differs: str) -> None:
+        """Do so for several jobs, and wait for the disk once."""
         with psycopg.connect(self.url, autocommit=True) as connection, connection.transaction():
-            for table in TABLES_OF_JOB:
-                found = connection.execute(
-                    "SELECT column_name, data_type FROM information_schema.columns"
-                    " WHERE table_schema = 'backstay' AND table_name = %s",
-                    (table,),
-                ).fetchall()
-                columns = [name for name, _ in found]
-                values = [differs.get(name, _copied_value(name, kind)) for name, kind in found]
-                statement = (
-                    f"INSERT INTO backstay.{table} ({', '.join(columns)}) SELECT {', '.join(values)}"
-                    f" FROM generate_series({numbers[0]}, {numbers[-1]}) AS n, backstay.{table} AS j"
-                    f" WHERE j.job_id = '{job_id}'"  # no placeholder: the expressions may use %
-                )
-                connection.execute(cast(LiteralString, statement))
-            connection.execute(
-                "INSERT INTO backstay.tally (status, shard, count) SELECT status, 0, %s FROM backstay.ended"
-                " WHERE job_id = %s ON CONFLICT (status, shard) DO UPDATE SET count = tally.count + excluded.count",
-                (len(numbers), job_id),
+            for job_id, numbers in copies:
+                self._multiply(connection, job_id, numbers, differs)
+
+    def _multiply(
+        self, connection: psycopg.Connection[Any], job_id: str, numbers: range, differs: dict[str, str]
+    ) -> None:
+        for table in TABLES_OF_JOB:
+            found = connection.execute(
+                "SELECT column_name, data_type FROM information_schema.columns"
+                " WHERE table_schema = 'backstay' AND table_name = %s",
+                (table,),
+            ).fetchall()
+            columns = [name for name, _ in found]
+            values = [differs.get(name, _copied_value(name, kind)) for name, kind in found]
+            statement = (
+                f"INSERT INTO backstay.{table} ({', '.join(columns)}) SELECT {', '.join(values)}"
+                f" FROM generate_series({numbers[0]}, {numbers[-1]}) AS n, backstay.{table} AS j"
+                f" WHERE j.job_id = '{job_id}'"  # no placeholder: the expressions may use %
             )
+            connection.execute(cast(LiteralString, statement))
+        connection.execute(
+            "INSERT INTO backstay.tally (status, shard, count) SELECT status, 0, %s FROM backstay.ended"
+            " WHERE job_id = %s ON CONFLICT (status, shard) DO UPDATE SET count = tally.count + excluded.count",
+            (len(numbers), job_id),
+        )
 
     def is_kept(self, name: str) -> bool:
         with psycopg.connect(self._server, autocommit=True) as connection:
@@ -171,34 +191,29 @@ def _kept(name: str) -> str:
     return f"kept-{name}"
 
 
-def _multiply(file: Path, job_id: str, numbers: range, differs: dict[str, str]) -> None:
+def _multiply(connection: apsw.Connection, job_id: str, numbers: range, differs: dict[str, str]) -> None:
     """Add a copy of one job's rows for each number, which becomes the end of the copy's id.
 
     If another column repeats the job's id, a copy has its own id there too.
     """
-    connection = apsw.Connection(str(file))
-    try:
-        _load_without_journal(connection)
-        seq = connection.execute("SELECT seq FROM job WHERE job_id = ?", (job_id,)).get
-        newest = connection.execute("SELECT max(seq) FROM job").get
-        for table in TABLES_OF_JOB:
-            columns, values = _copied(connection, table, seq, job_id)
-            values = [differs.get(column, value) for column, value in zip(columns, values, strict=True)]
-            connection.execute(
-                f"""
-                WITH RECURSIVE counter (n) AS (SELECT :first UNION ALL SELECT n + 1 FROM counter WHERE n < :last)
-                INSERT INTO {table} (seq, {", ".join(columns)})
-                SELECT :newest + 1 + n - :first, {", ".join(values)}
-                FROM counter CROSS JOIN (SELECT * FROM {table} WHERE seq = :seq) AS job
-                """,
-                {"first": numbers[0], "last": numbers[-1], "newest": newest, "seq": seq},
-            )
-        connection.execute("DELETE FROM tally")
-        connection.execute("INSERT INTO tally SELECT status, count(*) FROM ended GROUP BY status")
-        connection.execute("PRAGMA journal_mode = WAL").fetchall()
-    finally:
-        connection.close()
-    _sync(file)
+    seq = connection.execute("SELECT seq FROM job WHERE job_id = ?", (job_id,)).get
+    newest = connection.execute("SELECT max(seq) FROM job").get
+    for table in TABLES_OF_JOB:
+        columns, values = _copied(connection, table, seq, job_id)
+        values = [differs.get(column, value) for column, value in zip(columns, values, strict=True)]
+        connection.execute(
+            f"""
+            WITH RECURSIVE counter (n) AS (SELECT :first UNION ALL SELECT n + 1 FROM counter WHERE n < :last)
+            INSERT INTO {table} (seq, {", ".join(columns)})
+            SELECT :newest + 1 + n - :first, {", ".join(values)}
+            FROM counter CROSS JOIN (SELECT * FROM {table} WHERE seq = :seq) AS job
+            """,
+            {"first": numbers[0], "last": numbers[-1], "newest": newest, "seq": seq},
+        )
+    connection.execute(
+        "UPDATE tally SET count = count + ? WHERE status = (SELECT status FROM ended WHERE seq = ?)",
+        (len(numbers), seq),
+    )
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -61,6 +61,16 @@ HTTP: tuple[Target, ...] = tuple(
     Ratio(f"http-{connections}", "rate", "limit, HTTP", at_least=0.5) for connections in (1, 32)
 )
 
+# A claim's cost does not grow with types × queues, nor do others wait for it.
+LANES: tuple[Target, ...] = (
+    *(
+        Bound(f"lanes-{name}", metric, at_most=limit, unit="ms")
+        for name in ("5x2000", "200x200")
+        for metric, limit in (("p50", 15), ("p99", 15), ("submit-max", 50))
+    ),
+    Bound("lanes-idle", "cpu", at_most=1, unit="% of a core"),
+)
+
 SQLITE: tuple[Target, ...] = (
     Ratio("submit-blocking", "rate", "huey", at_least=1),
     Ratio("submit-blocking", "rate", "persist-queue", at_least=1),
@@ -76,6 +86,7 @@ SQLITE: tuple[Target, ...] = (
     Bound("idle", "cpu", at_most=0.2, unit="% of a core"),
     Bound("idle", "rss", at_most=45, unit="MB"),
     *HTTP,
+    *LANES,
 )
 
 POSTGRES: tuple[Target, ...] = (
@@ -94,6 +105,7 @@ POSTGRES: tuple[Target, ...] = (
     Bound("idle", "cpu", at_most=0.2, unit="% of a core"),
     Bound("idle", "rss", at_most=45, unit="MB"),
     *HTTP,
+    *LANES,
 )
 
 # As few as the indexes allow: docs/explanation/dynamodb.md has the arithmetic, and

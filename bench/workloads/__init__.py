@@ -50,6 +50,36 @@ HTTP_WORKLOADS = tuple(
     for connections in (1, 32)
 )
 
+CLAIM = (
+    Metric("p50", "ms p50", "lower", 2),
+    Metric("p99", "ms p99", "lower", 2),
+    Metric("cpu", "ms CPU", "lower", 2),
+    Metric("alone", "ms, another's submit", "lower", 2),
+    Metric("alone-max", "ms, the slowest", "lower", 2),
+    Metric("submit", "ms, its submit meanwhile", "lower", 2),
+    Metric("submit-max", "ms, the slowest", "lower", 2),
+)
+LANES = (
+    *(
+        Workload(f"lanes-{name}", f"claim over {title}", CLAIM, (OURS,), jobs=300, quick_jobs=60)
+        for name, title in (
+            ("1x1", "one type in one queue"),
+            ("5x1000", "5 types × 1,000 queues"),
+            ("5x2000", "5 types × 2,000 queues"),
+            ("200x200", "200 types × 200 queues"),
+            ("200-own", "200 types, each in its queue"),
+        )
+    ),
+    Workload(
+        "lanes-idle",
+        "idle worker with 200 types",
+        (Metric("cpu", "% of a core", "lower", 2), Metric("server", "% of a core, server", "lower", 2)),
+        (OURS,),
+        jobs=0,
+        quick_jobs=0,
+    ),
+)
+
 SQLITE = (
     Workload(
         "submit-blocking",
@@ -134,6 +164,7 @@ SQLITE = (
         quick_jobs=20_000,
     ),
     *HTTP_WORKLOADS,
+    *LANES,
 )
 
 POSTGRES = (
@@ -190,6 +221,7 @@ POSTGRES = (
         quick_jobs=20_000,
     ),
     *HTTP_WORKLOADS,
+    *LANES,
     Workload(
         "wal",
         "WAL, submit to completion",

@@ -71,12 +71,12 @@ async def _work(payload: Note) -> dict[str, int]:
 async def fill(store: SqliteFile | PostgresDatabase, jobs: int, shares: Mapping[str, float] = SHARES) -> Kept:
     each = {status: round(jobs * share / len(KINDS)) for status, share in shares.items()}
     made = await _one_of_each(store.url)
+    copies: list[tuple[str, range]] = []
     for part in range(MIXED_IN):
         for status, handles in made.items():
             first, last = (max(1, each[status] * at // MIXED_IN) for at in (part, part + 1))
-            for handle in handles:
-                if last > first:
-                    store.multiply(handle.job_id, range(first, last))
+            copies += [(handle.job_id, range(first, last)) for handle in handles if last > first]
+    store.multiply_all(copies)
     _spread_counters(store, each)
     if isinstance(store, PostgresDatabase):
         store.execute(

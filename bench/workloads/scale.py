@@ -7,8 +7,7 @@ types, each with a concurrency key of its own, 100,000 schedules, 10,000 workers
 - pages: each page of the dashboard and the lists of the HTTP API, from a real `backstay serve`;
 - live: what open pages of the dashboard cost that server while jobs come in;
 - commands: lists on the command line;
-- idle: a worker with 200 types and nothing to do;
-- lanes: claims over many queues and types, and submits of another process meanwhile.
+- idle: a worker with 200 types and nothing to do.
 
 Each figure is the median of some calls, of which the first is left out, and the CPU time of a call in our process and
 in the database server, which other work on the machine changes less. The size of an answer is in rows, lines or bytes:
@@ -50,10 +49,10 @@ from bench.harness.processes import (
     BENCH,
     ROOT,
     check_alive,
+    cpu_of_server,
     cpu_percent,
     cpu_seconds,
     resident_megabytes,
-    tree,
     worker_process,
 )
 from bench.harness.stores import execute
@@ -62,7 +61,7 @@ from bench.workloads import scale_store
 from bench.workloads.scale_store import IDLE_QUEUE, LARGE, QUEUES, SMALL, Size
 
 FIGURES = BENCH / "results" / "scale.json"
-SECTIONS = ("verbs", "pages", "live", "commands", "idle", "lanes")
+SECTIONS = ("verbs", "pages", "live", "commands", "idle")
 TRIES = 9
 START_SECONDS = 60.0
 APP = "--app=bench.workloads.scale_store:app"
@@ -78,9 +77,6 @@ LIVE_PAGES = 5
 LIVE_SECONDS = 10.0
 IDLE_TYPES = 200
 IDLE_SECONDS = 30.0
-LANES = ((5, 2_000), (200, 200))  # types × queues
-CLAIMS = 60
-SUBMITS = 40
 GROWS_MS = 5.0  # of CPU; less is noise
 GROWS_FACTOR = 2.0
 
@@ -109,9 +105,7 @@ class Meter:
         self._server = server
 
     def cpu_of_server(self) -> float:
-        if self._server is None:
-            return 0.0
-        return sum(map(_cpu_seconds, tree(self._server)))
+        return 0.0 if self._server is None else cpu_of_server(self._server)
 
     async def call(self, name: str, call: Callable[[], Awaitable[Any]], found: Figures) -> None:
         await call()
@@ -155,20 +149,13 @@ class Meter:
 
 def add(found: Figures, name: str, figure: Figure) -> None:
     found[name] = figure
-    _say(f"  {name:32} {figure.ms:10.2f} ms {figure.cpu_ms:10.2f} ms of CPU {figure.answer:12,}")
+    say(f"  {name:32} {figure.ms:10.2f} ms {figure.cpu_ms:10.2f} ms of CPU {figure.answer:12,}")
 
 
 def _size(answer: object) -> int:
     if isinstance(answer, Stats):
         return len(answer.by_type) + len(answer.by_minute)
     return len(answer) if isinstance(answer, Sized) else 1
-
-
-def _cpu_seconds(pid: int) -> float:
-    try:
-        return cpu_seconds(pid)
-    except OSError:  # it has just ended
-        return 0.0
 
 
 def _cpu_of_children() -> float:
@@ -184,14 +171,14 @@ def _get(connection: http.client.HTTPConnection, path: str) -> bytes:
     return body
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
 # What is measured
 
 
-def _request(types: list[str], queues: tuple[str, ...], limit: int, token: int) -> ClaimRequest:
+def request(types: list[str], queues: tuple[str, ...], limit: int, token: int) -> ClaimRequest:
     return ClaimRequest(
         worker_id="bench",
         worker_version="1",
@@ -215,7 +202,7 @@ def _calls(app: Backstay, size: Size) -> dict[str, Callable[[], Awaitable[Any]]]
     scheduler = Scheduler(store, SystemClock(), look_seconds=1)
 
     def claim(of: list[str], queues: tuple[str, ...], limit: int) -> Callable[[], Awaitable[Any]]:
-        return lambda: store.claim(_request(of, queues, limit, next(tokens)), now())
+        return lambda: store.claim(request(of, queues, limit, next(tokens)), now())
 
     def submit(number: int) -> Callable[[], Awaitable[Any]]:
         async def call() -> None:
@@ -260,7 +247,7 @@ def _calls(app: Backstay, size: Size) -> dict[str, Callable[[], Awaitable[Any]]]
 
 
 @contextmanager
-def _process(command: tuple[str, ...], url: str, types: int, log: Path, ready: str) -> Iterator[tuple[int, str]]:
+def started(command: tuple[str, ...], url: str, types: int, log: Path, ready: str) -> Iterator[tuple[int, str]]:
     """A process of ours; yields its pid and what `ready` found in its log."""
     path = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
     with worker_process(command, log, {"BACKSTAY_URL": url, "SCALE_TYPES": str(types), **path}) as process:
@@ -276,7 +263,7 @@ def _process(command: tuple[str, ...], url: str, types: int, log: Path, ready: s
 @contextmanager
 def _server(url: str, size: Size, folder: Path) -> Iterator[tuple[int, str]]:
     command = (*BACKSTAY, "serve", "--port=0", "--rate=1000000", "--log-level=warning", APP)
-    with _process(command, url, size.types, folder / "server.log", r"API +http://(\S+)\n") as running:
+    with started(command, url, size.types, folder / "server.log", r"API +http://(\S+)\n") as running:
         yield running
 
 
@@ -294,14 +281,14 @@ def live(meter: Meter, url: str, size: Size, folder: Path, found: Figures) -> No
             connection.request("GET", "/dashboard/live?topic=all", headers={"Accept": "text/event-stream"})
             assert connection.getresponse().status == 200
         before = cpu_seconds(pid)
-        asyncio.run(_submit_for(url, LIVE_SECONDS, 0.1))
+        asyncio.run(submit_for(url, LIVE_SECONDS, 0.1))
         used = (cpu_seconds(pid) - before) / LIVE_SECONDS
         for connection in open_pages:
             connection.close()
     add(found, "live updates, a second", Figure(1000.0, 1000 * used, 1))
 
 
-async def _submit_for(url: str, seconds: float, pause: float) -> list[float]:
+async def submit_for(url: str, seconds: float, pause: float) -> list[float]:
     store = open_url(url)
     await store.open()
     times: list[float] = []
@@ -324,68 +311,21 @@ def commands(meter: Meter, url: str, size: Size, found: Figures) -> None:
 def idle(meter: Meter, url: str, folder: Path, found: Figures) -> None:
     """CPU time of a worker per second. It has no jobs, and sees all others."""
     command = (*BACKSTAY, "worker", f"--queues={IDLE_QUEUE}", APP)
-    with _process(command, url, IDLE_TYPES, folder / "worker.log", r"(worker \S+ started)") as (pid, _):
+    with started(command, url, IDLE_TYPES, folder / "worker.log", r"(worker \S+ started)") as (pid, _):
         time.sleep(10)  # retention has had its first look
         before, began = meter.cpu_of_server(), time.monotonic()
         percent = cpu_percent(pid, IDLE_SECONDS)
         server = 100 * (meter.cpu_of_server() - before) / (time.monotonic() - began)
         memory = resident_megabytes(pid)
     add(found, f"idle worker, {IDLE_TYPES} types, a second", Figure(1000.0, 10 * percent, 1))
-    _say(f"  {percent:.2f} % of a core, {server:.2f} % in the database server, {memory:.1f} MB")
-
-
-async def lanes(meter: Meter, url: str, types: int, queues: int, each_has_jobs: bool) -> dict[str, Any]:
-    """Claims by a worker that asks for all types and queues, and submits of another process, alone and meanwhile."""
-    type_names = [f"lane-{number:03d}" for number in range(types)]
-    queue_names = tuple(f"q-{number:04d}" for number in range(queues))
-    store = open_url(url)
-    await store.open()
-    pairs = [(t, q) for t in type_names for q in queue_names]
-    for start in range(0, len(pairs) if each_has_jobs else 0, 1_000):
-        await store.insert([new_job(job_type=t, queue=q) for t, q in pairs[start : start + 1_000]], now())
-    alone = await _submits_of_another(url)
-    tokens, times = count(), []
-    before = time.process_time() + meter.cpu_of_server()
-    for _ in range(CLAIMS):
-        began = time.perf_counter()
-        await store.claim(_request(type_names, queue_names, 1, next(tokens)), now())
-        times.append(1000 * (time.perf_counter() - began))
-    used = time.process_time() + meter.cpu_of_server() - before
-    meanwhile = asyncio.ensure_future(_submits_of_another(url))
-    while not meanwhile.done():
-        await store.claim(_request(type_names, queue_names, 1, next(tokens)), now())
-        await asyncio.sleep(0)
-    await store.close()
-    submits = await meanwhile
-    return {
-        "types": types,
-        "queues": queues,
-        "jobs": "in every pair" if each_has_jobs else "none",
-        "claim_p50_ms": median(times[1:]),
-        "claim_p95_ms": sorted(times[1:])[int(0.95 * len(times[1:]))],
-        "claim_cpu_ms": 1000 * used / CLAIMS,
-        "submit_alone_p50_ms": median(alone),
-        "submit_p50_ms": median(submits),
-        "submit_max_ms": max(submits),
-    }
-
-
-async def _submits_of_another(url: str) -> list[float]:
-    """The times of the submits of another process."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "bench.workloads.scale", "--submit-to", url, cwd=ROOT, stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])},
-    )  # fmt: skip
-    said, _ = await process.communicate()
-    times: list[float] = json.loads(said)
-    return times
+    say(f"  {percent:.2f} % of a core, {server:.2f} % in the database server, {memory:.1f} MB")
 
 
 # The run
 
 
 @contextmanager
-def _fresh(place: places.Place, folder: Path, name: str) -> Iterator[tuple[str, Path]]:
+def fresh_store(place: places.Place, folder: Path, name: str) -> Iterator[tuple[str, Path]]:
     """The URL of an empty store, and a folder."""
     inside = folder / name
     inside.mkdir()
@@ -397,12 +337,12 @@ def _fresh(place: places.Place, folder: Path, name: str) -> Iterator[tuple[str, 
 def measure(place: places.Place, folder: Path, name: str, size: Size, only: list[str]) -> Figures:
     found: Figures = {}
     meter = Meter(place.server_pid)
-    with _fresh(place, folder, name) as (url, inside):
+    with fresh_store(place, folder, name) as (url, inside):
         began = time.perf_counter()
         job_id = asyncio.run(scale_store.fill(url, size))
         if place.server_pid is not None:
             execute(url, "VACUUM (ANALYZE)")  # as autovacuum would have done
-        _say(f"{place.store}, {name}: filled in {time.perf_counter() - began:.0f} s")
+        say(f"{place.store}, {name}: filled in {time.perf_counter() - began:.0f} s")
         if "pages" in only:  # first: the verbs claim the job
             pages(meter, url, size, inside, job_id, found)
         if "live" in only:
@@ -414,16 +354,6 @@ def measure(place: places.Place, folder: Path, name: str, size: Size, only: list
         if "verbs" in only:
             asyncio.run(verbs(meter, url, size, found))
     return found
-
-
-def measure_lanes(place: places.Place, folder: Path) -> list[dict[str, Any]]:
-    rows = []
-    for types, queues in LANES:
-        for each_has_jobs in (False, True):
-            with _fresh(place, folder, f"lanes_{types}_{int(each_has_jobs)}") as (url, _):
-                rows.append(asyncio.run(lanes(Meter(place.server_pid), url, types, queues, each_has_jobs)))
-            _say(f"  {rows[-1]}")
-    return rows
 
 
 def table(small: Figures, large: Figures) -> str:
@@ -453,11 +383,7 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=1.0, help="of the large store's jobs, schedules and workers")
     parser.add_argument("--dir", type=Path, default=BENCH / "runs", help="on a real disk")
     parser.add_argument("--out", type=Path, default=FIGURES)
-    parser.add_argument("--submit-to", help=argparse.SUPPRESS)  # the other process
     options = parser.parse_args()
-    if options.submit_to:
-        print(json.dumps(asyncio.run(_submit_for(options.submit_to, SUBMITS * 0.025, 0.02))[1:]))
-        return
     only = options.only.split(",")
     options.dir.mkdir(parents=True, exist_ok=True)
     large = replace(
@@ -478,7 +404,6 @@ def main() -> None:
             told[store] = {
                 **place.describe(),
                 **{label: {each: asdict(figure) for each, figure in found[label].items()} for label in found},
-                "lanes": measure_lanes(place, folder) if "lanes" in only else [],
             }
     document = {
         "command": " ".join(["scripts/bench", "scale", *sys.argv[1:]]),
