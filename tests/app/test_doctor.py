@@ -16,6 +16,7 @@ from backstay.core import workers
 from backstay.core.records import BlockedLoop, ClaimRequest, WorkerRow
 from backstay.engines.sqlite import connection, maintenance
 from backstay.engines.sqlite.connection import migrations
+from backstay.errors import StoreError
 from backstay.ops import doctor
 from backstay.testing import ManualClock, drain
 from tests.campaigns.lost_claims import lose
@@ -163,6 +164,31 @@ async def test_a_job_without_a_place_and_one_with_two_are_found(app: Backstay, t
 
     assert found.level == "bad"
     assert "1 jobs have no place and 1 have more than one" in found.says
+
+
+@pytest.mark.parametrize("place", ["ready", "later", "waiting"])
+async def test_a_place_whose_job_is_gone_is_found(app: Backstay, tmp_path: Path, place: str) -> None:
+    await app.submit("work", 1)
+    later = await app.submit("work", 2, delay=60)
+    await app.submit("work", 3, depends_on=[later.job_id])
+    connection = apsw.Connection(str(tmp_path / "jobs.db"))
+    connection.execute(f"DELETE FROM job WHERE seq IN (SELECT seq FROM {place})")
+    connection.close()
+
+    found = await finding(app, "places")
+
+    assert (found.level, found.says) == ("bad", "1 place without a job")
+
+
+async def test_a_job_without_a_place_is_named_with_what_to_do(app: Backstay, tmp_path: Path) -> None:
+    job = await app.submit("work", 1)
+    connection = apsw.Connection(str(tmp_path / "jobs.db"))
+    connection.execute("DELETE FROM ready")
+    connection.close()
+
+    for call in (app.get(job.job_id), app.find(), app.cancel(job.job_id)):
+        with pytest.raises(StoreError, match=f'job {job.job_id} has no place.*run "backstay doctor"'):
+            await call
 
 
 async def test_a_schema_of_another_release_is_found(app: Backstay, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from backstay.core import job_fields
 from backstay.core.event_details import EventDetails
 from backstay.core.records import ErrorEntry, HistoryEvent, Transition, Verdict
 from backstay.core.states import TERMINAL, Event, Status
+from backstay.errors import StoreError
 from backstay.limits import ERRORS_KEPT_MAX, HISTORY_HEAD, HISTORY_TAIL
 
 READY, LATER, WAITING, RUNNING, ENDED = PLACES = ("ready", "later", "waiting", "running", "ended")
@@ -142,7 +143,7 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 STANDING = Standing.__struct_fields__
-_STATUS, _AWAITED = STANDING.index("status"), STANDING.index("awaited")
+_JOB_ID, _STATUS, _AWAITED = (STANDING.index(name) for name in ("job_id", "status", "awaited"))
 _detail_of = operator.attrgetter(*DETAIL)
 _detail_but_progress_of = operator.attrgetter(*(name for name in DETAIL if name not in ("progress", "stage")))
 _row_of = {
@@ -155,10 +156,17 @@ _names_of = {
 }
 
 
+def status_of(stored: str | None, job_id: str) -> Status:
+    """Return the state that a job's place implies; StoreError if it has none, which only another program can cause."""
+    if stored is None:
+        raise StoreError(f'job {job_id} has no place, so its state is unknown: run "backstay doctor"')
+    return Status(stored)
+
+
 def standing_from(row: Sequence[Any]) -> Standing:
     """Return a standing from values in the order of STANDING."""
     values = list(row)
-    values[_STATUS] = Status(values[_STATUS])
+    values[_STATUS] = status_of(values[_STATUS], values[_JOB_ID])
     values[_AWAITED] = bool(values[_AWAITED])
     return Standing(*values)
 

@@ -74,7 +74,7 @@ def record_from(
 ) -> JobRecord:
     """Return a record from its columns by name (see places.columns), its stored events, and its edges."""
     values: dict[str, Any] = {name: fields[column] for name, column in _PLAIN}
-    values["status"] = Status(fields["status"])
+    values["status"] = places.status_of(fields["status"], fields["job_id"])
     values["errors"] = _errors.decode(fields["errors"]) if fields["errors"] else ()
     values["parked"] = bool(fields["parked"])
     values["result_tables"] = _names.decode(fields["result_tables"]) if fields["result_tables"] else ()

@@ -428,7 +428,8 @@ WALKS = {
     "keys": ["SCAN api_key"],
     "limited_queues": ["SCAN queue"],
     "many_pending": ["SCAN ready"],
-    "misplaced": ["SCAN job"],  # the last ones
+    # The last jobs, and as many rows of each place.
+    "misplaced": ["SCAN job", "SCAN ready", "SCAN running", "SCAN later", "SCAN waiting"],
     "parked_keys": ["SCAN ready USING COVERING INDEX ready_parked"],  # its first entry
     "queues": ["SCAN queue"],
     "release_due": ["SCAN release_due"],

@@ -32,8 +32,14 @@ DELETE FROM later WHERE seq IN (SELECT value FROM json_each(?1))
 SELECT min(scheduled_for) FROM later INDEXED BY later_due
 
 -- name: misplaced
--- How many jobs have no place, or more than one, among those that arrived last. Indexes: the keys.
-SELECT count(*) FILTER (WHERE places = 0), count(*) FILTER (WHERE places > 1), min(job_id) FILTER (WHERE places <> 1)
+-- How many jobs have no place, or more than one, among those that arrived last; and how many of so many rows of each place
+-- have no job. Indexes: the keys.
+SELECT count(*) FILTER (WHERE places = 0), count(*) FILTER (WHERE places > 1), min(job_id) FILTER (WHERE places <> 1), (
+    SELECT count(*) FROM (
+        SELECT seq FROM (SELECT seq FROM ready LIMIT ?1) UNION ALL SELECT seq FROM (SELECT seq FROM running LIMIT ?1)
+        UNION ALL SELECT seq FROM (SELECT seq FROM later LIMIT ?1)
+        UNION ALL SELECT seq FROM (SELECT seq FROM waiting LIMIT ?1)) AS placed
+    WHERE NOT EXISTS (SELECT 1 FROM job WHERE job.seq = placed.seq))
 FROM (
     SELECT j.job_id, (e.seq IS NOT NULL) + (r.seq IS NOT NULL) + (l.seq IS NOT NULL) + (w.seq IS NOT NULL)
         + (p.seq IS NOT NULL) AS places
