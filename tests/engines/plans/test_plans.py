@@ -419,7 +419,7 @@ WALKS = {
     "alone_candidates": ["SCAN ready USING INDEX ready_alone"],  # which holds nothing else, and that is little
     "ask_no_paused": ["SCAN queue"],
     "claimed_before": ["SCAN running"],  # which holds what runs, and that is little, too
-    "counts": ["SCAN ready", "SCAN running", "SCAN later", "SCAN waiting"],
+    "counts": ["SCAN ready", "SCAN running", "SCAN later USING COVERING INDEX later_due", "SCAN waiting"],
     "depths": ["SCAN ready", "SCAN later", "SCAN waiting"],
     "expired": ["SCAN running"],
     "forget_idle_keys": ["SCAN fair_key"],
@@ -429,7 +429,13 @@ WALKS = {
     "limited_queues": ["SCAN queue"],
     "many_pending": ["SCAN ready"],
     # The last jobs, and as many rows of each place.
-    "misplaced": ["SCAN job", "SCAN ready", "SCAN running", "SCAN later", "SCAN waiting"],
+    "misplaced": [
+        "SCAN job",
+        "SCAN ready",
+        "SCAN running",
+        "SCAN later USING COVERING INDEX later_due",
+        "SCAN waiting",
+    ],
     "parked_keys": ["SCAN ready USING COVERING INDEX ready_parked"],  # its first entry
     "queues": ["SCAN queue"],
     "release_due": ["SCAN release_due"],
