@@ -1,10 +1,12 @@
 """Settings that all tests share."""
 
 import gc
+import importlib
 import logging
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import islice
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -17,6 +19,19 @@ settings.register_profile("gate", derandomize=True, deadline=None, database=None
 settings.load_profile("gate")
 
 gc.disable()  # until all tests are collected: what there is by then stays, and would be looked through again and again
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Let each worker of a whole run import another part of the modules first. On a fresh clone, all of them would
+    otherwise rewrite the asserts of the same module at the same time, instead of finding it compiled."""
+    config = session.config
+    if _is_a_worker(config) and config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+        settings = config.workerinput  # type: ignore[attr-defined]
+        modules = sorted(Path(__file__).parent.rglob("test_*.py"))
+        for module in modules[int(settings["workerid"].removeprefix("gw")) :: settings["workercount"]]:
+            with suppress(Exception, pytest.skip.Exception):  # collecting it says what is wrong
+                importlib.import_module(".".join(module.relative_to(config.rootpath).with_suffix("").parts))
 
 
 def pytest_collection_finish() -> None:
