@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.campaigns.fleet import Fleet
 from tests.campaigns.kills import EXTERNAL, POINTS, Killing, Plan
 from tests.campaigns.places import File, Place, Schema
+
+pytestmark = pytest.mark.slow
 
 PLANS = {
     File: Plan(at_each_point=4, from_outside=15, graceful=10, seed=1),

@@ -13,6 +13,8 @@ from tests.campaigns.stalls import stall
 from tests.support.servers.dynamo_proxy import DynamoProxy
 from tests.support.servers.dynamodb import DynamoDB
 
+pytestmark = pytest.mark.slow
+
 # The others are in the campaign: some come only once a lease has run out.
 POINTS = (
     "claim.uncommitted",

@@ -5,9 +5,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.campaigns.fleet import Fleet
 from tests.campaigns.kills import IN_TREES, Killing, Plan
 from tests.campaigns.places import Place
+
+pytestmark = pytest.mark.slow
 
 PLAN = Plan(
     at_each_point=2,
