@@ -3,6 +3,7 @@
 import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from hypothesis import example, given, settings
@@ -13,7 +14,19 @@ from backstay.core.records import Counter
 from backstay.core.states import BOUNDS, BUCKETS, Counted, Status, bucket_of
 from backstay.dashboard import counts as dashboard_counts
 from backstay.dashboard import plots
-from backstay.dashboard.counts import OPEN_SECONDS, WINDOWS, Census, History, Sums, busiest, divided, percentile, summed
+from backstay.dashboard.counts import (
+    OPEN_SECONDS,
+    WINDOWS,
+    Census,
+    History,
+    Slot,
+    Sums,
+    busiest,
+    divided,
+    events_of,
+    percentile,
+    summed,
+)
 from backstay.errors import StoreBusy
 from backstay.testing import ManualClock, drain
 from tests.dashboard.plain_browser import browsing
@@ -75,12 +88,29 @@ def test_types_are_listed_by_how_much_happened_to_them() -> None:
         HOUR.starts(NOON),
         60,
     )
-    kinds, number = busiest(list(slots.values()), lambda queue: queue != "hidden", 2)
+    kinds, number = busiest(list(slots.values()), events_of(slots.values()), lambda queue: queue != "hidden", 2)
     assert [kind for kind, _ in kinds] == [("mail", "large"), ("mail", "small")]
     assert number == 2
-    [(_, large)], number = busiest(list(slots.values()), lambda queue: queue != "hidden", 1)
+    [(_, large)], number = busiest(list(slots.values()), events_of(slots.values()), lambda queue: queue != "hidden", 1)
     assert number == 2
     assert (large.completed, large.retried, large.failing, large.average_seconds) == (9, 1, 0.1, 2.2)
+
+
+def test_a_page_does_not_go_through_all_types_of_all_slots() -> None:
+    """What happened to each type is added up when the counters are read; a page only chooses."""
+
+    class Sealed(Slot):
+        def items(self) -> NoReturn:
+            raise AssertionError("every type of a slot was looked at")
+
+    read = divided(
+        [counter(NOON, Counted.COMPLETED, many, job_type=f"type-{many}") for many in range(1, 100)],
+        HOUR.starts(NOON),
+        60,
+    )
+    kinds, number = busiest([Sealed(slot) for slot in read.values()], events_of(read.values()), lambda queue: True, 1)
+    assert [(kind, sums.completed) for kind, sums in kinds] == [(("mail", "type-99"), 99)]
+    assert number == 99
 
 
 def test_a_result_that_was_reused_is_no_attempt_and_has_no_time() -> None:

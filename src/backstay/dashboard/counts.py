@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -172,12 +172,19 @@ def summed(slot: Slot, sees: Callable[[str], bool]) -> Sums:
     return total
 
 
-def busiest(slots: Sequence[Slot], sees: Callable[[str], bool], limit: int) -> tuple[list[tuple[Kind, Sums]], int]:
-    """Totals of the busiest queues and types, and how many there are in all."""
+def events_of(slots: Iterable[Slot]) -> dict[Kind, int]:
+    """How much happened in all slots, by queue and type."""
     events: dict[Kind, int] = {}
     for slot in slots:
         for kind, sums in slot.items():
             events[kind] = events.get(kind, 0) + sums.events
+    return events
+
+
+def busiest(
+    slots: Sequence[Slot], events: Mapping[Kind, int], sees: Callable[[str], bool], limit: int
+) -> tuple[list[tuple[Kind, Sums]], int]:
+    """Totals of the busiest queues and types, by `events_of` the slots, and how many there are in all."""
     kinds = [kind for kind in events if sees(kind[0])]
     found = []
     for kind in heapq.nsmallest(limit, kinds, key=lambda each: (-events[each], each)):
@@ -215,6 +222,7 @@ _MANY = 2_000  # counters that are added up in a thread, so as not to block othe
 @dataclass(frozen=True, slots=True)
 class Past:
     slots: Sequence[tuple[Instant, Slot]]  # oldest first
+    events: Mapping[Kind, int]  # in all of them
     is_complete: bool  # False: some are still being read and look empty
     again_seconds: float = 0.0  # until newer figures can be had; 0: these are the newest
 
@@ -224,6 +232,7 @@ class _Reading:
 
     def __init__(self) -> None:
         self.known: dict[Instant, Slot] = {}
+        self.events: dict[Kind, int] = {}  # of these; added up once, not for each request
         self.task: asyncio.Task[None] | None = None
         self.is_complete = False
         self.rests_until = float("-inf")
@@ -252,7 +261,7 @@ class History:
     def _past(self, window: Window, reading: _Reading, is_complete: bool, again_seconds: float) -> Past:
         starts = window.starts(self._app.clock.now())
         slots = [(start, reading.known.get(start, _NOTHING)) for start in starts]
-        return Past(slots, is_complete or reading.is_complete, again_seconds)
+        return Past(slots, reading.events, is_complete or reading.is_complete, again_seconds)
 
     async def _read(self, window: Window, reading: _Reading) -> None:
         began = self._app.clock.monotonic()
@@ -271,6 +280,10 @@ class History:
                 known.update(divided(counters, part, window.slot_seconds))
             else:
                 known.update(await asyncio.to_thread(divided, counters, part, window.slot_seconds))
+            if sum(map(len, known.values())) < _MANY:
+                reading.events = events_of(known.values())
+            else:
+                reading.events = await asyncio.to_thread(events_of, tuple(known.values()))
         reading.is_complete = True
         ended = self._app.clock.monotonic()
         if number >= _MANY:

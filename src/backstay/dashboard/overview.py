@@ -8,13 +8,12 @@ from dataclasses import dataclass
 
 from fastapi import Depends, Request, Response
 
-from backstay.clock import Instant
 from backstay.core import queues
 from backstay.core.checks import count, span
 from backstay.core.queues import Queue
 from backstay.core.states import Status
 from backstay.dashboard import counts, page, plots
-from backstay.dashboard.counts import Census, History, Kind, Standing, Sums, Taken, Window
+from backstay.dashboard.counts import Census, History, Kind, Past, Standing, Sums, Taken, Window
 from backstay.dashboard.plots import Plot
 from backstay.dashboard.workers import seen_by
 from backstay.server import worker_summary
@@ -58,7 +57,7 @@ async def overview(request: Request, window: str = "1h") -> Response:
     past, taken = await asyncio.gather(
         page.shared(request, History).read(chosen), page.shared(request, Census).latest()
     )
-    picture, standing = drawn(chosen, past.slots, principal), taken.standing
+    picture, standing = drawn(chosen, past, principal), taken.standing
     summary = (await worker_summary.summary(request)).seen_by(principal.sees)
     ids = summary.ids(app.clock.now())
     return page.render(
@@ -90,14 +89,15 @@ def _quantile(buckets: Sequence[int], share: float) -> str:
     return "–" if seconds is None else span(seconds)
 
 
-def drawn(window: Window, slots: Sequence[tuple[Instant, counts.Slot]], principal: Principal) -> Picture:
-    starts = [start for start, _ in slots]
-    sums = [slot.total if principal.sees_all else counts.summed(slot, principal.sees) for _, slot in slots]
+def drawn(window: Window, past: Past, principal: Principal) -> Picture:
+    starts = [start for start, _ in past.slots]
+    slots = [slot for _, slot in past.slots]
+    sums = [slot.total if principal.sees_all else counts.summed(slot, principal.sees) for slot in slots]
     total = Sums()
     for each in sums:
         total.merge(each)
     width = window.slot_seconds
-    kinds, number = counts.busiest([slot for _, slot in slots], principal.sees, TYPES_SHOWN)
+    kinds, number = counts.busiest(slots, past.events, principal.sees, TYPES_SHOWN)
     ran = "too few runs for percentiles"
     if sum(total.ran) >= RUNS_MIN:
         ran = f"half under {_quantile(total.ran, 0.5)}, 95% under {_quantile(total.ran, 0.95)}"
