@@ -129,6 +129,12 @@ class Plan:
         scans = [node for node in self._nodes if "Relation Name" in node and "Scan" in node["Node Type"]]
         return sum(round(node["Actual Loops"] * sum(node.get(name, 0) for name in _LOOKED_AT)) for node in scans)
 
+    @property
+    def tried_to_lock(self) -> int:
+        """Rows that reached a node that locks them, whether it could or not."""
+        below = [child for node in self._nodes if node["Node Type"] == "LockRows" for child in node["Plans"]]
+        return sum(round(child["Actual Loops"] * child["Actual Rows"]) for child in below)
+
 
 _LOOKED_AT = ("Actual Rows", "Rows Removed by Filter", "Rows Removed by Index Recheck")
 

@@ -117,6 +117,25 @@ async def test_a_claim_from_a_single_lane_does_not_walk_past_what_is_foreign(con
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("statement", ["claim_lane", "claim_plain"])
+async def test_a_claim_does_not_try_to_lock_what_another_is_about_to_take(
+    connection: Any, filled: str, statement: str, mode: str
+) -> None:
+    lane = ["default", "mine", LIMIT, ANY_VERSION, LIMIT, *CLAIMANT]
+    values = lane if statement == "claim_lane" else claim_values([("default", "mine", LIMIT)], LIMIT)
+    other = await asyncpg.connect(filled)
+    transaction = other.transaction()
+    await transaction.start()
+    assert len(await other.fetch(SQL["claim_lane"], *lane)) == LIMIT
+
+    plan = await explain(connection, SQL[statement], values, mode)
+
+    assert plan.tried_to_lock == LIMIT
+    await transaction.rollback()
+    await other.close()
+
+
+@pytest.mark.parametrize("mode", MODES)
 async def test_a_walk_along_the_lanes_takes_a_row_for_each_and_none_of_the_rest(connection: Any, mode: str) -> None:
     asked = [sorted([*(f"empty-{number}" for number in range(300)), "other"]), ["a", "mine", "none"]]
 

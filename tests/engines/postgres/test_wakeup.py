@@ -4,10 +4,12 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator
 
+import asyncpg
 import msgspec
 import pytest
 
 from backstay.core.records import Signal
+from backstay.engines.postgres.connection import Statements
 from backstay.engines.postgres.store import PostgresStore
 from backstay.errors import StoreError
 from backstay.testing.conformance.factories import NOW, new_job, submit
@@ -16,9 +18,9 @@ from tests.support.servers.proxy import Proxy
 
 
 class Ear:
-    def __init__(self, store: PostgresStore) -> None:
+    def __init__(self, store: PostgresStore, *signals: Signal) -> None:
         self.heard: asyncio.Queue[Signal] = asyncio.Queue()
-        self.stop = store.listen(frozenset({Signal.READY, Signal.PLANNED}), self.heard.put_nowait)
+        self.stop = store.listen(frozenset(signals or (Signal.READY, Signal.PLANNED)), self.heard.put_nowait)
 
     async def hears(self, signal: Signal) -> None:
         async with asyncio.timeout(20):
@@ -86,7 +88,7 @@ async def test_a_single_submit_wakes_the_workers_with_its_own_commit(url: str, e
     await store.open()
     waker = store._waker
     assert waker is not None and waker._sender is not None
-    waker._sender.cancel()  # nothing else could tell them
+    waker._sender.task.cancel()  # nothing else could tell them
 
     await submit(store)
 
@@ -98,9 +100,9 @@ async def test_signals_that_a_failed_submit_was_to_carry_are_sent_all_the_same(u
     store = PostgresStore(url)
     await store.open()
     job = await submit(store)
-    assert store._waker is not None
+    assert store._waker is not None and store._waker._sender is not None
     await asyncio.sleep(0)  # the sender is at rest
-    store._waker._sent_at = float("-inf")
+    store._waker._sender.sent_at = float("-inf")
     store._waker.committed({Signal.PLANNED})
 
     with pytest.raises(StoreError):
@@ -108,3 +110,48 @@ async def test_signals_that_a_failed_submit_was_to_carry_are_sent_all_the_same(u
 
     await ear.hears(Signal.PLANNED)
     await store.close()
+
+
+async def test_who_begins_to_wait_for_results_later_is_told_what_ends(url: str, ear: Ear) -> None:
+    waits = PostgresStore(url)
+    await waits.open()
+    works = Ear(waits)  # listens as a worker does, until …
+    await works.hears(Signal.PLANNED)
+    late = Ear(waits, Signal.ENDED)
+    await late.hears(Signal.ENDED)  # of what it may have missed
+    other = PostgresStore(url)
+    await other.open()
+    assert other._waker is not None
+
+    other._waker.committed({Signal.ENDED})
+
+    await late.hears(Signal.ENDED)
+    await other.close()
+    await waits.close()
+
+
+async def test_workers_are_not_woken_because_jobs_end_elsewhere(url: str, ear: Ear) -> None:
+    store = PostgresStore(url)
+    await store.open()
+    assert store._waker is not None
+    worker = await asyncpg.connect(url.partition("?")[0])
+    told: asyncio.Queue[str] = asyncio.Queue()
+    await worker.add_listener(store._waker._channel, lambda *heard: told.put_nowait(str(heard[-1])))
+
+    store._waker.committed({Signal.ENDED, Signal.READY})
+
+    assert (await asyncio.wait_for(told.get(), 20)).split()[1:] == [Signal.READY]
+    await store.close()
+    await worker.close()
+
+
+async def test_a_connection_that_has_sent_a_signal_waits_for_the_disk_again(url: str) -> None:
+    connection = await asyncpg.connect(url.partition("?")[0])
+    meanwhile = connection.transaction()
+    await meanwhile.start()
+    await connection.execute(Statements("backstay")["notify"], "channel", "payload")
+    assert await connection.fetchval("SHOW synchronous_commit") == "off"
+    await meanwhile.commit()
+
+    assert await connection.fetchval("SHOW synchronous_commit") == "on"
+    await connection.close()

@@ -1,8 +1,12 @@
 """Wakes other processes by NOTIFY, and LISTENs for their signals.
 
 Signals are coalesced and sent on their own, after the commit: a commit that sends them holds a lock of the whole
-cluster until it is on disk. Only a submit that comes alone carries its signal, which saves a round trip and wakes a
-worker sooner, and no more often than once in a few milliseconds.
+cluster until it is on disk. Their own transaction does not wait for the disk, so that it holds that lock for
+microseconds; a signal that a crash takes along costs a poll interval. Only a submit that comes alone carries its
+signal, which saves a round trip and wakes a worker sooner, and no more often than once in a few milliseconds.
+
+That jobs have ended is told on a channel of its own, and less often: every busy worker has it to say all the time, and
+no other worker wants to hear it, but only those who wait for results.
 """
 
 from __future__ import annotations
@@ -23,10 +27,58 @@ from backstay.engines.postgres.connection import CONNECT_SECONDS, OUTAGES, Addre
 
 log = logging.getLogger("backstay.postgres")
 COALESCE_SECONDS = 0.005  # signals within this time are sent as one: NOTIFY takes a lock that the whole cluster shares
+ENDED_SECONDS = 0.02  # … and what ended within this, because the server wakes every listener for each notification
 CARRY_SECONDS = 0.004  # … and a submit may carry those that wait to be sent, shortly before
 KEEP_ALIVE_SECONDS = 20.0  # how soon a dead connection is noticed
 RECONNECT_SECONDS_MIN, RECONNECT_SECONDS_MAX = 0.1, 5.0
 CLOSE_SECONDS = 2.0  # for the last signals, if the server is slow: without them a job waits for the next poll
+
+
+class Sender:
+    """Sends the signals of one channel, at most one notification at a time and in so many seconds."""
+
+    def __init__(self, session: Session, channel: str, own: str, pause: float) -> None:
+        self._session = session
+        self._channel = channel
+        self._own = own
+        self._pause = pause
+        self._unsent: set[Signal] = set()
+        self._loop = asyncio.get_running_loop()
+        self._stir = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self.sent_at = float("-inf")
+        self.task = self._loop.create_task(self._send())
+
+    def add(self, signals: set[Signal]) -> None:
+        self._unsent |= signals
+        self._stir.set()
+
+    def taken(self, more: set[Signal]) -> str:
+        """Return the payload for the signals that have not been sent yet, and more."""
+        signals, self._unsent = self._unsent | more, set()
+        self.sent_at = self._loop.time()
+        return f"{self._own} {' '.join(sorted(signals))}"
+
+    def stop(self) -> None:
+        """Let it send the remaining signals at once, and end."""
+        self._stopping.set()
+        self._stir.set()
+
+    async def _send(self) -> None:
+        while self._unsent or not self._stopping.is_set():
+            await self._stir.wait()
+            self._stir.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(self.sent_at + self._pause):
+                    await self._stopping.wait()
+            if not self._unsent:
+                continue
+            payload = self.taken(set())
+            try:
+                async with self._session.pool().lend() as connection:
+                    await connection.execute(self._session.sql["notify"], self._channel, payload)
+            except (*OUTAGES, asyncpg.PostgresError) as error:
+                log.debug("could not send a wake-up: %s", error)  # a lost one costs a poll interval
 
 
 class Waker:
@@ -34,90 +86,72 @@ class Waker:
         self._session = session
         self._address: Address = session.address
         self._channel = f"backstay_{session.address.schema}"
+        self._ended_channel = f"{self._channel}_ended"
         self._own = secrets.token_hex(4)  # our own notifications come back; their listeners have been called already
         self._listeners: list[tuple[frozenset[Signal], Listener]] = []
-        self._unsent: set[Signal] = set()
         self._loop = asyncio.get_running_loop()
-        self._sent_at = float("-inf")
-        self._stir = asyncio.Event()
-        self._stopping = asyncio.Event()
-        self._sender: asyncio.Task[None] | None = None
+        self._sender: Sender | None = None  # None where others are not notified, as the next
+        self._ended_sender: Sender | None = None
+        self._stopping = False
         self._hearer: asyncio.Task[None] | None = None
+        self._look = asyncio.Event()  # for the hearer: someone listens for more, or the connection is lost
 
     def start(self) -> None:
         if self._address.wake:
-            self._sender = asyncio.get_running_loop().create_task(self._send())
+            self._sender = Sender(self._session, self._channel, self._own, COALESCE_SECONDS)
+            self._ended_sender = Sender(self._session, self._ended_channel, self._own, ENDED_SECONDS)
 
     async def stop(self) -> None:
         """Send the remaining signals: a process that submits a job and exits at once should still wake a worker."""
-        self._stopping.set()
-        self._stir.set()
-        tasks = [task for task in (self._sender, self._hearer) if task is not None]
+        self._stopping = True
+        senders = [sender for sender in (self._sender, self._ended_sender) if sender is not None]
+        tasks = [sender.task for sender in senders] + ([] if self._hearer is None else [self._hearer])
+        for sender in senders:
+            sender.stop()
         try:
-            if self._sender is not None:
-                await asyncio.wait([self._sender], timeout=CLOSE_SECONDS)
+            if senders:
+                await asyncio.wait([sender.task for sender in senders], timeout=CLOSE_SECONDS)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self._sender = self._hearer = None
+            self._sender = self._ended_sender = self._hearer = None
 
     def listen(self, signals: frozenset[Signal], listener: Listener) -> Callable[[], None]:
         entry = (signals, listener)
         self._listeners.append(entry)
-        if self._address.listen and self._hearer is None and not self._stopping.is_set():
+        self._look.set()
+        if self._address.listen and self._hearer is None and not self._stopping:
             self._hearer = asyncio.get_running_loop().create_task(self._hear())
         return lambda: self._listeners.remove(entry)
 
     def carried(self, signal: Signal) -> str | None:
         """Return what a statement is to send with its own commit; None if the last signals have just been sent."""
-        now = self._loop.time()
-        if not self._address.wake or now - self._sent_at < CARRY_SECONDS:
+        if self._sender is None or self._loop.time() - self._sender.sent_at < CARRY_SECONDS:
             return None
-        self._sent_at = now
-        return self._taken({signal})
+        return self._sender.taken({signal})
 
     def committed(self, signals: set[Signal], carried: str | None = None) -> None:
         """Wake listeners here, and others unless the commit has carried the signals."""
         if not signals:
             return
         self._wake(signals)
-        if self._address.wake and carried is None:
-            self._unsent |= signals
-            self._stir.set()
+        if self._sender is None or self._ended_sender is None or carried is not None:
+            return
+        if Signal.ENDED in signals:
+            self._ended_sender.add({Signal.ENDED})
+        if others := signals - {Signal.ENDED}:
+            self._sender.add(others)
 
     def lost(self, carried: str | None) -> None:
         """The statement that was to send this has failed; it may have carried the signals of other commits."""
-        if carried is not None:
-            self._unsent.update(map(Signal, carried.split()[1:]))
-            self._stir.set()
-
-    def _taken(self, more: set[Signal]) -> str:
-        """Return the payload for the signals that have not been sent yet, and more."""
-        signals, self._unsent = self._unsent | more, set()
-        return f"{self._own} {' '.join(sorted(signals))}"
+        if carried is not None and self._sender is not None:
+            self._sender.add(set(map(Signal, carried.split()[1:])))
 
     def _wake(self, signals: set[Signal]) -> None:
         for wanted, listener in tuple(self._listeners):
             for signal in wanted & signals:
                 listener(signal)
-
-    async def _send(self) -> None:
-        while self._unsent or not self._stopping.is_set():
-            await self._stir.wait()
-            self._stir.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(self._sent_at + COALESCE_SECONDS):
-                    await self._stopping.wait()
-            if not self._unsent:
-                continue
-            self._sent_at = self._loop.time()
-            payload = self._taken(set())
-            try:
-                async with self._session.pool().lend() as connection:
-                    await connection.execute(self._session.sql["notify"], self._channel, payload)
-            except (*OUTAGES, asyncpg.PostgresError) as error:
-                log.debug("could not send a wake-up: %s", error)  # a lost one costs a poll interval
 
     async def _hear(self) -> None:
         pause = RECONNECT_SECONDS_MIN
@@ -140,15 +174,20 @@ class Waker:
             command_timeout=CONNECT_SECONDS,
             **connection_options(self._address),
         )
-        lost = asyncio.Event()
-        connection.add_termination_listener(lambda _: lost.set())
+        connection.add_termination_listener(lambda _: self._look.set())
+        hears_ended = False
         try:
             await connection.add_listener(self._channel, self._heard)
             self._wake(set(Signal))  # signals from before we listened: a worker may hold claims already
-            while not lost.is_set():
+            while not connection.is_closed():
+                self._look.clear()
+                if not hears_ended and any(Signal.ENDED in signals for signals, _ in self._listeners):
+                    await connection.add_listener(self._ended_channel, self._heard)
+                    hears_ended = True
+                    self._wake({Signal.ENDED})
                 try:
                     async with asyncio.timeout(KEEP_ALIVE_SECONDS):
-                        await lost.wait()
+                        await self._look.wait()
                 except TimeoutError:
                     await connection.execute("SELECT 1")
         finally:

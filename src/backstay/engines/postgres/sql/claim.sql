@@ -44,6 +44,17 @@ WITH RECURSIVE asked AS MATERIALIZED (
 )
 SELECT kind, queue, job_type, priority, scheduled_for, job_id::text FROM lane WHERE wanted
 
+-- part: not_taken
+-- No transaction under way has deleted or locked the row r. SKIP LOCKED finds that out as well, but takes several locks for
+-- each such row, and with many workers there are more of them at the head than a claim takes. Under way are those that the
+-- snapshot names, and the next ones, which began after the last one that has ended; a row has the lower half of their
+-- numbers. Neither list is made before a row needs it. One that is missing in them is left to SKIP LOCKED.
+(r.xmax = 0 OR (
+        r.xmax <> ALL (ARRAY(SELECT xid(id) FROM pg_snapshot_xip(pg_current_snapshot()) AS id))
+        AND r.xmax <> ALL (ARRAY(
+            SELECT ((id + n + 2147483648) % 4294967296 - 2147483648)::integer
+            FROM (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS id OFFSET 0) AS s, generate_series(0, 63) AS n))))
+
 -- part: claim_chosen
 -- What was chosen leaves the line and runs. $6 is the key of the token.
 moment AS MATERIALIZED (
@@ -83,7 +94,7 @@ WITH asked AS MATERIALIZED (
     SELECT h.* FROM lane CROSS JOIN LATERAL (
         SELECT r.ctid AS place_of, r.job_type, r.priority, r.scheduled_for, r.job_id FROM backstay.ready AS r
         WHERE r.line = 0 AND r.queue = lane.queue AND r.job_type = lane.job_type AND r.payload_version <= lane.version
-          AND r.suspicion <= $11
+          AND r.suspicion <= $11 AND {not_taken}
         ORDER BY r.priority DESC, r.scheduled_for, r.job_id
         LIMIT lane.slots
         FOR UPDATE SKIP LOCKED
@@ -111,6 +122,7 @@ WITH chosen AS MATERIALIZED (
       AND NOT EXISTS (SELECT FROM backstay.queue AS q WHERE q.name = $1 AND q.paused_at IS NOT NULL)
       AND NOT EXISTS (
         SELECT FROM backstay.ready AS k WHERE k.line IN (1, 2) AND k.queue = $1 AND k.job_type = $2)
+      AND {not_taken}
     ORDER BY r.priority DESC, r.scheduled_for, r.job_id
     LIMIT least($3::integer, $5::integer)
     FOR UPDATE SKIP LOCKED

@@ -19,8 +19,9 @@ SELECT pg_advisory_xact_lock(lock) FROM (
 SELECT backstay.micros()
 
 -- name: notify
--- Wake up the listeners of the channel $1.
-SELECT pg_notify($1, $2)
+-- Wake up the listeners of the channel $1. This transaction alone does not wait for the disk, and holds the lock of
+-- notifications for microseconds: what it announces has been committed before.
+SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, $2)
 
 -- name: safety
 -- What decides whether an acknowledged job is on disk. Not from pg_settings: that view computes all settings of the server.
