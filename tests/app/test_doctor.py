@@ -148,22 +148,45 @@ async def test_a_reserve_that_was_spent_is_found(app: Backstay, tmp_path: Path) 
     assert (await finding(app, "reserve")).level == "warn"
 
 
-async def test_a_job_without_a_place_and_one_with_two_are_found(app: Backstay, tmp_path: Path) -> None:
+_ENDED = "INSERT INTO ended (seq, status, attempt, failures, version, completed_at) SELECT seq, 'cancelled', 0, 0, 2, 1"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("DELETE FROM ready WHERE job_id = :id", "1 has no place"),
+        (f"{_ENDED} FROM ready WHERE job_id = :id", "1 has several places"),
+        ("UPDATE ready SET priority = priority + 1 WHERE job_id = :id", "1 has a place out of order"),
+        ("DELETE FROM job WHERE job_id = :id", "1 place has no job"),
+    ],
+)
+async def test_a_job_that_does_not_have_one_place_is_found(
+    app: Backstay, tmp_path: Path, change: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     jobs = await app.submit_many([("work", n) for n in range(3)])
+    monkeypatch.setattr(maintenance, "PLACES_CHECKED_MAX", 3)
     assert (await finding(app, "places")).level == "ok"
     connection = apsw.Connection(str(tmp_path / "jobs.db"))
-    connection.execute("DELETE FROM ready WHERE job_id = ?", (jobs[0].job_id,))
-    connection.execute(
-        "INSERT INTO ended SELECT seq, 'cancelled', 0, 0, 2, NULL, NULL, NULL, 1, NULL, NULL, NULL, NULL,"
-        " NULL, NULL, NULL FROM ready WHERE job_id = ?",
-        (jobs[1].job_id,),
-    )
+    connection.execute(change, {"id": jobs[0].job_id})
     connection.close()
 
     found = await finding(app, "places")
 
-    assert found.level == "bad"
-    assert "1 jobs have no place and 1 have more than one" in found.says
+    assert (found.level, "restore a whole backup" in found.advice) == ("bad", True)
+    assert says in found.says
+    assert (jobs[0].job_id in found.says) == ("no job" not in says)
+
+
+async def test_a_second_place_of_a_job_that_is_older_than_those_that_are_looked_at_is_found(
+    app: Backstay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, *_ = await app.submit_many([("work", n) for n in range(9)])
+    monkeypatch.setattr(maintenance, "PLACES_CHECKED_MAX", 2)
+    connection = apsw.Connection(str(tmp_path / "jobs.db"))
+    connection.execute(f"{_ENDED} FROM ready WHERE job_id = ?", (old.job_id,))
+    connection.close()
+
+    assert f"1 has several places ({old.job_id} among them)" in (await finding(app, "places")).says
 
 
 @pytest.mark.parametrize("place", ["ready", "later", "waiting"])
@@ -177,7 +200,8 @@ async def test_a_place_whose_job_is_gone_is_found(app: Backstay, tmp_path: Path,
 
     found = await finding(app, "places")
 
-    assert (found.level, found.says) == ("bad", "1 place without a job")
+    assert found.level == "bad"
+    assert "1 place has no job" in found.says
 
 
 async def test_a_job_without_a_place_is_named_with_what_to_do(app: Backstay, tmp_path: Path) -> None:

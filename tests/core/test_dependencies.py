@@ -1,5 +1,6 @@
 """trees.py: how jobs wait for one another, as truth tables."""
 
+import json
 from itertools import pairwise, product
 from typing import Any
 
@@ -175,11 +176,11 @@ def test_a_parent_goes_on_when_its_last_child_has_ended(brood: Brood) -> None:
 
 @pytest.mark.parametrize("rule", TriggerRule)
 @pytest.mark.parametrize("on_failure", ["fail", "cancel"])
-def test_what_a_parent_waits_for_is_stored_as_two_words(rule: TriggerRule, on_failure: str) -> None:
+def test_what_a_parent_waits_for_is_stored_with_its_names(rule: TriggerRule, on_failure: str) -> None:
     awaits = Awaits(rule, on_failure)
 
-    assert str(awaits) == f"{rule.value} {on_failure}"
-    assert Awaits.parse(str(awaits)) == awaits
+    assert json.loads(awaits.stored) == {"rule": rule.value, "on_failure": on_failure}
+    assert Awaits.of(awaits.stored) == awaits
 
 
 def test_a_child_counts_from_when_it_comes_until_it_ends_and_again_when_it_comes_back() -> None:

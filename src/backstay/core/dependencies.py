@@ -125,14 +125,17 @@ class Awaits(msgspec.Struct, frozen=True):
     rule: TriggerRule  # not one_success: a parent resumes once all children have ended
     on_failure: str  # fail, cancel
 
-    def __str__(self) -> str:
-        """Return the stored form."""
-        return f"{self.rule} {self.on_failure}"
+    @property
+    def stored(self) -> str:
+        """The same as JSON text, as it is stored."""
+        return msgspec.json.encode(self).decode()
 
-    @classmethod
-    def parse(cls, stored: str) -> Awaits:
-        rule, on_failure = stored.split(" ")
-        return cls(TriggerRule(rule), on_failure)
+    @staticmethod
+    def of(stored: str) -> Awaits:
+        return _awaits.decode(stored)
+
+
+_awaits = msgspec.json.Decoder(Awaits)
 
 
 class Brood(msgspec.Struct, frozen=True):

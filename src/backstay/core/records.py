@@ -427,7 +427,7 @@ class JobRecord(JobFields, frozen=True, kw_only=True):
     open_children: int = 0  # how many of its children have not ended, and how many ended badly
     failed_children: int = 0
     cancelled_children: int = 0
-    awaits: str | None = None  # set while it waits for its children; see dependencies.Awaits
+    awaits: str | None = None  # JSON text: set while it waits for its children; see dependencies.Awaits
     result_tables: tuple[str, ...] = ()  # result tables in which it may have rows
     rows_of: str | None = None  # a reused job: the job and attempt whose rows it returns
     rows_attempt: int | None = None

@@ -287,7 +287,7 @@ def decide(standing: Standing | None, t: Transition, now: Instant, *, unmet: int
     if target is Status.WAITING:
         given["unmet"] = unmet or standing.unmet
         if t.awaits is not None:
-            given["awaits"] = str(t.awaits)
+            given["awaits"] = t.awaits.stored
     kept = {name: value for name in _REPORTED if (value := getattr(t, name)) is not None}
     key = None if t.token is None else token_key(t.token)
     return move(

@@ -27,6 +27,7 @@ from backstay.core.records import (
     ClaimedJob,
     Counter,
     ErrorEntry,
+    Finding,
     HistoryEvent,
     Hold,
     JobRecord,
@@ -61,9 +62,6 @@ _errors = msgspec.json.Decoder(tuple[ErrorEntry, ...])
 _names = msgspec.json.Decoder(tuple[str, ...])
 _worker = msgspec.json.Decoder(WorkerRow)
 _buckets = msgspec.json.Decoder(Buckets)
-# Columns of trees and results, which are empty for most jobs: then the record has its defaults.
-
-
 # Fields of a record that are not simply a column of a statement over facts, place and detail.
 _DERIVED = ("history", "updated_at", "status", "errors", "parked", "result_tables")
 _PLAIN = tuple((name, RENAMED.get(name, name)) for name in COLUMNS if name not in _DERIVED)
@@ -151,6 +149,27 @@ def worker(worker_id: str, heartbeat_at: Instant, details: str) -> WorkerRow:
             heartbeat_at=heartbeat_at,
             unread=True,
         )
+
+
+def places_finding(looked: int, none: int, several: int, strays: int, lost: int, example: str | None) -> Finding:
+    """Return whether jobs have one place each: a job without one never runs, and one with two may run twice."""
+    wrong = [
+        f"{count:,} {'has' if count == 1 else 'have'} {what}"
+        for count, what in ((none, "no place"), (several, "several places"), (strays, "a place out of order"))
+        if count
+    ]
+    says = [f"{', '.join(wrong)} ({example} among them)"] if wrong else []
+    if lost:
+        says.append(f"{lost:,} {'place has' if lost == 1 else 'places have'} no job")
+    if not says:
+        return Finding("places", "ok", f"each of {looked:,} jobs has exactly one" if looked else "there are no jobs")
+    return Finding(
+        "places",
+        "bad",
+        f"of {looked:,} jobs, {'; '.join(says)}",
+        "another program has changed these tables, or they were restored in part: stop the workers and restore a whole"
+        " backup, or submit those jobs again",
+    )
 
 
 # All columns that an export reads. Workers are not exported: they stay alive while their queue is transferred.

@@ -87,7 +87,7 @@ async def _asked(question: list[Any], channel: LoopChannel) -> Any:
         case ["children", after, named]:
             return await channel.children(after, named)
         case ["ended", awaits]:
-            return await channel.ended(Awaits.parse(awaits))
+            return await channel.ended(msgspec.convert(awaits, Awaits))
         case ["upstream"]:
             return await channel.upstream()
         case _:

@@ -288,7 +288,7 @@ class Link:
         return msgspec.convert(self._ask("children", after, named), Page)
 
     def ended(self, awaits: Awaits) -> Ended | None:
-        return msgspec.convert(self._ask("ended", str(awaits)), Ended | None)
+        return msgspec.convert(self._ask("ended", awaits), Ended | None)
 
     def upstream(self) -> list[JobRecord]:
         return msgspec.convert(self._ask("upstream"), list[JobRecord])

@@ -355,7 +355,10 @@ class TestWhatIsWritten:
         let = transitions.let_go(held, NOW, "wid")
 
         assert (let.item["status"], "linking" in let.item) == ("pending", False)
-        for other in ({**held, "awaits": "all_done fail"}, {name: held[name] for name in held if name != "linking"}):
+        for other in (
+            {**held, "awaits": Awaits(TriggerRule.ALL_DONE, "fail").stored},
+            {name: held[name] for name in held if name != "linking"},
+        ):
             assert transitions.let_go(other, NOW, "wid").item is other
 
     @pytest.mark.parametrize(("event", "source", "target"), APPLIED)

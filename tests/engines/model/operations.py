@@ -120,7 +120,7 @@ class OperatedQueue(Queue):
             return
         assert (record.payload, record.suspicion) == (job.new.payload, job.suspicion)
         assert record.trigger_rule == job.new.trigger_rule
-        assert record.awaits == (None if job.awaits is None else str(job.awaits))
+        assert record.awaits == (None if job.awaits is None else job.awaits.stored)
         numbers = Brood(record.children, record.open_children, record.failed_children, record.cancelled_children)
         assert numbers == self.brood(record.job_id)
         assert [f"{error.type}: {error.message}" for error in record.errors] == job.errors

@@ -199,7 +199,7 @@ PLANS = {
     "many_pending": ["SCAN ready"],
     "meet_edge": ["SEARCH edge USING PRIMARY KEY (parent_id=? AND child_id=?)"],
     "meta": ["SEARCH meta USING PRIMARY KEY (name=?)"],
-    "misplaced": ["SCAN job", *JOINED],
+    "misplaced": ["SCAN job", by_seq("j", left=True), *JOINED],
     "move_triggers": ["SCAN sqlite_schema"],
     "need": [by_id("j"), *JOINED, "SEARCH archive USING PRIMARY KEY (job_id=?)"],
     "next_due": ["SEARCH later USING COVERING INDEX later_due"],
@@ -428,14 +428,15 @@ WALKS = {
     "keys": ["SCAN api_key"],
     "limited_queues": ["SCAN queue"],
     "many_pending": ["SCAN ready"],
-    # The last jobs, and as many rows of each place.
     "misplaced": [
         "SCAN job",
+        "SCAN ended",
         "SCAN ready",
         "SCAN running",
         "SCAN later USING COVERING INDEX later_due",
         "SCAN waiting",
-    ],
+        "SCAN ready",
+    ],  # some rows of each
     "parked_keys": ["SCAN ready USING COVERING INDEX ready_parked"],  # its first entry
     "queues": ["SCAN queue"],
     "release_due": ["SCAN release_due"],
@@ -456,8 +457,8 @@ WALKS = {
 # the trees of a batch, workers that have left, the states of what a job depends on, the kinds that are counted,
 # or the spans over which the minutes of some kinds are summed.
 SORTS = {
-    "counters", "counts", "dead", "depths", "expired", "former_workers", "held_by", "outcomes_of", "rate_due",
-    "rate_unpark", "retire_standing", "retire_tally", "sum_counters", "totals", "unpark", "wait_alone",
+    "counters", "counts", "dead", "depths", "expired", "former_workers", "held_by", "misplaced", "outcomes_of",
+    "rate_due", "rate_unpark", "retire_standing", "retire_tally", "sum_counters", "totals", "unpark", "wait_alone",
 }  # fmt: skip
 TABLES = (
     "job",

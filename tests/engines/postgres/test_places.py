@@ -11,13 +11,14 @@ import pytest
 from backstay import ids
 from backstay.core import admission
 from backstay.core.admission import Bucket, Level
+from backstay.core.records import Finding
 from backstay.core.states import Event
-from backstay.engines.postgres import transfer
+from backstay.engines.postgres import maintenance, transfer
 from backstay.engines.postgres.connection import Statements, migrations
 from backstay.engines.postgres.store import PostgresStore
 from backstay.engines.sql_rows import Restored
 from backstay.limits import IN_SIGHT_MAX, PAYLOAD_BYTES_MAX
-from backstay.testing.conformance.factories import HOUR, NOW, SECOND, record, running, settle, submit
+from backstay.testing.conformance.factories import HOUR, NOW, SECOND, claim_ids, record, running, settle, submit
 from tests.support.servers.postgres import Postgres
 
 HERE = [ids.derived(ids.floor(at), "one") for at in (NOW, NOW - 90 * SECOND)]  # of now, and of a while ago
@@ -73,27 +74,49 @@ async def test_a_view_shows_a_job_as_it_stands(store: PostgresStore, connection:
     assert tuple(row) == ("retrying", 1, "ValueError: no")
 
 
-@pytest.mark.parametrize("place", ["ready", "ended"])
-async def test_doctor_finds_a_job_without_a_place_and_one_with_two(
-    store: PostgresStore, connection: Any, sql: Statements, place: str
-) -> None:
+_ENDED = "INSERT INTO backstay.ended (job_id, completed_at, attempt, failures, version, status)"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("DELETE FROM backstay.ready WHERE job_id = $1", "1 has no place"),
+        (f"{_ENDED} VALUES ($1, 1, 0, 0, 2, 'cancelled')", "1 has several places"),
+        ("UPDATE backstay.ready SET priority = priority + 1 WHERE job_id = $1", "1 has a place out of order"),
+        ("DELETE FROM backstay.job WHERE job_id = $1", "1 place has no job"),
+    ],
+)
+@pytest.mark.parametrize("looked_at", [1, 1_000])
+async def test_doctor_finds_a_job_that_does_not_have_one_place(
+    store: PostgresStore, connection: Any, sql: Statements, change: str, says: str, looked_at: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(maintenance, "PLACES_CHECKED_MAX", looked_at)
     job_id = await submit(store)
-    assert await _finding(store) == "ok"
-    if place == "ready":
-        await connection.execute(sql.named("DELETE FROM backstay.ready"))
-    else:
-        await connection.execute(
-            sql.named(
-                "INSERT INTO backstay.ended (job_id, completed_at, attempt, failures, version, status)"
-                f" VALUES ('{job_id}', 1, 0, 0, 2, 'cancelled')"
-            )
-        )
+    assert (await _places(store)).level == "ok"
 
-    assert await _finding(store) == "bad"
+    await connection.execute(sql.named(change), job_id)
+
+    found = await _places(store)
+    assert (found.level, "restore a whole backup" in found.advice) == ("bad", True)
+    assert says in found.says
+    assert (job_id in found.says) == ("no job" not in says)
 
 
-async def _finding(store: PostgresStore) -> str:
-    return next(each.level for each in await store.diagnose(NOW) if each.check == "places")
+async def test_doctor_finds_a_second_place_of_a_job_that_is_older_than_those_that_it_looks_at(
+    store: PostgresStore, connection: Any, sql: Statements, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "PLACES_CHECKED_MAX", 1)
+    old = await submit(store)
+    await claim_ids(store)
+    await submit(store)
+    await connection.execute(sql.named(f"{_ENDED} VALUES ($1, 1, 0, 0, 2, 'cancelled')"), old)
+
+    assert f"1 has several places ({old} among them)" in (await _places(store)).says
+
+
+async def _places(store: PostgresStore) -> Finding:
+    return next(each for each in await store.diagnose(NOW) if each.check == "places")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from backstay.core.dependencies import Awaits, TriggerRule
 from backstay.core.records import JobRecord
 from backstay.testing.history import Edge, digest
 from backstay.testing.history.evidence import Item
@@ -96,7 +97,7 @@ def test_s23_a_child_of_parts_that_no_settlement_named_is_reported() -> None:
 
 
 def test_s24_one_that_waits_for_children_that_have_all_ended_is_reported() -> None:
-    says: dict[str, Any] = {"awaits": "all_done fail", "waits": 1}
+    says: dict[str, Any] = {"awaits": Awaits(TriggerRule.ALL_DONE, "fail").stored, "waits": 1}
 
     assert judged(_family("submit, claim, wait", DONE, "submit", open_children=1, **says)) == set()
     assert judged(_family("submit, claim, wait", DONE, DONE, **says)) == {"S24"}

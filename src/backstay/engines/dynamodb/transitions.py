@@ -177,7 +177,7 @@ def _awaiting(moved: Moved, t: Transition, brings: Brood, now: Instant, wid: str
     new = moved.item
     if t.awaits is None:
         return moved
-    new["awaits"] = str(t.awaits)
+    new["awaits"] = t.awaits.stored
     if t.join is None:
         new.pop("join", None)
     else:
@@ -325,7 +325,7 @@ def added(brood: Brood) -> dict[str, int]:
 def awaits(item: Item) -> Awaits | None:
     """Return what a parent waits for; None if it does not wait for its children."""
     stored = item.get("awaits")
-    return None if stored is None or not is_there(item) else Awaits.parse(stored)
+    return None if stored is None or not is_there(item) else Awaits.of(stored)
 
 
 def joined(parent: Item, brood: Brood, now: Instant, wid: str) -> Moved | None:
@@ -343,7 +343,7 @@ def joined(parent: Item, brood: Brood, now: Instant, wid: str) -> Moved | None:
 
 def _go_on(new: Item, stands: Brood, now: Instant, wid: str) -> Status:
     """Return a parent without open children as it leaves `waiting`."""
-    waits_for = Awaits.parse(new.pop("awaits"))
+    waits_for = Awaits.of(new.pop("awaits"))
     target = joined_to(waits_for, stands)
     if target is None:
         raise ValueError(f"{stands.open} children of {new['job_id']} are open")

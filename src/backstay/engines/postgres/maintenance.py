@@ -379,16 +379,8 @@ async def _dead_rows(tx: Tx) -> Finding:
 
 async def _places(tx: Tx) -> Finding:
     """Check that jobs have one place each, and places a job: the newest of them, so that it takes no time."""
-    jobs, wrong, example, lost = await tx.row("misplaced", PLACES_CHECKED_MAX) or (0, 0, None, 0)
-    if wrong or lost:
-        return Finding(
-            "places",
-            "bad",
-            f"of the newest {jobs:,} jobs, {wrong:,} have no place or several ({example}); {lost:,} places have no job",
-            "someone has changed these tables by hand, or they were restored in part: restore a whole backup,"
-            " or delete those jobs and submit them again",
-        )
-    return Finding("places", "ok", f"each of the newest {jobs:,} jobs has exactly one" if jobs else "there are no jobs")
+    found = await tx.row("misplaced", PLACES_CHECKED_MAX)
+    return sql_rows.places_finding(*(found or (0, 0, 0, 0, 0, None)))
 
 
 async def _oldest_transaction(tx: Tx) -> Finding:

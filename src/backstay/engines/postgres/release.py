@@ -86,7 +86,7 @@ async def _count_children(tx: Tx, now: Instant) -> list[str]:
     targets: dict[str, tuple[Status, Brood]] = {}
     for parent, awaits, *numbers in await tx.rows("broods", parents):
         brood = Brood(*numbers)
-        if (target := joined(Awaits.parse(awaits), brood)) is not None:
+        if (target := joined(Awaits.of(awaits), brood)) is not None:
             targets[parent] = (target, brood)
     moves: list[Move] = []
     for parent, job in sorted((await postgres_places.standings(tx, list(targets))).items()):

@@ -16,7 +16,6 @@ import msgspec
 
 from backstay.clock import Instant
 from backstay.core import sensitive
-from backstay.core.checks import count
 from backstay.core.records import (
     Finding,
     Firing,
@@ -294,24 +293,9 @@ def _integrity(connection: apsw.Connection) -> Finding:
 
 
 def _places(connection: apsw.Connection) -> Finding:
-    """Check that every job has exactly one place, and every place a job: a job without one would never run."""
-    without, several, example, lost = sqlite_connection.rows(connection, MISPLACED, (PLACES_CHECKED_MAX,))[0]
-    if not without and not several and not lost:
-        return Finding("places", "ok", "every job has exactly one place")
-    if not without and not several:
-        return Finding(
-            "places",
-            "bad",
-            f"{count(lost, 'place')} without a job",
-            "stop the workers and restore a backup; another program may have changed the file",
-        )
-    return Finding(
-        "places",
-        "bad",
-        f"{without:,} jobs have no place and {several:,} have more than one, {example} among them;"
-        f" {count(lost, 'place')} without a job",
-        "stop the workers and restore a backup; another program may have changed the file",
-    )
+    """Check that every job has exactly one place: a job without one would never run."""
+    [found] = sqlite_connection.rows(connection, MISPLACED, (PLACES_CHECKED_MAX,))
+    return sql_rows.places_finding(*found)
 
 
 # Queues

@@ -113,7 +113,7 @@ def _count_children(tx: Tx, now: Instant) -> list[str]:
         if (awaits := tx.value(AWAITS, (seq,))) is None:
             continue
         brood = Brood(*numbers)
-        if (target := joined(Awaits.parse(awaits), brood)) is None:
+        if (target := joined(Awaits.of(awaits), brood)) is None:
             continue
         job = sqlite_places.standing(tx, parent)
         if job is None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from backstay.core.dependencies import Brood, TriggerRule
+from backstay.core.dependencies import Awaits, Brood, TriggerRule
 from backstay.core.lifecycle import cancel, manual_retry, reprioritise
 from backstay.core.port import Store
 from backstay.core.records import ClaimedJob, Staged, Verdict, shared
@@ -49,7 +49,7 @@ class TestWaitingParents:
         parent, _ = await waiting(store)
 
         job = await record(store, parent.job_id)
-        assert (job.status, job.awaits, job.waits) == (Status.WAITING, "all_done fail", 1)
+        assert (job.status, job.awaits, job.waits) == (Status.WAITING, Awaits(TriggerRule.ALL_DONE, "fail").stored, 1)
         assert (job.lease_expires_at, job.completed_at, job.failures) == (None, None, 0)
         assert (job.history[-1].event, job.history[-1].target) == (Event.WAIT_FOR_CHILDREN, Status.WAITING)
         assert await claim_ids(store, slots={parent.job.job_type: 1}) == []

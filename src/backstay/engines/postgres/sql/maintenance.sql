@@ -91,29 +91,37 @@ SET next_at = $4, last_at = coalesce($5::bigint, last_at), last_job_id = coalesc
 WHERE name = $1 AND version = $2 AND next_at = $3 AND paused_at IS NULL
 
 -- name: misplaced
--- Of the newest $1 jobs: how many, how many of them do not have one place, and one of those; and how many of so many rows
--- of each place have no job. Indexes: the keys, ready_line.
-WITH newest AS MATERIALIZED (
-    SELECT job_id FROM backstay.job ORDER BY job_id DESC LIMIT $1
+-- Of the newest jobs and of those in the line or in another place, up to $1 of each: how many; how many have no place, more
+-- than one, or one in the line where it is not looked for; how many places have no job; and one of the jobs. Indexes: the
+-- keys, ready_line.
+WITH line AS MATERIALIZED (
+    SELECT job_id FROM backstay.ready LIMIT $1
+), looked AS MATERIALIZED (
+    (SELECT job_id FROM backstay.job ORDER BY job_id DESC LIMIT $1)
+    UNION (SELECT job_id FROM backstay.ended ORDER BY job_id DESC LIMIT $1) UNION SELECT job_id FROM line
+    UNION (SELECT job_id FROM backstay.running LIMIT $1) UNION (SELECT job_id FROM backstay.later LIMIT $1)
+    UNION (SELECT job_id FROM backstay.waiting LIMIT $1)
 ), counted AS (
-    SELECT n.job_id, p.places FROM newest AS n CROSS JOIN LATERAL (
-        SELECT count(*) AS places FROM (
-            SELECT 1 FROM backstay.ended WHERE job_id = n.job_id
-            UNION ALL SELECT 1 FROM backstay.running WHERE job_id = n.job_id
-            UNION ALL SELECT 1 FROM backstay.later WHERE job_id = n.job_id
-            UNION ALL SELECT 1 FROM backstay.waiting WHERE job_id = n.job_id
-            UNION ALL SELECT 1 FROM backstay.claimable AS j JOIN backstay.ready AS r
+    SELECT j.job_id, j.job_id IS NULL AS is_lost, placed.places + greatest(placed.ready, coalesce(l.rows, 0)) AS places,
+        l.rows > 0 AND placed.ready = 0 AS strays
+    FROM looked AS n LEFT JOIN LATERAL (SELECT job_id FROM backstay.job WHERE job_id = n.job_id OFFSET 0) AS j ON true
+    LEFT JOIN (SELECT job_id, count(*) AS rows FROM line GROUP BY job_id) AS l ON l.job_id = n.job_id
+    CROSS JOIN LATERAL (
+        SELECT count(*) FILTER (WHERE NOT in_line) AS places, count(*) FILTER (WHERE in_line) AS ready FROM (
+            SELECT false AS in_line FROM backstay.ended WHERE job_id = n.job_id
+            UNION ALL SELECT false FROM backstay.running WHERE job_id = n.job_id
+            UNION ALL SELECT false FROM backstay.later WHERE job_id = n.job_id
+            UNION ALL SELECT false FROM backstay.waiting WHERE job_id = n.job_id
+            UNION ALL SELECT true FROM backstay.claimable AS j JOIN backstay.ready AS r
                 ON r.line = ANY (CASE j.line WHEN 2 THEN '{2,4}' WHEN 1 THEN '{1,3}' ELSE '{0}' END::smallint[])
                 AND r.queue = j.queue AND r.job_type = j.job_type AND r.priority = j.priority
                 AND r.scheduled_for = j.scheduled_for AND r.job_id = j.job_id
             WHERE j.job_id = n.job_id) AS every
-    ) AS p
-), placed AS (
-    (SELECT job_id FROM backstay.ready LIMIT $1) UNION ALL (SELECT job_id FROM backstay.running LIMIT $1)
-    UNION ALL (SELECT job_id FROM backstay.later LIMIT $1) UNION ALL (SELECT job_id FROM backstay.waiting LIMIT $1)
+    ) AS placed
 )
-SELECT count(*), count(*) FILTER (WHERE places <> 1), min(job_id::text) FILTER (WHERE places <> 1),
-    (SELECT count(*) FROM placed AS p WHERE NOT EXISTS (SELECT FROM backstay.job WHERE job_id = p.job_id))
+SELECT count(*), count(*) FILTER (WHERE NOT is_lost AND places = 0), count(*) FILTER (WHERE NOT is_lost AND places > 1),
+    count(*) FILTER (WHERE NOT is_lost AND places = 1 AND strays), count(*) FILTER (WHERE is_lost),
+    min(job_id::text) FILTER (WHERE NOT is_lost AND (places <> 1 OR strays))
 FROM counted
 
 -- name: applied

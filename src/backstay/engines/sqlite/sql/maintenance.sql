@@ -32,18 +32,28 @@ DELETE FROM later WHERE seq IN (SELECT value FROM json_each(?1))
 SELECT min(scheduled_for) FROM later INDEXED BY later_due
 
 -- name: misplaced
--- How many jobs have no place, or more than one, among those that arrived last; and how many of so many rows of each place
--- have no job. Indexes: the keys.
-SELECT count(*) FILTER (WHERE places = 0), count(*) FILTER (WHERE places > 1), min(job_id) FILTER (WHERE places <> 1), (
-    SELECT count(*) FROM (
-        SELECT seq FROM (SELECT seq FROM ready LIMIT ?1) UNION ALL SELECT seq FROM (SELECT seq FROM running LIMIT ?1)
-        UNION ALL SELECT seq FROM (SELECT seq FROM later LIMIT ?1)
-        UNION ALL SELECT seq FROM (SELECT seq FROM waiting LIMIT ?1)) AS placed
-    WHERE NOT EXISTS (SELECT 1 FROM job WHERE job.seq = placed.seq))
+-- Of the jobs that arrived last and of those in the line or in another place, up to ?1 of each: how many; how many have no
+-- place, more than one, or one in the line where it is not looked for; how many places have no job; and one of the jobs.
+-- Indexes: the keys.
+WITH looked (seq) AS (
+    SELECT * FROM (SELECT seq FROM job ORDER BY seq DESC LIMIT ?1)
+    UNION SELECT * FROM (SELECT seq FROM ended ORDER BY seq DESC LIMIT ?1)
+    UNION SELECT * FROM (SELECT seq FROM ready LIMIT ?1)
+    UNION SELECT * FROM (SELECT seq FROM running LIMIT ?1)
+    UNION SELECT * FROM (SELECT seq FROM later LIMIT ?1)
+    UNION SELECT * FROM (SELECT seq FROM waiting LIMIT ?1)
+), line (seq, rows) AS MATERIALIZED (
+    SELECT seq, count(*) FROM (SELECT seq FROM ready LIMIT ?1) GROUP BY seq
+)
+SELECT count(*), count(*) FILTER (WHERE places = 0), count(*) FILTER (WHERE places > 1),
+    count(*) FILTER (WHERE places = 1 AND strays), count(*) FILTER (WHERE job_id IS NULL),
+    min(job_id) FILTER (WHERE places <> 1 OR strays)
 FROM (
-    SELECT j.job_id, (e.seq IS NOT NULL) + (r.seq IS NOT NULL) + (l.seq IS NOT NULL) + (w.seq IS NOT NULL)
-        + (p.seq IS NOT NULL) AS places
-    FROM (SELECT * FROM job ORDER BY seq DESC LIMIT ?1) AS j
+    SELECT j.job_id, CASE WHEN j.seq IS NOT NULL THEN
+            (e.seq IS NOT NULL) + (r.seq IS NOT NULL) + (l.seq IS NOT NULL) + (w.seq IS NOT NULL)
+            + max(p.seq IS NOT NULL, coalesce(line.rows, 0))
+        END AS places, line.rows IS NOT NULL AND p.seq IS NULL AS strays
+    FROM looked LEFT JOIN job AS j ON j.seq = looked.seq LEFT JOIN line ON line.seq = j.seq
     {joined}
 )
 
