@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from operator import attrgetter
 from typing import Any
 
@@ -125,10 +125,15 @@ def _choose(tx: Tx, request: ClaimRequest, lanes: Sequence[Lane], now: Instant) 
         alone = request.lost is Lost.ALONE
         gates = Gates()
         heads = iter(_alone(tx, request)) if alone else _heads(tx, request, lanes, gates.turns)
-        decided = _admit(tx, request, heads, gates, now)
-        _write(tx, decided, now)
-        if decided.started or not decided.parks:
-            return decided.started, not (alone or gates.turns or decided.parks)
+        first = next(heads, None)
+        if first is None:
+            return [], False
+        decided = _admit(tx, request, chain((first,), heads), gates, now)
+        parks = decided.parks
+        if parks or gates.levels or gates.turns:
+            _write(tx, decided, now)
+        if decided.started or not parks:
+            return decided.started, not (alone or gates.turns or parks)
     tx.signals.add(Signal.READY)  # there is more behind what was parked: free workers should claim again
     return [], False
 
