@@ -97,8 +97,8 @@ _ENDED_AS = operator.attrgetter("result", "result_artifact", "logs", "log_locati
 
 
 async def complete(tx: Tx, fast: Sequence[Transition], store_now: Instant | None) -> set[str]:
-    """Complete jobs in one statement where possible; return their ids. A job that is named twice is completed once.
-    Children are left to the other two functions."""
+    """Complete jobs in one statement where possible; return their ids. None is named twice. Children are left to the
+    other two functions."""
     return await _complete(tx, fast, store_now, counting=False)
 
 

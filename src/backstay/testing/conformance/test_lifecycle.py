@@ -314,6 +314,22 @@ class TestGuards:
         await settle(store, current.completes('"right"'))
         assert (await record(store, stalled.job_id)).result == '"right"'
 
+    @pytest.mark.parametrize("has_parent", [False, True])
+    @pytest.mark.parametrize("is_first", [False, True])
+    async def test_a_stale_attempt_is_refused_beside_its_successor_in_one_call(
+        self, store: Store, is_first: bool, has_parent: bool
+    ) -> None:
+        """A worker that lost a job can have claimed it again before its first run ends."""
+        parent = (await running(store)).job_id if has_parent else None
+        stalled = await running(store, parent_job_id=parent)
+        await settle(store, stalled.gives_back())
+        current = await claim_again(store, stalled)
+        both = [(stalled.completes('"late"'), Verdict.STALE), (current.completes('"right"'), Verdict.APPLIED)]
+        asked = both if is_first else both[::-1]
+
+        assert await store.apply([each for each, _ in asked], NOW) == [verdict for _, verdict in asked]
+        assert (await record(store, stalled.job_id)).result == '"right"'
+
     async def test_the_right_attempt_with_the_wrong_token_is_refused_after_a_manual_retry_too(
         self, store: Store
     ) -> None:
