@@ -9,14 +9,18 @@ import os
 import pytest
 
 from tests.engines.conformance.postgres_fixtures import (  # noqa: F401
+    ONE_LOOP,
     elsewhere,
     emptying,
     nowhere,
     second_store,
+    spares,
     store,
     url,
 )
 from tests.support.servers.postgres import Postgres
+
+pytestmark = ONE_LOOP
 
 if os.environ.get("BACKSTAY_POSTGRES_15") == "all":
     from backstay.testing.conformance import *  # noqa: F403
