@@ -62,6 +62,7 @@ PLANTED = {
     "completions_are_written_by_id": ("not fenced", ("stalls",)),
     "submits_are_acknowledged_before_the_commit": ("lost", ("stops",)),
     "a_lost_claim_is_never_rescued": ("stuck", ("workers killed",)),
+    "what_a_killed_keeper_leaves_is_not_ended": ("left behind", ("children killed",)),
     "concurrency_keys_have_no_limit": ("limit passed", ("stops",)),
 }
 

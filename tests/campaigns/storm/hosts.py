@@ -218,7 +218,10 @@ class Hosts:
         ends = time.monotonic() + LEFT_SECONDS
         while (left := _programs(self.ledger)) and time.monotonic() < ends:  # noqa: ASYNC110 - no one tells us
             await asyncio.sleep(LOOK_SECONDS)
-        self.deaths += [f"left behind: the process {pid}, which a handler started" for pid in left]
+        for pid in left:
+            self.deaths.append(f"left behind: the process {pid}, which a handler started")
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     async def _close(self, seats: list[Seat]) -> None:
         for seat in seats:

@@ -12,6 +12,7 @@ from backstay.core.states import Event, Status
 from backstay.engines.places import Move, Standing
 from backstay.engines.sqlite import settle
 from backstay.engines.sqlite.store import SQLiteStore
+from backstay.worker import keeper
 from tests.campaigns.storm import app
 
 BUGS: dict[str, Callable[[], None]] = {}
@@ -64,6 +65,11 @@ def a_lost_claim_is_never_rescued() -> None:
         return []
 
     SQLiteStore.expired = none  # type: ignore[method-assign]
+
+
+@bug
+def what_a_killed_keeper_leaves_is_not_ended() -> None:
+    keeper.end_orphans = lambda keeper, mark: None
 
 
 @bug
