@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from backstay.clock import Instant
 from backstay.core import event_details
-from backstay.core.dependencies import Brood, Broods, TriggerRule, moved, released
+from backstay.core.dependencies import Brood, TriggerRule, moved, released
 from backstay.core.event_details import Dependency
 from backstay.core.records import CHILD_FAILED, DEPENDENCY_FAILED, Signal
 from backstay.core.states import TERMINAL, Counted, Event, Status, counted
 from backstay.engines.places import Move, Standing, ended_by_others, move
-
-
-class Tx(Protocol):
-    """A transaction of either engine, as far as it notes what is written when it commits."""
-
-    signals: set[Signal]
-    broods: Broods
-
-    def count(
-        self, kind: tuple[str, str, int], outcome: Counted, now: Instant, jobs: int = 1, ran: int = 0
-    ) -> None: ...
+from backstay.engines.sql_rows import Noted
 
 
 class Gift(msgspec.Struct, frozen=True):
@@ -91,7 +81,7 @@ def after_children(parent: Standing, target: Status, brood: Brood, now: Instant)
     return move(parent, target, Event.RELEASE, now, reason=str(brood), **changes)
 
 
-def note(tx: Tx, found: Move, now: Instant, gift: Gift | None = None) -> None:
+def note(tx: Noted, found: Move, now: Instant, gift: Gift | None = None) -> None:
     """Record that a job has left `waiting`: signals, counters, and the counts of its parent."""
     job, event = found.after, found.events[-1].event
     kind = (job.job_type, job.queue, job.priority)

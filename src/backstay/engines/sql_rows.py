@@ -1,4 +1,4 @@
-"""What the SQL engines share: rows to records and back, totals, search windows, retention. Pure.
+"""What the SQL engines share: notes for a commit, rows and records, totals, search windows, retention. No I/O.
 
 Totals: whole hours of counters are added to sums once, when no process counts in them any more. A total is the sums
 plus the minutes after them, so that reading it stays cheap and dropping old minutes loses nothing.
@@ -17,6 +17,7 @@ import msgspec
 
 from backstay.clock import MICROS, Instant
 from backstay.core import dumps, job_fields
+from backstay.core.dependencies import Broods
 from backstay.core.dumps import ArchiveDump, Dump, EdgeDump, Exported, JobDump
 from backstay.core.lifecycle import check
 from backstay.core.records import (
@@ -32,6 +33,7 @@ from backstay.core.records import (
     Hold,
     JobRecord,
     Keep,
+    Kind,
     QueueRow,
     Rate,
     RetentionPolicy,
@@ -56,6 +58,44 @@ CLAIMED = ClaimedJob.__struct_fields__
 def column_list(names: Iterable[str], spelt: Callable[[str], str] = str) -> str:
     """Return columns as they are written in a statement; `spelt` adds a prefix or a cast to each."""
     return ", ".join(spelt(RENAMED.get(name, name)) for name in names)
+
+
+_MINUTE = 60 * MICROS
+Counts = dict[
+    tuple[Instant, Kind, Counted, int], list[int]
+]  # by minute, kind, outcome and bucket: jobs and their times
+
+
+class Noted:
+    """What a transaction notes of its verbs until it commits: whom to wake, and what to count."""
+
+    __slots__ = ("broods", "counts", "signals")
+
+    def __init__(self) -> None:
+        self.signals: set[Signal] = set()
+        self.broods = Broods()  # written by each verb: see release.spread
+        self.counts: Counts = {}
+
+    def count(
+        self,
+        kind: Kind,
+        outcome: Counted,
+        now: Instant,
+        jobs: int = 1,
+        ran: int = 0,
+        waited: int = 0,
+        bucket: int = NO_BUCKET,
+    ) -> None:
+        """Add to the counters, which are written once per kind and bucket at the end of the transaction, in its
+        commit."""
+        key = (now - now % _MINUTE, kind, outcome, bucket)
+        sums = self.counts.get(key)
+        if sums is None:
+            self.counts[key] = [jobs, ran, waited]
+        else:
+            sums[0] += jobs
+            sums[1] += ran
+            sums[2] += waited
 
 
 _errors = msgspec.json.Decoder(tuple[ErrorEntry, ...])

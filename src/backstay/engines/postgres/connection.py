@@ -24,14 +24,14 @@ import asyncpg
 import msgspec
 
 from backstay import failpoints, limits
-from backstay.clock import MICROS, Instant
+from backstay.clock import Instant
 from backstay.core import open_files
 from backstay.core.admission import Turn
-from backstay.core.dependencies import Broods
 from backstay.core.job_fields import ARCHIVED_FIELDS, HOMES, ID_FIELDS, PLAIN_FIELDS, Home
-from backstay.core.records import FOREVER, NEW_DEFAULTS, ClaimedJob, Kind, NewJob, Signal
-from backstay.core.states import BOUNDS_MICROS, BUCKETS, NO_BUCKET, Counted
+from backstay.core.records import FOREVER, NEW_DEFAULTS, ClaimedJob, NewJob
+from backstay.core.states import BOUNDS_MICROS, BUCKETS
 from backstay.engines import places, sql_files, sql_rows
+from backstay.engines.sql_rows import Counts, Noted
 from backstay.errors import (
     BackstayError,
     ConfigurationError,
@@ -533,19 +533,14 @@ def migrations() -> list[tuple[int, str, str]]:
     return sorted(found)
 
 
-_MINUTE = 60 * MICROS
-
-
-class Tx:
-    __slots__ = ("_counts", "broods", "connection", "signals", "sql", "unclean")
+class Tx(Noted):
+    __slots__ = ("connection", "sql", "unclean")
 
     def __init__(self, connection: Any, sql: Statements) -> None:
+        super().__init__()
         self.connection: asyncpg.Connection[Any] = connection
         self.sql = sql
-        self.signals: set[Signal] = set()
         self.unclean = False  # whether the handler's SQL may have changed the state of the session
-        self.broods = Broods()  # written by each verb: see release.spread
-        self._counts: dict[tuple[Instant, Kind, Counted, int], list[int]] = {}
 
     async def execute(self, name: str, *values: Any) -> int:
         """Run a statement; return how many rows it changed."""
@@ -565,30 +560,12 @@ class Tx:
     async def value(self, name: str, *values: Any) -> Any:
         return await self.connection.fetchval(self.sql[name], *values)
 
-    def count(
-        self,
-        kind: Kind,
-        outcome: Counted,
-        now: Instant,
-        jobs: int = 1,
-        ran: int = 0,
-        waited: int = 0,
-        bucket: int = NO_BUCKET,
-    ) -> None:
-        """Add to the counters, which are written once per kind and bucket at the end of the transaction, in its
-        commit."""
-        key = (now - now % _MINUTE, kind, outcome, bucket)
-        sums = self._counts.setdefault(key, [0, 0, 0])
-        sums[0] += jobs
-        sums[1] += ran
-        sums[2] += waited
-
     async def write_counters(self) -> None:
-        if self._counts:
-            await self.execute("count", *counter_columns(self._counts))
+        if self.counts:
+            await self.execute("count", *counter_columns(self.counts))
 
 
-def counter_columns(counts: dict[tuple[Instant, Kind, Counted, int], list[int]]) -> Sequence[Any]:
+def counter_columns(counts: Counts) -> Sequence[Any]:
     """Return the columns of the counters, always in the same order, so that two transactions that write the same shard
     cannot deadlock."""
     ordered = sorted(

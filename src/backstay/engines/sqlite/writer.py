@@ -25,10 +25,9 @@ from typing import Any, TypeVar, TypeVarTuple
 import apsw
 
 from backstay import failpoints
-from backstay.clock import MICROS, Instant
-from backstay.core.dependencies import Broods
-from backstay.core.records import Kind, Signal
-from backstay.core.states import NO_BUCKET, TERMINAL, Counted, Status
+from backstay.core.records import Signal
+from backstay.core.states import TERMINAL, Status
+from backstay.engines.sql_rows import Noted
 from backstay.engines.sqlite.connection import gate, load, translate
 from backstay.errors import ForkedStore, NotOpen, StoreBusy, StoreError, StoreFull, StoreGone
 
@@ -37,18 +36,15 @@ Ts = TypeVarTuple("Ts")
 COUNT = load("count")
 ADD_TALLY = load("add_tally")
 LAST_SEQ = load("last_seq")
-_MINUTE = 60 * MICROS
 
 
-class Tx:
-    __slots__ = ("_counts", "_next_seq", "_tally", "broods", "connection", "room", "signals")
+class Tx(Noted):
+    __slots__ = ("_next_seq", "_tally", "connection", "room")
 
     def __init__(self, connection: apsw.Connection) -> None:
+        super().__init__()
         self.connection = connection
-        self.signals: set[Signal] = set()
         self.room: dict[str, int] = {}  # of limited queues, as far as this transaction knows
-        self.broods = Broods()  # written by each verb: see release.spread
-        self._counts: dict[tuple[Instant, Kind, Counted, int], list[int]] = {}
         self._tally: dict[Status, int] = {}
         self._next_seq: int | None = None
 
@@ -63,27 +59,6 @@ class Tx:
     def value(self, statement: str, bindings: apsw.Bindings | None = None) -> Any:
         """The first column of the first row; None when there is none."""
         return self.connection.execute(statement, bindings).get
-
-    def count(
-        self,
-        kind: Kind,
-        outcome: Counted,
-        now: Instant,
-        jobs: int = 1,
-        ran: int = 0,
-        waited: int = 0,
-        bucket: int = NO_BUCKET,
-    ) -> None:
-        """Add to the counters, which are written once per kind and bucket at the end of the transaction, in its
-        commit."""
-        key = (now - now % _MINUTE, kind, outcome, bucket)
-        sums = self._counts.get(key)
-        if sums is None:
-            self._counts[key] = [jobs, ran, waited]
-        else:
-            sums[0] += jobs
-            sums[1] += ran
-            sums[2] += waited
 
     def tally(self, status: Status, jobs: int) -> None:
         """Add to how many jobs have ended in each way; ignored for other states, whose tables are counted."""
@@ -102,7 +77,7 @@ class Tx:
         for status, jobs in self._tally.items():
             if jobs:
                 self.connection.execute(ADD_TALLY, (status.value, jobs))
-        for (minute, (job_type, queue, priority), outcome, bucket), sums in self._counts.items():
+        for (minute, (job_type, queue, priority), outcome, bucket), sums in self.counts.items():
             self.connection.execute(COUNT, (minute, job_type, queue, priority, outcome.value, bucket, *sums))
 
 
