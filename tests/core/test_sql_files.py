@@ -1,5 +1,7 @@
 """SQL in files of named sections, and where each statement is found."""
 
+import ast
+import re
 from importlib import resources
 from pathlib import Path
 
@@ -56,6 +58,29 @@ def test_every_file_of_statements_has_the_name_of_a_module_of_its_engine(engine:
 )
 def test_every_statement_says_what_it_promises(statements: dict[str, str]) -> None:
     assert [name for name, text in statements.items() if not text.startswith("-- ")] == []
+
+
+# Modules with statements over tables that users declare, over conditions that a search combines, or that come before
+# any of our tables: settings of a connection, migrations, calls through a caller's own driver.
+COMPOSED = {
+    "sqlite": {"connection", "read", "results", "transfer"},
+    "postgres": {"insert", "maintenance", "read", "results", "transfer", "triggers", "wakeup"},
+}
+STATEMENT = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH|CREATE|DROP|ALTER) ")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_statements_over_our_own_tables_are_in_files(engine: str) -> None:
+    modules = [each for each in resources.files(engine).iterdir() if each.name.endswith(".py")]
+    found = {
+        f"{each.name}:{node.lineno}"
+        for each in modules
+        if each.name.removesuffix(".py") not in COMPOSED[engine.rpartition(".")[2]]
+        for node in ast.walk(ast.parse(each.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and STATEMENT.match(node.value)
+    }
+
+    assert found == set()
 
 
 def test_lists_of_columns_are_filled_in_and_other_braces_stay() -> None:
