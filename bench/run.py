@@ -48,6 +48,7 @@ ALONE = (
     "move",
     "http",
     "scale",
+    "scale-out",
     "dynamodb-scale",
     "dynamodb-clients",
     "dynamodb-parent",
