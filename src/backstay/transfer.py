@@ -14,8 +14,8 @@ command again continues where the last run stopped, however it stopped:
 Jobs can run in FROM before step 3 and in TO after step 6, and nowhere in between. Files of jobs are copied along, to
 the place where the other store keeps them.
 
-A store that is away for a moment does not end the transfer: each call is repeated until it is back, as every verb of
-the port may be.
+A store that is away for a moment does not end the transfer, and neither does one that is away when it begins: each call
+is repeated until it is back, as every verb of the port may be.
 """
 
 from __future__ import annotations
@@ -224,9 +224,10 @@ class Carrier:
 class Progress(msgspec.Struct, frozen=True):
     """Progress of a transfer. `total` is None if it was not counted."""
 
-    step: str  # waiting, jobs, steps, …, verifying
+    step: str  # opening, waiting, jobs, steps, …, verifying
     done: int = 0
     total: int | None = None
+    reason: str = ""  # why it does not continue
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -360,10 +361,14 @@ async def move(
     files are, if not with the store, and `to_artifacts` where to put them; by default they stay where they are."""
     artifacts = settings.setting("artifacts", artifacts, str, "") or None
     stays = artifacts is not None and to_artifacts in (None, artifacts)
-    async with _opened(source_url, must_exist=True) as source, _opened(target_url) as target:
+    clock = clock or SystemClock()
+    waiting = _Waiting(clock, show)
+    async with (
+        _opened(source_url, waiting, must_exist=True) as source,
+        _opened(target_url, waiting) as target,
+    ):
         if source.location == target.location:
             raise ConfigurationError(f"{source.location} is where the queue already is: choose another location")
-        clock = clock or SystemClock()
         with (
             _files(source_url, source, artifacts) as here,
             _files(target_url, target, to_artifacts or artifacts) as there,
@@ -667,12 +672,35 @@ class Mover:
             )
 
 
-@contextlib.asynccontextmanager
-async def _opened(url: str, *, must_exist: bool = False) -> AsyncIterator[Store]:
+class _Waiting(msgspec.Struct, frozen=True):
+    """How to wait for a store that cannot be opened."""
+
+    clock: Clock
+    show: Show
+
+    async def open(self, url: str, must_exist: bool) -> Store:
+        until = self.clock.monotonic() + MOVE_OUTAGE_SECONDS
+        while True:
+            try:
+                return await _open(url, must_exist)
+            except StoreUnavailable as error:
+                if self.clock.monotonic() >= until:
+                    raise
+                self.show(Progress("opening", reason=str(error)))
+            await asyncio.sleep(LOOK_SECONDS)
+
+
+async def _open(url: str, must_exist: bool) -> Store:
     store = open_url(url)
     if must_exist and not await store.exists():
         raise ConfigurationError(f"no queue at {store.location}: there is nothing to transfer")
     await store.open()
+    return store
+
+
+@contextlib.asynccontextmanager
+async def _opened(url: str, waiting: _Waiting | None = None, *, must_exist: bool = False) -> AsyncIterator[Store]:
+    store = await (_open(url, must_exist) if waiting is None else waiting.open(url, must_exist))
     try:
         yield store
     finally:

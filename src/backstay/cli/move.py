@@ -170,6 +170,8 @@ def _bar() -> Iterator[_Show]:
 
 def _words(progress: Progress) -> str:
     match progress.step:
+        case "opening":
+            return f"waiting for the store: {progress.reason}"
         case "waiting":
             return "waiting for running jobs"
         case "verifying":

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 Fault = Callable[[random.Random], Awaitable[bool | None]]  # False: it hit nothing, and does not count
+
+
+@asynccontextmanager
+async def up_as_long_as_down() -> AsyncIterator[None]:
+    """Leave a server alone for as long as its fault took: on a slow machine it would always be down."""
+    began = time.monotonic()
+    yield
+    await asyncio.sleep(time.monotonic() - began)
 
 
 class Site(Protocol):

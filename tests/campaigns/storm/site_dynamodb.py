@@ -9,7 +9,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from tests.campaigns.storm.site import Fault
+from tests.campaigns.storm.site import Fault, up_as_long_as_down
 from tests.support.servers.dynamo_proxy import DynamoProxy
 from tests.support.servers.dynamodb import DynamoDB, folder_of_jar
 
@@ -104,9 +104,9 @@ class DynamoSite:
             self._proxy.heal()
 
     async def _kill(self, draw: random.Random) -> None:
-        async with self._server:
+        async with self._server, up_as_long_as_down():
             await asyncio.to_thread(self._dynamodb.restart, "kill")
 
     async def _restart(self, draw: random.Random) -> None:
-        async with self._server:
+        async with self._server, up_as_long_as_down():
             await asyncio.to_thread(self._dynamodb.restart)

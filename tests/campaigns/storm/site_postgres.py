@@ -16,7 +16,7 @@ from typing import Any
 
 import asyncpg
 
-from tests.campaigns.storm.site import Fault
+from tests.campaigns.storm.site import Fault, up_as_long_as_down
 from tests.support.servers.postgres import Postgres
 from tests.support.servers.proxy import Proxy
 
@@ -110,15 +110,15 @@ class PostgresSite:
                 await connection.execute("SELECT pg_terminate_backend($1)", pid)
 
     async def _kill(self, draw: random.Random) -> None:
-        async with self._server:
+        async with self._server, up_as_long_as_down():
             await asyncio.to_thread(self._primary.restart, "kill")
 
     async def _restart(self, draw: random.Random) -> None:
-        async with self._server:
+        async with self._server, up_as_long_as_down():
             await asyncio.to_thread(self._primary.restart, draw.choice(("fast", "immediate")))
 
     async def _fail_over(self, draw: random.Random) -> None:
-        async with self._server:
+        async with self._server, up_as_long_as_down():
             await self._in_sync()
             await asyncio.to_thread(self._primary.stop, "kill")
             await asyncio.to_thread(self._replica.promote)

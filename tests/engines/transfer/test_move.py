@@ -154,6 +154,35 @@ async def test_a_store_that_is_away_for_a_moment_does_not_end_a_transfer(
     await same(app_at(here), app_at(there))
 
 
+async def test_a_store_that_is_away_when_a_transfer_begins_is_waited_for(
+    here: str, there: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(app_at(here))
+    open_, away, reasons = SQLiteStore.open, [here, there], []
+
+    async def late(store: SQLiteStore) -> None:
+        if away:
+            raise StoreUnavailable(f"{away.pop()} is restarting")
+        await open_(store)
+
+    monkeypatch.setattr(SQLiteStore, "open", late)
+    monkeypatch.setattr(transfer, "LOOK_SECONDS", 0.0)
+    report = await transfer.move(here, there, show=lambda progress: reasons.append(progress.reason))
+    assert report.copied[dumps.JOBS] > 0
+    assert [reason for reason in reasons if reason] == [f"{there} is restarting", f"{here} is restarting"]
+
+
+async def test_a_store_that_stays_away_ends_a_transfer(here: str, there: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def gone(store: SQLiteStore) -> None:
+        raise StoreUnavailable("it is gone")
+
+    await fill(app_at(here))
+    monkeypatch.setattr(SQLiteStore, "open", gone)
+    monkeypatch.setattr(transfer, "MOVE_OUTAGE_SECONDS", 0.0)
+    with pytest.raises(StoreUnavailable, match="it is gone"):
+        await transfer.move(here, there)
+
+
 async def test_a_worker_that_died_is_not_waited_for_longer_than_its_lease(here: str, there: str) -> None:
     store = open_url(here)
     await store.open()
