@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from backstay.core.records import Signal
+from backstay.engines.postgres import wakeup
 from backstay.engines.postgres.connection import Statements
 from backstay.engines.postgres.store import PostgresStore
 from backstay.errors import StoreError
@@ -155,3 +156,21 @@ async def test_a_connection_that_has_sent_a_signal_waits_for_the_disk_again(url:
 
     assert await connection.fetchval("SHOW synchronous_commit") == "on"
     await connection.close()
+
+
+async def test_submits_carry_no_signals_while_those_that_do_take_long(
+    url: str, ear: Ear, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PostgresStore(url)
+    await store.open()
+    monkeypatch.setattr(wakeup, "CARRY_SECONDS", 0.0)
+    monkeypatch.setattr(wakeup, "CARRY_SLOW_SECONDS", 0.0)  # every one takes longer
+    assert store._waker is not None
+    assert store._waker.carried(Signal.READY) is not None
+
+    store._waker.committed({Signal.READY}, "carried")
+
+    assert store._waker.carried(Signal.READY) is None
+    await submit(store)
+    await ear.hears(Signal.READY)
+    await store.close()

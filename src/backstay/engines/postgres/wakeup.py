@@ -3,7 +3,8 @@
 Signals are coalesced and sent on their own, after the commit: a commit that sends them holds a lock of the whole
 cluster until it is on disk. Their own transaction does not wait for the disk, so that it holds that lock for
 microseconds; a signal that a crash takes along costs a poll interval. Only a submit that comes alone carries its
-signal, which saves a round trip and wakes a worker sooner, and no more often than once in a few milliseconds.
+signal, which saves a round trip and wakes a worker sooner, no more often than once in a few milliseconds, and not while
+that takes long: with many who submit one job at a time, each would wait for the flushes of all others.
 
 That jobs have ended is told on a channel of its own, and less often: every busy worker has it to say all the time, and
 no other worker wants to hear it, but only those who wait for results.
@@ -29,6 +30,8 @@ log = logging.getLogger("backstay.postgres")
 COALESCE_SECONDS = 0.005  # signals within this time are sent as one: NOTIFY takes a lock that the whole cluster shares
 ENDED_SECONDS = 0.02  # … and what ended within this, because the server wakes every listener for each notification
 CARRY_SECONDS = 0.004  # … and a submit may carry those that wait to be sent, shortly before
+CARRY_SLOW_SECONDS = 0.005  # a submit that carried signals for longer may have waited for others that carry some …
+CARRY_REST_SECONDS = 2.0  # … so that none carries any for a while: signals that are sent apart delay no submit
 KEEP_ALIVE_SECONDS = 20.0  # how soon a dead connection is noticed
 RECONNECT_SECONDS_MIN, RECONNECT_SECONDS_MAX = 0.1, 5.0
 CLOSE_SECONDS = 2.0  # for the last signals, if the server is slow: without them a job waits for the next poll
@@ -92,6 +95,8 @@ class Waker:
         self._loop = asyncio.get_running_loop()
         self._sender: Sender | None = None  # None where others are not notified, as the next
         self._ended_sender: Sender | None = None
+        self._carried_at = float("-inf")
+        self._carry_from = float("-inf")  # when a submit may carry signals again
         self._stopping = False
         self._hearer: asyncio.Task[None] | None = None
         self._look = asyncio.Event()  # for the hearer: someone listens for more, or the connection is lost
@@ -127,12 +132,16 @@ class Waker:
 
     def carried(self, signal: Signal) -> str | None:
         """Return what a statement is to send with its own commit; None if the last signals have just been sent."""
-        if self._sender is None or self._loop.time() - self._sender.sent_at < CARRY_SECONDS:
+        now = self._loop.time()
+        if self._sender is None or now < max(self._carry_from, self._sender.sent_at + CARRY_SECONDS):
             return None
+        self._carried_at = now
         return self._sender.taken({signal})
 
     def committed(self, signals: set[Signal], carried: str | None = None) -> None:
         """Wake listeners here, and others unless the commit has carried the signals."""
+        if carried is not None:
+            self._was_carried()
         if not signals:
             return
         self._wake(signals)
@@ -142,6 +151,12 @@ class Waker:
             self._ended_sender.add({Signal.ENDED})
         if others := signals - {Signal.ENDED}:
             self._sender.add(others)
+
+    def _was_carried(self) -> None:
+        """Look at how long it took: those who carry signals commit one after the other, and share no flush."""
+        now = self._loop.time()
+        if now - self._carried_at > CARRY_SLOW_SECONDS:
+            self._carry_from = now + random.uniform(0.5, 1.5) * CARRY_REST_SECONDS
 
     def lost(self, carried: str | None) -> None:
         """The statement that was to send this has failed; it may have carried the signals of other commits."""
