@@ -6,10 +6,10 @@ from typing import TypeVar
 
 import pytest
 
-from backstay.core.lifecycle import Raised
+from backstay.core.lifecycle import Raised, reprioritise
 from backstay.core.records import Verdict
 from backstay.engines.postgres.store import PostgresStore
-from backstay.testing.conformance.factories import NOW, SECOND, an_error, record, request
+from backstay.testing.conformance.factories import NOW, SECOND, an_error, record, request, settle, submit
 from tests.engines.lost_answers.suite import *  # noqa: F403
 from tests.engines.lost_answers.suite import claimed
 from tests.support.servers.postgres import Postgres
@@ -50,6 +50,17 @@ async def store(postgres: Postgres, line: Proxy) -> AsyncIterator[PostgresStore]
     await opened.open()
     yield opened
     await opened.close()
+
+
+async def test_another_change_of_the_same_version_by_the_same_person_is_not_taken_for_ours(
+    store: PostgresStore, unheard: Unheard
+) -> None:
+    job = await record(store, await submit(store))
+    theirs, ours = (reprioritise(job, priority=priority, by="me", reason=None) for priority in (5, 95))
+    await settle(store, theirs)
+
+    assert await unheard(store.apply([ours], NOW)) == [Verdict.STALE]
+    assert await unheard(store.apply([theirs], NOW)) == [Verdict.APPLIED]
 
 
 async def test_a_settlement_is_not_called_stale_though_the_job_was_claimed_again_before_it_could_be_repeated(

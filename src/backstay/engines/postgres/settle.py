@@ -298,7 +298,8 @@ async def _on_record(tx: Tx, t: Transition) -> bool:
     """Return whether an earlier try was applied, although the job has changed since: then history has it."""
     targets = [Status.PENDING.value, Status.WAITING.value] if t.rewait else [t.target.value]
     version = None if t.version is None else t.version + 1
-    asked = (t.job_id, t.event.value, t.source.value, targets, t.attempt, t.by, version)
+    details = None if t.details is None else msgspec.json.encode(t.details).decode()
+    asked = (t.job_id, t.event.value, t.source.value, targets, t.attempt, t.by, version, details)
     return bool(await tx.value("on_record", *asked))
 
 

@@ -164,11 +164,13 @@ SELECT n.id::text, v.event, v.attempt, v.token FROM unnest($1::uuid[]) AS n (id)
 ORDER BY n.id, v.version DESC
 
 -- name: on_record
--- Whether a transition is in the history as it was asked for; an editor's as the version that it would have made.
+-- Whether a transition is in the history as it was asked for; an editor's as the version that it would have made, with
+-- what it changed: someone else may have made another change of the same version.
 SELECT EXISTS (
     SELECT FROM backstay.event
     WHERE job_id = $1::uuid AND event = $2 AND source = $3 AND target = ANY ($4::text[]) AND attempt = $5
-      AND by IS NOT DISTINCT FROM $6::text AND ($7::integer IS NULL OR version = $7)
+      AND by IS NOT DISTINCT FROM $6::text
+      AND ($7::integer IS NULL OR version = $7 AND details IS NOT DISTINCT FROM $8::text::jsonb)
 )
 
 -- name: claims
