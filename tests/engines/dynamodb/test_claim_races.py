@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from backstay.clock import MICROS
 from backstay.engines.dynamodb.store import DynamoStore
-from backstay.testing.conformance.factories import claim_ids, record, submit, submit_many
+from backstay.testing.conformance.factories import NOW, claim_ids, record, submit, submit_many
 
 STORES = 8
 ROUNDS = 50
@@ -77,3 +78,14 @@ async def _calls(store: DynamoStore) -> AsyncIterator[Counter[str]]:
     before, made = Counter(meter.calls), Counter[str]()
     yield made
     made.update(Counter(meter.calls) - before)
+
+
+async def test_a_claim_begins_no_earlier_than_its_job_came_in_by_the_clock_of_another_host(store: DynamoStore) -> None:
+    later = NOW + MICROS
+    job_id = await submit(store, now=later, scheduled_for=later)
+
+    assert await claim_ids(store) == [job_id]  # asked at NOW
+
+    job = await record(store, job_id)
+    assert job.started_at == later
+    assert [event.at for event in job.history] == [later, later]

@@ -10,13 +10,14 @@ from typing import Any
 import apsw
 import pytest
 
+from backstay.clock import MICROS
 from backstay.core.records import Verdict
 from backstay.core.states import Status
 from backstay.engines.sqlite import connection
 from backstay.engines.sqlite.store import SQLiteStore
 from backstay.engines.sqlite.writer import Tx, Writer
 from backstay.errors import NotOpen, StoreBusy, StoreError, StoreFull, UnknownDependency
-from backstay.testing.conformance.factories import NOW, new_job, record, running, submit
+from backstay.testing.conformance.factories import HOUR, NOW, claim_ids, new_job, record, running, submit
 
 
 @pytest.fixture
@@ -426,3 +427,17 @@ async def test_a_dedup_guard_whose_job_is_gone_guards_nothing(store: SQLiteStore
 
     assert second != first
     assert await submit(store, dedup_key="k") == second
+
+
+async def test_a_claim_that_waited_for_the_writer_begins_no_earlier_than_its_jobs_came_in(store: SQLiteStore) -> None:
+    later = NOW + 10 * MICROS
+    first = await submit(store, now=NOW)
+    second = await submit(store, now=later, scheduled_for=later)
+
+    assert set(await claim_ids(store, limit=2)) == {first, second}  # asked at NOW
+
+    job = await record(store, second)
+    assert job.started_at == later
+    assert [event.at for event in job.history] == [later, later]
+    assert job.lease_expires_at is not None
+    assert job.lease_expires_at < later + HOUR  # a clock that was ahead once delays no rescue

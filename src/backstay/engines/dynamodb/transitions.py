@@ -219,10 +219,11 @@ def _is_in(item: Item, t: Transition) -> bool:
 def claimed(item: Item, request: ClaimRequest, now: Instant, wid: str) -> Item:
     new = dict(item)
     new["attempt"] = item.get("attempt", 0) + 1
-    _move(new, Event.CLAIM, Status.PENDING, Status.PROCESSING, now, wid, by=request.worker_id)
+    started = max(now, item["updated_at"])  # another host changed the job meanwhile, or by a clock that is ahead
+    _move(new, Event.CLAIM, Status.PENDING, Status.PROCESSING, started, wid, by=request.worker_id)
     new["claim_token"] = request.token
     new["worker_id"], new["worker_version"] = request.worker_id, request.worker_version
-    new["lease_expires_at"], new["started_at"] = now + request.lease_micros, now
+    new["lease_expires_at"], new["started_at"] = now + request.lease_micros, started
     for name in ("progress", "stage", "parked"):
         new.pop(name, None)
     return new

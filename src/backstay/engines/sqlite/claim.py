@@ -81,7 +81,8 @@ def claim(tx: Tx, request: ClaimRequest, now: Instant, lanes: Sequence[Lane]) ->
         "worker_id": request.worker_id,
         "worker_version": request.worker_version,
         "lease": now + request.lease_micros,
-        "now": now,
+        # This may have waited for the writer while a job came in: none begins before what it waited for.
+        "now": max(now, *(each.due for each in chosen)),
     }
     if is_head:
         _take_heads(tx, request, chosen, run)
