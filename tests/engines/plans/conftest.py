@@ -3,6 +3,7 @@ import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import apsw
 import pytest
 
 from backstay.engines.sqlite.store import READERS, SQLiteStore
@@ -20,5 +21,10 @@ async def store(tmp_path: Path) -> AsyncIterator[SQLiteStore]:
 @pytest.fixture
 async def meter(store: SQLiteStore) -> Meter:
     meeting = threading.Barrier(READERS)
-    await asyncio.gather(*(store._read(lambda c: meeting.wait()) for _ in range(READERS)))  # all have connected
+
+    def meet(connection: apsw.Connection) -> None:
+        connection.execute("SELECT 1 FROM job").fetchall()  # reads the schema, which takes steps
+        meeting.wait()
+
+    await asyncio.gather(*(store._read(meet) for _ in range(READERS)))  # all have connected
     return Meter(store)

@@ -14,7 +14,7 @@ from tests.engines.plans.backlog import Meter, crowd, jobs
 TYPES = [f"type-{number:03}" for number in range(200)]
 QUEUES = [f"queue-{number:04}" for number in range(200)]
 PAIRS = len(TYPES) * len(QUEUES)
-WALK = 100  # steps from one lane to the next, with its first job
+WALK = 110  # steps from one lane to the next, with its first job and whether its queue was asked for
 ASK = (
     2 * 14 * (len(TYPES) + len(QUEUES))
 )  # steps to say what is asked for, in two walks: from a random start, then up to it
@@ -63,6 +63,16 @@ async def test_the_lanes_of_others_are_jumped_over(store: SQLiteStore, prepared:
     await crowd(store, foreign, 20_000)
 
     assert await prepared() < ASK + REST + 2 * (len(TYPES) + len(QUEUES)) * WALK
+
+
+async def test_a_queue_of_others_costs_the_same_however_many_jobs_it_has(
+    store: SQLiteStore, prepared: Callable[[], Awaitable[int]]
+) -> None:
+    """A walk that comes to it goes on to the next asked queue, and does not look through its jobs for one of ours."""
+    foreign = jobs("f", job_type="'type-' || (100 + value % 100)", queue="'queue-0100-of-others'")
+    await crowd(store, foreign, 20_000)
+
+    assert await prepared() < ASK + REST
 
 
 async def test_a_walk_takes_no_write_lock(store: SQLiteStore) -> None:

@@ -1,8 +1,9 @@
 -- name: lanes
 -- The asked lanes from queue ?1 and type ?2 on that have pending jobs, up to ?3, each with the first of those without a
 -- fairness key that may start, or NULL; as one JSON value. Some seeks for each lane, whatever its length, and few for
--- those that are empty or foreign. Asked are the queues and types in two temporary tables, because a list cannot be
--- searched. Index: the key.
+-- those that are empty or foreign: whether a queue was asked for is decided before its jobs are searched, because as a
+-- condition of that search it would be tried on every job. Asked are the queues and types in two temporary tables,
+-- because a list cannot be searched. Index: the key.
 WITH RECURSIVE lane (at) AS (
     SELECT * FROM (
         SELECT json_array(queue, job_type) FROM ready
@@ -10,7 +11,7 @@ WITH RECURSIVE lane (at) AS (
     UNION ALL
     SELECT coalesce(
         (SELECT json_array(queue, job_type) FROM ready
-         WHERE queue = at ->> 0 AND queue IN (SELECT name FROM asked_queue)
+         WHERE queue = (SELECT name FROM asked_queue WHERE name = at ->> 0)
            AND job_type >= (SELECT name FROM asked_type WHERE name > at ->> 1 ORDER BY name LIMIT 1)
          ORDER BY job_type LIMIT 1),
         (SELECT json_array(queue, job_type) FROM ready
@@ -36,7 +37,7 @@ WITH RECURSIVE lane (at) AS (
     UNION ALL
     SELECT coalesce(
         (SELECT json_array(queue, job_type) FROM ready INDEXED BY ready_fair
-         WHERE fairness_key IS NOT NULL AND queue = at ->> 0 AND queue IN (SELECT name FROM asked_queue)
+         WHERE fairness_key IS NOT NULL AND queue = (SELECT name FROM asked_queue WHERE name = at ->> 0)
            AND job_type >= (SELECT name FROM asked_type WHERE name > at ->> 1 ORDER BY name LIMIT 1)
          ORDER BY job_type LIMIT 1),
         (SELECT json_array(queue, job_type) FROM ready INDEXED BY ready_fair
