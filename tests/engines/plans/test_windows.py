@@ -11,6 +11,7 @@ from backstay import Backstay
 from backstay.engines.postgres import read
 from backstay.engines.sqlite import read as sqlite_read
 from backstay.job import Job
+from backstay.testing import drain
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -70,6 +71,17 @@ async def test_pages_have_every_job_once_whatever_is_asked_for(app: Backstay) ->
                 found = await pages(app, limit=limit, **query)
                 assert [job.job_id for page in found for job in page] == wanted, (query, limit)
                 assert max(map(len, found)) <= limit
+
+
+async def test_what_has_completed_is_found_behind_a_backlog_that_is_newer(app: Backstay) -> None:
+    async with app:
+        done = [(await app.submit("common", number)).job_id for number in range(9)]
+        await drain(app)
+        await app.submit_many([("common", number) for number in range(60)])
+
+        found = await pages(app, status="completed", limit=4)
+
+        assert [[job.job_id for job in page] for page in found] == [done[:4:-1], done[4:0:-1], done[:1]]
 
 
 def _fits(job: Job, query: dict[str, str]) -> bool:

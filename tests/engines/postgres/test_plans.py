@@ -277,7 +277,7 @@ async def test_a_search_goes_through_the_index_of_what_it_asks_for(
     ("query", "index"),
     [
         (Query(queue="nowhere", limit=LIMIT), "job_pkey"),
-        (Query(status=Status.COMPLETED, tag="rare", limit=LIMIT), "job_pkey"),
+        (Query(status=Status.COMPLETED, tag="rare", limit=LIMIT), "ended_pkey"),
         (Query(status=Status.PENDING, created_by="nobody", limit=LIMIT), "job_pkey"),
         (Query(status=Status.FAILED, created_by="nobody", limit=LIMIT), "ended_state"),
     ],

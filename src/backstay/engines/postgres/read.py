@@ -53,7 +53,8 @@ _FILTERS = {
     "content_hash": "j.content_hash = {0}",
     "concurrency_key": "j.concurrency_key = {0}",
 }
-# Where the jobs of a state stand. Of the second kind there are few, or an index has them by id: a search begins there.
+# Where the jobs of a state stand. Of the second kind there are few, or an index has them by id: a search begins there,
+# because the newest jobs may all be in another state.
 _NOT_ELSEWHERE = " AND ".join(
     f"NOT EXISTS (SELECT FROM backstay.{place} WHERE job_id = j.job_id)"
     for place in ("ended", "running", "later", "waiting")
@@ -63,6 +64,7 @@ _STANDS = {
     Status.PENDING: _NOT_ELSEWHERE,
 }
 _PLACES = {
+    Status.COMPLETED: ("ended", "x.status = 'completed'"),
     Status.FAILED: ("ended", "x.status = 'failed'"),
     Status.CANCELLED: ("ended", "x.status = 'cancelled'"),
     Status.SCHEDULED: ("later", "x.status = 'scheduled'"),
@@ -185,7 +187,7 @@ def search(query: Query, window: tuple[str, str] | None = None) -> tuple[str, li
     source = "backstay.job AS j"
     low: str | None
     high: str | None
-    if query.status in _PLACES:
+    if query.status in _PLACES and not (query.status is Status.COMPLETED and _is_narrow(query)):
         table, state = _PLACES[query.status]
         source = f"backstay.{table} AS x JOIN backstay.job AS j ON j.job_id = x.job_id"
         conditions.append(state)
