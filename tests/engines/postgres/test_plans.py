@@ -42,7 +42,7 @@ WAYS = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # workers come back to a module: its schema is filled once
 def filled(postgres: Postgres) -> str:
     async def prepare() -> None:
         store = PostgresStore(postgres.url(schema=SCHEMA))
