@@ -35,7 +35,7 @@ class Setup:
         return worker_process([*COMMAND, *options], self.log, {})
 
     def anything_left(self) -> bool:
-        return self.store.count("pending") + self.store.count("processing") > 0
+        return self.store.unsettled()[0] > 0
 
 
 def open_setup(order: Order, *, marked_jobs: int | None = None) -> Setup:

@@ -25,11 +25,8 @@ ID_PREFIX = 24  # characters of a UUID's 36; the last 12 become a counter
 UNSETTLED_IN_FILE = "SELECT (SELECT count(*) FROM ready) + (SELECT count(*) FROM running)"
 # Where a job is: its facts, and what has become of it.
 TABLES_OF_JOB = ("job", "detail", "ready", "later", "waiting", "running", "ended", "event")
-COUNT_IN_FILE = {
-    "pending": "FROM ready",
-    "processing": "FROM running",
-    "completed": "FROM ended WHERE status = 'completed'",
-}
+# The place that tells that a job is in a state. To ask each job where it is takes as long as half a drain.
+PLACES = {"pending": "ready", "processing": "running", "completed": "ended WHERE status = 'completed'"}
 UNSETTLED_IN_DATABASE = "SELECT (SELECT count(*) FROM backstay.ready) + (SELECT count(*) FROM backstay.running)"
 
 
@@ -40,7 +37,7 @@ class SqliteFile:
         self._shared = order.shared
 
     def count(self, status: str) -> int:
-        return self.value(f"SELECT count(*) {COUNT_IN_FILE[status]}")
+        return self.value(f"SELECT count(*) FROM {PLACES[status]}")
 
     def value(self, statement: str) -> int:
         with closing(self._connect()) as connection:
@@ -96,7 +93,7 @@ class PostgresDatabase:
         self._server = order.url.removesuffix(self._name) + "postgres"
 
     def count(self, status: str) -> int:
-        return self.value(f"SELECT count(*) FROM backstay.job WHERE backstay.status_of(job_id) = '{status}'")
+        return self.value(f"SELECT count(*) FROM backstay.{PLACES[status]}")
 
     def value(self, statement: str) -> int:
         with psycopg.connect(self.url, autocommit=True) as connection:
