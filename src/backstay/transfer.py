@@ -26,9 +26,9 @@ import hashlib
 import inspect
 import secrets
 import shlex
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -37,7 +37,18 @@ from backstay import failpoints, settings
 from backstay.clock import MICROS, Clock, SystemClock
 from backstay.core import dumps
 from backstay.core.access_keys import is_listed
-from backstay.core.dumps import FORMAT, FROM, INTO, SEALED, TAKEN_OVER, JobDump, MoveState, RowDump, next_run
+from backstay.core.dumps import (
+    FORMAT,
+    FROM,
+    INTO,
+    SEALED,
+    TAKEN_OVER,
+    Exported,
+    JobDump,
+    MoveState,
+    RowDump,
+    next_run,
+)
 from backstay.core.port import Store
 from backstay.core.records import JobRecord, Query
 from backstay.core.result_tables import ColumnKind, ResultTable
@@ -45,7 +56,14 @@ from backstay.core.states import Status
 from backstay.engines import open_files, open_url
 from backstay.errors import ConfigurationError, MoveFailed, StoreBusy, StoreError, StoreUnavailable
 from backstay.files.local import LOG_FILE, Files, StoredFile
-from backstay.limits import LEASE_SECONDS, LOG_FILE_BYTES_MAX, MOVE_GRACE_SECONDS, MOVE_OUTAGE_SECONDS, MOVE_PAGE
+from backstay.limits import (
+    LEASE_SECONDS,
+    LOG_FILE_BYTES_MAX,
+    MOVE_GRACE_SECONDS,
+    MOVE_OUTAGE_SECONDS,
+    MOVE_PAGE,
+    MOVE_PAGE_MIN,
+)
 from backstay.worker.maintenance import Sweeper
 
 _file = msgspec.json.Decoder(StoredFile)
@@ -345,6 +363,7 @@ _COPIED = "verifying"  # `kind` of a target store once everything was copied
 _MUST_BE_EMPTY = (dumps.JOBS, dumps.ARCHIVE, dumps.SCHEDULES, dumps.GUARDS, dumps.KEYS, dumps.AUDIT)
 
 Show = Callable[[Progress], None]
+T = TypeVar("T")
 
 
 async def move(
@@ -409,30 +428,59 @@ async def _kept_from_opening(target_url: str, state: MoveState) -> bool:
 
 
 class _Patient:
-    """A store whose verbs wait for it to come back."""
+    """A store whose verbs wait for it to come back. A page that does not get through is tried again as a shorter one: a
+    slow store that is away every few seconds would never take a long one."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
+        self._page = MOVE_PAGE
+        self._kept: MoveState | None = None  # what the store has of the transfer's state
 
     def __getattr__(self, name: str) -> Any:
         verb = getattr(self._store, name)
         if not inspect.iscoroutinefunction(verb):
             return verb
-        # An export is also refused while an index lags behind what was written.
-        passing = (StoreUnavailable, StoreBusy) if name == "export" else StoreUnavailable
 
         async def call(*arguments: Any, **options: Any) -> Any:
-            until = self._clock.monotonic() + MOVE_OUTAGE_SECONDS
-            while True:
-                try:
-                    return await verb(*arguments, **options)
-                except passing:
-                    if self._clock.monotonic() >= until:
-                        raise
-                await asyncio.sleep(LOOK_SECONDS)
+            return await self._tried(lambda: verb(*arguments, **options))
 
         return call
+
+    async def export(self, kind: str, after: str | None, limit: int) -> Exported:
+        # Also refused while an index lags behind what was written.
+        passing = (StoreUnavailable, StoreBusy)
+        return await self._tried(lambda: self._store.export(kind, after, min(limit, self._page)), passing)
+
+    async def restore(self, kind: str, items: Sequence[bytes], state: MoveState) -> None:
+        left = list(items)
+
+        async def store_some() -> int:
+            size = len(left) if self._kept is None else self._page
+            # Only with the last of them is the transfer at the next page.
+            await self._store.restore(kind, left[:size], state if size >= len(left) else self._kept or state)
+            return size
+
+        del left[: await self._tried(store_some)]
+        while left:
+            del left[: await self._tried(store_some)]
+        self._kept = state
+
+    async def _tried(
+        self, verb: Callable[[], Awaitable[T]], passing: tuple[type[Exception], ...] = (StoreUnavailable,)
+    ) -> T:
+        until = self._clock.monotonic() + MOVE_OUTAGE_SECONDS
+        while True:
+            try:
+                answer = await verb()
+            except passing:
+                if self._clock.monotonic() >= until:
+                    raise
+            else:
+                self._page = min(MOVE_PAGE, 2 * self._page)
+                return answer
+            self._page = max(MOVE_PAGE_MIN, self._page // 2)
+            await asyncio.sleep(LOOK_SECONDS)
 
 
 def patient(store: Store, clock: Clock) -> Store:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +152,35 @@ async def test_a_store_that_is_away_for_a_moment_does_not_end_a_transfer(
     assert calls > 30
     assert report.copied[dumps.JOBS] > 0
     await same(app_at(here), app_at(there))
+
+
+async def test_stores_that_are_away_before_a_page_is_through_get_shorter_ones(
+    here: str, there: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(app_at(here))
+    async with app_at(here) as app:
+        await app.submit_many([("plain", n) for n in range(100)])
+    export, restore, longest = SQLiteStore.export, SQLiteStore.restore, 15
+
+    async def slow_export(store: SQLiteStore, kind: str, after: str | None, limit: int) -> dumps.Exported:
+        page = await export(store, kind, after, limit)
+        if len(page.items) > longest:
+            raise StoreUnavailable("it went away in the middle of a page")
+        return page
+
+    async def slow_restore(store: SQLiteStore, kind: str, items: Sequence[bytes], state: dumps.MoveState) -> None:
+        if len(items) > longest:
+            raise StoreUnavailable("it went away in the middle of a page")
+        await restore(store, kind, items, state)
+
+    monkeypatch.setattr(transfer, "LOOK_SECONDS", 0.0)
+    for name, slow in (("export", slow_export), ("restore", slow_restore)):
+        with monkeypatch.context() as patch:
+            patch.setattr(SQLiteStore, name, slow)
+            to = f"{there}-{name}"
+            await transfer.move(here, to)
+        await same(app_at(here), app_at(to))
+        await transfer.thaw(here, to, force=True)
 
 
 async def test_a_store_that_is_away_when_a_transfer_begins_is_waited_for(
