@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 
 from backstay import Backstay, BlockingContext, Cancel, Context, JobCancelled, JobFailed, Status, StoreBusy
 from backstay.worker.maintenance import Sweeper
+from backstay.worker.run import Run
 from tests.support import process_jobs
 from tests.support.eventually import eventually
 
@@ -44,6 +46,30 @@ async def test_the_return_value_is_the_result_and_the_record_tells_how_it_went(a
         (3, "complete", 1),
     ]
     assert job.history[1].by == job.worker_id == job.history[2].by
+
+
+async def test_jobs_that_have_ended_are_freed_without_the_garbage_collector(app: Backstay) -> None:
+    @app.job("work")
+    async def work(payload: int, ctx: Context) -> None:
+        ctx.log.info("%d", payload)
+
+    @app.job("thread")
+    def in_thread(payload: int) -> None: ...
+
+    @app.job("last")
+    async def last(payload: int) -> None: ...
+
+    gc.collect()
+    gc.disable()
+    try:
+        async with app, app.worker():
+            for handle in [await job.submit(number) for job in (work, in_thread) for number in range(3)]:
+                await handle.result(timeout=10)
+            await (await last.submit(0)).result(timeout=10)  # the worker still has in hand what it settled last
+            runs = [each.job.job_type for each in gc.get_objects() if isinstance(each, Run)]
+    finally:
+        gc.enable()
+    assert set(runs) <= {"last"}
 
 
 async def test_a_plain_function_runs_in_a_thread_and_its_stdlib_log_lines_are_kept(app: Backstay) -> None:

@@ -22,6 +22,7 @@ from backstay.core.suspicion import OPEN, Held, Opening, Turns, Waiting, is_call
 from backstay.handlers import BatchHandler, Handler
 from backstay.limits import AHEAD_SECONDS_MAX, PREFETCH_MAX, PREFETCH_SECONDS
 from backstay.observers import Observers
+from backstay.worker import errors
 from backstay.worker.batch import Caller
 from backstay.worker.executor import Executor
 from backstay.worker.run import LOST, SHUT_DOWN, Item, Run, Runs
@@ -542,6 +543,7 @@ class Slots:
                 await self._settler.finish(run, outcome)
             else:
                 self._settler.conclude(run, outcome)
+        errors.current.set(None)  # the run has this task, whose context has the run: only the collector would free them
 
     async def _run_batch(self, items: Sequence[Item]) -> None:
         try:
