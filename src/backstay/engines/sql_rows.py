@@ -60,7 +60,7 @@ def column_list(names: Iterable[str], spelt: Callable[[str], str] = str) -> str:
     return ", ".join(spelt(RENAMED.get(name, name)) for name in names)
 
 
-_MINUTE = 60 * MICROS
+MINUTE = 60 * MICROS
 Counts = dict[
     tuple[Instant, Kind, Counted, int], list[int]
 ]  # by minute, kind, outcome and bucket: jobs and their times
@@ -88,7 +88,7 @@ class Noted:
     ) -> None:
         """Add to the counters, which are written once per kind and bucket at the end of the transaction, in its
         commit."""
-        key = (now - now % _MINUTE, kind, outcome, bucket)
+        key = (now - now % MINUTE, kind, outcome, bucket)
         sums = self.counts.get(key)
         if sums is None:
             self.counts[key] = [jobs, ran, waited]

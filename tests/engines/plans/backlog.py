@@ -6,6 +6,7 @@ from typing import Any
 import apsw
 
 from backstay.engines.sqlite.store import SQLiteStore
+from backstay.engines.sqlite.writer import Tx
 
 # Rows that stand in the way, made by two statements: the queue itself would take a while.
 _JOBS = """
@@ -80,9 +81,12 @@ async def crowd(store: SQLiteStore, statement: str, count: int) -> None:
         "(WITH RECURSIVE s(value) AS (SELECT 1 UNION ALL SELECT value + 1 FROM s LIMIT :count) SELECT value FROM s)"
     )
     statement = statement.replace("generate_series(1, :count)", series)
-    await store._write(
-        "crowd", lambda tx: tx.connection.execute(statement, {"count": count}).fetchall(), essential=False
-    )
+
+    def load(tx: Tx) -> None:
+        tx.connection.execute(statement, {"count": count}).fetchall()
+        tx.arrivals.count()  # or the next submit would count them all
+
+    await store._write("crowd", load, essential=False)
 
 
 class Meter:

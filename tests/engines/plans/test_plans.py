@@ -84,9 +84,13 @@ PLANS = {
     "count_children": [by_id("job", covering=True)],
     "count_down": [by_seq("waiting")],
     "count_parts": ["SEARCH staged USING COVERING INDEX sqlite_autoindex_staged_1 (job_id=? AND attempt=? AND part<?)"],
+    "count_submits": ["SEARCH job USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"],
     "count_tables": ["SCAN result_table"],
     "count_workers": ["SCAN worker"],
-    "counters": ["SEARCH counter USING PRIMARY KEY (minute>? AND minute<?)"],
+    "counters": [
+        "SEARCH counter USING PRIMARY KEY (minute>? AND minute<?)",
+        "SEARCH job USING INTEGER PRIMARY KEY (rowid>?)",
+    ],
     "counts": ["SCAN ready", "SCAN running", "SCAN later", "SCAN waiting", "SCAN tally"],
     "dead": ["SEARCH e USING INDEX ended_badly (status=?)", by_seq("j"), by_seq("d", left=True)],
     "dedup_key_of": [BY_ID],
@@ -182,7 +186,7 @@ PLANS = {
         "SEARCH asked_queue USING PRIMARY KEY (name>?)",
         f"SEARCH r USING PRIMARY KEY ({SIGHT})",
     ],
-    "last_seq": ["SEARCH job"],
+    "last_seq": ["SEARCH job", "SEARCH meta USING PRIMARY KEY (name=?)"],
     "latest_of": ["SEARCH event USING PRIMARY KEY (seq=?)"],
     "leave": [f"SEARCH ready USING PRIMARY KEY ({LINE})"],
     "leave_above": [f"SEARCH ready USING PRIMARY KEY ({SIGHT} AND priority>?)"],
@@ -328,6 +332,7 @@ PLANS = {
         "SEARCH k USING PRIMARY KEY (job_id=?)",
     ],
     "rows_source": [by_id("j"), *JOINED, by_id("j_donor"), *DONOR, "SEARCH a USING PRIMARY KEY (job_id=?)"],
+    "save_counted": ["SEARCH meta USING PRIMARY KEY (name=?)"],
     "save_dedup": [],
     "save_fair_after": [],
     "save_fair_key": [],
@@ -371,7 +376,11 @@ PLANS = {
     "sum_counters": ["SEARCH counter USING PRIMARY KEY (minute>? AND minute<?)"],
     "table": ["SEARCH result_table USING PRIMARY KEY (name=?)"],
     "tables": ["SCAN result_table"],
-    "totals": ["SCAN counter_sum", "SEARCH counter USING PRIMARY KEY (minute>?)"],
+    "totals": [
+        "SCAN counter_sum",
+        "SEARCH counter USING PRIMARY KEY (minute>?)",
+        "SEARCH job USING INTEGER PRIMARY KEY (rowid>?)",
+    ],
     "tree_members": [by_id("j"), by_seq("e", left=True), "SEARCH j USING INDEX job_root (root_job_id=?)"],
     "trim_history": ["SEARCH event USING PRIMARY KEY (seq=? AND version>? AND version<?)"],
     "type_of": ["SEARCH job_type USING PRIMARY KEY (job_type=?)"],
@@ -457,8 +466,9 @@ WALKS = {
 # the trees of a batch, workers that have left, the states of what a job depends on, the kinds that are counted,
 # or the spans over which the minutes of some kinds are summed.
 SORTS = {
-    "counters", "counts", "dead", "depths", "expired", "former_workers", "held_by", "misplaced", "outcomes_of",
-    "rate_due", "rate_unpark", "retire_standing", "retire_tally", "sum_counters", "totals", "unpark", "wait_alone",
+    "count_submits", "counters", "counts", "dead", "depths", "expired", "former_workers", "held_by", "misplaced",
+    "outcomes_of", "rate_due", "rate_unpark", "retire_standing", "retire_tally", "sum_counters", "totals", "unpark",
+    "wait_alone",
 }  # fmt: skip
 TABLES = (
     "job",

@@ -28,6 +28,7 @@ from backstay.errors import (
     StoreUnavailable,
     StoreUnsafe,
 )
+from backstay.testing.clock import ManualClock
 from backstay.testing.conformance.factories import NOW, new_job, request, submit
 from backstay.testing.conformance.test_results import WORDS
 
@@ -453,6 +454,45 @@ async def test_a_log_that_was_removed_is_an_error_that_says_what_to_do(
 
     with pytest.raises(StoreGone, match=r"jobs\.db-wal was removed .*stop every process .*integrity_check"):
         await use(store)
+
+
+@pytest.mark.parametrize("use", [_write, _write_many, _read])
+@pytest.mark.parametrize("suffixes", [("", "-wal", "-shm"), ("-wal",)], ids="+".join)
+async def test_what_vanishes_is_noticed_though_nothing_had_changed_for_long(
+    store: SQLiteStore, use: Use, suffixes: tuple[str, ...]
+) -> None:
+    assert store._writer is not None
+    folder = store._writer.identity.folder
+    assert folder is not None
+    clock = folder.clock = ManualClock()
+    await submit(store)
+    clock.advance(60)
+    await submit(store)
+    assert folder.is_known(folder.look())  # so that the next looks no further
+    remove(store, *suffixes)
+
+    with pytest.raises(StoreGone):
+        await use(store)
+
+
+async def test_a_queue_behind_a_link_is_watched_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    monkeypatch.setattr("backstay.engines.sqlite.identity.SystemClock", lambda: clock)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    await open_and_close(elsewhere / "jobs.db")
+    link = tmp_path / "link.db"
+    link.symlink_to(elsewhere / "jobs.db")
+    store = SQLiteStore(f"sqlite:///{link}")
+    await store.open()
+    await submit(store)
+    clock.advance(60)
+    await submit(store)
+    (elsewhere / "jobs.db").unlink()
+
+    with pytest.raises(StoreGone):
+        await submit(store)
+    await store.close()
 
 
 async def test_processes_that_come_and_go_do_not_look_like_a_removed_log(store: SQLiteStore) -> None:

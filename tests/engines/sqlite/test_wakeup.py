@@ -44,7 +44,7 @@ async def test_a_process_that_submits_and_leaves_wakes_the_workers(tmp_path: Pat
 async def test_a_worker_that_starts_late_is_woken_though_none_was_there_for_long(tmp_path: Path) -> None:
     worker, submitter = (SQLiteStore(f"sqlite:///{tmp_path}/jobs.db") for _ in range(2))
     await submitter.open()
-    clock = submitter._bell._clock = ManualClock()
+    clock = submitter._bell._watched.clock = ManualClock()
     await submit(submitter)
     clock.advance(60)
     await submit(submitter)
@@ -64,9 +64,10 @@ async def test_a_worker_that_starts_late_is_woken_though_none_was_there_for_long
 async def test_submits_do_not_list_the_listeners_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = SQLiteStore(f"sqlite:///{tmp_path}/jobs.db")
     await store.open()
-    clock = store._bell._clock = ManualClock()
+    clock = store._bell._watched.clock = ManualClock()
     await submit(store)
     clock.advance(60)
+    await submit(store)
     monkeypatch.setattr("backstay.engines.sqlite.wakeup.os.listdir", lambda _: pytest.fail("it was listed again"))
 
     await submit(store)

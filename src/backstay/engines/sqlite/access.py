@@ -57,6 +57,7 @@ def has_counters_to_sum(connection: apsw.Connection, now: Instant) -> bool:
 
 
 def sum_counters(tx: Tx, now: Instant) -> None:
+    tx.arrivals.count()  # or submits of an hour that is summed now would be in no sum
     span = _next_span(tx.connection, now)
     if span is not None:
         tx.connection.execute(SUM, span)

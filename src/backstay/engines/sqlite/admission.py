@@ -238,7 +238,6 @@ def forget_idle(tx: Tx, now: Instant) -> None:
 # Queues
 
 PENDING_IN = load("pending_in")
-LIMITED = load("limited_queues")
 
 
 def refuse_over_limit(tx: Tx, limited: list[tuple[Any, ...]], jobs: Sequence[NewJob], now: Instant) -> None:

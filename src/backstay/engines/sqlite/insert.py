@@ -90,9 +90,9 @@ class Donor(NamedTuple):
 
 def insert_plain(tx: Tx, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]:
     """Insert jobs that are rows and nothing more."""
-    if limited := tx.rows(admission.LIMITED):
+    if limited := tx.arrivals.limited():
         admission.refuse_over_limit(tx, limited, jobs, now)
-    first = tx.take_seqs(len(jobs))
+    first = tx.arrivals.take_seqs(len(jobs))
     bindings = []
     answers = []
     kinds: dict[Kind, int] = {}
@@ -106,7 +106,10 @@ def insert_plain(tx: Tx, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]
         answers.append(Inserted(job.job_id, status))
         kind = (job.job_type, job.queue, job.priority)
         kinds[kind] = kinds.get(kind, 0) + 1
-    tx.connection.executemany(INSERT, bindings)
+    if len(bindings) == 1:
+        tx.connection.execute(INSERT, bindings[0])
+    else:
+        tx.connection.executemany(INSERT, bindings)
     if ready:
         tx.connection.execute(INSERT_READY, (first, now))
         tx.signals.add(Signal.READY)
@@ -114,7 +117,7 @@ def insert_plain(tx: Tx, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]
         tx.connection.execute(INSERT_LATER, (first, now))
         tx.signals.add(Signal.DUE)
     for kind, count in kinds.items():
-        tx.count(kind, Counted.SUBMITTED, now, count)
+        tx.arrivals.submitted(kind, now, count)
     return answers
 
 
@@ -157,7 +160,7 @@ def _insert_special(tx: Tx, job: NewJob, now: Instant, admitted: bool, promised:
         scheduled_for=job.scheduled_for,
         now=now,
     )
-    if start.status is Status.PENDING and not admitted and (limited := tx.rows(admission.LIMITED)):
+    if start.status is Status.PENDING and not admitted and (limited := tx.arrivals.limited()):
         admission.refuse_over_limit(tx, limited, [job], now)
     tx.broods.add(job.parent_job_id, moved(None, start.status))
     parked = 0
@@ -190,7 +193,7 @@ def _stored(tx: Tx, job: NewJob, now: Instant, status: Status, **standing: Any) 
     if job.rate is not None:
         facts |= {"rate_count": job.rate.count, "rate_micros": job.rate.micros}
     new = Standing(
-        key=tx.take_seqs(1),
+        key=tx.arrivals.take_seqs(1),
         status=status,
         **{name: facts[name] for name in _SHARED},
         stored=1 if status in (Status.WAITING, Status.COMPLETED) else 0,
@@ -202,7 +205,7 @@ def _stored(tx: Tx, job: NewJob, now: Instant, status: Status, **standing: Any) 
     tx.connection.execute(SPECIAL, facts | {"seq": new.key, "created_at": now})
     if job.dedup_key is not None:
         guard(tx, job.dedup_key, job.job_id, job.dedup_until)
-    tx.count((job.job_type, job.queue, job.priority), Counted.SUBMITTED, now)
+    tx.arrivals.submitted((job.job_type, job.queue, job.priority), now)
     return new
 
 

@@ -57,6 +57,7 @@ def retire(
     archived: list[str] = []
     standing = _standing(tx, batch) if batch else []
     if standing:
+        tx.arrivals.count()  # while they are there
         encoded = msgspec.json.encode(standing).decode()
         tx.connection.execute(ARCHIVE, {"now": now, "batch": encoded})
         for status, jobs in tx.rows(RETIRE_TALLY, (encoded,)):

@@ -132,6 +132,7 @@ def restoring(tx: Tx) -> Iterator[None]:
 
 
 def _seal(tx: Tx, state: MoveState, when: str) -> None:
+    tx.arrivals.count()  # what is exported are the counters
     results = [f"result_{table.name}" for table in sqlite_results.result_tables(tx.connection)]
     for table in (*sql_rows.PLACED_TABLES, *results):
         for change in ("INSERT", "UPDATE", "DELETE"):
@@ -276,9 +277,11 @@ def _restore_jobs(tx: Tx, items: Sequence[bytes]) -> None:
     jobs = dumps.all_unpacked(dumps.JOBS, items, JobDump)
     ids = msgspec.json.encode([job.record.job_id for job in jobs]).decode()
     known = {job_id for (job_id,) in tx.rows(_KNOWN, (ids,))}  # by an earlier try
+    tx.arrivals.count()
     for job in jobs:
         if job.record.job_id not in known:
-            _restore_job(tx, sql_rows.restored(job, tx.take_seqs(1)))
+            _restore_job(tx, sql_rows.restored(job, tx.arrivals.take_seqs(1)))
+    tx.arrivals.count()  # that is, do not: the counters of their origin are restored by themselves
     edges = ((job.record.job_id, *msgspec.structs.astuple(edge)) for job in jobs for edge in job.edges)
     tx.connection.executemany(_RESTORE_EDGE, edges)
 

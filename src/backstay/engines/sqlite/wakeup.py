@@ -17,9 +17,9 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from backstay.clock import Clock, SystemClock
 from backstay.core.port import Listener
 from backstay.core.records import Signal
+from backstay.engines.sqlite.identity import Folder
 from backstay.errors import NotOpen
 
 _LETTERS = {
@@ -32,7 +32,6 @@ _LETTERS = {
 }
 _SIGNALS = {letter: signal for signal, letter in _LETTERS.items()}
 _ADDRESS_MAX = 100  # sun_path holds 108 bytes
-_SETTLED_SECONDS = 2.0  # more than the time of a folder is coarse: what comes within a tick of it leaves no mark
 
 
 class Bell:
@@ -43,10 +42,7 @@ class Bell:
         self._sender: socket.socket | None = None
         self._own: dict[str, Callable[[], None]] = {}  # sockets of ours that are open, and how each is closed
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._path = str(self.folder)
-        self._clock: Clock = SystemClock()
-        self._seen: tuple[int, int] | None = None  # which folder, and its time
-        self._seen_at = 0.0
+        self._watched = Folder(str(self.folder))
         self._names: list[str] = []
         self.listeners: list[tuple[frozenset[Signal], Listener]] = []
 
@@ -100,14 +96,10 @@ class Bell:
         """Return what is in the folder. Listing it costs a single submit as much as its checks, so it is listed again
         only when its time has changed, or may be about to."""
         try:
-            stat = os.stat(self._path)
-            now = self._clock.monotonic()
-            seen = (stat.st_ino, stat.st_mtime_ns)
-            if seen != self._seen:
-                self._seen, self._seen_at = seen, now
-            elif now - self._seen_at > _SETTLED_SECONDS:
-                return self._names
-            self._names = os.listdir(self._path)
+            sight = self._watched.look()
+            if not self._watched.is_known(sight):
+                self._names = os.listdir(self._watched.path)
+                self._watched.found(sight)
         except OSError:
             return []
         return self._names

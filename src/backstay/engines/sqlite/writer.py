@@ -17,6 +17,7 @@ import contextlib
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -28,25 +29,26 @@ from backstay import failpoints
 from backstay.core.records import Signal
 from backstay.core.states import TERMINAL, Status
 from backstay.engines.sql_rows import Noted
+from backstay.engines.sqlite.arrivals import Arrivals, Known, look
 from backstay.engines.sqlite.connection import gate, load, translate
+from backstay.engines.sqlite.identity import Identity
 from backstay.errors import ForkedStore, NotOpen, StoreBusy, StoreError, StoreFull, StoreGone
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 COUNT = load("count")
 ADD_TALLY = load("add_tally")
-LAST_SEQ = load("last_seq")
 
 
 class Tx(Noted):
-    __slots__ = ("_next_seq", "_tally", "connection", "room")
+    __slots__ = ("_tally", "arrivals", "connection", "room")
 
-    def __init__(self, connection: apsw.Connection) -> None:
+    def __init__(self, connection: apsw.Connection, known: Known | None = None) -> None:
         super().__init__()
         self.connection = connection
+        self.arrivals = Arrivals(connection, self.counts, known)
         self.room: dict[str, int] = {}  # of limited queues, as far as this transaction knows
         self._tally: dict[Status, int] = {}
-        self._next_seq: int | None = None
 
     # apsw types a row as whatever SQLite can hold; our statements know what theirs hold.
 
@@ -65,15 +67,8 @@ class Tx(Noted):
         if status in TERMINAL:
             self._tally[status] = self._tally.get(status, 0) + jobs
 
-    def take_seqs(self, jobs: int) -> int:
-        """Return the first of as many positions in the order of arrival. No other process can take them meanwhile."""
-        first = self._next_seq
-        if first is None:
-            first = 1 + (self.value(LAST_SEQ) or 0)
-        self._next_seq = first + jobs
-        return first
-
     def write_counters(self) -> None:
+        self.arrivals.count_many()
         for status, jobs in self._tally.items():
             if jobs:
                 self.connection.execute(ADD_TALLY, (status.value, jobs))
@@ -115,6 +110,7 @@ def answer(future: asyncio.Future[Any], result: Any, error: BaseException | None
 
 
 RESERVE_BYTES_MAX = 8 * 1024 * 1024
+RESERVE_SECONDS = 1.0  # how old a look may be
 RESERVE_SHARE = 8  # never more than an eighth of the volume: small test volumes have a reserve too
 
 
@@ -122,11 +118,17 @@ class Reserve:
     def __init__(self, database: Path) -> None:
         self.path = database.with_name(database.name + ".reserve")
         self._name = str(self.path)
+        self.is_sure = False  # that no other process has written since the last look
+        self._seen_at = 0.0
 
     def ensure(self) -> bool:
-        """True when the reserve is in place."""
+        """True when the reserve is in place: as of a moment ago, where no other process can have settled since."""
+        now = time.monotonic()
+        if self.is_sure and now - self._seen_at < RESERVE_SECONDS:
+            return True
         try:
             if os.stat(self._name).st_size > 0:
+                self.is_sure, self._seen_at = True, now
                 return True
         except OSError:
             pass
@@ -148,6 +150,7 @@ class Reserve:
 
     def spend(self) -> bool:
         """Free the space for a settlement; False when there is none left."""
+        self.is_sure = False
         try:
             self.path.unlink()
         except OSError:
@@ -160,40 +163,6 @@ def _allocate(descriptor: int, size: int) -> None:
         os.posix_fallocate(descriptor, 0, size)
     else:
         os.write(descriptor, bytes(size))
-
-
-class Identity:
-    """Which file this is, and which write-ahead log. A file that vanished or was replaced must never become a new,
-    empty queue; and what is written to a log that was removed is seen by no other process, and lost with this one."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = str(path)  # not a Path, which os.stat would convert at each commit
-        self.log = f"{path}-wal"
-        self.inode = _inode(self.path)
-        self.log_inode = _inode(self.log)  # SQLite keeps the file for as long as a connection is open
-
-    def check(self) -> None:
-        if _inode(self.path) != self.inode:
-            raise StoreGone(
-                f"{self.path} vanished or was replaced while the app was running: stop it, and restore the file"
-            )
-        if self.log_inode is None:
-            self.log_inode = _inode(self.log)
-        elif _inode(self.log) != self.log_inode:
-            name = os.path.basename(self.path)
-            raise StoreGone(
-                f"{self.log} was removed or replaced while the app was running, and the last changes are in it: stop"
-                f" every process that uses {name}, check it with PRAGMA integrity_check, and restore a backup if it is"
-                " damaged; see docs/howto/backup"
-            )
-
-
-def _inode(path: str) -> tuple[int, int] | None:
-    try:
-        stat = os.stat(path)
-    except OSError:
-        return None
-    return stat.st_dev, stat.st_ino
 
 
 # Errors of the file, not of the verb that met them.
@@ -216,6 +185,8 @@ class Writer:
         self.reserve = Reserve(path)
         self.reserve.ensure()
         self._running: Verb | None = None
+        self._known: Known | None = None  # as of the last commit, if that was of inserts only
+        self._known_at = 0  # the version of the file by then: any commit, also of other processes, changes it
         self._using = threading.RLock()  # held by the thread that uses the connection; it knows by which
         self._stopped = False
         self.queue: SimpleQueue[Verb | None] = SimpleQueue()
@@ -335,10 +306,17 @@ class Writer:
         return set()
 
     def _transact(self, group: list[Verb]) -> set[Signal]:
-        tx = Tx(self.connection)
         self._running = None
+        known, self._known = self._known, None
+        only_inserts = all(verb.name == "insert" for verb in group)
         try:
             self.connection.execute("BEGIN IMMEDIATE")
+            if not only_inserts:
+                known = None
+            elif known is None or self._known_at != self.connection.data_version():
+                known = look(self.connection)
+                self.reserve.is_sure = False
+            tx = Tx(self.connection, known)
             for verb in group:
                 self._run(tx, verb)
             tx.write_counters()
@@ -351,6 +329,8 @@ class Writer:
             if self.connection.in_transaction:
                 self.connection.execute("ROLLBACK")
             raise
+        if known is not None:
+            self._known, self._known_at = tx.arrivals.known(known), self.connection.data_version()
         self.identity.check()
         return tx.signals
 

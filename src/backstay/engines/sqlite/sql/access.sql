@@ -1,5 +1,5 @@
 -- name: totals
--- Everything that was ever counted: the sums, and the minutes that are not in them yet. Index: the primary keys.
+-- Everything that was ever counted: the sums, the minutes that are not in them yet, and the submits that are in none. Index: the primary keys.
 SELECT job_type, queue, outcome, sum(jobs), sum(ran), sum(waited),
     json_group_array(json_array(bucket, jobs)) FILTER (WHERE bucket <> 0)
 FROM (
@@ -8,6 +8,8 @@ FROM (
         SELECT job_type, queue, outcome, bucket, count, ran_micros, waited_micros FROM counter_sum
         UNION ALL
         SELECT job_type, queue, outcome, bucket, count, ran_micros, waited_micros FROM counter WHERE minute >= ?1
+        UNION ALL
+        SELECT job_type, queue, outcome, bucket, count, ran_micros, waited_micros FROM uncounted
     )
     GROUP BY job_type, queue, outcome, bucket
 )
@@ -61,8 +63,9 @@ WHERE entry_id < ?1
 ORDER BY entry_id DESC LIMIT ?2
 
 -- name: oldest_minute
--- The first minute from ?1 on that has counters. Index: the key.
-SELECT min(minute) FROM counter WHERE minute >= ?1
+-- The first minute from ?1 on that has counters, or of a submit that is not in them yet. Index: the key.
+SELECT min(minute)
+FROM (SELECT min(minute) AS minute FROM counter WHERE minute >= ?1 UNION ALL SELECT min(minute) FROM uncounted)
 
 -- name: has_minutes_before
 -- Whether there are counters of minutes before ?1. Index: the key.

@@ -46,7 +46,8 @@ SELECT status, count FROM tally
 
 -- name: counters
 -- The counters of minutes from ?1 to ?2, all buckets together, and how many are in each: summed over spans of ?3, which
--- is NULL for single minutes, and unless ?4 over all types and queues. Served by the primary key.
+-- is NULL for single minutes, and unless ?4 over all types and queues; with the few submits that are not in them yet.
+-- Served by the primary key.
 SELECT span, job_type, queue, priority, outcome, sum(count), sum(ran), sum(waited),
     json_group_array(json_array(bucket, count)) FILTER (WHERE bucket <> 0)
 FROM (
@@ -54,6 +55,12 @@ FROM (
         iif(?4, queue, '') AS queue, priority, outcome, bucket, sum(count) AS count, sum(ran_micros) AS ran,
         sum(waited_micros) AS waited
     FROM counter
+    WHERE minute >= ?1 AND minute < ?2
+    GROUP BY 1, 2, 3, priority, outcome, bucket
+    UNION ALL
+    SELECT coalesce(?1 + (minute - ?1) / ?3 * ?3, minute), iif(?4, job_type, ''), iif(?4, queue, ''), priority,
+        outcome, bucket, sum(count), sum(ran_micros), sum(waited_micros)
+    FROM uncounted
     WHERE minute >= ?1 AND minute < ?2
     GROUP BY 1, 2, 3, priority, outcome, bucket
 )

@@ -6,5 +6,20 @@ ON CONFLICT DO UPDATE SET count = count + excluded.count, ran_micros = ran_micro
     waited_micros = waited_micros + excluded.waited_micros
 
 -- name: last_seq
--- The position of the job that arrived last. Index: the key.
-SELECT max(seq) FROM job
+-- The position of the job that arrived last, and the one up to which submits are counted. The last of all is counted
+-- before it is deleted: no position is given twice. Index: the keys.
+SELECT max(coalesce((SELECT max(seq) FROM job), 0), counted), counted
+FROM (SELECT CAST(value AS INTEGER) AS counted FROM meta WHERE name = 'counted_through')
+
+-- name: count_submits
+-- Add submits before the position ?1 to the counters, which are not in them yet. Index: the key.
+INSERT INTO counter (minute, job_type, queue, priority, outcome, bucket, count, ran_micros, waited_micros)
+SELECT minute, job_type, queue, priority, outcome, bucket, sum(count), 0, 0
+FROM uncounted
+WHERE seq < ?1
+GROUP BY minute, job_type, queue, priority, outcome, bucket
+ON CONFLICT DO UPDATE SET count = count + excluded.count
+
+-- name: save_counted
+-- Submits up to the position ?1 are in the counters. Index: the key.
+UPDATE meta SET value = CAST(?1 AS TEXT) WHERE name = 'counted_through'
