@@ -13,8 +13,6 @@ from tests.campaigns.stalls import stall
 from tests.support.servers.dynamo_proxy import DynamoProxy
 from tests.support.servers.dynamodb import DynamoDB
 
-pytestmark = pytest.mark.slow
-
 # The others are in the campaign: some come only once a lease has run out.
 POINTS = (
     "claim.uncommitted",
@@ -28,13 +26,13 @@ POINTS = (
 )
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(240)
 async def test_no_job_is_lost_or_completed_twice_when_processes_are_killed_and_replies_are_lost(
     tmp_path: Path, dynamodb: DynamoDB
 ) -> None:
     plan = Plan(at_each_point=1, from_outside=4, graceful=1, seed=1, workers=3, lanes=1, backlog=20, points=POINTS)
 
-    report, errors, unheard = await kill(tmp_path, dynamodb, plan, within=90)
+    report, errors, unheard = await kill(tmp_path, dynamodb, plan, within=180)
 
     assert ([str(each) for each in report.violations], report.deaths) == ([], []), errors
     assert {point: report.kills[point] for point in POINTS} == dict.fromkeys(POINTS, plan.at_each_point)

@@ -61,7 +61,6 @@ async def test_a_worker_stopped_past_its_lease_is_refused_and_the_result_is_its_
     assert (stalled.death, successor.death) == ("exited 0", "exited 0")
 
 
-@pytest.mark.slow
 async def test_eight_processes_complete_ten_thousand_jobs_once_each(
     tmp_path: Path, place: Place, app_of: Callable[[Fleet], Backstay]
 ) -> None:

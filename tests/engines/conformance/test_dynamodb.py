@@ -1,8 +1,8 @@
 """The DynamoDB engine keeps the port."""
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
@@ -10,30 +10,21 @@ from backstay.engines.dynamodb import settle, transfer
 from backstay.engines.dynamodb.store import DynamoStore
 from backstay.testing import conformance
 from backstay.testing.conformance import *  # noqa: F403
-from tests.support.servers.dynamodb import DynamoDB, describe_once, empty
+from tests.support.servers.dynamodb import DynamoDB, empty
 
 pytestmark = pytest.mark.usefixtures("patient")
 
 
 @pytest.fixture(scope="module")
 def url(dynamodb: DynamoDB) -> str:
-    return dynamodb.url(f"c_{secrets.token_hex(4)}")
-
-
-@pytest.fixture(scope="module")
-def url_elsewhere(dynamodb: DynamoDB) -> str:
-    return dynamodb.url(f"e_{secrets.token_hex(4)}")
-
-
-@pytest.fixture(scope="module")
-def described() -> dict[str, Any]:
-    return {}
+    made = dynamodb.url(f"c_{secrets.token_hex(4)}")
+    asyncio.run(DynamoStore(made).migrate())
+    return made
 
 
 @pytest.fixture
-async def store(url: str, described: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[DynamoStore]:
+async def store(url: str) -> AsyncIterator[DynamoStore]:
     opened = DynamoStore(url)
-    describe_once(monkeypatch, opened, described)
     await empty(opened)
     await opened.open()
     yield opened
@@ -55,12 +46,8 @@ def _nothing_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def elsewhere(
-    url_elsewhere: str, described: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[DynamoStore]:
-    other = DynamoStore(url_elsewhere)
-    describe_once(monkeypatch, other, described)
-    await empty(other)
+async def elsewhere(dynamodb: DynamoDB) -> AsyncIterator[DynamoStore]:
+    other = DynamoStore(dynamodb.url(f"e_{secrets.token_hex(4)}"))
     await other.open()
     yield other
     await other.close()

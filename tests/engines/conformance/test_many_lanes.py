@@ -3,11 +3,9 @@
 import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
-import pytest_asyncio
 
 from backstay.core.port import Store
 from backstay.engines.dynamodb import claim as dynamodb_claim
@@ -22,13 +20,12 @@ from backstay.testing.conformance import (
     TestPayloadVersions,
     TestTurns,
 )
-from tests.engines.conformance.postgres_fixtures import ONE_LOOP, emptying, spares, url  # noqa: F401
-from tests.support.servers.dynamodb import DynamoDB, describe_once, empty
+from tests.engines.conformance.postgres_fixtures import emptying, url  # noqa: F401
+from tests.support.servers.dynamodb import DynamoDB, empty
 from tests.support.servers.postgres import Postgres
 from tests.support.servers.schemas import empty_over
 
 __all__ = ["TestClaim", "TestConcurrencyKeys", "TestPause", "TestPayloadVersions", "TestTurns"]
-pytestmark = [ONE_LOOP, pytest.mark.usefixtures("spares")]
 
 
 @pytest.fixture(autouse=True)
@@ -47,22 +44,15 @@ def tables(dynamodb: DynamoDB) -> str:
     return dynamodb.url(f"l_{secrets.token_hex(4)}")
 
 
-@pytest.fixture(scope="module")
-def described() -> dict[str, Any]:
-    return {}
-
-
-@pytest_asyncio.fixture(params=["sqlite", "postgres", "dynamodb"], loop_scope="module")
-async def store(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Store]:
+@pytest.fixture(params=["sqlite", "postgres", "dynamodb"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
     opened: SQLiteStore | PostgresStore | DynamoStore
     if request.param == "sqlite":
         opened = SQLiteStore(f"sqlite:///{tmp_path}/jobs.db")
         await opened.open()
     elif request.param == "dynamodb":
         opened = DynamoStore(request.getfixturevalue("tables"))
-        describe_once(monkeypatch, opened, request.getfixturevalue("described"))
+        await opened.migrate()
         await empty(opened)
         await opened.open()
     else:
@@ -74,7 +64,7 @@ async def store(
     await opened.close()
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest.fixture
 async def second_store(
     request: pytest.FixtureRequest, store: SQLiteStore | PostgresStore | DynamoStore
 ) -> AsyncIterator[Store]:

@@ -28,6 +28,7 @@ async def tables(url: str) -> AsyncIterator[Tables]:
 @pytest.fixture
 async def store(url: str) -> AsyncIterator[DynamoStore]:
     opened = DynamoStore(url)
+    await opened.migrate()
     await empty(opened)
     await opened.open()
     yield opened

@@ -15,8 +15,6 @@ from tests.engines.model.engines import Engine
 from tests.engines.model.test_model import _drive
 from tests.support.servers.dynamodb import DynamoDB, empty
 
-pytestmark = pytest.mark.slow
-
 
 def on_dynamodb(server: DynamoDB, **options: str) -> Engine:
     """Two tables for all runs, emptied for each: to make them takes longer than to empty them."""

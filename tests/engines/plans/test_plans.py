@@ -428,7 +428,7 @@ WALKS = {
     "alone_candidates": ["SCAN ready USING INDEX ready_alone"],  # which holds nothing else, and that is little
     "ask_no_paused": ["SCAN queue"],
     "claimed_before": ["SCAN running"],  # which holds what runs, and that is little, too
-    "counts": ["SCAN ready", "SCAN running", "SCAN later USING COVERING INDEX later_due", "SCAN waiting"],
+    "counts": ["SCAN ready", "SCAN running", "SCAN later", "SCAN waiting"],
     "depths": ["SCAN ready", "SCAN later", "SCAN waiting"],
     "expired": ["SCAN running"],
     "forget_idle_keys": ["SCAN fair_key"],

@@ -5,12 +5,8 @@ The same with large counts is `scripts/campaign postgres`.
 
 from pathlib import Path
 
-import pytest
-
 from tests.campaigns.outages import FIRST_CLAIM_SECONDS, lose_replies, restart
 from tests.support.servers.postgres import Postgres
-
-pytestmark = pytest.mark.slow
 
 
 async def test_restarts_lose_nothing_and_every_worker_works_on(tmp_path: Path) -> None:

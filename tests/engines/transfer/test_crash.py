@@ -5,15 +5,11 @@ from __future__ import annotations
 import secrets
 from pathlib import Path
 
-import pytest
-
 from backstay.core.dumps import INTO
 from backstay.engines import open_url
 from tests.campaigns.move_process import POINTS, run_move
 from tests.engines.transfer.full_queue import app_at, fill, run_the_rest, same
 from tests.support.servers.postgres import Postgres
-
-pytestmark = pytest.mark.slow
 
 
 async def test_a_large_move_that_is_killed_twice_ends_with_the_same_queue(tmp_path: Path, postgres: Postgres) -> None:

@@ -14,8 +14,6 @@ from backstay.core.dumps import FROM
 from backstay.engines.dynamodb import transfer
 from tests.engines.transfer.full_queue import app_at, fill, run_the_rest, same
 
-pytestmark = pytest.mark.slow
-
 ENGINES = ("sqlite", "postgres", "dynamodb")
 PAIRS = [(here, there) for here in ENGINES for there in ENGINES if here != there]
 

@@ -22,12 +22,11 @@ from typing import IO, Any
 
 import pytest
 
-from backstay.engines.dynamodb import claim, migrate, results, table, transport
-from backstay.engines.dynamodb.schema import RESULTS, Key, Table
+from backstay.engines.dynamodb import claim, migrate, results, transport
+from backstay.engines.dynamodb.schema import Key, Table
 from backstay.engines.dynamodb.store import DynamoStore
-from backstay.engines.dynamodb.table import Tables
+from backstay.engines.dynamodb.table import Tables, run
 from backstay.engines.dynamodb.transport import Lane, Wire
-from backstay.errors import StoreGone
 from tests.support.servers.ports import free_port
 
 INSTALLED = Path(sys.prefix) / "dynamodb-local" / "lib"
@@ -187,50 +186,24 @@ def wait_for_replies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claim, "SECONDS", PATIENCE_SECONDS)
 
 
-def describe_once(monkeypatch: pytest.MonkeyPatch, store: DynamoStore, known: dict[str, Any]) -> None:
-    """Let stores look at the form of this store's tables once: no test changes it, and to describe two tables with all
-    their indexes takes DynamoDB Local as long as to empty them."""
-    describe, names = table.describe, store._tables().names.values()
-
-    async def describe_or_know(tables: Tables, name: str) -> Any:
-        if name in known:
-            return known[name]
-        found = await describe(tables, name)
-        if name in names and found is not None and found["TableStatus"] == "ACTIVE":
-            known[name] = found
-        return found
-
-    monkeypatch.setattr(table, "describe", describe_or_know)
-
-
 async def empty(store: DynamoStore) -> None:
-    """Delete every item except the schema's; create the tables if they are missing."""
+    """Delete every item except the schema's; if there are many, create new tables instead, which is faster."""
     tables = store._tables()
-    try:
-        await _empty(tables)
-    except StoreGone:
-        await migrate.migrate(tables, provisioned=False)
-        await _empty(tables)
-    finally:
-        await tables.wire.close()
-
-
-async def _empty(tables: Tables) -> None:
-    found = await asyncio.gather(*(_keys(tables, each) for each in Table))
+    found = await asyncio.gather(*(_keys(tables, table) for table in Table))
     if sum(map(len, found)) > MANY:
         await migrate.erase(tables)
         await migrate.migrate(tables, provisioned=False)
-        return
-    if any(key[0] == RESULTS for keys in found for key in keys):
+    else:
         for name in await results.names(tables):  # without its definition, a table with rows would be another program's
-            await table.run(tables, "DeleteTable", {"TableName": name})
-    for each, keys in zip(Table, found, strict=True):
-        await tables.delete_many(each, [key for key in keys if key != KEPT])
+            await run(tables, "DeleteTable", {"TableName": name})
+        for table, keys in zip(Table, found, strict=True):
+            await tables.delete_many(table, [key for key in keys if key != KEPT])
+    await tables.wire.close()
 
 
-async def _keys(tables: Tables, which: Table) -> list[Key]:
-    names = which.key_names
-    body: dict[str, Any] = {"TableName": tables.names[which], "ConsistentRead": True}
+async def _keys(tables: Tables, table: Table) -> list[Key]:
+    names = table.key_names
+    body: dict[str, Any] = {"TableName": tables.names[table], "ConsistentRead": True}
     body["ProjectionExpression"] = ", ".join(names)
     found: list[Key] = []
     while True:
