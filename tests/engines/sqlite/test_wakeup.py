@@ -74,3 +74,24 @@ async def test_submits_do_not_list_the_listeners_each_time(tmp_path: Path, monke
     await submit(store)
 
     await store.close()
+
+
+async def test_a_worker_is_woken_that_came_within_a_tick_of_the_folders_time(tmp_path: Path) -> None:
+    worker, submitter = (SQLiteStore(f"sqlite:///{tmp_path}/jobs.db") for _ in range(2))
+    await submitter.open()
+    await worker.open()
+    clock = submitter._bell._watched.clock = ManualClock()
+    folder = tmp_path / "jobs.db.bell"
+    before = os.stat(folder)
+    await submit(submitter)
+    heard = asyncio.Event()
+    worker.listen(frozenset({Signal.READY}), lambda _: heard.set())
+    os.utime(folder, ns=(before.st_atime_ns, before.st_mtime_ns))
+    clock.advance(60)
+
+    await submit(submitter)
+
+    async with asyncio.timeout(20):
+        await heard.wait()
+    await submitter.close()
+    await worker.close()

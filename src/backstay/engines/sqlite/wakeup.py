@@ -14,7 +14,7 @@ import errno
 import os
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from backstay.core.port import Listener
@@ -34,6 +34,16 @@ _SIGNALS = {letter: signal for signal, letter in _LETTERS.items()}
 _ADDRESS_MAX = 100  # sun_path holds 108 bytes
 
 
+def _letters(signals: Iterable[Signal]) -> str:
+    return "".join(sorted(_LETTERS[signal] for signal in signals))
+
+
+def _wanted_by(name: str) -> frozenset[Signal]:
+    """Return what the owner of a socket wants, as its name says; nothing if it is not a socket of ours."""
+    letters = name.partition("-")[0] if name.endswith(".sock") else ""
+    return frozenset(_SIGNALS[letter] for letter in letters if letter in _SIGNALS)
+
+
 class Bell:
     def __init__(self, database: Path) -> None:
         self.folder = database.with_name(database.name + ".bell")
@@ -43,8 +53,9 @@ class Bell:
         self._own: dict[str, Callable[[], None]] = {}  # sockets of ours that are open, and how each is closed
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watched = Folder(str(self.folder))
-        self._names: list[str] = []
-        self.listeners: list[tuple[frozenset[Signal], Listener]] = []
+        self._sockets: list[tuple[str, frozenset[Signal]]] = []  # in it, and what each wants
+        self._listeners: list[tuple[frozenset[Signal], Listener]] = []
+        self._wanted: frozenset[Signal] = frozenset()  # by any of them
 
     def open(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -72,37 +83,33 @@ class Bell:
         """Called by the writer thread after a commit."""
         self._ring_others(signals)
         # Only if there is one who wants them: to wake the loop takes a call of the system, and a turn of it.
-        if self._loop is not None and any(wanted & signals for wanted, _ in tuple(self.listeners)):
+        if self._loop is not None and not self._wanted.isdisjoint(signals):
             self._loop.call_soon_threadsafe(self._wake, signals)
 
     def _wake(self, signals: set[Signal]) -> None:
-        for wanted, listener in tuple(self.listeners):
+        for wanted, listener in tuple(self._listeners):
             for signal in wanted & signals:
                 listener(signal)
 
     def _ring_others(self, signals: set[Signal]) -> None:
         if self._sender is None:
             return
-        names = self._others()
-        if not names:
-            return
-        wanted = {_LETTERS[signal] for signal in signals}
-        for name in names:
-            letters = wanted.intersection(name.partition("-")[0])
-            if letters and name.endswith(".sock") and name not in self._own:
-                self._send(self._sender, name, "".join(sorted(letters)).encode())
+        for name, wanted in self._look():
+            if (heard := wanted & signals) and name not in self._own:
+                self._send(self._sender, name, _letters(heard).encode())
 
-    def _others(self) -> list[str]:
-        """Return what is in the folder. Listing it costs a single submit as much as its checks, so it is listed again
-        only when its time has changed, or may be about to."""
+    def _look(self) -> list[tuple[str, frozenset[Signal]]]:
+        """Return the sockets in the folder. Listing it costs a single submit as much as its checks, so it is listed
+        again only when its time has changed, or may have stayed the same though its content has changed."""
         try:
             sight = self._watched.look()
             if not self._watched.is_known(sight):
-                self._names = os.listdir(self._watched.path)
+                names = os.listdir(self._watched.path)
+                self._sockets = [(name, wanted) for name in names if (wanted := _wanted_by(name))]
                 self._watched.found(sight)
         except OSError:
             return []
-        return self._names
+        return self._sockets
 
     def _send(self, sender: socket.socket, name: str, message: bytes) -> None:
         try:
@@ -122,11 +129,13 @@ class Bell:
         if self._loop is None:
             raise NotOpen("the store is not open: use it inside `async with app:`")
         entry = (signals, listener)
-        self.listeners.append(entry)
+        self._listeners.append(entry)
+        self._wanted |= signals
         close = self._open_socket(signals, listener, self._loop)
 
         def stop() -> None:
-            self.listeners.remove(entry)
+            self._listeners.remove(entry)
+            self._wanted = frozenset().union(*(wanted for wanted, _ in self._listeners))
             close()
 
         return stop
@@ -136,8 +145,7 @@ class Bell:
     ) -> Callable[[], None]:
         if not self.available:
             return lambda: None
-        letters = "".join(sorted(_LETTERS[signal] for signal in signals))
-        name = f"{letters}-{os.getpid()}-{secrets.token_hex(4)}.sock"
+        name = f"{_letters(signals)}-{os.getpid()}-{secrets.token_hex(4)}.sock"
         ear = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         ear.setblocking(False)
         try:
