@@ -177,7 +177,7 @@ async def page(request: Request, app: App, who: Who, job_id: str) -> Response:
         happenings=happenings(job.history),
         family=related,
         picture=None if related.alone else related.picture(),
-        has_log_file=await app.log_bytes(job.job_id, 0, 1) is not None,
+        has_log_file=job.attempt > 0 and await app.log_bytes(job.job_id, 0, 1) is not None,
     )
 
 
