@@ -15,8 +15,6 @@ from backstay.core.suspicion import (
     Turns,
     Waiting,
     after_a_loss,
-    is_called_alone,
-    may_wait,
 )
 from backstay.limits import ALONE_SECONDS, ALONE_TURN_SECONDS
 
@@ -25,12 +23,6 @@ ONE = Waiting(in_worker=True, in_child=False)
 IN_CHILD = Waiting(in_worker=False, in_child=True)
 LONG = ALONE_SECONDS + 1
 MANY = 100
-
-
-class Job(msgspec.Struct, frozen=True):
-    failures: int = 0
-    max_attempts: int = 5
-    suspicion: int = 0
 
 
 @pytest.mark.parametrize(
@@ -70,30 +62,6 @@ def test_whatever_else_fails_a_lost_job_is_never_lost_next_to_others_on_its_last
         failures += 1
     if suspicion and failures + 1 >= max_attempts:
         assert suspicion == RUNS_ALONE
-
-
-@pytest.mark.parametrize(
-    ("job", "waits"),
-    [
-        (Job(), True),
-        (Job(failures=3), True),
-        (Job(failures=4), False),
-        (Job(max_attempts=1), False),
-        (Job(failures=1, suspicion=LOST_ONCE), False),
-    ],
-    ids=str,
-)
-def test_a_last_attempt_and_a_suspect_do_not_wait_in_a_worker(job: Job, waits: bool) -> None:
-    assert may_wait(job) is waits  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("job", "alone"),
-    [(Job(), False), (Job(failures=1), True), (Job(failures=1, suspicion=1), True), (Job(suspicion=1), True)],
-    ids=str,
-)
-def test_what_failed_before_is_called_alone_also_when_it_was_retried_by_hand_since(job: Job, alone: bool) -> None:
-    assert is_called_alone(job) is alone  # type: ignore[arg-type]
 
 
 def opened(held: list[Held], waiting: Waiting | None = ONE, *, turns: Turns | None = None, now: float = 0.0) -> Opening:

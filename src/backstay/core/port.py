@@ -11,6 +11,8 @@ Rules that hold for every verb:
 * `claim` hands out a fence (attempt) and a credential (token). Every write of a worker carries both, and an engine
   checks them inside the write, never before it: a stalled worker cannot overwrite its successor.
 * `apply` takes transitions that core/lifecycle.py decided. An engine adds no policy of its own.
+* `claim`, `get` and `statuses`, which are called for each job, return an awaitable that need not be a coroutine: an
+  engine may answer with a future. It may begin when it is called.
 * Waking is a hint (`listen`); nothing depends on it.
 
 `backstay.testing.conformance` turns these sentences into tests; an engine is done when it passes them all.
@@ -18,7 +20,7 @@ Rules that hold for every verb:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from backstay.clock import Instant
@@ -133,7 +135,7 @@ class Store(Protocol):
         """Store the jobs inside the caller's own transaction on `connection`: when it commits, or not at all."""
         ...
 
-    async def claim(self, request: ClaimRequest, now: Instant) -> list[ClaimedJob]:
+    def claim(self, request: ClaimRequest, now: Instant) -> Awaitable[list[ClaimedJob]]:
         """Claim pending jobs: by priority (highest first), then due time, then id; never more than requested, in total
         and per type; never one whose concurrency key is full. Attempt and version increase by one. A repeat with no
         free slots claims nothing new, and returns what its earlier try claimed. `request.lost` says which jobs that
@@ -382,11 +384,11 @@ class Store(Protocol):
 
     # Reading
 
-    async def get(self, job_ids: Sequence[str]) -> list[JobRecord | None]:
+    def get(self, job_ids: Sequence[str]) -> Awaitable[list[JobRecord | None]]:
         """Read jobs from the job table or, if retention has archived them, from the archive."""
         ...
 
-    async def statuses(self, job_ids: Sequence[str]) -> list[Status | None]:
+    def statuses(self, job_ids: Sequence[str]) -> Awaitable[list[Status | None]]:
         """Return each job's status: the same as `get`, at a fraction of its cost."""
         ...
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import operator
 from enum import Enum, StrEnum
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -264,14 +264,16 @@ class Inserted(msgspec.Struct, frozen=True, gc=False):
 class Lost(StrEnum):
     """Which jobs a claim may bring, by their suspicion: a store never hands out one that the worker must not start."""
 
-    NONE = "none"  # only jobs that are not suspected
-    SHARED = "shared"  # also those that were lost once and may run next to others
-    ALONE = "alone"  # only those that must run alone
+    NONE = "none", 0  # only jobs that are not suspected
+    SHARED = "shared", 1  # also those that were lost once and may run next to others
+    ALONE = "alone", 1  # only those that must run alone
 
-    @property
-    def suspicion_max(self) -> int:
-        """The highest suspicion of a claim that is not for jobs that run alone."""
-        return 0 if self is Lost.NONE else 1
+    suspicion_max: int  # the highest of a claim that is not for jobs that run alone
+
+    def __new__(cls, name: str, suspicion_max: int) -> Self:
+        self = str.__new__(cls, name)
+        self._value_, self.suspicion_max = name, suspicion_max
+        return self
 
     def may_bring(self, suspicion: int) -> bool:
         return suspicion == 2 if self is Lost.ALONE else suspicion <= self.suspicion_max

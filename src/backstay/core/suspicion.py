@@ -28,7 +28,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from backstay.core.records import ClaimedJob, ExpiredClaim, Lost
+from backstay.core.records import ExpiredClaim, Lost
 from backstay.limits import ALONE_OTHERS_FACTOR, ALONE_SECONDS, ALONE_TURN_SECONDS
 
 LOST_ONCE = 1
@@ -44,18 +44,6 @@ def after_a_loss(job: ExpiredClaim) -> int:
     elif job.suspicion >= LOST_ONCE:
         return RUNS_ALONE
     return RUNS_ALONE if failures + 1 >= job.max_attempts else LOST_ONCE
-
-
-def may_wait(job: ClaimedJob) -> bool:
-    """Return whether a worker may claim the job before it has a free slot for it. If that worker died, a last attempt
-    would be spent without a run, and a suspect would be charged with a crash that it did not cause."""
-    return job.failures + 1 < job.max_attempts and not job.suspicion
-
-
-def is_called_alone(job: ClaimedJob) -> bool:
-    """Return whether a job of a batch type gets a call of its own: the job that crashed a call must not crash the
-    others again."""
-    return job.failures > 0 or job.suspicion > 0
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):
@@ -98,14 +86,9 @@ class Turns:
     a clock that does not jump."""
 
     def __init__(self) -> None:
-        self._began_at: float | None = None  # their turn
+        self.began_at: float | None = None  # their turn; None if it was not theirs when this was last asked
         self._next_at = 0.0  # their next turn begins no earlier
         self._have_run = False  # some have, in this turn
-
-    @property
-    def are_on(self) -> bool:
-        """Whether it is the turn of those that run alone, or was when this was last asked."""
-        return self._began_at is not None
 
     def opening(self, held: Sequence[Held], waiting: Waiting | None, now: float, *, idle: bool) -> Opening:
         """Return what may be claimed. `waiting`: what is known to wait to run alone; `idle`: there is nothing else to
@@ -119,32 +102,32 @@ class Turns:
         opening = _make_room(held, waiting)
         # A turn lasts until one has run, except next to a lost job that takes long: it leaves no room.
         might_end = self._have_run or opening is _NO_LOST
-        if self._began_at is not None and might_end and now - self._began_at >= ALONE_TURN_SECONDS:
+        if self.began_at is not None and might_end and now - self.began_at >= ALONE_TURN_SECONDS:
             self._end(now)
-        if self._began_at is None:
+        if self.began_at is None:
             if now < self._next_at and (not idle or opening is _NO_LOST):
                 return OPEN
-            self._began_at = now
+            self.began_at = now
         return opening
 
     def _end(self, now: float) -> None:
         """The others get more time than these had."""
-        if self._began_at is not None:
-            self._next_at = now + ALONE_OTHERS_FACTOR * max(ALONE_TURN_SECONDS, now - self._began_at)
-        self._began_at, self._have_run = None, False
+        if self.began_at is not None:
+            self._next_at = now + ALONE_OTHERS_FACTOR * max(ALONE_TURN_SECONDS, now - self.began_at)
+        self.began_at, self._have_run = None, False
 
     def _next_to(
         self, lone: Sequence[Held], held: Sequence[Held], waiting: Waiting | None, now: float, idle: bool
     ) -> Opening:
         self._have_run = True
-        if self._began_at is None:
-            self._began_at = now
+        if self.began_at is None:
+            self.began_at = now
         shared = not any(each.is_new for each in lone)
         more = (
             waiting is not None
             and waiting.in_child
             and not waiting.in_worker
-            and (idle or now - self._began_at < ALONE_TURN_SECONDS)
+            and (idle or now - self.began_at < ALONE_TURN_SECONDS)
             and _make_room(held, waiting).alone_in_child
         )
         return Opening(shared=shared and not more, lost=Lost.NONE, alone_in_child=more)

@@ -66,15 +66,12 @@ Counts = dict[
 ]  # by minute, kind, outcome and bucket: jobs and their times
 
 
-class Noted:
+class Noted(msgspec.Struct, kw_only=True, eq=False):
     """What a transaction notes of its verbs until it commits: whom to wake, and what to count."""
 
-    __slots__ = ("broods", "counts", "signals")
-
-    def __init__(self) -> None:
-        self.signals: set[Signal] = set()
-        self.broods = Broods()  # written by each verb: see release.spread
-        self.counts: Counts = {}
+    signals: set[Signal] = msgspec.field(default_factory=set)
+    broods: Broods = msgspec.field(default_factory=Broods)  # written by each verb: see release.spread
+    counts: Counts = msgspec.field(default_factory=dict)
 
     def count(
         self,

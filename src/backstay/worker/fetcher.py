@@ -12,7 +12,7 @@ import msgspec
 from backstay import failpoints
 from backstay.clock import MICROS, Clock
 from backstay.core.port import Store
-from backstay.core.records import ClaimedJob, ClaimRequest, Lost
+from backstay.core.records import ClaimedJob, ClaimRequest, Lost, Signal
 from backstay.core.suspicion import OPEN, Opening
 from backstay.errors import StoreMoved
 from backstay.limits import ALONE_LOOK_SECONDS
@@ -73,7 +73,7 @@ class Fetcher:
         self._stopping = False
         self._loop = asyncio.get_running_loop()
 
-    def ready(self) -> None:
+    def _ready(self, _: Signal) -> None:
         """Wake up: jobs may be waiting."""
         self._maybe_ready.update(self._versions)
         self._signalled = True
@@ -94,26 +94,30 @@ class Fetcher:
 
     async def work(self) -> None:
         changed = self._slots.changed
-        while not self._stopping:
-            changed.clear()
-            if self._settler.is_behind:
-                await changed.wait()
-                continue
-            await self._look()
-            opening = self._slots.opening(self._alone, idle=self._in_worker.isdisjoint(self._maybe_ready))
-            if opening.lost is Lost.SHARED and self._lost_left:
-                self._maybe_ready |= self._lost_left
-                self._lost_left.clear()
-            if (room := self._slots.alone_room(opening, self._alone)) is not None:
-                await self._claim(room, Lost.ALONE)
-                continue
-            rooms = self._slots.rooms(self._maybe_ready, opening) if self._maybe_ready else []
-            if (chosen := self._chosen(rooms)) is not None:
-                await self._claim(chosen, opening.lost)
-            elif self._maybe_ready and not rooms and opening is OPEN and not self._alone:
-                await changed.wait()
-            else:
-                await self._wait(opening)
+        unlisten = self._store.listen(frozenset({Signal.READY}), self._ready)
+        try:
+            while not self._stopping:
+                changed.clear()
+                if self._settler.is_behind:
+                    await changed.wait()
+                    continue
+                await self._look()
+                opening = self._slots.opening(self._alone, idle=self._in_worker.isdisjoint(self._maybe_ready))
+                if opening.lost is Lost.SHARED and self._lost_left:
+                    self._maybe_ready |= self._lost_left
+                    self._lost_left.clear()
+                if (room := self._slots.alone_room(opening, self._alone)) is not None:
+                    await self._claim(room, Lost.ALONE)
+                    continue
+                rooms = self._slots.rooms(self._maybe_ready, opening) if self._maybe_ready else []
+                if (chosen := self._chosen(rooms)) is not None:
+                    await self._claim(chosen, opening.lost)
+                elif self._maybe_ready and not rooms and opening is OPEN and not self._alone:
+                    await changed.wait()
+                else:
+                    await self._wait(opening)
+        finally:
+            unlisten()
 
     async def _wait(self, opening: Opening) -> None:
         """Wait for a signal or a poll interval, with jitter, so that idle workers do not all poll at the same time."""

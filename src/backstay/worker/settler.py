@@ -52,6 +52,9 @@ class Settler:
         self._trouble = trouble
         self.ended = self.failed = self.busy_micros = 0  # attempts, for the worker's heartbeat
         self.waiting: list[tuple[Run, Transition]] = []  # decided, not written
+        # So much waits that no more jobs should be claimed. What runs faster than the store takes it would pile up in
+        # memory, with a lease each, and would all run again after a crash.
+        self.is_behind = False
         self.on_room: Callable[[], object] = lambda: None  # called when it is behind no longer
         self._apart: set[asyncio.Task[None]] = set()
         self._is_writing = False
@@ -98,6 +101,7 @@ class Settler:
             self._stir.set()
             self._idle.clear()
         self.waiting.append((run, transition))
+        self.is_behind = len(self.waiting) >= UNSETTLED_MAX
 
     def _decide(self, run: Run, outcome: Outcome) -> Transition:
         now = self._clock.now()
@@ -150,12 +154,6 @@ class Settler:
 
     # Write
 
-    @property
-    def is_behind(self) -> bool:
-        """Whether so much waits to be written that no more jobs should be claimed. What runs faster than the store
-        takes it would pile up in memory, with a lease each, and would all run again after a crash."""
-        return len(self.waiting) >= UNSETTLED_MAX
-
     async def drained(self) -> None:
         await self._idle.wait()
 
@@ -168,9 +166,9 @@ class Settler:
                 while self.waiting:
                     size = _fitting(self.waiting)
                     batch = self.waiting[:size]
-                    was_behind = self.is_behind
                     del self.waiting[:size]
-                    if was_behind and not self.is_behind:
+                    if self.is_behind and len(self.waiting) < UNSETTLED_MAX:
+                        self.is_behind = False
                         self.on_room()
                     await self._settle(batch)
             except asyncio.CancelledError:

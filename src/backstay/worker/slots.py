@@ -18,7 +18,7 @@ import msgspec
 
 from backstay.core.lifecycle import GivenBack
 from backstay.core.records import ClaimedJob
-from backstay.core.suspicion import OPEN, Held, Opening, Turns, Waiting, is_called_alone, may_wait
+from backstay.core.suspicion import OPEN, Held, Opening, Turns, Waiting
 from backstay.handlers import BatchHandler, Handler
 from backstay.limits import AHEAD_SECONDS_MAX, PREFETCH_MAX, PREFETCH_SECONDS
 from backstay.observers import Observers
@@ -29,6 +29,18 @@ from backstay.worker.run import LOST, SHUT_DOWN, Item, Run, Runs
 from backstay.worker.settler import Settler
 
 log = logging.getLogger("backstay.worker")
+
+
+def may_wait(job: ClaimedJob) -> bool:
+    """Return whether a worker may claim the job before it has a free slot for it. If that worker died, a last attempt
+    would be spent without a run, and a suspect would be charged with a crash that it did not cause."""
+    return job.failures + 1 < job.max_attempts and not job.suspicion
+
+
+def is_called_alone(job: ClaimedJob) -> bool:
+    """Return whether a job of a batch type gets a call of its own: the job that crashed a call must not crash the
+    others again."""
+    return job.failures > 0 or job.suspicion > 0
 
 
 class Room(msgspec.Struct, frozen=True):
@@ -80,7 +92,7 @@ class Lane:
     @property
     def goes_ahead(self) -> bool:
         """Whether its jobs may be claimed ahead of free slots. Not if they would fail for good should this worker die:
-        see core.suspicion.may_wait."""
+        see `may_wait`."""
         return self.handler.max_attempts > 1 and not self.hurried
 
     @property
@@ -253,7 +265,7 @@ class Slots:
         have jobs which wait to run alone."""
         runs = self._runs
         runs.suspects = {run for run in runs.suspects if runs.held.get(run.job.job_id) is run}
-        if not alone and not runs.suspects and not self._turns.are_on:
+        if not alone and not runs.suspects and self._turns.began_at is None:
             runs.left = None
             return OPEN
         now = self._loop.time()

@@ -38,7 +38,7 @@ from backstay.worker.watchdog import Watchdog
 log = logging.getLogger("backstay.worker")
 
 
-_SIGNALS = Maintenance.SIGNALS | {Signal.READY, Signal.STOPPED}
+_SIGNALS = Maintenance.SIGNALS | {Signal.STOPPED}
 
 
 class Worker:
@@ -218,14 +218,10 @@ class Worker:
         asyncio.get_running_loop().create_task(self.stop())
 
     def _hear(self, signal: Signal) -> None:
-        match signal:
-            case Signal.READY:
-                self._fetcher.ready()
-            case Signal.STOPPED:
-                if self._runs.held:
-                    self._leases.check_now()
-            case _:
-                self._maintenance.hear(signal)
+        if signal is not Signal.STOPPED:
+            self._maintenance.hear(signal)
+        elif self._runs.held:
+            self._leases.check_now()
 
     async def join(self) -> None:
         """Wait until this worker has stopped."""

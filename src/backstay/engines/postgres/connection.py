@@ -533,14 +533,10 @@ def migrations() -> list[tuple[int, str, str]]:
     return sorted(found)
 
 
-class Tx(Noted):
-    __slots__ = ("connection", "sql", "unclean")
-
-    def __init__(self, connection: Any, sql: Statements) -> None:
-        super().__init__()
-        self.connection: asyncpg.Connection[Any] = connection
-        self.sql = sql
-        self.unclean = False  # whether the handler's SQL may have changed the state of the session
+class Tx(Noted, eq=False):
+    connection: asyncpg.Connection[Any]
+    sql: Statements
+    unclean: bool = False  # whether the handler's SQL may have changed the state of the session
 
     async def execute(self, name: str, *values: Any) -> int:
         """Run a statement; return how many rows it changed."""

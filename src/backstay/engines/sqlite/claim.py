@@ -68,16 +68,16 @@ def lanes(connection: apsw.Connection, asked: Asked, at: Pair) -> list[Row]:
 
 
 def claim(tx: Tx, request: ClaimRequest, now: Instant, lanes: Sequence[Lane]) -> list[ClaimedJob]:
-    token = token_key(request.token)
     if request.repeat:
-        before = str(tx.value(CLAIMED_BEFORE, {"token": token, "worker_id": request.worker_id}))
+        mine = {"token": token_key(request.token), "worker_id": request.worker_id}
+        before = str(tx.value(CLAIMED_BEFORE, mine))
         if before != "[]":
             return sorted(_fetch(tx, before), key=_claim_order)
     chosen, is_head = _choose(tx, request, lanes, now)
     if not chosen:
         return []
     run = {
-        "token": token,
+        "token": token_key(request.token),
         "worker_id": request.worker_id,
         "worker_version": request.worker_version,
         "lease": now + request.lease_micros,
@@ -113,7 +113,7 @@ def _reads(request: ClaimRequest, job_type: str) -> admission.Reads:
 
 
 def _fetch(tx: Tx, seqs: str) -> list[ClaimedJob]:
-    return _jobs.decode(tx.value(CLAIMED, (seqs,)))
+    return _jobs.decode(tx.connection.execute(CLAIMED, (seqs,)).get)
 
 
 def _claim_order(job: ClaimedJob) -> tuple[int, Instant, str]:
@@ -200,7 +200,7 @@ def _merged(tx: Tx, request: ClaimRequest, lanes: Sequence[Lane], turns: dict[Pa
 
 def _lane(tx: Tx, lane: Lane, limit: int, request: ClaimRequest, turns: dict[Pair, LaneTurns]) -> list[Candidate]:
     reads = _reads(request, lane.job_type)
-    head = tx.value(CANDIDATES, (lane.queue, lane.job_type, limit, *reads))
+    head: Any = tx.connection.execute(CANDIDATES, (lane.queue, lane.job_type, limit, *reads)).get
     if head is not None:
         return _candidates(head)
     return admission.heads(tx, lane.queue, lane.job_type, limit, reads, turns)

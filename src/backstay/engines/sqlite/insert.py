@@ -90,9 +90,10 @@ class Donor(NamedTuple):
 
 def insert_plain(tx: Tx, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]:
     """Insert jobs that are rows and nothing more."""
-    if limited := tx.arrivals.limited():
+    arrivals = tx.arrivals
+    if limited := arrivals.limited():
         admission.refuse_over_limit(tx, limited, jobs, now)
-    first = tx.arrivals.take_seqs(len(jobs))
+    first = arrivals.take_seqs(len(jobs))
     bindings = []
     answers = []
     kinds: dict[Kind, int] = {}
@@ -117,7 +118,7 @@ def insert_plain(tx: Tx, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]
         tx.connection.execute(INSERT_LATER, (first, now))
         tx.signals.add(Signal.DUE)
     for kind, count in kinds.items():
-        tx.arrivals.submitted(kind, now, count)
+        arrivals.submitted(kind, now, count)
     return answers
 
 

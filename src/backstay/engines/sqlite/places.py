@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import apsw
 import msgspec
 
-from backstay.core.event_details import EventDetails
-from backstay.core.records import HistoryEvent, Transition
-from backstay.core.states import Event, Status
+from backstay.core.records import Transition
+from backstay.core.states import Status
 from backstay.engines.places import (
     ENDED,
     EVENT,
-    HISTORY,
     LATER,
     LATEST_MAX,
     READY,
@@ -27,7 +24,6 @@ from backstay.engines.places import (
     standing_from,
     trimmed,
 )
-from backstay.engines.sqlite import connection as sqlite_connection
 from backstay.engines.sqlite.connection import load
 from backstay.engines.sqlite.writer import Tx
 
@@ -38,14 +34,11 @@ LEAVE = {place: load(f"leave_{place}") for place in (LATER, WAITING, RUNNING, EN
 STAY_RUNNING = load("stay_running")
 WRITE_DETAIL = load("write_detail")
 WRITE_EVENT = load("write_event")
-EVENTS_OF = load("events_of")
 LATEST_OF = load("latest_of")
 LINES_OF = load("lines_of")
 AWAITED_READY = load("awaited_ready")
 AWAITED = [load(f"awaited_{place}") for place in (LATER, WAITING, RUNNING)]
 TRIM_HISTORY = load("trim_history")
-
-_details = msgspec.json.Decoder(EventDetails)
 
 
 def standings(tx: Tx, job_ids: Sequence[str]) -> dict[str, Standing]:
@@ -118,17 +111,3 @@ def was_applied(tx: Tx, t: Transition, job: Standing) -> bool:
         return False
     latest = tx.rows(LATEST_OF, (job.key, LATEST_MAX))
     return is_repeat(t, job, [(event, attempt, token) for event, attempt, token in latest])
-
-
-def events_of(connection: apsw.Connection, seqs: Sequence[int]) -> dict[int, list[HistoryEvent]]:
-    """Return the stored events of jobs, by job and in order."""
-    found: dict[int, list[HistoryEvent]] = {}
-    rows = sqlite_connection.rows(connection, EVENTS_OF, (msgspec.json.encode(seqs).decode(),))
-    for seq, *values in rows:
-        row = dict(zip(HISTORY, values, strict=True))
-        row["event"], row["target"] = Event(row["event"]), Status(row["target"])
-        row["source"] = row["source"] and Status(row["source"])
-        row["forget_steps"] = bool(row["forget_steps"])
-        row["details"] = row["details"] and _details.decode(row["details"])
-        found.setdefault(seq, []).append(HistoryEvent(**row))
-    return found

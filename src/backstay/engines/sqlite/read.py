@@ -13,6 +13,7 @@ import msgspec
 
 from backstay.clock import Instant
 from backstay.core.admission import BY_RATE
+from backstay.core.event_details import EventDetails
 from backstay.core.queues import depths_of
 from backstay.core.records import (
     Counter,
@@ -20,6 +21,7 @@ from backstay.core.records import (
     Depth,
     ExpiredClaim,
     FormerWorker,
+    HistoryEvent,
     JobRecord,
     JobType,
     Page,
@@ -27,21 +29,23 @@ from backstay.core.records import (
     QueueRow,
     WorkerRow,
 )
-from backstay.core.states import Status
+from backstay.core.states import Event, Status
 from backstay.core.workers import former_since
 from backstay.engines import sql_rows
+from backstay.engines.places import HISTORY
 from backstay.engines.sql_rows import EVERYTHING, PENDING_SORTED_MAX, WINDOW, WINDOWS_MAX
 from backstay.engines.sqlite import connection as sqlite_connection
-from backstay.engines.sqlite import places
 from backstay.engines.sqlite.connection import LISTS, RECORD_COLUMNS, load
 from backstay.errors import InvalidOption
 from backstay.limits import FORMER_WORKERS_MAX, LISTED_EDGES_MAX
 
 _record = msgspec.json.Decoder(JobRecord)
+_details = msgspec.json.Decoder(EventDetails)
 GET = load("get")
 GET_BY_SEQ = load("get_by_seq")
 GET_ARCHIVED = load("archive_get")
 EDGES_OF = load("edges_of")
+EVENTS_OF = load("events_of")
 DEAD = load("dead")
 COUNTS = load("counts")
 COUNTERS = load("counters")
@@ -159,7 +163,8 @@ def records(connection: apsw.Connection, seqs: Sequence[int]) -> list[JobRecord]
 
 def records_of(connection: apsw.Connection, statement: str, asked: Sequence[str | int]) -> list[JobRecord]:
     rows = fields_of(connection, statement, (msgspec.json.encode(asked).decode(),))
-    stored = places.events_of(connection, [fields["key"] for fields in rows if fields["stored"]])
+    changed = [fields["key"] for fields in rows if fields["stored"]]
+    stored = events_of(connection, changed) if changed else {}
     return [
         sql_rows.record_from(fields, stored.get(fields["key"], ()), _edges(connection, fields["job_id"]))
         for fields in rows
@@ -168,8 +173,20 @@ def records_of(connection: apsw.Connection, statement: str, asked: Sequence[str 
 
 def fields_of(connection: apsw.Connection, statement: str, bindings: Sequence[Any]) -> list[dict[str, Any]]:
     """Return rows of {record_columns}, by name."""
-    found = sqlite_connection.rows(connection, statement, tuple(bindings))
-    return [dict(zip(RECORD_COLUMNS, row, strict=True)) for row in found]
+    return [dict(zip(RECORD_COLUMNS, row, strict=True)) for row in connection.execute(statement, tuple(bindings))]
+
+
+def events_of(connection: apsw.Connection, seqs: Sequence[int]) -> dict[int, list[HistoryEvent]]:
+    """Return the stored events of jobs, by job and in order."""
+    found: dict[int, list[HistoryEvent]] = {}
+    for seq, *values in connection.execute(EVENTS_OF, (msgspec.json.encode(seqs).decode(),)):
+        row = dict(zip(HISTORY, values, strict=True))
+        row["event"], row["target"] = Event(row["event"]), Status(row["target"])
+        row["source"] = row["source"] and Status(row["source"])
+        row["forget_steps"] = bool(row["forget_steps"])
+        row["details"] = row["details"] and _details.decode(row["details"])
+        found.setdefault(seq, []).append(HistoryEvent(**row))
+    return found
 
 
 def _edges(connection: apsw.Connection, job_id: str) -> tuple[str, str, int]:
@@ -187,7 +204,7 @@ def get_archived(connection: apsw.Connection, job_ids: Sequence[str]) -> dict[st
 
 
 def statuses(connection: apsw.Connection, job_ids: Sequence[str]) -> list[Status | None]:
-    rows = sqlite_connection.rows(connection, STATUSES, (msgspec.json.encode(job_ids).decode(),))
+    rows = connection.execute(STATUSES, (msgspec.json.encode(job_ids).decode(),))
     found = {job_id: Status(status) for job_id, status in rows}
     if len(found) < len(job_ids) and (missing := [each for each in job_ids if each not in found]):
         found.update({job_id: record.status for job_id, record in get_archived(connection, missing).items()})

@@ -163,7 +163,6 @@ def _complete(tx: Tx, transitions: Sequence[Transition], fast: list[int], now: I
         else:
             gone.update(t.job_id for t in chosen)
             done += chosen
-    tx.tally(Status.COMPLETED, len(done))
     _count_completed(tx, done, now)
     reports = []
     for t in done:
@@ -215,6 +214,7 @@ def _count_completed(tx: Tx, done: Sequence[Transition], now: Instant) -> None:
             found[2] += t.waited_micros
     for (kind, bucket), (jobs, ran, waited) in sums.items():
         tx.count(kind, Counted.COMPLETED, now, jobs, ran, waited, bucket)
+    tx.tally(Status.COMPLETED, len(done))
 
 
 def _count(tx: Tx, applied: Sequence[Transition], now: Instant) -> None:

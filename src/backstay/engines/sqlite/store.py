@@ -7,7 +7,7 @@ import contextlib
 import functools
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar, TypeVarTuple
 
@@ -183,8 +183,8 @@ class SQLiteStore:
 
     async def insert(self, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]:
         self._refuse_fork()  # what the parent process left waiting would never be flushed here
-        self._submits.refuse_other_loop()
         if jobs[0].special if len(jobs) == 1 else any(job.special for job in jobs):
+            self._submits.refuse_other_loop()
             return await self._write("insert", insert.insert, jobs, now, essential=False)
         return await self._submits.insert(jobs, now)
 
@@ -199,12 +199,15 @@ class SQLiteStore:
     def _insert_plain(self, jobs: Sequence[NewJob], now: Instant) -> asyncio.Future[list[Inserted]]:
         return self._write("insert", insert.insert_plain, jobs, now, essential=False)
 
-    async def claim(self, request: ClaimRequest, now: Instant) -> list[ClaimedJob]:
+    def claim(self, request: ClaimRequest, now: Instant) -> Awaitable[list[ClaimedJob]]:
         if request.lost is Lost.ALONE:
-            return await self._write("claim", claim.claim, request, now, [], essential=False)
+            return self._write("claim", claim.claim, request, now, [], essential=False)
         asked = lanes.asked(request)
         if asked.is_few:
-            return await self._write("claim", claim.claim, request, now, asked.pairs(), essential=False)
+            return self._write("claim", claim.claim, request, now, asked.pairs(), essential=False)
+        return self._claim_of_many(asked, request, now)
+
+    async def _claim_of_many(self, asked: lanes.Asked, request: ClaimRequest, now: Instant) -> list[ClaimedJob]:
         if request.repeat and (jobs := await self._write("claim", claim.claim, request, now, [], essential=False)):
             return jobs
         async for page in lanes.pages(asked, lambda at: self._read(claim.lanes, asked, at)):
@@ -407,11 +410,11 @@ class SQLiteStore:
 
     # Reading
 
-    async def get(self, job_ids: Sequence[str]) -> list[JobRecord | None]:
-        return await self._read(read.get, job_ids)
+    def get(self, job_ids: Sequence[str]) -> asyncio.Future[list[JobRecord | None]]:
+        return self._read(read.get, job_ids)
 
-    async def statuses(self, job_ids: Sequence[str]) -> list[Status | None]:
-        return await self._read(read.statuses, job_ids)
+    def statuses(self, job_ids: Sequence[str]) -> asyncio.Future[list[Status | None]]:
+        return self._read(read.statuses, job_ids)
 
     async def find(self, query: Query) -> Page:
         return await self._read(read.find, query)
@@ -465,12 +468,12 @@ class SQLiteStore:
             raise NotOpen("the store is not open: use it inside `async with app:`")
         return self._writer, self._loop
 
-    async def _read(self, run: Callable[[apsw.Connection, *Ts], T], *arguments: *Ts) -> T:
-        """`run(connection, *arguments)` on a reader's thread, in one snapshot."""
+    def _read(self, run: Callable[[apsw.Connection, *Ts], T], *arguments: *Ts) -> asyncio.Future[T]:
+        """Run `run(connection, *arguments)` on a reader's thread, in one snapshot."""
         self._refuse_fork()
         if self._readers is None or self._loop is None:
             raise NotOpen("the store is not open: use it inside `async with app:`")
-        return await self._loop.run_in_executor(self._readers, self._run_read, run, arguments)
+        return self._loop.run_in_executor(self._readers, self._run_read, run, arguments)
 
     def _run_read(self, run: Callable[[apsw.Connection, *Ts], T], arguments: tuple[*Ts]) -> T:
         own: apsw.Connection | None = getattr(self._reader_state, "connection", None)

@@ -207,7 +207,7 @@ def _jobs(connection: apsw.Connection, after: str | None, limit: int) -> Source:
         fields = dict(zip(RECORD_COLUMNS, row, strict=True))
         seq = fields["key"]
         edges = sqlite_connection.rows(connection, _EDGES, (fields["job_id"],))
-        events = sqlite_places.events_of(connection, [seq]).get(seq, ()) if fields["stored"] else ()
+        events = read.events_of(connection, [seq]).get(seq, ()) if fields["stored"] else ()
         yield sql_rows.dump_from(fields, events, edges), str(seq)
 
 

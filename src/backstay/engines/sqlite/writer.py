@@ -24,6 +24,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar, TypeVarTuple
 
 import apsw
+import msgspec
 
 from backstay import failpoints
 from backstay.core.records import Signal
@@ -40,15 +41,18 @@ COUNT = load("count")
 ADD_TALLY = load("add_tally")
 
 
-class Tx(Noted):
-    __slots__ = ("_tally", "arrivals", "connection", "room")
+class Tx(Noted, eq=False):
+    connection: apsw.Connection
+    known: Known | None = None  # before it, of what an insert has to know
+    room: dict[str, int] = msgspec.field(default_factory=dict)  # of limited queues, as far as this transaction knows
+    _tally: dict[Status, int] = msgspec.field(default_factory=dict)
+    _arrivals: Arrivals | None = None
 
-    def __init__(self, connection: apsw.Connection, known: Known | None = None) -> None:
-        super().__init__()
-        self.connection = connection
-        self.arrivals = Arrivals(connection, self.counts, known)
-        self.room: dict[str, int] = {}  # of limited queues, as far as this transaction knows
-        self._tally: dict[Status, int] = {}
+    @property
+    def arrivals(self) -> Arrivals:
+        if self._arrivals is None:
+            self._arrivals = Arrivals(self.connection, self.counts, self.known)
+        return self._arrivals
 
     # apsw types a row as whatever SQLite can hold; our statements know what theirs hold.
 
@@ -68,7 +72,8 @@ class Tx(Noted):
             self._tally[status] = self._tally.get(status, 0) + jobs
 
     def write_counters(self) -> None:
-        self.arrivals.count_many()
+        if self._arrivals is not None:
+            self._arrivals.count_many()
         for status, jobs in self._tally.items():
             if jobs:
                 self.connection.execute(ADD_TALLY, (status.value, jobs))
@@ -82,21 +87,16 @@ GROUP_MAX = 256  # verbs in one transaction: limits how long others wait for the
 Done = Callable[[Any, BaseException | None], None]
 
 
-class Verb:
+class Verb(msgspec.Struct, eq=False):
     """A queued piece of work. `essential` verbs (settling, leases) may spend the reserve of a full disk."""
 
-    __slots__ = ("arguments", "done", "error", "essential", "name", "result", "run")
-
-    def __init__(
-        self, name: str, run: Callable[..., Any], arguments: tuple[Any, ...], done: Done, essential: bool
-    ) -> None:
-        self.name = name
-        self.run = run
-        self.arguments = arguments  # besides the transaction, which comes first
-        self.done = done  # called on the event loop, with a result or an error
-        self.essential = essential
-        self.result: Any = None
-        self.error: BaseException | None = None
+    name: str
+    run: Callable[..., Any]
+    arguments: tuple[Any, ...]  # besides the transaction, which comes first
+    done: Done  # called on the event loop, with a result or an error
+    essential: bool
+    result: Any = None
+    error: BaseException | None = None
 
 
 def answer(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

@@ -204,7 +204,7 @@ class TestSettle:
         claims = [await running(store) for _ in range(20)]
         ids = [claim.job_id for claim in claims]
 
-        reading = [asyncio.create_task(second_store.get(ids)) for _ in range(20)]
+        reading = [asyncio.ensure_future(second_store.get(ids)) for _ in range(20)]
         await asyncio.gather(*(store.apply([claim.completes()], NOW) for claim in claims))
 
         seen = [job for read in await asyncio.gather(*reading) for job in read if job is not None]

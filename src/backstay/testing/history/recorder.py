@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -58,7 +59,7 @@ class _Recorded:
             "insert",
             map(_inserting, jobs),
             now,
-            self._store.insert(jobs, now),
+            partial(self._store.insert, jobs, now),
             _inserted,
         )
 
@@ -67,70 +68,72 @@ class _Recorded:
             "insert_children",
             [_bringing(hold, jobs)],
             now,
-            self._store.insert_children(hold, jobs, now),
+            partial(self._store.insert_children, hold, jobs, now),
             lambda found: [Answer(outcome=Outcome.STALE) if found is None else Answer(jobs=tuple(_inserted(found)))],
         )
 
     async def stage(self, hold: Hold, part: int, jobs: Sequence[NewJob], now: Instant) -> Verdict:
-        staging = self._store.stage(hold, part, jobs, now)
+        staging = partial(self._store.stage, hold, part, jobs, now)
         items = [_bringing(hold, jobs, part)]
         return await self._call("stage", items, now, staging, lambda verdict: _verdicts([verdict]))
 
     async def put_rows(self, batches: Sequence[RowBatch], now: Instant) -> list[Verdict]:
-        return await self._call("put_rows", map(_putting, batches), now, self._store.put_rows(batches, now), _verdicts)
+        return await self._call(
+            "put_rows", map(_putting, batches), now, partial(self._store.put_rows, batches, now), _verdicts
+        )
 
     async def claim(self, request: ClaimRequest, now: Instant) -> list[ClaimedJob]:
         return await self._call(
             "claim",
             [Item(token=digest(request.token), worker=request.worker_id, repeat=request.repeat)],
             now,
-            self._store.claim(request, now),
+            partial(self._store.claim, request, now),
             lambda jobs: [Answer(job_id=j.job_id, attempt=j.attempt, lease=j.lease_expires_at) for j in jobs],
         )
 
     async def apply(self, transitions: Sequence[Transition], now: Instant) -> list[Verdict]:
         return await self._call(
-            "apply", map(_applying, transitions), now, self._store.apply(transitions, now), _verdicts
+            "apply", map(_applying, transitions), now, partial(self._store.apply, transitions, now), _verdicts
         )
 
     async def extend(self, holds: Sequence[Hold], lease_expires_at: Instant, now: Instant) -> list[Verdict]:
         items = [_holding(hold, lease_expires_at) for hold in holds]
-        extending = self._store.extend(holds, lease_expires_at, now)
+        extending = partial(self._store.extend, holds, lease_expires_at, now)
         return await self._call("extend", items, now, extending, _verdicts)
 
     async def note(self, notes: Sequence[Note], now: Instant) -> list[Verdict]:
         items = [_holding(note.hold) for note in notes]
-        return await self._call("note", items, now, self._store.note(notes, now), _verdicts)
+        return await self._call("note", items, now, partial(self._store.note, notes, now), _verdicts)
 
     async def record_step(self, hold: Hold, name: str, answer: str, now: Instant) -> Verdict:
-        recording = self._store.record_step(hold, name, answer, now)
+        recording = partial(self._store.record_step, hold, name, answer, now)
         return await self._call("record_step", [_holding(hold)], now, recording, lambda verdict: _verdicts([verdict]))
 
     async def fire(self, firings: Sequence[Firing], now: Instant) -> list[Verdict]:
-        return await self._call("fire", map(_firing, firings), now, self._store.fire(firings, now), _verdicts)
+        return await self._call("fire", map(_firing, firings), now, partial(self._store.fire, firings, now), _verdicts)
 
     async def retire(self, policy: RetentionPolicy, now: Instant, limit: int, after: str | None) -> Retired:
         return await self._call(
             "retire",
             [Item(policy=policy)],
             now,
-            self._store.retire(policy, now, limit, after),
+            partial(self._store.retire, policy, now, limit, after),
             lambda done: [Answer(archived=done.archived, dropped=done.dropped)],
         )
 
     async def change_queue(self, name: str, change: QueueChange, now: Instant) -> QueueRow:
         item = Item(queue=name, paused=change.paused)
-        changing = self._store.change_queue(name, change, now)
+        changing = partial(self._store.change_queue, name, change, now)
         return await self._call("change_queue", [item], now, changing, lambda row: [Answer()])
 
     async def save_schedule(self, schedule: Schedule, expected_version: int | None) -> Verdict:
         definition = msgspec.structs.replace(schedule, template=str(digest(schedule.template)))
         item = Item(schedule=schedule.name, version=expected_version, definition=definition)
-        saving = self._store.save_schedule(schedule, expected_version)
+        saving = partial(self._store.save_schedule, schedule, expected_version)
         return await self._call("save_schedule", [item], 0, saving, lambda verdict: _verdicts([verdict]))
 
     async def drop_schedule(self, name: str) -> Verdict:
-        dropping = self._store.drop_schedule(name)
+        dropping = partial(self._store.drop_schedule, name)
         return await self._call(
             "drop_schedule", [Item(schedule=name)], 0, dropping, lambda verdict: _verdicts([verdict])
         )
@@ -140,12 +143,12 @@ class _Recorded:
         verb: str,
         items: Iterable[Item],
         now: Instant,
-        call: Coroutine[Any, Any, T],
+        call: Callable[[], Awaitable[T]],  # which may begin when it is called: not before it is noted
         answers: Callable[[T], Iterable[Answer]],
     ) -> T:
         number = self._log.invoke(verb, items, now)
         try:
-            answer = await call
+            answer = await call()
         except BaseException as error:
             self._log.returned(number, _outcome(error), why=repr(error)[:300])
             raise
