@@ -27,6 +27,8 @@ from tests.support.servers.schemas import empty_over
 
 __all__ = ["TestClaim", "TestConcurrencyKeys", "TestPause", "TestPayloadVersions", "TestTurns"]
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 
 @pytest.fixture(autouse=True)
 def walks(monkeypatch: pytest.MonkeyPatch) -> None:
