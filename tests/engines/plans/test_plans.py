@@ -164,6 +164,7 @@ PLANS = {
     "insert_later": ["SEARCH job USING INTEGER PRIMARY KEY (rowid>?)"],
     "insert_ready": ["SEARCH job USING INTEGER PRIMARY KEY (rowid>?)"],
     "insert_special": [],
+    "insert_usual": [],
     "is_taken": ["SCAN sqlite_schema"],
     "job_types": ["SCAN job_type"],
     "joinable": ["SEARCH j USING INDEX job_content (content_hash=? AND job_type=?)", by_seq("e"), by_seq("d")],

@@ -412,6 +412,36 @@ async def test_the_reserve_lies_beside_the_file_and_is_taken_once(store: SQLiteS
     assert reserve.path.stat().st_size > 0
 
 
+async def test_a_reserve_that_another_process_has_spent_is_missed_at_once(store: SQLiteStore, tmp_path: Path) -> None:
+    other = SQLiteStore(f"sqlite:///{tmp_path}/jobs.db")
+    await other.open()
+    await submit(store)
+    await submit(store)
+    await submit(other)
+    reserve = writer_of(store).reserve
+    reserve.path.unlink()
+
+    await submit(store)
+
+    assert reserve.path.exists()
+    await other.close()
+
+
+# Plain jobs, in bulk and on their own
+
+
+@pytest.mark.parametrize("others", [0, 1])
+async def test_what_few_jobs_have_is_stored_with_jobs_that_have_none_of_it(store: SQLiteStore, others: int) -> None:
+    rare = {"subject": "s", "tags": '["t"]', "fairness_key": "f", "fairness_weight": 3, "payload_version": 2}
+    marked = new_job(**rare)
+    jobs = [*(new_job() for _ in range(others)), marked]
+
+    await store.insert(jobs, NOW)
+
+    found = await record(store, marked.job_id)
+    assert (found.subject, found.tags, found.fairness_key, found.payload_version) == ("s", '["t"]', "f", 2)
+
+
 # What only this engine can show: a guard whose job is gone
 
 

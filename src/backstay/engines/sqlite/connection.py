@@ -191,6 +191,9 @@ class Candidate(msgspec.Struct, array_like=True, gc=False):
     turn: Turn | None = None  # not a column
 
 
+# A plain insert writes these fields: most jobs have NULL in the rare ones.
+RARELY_SET = [name for name in PLAIN_FIELDS if NEW_DEFAULTS.get(name, ...) in (None, USUAL.get(name))]
+USUALLY_SET = [name for name in PLAIN_FIELDS if name not in RARELY_SET]
 _CANDIDATE = [{"due": "scheduled_for"}.get(name, name) for name in Candidate.__struct_fields__ if name != "turn"]
 LISTS = {
     "new_columns": ", ".join(PLAIN_FIELDS),
@@ -198,6 +201,8 @@ LISTS = {
         f"nullif(?{number}, {USUAL[name]!r})" if name in USUAL else f"?{number}"
         for number, name in enumerate(PLAIN_FIELDS, start=3)
     ),
+    "usual_columns": ", ".join(USUALLY_SET),
+    "usual_values": ", ".join(f"?{number}" for number, _ in enumerate(USUALLY_SET, start=3)),
     "fact_columns": ", ".join(places.FACTS),
     "fact_values": _bound(places.FACTS),
     "joined": joined(),

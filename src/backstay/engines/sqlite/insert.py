@@ -20,13 +20,13 @@ from backstay.clock import Instant
 from backstay.core import job_fields
 from backstay.core.dependencies import TriggerRule, began, breaker, moved
 from backstay.core.event_details import Dependency
-from backstay.core.records import FOREVER, Inserted, JobRecord, Kind, NewJob, Signal
+from backstay.core.records import FOREVER, NEW_DEFAULTS, Inserted, JobRecord, Kind, NewJob, Signal
 from backstay.core.states import TERMINAL, Counted, Event, Status
 from backstay.engines.places import FACTS, STANDING, Move, Standing, submitted
 from backstay.engines.release import Gift
 from backstay.engines.sqlite import admission, read, release
 from backstay.engines.sqlite import places as sqlite_places
-from backstay.engines.sqlite.connection import load, translate
+from backstay.engines.sqlite.connection import RARELY_SET, USUALLY_SET, load, translate
 from backstay.engines.sqlite.writer import Tx
 from backstay.errors import DedupConflict, InvalidOption, UnknownDependency
 
@@ -69,6 +69,7 @@ def guard_again(tx: Tx, job_id: str, now: Instant) -> None:
 
 
 INSERT = load("insert")
+INSERT_USUAL = load("insert_usual")
 INSERT_READY = load("insert_ready")
 INSERT_LATER = load("insert_later")
 SPECIAL = load("insert_special")
@@ -80,6 +81,10 @@ INSERT_JOIN = load("insert_join")
 INSERT_EDGE = load("insert_edge")
 _SHARED = [name for name in FACTS if name in STANDING]
 _row = attrgetter(*job_fields.PLAIN_FIELDS)
+_usual_row = attrgetter(*USUALLY_SET)
+_rare = attrgetter(*RARELY_SET)
+_NOTHING_RARE = tuple(NEW_DEFAULTS[name] for name in RARELY_SET)
+_kind: Callable[[NewJob], Kind] = attrgetter("job_type", "queue", "priority")
 
 
 class Donor(NamedTuple):
@@ -90,36 +95,42 @@ class Donor(NamedTuple):
 
 def insert_plain(tx: Tx, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]:
     """Insert jobs that are rows and nothing more."""
-    arrivals = tx.arrivals
-    if limited := arrivals.limited():
+    if limited := tx.arrivals.limited():
         admission.refuse_over_limit(tx, limited, jobs, now)
-    first = arrivals.take_seqs(len(jobs))
-    bindings = []
-    answers = []
-    kinds: dict[Kind, int] = {}
-    ready = later = False
-    for seq, job in enumerate(jobs, start=first):
-        if job.scheduled_for > now:
-            later, status = True, Status.SCHEDULED
-        else:
-            ready, status = True, Status.PENDING
-        bindings.append((seq, now, *_row(job)))
-        answers.append(Inserted(job.job_id, status))
-        kind = (job.job_type, job.queue, job.priority)
-        kinds[kind] = kinds.get(kind, 0) + 1
-    if len(bindings) == 1:
-        tx.connection.execute(INSERT, bindings[0])
-    else:
-        tx.connection.executemany(INSERT, bindings)
-    if ready:
+    if len(jobs) == 1:
+        return [_insert_alone(tx, jobs[0], now)]
+    first = tx.arrivals.take_seqs(len(jobs))
+    is_usual = all(map(_NOTHING_RARE.__eq__, map(_rare, jobs)))
+    statement, row = (INSERT_USUAL, _usual_row) if is_usual else (INSERT, _row)
+    tx.connection.executemany(statement, [(seq, now, *row(job)) for seq, job in enumerate(jobs, start=first)])
+    due = {job.scheduled_for for job in jobs}
+    if min(due, default=FOREVER) <= now:
         tx.connection.execute(INSERT_READY, (first, now))
         tx.signals.add(Signal.READY)
-    if later:
+    if max(due, default=0) > now:
         tx.connection.execute(INSERT_LATER, (first, now))
         tx.signals.add(Signal.DUE)
-    for kind, count in kinds.items():
-        arrivals.submitted(kind, now, count)
-    return answers
+    for kind, count in Counter(map(_kind, jobs)).items():
+        tx.arrivals.submitted(kind, now, count)
+    pending, scheduled = Status.PENDING, Status.SCHEDULED
+    return [Inserted(job.job_id, pending if job.scheduled_for <= now else scheduled) for job in jobs]
+
+
+def _insert_alone(tx: Tx, job: NewJob, now: Instant) -> Inserted:
+    """Insert a job that comes on its own: for one, sets cost more than they save."""
+    seq = tx.arrivals.take_seqs(1)
+    if _rare(job) == _NOTHING_RARE:
+        tx.connection.execute(INSERT_USUAL, (seq, now, *_usual_row(job)))
+    else:
+        tx.connection.execute(INSERT, (seq, now, *_row(job)))
+    tx.arrivals.submitted(_kind(job), now)
+    if job.scheduled_for > now:
+        tx.connection.execute(INSERT_LATER, (seq, now))
+        tx.signals.add(Signal.DUE)
+        return Inserted(job.job_id, Status.SCHEDULED)
+    tx.connection.execute(INSERT_READY, (seq, now))
+    tx.signals.add(Signal.READY)
+    return Inserted(job.job_id, Status.PENDING)
 
 
 def insert(

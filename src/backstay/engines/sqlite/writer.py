@@ -118,17 +118,18 @@ class Reserve:
     def __init__(self, database: Path) -> None:
         self.path = database.with_name(database.name + ".reserve")
         self._name = str(self.path)
-        self.is_sure = False  # that no other process has written since the last look
-        self._seen_at = 0.0
+        self.is_sure = False  # that no other process has written since the last commit
+        self._seen_at = -RESERVE_SECONDS
 
     def ensure(self) -> bool:
         """True when the reserve is in place: as of a moment ago, where no other process can have settled since."""
         now = time.monotonic()
         if self.is_sure and now - self._seen_at < RESERVE_SECONDS:
             return True
+        self._seen_at = -RESERVE_SECONDS
         try:
             if os.stat(self._name).st_size > 0:
-                self.is_sure, self._seen_at = True, now
+                self._seen_at = now
                 return True
         except OSError:
             pass
@@ -150,7 +151,7 @@ class Reserve:
 
     def spend(self) -> bool:
         """Free the space for a settlement; False when there is none left."""
-        self.is_sure = False
+        self._seen_at = -RESERVE_SECONDS
         try:
             self.path.unlink()
         except OSError:
@@ -307,6 +308,7 @@ class Writer:
 
     def _transact(self, group: list[Verb]) -> set[Signal]:
         self._running = None
+        self.reserve.is_sure = False
         known, self._known = self._known, None
         only_inserts = all(verb.name == "insert" for verb in group)
         try:
@@ -315,7 +317,8 @@ class Writer:
                 known = None
             elif known is None or self._known_at != self.connection.data_version():
                 known = look(self.connection)
-                self.reserve.is_sure = False
+            else:
+                self.reserve.is_sure = True
             tx = Tx(self.connection, known)
             for verb in group:
                 self._run(tx, verb)

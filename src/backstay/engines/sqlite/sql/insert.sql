@@ -3,6 +3,11 @@
 INSERT INTO job (seq, created_at, {new_columns})
 VALUES (?1, ?2, {new_values})
 
+-- name: insert_usual
+-- The same of a job that has nothing rare: from ?3 the fields that every job has.
+INSERT INTO job (seq, created_at, {usual_columns})
+VALUES (?1, ?2, {usual_values})
+
 -- name: insert_special
 -- Store what was submitted of one job, with all its options.
 INSERT INTO job (seq, {fact_columns})
