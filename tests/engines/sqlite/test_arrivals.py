@@ -11,8 +11,8 @@ from backstay.clock import Instant
 from backstay.core.records import QueueChange
 from backstay.core.states import Counted
 from backstay.engines.sqlite import connection
-from backstay.engines.sqlite.arrivals import UNCOUNTED_MAX
 from backstay.engines.sqlite.store import SQLiteStore
+from backstay.engines.sqlite.writer import UNCOUNTED_MAX
 from backstay.errors import QueueFull
 from backstay.testing.conformance.factories import (
     DAY,

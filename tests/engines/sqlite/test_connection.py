@@ -477,7 +477,7 @@ async def test_what_vanishes_is_noticed_though_nothing_had_changed_for_long(
 
 async def test_a_queue_behind_a_link_is_watched_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock()
-    monkeypatch.setattr("backstay.engines.sqlite.identity.SystemClock", lambda: clock)
+    monkeypatch.setattr("backstay.engines.sqlite.writer.SystemClock", lambda: clock)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     await open_and_close(elsewhere / "jobs.db")

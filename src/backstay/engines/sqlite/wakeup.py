@@ -19,7 +19,7 @@ from pathlib import Path
 
 from backstay.core.port import Listener
 from backstay.core.records import Signal
-from backstay.engines.sqlite.identity import Folder
+from backstay.engines.sqlite.writer import Folder
 from backstay.errors import NotOpen
 
 _LETTERS = {

@@ -21,24 +21,118 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar, TypeVarTuple
+from typing import Any, NamedTuple, TypeVar, TypeVarTuple
 
 import apsw
 import msgspec
 
 from backstay import failpoints
-from backstay.core.records import Signal
-from backstay.core.states import TERMINAL, Status
-from backstay.engines.sql_rows import Noted
-from backstay.engines.sqlite.arrivals import Arrivals, Known, look
+from backstay.clock import Clock, Instant, SystemClock
+from backstay.core.records import Kind, Signal
+from backstay.core.states import NO_BUCKET, TERMINAL, Counted, Status
+from backstay.engines.sql_rows import MINUTE, Counts, Noted
 from backstay.engines.sqlite.connection import gate, load, translate
-from backstay.engines.sqlite.identity import Identity
 from backstay.errors import ForkedStore, NotOpen, StoreBusy, StoreError, StoreFull, StoreGone
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 COUNT = load("count")
 ADD_TALLY = load("add_tally")
+LAST_SEQ = load("last_seq")
+LIMITED = load("limited_queues")
+COUNT_SUBMITS = load("count_submits")
+SAVE_COUNTED = load("save_counted")
+UNCOUNTED_MAX = 256  # a read adds them up
+
+
+# New jobs: their positions in the order of arrival, and when they are counted as submitted. A single submit writes no
+# counter, which would be one more page to sync. Jobs after `counted_through` are not in the counters yet, and every
+# read of the counters adds them from the view `uncounted`. They are counted once there are many, and before a job is
+# deleted or the counters are summed or exported.
+
+
+class Known(NamedTuple):
+    """What an insert has to know. Only another process or a verb other than an insert can change it."""
+
+    last: int  # the position of the job that arrived last
+    counted: int  # the position up to which submits are in the counters
+    limited: list[tuple[Any, ...]]  # queues with a limit
+
+
+def look(connection: apsw.Connection) -> Known:
+    last, counted = connection.execute(LAST_SEQ).fetchall()[0]
+    return Known(int(str(last)), int(str(counted)), connection.execute(LIMITED).fetchall())
+
+
+class Arrivals:
+    """The new jobs of one transaction. No other process can take their positions in the meantime."""
+
+    __slots__ = ("_connection", "_counted", "_counts", "_first", "_known", "_last", "_submitted")
+
+    def __init__(self, connection: apsw.Connection, counts: Counts, known: Known | None) -> None:
+        self._connection = connection
+        self._counts = counts
+        self._known = known
+        self._last = -1  # not read yet
+        self._counted = 0
+        if known is not None:
+            self._last, self._counted, _ = known
+        self._first: int | None = None  # from which on jobs are of this transaction, and not counted
+        self._submitted: Counts = {}  # those
+
+    def known(self, before: Known) -> Known:
+        """Return what is known once these are committed."""
+        return Known(self._last, self._counted, before.limited)
+
+    def limited(self) -> list[tuple[Any, ...]]:
+        """Return the queues that have a limit, each with it."""
+        return self._connection.execute(LIMITED).fetchall() if self._known is None else self._known.limited
+
+    def take_seqs(self, jobs: int) -> int:
+        """Return the first of as many positions in the order of arrival."""
+        self._read()
+        first = self._last + 1
+        self._last += jobs
+        if self._first is None:
+            self._first = first
+        return first
+
+    def submitted(self, kind: Kind, now: Instant, jobs: int = 1) -> None:
+        """Note that these are to be counted, each of them a job with a position of this transaction."""
+        key = (now - now % MINUTE, kind, Counted.SUBMITTED, NO_BUCKET)
+        sums = self._submitted.get(key)
+        if sums is None:
+            self._submitted[key] = [jobs, 0, 0]
+        else:
+            sums[0] += jobs
+
+    def count_many(self) -> None:
+        """Count all submits if they are many."""
+        if self._first is not None and self._last - self._counted >= UNCOUNTED_MAX:
+            self.count()
+
+    def count(self) -> None:
+        """Count all submits, also those of earlier transactions. Jobs with a position of this transaction that it did
+        not submit are not counted, now or later."""
+        self._read()
+        if self._counted == self._last:
+            return
+        if self._first is None or self._first > self._counted + 1:
+            self._connection.execute(COUNT_SUBMITS, (self._last + 1 if self._first is None else self._first,))
+        for key, (jobs, ran, waited) in self._submitted.items():
+            sums = self._counts.setdefault(key, [0, 0, 0])
+            self._counts[key] = [sums[0] + jobs, sums[1] + ran, sums[2] + waited]
+        self._submitted.clear()
+        self._first, self._counted = None, self._last
+        self._connection.execute(SAVE_COUNTED, (self._last,))
+
+    def _read(self) -> None:
+        if self._last < 0:
+            last, counted = self._connection.execute(LAST_SEQ).fetchall()[0]
+            self._last, self._counted = int(str(last)), int(str(counted))
+
+
+# A transaction
 
 
 class Tx(Noted, eq=False):
@@ -107,6 +201,102 @@ def answer(future: asyncio.Future[Any], result: Any, error: BaseException | None
         future.set_result(result)
     else:
         future.set_exception(error)
+
+
+# Which file and which write-ahead log are open, and whether they are still there. Checked after every commit: a system
+# call for each file would be a tenth of a submit, so the folder is checked first. As long as its change time is the
+# same, nothing in it was removed or replaced.
+
+SETTLED_SECONDS = 2.0  # more than the time of a folder is coarse: what comes within a tick of it leaves no mark
+FRESH_SECONDS = 1.0  # how long to believe it: a file can also be covered by a mount, which leaves none
+
+
+class Sight(NamedTuple):
+    """A folder, and when an entry of it was last added, removed or renamed. No program can set that time."""
+
+    device: int
+    inode: int
+    changed_ns: int
+
+
+class Folder:
+    """Tells whether what was found in a folder still holds."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.clock: Clock = SystemClock()
+        # Each is set at once: several threads read and write them.
+        self._last: tuple[Sight | None, float] = None, 0.0  # and since when it is like that
+        self._sure: tuple[Sight | None, float] = None, 0.0  # and until when
+
+    def look(self) -> Sight:
+        """Return how the folder is now. Ask before reading what is in it."""
+        stat = os.stat(self.path)
+        return Sight(stat.st_dev, stat.st_ino, stat.st_ctime_ns)
+
+    def is_known(self, sight: Sight) -> bool:
+        """Return whether everything is as it was found."""
+        sure, until = self._sure
+        return sight == sure and self.clock.monotonic() < until
+
+    def found(self, sight: Sight) -> None:
+        """Note that the files were read after this look at the folder. If its time was old enough, that still holds for
+        as long as the time stays the same."""
+        now = self.clock.monotonic()
+        last, since = self._last
+        if sight != last:
+            self._last = sight, now
+        elif now - since > SETTLED_SECONDS:
+            self._sure = sight, now + FRESH_SECONDS
+
+
+class Identity:
+    """Which file this is, and which write-ahead log. A file that vanished or was replaced must never become a new,
+    empty queue; and what is written to a log that was removed is seen by no other process, and lost with this one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)  # not a Path, which os.stat would convert at each commit
+        self.log = f"{path}-wal"
+        self.inode = _inode(self.path)
+        self.log_inode = _inode(self.log)  # SQLite keeps the file for as long as a connection is open
+        # What a link names may be replaced in another folder.
+        self.folder = None if os.path.islink(path) else Folder(str(path.parent))
+
+    def check(self) -> None:
+        if self.folder is None:
+            self._check_files()
+            return
+        try:
+            sight = self.folder.look()
+        except OSError:
+            self._check_files()
+            return
+        if not self.folder.is_known(sight):
+            self._check_files()
+            self.folder.found(sight)
+
+    def _check_files(self) -> None:
+        if _inode(self.path) != self.inode:
+            raise StoreGone(
+                f"{self.path} vanished or was replaced while the app was running: stop it, and restore the file"
+            )
+        if self.log_inode is None:
+            self.log_inode = _inode(self.log)
+        elif _inode(self.log) != self.log_inode:
+            name = os.path.basename(self.path)
+            raise StoreGone(
+                f"{self.log} was removed or replaced while the app was running, and the last changes are in it: stop"
+                f" every process that uses {name}, check it with PRAGMA integrity_check, and restore a backup if it is"
+                " damaged; see docs/howto/backup"
+            )
+
+
+def _inode(path: str) -> tuple[int, int] | None:
+    try:
+        stat = os.stat(path)
+    except OSError:
+        return None
+    return stat.st_dev, stat.st_ino
 
 
 RESERVE_BYTES_MAX = 8 * 1024 * 1024
