@@ -153,8 +153,11 @@ class Storm:
                 if name not in self._lasting:
                     self._begin(group, name, faults[name])
                 left = max(0.0, ends - time.monotonic())
+                pause = self._draw.uniform(0, self._forecast.gap_seconds)
                 say(f"{left:.0f} s left, {self._outcome.faults.total()} faults, {self._fleet_size()} processes")
-                await asyncio.sleep(min(left, self._draw.uniform(0, self._forecast.gap_seconds)))
+                # What is still to come when the time is up comes at the same pace: without a pause, thousands of faults
+                # a second would let no transfer through.
+                await asyncio.sleep(min(left, pause) if left else pause)
             group.create_task(self._calm())
 
     def _begin(self, group: asyncio.TaskGroup, name: str, fault: Fault) -> None:
