@@ -237,7 +237,8 @@ def forget(tx: Tx, job_id: str) -> None:
 
 @bug("S2")
 def payloads_are_mixed_up(patch: Patch, gap: Gap) -> None:
-    rewrite(patch, insert, "INSERT", ("?6, ?7, ?8", "?6, ?7 || ' ', ?8"))
+    for statement in ("INSERT", "INSERT_USUAL"):
+        rewrite(patch, insert, statement, ("?6, ?7, ?8", "?6, ?7 || ' ', ?8"))
 
 
 @bug("S11")
