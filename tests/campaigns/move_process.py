@@ -18,6 +18,8 @@ POINTS = (
     "move.page@2",
     "restore.committed@2",
     "move.copied",
+    "count_submits.uncommitted",  # which comes before the counters are compared
+    "count_submits.committed",
     "move.verified",
     "move.opened",
 )

@@ -417,7 +417,7 @@ def _asked(app: Backstay) -> Callable[[], Awaitable[bool]]:
     """Whether someone listens at the store."""
 
     async def is_heard() -> bool:
-        return bool(app.store._bell.listeners)
+        return bool(app.store._bell._listeners)
 
     return is_heard
 

@@ -214,7 +214,8 @@ async def test_the_queue_health_table_tells_states_and_priorities_apart(stage: S
     assert table == [(75, "pending", 2), (75, "completed", 2), (25, "scheduled", 1), (25, "completed", 1)]
     done = stats["queue_health"][1]
     assert done["average_time_ms"] >= 0
-    assert done["oldest_at"] < done["newest_at"]
+    oldest, newest = (datetime.fromisoformat(done[name]) for name in ("oldest_at", "newest_at"))
+    assert oldest < newest
     assert datetime.fromisoformat(done["newest_at"]) <= datetime.now(UTC), "though it is told to the minute"
     pending = stats["queue_health"][0]
     assert pending["average_time_ms"] is None
