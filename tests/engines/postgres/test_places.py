@@ -2,6 +2,7 @@
 
 import re
 import secrets
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -127,7 +128,7 @@ async def test_where_a_job_is_among_the_others_is_the_same_in_sql_as_in_python(
     connection: Any, sql: Statements, job_id: str, parent: str | None
 ) -> None:
     facts = {"job_id": job_id, "created_at": NOW + 7, "parent_job_id": parent}
-    [expected] = transfer._arrivals([Restored(facts, None, (), {})])  # type: ignore[arg-type]
+    [expected] = transfer._arrivals([Restored(facts, None, (), {})], Counter())  # type: ignore[arg-type]
 
     told = await connection.fetchval(
         sql.named("SELECT backstay.arrival($1, $2, $3, 1)::text"), job_id, NOW + 7, parent is not None

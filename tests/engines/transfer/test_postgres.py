@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
 
-from backstay import Backstay, ConfigurationError, StoreMoved, transfer
-from tests.engines.transfer.full_queue import app_at
+from backstay import Backstay, ConfigurationError, StoreMoved, ids, transfer
+from backstay.limits import MOVE_PAGE
+from tests.engines.transfer.full_queue import app_at, jobs_of
 from tests.support.eventually import eventually
 from tests.support.servers.postgres import Postgres
 
@@ -98,3 +100,19 @@ async def test_a_role_that_may_not_is_told_which_may(
 
     async with old:
         await old.submit("plain", 2)
+
+
+async def test_many_jobs_of_one_moment_keep_their_order_though_their_ids_tell_a_later_time(
+    tmp_path: Path, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ids, "_last_millis", 2 * time.time_ns() // 1_000_000)  # the clock was ahead, and was set back
+    old = app_at(f"sqlite:///{tmp_path}/old.db")
+    new = app_at(postgres.url(schema=f"order_{secrets.token_hex(4)}"))
+    async with old:
+        await old.submit_many([("plain", n) for n in range(MOVE_PAGE + 200)])
+
+    await transfer.move(old.url, new.url)
+
+    async with old, new:
+        before, after = [[job.job_id async for job in jobs_of(each)] for each in (old, new)]
+    assert after == before

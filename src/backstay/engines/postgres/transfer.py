@@ -17,6 +17,7 @@ from typing import Any
 import asyncpg
 import msgspec
 
+from backstay import ids
 from backstay.clock import to_datetime
 from backstay.core import dumps, records, result_tables
 from backstay.core.dumps import (
@@ -273,30 +274,43 @@ async def _restore_jobs(tx: Tx, items: Sequence[bytes]) -> None:
     there = set(await tx.column("restored_before", [dump.record.job_id for dump in dumped]))
     missing = [dump for dump in dumped if dump.record.job_id not in there]
     jobs = [sql_rows.restored(dump, dump.record.job_id) for dump in missing]
+    arrivals = _arrivals(jobs, await _arrived(tx, jobs))
     await tx.connection.copy_records_to_table(
         "job",
         schema_name=tx.sql.schema,
         columns=(*FACTS, "arrival"),
-        records=[
-            (*(job.facts[name] for name in FACTS), arrival) for job, arrival in zip(jobs, _arrivals(jobs), strict=True)
-        ],
+        records=[(*(job.facts[name] for name in FACTS), place) for job, place in zip(jobs, arrivals, strict=True)],
     )
     await postgres_places.restore(tx, jobs)
     edges = [(dump.record.job_id, *msgspec.structs.astuple(edge)) for dump in dumped for edge in dump.edges]
     await _many(tx, "restore_edges", edges)
 
 
-def _arrivals(jobs: Sequence[sql_rows.Restored]) -> Iterator[str | None]:
-    """Yield each job's place among the ids, if its own tells another time: as backstay.arrival does."""
-    together: Counter[int] = Counter()  # they keep the order in which they come
+async def _arrived(tx: Tx, jobs: Sequence[sql_rows.Restored]) -> Counter[int]:
+    """Return how many jobs earlier pages have put into the milliseconds of these, by their arrival."""
+    millis = sorted({at for job in jobs if (at := _apart(job)) is not None})
+    bounds = [[ids.floor(1000 * (at + more)) for at in millis] for more in (0, 1)]
+    return Counter(dict(zip(millis, await tx.column("arrived", *bounds), strict=True))) if millis else Counter()
+
+
+def _apart(job: sql_rows.Restored) -> int | None:
+    """Return the millisecond in which a job arrived, if its id tells another time."""
+    job_id, at = str(job.facts["job_id"]), int(job.facts["created_at"]) // 1000
+    apart = 0 if job.facts["parent_job_id"] is not None else CLOCKS_APART_MILLIS
+    tells_it = job_id[14] == "7" and abs(int(job_id[:8] + job_id[9:13], 16) - at) <= apart
+    return None if tells_it else at
+
+
+def _arrivals(jobs: Sequence[sql_rows.Restored], before: Counter[int]) -> Iterator[str | None]:
+    """Yield each job's place among the ids, if its own tells another time: as backstay.arrival does. Those of a
+    millisecond keep the order in which they come, after those of pages before."""
+    together = before.copy()
     for job in jobs:
-        job_id, at = str(job.facts["job_id"]), job.facts["created_at"] // 1000
-        apart = 0 if job.facts["parent_job_id"] is not None else CLOCKS_APART_MILLIS
-        if job_id[14] == "7" and abs(int(job_id[:8] + job_id[9:13], 16) - at) <= apart:
+        if (at := _apart(job)) is None:
             yield None
             continue
         together[at] += 1
-        tail = hashlib.md5(job_id.encode(), usedforsecurity=False).hexdigest()[-16:]
+        tail = hashlib.md5(str(job.facts["job_id"]).encode(), usedforsecurity=False).hexdigest()[-16:]
         yield str(uuid.UUID(f"{at:012x}7{min(together[at], 4095):03x}{tail}"))
 
 

@@ -94,6 +94,11 @@ ORDER BY entry_id LIMIT $2
 -- From here to the end of the transaction, what is moved into this store may be written.
 SELECT set_config('backstay_move.restoring', 'on', true)
 
+-- name: arrived
+-- How many jobs have their place between each of the ids in $1 and the one in $2. Index: job_arrival.
+SELECT (SELECT count(*) FROM backstay.job WHERE arrival >= n.lowest AND arrival < n.highest)
+FROM unnest($1::uuid[], $2::uuid[]) WITH ORDINALITY AS n (lowest, highest, place) ORDER BY n.place
+
 -- name: restored_before
 -- Which of these jobs are there. Index: job_pkey.
 SELECT job_id::text FROM backstay.job WHERE job_id = ANY ($1::uuid[])
