@@ -29,14 +29,6 @@ from backstay.testing.conformance.factories import (
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SQLiteStore]:
-    opened = SQLiteStore(f"sqlite:///{tmp_path}/jobs.db")
-    await opened.open()
-    yield opened
-    await opened.close()
-
-
-@pytest.fixture
 async def other(store: SQLiteStore) -> AsyncIterator[SQLiteStore]:
     """Another process, as far as the file can tell."""
     opened = SQLiteStore(f"sqlite:///{store.path}")

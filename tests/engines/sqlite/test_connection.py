@@ -9,7 +9,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +31,6 @@ from backstay.errors import (
 from backstay.testing.clock import ManualClock
 from backstay.testing.conformance.factories import NOW, new_job, request, submit
 from backstay.testing.conformance.test_results import WORDS
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SQLiteStore]:
-    opened = SQLiteStore(f"sqlite:///{tmp_path}/jobs.db")
-    await opened.open()
-    yield opened
-    await opened.close()
 
 
 async def open_and_close(path: Path) -> None:

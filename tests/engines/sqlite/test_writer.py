@@ -20,14 +20,6 @@ from backstay.errors import NotOpen, StoreBusy, StoreError, StoreFull, UnknownDe
 from backstay.testing.conformance.factories import HOUR, NOW, claim_ids, new_job, record, running, submit
 
 
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SQLiteStore]:
-    opened = SQLiteStore(f"sqlite:///{tmp_path}/jobs.db")
-    await opened.open()
-    yield opened
-    await opened.close()
-
-
 def writer_of(store: SQLiteStore) -> Writer:
     assert store._writer is not None
     return store._writer
