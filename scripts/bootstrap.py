@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -31,6 +32,8 @@ OLDEST_PYTHON = (3, 11)
 INSTALL_TRIES = 3
 RETRY_PAUSE_SECONDS = 2
 PIPS = 3  # at a time: one waits for the network while another unpacks
+WAIT_TERMINAL_SECONDS, WAIT_LINE_SECONDS = 0.3, 10.0  # between two looks at how far the pips are
+WAIT_BAR = 30  # characters
 OUTPUT_LINES_SHOWN = 15  # of a command that failed; pip's reason is in its last lines
 
 # A .venv of `bench` serves `test` and `run` too: its lock holds the same pins and more.
@@ -206,8 +209,10 @@ def install_packages(stamp: dict, wanted: str) -> dict:
     started = time.monotonic()
     drop_stamp()
     lock = lock_path(wanted)
-    with tempfile.TemporaryDirectory(dir=VENV) as scratch, ThreadPoolExecutor(PIPS) as pool:
-        installing = [pool.submit(install_part, part, lock) for part in parts_of(lock, scratch)]
+    with tempfile.TemporaryDirectory(dir=VENV) as scratch:
+        parts = parts_of(lock, scratch)
+        with Wait(lock, parts), ThreadPoolExecutor(PIPS) as pool:
+            installing = [pool.submit(install_part, part, lock) for part in parts]
     for each in installing:
         each.result()
     stamp = {**stamp, "locks": {**stamp["locks"], wanted: digest(lock)}}
@@ -230,10 +235,69 @@ def parts_of(lock: str, folder: str) -> list[str]:
 
 def install_part(part: str, lock: str) -> None:
     pip(
-        ["install", "--no-deps", "--no-compile", "-r", part],
+        ["--log", log_of(part), "install", "--no-deps", "--no-compile", "-r", part],
         failing=f"could not install {lock}: is the package index within reach (pip config list)?",
         tries=INSTALL_TRIES,
     )
+
+
+def log_of(part: str) -> str:
+    return f"{part}.log"
+
+
+class Wait:
+    """Shows how far the pips are while they run: a bar in a terminal, otherwise a line every ten seconds.
+
+    The pips write what they do to a log, one line for each package that they fetch; unpacking comes after that.
+    """
+
+    def __init__(self, lock: str, parts: list[str]) -> None:
+        self._lock = lock
+        self._logs = [log_of(part) for part in parts]
+        self._packages = sum(count_lines(part, "==") for part in parts)
+        self._started = time.monotonic()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._show_until_over, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *exception: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def fetched(self) -> int:
+        return min(self._packages, sum(count_lines(log, " Collecting ") for log in self._logs))
+
+    def line(self) -> str:
+        fetched = self.fetched()
+        unpacking = sum(count_lines(log, " Installing collected packages") for log in self._logs)
+        step = f"unpacking (pip {unpacking} of {len(self._logs)})" if fetched == self._packages else "fetching"
+        return f"{step} {self._lock}: {fetched} of {self._packages} packages ({since(self._started)})"
+
+    def bar(self) -> str:
+        filled = round(WAIT_BAR * self.fetched() / max(1, self._packages))
+        return "━" * filled + " " * (WAIT_BAR - filled)
+
+    def _show_until_over(self) -> None:
+        in_terminal = sys.stderr.isatty()
+        while not self._over.wait(WAIT_TERMINAL_SECONDS if in_terminal else WAIT_LINE_SECONDS):
+            if in_terminal:
+                line = f"set-up: {self.bar()} {self.line()}"[: shutil.get_terminal_size().columns - 1]
+                print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
+            else:
+                say(self.line())
+        if in_terminal:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def count_lines(path: str, text: str) -> int:
+    """Return how many lines of a file contain the text; none if there is no such file yet."""
+    try:
+        with open(path, errors="replace") as file:
+            return sum(text in line for line in file)
+    except OSError:
+        return 0
 
 
 def compile_packages() -> None:

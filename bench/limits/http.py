@@ -19,7 +19,7 @@ from typing import Any
 
 import asyncpg
 import uvicorn
-from backstay.cli.daemon import loop_factory
+from backstay.cli.daemon import loop_for_sockets
 from backstay.engines.postgres.connection import POOL_CONNECTIONS
 
 from bench.limits import postgres, sqlite
@@ -84,5 +84,5 @@ async def serve(where: str) -> None:
 
 
 if __name__ == "__main__":
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_for_sockets()) as runner:
         runner.run(serve(sys.argv[1]))

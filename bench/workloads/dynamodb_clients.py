@@ -386,7 +386,7 @@ async def requests(url: str, at_once: int) -> dict[str, list[Body]]:
     item = got["Item"]
     assert not any("B" in value for value in item.values())  # botocore would encode it again
     copies = [
-        [{**item, "job_id": {"S": str(uuid.uuid4())}, "gs": {"S": f"bench-{task}"}} for _ in range(4)]
+        [{**item, "job_id": {"S": str(uuid.uuid4())}, "status": {"S": f"bench-{task}"}} for _ in range(4)]
         for task in range(at_once)
     ]
     return {
@@ -414,8 +414,8 @@ async def requests(url: str, at_once: int) -> dict[str, list[Body]]:
                 "TableName": jobs,
                 "IndexName": "StatusCreatedIndex",
                 "KeyConditionExpression": "#hash = :hash",
-                "ExpressionAttributeNames": {"#hash": "gs"},
-                "ExpressionAttributeValues": {":hash": item["gs"]},
+                "ExpressionAttributeNames": {"#hash": "status"},
+                "ExpressionAttributeValues": {":hash": item["status"]},
                 "Limit": 10,
             }
         ]

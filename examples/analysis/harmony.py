@@ -17,7 +17,10 @@ _LOWEST, _HIGHEST = 60.0, 1_500.0  # below, bins are wider than notes; above, ov
 
 def chroma(mono: Samples) -> Floats:
     """Return one row per moment, one column per note from C to B: its strength in all octaves."""
-    magnitude = magnitudes(mono, WINDOW, HOP).astype(np.float64)
+    return np.concatenate([_notes(part.astype(np.float64)) for part in magnitudes(mono, WINDOW, HOP)])
+
+
+def _notes(magnitude: Floats) -> Floats:
     frequencies = np.fft.rfftfreq(WINDOW, 1 / RATE)
     # Only peaks are notes; the slopes of a peak would count for its neighbours.
     inner = magnitude[:, 1:-1]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
-from analysis.sound import Sound
+from analysis.sound import Samples
 from analysis.spectrum import Floats
 
 _BLOCK, _STEP = 0.4, 0.1  # seconds
@@ -14,28 +15,47 @@ _SILENCE = -70.0  # LUFS: blocks below this do not count
 _BELOW = 10.0  # LU: nor do blocks this far below the mean of the others
 
 
-def loudness(sound: Sound) -> float | None:
-    """Return the loudness integrated over the whole song; None for silence."""
-    return gated(block_powers(sound))
+class Meter:
+    """Hears a song block by block; afterwards it has its powers and its peak."""
 
+    def __init__(self, rate: int) -> None:
+        self._length, self._step = round(_BLOCK * rate), round(_STEP * rate)
+        self._filters = [_shelf(rate), _high_pass(rate)]
+        self._states: list[Floats] = []
+        self._heard, self._total, self._largest = 0, 0.0, 0.0
+        # The energy up to the beginning and up to the end of every span of 0.4 s.
+        self._begun: list[Floats] = [np.zeros(1)]
+        self._ended: list[Floats] = []
 
-def peak(sound: Sound) -> float | None:
-    """Return the largest sample, in dBFS; None for silence."""
-    largest = float(np.abs(sound.samples).max())
-    return 20 * math.log10(largest) if largest > 0 else None
+    def __call__(self, block: Samples) -> None:
+        from scipy.signal import lfilter  # imported here: it takes most of a second to load
 
+        self._largest = max(self._largest, float(np.abs(block).max()))
+        weighted: Floats = block.astype(np.float64)
+        if not self._states:
+            self._states = [np.zeros((2, block.shape[1])) for _ in self._filters]
+        for place, (b, a) in enumerate(self._filters):
+            weighted, self._states[place] = lfilter(b, a, weighted, axis=0, zi=self._states[place])
+        total = self._total + np.cumsum((weighted**2).sum(axis=1))
+        first, self._heard, self._total = self._heard, self._heard + len(block), float(total[-1])
+        self._begun.append(total[self._multiples(first, 0) - first - 1])
+        self._ended.append(total[self._multiples(first, self._length) - first - 1])
 
-def block_powers(sound: Sound) -> Floats:
-    """Return the power of every block of 0.4 s, in steps of 0.1 s, weighted like human hearing."""
-    from scipy.signal import lfilter  # imported here: it takes most of a second to load
+    def _multiples(self, first: int, offset: int) -> NDArray[np.int64]:
+        """Return the positions within the last block at which a span begins, or ends."""
+        number = max(0 if offset else 1, (first - offset) // self._step + 1)
+        return np.arange(number * self._step + offset, self._heard + 1, self._step)
 
-    weighted = sound.samples.astype(np.float64)
-    for b, a in (_shelf(sound.rate), _high_pass(sound.rate)):
-        weighted = np.asarray(lfilter(b, a, weighted, axis=0))
-    total = np.concatenate([[0.0], np.cumsum((weighted**2).sum(axis=1))])
-    length, step = round(_BLOCK * sound.rate), round(_STEP * sound.rate)
-    starts = np.arange(0, len(weighted) - length + 1, step)
-    return np.asarray((total[starts + length] - total[starts]) / length)
+    @property
+    def powers(self) -> Floats:
+        """The power of every block of 0.4 s, in steps of 0.1 s, weighted like human hearing."""
+        ended = np.concatenate(self._ended) if self._ended else np.zeros(0)
+        return np.asarray((ended - np.concatenate(self._begun)[: len(ended)]) / self._length)
+
+    @property
+    def peak(self) -> float | None:
+        """The largest sample, in dBFS; None for silence."""
+        return 20 * math.log10(self._largest) if self._largest > 0 else None
 
 
 def gated(powers: Floats) -> float | None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from analysis import harmony, loudness, rhythm, sections
 from analysis.models import AnalysisResult, Section
-from analysis.sound import Sound, read
+from analysis.sound import Sound, rate_of, read
 from analysis.spectrum import Floats
 
 _CURVE = 500  # points
@@ -18,10 +18,11 @@ Say = Callable[[float, str], object]  # progress, and the current step
 
 def measure(path: Path, say: Say) -> tuple[Sound, AnalysisResult]:
     say(0.05, "reading")
-    sound = read(path)
-    mono = sound.mono()
+    meter = loudness.Meter(rate_of(path))
+    sound = read(path, meter)
+    mono = sound.mono
     say(0.2, "loudness")
-    powers = loudness.block_powers(sound)
+    powers = meter.powers
     say(0.35, "tempo")
     heard = rhythm.rhythm(mono)
     say(0.6, "key")
@@ -38,7 +39,7 @@ def measure(path: Path, say: Say) -> tuple[Sound, AnalysisResult]:
         key=key,
         key_confidence=round(key_confidence, 3),
         loudness_lufs=_rounded(loudness.gated(powers)),
-        peak_dbfs=_rounded(loudness.peak(sound)),
+        peak_dbfs=_rounded(meter.peak),
         loudness_curve=[round(float(value), 1) for value in loudness.curve(powers, _CURVE)],
         beats=_times(heard.beats),
         onsets=_times(heard.onsets),

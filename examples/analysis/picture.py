@@ -69,7 +69,7 @@ def _sections(song: AnalysisResult, bottom: int) -> list[str]:
 
 def _wave(sound: Sound) -> str:
     columns = WIDTH - LEFT - RIGHT
-    mixed = np.abs(sound.samples.mean(axis=1))
+    mixed = np.abs(sound.mono)
     peaks = [float(part.max()) if len(part) else 0.0 for part in np.array_split(mixed, columns)]
     middle = TOP + WAVE / 2
     upper = [f"{LEFT + x},{middle - peak * WAVE / 2:.1f}" for x, peak in enumerate(peaks)]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Annotated, cast
 from uuid import UUID
 
@@ -45,7 +46,7 @@ Submitter = Annotated[KeyInfo, Depends(needs("submit"))]
 
 @router.post("/audio", status_code=201)
 async def keep_audio(request: Request, key: Submitter) -> AudioResponse:
-    """Store a WAV file, the body. Jobs refer to it by its hash."""
+    """Store a sound file, the body: WAV, FLAC, OGG or MP3. Jobs refer to it by its hash."""
     try:
         content_hash, size = await AUDIO.keep(request.stream())
     except TooLarge as error:
@@ -56,13 +57,13 @@ async def keep_audio(request: Request, key: Submitter) -> AudioResponse:
 @router.post("/jobs/analyze", status_code=201)
 async def submit_analyze(request: AnalyzeJobRequest, key: Submitter) -> JobResponse:
     _require_audio(request.content_hash)
-    return response(await (await jobs.submit_analyze(request, key.name)).refresh())
+    return response(await (await jobs.submit_analyze(request, key.name)).record())
 
 
 @router.post("/jobs/lrc", status_code=201)
 async def submit_lrc(request: LrcJobRequest, key: Submitter) -> JobResponse:
     _require_audio(request.content_hash)
-    return response(await (await jobs.submit_lrc(request, key.name)).refresh())
+    return response(await (await jobs.submit_lrc(request, key.name)).record())
 
 
 @router.get("/jobs")
@@ -86,12 +87,24 @@ async def list_jobs(
 
 
 @router.get("/jobs/{job_id}")
-async def get_job(job_id: UUID, key: Reader) -> JobResponse:
-    """Return a job, with live progress while it runs; after a week, from the archive."""
-    job = await app.get(str(job_id))
-    if job.job_type not in list(JobType):
-        raise JobNotFound(f"no job {job_id} of this service")
+async def get_job(job_id: str, key: Reader) -> JobResponse:
+    """Return a job, with live progress while it runs. 404 for an id that this service does not have: one that was never
+    given, one of the form that ids once had, or one whose job was purged after a week."""
+    job = await app.get(str(_uuid(job_id)))
+    if job.job_type not in list(JobType) or job.archived_at is not None:
+        raise _no_job(job_id)
     return response(job)
+
+
+def _uuid(job_id: str) -> UUID:
+    try:
+        return UUID(job_id)
+    except ValueError:
+        raise _no_job(job_id) from None
+
+
+def _no_job(job_id: str) -> JobNotFound:
+    return JobNotFound(f"no job {job_id:.80} of this service")
 
 
 def _require_audio(content_hash: str) -> None:
@@ -114,7 +127,15 @@ async def _invalid(_: Request, error: Exception) -> Response:
 
 def make_service(app: Backstay) -> FastAPI:
     at_once = SETTINGS.analysis_at_once + SETTINGS.lrc_at_once
-    made = FastAPI(title="Audio analysis", lifespan=backstay.server.lifespan(app, worker=True, concurrency=at_once))
+    running = backstay.server.lifespan(app, worker=True, concurrency=at_once)
+
+    @asynccontextmanager
+    async def lifespan(service: FastAPI) -> AsyncIterator[None]:
+        AUDIO.sweep()
+        async with running(service):
+            yield
+
+    made = FastAPI(title="Audio analysis", lifespan=lifespan)
     made.include_router(router)
     made.mount("/backstay", backstay.server.asgi(app))
     made.add_exception_handler(BackstayError, _refused)

@@ -115,17 +115,23 @@ class _NotFound(Discard):
 
 
 async def _ask(path: str, body: Any = None) -> Any:
-    return await asyncio.to_thread(_blocking, settings.chat_url() + path, body)
-
-
-def _blocking(url: str, body: Any) -> Any:
+    url = settings.chat_url() + path
     if not re.match(r"https?://", url):
-        raise RuntimeError(f"COMPANION_CHAT_URL: {url!r} is no http:// or https:// address")
+        raise RuntimeError(f"COMPANION_CHAT_URL: {url!r} is not an http:// or https:// address")
+    return json.loads(await call(url, body))
+
+
+async def call(url: str, body: Any = None) -> bytes:
+    """Return the response of a service, or raise what its response means for the attempt."""
+    return await asyncio.to_thread(_blocking, url, body)
+
+
+def _blocking(url: str, body: Any) -> bytes:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})  # noqa: S310  # checked above
     try:
         with urllib.request.urlopen(request, timeout=settings.CALL_SECONDS) as answer:  # noqa: S310
-            return json.load(answer)
+            return bytes(answer.read())
     except urllib.error.HTTPError as error:
         with error:
             raise _meaning(error) from None

@@ -1,8 +1,8 @@
 """The jobs of Companion: `backstay --app companion.jobs:app worker` runs them.
 
 Each user's schedule submits a plan. The plan submits the summaries that are due and were not submitted yet, one job per
-user and day. Its dedup key is kept forever, so neither a second plan, nor a change of time zone, nor a second scheduler
-submits it again.
+user and day. Their dedup key, declared with the type, is kept forever, so neither a second plan, nor a change of time
+zone, nor a second scheduler submits one again.
 """
 
 import uuid
@@ -14,7 +14,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from backstay import Backoff, Backstay, Context, JobHandler, ScheduleNotFound
-from companion import chat, days, settings
+from backstay.handlers import HandlerOptions
+from companion import chat, days, settings, slack
 from companion.chat import Message, TimeOfDay, TimeZone, UnknownUser, User, UserId
 
 app = Backstay(claim_limit=settings.claim_limit())  # on DynamoDB, workers poll every 30 seconds unless they are woken
@@ -66,10 +67,7 @@ class PlanSummaries(JobHandler[PlanOf]):
         moment = ctx.job.tick_at or ctx.job.created_at
         wanted = days.due(moment, payload.timezone, payload.summary_at, payload.since, settings.catch_up_days())
         summaries = [SummaryOf(user_id=payload.user_id, day=day, timezone=payload.timezone) for day in wanted]
-        handles = await app.submit_many(
-            ("daily_summary", each, {"dedup_key": each.key, "dedup_for": "forever", "subject": each.user_id})
-            for each in summaries
-        )
+        handles = await app.submit_many(("daily_summary", each) for each in summaries)
         return [str(day) for day, handle in zip(wanted, handles, strict=True) if not handle.deduplicated]
 
 
@@ -84,11 +82,9 @@ class UserSync(JobHandler[SyncOf]):
                 await app.unschedule(name)
             return {"user_id": payload.user_id, "known": False}
         plan = PlanOf(**user.model_dump(exclude={"name"}))
-        schedule = await app.schedule(
-            name, days.rule(user.summary_at), "plan_summaries", plan, timezone=user.timezone, subject=user.user_id
-        )
+        schedule = await app.schedule(name, days.rule(user.summary_at), "plan_summaries", plan, timezone=user.timezone)
         # Summaries that were due before we knew the user, or before they changed time zone.
-        await app.submit("plan_summaries", plan, dedup_key=f"plan:{user.user_id}", subject=user.user_id)
+        await app.submit("plan_summaries", plan, dedup_key=f"plan:{user.user_id}")
         return {"user_id": user.user_id, "known": True, "timezone": user.timezone, "next_at": str(schedule.next_at)}
 
 
@@ -108,20 +104,27 @@ HANDLERS: dict[str, type[JobHandler[Any]]] = {
     "user_sync": UserSync,
     "sync_users": SyncUsers,
 }
+# What a type derives from its payload holds however it is submitted: by a plan, over HTTP, by hand. One summary per
+# user and day, forever; one sync of a user at a time.
+RULES: dict[str, HandlerOptions] = {
+    "daily_summary": {"subject": "{user_id}", "dedup_key": "summary:{user_id}:{day}", "dedup_for": "forever"},
+    "plan_summaries": {"subject": "{user_id}"},
+    "user_sync": {"subject": "{user_id}", "dedup_key": "sync:{user_id}"},
+    "sync_users": {},
+}
+_EVERY: HandlerOptions = {
+    "max_attempts": settings.max_attempts(),
+    "backoff": Backoff(settings.base_delay_seconds(), 2, jitter=0),
+    "timeout": 120,
+}
 for _name, _handler in HANDLERS.items():
-    app.job(
-        _name,
-        max_attempts=settings.max_attempts(),
-        backoff=Backoff(settings.base_delay_seconds(), 2, jitter=0),
-        timeout=120,
-    )(_handler)
+    _options: HandlerOptions = {**_EVERY, **RULES[_name]}
+    app.job(_name, **_options)(_handler)
 
 
 async def sync(user_ids: Iterable[str]) -> None:
     """Submit the sync of a user, unless one is still active."""
-    await app.submit_many(
-        ("user_sync", SyncOf(user_id=each), {"dedup_key": f"sync:{each}", "subject": each}) for each in user_ids
-    )
+    await app.submit_many(("user_sync", SyncOf(user_id=each)) for each in user_ids)
 
 
 async def set_up() -> None:
@@ -147,5 +150,6 @@ def text(user: User, summary: SummaryOf, written: list[chat.Entry]) -> str:
 
 
 async def _send(message: Message) -> str:
-    receipt = await chat.send(message)
+    send = chat.send if settings.slack_webhook_url() is None else slack.send
+    receipt = await send(message)
     return receipt.received_at.isoformat()

@@ -18,6 +18,15 @@ def chat_url() -> str:
     return url.rstrip("/")
 
 
+def slack_webhook_url() -> str | None:
+    """Return the webhook that summaries are sent to instead of the chat service. It is a secret, which no message
+    quotes."""
+    url = os.environ.get("COMPANION_SLACK_WEBHOOK_URL")
+    if url and not url.startswith(("https://", "http://")):
+        raise RuntimeError("COMPANION_SLACK_WEBHOOK_URL is not an https:// address")
+    return url or None
+
+
 def base_delay_seconds() -> float:
     return _positive("COMPANION_BASE_DELAY_SECONDS", BASE_DELAY_SECONDS)
 

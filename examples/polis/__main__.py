@@ -22,7 +22,9 @@ from rich.console import Console
 from backstay import Backstay, BackstayError, Job
 
 from .configs import UmapConfig
-from .export import ExportError, read_export
+from .conversations import part_of_path
+from .database import is_database, write_export
+from .export import SUMMARY, ExportError, add_strict, files_of, read_export
 from .progress import watch
 from .report_stage import PIPELINE
 from .sample import CONVERSATION_ID, PARTICIPANTS, write_sample
@@ -37,7 +39,7 @@ def main() -> int:
     console = Console(highlight=False, soft_wrap=True)
     try:
         options.folder.mkdir(parents=True, exist_ok=True)
-        export = options.export.absolute() if options.export else sample(options.folder, options.participants)
+        export = source(options)
         os.environ["POLIS_EXPORTS"] = str(export.parent)  # read by the handlers, here and in child processes
         os.environ.setdefault("BACKSTAY_URL", f"sqlite:///{options.folder / 'jobs.db'}")
         return asyncio.run(run(export, options, console))
@@ -51,17 +53,64 @@ def main() -> int:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="polis", description="Analyse a Polis conversation and write a report of it.")
-    parser.add_argument("export", type=Path, nargs="?", help="folder of an export; its name is the conversation's id")
+    parser.add_argument(
+        "source",
+        nargs="?",
+        metavar="SOURCE",
+        help="folder of an export, named as the conversation, or postgresql://…, the database of a Polis server",
+    )
+    parser.add_argument("--conversation", help="of the database: as in its address (pol.is/3nemnipcrc), or its zid")
+    parser.add_argument("--strict-moderation", action="store_true", help="only accepted comments count")
     parser.add_argument("--folder", type=Path, default=Path("backstay-demo"), help="for the queue and the report")
     parser.add_argument("--embedding-model", choices=EMBEDDING_MODELS, default="wordllama")
     parser.add_argument("--language", default="en", help="of the narrative, where a model writes it")
     parser.add_argument("--participants", type=int, default=PARTICIPANTS, help="of the sample conversation")
     parser.add_argument("--submit", action="store_true", help="leave the work to a worker elsewhere")
     options = parser.parse_args()
+    if is_database(options.source or "") != bool(options.conversation):
+        parser.error("--conversation goes with the address of a database, and that with it")
     if options.participants < 10:
         parser.error("--participants starts at 10: fewer are no conversation")
     options.folder = options.folder.absolute()
     return options
+
+
+def source(options: argparse.Namespace) -> Path:
+    """Return the folder of the export: the given one, the sample, or what the database of a Polis server holds."""
+    if options.source is None:
+        return sample(options.folder, options.participants)
+    if is_database(options.source):
+        return from_database(options.folder, options.source, options.conversation, strict=options.strict_moderation)
+    export = Path(options.source).absolute()
+    return strictly_moderated(options.folder, export) if options.strict_moderation else export
+
+
+def from_database(folder: Path, url: str, conversation: str, *, strict: bool) -> Path:
+    target = folder / "exports" / part_of_path(conversation)
+    draft = draft_of(target)
+    try:
+        draft.mkdir(parents=True)
+        asyncio.run(write_export(url, conversation, draft))
+        if strict:
+            add_strict(draft)
+        put_in_place(draft, target)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return target
+
+
+def strictly_moderated(folder: Path, export: Path) -> Path:
+    """Copy an export and note in it that moderation was strict, under a name of its own: it is another analysis."""
+    files = [path for path in files_of(export) if path is not None]
+    target = folder / "exports" / f"{export.name}-strict"
+    draft = draft_of(target)
+    draft.mkdir(parents=True)
+    for path in (*files, export / SUMMARY):
+        if path.is_file():
+            shutil.copyfile(path, draft / path.name)
+    add_strict(draft)
+    put_in_place(draft, target)
+    return target
 
 
 def sample(folder: Path, participants: int) -> Path:
@@ -181,8 +230,9 @@ def summarise(
     votes, groups = pca["summary_metrics"]["votes_processed"], pca["summary_metrics"]["groups_identified"]
     layers = umap["layers"]
     topics = f"{layers[-1]} to {layers[0]}" if len(layers) > 1 else f"{sum(layers)}"
+    about = f"{votes:,} votes, {groups} opinion groups" if pca["groups"] else "No votes in this export"
     console.print(
-        f"{votes:,} votes, {groups} opinion groups, {umap['summary_metrics']['comments_embedded']} comments in"
+        f"{about}, {umap['summary_metrics']['comments_embedded']} comments in"
         f" {topics} topics, embedded with {umap['embedding_model']}, in {seconds:.1f} s."
     )
     if again := [f"{name} ({job.attempt} attempts)" for name, job in jobs.items() if job.failures]:

@@ -10,7 +10,7 @@ from backstay import Backoff, Backstay, Context, JobHandle, Pipeline, Stage
 from . import report_stage, stages
 from .configs import PipelineOptions, ReportConfig
 from .conversations import folder_of
-from .export import FILES, ExportError
+from .export import files_of
 from .narrative import narrative_job
 from .tables import PCA_TABLES, UMAP_TABLES
 
@@ -50,9 +50,7 @@ async def analyse(
     pipeline: Pipeline, conversation_id: str, payload: dict[str, Any] | None = None, **options: Any
 ) -> JobHandle:
     """Submit the whole analysis of a conversation; a missing export raises before anything is stored."""
-    folder = folder_of(conversation_id)
-    if missing := [name for name in FILES if not (folder / name).is_file()]:
-        raise ExportError(f"{folder} has no {missing[0]}: an export has {', '.join(FILES)}")
+    files_of(folder_of(conversation_id))
     return await pipeline.submit(payload, subject=conversation_id, **options)
 
 

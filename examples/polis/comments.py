@@ -4,8 +4,9 @@ from typing import Literal
 
 import numpy as np
 
+from .certainty import Groups
 from .export import Export, Integers
-from .groups import Groups, OpinionMap
+from .groups import OpinionMap
 from .tables import CommentExtremity, GroupVotes
 from .votes import Numbers, VoteMatrix
 
@@ -44,10 +45,35 @@ def comment_rows(
                 consensus=float(np.prod(for_it) ** (1 / len(for_it))),
                 divisiveness=max(for_it) - min(for_it),
                 kind=_kind(for_it, against),
+                is_meta=export.comments[comment_id].is_meta,
                 representative_of=[group for group in range(groups.count) if place in speaks_for[group]],
             )
         )
     return rows
+
+
+def rows_of_comments_alone(conversation_id: str, export: Export) -> list[CommentExtremity]:
+    """Return the rows of an export without votes.csv: only its counts are known."""
+    return [
+        CommentExtremity(
+            comment_id=each.comment_id,
+            conversation_id=conversation_id,
+            body=each.body,
+            agrees=each.agrees,
+            disagrees=each.disagrees,
+            passes=0,
+            extremity=0.0,
+            components=[],
+            group_votes={},
+            consensus=_pulled(each.agrees, each.agrees + each.disagrees),
+            divisiveness=0.0,
+            kind=_kind([_pulled(each.agrees, each.agrees + each.disagrees)], []),
+            is_meta=each.is_meta,
+            representative_of=[],
+        )
+        for each in sorted(export.let_in, key=lambda comment: comment.comment_id)
+        if each.agrees + each.disagrees
+    ]
 
 
 def _tallies(votes: VoteMatrix, labels: Integers, groups: int) -> Integers:

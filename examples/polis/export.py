@@ -1,16 +1,23 @@
 """Reads an export of a Polis conversation: a folder with comments.csv, votes.csv and participants-votes.csv.
 
-A vote is 1 (agree), 0 (pass) or -1 (disagree). A comment whose `moderated` is -1 was kept out of the conversation.
+A vote is 1 (agree), 0 (pass) or -1 (disagree). A comment whose `moderated` is -1 was kept out of the conversation; with
+strict moderation, which a line `strict-moderation,true` in summary.csv turns on, so was one whose `moderated` is 0.
+
+Polis has changed the form over the years, and every form is read: columns that an analysis can do without (`datetime`,
+`xid`) may be missing, and newer ones (`is-meta`, `is-seed`, `group-informed-consensus`) are used where they exist. An
+export of comments alone, without the other two files, has topics but no groups.
 Any error in a file is an ExportError with the file, the line and what was expected there.
 """
 
 import csv
 import hashlib
+import io
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import compress
 from pathlib import Path
 from typing import TypeAlias
 
@@ -19,15 +26,18 @@ from numpy.typing import NDArray
 
 Integers: TypeAlias = NDArray[np.int64]
 
-COMMENT_COLUMNS = (
-    *("timestamp", "datetime", "comment-id", "author-id"),
-    *("agrees", "disagrees", "moderated", "comment-body"),
-)
-VOTE_COLUMNS = ("timestamp", "datetime", "comment-id", "voter-id", "vote")
+COMMENT_COLUMNS = ("timestamp", "comment-id", "author-id", "agrees", "disagrees", "moderated", "comment-body")
+VOTE_COLUMNS = ("timestamp", "comment-id", "voter-id", "vote")
 PARTICIPANT_COLUMNS = ("participant", "group-id", "n-comments", "n-votes", "n-agree", "n-disagree")
 FILES = ("comments.csv", "votes.csv", "participants-votes.csv")
+OTHER_NAMES = {"participants-votes.csv": "participant-votes.csv"}  # as the report page of Polis names it
 SUMMARY = "summary.csv"  # optional: lines of `name,value`; `topic` is the conversation's title
+CONSENSUS = "group-informed-consensus"
+CONVENTION, AGREE_IS_ONE = "vote-convention", "agree=+1"  # a line of it since 2026, and what it says
+STRICT = "strict-moderation"  # the line of it that no export of Polis has
+LINES_BETWEEN_REPORTS = 2_000
 INTEGER_MAX = 2**53  # ids beyond this do not survive JSON
+NO_SURPRISE = frozenset(("", "1", "0", "-1"))  # the votes in participants-votes.csv
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f]")
 BODY_BYTES_MAX = 200_000  # of a comment: it is stored in rows, and an item of DynamoDB holds 400 KB
 TIMESTAMP_MAX = 253_402_300_800_000  # the year 9999, in milliseconds
@@ -42,12 +52,13 @@ class Comment:
     comment_id: int
     author_id: int
     timestamp: int
-    moderated: int
+    moderated: int  # 1: accepted, 0: not moderated, -1: rejected
     body: str
-
-    @property
-    def let_in(self) -> bool:
-        return self.moderated != -1
+    agrees: int = 0  # as the file counts them
+    disagrees: int = 0
+    is_meta: bool = False  # it is about the participants, not about the question
+    is_seed: bool = False  # the organisers wrote it
+    polis_consensus: float | None = None  # group-informed, as Polis computed it
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +74,10 @@ class Votes:
         return len(self.values)
 
 
+_NONE: Integers = np.empty(0, dtype=np.int64)
+NO_VOTES = Votes(_NONE, _NONE, _NONE, _NONE)
+
+
 @dataclass(frozen=True, slots=True)
 class Export:
     conversation_id: str
@@ -70,26 +85,76 @@ class Export:
     comments: Mapping[int, Comment]
     votes: Votes
     polis_groups: Mapping[int, int]  # the groups that Polis itself had found, by participant; may be empty
-    digest: str  # of the three files: the same digest, the same conversation
+    digest: str  # of the files: the same digest, the same conversation
+    strict: bool = False  # only accepted comments count, not those that no moderator has seen
 
     @property
     def let_in(self) -> list[Comment]:
-        return [comment for comment in self.comments.values() if comment.let_in]
+        return [each for each in self.comments.values() if is_let_in(each.moderated, self.strict)]
 
 
-def read_export(folder: Path, conversation_id: str) -> Export:
+def is_let_in(moderated: int, strict: bool) -> bool:
+    return moderated == 1 or (moderated == 0 and not strict)
+
+
+def read_export(folder: Path, conversation_id: str, tell: Callable[[float], object] = lambda share: None) -> Export:
+    """Read all of it. `tell` is called with the share of the work that is done."""
+    comments_file, votes_file, participants_file = files_of(folder)
+    sizes = [path.stat().st_size if path else 0 for path in (comments_file, votes_file, participants_file)]
+    position = _Position(tell, sum(sizes) or 1)
+    summary = _read_summary(folder / SUMMARY)
+    strict = summary.get(STRICT, "").strip().lower() == "true"
+    if (declared := summary.get(CONVENTION, AGREE_IS_ONE)).replace(" ", "").split(";")[0] != AGREE_IS_ONE:
+        raise ExportError(f"{folder / SUMMARY} declares votes as {declared[:80]!r}: only {AGREE_IS_ONE} is read")
+    comments = _read_comments(comments_file, strict, position)
+    votes, groups = NO_VOTES, {}
+    if votes_file is not None and participants_file is not None:
+        votes = _read_votes(votes_file, position)
+        if not np.isin(votes.comment_ids, list(comments)).any():
+            raise ExportError(f"{votes_file}: no vote is on a comment of {FILES[0]}: are they of one conversation?")
+        groups = _read_groups(participants_file, position)
+    title = _clean(summary.get("topic", "")) or f"Conversation {conversation_id}"
+    digest = _digest([each for each in (comments_file, votes_file, participants_file) if each], strict)
+    return Export(conversation_id, title, comments, votes, groups, digest, strict)
+
+
+class _Position:
+    """How much of the files has been read."""
+
+    def __init__(self, tell: Callable[[float], object], size: int) -> None:
+        self._tell = tell
+        self._size = size
+        self._before = 0  # bytes of the files that were read to their end
+
+    def at(self, place: int) -> None:
+        self._tell(min(1.0, (self._before + place) / self._size))
+
+    def end(self, size: int) -> None:
+        self._before += size
+
+
+def add_strict(folder: Path) -> None:
+    """Note in an export that moderation was strict."""
+    path = folder / SUMMARY
+    lines = path.read_text(encoding="utf-8-sig") if path.is_file() else ""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        file.write(lines + ("" if lines.endswith("\n") or not lines else "\n") + f"{STRICT},true\n")
+
+
+def files_of(folder: Path) -> tuple[Path, Path | None, Path | None]:
+    """Return the three files. The last two are None if the export is one of comments alone."""
     if not folder.is_dir():
-        raise ExportError(f"{folder} is no folder: put the export's files ({', '.join(FILES)}) there")
-    for name in FILES:
-        if not (folder / name).is_file():
-            raise ExportError(f"{folder / name} is missing: an export has {', '.join(FILES)}")
-    comments = _read_comments(folder / FILES[0])
-    votes = _read_votes(folder / FILES[1])
-    if not np.isin(votes.comment_ids, list(comments)).any():
-        raise ExportError(f"{folder / FILES[1]}: no vote is on a comment of {FILES[0]}: are they of one conversation?")
-    groups = _read_groups(folder / FILES[2])
-    title = _read_title(folder / SUMMARY) or f"Conversation {conversation_id}"
-    return Export(conversation_id, title, comments, votes, groups, _digest(folder))
+        raise ExportError(f"{folder} is not a folder: put the export's files ({', '.join(FILES)}) there")
+    comments, votes, participants = (_file(folder, name) for name in FILES)
+    if comments is not None and (votes is None) == (participants is None):
+        return comments, votes, participants
+    missing = next(name for name in FILES if _file(folder, name) is None)
+    raise ExportError(f"{folder / missing} is missing: an export has {', '.join(FILES)}")
+
+
+def _file(folder: Path, name: str) -> Path | None:
+    possible = (folder / name, folder / OTHER_NAMES.get(name, name))
+    return next((path for path in possible if path.is_file()), None)
 
 
 def moment(timestamp: int) -> datetime:
@@ -97,9 +162,9 @@ def moment(timestamp: int) -> datetime:
     return datetime.fromtimestamp(timestamp / 1000 if timestamp > 100_000_000_000 else timestamp, UTC)
 
 
-def _read_comments(path: Path) -> dict[int, Comment]:
+def _read_comments(path: Path, strict: bool, position: _Position) -> dict[int, Comment]:
     comments: dict[int, Comment] = {}
-    for line, row in _rows(path, COMMENT_COLUMNS):
+    for line, row in _rows(path, COMMENT_COLUMNS, position):
         comment_id = _integer(path, line, "comment-id", row["comment-id"])
         if comment_id in comments:
             raise ExportError(f"{path} line {line}: comment {comment_id} is there twice")
@@ -107,26 +172,32 @@ def _read_comments(path: Path) -> dict[int, Comment]:
         if moderated not in (-1, 0, 1):
             raise ExportError(f"{path} line {line}: moderated is {moderated}: it is -1, 0 or 1")
         body = _clean(row["comment-body"])
-        if not body and moderated != -1:
+        if not body and is_let_in(moderated, strict):
             raise ExportError(f"{path} line {line}: comment {comment_id} has no text")
         if len(body.encode()) > BODY_BYTES_MAX:
             raise ExportError(f"{path} line {line}: comment {comment_id} has over {BODY_BYTES_MAX:,} bytes of text")
         comments[comment_id] = Comment(
-            comment_id,
-            _integer(path, line, "author-id", row["author-id"]),
-            _timestamp(path, line, row["timestamp"]),
-            moderated,
-            body,
+            comment_id=comment_id,
+            author_id=_integer(path, line, "author-id", row["author-id"]),
+            timestamp=_timestamp(path, line, row["timestamp"]),
+            moderated=moderated,
+            body=body,
+            agrees=_integer(path, line, "agrees", row["agrees"]),
+            disagrees=_integer(path, line, "disagrees", row["disagrees"]),
+            is_meta=_flag(path, line, "is-meta", row.get("is-meta", "")),
+            is_seed=_flag(path, line, "is-seed", row.get("is-seed", "")),
+            polis_consensus=_share(path, line, CONSENSUS, row.get(CONSENSUS, "")),
         )
-    if not any(comment.let_in for comment in comments.values()):
-        raise ExportError(f"{path} has no comment that was let in: there is nothing to analyse")
+    if not any(is_let_in(comment.moderated, strict) for comment in comments.values()):
+        why = ": moderation is strict, and no comment was accepted" if strict else ""
+        raise ExportError(f"{path} has no comment that was let in: there is nothing to analyse{why}")
     return comments
 
 
-def _read_votes(path: Path) -> Votes:
+def _read_votes(path: Path, position: _Position) -> Votes:
     columns: tuple[list[int], ...] = ([], [], [], [])
     timestamps, comment_ids, voter_ids, values = columns
-    for line, row in _rows(path, VOTE_COLUMNS):
+    for line, row in _rows(path, VOTE_COLUMNS, position):
         vote = _integer(path, line, "vote", row["vote"])
         if vote not in (-1, 0, 1):
             raise ExportError(f"{path} line {line}: vote is {vote}: it is 1 (agree), 0 (pass) or -1 (disagree)")
@@ -139,29 +210,42 @@ def _read_votes(path: Path) -> Votes:
     return Votes(*(np.array(column, dtype=np.int64) for column in columns))
 
 
-def _read_groups(path: Path) -> dict[int, int]:
+def _read_groups(path: Path, position: _Position) -> dict[int, int]:
     """Read the groups of participants; votes are read from votes.csv, which has their order."""
     groups: dict[int, int] = {}
     seen: set[int] = set()
-    for line, row in _rows(path, PARTICIPANT_COLUMNS):
+    for line, head, values in _lines(path, PARTICIPANT_COLUMNS, position):
+        row = {name: values[head.index(name)] for name in PARTICIPANT_COLUMNS}
         participant = _integer(path, line, "participant", row["participant"])
         if participant in seen:
             raise ExportError(f"{path} line {line}: participant {participant} is there twice")
         seen.add(participant)
         for name in PARTICIPANT_COLUMNS[2:]:
             _integer(path, line, name, row[name])
-        for name, value in row.items():
-            if name not in PARTICIPANT_COLUMNS and value.strip() not in ("", "1", "0", "-1"):
-                raise ExportError(f"{path} line {line}: the vote on {name} is {value[:40]!r}: it is 1, 0, -1 or blank")
+        if not NO_SURPRISE.issuperset(compress(values, map(str.isdigit, head))):
+            _say_which(path, line, head, values)
         if row["group-id"].strip():
             groups[participant] = _integer(path, line, "group-id", row["group-id"])
     return groups
 
 
-def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield each line as a dict. Files saved by a spreadsheet begin with a byte order mark, which utf-8-sig drops."""
+def _say_which(path: Path, line: int, head: list[str], values: list[str]) -> None:
+    for name, value in zip(head, values, strict=True):
+        if name.isdigit() and value.strip() not in NO_SURPRISE:
+            raise ExportError(f"{path} line {line}: the vote on {name} is {value[:40]!r}: it is 1, 0, -1 or blank")
+
+
+def _rows(path: Path, columns: tuple[str, ...], position: _Position) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield each line as a dict."""
+    for line, head, values in _lines(path, columns, position):
+        yield line, dict(zip(head, values, strict=True))
+
+
+def _lines(path: Path, columns: tuple[str, ...], position: _Position) -> Iterator[tuple[int, list[str], list[str]]]:
+    """Yield the number, the names and the values of each line. Files saved by a spreadsheet begin with a byte order
+    mark, which utf-8-sig drops."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with path.open("rb") as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
             head = next(reader, None)
             if head is None:
@@ -174,7 +258,10 @@ def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str,
                     raise ExportError(
                         f"{path} line {reader.line_num}: {len(values)} values where the first line names {len(head)}"
                     )
-                yield reader.line_num, dict(zip(head, values, strict=True))
+                if reader.line_num % LINES_BETWEEN_REPORTS == 0:
+                    position.at(raw.tell())
+                yield reader.line_num, head, values
+            position.end(path.stat().st_size)
     except UnicodeDecodeError as error:
         raise ExportError(f"{path} is not UTF-8 text (byte {error.start:,}): export it again") from error
     except csv.Error as error:
@@ -207,15 +294,36 @@ def _timestamp(path: Path, line: int, text: str) -> int:
     return number
 
 
-def _read_title(path: Path) -> str:
+def _flag(path: Path, line: int, column: str, text: str) -> bool:
+    match text.strip().lower():
+        case "true" | "t" | "1":
+            return True
+        case "false" | "f" | "0" | "":
+            return False
+        case other:
+            raise ExportError(f"{path} line {line}: {column} is {other[:40]!r}: it is true or false")
+
+
+def _share(path: Path, line: int, column: str, text: str) -> float | None:
+    if not text.strip():
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        raise ExportError(f"{path} line {line}: {column} is {text[:40]!r}: it is a number") from None
+    if not 0 <= number <= 1:
+        raise ExportError(f"{path} line {line}: {column} is {text[:40]!r}: it is between 0 and 1")
+    return number
+
+
+def _read_summary(path: Path) -> dict[str, str]:
     if not path.is_file():
-        return ""
+        return {}
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            found = {row[0]: row[1] for row in csv.reader(file) if len(row) >= 2}
+            return {row[0]: row[1] for row in csv.reader(file) if len(row) >= 2}
     except (UnicodeDecodeError, csv.Error, OSError) as error:
         raise ExportError(f"{path} cannot be read: {error}") from error
-    return _clean(found.get("topic", ""))
 
 
 def _clean(text: str) -> str:
@@ -223,9 +331,9 @@ def _clean(text: str) -> str:
     return " ".join(_CONTROLS.sub(" ", text).split())
 
 
-def _digest(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for name in FILES:
-        with (folder / name).open("rb") as file:
+def _digest(files: list[Path], strict: bool) -> str:
+    digest = hashlib.sha256(b"strict" if strict else b"")
+    for path in files:
+        with path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()

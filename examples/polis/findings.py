@@ -45,8 +45,10 @@ class ExportMeta(BaseModel):
     moderated_out: int
     participants: int  # who voted
     votes: int  # that were counted
-    first_vote_at: str  # ISO 8601, UTC
+    first_vote_at: str  # ISO 8601, UTC; of an export without votes the first comment's time
     last_vote_at: str
+    has_votes: bool = True  # False: an export of comments alone; who voted how is unknown
+    strict_moderation: bool = False
 
 
 @dataclass(frozen=True, slots=True)

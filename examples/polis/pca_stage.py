@@ -8,39 +8,42 @@ from threadpoolctl import threadpool_limits
 
 from backstay import BlockingContext, Discard
 
-from . import comments, groups
+from . import agreement, certainty, comments, groups
 from .configs import PcaConfig
 from .export import Export, ExportError, moment
 from .findings import ExportMeta
-from .outcome import THREADS, put, read, results
+from .outcome import LOADED, THREADS, put, read, results, step
 from .tables import PCA_TABLES, ParticipantProjection
 from .votes import VoteMatrix, matrix_of
 
 
 def run(payload: PcaConfig, ctx: BlockingContext) -> dict[str, Any]:
     started = time.monotonic()
-    ctx.progress(0.02, stage="reading the export")
-    export = read(ctx)
+    export = read(ctx, step(ctx, LOADED, 0.4, "reading the export"))
+    if not len(export.votes):
+        return _without_votes(export, ctx, started)
     try:
         votes = matrix_of(
             export,
             payload.max_votes,
             payload.batch_size,
-            lambda share: ctx.progress(0.1 + 0.4 * share, stage="counting votes"),
+            step(ctx, 0.4, 0.5, "counting votes"),
         )
     except ExportError as error:
         raise Discard(str(error)) from error
     with threadpool_limits(THREADS):
         ctx.progress(0.5, stage="projecting participants")
         opinions = groups.opinion_map(votes, payload.n_components, payload.pca_method)
-        ctx.progress(0.7, stage="finding groups")
-        cast = np.count_nonzero(votes.voted, axis=1).astype(np.int64)
-        found = groups.find_groups(opinions.places, cast, len(votes.comment_ids))
-    ctx.log.info("%d votes, %d groups of %s", votes.counted, found.count, found.sizes())
-    ctx.progress(0.8, stage="writing rows")
-    put(ctx, comments.comment_rows(export.conversation_id, export, votes, opinions, found))
-    put(ctx, _participant_rows(export.conversation_id, votes, opinions, found))
+        ctx.progress(0.55, stage="finding groups")
+        found = certainty.find_groups(votes, opinions, step(ctx, 0.57, 0.85, "testing how certain the groups are"))
+        ctx.progress(0.85, stage="comparing with Polis")
+        match = agreement.agreement(votes, opinions.places, found, export.polis_groups)
+    ctx.log.info("%d votes, %d groups of %s (%s)", votes.counted, found.count, found.sizes(), found.clarity)
+    tell = step(ctx, 0.88, 1.0, "writing rows")
+    rows = comments.comment_rows(export.conversation_id, export, votes, opinions, found)
+    put(ctx, tell, rows, _participant_rows(export.conversation_id, votes, opinions, found))
     metrics = {"votes_processed": votes.counted, "groups_identified": found.count}
+    consensus = {each.comment_id: each.polis_consensus for each in export.let_in if each.polis_consensus is not None}
     return results(ctx, started, PCA_TABLES, metrics) | {
         "export_hash": export.digest,
         "conversation": _meta(export, votes).model_dump(),
@@ -50,25 +53,53 @@ def run(payload: PcaConfig, ctx: BlockingContext) -> dict[str, Any]:
             {"group_id": group, "size": size, "x": round(float(x), 6), "y": round(float(y), 6)}
             for group, (size, (x, y)) in enumerate(zip(found.sizes(), found.centres[:, :2], strict=True))
         ],
-        "likeness_to_export_groups": groups.likeness(found, votes.participant_ids, dict(export.polis_groups)),
+        "certainty": {
+            "clarity": found.clarity,
+            "silhouette": found.silhouette,
+            "stability": found.stability,
+            "by_chance": found.by_chance,
+        },
+        "agreement_with_polis": match.model_dump() if match else None,
+        "consensus_rank_correlation": agreement.consensus_rank_correlation(rows, consensus),
     }
 
 
-def _meta(export: Export, votes: VoteMatrix) -> ExportMeta:
+def _without_votes(export: Export, ctx: BlockingContext, started: float) -> dict[str, Any]:
+    """Return the result for an export of comments alone: counts, but no map and no groups."""
+    ctx.log.warning("the export has no votes.csv: there are no participants to group")
+    rows = comments.rows_of_comments_alone(export.conversation_id, export)
+    put(ctx, step(ctx, 0.5, 1.0, "writing rows"), rows)
+    return results(ctx, started, PCA_TABLES, {"votes_processed": 0, "groups_identified": 0}) | {
+        "export_hash": export.digest,
+        "conversation": _meta(export, None).model_dump(),
+        "method": "none",
+        "explained_variance": [],
+        "groups": [],
+        "certainty": {"clarity": "none", "silhouette": None, "stability": None, "by_chance": None},
+        "agreement_with_polis": None,
+        "consensus_rank_correlation": None,
+    }
+
+
+def _meta(export: Export, votes: VoteMatrix | None) -> ExportMeta:
+    let_in = export.let_in
+    times = export.votes.timestamps if votes else np.array([each.timestamp for each in let_in])
     return ExportMeta(
         conversation_id=export.conversation_id,
         title=export.title,
-        comments=len(export.let_in),
-        moderated_out=len(export.comments) - len(export.let_in),
-        participants=len(votes.participant_ids),
-        votes=votes.counted,
-        first_vote_at=moment(int(export.votes.timestamps.min())).isoformat(),
-        last_vote_at=moment(int(export.votes.timestamps.max())).isoformat(),
+        comments=len(let_in),
+        moderated_out=len(export.comments) - len(let_in),
+        participants=len(votes.participant_ids) if votes else 0,
+        votes=votes.counted if votes else sum(each.agrees + each.disagrees for each in let_in),
+        first_vote_at=moment(int(times.min())).isoformat(),
+        last_vote_at=moment(int(times.max())).isoformat(),
+        has_votes=votes is not None,
+        strict_moderation=export.strict,
     )
 
 
 def _participant_rows(
-    conversation_id: str, votes: VoteMatrix, opinions: groups.OpinionMap, found: groups.Groups
+    conversation_id: str, votes: VoteMatrix, opinions: groups.OpinionMap, found: certainty.Groups
 ) -> list[ParticipantProjection]:
     agrees, disagrees, passes = (votes.count(value, axis=1).tolist() for value in (1, -1, 0))
     return [

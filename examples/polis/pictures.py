@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from playwright.sync_api import sync_playwright
 
 IMAGES = Path(__file__).with_name("images")
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 
 
 class Picture(NamedTuple):

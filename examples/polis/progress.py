@@ -59,7 +59,10 @@ class Shown:
         now = words(job)
         if job.started_at is not None and task.start_time is None:
             self._progress.start_task(bar)
-        self._progress.update(bar, completed=1.0 if job.status == "completed" else job.progress, now=now)
+        # While its process starts, no share is known: the bar moves to and fro.
+        starts = job.status == "processing" and not job.progress
+        done = 1.0 if job.status == "completed" else job.progress
+        self._progress.update(bar, total=None if starts else 1.0, completed=done, now=now)
         if job.status in ENDED and task.stop_time is None:
             self._progress.stop_task(bar)
         if not self._progress.console.is_terminal and self._said.get(name) != now:
@@ -70,7 +73,7 @@ class Shown:
 def words(job: Job) -> str:
     """Describe the current step in a few words."""
     if job.status == "processing":
-        return job.stage or "begins"
+        return job.stage or "starting"
     if job.status == "completed":
         return f"done in {(job.processing_time_ms or 0) / 1000:.1f} s" + (
             f", attempt {job.attempt}" if job.attempt > 1 else ""

@@ -33,15 +33,20 @@ async def report(app: Backstay, payload: ReportConfig, ctx: Context) -> dict[str
     analysis = gathered(await _findings(ctx, pca, umap))
     text = await _narrative(ctx, analysis, payload)
     ctx.progress(0.6, stage="drawing")
-    files = await asyncio.to_thread(build, analysis, payload, await _visualizations(app, ctx), text)
+    visualizations = await _visualizations(app, ctx)
+
+    def drawn(page: str, share: float) -> None:
+        ctx.progress(0.6 + 0.3 * share, stage=f"drawing {page}")
+
+    files = await asyncio.to_thread(build, analysis, payload, visualizations, text, drawn)
     uris = []
     for done, (name, page) in enumerate(files.items()):
-        ctx.progress(0.8 + 0.2 * done / len(files), stage=f"keeping {name}")
+        ctx.progress(0.9 + 0.1 * done / len(files), stage=f"storing {name}")
         uris.append(await ctx.artifact(name, page))
     ctx.metric("pages", len(files))
     return {
         "result_type": "SUCCESS",
-        "output_location": {"tables": [], "artifacts": uris},
+        "output_location": {"dynamodb_tables": [], "s3_artifacts": uris},
         "summary_metrics": {"processing_time_seconds": round(time.monotonic() - started, 3), "pages": len(files)},
     }
 

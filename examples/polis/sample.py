@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from .export import COMMENT_COLUMNS, FILES, PARTICIPANT_COLUMNS, SUMMARY, VOTE_COLUMNS, moment
+from .export import COMMENT_COLUMNS, FILES, PARTICIPANT_COLUMNS, SUMMARY, VOTE_COLUMNS
 from .sample_comments import COMMENTS, KEPT_OUT, TITLE
 
 CONVERSATION_ID = "millbrook"
@@ -42,7 +42,7 @@ def write_sample(folder: Path, *, seed: int = 7, participants: int = PARTICIPANT
     _write(
         folder / FILES[1],
         VOTE_COLUMNS,
-        ((each.timestamp, _written(each.timestamp), each.comment_id, each.voter_id, each.vote) for each in votes),
+        ((each.timestamp, each.comment_id, each.voter_id, each.vote) for each in votes),
     )
     comment_ids = range(len(COMMENTS) + len(KEPT_OUT))
     _write(folder / FILES[2], (*PARTICIPANT_COLUMNS, *map(str, comment_ids)), _participant_rows(groups, authors, last))
@@ -83,7 +83,7 @@ def _comment_rows(authors: Sequence[int], last: dict[tuple[int, int], int]) -> I
         votes = [vote for (_, voted_on), vote in last.items() if voted_on == comment_id]
         at = BEGIN - 86_400 + comment_id * 997
         yield (
-            *(at, _written(at), comment_id, authors[comment_id]),
+            *(at, comment_id, authors[comment_id]),
             *(votes.count(1), votes.count(-1), moderated, body),
         )
 
@@ -96,10 +96,6 @@ def _participant_rows(
         voted = sum(cell != "" for cell in cells)
         placed = group if voted >= PLACED_FROM else ""
         yield (voter, placed, authors.count(voter), voted, cells.count(1), cells.count(-1), *cells)
-
-
-def _written(timestamp: int) -> str:
-    return moment(timestamp).strftime("%a %b %d %H:%M:%S UTC %Y")
 
 
 def _write(path: Path, head: Sequence[object], rows: Iterable[Sequence[object]]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from .report.choice import most_agreed, most_divisive, most_unsure
 from .report.model import Analysis, Comment, Group
-from .report.words import counted, group_name, joined, percent, quoted
+from .report.words import counted, group_name, joined, percent, quoted, share_of
 
 
 def sentences(analysis: Analysis, sections: Sequence[str]) -> dict[str, str]:
@@ -17,11 +17,17 @@ def sentences(analysis: Analysis, sections: Sequence[str]) -> dict[str, str]:
 def _summary(analysis: Analysis) -> str:
     people = counted(len(analysis.participants), "person", "people")
     first = f"{people} cast {counted(analysis.votes, 'vote')} on {counted(len(analysis.comments), 'comment')}."
-    if len(analysis.groups) > 1:
+    if not analysis.has_votes:
+        comments = counted(len(analysis.comments), "comment")
+        first = f"{comments} were agreed or disagreed with {counted(analysis.votes, 'time')}; by whom is not known."
+    elif len(analysis.groups) > 1 and analysis.certainty and analysis.certainty.clarity == "none":
+        first += " Their votes form no clear opinion groups."
+    elif len(analysis.groups) > 1:
         largest = max(analysis.groups, key=lambda each: each.size)
         share = percent(largest.size / sum(each.size for each in analysis.groups))
+        sure = "" if analysis.certainty is None or analysis.certainty.clarity == "clear" else ", though uncertain ones"
         first += (
-            f" By how they voted they form {counted(len(analysis.groups), 'opinion group')};"
+            f" By how they voted they form {counted(len(analysis.groups), 'opinion group')}{sure};"
             f" the largest, {group_name(largest.group_id)}, holds {share} of them."
         )
     else:
@@ -37,6 +43,8 @@ def _summary(analysis: Analysis) -> str:
 
 
 def _groups(analysis: Analysis) -> str:
+    if not analysis.has_votes:
+        return ""
     if len(analysis.groups) < 2:
         return "With one group only there is nothing that tells groups apart."
     return "\n".join(f"- {_group(each, analysis)}" for each in analysis.groups)
@@ -59,6 +67,8 @@ def _consensus(analysis: Analysis) -> str:
     shared, split = most_agreed(analysis.comments, 3), most_divisive(analysis.comments, 3)
     if not shared:
         return "No comment has enough votes to speak of agreement."
+    if not analysis.has_votes:
+        return f"People agree most with {_numbers(shared)}."
     said = f"All groups see {_numbers(shared)} alike."
     return f"{said} They are furthest apart on {_numbers(split)}." if split else said
 
@@ -77,8 +87,8 @@ def _uncertainty(analysis: Analysis) -> str:
     if not unsure:
         return "Hardly anybody passed on a comment: people knew what they thought."
     passed = unsure[0].votes
-    share = percent(passed.share(passed.passes))
-    return f"People were least sure about {_numbers(unsure)}: {share} of those who saw the first of them passed."
+    share = share_of(passed.passes, passed.seen)
+    return f"People were least sure about {_numbers(unsure)}: {share} votes on the first of them are a pass."
 
 
 WRITERS: dict[str, Callable[[Analysis], str]] = {
@@ -101,12 +111,16 @@ def _numbers(comments: Sequence[Comment]) -> str:
 def _majority(comment: Comment) -> str:
     votes = comment.votes
     word, count = ("agree", votes.agrees) if votes.agrees >= votes.disagrees else ("disagree", votes.disagrees)
-    return f"{percent(votes.share(count))} of those who saw it {word}"
+    return f"{share_of(count, votes.seen)} votes {word}"
 
 
 def _apart(comment: Comment) -> str:
     shares = {group: votes.share(votes.agrees) for group, votes in comment.by_group.items()}
     if not shares:
         return _majority(comment)
-    most, least = max(shares, key=shares.__getitem__), min(shares, key=shares.__getitem__)
-    return f"{percent(shares[most])} of {group_name(most)} agree, and {percent(shares[least])} of {group_name(least)}"
+    most, least = (choose(shares, key=shares.__getitem__) for choose in (max, min))
+    first, last = (
+        f"{share_of(comment.by_group[group].agrees, comment.by_group[group].seen)} votes in {group_name(group)}"
+        for group in (most, least)
+    )
+    return f"{first} agree, and {last}"

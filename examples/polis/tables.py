@@ -18,10 +18,12 @@ DynamoDB with the prefix `Delphi` the tables are Delphi_CommentEmbeddings and so
 Layers: 0 is the finest, each further one is coarser, and every cluster lies within one cluster of the next layer.
 Cluster and topic keys are "layer0_3", edge ids "4_17" with the smaller comment id first.
 
-The result of every stage is {result_type, output_location: {tables, artifacts}, summary_metrics} and more. PCA adds
-{conversation, method, groups: [{group_id, size, x, y}], explained_variance: [share per component],
-likeness_to_export_groups}, UMAP {embedding_model, dimensions, projection, topic_names_by, layers: [clusters per
-layer]}, and both `export_hash`.
+The result of every stage is {result_type, output_location: {dynamodb_tables, s3_artifacts}, summary_metrics} and more;
+the names are those of the queue that this replaces, whichever engine and file store are in use. PCA adds
+{conversation, method, groups: [{group_id, size, x, y}], explained_variance: [share per component], certainty:
+{clarity, silhouette, stability, by_chance}, agreement_with_polis: {polis_groups, people, rand_index, reasons} or null,
+consensus_rank_correlation}, UMAP {embedding_model, dimensions, projection, topic_names_by, language, layers: [clusters
+per layer]}, and both `export_hash`.
 """
 
 from typing import Literal
@@ -57,6 +59,7 @@ class CommentExtremity(
     consensus: float  # product over groups of agree_share (or of disagree shares, where larger), to the power 1/groups
     divisiveness: float  # largest difference of agree_share between two groups
     kind: Literal["consensus", "divisive", "mixed"]
+    is_meta: bool = False  # about the participants: it takes no part in the opinion map
     representative_of: list[int]  # groups that it represents: they agree with it far more than all others do
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from .language import WITHOUT_SPACES
 from .llm import LLM, LLMError
 from .tables import ClusterKeywords
 
@@ -11,16 +12,22 @@ NAME_TOKENS_MAX = 60
 SAMPLES = 8  # comments that the model is shown
 
 
-def by_keywords(clusters: Sequence[ClusterKeywords]) -> dict[str, str]:
+def by_keywords(clusters: Sequence[ClusterKeywords], language: str) -> dict[str, str]:
     """Return a name per cluster key; two clusters of a layer never share one."""
     names: dict[str, str] = {}
+    comma = "、" if language in WITHOUT_SPACES else ", "
     for cluster in clusters:
         taken = {name for key, name in names.items() if key.startswith(f"layer{cluster.layer}_")}
         lengths = range(min(3, len(cluster.keywords)), len(cluster.keywords) + 1)
-        possible = [", ".join(cluster.keywords[:length]).capitalize() for length in lengths if length]
+        possible = [comma.join(_capitalised(cluster.keywords[:length])) for length in lengths if length]
         fallback = f"Topic {cluster.cluster_id + 1}"
         names[cluster.cluster_key] = next((name for name in possible if name not in taken), fallback)
     return names
+
+
+def _capitalised(words: Sequence[str]) -> list[str]:
+    """Return the words with a capital at the beginning; the others stay as they are, such as "EU"."""
+    return [word[:1].upper() + word[1:] if place == 0 else word for place, word in enumerate(words)]
 
 
 def question(cluster: ClusterKeywords, bodies: dict[int, str], title: str) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 from .clustering import Layer, cluster_key, distances_and_confidence
 from .export import Comment
 from .keywords import keywords_of
+from .language import Vocabulary
 from .neighbours import Graph
 from .tables import ClusterAssignment, ClusterKeywords, GraphEdge
 from .votes import Numbers
@@ -44,12 +45,11 @@ def assignment_rows(
 
 
 def cluster_rows(
-    conversation_id: str, comments: Sequence[Comment], layers: Sequence[Measured]
+    conversation_id: str, comments: Sequence[Comment], layers: Sequence[Measured], vocabulary: Vocabulary
 ) -> list[ClusterKeywords]:
     rows = []
-    texts = [comment.body for comment in comments]
     for number, each in enumerate(layers):
-        words = keywords_of(texts, each.layer, each.confidence)
+        words = keywords_of(vocabulary, each.layer, each.confidence)
         for cluster in range(each.layer.count):
             members = each.layer.members(cluster, each.distances)
             x, y = (float(value) for value in each.layer.centres[cluster][:2])

@@ -4,6 +4,7 @@ It uses umap-learn if that is installed. It takes half a minute to load, so it i
 computed here with numpy, which is fast enough for a few thousand comments.
 """
 
+from collections.abc import Callable
 from importlib.util import find_spec
 
 import numpy as np
@@ -16,6 +17,7 @@ from .votes import Numbers
 BY_LIBRARY, BY_NUMPY = "umap-learn", "umap (numpy)"
 SEED = 0
 EPOCHS = 400
+EPOCHS_BETWEEN_REPORTS = 10
 PARTS = 4  # parts of an epoch: moving all points at once overshoots
 REPULSIONS = 5  # random points that each pair is pushed away from, per step
 STEP_MAX = 4.0
@@ -23,14 +25,20 @@ SPAN = 10.0  # extent of the map at the start
 
 
 def project(
-    vectors: Numbers, graph: Graph, n_components: int, n_neighbors: int, min_dist: float, metric: str
+    vectors: Numbers,
+    graph: Graph,
+    n_components: int,
+    n_neighbors: int,
+    min_dist: float,
+    metric: str,
+    tell: Callable[[float], object] = lambda share: None,
 ) -> tuple[Numbers, str]:
-    """Return a position per comment, and the name of the method."""
+    """Return a position per comment, and the name of the method. `tell` is called with the share that is done."""
     if len(vectors) <= n_components + 2:  # too few for a graph to have a shape
         return _in_a_row(len(vectors), n_components), BY_NUMPY
     if find_spec("umap") is not None:
         return _by_library(vectors, n_components, n_neighbors, min_dist, metric), BY_LIBRARY
-    return _by_numpy(vectors, graph, n_components, min_dist), BY_NUMPY
+    return _by_numpy(vectors, graph, n_components, min_dist, tell), BY_NUMPY
 
 
 def _in_a_row(count: int, n_components: int) -> Numbers:
@@ -53,13 +61,17 @@ def _by_library(vectors: Numbers, n_components: int, n_neighbors: int, min_dist:
     return np.asarray(reducer.fit_transform(vectors), dtype=np.float64)
 
 
-def _by_numpy(vectors: Numbers, graph: Graph, n_components: int, min_dist: float) -> Numbers:
+def _by_numpy(
+    vectors: Numbers, graph: Graph, n_components: int, min_dist: float, tell: Callable[[float], object]
+) -> Numbers:
     """Move points in decreasing steps: neighbours attract, others repel."""
     dice = np.random.default_rng(SEED)
     places = _start(vectors, n_components)
     a, b = _curve(min_dist)
     for epoch in range(EPOCHS):
         rate = 1.0 - epoch / EPOCHS
+        if epoch % EPOCHS_BETWEEN_REPORTS == 0:
+            tell(epoch / EPOCHS)
         # A weak edge is sampled rarely, a strong one in every epoch.
         drawn = np.flatnonzero(dice.random(len(graph.weights)) < graph.weights)
         for part in np.array_split(dice.permutation(drawn), PARTS):

@@ -1,7 +1,10 @@
-"""Converts votes to a matrix: a row per participant, a column per comment; 1, 0 or -1 for a vote."""
+"""Converts votes to a matrix: a row per participant, a column per comment; 1, 0 or -1 for a vote.
+
+Rows are in the order in which participants first voted, which is the order that Polis's clustering starts from.
+"""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -20,6 +23,9 @@ class VoteMatrix:
     participant_ids: Integers
     comment_ids: Integers
     cells: NDArray[np.int8]
+    meta: NDArray[np.bool_]  # per comment: it is about the participants, and says nothing about their opinions
+    left_out: int  # how many comments had votes before moderators removed them: these have no column
+    cast: Integers  # per participant: the comments that they voted on, including those that were left out
     counted: int  # the votes that count: the last max_votes on accepted comments
 
     def count(self, value: int, axis: int) -> Integers:
@@ -32,17 +38,22 @@ class VoteMatrix:
         voted: NDArray[np.bool_] = self.cells != NO_VOTE
         return voted
 
+    def of(self, rows: Integers) -> "VoteMatrix":
+        """Return the votes of these participants."""
+        return replace(self, participant_ids=self.participant_ids[rows], cells=self.cells[rows], cast=self.cast[rows])
+
 
 def matrix_of(export: Export, max_votes: int, batch_size: int, tell: Callable[[float], object]) -> VoteMatrix:
     """Return the matrix. If a participant voted several times on a comment, the last vote counts."""
     votes = export.votes
     let_in = np.array(sorted(comment.comment_id for comment in export.let_in), dtype=np.int64)
-    kept = np.flatnonzero(np.isin(votes.comment_ids, let_in))
     # A stable sort: of two votes in the same second, the later line in the file counts.
-    kept = kept[np.argsort(votes.timestamps[kept], kind="stable")][-max_votes:]
+    in_time = np.argsort(votes.timestamps, kind="stable")
+    accepted = np.isin(votes.comment_ids[in_time], let_in)
+    kept = in_time[accepted][-max_votes:]
     if not len(kept):
         raise ExportError("votes.csv has no vote on a comment that was let in: there is nothing to analyse")
-    participant_ids, rows = np.unique(votes.voter_ids[kept], return_inverse=True)
+    participant_ids, rows = _by_arrival(votes.voter_ids[kept])
     comment_ids, columns = np.unique(votes.comment_ids[kept], return_inverse=True)
     if len(participant_ids) * len(comment_ids) > CELLS_MAX:
         raise ExportError(
@@ -54,7 +65,35 @@ def matrix_of(export: Export, max_votes: int, batch_size: int, tell: Callable[[f
         batch = slice(start, start + batch_size)
         _put_last(cells, rows[batch], columns[batch], votes.values[kept[batch]])
         tell(min(1.0, (start + batch_size) / len(kept)))
-    return VoteMatrix(participant_ids, comment_ids, cells, len(kept))
+    removed = in_time[~accepted]
+    meta = np.array([export.comments[number].is_meta for number in comment_ids.tolist()], dtype=np.bool_)
+    return VoteMatrix(
+        participant_ids,
+        comment_ids,
+        cells,
+        meta,
+        len(np.unique(votes.comment_ids[removed])),
+        np.count_nonzero(cells != NO_VOTE, axis=1) + _on_removed(export, removed, participant_ids),
+        len(kept),
+    )
+
+
+def _by_arrival(voter_ids: Integers) -> tuple[Integers, Integers]:
+    """Return the participants in the order of their first votes, and the row of each vote."""
+    sorted_ids, first, places = np.unique(voter_ids, return_index=True, return_inverse=True)
+    order = np.argsort(first, kind="stable")
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    return sorted_ids[order], rank[places]
+
+
+def _on_removed(export: Export, removed: Integers, participant_ids: Integers) -> Integers:
+    """Return on how many removed comments each participant voted."""
+    votes = export.votes
+    pairs = np.unique(np.stack([votes.voter_ids[removed], votes.comment_ids[removed]], axis=1), axis=0)
+    voters, counts = np.unique(pairs[:, 0], return_counts=True)
+    found = dict(zip(voters.tolist(), counts.tolist(), strict=True))
+    return np.array([found.get(participant, 0) for participant in participant_ids.tolist()], dtype=np.int64)
 
 
 def _put_last(cells: NDArray[np.int8], rows: Integers, columns: Integers, values: Integers) -> None:

@@ -87,6 +87,7 @@ async def _run(chosen: argparse.Namespace, console: Console) -> None:
                 case "load":
                     output.loaded(console, await database.load(connection, database.read_rules(chosen.file)))
                 case "work":
+                    await database.chosen_model(connection)  # a mismatch is said before any work starts
                     output.worked(console, await work(console))
                 case "search":
                     found = await database.search(connection, chosen.question, chosen.limit)

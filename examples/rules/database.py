@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
+from embedding import Embedder
 
 from rules.jobs import app
-from rules.models import DEFAULT, model_named
+from rules.models import DEFAULT, mismatch, model_named
 
 SCHEMA = Path(__file__).with_name("schema.sql")
 SAMPLE = Path(__file__).with_name("sample.json")
@@ -25,14 +26,22 @@ SELECT $1, (SELECT id FROM projects WHERE name = $2), (SELECT id FROM users WHER
 ON CONFLICT (project_id, rule_id) DO UPDATE SET title = excluded.title, guidance = excluded.guidance,
     rationale = excluded.rationale, priority = excluded.priority
 """
-SEARCH = """
-SELECT rule_id, title, priority, 1 - (embedding <=> $1::real[]::vector) AS similarity
-FROM rules WHERE embedding IS NOT NULL ORDER BY embedding <=> $1::real[]::vector LIMIT $2
-"""
+
+
+def search_sql(dimensions: int) -> str:
+    """Return the query for the nearest rules, by the expression that the index of `choose_model` has."""
+    kind = f"halfvec({dimensions})" if 2_000 < dimensions <= 4_000 else f"vector({dimensions})"
+    distance = (
+        f"embedding::{kind} <=> $1::real[]::vector::{kind}" if "half" in kind else "embedding <=> $1::real[]::vector"
+    )
+    return (
+        f"SELECT rule_id, title, priority, 1 - ({distance}) AS similarity FROM rules"  # noqa: S608 - numbers only
+        f" WHERE embedding IS NOT NULL ORDER BY {distance} LIMIT $2"
+    )
 
 
 class NotSetUp(Exception):
-    """The tables do not exist."""
+    """The tables do not exist, or are made for another model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +113,20 @@ async def search(connection: Any, question: str, limit: int = 5) -> Sequence[Fou
         raise ValueError("the question is empty")
     if not 1 <= limit <= FOUND_MAX:
         raise ValueError(f"limit {limit}: use 1 to {FOUND_MAX}")
+    model = await chosen_model(connection)
+    (vector,) = model.embed([question])
+    return [Found(**row) for row in await connection.fetch(search_sql(model.dimensions), vector.tolist(), limit)]
+
+
+async def chosen_model(connection: Any) -> Embedder:
+    """Return the model of the rules, once it is known that its vectors fit into their column."""
     try:
-        model = await connection.fetchval("SELECT name FROM embedding_model")
+        row = await connection.fetchrow("SELECT name, dimensions FROM embedding_model")
     except asyncpg.UndefinedTableError:
-        model = None
-    if model is None:
+        row = None
+    if row is None:
         raise NotSetUp('there are no rules yet: run "python -m rules setup"')
-    (vector,) = model_named(model).embed([question])
-    return [Found(**row) for row in await connection.fetch(SEARCH, vector.tolist(), limit)]
+    model = model_named(row["name"])
+    if model.dimensions != row["dimensions"]:
+        raise NotSetUp(mismatch(model.name, model.dimensions, row["dimensions"]))
+    return model

@@ -11,8 +11,8 @@ from uuid import UUID
 from embedding import Vectors
 from pydantic import BaseModel, Field, model_validator
 
-from backstay import Backoff, Backstay, BlockingBatchContext, ConfigurationError, Retry
-from rules.models import DEFAULT, model_named
+from backstay import Backoff, Backstay, BlockingBatchContext, ConfigurationError, Retention, Retry
+from rules.models import DEFAULT, mismatch, model_named
 from rules.ollama import OllamaAway
 
 QUEUE = "embeddings"
@@ -35,6 +35,7 @@ class RuleText(BaseModel):
     input_text: str = Field(pattern=r"\S")
     text_hash: str = ""
     embedding_model: str = DEFAULT
+    embedding_dimensions: int | None = None  # of the column; the trigger knows it
     project_id: UUID | None = None
 
     @model_validator(mode="after")
@@ -59,6 +60,11 @@ class Embedded(BaseModel):
 @app.batch_job(
     "embedding",
     queue=QUEUE,
+    # However it is submitted: a job belongs to its rule, and a known text is not embedded again.
+    subject="rule:{rule_id}",
+    content_hash="{embedding_model}:{md5(input_text)}",
+    reuse=True,
+    retention=Retention(completed=None),  # so that a text stays known
     max_size=50,
     max_wait=0.2,
     max_attempts=3,
@@ -70,10 +76,13 @@ def embed(payloads: list[RuleText], ctx: BlockingBatchContext) -> list[Embedded]
     answers: dict[tuple[str, str], Embedded] = {}
     for model in {payload.embedding_model for payload in payloads}:
         texts = {each.text_hash: each.input_text for each in payloads if each.embedding_model == model}
+        _check_dimensions(
+            model, {each.embedding_dimensions or 0 for each in payloads if each.embedding_model == model} - {0}
+        )
         vectors, each_ms = _timed(model, list(texts.values()))
         for text_hash, vector in zip(texts, vectors, strict=True):
             answers[model, text_hash] = Embedded(
-                embedding_vector=vector.tolist(),
+                embedding_vector=[float(f"{each:.9g}") for each in vector],  # as precise as it is, in half the bytes
                 embedding_dimensions=len(vector),
                 embedding_model=model,
                 embedding_ms=each_ms,
@@ -91,6 +100,16 @@ def embed(payloads: list[RuleText], ctx: BlockingBatchContext) -> list[Embedded]
             ]
             tx.execute("SELECT keep_vector($1, $2, $3, $4, $5)", kept)
     return results
+
+
+def _check_dimensions(model: str, columns: set[int]) -> None:
+    """Refuse a model whose vectors do not fit into the column, before it works on a text."""
+    try:
+        has = model_named(model).dimensions
+    except OllamaAway as error:
+        raise Retry(str(error)) from error
+    for other in columns - {has}:
+        raise Retry(mismatch(model, has, other))
 
 
 def _timed(model: str, texts: Sequence[str]) -> tuple[Vectors, float]:

@@ -17,7 +17,7 @@ CREATE TABLE IF NOT EXISTS users (
 CREATE TABLE IF NOT EXISTS embedding_model (
     only_one boolean PRIMARY KEY DEFAULT true CHECK (only_one),
     name text NOT NULL,
-    dimensions integer NOT NULL CHECK (dimensions BETWEEN 1 AND 2000) -- what an index of pgvector takes
+    dimensions integer NOT NULL CHECK (dimensions BETWEEN 1 AND 16000) -- what pgvector stores
 );
 
 -- What of a rule is embedded.
@@ -56,55 +56,118 @@ CREATE INDEX IF NOT EXISTS rules_created_by ON rules (created_by); -- a user who
 CREATE OR REPLACE FUNCTION job_priority(of_rule text) RETURNS integer LANGUAGE sql IMMUTABLE AS
 $$ SELECT CASE of_rule WHEN 'critical' THEN 100 WHEN 'high' THEN 75 ELSE 50 END $$;
 
--- A job for a rule. With `lent`, its vector is there already: the job is completed at once, by the result of another.
-CREATE OR REPLACE FUNCTION submit_embedding(rule rules, priority integer, lent boolean) RETURNS uuid
-LANGUAGE plpgsql AS
-$$
-DECLARE
-    model text := (SELECT name FROM embedding_model);
+-- The embedding queue as a table: its columns, by its names and types, of the jobs that the queue keeps.
+DO $$
 BEGIN
-    IF model IS NULL THEN
-        RAISE EXCEPTION 'no embedding model is chosen: run "python -m rules setup"';
+    IF EXISTS (SELECT FROM pg_class WHERE oid = to_regclass('embedding_jobs') AND relkind = 'r') THEN
+        RAISE EXCEPTION 'embedding_jobs is a table, and becomes a view: import its jobs, rename it, and run setup again';
     END IF;
-    RETURN backstay.submit(
-        'embedding',
-        jsonb_build_object(
-            'rule_id', rule.id,
-            'project_id', rule.project_id,
-            'input_text', rule_text(rule.title, rule.guidance, rule.rationale),
-            'text_hash', rule.text_hash,
-            'embedding_model', model),
-        subject => 'rule:' || rule.id,
-        priority => priority,
-        tags => array_remove(ARRAY['project:' || rule.project_id], NULL),
-        content_hash => model || ':' || rule.text_hash,
-        reuse => CASE WHEN lent THEN 'true' END,
-        created_by => 'trigger:rules');
-END
-$$;
+    CREATE TYPE job_status AS ENUM ('pending', 'processing', 'completed', 'failed', 'retrying');
+EXCEPTION WHEN duplicate_object THEN NULL;
+END $$;
+ALTER TYPE job_status ADD VALUE IF NOT EXISTS 'cancelled';
+DO $$
+BEGIN
+    CREATE TYPE job_priority AS ENUM ('low', 'normal', 'high', 'urgent');
+EXCEPTION WHEN duplicate_object THEN NULL;
+END $$;
+CREATE OR REPLACE VIEW embedding_jobs AS
+SELECT j.job_id AS id, (j.payload ->> 'rule_id')::uuid AS rule_id,
+    (CASE WHEN j.status IN ('waiting', 'scheduled') THEN 'pending' ELSE j.status END)::job_status AS status,
+    (CASE WHEN j.priority > 75 THEN 'urgent' WHEN j.priority > 50 THEN 'high' WHEN j.priority > 25 THEN 'normal'
+        ELSE 'low' END)::job_priority AS priority,
+    j.payload ->> 'embedding_model' AS embedding_model, j.payload ->> 'input_text' AS input_text,
+    md5(j.payload ->> 'input_text') AS text_hash,
+    -- A try counts from its start, as it did there.
+    j.failures + CASE WHEN j.attempt > 0 AND j.status IN ('processing', 'completed') THEN 1 ELSE 0 END AS attempts,
+    j.max_attempts, j.created_at, j.started_at, j.completed_at,
+    (j.result ->> 'embedding_vector')::vector AS embedding_vector,
+    (j.result ->> 'embedding_dimensions')::integer AS embedding_dimensions, j.last_error AS error_message,
+    j.processing_time_ms::integer AS processing_time_ms, j.worker_id, j.worker_version, r.project_id, r.created_by
+FROM backstay.jobs AS j LEFT JOIN rules AS r ON r.id = (j.payload ->> 'rule_id')::uuid
+WHERE j.job_type = 'embedding';
 
--- Before a rule is stored: a text that was embedded for another rule brings its vector along; a new text has none yet.
-CREATE OR REPLACE FUNCTION take_known_vector() RETURNS trigger LANGUAGE plpgsql AS
+-- A job needs its rule, from whichever side it comes, and the model that all rules are embedded with. What else follows
+-- from its payload is declared with its handler, in jobs.py. NOWAIT: whoever deletes the rule right now holds it and
+-- wants its jobs next, and a job that shares its result holds that of another; so the submit lets go and is repeated.
+CREATE OR REPLACE FUNCTION job_needs_rule() RETURNS trigger LANGUAGE plpgsql AS
 $$
 DECLARE
-    hash text := md5(rule_text(NEW.title, NEW.guidance, NEW.rationale)); -- the generated column is not filled yet
-    known rules;
+    payload jsonb := NEW.payload;
+    asked text := payload ->> 'embedding_model';
+    chosen text := (SELECT name FROM embedding_model);
 BEGIN
-    IF TG_OP = 'UPDATE' AND hash = OLD.text_hash THEN
-        RETURN NEW;
+    IF NEW.payload::jsonb ->> 'rule_id' ~ '^[0-9a-fA-F-]{32,36}$' THEN
+        PERFORM FROM rules WHERE id = (payload ->> 'rule_id')::uuid FOR KEY SHARE NOWAIT;
     END IF;
-    SELECT rules.* INTO known FROM rules JOIN embedding_model AS chosen ON chosen.name = rules.embedding_model
-    WHERE rules.text_hash = hash LIMIT 1;
-    NEW.embedding := known.embedding;
-    NEW.embedding_dimensions := known.embedding_dimensions;
-    NEW.embedding_model := known.embedding_model;
-    NEW.embedded_at := known.embedded_at;
-    NEW.embedding_ms := known.embedding_ms;
+    IF FOUND IS NOT TRUE THEN
+        RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format(
+            'there is no rule %s: nothing was stored', coalesce(payload ->> 'rule_id', 'without an id'));
+    ELSIF asked IS DISTINCT FROM chosen THEN
+        RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format(
+            'rules are embedded with %s, and this job asks for %s: set embedding_model, or choose another model for all'
+            ' rules with "python -m rules setup --model"', chosen, coalesce(asked, 'none'));
+    END IF;
     RETURN NEW;
 END
 $$;
-CREATE OR REPLACE TRIGGER rules_take_known_vector BEFORE INSERT OR UPDATE ON rules
-    FOR EACH ROW EXECUTE FUNCTION take_known_vector();
+CREATE OR REPLACE TRIGGER rules_needed BEFORE INSERT ON backstay.job
+    FOR EACH ROW WHEN (NEW.job_type = 'embedding') EXECUTE FUNCTION job_needs_rule();
+
+-- A job for a rule. A text that is known is not embedded again: the job is completed at once and the rule gets the
+-- vector here; one that is being embedded for another rule comes to this one, too, from `keep_vector`.
+CREATE OR REPLACE FUNCTION submit_embedding(rule rules, priority integer) RETURNS uuid LANGUAGE plpgsql AS
+$$
+DECLARE
+    chosen embedding_model;
+    shared text;
+    job uuid;
+BEGIN
+    SELECT * INTO chosen FROM embedding_model;
+    IF chosen IS NULL THEN
+        RAISE EXCEPTION 'no embedding model is chosen: run "python -m rules setup"';
+    END IF;
+    FOREACH shared IN ARRAY ARRAY[NULL, 'false'] LOOP
+        job := backstay.submit(
+            'embedding',
+            jsonb_build_object(
+                'rule_id', rule.id,
+                'project_id', rule.project_id,
+                'input_text', rule_text(rule.title, rule.guidance, rule.rationale),
+                'text_hash', rule.text_hash,
+                'embedding_model', chosen.name,
+                'embedding_dimensions', chosen.dimensions),
+            priority => priority,
+            tags => array_remove(ARRAY['project:' || rule.project_id], NULL),
+            reuse => shared, -- NULL: as it is declared
+            created_by => 'trigger:rules');
+        UPDATE rules SET embedding = done.embedding_vector, embedding_dimensions = done.embedding_dimensions,
+            embedding_model = chosen.name, embedded_at = now(), embedding_ms = 0
+        FROM embedding_jobs AS done
+        WHERE done.id = job AND vector_dims(done.embedding_vector) = chosen.dimensions AND rules.id = rule.id;
+        -- A known vector that is too long for a row, or from when the model had other dimensions, is made again.
+        EXIT WHEN FOUND OR NOT EXISTS (SELECT FROM backstay.jobs WHERE job_id = job AND status = 'completed');
+    END LOOP;
+    RETURN job;
+END
+$$;
+
+-- A vector belongs to its text, and goes with it.
+CREATE OR REPLACE FUNCTION forget_vector() RETURNS trigger LANGUAGE plpgsql AS
+$$
+BEGIN
+    -- The generated column is not filled yet.
+    IF md5(rule_text(NEW.title, NEW.guidance, NEW.rationale)) <> OLD.text_hash THEN
+        NEW.embedding := NULL;
+        NEW.embedding_dimensions := NULL;
+        NEW.embedding_model := NULL;
+        NEW.embedded_at := NULL;
+        NEW.embedding_ms := NULL;
+    END IF;
+    RETURN NEW;
+END
+$$;
+CREATE OR REPLACE TRIGGER rules_forget_vector BEFORE UPDATE ON rules FOR EACH ROW EXECUTE FUNCTION forget_vector();
 
 -- After it: its job, in the same transaction. What still waits for the text before is not worth a call of the model.
 CREATE OR REPLACE FUNCTION submit_rule() RETURNS trigger LANGUAGE plpgsql AS
@@ -116,28 +179,29 @@ BEGIN
         END IF;
         PERFORM backstay.cancel_jobs('embedding', 'rule:' || NEW.id, 'trigger:rules');
     END IF;
-    PERFORM submit_embedding(NEW, job_priority(NEW.priority), NEW.embedding IS NOT NULL);
+    PERFORM submit_embedding(NEW, job_priority(NEW.priority));
     RETURN NULL;
 END
 $$;
 CREATE OR REPLACE TRIGGER rules_submit AFTER INSERT OR UPDATE ON rules
     FOR EACH ROW EXECUTE FUNCTION submit_rule();
 
--- What a completed job does to its rule, in the commit that completes it. Only a rule that still has this text gets the
--- vector, and only while its model is the chosen one.
+-- What a completed job does to its rule, in the commit that completes it, and to every rule with the same text: their
+-- jobs wait for this one. Only rules that have this text get the vector, and only while its model is the chosen one.
 CREATE OR REPLACE FUNCTION keep_vector(of_rule uuid, hash text, numbers real[], model text, took_ms double precision)
 RETURNS void LANGUAGE plpgsql AS
 $$
 BEGIN
     -- NOWAIT: whoever changes or deletes the rule right now holds it and wants its jobs next, while the completion holds
     -- the job; to wait for each other would be a deadlock. So the completion lets go, and the queue repeats it.
+    PERFORM FROM rules WHERE text_hash = hash AND embedding IS NULL ORDER BY id FOR NO KEY UPDATE NOWAIT;
     PERFORM FROM rules WHERE id = of_rule FOR NO KEY UPDATE NOWAIT;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'there is no rule %', of_rule USING ERRCODE = 'foreign_key_violation';
     END IF;
     UPDATE rules SET embedding = numbers::vector, embedding_dimensions = cardinality(numbers), embedding_model = model,
         embedded_at = now(), embedding_ms = took_ms
-    WHERE id = of_rule AND text_hash = hash AND EXISTS (SELECT FROM embedding_model WHERE name = model);
+    WHERE (id = of_rule OR embedding IS NULL) AND text_hash = hash AND EXISTS (SELECT FROM embedding_model WHERE name = model);
 END
 $$;
 
@@ -170,9 +234,15 @@ BEGIN
     UPDATE rules SET embedding = NULL, embedding_dimensions = NULL, embedding_model = NULL, embedded_at = NULL,
         embedding_ms = NULL WHERE embedding IS NOT NULL;
     EXECUTE format('ALTER TABLE rules ALTER COLUMN embedding TYPE vector(%s)', new_dimensions);
-    CREATE INDEX rules_embedding ON rules USING hnsw (embedding vector_cosine_ops);
+    -- An index of pgvector takes 2,000 dimensions of 4 bytes, or 4,000 of 2; beyond that, a search reads all vectors.
+    IF new_dimensions <= 2000 THEN
+        CREATE INDEX rules_embedding ON rules USING hnsw (embedding vector_cosine_ops);
+    ELSIF new_dimensions <= 4000 THEN
+        EXECUTE format('CREATE INDEX rules_embedding ON rules USING hnsw ((embedding::halfvec(%s)) halfvec_cosine_ops)',
+            new_dimensions);
+    END IF;
     FOR each IN SELECT * FROM rules ORDER BY created_at, id LOOP
-        PERFORM submit_embedding(each, 25, false);
+        PERFORM submit_embedding(each, 25);
         again := again + 1;
     END LOOP;
     RETURN again;

@@ -55,7 +55,8 @@ PICTURES = (
     Picture("job", "job-running", height=905),
     Picture("tree-dark", "tree", "dark", height=900),
     Picture("submit", "submit-order"),
-    Picture("subject", "subject"),
+    Picture("subject", "subject", height=1000),
+    Picture("subject-compare", "subject-compare", height=620),
 )
 
 

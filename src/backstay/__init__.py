@@ -4,6 +4,7 @@ from backstay.app import Backstay
 from backstay.backoff import Backoff
 from backstay.context import BatchContext, BlockingBatchContext, BlockingContext, Context
 from backstay.core.access_keys import AuditRecord, CreatedKey, KeyInfo
+from backstay.core.derivation import PriorityBy
 from backstay.core.queues import Queue
 from backstay.core.records import Finding
 from backstay.core.schedules import ScheduleInfo
@@ -21,6 +22,7 @@ from backstay.errors import (
     EffectFailed,
     ForkedStore,
     IllegalTransition,
+    ImportFailed,
     InvalidOption,
     InvalidPayload,
     InvalidPipeline,
@@ -55,14 +57,16 @@ from backstay.errors import (
     VersionConflict,
 )
 from backstay.handlers import JobHandler
-from backstay.job import HistoryEntry, Job, JobHandle
+from backstay.job import Child, HistoryEntry, Job, JobHandle
 from backstay.ops.audit import Actor
 from backstay.ops.explain import Explanation, Reason
 from backstay.ops.jobs import BulkResult
 from backstay.ops.retention import Retention
 from backstay.ops.tree import Tree
 from backstay.outcomes import Cancel, Discard, Retry, Snooze
-from backstay.pipeline import Pipeline, Stage
+from backstay.pipeline import Pipeline, PipelineResult, Stage, StageResult
+from backstay.registration import BoundHandler as Handler
+from backstay.registration import FunctionHandler
 from backstay.results.model import Dimensions, ResultRow, Vector
 
 __all__ = [
@@ -77,6 +81,7 @@ __all__ = [
     "BlockingContext",
     "BulkResult",
     "Cancel",
+    "Child",
     "ChildMismatch",
     "ClaimLost",
     "ConfigurationError",
@@ -92,8 +97,11 @@ __all__ = [
     "Explanation",
     "Finding",
     "ForkedStore",
+    "FunctionHandler",
+    "Handler",
     "HistoryEntry",
     "IllegalTransition",
+    "ImportFailed",
     "InvalidOption",
     "InvalidPayload",
     "InvalidPipeline",
@@ -113,6 +121,8 @@ __all__ = [
     "NotOpen",
     "PayloadTooLarge",
     "Pipeline",
+    "PipelineResult",
+    "PriorityBy",
     "Queue",
     "QueueFull",
     "Reason",
@@ -128,6 +138,7 @@ __all__ = [
     "SchemaMismatch",
     "Snooze",
     "Stage",
+    "StageResult",
     "Stats",
     "Status",
     "StoreBusy",

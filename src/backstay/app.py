@@ -7,13 +7,15 @@ It turns arguments into plain data, calls the store, and turns records into what
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, TypedDict, TypeVar, Unpack, cast
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast, overload
 
 import msgspec
 import pydantic
@@ -41,7 +43,7 @@ from backstay.core.records import (
     WorkerRow,
 )
 from backstay.core.schedules import ScheduleInfo, ScheduleOptions
-from backstay.core.states import Status
+from backstay.core.states import TERMINAL, Status
 from backstay.core.stats import Stats, TotalFigures
 from backstay.engines import open_files, open_url
 from backstay.errors import (
@@ -55,8 +57,8 @@ from backstay.errors import (
     UnknownJobType,
 )
 from backstay.files.local import LOG_FILE, Files, StoredFile, parts, read_result
-from backstay.handlers import BatchHandler, BatchOptions, Handler, HandlerOptions, JobHandler
-from backstay.job import HistoryEntry, Job, JobHandle
+from backstay.handlers import BatchOptions, Handler, HandlerOptions, HandlerRef, P, R
+from backstay.job import HistoryEntry, Job, JobHandle, decode_result, target_of
 from backstay.observers import Observer, base
 from backstay.observers.base import submitting
 from backstay.ops import access, audit, explain, jobs, manage
@@ -68,10 +70,11 @@ from backstay.ops.jobs import BulkResult
 from backstay.ops.retention import Retention
 from backstay.ops.tree import Tree, load, nodes, with_progress
 from backstay.ops.wait import Waiting, check_completed
-from backstay.options import FindOptions, JobFilter, SubmitOptions, build, in_order, new_record, query
+from backstay.options import FindOptions, JobFilter, SubmitOptions, Unread, build, build_alike, in_order, query
 from backstay.pipeline import Pipeline, Stage
+from backstay.registration import BoundBatchHandler, BoundHandler, Register, RegisterBatch, bound
 from backstay.results.model import ResultRow
-from backstay.results.reader import PAGE, PlainRows, StoreRows, TableResults, plain_row, plain_rows
+from backstay.results.reader import PAGE, PlainRows, StoreRows, TableResults, plain_row, plain_rows, plain_subject_rows
 from backstay.worker import main_guard
 from backstay.worker.fetcher import WorkerSettings
 from backstay.worker.maintenance import Maintenance
@@ -79,14 +82,20 @@ from backstay.worker.remote import RemoteWork
 from backstay.worker.run import Run
 from backstay.worker.worker import Worker
 
+if TYPE_CHECKING:
+    from backstay import sync as blocking
+
 log = logging.getLogger("backstay")
 
 _KNOWN_SECONDS = 5.0  # how long a type that others handle is taken as it was read: a deploy may change it
 
 Insert = Callable[[Sequence[NewJob], Instant], Awaitable[list[Inserted]]]
+# One job of submit_many: of a handler, whose payload is checked, or of a type by name.
+TypedSubmission = tuple[HandlerRef[P, R], P] | tuple[HandlerRef[P, R], P, SubmitOptions]
+NamedSubmission = tuple[str, Any] | tuple[str, Any, SubmitOptions]
 Submission = tuple[Any, Any] | tuple[Any, Any, SubmitOptions]
-Target = Callable[..., Any] | type[JobHandler[Any]]
-R = TypeVar("R", bound=ResultRow)
+T = TypeVar("T")
+Row = TypeVar("Row", bound=ResultRow)
 
 
 class Page(list[Job]):
@@ -104,20 +113,6 @@ class WorkerOptions(TypedDict, total=False):
     poll_interval: float | timedelta | None
     grace: float | timedelta | None
     job_types: Sequence[str] | None
-
-
-class BoundHandler(Handler):
-    """A handler registered with an app: `await daily_summary.submit(payload)`."""
-
-    app: Backstay
-
-    async def submit(self, payload: Any, **options: Unpack[SubmitOptions]) -> JobHandle:
-        """Store a job of this type; see Backstay.submit."""
-        return await self.app.submit(self, payload, **options)
-
-
-class BoundBatchHandler(BatchHandler, BoundHandler):
-    """A batch handler registered with an app. Submit its jobs one by one, or with submit_many."""
 
 
 class Backstay:
@@ -153,6 +148,7 @@ class Backstay:
         self._live: dict[str, Run] = {}  # what workers in this process run now, for live progress
         self._entered = 0
         self._pid = os.getpid()
+        self._sync: blocking.Backstay | None = None
         # What is wrong with them is an error here, not at the first use.
         store = settings.used("url", url, lambda: open_url(self.url))
         settings.used("artifacts", artifacts, lambda: open_files(self.url, store, self._artifacts))
@@ -161,22 +157,24 @@ class Backstay:
 
     # Handlers
 
-    def job(self, name: str, **options: Unpack[HandlerOptions]) -> Callable[[Target], BoundHandler]:
+    def job(self, name: str, **options: Unpack[HandlerOptions]) -> Register:
         """Register a function (or a JobHandler class) as the handler of a job type."""
         _check_options("job", name, options, HandlerOptions)
-        return lambda target: self._register(BoundHandler(name, target, **options))
 
-    def batch_job(self, name: str, **options: Unpack[BatchOptions]) -> Callable[[Target], BoundBatchHandler]:
+        def register(target: Any) -> BoundHandler:
+            return self._register(bound(name, target, options))
+
+        return cast(Register, register)
+
+    def batch_job(self, name: str, **options: Unpack[BatchOptions]) -> RegisterBatch:
         """Register a function that takes a list of payloads as the handler of a job type. One call handles up to
         `max_size` jobs and returns a result or an exception for each."""
         _check_options("batch_job", name, options, BatchOptions)
 
-        def register(target: Target) -> BoundBatchHandler:
-            handler = BoundBatchHandler(name, target, **options)
-            self._register(handler)
-            return handler
+        def register(target: Any) -> BoundHandler:
+            return self._register(BoundBatchHandler(name, target, **options))
 
-        return register
+        return cast(RegisterBatch, register)
 
     def pipeline(
         self,
@@ -203,11 +201,37 @@ class Backstay:
 
     # Open and close
 
+    async def open(self) -> Backstay:
+        """Open the app, where `async with app:` does not fit: close it as often as you open it."""
+        return await self.__aenter__()
+
+    async def close(self) -> None:
+        """Close the app, if it is open."""
+        if self._entered:
+            await self.__aexit__()
+
+    @property
+    def sync(self) -> blocking.Backstay:
+        """The same app for blocking code: `with app.sync: app.sync.submit(report, …)`. It has the same handlers and
+        settings, and is opened on its own, on an event loop in a thread."""
+        from backstay import sync  # imports this module
+
+        if self._sync is None:
+            another = copy.copy(self)
+            another._forget()
+            another._known_types = {}
+            self._sync = sync.Backstay.of(another)
+        return self._sync
+
+    def _forget(self) -> None:
+        """Take nothing as open: what is, belongs to another process or another event loop."""
+        self._entered, self._store, self._files, self._waiting, self._live = 0, None, None, None, {}
+        self._pid = os.getpid()
+
     async def __aenter__(self) -> Backstay:
         main_guard.check()
-        if os.getpid() != self._pid:  # forked: what the parent has opened is the parent's
-            self._entered, self._store, self._files, self._waiting, self._live = 0, None, None, None, {}
-            self._pid = os.getpid()
+        if os.getpid() != self._pid:  # forked
+            self._forget()
         self._entered += 1
         if self._entered > 1:
             return self
@@ -304,8 +328,21 @@ class Backstay:
 
     # Submit
 
-    async def submit(self, job_type: str | Handler, payload: Any = None, **options: Unpack[SubmitOptions]) -> JobHandle:
-        """Store a job. When this returns, the job is on disk."""
+    @overload
+    async def submit(
+        self, job_type: HandlerRef[P, R], payload: P, **options: Unpack[SubmitOptions]
+    ) -> JobHandle[R]: ...
+
+    @overload
+    async def submit(
+        self, job_type: HandlerRef[None, R], payload: None = None, **options: Unpack[SubmitOptions]
+    ) -> JobHandle[R]: ...
+
+    @overload
+    async def submit(self, job_type: str, payload: Any = None, **options: Unpack[SubmitOptions]) -> JobHandle: ...
+
+    async def submit(self, job_type: Any, payload: Any = None, **options: Unpack[SubmitOptions]) -> JobHandle[Any]:
+        """Store a job of a handler, or of a type by name. When this returns, the job is on disk."""
         insert = _into(self.store, options.get("connection"))
         target = await self._target(job_type)
         now = self.clock.now()
@@ -315,7 +352,7 @@ class Backstay:
         else:
             with self.observers.submitting((job,)) as (job,):
                 inserted = (await insert((job,), now))[0]
-        return self._handle(job, inserted, now)
+        return self._handle(job, inserted, now, target)
 
     def submit_from_thread(
         self,
@@ -342,12 +379,20 @@ class Backstay:
             return (wait(_insert(store, connection, jobs, now)) if inserted is None else inserted)[0]
 
         if self.observers is None:
-            return self._handle(job, insert((job,)), now)
+            return self._handle(job, insert((job,)), now, target)
         with self.observers.submitting((job,)) as (job,):
             inserted = insert((job,))
-        return self._handle(job, inserted, now)
+        return self._handle(job, inserted, now, target)
 
-    async def submit_many(self, jobs: Iterable[Submission], *, connection: Any = None) -> list[JobHandle]:
+    @overload
+    async def submit_many(
+        self, jobs: Iterable[TypedSubmission[P, R]], *, connection: Any = None
+    ) -> list[JobHandle[R]]: ...
+
+    @overload
+    async def submit_many(self, jobs: Iterable[NamedSubmission], *, connection: Any = None) -> list[JobHandle]: ...
+
+    async def submit_many(self, jobs: Iterable[Submission], *, connection: Any = None) -> list[JobHandle[Any]]:
         """Store many jobs in one commit, all or none: (type, payload) or (type, payload, {options}). With `connection`,
         store all of them inside the caller's own transaction."""
         store = self.store
@@ -357,9 +402,24 @@ class Backstay:
             raise InvalidSubmission(
                 f"{len(listed):,} jobs at once; the limit is {limits.SUBMIT_BATCH_MAX:,}: split them"
             )
+        built, handlers = await self._build_many(listed, now)
+        if not built:
+            return []
+        with submitting(self.observers, built) as observed:
+            return await self._store_many(observed, handlers, now, _into(store, connection))
+
+    async def _build_many(
+        self, listed: Sequence[Submission], now: Instant
+    ) -> tuple[list[NewJob], Mapping[str, Handler]]:
+        """Return the jobs, and the handlers of their types as far as they are known here."""
+        job_ids = ids.new_ids(len(listed), now)
+        if (handler := self._handler_of_all(listed)) is not None:
+            alike = build_alike(handler, map(itemgetter(1), listed), job_ids, now)
+            if alike is not None:
+                return alike, {handler.name: handler}
         built: list[NewJob] = []
         targets: dict[Any, Handler | JobType] = {}
-        for position, (job_id, each) in enumerate(zip(ids.new_ids(len(listed), now), listed, strict=True)):
+        for position, (job_id, each) in enumerate(zip(job_ids, listed, strict=True)):
             try:
                 job_type, payload, *rest = each
                 target = targets.get(job_type)
@@ -373,28 +433,38 @@ class Backstay:
                 raise InvalidSubmission(
                     f"job {position} of {len(listed)}: give (type, payload) or (type, payload, options)"
                 ) from None
-        if not built:
-            return []
-        with submitting(self.observers, built) as observed:
-            return await self._store_many(observed, now, _into(store, connection))
+        return built, {each.name: each for each in targets.values() if isinstance(each, Handler)}
 
-    async def _store_many(self, built: Sequence[NewJob], now: Instant, insert: Insert) -> list[JobHandle]:
+    def _handler_of_all(self, listed: Sequence[Submission]) -> Handler | None:
+        """Return the handler of all of these if they have the same, and no options."""
+        try:
+            if set(map(len, listed)) != {2}:
+                return None
+            named, *others = set(map(itemgetter(0), listed))
+        except (TypeError, LookupError):  # one is not what it should be, which is said of each
+            return None
+        if others:
+            return None
+        return named if isinstance(named, Handler) else self.handlers.get(named)
+
+    async def _store_many(
+        self, built: Sequence[NewJob], handlers: Mapping[str, Handler], now: Instant, insert: Insert
+    ) -> list[JobHandle]:
         places = in_order(built)
         if places is None:
             inserted = await insert(built, now)
         else:
             answers = await insert([built[place] for place in places], now)
             inserted = [answer for _, answer in sorted(zip(places, answers, strict=True), key=_place)]
-        return [self._handle(job, each, now) for job, each in zip(built, inserted, strict=True)]
+        return [
+            self._handle(job, each, now, handlers.get(job.job_type)) for job, each in zip(built, inserted, strict=True)
+        ]
 
-    async def _target(self, job_type: str | Handler) -> Handler | JobType:
-        if isinstance(job_type, Handler):
-            return job_type
-        try:
-            handler = self.handlers.get(job_type)
-        except TypeError:  # a list, say, cannot even be looked up
-            check_name(job_type, "job type")
-            raise
+    async def _target(self, job_type: Any) -> Handler | JobType:
+        named = target_of(job_type)
+        if isinstance(named, Handler):
+            return named
+        job_type, handler = named, self.handlers.get(named)
         if handler is not None:
             return handler
         known = self._known_types.get(job_type)
@@ -412,15 +482,16 @@ class Backstay:
             )
         return known
 
-    def _handle(self, job: NewJob, inserted: Inserted, now: Instant) -> JobHandle:
+    def _handle(self, job: NewJob, inserted: Inserted, now: Instant, target: Handler | JobType | None) -> JobHandle:
+        handler = target if isinstance(target, Handler) else None
         if inserted.existing is not None:
-            return JobHandle(self, inserted.job_id, inserted.existing, deduplicated=True)
+            return JobHandle(self, inserted.job_id, inserted.existing, deduplicated=True, handler=handler)
         if (
             inserted.job_id != job.job_id
         ):  # a duplicate of a job in the caller's own transaction, which no one else sees
             job = msgspec.structs.replace(job, job_id=inserted.job_id)
-            return JobHandle(self, job.job_id, partial(new_record, job, inserted, now), deduplicated=True)
-        return JobHandle(self, job.job_id, partial(new_record, job, inserted, now))
+            return JobHandle(self, job.job_id, Unread(job, inserted, now), deduplicated=True, handler=handler)
+        return JobHandle(self, job.job_id, Unread(job, inserted, now), handler=handler)
 
     # Work
 
@@ -507,7 +578,7 @@ class Backstay:
 
     def seen_live(self, job: Job) -> Job | None:
         """Return the record with its run's current state from memory; None if it does not run in this process."""
-        return self._job(job.record) if job.job_id in self._live else None
+        return self._job(job.row) if job.job_id in self._live else None
 
     async def find(self, **options: Unpack[FindOptions]) -> Page:
         """Find jobs, newest first, or in claim order with order="priority"."""
@@ -516,23 +587,71 @@ class Backstay:
         page.next = found.next
         return page
 
-    async def result(self, job_id: str, timeout: float | timedelta | None = None) -> Any:
-        """Wait until a job has ended, and return its result. Raises JobFailed, JobCancelled, JobNotFound or
-        ResultTimeout."""
+    @overload
+    async def result(self, job_id: str, timeout: float | timedelta | None = None) -> Any: ...
+
+    @overload
+    async def result(
+        self, job_id: str, timeout: float | timedelta | None = None, *, as_type: HandlerRef[Any, R]
+    ) -> R: ...
+
+    @overload
+    async def result(self, job_id: str, timeout: float | timedelta | None = None, *, as_type: type[T]) -> T: ...
+
+    @overload
+    async def result(self, job_id: str, timeout: float | timedelta | None = None, *, as_type: Any = None) -> Any: ...
+
+    async def result(self, job_id: str, timeout: float | timedelta | None = None, *, as_type: Any = None) -> Any:
+        """Wait until a job has ended, and return its result: as plain JSON, or as the type or handler in `as_type`.
+        Raises JobFailed, JobCancelled, JobNotFound or ResultTimeout."""
         job_id = ids.canonical(job_id)
+        completed = check_completed(job_id, await self._ended(job_id, timeout))
+        text = completed.result
+        if completed.result_artifact is not None:
+            text = await asyncio.to_thread(self._job(completed).result_text)  # a large one is read from its file
+        if as_type is None or (isinstance(as_type, Handler) and as_type.name != completed.job_type):
+            return None if text is None else codec.decode(text)  # the latter: a duplicate of a job of another type
+        return decode_result(as_type, job_id, text)
+
+    async def wait(self, job_id: str, timeout: float | timedelta | None = None) -> Job:
+        """Wait until a job has ended, however it ended, and return its record. Raises JobNotFound or ResultTimeout."""
+        job_id = ids.canonical(job_id)
+        record = await self._ended(job_id, timeout)
+        if record is None:
+            raise JobNotFound(f"no job {job_id}")
+        return self._job(record)
+
+    async def _ended(self, job_id: str, timeout: float | timedelta | None) -> JobRecord | None:
         if self._waiting is None:
             raise NotOpen("the app is not open: use it inside `async with app:`")
         try:
             async with asyncio.timeout(None if timeout is None else seconds(timeout)):
-                record = await self._waiting.ended(job_id)
+                return await self._waiting.ended(job_id)
         except TimeoutError:
             raise ResultTimeout(
                 f"job {job_id} did not end within {seconds(timeout or 0):g} s; it is still active, ask again later"
             ) from None
-        completed = check_completed(job_id, record)
-        if completed.result_artifact is None:
-            return None if completed.result is None else codec.decode(completed.result)
-        return await asyncio.to_thread(lambda: self._job(completed).result)  # a large one is read from its file
+
+    async def watch(self, job_id: str) -> AsyncGenerator[Job, None]:
+        """Yield a job's record now, and again whenever its progress, stage or status has changed, up to its end."""
+        stir = asyncio.Event()
+        unlisten = self.store.listen(frozenset({Signal.ENDED}), lambda _: stir.set())
+        seen: tuple[object, ...] | None = None
+        try:
+            while True:
+                stir.clear()
+                job = await self.get(job_id)
+                now = job.status, job.attempt, job.progress, job.stage
+                if now != seen:
+                    yield job
+                if job.status in TERMINAL:
+                    return
+                seen = now
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(limits.RESULT_POLL_SECONDS):
+                        await stir.wait()
+        finally:
+            unlisten()
 
     async def type_of(self, job_type: str) -> Handler | JobType:
         """Return the handler of a type, or what its worker has announced. Raises UnknownJobType."""
@@ -565,7 +684,7 @@ class Backstay:
     async def explain(self, job_id: str, *, ask_first: Sequence[str] = ()) -> Explanation:
         """Why a job is not running, or how it ended: a reason and its parameters, of which `str()` is the sentence.
         Among many workers, those in `ask_first` are looked at before all others."""
-        job = (await self.get(job_id)).record
+        job = (await self.get(job_id)).row
         return await explain.explain(self.store, job, self.clock.now(), manage.is_dead, ask_first)
 
     async def log_bytes(self, job_id: str, start: int = 0, size_max: int = limits.MIB) -> bytes | None:
@@ -610,7 +729,7 @@ class Backstay:
 
     # Result rows and artifacts
 
-    def results(self, table: type[R]) -> TableResults[R]:
+    def results(self, table: type[Row]) -> TableResults[Row]:
         """Read the rows of a table: `await app.results(Point).all(job_id)`, `.get`, `.page`, `.latest`,
         `.by_subject`."""
         return TableResults(table, self.stored_rows)
@@ -626,13 +745,18 @@ class Backstay:
         """Return a page of a job's rows as dicts, for callers without the table's model; pass `next` as `after=`."""
         return await plain_rows(self.store, job_id, table, after, limit, subject)
 
+    async def subject_rows(self, table: str, subject: str, after: str | None = None, limit: int = PAGE) -> PlainRows:
+        """Return a page of a subject's rows across all completed jobs, oldest first, as dicts. The table needs
+        subject_index=True."""
+        return await plain_subject_rows(self.store, table, subject, after, limit)
+
     async def result_row(self, job_id: str, table: str, key: Any) -> dict[str, Any] | None:
         """Return one row by its key; any kind of key may be given as text."""
         return await plain_row(self.store, job_id, table, key)
 
     async def artifacts(self, job_id: str) -> list[StoredFile]:
         """List the files that a job's handler stored with it."""
-        record = (await self.get(job_id)).record
+        record = (await self.get(job_id)).row
         return msgspec.json.decode(record.artifacts, type=list[StoredFile]) if record.artifacts else []
 
     async def artifact(self, job_id: str, name: str) -> bytes:
@@ -844,11 +968,39 @@ class Backstay:
 
     # Schedules
 
+    @overload
     async def schedule(
         self,
         name: str,
         cron: str,
-        job_type: str | Handler,
+        job_type: HandlerRef[P, Any],
+        payload: P,
+        *,
+        timezone: str = "UTC",
+        missed: str = "one",
+        by: By = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> ScheduleInfo: ...
+
+    @overload
+    async def schedule(
+        self,
+        name: str,
+        cron: str,
+        job_type: str | HandlerRef[None, Any],
+        payload: Any = None,
+        *,
+        timezone: str = "UTC",
+        missed: str = "one",
+        by: By = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> ScheduleInfo: ...
+
+    async def schedule(
+        self,
+        name: str,
+        cron: str,
+        job_type: Any,
         payload: Any = None,
         *,
         timezone: str = "UTC",
@@ -901,7 +1053,8 @@ class Backstay:
         "schedule:" and the name."""
         who = actor(by)
         creator = check_text("created_by", created_by, limits.NAME_LENGTH_MAX) or (None if by is None else who.by)
-        return self._handle(*await manage.run_schedule(self.store, self.clock, who, self.observers, name, creator))
+        ran = await manage.run_schedule(self.store, self.clock, who, self.observers, name, creator)
+        return self._handle(*ran, self.handlers.get(ran[0].job_type))
 
     # Figures, check-up, retention
 

@@ -15,7 +15,7 @@ import functools
 import json
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
 from enum import Enum
 from typing import Any
@@ -37,7 +37,7 @@ from backstay.limits import (
 # All digits become the same one: then one search finds a number of 19 digits, five times faster than a pattern.
 _DIGITS_ALIKE = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER = b"0" * 19
-_BACKSLASH, _CAPITAL_N, _CAPITAL_I = b"\\NI"  # as numbers: the fastest search there is
+_BACKSLASH, _CAPITAL_N, _CAPITAL_I, _BRACE, _BRACKET = b"\\NI{["  # as numbers: the fastest search there is
 
 decode = msgspec.json.decode
 encode = msgspec.json.encode
@@ -251,6 +251,18 @@ def checked(raw: bytes, what: str) -> str:
     return raw.decode()
 
 
+def all_checked(raws: Sequence[bytes]) -> list[str] | None:
+    """Return JSON objects that a serializer wrote as texts, in a fraction of the time that `checked` takes for each;
+    None if one of them needs a closer look."""
+    whole = b"\n".join(raws)
+    if _has_suspicious_word(whole) or {raw[0] for raw in raws} != {_BRACE}:
+        return None
+    if (whole.count(b"{") != len(raws) or _BRACKET in whole) and any(map(_may_be_deep, raws)):
+        return None
+    texts = whole.decode().split("\n")
+    return texts if len(texts) == len(raws) else None
+
+
 def has_nan(value: Any) -> bool:
     """Return whether a value contains a NaN or an infinity. Serializers write them as null, which would change the
     data."""
@@ -279,13 +291,20 @@ def from_json(text: str | bytes, what: str = "payload") -> Any:
 def _suspicious(raw: bytes) -> bool:
     """Return whether a document needs a full check. These cheap scans clear nearly every document: a single byte is
     found many times faster than a word, and its absence clears the word."""
+    return _has_suspicious_word(raw) or _may_be_deep(raw)
+
+
+def _has_suspicious_word(raw: bytes) -> bool:
     return (
         (_BACKSLASH in raw and b"\\u" in raw)
         or (_CAPITAL_N in raw and b"NaN" in raw)
         or (_CAPITAL_I in raw and b"Infinity" in raw)
-        or (len(raw) > JSON_DEPTH_MAX and raw.count(b"{") + raw.count(b"[") > JSON_DEPTH_MAX)
         or (len(raw) >= len(_LONG_NUMBER) and _LONG_NUMBER in raw.translate(_DIGITS_ALIKE))
     )
+
+
+def _may_be_deep(raw: bytes) -> bool:
+    return len(raw) > JSON_DEPTH_MAX and raw.count(b"{") + raw.count(b"[") > JSON_DEPTH_MAX
 
 
 def inspect(raw: bytes, what: str) -> Any:

@@ -21,7 +21,8 @@ from backstay.core.result_tables import ResultTable, RowPage, RowQuery, Value
 from backstay.core.states import Status
 from backstay.errors import ClaimLost, EffectFailed, InvalidOption, InvalidResult
 from backstay.files.local import AsyncSource, Source, check_name
-from backstay.handlers import Handler
+from backstay.handlers import Handler, HandlerRef, P
+from backstay.handlers import R as Result
 from backstay.job import (
     BlockingChildren,
     Child,
@@ -276,15 +277,48 @@ class Context(_ContextFields):
 
     # Children
 
+    @overload
     async def submit(
         self,
-        job_type: str | Handler,
+        job_type: HandlerRef[P, Result],
+        payload: P,
+        *,
+        key: str | None = None,
+        at_once: bool = False,
+        **options: Unpack[SubmitOptions],
+    ) -> Child[Result]: ...
+
+    @overload
+    async def submit(
+        self,
+        job_type: HandlerRef[None, Result],
+        payload: None = None,
+        *,
+        key: str | None = None,
+        at_once: bool = False,
+        **options: Unpack[SubmitOptions],
+    ) -> Child[Result]: ...
+
+    @overload
+    async def submit(
+        self,
+        job_type: str,
         payload: Any = None,
         *,
         key: str | None = None,
         at_once: bool = False,
         **options: Unpack[SubmitOptions],
-    ) -> Child:
+    ) -> Child: ...
+
+    async def submit(
+        self,
+        job_type: Any,
+        payload: Any = None,
+        *,
+        key: str | None = None,
+        at_once: bool = False,
+        **options: Unpack[SubmitOptions],
+    ) -> Child[Any]:
         """Submit a child of this job. It is stored with this job's completion (or with its wait), and not at all if
         this run fails; `at_once=True` stores it now.
 
@@ -294,7 +328,9 @@ class Context(_ContextFields):
         the same work is wanted once more.
         """
         channel = cast(AsyncChannel, self._channel)
-        return Child(await channel.submit(target_of(job_type), payload, key, at_once, options))
+        target = target_of(job_type)
+        submitted = await channel.submit(target, payload, key, at_once, options)
+        return Child(submitted, None if isinstance(target, str) else target)
 
     @property
     def children(self) -> Children:
@@ -361,18 +397,53 @@ class BlockingContext(_ContextFields):
         of bytes."""
         return cast(BlockingChannel, self._channel).artifact(check_name(name), data)
 
+    @overload
     def submit(
         self,
-        job_type: str | Handler,
+        job_type: HandlerRef[P, Result],
+        payload: P,
+        *,
+        key: str | None = None,
+        at_once: bool = False,
+        **options: Unpack[SubmitOptions],
+    ) -> Child[Result]: ...
+
+    @overload
+    def submit(
+        self,
+        job_type: HandlerRef[None, Result],
+        payload: None = None,
+        *,
+        key: str | None = None,
+        at_once: bool = False,
+        **options: Unpack[SubmitOptions],
+    ) -> Child[Result]: ...
+
+    @overload
+    def submit(
+        self,
+        job_type: str,
         payload: Any = None,
         *,
         key: str | None = None,
         at_once: bool = False,
         **options: Unpack[SubmitOptions],
-    ) -> Child:
+    ) -> Child: ...
+
+    def submit(
+        self,
+        job_type: Any,
+        payload: Any = None,
+        *,
+        key: str | None = None,
+        at_once: bool = False,
+        **options: Unpack[SubmitOptions],
+    ) -> Child[Any]:
         """Submit a child of this job; see Context.submit."""
         channel = cast(BlockingChannel, self._channel)
-        return Child(channel.submit(target_of(job_type), payload, key, at_once, options))
+        target = target_of(job_type)
+        submitted = channel.submit(target, payload, key, at_once, options)
+        return Child(submitted, None if isinstance(target, str) else target)
 
     @property
     def children(self) -> BlockingChildren:

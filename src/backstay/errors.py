@@ -223,6 +223,10 @@ class MoveFailed(BackstayError):
     """A queue could not be transferred to another store. Nothing is lost: the message says how to continue."""
 
 
+class ImportFailed(BackstayError):
+    """A queue of another system could not be imported completely. Nothing is lost: the message says how to continue."""
+
+
 # Over HTTP
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"  # RFC 9457

@@ -7,20 +7,22 @@ import functools
 import inspect
 import logging
 import sys
+import types
 import typing
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypedDict, Unpack, cast
 
 import pydantic
 import pydantic_core
 from pydantic_core import PydanticSerializationError
+from typing_extensions import TypeVar
 
 from backstay import codec, limits
 from backstay.backoff import Backoff
 from backstay.clock import MICROS, Instant, micros
-from backstay.core import admission, payload_schema, sensitive
+from backstay.core import admission, derivation, payload_schema, sensitive
 from backstay.core.checks import (
     check_job_type,
     check_max_attempts,
@@ -30,15 +32,22 @@ from backstay.core.checks import (
     check_text,
     check_timeout,
 )
-from backstay.core.records import JobType, Rate
-from backstay.errors import ConfigurationError, InvalidOption, InvalidPayload
+from backstay.core.derivation import Derivation, PriorityBy
+from backstay.core.records import FOREVER, JobType, Rate
+from backstay.errors import ConfigurationError, InvalidOption, InvalidPayload, InvalidResult
 from backstay.observers import Observers
 from backstay.ops import retention as retention_policy
 from backstay.ops.retention import Retention
 
+if TYPE_CHECKING:
+    from backstay.job import JobHandle
+    from backstay.options import SubmitOptions
+
 Isolation = Literal["async", "thread", "process"]
+Derive = Callable[[Any], Any]  # computes an option from the payload
 Upcast = Callable[[Any, int], Any]  # converts an older payload (decoded JSON, version) to what the model reads now
-P = TypeVar("P")
+P = TypeVar("P", default=Any)  # of a payload
+R = TypeVar("R", default=Any)  # of a result
 _PLACES_MAX = 20  # mistakes that an error lists; a payload can have as many as it has fields
 
 _STARS = b"**********"  # how pydantic writes a secret
@@ -59,19 +68,27 @@ def _calling_module() -> str:
     return str(frame.f_globals.get("__name__", ""))
 
 
-class JobHandler(Generic[P]):
-    """A handler as a class: `class Sync(JobHandler[Payload]): async def handle(self, payload, ctx): …`"""
+class JobHandler(Generic[P, R]):
+    """A handler as a class: `class Sync(JobHandler[Payload, Report]): async def handle(self, payload, ctx): …`. The
+    type of its result may be left out."""
 
-    def handle(self, payload: P, ctx: Any) -> Any:
+    def handle(self, payload: P, ctx: Any) -> R | Awaitable[R]:
         """Run the job. Override this; it may be `async def` or `def`."""
         raise TypeError(f"{type(self).__name__} has no handle(self, payload, ctx)")
+
+    if TYPE_CHECKING:
+        # `@app.job` on a class makes it a handler. mypy, which ignores what a decorator of a class returns, reads this.
+        @classmethod
+        async def submit(cls, payload: P, **options: Unpack[SubmitOptions]) -> JobHandle[R]:
+            """Store a job of this type; see Backstay.submit."""
+            ...
 
 
 class HandlerOptions(TypedDict, total=False):
     """The keyword options of @app.job; the defaults are those of Handler."""
 
     queue: str
-    priority: int | str
+    priority: int | str | PriorityBy | Derive
     max_attempts: int
     timeout: float | timedelta
     backoff: Backoff | None
@@ -85,9 +102,24 @@ class HandlerOptions(TypedDict, total=False):
     reuse_by: Sequence[str] | None
     code_version: str
     results: Sequence[type[Any]] | None
+    subject: str | Derive | None
+    content_hash: str | Derive | None
+    reuse: bool | float | timedelta
+    dedup_key: str | Derive | None
+    dedup_for: str | float | timedelta
+    dedup_per: str | None
 
 
-class Handler:
+class HandlerRef(Protocol[P, R]):
+    """What a job can be submitted to: a handler, or an object that represents one."""
+
+    @property
+    def handler(self) -> Handler[P, R]:
+        """The handler itself."""
+        ...
+
+
+class Handler(Generic[P, R]):
     """A registered handler. Calling it calls the function, so that it can be tested directly."""
 
     contexts = ("Context", "BlockingContext")  # the context of an `async def`, and of a `def`
@@ -101,7 +133,7 @@ class Handler:
         target: Callable[..., Any] | type[JobHandler[Any]],
         *,
         queue: str = "default",
-        priority: int | str = limits.PRIORITY,
+        priority: int | str | PriorityBy | Derive = limits.PRIORITY,
         max_attempts: int = limits.MAX_ATTEMPTS,
         timeout: float | timedelta = limits.TIMEOUT_SECONDS,
         backoff: Backoff | None = None,
@@ -115,6 +147,12 @@ class Handler:
         reuse_by: Sequence[str] | None = None,
         code_version: str = "",
         results: Sequence[type[Any]] | None = None,
+        subject: str | Derive | None = None,
+        content_hash: str | Derive | None = None,
+        reuse: bool | float | timedelta = False,
+        dedup_key: str | Derive | None = None,
+        dedup_for: str | float | timedelta = "active",
+        dedup_per: str | None = None,
     ) -> None:
         self.name = check_job_type(name)
         self.target = target
@@ -122,7 +160,14 @@ class Handler:
         named = _named(target)
         self.module, self.qualname = named.__module__, named.__qualname__
         self.queue = check_name(queue, "queue")
-        self.priority = check_priority(priority)
+        fixed = (
+            priority.otherwise
+            if isinstance(priority, PriorityBy)
+            else limits.PRIORITY
+            if callable(priority)
+            else priority
+        )
+        self.priority = check_priority(fixed)
         self.max_attempts = check_max_attempts(max_attempts)
         self.timeout_micros = check_timeout(timeout)
         self.backoff = _check_backoff(backoff)
@@ -132,7 +177,7 @@ class Handler:
         self.keep = retention_policy.of(retention)
         self.version = _check_version(version)
         self.upcast = _check_upcast(upcast)
-        self.is_async = _is_async(self.function)
+        self.is_async = is_async(self.function)
         self.isolation: Isolation = isolation or ("async" if self.is_async else "thread")
         if self.isolation not in ("async", "thread", "process"):
             raise ConfigurationError(f'isolation={isolation!r}: choose "async", "thread" or "process"')
@@ -140,7 +185,8 @@ class Handler:
             raise ConfigurationError(f'{name}: isolation="async" needs an `async def`; a `def` runs in a thread')
         if self.isolation == "thread" and self.is_async:
             raise ConfigurationError(f'{name}: isolation="thread" needs a plain `def`')
-        annotation, self.takes_context = _signature(self, self.function)
+        annotation, returned, self.takes_context = _signature(self, self.function)
+        self.returns = self._of_one_result(returned)  # the type of one job's result; Any if none is declared
         self.annotation = annotation = _model(self, owner, self._of_one(annotation))  # of the payload
         self.adapter = _adapter(self.name, annotation)
         self._validate = self.adapter.validator.validate_python
@@ -150,6 +196,9 @@ class Handler:
         self.reuse_by = _check_reuse_by(self, annotation, reuse_by)
         self.code_version = check_text("code_version", code_version or None, limits.NAME_LENGTH_MAX) or ""
         self.results = tuple(results or ())
+        sources = {"subject": subject, "content_hash": content_hash, "dedup_key": dedup_key, "priority": priority}
+        self.functions = {each: source for each, source in sources.items() if callable(source)}
+        self.derivation = _derivation(self, sources, reuse, dedup_for, dedup_per)
         self.marked: tuple[str, ...] = ()  # sensitive fields that earlier code or other workers have announced
         self.joins: dict[str, tuple[Callable[..., Any], bool]] = {}
         self.registered_in = _calling_module()
@@ -161,7 +210,17 @@ class Handler:
         """Return the type of one job's payload, from the annotation of the function's first parameter."""
         return annotation
 
+    def _of_one_result(self, annotation: Any) -> Any:
+        """Return the type of one job's result, from what the function is declared to return."""
+        return annotation
+
+    @property
+    def handler(self) -> Handler[P, R]:
+        """This handler: what represents a handler has it as its `handler`."""
+        return self
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself, here and now."""
         return self.function(*args, **kwargs)
 
     def join(self, target: Callable[..., Any] | str) -> Any:
@@ -172,12 +231,15 @@ class Handler:
         return self._add_join(_named(target).__name__, target)
 
     def _add_join(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        if _is_async(function) is not self.is_async:
+        if is_async(function) is not self.is_async:
             kind = "an `async def`" if self.is_async else "a plain `def`"
             raise ConfigurationError(f"{self.name}: its join {name!r} must be {kind}, as the handler is")
         if name in self.joins:
             raise ConfigurationError(f"{self.name} already has a join {name!r}")
-        self.joins[name] = function, _signature(self, function)[1]
+        _, returned, takes_context = _signature(self, function)
+        self.joins[name] = function, takes_context
+        # A job that runs a join ends with what that returns; nothing says later which of the two it was.
+        self.returns = Any if Any in (returned, self.returns) else typing.Union[self.returns, returned]  # noqa: UP007
         return function
 
     def join_of(self, asked: str | None) -> str | None:
@@ -207,7 +269,7 @@ class Handler:
     def __repr__(self) -> str:
         return f"<Handler {self.name} ({self.module}.{self.qualname})>"
 
-    def encode(self, payload: Any) -> str:
+    def encode(self, payload: P) -> str:
         """Validate a payload and return it as the JSON to store."""
         try:
             value = self._validate(payload)
@@ -225,19 +287,59 @@ class Handler:
         text = codec.checked(raw, "payload")
         return text if len(raw) <= limits.PAYLOAD_BYTES_MAX else check_payload_size(text)
 
+    def encode_many(self, payloads: Iterable[Any]) -> list[str] | None:
+        """Return what `encode` returns for each, in half the time; None if one of them is refused or needs a closer
+        look."""
+        if self._may_repeat_names:
+            return None
+        try:
+            values = list(map(self._validate, payloads))
+            raws = [self._to_json(value, by_alias=True, warnings=False) for value in values]
+        except Exception:  # `encode` raises it again, for the payload that is refused
+            return None
+        if max(map(len, raws)) > limits.PAYLOAD_BYTES_MAX:
+            return None
+        for value, raw in zip(values, raws, strict=True):
+            if _STARS in raw or (b"null" in raw and codec.has_nan(self.adapter.dump_python(value, warnings=False))):
+                return None
+        return codec.all_checked(raws)
+
     def _with_secrets(self, value: Any) -> bytes:
         """Write secrets in plain text: Pydantic writes a SecretStr as asterisks, and the handler would receive those.
         Secrets are masked only for display: see core/payload_schema.py."""
         return pydantic_core.to_json(_uncovered(self.adapter.dump_python(value, by_alias=True, warnings=False)))
 
-    def decode(self, payload: str, version: int | None = None) -> Any:
+    def decode(self, payload: str, version: int | None = None) -> P:
         """Return a stored payload as the handler's model; it may come from an older release or from SQL."""
         try:
             if version is not None and version != self.version:
-                return self._decode_other(payload, version)
-            return self._validate_json(payload)
+                return cast(P, self._decode_other(payload, version))
+            return cast(P, self._validate_json(payload))
         except pydantic.ValidationError as error:
             raise self._misfit(error) from None
+
+    def decode_result(self, result: str | None) -> R:
+        """Return a stored result as what the handler is declared to return; as plain JSON if that is nothing that
+        Pydantic knows."""
+        text = "null" if result is None else result
+        if self._result_adapter is None:
+            return cast(R, codec.decode(text))
+        try:
+            return cast(R, self._result_adapter.validate_json(text))
+        except pydantic.ValidationError as error:
+            raise InvalidResult(
+                f"the result of {self.name} is not what its handler declares: {explain_validation(error, 'result')};"
+                " app.result(job_id) returns it as plain JSON"
+            ) from None
+
+    @functools.cached_property
+    def _result_adapter(self) -> pydantic.TypeAdapter[Any] | None:
+        if self.returns in _PLAIN:
+            return None
+        try:
+            return pydantic.TypeAdapter(self.returns)
+        except (pydantic.errors.PydanticSchemaGenerationError, pydantic.errors.PydanticUserError):
+            return None
 
     def _misfit(self, error: pydantic.ValidationError) -> InvalidPayload:
         found = error.errors(include_url=False, include_input=False, include_context=False)
@@ -287,7 +389,21 @@ class Handler:
             ),
             backoff=self.backoff.stored(),
             sensitive=self.sensitive,
+            derivation=self.derivation,
         )
+
+    def computed(self, payload: str, names: Sequence[str]) -> dict[str, Any]:
+        """Return the options that functions derive from a stored payload."""
+        value = self.decode(payload)
+        found = {}
+        for name in names:
+            try:
+                found[name] = self.functions[name](value)
+            except Exception as error:
+                raise InvalidPayload(
+                    f"payload of {self.name}: {name} cannot be computed: {type(error).__name__}: {error}"
+                ) from error
+        return found
 
     @functools.cached_property
     def sensitive(self) -> tuple[str, ...]:
@@ -308,6 +424,9 @@ class Handler:
         return sensitive.union(*marks, sensitive.renamed(sensitive.union(*marks), _aliases(self.adapter.core_schema)))
 
 
+_PLAIN = (Any, object, dict, list)  # declared results that decoded JSON is, whatever it contains
+
+
 # What a worker would call. A function that it would call wrongly is refused when it is registered: a default that
 # silently received the context, or a field that a model does not have, would show only in what the job did.
 
@@ -319,7 +438,7 @@ def _named(target: Any) -> Any:
     return target if hasattr(target, "__qualname__") else type(target)
 
 
-def _is_async(function: Callable[..., Any]) -> bool:
+def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(_annotated(function))
 
 
@@ -329,10 +448,12 @@ def _annotated(function: Callable[..., Any]) -> Any:
     return named.__call__ if inspect.isclass(named) else named
 
 
-def _function(handler: Handler, target: Callable[..., Any] | type[JobHandler[Any]]) -> tuple[Any, Callable[..., Any]]:
+def _function(handler: Handler, target: Any) -> tuple[Any, Callable[..., Any]]:
     """Return the function of a target, and the object that it belongs to."""
     if not inspect.isclass(target):
         if not callable(target):
+            if callable(found := getattr(target, "handle", None)):  # an object of such a class
+                return target, found
             raise ConfigurationError(f"{handler.name}: {target!r:.80} is not a function or a class with handle()")
         return getattr(target, "__self__", target), target
     write = f"write def handle(self, {handler.payload_word}, ctx) in it"
@@ -349,8 +470,8 @@ def _function(handler: Handler, target: Callable[..., Any] | type[JobHandler[Any
     return owner, owner.handle
 
 
-def _signature(handler: Handler, function: Callable[..., Any]) -> tuple[Any, bool]:
-    """Return the payload's annotation, and whether the function takes a context."""
+def _signature(handler: Handler, function: Callable[..., Any]) -> tuple[Any, Any, bool]:
+    """Return the annotations of the payload and of the result, and whether the function takes a context."""
     name, first = handler.name, handler.payload_word
     try:
         parameters = list(inspect.signature(function).parameters.values())
@@ -371,20 +492,32 @@ def _signature(handler: Handler, function: Callable[..., Any]) -> tuple[Any, boo
         raise ConfigurationError(f"{name}: an annotation cannot be resolved: {error}") from None
     payload = positional[0]
     annotation = hints.get(payload.name, Any)
-    if _contexts_of(annotation) or (payload.name not in hints and payload.name.strip("_") in _CONTEXT_NAMES):
+    if contexts_of(annotation) or (payload.name not in hints and payload.name.strip("_") in CONTEXT_NAMES):
         raise ConfigurationError(f"{name}: the payload comes first, then the context: write ({first}, ctx)")
     if len(positional) > 1:
         _check_context(handler, positional[1], hints.get(positional[1].name, Any))
     bound = getattr(function, "keywords", {})  # of a partial: those have their values
     for each in parameters:
-        if each.kind is each.KEYWORD_ONLY and each.name not in bound and _contexts_of(hints.get(each.name, Any)):
+        if each.kind is each.KEYWORD_ONLY and each.name not in bound and contexts_of(hints.get(each.name, Any)):
             raise ConfigurationError(
                 f"{name}: the context is passed by position, so {each.name!r} would never receive it: write"
                 f" ({first}, ctx)"
             )
-    if annotation is Any or isinstance(annotation, TypeVar):
-        annotation = _generic_payload(handler.target) or Any
-    return annotation, len(positional) > 1
+    declared = _generic_arguments(handler.target)
+    if annotation is Any or isinstance(annotation, typing.TypeVar):
+        annotation = declared[0]
+    returned = _returned(hints.get("return", declared[1]))
+    return annotation, returned, len(positional) > 1
+
+
+def _returned(annotation: Any) -> Any:
+    """Return what a job's result is, from the annotation of what a call returns: None has a type, a variable has
+    not."""
+    if isinstance(annotation, typing.TypeVar):
+        return Any
+    if typing.get_origin(annotation) in (collections.abc.Awaitable, collections.abc.Coroutine):
+        return typing.get_args(annotation)[-1]
+    return annotation
 
 
 def _check_others(
@@ -423,27 +556,35 @@ _CONTEXTS = frozenset({
     *("Context", "BlockingContext", "BatchContext", "BlockingBatchContext"),
     *("RemoteContext", "BlockingRemoteContext"),
 })  # fmt: skip
-_CONTEXT_NAMES = ("ctx", "context")  # of a parameter that no annotation says more about
+CONTEXT_NAMES = ("ctx", "context")  # of a parameter that no annotation says more about
 
 
-def _contexts_of(annotation: Any) -> frozenset[str]:
+def contexts_of(annotation: Any) -> frozenset[str]:
     """Return the names of the context classes in an annotation: it may be optional, or name several."""
     if typing.get_origin(annotation) is not None:
-        return frozenset().union(*map(_contexts_of, typing.get_args(annotation)))
+        return frozenset().union(*map(contexts_of, typing.get_args(annotation)))
     return _CONTEXTS.intersection(each.__name__ for each in getattr(annotation, "__mro__", ()))
+
+
+def wrong_context(name: str, function: Callable[..., Any], annotation: Any) -> None:
+    """Refuse the context of the other kind of function."""
+    contexts, wanted = contexts_of(annotation), "Context" if is_async(function) else "BlockingContext"
+    if contexts and wanted not in contexts:
+        kind = "an `async def`" if is_async(function) else "a `def`"
+        raise ConfigurationError(f"{name}: {kind} gets a {wanted}, not a {annotation.__name__}")
 
 
 def _check_context(handler: Handler, parameter: inspect.Parameter, annotation: Any) -> None:
     wanted = handler.contexts[0 if handler.is_async else 1]
-    contexts = _contexts_of(annotation)
+    contexts = contexts_of(annotation)
     if contexts and wanted not in contexts:
         kind = ("an `async def`" if handler.is_async else "a `def`") + handler.said_of_many
         raise ConfigurationError(f"{handler.name}: {kind} gets a {wanted}, not a {annotation.__name__}")
     if contexts:
         return
     plain = parameter.name.strip("_")
-    called_one = not plain or plain.endswith(_CONTEXT_NAMES)
-    says_nothing = annotation in (Any, object) or isinstance(annotation, TypeVar)
+    called_one = not plain or plain.endswith(CONTEXT_NAMES)
+    says_nothing = annotation in (Any, object) or isinstance(annotation, typing.TypeVar)
     if called_one and (says_nothing or getattr(annotation, "_is_protocol", False)):
         return
     first, name = handler.payload_word, parameter.name
@@ -510,6 +651,80 @@ def _check_reuse_by(handler: Handler, annotation: Any, names: Sequence[str] | No
     return tuple(name if known is None else known[name] for name in names)
 
 
+def _derivation(
+    handler: Handler,
+    sources: dict[str, Any],
+    reuse: bool | float | timedelta,
+    dedup_for: str | float | timedelta,
+    dedup_per: str | None,
+) -> Derivation | None:
+    """Return what the type derives; None if nothing."""
+    name = handler.name
+    if sources["content_hash"] is not None and handler.reuse_by:
+        raise ConfigurationError(f"{name}: reuse_by and content_hash both say what is the same work: give one")
+    if reuse is not False and sources["content_hash"] is None and not handler.reuse_by:
+        raise ConfigurationError(f"{name}: reuse needs content_hash or reuse_by, to say what is the same work")
+    if sources["dedup_key"] is None and (dedup_for != "active" or dedup_per is not None):
+        raise ConfigurationError(f"{name}: {'dedup_for' if dedup_per is None else 'dedup_per'} needs a dedup_key")
+    if dedup_per not in (None, "day"):
+        raise ConfigurationError(f'{name}: dedup_per={dedup_per!r:.40}: use "day"')
+    for each, function in handler.functions.items():
+        if inspect.iscoroutinefunction(function):
+            raise ConfigurationError(f"{name}: {each} has to be a plain function of the payload, not an `async def`")
+    if dedup_per is not None and dedup_for == "active":
+        dedup_for = "forever"  # one per day, also after it has ended
+    found: dict[str, Any] = {}
+    stored_names = _stored_names(handler.annotation, handler.adapter)
+    defaults = _defaults(handler.adapter)
+    try:
+        for each in ("subject", "content_hash", "dedup_key"):
+            if sources[each] is not None and each not in handler.functions:
+                found[each] = derivation.parse(each, sources[each], stored_names, defaults)
+        if isinstance(sources["priority"], PriorityBy):
+            found["priority"] = derivation.levels(sources["priority"], stored_names, defaults)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{name}: {error}") from None
+    if not found and not handler.functions and not reuse:
+        return None
+    return Derivation(
+        **found,
+        in_code=tuple(handler.functions),
+        dedup_per=dedup_per,
+        dedup_for=_kept(dedup_for),
+        reuse=None if reuse is False else derivation.ANY_AGE if reuse is True else _span("reuse", reuse),
+    )
+
+
+def _kept(dedup_for: str | float | timedelta) -> int | None:
+    match dedup_for:
+        case "active":
+            return None
+        case "forever":
+            return FOREVER
+        case str():
+            raise InvalidOption(f'dedup_for={dedup_for!r:.40}: use "active", "forever", seconds or a timedelta')
+        case span:
+            return _span("dedup_for", span)
+
+
+def _span(name: str, span: float | timedelta) -> int:
+    try:
+        found = micros(span)
+    except (TypeError, ValueError, OverflowError):
+        found = -1
+    if not 0 <= found <= limits.SPAN_SECONDS_MAX * MICROS:
+        raise InvalidOption(f"{name}={span!r:.40}: use seconds or a timedelta, up to 100 years")
+    return found
+
+
+def _defaults(adapter: pydantic.TypeAdapter[Any]) -> dict[str, Any]:
+    """Return the defaults of payload fields, for submits that no model has completed."""
+    try:
+        return payload_schema.defaults(codec.encode(adapter.json_schema(mode="serialization")).decode())
+    except _NO_SCHEMA:
+        return {}
+
+
 def _stored_names(annotation: Any, adapter: pydantic.TypeAdapter[Any]) -> dict[str, str] | None:
     """Return each field with its name in the stored payload; None if any name may occur there."""
     if inspect.isclass(annotation) and issubclass(annotation, pydantic.BaseModel):
@@ -564,16 +779,19 @@ def _other_names(field: dict[str, Any]) -> set[tuple[str, ...]]:
     return found
 
 
-def _generic_payload(target: Any) -> Any:
+def _generic_arguments(target: Any) -> tuple[Any, Any]:
+    """Return the types of payload and result that a class declares as `JobHandler[Payload, Result]`."""
     for base in getattr(target, "__orig_bases__", ()):
         if typing.get_origin(base) is JobHandler:
-            return typing.get_args(base)[0]
-    return None
+            payload, *result = typing.get_args(base)
+            return payload, result[0] if result else Any
+    return Any, Any
 
 
-def explain_validation(error: pydantic.ValidationError) -> str:
+def explain_validation(error: pydantic.ValidationError, whole: str = "payload") -> str:
+    """Return what a value does not match, in a line; `whole` names the value itself."""
     problems = [
-        f"{'.'.join(str(part) for part in problem['loc']) or 'payload'}: {problem['msg']}"
+        f"{'.'.join(str(part) for part in problem['loc']) or whole}: {problem['msg']}"
         for problem in error.errors(include_url=False, include_input=False, include_context=False)[:5]
     ]
     more = error.error_count() - len(problems)
@@ -628,7 +846,7 @@ class BatchOptions(HandlerOptions, total=False):
     same_once: bool
 
 
-class BatchHandler(Handler):
+class BatchHandler(Handler[P, R]):
     """A handler that takes a list of payloads. Its `concurrency` counts calls; each job has its own attempts and
     outcome."""
 
@@ -668,6 +886,20 @@ class BatchHandler(Handler):
         if typing.get_origin(annotation) not in _LISTS:
             raise ConfigurationError(f"{self.name}: a batch handler takes a list: write payloads: list[Text]")
         return typing.get_args(annotation)[0]
+
+    def _of_one_result(self, annotation: Any) -> Any:
+        """Return the type of one answer. An exception among the answers is a failure, not a result."""
+        if typing.get_origin(annotation) not in _LISTS:
+            return Any
+        answer = typing.get_args(annotation)[0]
+        if typing.get_origin(answer) not in (typing.Union, types.UnionType):
+            return answer
+        kinds = [each for each in typing.get_args(answer) if not _is_exception(each)]
+        return typing.Union[tuple(kinds)] if kinds else Any  # noqa: UP007
+
+
+def _is_exception(kind: Any) -> bool:
+    return inspect.isclass(kind) and issubclass(kind, BaseException)
 
 
 def _check_size(size: int) -> int:

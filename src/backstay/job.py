@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Annotated, Any, ClassVar, NoReturn, Protocol, overload
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Generic,
+    NoReturn,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 import msgspec
+import pydantic
+import typing_extensions
 from msgspec import Meta
 
 from backstay import codec
@@ -15,9 +30,17 @@ from backstay.core import dedup, event_details
 from backstay.core.event_details import EventDetails
 from backstay.core.records import ErrorEntry, HistoryEvent, JobRecord, Page
 from backstay.core.states import TERMINAL, Event, Status
-from backstay.errors import InvalidOption
-from backstay.handlers import Handler
+from backstay.errors import InvalidOption, InvalidPayload, InvalidResult
+from backstay.handlers import Handler, HandlerRef, P, R, explain_validation
+from backstay.ops.wait import check_completed
 from backstay.outcomes import Discard
+
+if TYPE_CHECKING:
+    from backstay.ops.audit import By
+    from backstay.ops.explain import Explanation
+
+T = TypeVar("T")
+R_co = typing_extensions.TypeVar("R_co", covariant=True, default=Any)  # the result of a job that is waited for
 
 
 class JobError(ErrorEntry, frozen=True):
@@ -123,236 +146,253 @@ class JobView:
         self.deduplicated = deduplicated
 
     @property
-    def record(self) -> JobRecord:
-        """The stored record; built when it is first accessed."""
+    def row(self) -> JobRecord:
+        """The record as engines store it; built when it is first accessed."""
         if not isinstance(self._record, JobRecord):
             self._record = self._record()
         return self._record
 
     @property
     def job_id(self) -> str:
-        return self.record.job_id
+        return self.row.job_id
 
     @property
     def job_type(self) -> str:
-        return self.record.job_type
+        return self.row.job_type
 
     @property
     def queue(self) -> str:
-        return self.record.queue
+        return self.row.queue
 
     @property
     def status(self) -> Status:
-        return self.record.status
+        return self.row.status
 
     @property
     def priority(self) -> int:
-        return self.record.priority
+        return self.row.priority
 
     @property
     def payload(self) -> Any:
-        return _parsed(self.record.payload)
+        """What it was submitted with, as plain JSON."""
+        return _parsed(self.row.payload)
+
+    @overload
+    def payload_as(self, kind: HandlerRef[P, Any]) -> P: ...
+
+    @overload
+    def payload_as(self, kind: type[T]) -> T: ...
+
+    def payload_as(self, kind: Any) -> Any:
+        """Return the payload as its model: `job.payload_as(Summary)`. Given a handler, as what that handler receives,
+        converted if it was stored by an older release."""
+        if (handler := _handler_of(kind)) is not None:
+            return handler.decode(self.row.payload, self.row.payload_version)
+        try:
+            return pydantic.TypeAdapter(kind).validate_json(self.row.payload)
+        except pydantic.ValidationError as error:
+            raise InvalidPayload(f"payload of job {self.job_id}: {explain_validation(error)}") from None
 
     @property
     def subject(self) -> str | None:
-        return self.record.subject
+        return self.row.subject
 
     @property
     def tags(self) -> list[str]:
-        return _parsed(self.record.tags) or []
+        return _parsed(self.row.tags) or []
 
     @property
     def created_by(self) -> str | None:
-        return self.record.created_by
+        return self.row.created_by
 
     @property
     def created_at(self) -> datetime:
-        return to_datetime(self.record.created_at)
+        return to_datetime(self.row.created_at)
 
     @property
     def updated_at(self) -> datetime:
-        return to_datetime(self.record.updated_at)
+        return to_datetime(self.row.updated_at)
 
     @property
     def scheduled_for(self) -> datetime:
-        return to_datetime(self.record.scheduled_for)
+        return to_datetime(self.row.scheduled_for)
 
     @property
     def started_at(self) -> datetime | None:
-        return _moment(self.record.started_at)
+        return _moment(self.row.started_at)
 
     @property
     def completed_at(self) -> datetime | None:
-        return _moment(self.record.completed_at)
+        return _moment(self.row.completed_at)
 
     @property
     def attempt(self) -> int:
-        return self.record.attempt
+        return self.row.attempt
 
     @property
     def failures(self) -> int:
-        return self.record.failures
+        return self.row.failures
 
     @property
     def max_attempts(self) -> int:
-        return self.record.max_attempts
+        return self.row.max_attempts
 
     @property
     def timeout_seconds(self) -> float:
-        return self.record.timeout_micros / 1_000_000
+        return self.row.timeout_micros / 1_000_000
 
     @property
     def version(self) -> int:
-        return self.record.version
+        return self.row.version
 
     @property
     def worker_id(self) -> str | None:
-        return self.record.worker_id
+        return self.row.worker_id
 
     @property
     def worker_version(self) -> str | None:
-        return self.record.worker_version
+        return self.row.worker_version
 
     @property
     def lease_expires_at(self) -> datetime | None:
-        return _moment(self.record.lease_expires_at)
+        return _moment(self.row.lease_expires_at)
 
     @property
     def progress(self) -> float:
         """What the handler last reported; for one that reported nothing, the share of its children that have ended."""
-        if (own := own_progress(self.record)) is not None:
+        if (own := own_progress(self.row)) is not None:
             return own
-        return rolled_up(self.record) if self.record.children else 0.0
+        return rolled_up(self.row) if self.row.children else 0.0
 
     @property
     def stage(self) -> str:
-        return self.record.stage
+        return self.row.stage
 
     @property
     def last_error(self) -> str | None:
-        return self.record.last_error
+        return self.row.last_error
 
     @property
     def errors(self) -> list[dict[str, Any]]:
-        return [msgspec.structs.asdict(error) | {"at": to_datetime(error.at)} for error in self.record.errors]
+        return [msgspec.structs.asdict(error) | {"at": to_datetime(error.at)} for error in self.row.errors]
 
     @property
     def logs(self) -> dict[str, Any]:
-        return {"entries": _parsed(self.record.logs) or [], "log_location": self.record.log_location}
+        return {"entries": _parsed(self.row.logs) or [], "log_location": self.row.log_location}
 
     @property
     def metrics(self) -> dict[str, float]:
-        return _parsed(self.record.metrics) or {}
+        return _parsed(self.row.metrics) or {}
 
     @property
     def artifacts(self) -> list[str]:
         """Where the files that the handler stored with the job are."""
-        return [each["uri"] for each in _parsed(self.record.artifacts) or []]
+        return [each["uri"] for each in _parsed(self.row.artifacts) or []]
 
     @property
     def result_tables(self) -> list[str]:
         """The tables in which it may have rows."""
-        return list(self.record.result_tables)
+        return list(self.row.result_tables)
 
     @property
     def dedup_key(self) -> str | None:
-        stored = self.record.dedup_key
-        return stored and dedup.plain(stored, self.record.queue)
+        stored = self.row.dedup_key
+        return stored and dedup.plain(stored, self.row.queue)
 
     @property
     def content_hash(self) -> str | None:
-        return self.record.content_hash
+        return self.row.content_hash
 
     @property
     def reused_from(self) -> str | None:
-        return self.record.reused_from
+        return self.row.reused_from
 
     @property
     def parent_job_id(self) -> str | None:
-        return self.record.parent_job_id
+        return self.row.parent_job_id
 
     @property
     def root_job_id(self) -> str | None:
-        return self.record.root_job_id
+        return self.row.root_job_id
 
     @property
     def job_stage(self) -> str | None:
-        return self.record.job_stage
+        return self.row.job_stage
 
     @property
     def child_count(self) -> int:
-        return self.record.children
+        return self.row.children
 
     @property
     def open_child_count(self) -> int:
         """How many of its children have not ended."""
-        return self.record.open_children
+        return self.row.open_children
 
     @property
     def waits_for(self) -> str | None:
         """What a waiting job waits for: "dependencies" or "children"."""
-        if self.record.status is not Status.WAITING:
+        if self.row.status is not Status.WAITING:
             return None
-        return "dependencies" if self.record.awaits is None else "children"
+        return "dependencies" if self.row.awaits is None else "children"
 
     @property
     def trigger_rule(self) -> str:
-        return self.record.trigger_rule
+        return self.row.trigger_rule
 
     @property
     def on_dependency_failure(self) -> str:
-        return self.record.on_dependency_failure
+        return self.row.on_dependency_failure
 
     @property
     def dependencies(self) -> list[str]:
-        return list(self.record.dependencies)
+        return list(self.row.dependencies)
 
     @property
     def dependent_jobs(self) -> list[str]:
-        return list(self.record.dependent_jobs)
+        return list(self.row.dependent_jobs)
 
     @property
     def dependent_count(self) -> int:
-        return self.record.dependent_count
+        return self.row.dependent_count
 
     @property
     def processing_time_ms(self) -> int | None:
-        return None if self.record.processing_micros is None else self.record.processing_micros // 1000
+        return None if self.row.processing_micros is None else self.row.processing_micros // 1000
 
     @property
     def payload_version(self) -> int:
-        return self.record.payload_version
+        return self.row.payload_version
 
     @property
     def concurrency_key(self) -> str | None:
-        return self.record.concurrency_key
+        return self.row.concurrency_key
 
     @property
     def rate_key(self) -> str | None:
-        return self.record.rate_key
+        return self.row.rate_key
 
     @property
     def fairness_key(self) -> str | None:
-        return self.record.fairness_key
+        return self.row.fairness_key
 
     @property
     def schedule(self) -> str | None:
         """The schedule that created it."""
-        return self.record.schedule
+        return self.row.schedule
 
     @property
     def tick_at(self) -> datetime | None:
         """The tick of that schedule."""
-        return _moment(self.record.tick_at)
+        return _moment(self.row.tick_at)
 
     @property
     def archived_at(self) -> datetime | None:
         """When retention archived it: payload, result, logs and history are then gone."""
-        return _moment(self.record.archived_at)
+        return _moment(self.row.archived_at)
 
     @property
     def history(self) -> list[HistoryEntry]:
-        return [HistoryEntry.of(event) for event in self.record.history]
+        return [HistoryEntry.of(event) for event in self.row.history]
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.job_type} {self.job_id} {self.status.value}>"
@@ -391,15 +431,42 @@ class Job(JobView):
         """What the handler returned. A large result is read from its file, only when it is accessed."""
         return _parsed(self.result_text())
 
+    @overload
+    def result_as(self, kind: HandlerRef[Any, R]) -> R: ...
+
+    @overload
+    def result_as(self, kind: type[T]) -> T: ...
+
+    def result_as(self, kind: Any) -> Any:
+        """Return the result as a type, `job.result_as(Report)`, or as what a handler is declared to return. Raises
+        JobFailed or JobCancelled if the job has no result."""
+        check_completed(self.job_id, self.row)
+        return decode_result(kind, self.job_id, self.result_text())
+
     def result_text(self) -> str | None:
         """The result as JSON text."""
-        if self.record.result_artifact is not None and self._large_result is not None:
+        if self.row.result_artifact is not None and self._large_result is not None:
             return self._large_result()
-        return self.record.result
+        return self.row.result
 
     def to_dict(self) -> dict[str, Any]:
         """Return the documented fields as JSON-compatible values."""
         return {name: getattr(self, name) for name in FIELDS}
+
+
+def _handler_of(kind: Any) -> Handler | None:
+    found = kind if isinstance(kind, Handler) else getattr(kind, "handler", None)
+    return found if isinstance(found, Handler) else None
+
+
+def decode_result(kind: Any, job_id: str, text: str | None) -> Any:
+    """Return a stored result as a type, or as what a handler is declared to return."""
+    if (handler := _handler_of(kind)) is not None:
+        return handler.decode_result(text)
+    try:
+        return pydantic.TypeAdapter(kind).validate_json("null" if text is None else text)
+    except pydantic.ValidationError as error:
+        raise InvalidResult(f"result of job {job_id}: {explain_validation(error, 'result')}") from None
 
 
 # Documents. Payload and result are included as they are stored: a page of jobs is not parsed only to be written again.
@@ -409,7 +476,7 @@ _NULL = msgspec.Raw(b"null")
 
 def document(job: JobView) -> JobDocument:
     """For codec.encode. A large result, which is kept in a file, is null here."""
-    record = job.record
+    record = job.row
     return JobDocument(  # each by name: for a page of jobs, a loop over the names takes twice the time
         job_id=record.job_id,
         job_type=record.job_type,
@@ -471,7 +538,7 @@ def document(job: JobView) -> JobDocument:
 def whole(job: Job) -> JobDocument:
     """The same with a large result, which is read from its file: not for an event loop."""
     found = document(job)
-    if job.record.result_artifact is None:
+    if job.row.result_artifact is None:
         return found
     return msgspec.structs.replace(found, result=raw(job.result_text()))
 
@@ -486,41 +553,95 @@ def raw(text: str | None) -> msgspec.Raw:
         return msgspec.Raw(codec.encode(text))
 
 
-class _Waits(Protocol):
-    def result(self, job_id: str, timeout: float | timedelta | None = None) -> Awaitable[Any]: ...
+class ChangeOptions(TypedDict, total=False):
+    """The keyword options of JobHandle.cancel, as those of Backstay.cancel."""
+
+    subtree: bool
+    reason: str | None
+    by: By
+    expected_version: int | None
+
+
+class RetryOptions(ChangeOptions, total=False):
+    """The keyword options of JobHandle.retry, as those of Backstay.retry."""
+
+    forget_steps: bool
+
+
+class _App(Protocol):
+    """The methods of an app that its jobs use."""
+
+    def result(
+        self, job_id: str, timeout: float | timedelta | None = None, *, as_type: Any = None
+    ) -> Awaitable[Any]: ...
 
     def get(self, job_id: str) -> Awaitable[Job]: ...
 
+    def wait(self, job_id: str, timeout: float | timedelta | None = None) -> Awaitable[Job]: ...
 
-class JobHandle(JobView):
-    """What submit returns: the job as it was stored, with methods to wait for its result."""
+    def watch(self, job_id: str) -> AsyncGenerator[Job, None]: ...
 
-    __slots__ = ("_app", "_id")
+    def cancel(self, job_id: str, **options: Unpack[ChangeOptions]) -> Awaitable[Job]: ...
+
+    def retry(self, job_id: str, **options: Unpack[RetryOptions]) -> Awaitable[Job]: ...
+
+    def explain(self, job_id: str) -> Awaitable[Explanation]: ...
+
+
+class JobHandle(JobView, Generic[R_co]):
+    """What submit returns: the job as it was stored, with methods that wait for it, read it and change it."""
+
+    __slots__ = ("_app", "_id", "_type")
 
     def __init__(
         self,
-        app: _Waits,
+        app: _App,
         job_id: str,
         record: JobRecord | Callable[[], JobRecord],
         *,
         deduplicated: bool = False,
+        handler: Handler | None = None,
     ) -> None:
         self._app = app
         self._id = job_id
+        self._type = handler
         self._record = record
         self.deduplicated = deduplicated
 
     @property
     def job_id(self) -> str:
+        """Its id, which finds it again in any process: `app.get(job_id)`."""
         return self._id
 
-    async def result(self, timeout: float | timedelta | None = None) -> Any:
-        """Wait until the job has ended. Raises JobFailed, JobCancelled or ResultTimeout if there is no result."""
-        return await self._app.result(self._id, timeout)
+    async def result(self, timeout: float | timedelta | None = None) -> R_co:
+        """Wait until the job has ended, and return its result as the type that its handler declares. Raises JobFailed,
+        JobCancelled or ResultTimeout if there is no result."""
+        return cast(R_co, await self._app.result(self._id, timeout, as_type=self._type))
 
-    async def refresh(self) -> Job:
-        """Read the current record."""
+    async def record(self) -> Job:
+        """Read its record as it is now."""
         return await self._app.get(self._id)
+
+    async def wait(self, timeout: float | timedelta | None = None) -> Job:
+        """Wait until the job has ended, however it ended, and return its record. Raises ResultTimeout."""
+        return await self._app.wait(self._id, timeout)
+
+    def watch(self) -> AsyncGenerator[Job, None]:
+        """Yield its record now, and again whenever its progress, stage or status has changed, up to its end: `async for
+        now in job.watch(): print(now.progress, now.stage)`."""
+        return self._app.watch(self._id)
+
+    async def cancel(self, **options: Unpack[ChangeOptions]) -> Job:
+        """Cancel it in any active state; a running handler is stopped. See Backstay.cancel."""
+        return await self._app.cancel(self._id, **options)
+
+    async def retry(self, **options: Unpack[RetryOptions]) -> Job:
+        """Run it again after its end, with its attempts reset. See Backstay.retry."""
+        return await self._app.retry(self._id, **options)
+
+    async def explain(self) -> Explanation:
+        """Why it is not running, or how it ended; `str()` of it is the sentence. See Backstay.explain."""
+        return await self._app.explain(self._id)
 
 
 class HistoryEntry(msgspec.Struct, frozen=True):
@@ -594,13 +715,15 @@ def unwrapped(error: BaseException) -> BaseException:
     return found or error
 
 
-class Child(JobView):
-    """A child that this handler has submitted: its id is known at once, and later children may depend on it."""
+class Child(JobView, Generic[R_co]):
+    """A child that this handler has submitted: its id is known at once, and later children may depend on it. Its result
+    is read after the wait: `children.result_of(child)`."""
 
-    __slots__ = ()
+    __slots__ = ("_type",)
 
-    def __init__(self, submitted: Submitted) -> None:
+    def __init__(self, submitted: Submitted, handler: Handler | None = None) -> None:
         super().__init__(submitted.record, deduplicated=submitted.deduplicated)
+        self._type = handler
 
     def result(self, timeout: float | timedelta | None = None) -> NoReturn:
         """Refused: a run that waited for its own child would hold a slot that the child may need."""
@@ -629,6 +752,14 @@ class _Loaded(Sequence[Job]):
 
     def _job(self, record: JobRecord) -> Job:
         return Job(record, lambda: self._large_result(record))
+
+    def result_of(self, child: Child[R]) -> R:
+        """Return the result of a child that this run submitted, as the type that its handler declares. Raises
+        JobFailed or JobCancelled if the child has none."""
+        job = next((each for each in self if each.job_id == child.job_id), None)
+        if job is None:
+            raise InvalidOption(f"job {child.job_id} is not among these {self._total:,} children")
+        return cast(R, job.result_as(Any if child._type is None else child._type))
 
     @overload
     def __getitem__(self, place: int) -> Job: ...
@@ -715,12 +846,11 @@ def _with_result(record: JobRecord, large_result: LargeResult) -> Job:
 def target_of(job_type: Any) -> str | Handler:
     """Return a type by its name or handler, or by an object that represents one: a handler of a blocking app, a
     pipeline."""
-    if isinstance(job_type, str | Handler):
+    if isinstance(job_type, str):
         return job_type
-    inner = getattr(job_type, "handler", None)
-    if not isinstance(inner, Handler):
+    if (handler := _handler_of(job_type)) is None:
         raise InvalidOption(f"{job_type!r:.80} is not a job type: give a name or a handler")
-    return inner
+    return handler
 
 
 def join_name(join: Any) -> str | None:

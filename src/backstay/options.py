@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Protocol, TypedDict, Unpack
+from typing import Any, Protocol, TypedDict, Unpack, cast
 
 import msgspec
 
@@ -23,7 +23,18 @@ from backstay.core.checks import (
     did_you_mean,
 )
 from backstay.core.dependencies import TriggerRule
-from backstay.core.records import FOREVER, Inserted, JobRecord, JobType, NewJob, Query, shared
+from backstay.core.derivation import ANY_AGE, DERIVED, Derivation, render
+from backstay.core.records import (
+    FOREVER,
+    Inserted,
+    JobRecord,
+    JobTemplate,
+    JobType,
+    NewJob,
+    Query,
+    dedup_key_of,
+    shared,
+)
 from backstay.core.states import OTHER_NAMES, Status
 from backstay.errors import DependencyCycle, InvalidOption, InvalidPayload
 from backstay.handlers import Handler
@@ -71,7 +82,15 @@ _SUBMIT_OPTIONS = frozenset(SubmitOptions.__annotations__)
 _DESCRIBING = frozenset(("queue", "priority", "subject", "created_by"))  # the usual ones, which decide nothing else
 
 
-def build(target: Handler | JobType, payload: Any, job_id: str, now: Instant, options: SubmitOptions) -> NewJob:
+def build(
+    target: Handler | JobType,
+    payload: Any,
+    job_id: str,
+    now: Instant,
+    options: SubmitOptions,
+    *,
+    for_template: bool = False,
+) -> NewJob:
     if isinstance(target, Handler):
         name, limit = target.name, target.global_concurrency
         text = target.encode(payload)
@@ -79,6 +98,8 @@ def build(target: Handler | JobType, payload: Any, job_id: str, now: Instant, op
         name, limit = target.job_type, target.concurrency_limit
         text = check_payload_size(codec.to_json(payload))
         payload_schema.check(name, target.payload_schema, text)
+    if target.derivation is not None:
+        options = _with_derived(target, name, text, now, options, for_template)
     is_plain = limit is None and target.rate is None and target.version == 1 and not target.reuse_by
     if is_plain and not options:
         return NewJob(
@@ -98,6 +119,85 @@ def build(target: Handler | JobType, payload: Any, job_id: str, now: Instant, op
             created_by=_text(options, "created_by", limits.NAME_LENGTH_MAX),
         )
     return _with_options(target, name, limit, text, job_id, now, options)
+
+
+def build_alike(target: Handler, payloads: Iterable[Any], job_ids: Sequence[str], now: Instant) -> list[NewJob] | None:
+    """Build jobs of one type without options, in half the time of `build` for each; None if each has to be built by
+    itself."""
+    if target.global_concurrency is not None or target.rate is not None or target.version != 1 or target.reuse_by:
+        return None
+    if target.derivation is not None:
+        return None
+    texts = target.encode_many(payloads)
+    if texts is None:
+        return None
+    name, queue, priority = target.name, target.queue, target.priority
+    max_attempts, timeout_micros = target.max_attempts, target.timeout_micros
+    return [
+        NewJob(job_id, name, queue, priority, text, now, max_attempts, timeout_micros)
+        for job_id, text in zip(job_ids, texts, strict=True)
+    ]
+
+
+def job_template(target: Handler | JobType, payload: Any, options: SubmitOptions) -> JobTemplate:
+    """Return the job of a schedule. Spans that count from the tick are kept as they are."""
+    derivation = target.derivation
+    job = build(target, payload, "", 0, options, for_template=True)
+    per = None if derivation is None or options.get("dedup_key") is not None else derivation.dedup_per
+    span = _reuse_span(options.get("reuse"), derivation) if job.reuse_since is not None else None
+    values = {name: getattr(job, name) for name in NewJob.__struct_fields__}
+    return JobTemplate(**values, dedup_per=None if job.dedup_key is None else per, reuse_micros=span)
+
+
+def _with_derived(
+    target: Handler | JobType, name: str, text: str, now: Instant, o: SubmitOptions, for_template: bool
+) -> SubmitOptions:
+    """Return the options with what the type derives from its payload. What the submit gives itself goes before that."""
+    derivation = target.derivation
+    assert derivation is not None  # noqa: S101 - the caller has looked
+    wanted = [each for each in DERIVED if o.get(each) is None and derivation.derives(each)]
+    found: dict[str, Any] = {}
+    if in_code := [each for each in wanted if each in derivation.in_code]:
+        if not isinstance(target, Handler):
+            raise InvalidOption(
+                f"{name} computes its {' and '.join(in_code)} in code, which is not here: submit it where its handler"
+                f" is registered, give {'=, '.join(in_code)}=, or declare a template instead of a function"
+            )
+        found.update(target.computed(text, in_code))
+    fields = codec.decode(text)
+    for each in wanted:
+        if each == "priority" and derivation.priority is not None:
+            found[each] = derivation.priority.of(fields)
+        elif each not in in_code and (template := getattr(derivation, each)) is not None:
+            found[each] = render(each, template, fields)
+    found = {each: value for each, value in found.items() if value is not None}
+    if (key := found.get("dedup_key")) is not None:
+        check_text("dedup_key", key, limits.KEY_LENGTH_MAX)
+        if not for_template:
+            found["dedup_key"] = dedup_key_of(key, derivation.dedup_per, run_at_of(o, now))
+        found["dedup_for"] = derived_dedup_for(derivation)
+    if derivation.reuse is not None and (target.reuse_by or found.get("content_hash") or o.get("content_hash")):
+        found["reuse"] = True if derivation.reuse == ANY_AGE else timedelta(microseconds=derivation.reuse)
+    given = {each: value for each, value in o.items() if value is not None or each not in found}
+    return cast(SubmitOptions, {**found, **given})
+
+
+def _reuse_span(reuse: bool | float | timedelta | None, derivation: Derivation | None) -> int | None:
+    """Return how old a result may be; None: of any age."""
+    if reuse is None and derivation is not None:
+        return None if derivation.reuse == ANY_AGE else derivation.reuse
+    return None if reuse is None or isinstance(reuse, bool) else _bounded_span("reuse", reuse)
+
+
+def derived_dedup_for(derivation: Derivation) -> str | timedelta:
+    """Return how long a derived dedup key stays taken, as an option of submit."""
+    match derivation.dedup_for:
+        case None:
+            return "active"
+        case forever if forever == FOREVER:
+            return "forever"
+        case span:
+            return timedelta(microseconds=span)
 
 
 def _with_options(
@@ -330,6 +430,17 @@ def new_record(job: NewJob, inserted: Inserted, now: Instant) -> JobRecord:
         reused_from=inserted.reused_from,
         dependencies=job.depends_on[: limits.LISTED_EDGES_MAX],
     )
+
+
+class Unread(msgspec.Struct, frozen=True, gc=False):
+    """The record of a job that was just stored, which is made when it is asked for."""
+
+    job: NewJob
+    inserted: Inserted
+    now: Instant
+
+    def __call__(self) -> JobRecord:
+        return new_record(self.job, self.inserted, self.now)
 
 
 ORDERS = ("created", "priority")

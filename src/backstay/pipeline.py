@@ -7,7 +7,7 @@ read what they need from it by job id.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Annotated, Any, Literal, Protocol, Union, Unpack
+from typing import Annotated, Any, Literal, Protocol, TypedDict, Union, Unpack
 
 import pydantic
 
@@ -115,10 +115,22 @@ def after_of(stage: Stage, stages: Mapping[str, Stage], chosen: Collection[str])
 SHOWN_RESULT_BYTES_MAX = 4 * 1024
 
 
+class StageResult(TypedDict, total=False):
+    """What the result of a pipeline has of a stage: its job, and its result if that is short."""
+
+    job_id: str
+    result: Any
+
+
+class PipelineResult(TypedDict):
+    """The result of a pipeline."""
+
+    result_type: str
+    stages: dict[str, StageResult]
+
+
 class _Submits(Protocol):
-    def submit(
-        self, job_type: str | Handler, payload: Any = None, **options: Unpack[SubmitOptions]
-    ) -> Awaitable[JobHandle]: ...
+    async def submit(self, job_type: Any, payload: Any = None, **options: Unpack[SubmitOptions]) -> JobHandle[Any]: ...
 
     def type_of(self, job_type: str) -> Awaitable[Handler | JobType]: ...
 
@@ -126,7 +138,7 @@ class _Submits(Protocol):
 class Pipeline:
     """A declared pipeline; see `app.pipeline`. Its root is an ordinary job of the type named after the pipeline."""
 
-    handler: Handler  # of the root; set when it is registered
+    _root: Handler[Any, PipelineResult]  # set when it is registered
 
     def __init__(
         self,
@@ -160,7 +172,7 @@ class Pipeline:
     def function(self) -> Callable[..., Any]:
         """Return the handler of the root."""
 
-        async def run(payload: Any, ctx: Context) -> dict[str, Any]:
+        async def run(payload: Any, ctx: Context) -> PipelineResult:
             return await self._run(payload, ctx)
 
         run.__annotations__ = {"payload": self.model, "ctx": Context, "return": dict}
@@ -168,11 +180,18 @@ class Pipeline:
         return run
 
     def registered(self, handler: Handler) -> Pipeline:
-        self.handler = handler
+        self._root = handler
         handler.pipeline = self  # type: ignore[attr-defined]
         return self
 
-    async def submit(self, payload: Any = None, **options: Unpack[SubmitOptions]) -> JobHandle:
+    @property
+    def handler(self) -> Handler[Any, PipelineResult]:
+        """The handler of its root."""
+        return self._root
+
+    async def submit(
+        self, payload: Mapping[str, Any] | pydantic.BaseModel | None = None, **options: Unpack[SubmitOptions]
+    ) -> JobHandle[PipelineResult]:
         """Start it: `{"stages": [{"stage": "PCA", "config": {…}}, …]}`, or nothing for all stages with their
         defaults."""
         await self._check_foreign(payload)
@@ -190,17 +209,17 @@ class Pipeline:
                 if isinstance(known, JobType):
                     payload_schema.check(stage.job_type, known.payload_schema, codec.to_json(each["config"]))
 
-    async def _run(self, payload: Any, ctx: Context) -> dict[str, Any]:
+    async def _run(self, payload: Any, ctx: Context) -> PipelineResult:
         configs = {each.stage: each.config for each in payload.stages}
         jobs: dict[str, str] = {}
         for name, stage in self.stages.items():
             if name in configs:
                 jobs[name] = await self._submit_stage(ctx, stage, configs, jobs)
         ended = {each.job_id: each for each in await ctx.wait_for_children(trigger_rule="all_success")}
-        found: dict[str, Any] = {}
+        found: dict[str, StageResult] = {}
         for name, job_id in jobs.items():
             found[name] = {"job_id": job_id}
-            record = ended[job_id].record
+            record = ended[job_id].row
             if record.result_artifact is None and len(record.result or "null") <= SHOWN_RESULT_BYTES_MAX:
                 found[name]["result"] = ended[job_id].result
         return {"result_type": "SUCCESS", "stages": found}

@@ -13,13 +13,13 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack, cast, overload
 
 import pydantic
 
 from backstay import limits
 from backstay.app import Backstay as AsyncBackstay
-from backstay.app import Page, Submission, WorkerOptions
+from backstay.app import NamedSubmission, Page, Submission, TypedSubmission, WorkerOptions
 from backstay.clock import Clock, Instant
 from backstay.core import access_keys
 from backstay.core.access_keys import AuditTrail, CreatedKey, KeyInfo
@@ -31,9 +31,8 @@ from backstay.core.states import Status
 from backstay.core.stats import Stats, TotalFigures
 from backstay.errors import ForkedStore, NotOpen
 from backstay.files.local import StoredFile
-from backstay.handlers import BatchOptions, Handler, HandlerOptions, JobHandler
-from backstay.job import HistoryEntry, Job, JobView
-from backstay.job import JobHandle as AsyncJobHandle
+from backstay.handlers import BatchOptions, Handler, HandlerOptions, HandlerRef, P, R
+from backstay.job import HistoryEntry, Job, target_of
 from backstay.observers import Observer
 from backstay.ops.audit import Audited, By
 from backstay.ops.explain import Explanation
@@ -41,75 +40,15 @@ from backstay.ops.jobs import BulkResult
 from backstay.ops.retention import Retention
 from backstay.ops.tree import Tree
 from backstay.options import FindOptions, JobFilter, SubmitOptions
-from backstay.pipeline import Pipeline as AsyncPipeline
 from backstay.pipeline import Stage
 from backstay.results.model import ResultRow
 from backstay.results.reader import PAGE, BlockingTableResults, PlainRows
+from backstay.sync_handlers import BoundHandler, JobHandle, Pipeline, Register, RegisterBatch, bound, each_of
+
+__all__ = ["Backstay", "BoundHandler", "JobHandle", "Pipeline"]
 
 T = TypeVar("T")
-R = TypeVar("R", bound=ResultRow)
-
-
-class JobHandle(JobView):
-    """What submit returns: the job as it was stored, with methods to wait for its result."""
-
-    __slots__ = ("_app", "_inner")
-
-    def __init__(self, app: Backstay, inner: AsyncJobHandle) -> None:
-        self._app = app
-        self._inner = inner
-        self._record = lambda: inner.record
-        self.deduplicated = inner.deduplicated
-
-    @property
-    def job_id(self) -> str:
-        return self._inner.job_id
-
-    def result(self, timeout: float | timedelta | None = None) -> Any:
-        """Wait until the job has ended. Raises JobFailed, JobCancelled or ResultTimeout if there is no result."""
-        return self._app.result(self.job_id, timeout)
-
-    def refresh(self) -> Job:
-        """Read the current record."""
-        return self._app.get(self.job_id)
-
-
-class BoundHandler:
-    """A handler registered with an app: `daily_summary.submit(payload)`. Calling it calls the function."""
-
-    def __init__(self, app: Backstay, handler: Handler) -> None:
-        self.app = app
-        self.handler = handler
-        self.__doc__ = handler.__doc__
-
-    @property
-    def name(self) -> str:
-        """The job type."""
-        return self.handler.name
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.handler(*args, **kwargs)
-
-    def submit(self, payload: Any, **options: Unpack[SubmitOptions]) -> JobHandle:
-        """Store a job of this type; see Backstay.submit."""
-        return self.app.submit(self.handler, payload, **options)
-
-    def join(self, target: Callable[..., Any] | str) -> Any:
-        """Register a function that runs when the children have ended: `@analysis.join`; see Handler.join."""
-        return self.handler.join(target)
-
-
-class Pipeline:
-    """A declared pipeline: `full.submit({"stages": […]})`."""
-
-    def __init__(self, app: Backstay, inner: AsyncPipeline) -> None:
-        self._app = app
-        self.inner = inner
-        self.handler = inner.handler
-
-    def submit(self, payload: Any = None, **options: Unpack[SubmitOptions]) -> JobHandle:
-        """Start the pipeline; see backstay.Pipeline.submit."""
-        return JobHandle(self._app, self._app._call(self.inner.submit(payload, **options)))
+Row = TypeVar("Row", bound=ResultRow)
 
 
 class Backstay:
@@ -141,6 +80,13 @@ class Backstay:
         )
         self._thread = _LoopThread(self.inner)
 
+    @classmethod
+    def of(cls, app: AsyncBackstay) -> Self:
+        """Return the blocking API of an async app; `app.sync` is that."""
+        made = cls.__new__(cls)
+        made.inner, made._thread = app, _LoopThread(app)
+        return made
+
     @property
     def url(self) -> str:
         """The queue's URL."""
@@ -148,19 +94,16 @@ class Backstay:
 
     # Handlers
 
-    def job(
-        self, name: str, **options: Unpack[HandlerOptions]
-    ) -> Callable[[Callable[..., Any] | type[JobHandler[Any]]], BoundHandler]:
+    def job(self, name: str, **options: Unpack[HandlerOptions]) -> Register:
         """Register a function (or a JobHandler class) as the handler of a job type."""
-        register = self.inner.job(name, **options)
-        return lambda target: BoundHandler(self, register(target))
+        return cast(Register, self._bound(self.inner.job(name, **options)))
 
-    def batch_job(
-        self, name: str, **options: Unpack[BatchOptions]
-    ) -> Callable[[Callable[..., Any] | type[JobHandler[Any]]], BoundHandler]:
+    def batch_job(self, name: str, **options: Unpack[BatchOptions]) -> RegisterBatch:
         """Register a function that takes a list of payloads as the handler of a job type."""
-        register = self.inner.batch_job(name, **options)
-        return lambda target: BoundHandler(self, register(target))
+        return cast(RegisterBatch, self._bound(self.inner.batch_job(name, **options)))
+
+    def _bound(self, register: Callable[[Any], Any]) -> Callable[[Any], BoundHandler]:
+        return lambda target: bound(self, register(target))
 
     def pipeline(
         self,
@@ -174,6 +117,15 @@ class Backstay:
         return Pipeline(self, self.inner.pipeline(name, stages, options=options, **handler_options))
 
     # Open and close
+
+    def open(self) -> Self:
+        """Open the app, where `with app:` does not fit: close it as often as you open it."""
+        self._thread.open()
+        return self
+
+    def close(self) -> None:
+        """Close the app, if it is open."""
+        self._thread.close()
 
     def __enter__(self) -> Self:
         self._thread.open()
@@ -192,18 +144,33 @@ class Backstay:
 
     # Submit
 
+    @overload
+    def submit(self, job_type: HandlerRef[P, R], payload: P, **options: Unpack[SubmitOptions]) -> JobHandle[R]: ...
+
+    @overload
     def submit(
-        self, job_type: str | Handler | BoundHandler, payload: Any = None, **options: Unpack[SubmitOptions]
-    ) -> JobHandle:
-        """Store a job. When this returns, the job is on disk."""
-        target = job_type.handler if isinstance(job_type, BoundHandler) else job_type
+        self, job_type: HandlerRef[None, R], payload: None = None, **options: Unpack[SubmitOptions]
+    ) -> JobHandle[R]: ...
+
+    @overload
+    def submit(self, job_type: str, payload: Any = None, **options: Unpack[SubmitOptions]) -> JobHandle: ...
+
+    def submit(self, job_type: Any, payload: Any = None, **options: Unpack[SubmitOptions]) -> JobHandle[Any]:
+        """Store a job of a handler, or of a type by name. When this returns, the job is on disk."""
         self._thread.check()
+        target = target_of(job_type)
         return JobHandle(self, self.inner.submit_from_thread(target, payload, options, self._thread.call))
 
-    def submit_many(self, jobs: Iterable[Submission], *, connection: Any = None) -> list[JobHandle]:
+    @overload
+    def submit_many(self, jobs: Iterable[TypedSubmission[P, R]], *, connection: Any = None) -> list[JobHandle[R]]: ...
+
+    @overload
+    def submit_many(self, jobs: Iterable[NamedSubmission], *, connection: Any = None) -> list[JobHandle]: ...
+
+    def submit_many(self, jobs: Iterable[Submission], *, connection: Any = None) -> list[JobHandle[Any]]:
         """Store many jobs in one commit, all or none."""
-        plain = [(each[0].handler, *each[1:]) if isinstance(each[0], BoundHandler) else each for each in jobs]
-        return [JobHandle(self, handle) for handle in self._call(self.inner.submit_many(plain, connection=connection))]
+        handles = self._call(self.inner.submit_many(cast(Any, jobs), connection=connection))
+        return [JobHandle(self, handle) for handle in handles]
 
     # Work
 
@@ -230,9 +197,26 @@ class Backstay:
         """Find jobs, newest first, or in claim order with order="priority"."""
         return self._call(self.inner.find(**options))
 
-    def result(self, job_id: str, timeout: float | timedelta | None = None) -> Any:
-        """Wait until a job has ended, and return its result."""
-        return self._call(self.inner.result(job_id, timeout))
+    @overload
+    def result(self, job_id: str, timeout: float | timedelta | None = None) -> Any: ...
+
+    @overload
+    def result(self, job_id: str, timeout: float | timedelta | None = None, *, as_type: HandlerRef[Any, R]) -> R: ...
+
+    @overload
+    def result(self, job_id: str, timeout: float | timedelta | None = None, *, as_type: type[T]) -> T: ...
+
+    def result(self, job_id: str, timeout: float | timedelta | None = None, *, as_type: Any = None) -> Any:
+        """Wait until a job has ended, and return its result: as plain JSON, or as the type or handler in `as_type`."""
+        return self._call(self.inner.result(job_id, timeout, as_type=as_type))
+
+    def wait(self, job_id: str, timeout: float | timedelta | None = None) -> Job:
+        """Wait until a job has ended, however it ended, and return its record."""
+        return self._call(self.inner.wait(job_id, timeout))
+
+    def watch(self, job_id: str) -> Iterator[Job]:
+        """Yield a job's record now, and again whenever its progress, stage or status has changed, up to its end."""
+        return each_of(self, self.inner.watch(job_id))
 
     def tree(self, job_id: str) -> Tree:
         """Load a job and everything below it, up to 1,000 jobs."""
@@ -301,7 +285,7 @@ class Backstay:
 
     # Result rows and artifacts
 
-    def results(self, table: type[R]) -> BlockingTableResults[R]:
+    def results(self, table: type[Row]) -> BlockingTableResults[Row]:
         """Read the rows of a table: `app.results(Point).all(job_id)`, `.stream`, `.get`, `.page`, `.latest`, …"""
         return BlockingTableResults(table, _Rows(self))
 
@@ -310,6 +294,10 @@ class Backstay:
     ) -> PlainRows:
         """Read a page of a job's rows as dicts."""
         return self._call(self.inner.result_rows(job_id, table, after, limit, subject=subject))
+
+    def subject_rows(self, table: str, subject: str, after: str | None = None, limit: int = PAGE) -> PlainRows:
+        """Read a page of a subject's rows across all completed jobs as dicts."""
+        return self._call(self.inner.subject_rows(table, subject, after, limit))
 
     def result_row(self, job_id: str, table: str, key: Any) -> dict[str, Any] | None:
         """Read one row by its key."""
@@ -484,11 +472,39 @@ class Backstay:
 
     # Schedules
 
+    @overload
     def schedule(
         self,
         name: str,
         cron: str,
-        job_type: str | Handler | BoundHandler,
+        job_type: HandlerRef[P, Any],
+        payload: P,
+        *,
+        timezone: str = "UTC",
+        missed: str = "one",
+        by: By = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> ScheduleInfo: ...
+
+    @overload
+    def schedule(
+        self,
+        name: str,
+        cron: str,
+        job_type: str | HandlerRef[None, Any],
+        payload: Any = None,
+        *,
+        timezone: str = "UTC",
+        missed: str = "one",
+        by: By = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> ScheduleInfo: ...
+
+    def schedule(
+        self,
+        name: str,
+        cron: str,
+        job_type: Any,
         payload: Any = None,
         *,
         timezone: str = "UTC",
@@ -497,9 +513,8 @@ class Backstay:
         **options: Unpack[ScheduleOptions],
     ) -> ScheduleInfo:
         """Submit a job at every tick; see backstay.Backstay.schedule."""
-        target = job_type.handler if isinstance(job_type, BoundHandler) else job_type
         return self._call(
-            self.inner.schedule(name, cron, target, payload, timezone=timezone, missed=missed, by=by, **options)
+            self.inner.schedule(name, cron, job_type, payload, timezone=timezone, missed=missed, by=by, **options)
         )
 
     def schedules(self, *, after: str = "", limit: int | None = None) -> list[ScheduleInfo]:
@@ -692,8 +707,8 @@ class _LoopThread:
         if os.getpid() != self._pid:
             return
         with self._lock:
-            self._entered -= 1
-            if self._entered:
+            self._entered = max(0, self._entered - 1)
+            if self._entered or self._loop is None:
                 return
             try:
                 self.call(self._app.__aexit__(None, None, None))

@@ -37,7 +37,7 @@ async def test_what_is_left_of_a_job_are_its_figures(app: Backstay, clock: Manua
     clock.advance(3600)
     await app.purge(older_than=0)
 
-    job = await handle.refresh()
+    job = await handle.record()
 
     assert job.archived_at == NOON + timedelta(hours=1)
     for field in FIGURES:
@@ -46,6 +46,27 @@ async def test_what_is_left_of_a_job_are_its_figures(app: Backstay, clock: Manua
     assert (job.payload, job.result, job.logs["entries"], job.history) == (None, None, [], [])
     assert job.to_dict()["archived_at"] == job.archived_at
     assert await app.history(handle.job_id) == []
+
+
+async def test_a_job_keeps_its_history_for_a_week_and_its_figures_for_a_year(app: Backstay, clock: ManualClock) -> None:
+    handle = await app.submit("work", "ok")
+    await drain(app)
+    clock.advance(7 * DAY - timedelta(seconds=60))
+    assert await app.purge() == 0
+    history = await app.history(handle.job_id)
+    assert [(each.event, each.target) for each in history] == [
+        ("submit", "pending"),
+        ("claim", "processing"),
+        ("complete", "completed"),
+    ]
+
+    clock.advance(120)
+    assert await app.purge() == 1
+    clock.advance(364 * DAY)
+    await app.purge()
+    job = await handle.record()
+    assert (job.status, job.created_at, job.completed_at) == ("completed", NOON, NOON)
+    assert job.archived_at == NOON + timedelta(days=7, seconds=60)
 
 
 async def test_how_an_archived_job_ended_is_still_told_to_who_waits_for_it(app: Backstay) -> None:
@@ -179,7 +200,7 @@ async def test_a_large_result_stays_as_long_as_a_job_that_reused_it(
 
     assert await app.purge() == 1
     assert await archived(app, donor) == [True]
-    assert (await again.refresh()).result == LARGE
+    assert (await again.record()).result == LARGE
 
     clock.advance(8 * DAY)
     await app.purge()

@@ -58,7 +58,7 @@ async def test_children_are_stored_with_the_completion_of_their_parent(app: Back
         go_on.set()
         child_id = await handle.result(timeout=10)
         assert await app.result(child_id, timeout=10) == {"n": 1}
-        child, parent_job = await app.get(child_id), await handle.refresh()
+        child, parent_job = await app.get(child_id), await handle.record()
     assert (child.parent_job_id, child.root_job_id) == (handle.job_id, handle.job_id)
     assert (child.job_stage, child.tags, child.subject, child.created_by) == ("first", ["t"], "19305", "ann")
     assert parent_job.child_count == 1
@@ -92,7 +92,7 @@ async def test_a_second_attempt_makes_the_same_children_and_none_twice(app: Back
         handle = await parent.submit(1)
         made = await handle.result(timeout=10)
         stored = await children(app, handle.job_id)
-        logs = (await handle.refresh()).logs["entries"]
+        logs = (await handle.record()).logs["entries"]
     assert len(set(made)) == 5 and sorted(made) == [each.job_id for each in stored]
     assert sorted(each.payload for each in stored) == [0, 0, 1, 1, 1]
     assert "a different payload" in str(logs)
@@ -137,7 +137,7 @@ async def test_children_may_depend_on_earlier_ones(app: Backstay) -> None:
     async with app:
         handle = await parent.submit(1)
         await drain(app)
-        last = await app.get((await handle.refresh()).result)
+        last = await app.get((await handle.record()).result)
         assert last.status == "completed" and len(last.dependencies) == 1
 
 
@@ -165,7 +165,7 @@ async def test_more_children_than_one_commit_takes_are_staged_and_all_are_there_
         assert await handle.result(timeout=30) == count
 
         async def all_ended() -> bool:
-            job = await handle.refresh()
+            job = await handle.record()
             return job.child_count == count and job.open_child_count == 0
 
         await eventually(all_ended, 30)
@@ -188,7 +188,7 @@ async def test_children_that_many_tasks_of_a_handler_submit_are_all_stored(app: 
             assert await handle.result(timeout=30) == count
 
             async def all_stored() -> bool:
-                return (await handle.refresh()).child_count == count + 10
+                return (await handle.record()).child_count == count + 10
 
             await eventually(all_stored, 30)
 
@@ -271,7 +271,7 @@ async def test_a_key_is_one_child_however_it_is_submitted(app: Backstay) -> None
     async with app:
         handle = await parent.submit(1)
         await drain(app)
-        assert (await handle.refresh()).result == [False, True, True, False, True]
+        assert (await handle.record()).result == [False, True, True, False, True]
         assert len(await children(app, handle.job_id)) == 2
 
 
@@ -321,7 +321,7 @@ async def test_a_job_reads_what_it_depends_on_by_stage_or_type(app: Backstay) ->
         other = await app.submit("part", 8)
         handle = await report.submit(1, depends_on=[pca, other])
         await drain(app)
-        assert (await handle.refresh()).result == {"PCA": 7, "part": 8}
+        assert (await handle.record()).result == {"PCA": 7, "part": 8}
 
 
 async def test_two_of_one_name_upstream_fail_the_job_for_good(app: Backstay) -> None:
@@ -332,7 +332,7 @@ async def test_two_of_one_name_upstream_fail_the_job_for_good(app: Backstay) -> 
     async with app:
         handle = await report.submit(1, depends_on=[await app.submit("part", n) for n in range(2)])
         await drain(app)
-        job = await handle.refresh()
+        job = await handle.record()
     assert (job.status, job.attempt) == ("failed", 1)
     assert "two dependencies called 'part': give each its own stage=" in (job.last_error or "")
 

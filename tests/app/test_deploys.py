@@ -62,7 +62,7 @@ async def test_a_new_payload_waits_for_a_new_worker_and_an_old_one_runs_on_eithe
             older = await old.submit("greet", ADA)
             assert await older.result(timeout=10) == "old: Ada Lovelace"
             await (await old.submit("other")).result(timeout=10)  # the old worker goes on claiming
-            assert (await newer.refresh()).status == "pending"
+            assert (await newer.record()).status == "pending"
             assert (await old.explain(newer.job_id)).reason == "no_worker_for_version"
 
             async with new.worker():
@@ -82,7 +82,7 @@ async def test_with_both_kinds_of_workers_every_job_of_either_release_completes_
         for n, (older, newer) in enumerate(zip(olds, news, strict=True)):
             assert await older.result(timeout=20) in (f"old: A {n}", f"new: {n}, A")
             assert await newer.result(timeout=20) == f"new: {n}, A"
-        assert {(await handle.refresh()).failures for handle in (*olds, *news)} == {0}
+        assert {(await handle.record()).failures for handle in (*olds, *news)} == {0}
 
 
 async def test_a_job_that_waits_through_a_deploy_is_brought_up_to_date(make_app: Callable[..., Backstay]) -> None:
@@ -203,7 +203,7 @@ async def test_a_payload_that_one_worker_cannot_read_may_run_on_another(make_app
         async with app.worker():
 
             async def refused() -> bool:
-                return (await waiting.refresh()).failures > 0
+                return (await waiting.record()).failures > 0
 
             await eventually(refused)
         async with old.worker():

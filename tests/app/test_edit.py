@@ -47,7 +47,7 @@ async def test_a_running_job_can_be_reprioritised_and_goes_on(app: Backstay) -> 
         assert (await app.reprioritise(handle.job_id, 1)).status == "processing"
         release.set()
         assert await handle.result(timeout=10) == "done"
-        assert (await handle.refresh()).attempt == 1
+        assert (await handle.record()).attempt == 1
 
 
 async def test_a_job_can_be_put_off_and_fetched_forward(make_app: Any) -> None:
@@ -87,7 +87,7 @@ async def test_an_editor_who_has_seen_an_older_version_is_told_so(app: Backstay)
 
     async with app:
         handle = await work.submit(1)
-        seen = (await handle.refresh()).version
+        seen = (await handle.record()).version
         await app.reprioritise(handle.job_id, 90, expected_version=seen)
 
         for change in (
@@ -97,7 +97,7 @@ async def test_an_editor_who_has_seen_an_older_version_is_told_so(app: Backstay)
         ):
             with pytest.raises(VersionConflict, match="read it again"):
                 await change
-        job = await handle.refresh()
+        job = await handle.record()
         assert (job.priority, job.status, job.version) == (90, "pending", 2)
         await app.reschedule(handle.job_id, delay=60, expected_version=2)
 
@@ -112,7 +112,7 @@ async def test_of_many_editors_who_have_seen_the_same_one_wins(app: Backstay) ->
             *(app.reprioritise(handle.job_id, n, expected_version=1) for n in range(10)), return_exceptions=True
         )
         assert sum(isinstance(answer, VersionConflict) for answer in answers) == 9
-        assert (await handle.refresh()).version == 2
+        assert (await handle.record()).version == 2
 
 
 async def test_an_ended_job_cannot_be_moved_and_the_error_says_what_can_be_done(app: Backstay) -> None:
@@ -172,7 +172,7 @@ async def test_what_cannot_be_meant_is_refused(app: Backstay) -> None:
         }.items():
             with pytest.raises(InvalidOption, match=words):
                 await change
-        assert (await handle.refresh()).version == 1
+        assert (await handle.record()).version == 1
 
 
 async def test_a_job_that_is_not_there_is_an_error(app: Backstay) -> None:

@@ -54,31 +54,31 @@ async def test_a_retry_uses_recorded_answers_unless_it_forgets_them(app: Backsta
         await drain(app)
         await app.retry(handle.job_id)
         await drain(app)
-        assert (await handle.refresh()).result == 1
+        assert (await handle.record()).result == 1
 
         await app.retry(handle.job_id, forget_steps=True, reason="wrong account", by="ada")
         await drain(app)
 
-        job = await handle.refresh()
+        job = await handle.record()
         assert (job.result, MADE["charge"]) == (2, 2)
         assert reasons(job) == [None, f"{WITHOUT}: wrong account"]
         [entry] = [each for each in await app.audit_trail() if each.by == "ada"]
         assert entry.after is not None and entry.after["forget_steps"] is True
         await app.retry(handle.job_id)
         await drain(app)
-        assert (await handle.refresh()).result == 2  # recorded since
+        assert (await handle.record()).result == 2  # recorded since
 
 
 async def test_attempts_after_it_share_their_answers_as_always(app: Backstay) -> None:
     async with app:
         handle = await app.submit("plain", "bad charge")
         await drain(app)
-        assert ((await handle.refresh()).attempt, MADE["bad charge"]) == (2, 1)
+        assert ((await handle.record()).attempt, MADE["bad charge"]) == (2, 1)
 
         await app.retry(handle.job_id, forget_steps=True)
         await drain(app)
 
-        assert ((await handle.refresh()).attempt, MADE["bad charge"]) == (4, 2)
+        assert ((await handle.record()).attempt, MADE["bad charge"]) == (4, 2)
 
 
 async def test_a_retry_that_is_refused_forgets_nothing(app: Backstay) -> None:
@@ -108,7 +108,7 @@ async def test_a_rerun_passes_it_on_to_the_jobs_below(app: Backstay, forget: boo
         await drain(app)
         await app.rerun(handle.job_id, forget_steps=forget, reason="new data")
         await drain(app)
-        job = await handle.refresh()
+        job = await handle.record()
         tree = await app.tree(handle.job_id)
     assert job.result == ([2, 2, 2] if forget else [1, 1, 1])
     assert dict.fromkeys(("parent", "one", "two"), 2 if forget else 1) == MADE
@@ -123,7 +123,7 @@ async def test_a_rerun_leaves_the_steps_of_its_parents(app: Backstay) -> None:
         [child] = await app.find(job_type="plain", limit=1)
         await app.rerun(child.job_id, forget_steps=True)
         await drain(app)
-        assert (await handle.refresh()).status == "completed"
+        assert (await handle.record()).status == "completed"
     assert MADE["parent"] == 1
     assert sorted((MADE["one"], MADE["two"])) == [1, 2]
 

@@ -172,7 +172,7 @@ async def test_a_lost_result_file_harms_the_reading_of_that_result_alone(app: Ba
     async with app, app.worker():
         handle = await work.submit(1)
         await handle.result(timeout=10)
-        artifact = (await app.get(handle.job_id)).record.result_artifact
+        artifact = (await app.get(handle.job_id)).row.result_artifact
         assert artifact is not None
         os.unlink(artifact.split('"')[3].removeprefix("file://"))
         assert len(await app.find()) == 1

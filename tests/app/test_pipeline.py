@@ -125,7 +125,7 @@ async def test_a_stage_that_is_left_out_is_skipped_and_what_came_after_it_follow
     async with app:
         handle = await full.submit({"stages": [{"stage": "REPORT"}, {"stage": "PCA"}]})
         await drain(app)
-        result = (await handle.refresh()).result
+        result = (await handle.record()).result
     assert RAN == ["pca", "report"]
     assert result["stages"]["REPORT"]["result"] == ["PCA"]
 
@@ -136,7 +136,7 @@ async def test_what_follows_a_stage_that_is_left_out_follows_what_that_one_follo
     async with app:
         handle = await pipeline.submit({"stages": [{"stage": "REPORT"}, {"stage": "PCA"}]})
         await drain(app)
-        assert (await handle.refresh()).result["stages"]["REPORT"]["result"] == ["PCA"]
+        assert (await handle.record()).result["stages"]["REPORT"]["result"] == ["PCA"]
 
 
 async def test_a_stage_that_fails_cancels_what_comes_after_and_fails_the_whole(app: Backstay) -> None:
@@ -157,11 +157,11 @@ async def test_a_pipeline_runs_again_from_a_stage(app: Backstay) -> None:
     async with app:
         handle = await full.submit(ALL)
         await drain(app)
-        stages = (await handle.refresh()).result["stages"]
+        stages = (await handle.record()).result["stages"]
         RAN.clear()
         await app.rerun(stages["UMAP"]["job_id"])
         await drain(app)
-        assert (await handle.refresh()).status == "completed"
+        assert (await handle.record()).status == "completed"
     assert RAN == ["umap", "report"]
 
 

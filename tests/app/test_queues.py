@@ -40,7 +40,7 @@ async def test_a_paused_queue_takes_jobs_and_gives_none_until_it_is_resumed(
 
         held = await app.submit("work", 1)
         assert await (await app.submit("slow", 2)).result(timeout=10) == 2
-        assert (await held.refresh()).status == "pending"
+        assert (await held.record()).status == "pending"
 
         resumed = await other.resume_queue("default")
         assert (resumed.paused, resumed.paused_by, resumed.pause_reason) == (False, None, None)
@@ -70,7 +70,7 @@ async def test_a_pause_outlives_the_app_that_said_it(make_app: Callable[..., Bac
     async with with_work(make_app()) as app, app.worker():
         held = await app.submit("work", 1)
         await (await app.submit("slow", 1)).result(timeout=10)
-        assert (await held.refresh()).status == "pending"
+        assert (await held.record()).status == "pending"
 
 
 async def test_who_paused_it_first_stays(app: Backstay) -> None:
@@ -212,7 +212,7 @@ async def test_every_queue_that_is_named_anywhere_is_listed_with_what_waits_in_i
         assert default.oldest_pending_at == oldest.scheduled_for
         assert (default.workers, found["idle"].workers, found["jobs"].workers) == (1, 1, 0)
         assert found["said"].paused and found["jobs"].pending == 1
-        assert (await first.refresh()).status == "pending"  # given back
+        assert (await first.record()).status == "pending"  # given back
 
 
 async def test_a_change_answers_with_the_queue_as_it_is(app: Backstay) -> None:

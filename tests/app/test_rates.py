@@ -42,7 +42,7 @@ async def test_ten_in_a_second_are_never_more_over_two_workers_and_none_waits_lo
         handles = await app.submit_many([("call", n) for n in range(40)])
         for handle in handles:
             await handle.result(timeout=30)
-        starts = claims([await handle.refresh() for handle in handles])
+        starts = claims([await handle.record() for handle in handles])
     assert len(starts) == 40
     assert_within(starts, 10, SECOND)
     assert starts[-1] - starts[0] >= 3 * SECOND
@@ -61,19 +61,19 @@ async def test_retries_count_as_starts(make_app: Callable[..., Backstay]) -> Non
         handle = await call.submit(1)
 
         async def attempts() -> int:
-            return (await handle.refresh()).attempt
+            return (await handle.record()).attempt
 
         for made in (1, 2):
 
             async def came(made: int = made) -> bool:
-                job = await handle.refresh()
+                job = await handle.record()
                 return job.attempt == made and job.status == "retrying"
 
             await eventually(came)
             clock.advance(1)
 
         async def pending() -> bool:
-            return (await handle.refresh()).status == "pending"
+            return (await handle.record()).status == "pending"
 
         await eventually(pending)
         assert await attempts() == 2
@@ -82,7 +82,7 @@ async def test_retries_count_as_starts(make_app: Callable[..., Backstay]) -> Non
         clock.set(NOON + timedelta(minutes=30))
 
         async def dead() -> bool:
-            return (await handle.refresh()).status == "failed"
+            return (await handle.record()).status == "failed"
 
         await eventually(dead)
         assert await attempts() == 3
@@ -102,7 +102,7 @@ async def test_each_key_has_its_own_and_without_one_it_is_the_types(make_app: Ca
         }
         for first, second in handles.values():
             await first.result(timeout=10)
-            assert (await second.refresh()).status == "pending"
+            assert (await second.record()).status == "pending"
         assert handles[""][0].rate_key == "call"
 
 
@@ -119,7 +119,7 @@ async def test_a_key_counts_over_types_and_queues(make_app: Callable[..., Backst
         await (await one.submit(None, rate_key="shop")).result(timeout=10)
         held = await two.submit(None, rate_key="shop")
         await (await two.submit(None, rate_key="other")).result(timeout=10)
-        assert (await held.refresh()).status == "pending"
+        assert (await held.record()).status == "pending"
 
 
 async def test_who_submits_without_the_code_is_held_to_the_rate_too(make_app: Callable[..., Backstay]) -> None:
@@ -168,7 +168,7 @@ async def test_a_rate_and_a_limit_at_a_time_both_hold(app: Backstay) -> None:
         handles = await app.submit_many([("call", n) for n in range(40)])
         for handle in handles:
             await handle.result(timeout=30)
-        starts = claims([await handle.refresh() for handle in handles])
+        starts = claims([await handle.record() for handle in handles])
     assert most <= 2
     assert_within(starts, 20, SECOND)
 

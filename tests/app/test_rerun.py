@@ -53,12 +53,12 @@ async def test_a_job_and_what_comes_after_it_run_again_and_read_what_was_kept(ap
     async with app:
         handle = await app.submit("flow", 1)
         await drain(app)
-        assert (await handle.refresh()).result == "last1(wide:wide-part1())"
+        assert (await handle.record()).result == "last1(wide:wide-part1())"
         names = await by_stage(app, handle.job_id)
         RAN.clear()
         await app.rerun(names["wide"], by="ann")
         await drain(app)
-        job = await handle.refresh()
+        job = await handle.record()
         wide = await app.get(names["wide"])
     assert job.status == "completed" and job.result == "last2(wide:wide-part2())"
     assert set(RAN) == {"wide", "wide-part", "last", "flow"}
@@ -116,7 +116,7 @@ async def test_said_again_after_it_was_cut_off_it_goes_on(app: Backstay, monkeyp
         RAN.clear()
         await app.rerun(names["first"])
         await drain(app)
-        assert (await handle.refresh()).status == "completed"
+        assert (await handle.record()).status == "completed"
     assert sorted(set(RAN)) == ["beside", "first", "flow", "last", "wide", "wide-part"]
 
 
@@ -183,11 +183,11 @@ async def test_a_child_that_cannot_run_again_stays_as_it_ended(app: Backstay) ->
         await drain(app)
         handle = await parent.submit(outside.job_id)
         await drain(app)
-        assert (await handle.refresh()).result == ["completed", "cancelled"]
+        assert (await handle.record()).result == ["completed", "cancelled"]
         RAN.clear()
         await app.rerun(handle.job_id)
         await drain(app)
-        job = await handle.refresh()
+        job = await handle.record()
     assert (job.status, job.result, RAN) == ("completed", ["completed", "cancelled"], ["free"])
     assert "not rerun" in str(job.logs)
 
@@ -236,7 +236,7 @@ async def test_a_later_attempt_of_a_run_from_here_does_not_run_its_children_once
         fails += [1, 2]
         await app.rerun(handle.job_id)
         await drain(app)
-        assert (await handle.refresh()).status == "completed"
+        assert (await handle.record()).status == "completed"
     assert RAN == ["part"]
 
 
@@ -266,7 +266,7 @@ async def test_a_child_that_someone_else_has_run_meanwhile_is_left_to_them_and_t
         await app.rerun(handle.job_id)
         await app.retry(names["beside"], by="bob")
         await drain(app)
-        job = await handle.refresh()
+        job = await handle.record()
     assert job.status == "completed"
     said = [entry["message"] for entry in job.logs["entries"]]
     assert any(f"at the same time: beside ({names['beside']})" in line for line in said), said

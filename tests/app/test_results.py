@@ -82,7 +82,7 @@ async def test_rows_are_read_by_job_by_key_by_page_and_by_subject(app: Backstay)
         assert numbers(page) == list(range(1_000))
         assert numbers(await points.page(first, after=page.next, limit=1_000)) == list(range(1_000, 1_203))
         assert numbers(await points.by_subject("odd")) == [*range(1, 1_203, 2), 1]
-        assert (await app.get(first)).record.result_tables == ("points",)
+        assert (await app.get(first)).row.result_tables == ("points",)
 
 
 async def test_a_row_knows_its_job_the_tree_and_stage_of_that_and_its_time(app: Backstay) -> None:

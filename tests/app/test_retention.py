@@ -129,7 +129,7 @@ async def test_purge_takes_what_is_older_than_it_is_told_and_says_how_many(app: 
 
     assert await app.purge(older_than=0) == 1  # all that has ended, this very moment included
     assert await archived(app, *young) == [True]
-    assert (await running.refresh()).status == "pending"
+    assert (await running.record()).status == "pending"
     assert await app.purge(older_than=0) == 0
 
 
@@ -219,4 +219,4 @@ async def test_active_jobs_are_never_touched_while_retention_goes_over_them(make
         async with asyncio.timeout(60):
             _, moved = await asyncio.gather(submitting(), purging())
         assert moved == 400
-        assert {(await handle.refresh()).status for handle in handles} == {"completed"}
+        assert {(await handle.record()).status for handle in handles} == {"completed"}

@@ -38,7 +38,7 @@ async def test_a_job_whose_chosen_fields_are_the_same_answers_with_the_first_one
         again = await app.submit("embed", {"text": "a", "model": "small", "traceId": "2"}, reuse=True)
         other = await app.submit("embed", {"text": "a", "model": "large", "traceId": "3"}, reuse=True)
         assert [await each.result(timeout=10) for each in (again, other)] == ["A", "A"]
-        assert (await again.refresh()).reused_from == first.job_id
+        assert (await again.record()).reused_from == first.job_id
     assert ran == ["1", "3"]
 
 

@@ -267,7 +267,7 @@ async def test_a_schedule_can_be_run_now_beside_its_ticks_and_while_it_is_paused
 
     handles = [await app.run_schedule("hourly", by="ada"), await app.run_schedule("hourly")]
 
-    found = [await handle.refresh() for handle in handles]
+    found = [await handle.record() for handle in handles]
     assert [(job.schedule, job.tick_at, job.created_by) for job in found] == [
         ("hourly", None, "ada"),
         ("hourly", None, "schedule:hourly"),

@@ -26,7 +26,7 @@ async def test_jobs_of_one_batch_may_depend_on_later_ones_and_answers_stay_in_or
                 ("work", "first", {"job_id": C}),
             ]
         )
-        jobs = [await each.refresh() for each in handles]
+        jobs = [await each.record() for each in handles]
         async with app.worker():
             assert [await each.result(timeout=10) for each in handles] == ["last", "second", "child", "first"]
     assert [job.payload for job in jobs] == ["last", "second", "child", "first"]

@@ -50,7 +50,7 @@ async def test_a_parent_is_entered_again_when_its_children_have_ended_and_holds_
     async with app, app.worker(concurrency=1):
         handle = await parent.submit(1)
         assert await handle.result(timeout=10) == [0, 10, 20]
-        job = await handle.refresh()
+        job = await handle.record()
     assert entries == [[], ["completed"] * 3]
     assert (job.attempt, job.failures, job.child_count) == (2, 0, 3)
     assert [each.event for each in job.history if each.event in ("wait_for_children", "release")] == [
@@ -69,7 +69,7 @@ async def test_a_waiting_parent_says_what_it_waits_for(app: Backstay) -> None:
     async with app:
         handle = await parent.submit(1)
         await drain(app)
-        job = await handle.refresh()
+        job = await handle.record()
         assert (job.status, job.waits_for, job.child_count, job.open_child_count) == ("waiting", "children", 2, 1)
         assert job.progress == 0.5
         assert [each.progress for each in await app.find(job_type="parent")] == [0.5]
@@ -92,7 +92,7 @@ async def test_a_parent_that_reports_0_after_its_children_have_ended_is_at_0_and
     async with app:
         handle = await parent.submit(1)
         await drain(app)
-        assert (await handle.refresh()).status == "completed"
+        assert (await handle.record()).status == "completed"
     assert seen == [0.0]
 
 
@@ -139,7 +139,7 @@ async def test_each_wait_gives_the_children_that_were_submitted_before_it_in_the
     async with app, app.worker():
         handle = await app.submit("parent", 1)
         assert await handle.result(timeout=10) == [[30, 10, 20], [30, 10, 20, 310, 110, 210]]
-        job = await handle.refresh()
+        job = await handle.record()
     assert (job.attempt, job.child_count) == (3, 6)
 
 
@@ -193,7 +193,7 @@ async def test_without_children_to_wait_for_it_goes_on_at_once(app: Backstay) ->
     async with app, app.worker():
         handle = await parent.submit(1)
         assert await handle.result(timeout=10) == 0
-        assert (await handle.refresh()).attempt == 1
+        assert (await handle.record()).attempt == 1
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
@@ -201,7 +201,7 @@ async def test_a_phase_without_children_stays_empty_when_the_next_phase_has_some
     if kind == "async":
 
         @app.job("parent", max_attempts=1)
-        async def parent(payload: list[int], ctx: Context) -> list[list[int]]:
+        async def parent(payload: list[int], ctx: Context) -> list[list[int | None]]:
             for n in payload:
                 await ctx.submit("part", n)
             one = await ctx.wait_for_children(trigger_rule="all_success")
@@ -213,7 +213,7 @@ async def test_a_phase_without_children_stays_empty_when_the_next_phase_has_some
     else:
 
         @app.job("parent", max_attempts=1)
-        def threaded(payload: list[int], ctx: BlockingContext) -> list[list[int]]:
+        def threaded(payload: list[int], ctx: BlockingContext) -> list[list[int | None]]:
             for n in payload:
                 ctx.submit("part", n)
             one = ctx.wait_for_children(trigger_rule="all_success")
@@ -225,7 +225,7 @@ async def test_a_phase_without_children_stays_empty_when_the_next_phase_has_some
     async with app, app.worker():
         handle = await app.submit("parent", [])
         assert await handle.result(timeout=30) == [[], [None, 20]]
-        assert (await handle.refresh()).attempt == 2
+        assert (await handle.record()).attempt == 2
         await app.retry(handle.job_id)  # its children are there from the beginning
         assert await handle.result(timeout=30) == [[], [None, 20]]
 
@@ -308,7 +308,7 @@ async def test_a_bad_child_decides_by_the_rule(app: Backstay, rule: str, on_fail
     async with app:
         handle = await parent.submit(1)
         await drain(app)
-        job = await handle.refresh()
+        job = await handle.record()
     assert job.status == ends
     if ends == "completed":
         assert job.result == ["completed", "failed"]
@@ -441,7 +441,7 @@ async def test_a_parent_whose_every_entry_makes_new_children_is_stopped_and_told
     async with app:
         handle = await parent.submit(1)
         await drain(app)
-        assert "WaitedTooOften" in ((await handle.refresh()).last_error or "")
+        assert "WaitedTooOften" in ((await handle.record()).last_error or "")
 
 
 async def test_many_ended_children_beyond_those_loaded_are_not_waited_for_again(
@@ -458,7 +458,7 @@ async def test_many_ended_children_beyond_those_loaded_are_not_waited_for_again(
     async with app, app.worker(concurrency=20):
         handle = await parent.submit(1)
         assert await handle.result(timeout=30) == 120
-        assert (await handle.refresh()).attempt == 2
+        assert (await handle.record()).attempt == 2
 
 
 async def test_more_children_than_are_read_ahead_are_never_taken_for_all(
@@ -493,7 +493,7 @@ async def test_a_cancelled_parent_stays_so_and_its_children_go_on(app: Backstay)
         handle = await parent.submit(1)
 
         async def waits() -> bool:
-            return (await handle.refresh()).status == "waiting"
+            return (await handle.record()).status == "waiting"
 
         await eventually(waits)
         await app.cancel(handle.job_id)

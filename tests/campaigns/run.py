@@ -6,6 +6,7 @@
     python -m tests.campaigns.run postgres --kills 200 --restarts 20 --out bench/results/postgres-campaign.json
     python -m tests.campaigns.run dynamodb --kills 200 --stops 40 --out bench/results/dynamodb-campaign.json
     python -m tests.campaigns.run move --kills 2 --jobs 100000 --out bench/results/move-campaign.json
+    python -m tests.campaigns.run imports --kills 2 --jobs 100000 --out bench/results/import-campaign.json
     python -m tests.campaigns.run api --examples 100 --out bench/results/api-campaign.json
     python -m tests.campaigns.run lost-claims --engine postgres --workers 4 --out lost-claims.json
     python -m tests.campaigns.run storm --engine postgres --minutes 20 --out bench/results/storm-postgres.json
@@ -34,6 +35,7 @@ from typing import Any
 from tests.campaigns.api import ask
 from tests.campaigns.dynamodb import bad_days
 from tests.campaigns.fleet import ROOT, Fleet
+from tests.campaigns.imports import SOURCES, imports
 from tests.campaigns.kills import EXTERNAL, POINTS, Killing, Plan, Report
 from tests.campaigns.lost_claims import lost_claims
 from tests.campaigns.move import move
@@ -43,7 +45,7 @@ from tests.campaigns.rounds import in_a_folder, versions
 from tests.campaigns.stalls import STALLS, stall
 from tests.campaigns.storm.run import ENGINES, in_a_namespace, storm
 
-WHAT = ("crashes", "schedules", "retention", "postgres", "dynamodb", "move", "api", "storm", "lost-claims")
+WHAT = ("crashes", "schedules", "retention", "postgres", "dynamodb", "move", "imports", "api", "storm", "lost-claims")
 LEASE_SECONDS = 0.8
 AT_EACH_POINT = 10  # in one round: about 300 kills, and a history that the checker reads in seconds
 STALLED_AT_ONCE = 20
@@ -89,6 +91,9 @@ def main() -> None:
             written = asyncio.run(lost_claims(engine, jobs, alone, arguments.workers, arguments.rounds))
         case "move":
             written = asyncio.run(move(arguments.seed, arguments.kills, arguments.jobs))
+        case "imports":
+            seed, kills, jobs = arguments.seed, arguments.kills, arguments.jobs
+            written = asyncio.run(imports(seed, kills, jobs, arguments.sources, arguments.into))
         case _:
             written = _crash(arguments)
     text = json.dumps(written, indent=2) + "\n"
@@ -111,12 +116,12 @@ def _crash(arguments: argparse.Namespace) -> dict[str, Any]:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tests.campaigns.run", description=__doc__.partition("\n")[0])
     parser.add_argument("what", nargs="?", choices=WHAT, default="crashes")
-    parser.add_argument("--kills", type=int, help="default 3000; 200 of all but crashes; 2 of move")
+    parser.add_argument("--kills", type=int, help="default 3000; 200 of all but crashes; 2 of move and imports")
     parser.add_argument("--stops", type=int, help="workers stopped past their lease: 500; 40 of dynamodb")
     parser.add_argument("--disk-cycles", type=int, default=20 if os.getuid() == 0 else 0, help="crashes: full disks")
     parser.add_argument("--ticks", type=int, default=2000, help="schedules: ticks that make a job")
     parser.add_argument(
-        "--jobs", type=int, help="retention: jobs that leave, 10,000; move, 100,000; lost-claims, 3,000"
+        "--jobs", type=int, help="retention: jobs that leave, 10,000; move and imports, 100,000; lost-claims, 3,000"
     )
     parser.add_argument("--restarts", type=int, default=20, help="postgres: of the server, under load")
     parser.add_argument("--replies", type=int, default=200, help="postgres: replies lost after the commit")
@@ -125,15 +130,17 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=4, help="lost-claims")
     parser.add_argument("--rounds", type=int, default=5, help="lost-claims: of which the median counts")
     parser.add_argument("--alone", type=int, default=200, help="lost-claims: jobs that have to run alone")
+    parser.add_argument("--sources", nargs="*", default=[], choices=SOURCES, help="imports: only these")
+    parser.add_argument("--into", choices=ENGINES, help="imports: the engine; default: one for each source")
     parser.add_argument("--minutes", type=float, help="storm: its length; default: the short form of the gate")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, help="where the figures go")
     parser.add_argument("--replay", type=Path, help="run again with the counts and the seed of this file")
     arguments = parser.parse_args()
     if arguments.kills is None:
-        arguments.kills = {"crashes": 3000, "move": 2}.get(arguments.what, 200)
+        arguments.kills = {"crashes": 3000, "move": 2, "imports": 2}.get(arguments.what, 200)
     if arguments.jobs is None:
-        arguments.jobs = {"move": 100_000, "lost-claims": 3_000}.get(arguments.what, 10_000)
+        arguments.jobs = {"move": 100_000, "imports": 100_000, "lost-claims": 3_000}.get(arguments.what, 10_000)
     if arguments.stops is None:
         arguments.stops = 40 if arguments.what == "dynamodb" else 500
     if arguments.replay is not None:

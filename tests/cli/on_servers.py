@@ -14,7 +14,7 @@ def test_a_large_result_is_shown_by_every_command_that_shows_results(cli: Cli, u
         async with app, app.worker(queues=["default"]):
             job = await app.submit("echo", large)
             await job.result(timeout=20)
-            found = await job.refresh()
+            found = await job.record()
         assert found.result == large  # after closing, too
         return job.job_id
 

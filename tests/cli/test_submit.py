@@ -49,9 +49,9 @@ def test_the_keys_that_limit_pace_and_share_reach_the_record(cli: Cli, queue: Qu
     )
     job = queue.job(cli("submit", "limited", "{}", *options.split()).out.strip())
     assert (job.concurrency_key, job.rate_key, job.fairness_key, job.content_hash) == ("c", "r", "f", "h")
-    assert (job.record.fairness_weight, job.job_stage, job.record.on_dependency_failure) == (3, "s", "fail")
+    assert (job.row.fairness_weight, job.job_stage, job.row.on_dependency_failure) == (3, "s", "fail")
     assert job.parent_job_id is not None
-    assert job.record.trigger_rule == "all_done"
+    assert job.row.trigger_rule == "all_done"
 
 
 def test_a_dedup_conflict_is_an_error_only_on_demand(cli: Cli, queue: Queue) -> None:

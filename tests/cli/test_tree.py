@@ -83,7 +83,7 @@ def test_a_job_without_relatives_stands_alone(cli: Cli, queue: Queue) -> None:
 
 
 def test_progress_stands_in_its_column_alone(queue: Queue) -> None:
-    record = queue.job(queue.submit()).record
+    record = queue.job(queue.submit()).row
     record = msgspec.structs.replace(record, status=Status.PROCESSING, progress=0.5, stage="adding")
     line = tree._Line("", Job(record), False, 0)
     texts = [column.value(line) for column in tree._columns(line.job.created_at)]

@@ -71,4 +71,4 @@ def test_a_result_that_went_with_its_retention_is_a_failure_and_not_null(cli: Cl
 
 
 def _with(job: Job, status: Status, failures: int) -> Job:
-    return Job(msgspec.structs.replace(job.record, status=status, failures=failures))
+    return Job(msgspec.structs.replace(job.row, status=status, failures=failures))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import select
@@ -12,13 +11,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from backstay import Backstay, JobFailed
-from backstay.cli import daemon
-from backstay.core.records import WorkerRow
-from tests.cli.conftest import APP, Cli, Queue, Worker, sample_app
+from tests.cli.conftest import APP, Cli, Queue, Worker
 from tests.support.eventually import eventually
 
 Start = Callable[..., Worker]
@@ -260,41 +256,6 @@ def test_a_line_per_job_that_ends_well_is_for_debug(start_worker: Start, cli: Cl
     quiet.send(signal.SIGTERM)
     assert quiet.exit_code() == 0
     assert "→ completed" not in "".join(quiet.lines)
-
-
-def test_a_minute_is_summed_up_in_a_line_where_something_ended() -> None:
-    row = WorkerRow(
-        worker_id="w", host="h", pid=1, process_key="", version="1", queues=(), job_types=(), concurrency=1,
-        started_at=0, heartbeat_at=0, running=("a",), ended=1500, failed=2, busy_micros=3_000_000,
-    )  # fmt: skip
-    assert daemon.minute(None, row) == (
-        "in the last minute, 1,500 attempts ended and 2 of them failed; average duration 2 ms; 1 job running now"
-    )
-    later = msgspec.structs.replace(row, ended=1501, busy_micros=3_500_000)
-    line = daemon.minute(row, later)
-    assert line is not None
-    assert "1 attempt ended and 0 of them failed; average duration 500 ms" in line
-    assert daemon.minute(later, later) is None
-    silent = msgspec.structs.replace(later, heartbeat_at=2 * 60_000_000)
-    line = daemon.minute(row, silent)
-    assert line is not None and line.startswith("in the last 2 minutes, 1 attempt ended")
-
-
-async def test_the_minutes_of_a_worker_are_told_while_it_works(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(daemon, "MINUTE_SECONDS", 0.01)
-    caplog.set_level("INFO", logger="backstay.worker")
-
-    async def told() -> bool:
-        return "in the last minute, 1 attempt ended" in caplog.text
-
-    app = sample_app(queue.url)
-    async with app, app.worker(lease=4) as worker:
-        telling = asyncio.ensure_future(daemon.sum_up_minutes(app, worker.worker_id))
-        await (await app.submit("echo")).result()
-        await eventually(told)
-        telling.cancel()
 
 
 def test_a_worker_serves_the_queues_of_its_handlers_unless_told_otherwise(start_worker: Start, queue: Queue) -> None:

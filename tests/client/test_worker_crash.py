@@ -33,7 +33,7 @@ async def test_killed_remote_workers_lose_nothing_and_complete_nothing_twice(
     app = Backstay(f"sqlite:///{tmp_path}/jobs.db", lease=0.6)
 
     @app.job("count", max_attempts=20, backoff=Backoff(0, 1, 0, 0))
-    async def count(payload: dict[str, int]) -> None: ...
+    async def count(payload: dict[str, int]) -> dict[str, int]: ...
 
     async with listening(app) as url:
         workers = {each.pid: each for each in [await _started(url, tmp_path) for _ in range(WORKERS)]}

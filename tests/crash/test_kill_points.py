@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import backstay
+from tests.campaigns.imports import POINTS as IMPORT_POINTS
 from tests.campaigns.kills import IN_TREES, POINTS
 from tests.campaigns.move_process import POINTS as MOVE_POINTS
 from tests.campaigns.retention import KILL_POINTS
@@ -24,7 +25,7 @@ SAID_AGAIN |= {"record_step", "save_key", "save_schedule"}
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 def test_every_failpoint_is_one_at_which_processes_are_killed(engine: str) -> None:
-    planned = {*POINTS, *IN_TREES, *FIRE_POINTS, *BATCH_POINTS, *UNMARK_POINTS}
+    planned = {*POINTS, *IN_TREES, *FIRE_POINTS, *BATCH_POINTS, *UNMARK_POINTS, *IMPORT_POINTS}
     planned |= {point for points in KILL_POINTS.values() for point in points}
     planned |= {point for point, _ in [*PUT_POINTS, *DROP_POINTS]} | {point.partition("@")[0] for point in MOVE_POINTS}
     named = {

@@ -130,7 +130,7 @@ async def test_a_large_result_that_was_reused_outlives_the_job_that_made_it(app:
 
 async def _leaves(app: Backstay, job_id: str) -> None:
     """It alone, at the moment at which it ended: the others ended later."""
-    record = (await app.get(job_id)).record
+    record = (await app.get(job_id)).row
     assert record.completed_at is not None
     clock = Stopped(record.completed_at + 1)
     files = LocalFiles(str(app.store.files_root))

@@ -25,6 +25,7 @@ class Saying(ResultRow, table="sayings", key="number"):
 @dataclass(frozen=True)
 class Hostile:
     jobs: list[str]  # with everything in them
+    subjects: list[str]  # of these jobs, and of a second run each
     children: list[str]  # that failed
     cancelled: str
     key: str  # whose name is hostile, too
@@ -65,12 +66,15 @@ def _file(name: str, texts: list[str]) -> str:
 
 
 async def fill(app: Backstay) -> Hostile:
-    submitted = []
+    submitted, subjects = [], []
     for number, texts in enumerate(some(AT_ONCE)):
+        subject = " ".join(texts)[:512]
+        subjects.append(subject)
+        await app.submit("saying", {"texts": list(texts[::-1])}, subject=subject)
         job = await app.submit(
             "saying",
             {"texts": list(texts), **dict.fromkeys(texts, texts[0])},
-            subject=" ".join(texts)[:512],
+            subject=subject,
             tags=[text[:128] for text in texts],
             created_by=texts[number % len(texts)][:128],
             dedup_key=f"{number} {texts[-1]}",
@@ -88,7 +92,7 @@ async def fill(app: Backstay) -> Hostile:
     await _operate(app)
     created = await app.create_key(VECTORS[5], ["admin"])
     children = [job.job_id for root in submitted for job in await app.find(root=root, job_type="fall", limit=1)]
-    return Hostile(submitted, children, late.job_id, created.text)
+    return Hostile(submitted, subjects, children, late.job_id, created.text)
 
 
 async def _operate(app: Backstay) -> None:

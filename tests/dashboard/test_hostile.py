@@ -49,6 +49,7 @@ def pages(texts: hostile.Hostile) -> dict[str, list[str]]:
         "/dashboard/dead/group": [f"/dead/group?type=fall&error={text}"],
         "/dashboard/schedules": ["/schedules"],
         "/dashboard/subjects": ["/subjects", f"/subjects?subject={text}"],
+        "/dashboard/subjects/compare": [f"/subjects/compare?subject={quote(texts.subjects[0], safe='')}"],
         "/dashboard/submit": [f"/submit?type=saying&from={job}", f"/submit?type={text}"],
         "/dashboard/audit": ["/audit"],
         "/dashboard/keys": ["/keys"],

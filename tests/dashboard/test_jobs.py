@@ -159,8 +159,8 @@ async def test_what_is_submitted_after_the_question_is_not_touched(person: Perso
     assert moment is not None
     after = await person.app.submit("gather", [2], tags=["mine"])
     await person.send("/jobs/bulk", {"whole": "cancel", "q": "tag:mine", "asked_at": moment[1], "sure": "1"})
-    assert (await before.refresh()).status == "cancelled"
-    assert (await after.refresh()).status == "pending"
+    assert (await before.record()).status == "cancelled"
+    assert (await after.record()).status == "pending"
 
 
 async def test_what_cannot_be_done_is_told_job_by_job_and_stops_nothing(person: Person) -> None:

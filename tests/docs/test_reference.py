@@ -39,10 +39,10 @@ ACCESS = {  # methods of Backstay that access.md lists
 }  # fmt: skip
 OTHERS = {  # those that other pages describe; operating.md lists the rest
     "job", "batch_job", "pipeline", "worker", "maintenance",
-    "store", "is_open", "files", "location", "lease_seconds", "poll_seconds",
+    "open", "close", "sync", "wait", "watch", "store", "is_open", "files", "location", "lease_seconds", "poll_seconds",
     "migrate", "exists", "would_erase", "erase", "migration_sql",
     "submit", "submit_many", "get", "seen_live", "find", "result", "tree", "history", "counts", "dead", "workers",
-    "results", "result_rows", "result_row", "artifacts", "artifact", "open_artifact",
+    "results", "result_rows", "result_row", "subject_rows", "artifacts", "artifact", "open_artifact",
     "cancel", "retry", "rerun", "retry_dead", "get_many", "children", "tree_queues",
 }  # fmt: skip
 INTERNAL = {  # for the server and the blocking API
@@ -118,6 +118,8 @@ def test_every_handler_option_is_listed_with_its_default() -> None:
                 assert re.match(r"no|by kind|the app's|`Backoff", default), name
             case str() as text:
                 assert default == f'`"{text}"`', name
+            case bool() as switch:
+                assert default == f"`{switch}`", name
             case number:
                 assert default.removesuffix(" s") == f"{number:g}", name
 

@@ -22,7 +22,14 @@ class Ollama:
         self.go_on.set()
         self.dimensions = DIMENSIONS
         self.models = {"nomic-embed-text"}
+        self.tells = True  # its dimensions, as servers do that have /api/show
         self.url = ""
+
+    def show(self, asked: dict[str, object]) -> tuple[int, dict[str, object]]:
+        if not self.tells or asked["model"] not in self.models:
+            return 404, {"error": f"model '{asked['model']}' not found"}
+        info = {"general.architecture": "nomic-bert", "nomic-bert.embedding_length": self.dimensions}
+        return 200, {"model_info": info, "capabilities": ["embedding"]}
 
     def answer(self, asked: dict[str, object]) -> tuple[int, dict[str, object]]:
         texts = asked["input"]
@@ -47,8 +54,8 @@ def ollama_server() -> Iterator[Ollama]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            assert self.path == "/api/embed"
-            code, said = ollama.answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            answer = {"/api/embed": ollama.answer, "/api/show": ollama.show}[self.path]
+            code, said = answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             body = json.dumps(said).encode()
             try:
                 self.send_response(code)

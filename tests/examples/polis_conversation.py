@@ -4,8 +4,19 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from polis.export import COMMENT_COLUMNS, PARTICIPANT_COLUMNS, VOTE_COLUMNS
+from polis.export import PARTICIPANT_COLUMNS
 
+COMMENT_COLUMNS = [
+    "timestamp",
+    "datetime",
+    "comment-id",
+    "author-id",
+    "agrees",
+    "disagrees",
+    "moderated",
+    "comment-body",
+]
+VOTE_COLUMNS = ["timestamp", "datetime", "comment-id", "voter-id", "vote"]
 AT = 1_700_000_000
 BUSES = (
     "More buses in the evening",

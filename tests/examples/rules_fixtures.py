@@ -43,10 +43,13 @@ async def _make_template(postgres: Postgres) -> None:
     finally:
         await connection.close()
     url, the_app.url = the_app.url, in_database(postgres.url(), _TEMPLATE)
-    async with the_app:
-        inside = await database.connect()
-        await database.set_up(inside, MODEL)
-        await inside.close()
+    with ollama_server() as server, pytest.MonkeyPatch.context() as patched:
+        patched.setenv("OLLAMA_URL", server.url)
+        async with the_app:
+            inside = await database.connect()
+            await database.set_up(inside, MODEL)
+            await inside.close()
+    model_named.cache_clear()
     the_app.url = url
 
 

@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from analysis.audio import Audio
 from analysis.models import AnalysisResult, AnalyzeJobRequest, JobResponse, LrcJobRequest, LrcResult
 
 from backstay import Backstay
@@ -160,7 +162,9 @@ async def test_jobs_are_listed_newest_first_by_state_and_by_type(service: Servic
     assert (await service.ended(later["job_id"]))["status"] == "completed"
 
 
-@pytest.mark.parametrize(("kind", "says", "attempts"), [("analyze", "no WAV file", 1), ("lrc", "DependencyFailed", 0)])
+@pytest.mark.parametrize(
+    ("kind", "says", "attempts"), [("analyze", "no sound file", 1), ("lrc", "DependencyFailed", 0)]
+)
 async def test_what_is_no_song_fails_at_once_with_the_reason(
     service: Service, kind: str, says: str, attempts: int
 ) -> None:
@@ -216,9 +220,42 @@ async def test_jobs_of_other_applications_on_the_same_queue_are_not_the_services
         assert (await service.client.get(f"/jobs/{job.job_id}")).status_code == 404
 
 
-async def test_an_id_that_nobody_has_is_not_found(service: Service) -> None:
-    assert (await service.client.get("/jobs/01890000-0000-7000-8000-000000000000")).status_code == 404
-    assert (await service.client.get("/jobs/job_0123456789ab")).status_code == 422
+async def test_an_unknown_id_one_of_the_old_form_and_one_of_a_purged_job_are_not_found(service: Service) -> None:
+    for unknown in ("01890000-0000-7000-8000-000000000000", "job_0123456789ab", "7"):
+        answer = await service.client.get(f"/jobs/{unknown}")
+        assert answer.status_code == 404 and answer.json()["detail"].startswith(f"no job {unknown}")
+    job = await service.submit("analyze", content_hash=await service.send(wav(tonic="G")))
+    await service.ended(job["job_id"])
+    await service.app.purge(older_than=0)
+    assert (await service.client.get(f"/jobs/{job['job_id']}")).status_code == 404
+
+
+async def test_half_written_uploads_are_removed_and_those_that_are_being_written_stay(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="analysis")
+    audio = Audio(tmp_path / "audio")
+    audio.folder.mkdir()
+    in_between: list[int] = []
+
+    def left_by_a_kill() -> None:
+        (audio.folder / "left-by-a-kill.part").write_bytes(b"RIFF half of it")
+
+    async def pieces() -> AsyncIterator[bytes]:
+        song = wav(tonic="B")
+        yield song[:1000]
+        in_between.append(audio.sweep())
+        in_between.append(len(list(audio.folder.glob("*.part"))))
+        yield song[1000:]
+
+    left_by_a_kill()
+    kept, _ = await audio.keep(pieces())
+    assert in_between == [0, 1], "the one left behind went before, the one under way stays"
+    assert audio.path(kept).read_bytes() == wav(tonic="B") and not list(audio.folder.glob("*.part"))
+    left_by_a_kill()
+    async with running(tmp_path, monkeypatch):
+        assert not list(audio.folder.glob("*.part")), "a service that starts looks for them"
+    assert caplog.text.count("removed 1 half-written upload") == 2
 
 
 async def test_nothing_is_told_or_taken_without_a_key_of_the_service(service: Service) -> None:

@@ -161,7 +161,9 @@ def test_after_kill_9_every_job_finishes_and_no_id_becomes_invalid(left: Killed)
     assert "rescue" in events(records["long"])
 
 
-async def test_an_interrupted_job_is_queued_again_from_the_beginning(left: Killed) -> None:
+async def test_an_interrupted_job_is_queued_again_from_the_beginning_and_the_log_names_it(
+    left: Killed, caplog: pytest.LogCaptureFixture
+) -> None:
     async with queue(left) as app:
         assert (await app.get(left.id("long"))).status == "processing"
         async with backstay.server.lifespan(app)(None):  # sees to lost claims, and runs nothing
@@ -172,6 +174,8 @@ async def test_an_interrupted_job_is_queued_again_from_the_beginning(left: Kille
             await eventually(is_back)
         job = await app.get(left.id("long"))
         assert (job.progress, job.stage, job.failures) == (0.0, "requeued", 1)
+    told = [message for message in caplog.messages if message.startswith("rescued job ")]
+    assert len(told) == 1 and left.id("long") in told[0]
 
 
 async def test_only_jobs_that_were_queued_or_running_are_taken_up_again(left: Killed) -> None:
@@ -193,7 +197,7 @@ async def test_every_state_that_a_job_went_through_is_on_disk(left: Killed) -> N
     assert events(records["bad"]) == ["submit", "claim", "discard"]
     assert events(records["long"]) == ["submit", "claim"]
     assert (records["bad"].stage, records["done"].stage) == ("error", "complete")
-    assert "no WAV file" in str(records["bad"].last_error)
+    assert "no sound file" in str(records["bad"].last_error)
 
 
 async def test_a_job_that_has_ended_is_read_from_disk_when_no_memory_has_it(left: Killed) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time as time_module
 import uuid
 from collections.abc import AsyncIterator
 from datetime import UTC, date, datetime, time, timedelta
@@ -12,6 +13,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from companion import jobs
 
+from backstay.clock import to_instant
 from backstay.testing import drain, throwaway_url
 from tests.examples.companion_stage import Stage, on_stage
 from tests.support.servers.dynamodb import DynamoDB
@@ -71,6 +73,45 @@ async def test_a_summary_tells_what_was_written_on_that_day_where_the_user_is(st
     [job] = await stage.summaries()
     assert job.result["entries"] == 2
     assert datetime.fromisoformat(job.result["summary_sent_at"]) == stage.chat.received_at[message.token]
+
+
+async def test_due_times_are_compared_in_utc_in_whatever_zone_they_were_given(
+    on_either: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Pacific/Auckland")  # the machine's own zone says nothing
+    time_module.tzset()
+    stage = on_either
+    stage.knows("ada")
+    due = {  # the clock says 12:00 UTC
+        "2026-11-13": "2026-11-16T14:30:00+02:00",  # 12:30
+        "2026-11-12": "2026-11-16T07:15:00-05:00",  # 12:15
+        "2026-11-11": "2026-11-16T12:20:00+00:00",
+        "2026-11-10": "2026-11-17T01:05:00+13:00",  # 12:05
+    }
+    for day, at in due.items():
+        payload = {"user_id": "ada", "day": day, "timezone": "Europe/Berlin"}
+        job = await stage.app.submit("daily_summary", payload, run_at=datetime.fromisoformat(at))
+        assert job.row.scheduled_for == to_instant(datetime.fromisoformat(at))
+    ran = await drain(stage.app, until=timedelta(minutes=22))
+    assert [job.payload["day"] for job in ran] == ["2026-11-10", "2026-11-12", "2026-11-11"]
+    monkeypatch.delenv("TZ")
+    time_module.tzset()
+
+
+async def test_records_of_every_kind_but_jobs_share_one_table(
+    dynamodb: DynamoDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with on_stage(dynamodb.url("companion_tables"), monkeypatch) as stage:
+        stage.knows("ada")
+        await jobs.set_up()
+        await stage.sync()
+        await drain(stage.app, until=DAY)
+        assert len(await stage.app.schedules()) == 2 and len(stage.chat.messages) == 1
+        tables = stage.app.store._tables()  # type: ignore[attr-defined]
+        names = (await tables.call("ListTables", {"ExclusiveStartTableName": "companion_tables"}))["TableNames"]
+        await tables.wire.close()
+    ours = [name for name in names if name.startswith("companion_tables")]
+    assert len(ours) == 2, "jobs; schedules, dedup guards, workers, counters and all else"
 
 
 async def test_the_record_tells_who_runs_a_summary_until_when_and_how_it_went(on_either: Stage) -> None:

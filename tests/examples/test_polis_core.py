@@ -4,21 +4,27 @@ import logging
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from embedding import WeightsMissing
+from polis.__main__ import from_database
+from polis.agreement import agreement, consensus_rank_correlation
+from polis.certainty import find_groups
 from polis.clustering import cluster_key, layers_of
 from polis.comments import comment_rows
 from polis.conversations import folder_of
 from polis.embeddings import embed, embedder, matrix
-from polis.export import VOTE_COLUMNS, Export, ExportError, read_export
-from polis.groups import NO_GROUP, find_groups, likeness, opinion_map
-from polis.keywords import words_of
+from polis.export import Export, ExportError, read_export
+from polis.groups import NO_GROUP, opinion_map
+from polis.language import language_of, stop_words, vocabulary, words_of
+from polis.measure import write_conversation as write_conversation_of
 from polis.neighbours import neighbour_graph
 from polis.sample import write_sample
 from polis.sample_comments import COMMENTS
-from polis.tables import CommentExtremity, Embedding
+from polis.tables import ClusterKeywords, CommentExtremity, Embedding
+from polis.topic_names import by_keywords
 from polis.topics import assignment_rows, cluster_rows, edge_rows, measured
 from polis.umap_projection import project
 from polis.votes import VoteMatrix, matrix_of
@@ -41,8 +47,7 @@ def counted(export: Export, max_votes: int = 1_000_000, batch_size: int = 50_000
 def analysed(export: Export) -> tuple[VoteMatrix, list[int], dict[int, CommentExtremity]]:
     votes = counted(export)
     opinions = opinion_map(votes, 2, "full")
-    cast = np.count_nonzero(votes.voted, axis=1).astype(np.int64)
-    groups = find_groups(opinions.places, cast, len(votes.comment_ids))
+    groups = find_groups(votes, opinions)
     rows = comment_rows(export.conversation_id, export, votes, opinions, groups)
     return votes, groups.labels.tolist(), {row.comment_id: row for row in rows}
 
@@ -64,6 +69,53 @@ def test_an_export_that_a_spreadsheet_has_saved_is_read_too(tmp_path: Path) -> N
     for path in folder.glob("*.csv"):
         path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     assert read_export(folder, "1").comments[0].body == 'He said "no", and left'
+
+
+def test_an_export_in_todays_form_is_read(tmp_path: Path) -> None:
+    """Without `datetime`, with `xid` and the new columns of comments, and with the name that the report page gives."""
+    head = "timestamp,comment-id,author-id,agrees,disagrees,moderated,is-meta,is-seed,group-informed-consensus"
+    (tmp_path / "comments.csv").write_text(
+        f"{head},comment-body\n1700000000,0,5,2,1,1,false,true,0.62,Open it\n1700000001,1,6,1,0,1,true,false,,I am 20\n"
+    )
+    (tmp_path / "votes.csv").write_text("timestamp,comment-id,voter-id,vote\n1700000002,0,5,1\n1700000003,1,6,-1\n")
+    (tmp_path / "participant-votes.csv").write_text(
+        "participant,xid,group-id,n-comments,n-votes,n-agree,n-disagree,0,1\n5,abc-1,0,1,1,1,0,1,\n6,,1,1,1,0,1,,-1\n"
+    )
+    export = read_export(tmp_path, "1")
+    opening, about_me = export.let_in
+    assert (opening.is_seed, opening.is_meta, opening.polis_consensus) == (True, False, 0.62)
+    assert (about_me.is_seed, about_me.is_meta, about_me.polis_consensus) == (False, True, None)
+    assert (len(export.votes), export.polis_groups) == (2, {5: 0, 6: 1})
+
+
+def test_with_strict_moderation_only_accepted_comments_count(tmp_path: Path) -> None:
+    votes = [(voter, comment, 1) for voter in range(3) for comment in range(3)]
+    folder = write_conversation(tmp_path, ["Accepted", "Not looked at", "Rejected"], votes, moderated=[2])
+    replaced("comments.csv", "then,1,0,0,0,1,", "then,1,0,0,0,0,")(folder)
+    lax = read_export(folder, "1")
+    (folder / "summary.csv").write_text("topic,What now?\nstrict-moderation,true\n")
+    strict = read_export(folder, "1")
+    assert [comment.body for comment in lax.let_in] == ["Accepted", "Not looked at"]
+    assert [comment.body for comment in strict.let_in] == ["Accepted"]
+    assert counted(strict).comment_ids.tolist() == [0]
+    assert strict.digest != lax.digest, "it is another analysis"
+
+
+def test_an_export_that_declares_another_meaning_of_its_votes_is_refused(tmp_path: Path) -> None:
+    folder = two_groups(tmp_path)
+    (folder / "summary.csv").write_text("topic,A\nvote-convention,agree=+1;disagree=-1;pass=0;format=polis-export/1\n")
+    assert len(read_export(folder, "1").votes) == 240
+    (folder / "summary.csv").write_text("topic,A\nvote-convention,agree=-1;disagree=+1;pass=0\n")
+    with pytest.raises(ExportError, match=r"declares votes as 'agree=-1;disagree=\+1;pass=0': only agree=\+1 is read"):
+        read_export(folder, "1")
+
+
+def test_an_export_of_comments_alone_is_read(tmp_path: Path) -> None:
+    folder = two_groups(tmp_path)
+    for name in ("votes.csv", "participants-votes.csv"):
+        (folder / name).unlink()
+    export = read_export(folder, "1")
+    assert (len(export.let_in), len(export.votes), export.polis_groups) == (12, 0, {})
 
 
 def replaced(name: str, old: str, new: str) -> Callable[[Path], object]:
@@ -90,7 +142,7 @@ RUBBISH: dict[str, tuple[Callable[[Path], object], str]] = {
     "huge number": (replaced("votes.csv", "then,0,0,1", f"then,0,{10**30},1"), "line 2: voter-id"),
     "half a vote": (replaced("votes.csv", "then,0,0,1", "then,0,0,2"), "line 2: vote is 2"),
     "no time": (replaced("votes.csv", "1700000000,", "-5,"), "line 2: timestamp is -5"),
-    "no votes": (written("votes.csv", ",".join(VOTE_COLUMNS).encode()), "no votes"),
+    "no votes": (written("votes.csv", b"timestamp,datetime,comment-id,voter-id,vote"), "no votes"),
     "binary": (written("comments.csv", b"\x89PNG\xff\xfe\x00"), "comments.csv is not UTF-8"),
     "open quote": (replaced("comments.csv", "Fresh bread", '"Fresh bread'), "comments.csv line"),
     "comment twice": (replaced("comments.csv", "then,1,", "then,0,"), "line 3: comment 0 is there twice"),
@@ -116,6 +168,9 @@ def test_a_file_that_is_no_export_is_refused_with_its_place_and_the_reason(tmp_p
 def test_only_an_id_names_the_folder_of_a_conversation(conversation_id: str | None) -> None:
     with pytest.raises(ExportError):
         folder_of(conversation_id)
+    if conversation_id:
+        with pytest.raises(ExportError):
+            from_database(Path("demo"), "postgresql://nowhere", conversation_id, strict=False)
 
 
 def test_the_sample_is_an_export_and_the_same_each_time(tmp_path: Path) -> None:
@@ -124,6 +179,13 @@ def test_the_sample_is_an_export_and_the_same_each_time(tmp_path: Path) -> None:
     assert first.digest == second.digest
     assert len(first.let_in) == len(COMMENTS) >= 40
     assert len(np.unique(first.votes.voter_ids)) == 300
+
+
+def test_a_made_up_conversation_has_about_as_many_votes_as_were_asked_for(tmp_path: Path) -> None:
+    for votes, people, comments in ((1_000, 50, 20), (20_000, 500, 40)):
+        export = read_export(write_conversation_of(tmp_path / str(votes), votes), "1")
+        assert len(export.votes) == votes
+        assert (len(np.unique(export.votes.voter_ids)), len(export.let_in)) == (people, comments)
 
 
 # Votes
@@ -171,11 +233,11 @@ def test_the_three_groups_of_the_sample_are_found_by_every_method(tmp_path: Path
     export = read_export(write_sample(tmp_path, participants=150), "1")
     votes = counted(export)
     opinions = opinion_map(votes, 2, method)
-    groups = find_groups(opinions.places, np.count_nonzero(votes.voted, axis=1), len(votes.comment_ids))
+    groups = find_groups(votes, opinions)
     assert groups.count == 3
     assert groups.sizes() == sorted(groups.sizes(), reverse=True)
-    found = likeness(groups, votes.participant_ids, dict(export.polis_groups))
-    assert found is not None and found > 0.8
+    found = agreement(votes, opinions.places, groups, export.polis_groups)
+    assert found is not None and found.rand_index > 0.8
 
 
 def test_who_has_voted_too_seldom_is_on_the_map_but_in_no_group(tmp_path: Path) -> None:
@@ -196,7 +258,91 @@ def test_a_conversation_without_differences_is_one_group(tmp_path: Path, voters:
     assert {row.extremity for row in rows.values()} == {0.0}
 
 
+def people(
+    opinions: int, *, voters: int = 120, comments: int = 40, seed: int = 1
+) -> tuple[list[tuple[int, int, int]], dict[int, int]]:
+    """People who hold one of so many opinions vote on half of the comments. Returned with who holds which."""
+    dice = np.random.default_rng(seed)
+    likely = dice.uniform(0.05, 0.95, (opinions, comments))
+    held = dice.integers(0, opinions, voters)
+    votes = [
+        (voter, comment, 1 if dice.random() < likely[held[voter], comment] else -1)
+        for voter in range(voters)
+        for comment in range(comments)
+        if dice.random() < 0.5
+    ]
+    return votes, dict(enumerate(held.tolist()))
+
+
+def judged(folder: Path, votes: list[tuple[int, int, int]], groups: dict[int, int] | None = None) -> tuple[Any, Any]:
+    bodies = [f"Comment {number}" for number in range(40)]
+    export = read_export(write_conversation(folder, bodies, votes, groups=groups), "1")
+    matrix = counted(export)
+    opinions = opinion_map(matrix, 2, "full")
+    found = find_groups(matrix, opinions)
+    return found, agreement(matrix, opinions.places, found, export.polis_groups)
+
+
+def test_groups_that_exist_are_clear_and_those_of_votes_at_random_are_not(tmp_path: Path) -> None:
+    clear, _ = judged(tmp_path / "two", people(2)[0])
+    vague, _ = judged(tmp_path / "one", people(1)[0])
+    assert (clear.count, clear.clarity, vague.clarity) == (2, "clear", "none")
+    assert clear.stability > 0.9 > 0.6 > vague.stability
+    assert clear.silhouette > clear.by_chance
+
+
+def test_groups_that_match_those_of_polis_are_said_to_and_others_with_the_reason(tmp_path: Path) -> None:
+    votes, held = people(2)
+    _, same = judged(tmp_path / "same", votes, held)
+    assert same.rand_index > 0.95 and same.reasons == []
+    _, other = judged(tmp_path / "other", votes, {voter: voter % 2 for voter in held})
+    assert other.rand_index < 0.1 and "overlap on the map" in other.reasons[0]
+    few = [(voter, comment, 1) for voter in range(200, 230) for comment in range(3)]
+    early = {voter: voter % 2 for voter in [*held, *range(200, 230)]}
+    _, early_ones = judged(tmp_path / "few", [*votes, *few], early)
+    assert early_ones.reasons[0].startswith("30 of the 150 people in Polis's groups have fewer than 7 votes")
+
+
+def test_the_number_of_groups_is_the_smaller_one_unless_the_larger_is_clearly_better(tmp_path: Path) -> None:
+    three, _ = judged(tmp_path / "three", people(3, voters=200)[0])
+    assert three.count == 3
+    chosen, _ = judged(tmp_path / "two", people(2)[0])
+    assert chosen.count == 2 and set(chosen.others) == {2, 3, 4, 5}
+
+
+def test_a_comment_that_was_removed_counts_as_one_on_which_all_passed(tmp_path: Path) -> None:
+    """As in Polis: without this, hardly any group of a conversation with many removed comments would match."""
+    votes = [(voter, comment, 1 if voter % 2 else -1) for voter in range(20) for comment in range(8) if voter + comment]
+    bodies = [f"Comment {number}" for number in range(8)]
+    kept = counted(read_export(write_conversation(tmp_path / "a", bodies[:7], [v for v in votes if v[1] < 7]), "1"))
+    one_out = counted(read_export(write_conversation(tmp_path / "b", bodies, votes, moderated=[7]), "1"))
+    before, after = (opinion_map(each, 2, "full").places[:, 0] for each in (kept, one_out))
+    factors = np.abs(after / before)
+    assert one_out.left_out == 1 and one_out.cast.tolist() == [7] + [8] * 19
+    assert factors[1:] == pytest.approx(1)
+    assert factors[0] == pytest.approx(np.sqrt(8 / 7) / np.sqrt(7 / 6))
+
+
+def test_a_comment_about_the_participants_moves_nobody_on_the_map(tmp_path: Path) -> None:
+    folder = two_groups(tmp_path)
+    lines = (folder / "comments.csv").read_text().splitlines()
+    marked = [lines[0] + ",is-meta", *(f"{line},{'true' if n == 0 else 'false'}" for n, line in enumerate(lines[1:]))]
+    (folder / "comments.csv").write_text("\n".join(marked))
+    _, _, rows = analysed(read_export(folder, "1"))
+    assert rows[0].is_meta and rows[0].components == [0, 0] and (rows[0].agrees, rows[0].disagrees) == (10, 10)
+    assert not rows[1].is_meta and rows[1].extremity == pytest.approx(1)
+
+
 # Comments
+
+
+def test_the_consensus_is_compared_with_that_of_polis_by_rank(tmp_path: Path) -> None:
+    _, _, rows = analysed(read_export(two_groups(tmp_path), "1"))
+    alike = {number: row.consensus / 2 for number, row in rows.items()}
+    assert consensus_rank_correlation(list(rows.values()), alike) == pytest.approx(1)
+    opposite = {number: 1 - row.consensus for number, row in rows.items()}
+    assert consensus_rank_correlation(list(rows.values()), opposite) == pytest.approx(-1)
+    assert consensus_rank_correlation(list(rows.values()), {}) is None
 
 
 def test_consensus_is_told_from_what_divides(tmp_path: Path) -> None:
@@ -284,7 +430,8 @@ def test_a_cluster_has_the_words_that_tell_it_from_the_others(tmp_path: Path) ->
     places = np.random.default_rng(3).normal(scale=0.1, size=(12, 2))
     places[:4] += 5
     layers = measured(places, layers_of(places))
-    clusters = {row.cluster_key: row for row in cluster_rows("1", export.let_in, layers)}
+    words = vocabulary([comment.body for comment in export.let_in], "en")
+    clusters = {row.cluster_key: row for row in cluster_rows("1", export.let_in, layers, words)}
     assignments = {row.comment_id: row for row in assignment_rows("1", export.let_in, layers)}
     of_buses = clusters[cluster_key(0, assignments[0].clusters[0])]
     assert of_buses.keywords[0] == "bus"
@@ -294,7 +441,55 @@ def test_a_cluster_has_the_words_that_tell_it_from_the_others(tmp_path: Path) ->
 
 
 def test_what_is_too_long_to_be_a_word_names_no_topic() -> None:
-    assert words_of(f"benches {'x' * 61} {'y' * 60}") == ["bench", "y" * 60]
+    assert words_of(f"benches {'x' * 61} {'y' * 60} https://example.org/word", "en") == ["benches", "y" * 60]
+
+
+SAID = {
+    "en": ("Endangered species need the river", "A species of fish lives in our river", {"species", "river", "fish"}),
+    "de": ("Wir sollten die Bäume gießen", "Alte Bäume brauchen Wasser", {"Bäume", "Wasser", "gießen"}),
+    "fr": ("Les arbres donnent de l'ombre", "Il faut planter des arbres", {"arbres", "ombre", "planter"}),
+    "ru": ("Нужно больше автобусов вечером", "В парке мало деревьев", {"автобусов", "деревьев", "парке"}),
+    "zh": ("晚上应该增加公交车的班次", "公园里需要更多的树荫", {"公交车", "班次", "公园", "树荫"}),
+    "zh-Hant": ("計程車司機應該加入保險", "政府應該修法讓司機納稅", {"司機", "保險", "政府", "修法"}),
+    "ja": ("夜のバスをもっと増やしてほしい", "公園に木を植えて、夏の日陰を作るべきだ", {"バス", "公園", "日陰"}),
+}
+
+
+@pytest.mark.parametrize("language", SAID)
+def test_topics_are_named_by_words_of_the_language_that_people_wrote_in(language: str) -> None:
+    """As they wrote them: neither by stems nor by words such as "should", and Chinese without spaces is split too."""
+    *texts, expected = SAID[language]
+    assert language_of(texts) == language
+    words = vocabulary(texts, language)
+    assert expected <= set(words.forms.values())
+    assert not {each.casefold() for each in words.forms.values()} & stop_words(language)
+
+
+def test_forms_of_one_word_are_counted_together_and_called_as_most_people_write_them() -> None:
+    words = vocabulary(["More buses", "A bus", "Buses for all", "Two buses a day", "EU money", "The EU pays"], "en")
+    assert words.texts[0] == words.texts[1] == words.texts[2]
+    assert words.forms[words.texts[0][0]] == "buses"
+    assert "EU" not in words.forms.values(), "two letters are too few to tell"
+    names = by_keywords([cluster_of(["öffentlicher Verkehr", "CO2", "PKW"])], "de")
+    assert names == {"layer0_0": "Öffentlicher Verkehr, CO2, PKW"}
+    assert by_keywords([cluster_of(["公交车", "班次", "晚上"])], "zh") == {"layer0_0": "公交车、班次、晚上"}
+
+
+def cluster_of(keywords: list[str]) -> ClusterKeywords:
+    return ClusterKeywords(
+        cluster_key="layer0_0",
+        conversation_id="1",
+        layer=0,
+        cluster_id=0,
+        size=3,
+        x=0,
+        y=0,
+        keywords=keywords,
+        keyword_weights=[1.0] * len(keywords),
+        sample_comments=[],
+        parent=None,
+        children=[],
+    )
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
@@ -306,7 +501,8 @@ def test_very_few_comments_have_a_map_too(tmp_path: Path, count: int) -> None:
     places, _ = project(vectors, graph, 2, 15, 0.1, "cosine")
     assert places.shape == (count, 2) and np.isfinite(places).all()
     layers = measured(places, layers_of(places))
-    assert [row.size for row in cluster_rows("1", export.let_in, layers)] == [count]
+    words = vocabulary(bodies, "en")
+    assert [row.size for row in cluster_rows("1", export.let_in, layers, words)] == [count]
 
 
 # Embeddings

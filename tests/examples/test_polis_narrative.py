@@ -49,7 +49,10 @@ def analysis(text: str = "Close the street") -> Analysis:
         Comment(n, f"{text} {n}", Votes(9, 9, 2), votes, 0.4, 0.7, 0.9, "divisive", (n, -n), (n % 2, 0))
         for n in range(8)
     ]
-    groups = [Group(0, 6, [Representative(3, True, 0.8, 0.6)]), Group(1, 4, [Representative(3, False, 0.8, 0.6)])]
+    groups = [
+        Group(0, 6, [Representative(3, True, 0.8, 0.6, 10)]),
+        Group(1, 4, [Representative(3, False, 0.8, 0.6, 10)]),
+    ]
     layers = [Layer(0, [Topic(n, f"Topic {n}", ["street"], 4) for n in (0, 1)]), Layer(1, [Topic(0, "All", [], 8)])]
     people = [Participant(n, n, n * n, n % 2, 8) for n in range(10)]
     return Analysis("36324", "Streets", people, comments, groups, layers, votes=160)

@@ -139,7 +139,7 @@ async def test_groups_topics_and_edges_are_those_of_the_conversation(queue: tupl
         assigned = {row.comment_id: row.clusters[0] for row in await app.results(ClusterAssignment).all(umap)}
         clusters = {row.cluster_id: row for row in await app.results(ClusterKeywords).all(umap)}
         assert sum(row.size for row in clusters.values()) == len(assigned) == 12
-        assert "tree" in clusters[assigned[4]].keywords
+        assert "trees" in clusters[assigned[4]].keywords
         topics = await app.results(TopicName).all(umap)
         assert {row.topic_key for row in topics} == {row.cluster_key for row in clusters.values()}
         assert {row.model_name for row in topics} == {"keywords"}
@@ -196,10 +196,14 @@ async def test_results_have_the_metrics_and_places_that_the_analysis_queue_names
         done = await analysed(app, pipeline, ALL | {"visualizations": ["basic"]})
         pca, report = await app.get(done.stages["PCA"]), await app.get(done.stages["REPORT"])
         assert pca.result["result_type"] == "SUCCESS"
+        assert pca.processing_time_ms is not None
+        for job in (pca, report):
+            seconds = job.result["summary_metrics"]["processing_time_seconds"]
+            assert 0 < seconds <= job.processing_time_ms / 1000 + 0.001  # the handler's own time, within its run
         assert pca.result["summary_metrics"]["votes_processed"] == pca.metrics["votes_processed"] == 240
         assert pca.result["summary_metrics"]["groups_identified"] == pca.metrics["groups_identified"] == 2
-        assert pca.result["output_location"]["tables"] == pca.result_tables
-        assert report.result["output_location"]["artifacts"] == report.artifacts
+        assert pca.result["output_location"]["dynamodb_tables"] == pca.result_tables
+        assert report.result["output_location"]["s3_artifacts"] == report.artifacts
         assert {file.name for file in await app.artifacts(report.job_id)} >= {"report.html", "basic.html"}
         assert "enhanced.html" not in {file.name for file in await app.artifacts(report.job_id)}
         root = await app.get(done.root)
@@ -228,7 +232,7 @@ async def test_a_report_alone_is_made_of_the_last_analysis(queue: tuple[Backstay
         last = await analysed(app, pipeline)
         again = await app.submit("REPORT", {"include_topics": False}, subject="36324")
         await drain(app)
-        assert (await again.refresh()).status == "completed"
+        assert (await again.record()).status == "completed"
         pages = [(await app.artifact(again.job_id, each.name)).decode() for each in await app.artifacts(again.job_id)]
     assert len(pages) >= 4
     assert all(last.stages[stage] in page for stage in ("PCA", "UMAP") for page in pages), "each says of which jobs"
@@ -272,7 +276,7 @@ async def test_an_export_that_is_spoilt_meanwhile_fails_the_stage_at_once_and_sa
         pca = next(each for each in tree.jobs.values() if each.job_stage == "PCA")
         assert (pca.status, pca.attempt) == ("failed", 1)
         assert "votes.csv line 242: vote is 5" in (pca.last_error or "")
-        assert (await job.refresh()).status == "failed"
+        assert (await job.record()).status == "failed"
         assert {each.status.value for each in tree.jobs.values() if each.job_stage in ("UMAP", "REPORT")} == {
             "cancelled"
         }
@@ -314,7 +318,7 @@ async def test_keywords_name_the_topics_where_the_model_never_answers(
             job = await app.submit("UMAP", {"embedding_model": "wordllama"}, subject="36324", max_attempts=1)
             await drain(app)
             assert {row.model_name for row in await app.results(TopicName).all(job.job_id)} == {"keywords"}
-            assert any("named by keywords" in entry["message"] for entry in (await job.refresh()).logs["entries"])
+            assert any("named by keywords" in entry["message"] for entry in (await job.record()).logs["entries"])
 
 
 # Over HTTP

@@ -14,16 +14,19 @@ from polis.configs import ReportConfig
 from polis.report import build
 from polis.report.model import (
     Analysis,
+    Certainty,
     Comment,
     Group,
     Layer,
     Narrative,
     Participant,
+    PolisMatch,
     Representative,
     Topic,
     Votes,
 )
 from polis.report.shapes import Frame, columns, hull, place_labels
+from polis.sentences import sentences
 
 from tests.dashboard.browser.conftest import browser as browser
 from tests.dashboard.browser.watch import watched
@@ -54,7 +57,9 @@ def hostile() -> Analysis:
         Layer(1, [Topic(n, VECTORS[n], VECTORS[n : n + 3], 18) for n in range(4)]),
     ]
     people = [Participant(n, math.cos(n) + n % 2 * 4, math.sin(n), (0, 1, None)[n % 3], n) for n in range(60)]
-    groups = [Group(n, 20, [Representative(n, True, 0.9, 0.5), Representative(n + 2, False, 0.7, 0.4)]) for n in (0, 1)]
+    groups = [
+        Group(n, 20, [Representative(n, True, 0.9, 0.5, 9), Representative(n + 2, False, 0.7, 0.4, 9)]) for n in (0, 1)
+    ]
     words = dict.fromkeys(("model", "projection"), VECTORS[0])
     return Analysis(
         *(VECTORS[1], VECTORS[2], people, comments, groups, layers, [(0, 1), (1, 2)]),
@@ -146,6 +151,42 @@ def test_sections_that_are_not_wanted_are_left_out() -> None:
     report = pages(lean)["report.html"].decode()
     assert not [name for name in ("consensus", "topics", "uncertainty") if f'<section id="{name}">' in report]
     assert '<section id="groups">' in report
+
+
+def test_a_report_says_how_certain_its_groups_are_and_how_they_match_those_of_polis() -> None:
+    match = PolisMatch(
+        groups=3, people=50, rand_index=0.21, reasons=["Polis has 3 groups instead of 2", "and <b>more</b>"]
+    )
+    clear = replace(hostile(), certainty=Certainty("clear", 0.61, 0.93, 0.35))
+    report = pages(analysis=clear)["report.html"].decode()
+    assert "Clear groups." in report and "silhouette is 0.61" in report and "shuffled votes reach 0.35" in report
+    assert "Polis" not in report.split("<section")[2]
+    vague = replace(hostile(), certainty=Certainty("none", 0.31, 0.5, 0.35), match=match)
+    report = pages(analysis=vague)["report.html"].decode()
+    assert "No clear groups" in report and "groups, not clear" in report
+    assert "the agreement on 50 people is 0.21" in report and "Polis has 3 groups instead of 2." in report
+    assert "And &lt;b&gt;more&lt;/b&gt;." in report
+
+
+def test_the_number_of_votes_is_next_to_each_percentage() -> None:
+    comments = [Comment(n, f"Comment {n}", Votes(9, 3), {0: Votes(8, 1), 1: Votes(1, 2)}) for n in range(3)]
+    groups = [Group(0, 9, [Representative(1, True, 8 / 9, 0.5, 9)]), Group(1, 3)]
+    report = pages(analysis=replace(hostile(), comments=comments, groups=groups))["report.html"].decode()
+    for share in ("75% of 12", "89% of 9", "33% of 3"):
+        assert f">{share}<" in report
+    assert (
+        sentences(replace(hostile(), comments=comments, groups=groups), ["summary"])["summary"].count("of 12 votes")
+        == 1
+    )
+
+
+def test_a_report_of_comments_alone_has_topics_and_no_groups() -> None:
+    alone = replace(hostile(), participants=[], groups=[], has_votes=False, language="de")
+    alone = replace(alone, comments=[replace(each, by_group={}) for each in alone.comments])
+    report = pages(analysis=alone)["report.html"].decode()
+    assert '<section id="groups">' not in report and '<section id="uncertainty">' not in report
+    assert '<section id="topics">' in report and "People agree most with these" in report
+    assert "<dt>people</dt>" not in report and 'lang="de"' in report
 
 
 def test_a_report_of_hardly_anything_is_a_report() -> None:

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from polis.__main__ import failed, sample, write_pages
+from polis.__main__ import failed, sample, strictly_moderated, write_pages
+from polis.export import read_export
 from polis.tables import CommentEmbedding, TopicName
 from rich.console import Console
 
@@ -148,6 +149,8 @@ async def test_an_analysis_killed_in_the_middle_of_umap_goes_on_and_each_stage_c
         code, said = run_in_a_terminal(tmp_path, environment, str(export))
         assert code == 0, said
     assert "━" in said and "100%" in said, "bars in a terminal"
+    between = {int(each) for each in re.findall(r"UMAP\D.*?(\d+)%", said)} - {0, 100}
+    assert len(between) >= 3, f"a bar moves while its stage runs: {sorted(between)}"
     after = await stored(tmp_path)
     assert tuple(sorted(after)) == tuple(sorted(STAGES))
     for job in after.values():
@@ -199,7 +202,7 @@ def test_an_export_that_cannot_be_read_is_said_in_a_sentence(
 ) -> None:
     code, said = run(tmp_path, example_environment, str(tmp_path / "nowhere"))
     assert code == 2
-    assert said.startswith("polis: ") and "is no folder" in said and "Traceback" not in said
+    assert said.startswith("polis: ") and "is not a folder" in said and "Traceback" not in said
 
 
 def test_a_folder_that_cannot_be_made_is_said_in_a_sentence(
@@ -224,6 +227,16 @@ def test_pages_and_sample_are_whole_though_two_write_them_at_once_or_one_was_kil
         made = [threads.submit(sample, tmp_path, 10) for _ in range(2)]
         assert made[0].result() == made[1].result()
     assert [path.name for path in (tmp_path / "exports").iterdir()] == [made[0].result().name]
+
+
+def test_strict_moderation_by_option_is_an_analysis_of_its_own(tmp_path: Path) -> None:
+    export = two_groups(tmp_path / "36324")
+    for path in export.iterdir():
+        path.chmod(0o400)  # as an export on a medium that cannot be written
+    strict = strictly_moderated(tmp_path / "demo", export)
+    assert strict == strictly_moderated(tmp_path / "demo", export) == tmp_path / "demo" / "exports" / "36324-strict"
+    assert read_export(strict, "36324-strict").strict and not read_export(export, "36324").strict
+    assert read_export(strict, "1").digest != read_export(export, "1").digest
 
 
 async def test_an_analysis_that_fails_says_which_stage_and_why(tmp_path: Path) -> None:

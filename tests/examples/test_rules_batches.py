@@ -1,6 +1,7 @@
 """Rules, the batches: fifty texts in a call, one that breaks it, retries, and a model that is away."""
 
 import asyncio
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -9,8 +10,9 @@ import asyncpg
 import pytest
 from rules import database
 from rules.jobs import app as the_app
+from rules.models import model_named
 
-from backstay import Backstay, Job
+from backstay import Backstay, InvalidSubmission, Job
 from backstay.testing import ManualClock, drain
 from tests.examples.ollama import Ollama
 from tests.examples.rules_fixtures import MODEL, embedded, insert
@@ -86,35 +88,65 @@ async def _failed_once(clock: ManualClock) -> float:
     return wait
 
 
-async def test_no_wait_is_longer_than_five_minutes(clock: ManualClock) -> None:
+async def test_no_wait_is_longer_than_five_minutes(sql: Any, clock: ManualClock) -> None:
     async with the_app:
+        rule = str(await insert(sql, "A"))
+        await the_app.cancel_many(status="pending")
         await the_app.submit(
-            "embedding", {"rule_id": str(uuid4()), "input_text": "POISON", "embedding_model": MODEL}, max_attempts=6
+            "embedding", {"rule_id": rule, "input_text": "POISON", "embedding_model": MODEL}, max_attempts=6
         )
         assert [await _failed_once(clock) for _ in range(5)] == [60, 120, 240, 300, 300]
 
 
-async def test_a_job_for_a_rule_that_does_not_exist_fails_and_says_so(app: Backstay) -> None:
+async def test_a_job_for_a_rule_that_does_not_exist_is_refused_from_every_side(app: Backstay, sql: Any) -> None:
     nowhere = str(uuid4())
-    await app.submit("embedding", {"rule_id": nowhere, "input_text": "text", "embedding_model": MODEL})
-    (job,) = await drain(app)
-    assert job.status == "retrying" and f"there is no rule {nowhere}" in str(job.last_error)
+    payload = {"rule_id": nowhere, "input_text": "text", "embedding_model": MODEL}
+    with pytest.raises(InvalidSubmission, match=f"there is no rule {nowhere}: nothing was stored"):
+        await app.submit("embedding", payload)
+    with pytest.raises(asyncpg.PostgresError, match=f"there is no rule {nowhere}"):
+        await sql.fetchval("SELECT backstay.submit('embedding', $1::jsonb)", json.dumps(payload))
+    with pytest.raises(asyncpg.PostgresError, match="there is no rule seven"):
+        await sql.fetchval("""SELECT backstay.submit('embedding', '{"rule_id": "seven"}')""")
+    assert await app.find() == []
 
 
-async def test_a_vector_of_another_text_or_another_model_is_kept_on_the_job_and_not_on_the_rule(
-    app: Backstay, sql: Any
+async def test_a_job_for_a_rule_that_is_being_deleted_is_refused_and_makes_no_deadlock(
+    app: Backstay, sql: Any, database_url: str
 ) -> None:
+    rule = await insert(sql, "A")
+    payload = {"rule_id": str(rule), "input_text": "another text", "embedding_model": MODEL}
+    other = await asyncpg.connect(database_url)
+    try:
+        async with sql.transaction():
+            await sql.execute("DELETE FROM rules")
+            submitting = asyncio.ensure_future(app.submit("embedding", payload))
+
+            async def met() -> bool:
+                await other.execute("SELECT pg_stat_clear_snapshot()")
+                return bool(await other.fetchval(f"SELECT EXISTS ({ROLLBACKS})"))
+
+            await eventually(met)
+            assert not await other.fetchval(f"SELECT EXISTS ({LOCK_WAITS})"), "it does not wait, but comes again"
+        with pytest.raises(InvalidSubmission, match="there is no rule"):
+            await submitting
+    finally:
+        await other.close()
+    assert await app.find() == []
+
+
+async def test_a_job_for_another_model_than_that_of_the_rules_is_refused(app: Backstay, sql: Any) -> None:
+    rule = str(await insert(sql, "A"))
+    with pytest.raises(InvalidSubmission, match=f"rules are embedded with {MODEL}, and this job asks for all-MiniLM"):
+        await app.submit("embedding", {"rule_id": rule, "input_text": "x", "embedding_model": "all-MiniLM-L6-v2"})
+
+
+async def test_a_vector_of_another_text_is_kept_on_the_job_and_not_on_the_rule(app: Backstay, sql: Any) -> None:
     rule = await insert(sql, "A")
     await drain(app)
     before = await sql.fetchval("SELECT embedding::text FROM rules")
-    text = await sql.fetchval("SELECT rule_text(title, guidance, rationale) FROM rules")
     await app.submit("embedding", {"rule_id": rule, "input_text": "another", "embedding_model": MODEL})
-    await app.submit("embedding", {"rule_id": rule, "input_text": text, "embedding_model": "all-MiniLM-L6-v2"})
-    jobs = await drain(app)
-    assert [(job.status.value, job.result["embedding_dimensions"]) for job in jobs] == [
-        ("completed", 768),
-        ("completed", 384),
-    ]
+    [job] = await drain(app)
+    assert (job.status, job.result["embedding_dimensions"]) == ("completed", 768)
     assert await sql.fetchval("SELECT embedding::text FROM rules") == before
 
 
@@ -176,6 +208,48 @@ async def test_a_rule_that_is_deleted_while_its_job_completes_makes_no_deadlock(
     finally:
         await other.close()
     assert await app.find() == []
+
+
+async def test_any_model_of_an_ollama_server_is_asked_for_its_dimensions_and_the_column_follows(
+    app: Backstay, sql: Any, ollama: Ollama
+) -> None:
+    await many(sql, 3)
+    for name, dimensions, tells, index in [
+        ("mxbai-embed-large", 1024, True, "vector_cosine_ops"),
+        ("a-model-of-an-older-server:7b", 3584, False, "halfvec_cosine_ops"),
+        ("huge", 5000, True, None),
+    ]:
+        ollama.models.add(name)
+        ollama.dimensions, ollama.tells = dimensions, tells
+        model_named.cache_clear()
+        made = await database.set_up(sql, name)
+        assert (made.model, made.dimensions, made.again) == (name, dimensions, 3)
+        await drain(app, batches=True)
+        assert await sql.fetchval("SELECT min(vector_dims(embedding)) FROM rules") == dimensions
+        [found, *_] = await database.search(sql, "Rule R001 Do as R001 says. ", 2)
+        assert found.rule_id == "R001"
+        written = await sql.fetchval("SELECT indexdef FROM pg_indexes WHERE indexname = 'rules_embedding'")
+        assert (index is None and written is None) or index in written
+    before = len(ollama.calls)
+    ollama.dimensions, ollama.tells = 1024, True
+    model_named.cache_clear()
+    assert (await database.set_up(sql, "mxbai-embed-large")).again == 3
+    assert (await embedded(sql), len(ollama.calls)) == (3, before), "texts that it has embedded before are known"
+
+
+async def test_a_model_whose_dimensions_are_not_those_of_the_column_embeds_nothing_and_says_so(
+    app: Backstay, sql: Any, ollama: Ollama
+) -> None:
+    await many(sql, 2)
+    ollama.dimensions = 1024  # another model of the same name
+    model_named.cache_clear()
+    jobs = await drain(app, batches=True)
+    says = f"{MODEL} has 1024 dimensions, and the column of the rules has 768: run"
+    assert ollama.calls == [] and all(says in str(job.last_error) for job in jobs)
+    with pytest.raises(database.NotSetUp, match=says):
+        await database.chosen_model(sql)
+    with pytest.raises(database.NotSetUp, match=says):
+        await database.search(sql, "anything")
 
 
 async def test_another_model_embeds_every_rule_again_behind_all_other_work(

@@ -33,7 +33,7 @@ def client(app: Backstay) -> httpx.AsyncClient:
 async def test_an_embedding_job_is_made_listed_read_and_cancelled_over_http(app: Backstay, sql: Any) -> None:
     rule = await insert(sql, "A")
     async with client(app) as http:
-        payload = {"rule_id": str(rule), "input_text": "Rule A Do as A says. ", "embedding_model": MODEL}
+        payload = {"rule_id": str(rule), "input_text": "Another text.", "embedding_model": MODEL}
         made = await http.post("/jobs/embedding", json={"payload": payload, "priority": "low"})
         assert (made.status_code, made.json()["priority"]) == (201, 25)
         job_id = made.json()["job_id"]
@@ -48,7 +48,24 @@ WRONG = [
     ({"rule_id": "seven", "input_text": "x"}, "rule_id"),
     ({"rule_id": "0" * 32, "input_text": " "}, "input_text"),
     ({"rule_id": "0" * 32, "input_text": "x", "text_hash": "0" * 32}, "not the md5"),
+    ({"rule_id": "0" * 32, "input_text": "x", "embedding_model": MODEL}, "there is no rule 00000000-"),
 ]
+
+
+async def test_a_text_that_is_known_is_not_embedded_again_for_a_job_from_http(
+    app: Backstay, sql: Any, ollama: Ollama
+) -> None:
+    rules = [str(await insert(sql, rule_id, title="Same", guidance="text")) for rule_id in "AB"]
+    await drain(app, batches=True)
+    async with client(app) as http:
+        for rule in rules:
+            payload = {"rule_id": rule, "input_text": "Same text ", "embedding_model": MODEL}
+            made = (await http.post("/jobs/embedding", json={"payload": payload})).json()
+            assert (made["status"], made["subject"]) == ("completed", f"rule:{rule}")
+            assert made["reused_from"] is not None
+        await sql.execute("DELETE FROM rules")
+        assert (await http.get("/jobs/embedding")).json()["items"] == [], "and every job goes with its rule"
+    assert ollama.calls == [["Same text "]]
 
 
 async def test_a_job_that_cannot_be_meant_is_refused_over_http(app: Backstay) -> None:
@@ -113,7 +130,7 @@ async def test_search_finds_the_nearest_rules_by_the_index(app: Backstay, sql: A
     assert (found[0].rule_id, len(found)) == ("B", 2)
     assert found[0].similarity == pytest.approx(1, abs=1e-5)
     await sql.execute("SET enable_seqscan = off")  # three rows are read quicker without it
-    plan = await sql.fetch(f"EXPLAIN {database.SEARCH}", [1.0] * 768, 2)
+    plan = await sql.fetch(f"EXPLAIN {database.search_sql(768)}", [1.0] * 768, 2)
     assert "Index Scan using rules_embedding" in "".join(row[0] for row in plan)
 
 
@@ -168,7 +185,7 @@ async def test_a_search_whose_model_is_away_or_answers_rubbish_is_told_in_one_li
     assert "ollama pull nomic-embed-text" in capsys.readouterr().err
     monkeypatch.setattr(ollama, "answer", lambda asked: (200, []))
     assert await asyncio.to_thread(commands.main, ["search", "anything"]) == 1
-    assert "instead of (1, 768) numbers" in capsys.readouterr().err
+    assert "instead of 1 vectors of numbers" in capsys.readouterr().err
 
 
 async def test_work_on_a_queue_that_is_paused_ends_and_says_so(app: Backstay, sql: Any) -> None:

@@ -6,7 +6,9 @@ from uuid import UUID
 
 import asyncpg
 import pytest
+from rules import database
 from rules.jobs import RuleText
+from rules.models import model_named
 
 from backstay import Backstay
 from backstay.testing import drain
@@ -16,6 +18,7 @@ from tests.examples.rules_fixtures import app as app
 from tests.examples.rules_fixtures import database_url as database_url
 from tests.examples.rules_fixtures import ollama as ollama
 from tests.examples.rules_fixtures import sql as sql
+from tests.support.eventually import eventually
 
 
 async def test_a_rule_that_is_stored_has_a_job_with_its_text(app: Backstay, sql: Any) -> None:
@@ -92,6 +95,164 @@ async def test_the_same_text_twice_at_once_is_embedded_once(app: Backstay, sql: 
     assert await embedded(sql) == 2
 
 
+async def test_a_text_that_is_being_embedded_for_another_rule_comes_to_both(
+    app: Backstay, sql: Any, ollama: Ollama
+) -> None:
+    first = await insert(sql, "A", title="Same", guidance="text")
+    await insert(sql, "B", title="Same", guidance="text")
+    jobs = {job.subject: job for job in await app.find()}
+    assert sorted(job.status.value for job in jobs.values()) == ["pending", "waiting"]
+    await drain(app)
+    assert (await embedded(sql), len(ollama.calls)) == (2, 1)
+    await sql.execute("DELETE FROM rules WHERE id = $1", first)
+    assert [job.subject for job in await app.find()] == [each for each in jobs if each != f"rule:{first}"]
+
+
+async def test_if_the_rule_that_is_embedded_first_is_deleted_the_other_is_embedded(
+    app: Backstay, sql: Any, ollama: Ollama
+) -> None:
+    first = await insert(sql, "A", title="Same", guidance="text")
+    await insert(sql, "B", title="Same", guidance="text")
+    await sql.execute("DELETE FROM rules WHERE id = $1", first)
+    async with app.worker():
+
+        async def done() -> bool:
+            return await embedded(sql) == 1 and await app.find(subject=f"rule:{first}") == []
+
+        await eventually(done)  # and its job is gone, though the other had joined it
+    assert ollama.calls == [["Same text "]]
+
+
+RULES, TWICE = 6_000, 112
+
+
+@pytest.mark.slow
+async def test_of_thousands_of_rules_each_text_is_embedded_once_by_several_workers(
+    app: Backstay, sql: Any, ollama: Ollama
+) -> None:
+    ollama.models.add("small")
+    ollama.dimensions = 8
+    await database.set_up(sql, "small")
+    texts = [f"text {number}" for number in range(RULES - TWICE)]
+    texts += texts[: TWICE // 2] + texts[-TWICE // 2 :]  # some far from their first, and some right after it
+    rows = [(f"R{number:05}", f"Rule about {text}") for number, text in enumerate(texts)]
+    others = [Backstay(app.url), Backstay(app.url)]
+    for other in others:
+        other.handlers = app.handlers
+    async with others[0], others[1], others[0].worker(), others[1].worker():
+        for start in range(0, RULES, 1_500):  # workers embed while more come
+            part = rows[start : start + 1_500]
+            await sql.executemany("INSERT INTO rules (rule_id, title, guidance) VALUES ($1, $2, 'as it says')", part)
+
+        async def done() -> bool:
+            return await embedded(sql) == RULES
+
+        await eventually(done, seconds=120)
+
+        async def ended() -> bool:
+            return (await app.counts())["completed"] == RULES
+
+        await eventually(ended, seconds=60)
+    asked = [text for call in ollama.calls for text in call]
+    assert len(asked) == len(set(asked)) == RULES - TWICE
+    reused = await sql.fetchval("SELECT count(*) FROM embedding_jobs WHERE attempts = 0 AND status = 'completed'")
+    assert reused == TWICE
+    wrong = await sql.fetchval(
+        "SELECT count(*) FROM rules AS r JOIN rules AS s USING (text_hash) WHERE r.embedding <> s.embedding"
+    )
+    assert wrong == 0
+
+
+HEALTH = """
+SELECT
+    status,
+    priority,
+    COUNT(*) as count,
+    AVG(processing_time_ms) as avg_time_ms,
+    MAX(created_at) as newest,
+    MIN(created_at) as oldest
+FROM embedding_jobs
+GROUP BY status, priority
+ORDER BY priority DESC, status;
+"""
+PERFORMANCE = """
+SELECT
+    worker_id,
+    COUNT(*) as jobs_completed,
+    AVG(processing_time_ms) as avg_time,
+    SUM(CASE WHEN status = 'failed' THEN 1 ELSE 0 END) as failures
+FROM embedding_jobs
+WHERE completed_at > NOW() - INTERVAL '24 hours'
+GROUP BY worker_id;
+"""
+COLUMNS = {
+    "id": "uuid", "rule_id": "uuid", "status": "job_status", "priority": "job_priority", "embedding_model": "text",
+    "input_text": "text", "text_hash": "text", "attempts": "integer", "max_attempts": "integer",
+    "created_at": "timestamp with time zone", "started_at": "timestamp with time zone",
+    "completed_at": "timestamp with time zone", "embedding_vector": "vector", "embedding_dimensions": "integer",
+    "error_message": "text", "processing_time_ms": "integer", "worker_id": "text", "worker_version": "text",
+    "project_id": "uuid", "created_by": "uuid",
+}  # fmt: skip
+
+
+async def test_the_monitoring_queries_of_the_embedding_queue_run_as_they_were_written(app: Backstay, sql: Any) -> None:
+    await insert(sql, "A", priority="critical")
+    await insert(sql, "B")
+    await insert(sql, "C", guidance="POISON")
+    await drain(app)
+    await insert(sql, "D", priority="critical")
+    bad = {"rule_id": str(await insert(sql, "E")), "input_text": "POISON too", "embedding_model": MODEL}
+    await app.submit("embedding", bad, max_attempts=1, priority="low")
+
+    health = [(row["priority"], row["status"], row["count"]) for row in await sql.fetch(HEALTH)]
+    assert health == [
+        ("urgent", "pending", 1),
+        ("urgent", "completed", 1),
+        ("normal", "pending", 1),
+        ("normal", "completed", 1),
+        ("normal", "retrying", 1),
+        ("low", "pending", 1),
+    ]
+    await drain(app)
+    rows = await sql.fetch(PERFORMANCE)  # each drain is a worker of its own
+    assert (sum(row["jobs_completed"] for row in rows), sum(row["failures"] for row in rows)) == (5, 1)
+    assert min(row["avg_time"] for row in rows) >= 0
+    assert {row["worker_id"] for row in rows} <= {job.worker_id for job in await app.find()}
+
+
+async def test_a_table_of_the_embedding_queue_is_not_replaced_by_the_view(app: Backstay, sql: Any) -> None:
+    await sql.execute("DROP VIEW embedding_jobs; CREATE TABLE embedding_jobs (id uuid)")
+    with pytest.raises(asyncpg.PostgresError, match="import its jobs, rename it, and run setup again"):
+        await database.set_up(sql)
+    await sql.execute("ALTER TABLE embedding_jobs RENAME TO old_jobs")
+    await database.set_up(sql)
+    assert await sql.fetchval("SELECT count(*) FROM embedding_jobs") == 0
+
+
+async def test_the_view_of_embedding_jobs_has_the_columns_and_types_of_the_embedding_queue(
+    app: Backstay, sql: Any
+) -> None:
+    found = await sql.fetch(
+        "SELECT attname, format_type(atttypid, NULL) AS type FROM pg_attribute"
+        " WHERE attrelid = 'embedding_jobs'::regclass AND attnum > 0"
+    )
+    assert {row["attname"]: row["type"] for row in found} == COLUMNS
+
+    rule = await insert(sql, "A")
+    waiting = await sql.fetchrow("SELECT * FROM embedding_jobs")
+    assert (waiting["status"], waiting["attempts"], waiting["started_at"]) == ("pending", 0, None)
+    [job] = await drain(app)
+    done = await sql.fetchrow("SELECT *, vector_dims(embedding_vector) AS size FROM embedding_jobs")
+    assert (str(done["id"]), done["rule_id"], done["status"], done["attempts"]) == (job.job_id, rule, "completed", 1)
+    assert (done["size"], done["embedding_dimensions"], done["completed_at"]) == (768, 768, job.completed_at)
+    assert done["text_hash"] == await sql.fetchval("SELECT text_hash FROM rules")
+    same = await sql.fetchval(
+        "SELECT embedding_vector = embedding FROM embedding_jobs AS j JOIN rules AS r ON r.id = j.rule_id"
+    )
+    assert same, "the vector of the job is that of the rule, to the last bit"
+    await sql.execute("CREATE TABLE embedding_job_failures AS SELECT * FROM embedding_jobs WHERE status = 'failed'")
+
+
 WRONG = [
     ("title = ' '", "rules_title_check"),
     ("guidance = NULL", "guidance"),
@@ -119,7 +280,8 @@ async def test_a_rule_that_cannot_be_is_refused(app: Backstay, sql: Any) -> None
 async def test_a_job_completes_only_with_a_vector_of_the_models_dimensions(
     app: Backstay, sql: Any, ollama: Ollama
 ) -> None:
-    ollama.dimensions = 5
+    assert model_named(MODEL).dimensions == 768
+    ollama.dimensions = 5  # from now on, another model under this name
     await insert(sql, "A")
     (job,) = await drain(app)
     assert job.status == "retrying"

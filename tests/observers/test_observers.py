@@ -74,7 +74,7 @@ async def test_an_observer_is_told_of_the_submit_the_attempt_and_its_end(make_ap
 
     async with app:
         handle = await parent.submit(1)
-        assert (await app.get(handle.job_id)).record.traceparent == handle.record.traceparent == "from the diary"
+        assert (await app.get(handle.job_id)).row.traceparent == handle.row.traceparent == "from the diary"
         await drain(app)
     assert diary.lines == [
         "submitting parent",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -195,7 +196,7 @@ async def test_an_attempt_whose_worker_died_is_reported_by_whoever_finds_it(
         async with finder(app):
             with pytest.raises(JobFailed):
                 await handle.result(timeout=10)
-    [event] = sentry.wait_for(1)
+            [event] = await asyncio.to_thread(sentry.wait_for, 1)  # it is told once the job's end is stored
     assert event["level"] == "fatal" and event["fingerprint"] == ["backstay", "mail", "LeaseLost"]
     assert event["contexts"]["job"]["worker_id"] == "lost:1:abc"
     assert '"to":"ada"' in event["extra"]["payload"]

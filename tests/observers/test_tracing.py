@@ -285,7 +285,7 @@ async def test_an_attempt_of_a_remote_worker_is_a_span_from_its_claim_to_its_end
         job_id, token = await far.one()
         answer = await far.say("complete", job_id, token, result=1)
         assert answer.status_code == 200
-        record = (await app.get(handle.job_id)).record
+        record = (await app.get(handle.job_id)).row
     run = only(spans, "run report")
     assert is_below(run, only(spans, "submit report"))
     assert attributes(run)["backstay.worker_id"] == "far-1" and attributes(run)["backstay.outcome"] == "completed"

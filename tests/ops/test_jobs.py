@@ -140,7 +140,7 @@ async def test_a_search_is_bounded_and_says_that_more_jobs_match(
 
 async def test_jobs_that_were_submitted_later_are_left_alone(app: Backstay) -> None:
     [early] = await mails(app, 1)
-    until = to_datetime((await app.get(early)).record.created_at)
+    until = to_datetime((await app.get(early)).row.created_at)
     await mails(app, 1)
 
     assert (await app.cancel_many(created_until=until)).changed == [early]

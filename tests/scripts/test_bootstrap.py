@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import threading
 from pathlib import Path
 from types import ModuleType
 
@@ -312,6 +313,34 @@ def test_several_pips_install_every_pin_once(bootstrap, root, tmp_path):
     ]
     assert len(parts) == bootstrap.PIPS
     assert sorted(pin for part in parts for pin in part) == pins
+
+
+def test_the_wait_for_pip_shows_how_many_packages_it_has_fetched(bootstrap, tmp_path):
+    parts = []
+    for number, fetched in enumerate((2, 1)):
+        parts.append(str(tmp_path / f"part-{number}.txt"))
+        Path(parts[-1]).write_text("one==1\ntwo==2 ; python_version > '3'\n")
+        log = "".join(f"2026-11-19T18:30:00,123 Collecting package-{each}==1\n" for each in range(fetched))
+        Path(bootstrap.log_of(parts[-1])).write_text("2026-11-19T18:30:00,100 Using pip 26\n" + log)
+    wait = bootstrap.Wait("requirements/run.txt", parts)
+    assert wait.line() == "fetching requirements/run.txt: 3 of 4 packages (0.0 s)"
+    assert len(wait.bar().rstrip()) == round(bootstrap.WAIT_BAR * 3 / 4)
+    for part in parts:
+        Path(bootstrap.log_of(part)).write_text("2026 Collecting a\n2026 Collecting b\n")
+    with Path(bootstrap.log_of(parts[0])).open("a") as file:
+        file.write("2026-11-19T18:30:01,100 Installing collected packages: a, b\n")
+    assert wait.line() == "unpacking (pip 1 of 2) requirements/run.txt: 4 of 4 packages (0.0 s)"
+
+
+def test_a_wait_of_more_than_ten_seconds_is_shown_without_a_terminal_too(bootstrap, commands, monkeypatch, capsys):
+    shown = threading.Event()
+    say = bootstrap.say
+    monkeypatch.setattr(bootstrap, "say", lambda line: (say(line), shown.set() if "0 of 1 packages" in line else None))
+    monkeypatch.setattr(bootstrap, "WAIT_LINE_SECONDS", 0.001)
+    install = bootstrap.install_part
+    monkeypatch.setattr(bootstrap, "install_part", lambda *given: (shown.wait(10), install(*given)))
+    bootstrap.main(["run"])
+    assert shown.is_set() and "fetching" in capsys.readouterr().err
 
 
 def test_each_lock_holds_every_pin_of_the_smaller_ones():

@@ -111,7 +111,7 @@ async def test_a_stale_token_is_refused_and_changes_nothing(app: Backstay, far: 
     assert (await far.say("outcome", job_id, stale, outcome="give_back")).status_code == 200
     again, fresh = await far.one()
     assert again == job_id
-    before = (await app.get(job_id)).record
+    before = (await app.get(job_id)).row
 
     for verb, fields in [
         ("complete", {"result": 1}),
@@ -124,7 +124,7 @@ async def test_a_stale_token_is_refused_and_changes_nothing(app: Backstay, far: 
         assert answer.status_code == 409, verb
         assert answer.headers["content-type"] == "application/problem+json"
         assert answer.json()["type"] == "/problems/claim-lost"
-    assert (await app.get(job_id)).record == before
+    assert (await app.get(job_id)).row == before
     assert (await far.say("complete", job_id, fresh)).status_code == 200
 
 
@@ -223,7 +223,7 @@ async def test_a_large_result_goes_to_a_file(app: Backstay, far: Far) -> None:
     large = list(range(30_000))
     await far.say("complete", job_id, token, result=large)
     found = await app.get(job_id)
-    assert found.record.result is None
+    assert found.row.result is None
     assert found.result == large
 
 

@@ -23,6 +23,7 @@ class Unsayable:
 
 
 FIND = ("GET /jobs", "GET /jobs/anything", "GET /jobs/letter", "GET /jobs/{id_or_type}")
+ROWS = ("GET /results/{table}", "GET /results/{table}/latest")
 SUBMIT_ANY = "POST /jobs/{id_or_type}"
 SUBMIT = ("POST /jobs/anything", "POST /jobs/letter", SUBMIT_ANY)
 SCHEDULE = "PUT /schedules/{name}"
@@ -36,6 +37,8 @@ ANY_JSON = (*SUBMIT, SCHEDULE, REGISTER, "POST /jobs/batch", "POST /jobs/{job_id
 _BY_TYPE = "which options and which payload fit depends on the type, which is named beside them"
 UNSAYABLE = (
     Unsayable(FIND, 422, "is not a cursor of this search", "a cursor belongs to the search that gave it"),
+    Unsayable(ROWS, 422, "is not a cursor", "a cursor belongs to the search that gave it"),
+    Unsayable(ROWS, 422, "has no index of its subject", "which tables have one is what their models declare"),
     Unsayable(
         SUBMIT, 422, "job_id and Idempotency-Key are mutually exclusive", "one stands in the body, one in a header"
     ),
@@ -45,7 +48,8 @@ UNSAYABLE = (
     Unsayable((SUBMIT_ANY, SCHEDULE), 422, "has no global_concurrency", _BY_TYPE),
     Unsayable((SUBMIT_ANY, SCHEDULE), 422, "has no rate", _BY_TYPE),
     Unsayable((SUBMIT_ANY, SCHEDULE), 422, "payload of ", _BY_TYPE),
-    Unsayable((SUBMIT_ANY,), 422, "reuse needs a content_hash", _BY_TYPE),
+    Unsayable((SUBMIT_ANY, SCHEDULE), 422, "reuse needs a content_hash", _BY_TYPE),
+    Unsayable((SUBMIT_ANY, SCHEDULE), 422, "in code, which is not here", _BY_TYPE),
     Unsayable((SCHEDULE,), 422, "cron=", "a calendar has more rules than a pattern"),
     Unsayable((SCHEDULE,), 422, "timezone=", "which there are depends on the machine"),
     Unsayable((REGISTER,), 422, "cannot be used", "a schema of payloads has limits of size, depth and references"),

@@ -42,6 +42,11 @@ def writes_to_its_pipe(payload: int) -> str:
     return "written"
 
 
+@_app.job("tells_its_environment", isolation="process", max_attempts=1)
+def tells_its_environment(payload: str, ctx: Ctx) -> dict[str, Any]:
+    return {"job_id": ctx.job_id, "payload": payload, "environment": dict(os.environ)}
+
+
 @_app.job("leaves_a_thread_with_its_context", isolation="process", max_attempts=1)
 def leaves_a_thread_with_its_context(payload: str, ctx: Ctx) -> str:
     if payload == "first":

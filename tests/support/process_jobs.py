@@ -29,6 +29,11 @@ def talk(payload: int, ctx: BlockingContext) -> dict[str, Any]:
     return {"pid": os.getpid(), "step": ctx.once("double", lambda: payload * 2)}
 
 
+@_app.job("adds", isolation="process", max_attempts=1)
+def adds(one: int, other: int = 2, *, ctx: BlockingContext) -> list[int]:
+    return [one + other, ctx.attempt]
+
+
 @_app.job("effects", isolation="process", max_attempts=1)
 def effects(payload: int, ctx: BlockingContext) -> None:
     ctx.artifact("child.txt", "from the child")

@@ -249,7 +249,7 @@ async def test_a_drain_that_is_stopped_gives_back_what_runs(app: Backstay) -> No
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert (await handle.refresh()).status == "pending"
+        assert (await handle.record()).status == "pending"
 
 
 @pytest.mark.parametrize("when", ["as it settles", "as it claims"])

@@ -19,7 +19,7 @@ async def test_a_job_has_ended_when_its_submit_returns(app: Backstay) -> None:
 
     async with inline(app):
         handles = [await work.submit(1), await app.submit("work", 2), *await app.submit_many([(work, 3), (work, 4)])]
-        jobs = [await handle.refresh() for handle in handles]
+        jobs = [await handle.record() for handle in handles]
     assert [(job.status, job.result) for job in jobs] == [("completed", n) for n in (2, 4, 6, 8)]
     assert [entry.event for entry in jobs[0].history] == ["submit", "claim", "complete"]
 
@@ -33,7 +33,7 @@ async def test_a_retry_runs_at_once_and_counts_as_in_production(app: Backstay, h
         return ctx.attempt
 
     async with inline(app):
-        job = await (await work.submit(1)).refresh()
+        job = await (await work.submit(1)).record()
     assert (job.status, job.result, job.attempt, job.failures) == ("completed", 3, 3, 2)
     assert [entry.event for entry in job.history if entry.event in ("retry", "complete")] == ["retry"] * 2 + [
         "complete"
@@ -49,7 +49,7 @@ async def test_a_job_that_fails_is_a_dead_letter_and_its_result_raises(app: Back
         handle = await bad.submit(1)
         with pytest.raises(JobFailed, match="no good"):
             await handle.result(timeout=10)
-        job = await handle.refresh()
+        job = await handle.record()
     assert [error["type"] for error in job.errors] == ["ValueError", "ValueError"]
 
 
@@ -61,7 +61,7 @@ async def test_a_job_for_later_runs_when_it_is_due(app: Backstay, clock: ManualC
 
     async with inline(app):
         handles = [await work.submit("later", delay=60), await work.submit("snoozes")]
-        assert [(await each.refresh()).status for each in handles] == ["scheduled", "scheduled"]
+        assert [(await each.record()).status for each in handles] == ["scheduled", "scheduled"]
         clock.advance(60)
         assert {job.status for job in await drain(app)} == {"completed"}
 
@@ -85,7 +85,7 @@ async def test_submits_of_the_same_moment_each_return_when_their_own_job_has_end
             await asyncio.sleep(0)
 
     async def submit(n: int) -> str:
-        return (await (await work.submit(n)).refresh()).status
+        return (await (await work.submit(n)).record()).status
 
     async with inline(app):
         assert await asyncio.gather(*(submit(n * 50) for n in range(6))) == ["completed"] * 6
@@ -97,7 +97,7 @@ async def test_a_job_that_another_worker_took_has_ended_too_when_its_submit_retu
         await within(0.3, asyncio.Event().wait())
 
     async with app, app.worker(), inline(app):
-        assert (await (await work.submit(1)).refresh()).status == "completed"
+        assert (await (await work.submit(1)).record()).status == "completed"
 
 
 async def test_a_handler_in_a_process_runs_as_well(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ async def test_outside_the_block_a_submit_only_stores(app: Backstay) -> None:
         async with inline(app):
             await work.submit(1)
         handle = await work.submit(2)
-        assert (await handle.refresh()).status == "pending"
+        assert (await handle.record()).status == "pending"
         assert await app.workers() == []
 
 
@@ -132,4 +132,4 @@ def test_the_blocking_face_runs_jobs_inline_and_those_that_they_submit(blocking_
     with inline(app):
         handle = work.submit(3)
         assert handle.result(timeout=0.5) == "bottom"
-        assert [each.refresh().status for each in app.submit_many([(work, 0), (work, 0)])] == ["completed"] * 2
+        assert [each.record().status for each in app.submit_many([(work, 0), (work, 0)])] == ["completed"] * 2

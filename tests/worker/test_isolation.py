@@ -70,6 +70,19 @@ async def said_pids(app: Backstay, job_id: str) -> list[int]:
 # In a process
 
 
+async def test_a_handler_knows_its_job_by_its_context_and_never_by_the_environment(
+    make_app: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("JOB_ID", "BACKSTAY_JOB_ID"):
+        monkeypatch.setenv(name, "another job")
+    app = isolation_jobs.bind(make_app)
+    async with app, app.worker(concurrency=1):
+        for payload in ("first", "second"):  # the same process may run both
+            job = await ended(app, "tells_its_environment", payload)
+            assert (job.result["job_id"], job.result["payload"]) == (job.job_id, payload)
+            assert not [name for name, value in job.result["environment"].items() if job.job_id in value]
+
+
 async def test_a_thread_that_a_job_left_behind_cannot_touch_the_next_job(make_app: Any) -> None:
     app = isolation_jobs.bind(make_app)
     async with app, app.worker(concurrency=1):

@@ -2,15 +2,56 @@
 
 import asyncio
 import threading
+import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from backstay import Backstay, Context
+from backstay.clock import Instant
+from backstay.core.records import Note
+from backstay.engines.sqlite.store import SQLiteStore
 from backstay.errors import StoreUnavailable
 from backstay.files.local import LOG_FILE, LocalFiles
 from backstay.worker.recorder import Recorder
 from backstay.worker.run import Report, Run
+
+
+async def test_progress_is_written_at_most_once_a_second_however_often_it_is_told(
+    app: Backstay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[tuple[float, float | None]] = []
+    twice = asyncio.Event()
+    note = SQLiteStore.note
+
+    async def noted(store: SQLiteStore, notes: Sequence[Note], now: Instant) -> Any:
+        written.extend((time.monotonic(), each.progress) for each in notes)
+        if len(written) >= 2:
+            twice.set()
+        return await note(store, notes, now)
+
+    monkeypatch.setattr(SQLiteStore, "note", noted)
+    told = 0
+
+    @app.job("work")
+    async def work(payload: None, ctx: Context) -> None:
+        nonlocal told
+        while not twice.is_set():
+            told += 1
+            await ctx.progress(min(0.99, told / 1e6))
+            await asyncio.sleep(0)
+
+    async with app, app.worker():
+        await (await work.submit(None)).result(timeout=20)
+    (first, one), (second, other) = written
+    assert told > 100 and one is not None and other is not None and one < other
+    assert second - first >= app_seconds(app) * 0.99
+
+
+def app_seconds(app: Backstay) -> float:
+    return SQLiteStore(app.url).record_seconds
 
 
 class SlowFiles(LocalFiles):

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from backstay import Backstay, BlockingContext, Cancel, Context, JobCancelled, JobFailed, Status, StoreBusy
+from backstay.worker import worker
 from backstay.worker.maintenance import Sweeper
 from backstay.worker.run import Run
 from tests.support import process_jobs
@@ -25,6 +26,32 @@ async def ended(app: Backstay, job_id: str) -> Any:
     with contextlib.suppress(JobFailed, JobCancelled):
         await app.result(job_id, timeout=20)
     return await app.get(job_id)
+
+
+async def test_a_worker_inside_an_application_logs_a_line_of_figures_for_each_minute_in_which_jobs_ended(
+    app: Backstay, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(worker, "MINUTE_SECONDS", 0.01)
+    caplog.set_level("INFO", logger="backstay.worker")
+
+    @app.job("work")
+    async def work(payload: Any) -> None: ...
+
+    async def told() -> bool:
+        return "in the last minute, 1 attempt ended and 0 of them failed; average duration" in caplog.text
+
+    async with app, app.worker():
+        await (await work.submit(None)).result(timeout=10)
+        await eventually(told)
+
+
+def test_a_minute_in_which_nothing_ended_has_no_line() -> None:
+    before = worker.Figures(ended=0, failed=0, busy_micros=0)
+    busy = worker.Figures(ended=1500, failed=2, busy_micros=3_000_000)
+    assert worker.minute(before, busy, 1) == (
+        "in the last minute, 1,500 attempts ended and 2 of them failed; average duration 2 ms; 1 job running now"
+    )
+    assert worker.minute(busy, busy, 1) is None
 
 
 async def test_the_return_value_is_the_result_and_the_record_tells_how_it_went(app: Backstay) -> None:
@@ -400,7 +427,7 @@ async def test_a_large_result_goes_to_a_file_and_comes_back_whole(app: Backstay)
         handle = await work.submit(1)
         assert await handle.result(timeout=10) == large
         job = await app.get(handle.job_id)
-    assert job.result == large and job.record.result is None
+    assert job.result == large and job.row.result is None
 
 
 async def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(make_app: Any) -> None:

@@ -1,6 +1,6 @@
 """The report of an analysis: `build` creates every file of it from the results of the earlier stages."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from polis.configs import ReportConfig
@@ -16,9 +16,20 @@ COMMENTS_MAX = 2_000  # comments that are drawn and listed; if there are more, t
 
 
 def build(
-    analysis: Analysis, config: ReportConfig, visualizations: Sequence[str], narrative: Narrative
+    analysis: Analysis,
+    config: ReportConfig,
+    visualizations: Sequence[str],
+    narrative: Narrative,
+    tell: Callable[[str, float], object] = lambda page, share: None,
 ) -> dict[str, bytes]:
-    """Return the artifacts by name: report.html, and a page for each requested visualization."""
+    """Return the artifacts by name: report.html, and a page for each requested visualization.
+
+    `tell` is called with each page before it is drawn, and with the share that is done.
+    """
     drawn = replace(analysis, comments=most_voted(analysis.comments, COMMENTS_MAX))
-    pages = {f"{name}.html": visualization(name, drawn) for name in visualizations}
+    pages = {}
+    for done, name in enumerate(visualizations):
+        tell(f"{name}.html", done / (len(visualizations) + 1))
+        pages[f"{name}.html"] = visualization(name, drawn)
+    tell("report.html", len(visualizations) / (len(visualizations) + 1))
     return {"report.html": whole(analysis, drawn, config, narrative, list(pages)), **pages}

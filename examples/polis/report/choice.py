@@ -14,7 +14,7 @@ def most_voted(comments: Iterable[Comment], count: int) -> list[Comment]:
 
 
 def _seen(comments: Iterable[Comment]) -> list[Comment]:
-    return [each for each in comments if each.votes.seen >= FEW_VOTES]
+    return [each for each in comments if each.votes.seen >= FEW_VOTES and not each.is_meta]
 
 
 def most_agreed(comments: Iterable[Comment], count: int) -> list[Comment]:
@@ -22,7 +22,8 @@ def most_agreed(comments: Iterable[Comment], count: int) -> list[Comment]:
 
 
 def most_divisive(comments: Iterable[Comment], count: int) -> list[Comment]:
-    return sorted(_seen(comments), key=lambda each: (-each.divisiveness, each.comment_id))[:count]
+    apart = [each for each in _seen(comments) if len(each.by_group) > 1]
+    return sorted(apart, key=lambda each: (-each.divisiveness, each.comment_id))[:count]
 
 
 def most_unsure(comments: Iterable[Comment], count: int) -> list[Comment]:

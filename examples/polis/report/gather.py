@@ -2,11 +2,23 @@
 
 from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 from polis.findings import Findings
 from polis.tables import CommentExtremity, GroupVotes
 
-from .model import Analysis, Comment, Group, Layer, Participant, Representative, Topic, Votes
+from .model import (
+    Analysis,
+    Certainty,
+    Comment,
+    Group,
+    Layer,
+    Participant,
+    PolisMatch,
+    Representative,
+    Topic,
+    Votes,
+)
 
 REPRESENTATIVES_PER_GROUP = 6
 DISAGREES_AT_LEAST = 0.6  # share of a group that disagrees, for a comment that it clearly rejects …
@@ -33,6 +45,10 @@ def gathered(found: Findings) -> Analysis:
         variance=[float(each) for each in found.pca.summary.get("explained_variance", ())],
         method=_method(found),
         jobs={"PCA": found.pca.job_id, "UMAP": found.umap.job_id},
+        certainty=Certainty(**found.pca.summary["certainty"]),
+        match=_match(found),
+        has_votes=conversation.has_votes,
+        language=found.umap.summary.get("language"),
     )
 
 
@@ -64,7 +80,15 @@ def _comment(
         kind=row.kind,
         place=place,
         clusters=clusters,
+        is_meta=row.is_meta,
     )
+
+
+def _match(found: Findings) -> PolisMatch | None:
+    match = found.pca.summary["agreement_with_polis"]
+    if match is None:
+        return None
+    return PolisMatch(match["polis_groups"], match["people"], match["rand_index"], match["reasons"])
 
 
 def _group(group_id: int, size: int, found: Findings) -> Group:
@@ -80,21 +104,21 @@ def _group(group_id: int, size: int, found: Findings) -> Group:
 
 
 def _agreed(group_id: int, row: CommentExtremity) -> Representative | None:
-    if group_id not in row.representative_of:
+    if group_id not in row.representative_of or row.is_meta:
         return None
     own, others = _own_and_others(group_id, row.group_votes)
     lead = own.agree_share - max((each.agree_share for each in others), default=0.0)
-    return Representative(row.comment_id, True, _share(own.agrees, own), lead)
+    return Representative(row.comment_id, True, _share(own.agrees, own), lead, _seen(own))
 
 
 def _rejected(group_id: int, row: CommentExtremity) -> Representative | None:
     own, others = _own_and_others(group_id, row.group_votes)
-    if not others:
+    if not others or row.is_meta:
         return None
     share, most = _pulled(own), max(_pulled(each) for each in others)
     if share < DISAGREES_AT_LEAST or share - most < DISAGREES_MORE_BY:
         return None
-    return Representative(row.comment_id, False, _share(own.disagrees, own), share - most)
+    return Representative(row.comment_id, False, _share(own.disagrees, own), share - most, _seen(own))
 
 
 def _own_and_others(group_id: int, votes: Mapping[str, GroupVotes]) -> tuple[GroupVotes, list[GroupVotes]]:
@@ -108,7 +132,11 @@ def _pulled(votes: GroupVotes) -> float:
 
 
 def _share(count: int, votes: GroupVotes) -> float:
-    return count / max(1, votes.agrees + votes.disagrees + votes.passes)
+    return count / max(1, _seen(votes))
+
+
+def _seen(votes: GroupVotes) -> int:
+    return votes.agrees + votes.disagrees + votes.passes
 
 
 def _layers(found: Findings) -> list[Layer]:
@@ -126,9 +154,42 @@ def _method(found: Findings) -> dict[str, str]:
     return {
         "Embedding of the comments": f"{umap['embedding_model']}, {umap['dimensions']} dimensions",
         "Projection of the comment map": str(umap["projection"]),
-        "Projection of the opinion map": f"PCA, {pca['method']} solver",
+        **(
+            {
+                "Projection of the opinion map": f"PCA, {pca['method']} solver",
+                "Groups": "k-means of a hundred base clusters of participants with at least seven votes, as in Polis",
+                **_certainty(pca["certainty"]),
+                **_polis(pca),
+            }
+            if found.conversation.has_votes
+            else {"Groups": "none: the export has no votes, only how often each comment was agreed with"}
+        ),
+        "Moderation": "strict: only accepted comments" if found.conversation.strict_moderation else "not strict",
         "Topic names": "made from keywords" if namer == "keywords" else f"by {namer}",
     }
+
+
+def _certainty(certainty: Mapping[str, float | None]) -> dict[str, str]:
+    silhouette, stability, by_chance = (certainty[name] for name in ("silhouette", "stability", "by_chance"))
+    if silhouette is None or stability is None:
+        return {}
+    chance = f"; shuffled votes reach {by_chance:.2f}" if by_chance is not None else ""
+    return {
+        "Silhouette of the groups": f"{silhouette:.2f} (1: far apart, 0: touching everywhere{chance})",
+        "Stability of the groups": f"{stability:.2f} (1: samples of 80% of the people have the same groups, 0: chance)",
+    }
+
+
+def _polis(pca: Mapping[str, Any]) -> dict[str, str]:
+    said = {}
+    if match := pca["agreement_with_polis"]:
+        said["Agreement with Polis's own groups"] = (
+            f"{match['rand_index']:.2f} (adjusted Rand index of {match['people']:,} people;"
+            " 1: the same groups, 0: chance)"
+        )
+    if (correlation := pca["consensus_rank_correlation"]) is not None:
+        said["Agreement with Polis's own consensus"] = f"{correlation:.3f} (Spearman's rank correlation)"
+    return said
 
 
 def _span(first: str, last: str) -> str:

@@ -5,16 +5,18 @@ from collections.abc import Iterable, Sequence
 from .markup import element, text
 from .model import Analysis, Comment, Group, Votes
 from .plots import group_class
-from .words import counted, group_name, percent
+from .words import counted, group_name, percent, share_of
 
 
-def comment_list(comments: Iterable[Comment], groups: Sequence[Group], share: str = "agree") -> str:
+def comment_list(
+    comments: Iterable[Comment], groups: Sequence[Group], share: str = "agree", language: str | None = None
+) -> str:
     """Return the comments, each with a bar for everyone and one per group, and next to it the share that agrees or
     passes."""
-    return element("ol", *(_item(each, groups, share) for each in comments), class_="comments")
+    return element("ol", *(_item(each, groups, share, language) for each in comments), class_="comments")
 
 
-def _item(each: Comment, groups: Sequence[Group], share: str) -> str:
+def _item(each: Comment, groups: Sequence[Group], share: str, language: str | None) -> str:
     bars = [_bar_row("Everybody", "all", each.votes, share)]
     if len(groups) > 1:
         bars += (
@@ -22,12 +24,14 @@ def _item(each: Comment, groups: Sequence[Group], share: str) -> str:
             for group in groups
             if group.group_id in each.by_group
         )
-    return element("li", _words(each), element("div", *bars, class_="bars"))
+    return element("li", _words(each, language), element("div", *bars, class_="bars"))
 
 
-def _words(each: Comment) -> str:
+def _words(each: Comment, language: str | None) -> str:
+    """Return the comment; with its language a browser breaks lines, and chooses between Chinese and Japanese forms of
+    a character, as it should."""
     number = element("a", str(each.comment_id), href=f"#c{each.comment_id}", class_="cite")
-    return element("p", number, " ", text(each.text), class_="words")
+    return element("p", number, " ", text(each.text), class_="words", lang=language)
 
 
 def _bar_row(name: str, kind: str, votes: Votes, share: str) -> str:
@@ -36,7 +40,7 @@ def _bar_row(name: str, kind: str, votes: Votes, share: str) -> str:
         "div",
         element("span", text(name), class_=f"who {kind}"),
         bar(votes),
-        element("span", percent(votes.share(count)) if votes.seen else "–", class_="share"),
+        element("span", share_of(count, votes.seen) if votes.seen else "–", class_="share"),
         class_="bar-row",
     )
 
@@ -61,7 +65,7 @@ def vote_legend(figure: str = "agree") -> str:
     return element(
         "p",
         *parts,
-        element("span", text("votes" if figure == "votes" else f"% {figure}"), class_="right"),
+        element("span", text("votes" if figure == "votes" else f"{figure}, of all votes"), class_="right"),
         class_="legend",
     )
 
@@ -70,10 +74,11 @@ def group_cards(analysis: Analysis) -> str:
     """Return, per group, a table of the comments that distinguish it."""
     comments = {each.comment_id: each for each in analysis.comments}
     everyone = sum(group.size for group in analysis.groups) or 1
-    return element("div", *(_card(group, comments, everyone) for group in analysis.groups), class_="cards")
+    cards = (_card(group, comments, everyone, analysis.language) for group in analysis.groups)
+    return element("div", *cards, class_="cards")
 
 
-def _card(group: Group, comments: dict[int, Comment], everyone: int) -> str:
+def _card(group: Group, comments: dict[int, Comment], everyone: int, language: str | None) -> str:
     head = element("tr", *(element("th", name, scope="col") for name in ("They", "Comment", "Share")))
     rows = (
         element(
@@ -81,8 +86,8 @@ def _card(group: Group, comments: dict[int, Comment], everyone: int) -> str:
             element(
                 "td", "agree" if each.agrees else "disagree", class_=f"stand {'agree' if each.agrees else 'disagree'}"
             ),
-            element("td", _words(comments[each.comment_id])),
-            element("td", percent(each.share), class_="share"),
+            element("td", _words(comments[each.comment_id], language)),
+            element("td", f"{percent(each.share)} of {each.votes:,}", class_="share"),
         )
         for each in group.representative
     )
@@ -98,13 +103,13 @@ def _card(group: Group, comments: dict[int, Comment], everyone: int) -> str:
     )
 
 
-def every_comment(comments: Iterable[Comment]) -> str:
+def every_comment(comments: Iterable[Comment], language: str | None = None) -> str:
     """Return the list of all comments, the target of links to them."""
     items = (
         element(
             "li",
             element("span", str(each.comment_id), class_="number"),
-            element("span", text(each.text), class_="words"),
+            element("span", text(each.text), class_="words", lang=language),
             bar(each.votes),
             element("span", f"{each.votes.seen:,}", class_="share"),
             id=f"c{each.comment_id}",

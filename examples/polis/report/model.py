@@ -45,6 +45,7 @@ class Comment:
     kind: str = "mixed"  # or "consensus", "divisive"
     place: tuple[float, float] | None = None  # on the comment map
     clusters: tuple[int, ...] = ()  # its cluster on each layer, finest first; -1: none
+    is_meta: bool = False  # about the participants: its votes say nothing about opinions
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class Representative:
     agrees: bool  # else the group disagrees with it
     share: float  # share of the group's votes on it
     score: float  # how much more than in the other groups
+    votes: int  # that the group cast on it
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,26 @@ class Group:
     group_id: int
     size: int
     representative: Sequence[Representative] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Certainty:
+    """How certain the groups are."""
+
+    clarity: str  # "clear", "uncertain" or "none"
+    silhouette: float | None  # 1: groups are far apart; 0: they touch everywhere
+    stability: float | None  # 1: any sample of the participants has the same groups; 0: each has others
+    by_chance: float | None  # the silhouette of shuffled votes
+
+
+@dataclass(frozen=True, slots=True)
+class PolisMatch:
+    """How the analysis matches the one in the export."""
+
+    groups: int  # that Polis found
+    people: int  # whom both have put in a group
+    rand_index: float
+    reasons: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +127,10 @@ class Analysis:
     variance: Sequence[float] = ()  # share of the variance that each axis of the opinion map explains
     method: Mapping[str, str] = field(default_factory=dict)  # what was used: "embedding model" -> "…"
     jobs: Mapping[str, str] = field(default_factory=dict)  # stage -> job id
+    certainty: Certainty | None = None
+    match: PolisMatch | None = None  # None: the export has no groups of Polis
+    has_votes: bool = True  # False: the export has comments alone
+    language: str | None = None  # of the comments, as far as known
 
     @property
     def main_layer(self) -> Layer | None:

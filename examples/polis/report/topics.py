@@ -51,7 +51,7 @@ def topic_list(analysis: Analysis, layer: Layer) -> str:
     items = (
         element(
             "li",
-            element("strong", text(topic.name)),
+            element("strong", text(topic.name), lang=analysis.language),
             element("small", text(" · ".join([counted(topic.size, "comment"), *_more(topic)]))),
             style=f"--hue:{hues[topic.cluster_id]}",
         )

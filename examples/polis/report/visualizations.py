@@ -69,7 +69,7 @@ def visualization(name: str, analysis: Analysis) -> bytes:
         element("h1", text(analysis.title)),
         class_="top",
     )
-    comments = element("section", element("h2", "The comments"), every_comment(analysis.comments))
+    comments = element("section", element("h2", "The comments"), every_comment(analysis.comments, analysis.language))
     origin = ", ".join(f"{stage} {job_id}" for stage, job_id in analysis.jobs.items())
     made = [element("footer", text(f"Made from the jobs {origin}."), class_="author")] if origin else []
     return page(f"{analysis.title}: {name}", element("main", head, *PAGES[name](analysis), comments, *made))

@@ -13,7 +13,7 @@ from .page import captioned, page, section
 from .plots import PEOPLE_MAX, opinion_map
 from .topics import layered_maps
 from .visualizations import AGREEMENT_CAPTION, agreement_legend
-from .words import percent
+from .words import counted, percent
 
 LISTED = 6  # comments in a list
 
@@ -23,15 +23,14 @@ def whole(
 ) -> bytes:
     """Return the report. `drawn` has the comments on maps and in the list; figures are those of the whole
     conversation."""
-    sections = {
-        "Summary": ("summary", _summary(analysis, narrative)),
-        "Opinion groups": ("groups", _groups(analysis, narrative)),
-    }
+    sections = {"Summary": ("summary", _summary(analysis, narrative))}
+    if analysis.has_votes:
+        sections["Opinion groups"] = ("groups", _groups(analysis, narrative))
     if config.include_consensus:
         sections["What unites, what divides"] = ("consensus", _consensus(drawn, narrative))
     if config.include_topics:
         sections["What it is about"] = ("topics", _topics(drawn, narrative))
-    if config.include_uncertainty:
+    if config.include_uncertainty and analysis.has_votes:
         sections["Where people are unsure"] = ("uncertainty", _uncertainty(analysis, narrative))
     sections["Every comment"] = ("comments", _comments(analysis, drawn))
     sections["How this was made"] = ("method", _method(analysis, narrative, files))
@@ -50,10 +49,10 @@ def whole(
 def _top(analysis: Analysis) -> str:
     topics = len(analysis.main_layer.topics) if analysis.main_layer else 0
     figures = (
-        ("people", len(analysis.participants)),
+        *([("people", len(analysis.participants))] if analysis.has_votes else ()),
         ("votes", analysis.votes),
         ("comments", len(analysis.comments)),
-        ("opinion groups", len(analysis.groups)),
+        *([(_group_figure(analysis), len(analysis.groups))] if analysis.has_votes else ()),
         ("topics", topics),
     )
     about = " · ".join(part for part in (analysis.asked, f"conversation {analysis.conversation_id}") if part)
@@ -90,6 +89,7 @@ def _groups(analysis: Analysis, narrative: Narrative) -> list[str]:
         across, up = (percent(each) for each in analysis.variance[:2])
         people += f" The way across holds {across} of all difference between votes, the way up {up}."
     return [
+        _certainty(analysis),
         captioned(opinion_map(analysis), text(people)),
         _told(analysis, narrative, "groups"),
         element("h3", "What each group stands for"),
@@ -97,7 +97,61 @@ def _groups(analysis: Analysis, narrative: Narrative) -> list[str]:
     ]
 
 
+def _group_figure(analysis: Analysis) -> str:
+    clarity = analysis.certainty.clarity if analysis.certainty else "clear"
+    return {"none": "groups, not clear", "uncertain": "groups, uncertain"}.get(clarity, "opinion groups")
+
+
+SAID = {
+    "clear": "Clear groups.",
+    "uncertain": "The groups are uncertain.",
+    "none": "No clear groups: the votes can be divided like this, but hardly better than votes at random.",
+}
+
+
+def _certainty(analysis: Analysis) -> str:
+    """Return how certain the groups are, and how they match those of Polis."""
+    certainty, match = analysis.certainty, analysis.match
+    if certainty is None or len(analysis.groups) < 2:
+        return ""
+    said = [element("strong", SAID[certainty.clarity])]
+    if certainty.stability is None or certainty.silhouette is None:
+        said.append("There are too few people to test them.")
+    else:
+        said.append(
+            f"Their silhouette is {certainty.silhouette:.2f} (1: far apart, 0: touching everywhere"
+            + (f"; shuffled votes reach {certainty.by_chance:.2f}" if certainty.by_chance is not None else "")
+            + "). Their stability, which is how well they match the groups that samples of 80% of the people have, is"
+            f" {certainty.stability:.2f} (1: the same groups, 0: chance)."
+        )
+    parts = [element("p", " ".join(said))]
+    if match is not None:
+        parts.append(
+            element(
+                "p",
+                text(
+                    f"Polis's own analysis has {counted(match.groups, 'group')}; the agreement on"
+                    f" {counted(match.people, 'person', 'people')} is {match.rand_index:.2f}"
+                    " (adjusted Rand index; 1: the same groups, 0: chance)"
+                    + (". Why it is not higher:" if match.reasons else ".")
+                ),
+            )
+        )
+        if match.reasons:
+            parts.append(
+                element("ul", *(element("li", text(f"{each[0].upper()}{each[1:]}.")) for each in match.reasons))
+            )
+    return element("div", *parts, class_=f"note {certainty.clarity}")
+
+
 def _consensus(analysis: Analysis, narrative: Narrative) -> list[str]:
+    if not analysis.has_votes:
+        return [
+            _told(analysis, narrative, "consensus"),
+            element("h3", "People agree most with these"),
+            vote_legend(),
+            _list(most_agreed(analysis.comments, LISTED), analysis),
+        ]
     line = "Each dot is a comment, by how far the groups are apart on it."
     return [
         _told(analysis, narrative, "consensus"),
@@ -128,14 +182,18 @@ def _uncertainty(analysis: Analysis, narrative: Narrative) -> list[str]:
 def _list(comments: Sequence[Comment], analysis: Analysis, share: str = "agree") -> str:
     if not comments:
         return element("p", "There is none with enough votes.")
-    return comment_list(comments, analysis.groups, share)
+    return comment_list(comments, analysis.groups, share, analysis.language)
 
 
 def _comments(analysis: Analysis, drawn: Analysis) -> list[str]:
     said = f"{analysis.moderated_out:,} more were kept out by the moderators." if analysis.moderated_out else ""
     if len(drawn.comments) < len(analysis.comments):
         said = f"The {len(drawn.comments):,} with the most votes of {len(analysis.comments):,}. {said}"
-    return [element("p", text(said)) if said else "", vote_legend("votes"), every_comment(drawn.comments)]
+    return [
+        element("p", text(said)) if said else "",
+        vote_legend("votes"),
+        every_comment(drawn.comments, analysis.language),
+    ]
 
 
 def _method(analysis: Analysis, narrative: Narrative, files: Sequence[str]) -> list[str]:

@@ -21,6 +21,11 @@ def percent(share: float) -> str:
     return f"{round(100 * share)}%"
 
 
+def share_of(count: int, votes: int) -> str:
+    """73% of 45: a share says little without the number of votes."""
+    return f"{percent(count / votes)} of {votes:,}" if votes else "no votes"
+
+
 def joined(names: Sequence[str]) -> str:
     if len(names) < 2:
         return "".join(names)

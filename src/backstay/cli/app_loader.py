@@ -190,7 +190,7 @@ async def job_id(app: Backstay, given: str) -> str:
 
     async def find(options: FindOptions) -> records.Page:
         page = await app.find(**options)
-        return records.Page(tuple(job.record for job in page), page.next)
+        return records.Page(tuple(job.row for job in page), page.next)
 
     found = await lookup.matches(find, part)
     if len(found) == 1:

@@ -23,20 +23,17 @@ from typing import Any, TypeVar
 import msgspec
 
 from backstay import settings
-from backstay.app import Backstay
 from backstay.cli import output
 from backstay.cli.output import Exit, safe_lines
 from backstay.clock import within
 from backstay.context import ITEM
-from backstay.core.checks import count, span
-from backstay.core.records import ClaimedJob, WorkerRow
+from backstay.core.records import ClaimedJob
 from backstay.errors import BackstayError, ConfigurationError, StoreUnavailable
 from backstay.worker import errors
 from backstay.worker.run import Call, Report
 from backstay.worker.stop import ABANDON_SECONDS, PULSE_SECONDS, SAME_SIGNAL_SECONDS, STOP_SECONDS, Stop
 
 log = logging.getLogger("backstay.worker")
-MINUTE_SECONDS = 60.0
 
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error", "critical")
@@ -67,38 +64,6 @@ def configure(level: str, style: str) -> None:
 def name_worker(worker_id: str) -> None:
     global _worker_id
     _worker_id = worker_id
-
-
-async def sum_up_minutes(app: Backstay, worker_id: str) -> None:
-    """Log one line for each minute in which jobs ended, from the figures of the last heartbeat. At thousands of jobs a
-    second, a line for each job is for --log-level debug."""
-    before: WorkerRow | None = None
-    while True:
-        try:
-            now = next(iter(await app.workers([worker_id])), None)
-        except BackstayError as error:  # a busy store must not end the reports
-            log.debug("could not read the statistics of the last minute: %s", error)
-            now = None
-        if now is not None:
-            if line := minute(before, now):
-                log.info("%s", line)
-            before = now
-        await asyncio.sleep(MINUTE_SECONDS)
-
-
-def minute(before: WorkerRow | None, now: WorkerRow) -> str | None:
-    """Summarise in one line what a worker did between two heartbeats; None if no job ended."""
-    ended = now.ended - (0 if before is None else before.ended)
-    if not ended:
-        return None
-    failed = now.failed - (0 if before is None else before.failed)
-    busy = now.busy_micros - (0 if before is None else before.busy_micros)
-    minutes = 1 if before is None else round((now.heartbeat_at - before.heartbeat_at) / 60e6)  # no news in an outage
-    since = "minute" if minutes <= 1 else f"{minutes} minutes"
-    return (
-        f"in the last {since}, {count(ended, 'attempt')} ended and {failed:,} of them failed; average duration"
-        f" {span(busy / ended / 1e6)}; {count(len(now.running), 'job')} running now"
-    )
 
 
 def _one_of(name: str, given: str | None, allowed: tuple[str, ...], default: str) -> str:

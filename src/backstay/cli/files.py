@@ -118,7 +118,7 @@ def results(
     async def work(app: Backstay) -> None:
         whole = await app_loader.job_id(app, job_id)
         if table is None:
-            _print_tables(whole, list((await app.get(whole)).record.result_tables), as_json)
+            _print_tables(whole, list((await app.get(whole)).row.result_tables), as_json)
             return
         page = await app.result_rows(whole, table, after, limit)
         if as_json:

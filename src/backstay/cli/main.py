@@ -122,6 +122,7 @@ _COMMANDS: dict[str, dict[str, str | tuple[str, dict[str, str]]]] = {
     "Setup": {
         "migrate": "admin.migrate",
         "move": "move.move",
+        "import": "imports.import_jobs",
         "bench": "bench.bench",
         "demo": "demo.demo",
     },

@@ -89,7 +89,7 @@ async def _submit(
         job.deduplicated = handle.deduplicated
         return watch.report(job, as_json)
     if as_json:
-        job = await handle.refresh()
+        job = await handle.record()
         job.deduplicated = handle.deduplicated
         output.emit_json(whole(job))
     else:

@@ -214,7 +214,7 @@ async def _to_do(app: Backstay, job: Job, reason: Reason) -> list[str]:
 async def _to_retry(app: Backstay, job: Job) -> list[str]:
     """Return the commands for a job that ended because of others: it cannot complete before its dependencies or
     children have."""
-    if ended_with_children(job.record):
+    if ended_with_children(job.row):
         return [f"backstay retry --subtree {job.job_id}"]
     first = await _where_it_began(app, job)
     if first is None:

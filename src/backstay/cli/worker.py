@@ -104,9 +104,7 @@ async def _work(app: Backstay, chosen: _Settings) -> Exit:
         daemon.name_worker(worker.worker_id)
         stop.watch([worker], worker.lease_seconds)
         ended = asyncio.ensure_future(worker.join())
-        minutes = asyncio.ensure_future(daemon.sum_up_minutes(app, worker.worker_id))
         await first_of(ended, stop.asked)
-        minutes.cancel()
         stopping = asyncio.ensure_future(worker.stop())
         await first_of(stopping, stop.hurried)
         if not stopping.done():

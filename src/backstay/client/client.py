@@ -79,7 +79,7 @@ class RemoteHandle(RemoteView):
         """Wait until the job has ended. Raises JobFailed, JobCancelled or ResultTimeout if there is no result."""
         return await self._client.result(self.job_id, timeout)
 
-    async def refresh(self) -> RemoteJob:
+    async def record(self) -> RemoteJob:
         """Read the current record."""
         return await self._client.get(self.job_id)
 

@@ -53,6 +53,23 @@ class JobDump(msgspec.Struct, frozen=True, kw_only=True):
     rate: Rate | None = None
 
 
+class GuardDump(msgspec.Struct, frozen=True):
+    dedup_key: str
+    job_id: str
+    until: Instant | None
+
+
+class Adopted(msgspec.Struct, frozen=True):
+    """A job that another queue system has run so far, and the guard of its dedup key."""
+
+    job: JobDump
+    guard: GuardDump | None = None
+
+    @property
+    def job_id(self) -> str:
+        return self.job.record.job_id
+
+
 class StepDump(msgspec.Struct, frozen=True):
     job_id: str
     name: str
@@ -64,12 +81,6 @@ class StepDump(msgspec.Struct, frozen=True):
 class ArchiveDump(msgspec.Struct, frozen=True):
     record: JobRecord
     has_files: bool
-
-
-class GuardDump(msgspec.Struct, frozen=True):
-    dedup_key: str
-    job_id: str
-    until: Instant | None
 
 
 class TotalDump(msgspec.Struct, frozen=True):

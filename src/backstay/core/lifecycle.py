@@ -168,13 +168,17 @@ def decide(
     return msgspec.structs.replace(change, token=token, by=by, ran_micros=now - job.started_at, **said)
 
 
+# A member of an enum is looked up by a function of Python's each time: three of them cost half of what follows.
+_COMPLETE, _PROCESSING, _COMPLETED = Event.COMPLETE, Status.PROCESSING, Status.COMPLETED
+
+
 def complete(job: ClaimedJob, outcome: Completed, now: Instant, token: str | None, by: str | None) -> Transition:
     """Return the transition of a job that has a result and reported nothing else, as nearly all do."""
     return Transition(
         job_id=job.job_id,
-        event=Event.COMPLETE,
-        source=Status.PROCESSING,
-        target=Status.COMPLETED,
+        event=_COMPLETE,
+        source=_PROCESSING,
+        target=_COMPLETED,
         attempt=job.attempt,
         token=token,
         kind=(job.job_type, job.queue, job.priority),

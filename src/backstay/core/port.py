@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from backstay.clock import Instant
-from backstay.core.dumps import Exported, MoveState
+from backstay.core.dumps import Adopted, Exported, MoveState
 from backstay.core.records import (
     ApiKey,
     AuditEntry,
@@ -376,6 +376,13 @@ class Store(Protocol):
         """Store exported items unchanged: no counter, no event, no signal. Idempotent. `state` (the transfer's
         progress) is stored with them; the first one marks this store as being transferred into, and it serves no one
         else until its state is done. MoveFailed if it belongs to another transfer."""
+        ...
+
+    async def adopt(self, jobs: Sequence[Adopted], now: Instant) -> list[Verdict]:
+        """Store whole jobs in a queue that is in use: no counter, no event. STALE if a job with its id is here already,
+        in the job table or the archive; it stays as it is. TAKEN, with nothing stored, for an active job whose dedup
+        key belongs to another job; an ended one is stored without the key. Each job is stored whole or not at all, and
+        a call that failed may be repeated."""
         ...
 
     def fit(self, kind: str, item: bytes) -> bytes:

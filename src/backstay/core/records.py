@@ -13,9 +13,10 @@ from typing import Any, Self
 import msgspec
 
 from backstay.backoff import StoredBackoff
-from backstay.clock import Instant
+from backstay.clock import Instant, to_datetime
 from backstay.core import event_details
 from backstay.core.dependencies import Awaits
+from backstay.core.derivation import Derivation
 from backstay.core.event_details import EventDetails
 from backstay.core.states import Counted, Event, Status
 
@@ -73,6 +74,29 @@ class NewJob(AnyJob, frozen=True):
     rate: Rate | None = None
     schedule: str | None = None  # the schedule that created it, and the tick
     tick_at: Instant | None = None
+
+
+class JobTemplate(NewJob, frozen=True, omit_defaults=True):
+    """The job of a schedule. What depends on the moment is completed at each tick: `dedup_until` is counted from it."""
+
+    dedup_per: str | None = None  # see core/derivation.py
+    reuse_micros: int | None = None  # how old a reused result may be; None: what reuse_since says
+
+    def job(self, now: Instant, day_of: Instant) -> NewJob:
+        """Return the job to submit now; a dedup key per day is for the day of another instant."""
+        values = {name: getattr(self, name) for name in NewJob.__struct_fields__}
+        if self.dedup_key is not None:
+            values["dedup_key"] = dedup_key_of(self.dedup_key, self.dedup_per, day_of)
+            if self.dedup_until is not None and self.dedup_until != FOREVER:
+                values["dedup_until"] = now + self.dedup_until
+        if self.reuse_micros is not None:
+            values["reuse_since"] = max(0, now - self.reuse_micros)
+        return NewJob(**values)
+
+
+def dedup_key_of(key: str, per: str | None, due: Instant) -> str:
+    """Return a dedup key as it is stored: with `per` "day", that of the day on which the job is due, in UTC."""
+    return key if per is None else f"{key}:{to_datetime(due).date()}"
 
 
 # The types of errors that no handler raised.
@@ -582,6 +606,7 @@ class JobType(msgspec.Struct, frozen=True, kw_only=True):
     result_tables: tuple[str, ...] = ()
     backoff: StoredBackoff | None = None  # None: the default
     sensitive: tuple[str, ...] = ()  # marks of sensitive fields, of all announcements; see core/sensitive.py
+    derivation: Derivation | None = None  # what its jobs derive from their payloads
 
 
 class Promoted(msgspec.Struct, frozen=True):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
 
 import msgspec
 
-from backstay.clock import Instant, to_datetime, to_instant
+from backstay.clock import MICROS, Instant, to_datetime, to_instant
 from backstay.core.records import Hold
 from backstay.core.states import Status
 from backstay.errors import DuplicateRow, InvalidOption, RowsWithdrawn, SchemaMismatch, StoreUnsafe, UnknownTable
@@ -233,7 +234,14 @@ def place(after: str) -> tuple[Instant, str, int | str]:
 
 def text(instant: Instant) -> str:
     """Format as ISO 8601 with a fixed length, so that the texts sort by time."""
-    return to_datetime(instant).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    seconds, micros = divmod(instant, MICROS)
+    return f"{_second(seconds)}.{micros:06d}Z"
+
+
+@functools.lru_cache(4_096)
+def _second(seconds: int) -> str:
+    """Most times that are written together are of the same few seconds."""
+    return to_datetime(seconds * MICROS).isoformat(timespec="seconds").removesuffix("+00:00")
 
 
 def instant(text: str) -> Instant:

@@ -20,7 +20,7 @@ from cronsim import CronSim, CronSimError
 
 from backstay.clock import MICROS, Instant, Moment, to_datetime, to_instant
 from backstay.core.checks import check_name
-from backstay.core.records import Firing, NewJob, Schedule
+from backstay.core.records import Firing, JobTemplate, NewJob, Schedule
 from backstay.errors import InvalidSchedule
 from backstay.limits import SCHEDULE_LATE_SECONDS, TICKS_PER_FIRING_MAX
 
@@ -190,9 +190,9 @@ def _last(schedule: Schedule, rule: Cron, now: Instant) -> Instant:
 
 def job_of(schedule: Schedule, tick: Instant, now: Instant) -> NewJob:
     """Return the job of a tick. Its id is derived from schedule and tick, so that every worker creates the same one."""
-    template = msgspec.json.decode(schedule.template, type=NewJob)
+    template = msgspec.json.decode(schedule.template, type=JobTemplate)
     return msgspec.structs.replace(
-        template,
+        template.job(now, tick),
         job_id=tick_id(schedule.name, tick),
         scheduled_for=now,  # queued from now: a tick in the past must not overtake waiting jobs
         special=True,
@@ -221,6 +221,9 @@ class ScheduleOptions(TypedDict, total=False):
     max_attempts: int
     timeout: Any
     content_hash: str
+    dedup_key: str
+    dedup_for: Any
+    reuse: Any
     concurrency_key: str
     rate_key: str
     fairness_key: str

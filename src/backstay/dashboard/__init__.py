@@ -29,6 +29,7 @@ def router() -> APIRouter:
     """Every page, for the API to include."""
     from backstay.dashboard import (
         access,
+        comparison,
         dead,
         job,
         job_content,
@@ -50,7 +51,7 @@ def router() -> APIRouter:
     whole.include_router(page.assets_router)
     for module in (live, overview, submit, jobs, job_content, job, tree, queues, workers):
         whole.include_router(module.router)
-    for module in (dead, schedules, subjects, access):
+    for module in (dead, schedules, comparison, subjects, access):
         whole.include_router(module.router)
     whole.include_router(page.fallback_router)  # last: it answers what no page does
     return whole

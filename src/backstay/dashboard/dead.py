@@ -111,7 +111,7 @@ async def _newest(app: Backstay, who: Principal, options: FindOptions) -> tuple[
 def _grouped(jobs: list[Job], is_all: bool) -> list[Group]:
     alike: dict[tuple[str, str], list[Job]] = {}
     for job in jobs:
-        alike.setdefault((job.job_type, died_of(job.record)), []).append(job)
+        alike.setdefault((job.job_type, died_of(job.row)), []).append(job)
     found = [_group(key, members, is_all) for key, members in alike.items()]
     return sorted(found, key=lambda each: -each.count)
 
@@ -136,7 +136,7 @@ async def group(request: Request, app: App, who: Who) -> Response:
     """The dead letters of one type and error."""
     job_type, error_type = (request.query_params.get(name, "") for name in ("type", "error"))
     looked, is_all = await _newest(app, who, {"job_type": job_type} if job_type else {})
-    jobs = [job for job in looked if died_of(job.record) == error_type]
+    jobs = [job for job in looked if died_of(job.row) == error_type]
     return page.render(
         request,
         "dead_group.html",

@@ -101,7 +101,7 @@ async def _text(app: Backstay, job: Job, file: StoredFile) -> Shown:
 
 
 def result_of(job: Job) -> Result:
-    record = job.record
+    record = job.row
     if record.result_artifact is not None:
         return Result(bytes=msgspec.json.decode(record.result_artifact, type=StoredFile).size)
     return Result(value=job.result)

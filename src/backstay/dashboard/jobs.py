@@ -168,7 +168,7 @@ def _conditions(line: str) -> JobFilter:
 
 async def _found(app: Backstay, who: Principal, options: FindOptions) -> records.Page:
     found = await visibility.part(app, who, **options)
-    return records.Page(tuple(job.record for job in found), found.next)
+    return records.Page(tuple(job.row for job in found), found.next)
 
 
 def _refused(request: Request, form: Form, notice: str) -> Response:

@@ -92,7 +92,7 @@ async def _everything(app: Backstay, principal: Principal, signals: int = 0) -> 
 
 async def _of_job(app: Backstay, job_id: str) -> object:
     job = await app.get(job_id)
-    return _mark(job), job.record.logs, job.record.metrics, job.record.artifacts
+    return _mark(job), job.row.logs, job.row.metrics, job.row.artifacts
 
 
 async def _of_tree(app: Backstay, root: str) -> object:
@@ -100,4 +100,4 @@ async def _of_tree(app: Backstay, root: str) -> object:
 
 
 def _mark(job: Job) -> object:
-    return job.job_id, job.record.version, job.progress, job.stage
+    return job.job_id, job.row.version, job.progress, job.stage

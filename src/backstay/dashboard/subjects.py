@@ -1,6 +1,6 @@
-"""The subject pages: all jobs about one thing, the latest of each type marked, and the selected result.
+"""The subject pages: the newest report about one thing, all its jobs, and the selected result.
 
-Recent jobs are read in limited portions.
+The latest job of each type is marked. Recent jobs are read in limited portions.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from backstay.core.states import Status
 from backstay.dashboard import job_content
 from backstay.dashboard import page as dashboard_page
 from backstay.errors import JobNotFound
+from backstay.files.local import StoredFile
 from backstay.job import Job
 from backstay.limits import MIB
 from backstay.options import FindOptions
@@ -38,7 +39,7 @@ async def read(
         part = await visibility.found(app, who, limit=RECENT_PART, after=jobs.next)
         jobs += part
         jobs.next = part.next
-        size += sum(len(job.record.payload) + len(job.record.result or "") for job in part)
+        size += sum(len(job.row.payload) + len(job.row.result or "") for job in part)
         if part.next is None or size > BYTES_MAX or found(jobs) >= wanted:
             break
     return jobs
@@ -111,6 +112,9 @@ async def _of(request: Request, app: Backstay, who: Principal, subject: str) -> 
         jobs=jobs,
         latest=latest,
         picked=picked,
+        report=await _report(app, who, subject) if after is None else None,
+        chosen="job" in request.query_params,
+        comparable=sum(job.status is Status.COMPLETED and job.parent_job_id is None for job in jobs) > 1,
         result=job_content.result_of(picked) if picked is not None and _has_result(picked) else None,
         files=await job_content.artifacts(app, picked) if picked is not None and picked.archived_at is None else [],
         after=after,
@@ -158,6 +162,25 @@ async def _picked(
             raise JobNotFound(f"job {job.job_id} has a different subject")
         return job
     return next((job for job in jobs if job.job_id in latest), jobs[0] if jobs else None)
+
+
+class Report(msgspec.Struct, frozen=True):
+    """A page that a job has written."""
+
+    job: Job
+    file: StoredFile
+
+
+async def _report(app: Backstay, who: Principal, subject: str) -> Report | None:
+    """The page of the job about the subject that completed last of those that wrote one; what is called a report comes
+    first."""
+    completed = await visibility.found(app, who, subject=subject, status=Status.COMPLETED, limit=RECENT_PART)
+    for job in sorted(completed, key=lambda job: job.completed_at or job.created_at, reverse=True):
+        if job.archived_at is None and job.artifacts:
+            pages = [file for file in await app.artifacts(job.job_id) if job_content.kind_of(file.name)[0] == "page"]
+            if pages:
+                return Report(job, min(pages, key=lambda file: ("report" not in file.name.lower(), file.name)))
+    return None
 
 
 def _has_result(job: Job) -> bool:

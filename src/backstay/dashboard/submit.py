@@ -134,7 +134,7 @@ async def submit(request: Request, app: App, who: Who, by: By) -> Response:
     try:
         async with app.audited("job.submit", name, by=by) as entry:
             handle = await server_submit.submit(app, who, Asked(name, value, options))
-            entry.target, entry.after = handle.job_id, state(handle.record)
+            entry.target, entry.after = handle.job_id, state(handle.row)
     except page.REFUSALS as error:
         _blame(app, draft, value, error)
         return _page(request, draft, status=422)

@@ -381,7 +381,7 @@ class _Gathering:
 
 
 def _children(job: Job) -> int:
-    return max(job.record.children, job.record.open_children)
+    return max(job.row.children, job.row.open_children)
 
 
 def _in_order(jobs: dict[str, Job]) -> list[Job]:

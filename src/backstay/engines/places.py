@@ -240,12 +240,15 @@ def _findable(job: Standing, *, has_rows: bool) -> dict[str, Any]:
     }
 
 
+_COMPLETE, _PROCESSING, _COMPLETED = Event.COMPLETE, Status.PROCESSING, Status.COMPLETED  # see core/lifecycle.py
+
+
 def is_fast_completion(t: Transition) -> bool:
     """Return whether this is a completion by its holder that sets nothing else free and does nothing else."""
     return (
-        t.event is Event.COMPLETE
-        and t.source is Status.PROCESSING
-        and t.target is Status.COMPLETED
+        t.event is _COMPLETE
+        and t.source is _PROCESSING
+        and t.target is _COMPLETED
         and t.token is not None
         and t.version is None
         and t.lease is None

@@ -392,6 +392,19 @@ def signals_of(applied: Iterable[Transition]) -> set[Signal]:
     return signals
 
 
+def entered(status: Status) -> set[Signal]:
+    """Return the signals for a job that is stored in this state."""
+    match status:
+        case Status.PENDING:
+            return {Signal.READY}
+        case Status.SCHEDULED | Status.RETRYING:
+            return {Signal.DUE}
+        case Status.COMPLETED | Status.FAILED | Status.CANCELLED:
+            return {Signal.ENDED}
+        case _:
+            return set()
+
+
 def held(hold: Hold, standing: CurrentState | None) -> Verdict:
     """Return whether a claim is still valid."""
     if standing is None:

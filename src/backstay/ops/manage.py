@@ -19,7 +19,7 @@ from backstay.core.checks import check_job_type, check_name, check_reason, did_y
 from backstay.core.dumps import INTO, is_closed, refusal
 from backstay.core.port import Store
 from backstay.core.queues import Queue
-from backstay.core.records import Inserted, JobType, NewJob, QueueChange, Schedule, Verdict, WorkerRow
+from backstay.core.records import Inserted, JobTemplate, JobType, NewJob, QueueChange, Schedule, Verdict, WorkerRow
 from backstay.core.result_tables import ResultTable
 from backstay.core.schedules import ScheduleInfo
 from backstay.core.stats import Stats
@@ -36,7 +36,7 @@ from backstay.handlers import Handler
 from backstay.observers.base import Observers, submitting
 from backstay.ops.audit import Actor, audited
 from backstay.ops.edit import TRIES
-from backstay.options import SubmitOptions, build
+from backstay.options import SubmitOptions, job_template
 from backstay.results.model import table_of
 
 log = logging.getLogger("backstay")
@@ -246,7 +246,7 @@ async def define_schedule(
     """Create the schedule with this name, or change it to this definition."""
 
     def change(stored: Schedule | None, now: Instant) -> Schedule | None:
-        job = build(target, payload, "", now, options)
+        job = job_template(target, payload, options)
         return schedules.defined(stored, name, cron, timezone, missed, job, now)
 
     stored = await _stored_schedule(store, name)
@@ -316,7 +316,7 @@ async def run_schedule(
         stored = _existing(await _stored_schedule(store, name), name)
         now = clock.now()
         job = msgspec.structs.replace(
-            msgspec.json.decode(stored.template, type=NewJob),
+            msgspec.json.decode(stored.template, type=JobTemplate).job(now, now),
             job_id=ids.new_id(now),
             scheduled_for=now,
             created_by=created_by or f"schedule:{name}"[: limits.NAME_LENGTH_MAX],

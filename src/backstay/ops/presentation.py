@@ -16,9 +16,9 @@ Naming = Callable[[str], str]
 
 def note(job: Job, now: datetime, *, percent: bool = True, named: Naming = str) -> str:
     """Return the text of the details column, next to the status. `named` formats an id."""
-    if ended_with_children(job.record):
+    if ended_with_children(job.row):
         return job.history[-1].why or ""
-    if (dependency := failed_dependency(job.record)) is not None:
+    if (dependency := failed_dependency(job.row)) is not None:
         return f"because of {named(str(dependency))}"
     match job.status:
         case Status.WAITING:
@@ -28,7 +28,7 @@ def note(job: Job, now: datetime, *, percent: bool = True, named: Naming = str) 
         case Status.RETRYING:
             return f"retry {_in(job.scheduled_for, now)}: {job.last_error or ''}"
         case Status.PENDING:
-            return "runs alone after losing a worker" if job.record.suspicion >= RUNS_ALONE else ""
+            return "runs alone after losing a worker" if job.row.suspicion >= RUNS_ALONE else ""
         case Status.PROCESSING:
             return ", ".join(part for part in (_at(job) if percent else job.stage, _running(job, now)) if part)
         case Status.COMPLETED:
@@ -57,7 +57,7 @@ def progress_line(job: Job, now: datetime, *, named: Naming = str) -> str:
                 f" {job.last_error or 'no reason recorded'}"
             )
         case Status.PENDING:
-            return "waiting to run alone" if job.record.suspicion >= RUNS_ALONE else "waiting for a worker"
+            return "waiting to run alone" if job.row.suspicion >= RUNS_ALONE else "waiting for a worker"
         case Status.PROCESSING:
             return job.stage
         case Status.COMPLETED | Status.SCHEDULED | Status.FAILED | Status.CANCELLED:

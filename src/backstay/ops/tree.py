@@ -91,7 +91,7 @@ async def load(store: Store, top: JobRecord, as_job: Callable[[JobRecord], Job])
     while level:
         below: list[Tree] = []
         for parent in level:
-            if not max(parent.job.record.children, parent.job.record.open_children):
+            if not max(parent.job.row.children, parent.job.row.open_children):
                 continue
             page = await store.children(parent.job.job_id, None, max(1, left))
             kept = page.items[:left]

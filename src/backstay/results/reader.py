@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 import msgspec
 
 from backstay import ids
+from backstay.clock import Instant
+from backstay.core import result_tables as core_result_tables
 from backstay.core.port import Store
 from backstay.core.result_tables import ResultTable, RowPage, RowQuery, Value
 from backstay.core.states import Status
@@ -22,6 +24,7 @@ from backstay.results.model import ResultRow, from_stored, table_of
 T = TypeVar("T")
 R = TypeVar("R", bound=ResultRow)
 PAGE = 500
+INSTANT_MAX: Instant = 253_402_300_799_999_999  # the end of the year 9999
 LATEST_TRIES = 5  # a job that is run again while its rows are read is no longer the latest
 
 
@@ -80,28 +83,55 @@ class StoreRows:
     async def latest(self, subject: str, job_type: str) -> str | None:
         return await self._store.latest(subject, job_type)
 
+    async def table(self, name: str) -> ResultTable:
+        """Return a table by its name, however it is capitalised; UnknownTable if there is none."""
+        return await stored_table(self._store, name)
+
 
 async def plain_rows(
     store: Store, job_id: str, table: str, after: str | None, limit: int, subject: str | None
 ) -> PlainRows:
     """Return a page of a job's rows as dicts, for callers without the table's model."""
-    found = await _stored_table(store, table)
+    found = await stored_table(store, table)
     if subject is not None and found.subject is None:
         raise InvalidOption(f"{found.name} has no subject column: leave it out")
     ask = msgspec.structs.replace(query_after(job_id, after, limit), subject=subject)
+    if ask.after is not None:
+        ask = msgspec.structs.replace(ask, after=model.key_value(found, ask.after))
     page = await read(store, found, ask)
     return found_page([model.plain(found, row) for row in page.items], page)
 
 
+async def plain_subject_rows(store: Store, table: str, subject: str, after: str | None, limit: int) -> PlainRows:
+    """Return a page of a subject's rows across all completed jobs as dicts, oldest first."""
+    found = await stored_table(store, table)
+    if not found.subject_index:
+        raise InvalidOption(f"{found.name} has no index of its subject: declare it with subject_index=True")
+    _refuse_limit(limit)
+    place = None if after is None else _place(found, after)
+    page = await store.rows_by_subject(found, subject, place, limit)
+    rows = PlainRows(model.plain(found, row) for row in page.items)
+    rows.next = None if page.next is None else str(page.next)
+    return rows
+
+
+def _place(table: ResultTable, after: str) -> str:
+    """Return the cursor, if it can be one: it comes from outside."""
+    at, job_id, key = core_result_tables.place(after)
+    if not 0 <= at <= INSTANT_MAX:
+        raise InvalidOption(f"after={after!r:.60} is not a cursor of this search: pass `next` of a page")
+    return msgspec.json.encode((at, ids.canonical(job_id), model.key_value(table, key))).decode()
+
+
 async def plain_row(store: Store, job_id: str, table: str, key: Any) -> dict[str, Any] | None:
     """Return one row by its key; any kind of key may be given as text."""
-    found = await _stored_table(store, table)
+    found = await stored_table(store, table)
     ask = query(job_id, key=model.key_value(found, model.key_from(found, key)), limit=1)
     page = await read(store, found, ask)
     return next((model.plain(found, row) for row in page.items), None)
 
 
-async def _stored_table(store: Store, name: str) -> ResultTable:
+async def stored_table(store: Store, name: str) -> ResultTable:
     stored = {each.name.lower(): each for each in await store.result_tables()}
     found = stored.get(str(name).lower())
     if found is None:
@@ -183,8 +213,7 @@ def query(job_id: str, **more: Any) -> RowQuery:
 
 def query_after(job_id: str, after: str | None, limit: int) -> RowQuery:
     """Return the query for a page; its cursor contains the attempt of the page before."""
-    if not isinstance(limit, int) or not 1 <= limit <= FIND_LIMIT_MAX:
-        raise InvalidOption(f"limit={limit!r}: use 1 to {FIND_LIMIT_MAX:,}")
+    _refuse_limit(limit)
     if after is None:
         return query(job_id, limit=limit)
     try:
@@ -192,6 +221,11 @@ def query_after(job_id: str, after: str | None, limit: int) -> RowQuery:
     except (msgspec.DecodeError, TypeError):
         raise InvalidOption(f"after={after!r:.60} is not a cursor: pass `next` of a page") from None
     return query(job_id, limit=limit, after=key, attempt=attempt)
+
+
+def _refuse_limit(limit: int) -> None:
+    if not isinstance(limit, int) or not 1 <= limit <= FIND_LIMIT_MAX:
+        raise InvalidOption(f"limit={limit!r}: use 1 to {FIND_LIMIT_MAX:,}")
 
 
 def found_page(items: list[T], page: RowPage) -> RowsFound[T]:

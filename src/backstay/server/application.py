@@ -151,7 +151,7 @@ _ROUTERS = (
     ("backstay.server.routes.workers", "workers_router"),
     ("backstay.server.routes.streams", "streams_router"),
     ("backstay.server.routes.job_details", "artifacts_router"),
-    ("backstay.server.routes.job_details", "results_router"),
+    ("backstay.server.routes.results", "results_router"),
     ("backstay.server.routes.job_details", "trees_router"),
     ("backstay.server.routes.jobs", "jobs_router"),
     ("backstay.server.routes.operations", "queues_router"),

@@ -165,7 +165,7 @@ def of_tree(tree: Tree, who: Principal, told: TreeTold, hidden: frozenset[str] =
     jobs = [without_ids(each.job, hidden) for each in tree if who.sees(each.job.queue)]
     changed = [job for job in jobs if _is_news(job, told)]
     seen = {job.job_id: (job.version, job.progress, job.stage) for job in jobs}
-    latest = max((job.record.updated_at for job in jobs), default=0)
+    latest = max((job.row.updated_at for job in jobs), default=0)
     told = msgspec.structs.replace(told, at=max(told.at, latest), seen=seen)
     parts = [event("state", _state(job), told.event_id) for job in changed]
     ended = sum(job.status in TERMINAL for job in jobs)
@@ -182,7 +182,7 @@ def of_tree(tree: Tree, who: Principal, told: TreeTold, hidden: frozenset[str] =
 
 def _is_news(job: Job, told: TreeTold) -> bool:
     if told.seen is None:
-        return job.record.updated_at >= told.at - OVERLAP_MICROS
+        return job.row.updated_at >= told.at - OVERLAP_MICROS
     return told.seen.get(job.job_id) != (job.version, job.progress, job.stage)
 
 

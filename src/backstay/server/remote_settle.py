@@ -78,7 +78,7 @@ class Settling:
         [verdict] = await self._app.remote_work.settle([transition], now)
         if verdict is not Verdict.APPLIED:
             [again] = await self._app.get_many([hold.job_id])  # a repeat may have been faster
-            if again is None or (before := _settled(again.record, hold, outcome)) is None:
+            if again is None or (before := _settled(again.row, hold, outcome)) is None:
                 raise lost(hold)
             return before, None
         await self._observe(report.job, transition)

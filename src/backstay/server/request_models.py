@@ -292,7 +292,7 @@ class ScheduleBody(_JobOptions):
 
     model_config = ConfigDict(
         json_schema_extra={
-            "allOf": [_WEIGHTED],
+            "allOf": [_WEIGHTED, needs("dedup_for", "dedup_key")],
             "examples": [
                 {"cron": "30 3 * * *", "job_type": "daily_summary", "payload": {"user_id": 7, "day": "today"}}
             ],
@@ -305,6 +305,9 @@ class ScheduleBody(_JobOptions):
     missed: Literal["skip", "one", "all"] = Field(
         "one", description="What to do about ticks missed while no worker ran."
     )
+    dedup_key: Text | None = Field(None, description="While a job has this key, a tick submits none.")
+    dedup_for: Literal["active", "forever"] | Span | None = Field(None, description="A window counts from the tick.")
+    reuse: bool | Span | None = Field(None, description="Reuse the result of an identical job, if there is one.")
 
     def options(self) -> ScheduleOptions:
         return cast(ScheduleOptions, self._given("payload", "cron", "job_type", "timezone", "missed"))

@@ -107,6 +107,21 @@ class Rows(msgspec.Struct):
     next: Next
 
 
+class SubjectRows(msgspec.Struct):
+    subject: str
+    table: str
+    items: list[dict[str, Any]]
+    next: Next
+
+
+class LatestRows(msgspec.Struct):
+    subject: str
+    table: str
+    job_id: Annotated[str | None, Meta(description="The job that the rows are of; null if there is none.")]
+    items: list[dict[str, Any]]
+    next: Next
+
+
 class Artifacts(msgspec.Struct):
     job_id: str
     items: list[StoredFile]

@@ -8,7 +8,7 @@ its own.
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -16,11 +16,12 @@ from backstay import codec, ids
 from backstay.app import Backstay
 from backstay.core import dedup
 from backstay.core.records import JobRecord, JobType, NewJob
+from backstay.core.schedules import ScheduleOptions
 from backstay.errors import DedupConflict, InvalidOption, UnknownDependency, UnknownJobType
 from backstay.handlers import Handler
 from backstay.job import JobHandle
 from backstay.limits import KEY_LENGTH_MAX, LISTED_EDGES_MAX
-from backstay.options import SubmitOptions, build
+from backstay.options import SubmitOptions, build, derived_dedup_for
 from backstay.server import problems, visibility
 from backstay.server.auth import Principal, check_queue
 from backstay.server.problems import Problem
@@ -51,12 +52,8 @@ class Asked(msgspec.Struct, frozen=True):
 def asked(who: Principal, job_type: str, body: SubmitBody, idempotency_key: str | None) -> Asked:
     options = body.options()
     options.setdefault("created_by", who.name)
-    if options.get("reuse") not in (None, False) and not who.sees_all:
-        raise Problem(
-            403,
-            "foreign-queue",
-            "reuse can take a result from any queue, but this key does not have access to all of them",
-        )
+    if not who.sees_all:
+        _refuse_reuse(options)
     if idempotency_key is None:
         return Asked(job_type, body.payload, options)
     if "job_id" in options:
@@ -69,13 +66,29 @@ def asked(who: Principal, job_type: str, body: SubmitBody, idempotency_key: str 
 async def submit(app: Backstay, who: Principal, job: Asked) -> JobHandle:
     if who.sees_all:
         return await checked(app, who, job, await app.submit(job.job_type, job.payload, **job.options))
-    queue = await _check_rights(app, who, job)
-    job = msgspec.structs.replace(job, options=_scoped(job.options, queue))
+    target = await target_of(app, who, job.job_type)
+    queue = await _check_rights(app, who, job, target)
+    job = msgspec.structs.replace(job, options=_scoped(_without_foreign(app, target, queue, job), queue))
     try:
         handle = await app.submit(job.job_type, job.payload, **job.options)
     except DedupConflict as error:
         raise DedupConflict(dedup.without_scope(str(error), queue)) from None
     return await checked(app, who, job, handle)
+
+
+def _without_foreign(app: Backstay, target: Handler | JobType, queue: str, job: Asked) -> SubmitOptions:
+    """Return the options without what the type derives for jobs of any queue. A derived key is that of everyone only in
+    the queue of the type, where the jobs that share it are; in another one it belongs to the caller."""
+    options = SubmitOptions(**job.options)
+    if target.derivation is None:
+        return options
+    options.setdefault("reuse", False)
+    if queue != target.queue and target.derivation.derives("dedup_key") and options.get("dedup_key") is None:
+        built = build(target, job.payload, ids.new_id(app.clock.now()), app.clock.now(), job.options)
+        if built.dedup_key is not None:
+            options["dedup_key"] = built.dedup_key
+            options.setdefault("dedup_for", derived_dedup_for(target.derivation))
+    return options
 
 
 def _scoped(options: SubmitOptions, queue: str) -> SubmitOptions:
@@ -88,6 +101,35 @@ def _scoped(options: SubmitOptions, queue: str) -> SubmitOptions:
     if len(dedup_key) > longest:
         raise InvalidOption(f"dedup_key={dedup_key!r:.80}: with this key it has at most {longest} characters")
     return {**options, "dedup_key": dedup.scoped(dedup_key, queue)}
+
+
+async def of_schedule(
+    app: Backstay, who: Principal, job_type: str, payload: Any, options: ScheduleOptions
+) -> ScheduleOptions:
+    """Return the options of a schedule's jobs as they are stored: the same as for submits apply."""
+    target = await target_of(app, who, job_type)
+    queue = check_queue(who, options.get("queue") or target.queue)
+    if who.sees_all:
+        return options
+    _refuse_reuse(options)
+    derives = target.derivation is not None and target.derivation.derives("dedup_key")
+    if derives and queue != target.queue and options.get("dedup_key") is None:
+        raise Problem(
+            403,
+            "foreign-queue",
+            f"the dedup key of {job_type} is that of all jobs in the queue {target.queue}: give a dedup_key",
+        )
+    job = Asked(job_type, payload, cast(SubmitOptions, options))
+    return cast(ScheduleOptions, _scoped(_without_foreign(app, target, queue, job), queue))
+
+
+def _refuse_reuse(options: SubmitOptions | ScheduleOptions) -> None:
+    if options.get("reuse") not in (None, False):
+        raise Problem(
+            403,
+            "foreign-queue",
+            "reuse can take a result from any queue, but this key does not have access to all of them",
+        )
 
 
 async def target_of(app: Backstay, who: Principal, job_type: str) -> Handler | JobType:
@@ -108,7 +150,7 @@ async def checked(app: Backstay, who: Principal, job: Asked, handle: JobHandle) 
         return handle
     if not who.sees(handle.queue):
         raise problems.of_error(DedupConflict("this id is taken: send another"))
-    if job.by_key and handle.job_id == job.options["job_id"] and not await _is_repeat(app, job, handle.record):
+    if job.by_key and handle.job_id == job.options["job_id"] and not await _is_repeat(app, job, handle.row):
         raise Problem(
             409,
             "idempotency-key-reused",
@@ -118,9 +160,8 @@ async def checked(app: Backstay, who: Principal, job: Asked, handle: JobHandle) 
     return handle
 
 
-async def _check_rights(app: Backstay, who: Principal, job: Asked) -> str:
+async def _check_rights(app: Backstay, who: Principal, job: Asked, target: Handler | JobType) -> str:
     """Return the queue of the job."""
-    target = await target_of(app, who, job.job_type)
     queue = check_queue(who, job.options.get("queue") or target.queue)
     inner = [ids.canonical(str(each)) for each in job.options.get("depends_on", ())]
     if "parent" in job.options:
@@ -138,7 +179,8 @@ async def _is_repeat(app: Backstay, job: Asked, stored: JobRecord) -> bool:
     since."""
     if stored.archived_at is not None:
         return True  # nothing is left to compare with
-    wanted = build(await app.type_of(job.job_type), job.payload, stored.job_id, app.clock.now(), job.options)
+    # As of then: a dedup key may be of that day.
+    wanted = build(await app.type_of(job.job_type), job.payload, stored.job_id, stored.created_at, job.options)
     if any(getattr(wanted, name) != getattr(stored, name) for name in _LASTING):
         return False
     if not _same_edges(wanted.depends_on, stored.dependencies):

@@ -38,6 +38,7 @@ from backstay.job import document as job_document
 from backstay.limits import LIST_LIMIT, MIB, RELATIVES_READ_MAX, SIFTED_ROWS_MAX
 from backstay.ops.explain import Explanation, Reason, RelatedJob
 from backstay.options import FindOptions
+from backstay.results.reader import PlainRows
 from backstay.server import problems
 from backstay.server.auth import Principal
 
@@ -105,6 +106,21 @@ async def _part(app: Backstay, who: Principal, options: FindOptions) -> Page:
     page = Page(job for job in read if who.sees(job.queue))
     page.next = read.next
     return page
+
+
+async def rows_of_subject(
+    app: Backstay, who: Principal, table: str, subject: str, after: str | None, limit: int
+) -> PlainRows:
+    """Read result rows of a subject, without those of jobs in queues that `who` does not see. A page can be short
+    although more follow from its `next`."""
+    place = None if after is None else await _opened(app, who, after)
+    page = await app.subject_rows(table, subject, place, limit)
+    if who.sees_all:
+        return page
+    jobs = await _jobs_seen(app, who, (row["job_id"] for row in page))
+    shown = PlainRows(row for row in page if row["job_id"] in jobs)
+    shown.next = await _sealed(app, who, page.next)
+    return shown
 
 
 _SEAL_BYTES = 16
@@ -178,7 +194,7 @@ async def _sifted(app: Backstay, who: Principal, options: FindOptions) -> Page:
 
 
 def _bytes(job: Job) -> int:
-    return len(job.record.payload) + len(job.record.result or "")
+    return len(job.row.payload) + len(job.row.result or "")
 
 
 T = TypeVar("T", JobDocument, ScheduleInfo)
@@ -413,7 +429,7 @@ async def foreign_ids(app: Backstay, who: Principal, jobs: Iterable[JobView]) ->
     """Return the ids in these records that `who` does not see."""
     if who.sees_all:
         return frozenset()
-    records = [job.record for job in jobs]
+    records = [job.row for job in jobs]
     seen = {record.job_id for record in records if who.sees(record.queue)}
     tied = dict.fromkeys(job_id for record in records for job_id in _tied(record) if job_id not in seen)
     quoted = dict.fromkeys(
@@ -444,10 +460,10 @@ class Sight:
 
     async def hidden(self, jobs: Sequence[JobView]) -> frozenset[str]:
         if not self._who.sees_all:
-            changed = [job for job in jobs if self._versions.get(job.record.job_id) != job.record.version]
+            changed = [job for job in jobs if self._versions.get(job.row.job_id) != job.row.version]
             if changed:
                 self._hidden |= await foreign_ids(self._app, self._who, changed)
-                self._versions.update((job.record.job_id, job.record.version) for job in changed)
+                self._versions.update((job.row.job_id, job.row.version) for job in changed)
         return self._hidden
 
 
@@ -461,7 +477,7 @@ def without_ids(job: J, ids: frozenset[str]) -> J:
     if not ids:
         return job
     found = copy.copy(job)
-    found._record = _record_without(job.record, ids)
+    found._record = _record_without(job.row, ids)
     return found
 
 

@@ -28,11 +28,11 @@ import msgspec
 
 from backstay import ids, sync
 from backstay import options as backstay_options
-from backstay.app import BoundHandler
 from backstay.clock import MICROS, SystemClock, micros
 from backstay.errors import ConfigurationError, InvalidOption
 from backstay.limits import LEASE_SECONDS
 from backstay.options import SubmitOptions
+from backstay.registration import BoundHandler
 from backstay.testing.crash_child import (
     QUEUE,
     REACHED,

@@ -273,7 +273,7 @@ class Children:
         check()
         if run.is_over:  # nothing would store it
             raise ClaimLost(f"a child was not stored: this run of job {run.job.job_id} has ended")
-        job = build(target, payload, "", self._clock.now(), _checked(run, key, at_once, options))
+        job = build(target, payload, "", self._clock.now(), _checked(run, target, key, at_once, options))
         family = self._family(run)
         job_id = family.id_of(job.job_type, job.payload, key)
         job = msgspec.structs.replace(job, job_id=job_id, own_id=True, special=True)
@@ -465,16 +465,20 @@ class Children:
         return run.family
 
 
-def _checked(run: Run, key: str | None, at_once: bool, options: SubmitOptions) -> SubmitOptions:
+def _checked(
+    run: Run, target: Handler | JobType, key: str | None, at_once: bool, options: SubmitOptions
+) -> SubmitOptions:
     for name, instead in _REFUSED.items():
         if options.get(name) is not None:
             raise InvalidOption(f"ctx.submit has no option {name}: {instead}")
-    if options.get("dedup_key") is not None and not at_once:
+    derivation = target.derivation
+    has_key = options.get("dedup_key") is not None or (derivation is not None and derivation.derives("dedup_key"))
+    if has_key and not at_once:
         raise InvalidOption("dedup_key: duplicates are known only once it is stored: add at_once=True")
     check_text("key", key, KEY_LENGTH_MAX)
     asked = SubmitOptions(**options)
     asked["parent"] = run.job.job_id
-    if run.job.subject is not None:
+    if run.job.subject is not None and (derivation is None or not derivation.derives("subject")):
         asked.setdefault("subject", run.job.subject)
     if run.job.created_by is not None:
         asked.setdefault("created_by", run.job.created_by)

@@ -225,9 +225,10 @@ class Settler:
                 await asyncio.sleep(random.uniform(0.5, 1.0) * pause)
         if failpoints.armed:
             failpoints.hit("settle.after")
+        applied = Verdict.APPLIED
         for (run, _), verdict in zip(batch, verdicts, strict=True):
             self._runs.forget(run)
-            if verdict is not Verdict.APPLIED:
+            if verdict is not applied:
                 log.warning(
                     "job %s attempt %d: its outcome was rejected (%s): another run or a cancellation came first",
                     run.job.job_id,

@@ -11,9 +11,11 @@ import logging
 import os
 import secrets
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from backstay.clock import Clock, within
 from backstay.core import workers
+from backstay.core.checks import count, span
 from backstay.core.port import Store
 from backstay.core.records import Signal
 from backstay.files.local import Files
@@ -38,7 +40,27 @@ from backstay.worker.watchdog import Watchdog
 log = logging.getLogger("backstay.worker")
 
 
+MINUTE_SECONDS = 60.0
 _SIGNALS = Maintenance.SIGNALS | {Signal.STOPPED}
+
+
+class Figures(NamedTuple):
+    """What a worker has done since its start."""
+
+    ended: int  # attempts
+    failed: int
+    busy_micros: int
+
+
+def minute(before: Figures, now: Figures, running: int) -> str | None:
+    """Summarise in one line what a worker did in a minute; None if no job ended."""
+    ended, failed, busy = (new - old for old, new in zip(before, now, strict=True))
+    if not ended:
+        return None
+    return (
+        f"in the last minute, {count(ended, 'attempt')} ended and {failed:,} of them failed; average duration"
+        f" {span(busy / ended / 1e6)}; {count(running, 'job')} running now"
+    )
 
 
 class Worker:
@@ -121,7 +143,7 @@ class Worker:
             raise
         self._unlisten = self._store.listen(_SIGNALS, self._hear)
         self._maintenance.start(self._check_task)
-        for work in (self._settler.work(), self._recorder.work(), self._fetcher.work()):
+        for work in (self._sum_up_minutes(), self._settler.work(), self._recorder.work(), self._fetcher.work()):
             task = asyncio.get_running_loop().create_task(work)
             task.add_done_callback(self._check_task)
             self._tasks.append(task)
@@ -206,6 +228,20 @@ class Worker:
         finally:
             for each in waits:
                 each.cancel()
+
+    async def _sum_up_minutes(self) -> None:
+        """Log one line for each minute in which jobs ended. At thousands of jobs a second, a line for each job is for
+        debugging."""
+        before = self._figures()
+        while True:
+            await asyncio.sleep(MINUTE_SECONDS)
+            now = self._figures()
+            if line := minute(before, now, len(self._runs.running)):
+                log.info("%s", line)
+            before = now
+
+    def _figures(self) -> Figures:
+        return Figures(self._settler.ended, self._settler.failed, self._settler.busy_micros)
 
     def _check_task(self, task: asyncio.Task[None]) -> None:
         if task.cancelled() or (error := task.exception()) is None or self.failure is not None:

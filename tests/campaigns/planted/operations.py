@@ -73,7 +73,8 @@ def a_schedule_moves_on_before_its_jobs_are_stored(patch: Patch, gap: Gap) -> En
 def a_tick_is_decided_and_its_job_forgotten(patch: Patch, gap: Gap) -> None:
     class Nothing:
         @staticmethod
-        def insert(tx: Tx, jobs: Sequence[Any], now: Instant) -> None: ...
+        def insert(tx: Tx, jobs: Sequence[Any], now: Instant) -> list[Any]:
+            return list(jobs)  # as if they were stored
 
     patch.setattr(maintenance, "insert", Nothing)
 

@@ -12,6 +12,10 @@ from backstay.core.records import Transition, Verdict
 from backstay.engines.postgres.store import PostgresStore
 
 _CLAIM_OF_A_SET = "r.attempt = {0}.attempt AND r.token = {0}.token"
+_FENCE_OF_COMPLETIONS = """r.attempt = ($10::integer[])[s.claim] AND r.token = ($11::bigint[])[s.claim]
+      AND r.worker_id = ($12::text[])[s.claim]
+      AND"""
+_NO_FENCE = "$10::integer[] IS NOT NULL AND $11::bigint[] IS NOT NULL AND $12::text[] IS NOT NULL AND"
 
 
 class Forgetful(PostgresStore):
@@ -45,7 +49,7 @@ class Misspelt:
 MISSPELT = (
     Misspelt(
         "settlements_are_fenced_by_id_only",
-        (("complete", _CLAIM_OF_A_SET.format("s") + " AND r.worker_id = s.by AND", ""),),
+        (("complete", _FENCE_OF_COMPLETIONS, _NO_FENCE),),
         "S5",
     ),
     Misspelt("a_rescue_does_not_see_an_extension", (), "S7", Forgetful),

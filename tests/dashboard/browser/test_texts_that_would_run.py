@@ -78,6 +78,9 @@ async def test_none_runs_on_the_pages_of_jobs(threatened: Threatened) -> None:
     for job_id in texts.jobs:
         await threatened.look(f"/jobs/{job_id}/results/sayings")
         await threatened.look(f"/trees/{job_id}")
+    for subject in texts.subjects:
+        await threatened.look(f"/subjects?subject={quote(subject, safe='')}")
+        await threatened.look(f"/subjects/compare?subject={quote(subject, safe='')}")
     await threatened.look(f"/submit?type=saying&from={texts.jobs[0]}")
     threatened.watch.check()
 

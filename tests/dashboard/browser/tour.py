@@ -29,6 +29,7 @@ NAMES = (
     "schedules",
     "subjects",
     "subject",
+    "subject-compare",
     "submit",
     "submit-order",
     "submit-json",
@@ -65,7 +66,10 @@ def path(name: str, staged: Staged) -> str:
         case "dead-group":
             return "/dead/group?type=charge&error=TimeoutError"
         case "subject":
-            return f"/subjects?subject={quote(CONVERSATION)}&job={staged['report second']}"
+            return f"/subjects?subject={quote(CONVERSATION)}"
+        case "subject-compare":
+            sides = f"&left={staged['report first']}&right={staged['report second']}"
+            return f"/subjects/compare?subject={quote(CONVERSATION)}{sides}"
         case "submit-order":
             return "/submit?type=order"
         case "submit-json":

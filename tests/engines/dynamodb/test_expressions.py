@@ -3,12 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backstay.engines.dynamodb.attributes import Form
 from backstay.engines.dynamodb.expressions import (
     Expression,
     Placeholders,
     absent,
     apply,
     at_most,
+    below,
     changes,
     equals,
     one_of,
@@ -35,12 +37,28 @@ def test_what_is_the_same_is_not_written() -> None:
 def test_a_condition_is_spelled_with_placeholders_only() -> None:
     holders = Placeholders()
 
-    text = holders.condition(equals("status", "pending") & (absent("awaited") | at_most("awaited", 3)))
+    text = holders.condition(equals("queue", "mail") & (absent("awaited") | at_most("awaited", 3)))
 
     assert text == "(#0 = :0) AND ((attribute_not_exists(#1)) OR (#1 <= :1))"
     assert holders.attributes() == {
-        "ExpressionAttributeNames": {"#0": "status", "#1": "awaited"},
-        "ExpressionAttributeValues": {":0": {"S": "pending"}, ":1": {"N": "3"}},
+        "ExpressionAttributeNames": {"#0": "queue", "#1": "awaited"},
+        "ExpressionAttributeValues": {":0": {"S": "mail"}, ":1": {"N": "3"}},
+    }
+
+
+def test_a_condition_on_a_job_names_what_its_table_has() -> None:
+    holders = Placeholders(Form(subject="room_id", capitals=True))
+
+    assert holders.condition(equals("status", "pending")) == "(#0 = :0) OR (begins_with(#0, :1))"  # in any shard
+    assert holders.condition(equals("subject", "12") & below("scheduled_for", 0)) == "(#1 = :2) AND (#2 < :3)"
+    assert holders.attributes() == {
+        "ExpressionAttributeNames": {"#0": "status", "#1": "room_id", "#2": "scheduled_for"},
+        "ExpressionAttributeValues": {
+            ":0": {"S": "PENDING"},
+            ":1": {"S": "PENDING#"},
+            ":2": {"S": "12"},
+            ":3": {"S": "1970-01-01T00:00:00.000000Z"},
+        },
     }
 
 

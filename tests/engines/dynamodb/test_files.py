@@ -127,6 +127,6 @@ async def test_a_result_that_is_too_large_for_a_table_fails_once_and_says_where_
         job = await app.submit("report", None)
         with pytest.raises(JobFailed, match=r"the limit is 100,000 in DynamoDB: .*artifacts=s3://"):
             await job.result(timeout=30)
-        found = await job.refresh()
+        found = await job.record()
 
     assert (found.attempt, found.errors[-1]["type"]) == (1, "ResultTooLarge")

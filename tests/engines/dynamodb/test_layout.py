@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 
 from backstay import Backstay
+from backstay.engines.dynamodb import read
 from backstay.engines.dynamodb.store import DynamoStore
+from backstay.errors import InvalidOption
 from tests.support.servers.dynamodb import DynamoDB
 
 
 @pytest.fixture(scope="module")
 def url(dynamodb: DynamoDB) -> str:
-    return dynamodb.url("layout", table="DelphiJobQueue", billing="provisioned")
+    return dynamodb.url("layout", table="DelphiJobQueue", billing="provisioned", subject="conversation_id")
 
 
 @pytest.fixture
@@ -37,9 +39,18 @@ async def test_the_table_has_the_name_that_was_given_and_the_job_id_as_its_key(d
     assert {"AttributeName": "job_id", "AttributeType": "S"} in described["AttributeDefinitions"]
 
 
-async def test_the_four_indexes_have_the_names_that_they_had(described: dict[str, Any]) -> None:
-    known = {"StatusCreatedIndex", "ConversationIndex", "JobTypeIndex", "WorkerStatusIndex"}
-    assert known <= {index["IndexName"] for index in described["GlobalSecondaryIndexes"]}
+async def test_the_four_indexes_have_the_names_keys_and_types_that_they_had(described: dict[str, Any]) -> None:
+    kinds = {each["AttributeName"]: each["AttributeType"] for each in described["AttributeDefinitions"]}
+    found = {
+        index["IndexName"]: {
+            each["KeyType"]: (each["AttributeName"], kinds[each["AttributeName"]]) for each in index["KeySchema"]
+        }
+        for index in described["GlobalSecondaryIndexes"]
+    }
+    assert found["StatusCreatedIndex"] == {"HASH": ("status", "S"), "RANGE": ("created_at", "S")}
+    assert found["ConversationIndex"] == {"HASH": ("conversation_id", "S"), "RANGE": ("created_at", "S")}
+    assert found["JobTypeIndex"] == {"HASH": ("job_type", "S"), "RANGE": ("priority", "N")}
+    assert found["WorkerStatusIndex"] == {"HASH": ("worker_id", "S"), "RANGE": ("status", "S")}
 
 
 async def test_capacity_is_10_units_for_the_table_and_5_for_each_index(described: dict[str, Any]) -> None:
@@ -67,3 +78,20 @@ async def test_each_index_finds_what_it_found_in_its_order(url: str) -> None:
         found = await app.find(worker=worker.worker_id, status="completed")
         assert {job.job_id for job in found} == {low, high, other}
         assert await app.find(worker=worker.worker_id, status="processing") == []
+
+
+async def test_a_search_by_priority_that_would_sort_too_many_jobs_is_refused(
+    dynamodb: DynamoDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read, "TIED_MAX", 3)
+    app = Backstay(dynamodb.url())
+
+    @app.job("PCA")
+    async def pca(payload: int) -> None: ...
+
+    async with app:
+        await app.submit_many([("PCA", number) for number in range(3)])
+        assert len(await app.find(job_type="PCA", order="priority")) == 3
+        await pca.submit(3)
+        with pytest.raises(InvalidOption, match=r"more than 3 jobs of this type have the priority 50"):
+            await app.find(job_type="PCA", order="priority")

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from backstay.engines.dynamodb import migrate, schema
-from backstay.engines.dynamodb.schema import INDEXES, Table, definition
+from backstay.engines.dynamodb.definition import definition
+from backstay.engines.dynamodb.schema import INDEXES, Table
 from backstay.engines.dynamodb.store import DynamoStore
 from backstay.engines.dynamodb.table import Tables
 from backstay.errors import ConfigurationError, SchemaMismatch, StoreGone, StoreUnsafe
@@ -40,7 +41,7 @@ async def test_many_who_open_at_once_make_them_together(url: str) -> None:
 
 async def test_a_half_made_set_is_completed(url: str, tables: Tables) -> None:
     name = tables.names[Table.JOBS]
-    body = definition(Table.JOBS, name, provisioned=False)
+    body = definition(Table.JOBS, name, provisioned=False, subject="subject", whole=False)
     body["GlobalSecondaryIndexes"] = body["GlobalSecondaryIndexes"][:2]
     used = {each["AttributeName"] for index in body["GlobalSecondaryIndexes"] for each in index["KeySchema"]}
     body["AttributeDefinitions"] = [
@@ -52,6 +53,17 @@ async def test_a_half_made_set_is_completed(url: str, tables: Tables) -> None:
 
     described = await tables.call("DescribeTable", {"TableName": name})
     assert {each["IndexName"] for each in described["Table"]["GlobalSecondaryIndexes"]} == set(INDEXES)
+
+
+async def test_an_index_that_shows_less_than_is_read_from_it_is_refused(url: str, tables: Tables) -> None:
+    body = definition(Table.JOBS, tables.names[Table.JOBS], provisioned=False, subject="subject", whole=False)
+    for index in body["GlobalSecondaryIndexes"]:
+        if index["IndexName"] == "JobTypeIndex":
+            index["Projection"] = {"ProjectionType": "KEYS_ONLY"}
+    await tables.call("CreateTable", body)
+
+    with pytest.raises(SchemaMismatch, match="JobTypeIndex does not show created_at, scheduled_for, subject: delete"):
+        await DynamoStore(url).migrate()
 
 
 async def test_tables_of_a_later_release_are_left_alone(url: str, tables: Tables) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from backstay.core.result_tables import Column, ColumnKind, ResultTable
-from backstay.engines.dynamodb.schema import Table, definition
+from backstay.engines.dynamodb.definition import definition
+from backstay.engines.dynamodb.schema import Table
 from backstay.engines.dynamodb.store import DynamoStore
 from backstay.engines.dynamodb.table import Tables
 from backstay.errors import ConfigurationError, StoreUnsafe
@@ -87,13 +88,15 @@ async def test_a_table_with_indexes_of_our_names_and_other_keys_is_refused(url: 
 
 
 async def test_an_index_with_our_names_and_other_types_is_refused(url: str, tables: Tables) -> None:
-    body = definition(Table.JOBS, tables.names[Table.JOBS], provisioned=False)
+    body = definition(Table.JOBS, tables.names[Table.JOBS], provisioned=False, subject="subject", whole=False)
     for each in body["AttributeDefinitions"]:
-        if each["AttributeName"] == "gp":
-            each["AttributeType"] = "N"
+        if each["AttributeName"] == "priority":
+            each["AttributeType"] = "S"
     await tables.call("CreateTable", body)
 
-    await refuses(url, tables, StoreUnsafe, r"JobTypeIndex is gt \(S\), gp \(N\), not gt \(S\), gp \(S\)")
+    await refuses(
+        url, tables, StoreUnsafe, r"JobTypeIndex is job_type \(S\), priority \(S\), not job_type \(S\), priority \(N\)"
+    )
 
 
 async def test_a_table_with_our_key_and_items_of_others_is_refused(url: str, tables: Tables) -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from backstay.core.states import Status
 from backstay.engines.dynamodb import schema
+from backstay.engines.dynamodb.attributes import Form
 from backstay.engines.dynamodb.schema import Item
 from backstay.ids import new_ids
 
@@ -88,15 +89,15 @@ def test_no_key_is_too_long(queue: str, job_type: str, version: int, fairness_ke
 def test_a_pending_job_is_ready_unless_it_is_parked() -> None:
     found = schema.derived(_job(), 1)
     assert found["gr"] == "ready"
-    assert schema.lane_and_place(found["gq"]) == (("default|", "PCA|"), found["gp"])
+    assert schema.lane_and_place(found["gq"]) == (("default|", "PCA|"), schema.place(50, 1_763_300_000_000_000, FIRST))
     assert "gr" not in schema.derived(_job(parked="c", concurrency_key="k"), 1)
 
 
 def test_one_shard_means_plain_values_and_more_are_all_used() -> None:
-    assert schema.derived(_job(), 1)["gs"] == "pending"
+    assert Form().stored(_job(), FIRST)["status"] == "pending"
     ids = new_ids(200, 1)
 
-    found = {schema.derived(_job(job_id=job_id), 4)["gs"] for job_id in ids}
+    found = {Form(4).stored(_job(job_id=job_id), job_id)["status"] for job_id in ids}
 
     assert found == set(schema.all_shards("pending", 4)) == {"pending", "pending#1", "pending#2", "pending#3"}
 

@@ -15,6 +15,7 @@ from backstay.core.lifecycle import Raised, Snoozed, edges, reprioritise
 from backstay.core.records import JobRecord, NewJob, Transition, Verdict
 from backstay.core.states import Event, Status
 from backstay.engines.dynamodb import items, schema, transitions
+from backstay.engines.dynamodb.attributes import Form
 from backstay.engines.dynamodb.expressions import above, apply, wire
 from backstay.engines.dynamodb.schema import Item
 from backstay.engines.sqlite.store import SQLiteStore
@@ -369,7 +370,7 @@ class TestWhatIsWritten:
         moved = transitions.applied(as_item(before), transition(before, event, target), NOW, "wid")
         assert isinstance(moved, transitions.Moved)
 
-        body = wire(transitions.written(moved), "jobs", 4)
+        body = wire(transitions.written(moved), "jobs", Form(4))
 
         named = set(body["ExpressionAttributeNames"].values())
         assert named >= set(schema.DERIVED)

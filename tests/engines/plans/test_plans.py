@@ -147,6 +147,7 @@ PLANS = {
     "fair_level": [f"SEARCH ready USING PRIMARY KEY ({SIGHT} AND priority<?)"],
     "fair_position": ["SEARCH fair_key USING PRIMARY KEY (queue=? AND job_type=? AND fairness_key=?)"],
     "fire": ["SEARCH schedule USING PRIMARY KEY (name=?)"],
+    "fired_into": ["SEARCH schedule USING PRIMARY KEY (name=?)"],
     "forget_idle_keys": ["SCAN fair_key", "SEARCH l USING PRIMARY KEY (queue=? AND job_type=?)"],
     "forget_queues": ["SCAN queue"],
     "forget_steps": ["SEARCH step USING PRIMARY KEY (job_id=?)"],
@@ -159,6 +160,7 @@ PLANS = {
     "held_by": ["SCAN running", by_seq("j"), by_seq("d", left=True)],
     "holding": [by_id("j", covering=True), by_seq("r", left=True)],
     "insert": [],
+    "insert_alike": ["SCAN carray VIRTUAL TABLE INDEX 1:"],
     "insert_edge": [],
     "insert_join": [],
     "insert_later": ["SEARCH job USING INTEGER PRIMARY KEY (rowid>?)"],
@@ -179,6 +181,7 @@ PLANS = {
     "keys": ["SCAN api_key"],
     "keys_named": ["SEARCH api_key USING PRIMARY KEY (key_id=?)"],
     "known": [by_id("job", covering=True)],
+    "known_anywhere": [by_id("job", covering=True), "SEARCH archive USING PRIMARY KEY (job_id=?)"],
     "lanes": [
         "SEARCH ready USING PRIMARY KEY ((queue,job_type)>(?,?))",
         "SEARCH ready USING PRIMARY KEY (queue=? AND job_type>?)",

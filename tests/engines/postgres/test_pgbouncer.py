@@ -104,10 +104,10 @@ async def test_a_claim_is_held_for_as_long_as_its_handler_runs(url: str) -> None
     async with app, app.worker():
         job = await app.submit("long")
         await begun.wait()
-        first = (await app.get(job.job_id)).record.lease_expires_at or 0
+        first = (await app.get(job.job_id)).row.lease_expires_at or 0
 
         async def held_longer() -> bool:
-            return ((await app.get(job.job_id)).record.lease_expires_at or 0) > first + 1_000_000
+            return ((await app.get(job.job_id)).row.lease_expires_at or 0) > first + 1_000_000
 
         await eventually(held_longer)
         go_on.set()

@@ -209,6 +209,16 @@ async def test_expired_claims_are_looked_for_among_what_runs(connection: Any, mo
 
 
 @pytest.mark.parametrize("mode", MODES)
+async def test_jobs_that_run_are_found_by_their_start_without_looking_at_any_other_job(
+    connection: Any, mode: str
+) -> None:
+    asked = "SELECT job_id FROM backstay.running WHERE started_at < $1 ORDER BY started_at LIMIT 100"
+    plan = await explain(connection, SQL.named(asked), [2**60], mode)
+
+    assert plan.rows <= 2 * RUNNING
+
+
+@pytest.mark.parametrize("mode", MODES)
 async def test_a_settlement_touches_its_own_jobs(connection: Any, mode: str) -> None:
     running = await connection.fetch(SQL.named("SELECT job_id FROM backstay.running LIMIT 10"))
     ids = [str(row[0]) for row in running]

@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 from pydantic import BaseModel
 
-from backstay import Backstay, InvalidOption, JobFailed
+from backstay import Backstay, InvalidOption, InvalidSubmission, JobFailed, PriorityBy, limits
 from backstay.engines.postgres.triggers import trigger_sql
 from tests.support.servers.postgres import Postgres
 
@@ -61,14 +61,169 @@ RULE = """'embed', '{"rule_id": 7, "text": "be kind"}'"""
 # backstay.submit
 
 
+DERIVED = {
+    "subject": "rule:{rule_id}",
+    "content_hash": "{md5(text)}",
+    "reuse": True,
+    "dedup_key": "rule {rule_id} {{once}} {sha256(text)}",
+    "priority": PriorityBy("level", {"critical": "urgent", 2: "high"}, otherwise="low"),
+}
+
+
+class Leveled(Rule):
+    level: str | int | None = None
+
+
+async def announce(app: Backstay, **options: Any) -> Backstay:
+    """An app with a type that derives, on the same queue."""
+    other = Backstay(app.url)
+
+    @other.job("derived", **options)
+    async def derived(payload: Leveled) -> None: ...
+
+    async with other:
+        return other
+
+
+async def facts(app: Backstay, job_id: str) -> tuple[Any, ...]:
+    job = await app.get(job_id)
+    return job.subject, job.content_hash, job.dedup_key, job.priority
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"rule_id": 7, "text": "grün, 漢 \U0001f600"},
+        {"rule_id": -1, "level": "critical"},
+        {"rule_id": 0, "text": "", "level": 2},
+        {"rule_id": 10**15, "level": "other"},
+        {"rule_id": 3, "level": None},
+    ],
+)
+async def test_a_job_from_sql_derives_what_one_from_python_does(
+    app: Backstay, sql: Any, payload: dict[str, Any]
+) -> None:
+    async with await announce(app, **DERIVED) as other:
+        submitted = await sql.fetchval("SELECT submit('derived', $1::jsonb)", json.dumps(payload))
+        ours = await facts(app, str(submitted))
+        again = await other.submit("derived", payload)
+        assert (again.job_id, again.deduplicated) == (str(submitted), True)
+        elsewhere = await other.submit("derived", payload, dedup_key="elsewhere")
+        assert (ours[0], ours[1], ours[3]) == (elsewhere.subject, elsewhere.content_hash, elsewhere.priority)
+        assert elsewhere.status == "waiting", "it joins the identical one"
+
+
+async def test_sql_derives_a_key_for_the_day_on_which_the_job_is_due(app: Backstay, sql: Any) -> None:
+    async with await announce(app, dedup_key="r{rule_id}", dedup_per="day") as other:
+        today, tomorrow = [
+            str(await sql.fetchval(f"""SELECT submit('derived', '{{"rule_id": 7}}', delay => '{delay}')"""))
+            for delay in ("0 s", "1 day")
+        ]
+        assert today != tomorrow
+        for job_id, delay in ((today, 0), (tomorrow, 86_400)):
+            assert (await other.submit("derived", {"rule_id": 7}, delay=delay)).job_id == job_id
+        await app.cancel(today)
+        assert (await other.submit("derived", {"rule_id": 7})).job_id == today, "the day stays taken"
+
+
+async def test_what_sql_says_itself_goes_before_what_is_derived(app: Backstay, sql: Any) -> None:
+    async with await announce(app, **DERIVED):
+        said = "subject => 's', content_hash => 'h', dedup_key => 'k', priority => 9"
+        job_id = await submit(sql, f"""'derived', '{{"rule_id": 7}}', {said}""")
+        assert await facts(app, job_id) == ("s", "h", "k", 9)
+
+
+async def test_sql_is_told_what_it_cannot_derive(app: Backstay, sql: Any) -> None:
+    async with await announce(app, subject=lambda rule: rule.text, priority=lambda rule: 7):
+        with pytest.raises(asyncpg.PostgresError, match="derived computes its subject and priority in code, which SQL"):
+            await submit(sql, """'derived', '{"rule_id": 7}', priority => 3""")
+        job_id = await submit(sql, """'derived', '{"rule_id": 7}', priority => 3, subject => 's'""")
+        assert (await facts(app, job_id))[::3] == ("s", 3)
+    async with await announce(app, subject="{text}"):
+        with pytest.raises(asyncpg.PostgresError, match="subject is derived from text, which has to be a string"):
+            await submit(sql, """'derived', '{"text": [1]}'""")
+
+
+async def test_thousands_of_jobs_in_one_transaction_do_not_fill_the_servers_table_of_locks(
+    app: Backstay, sql: Any
+) -> None:
+    submits = (
+        """SELECT count(submit('derived', jsonb_build_object('rule_id', n, 'text', 'text ' || n % 1200)))"""
+        " FROM generate_series(1, 1300) AS n"
+    )
+    held = "SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory'"
+    async with await announce(app, content_hash="{md5(text)}", reuse=True):
+        async with sql.transaction():
+            assert await sql.fetchval(submits) == 1300
+            assert await sql.fetchval(held) <= limits.CONTENT_LOCKS_MAX + 1
+        counts = await app.counts()
+        assert (counts["pending"], counts["waiting"]) == (1200, 100), "and the same text is still one job's"
+
+
+async def test_a_trigger_submits_with_what_the_type_derives(app: Backstay, sql: Any) -> None:
+    async with await announce(app, **DERIVED):
+        await sql.execute("CREATE TABLE rules (id integer PRIMARY KEY, text text)")
+        await sql.execute(
+            trigger_sql(
+                app.store.address.schema,
+                "rules",
+                "derived",
+                payload="jsonb_build_object('rule_id', NEW.id, 'text', NEW.text)",
+            )  # type: ignore[attr-defined]
+        )
+        await sql.execute("INSERT INTO rules VALUES (7, 'a'), (8, 'a')")
+        first, second = sorted(await app.find(), key=lambda job: str(job.subject))
+        assert (first.subject, second.subject) == ("rule:7", "rule:8")
+        assert first.content_hash == second.content_hash
+        assert {first.status, second.status} == {"pending", "waiting"}
+
+
+async def test_a_job_whose_row_does_not_exist_is_refused_from_every_side(app: Backstay, sql: Any) -> None:
+    schema = app.store.address.schema  # type: ignore[attr-defined]
+    made = {"payload": "jsonb_build_object('rule_id', NEW.id)", "row": "id = (payload ->> 'rule_id')::integer"}
+    await sql.execute("CREATE TABLE rules (id integer PRIMARY KEY, payload text)")
+    subject = "'rule:' || NEW.id"
+    await sql.execute(trigger_sql(schema, f"{schema}.rules", "embed", subject=subject, on_delete="delete", **made))  # type: ignore[arg-type]
+    await sql.execute("INSERT INTO rules VALUES (7, 'a column of this name is no trouble')")
+    assert (await app.submit("embed", {"rule_id": 7}, subject="rule:7")).status == "pending"
+    says = f"embed: there is no row of {schema}.rules for this job: nothing was stored"
+    with pytest.raises(InvalidSubmission, match=says):
+        await app.submit("embed", {"rule_id": 8})
+    with pytest.raises(asyncpg.PostgresError, match=says):
+        await submit(sql, """'embed', '{"rule_id": 8}'""")
+    await app.submit("one_by_one", {"rule_id": 8})  # another type
+    await sql.execute("DELETE FROM rules")
+    assert [job.job_type for job in await app.find()] == ["one_by_one"]
+    await sql.execute(trigger_sql(schema, f"{schema}.rules", "embed", drop=True))
+    assert (await app.submit("embed", {"rule_id": 8})).status == "pending"
+
+
+async def test_the_view_of_jobs_has_the_types_of_postgresql(app: Backstay, sql: Any) -> None:
+    job_id = await submit(sql, f"{RULE}, tags => '{{a,b}}', delay => '1 hour'")
+    job = await app.get(job_id)
+    row = await sql.fetchrow("SELECT * FROM jobs WHERE job_id = $1", job_id)
+    assert (row["created_at"], row["scheduled_for"]) == (job.created_at, job.scheduled_for)
+    assert (row["status"], row["tags"], json.loads(row["payload"])) == ("scheduled", ["a", "b"], job.payload)
+    assert (row["started_at"], row["result"], row["processing_time_ms"]) == (None, None, None)
+    await sql.execute("SELECT cancel_jobs('embed', NULL)")
+    async with app.worker():
+        done = await app.submit("embed", {"rule_id": 1, "text": "x"})
+        await done.result(timeout=10)
+    job = await app.get(done.job_id)
+    row = await sql.fetchrow("SELECT * FROM jobs WHERE completed_at > now() - interval '24 hours'")
+    assert (str(row["job_id"]), row["completed_at"], json.loads(row["result"])) == (job.job_id, job.completed_at, "X")
+    assert (row["started_at"], row["processing_time_ms"]) == (job.started_at, job.processing_time_ms)
+    assert row["attempt"] == 1 and row["timeout_seconds"] == 90
+
+
 async def test_a_job_from_sql_has_the_defaults_of_its_handler_and_wakes_a_worker(app: Backstay, sql: Any) -> None:
     async with app.worker():
         job_id = await submit(sql, RULE)
         assert await app.result(job_id, timeout=5) == "BE KIND"
 
     job = await app.get(job_id)
-    assert (job.priority, job.queue, job.record.max_attempts) == (70, "embeddings", 3)
-    assert job.record.timeout_micros == 90_000_000
+    assert (job.priority, job.queue, job.row.max_attempts) == (70, "embeddings", 3)
+    assert job.row.timeout_micros == 90_000_000
 
 
 async def test_what_sql_asks_for_is_what_the_job_has(app: Backstay, sql: Any) -> None:
@@ -82,8 +237,8 @@ async def test_what_sql_asks_for_is_what_the_job_has(app: Backstay, sql: Any) ->
 
     job = await app.get(job_id)
     assert (job.priority, job.queue, job.subject, job.tags) == (99, "slow", "rule:7", ["a", "b"])
-    assert (job.status, job.created_by, job.record.job_stage) == ("waiting", "a view", "second")
-    assert (job.record.max_attempts, job.record.timeout_micros) == (9, 300_000_000)
+    assert (job.status, job.created_by, job.row.job_stage) == ("waiting", "a view", "second")
+    assert (job.row.max_attempts, job.row.timeout_micros) == (9, 300_000_000)
     assert timedelta(minutes=59) < job.scheduled_for - job.created_at < timedelta(minutes=61)
 
 
@@ -124,14 +279,14 @@ async def test_a_result_that_is_there_is_reused(app: Backstay, sql: Any) -> None
         await app.result(first, timeout=5)
         again = await submit(sql, f"{RULE}, content_hash => 'h', reuse => 'true'")
 
-    assert (await app.get(again)).record.reused_from == first
+    assert (await app.get(again)).row.reused_from == first
     assert await app.result(again, timeout=5) == "BE KIND"
 
 
 async def test_a_limit_over_all_workers_counts_jobs_from_sql(app: Backstay, sql: Any) -> None:
     job = await app.get(await submit(sql, "'one_by_one'"))
 
-    assert (job.record.concurrency_key, job.record.concurrency_limit) == ("one_by_one", 1)
+    assert (job.row.concurrency_key, job.row.concurrency_limit) == ("one_by_one", 1)
 
 
 async def test_a_rollback_takes_the_job_along(app: Backstay, sql: Any) -> None:

@@ -130,7 +130,7 @@ async def jobs_of(app: Backstay) -> AsyncIterator[JobRecord]:
     while True:
         page = await app.find(after=after, limit=500)
         for job in page:
-            yield job.record
+            yield job.row
         after = page.next
         if after is None:
             return

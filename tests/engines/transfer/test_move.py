@@ -489,5 +489,5 @@ async def test_jobs_keep_their_time(here: str, there: str) -> None:
     await transfer.move(here, there)
 
     async with app_at(there) as app:
-        found = (await app.get(job.job_id)).record
+        found = (await app.get(job.job_id)).row
     assert abs(found.scheduled_for - found.created_at - 3600 * MICROS) < MICROS

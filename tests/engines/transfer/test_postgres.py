@@ -105,7 +105,7 @@ async def test_a_role_that_may_not_is_told_which_may(
 async def test_many_jobs_of_one_moment_keep_their_order_though_their_ids_tell_a_later_time(
     tmp_path: Path, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ids, "_last_millis", 2 * time.time_ns() // 1_000_000)  # the clock was ahead, and was set back
+    monkeypatch.setattr(ids, "_last", 2 * time.time_ns() // 1_000_000 << 12)  # the clock was ahead, and was set back
     old = app_at(f"sqlite:///{tmp_path}/old.db")
     new = app_at(postgres.url(schema=f"order_{secrets.token_hex(4)}"))
     async with old:

@@ -252,14 +252,14 @@ class _Lag:
         asked = _asked(request)
         kept = {}
         for job_id, row in before.items():
-            if not asked(row[index.range]["S"]):
+            if not asked(_key(row[index.range])):
                 kept[job_id] = row  # another query shows it
             elif self._is_late(job_id):
                 kept[job_id] = row
                 if job_id not in now_there:
                     rows[job_id] = row  # a ghost
         self._shown[partition] = kept | rows
-        ordered = sorted(rows.values(), key=lambda row: row[index.range]["S"])
+        ordered = sorted(rows.values(), key=lambda row: _key(row[index.range]))
         if request.get("ScanIndexForward") is False:
             ordered.reverse()
         items = {} if request.get("Select") == "COUNT" else {"Items": ordered}
@@ -270,10 +270,14 @@ class _Lag:
         return time.monotonic() - self._written.get(job_id, float("-inf")) < self.seconds
 
 
-def _asked(request: dict[str, Any]) -> Callable[[str], bool]:
+def _key(value: dict[str, str]) -> Any:
+    return float(value["N"]) if "N" in value else value["S"]
+
+
+def _asked(request: dict[str, Any]) -> Callable[[Any], bool]:
     """Return whether a range key is among those that a query of ours asks for."""
     condition = request["KeyConditionExpression"]
-    bounds = [request["ExpressionAttributeValues"][name]["S"] for name in re.findall(r":\d+", condition)[1:]]
+    bounds = [_key(request["ExpressionAttributeValues"][name]) for name in re.findall(r":\d+", condition)[1:]]
     if not bounds:
         return lambda key: True
     if "begins_with" in condition:

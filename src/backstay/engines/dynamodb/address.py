@@ -8,6 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
+from backstay.engines.dynamodb.attributes import SUBJECT, Form, check_subject
 from backstay.engines.dynamodb.schema import Table
 from backstay.errors import ConfigurationError
 from backstay.files.aws import region_of
@@ -21,6 +22,9 @@ _NAMES = frozenset(
         "region",
         "endpoint",
         "table",
+        "subject",
+        "status",
+        "projection",
         "shards",
         "billing",
         "profile",
@@ -42,6 +46,9 @@ class Address(msgspec.Struct, frozen=True):
     port: int
     jobs: str  # the name of the jobs' table
     shards: int = 1
+    subject: str | None = None  # the attribute with a job's subject; None: as the table has it
+    capitals: bool | None = None  # whether states are stored in capitals; None: as the table has it
+    whole: bool = False  # whether the indexes that other programs query show all attributes
     provisioned: bool = False
     profile: str | None = None
     wake: bool = True
@@ -61,6 +68,10 @@ class Address(msgspec.Struct, frozen=True):
     @property
     def tables(self) -> dict[Table, str]:
         return {Table.JOBS: self.jobs, Table.RECORDS: _records_of(self.prefix)}
+
+    @property
+    def form(self) -> Form:
+        return Form(self.shards, self.subject or SUBJECT, bool(self.capitals))
 
     @property
     def on_this_machine(self) -> bool:
@@ -101,6 +112,9 @@ def parse(url: str) -> Address:
         port=port,
         jobs=_jobs(options, prefix),
         shards=int(_number(options, "shards", 1, 1, SHARDS_MAX)),
+        subject=check_subject(options["subject"]) if "subject" in options else None,
+        capitals=_choice(options, "status", ("lower", "upper")) == "upper" if "status" in options else None,
+        whole=_choice(options, "projection", ("slim", "all")) == "all",
         provisioned=_choice(options, "billing", ("on-demand", "provisioned")) == "provisioned",
         profile=profile,
         wake=_choice(options, "wake", ("true", "false")) == "true",

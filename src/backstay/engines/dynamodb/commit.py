@@ -90,9 +90,7 @@ class Commit:
     async def _send(self, writes: list[Write], lane: Lane, seconds: float) -> None:
         tables = self._tables
         body: dict[str, Any] = {
-            "TransactItems": [
-                {each.kind.value: wire(each, tables.names[each.table], tables.shards)} for each in writes
-            ],
+            "TransactItems": [{each.kind.value: wire(each, tables.names[each.table], tables.form)} for each in writes],
             "ClientRequestToken": secrets.token_hex(16),  # makes a repeat of this request harmless
         }
         failpoints.hit_moment(self._verb, "uncommitted")
@@ -100,7 +98,7 @@ class Commit:
             await tables.wire.persist("TransactWriteItems", body, lane=lane, seconds=seconds)
         except Refused as refused:
             if answer(refused) is Answer.CONDITION:
-                raise Cancelled(_failed(writes, refused)) from None
+                raise Cancelled(_failed(tables, writes, refused)) from None
             if answer(refused) is Answer.OURS:
                 sizes = ", ".join(f"{each.key[0]} {each.size:,}" for each in writes[:5])
                 raise StoreError(f"{tables.shown}: {self._verb}: {refused} ({len(writes)} items: {sizes} …)") from None
@@ -110,11 +108,11 @@ class Commit:
         failpoints.hit_moment(self._verb, "committed")
 
 
-def _failed(writes: list[Write], refused: Refused) -> dict[tuple[Table, Key], Item | None]:
+def _failed(tables: Tables, writes: list[Write], refused: Refused) -> dict[tuple[Table, Key], Item | None]:
     if len(refused.reasons) != len(writes):  # a server that names no items: it may be any of them
         return {(each.table, each.key): None for each in writes}
     return {
-        (each.table, each.key): None if reason.item is None else bare(reason.item)
+        (each.table, each.key): None if reason.item is None else bare(tables.fields(each.table, reason.item))
         for each, reason in zip(writes, refused.reasons, strict=True)
         if reason.code == "ConditionalCheckFailed"
     }
@@ -146,6 +144,6 @@ async def merged(streams: Sequence[AsyncIterator[Item]], name: str, *, backwards
     heads = dict(enumerate(await asyncio.gather(*(anext(stream, None) for stream in streams))))
     choose = max if backwards else min
     while open_ones := {number: head for number, head in heads.items() if head is not None}:
-        number = choose(open_ones, key=lambda each: str(open_ones[each][name]))
+        number = choose(open_ones, key=lambda each: open_ones[each][name])
         yield open_ones[number]
         heads[number] = await anext(streams[number], None)

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from backstay.engines.dynamodb import schema
+from backstay.engines.dynamodb.attributes import MARKED, Form
 from backstay.engines.dynamodb.schema import INDEXES, Item, Key, Table, Wired, encode, encode_value, size
 
 
@@ -19,9 +20,10 @@ class Name(msgspec.Struct, frozen=True):
 
 
 class Value(msgspec.Struct, frozen=True):
-    """A value inside a condition."""
+    """A value inside a condition, and the field that it is a value of."""
 
     value: Any
+    of: str = ""
 
 
 Part = str | Name | Value
@@ -41,23 +43,34 @@ class Condition(msgspec.Struct, frozen=True):
 
 def equals(name: str, value: Any) -> Condition:
     """Return the condition that an attribute has this value; None means that it is absent."""
-    return absent(name) if value is None else Condition((Name(name), " = ", Value(value)))
+    if value is None:
+        return absent(name)
+    if name not in MARKED:
+        return _compared(name, "=", value)
+    marked = Condition(("begins_with(", Name(name), ", ", Value(f"{value}#", name), ")"))
+    return _compared(name, "=", value) | marked
 
 
 def differs(name: str, value: Any) -> Condition:
-    return Condition((Name(name), " <> ", Value(value)))
+    if name in MARKED:
+        return Condition(("NOT (", *equals(name, value).parts, ")"))
+    return _compared(name, "<>", value)
 
 
 def below(name: str, value: Any) -> Condition:
-    return Condition((Name(name), " < ", Value(value)))
+    return _compared(name, "<", value)
 
 
 def above(name: str, value: Any) -> Condition:
-    return Condition((Name(name), " > ", Value(value)))
+    return _compared(name, ">", value)
 
 
 def at_most(name: str, value: Any) -> Condition:
-    return Condition((Name(name), " <= ", Value(value)))
+    return _compared(name, "<=", value)
+
+
+def _compared(name: str, how: str, value: Any) -> Condition:
+    return Condition((Name(name), f" {how} ", Value(value, name)))
 
 
 def absent(name: str) -> Condition:
@@ -73,9 +86,11 @@ def begins(name: str, text: str) -> Condition:
 
 
 def one_of(name: str, values: Collection[Any]) -> Condition:
+    if name in MARKED:
+        return any_of(*(equals(name, each) for each in values))
     listed: list[Part] = []
     for value in values:
-        listed += [", ", Value(value)] if listed else [Value(value)]
+        listed += [", ", Value(value, name)] if listed else [Value(value, name)]
     return Condition((Name(name), " IN (", *listed, ")"))
 
 
@@ -138,17 +153,20 @@ def apply(expression: Expression, item: Item) -> Item:
 
 
 class Placeholders:
-    """Names and values of one request: #a for names, :a for values."""
+    """Names and values of one request: #a for names, :a for values; those of jobs, with a form, as their table has
+    them."""
 
-    def __init__(self) -> None:
+    def __init__(self, form: Form | None = None) -> None:
+        self._form = form
         self._names: dict[str, str] = {}
         self._values: list[Any] = []
 
     def name(self, name: str) -> str:
+        name = name if self._form is None else self._form.name(name)
         return self._names.setdefault(name, f"#{len(self._names)}")
 
-    def value(self, value: Any) -> str:
-        self._values.append(value)
+    def value(self, value: Any, of: str = "") -> str:
+        self._values.append(value if self._form is None else self._form.value(of, value))
         return f":{len(self._values) - 1}"
 
     def condition(self, condition: Condition) -> str:
@@ -158,8 +176,8 @@ class Placeholders:
         match part:
             case Name(name):
                 return self.name(name)
-            case Value(value):
-                return self.value(value)
+            case Value(value, of):
+                return self.value(value, of)
             case _:
                 return part
 
@@ -187,7 +205,7 @@ class Placeholders:
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """A query. Bounds apply to the range key: `above` and `below` are exclusive, `up_to` is inclusive."""
+    """A query. Bounds apply to the range key: `above` and `below` are exclusive, `since` and `up_to` are inclusive."""
 
     table: Table
     index: str | None = None
@@ -195,7 +213,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     begins: str | None = None
     above: str | None = None
     below: str | None = None
-    up_to: str | None = None
+    since: str | None = None
+    up_to: str | int | None = None  # a number where the key is one
     backwards: bool = False
     page: int | None = None
     only: tuple[str, ...] = ()
@@ -203,11 +222,11 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     consistent: bool = False
 
 
-def query(ask: Ask, table_name: str) -> dict[str, Any]:
+def query(ask: Ask, table_name: str, form: Form) -> dict[str, Any]:
     """Return the body of the Query."""
     names = (INDEXES[ask.index].hash, INDEXES[ask.index].range) if ask.index else ask.table.key_names
-    holders = Placeholders()
-    text = f"{holders.name(names[0])} = {holders.value(ask.hash)}{_bounds(ask, names[1], holders)}"
+    holders = Placeholders(form if ask.table is Table.JOBS else None)
+    text = f"{holders.name(names[0])} = {holders.value(ask.hash, names[0])}{_bounds(ask, names[1], holders)}"
     body: dict[str, Any] = {"TableName": table_name, "KeyConditionExpression": text}
     if ask.index is not None:
         body["IndexName"] = ask.index
@@ -227,7 +246,7 @@ def query(ask: Ask, table_name: str) -> dict[str, Any]:
 def _bounds(ask: Ask, range_name: str, holders: Placeholders) -> str:
     low, high = _low(ask), _high(ask)
     if ask.begins is not None and low == ask.begins and high == ask.begins + schema.HIGH:
-        return f" AND begins_with({holders.name(range_name)}, {holders.value(ask.begins)})"
+        return f" AND begins_with({holders.name(range_name)}, {holders.value(ask.begins, range_name)})"
     if low is None and high is None:
         return ""
     name = holders.name(range_name)
@@ -235,17 +254,21 @@ def _bounds(ask: Ask, range_name: str, holders: Placeholders) -> str:
         return f" AND {name} <= {holders.value(high)}"
     if high is None:
         return f" AND {name} >= {holders.value(low)}"
-    high = max(low, high)  # an empty range; DynamoDB refuses bounds in the wrong order
+    high = max(low, str(high))  # an empty range; DynamoDB refuses bounds in the wrong order
     return f" AND {name} BETWEEN {holders.value(low)} AND {holders.value(high)}"
 
 
 def _low(ask: Ask) -> str | None:
+    if ask.since is not None:
+        return ask.since
     if ask.above is None or (ask.begins is not None and ask.begins > ask.above):
         return ask.begins
     return ask.above + "\x01"  # no key of ours continues like this, so it means: after that one
 
 
-def _high(ask: Ask) -> str | None:
+def _high(ask: Ask) -> str | int | None:
+    if isinstance(ask.up_to, int):
+        return ask.up_to
     ends = [end for end in (ask.up_to, None if ask.below is None else _before(ask.below)) if end is not None]
     if ask.begins is not None:
         ends.append(ask.begins + schema.HIGH)
@@ -405,26 +428,30 @@ def merged(first: Write, second: Write) -> Write:
     return Write(first.table, first.key, Kind.UPDATE, expression, item, max(first.old_size, second.old_size))
 
 
-def wire(write: Write, table_name: str, shards: int) -> Wired:
+def wire(write: Write, table_name: str, form: Form) -> Wired:
     """Return the body of a PutItem, UpdateItem or DeleteItem, alone or in a transaction."""
     body: Wired = {"TableName": table_name, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+    is_job = write.table is Table.JOBS
     expression = write.expression
     derived: Item = {}
-    if write.item is not None and write.table is Table.JOBS:
-        derived = schema.derived(write.item, shards)
-    holders = Placeholders()
+    if write.item is not None and is_job:
+        derived = schema.derived(write.item, form.shards)
+    holders = Placeholders(form if is_job else None)
     match write.kind:
         case Kind.PUT:
-            body["Item"] = encode({**(write.item or {}), **derived})
+            item = {**(write.item or {}), **derived}
+            body["Item"] = encode(form.stored(item, write.key[0]) if is_job else item)
         case Kind.UPDATE:
             body["Key"] = encode(key_item(write.table, write.key))
-            if write.item is not None and write.table is Table.JOBS:
+            if write.item is not None and is_job:
                 kept = tuple(name for name in expression.removes if name not in schema.DERIVED)
                 expression = msgspec.structs.replace(
                     expression,
                     sets={**{n: v for n, v in expression.sets.items() if n not in schema.DERIVED}, **derived},
                     removes=(*kept, *(name for name in schema.DERIVED if name not in derived)),
                 )
+            if is_job:
+                expression = msgspec.structs.replace(expression, sets=form.stored(expression.sets, write.key[0]))
             if text := holders.update(expression):
                 body["UpdateExpression"] = text
         case Kind.DELETE | Kind.CHECK:

@@ -34,7 +34,7 @@ ROUNDS = 50
 def files_of(address: Address) -> RemoteFiles:
     where = msgspec.structs.replace(address, pool=CONNECTIONS)
     return RemoteFiles(
-        lambda: TableFiling(Tables(Wire(where), where.tables, shards=where.shards, shown=where.shown)),
+        lambda: TableFiling(Tables(Wire(where), where.tables, form=where.form, shown=where.shown)),
         piece_bytes=PIECE_BYTES,
         size_max=FILE_BYTES_MAX,
         instead=INSTEAD,

@@ -351,9 +351,17 @@ async def _fire(session: Session, firing: Firing, now: Instant) -> Verdict:
     if (verdict := await _why_not(session, firing)) is not None:
         return verdict
     try:
-        await insert.insert(session, firing.jobs, now, verb="fire", also=[moves_on])
+        inserted = await insert.insert(session, firing.jobs, now, verb="fire", also=[moves_on])
     except ElseRefused:
         return await _why_not(session, firing) or Verdict.STALE
+    if last is not None and (stands_for := inserted[-1].job_id) != last.job_id:
+        # Its dedup key belongs to that job. A worker that dies here leaves the id of a job that was never made.
+        into = equals("last_job_id", last.job_id)
+        write = update(
+            Table.RECORDS, dynamodb_schema.schedule(firing.name), sets={"last_job_id": stands_for}, condition=into
+        )
+        with contextlib.suppress(Failed):
+            await session.tables.update(write, lane=Lane.IDLE)
     return Verdict.APPLIED
 
 

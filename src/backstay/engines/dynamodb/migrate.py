@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import uuid
 from typing import Any, NoReturn
@@ -11,6 +10,7 @@ from backstay.clock import SystemClock
 from backstay.engines.dynamodb import ownership, results
 from backstay.engines.dynamodb import schema as dynamodb_schema
 from backstay.engines.dynamodb import table as dynamodb_table
+from backstay.engines.dynamodb.definition import attributes_of, definition, index_definition
 from backstay.engines.dynamodb.expressions import absent, below, equals
 from backstay.engines.dynamodb.schema import (
     INDEXES,
@@ -19,9 +19,6 @@ from backstay.engines.dynamodb.schema import (
     Index,
     Item,
     Table,
-    attributes_of,
-    definition,
-    index_definition,
 )
 from backstay.engines.dynamodb.table import Failed, Tables
 from backstay.engines.dynamodb.transport import Refused, translate
@@ -32,11 +29,18 @@ log = logging.getLogger("backstay.engines.dynamodb")
 
 async def check(tables: Tables) -> bool:
     """Return whether the tables exist and match this release; refuse tables that cannot keep the guarantees."""
-    if not all(await asyncio.gather(*(_is_ours(tables, table) for table in Table))):
+    if not await _is_ours(tables, Table.RECORDS):
         return False
-    [schema] = await tables.get(Table.RECORDS, [dynamodb_schema.SCHEMA_KEY])
+    try:
+        [schema] = await tables.get(Table.RECORDS, [dynamodb_schema.SCHEMA_KEY])
+    except StoreGone:  # it is being created
+        return False
     if schema is None or not ownership.is_schema(schema) or schema["number"] < SCHEMA:
         return False
+    if schema["number"] == SCHEMA:
+        ownership.adopt(tables, schema)
+        if not await _is_ours(tables, Table.JOBS):
+            return False
     if schema["number"] > SCHEMA:
         raise SchemaMismatch(
             f"{tables.shown} has the schema of a later release ({schema['number']}, this one knows {SCHEMA}):"
@@ -82,7 +86,9 @@ def _refuse_unsafe(tables: Tables, table: Table, described: dict[str, Any]) -> N
             f"{name} is a global table: conditions hold in one region only, and a job could run in two;"
             " remove its replicas"
         )
-    ownership.refuse_other_form(name, table, described)
+    ownership.refuse_other_form(name, table, described, tables.form.subject)
+    if table is Table.JOBS:
+        ownership.refuse_slimmer_indexes(name, described, tables.form)
 
 
 def _refuse_shards(tables: Tables, schema: Item) -> NoReturn:
@@ -123,6 +129,8 @@ async def _sign(tables: Tables, before: Item | None) -> None:
         "number": SCHEMA,
         "names": list(SCHEMA_NAMES),
         "shards": max(tables.shards, (before or {}).get("shards", 1)),
+        "subject": tables.form.subject,
+        "capitals": tables.form.capitals,
     }
     place = {
         "pk": dynamodb_schema.PLACE_KEY[0],
@@ -143,7 +151,8 @@ async def _sign(tables: Tables, before: Item | None) -> None:
 async def _make(tables: Tables, table: Table, provisioned: bool) -> bool:
     if await dynamodb_table.described(tables, tables.names[table]) is not None:
         return False
-    body = definition(table, tables.names[table], provisioned=provisioned)
+    subject, whole = tables.form.subject, tables.wire.address.whole
+    body = definition(table, tables.names[table], provisioned=provisioned, subject=subject, whole=whole)
     return await dynamodb_table.run(tables, "CreateTable", body)
 
 
@@ -151,11 +160,13 @@ async def _complete(tables: Tables, described: dict[str, Any], provisioned: bool
     """Create indexes that an earlier release did not have, one by one: DynamoDB creates only one at a time."""
     there = {each["IndexName"] for each in described.get("GlobalSecondaryIndexes", ())}
     missing: list[Index] = [index for name, index in INDEXES.items() if name not in there]
+    subject, whole = tables.form.subject, tables.wire.address.whole
     for index in missing:
+        made = index_definition(index, provisioned=provisioned, subject=subject, whole=whole)
         body = {
             "TableName": tables.names[Table.JOBS],
-            "AttributeDefinitions": attributes_of(index),
-            "GlobalSecondaryIndexUpdates": [{"Create": index_definition(index, provisioned=provisioned)}],
+            "AttributeDefinitions": attributes_of(index, subject),
+            "GlobalSecondaryIndexUpdates": [{"Create": made}],
         }
         await dynamodb_table.run(tables, "UpdateTable", body)
         await dynamodb_table.active(tables, tables.names[Table.JOBS])

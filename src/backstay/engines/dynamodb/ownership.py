@@ -11,22 +11,24 @@ from typing import Any
 
 from backstay.engines.dynamodb import schema
 from backstay.engines.dynamodb import table as dynamodb_table
+from backstay.engines.dynamodb.attributes import SUBJECT, Form
+from backstay.engines.dynamodb.definition import attributes_of
 from backstay.engines.dynamodb.expressions import absent, equals, key_item, update
-from backstay.engines.dynamodb.schema import INDEXES, OWNER, Item, Table, attributes_of, decode, encode
+from backstay.engines.dynamodb.schema import INDEXES, OWNER, Item, Table, decode, encode
 from backstay.engines.dynamodb.table import Described, Failed, Tables
-from backstay.errors import ConfigurationError, StoreUnsafe
+from backstay.errors import ConfigurationError, SchemaMismatch, StoreUnsafe
 
 _ELSEWHERE = "choose another prefix or table= in the URL"
 
 
-def refuse_other_form(name: str, table: Table, described: Described) -> None:
+def refuse_other_form(name: str, table: Table, described: Described, subject: str) -> None:
     """Refuse a table whose keys, or those of an index with a name of ours, are not the ones that we use."""
     kinds = {each["AttributeName"]: each["AttributeType"] for each in described.get("AttributeDefinitions", ())}
     found = key_of(described)
     if found != table.key_names or any(kinds.get(each, "S") != "S" for each in found):
         raise foreign(name, f"its key is {_shown(found, kinds)}")
     if table is Table.JOBS:
-        refuse_other_indexes(name, described, {each.name: attributes_of(each) for each in INDEXES.values()})
+        refuse_other_indexes(name, described, {each.name: attributes_of(each, subject) for each in INDEXES.values()})
 
 
 def refuse_other_indexes(
@@ -45,6 +47,20 @@ def refuse_other_indexes(
                 name,
                 f"the key of its index {index['IndexName']} is {_shown(found, kinds)}, not {_shown(tuple(ours), ours)}",
                 what_to_do,
+            )
+
+
+def refuse_slimmer_indexes(name: str, described: Described, form: Form) -> None:
+    """Refuse an index, perhaps of a template, that does not show what we read from it."""
+    for index in described.get("GlobalSecondaryIndexes", ()):
+        wanted, projection = INDEXES.get(index["IndexName"]), index["Projection"]
+        if wanted is None or projection["ProjectionType"] == "ALL":
+            continue
+        shown = {*projection.get("NonKeyAttributes", ()), *key_of(described), *key_of(index)}
+        if missing := sorted({form.name(each) for each in wanted.includes} - shown):
+            raise SchemaMismatch(
+                f"{name}: the index {wanted.name} does not show {', '.join(missing)}: delete the index and run"
+                " backstay migrate, which creates it"
             )
 
 
@@ -128,11 +144,33 @@ async def bind(tables: Tables) -> None:
 async def refuse_foreign(tables: Tables) -> dict[Table, Described]:
     """Refuse tables of other programs; return the descriptions of those that exist."""
     found = {}
-    for table in Table:
+    for table in (Table.RECORDS, Table.JOBS):  # the records say how the jobs are stored
         described = await dynamodb_table.described(tables, tables.names[table])
         if described is not None:
-            refuse_other_form(tables.names[table], table, described)
+            refuse_other_form(tables.names[table], table, described, tables.form.subject)
             if described.get("TableStatus") in ("ACTIVE", "UPDATING"):  # else it is being created, and empty
                 await refuse_other_contents(tables, table)
+                if table is Table.RECORDS:
+                    adopt(tables, await _schema(tables))
             found[table] = described
     return found
+
+
+def adopt(tables: Tables, stored: Item | None) -> None:
+    """Store jobs as the table has them; refuse a URL that says otherwise."""
+    if stored is None:
+        return
+    address, form = tables.wire.address, tables.form
+    subject, capitals = stored.get("subject", SUBJECT), bool(stored.get("capitals", False))
+    if address.subject not in (None, subject):
+        raise SchemaMismatch(
+            f"{tables.shown} stores the subject of a job as {subject}, and the URL says subject={address.subject}:"
+            " leave it out of the URL, or transfer the queue to tables with another prefix"
+        )
+    if address.capitals not in (None, capitals):
+        raise SchemaMismatch(
+            f"{tables.shown} stores states in {'capitals' if capitals else 'small letters'}, and the URL says"
+            f" status={'upper' if address.capitals else 'lower'}: leave it out of the URL, or transfer the queue to"
+            " tables with another prefix"
+        )
+    form.subject, form.capitals = subject, capitals

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from backstay.clock import Instant
+from backstay.core import result_tables as core_result_tables
 from backstay.core import sensitive
 from backstay.core.queues import depths_of
 from backstay.core.records import (
@@ -314,30 +315,30 @@ async def job_types(session: Session) -> list[JobType]:
 
 LOOKED_AT_MAX = 2_000  # index entries read for one page; then the page ends, and its cursor continues from there
 SORTED_MAX = 20_000  # entries sorted in memory if no index has the order
+TIED_MAX = 100_000  # entries of one priority, which are sorted here by when they are due
 CHUNK = 100
 _CURSORS = {
     "created": re.compile(r"[0-9]{16}\|[0-9a-f]{32}"),
     "priority": re.compile(r"[0-9]{3}\|[0-9]{16}\|[0-9a-f]{32}"),
 }
 _tags = msgspec.json.Decoder(list[str])
+Entries = AsyncIterator[tuple[str, Item]]  # entries of an index with their places
 
 
 async def find(session: Session, query: Query) -> Page:
     _check(query)
-    asks = _streams(session, query)
-    if asks is None:
+    entries = _entries(session, query)
+    if entries is None:
         return await _sorted(session, query)
     matches: list[Item] = []
     looked_at = 0
     seen: set[str] = set()
     last = None
-    name = "gc" if query.order == "created" else "gp"
-    entries = merged([session.tables.ask(ask) for ask in asks], name, backwards=query.order == "created")
     async for chunk in _chunks(entries):
-        fresh = [entry for entry in chunk if entry["job_id"] not in seen]
+        fresh = [entry for _, entry in chunk if entry["job_id"] not in seen]
         seen.update(entry["job_id"] for entry in fresh)
         looked_at += len(chunk)
-        last = chunk[-1][name]
+        last = chunk[-1][0]
         matches += await _matching(session, query, [entry["job_id"] for entry in fresh])
         if len(matches) > query.limit:
             return await _page(session, query, matches, None)
@@ -354,8 +355,8 @@ def _check(query: Query) -> None:
         raise InvalidOption(f"after={query.after!r:.60} is not a cursor of this search: pass `next` of a page")
 
 
-def _streams(session: Session, query: Query) -> list[Ask] | None:
-    """Return the queries of an index that has the requested order; None if there is none."""
+def _entries(session: Session, query: Query) -> Entries | None:
+    """Return the entries of an index that has the requested order; None if there is none."""
     if query.content_hash is not None or query.concurrency_key is not None or query.parent is not None:
         return None
     if query.worker is not None and query.status is not None:
@@ -363,25 +364,102 @@ def _streams(session: Session, query: Query) -> list[Ask] | None:
     if query.order == "priority":
         if query.job_type is None or query.subject is not None or query.root is not None:
             return None
-        partitions = schema.all_shards(schema.part(query.job_type), session.shards)
-        return [
-            Ask(table=Table.JOBS, index=TYPE.name, hash=each, above=query.after, only=("job_id", "gp"), page=CHUNK)
-            for each in partitions
-        ]
+        return _by_priority(session, query.job_type, query.after)
     partitions, index, where = _by_arrival(session, query)
-    return [
+    return by_arrival(session, index, partitions, after=query.after, newest_first=True, where=where, page=CHUNK)
+
+
+def _by_priority(session: Session, job_type: str, after: str | None) -> Entries:
+    asks = [
+        Ask(
+            table=Table.JOBS,
+            index=TYPE.name,
+            hash=each,
+            up_to=None if after is None else 100 - int(after[:3]),
+            backwards=True,
+            only=("job_id", TYPE.range, "scheduled_for"),
+            page=CHUNK,
+        )
+        for each in schema.all_shards(job_type, session.shards)
+    ]
+    streams = merged([session.tables.ask(ask) for ask in asks], TYPE.range, backwards=True)
+
+    def place(row: Item) -> str:
+        return schema.place(row["priority"], row["scheduled_for"], row["job_id"])
+
+    return in_order(streams, TYPE.range, place, after=after, most=TIED_MAX)
+
+
+def by_arrival(
+    session: Session,
+    index: str,
+    partitions: Sequence[str],
+    *,
+    after: str | None = None,
+    until: Instant | None = None,
+    newest_first: bool = False,
+    where: Condition | None = None,
+    only: Sequence[str] = (),
+    page: int | None = None,
+    lane: Lane = Lane.USUAL,
+) -> Entries:
+    """Yield entries of an index by time of creation, then id, with `created` of each as its place."""
+    bound = None if after is None else core_result_tables.text(int(after[:16]))
+    end = bound if newest_first else None if until is None else core_result_tables.text(until)
+    asks = [
         Ask(
             table=Table.JOBS,
             index=index,
             hash=each,
-            below=query.after,
-            backwards=True,
-            page=CHUNK,
-            only=("job_id", "gc"),
+            since=None if newest_first else bound,
+            up_to=end,
+            backwards=newest_first,
+            page=page,
+            only=("job_id", "created_at", *only),
             where=where,
         )
         for each in partitions
     ]
+    streams = [session.tables.ask(ask, lane=lane) for ask in asks]
+    rows = merged(streams, "created_at", backwards=newest_first)
+    return in_order(rows, "created_at", _arrival, after=after, descending=newest_first)
+
+
+def _arrival(row: Item) -> str:
+    return schema.created(row["created_at"], row["job_id"])
+
+
+async def in_order(
+    rows: AsyncIterator[Item],
+    key: str,
+    place: Callable[[Item], str],
+    *,
+    after: str | None,
+    descending: bool = False,
+    most: int | None = None,
+) -> Entries:
+    """Yield rows that come by `key` in the order of their places, and only those beyond `after`. The index leaves open
+    how it orders rows of the same key: they are read together and sorted."""
+    tied: list[tuple[str, Item]] = []
+    async for row in rows:
+        if tied and tied[0][1][key] != row[key]:
+            for each in _beyond(tied, after, descending):
+                yield each
+            tied = []
+        tied.append((place(row), row))
+        if most is not None and len(tied) > most:
+            raise InvalidOption(
+                f"more than {most:,} jobs of this type have the {key} {row[key]}: order the search by created"
+            )
+    for each in _beyond(tied, after, descending):
+        yield each
+
+
+def _beyond(tied: list[tuple[str, Item]], after: str | None, descending: bool) -> list[tuple[str, Item]]:
+    tied.sort(key=lambda each: each[0], reverse=descending)
+    if after is None:
+        return tied
+    return [each for each in tied if (each[0] < after if descending else each[0] > after)]
 
 
 def _by_arrival(session: Session, query: Query) -> tuple[list[str], str, Condition | None]:
@@ -468,7 +546,7 @@ def _matches(item: Item, query: Query) -> bool:
 def _place(query: Query) -> Callable[[Item], str]:
     """Return the sort key of a search; that of the last result is the cursor."""
     if query.order == "created":
-        return lambda item: schema.created(item["created_at"], item["job_id"])
+        return _arrival
     return lambda item: schema.place(item["priority"], item["scheduled_for"], item["job_id"])
 
 
@@ -478,8 +556,8 @@ async def _page(session: Session, query: Query, matches: list[Item], last: str |
     return Page(items=tuple(await full(session, shown)), next=_place(query)(shown[-1]) if more else last)
 
 
-async def _chunks(entries: AsyncIterator[Item]) -> AsyncIterator[list[Item]]:
-    chunk: list[Item] = []
+async def _chunks(entries: Entries) -> AsyncIterator[list[tuple[str, Item]]]:
+    chunk: list[tuple[str, Item]] = []
     async for entry in entries:
         chunk.append(entry)
         if len(chunk) == CHUNK:

@@ -35,8 +35,10 @@ from backstay.core.result_tables import (
 from backstay.core.states import Status
 from backstay.engines.dynamodb import holder, items, ownership, schema, transitions
 from backstay.engines.dynamodb import table as dynamodb_table
+from backstay.engines.dynamodb.address import Address
+from backstay.engines.dynamodb.definition import billing, key_schema
 from backstay.engines.dynamodb.expressions import Ask, Condition, Placeholders, absent, below, equals, present, update
-from backstay.engines.dynamodb.schema import SUBJECT, Item, Table, billing, decode, encode
+from backstay.engines.dynamodb.schema import SUBJECT, Item, Table, decode, encode
 from backstay.engines.dynamodb.session import Session
 from backstay.engines.dynamodb.table import DELETES_MAX, GETS_MAX, SECONDS, Failed, Patience, Tables
 from backstay.engines.dynamodb.transport import Answer, Lane, Refused, Unanswered, answer, translate
@@ -81,8 +83,38 @@ def _stored_value(kind: ColumnKind, value: Any) -> Any:
             return core_result_tables.text(value)
         case ColumnKind.NUMBER:
             return value if _is_exact(value) else repr(value)
+        case ColumnKind.JSON:
+            return _native(value)
         case _:
             return value
+
+
+NESTED_MAX = 30  # of DynamoDB's 32 levels
+WHOLE_MAX: int = 10**38  # DynamoDB keeps 38 digits
+NATIVE_BYTES_MORE = 60_000  # by which a list of small numbers may outgrow its text; a row's text has at most 300 KiB
+
+
+def _native(text: str) -> Any:
+    """Return a list or an object as DynamoDB has them, so that other programs read it as such. A single value stays
+    JSON, and so does what DynamoDB would refuse or change."""
+    value = msgspec.json.decode(text)
+    if not isinstance(value, list | dict) or not _is_storable(value, NESTED_MAX):
+        return text
+    return value if schema.size_of(value) <= len(text.encode()) + NATIVE_BYTES_MORE else text
+
+
+def _is_storable(value: Any, levels: int) -> bool:
+    match value:
+        case bool() | None | str():
+            return True
+        case int():
+            return abs(value) < WHOLE_MAX
+        case float():
+            return value == 0 or _is_exact(value)
+        case list():
+            return levels > 0 and all(_is_storable(each, levels - 1) for each in value)
+        case _:
+            return levels > 0 and all(name != "" and _is_storable(each, levels - 1) for name, each in value.items())
 
 
 def _is_exact(number: float) -> bool:
@@ -99,6 +131,8 @@ def _value(kind: ColumnKind, value: Any) -> Value:
             return core_result_tables.instant(value)
         case ColumnKind.NUMBER:
             return float(value)
+        case ColumnKind.JSON:
+            return value if isinstance(value, str) else msgspec.json.encode(value).decode()
         case _:
             return value  # type: ignore[no-any-return]
 
@@ -121,7 +155,7 @@ async def _declare(session: Session, table: ResultTable) -> bool:
             return False
         if stored is None:
             core_result_tables.refuse_too_many(len(await result_tables(session)), table.name)
-        await _make(session.tables, wanted, session.tables.wire.address.provisioned, known=stored is not None)
+        await _make(session.tables, wanted, known=stored is not None)
         if await _write_definition(session.tables, wanted, item):
             return True
 
@@ -177,11 +211,11 @@ def name_of(tables: Tables, table: str) -> str:
 # Creating tables
 
 
-async def _make(tables: Tables, table: ResultTable, provisioned: bool, *, known: bool) -> None:
-    name = name_of(tables, table.name)
+async def _make(tables: Tables, table: ResultTable, *, known: bool) -> None:
+    name, address = name_of(tables, table.name), tables.wire.address
     found = await dynamodb_table.described(tables, name)
     if found is None:
-        await dynamodb_table.run(tables, "CreateTable", _body(name, table, provisioned=provisioned))
+        await dynamodb_table.run(tables, "CreateTable", _body(name, table, address))
     found = await dynamodb_table.active(tables, name)
     _refuse_other(name, table, found)
     if not known and await ownership.has_items(tables, name):
@@ -191,7 +225,7 @@ async def _make(tables: Tables, table: ResultTable, provisioned: bool, *, known:
             raise ownership.foreign(name, "it has items, and this queue did not make it", _RENAME)
     there = {each["IndexName"] for each in found.get("GlobalSecondaryIndexes", ())}
     if table.subject_index and SUBJECT_INDEX not in there:
-        index = {"Create": _index(table, provisioned=provisioned)}
+        index = {"Create": _index(table, address)}
         body = {
             "TableName": name,
             "AttributeDefinitions": _attributes(table),
@@ -215,26 +249,27 @@ def _refuse_other(name: str, table: ResultTable, found: dynamodb_table.Described
         ownership.refuse_other_indexes(name, found, {SUBJECT_INDEX: attributes}, _RENAME)
 
 
-def _body(name: str, table: ResultTable, *, provisioned: bool) -> dict[str, Any]:
+def _body(name: str, table: ResultTable, address: Address) -> dict[str, Any]:
     body = {
         "TableName": name,
         "AttributeDefinitions": _attributes(table),
-        "KeySchema": _schema("job_id", table.key),
-        **billing(provisioned, 10),
+        "KeySchema": key_schema("job_id", table.key),
+        **billing(address.provisioned, 10),
     }
     if table.subject_index:
-        body["GlobalSecondaryIndexes"] = [_index(table, provisioned=provisioned)]
+        body["GlobalSecondaryIndexes"] = [_index(table, address)]
     return body
 
 
-def _index(table: ResultTable, *, provisioned: bool) -> dict[str, Any]:
-    """Return the subject index, with keys only: a row with a vector of 1,000 dimensions should not be stored twice."""
+def _index(table: ResultTable, address: Address) -> dict[str, Any]:
+    """Return the subject index, usually with keys only: a row with a vector of 1,000 dimensions should not be stored
+    twice."""
     index: dict[str, Any] = {
         "IndexName": SUBJECT_INDEX,
-        "KeySchema": _schema(table.subject or "", "created_at"),
-        "Projection": {"ProjectionType": "KEYS_ONLY"},
+        "KeySchema": key_schema(table.subject or "", "created_at"),
+        "Projection": {"ProjectionType": "ALL" if address.whole else "KEYS_ONLY"},
     }
-    if provisioned:
+    if address.provisioned:
         index["ProvisionedThroughput"] = {"ReadCapacityUnits": 5, "WriteCapacityUnits": 5}
     return index
 
@@ -244,10 +279,6 @@ def _attributes(table: ResultTable) -> list[dict[str, str]]:
     if table.subject_index and table.subject is not None:
         kinds |= {table.subject: kinds.get(table.subject, "S"), "created_at": "S"}
     return [{"AttributeName": name, "AttributeType": kind} for name, kind in kinds.items()]
-
-
-def _schema(hash_name: str, range_name: str) -> list[dict[str, str]]:
-    return [{"AttributeName": hash_name, "KeyType": "HASH"}, {"AttributeName": range_name, "KeyType": "RANGE"}]
 
 
 def key_kind(table: ResultTable) -> str:

@@ -24,7 +24,7 @@ from backstay.clock import MICROS, Instant
 from backstay.core.records import RetentionPolicy, Retired
 from backstay.core.states import TERMINAL
 from backstay.engines import sql_rows
-from backstay.engines.dynamodb import access, dependencies, items, outbox, plan, schema, transitions
+from backstay.engines.dynamodb import access, dependencies, items, outbox, plan, read, schema, transitions
 from backstay.engines.dynamodb.commit import Cancelled, Commit, merged
 from backstay.engines.dynamodb.expressions import (
     Ask,
@@ -180,8 +180,8 @@ async def retire(session: Session, policy: RetentionPolicy, now: Instant, limit:
     if newest is not None:
         rows = await _step(session, newest, limit, after)
         if len(rows) == limit:
-            found.next = str(rows[-1]["gc"])
-        over = [row["job_id"] for row in rows if _is_row_over(policy, row, now)]
+            found.next = rows[-1][0]
+        over = [row["job_id"] for _, row in rows if _is_row_over(policy, row, now)]
         archived = await _archive(session, policy, over, now)
     dropped = await _drop(session, policy, now, limit)
     await access.keep_up(session.tables, now)
@@ -189,31 +189,29 @@ async def retire(session: Session, policy: RetentionPolicy, now: Instant, limit:
     return sql_rows.answer(found, archived, dropped, limit)
 
 
-async def _step(session: Session, newest: Instant, limit: int, after: str | None) -> list[Item]:
+async def _step(session: Session, newest: Instant, limit: int, after: str | None) -> list[tuple[str, Item]]:
     """Return the next ended jobs by arrival. Jobs submitted after `newest` cannot have ended before it."""
-    asks = [
-        Ask(
-            table=Table.JOBS,
-            index=STATUS.name,
-            hash=hash_value,
-            above=after,
-            below=schema.at(newest),
-            page=limit,
-        )
-        for status in sorted(TERMINAL)
-        for hash_value in schema.all_shards(status.value, session.shards)
-    ]
+    partitions = [each for status in sorted(TERMINAL) for each in schema.all_shards(status.value, session.shards)]
+    entries = read.by_arrival(
+        session,
+        STATUS.name,
+        partitions,
+        after=after,
+        until=newest,
+        only=("job_type", "status", "completed_at"),
+        page=limit,
+        lane=Lane.IDLE,
+    )
     rows = []
-    async for row in merged([session.tables.ask(ask, lane=Lane.IDLE) for ask in asks], STATUS.range):
-        rows.append(row)
+    async for entry in entries:
+        rows.append(entry)
         if len(rows) == limit:
             break
     return rows
 
 
 def _is_row_over(policy: RetentionPolicy, row: Item, now: Instant) -> bool:
-    status = str(row["gs"]).partition("#")[0]
-    return sql_rows.is_over(policy, row["job_type"], status, row.get("completed_at"), now)
+    return sql_rows.is_over(policy, row["job_type"], row["status"], row.get("completed_at"), now)
 
 
 def is_over(policy: RetentionPolicy, item: Item, now: Instant) -> bool:

@@ -4,8 +4,9 @@ In DynamoDB's JSON, texts are S, numbers N, bytes B, sets of texts SS, lists L, 
 written.
 
 Jobs are in `<prefix>_jobs` (HASH job_id), with what retention leaves of them in place; everything else is in
-`<prefix>_records` (HASH pk, RANGE sk), always read consistently. Attributes that only indexes read are derived from a
-job by `derived`, never set by hand: their names begin with g.
+`<prefix>_records` (HASH pk, RANGE sk), always read consistently. The four indexes that other programs query have plain
+attributes of a job as their keys; how those are written is in attributes.py. Attributes that only the other indexes
+read are derived from a job by `derived`, never set by hand: their names begin with g.
 
 * Instants in keys are 16 digits, ids 32 hex digits, priorities `100 - priority` as 3 digits: text order is the order
   in which they are wanted.
@@ -15,17 +16,16 @@ job by `derived`, never set by hand: their names begin with g.
 
 Indexes of the jobs, and what is in them; examples are of the job 0198d0c2-6c1e-7001-8a3b-1f2e3d4c5b6a, PCA in default:
 
-    StatusCreatedIndex  gs status            gc created|id             every job
-                        pending              1763300000000000|0198d0c26c1e70018a3b1f2e3d4c5b6a
-    ConversationIndex   subject              gc                        jobs with a subject
-    JobTypeIndex        gt type              gp prio|due|id            every job
-                        PCA                  050|1763300000000000|0198d0c26c1e70018a3b1f2e3d4c5b6a
+    StatusCreatedIndex  status               created_at                every job
+                        pending              2025-11-16T13:33:20.000000Z
+    ConversationIndex   subject              created_at                jobs with a subject, under the name of the URL
+    JobTypeIndex        job_type             priority (N)              every job: PCA / 50
     WorkerStatusIndex   worker_id            status                    claimed at least once: host-7 / processing
     ReadyIndex          gr ready             gq queue|type|prio|due|id pending, claimable:   default|PCA|050|1763…
                         gr f|queue|type      gq prio|key|due|id        … with a fairness key: 050|tenant-7|1763…
                         gr alone             gq prio|due|id            … that must run alone, of all queues and types
     TimeIndex           gd due, lease        ge at|id                  scheduled, retrying; processing
-    RootIndex           root_job_id          gc                        members of trees but the root
+    RootIndex           root_job_id          created_at                members of trees but the root
     ContentIndex        content_hash         gh type|done|completed|id, type|open|created|id, type|else|created|id
     KeyIndex            concurrency_key      gk run|created|id, in|lane|prio|due|id (lane: queue|type|version),
                                              out|lane|… (parked by it), off|created|id, end|created|id
@@ -113,16 +113,19 @@ OWNER: Key = ("backstay",)  # not a job: the item of the jobs' table that names 
 
 
 class Index(msgspec.Struct, frozen=True):
+    """An index of the jobs: its keys and what it shows of each, as fields of a job."""
+
     name: str
     hash: str
     range: str
     includes: tuple[str, ...] = ()
+    promised: bool = False  # other programs query it: with projection=all, it shows everything
 
 
 STATUS = Index(
     "StatusCreatedIndex",
-    "gs",
-    "gc",
+    "status",
+    "created_at",
     (
         "queue",
         "job_type",
@@ -133,11 +136,22 @@ STATUS = Index(
         "root_job_id",
         "created_by",
         "error_type",
+        "subject",
+        "worker_id",
+        "version",
     ),
+    promised=True,
 )
-SUBJECT = Index("ConversationIndex", "subject", "gc")
-TYPE = Index("JobTypeIndex", "gt", "gp")
-WORKER = Index("WorkerStatusIndex", "worker_id", "status")
+# Beyond its keys, an index shows what changes only together with them: an entry costs a unit each time that it changes.
+SUBJECT = Index("ConversationIndex", "subject", "created_at", ("job_type", "priority", "created_by"), promised=True)
+TYPE = Index("JobTypeIndex", "job_type", "priority", ("scheduled_for", "created_at", "subject"), promised=True)
+WORKER = Index(
+    "WorkerStatusIndex",
+    "worker_id",
+    "status",
+    ("job_type", "priority", "subject", "created_at", "started_at", "completed_at", "version"),
+    promised=True,
+)
 READY = Index(
     "ReadyIndex",
     "gr",
@@ -157,7 +171,7 @@ READY = Index(
     ),
 )
 TIME = Index("TimeIndex", "gd", "ge")
-ROOT = Index("RootIndex", "root_job_id", "gc", ("parent_job_id",))
+ROOT = Index("RootIndex", "root_job_id", "created_at", ("parent_job_id",))
 CONTENT = Index("ContentIndex", "content_hash", "gh")
 KEY = Index("KeyIndex", "concurrency_key", "gk", ("concurrency_limit",))
 RATE = Index("RateIndex", "gb", "gm")
@@ -165,51 +179,6 @@ ARCHIVE = Index("ArchiveIndex", "ga", "gz")
 INDEXES = {
     index.name: index for index in (STATUS, SUBJECT, TYPE, WORKER, READY, TIME, ROOT, CONTENT, KEY, RATE, ARCHIVE)
 }
-
-
-def definition(table: Table, name: str, *, provisioned: bool) -> dict[str, Any]:
-    """Return the body of CreateTable."""
-    indexes = list(INDEXES.values()) if table is Table.JOBS else []
-    attributes = dict.fromkeys([*table.key_names, *(part for index in indexes for part in (index.hash, index.range))])
-    body: dict[str, Any] = {
-        "TableName": name,
-        "AttributeDefinitions": [{"AttributeName": each, "AttributeType": "S"} for each in attributes],
-        "KeySchema": _schema(*table.key_names),
-        **billing(provisioned, 10),
-    }
-    if indexes:
-        body["GlobalSecondaryIndexes"] = [index_definition(index, provisioned=provisioned) for index in indexes]
-    return body
-
-
-def index_definition(index: Index, *, provisioned: bool) -> dict[str, Any]:
-    projection: dict[str, Any] = {"ProjectionType": "KEYS_ONLY"}
-    if index.includes:
-        projection = {"ProjectionType": "INCLUDE", "NonKeyAttributes": list(index.includes)}
-    body = {"IndexName": index.name, "KeySchema": _schema(index.hash, index.range), "Projection": projection}
-    if provisioned:
-        body["ProvisionedThroughput"] = {"ReadCapacityUnits": 5, "WriteCapacityUnits": 5}
-    return body
-
-
-def attributes_of(index: Index) -> list[dict[str, str]]:
-    return [{"AttributeName": each, "AttributeType": "S"} for each in (index.hash, index.range)]
-
-
-def billing(provisioned: bool, units: int) -> dict[str, Any]:
-    if not provisioned:
-        return {"BillingMode": "PAY_PER_REQUEST"}
-    return {
-        "BillingMode": "PROVISIONED",
-        "ProvisionedThroughput": {"ReadCapacityUnits": units, "WriteCapacityUnits": units},
-    }
-
-
-def _schema(hash_name: str, range_name: str | None = None) -> list[dict[str, str]]:
-    schema = [{"AttributeName": hash_name, "KeyType": "HASH"}]
-    if range_name is not None:
-        schema.append({"AttributeName": range_name, "KeyType": "RANGE"})
-    return schema
 
 
 Item = dict[str, Any]  # native values; DynamoDB's encoding stays in this file
@@ -241,7 +210,9 @@ def encode_value(value: Any) -> Wired:
     if isinstance(value, list | tuple):
         return {"L": [encode_value(each) for each in value]}
     if isinstance(value, Mapping):
-        return {"M": encode(value)}
+        return {"M": {name: encode_value(each) for name, each in value.items()}}
+    if value is None:
+        return {"NULL": True}
     raise TypeError(f"{type(value).__name__} cannot be stored in an item")
 
 
@@ -299,7 +270,7 @@ def size_of(value: Any) -> int:
 
 
 # Every change sets or removes each of them.
-DERIVED = ("gs", "gc", "gt", "gp", "gr", "gq", "gd", "ge", "gh", "gk", "gb", "gm", "ga", "gz")
+DERIVED = ("gr", "gq", "gd", "ge", "gh", "gk", "gb", "gm", "ga", "gz")
 DERIVED_BYTES_MAX = 4_000
 NO_TIME: Instant = 9_999_999_999_999_999
 HIGH = "\U0010ffff"  # sorts after every text: `part` escapes it
@@ -434,7 +405,7 @@ def derived(item: Item, shards: int) -> Item:
     arrived = created(item["created_at"], job_id)
     stands = place(item["priority"], item["scheduled_for"], job_id)
     mark = suffix(shard(job_id, shards))
-    found: Item = {"gs": f"{status}{mark}", "gc": arrived, "gt": f"{part(item['job_type'])}{mark}", "gp": stands}
+    found: Item = {}
     match status:
         case "pending":
             if "parked" not in item:

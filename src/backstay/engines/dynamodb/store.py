@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from backstay.clock import Instant
-from backstay.core.dumps import Exported, MoveState
+from backstay.core.dumps import Adopted, Exported, MoveState
 from backstay.core.port import Listener
 from backstay.core.records import (
     ApiKey,
@@ -129,7 +129,7 @@ class DynamoStore:
 
     def _tables(self) -> Tables:
         where = self.address
-        return Tables(Wire(where), where.tables, shards=where.shards, shown=where.shown)
+        return Tables(Wire(where), where.tables, form=where.form, shown=where.shown)
 
     async def migrate(self) -> list[str]:
         return await self._by_itself(lambda tables: migrate.migrate(tables, provisioned=self.address.provisioned))
@@ -368,6 +368,9 @@ class DynamoStore:
 
     async def restore(self, kind: str, items: Sequence[bytes], state: MoveState) -> None:
         await transfer.restore(self._open(), kind, items, state)
+
+    async def adopt(self, jobs: Sequence[Adopted], now: Instant) -> list[Verdict]:
+        return await transfer.adopt(self._changing(), jobs, now)
 
     def fit(self, kind: str, item: bytes) -> bytes:
         return transfer.fit(kind, item)

@@ -21,9 +21,10 @@ from backstay.clock import MICROS, Instant
 from backstay.core.records import Buckets, Counter, Kind
 from backstay.core.states import NO_BUCKET, Counted
 from backstay.engines.dynamodb import expressions, schema
+from backstay.engines.dynamodb.attributes import Form
 from backstay.engines.dynamodb.expressions import Ask, Condition, Placeholders, Write, query, update
 from backstay.engines.dynamodb.expressions import Kind as WriteKind
-from backstay.engines.dynamodb.schema import OWNER, Item, Key, Table, decode, encode
+from backstay.engines.dynamodb.schema import OWNER, Item, Key, Table, Wired, decode, encode
 from backstay.engines.dynamodb.transport import Answer, Lane, Refused, Unanswered, Wire, answer, translate
 from backstay.errors import StoreBusy, StoreError, StoreUnavailable
 
@@ -222,12 +223,37 @@ class Patience:
 
 
 class Tables:
-    def __init__(self, wire: Wire, names: dict[Table, str], *, shards: int, shown: str) -> None:
+    def __init__(self, wire: Wire, names: dict[Table, str], *, form: Form, shown: str) -> None:
         self.wire = wire
         self.names = names
-        self.shards = shards
+        self.form = form
         self.shown = shown
         self.counters = CounterLanes(self)
+
+    @property
+    def shards(self) -> int:
+        return self.form.shards
+
+    @shards.setter
+    def shards(self, shards: int) -> None:
+        self.form.shards = shards
+
+    def item(self, table: Table, wired: Mapping[str, Any]) -> Item:
+        """Return what was stored: of a job its fields, and its index attributes."""
+        return self.fields(table, decode(wired))
+
+    def fields(self, table: Table, attributes: Item) -> Item:
+        return self.form.read(attributes) if table is Table.JOBS else attributes
+
+    def _wired(self, table: Table, item: Item) -> Wired:
+        stored = self.form.stored(item, item["job_id"]) if table is Table.JOBS else item
+        return encode(stored)
+
+    def _projection(self, table: Table, names: Sequence[str]) -> dict[str, Any]:
+        if not names:
+            return {}
+        holders = Placeholders(self.form if table is Table.JOBS else None)
+        return {"ProjectionExpression": ", ".join(map(holders.name, names)), **holders.attributes()}
 
     # Reading
 
@@ -254,10 +280,10 @@ class Tables:
             "TableName": self.names[table],
             "Key": encode(expressions.key_item(table, key)),
             "ConsistentRead": True,
-            **_projection(only),
+            **self._projection(table, only),
         }
         reply = await self.call("GetItem", body, lane=lane)
-        return bare(decode(reply["Item"])) if reply.get("Item") else None
+        return bare(self.item(table, reply["Item"])) if reply.get("Item") else None
 
     async def _get_batch(self, table: Table, batch: list[Key], only: Sequence[str], lane: Lane) -> dict[Key, Item]:
         name = self.names[table]
@@ -265,14 +291,14 @@ class Tables:
         asked: dict[str, Any] = {
             "Keys": [encode(expressions.key_item(table, key)) for key in batch],
             "ConsistentRead": True,
-            **_projection(names),
+            **self._projection(table, names),
         }
         found: dict[Key, Item] = {}
         patience = Patience(self.shown)
         while asked["Keys"]:
             reply = await self.call("BatchGetItem", {"RequestItems": {name: asked}}, lane=lane)
             for wired in reply.get("Responses", {}).get(name, ()):
-                item = bare(decode(wired))
+                item = bare(self.item(table, wired))
                 found[expressions.key_of(table, item)] = item
             asked["Keys"] = reply.get("UnprocessedKeys", {}).get(name, {}).get("Keys", [])
             await patience.pause(len(asked["Keys"]))
@@ -280,9 +306,9 @@ class Tables:
 
     async def ask(self, ask: Ask, *, lane: Lane = Lane.USUAL) -> AsyncIterator[Item]:
         """Yield all results of a Query, page by page. Rows of an index keep their index attributes."""
-        async for reply in self._pages("Query", query(ask, self.names[ask.table]), lane):
+        async for reply in self._pages("Query", self._query(ask), lane):
             for wired in reply.get("Items", ()):
-                yield decode(wired)
+                yield self.item(ask.table, wired)
 
     async def first(self, ask: Ask, limit: int | None, *, lane: Lane = Lane.USUAL) -> list[Item]:
         """Return the first results of a Query without a condition; all of them without a limit."""
@@ -296,7 +322,7 @@ class Tables:
         return found
 
     async def count(self, ask: Ask, stop_at: int | None = None, *, lane: Lane = Lane.USUAL) -> int:
-        body = {**query(ask, self.names[ask.table]), "Select": "COUNT"}
+        body = {**self._query(ask), "Select": "COUNT"}
         total = 0
         if stop_at is not None and ask.where is None:
             body["Limit"] = max(1, stop_at)
@@ -310,12 +336,16 @@ class Tables:
         self, ask: Ask, start: Item | None = None, *, lane: Lane = Lane.USUAL
     ) -> tuple[list[Item], Item | None]:
         """Return one page of a Query, and where the next one starts."""
-        body = query(ask, self.names[ask.table])
+        body = self._query(ask)
         if start is not None:
-            body["ExclusiveStartKey"] = encode(start)
+            body["ExclusiveStartKey"] = self._wired(ask.table, start)
         reply = await self.call("Query", body, lane=lane)
         last = reply.get("LastEvaluatedKey")
-        return [decode(wired) for wired in reply.get("Items", ())], decode(last) if last else None
+        rows = [self.item(ask.table, wired) for wired in reply.get("Items", ())]
+        return rows, self.item(ask.table, last) if last else None
+
+    def _query(self, ask: Ask) -> dict[str, Any]:
+        return query(ask, self.names[ask.table], self.form)
 
     async def scan(
         self, table: Table, *, start: Item | None = None, page: int | None = None, lane: Lane = Lane.IDLE
@@ -328,7 +358,7 @@ class Tables:
             body["ExclusiveStartKey"] = encode(start)
         reply = await self.call("Scan", body, lane=lane)
         last = reply.get("LastEvaluatedKey")
-        rows = [decode(wired) for wired in reply.get("Items", ())]
+        rows = [self.item(table, wired) for wired in reply.get("Items", ())]
         return [row for row in rows if expressions.key_of(table, row) != OWNER], decode(last) if last else None
 
     async def _pages(self, operation: str, body: dict[str, Any], lane: Lane) -> AsyncIterator[dict[str, Any]]:
@@ -348,7 +378,7 @@ class Tables:
 
     async def update(self, write: Write, *, lane: Lane = Lane.USUAL, verb: str | None = None) -> None:
         """Send a single write. If the refusing item has our own wid, an earlier try of this write was applied."""
-        body = expressions.wire(write, self.names[write.table], self.shards)
+        body = expressions.wire(write, self.names[write.table], self.form)
         if verb is not None:
             failpoints.hit_moment(verb, "uncommitted")
         try:
@@ -356,7 +386,7 @@ class Tables:
         except Refused as refused:
             if answer(refused) is not Answer.CONDITION:
                 raise translate(refused, self.shown, maybe_applied=True) from None
-            item = None if refused.item is None else bare(refused.item)
+            item = None if refused.item is None else bare(self.fields(write.table, refused.item))
             if item is None or write.wid is None or item.get("wid") != write.wid:
                 raise Failed(item) from None
         except Unanswered as unanswered:
@@ -366,9 +396,9 @@ class Tables:
 
     async def send(self, write: Write, *, returning: str, lane: Lane = Lane.USUAL) -> Item:
         """Send an update without a condition; return the new item."""
-        body = expressions.wire(write, self.names[write.table], self.shards) | {"ReturnValues": returning}
+        body = expressions.wire(write, self.names[write.table], self.form) | {"ReturnValues": returning}
         reply = await self.call(_OPERATIONS[write.kind], body, lane=lane)
-        return decode(reply.get("Attributes") or {})
+        return self.item(write.table, reply.get("Attributes") or {})
 
     async def delete_many(self, table: Table, keys: Sequence[Key], *, lane: Lane = Lane.USUAL) -> None:
         requests = [{"DeleteRequest": {"Key": encode(expressions.key_item(table, key))}} for key in dict.fromkeys(keys)]
@@ -376,7 +406,7 @@ class Tables:
 
     async def put_many(self, table: Table, items: Sequence[Item], *, lane: Lane = Lane.USUAL) -> None:
         """Store items unconditionally and not atomically: for items that mean nothing until another one names them."""
-        await self._write_batches(table, [{"PutRequest": {"Item": encode(item)}} for item in items], lane)
+        await self._write_batches(table, [{"PutRequest": {"Item": self._wired(table, item)}} for item in items], lane)
 
     async def _write_batches(self, table: Table, requests: list[dict[str, Any]], lane: Lane) -> None:
         batches = [requests[i : i + DELETES_MAX] for i in range(0, len(requests), DELETES_MAX)]
@@ -405,13 +435,6 @@ class Tables:
 def bare(item: Item) -> Item:
     """Return the item without index attributes, which are derived and not fields of the job."""
     return {name: value for name, value in item.items() if name not in _derived}
-
-
-def _projection(names: Sequence[str]) -> dict[str, Any]:
-    if not names:
-        return {}
-    holders = Placeholders()
-    return {"ProjectionExpression": ", ".join(map(holders.name, names)), **holders.attributes()}
 
 
 ACTIVE_SECONDS = 600.0  # creating an index on a large table takes long

@@ -21,6 +21,7 @@ from backstay.core import dumps
 from backstay.core.dumps import (
     SEALED,
     TAKEN_OVER,
+    Adopted,
     ArchiveDump,
     Dump,
     EdgeDump,
@@ -45,15 +46,17 @@ from backstay.core.records import (
     QueueRow,
     Rate,
     Schedule,
+    Verdict,
 )
 from backstay.core.result_tables import ResultTable, RowBatch
-from backstay.core.states import Status
+from backstay.core.states import ACTIVE, Status
 from backstay.engines import sql_rows
 from backstay.engines.dynamodb import (
     access,
     dependencies,
     history,
     holder,
+    insert_decision,
     items,
     maintenance,
     plan,
@@ -62,7 +65,6 @@ from backstay.engines.dynamodb import (
     schema,
 )
 from backstay.engines.dynamodb import table as dynamodb_table
-from backstay.engines.dynamodb.commit import merged
 from backstay.engines.dynamodb.expressions import (
     Ask,
     Condition,
@@ -102,13 +104,9 @@ _USUAL = {each.name: each.default for each in msgspec.structs.fields(JobRecord) 
 
 async def export_jobs(session: Session, after: str | None, limit: int) -> AsyncIterator[tuple[Dump, str]]:
     partitions = [each for status in Status for each in schema.all_shards(status.value, session.shards)]
-    asks = [
-        Ask(table=Table.JOBS, index=STATUS.name, hash=each, above=after, only=("job_id", "gc"), page=SOME)
-        for each in partitions
-    ]
     entries: dict[str, str] = {}
-    async for row in merged([session.tables.ask(ask) for ask in asks], "gc"):
-        entries[row["job_id"]] = row["gc"]
+    async for place, row in read.by_arrival(session, STATUS.name, partitions, after=after, page=SOME):
+        entries[row["job_id"]] = place
         if len(entries) == SOME:
             for dump in await _dumps(session, list(entries)):
                 yield dump, entries[dump.record.job_id]
@@ -119,11 +117,13 @@ async def export_jobs(session: Session, after: str | None, limit: int) -> AsyncI
 
 
 async def _refuse_lagging(session: Session) -> None:
+    holders = Placeholders()
     body = {
         "TableName": session.tables.names[Table.JOBS],
         "ConsistentRead": True,
         "Select": "COUNT",
-        "FilterExpression": "attribute_exists(gs)",
+        "FilterExpression": holders.condition(present("status")),
+        **holders.attributes(),
     }
     stored = 0
     while True:
@@ -171,15 +171,85 @@ def _dump(item: Item, record: JobRecord, edges: tuple[EdgeDump, ...]) -> JobDump
 
 async def restore_jobs(session: Session, packed: Sequence[bytes]) -> None:
     """Restore jobs: first the records that a job names, then the job. A repeat writes the same."""
-    jobs = dumps.all_unpacked(dumps.JOBS, packed, JobDump)
+    made = await _write_around(session, dumps.all_unpacked(dumps.JOBS, packed, JobDump))
+    await session.tables.put_many(Table.JOBS, [{**item, **schema.derived(item, session.shards)} for item in made])
+    await _point_to_latest(session, made)
+
+
+async def adopt(session: Session, jobs: Sequence[Adopted], now: Instant) -> list[Verdict]:
+    """Adopt jobs: first the records that a job names, then its dedup key, then the job, unless there is one by now. A
+    key that was given to a job which is not stored afterwards belongs to no living job, and is free."""
+    known = await insert_decision.get_jobs(session, [job.job_id for job in jobs])
+    taken = await _taken(session, jobs, now)
+    verdicts: dict[str, Verdict] = {}
+    new: list[Adopted] = []
+    for job in jobs:
+        if job.job_id in known or job.job_id in verdicts:
+            continue
+        if job.job_id in taken and job.job.record.status in ACTIVE:
+            verdicts[job.job_id] = Verdict.TAKEN
+            continue
+        verdicts[job.job_id] = Verdict.APPLIED
+        new.append(job)
+    made = await _write_around(session, [job.job for job in new])
+    stored = await asyncio.gather(*(_put_new(session, item) for item in made))
+    added = [item for item, is_new in zip(made, stored, strict=True) if is_new]
+    await _point_to_latest(session, added)
+    session.board.committed({signal for item in added for signal in sql_rows.entered(Status(item["status"]))})
+    ids = {item["job_id"] for item in added}
+    seen: set[str] = set()
+    answers = []
+    for job in jobs:
+        verdict = verdicts.get(job.job_id, Verdict.STALE)
+        is_again = job.job_id in seen or (verdict is Verdict.APPLIED and job.job_id not in ids)
+        answers.append(Verdict.STALE if is_again else verdict)
+        seen.add(job.job_id)
+    return answers
+
+
+async def _put_new(session: Session, item: Item) -> bool:
+    """Store a job unless there is one with its id."""
+    try:
+        await session.tables.put(Table.JOBS, item, absent("job_id"))
+    except Failed:
+        return False
+    return True
+
+
+async def _taken(session: Session, jobs: Sequence[Adopted], now: Instant) -> set[str]:
+    """Give each job its dedup key, unless that belongs to a living job; return the jobs that did not get theirs."""
+    wanted: dict[str, GuardDump] = {}
+    without: set[str] = set()
+    for job in jobs:
+        if job.guard is not None and wanted.setdefault(job.guard.dedup_key, job.guard).job_id != job.job_id:
+            without.add(job.job_id)
+    looked = await session.tables.get(Table.RECORDS, [schema.guard(key) for key in wanted])
+    targets = await insert_decision.get_jobs(session, {guard["job_id"] for guard in looked if guard is not None})
+
+    async def has(guard: GuardDump, seen: Item | None) -> bool:
+        if seen is not None and seen["job_id"] == guard.job_id:
+            return True  # by an earlier try
+        if insert_decision.stands_for(seen, targets.get(seen["job_id"]) if seen else None, now) is not None:
+            return False
+        try:
+            await session.tables.update(insert_decision.guard(guard.dedup_key, guard.job_id, guard.until, seen))
+        except Failed:  # a job with it has just been submitted
+            return False
+        return True
+
+    guards = list(wanted.values())
+    given = await asyncio.gather(*(has(guard, seen) for guard, seen in zip(guards, looked, strict=True)))
+    return without | {guard.job_id for guard, was_given in zip(guards, given, strict=True) if not was_given}
+
+
+async def _write_around(session: Session, jobs: Sequence[JobDump]) -> list[Item]:
+    """Write the records that jobs name; return the items of the jobs."""
     for queue, job_type in {(job.record.queue, job.record.job_type) for job in jobs if job.record.fairness_key}:
         await session.board.mark_fair(queue, job_type)
     spilled = [items.spill(item_of(job)) for job in jobs]
     around = [record for job in jobs for record in _around(job)]
     await session.tables.put_many(Table.RECORDS, [*around, *(text for _, texts in spilled for text in texts)])
-    made = [item for item, _ in spilled]
-    await session.tables.put_many(Table.JOBS, [{**item, **schema.derived(item, session.shards)} for item in made])
-    await _point_to_latest(session, made)
+    return [item for item, _ in spilled]
 
 
 def item_of(dump: JobDump) -> Item:
@@ -382,7 +452,7 @@ async def _scanned(session: Session, table: Table, where: Condition, after: str 
     while True:
         reply = await session.tables.call("Scan", body, lane=Lane.IDLE)
         for wired in reply.get("Items", ()):
-            yield decode(wired)
+            yield session.tables.item(table, wired)
         if not reply.get("LastEvaluatedKey"):
             return
         body = {**body, "ExclusiveStartKey": reply["LastEvaluatedKey"]}

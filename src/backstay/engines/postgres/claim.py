@@ -70,7 +70,7 @@ async def claim_plain(
         taken = await tx.rows("claim_plain", *columns, *asked, *(part.until or (None, None, None)))
     if not taken and await tx.value("keyed_any", *columns[:2]):
         return None
-    jobs = _in_order([ClaimedJob(*row) for row in taken])
+    jobs = _in_order(taken)
     if len(part.lanes) > 1:
         _offer_the_rest(tx, request, jobs)
     return jobs
@@ -97,7 +97,7 @@ async def claim_keyed(
         now,
     )
     places = {candidate.job_id: place for place, candidate in enumerate(chosen)}
-    jobs = sorted((ClaimedJob(*row) for row in taken), key=lambda job: places[job.job_id])
+    jobs = sorted(_jobs(taken), key=lambda job: places[job.job_id])
     _offer_the_rest(tx, request, jobs)
     return jobs
 
@@ -111,12 +111,15 @@ def _offer_the_rest(tx: Tx, request: ClaimRequest, jobs: list[ClaimedJob]) -> No
 
 
 async def _claimed_before(tx: Tx, request: ClaimRequest) -> list[ClaimedJob]:
-    return _in_order(
-        [ClaimedJob(*row) for row in await tx.rows("claimed_before", request.worker_id, token_key(request.token))]
-    )
+    return _in_order(await tx.rows("claimed_before", request.worker_id, token_key(request.token)))
 
 
-def _in_order(jobs: list[ClaimedJob]) -> list[ClaimedJob]:
+def _jobs(rows: Sequence[Any]) -> list[ClaimedJob]:
+    return [ClaimedJob(*row[:]) for row in rows]  # a slice is a tuple: to walk the driver's rows takes twice as long
+
+
+def _in_order(rows: Sequence[Any]) -> list[ClaimedJob]:
+    jobs = _jobs(rows)
     jobs.sort(key=lambda job: (-job.priority, job.scheduled_for, job.job_id))
     return jobs
 

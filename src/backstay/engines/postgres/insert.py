@@ -9,11 +9,12 @@ with their commit, and disappears with a rollback.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from itertools import groupby
-from operator import attrgetter
+from itertools import compress, groupby
+from operator import attrgetter, not_
 from typing import Any
 
 import msgspec
@@ -79,14 +80,14 @@ async def insert_plain(
 ) -> list[Inserted]:
     """`carried` is a wake-up that a single job sends with its commit."""
     if repeat and await tx.value("present", [job.job_id for job in jobs]) == len(jobs):
-        return [_inserted(tx, job, now) for job in jobs]  # the earlier try was applied; only its answer was lost
+        return _inserted(tx, jobs, now)  # the earlier try was applied; only its answer was lost
     if is_single(jobs, now):
         [job] = jobs
         name, row = ("insert_usual", _usual_row) if _rare_row(job) == _NOTHING_RARE else ("insert_one", _row)
         await tx.execute(name, now, store_now, job.scheduled_for, carried, *row(job))
     else:
         await tx.execute("insert_plain", now, store_now, *columns(jobs))
-    return [_inserted(tx, job, now) for job in jobs]
+    return _inserted(tx, jobs, now)
 
 
 def is_single(jobs: Sequence[NewJob], now: Instant) -> bool:
@@ -95,72 +96,73 @@ def is_single(jobs: Sequence[NewJob], now: Instant) -> bool:
 
 
 async def insert_copied(tx: Tx, jobs: Sequence[NewJob], now: Instant, at: Instant, repeat: bool) -> list[Inserted]:
-    """Insert many plain jobs as complete rows, which the server only has to store."""
+    """Insert many plain jobs as complete rows, which the server only has to store; only the columns that some of them
+    use."""
     if repeat and await tx.value("present", [job.job_id for job in jobs]) == len(jobs):
-        return [_inserted(tx, job, now) for job in jobs]
-    coming = sorted(Counter(job.queue for job in jobs if job.scheduled_for <= now).items())
+        return _inserted(tx, jobs, now)
+    column: dict[str, list[Any]] = {name: list(map(attrgetter(name), jobs)) for name in _NAMES}
+    later = [when > now for when in column["scheduled_for"]]
+    due = list(map(not_, later))
+    coming = sorted(Counter(compress(column["queue"], due)).items())
     await tx.rows("refuse_over_limit", [queue for queue, _ in coming], [count for _, count in coming])
-    names = [name for name in _NAMES if name not in _RARE or set(map(attrgetter(name), jobs)) != {_RARE[name]}]
-    due = [_due(job, now, at) for job in jobs]
-    row_of = attrgetter(*names[1:])
-    await _copy(
-        tx, "job", (*names, "created_at"), ((when, *row_of(job), at) for job, when in zip(jobs, due, strict=True))
-    )
-    ready = [(job, when) for job, when in zip(jobs, due, strict=True) if job.scheduled_for <= now]
-    if ready:
-        await _copy(tx, "ready", _READY, (_ready(job, when) for job, when in ready))
-    if len(ready) < len(jobs):
-        later = ((job, when) for job, when in zip(jobs, due, strict=True) if job.scheduled_for > now)
-        await _copy(
-            tx,
-            "later",
-            _LATER,
-            (
-                (job.job_id, when, job.priority, 0, 0, 1, False, "scheduled", job.queue, job.job_type)
-                for job, when in later
-            ),
-        )
-    for kind, count in Counter((job.job_type, job.queue, job.priority) for job in jobs).items():
+    column["scheduled_for"] = [  # by the store's clock
+        max(when, at + 1) if waits else when + at - now
+        for when, waits in zip(column["scheduled_for"], later, strict=True)
+    ]
+    used = {name: column[name] for name in _NAMES if name not in _RARE or column[name].count(_RARE[name]) < len(jobs)}
+    await _copy(tx, "job", {**used, "created_at": _each(at)})
+    if any(due):
+        await _copy(tx, "ready", _in_line(used), due)
+    if any(later):
+        await _copy(tx, "later", {**{name: column[name] for name in _ANY_PLACE}, **_SCHEDULED}, later)
+    for kind, count in Counter(zip(column["job_type"], column["queue"], column["priority"], strict=True)).items():
         tx.count(kind, Counted.SUBMITTED, at, count)
-    return [_inserted(tx, job, now) for job in jobs]
+    return _inserted(tx, jobs, now)
 
 
-async def _copy(tx: Tx, table: str, names: Sequence[str], records: Iterable[tuple[Any, ...]]) -> None:
-    await tx.connection.copy_records_to_table(table, schema_name=tx.sql.schema, columns=names, records=records)
+async def _copy(tx: Tx, table: str, column: Mapping[str, Iterable[Any]], chosen: Iterable[bool] | None = None) -> None:
+    rows: Iterable[tuple[Any, ...]] = zip(*column.values(), strict=False)  # some columns repeat one value for ever
+    if chosen is not None:
+        rows = compress(rows, chosen)
+    await tx.connection.copy_records_to_table(table, schema_name=tx.sql.schema, columns=column, records=rows)
 
 
-_READY = (
-    "scheduled_for", "job_id", "priority", "payload_version", "attempt", "failures", "version", "line", "suspicion",
-    "awaited", "findable", "child", "queue", "job_type", "fairness_key", "fairness_weight",
-)  # fmt: skip
-_LATER = (
-    "job_id", "scheduled_for", "priority", "attempt", "failures", "version", "awaited", "status", "queue", "job_type",
-)  # fmt: skip
+_each = itertools.repeat
+_ANY_PLACE = ("job_id", "scheduled_for", "priority", "queue", "job_type")
+_SCHEDULED = {
+    name: _each(value)
+    for name, value in {"attempt": 0, "failures": 0, "version": 1, "awaited": False, "status": "scheduled"}.items()
+}
 
 
-def _due(job: NewJob, now: Instant, at: Instant) -> Instant:
-    """Return when a job is due by the store's clock."""
-    return max(job.scheduled_for, at + 1) if job.scheduled_for > now else job.scheduled_for + at - now
+def _in_line(used: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+    """Return the columns of plain jobs in the line; jobs with a fairness key are in that of turns. What is the same for
+    nearly all is left to the table's defaults."""
+    line = {name: used[name] for name in (*_ANY_PLACE, "payload_version") if name in used}
+    if "content_hash" in used:
+        line["findable"] = [each is not None for each in used["content_hash"]]
+    if "fairness_key" in used:
+        keys = line["fairness_key"] = used["fairness_key"]
+        weights = used.get("fairness_weight", _each(1))
+        line["line"] = [0 if key is None else 2 for key in keys]
+        line["fairness_weight"] = [None if key is None else weight for key, weight in zip(keys, weights, strict=False)]
+    return line
 
 
-def _ready(job: NewJob, due: Instant) -> tuple[Any, ...]:
-    """Return the row of a plain job in the line: in that of turns if it has a fairness key."""
-    key = job.fairness_key
-    line = 0 if key is None else 2
-    return (
-        due, job.job_id, job.priority, job.payload_version, 0, 0, 1, line, 0, False, job.content_hash is not None,
-        False, job.queue, job.job_type, key, None if key is None else job.fairness_weight,
-    )  # fmt: skip
+def columns(jobs: Sequence[NewJob]) -> list[list[Any] | None]:
+    """Return the columns of `insert_plain`: None in place of an array of them."""
+    found = {name: list(map(attrgetter(name), jobs)) for name in _NAMES}
+    return [
+        None if _RARE.get(name, ...) is None and values.count(None) == len(jobs) else values
+        for name, values in found.items()
+    ]
 
 
-def columns(jobs: Sequence[NewJob]) -> list[list[Any]]:
-    return [[getattr(job, name) for job in jobs] for name in _NAMES]
-
-
-def _inserted(tx: Tx, job: NewJob, now: Instant) -> Inserted:
-    later = job.scheduled_for > now
-    tx.signals.add(Signal.DUE if later else Signal.READY)
-    return Inserted(job.job_id, Status.SCHEDULED if later else Status.PENDING)
+def _inserted(tx: Tx, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]:
+    later = [job.scheduled_for > now for job in jobs]
+    tx.signals |= {Signal.DUE if waits else Signal.READY for waits in set(later)}
+    status = {False: Status.PENDING, True: Status.SCHEDULED}
+    return [Inserted(job.job_id, status[waits]) for job, waits in zip(jobs, later, strict=True)]
 
 
 def encoded(jobs: Sequence[NewJob]) -> str:

@@ -150,8 +150,10 @@ async def fire(tx: Tx, firing: Firing, now: Instant, store_now: Instant | None, 
         # this job.
         ours = last is not None and (stored.next_at, stored.last_job_id) == (firing.next_at, last.job_id)
         return Verdict.APPLIED if repeat and ours else Verdict.STALE
-    if firing.jobs:
-        await insert.insert(tx, firing.jobs, now, store_now, repeat=False)
+    if last is not None:
+        stands_for = (await insert.insert(tx, firing.jobs, now, store_now, repeat=False))[-1].job_id
+        if stands_for != last.job_id:
+            await tx.execute("fired_into", firing.name, stands_for)
     return Verdict.APPLIED
 
 
@@ -297,6 +299,7 @@ _TIME_LIMITS = ("statement_timeout", "lock_timeout", "idle_in_transaction_sessio
 
 
 async def diagnose(tx: Tx, now: Instant) -> list[Finding]:
+    clock = await _clock(tx, now)  # first: what is asked before it would count as being off
     names = ["server_version", "max_connections", *_DURABLE, *_TIME_LIMITS]
     settings = dict(await tx.rows("settings", names))
     return [
@@ -304,7 +307,7 @@ async def diagnose(tx: Tx, now: Instant) -> list[Finding]:
         _durability(settings),
         await _time_limits(tx, settings),
         await _schema(tx),
-        await _clock(tx, now),
+        clock,
         await _places(tx),
         await _dead_rows(tx),
         await _oldest_transaction(tx),

@@ -122,8 +122,10 @@ async def unpark(tx: Tx, key: str, limit: int) -> int:
 async def release(tx: Tx, now: Instant, limit: int) -> int:
     """Continue large releases from their marks, and unpark jobs of keys with unused room."""
     done = 0
-    for (parent,) in await tx.rows("take_release_due", 1 if limit < RELEASE_BATCH_MAX else 10):
+    for parent, dropping in await tx.rows("take_release_due", 1 if limit < RELEASE_BATCH_MAX else 10):
         done += await spread(tx, [parent], now, max(1, limit - done))
+        if dropping:
+            await tx.value("drop_released", parent)
     for (parent,) in await tx.rows("take_join_due", limit):
         tx.broods.add(parent, Brood())
         done += 1

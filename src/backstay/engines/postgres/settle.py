@@ -37,7 +37,7 @@ from backstay.engines.postgres import places as postgres_places
 from backstay.engines.postgres.connection import Tx, is_collision, is_outage, translate
 from backstay.engines.postgres.insert import Terms
 from backstay.engines.sql_rows import holds_by_key, left_their_place, signals_of
-from backstay.errors import EffectFailed, InvalidSubmission
+from backstay.errors import EffectFailed, InvalidResult, InvalidSubmission
 
 _STALE_MAX = 100  # parts removed at once
 _jobs = msgspec.msgpack.Decoder(list[NewJob])
@@ -93,7 +93,8 @@ async def drop_stale(tx: Tx) -> int:
 
 
 _COMPLETED = moved(Status.PROCESSING, Status.COMPLETED)
-_ENDED_AS = operator.attrgetter("result", "result_artifact", "logs", "log_location", "metrics", "artifacts")
+_REPORTED = operator.attrgetter("result_artifact", "logs", "log_location", "metrics", "artifacts")
+_BETWEEN_RESULTS = "\x1f"  # which JSON text never contains
 
 
 async def complete(tx: Tx, fast: Sequence[Transition], store_now: Instant | None) -> set[str]:
@@ -122,17 +123,21 @@ async def _complete(tx: Tx, fast: Sequence[Transition], store_now: Instant | Non
 
 def completion_columns(fast: Sequence[Transition]) -> list[Any]:
     """Return the arguments of `complete`. What jobs of one claim have in common is sent once, with the number of its
-    claim for each job. Columns of ids and numbers are sent as text: the driver looks at each element of an array
+    claim for each job. Columns that every job has are sent as text: the driver looks at each element of an array
     several times, and the server reads either as fast."""
     claims: dict[tuple[int, str | None, str | None, Kind], int] = {}
     numbers = [claims.setdefault((t.attempt, t.token, t.by, t.kind), len(claims) + 1) for t in fast]
     attempts, tokens, holders, kinds = zip(*claims, strict=True)
+    results = _BETWEEN_RESULTS.join([t.result or "" for t in fast])
+    if results.count(_BETWEEN_RESULTS) >= len(fast):
+        raise InvalidResult("a result is not JSON: it contains the character U+001F")
     return [
         f"{{{','.join([t.job_id for t in fast])}}}",
         f"{{{','.join(map(str, numbers))}}}",
         f"{{{','.join([str(t.waited_micros) for t in fast])}}}",
+        results,
         # NULL in place of an array of them
-        *(column if any(column) else None for column in map(list, zip(*map(_ENDED_AS, fast), strict=True))),
+        *(column if any(column) else None for column in map(list, zip(*map(_REPORTED, fast), strict=True))),
         list(attempts),
         [token_key(token) for token in tokens],
         list(holders),

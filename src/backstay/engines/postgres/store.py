@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from backstay.clock import Instant
-from backstay.core.dumps import Exported, MoveState
+from backstay.core.dumps import Adopted, Exported, MoveState
 from backstay.core.port import Listener
 from backstay.core.records import (
     ApiKey,
@@ -518,6 +518,9 @@ class PostgresStore:
 
     async def restore(self, kind: str, items: Sequence[bytes], state: MoveState) -> None:
         await self._write("restore", lambda tx, _: transfer.restore(tx, kind, items, state))
+
+    async def adopt(self, jobs: Sequence[Adopted], now: Instant) -> list[Verdict]:
+        return await self._at("adopt", now, lambda tx, at: transfer.adopt(tx, jobs, at))
 
     def fit(self, kind: str, item: bytes) -> bytes:
         return item

@@ -18,11 +18,12 @@ import asyncpg
 import msgspec
 
 from backstay import ids
-from backstay.clock import to_datetime
+from backstay.clock import Instant, to_datetime
 from backstay.core import dumps, records, result_tables
 from backstay.core.dumps import (
     INTO,
     SEALED,
+    Adopted,
     ArchiveDump,
     Dump,
     Exported,
@@ -37,8 +38,9 @@ from backstay.core.dumps import (
     refuse_freezing,
     refuse_other,
 )
-from backstay.core.records import ApiKey, AuditEntry, JobType, QueueRow, Schedule
+from backstay.core.records import ApiKey, AuditEntry, JobType, QueueRow, Schedule, Verdict
 from backstay.core.result_tables import ResultTable
+from backstay.core.states import ACTIVE, TERMINAL
 from backstay.engines import sql_rows
 from backstay.engines.places import FACTS
 from backstay.engines.postgres import access, maintenance, read, results
@@ -272,7 +274,52 @@ async def _restore_jobs(tx: Tx, items: Sequence[bytes]) -> None:
     """Restore jobs; if an interrupted try has already stored some of them, only the missing ones."""
     dumped = dumps.all_unpacked(dumps.JOBS, items, JobDump)
     there = set(await tx.column("restored_before", [dump.record.job_id for dump in dumped]))
-    missing = [dump for dump in dumped if dump.record.job_id not in there]
+    await _write_jobs(tx, [dump for dump in dumped if dump.record.job_id not in there])
+    await _write_edges(tx, dumped)
+
+
+async def adopt(tx: Tx, jobs: Sequence[Adopted], now: Instant) -> list[Verdict]:
+    await tx.execute("lock_names", [f"backstay adopt {tx.sql.schema}"])  # two imports may bring the same jobs
+    known = set(await tx.column("known_anywhere", [job.job_id for job in jobs]))
+    living = await _living(tx, [job.guard.dedup_key for job in jobs if job.guard is not None], now)
+    verdicts: list[Verdict] = []
+    new: list[Adopted] = []
+    given: list[GuardDump] = []
+    for job in jobs:
+        taken = job.guard is not None and job.guard.dedup_key in living
+        if job.job_id in known:
+            verdicts.append(Verdict.STALE)
+        elif taken and job.job.record.status in ACTIVE:
+            verdicts.append(Verdict.TAKEN)
+        else:
+            known.add(job.job_id)
+            if job.guard is not None and not taken:
+                living.add(job.guard.dedup_key)
+                given.append(job.guard)
+            new.append(job)
+            verdicts.append(Verdict.APPLIED)
+    await _write_jobs(tx, [job.job for job in new])
+    await _write_edges(tx, [job.job for job in new])
+    await _many(tx, "give_key", [msgspec.structs.astuple(guard) for guard in given])
+    for job in new:
+        tx.signals |= sql_rows.entered(job.job.record.status)
+    return verdicts
+
+
+async def _living(tx: Tx, keys: Sequence[str], now: Instant) -> set[str]:
+    """Return which of these dedup keys belong to a job."""
+    if not keys:
+        return set()
+    found = await tx.rows("keys_taken", keys)
+    statuses = await read.statuses(tx, [job_id for _, job_id, _ in found])
+    return {
+        key
+        for (key, _, until), status in zip(found, statuses, strict=True)
+        if status is not None and (status not in TERMINAL if until is None else now < until)
+    }
+
+
+async def _write_jobs(tx: Tx, missing: Sequence[JobDump]) -> None:
     jobs = [sql_rows.restored(dump, dump.record.job_id) for dump in missing]
     arrivals = _arrivals(jobs, await _arrived(tx, jobs))
     await tx.connection.copy_records_to_table(
@@ -282,6 +329,9 @@ async def _restore_jobs(tx: Tx, items: Sequence[bytes]) -> None:
         records=[(*(job.facts[name] for name in FACTS), place) for job, place in zip(jobs, arrivals, strict=True)],
     )
     await postgres_places.restore(tx, jobs)
+
+
+async def _write_edges(tx: Tx, dumped: Sequence[JobDump]) -> None:
     edges = [(dump.record.job_id, *msgspec.structs.astuple(edge)) for dump in dumped for edge in dump.edges]
     await _many(tx, "restore_edges", edges)
 

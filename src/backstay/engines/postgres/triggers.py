@@ -27,14 +27,16 @@ def trigger_sql(
     dedup_key: str = "NULL",
     when: str = "true",
     on_delete: str | None = None,
+    row: str | None = None,
     drop: bool = False,
 ) -> str:
     """Return the SQL that creates a trigger; run it as the owner of the table.
 
     `payload`, `subject`, `priority`, `content_hash`, `dedup_key` and `when` are SQL expressions over NEW, written by
-    someone who may run SQL there anyway; `columns` lists the columns whose update counts, all if it is empty. `drop`
+    someone who may run SQL there anyway; `columns` lists the columns whose update counts, all if it is empty. `row` is
+    a condition that finds the row of a job by its `payload`: with it, a job whose row does not exist is refused. `drop`
     removes what the same call without it has created. The functions are created in the table's schema, where its owner
-    may create them; no permission on the queue's schema is needed.
+    may create them; a permission on the queue's schema is needed for `row` only, whose trigger is on the table of jobs.
     """
     check_name(job_type, "job type")
     _check(_NAME, table, "table")
@@ -47,8 +49,10 @@ def trigger_sql(
     place, _, bare = table.lower().rpartition(".")
     name = _trigger_name(bare, job_type)
     function = f'"{place}"."{name}"' if place else f'"{name}"'
+    jobs = f'"{schema}".job'
     if drop:
-        return _dropped(table, name, function) + _dropped(table, f"{name}_gone", _gone(function))
+        own = _dropped(table, name, function) + _dropped(table, f"{name}_gone", _gone(function))
+        return own + _not_needing(jobs, name, _suffixed(function, "row"))
     if payload is None:
         raise InvalidOption("payload is missing: give an SQL expression over NEW")
     changed = f"ROW({_of('NEW', columns)})::record *<> ROW({_of('OLD', columns)})::record" if columns else "NEW *<> OLD"
@@ -72,6 +76,10 @@ CREATE OR REPLACE TRIGGER "{name}" AFTER INSERT OR {updates} ON {table}
         parts.append(_dropped(table, f"{name}_gone", _gone(function)))
     else:
         parts.append(_on_delete(schema, name, function, table, job_type, subject, on_delete))
+    of_row = _suffixed(function, "row")
+    parts.append(
+        _not_needing(jobs, name, of_row) if row is None else _needing(jobs, name, of_row, table, job_type, row)
+    )
     return "\n".join(parts).strip() + "\n"
 
 
@@ -80,7 +88,11 @@ def _of(row: str, columns: Sequence[str]) -> str:
 
 
 def _gone(function: str) -> str:
-    return f'{function[:-1]}_gone"'
+    return _suffixed(function, "gone")
+
+
+def _suffixed(function: str, suffix: str) -> str:
+    return f'{function[:-1]}_{suffix}"'
 
 
 def _dropped(table: str, trigger: str, function: str) -> str:
@@ -110,6 +122,40 @@ END
 $trigger$;
 CREATE OR REPLACE TRIGGER "{name}_gone" AFTER DELETE ON {table}
     FOR EACH ROW EXECUTE FUNCTION {_gone(function)}();"""
+
+
+def _needing(jobs: str, name: str, function: str, table: str, job_type: str, row: str) -> str:
+    """Return a trigger on the table of jobs. It does not wait for a transaction that deletes the row, which wants the
+    row's jobs next: the submit is repeated instead."""
+    return f"""
+CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $trigger$
+#variable_conflict use_variable
+DECLARE
+    payload jsonb := NEW.payload;
+BEGIN
+    PERFORM FROM {table} WHERE {row} FOR KEY SHARE NOWAIT;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'BS005',
+            MESSAGE = '{job_type}: there is no row of {table} for this job: nothing was stored';
+    END IF;
+    RETURN NEW;
+END
+$trigger$;
+CREATE OR REPLACE TRIGGER "{name}_row" BEFORE INSERT ON {jobs}
+    FOR EACH ROW WHEN (NEW.job_type = '{job_type}') EXECUTE FUNCTION {function}();"""
+
+
+def _not_needing(jobs: str, name: str, function: str) -> str:
+    """Return how the trigger is removed, if there is one. A role that may not use the queue's schema has made none."""
+    return f"""
+DO $drop$
+BEGIN
+    DROP TRIGGER IF EXISTS "{name}_row" ON {jobs};
+EXCEPTION WHEN insufficient_privilege OR undefined_table OR invalid_schema_name THEN NULL;
+END
+$drop$;
+DROP FUNCTION IF EXISTS {function}();
+"""
 
 
 def _check(pattern: re.Pattern[str], name: str, what: str) -> None:

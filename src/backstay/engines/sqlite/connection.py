@@ -195,14 +195,25 @@ class Candidate(msgspec.Struct, array_like=True, gc=False):
 RARELY_SET = [name for name in PLAIN_FIELDS if NEW_DEFAULTS.get(name, ...) in (None, USUAL.get(name))]
 USUALLY_SET = [name for name in PLAIN_FIELDS if name not in RARELY_SET]
 _CANDIDATE = [{"due": "scheduled_for"}.get(name, name) for name in Candidate.__struct_fields__ if name != "turn"]
+SHARED = [name for name in PLAIN_FIELDS if name not in ("job_id", "payload")]
+ID_LENGTH = 36  # of a UUID
+
+
+def _values(names: Iterable[str], start: int) -> str:
+    return ", ".join(
+        f"nullif(?{number}, {USUAL[name]!r})" if name in USUAL else f"?{number}"
+        for number, name in enumerate(names, start)
+    )
+
+
 LISTS = {
     "new_columns": ", ".join(PLAIN_FIELDS),
-    "new_values": ", ".join(
-        f"nullif(?{number}, {USUAL[name]!r})" if name in USUAL else f"?{number}"
-        for number, name in enumerate(PLAIN_FIELDS, start=3)
-    ),
+    "new_values": _values(PLAIN_FIELDS, 3),
     "usual_columns": ", ".join(USUALLY_SET),
-    "usual_values": ", ".join(f"?{number}" for number, _ in enumerate(USUALLY_SET, start=3)),
+    "usual_values": _values(USUALLY_SET, 3),
+    "shared_columns": ", ".join(SHARED),
+    "shared_values": _values(SHARED, 4),
+    "id_length": str(ID_LENGTH),
     "fact_columns": ", ".join(places.FACTS),
     "fact_values": _bound(places.FACTS),
     "joined": joined(),

@@ -9,6 +9,7 @@ import asyncio
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from backstay.engines.places import FACTS, STANDING, Move, Standing, submitted
 from backstay.engines.release import Gift
 from backstay.engines.sqlite import admission, read, release
 from backstay.engines.sqlite import places as sqlite_places
-from backstay.engines.sqlite.connection import RARELY_SET, USUALLY_SET, load, translate
+from backstay.engines.sqlite.connection import ID_LENGTH, RARELY_SET, SHARED, USUALLY_SET, load, translate
 from backstay.engines.sqlite.writer import Tx
 from backstay.errors import DedupConflict, InvalidOption, UnknownDependency
 
@@ -70,6 +71,7 @@ def guard_again(tx: Tx, job_id: str, now: Instant) -> None:
 
 INSERT = load("insert")
 INSERT_USUAL = load("insert_usual")
+INSERT_ALIKE = load("insert_alike")
 INSERT_READY = load("insert_ready")
 INSERT_LATER = load("insert_later")
 SPECIAL = load("insert_special")
@@ -83,8 +85,13 @@ _SHARED = [name for name in FACTS if name in STANDING]
 _row = attrgetter(*job_fields.PLAIN_FIELDS)
 _usual_row = attrgetter(*USUALLY_SET)
 _rare = attrgetter(*RARELY_SET)
+_shared = attrgetter(*SHARED)
 _NOTHING_RARE = tuple(NEW_DEFAULTS[name] for name in RARELY_SET)
 _kind: Callable[[NewJob], Kind] = attrgetter("job_type", "queue", "priority")
+
+
+CAN_BIND_LISTS = "ENABLE_CARRAY" in apsw.compile_options  # as in the wheels of apsw
+ALIKE_MIN = 8  # jobs to a statement, on average: for fewer, one statement for each job is as fast
 
 
 class Donor(NamedTuple):
@@ -100,9 +107,7 @@ def insert_plain(tx: Tx, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]
     if len(jobs) == 1:
         return [_insert_alone(tx, jobs[0], now)]
     first = tx.arrivals.take_seqs(len(jobs))
-    is_usual = all(map(_NOTHING_RARE.__eq__, map(_rare, jobs)))
-    statement, row = (INSERT_USUAL, _usual_row) if is_usual else (INSERT, _row)
-    tx.connection.executemany(statement, [(seq, now, *row(job)) for seq, job in enumerate(jobs, start=first)])
+    _insert_facts(tx, jobs, first, now)
     due = {job.scheduled_for for job in jobs}
     if min(due, default=FOREVER) <= now:
         tx.connection.execute(INSERT_READY, (first, now))
@@ -114,6 +119,24 @@ def insert_plain(tx: Tx, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]
         tx.arrivals.submitted(kind, now, count)
     pending, scheduled = Status.PENDING, Status.SCHEDULED
     return [Inserted(job.job_id, pending if job.scheduled_for <= now else scheduled) for job in jobs]
+
+
+def _insert_facts(tx: Tx, jobs: Sequence[NewJob], first: int, now: Instant) -> None:
+    """Write what was submitted. Jobs that differ only in their ids and payloads take one statement with a list, in half
+    the time of a statement for each, and without the interpreter's lock."""
+    if CAN_BIND_LISTS:
+        alike = [(shared, len(list(those))) for shared, those in groupby(map(_shared, jobs))]
+        if len(alike) * ALIKE_MIN <= len(jobs) and all(len(job.job_id) == ID_LENGTH for job in jobs):
+            texts = tuple([job.job_id + job.payload for job in jobs])
+            begin = 0
+            for shared, count in alike:
+                listed = apsw.carray(texts, start=begin, stop=begin + count)
+                tx.connection.execute(INSERT_ALIKE, (first + begin, now, listed, *shared))
+                begin += count
+            return
+    is_usual = all(map(_NOTHING_RARE.__eq__, map(_rare, jobs)))
+    statement, row = (INSERT_USUAL, _usual_row) if is_usual else (INSERT, _row)
+    tx.connection.executemany(statement, [(seq, now, *row(job)) for seq, job in enumerate(jobs, start=first)])
 
 
 def _insert_alone(tx: Tx, job: NewJob, now: Instant) -> Inserted:

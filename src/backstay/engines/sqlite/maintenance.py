@@ -117,6 +117,7 @@ def _save_type(tx: Tx, job_type: JobType) -> None:
 
 SAVE = load("save_schedule")
 FIRE = load("fire")
+FIRED_INTO = load("fired_into")
 _FIELDS = Schedule.__struct_fields__
 NAMED = load("schedules_named")
 AFTER = load("schedules_after")
@@ -176,8 +177,8 @@ def _fire_one(tx: Tx, firing: Firing, now: Instant) -> Verdict:
     )
     if not tx.connection.changes():
         return Verdict.GONE if tx.value(VERSION_OF, (firing.name,)) is None else Verdict.STALE
-    if firing.jobs:
-        insert.insert(tx, firing.jobs, now)
+    if last is not None and (stands_for := insert.insert(tx, firing.jobs, now)[-1].job_id) != last.job_id:
+        tx.connection.execute(FIRED_INTO, (firing.name, stands_for))
     return Verdict.APPLIED
 
 

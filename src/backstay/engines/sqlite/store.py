@@ -14,7 +14,7 @@ from typing import TypeVar, TypeVarTuple
 import apsw
 
 from backstay.clock import Instant
-from backstay.core.dumps import COUNTERS, Exported, MoveState
+from backstay.core.dumps import COUNTERS, Adopted, Exported, MoveState
 from backstay.core.port import Listener
 from backstay.core.records import (
     ApiKey,
@@ -404,6 +404,9 @@ class SQLiteStore:
 
     async def restore(self, kind: str, items: Sequence[bytes], state: MoveState) -> None:
         await self._write("restore", transfer.restore, kind, items, state, essential=False)
+
+    async def adopt(self, jobs: Sequence[Adopted], now: Instant) -> list[Verdict]:
+        return await self._write("adopt", transfer.adopt, jobs, now, essential=False)
 
     def fit(self, kind: str, item: bytes) -> bytes:
         return item

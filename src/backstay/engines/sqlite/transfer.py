@@ -13,10 +13,12 @@ from typing import Any
 import apsw
 import msgspec
 
+from backstay.clock import Instant
 from backstay.core import dumps, result_tables
 from backstay.core.dumps import (
     INTO,
     SEALED,
+    Adopted,
     ArchiveDump,
     Dump,
     Exported,
@@ -31,10 +33,11 @@ from backstay.core.dumps import (
     refuse_freezing,
     refuse_other,
 )
-from backstay.core.records import ApiKey, AuditEntry, Counter, JobType, QueueRow, Schedule
+from backstay.core.records import ApiKey, AuditEntry, Counter, JobType, QueueRow, Schedule, Verdict
 from backstay.core.result_tables import ColumnKind, ResultTable
+from backstay.core.states import ACTIVE
 from backstay.engines import sql_rows
-from backstay.engines.sqlite import access, maintenance, read
+from backstay.engines.sqlite import access, insert, maintenance, read
 from backstay.engines.sqlite import connection as sqlite_connection
 from backstay.engines.sqlite import places as sqlite_places
 from backstay.engines.sqlite import results as sqlite_results
@@ -163,6 +166,7 @@ _SUMS = load("export_totals")
 _TRAIL = load("export_audit")
 _RESTORE_JOB = load("insert_special")
 _KNOWN = load("known")
+_KNOWN_ANYWHERE = load("known_anywhere")
 _RESTORE_CHILDREN = load("restore_children")
 _RESTORE_EDGE = load("restore_edge")
 _RESTORE_STEP = load("restore_step")
@@ -284,6 +288,32 @@ def _restore_jobs(tx: Tx, items: Sequence[bytes]) -> None:
     tx.arrivals.count()  # that is, do not: the counters of their origin are restored by themselves
     edges = ((job.record.job_id, *msgspec.structs.astuple(edge)) for job in jobs for edge in job.edges)
     tx.connection.executemany(_RESTORE_EDGE, edges)
+
+
+def adopt(tx: Tx, jobs: Sequence[Adopted], now: Instant) -> list[Verdict]:
+    ids = msgspec.json.encode([job.job_id for job in jobs]).decode()
+    known = {job_id for (job_id,) in tx.rows(_KNOWN_ANYWHERE, (ids,))}
+    tx.arrivals.count()
+    verdicts = [_adopt(tx, job, known, now) for job in jobs]
+    tx.arrivals.count()  # that is, do not: they were not submitted here
+    return verdicts
+
+
+def _adopt(tx: Tx, job: Adopted, known: set[str], now: Instant) -> Verdict:
+    record, guard = job.job.record, job.guard
+    if job.job_id in known:
+        return Verdict.STALE
+    has_key = guard is not None and insert.living_target(tx, guard.dedup_key, now) is None
+    if guard is not None and not has_key and record.status in ACTIVE:
+        return Verdict.TAKEN
+    known.add(job.job_id)
+    _restore_job(tx, sql_rows.restored(job.job, tx.arrivals.take_seqs(1)))
+    edges = ((job.job_id, *msgspec.structs.astuple(edge)) for edge in job.job.edges)
+    tx.connection.executemany(_RESTORE_EDGE, edges)
+    if guard is not None and has_key:
+        insert.guard(tx, guard.dedup_key, job.job_id, guard.until)
+    tx.signals |= sql_rows.entered(record.status)
+    return Verdict.APPLIED
 
 
 def _restore_job(tx: Tx, job: sql_rows.Restored) -> None:

@@ -1,4 +1,4 @@
-"""Routes for details of a job: history, log, tree, explanation, result tables and files.
+"""Routes for details of a job: history, log, tree, explanation and files.
 
 Files come from handlers and are not trusted. Each is sent in a sandbox without scripts, forms or an origin, with a
 media type from a short list; everything else is a download.
@@ -15,7 +15,6 @@ import msgspec
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from backstay import limits
 from backstay.app import Backstay
 from backstay.errors import ArtifactNotFound
 from backstay.files.local import StoredFile
@@ -24,7 +23,6 @@ from backstay.server import problems, response_models, worker_summary
 from backstay.server.auth import App, Who, needs, visible
 from backstay.server.gate import ARTIFACT_POLICY
 from backstay.server.problems import Problem
-from backstay.server.request_models import NO_NUL
 from backstay.server.routing import JobId, answer, answers, for_every_app, routes
 from backstay.server.visibility import explained, without_foreign
 
@@ -138,77 +136,6 @@ async def _lines(job: Job) -> AsyncIterator[bytes]:
     for each in job.logs["entries"]:
         yield f"{each['timestamp']} {each['level']} {each['message']}\n".encode()
         await asyncio.sleep(0)
-
-
-Table = Annotated[str, Path(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,47}$")]
-Limit = Annotated[int, Query(ge=1, le=limits.FIND_LIMIT_MAX)]
-Subject = Annotated[str | None, Query(min_length=1, max_length=limits.RESULT_KEY_BYTES_MAX, json_schema_extra=NO_NUL)]
-# The attempt and the key of the last row; each byte of a key can be six characters of JSON, within JSON.
-After = Annotated[
-    str | None,
-    Query(
-        description="`next` of the previous page.",
-        max_length=12 * limits.RESULT_KEY_BYTES_MAX + 200,
-        json_schema_extra={"pattern": r"^\[[0-9]{1,9},.+\]$"},
-    ),
-]
-
-
-@for_every_app
-def results_router() -> APIRouter:
-    api = routes("results")
-    _tables(api)
-    _rows(api)
-    return api
-
-
-def _tables(api: APIRouter) -> None:
-    @api.get(
-        "/jobs/{job_id:uuid}/results",
-        summary="List the result tables of a job",
-        dependencies=READ,
-        **answers(response_models.Tables, 404),
-    )
-    async def list_tables(app: App, who: Who, job_id: JobId) -> Response:
-        job = await visible(app, who, str(job_id))
-        return answer(response_models.Tables(job.job_id, job.result_tables))
-
-
-def _rows(api: APIRouter) -> None:
-    @api.get(
-        "/jobs/{job_id:uuid}/results/{table}",
-        summary="Read the rows of a job",
-        dependencies=READ,
-        **answers(response_models.Rows, 404, 409, 410),
-    )
-    async def read_rows(
-        app: App,
-        who: Who,
-        job_id: JobId,
-        table: Table,
-        subject: Subject = None,
-        after: After = None,
-        limit: Limit = 100,
-    ) -> Response:
-        """Ordered by key; optionally only those of a `subject`. Rows appear once the job has completed."""
-        job = await visible(app, who, str(job_id))
-        page = await app.result_rows(job.job_id, table, after, limit, subject=subject)
-        return answer(response_models.Rows(job.job_id, table, page, page.next))
-
-    @api.get(
-        "/jobs/{job_id:uuid}/results/{table}/{key:path}",
-        summary="Read one row of a job",
-        dependencies=READ,
-        **answers(dict[str, Any], 404, 409, 410),
-    )
-    async def read_row(app: App, who: Who, job_id: JobId, table: Table, key: str) -> Response:
-        job = await visible(app, who, str(job_id))
-        row = await app.result_row(job.job_id, table, key)
-        if row is None:
-            raise Problem(
-                404, "row-not-found", f"job {job.job_id} has no row {key!r:.80} in {table}", title="No such row"
-            )
-        return answer(row)
 
 
 DOWNLOAD = "application/octet-stream"

@@ -353,7 +353,7 @@ async def _changed(app: Backstay, who: Principal, job: Job) -> Response:
 
 async def _whole(app: Backstay, who: Principal, job: Job) -> Response:
     found = await visibility.document(app, who, job)
-    if job.record.result_artifact is not None:
+    if job.row.result_artifact is not None:
         result = job_raw(await asyncio.to_thread(job.result_text))
         found = msgspec.structs.replace(found, result=result)
     return answer(found, headers=etag(job))
@@ -531,7 +531,7 @@ async def _newest(app: Backstay, who: Principal) -> list[Job]:
 def _grouped(jobs: list[Job]) -> list[response_models.DeadGroup]:
     alike: dict[tuple[str, str], list[Job]] = {}
     for job in jobs:
-        alike.setdefault((job.job_type, died_of(job.record)), []).append(job)
+        alike.setdefault((job.job_type, died_of(job.row)), []).append(job)
     return [
         response_models.DeadGroup(
             job_type=job_type,
@@ -546,4 +546,4 @@ def _grouped(jobs: list[Job]) -> list[response_models.DeadGroup]:
 
 
 def _ended(job: Job) -> int:
-    return job.record.completed_at or job.record.updated_at
+    return job.row.completed_at or job.row.updated_at

@@ -155,8 +155,7 @@ def _defining(api: APIRouter) -> None:
     async def put_schedule(app: App, who: Who, by: By, name: Name, body: ScheduleBody) -> Response:
         """201 if it is new. Sending the same definition again changes nothing."""
         before = await _stored(app, name)
-        options = body.options()
-        check_queue(who, options.get("queue") or (await submit.target_of(app, who, body.job_type)).queue)
+        options = await submit.of_schedule(app, who, body.job_type, body.payload, body.options())
         if before is not None and not who.sees(before.queue):
             raise problems.foreign_queue("the queue of the schedule with this name")
         with problems.raced():

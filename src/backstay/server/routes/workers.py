@@ -111,7 +111,7 @@ def _progress_routes(api: APIRouter, remote: RemoteWorkers) -> None:
 async def _claim(remote: RemoteWorkers, who: Principal, job_id: str, token: str) -> tuple[JobRecord, Hold]:
     """Return the job as it is stored, and the claim that the token is for."""
     job = await visible(remote.app, who, job_id)
-    return job.record, (await remote.tokens()).hold(job.job_id, token)
+    return job.row, (await remote.tokens()).hold(job.job_id, token)
 
 
 async def _end(

@@ -137,6 +137,7 @@ from backstay.testing.conformance.test_settle import (  # noqa: E402
     TestSteps,
 )
 from backstay.testing.conformance.test_transfer import (  # noqa: E402
+    TestAdoption,
     TestExport,
     TestExportOfRows,
     TestExportOfTrees,
@@ -152,6 +153,7 @@ def many() -> int:
 
 
 __all__ = [
+    "TestAdoption",
     "TestAhead",
     "TestArchive",
     "TestAuditTrail",

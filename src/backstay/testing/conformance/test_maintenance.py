@@ -527,6 +527,19 @@ class TestFire:
         stored = await _stored(store)
         assert (stored.next_at, stored.last_at, stored.last_job_id) == (NOW + 4 * HOUR, ticks[-1], jobs[-1].job_id)
 
+    async def test_a_tick_whose_dedup_key_is_taken_makes_no_job_and_names_the_one_that_has_it(
+        self, store: Store
+    ) -> None:
+        schedule = await _saved(store)
+        first = await submit(store, dedup_key="nightly", special=True)
+        tick = a_tick(schedule, NOW + HOUR, dedup_key="nightly", special=True)
+
+        assert await store.fire([a_firing(schedule, jobs=(tick,), next_at=NOW + 2 * HOUR)], NOW + HOUR) == [APPLIED]
+
+        assert await store.get([tick.job_id]) == [None]
+        stored = await _stored(store)
+        assert (stored.next_at, stored.last_at, stored.last_job_id) == (NOW + 2 * HOUR, NOW + HOUR, first)
+
     async def test_ticks_that_are_skipped_make_no_job_and_keep_the_last_one(self, store: Store) -> None:
         schedule = await _saved(store)
         await store.fire([a_firing(schedule)], NOW + HOUR)

@@ -183,6 +183,22 @@ class TestFind:
         for limit in (1, 5, 23):
             assert await _all_pages(store, limit, order=order, **query) == whole
 
+    @pytest.mark.parametrize("order", ORDERS)
+    @pytest.mark.parametrize("query", [{}, {"status": Status.PENDING}, {"subject": "s"}, {"job_type": "work"}], ids=str)
+    async def test_jobs_of_one_instant_and_priority_have_the_same_order_on_pages_of_any_size(
+        self, store: Store, query: dict[str, Any], order: str
+    ) -> None:
+        jobs = sorted((new_job(subject="s") for _ in range(12)), key=lambda job: job.job_id, reverse=True)
+        ids = [answer.job_id for answer in await store.insert(jobs, NOW)]
+        later = await submit(store, subject="s", now=NOW + 1, scheduled_for=NOW + 1)
+
+        whole = await _all_pages(store, 100, order=order, **query)
+
+        assert sorted(whole) == sorted([*ids, later])
+        assert whole.index(later) == (0 if order == "created" else len(ids))
+        for limit in (1, 5):
+            assert await _all_pages(store, limit, order=order, **query) == whole
+
     @pytest.mark.parametrize("state", [Status.SCHEDULED, Status.PROCESSING, Status.COMPLETED])
     async def test_pages_of_other_states_are_complete_too(self, store: Store, state: Status) -> None:
         ids = [(await in_state(store, state)).job_id for _ in range(7)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import struct
 from collections.abc import Sequence
@@ -518,7 +519,7 @@ class TestReadRows:
         job_id = await with_rows(store, KINDS, *rows)
 
         found = await read(store, job_id, KINDS)
-        assert [_with_decimal(row) for row in found] == [_with_decimal(row) for row in rows]
+        assert [as_values(row) for row in found] == [as_values(row) for row in rows]
         assert [[type(value) for value in row] for row in found] == [[type(value) for value in row] for row in rows]
 
     @pytest.mark.parametrize("number", [0.0, -2.5, 1 / 3, 1e-7, 1.7976931348623157e308, math.pi * 1e125])
@@ -590,6 +591,12 @@ class TestLatest:
         assert await store.latest("town", "none") is None
 
 
-def _with_decimal(row: Sequence[Value]) -> tuple[Any, ...]:
-    """Normalise decimals: engines keep the value, not trailing zeros."""
-    return tuple(Decimal(str(v)) if i == 7 and v is not None else v for i, v in enumerate(row))
+def as_values(row: Sequence[Value]) -> tuple[Any, ...]:
+    """Return a row of KINDS with its decimal and its JSON as values: engines keep those, not trailing zeros or the
+    order of names."""
+    *others, decimal, nested = row
+    return (
+        *others,
+        None if decimal is None else Decimal(str(decimal)),
+        None if nested is None else json.loads(str(nested)),
+    )

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from backstay.core import dumps
-from backstay.core.dumps import FROM, INTO, SEALED, MoveState
+from backstay.core.dumps import FROM, INTO, SEALED, Adopted, MoveState
 from backstay.core.event_details import Rerun, Subtree
 from backstay.core.lifecycle import cancel, manual_retry
 from backstay.core.port import Store
@@ -46,7 +46,17 @@ from backstay.testing.conformance.factories import (
     submit,
     submit_many,
 )
-from backstay.testing.conformance.test_results import KINDS, POINTS, WORDS, put, read, read_by_subject, with_rows, words
+from backstay.testing.conformance.test_results import (
+    KINDS,
+    POINTS,
+    WORDS,
+    as_values,
+    put,
+    read,
+    read_by_subject,
+    with_rows,
+    words,
+)
 
 COMING = MoveState(role=INTO, move_id="m", other="sqlite:///here.db")
 
@@ -412,7 +422,9 @@ class TestExportOfRows:
         await carry(store, elsewhere)
 
         assert await read(elsewhere, named) == await read(store, named) == words("cat", "dog", "ox")
-        assert await read(elsewhere, kinds, KINDS) == await read(store, kinds, KINDS) == [odd, empty]
+        for where in (elsewhere, store):
+            found = await read(where, kinds, KINDS)
+            assert [as_values(row) for row in found] == [as_values(odd), as_values(empty)]
         assert await read_by_subject(elsewhere, "pets") == await read_by_subject(store, "pets")
         assert await elsewhere.latest("pets", "rows") == named
 
@@ -607,3 +619,114 @@ class TestFreeze:
         async with frozen(store, msgspec.structs.replace(STANDING, done=True)):
             with pytest.raises(StoreMoved, match="was transferred to postgresql://there/jobs"):
                 await submit(store)
+
+
+async def adoptable(store: Store, *job_ids: str, until: int | None = None) -> list[Adopted]:
+    """Return jobs as another system would hand them over, with their dedup keys."""
+    found = {}
+    for item in await everything(store, dumps.JOBS):
+        dump = dumps.unpacked(dumps.JOBS, item, dumps.JobDump)
+        key = dump.record.dedup_key
+        guard = None if key is None else dumps.GuardDump(key, dump.record.job_id, until)
+        found[dump.record.job_id] = Adopted(dump, guard)
+    return [found[job_id] for job_id in job_ids]
+
+
+class TestAdoption:
+    async def test_adopted_jobs_are_the_same_in_a_queue_that_is_in_use(self, store: Store, elsewhere: Store) -> None:
+        states = [state for state in Status if state is not Status.PROCESSING]
+        jobs = [(await in_state(store, state, subject=state.value)).job_id for state in states]
+        own = await submit(elsewhere)
+
+        assert await elsewhere.adopt(await adoptable(store, *jobs), NOW) == [Verdict.APPLIED] * len(jobs)
+
+        for job_id in jobs:
+            assert await bare_record(elsewhere, job_id) == await bare_record(store, job_id)
+        assert await status(elsewhere, own) is Status.PENDING
+
+    async def test_an_adopted_job_is_claimed_and_ends_like_any_other(self, store: Store, elsewhere: Store) -> None:
+        job_id = await submit(store)
+
+        await elsewhere.adopt(await adoptable(store, job_id), NOW)
+
+        claim = await claim_one(elsewhere, job_id)
+        await settle(elsewhere, claim.completes("7"))
+        assert (await record(elsewhere, job_id)).result == "7"
+
+    async def test_a_job_that_is_here_already_stays_as_it_is(self, store: Store, elsewhere: Store) -> None:
+        job_id = await submit(store)
+        jobs = await adoptable(store, job_id)
+        await elsewhere.adopt(jobs, NOW)
+        await settle(elsewhere, (await claim_one(elsewhere, job_id)).completes())
+        done = await record(elsewhere, job_id)
+
+        assert await elsewhere.adopt([*jobs, *jobs], NOW) == [Verdict.STALE] * 2
+
+        assert await record(elsewhere, job_id) == done
+
+    async def test_a_job_of_the_archive_is_not_adopted_again(self, store: Store, elsewhere: Store) -> None:
+        job = await archived(elsewhere)
+        job_id = await submit(store)
+        [adopted] = await adoptable(store, job_id)
+        record_here = msgspec.structs.replace(adopted.job.record, job_id=job.job_id)
+        again = Adopted(msgspec.structs.replace(adopted.job, record=record_here))
+
+        assert await elsewhere.adopt([again], NOW) == [Verdict.STALE]
+
+        assert (await record(elsewhere, job.job_id)).archived_at is not None
+
+    async def test_a_job_that_appears_twice_in_a_call_is_stored_once(self, store: Store, elsewhere: Store) -> None:
+        jobs = await adoptable(store, await submit(store))
+
+        assert await elsewhere.adopt([*jobs, *jobs], NOW) == [Verdict.APPLIED, Verdict.STALE]
+
+        assert (await elsewhere.counts())[Status.PENDING] == 1
+
+    async def test_an_adopted_job_brings_its_dedup_key(self, store: Store, elsewhere: Store) -> None:
+        active = await submit(store, dedup_key="active")
+        done = await completed(store, dedup_key="for ever")
+        await elsewhere.adopt(await adoptable(store, active), NOW)
+        await elsewhere.adopt(await adoptable(store, done, until=FOREVER), NOW)
+
+        assert await submit(elsewhere, dedup_key="active") == active
+        assert await submit(elsewhere, dedup_key="for ever", now=NOW + DAY) == done
+
+    async def test_a_dedup_key_of_another_job_here_keeps_its_job(self, store: Store, elsewhere: Store) -> None:
+        own = await submit(elsewhere, dedup_key="k")
+        active = await submit(store, dedup_key="k")
+        await settle(store, (await claim_one(store, active)).completes())
+        done = active
+        active = await submit(store, dedup_key="k")
+
+        jobs = await adoptable(store, active, done)
+        assert await elsewhere.adopt(jobs, NOW) == [Verdict.TAKEN, Verdict.APPLIED]
+
+        assert await elsewhere.statuses([active, done]) == [None, Status.COMPLETED]
+        assert await submit(elsewhere, dedup_key="k") == own
+
+    async def test_a_dedup_key_whose_job_has_ended_goes_to_the_adopted_job(
+        self, store: Store, elsewhere: Store
+    ) -> None:
+        await completed(elsewhere, dedup_key="k")
+        active = await submit(store, dedup_key="k")
+
+        assert await elsewhere.adopt(await adoptable(store, active), NOW) == [Verdict.APPLIED]
+
+        assert await submit(elsewhere, dedup_key="k") == active
+
+    async def test_adopted_jobs_wait_for_one_another(self, store: Store, elsewhere: Store) -> None:
+        first = await submit(store, job_type="first")
+        second = await submit(store, depends_on=(first,))
+
+        await elsewhere.adopt(await adoptable(store, second), NOW)
+        await elsewhere.adopt(await adoptable(store, first), NOW)
+
+        await settle(elsewhere, (await claim_one(elsewhere, first, slots={"first": 1})).completes())
+        assert await status(elsewhere, second) is Status.PENDING
+
+    async def test_nothing_is_adopted_into_a_queue_under_transfer(self, store: Store, elsewhere: Store) -> None:
+        jobs = await adoptable(store, await submit(store))
+        await elsewhere.restore("", [], COMING)
+
+        with pytest.raises(StoreMoved):
+            await elsewhere.adopt(jobs, NOW)

@@ -86,21 +86,22 @@ CREATE TABLE backstay.detail (
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05);
 
 -- Pending jobs: the line. `line` says in which of three they stand: 0 without a key, 1 with a concurrency or rate key,
--- 2 with a fairness key; 3 and 4 are those of 1 and 2 that are parked, because their key has no room.
+-- 2 with a fairness key; 3 and 4 are those of 1 and 2 that are parked, because their key has no room. The defaults are
+-- those of a plain job that has just come in.
 CREATE TABLE backstay.ready (
     scheduled_for     bigint NOT NULL,
     job_id            uuid NOT NULL,
     priority          integer NOT NULL,
-    payload_version   integer NOT NULL,
-    attempt           integer NOT NULL,
-    failures          integer NOT NULL,
-    version           integer NOT NULL,
-    line              smallint NOT NULL,
-    suspicion         smallint NOT NULL,
+    payload_version   integer NOT NULL DEFAULT 1,
+    attempt           integer NOT NULL DEFAULT 0,
+    failures          integer NOT NULL DEFAULT 0,
+    version           integer NOT NULL DEFAULT 1,
+    line              smallint NOT NULL DEFAULT 0,
+    suspicion         smallint NOT NULL DEFAULT 0,
     parked            smallint NOT NULL DEFAULT 0, -- 1: by its concurrency key; 2: by its rate key
-    awaited           boolean NOT NULL, -- whether a job waits on this one, or did
-    findable          boolean NOT NULL, -- by its content or its rows, once it has completed
-    child             boolean NOT NULL,
+    awaited           boolean NOT NULL DEFAULT false, -- whether a job waits on this one, or did
+    findable          boolean NOT NULL DEFAULT false, -- by its content or its rows, once it has completed
+    child             boolean NOT NULL DEFAULT false,
     queue             text COLLATE "C" NOT NULL,
     job_type          text COLLATE "C" NOT NULL,
     concurrency_key   text COLLATE "C",
@@ -255,8 +256,11 @@ CREATE TABLE backstay.edge (
 CREATE INDEX edge_child ON backstay.edge (child_id);
 CREATE INDEX edge_unmet ON backstay.edge (parent_id) WHERE NOT met;
 
--- Jobs that ended with more dependents than one transaction releases.
-CREATE TABLE backstay.release_due (parent_id uuid PRIMARY KEY);
+-- Jobs that ended with more dependents than one transaction releases, or by SQL.
+CREATE TABLE backstay.release_due (
+    parent_id uuid PRIMARY KEY,
+    dropping  boolean NOT NULL DEFAULT false -- SQL has dropped it: it goes once those that joined it have been released
+);
 
 CREATE TABLE backstay.dedup (
     dedup_key text COLLATE "C" PRIMARY KEY,

@@ -153,6 +153,23 @@ CROSS JOIN LATERAL (
     LIMIT 1
 ) AS p;
 
+-- An instant of ours as PostgreSQL writes them; to the microsecond.
+CREATE FUNCTION backstay.instant(micros bigint) RETURNS timestamptz LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
+$$ SELECT timestamptz '1970-01-01 00:00:00+00' + micros * interval '1 microsecond' $$;
+
+-- Jobs for queries of your own: the fields of a record, with PostgreSQL's own types.
+CREATE VIEW backstay.jobs AS
+SELECT job_id, job_type, queue, status, priority, payload::jsonb AS payload, subject,
+    ARRAY(SELECT jsonb_array_elements_text(tags::jsonb)) AS tags, created_by,
+    backstay.instant(created_at) AS created_at, backstay.instant(updated_at) AS updated_at,
+    backstay.instant(scheduled_for) AS scheduled_for, backstay.instant(started_at) AS started_at,
+    backstay.instant(completed_at) AS completed_at, backstay.instant(lease_expires_at) AS lease_expires_at,
+    attempt, failures, max_attempts, timeout_micros / 1000000.0 AS timeout_seconds, version, worker_id, worker_version,
+    progress, stage, result::jsonb AS result, last_error, error_type, metrics::jsonb AS metrics, dedup_key, content_hash,
+    reused_from, parent_job_id, root_job_id, job_stage, schedule, backstay.instant(tick_at) AS tick_at,
+    (completed_at - started_at) / 1000 AS processing_time_ms
+FROM backstay.standing;
+
 -- The first state of a job, from the outcomes of its dependencies: the same as began in core/dependencies.py. One that
 -- is failed or cancelled by dependencies that had ended before begins as waiting.
 CREATE FUNCTION backstay.began(

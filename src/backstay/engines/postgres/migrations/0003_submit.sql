@@ -30,6 +30,9 @@ $$
 DECLARE
     held uuid[];
     names bigint;
+    contents integer := (
+        SELECT count(DISTINCT (job_type, content_hash)) FROM unnest(jobs) WHERE reuse_since IS NOT NULL);
+    earlier integer; -- contents that this transaction has locked before
     room bigint := current_setting('max_locks_per_transaction')::bigint
         * (current_setting('max_connections')::bigint + current_setting('max_prepared_transactions')::bigint);
 BEGIN
@@ -37,8 +40,7 @@ BEGIN
     -- that fit.
     IF cardinality(jobs) * 5 > room THEN
         SELECT count(DISTINCT job_id) FILTER (WHERE own_id AND NOT coalesce(repeated, false)) + count(DISTINCT dedup_key)
-            + count(DISTINCT (job_type, content_hash)) FILTER (WHERE reuse_since IS NOT NULL)
-            + count(DISTINCT concurrency_key) + count(DISTINCT rate_key)
+            + least(contents, {content_locks_max}) + count(DISTINCT concurrency_key) + count(DISTINCT rate_key)
         INTO names FROM unnest(jobs) WHERE NOT coalesce(promised, false);
         IF names > room THEN
             RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format(
@@ -46,12 +48,19 @@ BEGIN
                 ' submit fewer at a time, or raise max_locks_per_transaction', names, room);
         END IF;
     END IF;
+    -- A trigger submits row by row, perhaps thousands in a transaction. Beyond so many contents, one lock keeps such
+    -- transactions apart; a job that is submitted by itself at the same moment may then do the same work once more.
+    IF contents > 0 THEN
+        earlier := coalesce(nullif(current_setting('backstay_locks.contents', true), ''), '0')::integer;
+        PERFORM set_config('backstay_locks.contents', (earlier + contents)::text, true);
+    END IF;
     PERFORM pg_advisory_xact_lock(lock) FROM (
         SELECT hashtextextended('backstay id ' || job_id, 0) AS lock FROM unnest(jobs)
             WHERE own_id AND NOT coalesce(repeated, false)
         UNION SELECT hashtextextended('backstay dedup ' || dedup_key, 0) FROM unnest(jobs) WHERE dedup_key IS NOT NULL
         UNION SELECT hashtextextended('backstay content ' || job_type || ' ' || content_hash, 0) FROM unnest(jobs)
-            WHERE reuse_since IS NOT NULL
+            WHERE reuse_since IS NOT NULL AND earlier + contents <= {content_locks_max}
+        UNION SELECT hashtextextended('backstay contents', 0) WHERE earlier + contents > {content_locks_max}
         ORDER BY lock) AS locks;
     PERFORM pg_advisory_xact_lock(lock) FROM (
         SELECT DISTINCT hashtextextended('backstay queue ' || q.name, 0) AS lock
@@ -464,6 +473,50 @@ EXCEPTION WHEN data_exception THEN
 END
 $$;
 
+-- What a template makes of a payload: see core/derivation.py, which does the same. NULL where a field is missing or null.
+CREATE FUNCTION backstay.derived(name text, template jsonb, payload jsonb) RETURNS text LANGUAGE plpgsql IMMUTABLE AS
+$$
+DECLARE
+    part jsonb;
+    value jsonb;
+    word text;
+    found text := '';
+BEGIN
+    FOR part IN SELECT * FROM jsonb_array_elements(template) LOOP
+        IF part -> 'path' IS NULL THEN
+            found := found || (part ->> 'text');
+            CONTINUE;
+        END IF;
+        value := backstay.field(part, name, payload);
+        IF value IS NULL THEN
+            RETURN NULL;
+        END IF;
+        word := value #>> '{}';
+        found := found || CASE part ->> 'hash' WHEN 'md5' THEN md5(word)
+            WHEN 'sha256' THEN encode(sha256(convert_to(word, 'UTF8')), 'hex') ELSE word END;
+    END LOOP;
+    RETURN nullif(found, '');
+END
+$$;
+
+-- The value of a field that something is derived from; its default where the payload has no such field.
+CREATE FUNCTION backstay.field(part jsonb, name text, payload jsonb) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE AS
+$$
+DECLARE
+    path text[] := ARRAY(SELECT jsonb_array_elements_text(part -> 'path'));
+    value jsonb := coalesce(payload #> path, part -> 'default');
+BEGIN
+    IF jsonb_typeof(value) = 'null' THEN
+        RETURN NULL;
+    ELSIF jsonb_typeof(value) IN ('object', 'array') OR (jsonb_typeof(value) = 'number' AND value::text !~ '^-?[0-9]+$') THEN
+        RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format(
+            '%s is derived from %s, which has to be a string, an integer or a boolean, not %s', name,
+            array_to_string(path, '.'), jsonb_typeof(value));
+    END IF;
+    RETURN value;
+END
+$$;
+
 -- SELECT backstay.submit('embed', '{"text": "…"}', priority => 75, dedup_key => 'rule:7');
 CREATE FUNCTION backstay.submit(
     job_type text,
@@ -499,8 +552,41 @@ $$
 DECLARE
     at bigint := backstay.micros();
     known jsonb := (SELECT t.details::jsonb FROM backstay.job_type AS t WHERE t.job_type = submit.job_type);
+    derives jsonb := nullif(known -> 'derivation', 'null');
+    kept bigint; -- how long a derived dedup key stays taken
     due bigint;
 BEGIN
+    IF derives IS NOT NULL THEN
+        IF EXISTS (SELECT FROM jsonb_array_elements_text(derives -> 'in_code') AS coded
+                WHERE CASE coded WHEN 'subject' THEN subject WHEN 'content_hash' THEN content_hash
+                    WHEN 'dedup_key' THEN dedup_key ELSE priority::text END IS NULL) THEN
+            RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format(
+                '%s computes its %s in code, which SQL cannot run: give each of them here, or declare a template instead'
+                ' of a function', job_type, (
+                    SELECT string_agg(coded, ' and ') FROM jsonb_array_elements_text(derives -> 'in_code') AS coded));
+        END IF;
+        subject := coalesce(subject, backstay.derived('subject', derives -> 'subject', payload));
+        content_hash := coalesce(content_hash, backstay.derived('content_hash', derives -> 'content_hash', payload));
+        IF priority IS NULL AND derives -> 'priority' IS NOT NULL THEN
+            priority := coalesce(
+                (derives -> 'priority' -> 'levels' ->> (backstay.field(derives -> 'priority', 'priority', payload) #>> '{}')),
+                derives -> 'priority' ->> 'otherwise')::integer;
+        END IF;
+        IF dedup_key IS NULL AND derives -> 'dedup_key' IS NOT NULL THEN
+            dedup_key := backstay.derived('dedup_key', derives -> 'dedup_key', payload);
+            IF derives ->> 'dedup_per' = 'day' THEN
+                dedup_key := dedup_key || ':' || (greatest(now(), coalesce(run_at, now() + delay, now()))
+                    AT TIME ZONE 'UTC')::date;
+            END IF;
+            IF dedup_key IS NOT NULL AND dedup_for = 'active' THEN
+                kept := (derives ->> 'dedup_for')::bigint;
+            END IF;
+        END IF;
+        IF reuse IS NULL AND content_hash IS NOT NULL AND derives ->> 'reuse' IS NOT NULL THEN
+            reuse := CASE (derives ->> 'reuse')::bigint WHEN -1 THEN 'true'
+                ELSE ((derives ->> 'reuse')::bigint / 1000000.0) || ' s' END;
+        END IF;
+    END IF;
     IF job_type IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = 'job_type is NULL: give the job type';
     ELSIF known IS NULL THEN
@@ -605,7 +691,7 @@ BEGIN
         'rate_key', CASE WHEN known -> 'rate' ->> 'count' IS NOT NULL THEN coalesce(rate_key, job_type) END,
         'rate', known -> 'rate',
         'dedup_key', dedup_key,
-        'dedup_until', CASE dedup_for WHEN 'active' THEN NULL WHEN 'forever' THEN {forever}
+        'dedup_until', CASE dedup_for WHEN 'active' THEN CASE WHEN kept < {forever} THEN at + kept ELSE kept END WHEN 'forever' THEN {forever}
             ELSE at + (extract(epoch FROM dedup_for::interval) * 1000000)::bigint END,
         'dedup_conflict_is_error', dedup_conflict = 'error',
         'depends_on', coalesce(to_jsonb(depends_on), '[]')))), at, at, notify) -> 0 ->> 'job_id')::uuid;
@@ -697,23 +783,37 @@ $$;
 -- told that its job is gone.
 CREATE FUNCTION backstay.drop_jobs(of_type text, of_subject text, by text DEFAULT 'sql') RETURNS integer LANGUAGE plpgsql AS
 $$
-DECLARE
-    dropped uuid[];
 BEGIN
     PERFORM backstay.cancel_jobs(of_type, of_subject, by);
-    -- Locked first, and looked at then: a child may have come while this waited for a lock. Not out of a tree: a hole in
-    -- it would keep its parent waiting, and children that are on their way need theirs.
-    dropped := ARRAY(
-        SELECT job_id FROM backstay.job WHERE subject = of_subject AND job_type = of_type ORDER BY job_id FOR UPDATE);
+    RETURN backstay.drop_ended_jobs(ARRAY(
+        SELECT job_id FROM backstay.job WHERE subject = of_subject AND job_type = of_type ORDER BY job_id FOR UPDATE));
+END
+$$;
+
+-- Of jobs that are locked, remove those that have ended; how many. Not out of a tree: a hole in it would keep its parent
+-- waiting, and children that are on their way need theirs. One that others have joined is removed once they are released.
+CREATE FUNCTION backstay.drop_ended_jobs(ids uuid[]) RETURNS integer LANGUAGE plpgsql AS
+$$
+DECLARE
+    dropped uuid[]; -- looked at after they were locked: a child may have come while that waited
+    joined uuid[];
+BEGIN
     dropped := ARRAY(
         SELECT j.job_id FROM backstay.job AS j JOIN backstay.ended AS e ON e.job_id = j.job_id
-        WHERE j.job_id = ANY (dropped) AND e.awaited IS NOT TRUE AND j.parent_job_id IS NULL
+        WHERE j.job_id = ANY (ids) AND j.parent_job_id IS NULL
+          AND NOT EXISTS (SELECT FROM backstay.edge AS x WHERE x.parent_id = j.job_id AND NOT x.joined)
           AND NOT EXISTS (SELECT FROM backstay.detail AS d WHERE d.job_id = j.job_id
             AND (d.children > 0 OR d.open_children > 0)));
+    joined := ARRAY(SELECT DISTINCT parent_id FROM backstay.edge WHERE parent_id = ANY (dropped) AND NOT met);
+    IF cardinality(joined) > 0 THEN
+        INSERT INTO backstay.release_due (parent_id, dropping) SELECT unnest(joined), true
+        ON CONFLICT (parent_id) DO UPDATE SET dropping = true;
+        dropped := ARRAY(SELECT unnest(dropped) EXCEPT SELECT unnest(joined));
+    END IF;
     -- In a transaction that cannot see a child which has come since it began, this fails.
     INSERT INTO backstay.detail (job_id) SELECT unnest(dropped) ON CONFLICT DO NOTHING;
     PERFORM backstay.drop_ended(dropped);
-    DELETE FROM backstay.edge WHERE child_id = ANY (dropped);
+    DELETE FROM backstay.edge WHERE child_id = ANY (dropped) OR parent_id = ANY (dropped);
     DELETE FROM backstay.step WHERE job_id = ANY (dropped);
     DELETE FROM backstay.dedup WHERE job_id = ANY (dropped);
     DELETE FROM backstay.file WHERE job_id = ANY (dropped);

@@ -90,6 +90,10 @@ UPDATE backstay.schedule
 SET next_at = $4, last_at = coalesce($5::bigint, last_at), last_job_id = coalesce($6::text, last_job_id)
 WHERE name = $1 AND version = $2 AND next_at = $3 AND paused_at IS NULL
 
+-- name: fired_into
+-- The last tick made no job of its own: its dedup key belongs to this one.
+UPDATE backstay.schedule SET last_job_id = $2::text WHERE name = $1
+
 -- name: misplaced
 -- Of the newest jobs and of those in the line or in another place, up to $1 of each: how many; how many have no place, more
 -- than one, or one in the line where it is not looked for; how many places have no job; and one of the jobs. Indexes: the

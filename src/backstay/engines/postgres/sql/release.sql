@@ -69,7 +69,11 @@ WITH held AS MATERIALIZED (
     CROSS JOIN LATERAL (SELECT job_id FROM backstay.job WHERE job_id = d.parent_id FOR NO KEY UPDATE SKIP LOCKED) AS j
     LIMIT $1
 )
-DELETE FROM backstay.release_due WHERE parent_id = ANY (ARRAY(SELECT job_id FROM held)) RETURNING parent_id::text
+DELETE FROM backstay.release_due WHERE parent_id = ANY (ARRAY(SELECT job_id FROM held)) RETURNING parent_id::text, dropping
+
+-- name: drop_released
+-- Remove a job that SQL has dropped, unless some that joined it are still to be released.
+SELECT backstay.drop_ended_jobs(ARRAY[$1::uuid])
 
 -- name: take_join_due
 -- Take marks of parents whose last child was ended by SQL.

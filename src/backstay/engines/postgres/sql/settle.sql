@@ -56,10 +56,9 @@ DELETE FROM backstay.staged WHERE ctid = ANY (ARRAY(
 WITH locked AS MATERIALIZED (
     SELECT r.place_of, s.*
     FROM (
-        SELECT s.*, ($10::integer[])[claim] AS attempt, ($11::bigint[])[claim] AS token, ($12::text[])[claim] AS by,
-            ($13::text[])[claim] AS job_type, ($14::text[])[claim] AS queue, ($15::integer[])[claim] AS priority
-        FROM unnest($1::text::uuid[], $2::text::integer[], $3::text::bigint[], $4::text[], $5::text[], $6::text[],
-                $7::text[], $8::text[], $9::text[])
+        SELECT *
+        FROM unnest($1::text::uuid[], $2::text::integer[], $3::text::bigint[], string_to_array($4::text, E'\x1f', ''),
+                $5::text[], $6::text[], $7::text[], $8::text[], $9::text[])
             AS s (job_id, claim, waited, result, result_artifact, logs, log_location, metrics, artifacts)
         ORDER BY job_id
     ) AS s
@@ -68,15 +67,15 @@ WITH locked AS MATERIALIZED (
         WHERE job_id = s.job_id
         FOR UPDATE SKIP LOCKED
     ) AS r
-    WHERE r.attempt = s.attempt AND r.token = s.token AND r.worker_id = s.by AND NOT r.awaited
-      AND r.concurrency_key IS NULL AND (NOT r.child OR $17::boolean)
+    WHERE r.attempt = ($10::integer[])[s.claim] AND r.token = ($11::bigint[])[s.claim]
+      AND r.worker_id = ($12::text[])[s.claim]
+      AND NOT r.awaited AND r.concurrency_key IS NULL AND (NOT r.child OR $17::boolean)
 ), moment AS MATERIALIZED (
     SELECT coalesce($16::bigint, backstay.micros()) AS now
 ), gone AS (
     DELETE FROM backstay.running AS r USING locked AS s WHERE r.ctid = s.place_of
     RETURNING r.job_id, r.started_at, r.attempt, r.failures, r.version, r.token, r.findable, r.worker_id,
-        r.worker_version, s.result, s.result_artifact, s.logs, s.log_location, s.metrics, s.artifacts, s.job_type,
-        s.queue, s.priority, s.waited
+        r.worker_version, s.result, s.result_artifact, s.logs, s.log_location, s.metrics, s.artifacts, s.claim, s.waited
 ), done AS (
     INSERT INTO backstay.ended (job_id, completed_at, started_at, token, attempt, failures, version, status, worker_id,
         worker_version, result, result_artifact, job_type, content_hash, subject)
@@ -100,13 +99,18 @@ WITH locked AS MATERIALIZED (
 ), counted AS (
     INSERT INTO backstay.counter AS c
         (minute, job_type, queue, priority, outcome, shard, bucket, count, ran_micros, waited_micros)
-    SELECT now - now % 60000000, job_type, queue, priority, 'completed', pg_backend_pid() % 64, bucket, count(*),
+    SELECT now - now % 60000000, job_type, queue, priority, 'completed', pg_backend_pid() % 64, bucket, sum(count),
         sum(ran), sum(waited)
     FROM (
-        SELECT moment.now, g.job_type, g.queue, g.priority, moment.now - g.started_at AS ran, g.waited,
-            backstay.bucket_of(moment.now - g.started_at, g.waited) AS bucket
-        FROM gone AS g, moment
-    ) AS done
+        SELECT now, ($13::text[])[claim] AS job_type, ($14::text[])[claim] AS queue, ($15::integer[])[claim] AS priority,
+            bucket, count, ran, waited
+        FROM (
+            SELECT moment.now, g.claim, backstay.bucket_of(moment.now - g.started_at, g.waited) AS bucket,
+                count(*) AS count, sum(moment.now - g.started_at) AS ran, sum(g.waited) AS waited
+            FROM gone AS g, moment
+            GROUP BY moment.now, g.claim, bucket
+        ) AS of_claim
+    ) AS of_kind
     GROUP BY now, job_type, queue, priority, bucket
     ORDER BY job_type, queue, priority, bucket
     ON CONFLICT (minute, job_type, queue, priority, outcome, shard, bucket) DO UPDATE SET count = c.count + excluded.count,

@@ -103,6 +103,22 @@ FROM unnest($1::uuid[], $2::uuid[]) WITH ORDINALITY AS n (lowest, highest, place
 -- Which of these jobs are there. Index: job_pkey.
 SELECT job_id::text FROM backstay.job WHERE job_id = ANY ($1::uuid[])
 
+-- name: known_anywhere
+-- Which of these jobs are there, or in the archive. Indexes: job_pkey, archive_pkey.
+SELECT job_id::text FROM backstay.job WHERE job_id = ANY ($1::uuid[])
+UNION ALL
+SELECT job_id::text FROM backstay.archive WHERE job_id = ANY ($1::uuid[])
+
+-- name: keys_taken
+-- The jobs that dedup keys belong to, locked against a submit with the same key, and until when. Index: the primary key.
+SELECT dedup_key, job_id::text, until FROM backstay.dedup WHERE dedup_key = ANY ($1::text[]) ORDER BY dedup_key
+FOR UPDATE
+
+-- name: give_key
+-- Let a dedup key belong to a job. Index: the primary key.
+INSERT INTO backstay.dedup (dedup_key, job_id, until) VALUES ($1, $2::uuid, $3)
+ON CONFLICT (dedup_key) DO UPDATE SET job_id = excluded.job_id, until = excluded.until
+
 -- name: restore_edges
 -- Edges of restored jobs. Index: the primary key.
 INSERT INTO backstay.edge (child_id, parent_id, met, joined) VALUES ($1::uuid, $2::uuid, $3, $4) ON CONFLICT DO NOTHING

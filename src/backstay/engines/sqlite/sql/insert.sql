@@ -8,6 +8,12 @@ VALUES (?1, ?2, {new_values})
 INSERT INTO job (seq, created_at, {usual_columns})
 VALUES (?1, ?2, {usual_values})
 
+-- name: insert_alike
+-- The same of many jobs in a row, ?1 the position of the first, that differ only in the id and the payload: ?3 lists the
+-- two of each as one text. From ?4 the fields that they share.
+INSERT INTO job (seq, created_at, job_id, payload, {shared_columns})
+SELECT ?1 - 1 + rowid, ?2, substr(value, 1, {id_length}), substr(value, {id_length} + 1), {shared_values} FROM carray(?3)
+
 -- name: insert_special
 -- Store what was submitted of one job, with all its options.
 INSERT INTO job (seq, {fact_columns})

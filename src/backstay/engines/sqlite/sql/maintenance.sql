@@ -75,6 +75,10 @@ UPDATE schedule
 SET next_at = :next_at, last_at = coalesce(:last_at, last_at), last_job_id = coalesce(:last_job_id, last_job_id)
 WHERE name = :name AND version = :version AND next_at = :due_at AND paused_at IS NULL
 
+-- name: fired_into
+-- The last tick made no job of its own: its dedup key belongs to this one.
+UPDATE schedule SET last_job_id = ?2 WHERE name = ?1
+
 -- name: release_needed
 -- Whether anything is left to release, to unpark, to store or to forget. Indexes: ready_parked, the keys.
 SELECT EXISTS (SELECT 1 FROM release_due) OR EXISTS (SELECT 1 FROM ready INDEXED BY ready_parked WHERE parked = 1)

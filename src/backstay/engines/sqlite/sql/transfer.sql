@@ -69,6 +69,11 @@ SELECT parent_id, met, joined FROM edge INDEXED BY edge_child WHERE child_id = ?
 -- Which of the jobs in ?1 are there. Index: the unique one on job_id.
 SELECT job_id FROM job WHERE job_id IN (SELECT value FROM json_each(?1))
 
+-- name: known_anywhere
+-- Which of the jobs in ?1 are there, or in the archive. Indexes: the unique one on job_id; the key of the archive.
+SELECT value FROM json_each(?1)
+WHERE EXISTS (SELECT 1 FROM job WHERE job_id = value) OR EXISTS (SELECT 1 FROM archive WHERE job_id = value)
+
 -- name: restore_edge
 -- A repeat changes nothing.
 INSERT OR IGNORE INTO edge (child_id, parent_id, met, joined) VALUES (?1, ?2, ?3, ?4)
