@@ -19,7 +19,7 @@ def test_links_resolve(page: Path) -> None:
             continue
         path, _, heading = target.partition("#")
         file = (page.parent / path).resolve() if path else page
-        if not file.exists() or (heading and heading not in anchors(file)):
+        if not file.exists() or (heading and file.suffix == ".md" and heading not in anchors(file)):
             broken.append(target)
     assert broken == []
 
@@ -35,6 +35,8 @@ def test_tests_that_are_named_exist(page: Path) -> None:
 
 
 def test_every_page_can_be_reached_from_the_readme() -> None:
+    """By links, and by the menu of the site, which begins at its home page."""
+    home, menu = ROOT / "docs/index.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
     seen: set[Path] = set()
     ahead = [ROOT / "README.md"]
     while ahead:
@@ -44,6 +46,8 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
         seen.add(page)
         links = (target.partition("#")[0] for target in LINK.findall(prose(page)))
         ahead += [(page.parent / link).resolve() for link in links if link and "://" not in link]
+        if page == home:
+            ahead += [ROOT / "docs" / path for path in re.findall(r"\S+\.md", menu)]
     assert [name(page) for page in PAGES if page not in seen] == []
 
 
