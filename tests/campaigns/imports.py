@@ -26,8 +26,10 @@ from backstay.limits import IMPORT_PAGE
 from tests.campaigns.rounds import in_a_folder, say, versions
 from tests.imports import (
     analysis_source,
+    celery_source,
     delphi_source,
     embedding_source,
+    pgqueuer_source,
     procrastinate_source,
     rq_source,
     scheduled_source,
@@ -143,8 +145,26 @@ def procrastinate(servers: Servers, folder: Path, jobs: int) -> Source:
     return Source("procrastinate", url, lambda: procrastinate_source.facts(url), procrastinate_source.facts_of)
 
 
+def pgqueuer(servers: Servers, folder: Path, jobs: int) -> Source:
+    url = servers.database()
+
+    async def make() -> None:
+        await pgqueuer_source.make(url, 10)
+        await pgqueuer_source.add(url, jobs - 83)
+
+    in_a_thread(lambda: asyncio.run(make()))
+    return Source("pgqueuer", url, lambda: pgqueuer_source.facts(url), pgqueuer_source.facts_of)
+
+
+def celery(servers: Servers, folder: Path, jobs: int) -> Source:
+    url = servers.redis.empty()
+    celery_source.celery(celery_source.make, url, 10)
+    celery_source.celery(celery_source.add, url, jobs - 70)
+    return Source("celery", url, lambda: celery_source.facts(url), celery_source.facts_of)
+
+
 def rq(servers: Servers, folder: Path, jobs: int) -> Source:
-    url = servers.redis.url()
+    url = servers.redis.empty()
     rq_source.add(url, jobs)
     return Source(
         "rq", url, lambda: rq_source.facts(url), lambda job: rq_source.facts_of(job, {job.job_id: own_id(job)})
@@ -160,9 +180,11 @@ def in_a_thread(work: Callable[[], None]) -> None:
 # By name: how a source is made, and the engine that it is imported into unless another is given.
 SOURCES: dict[str, tuple[Callable[[Servers, Path, int], Source], str]] = {
     "analysis": (analysis, "sqlite"),
+    "celery": (celery, "sqlite"),
     "delphi": (delphi, "postgres"),
     "delphi-code": (delphi_code, "sqlite"),
     "embedding-jobs": (embedding_jobs, "postgres"),
+    "pgqueuer": (pgqueuer, "postgres"),
     "procrastinate": (procrastinate, "postgres"),
     "rq": (rq, "sqlite"),
     "scheduled": (scheduled, "sqlite"),

@@ -154,3 +154,21 @@ def test_an_import_that_was_killed_continues(cli: Cli, queue: Queue, source: str
     assert "8 jobs had been imported before" in cli("import", "analysis", source, "--yes").out
 
     assert queue.do(lambda app: app.result(job["job_id"])) == "x" * 100_000
+
+
+def test_what_differs_is_listed_by_its_old_id(cli: Cli, source: str) -> None:
+    assert cli("import", "analysis", source, "--yes").code == Exit.OK
+    ran = cli("import", "analysis", source, "--compare")
+    assert (ran.code, ran.out, ran.err.strip().endswith("0 jobs differ")) == (Exit.OK, "", True)
+
+    [pending, *_] = cli("list", "--status", "pending", "--json").document["items"]
+    assert cli("cancel", pending["job_id"]).code == Exit.OK
+
+    ran = cli("import", "analysis", source, "--compare")
+    assert [line.split() for line in ran.out.splitlines()] == [
+        ["ID", "TYPE", "THERE", "HERE"],
+        [pending["tags"][0], pending["job_type"], "queued", "cancelled"],
+    ]
+    [found] = cli("import", "analysis", source, "--compare", "--json").document
+    assert (found["source_id"], found["job_id"]) == (pending["tags"][0], pending["job_id"])
+    assert cli("import", "analysis", source, "--compare", "--dry-run").code == Exit.USAGE

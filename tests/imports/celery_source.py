@@ -11,7 +11,8 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from base64 import b64decode
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -19,6 +20,7 @@ from uuid import UUID
 from celery import Celery, chain, group, signals
 from celery.contrib.testing.worker import start_worker
 from celery.worker import state
+from redis import Redis
 
 from backstay import Job
 from tests.imports.facts import Facts, utc
@@ -69,6 +71,13 @@ def make(app: Celery, jobs: int) -> list[Facts]:
         sent("f", number, "pending", priority=3)
         sent("g", number, "pending", queue="pictures")
     return expected
+
+
+def add(app: Celery, jobs: int) -> None:
+    """So many more that wait."""
+    with app.producer_pool.acquire(block=True) as producer:
+        for number in range(jobs):
+            app.tasks[TASK].apply_async((), {"to": "many", "pages": number}, producer=producer)
 
 
 def run(app: Celery, until: list[Any]) -> None:
@@ -137,9 +146,55 @@ def celery(work: Callable[..., Any], url: str, *arguments: Any, results: str | N
     """Run a function of this module in a process of its own."""
     said = json.dumps([work.__name__, url, results, settings, arguments])
     command = [sys.executable, "-m", "tests.imports.celery_source", said]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout or "null")
+
+
+def facts(url: str, fields: tuple[str, ...] = ()) -> Iterator[Facts]:
+    """Of all that waits and has ended, of an application with JSON. `fields`: the names of positional arguments."""
+    client = Redis.from_url(url)
+
+    def payload_of(args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+        named = dict(zip(fields, args, strict=False)) if fields else {"args": args} if args else {}
+        return {**named, **kwargs}
+
+    waiting = [raw for key in client.scan_iter(_type="list") for raw in client.lrange(key, 0, -1)]
+    taken = [json.dumps(json.loads(raw)[0]) for raw in client.hvals("unacked")]
+    for raw in (*waiting, *taken):
+        message = json.loads(raw)
+        headers, properties = message["headers"], message["properties"]
+        args, kwargs, _ = json.loads(b64decode(message["body"]))
+        yield (
+            headers["id"],
+            "retrying" if headers["retries"] else "scheduled" if headers["eta"] else "pending",
+            headers["task"],
+            properties["delivery_info"]["routing_key"],
+            50 - 5 * properties["priority"],
+            payload_of(args, kwargs),
+            headers["retries"],
+            utc(headers["eta"]) if not headers["retries"] else None,
+            None,
+        )
+    for key in client.scan_iter("celery-task-meta-*"):
+        said = json.loads(client.get(key) or "{}")
+        became = {"SUCCESS": "completed", "FAILURE": "failed", "REVOKED": "cancelled"}.get(said["status"])
+        if became is None:
+            continue
+        outcome = said["result"] if became == "completed" else None
+        if became == "failed":
+            outcome = f"{said['result']['exc_type']}: {said['result']['exc_message'][0]}"
+        yield (
+            said["task_id"],
+            became,
+            said["name"],
+            said["queue"],
+            50,
+            payload_of(said["args"], said["kwargs"]),
+            0 if became == "cancelled" else said["retries"] + 1,
+            None,
+            outcome,
+        )
 
 
 def facts_of(job: Job) -> Facts:

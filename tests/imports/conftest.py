@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -63,16 +62,13 @@ def redis() -> Iterator[Redis]:
 @pytest.fixture
 def redis_url(redis: Redis) -> str:
     """The address of an empty database."""
-    return redis.url(next(_databases))
+    return redis.empty()
 
 
 @pytest.fixture
 def redis_url_too(redis: Redis) -> str:
     """The address of another empty database."""
-    return redis.url(next(_databases))
-
-
-_databases = itertools.count(1)
+    return redis.empty()
 
 
 def database(server: Postgres) -> str:

@@ -212,6 +212,8 @@ def item(number: int) -> dict[str, Any]:
             },
         }
         if status == "COMPLETED"
+        else {"result_type": "FAILURE", "error": f"Failed to save {number} to S3"}
+        if status == "FAILED" and number % 2
         else None,
         "logs": {
             "entries": [log, failed] if status == "FAILED" else [log] if has_started else [],
@@ -246,7 +248,7 @@ def facts(table: Any) -> Iterator[Facts]:
             int(each["timeout_seconds"]),
             int(each["version"]),
             plain(each["job_config"]),
-            plain(each["job_results"]),
+            plain(each["job_results"]) if status == "COMPLETED" else None,
             utc(each["created_at"]),
             utc(each.get("started_at")),
             utc(each["completed_at"]),

@@ -84,8 +84,26 @@ async def make(url: str, jobs: int) -> None:
     await connection.close()
 
 
+async def add(url: str, jobs: int) -> None:
+    """So many more that wait."""
+    connection = await asyncpg.connect(url)
+    queries = Queries(AsyncpgDriver(connection))
+    for first in range(0, jobs, 1000):
+        some = range(first, min(jobs, first + 1000))
+        payloads: list[bytes | None] = [json.dumps({"to": "many", "pages": number}).encode() for number in some]
+        await queries.enqueue(["send"] * len(payloads), payloads, [3] * len(payloads))
+    await connection.close()
+
+
+def payload_of(content: bytes | None) -> Any:
+    if content is None:
+        return None
+    if content[:1] == b"{":
+        return json.loads(content)
+    return {b"plain text": "plain text", b"\xff\x00": {"base64": "/wA="}}[bytes(content)]
+
+
 def facts(url: str) -> Iterator[Facts]:
-    """Of all jobs whose payload is an object."""
     with psycopg.connect(url) as connection:
         lines: dict[int, list[tuple[Any, ...]]] = {}
         log = "SELECT job_id, status, created, priority, entrypoint, traceback FROM pgqueuer_log ORDER BY created, id"
@@ -99,8 +117,6 @@ def facts(url: str) -> Iterator[Facts]:
             attempts = 0
             if job_id in queue:
                 status, priority, entrypoint, payload, created, due, key, attempts = queue[job_id]
-                if payload is None or payload[:1] != b"{":
-                    continue
             became = BECOMES.get(status, "cancelled" if status == "deleted" else status)
             if became == "pending" and due > created:
                 became = "retrying" if attempts else "scheduled"
@@ -112,7 +128,7 @@ def facts(url: str) -> Iterator[Facts]:
                 became,
                 entrypoint,
                 max(0, min(100, 50 + priority)),
-                None if payload is None else json.loads(payload),
+                payload_of(payload),
                 len(picks),
                 utc(past[0][1]),
                 utc(picks[-1]) if picks else None,

@@ -191,3 +191,39 @@ async def test_another_file_is_refused(tmp_path: Path) -> None:
 
     await refused("analysis", str(other), r"is not a jobs\.db")
     await refused("analysis", str(tmp_path / "none.db"), "no file")
+
+
+async def test_broken_rows_are_named_and_the_others_imported(tmp_path: Path) -> None:
+    """SQLite stores what it is given: a column may hold another type, bytes that are not UTF-8, and a key of NULL."""
+    path = tmp_path / "jobs.db"
+    columns = (
+        "id TEXT PRIMARY KEY, type TEXT, status TEXT, progress REAL, stage TEXT, error_message TEXT, request_json TEXT,"
+        " result_json TEXT, created_at TEXT, updated_at TEXT, content_hash TEXT"
+    )
+    good = {
+        "id": "job_good", "type": "analyze", "status": "failed", "progress": 0.5, "stage": "tempo",
+        "error_message": "Stra\u00dfe\0", "request_json": "{}", "result_json": None,
+        "created_at": "2026-11-15T09:00:00", "updated_at": "2026-11-15T09:00:00", "content_hash": "h",
+    }  # fmt: skip
+    broken = [
+        ({"id": None}, "it has no id"),
+        ({"id": b"\xff\xfe"}, "id is not UTF-8"),
+        ({"request_json": "é".encode("latin-1")}, "request_json is not UTF-8"),
+        ({"request_json": "{"}, "request_json is not JSON"),
+        ({"progress": "half"}, "progress is not a number"),
+        ({"type": ""}, "it has no type"),
+        ({"status": "lost"}, "unknown status 'lost'"),
+        ({"created_at": "yesterday"}, "created_at is not an ISO 8601 time"),
+    ]
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"CREATE TABLE jobs ({columns})")
+        for number, changes in enumerate([{}, *(each for each, _ in broken)]):
+            values = good | {"id": f"job_{number}"} | changes
+            connection.execute(f"INSERT INTO jobs VALUES ({', '.join('?' * len(values))})", tuple(values.values()))
+    connection.close()
+    async with an_app(tmp_path) as app:
+        report = await imported(app, path)
+
+        assert {each.reason for each in report.plan.refused} == {reason for _, reason in broken}
+        [job] = await app.find()
+        assert (report.imported, job.last_error) == (1, "Stra\u00dfe\\0")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -116,6 +118,39 @@ async def test_what_only_celery_can_continue_is_listed_with_the_reason(redis_url
             "it has a link",
         ]
         assert sorted(job.payload["to"] for job in await app.find()) == ["f", "g"]
+
+
+async def test_what_is_no_message_is_named_and_the_others_imported(redis_url: str, place: Place) -> None:
+    celery(ordered, redis_url)
+    client = Client.from_url(redis_url)
+    good = json.loads(client.lrange("mail", 0, 0)[0])
+    broken: list[tuple[Any, str]] = [
+        (b"\xff\xfe", "it is not a message of Celery's protocol 2"),
+        ([1, 2], "it is not a message of Celery's protocol 2"),
+        ({"task": "old", "id": "x", "args": []}, "it is not a message of Celery's protocol 2"),
+        ({**good, "headers": {**good["headers"], "id": "1", "retries": "two"}}, "retries is not a whole number"),
+        ({**good, "headers": {**good["headers"], "id": 2}}, "it has no id"),
+        (
+            {**good, "headers": {**good["headers"], "id": "3"}, "body": "abc"},
+            "it is not as its system makes them (Error)",
+        ),
+        (
+            {**good, "headers": {**good["headers"], "id": "4", "compression": "application/x-gzip"}},
+            "as its system makes them (error)",
+        ),
+        ({**good, "headers": {**good["headers"], "id": "5"}, "body": "W10="}, "(ValueError)"),
+    ]
+    for message, _ in broken:
+        client.lpush("mail", message if isinstance(message, bytes) else json.dumps(message))
+    client.set("celery-task-meta-6", b"\xff")
+    client.set("celery-task-meta-7", json.dumps(["SUCCESS"]))
+    async with Backstay(place("sqlite")) as app:
+        report = await imported(app, "celery", redis_url)
+
+        reasons = [each.reason for each in report.plan.refused]
+        assert [why for _, why in broken if not any(why in reason for reason in reasons)] == []
+        assert {"its result is not JSON", "its result is not one of Celery"} < set(reasons)
+        assert (report.imported, report.plan.unmapped) == (7, len(broken) + 2)
 
 
 async def test_nothing_in_redis_is_changed(redis_url: str, place: Place) -> None:

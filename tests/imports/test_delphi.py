@@ -184,6 +184,36 @@ async def test_the_example_items_of_the_document_are_imported(
         assert other.job_type == "FULL_PIPELINE"
 
 
+async def test_broken_items_are_named_and_the_others_imported(
+    text_table: Any, table_address: str, place: Place
+) -> None:
+    broken: list[tuple[dict[str, Any], str]] = [
+        ({"dependencies": 7}, "it is not as its system makes them (TypeError)"),
+        ({"dependencies": "not JSON"}, "dependencies is not JSON"),
+        ({"created_at": "once"}, "created_at is not an ISO 8601 time"),
+        ({"created_at": "1066-10-14T09:00:00Z"}, "it is not as its system makes them: created_at: expected `int` >= 0"),
+        ({"timeout_seconds": "long"}, "it is not as its system makes them: timeout_seconds: expected `float | null`"),
+        ({"retry_count": -1}, "retry_count is not a whole number"),
+        ({"logs": "half a li"}, "logs is not JSON"),
+        ({"job_config": {"note": "x" * 300_000}}, "its payload is larger than 262,144 bytes"),
+        ({"conversation_id": "c" * 600}, "subject: use a string"),
+    ]
+    for number, (changes, _) in enumerate(broken):
+        text_table.put_item(Item=item(5 * number) | changes)
+    nameless = item(100)
+    del nameless["job_type"]  # a key of an index may be absent
+    text_table.put_item(Item=nameless)
+    broken.append(({}, "it has no job_type"))
+    text_table.put_item(Item=item(1))
+    async with Backstay(place("sqlite")) as app:
+        report = await imported(app, "delphi", table_address)
+
+        assert report.imported == 1
+        named = {example: each.reason for each in report.plan.refused for example in each.examples}
+        for number, (_, why) in enumerate(broken):
+            assert why in named.get(job_id(5 * number if why != "it has no job_type" else 100), "it was imported")
+
+
 async def test_another_table_is_refused(boto: Any, table_address: str) -> None:
     await refused("delphi", table_address, "there is no table")
     boto.create_table(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,8 +15,9 @@ from backstay.clock import MICROS
 from backstay.core.states import Status
 from backstay.imports.conversion import Conversion
 from backstay.imports.importer import Importer, Part, Report
-from backstay.imports.source import Row, Unmapped, Work
+from backstay.imports.source import Row, Unmapped, Work, read
 from backstay.ops.audit import Actor
+from backstay.testing import drain
 from tests.imports.conftest import ENGINES, Place
 
 START = 1_700_000_000 * MICROS
@@ -148,6 +152,77 @@ async def test_what_cannot_be_stored_is_listed_with_the_reason(
         [refused] = report.plan.refused
         assert reason in refused.reason and refused.examples == ("a",)
         assert report.imported == 1
+
+
+async def test_of_two_jobs_with_one_id_the_first_is_imported_and_the_other_named(place: Place) -> None:
+    own = "6F9619FF-8B86-D011-B42D-00CF4FC964FF"
+    async with Backstay(place("sqlite")) as app:
+        report = await run(app, work("a", priority=1), work("b"), work("a", priority=2), work(own), work(own.lower()))
+
+        [refused] = report.plan.refused
+        assert (refused.reason, refused.count) == ("another job of the source has the same id", 2)
+        assert (report.imported, report.compared, report.changed) == (3, 3, 0)
+        assert (await app.get(id_of("a"))).priority == 1
+
+
+LATER = datetime(2031, 5, 4, tzinfo=UTC)
+STRANGE = (
+    None, "", 0, -1, 10**30, 2**63, 1.5, float("nan"), float("inf"), "x\0y", "\ud800", "é" * 2_000, [], {}, [1],
+    {"a": float("nan")}, {1: 2}, b"\xff", True, Decimal("NaN"), Decimal(5), LATER, ("\0", "\udfff"), ({},),
+    ("x" * 300,) * 40, {f"n{number}": 1.0 for number in range(99)}, {"\0": 1}, object(),
+)  # fmt: skip
+
+
+def strange_rows() -> list[Row]:
+    """A job for each field and each strange value of it."""
+    rows = []
+    for state in (Status.PENDING, Status.PROCESSING, Status.CANCELLED):
+        for name in Work.__struct_fields__:
+            for number, value in enumerate(STRANGE):
+                source_id = f"{state}-{name}-{number}"
+                fields = {"started_at": START, "ended_at": START + 1, "attempt": 1, "error": "why", name: value}
+                rows.append(read(source_id, state.value, partial(_strange, source_id, state, fields)))
+    return rows
+
+
+def _strange(source_id: str, state: Status, fields: dict[str, Any]) -> Work:
+    given = {"job_type": "work", "payload": {}, "created_at": START, "source_id": source_id, "state": state.value}
+    return Work(**{"status": state, **given, **fields})
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_whatever_a_row_holds_it_becomes_a_job_or_is_named_and_the_others_are_imported(
+    engine: str, place: Place
+) -> None:
+    rows = strange_rows()
+    if engine == "dynamodb":
+        rows = rows[::7]
+    async with Backstay(place(engine)) as app:
+        report = await run(app, *rows)
+
+        assert report.changed == 0
+        assert report.imported == report.compared > len(rows) // 10
+        assert report.imported + report.plan.unmapped + report.not_imported == len(rows)
+
+
+async def test_what_differs_after_an_import_is_listed(place: Place) -> None:
+    rows = [work("a"), work("b"), work("c", depends_on=("a",), unfinished=("a",)), work("d", Status.COMPLETED)]
+    app = Backstay(place("sqlite"))
+    app.job("work")(lambda payload: payload)
+    async with app:
+        importer = Importer(app, "listed", Listed(*rows[:3], rows[3]))
+        assert {each.here for each in await importer.differences()} == {None}
+        await importer.run(Actor("me"))
+        assert await importer.differences() == []
+        await app.cancel(id_of("b"))
+        await drain(app)
+
+        found = {each.source_id: (each.there, each.here) for each in await importer.differences()}
+        assert found == {
+            "a": ("pending", "completed"),
+            "b": ("pending", "cancelled"),
+            "c": ("pending", "completed"),
+        }
 
 
 async def test_an_error_keeps_the_words_of_the_source(place: Place) -> None:

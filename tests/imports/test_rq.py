@@ -145,6 +145,31 @@ async def test_a_pickle_that_says_something_endless_is_refused(redis_url: str, p
         ]
 
 
+async def test_broken_jobs_are_named_and_the_others_imported(redis_url: str, place: Place) -> None:
+    client = Client.from_url(redis_url)
+    queue = Queue("mail", connection=client)
+    broken: list[tuple[dict[str, bytes], str]] = [
+        ({"data": b"\x00\xff"}, "its call is not JSON"),
+        ({"data": b"\x80\x05broken"}, "its call is not a pickle that can be read"),
+        ({"dependency_ids": b"[1"}, "dependency_ids is not JSON"),
+        ({"dependency_ids": b"7"}, "it is not as its system makes them (TypeError)"),
+        ({"dependency_id": b"\xff"}, "it is not as its system makes them (UnicodeDecodeError)"),
+        ({"created_at": b"once"}, "created_at is not an ISO 8601 time"),
+        ({"status": b"asleep"}, "unknown status 'asleep'"),
+        ({"timeout": "²".encode()}, "it is not as its system makes them (ValueError)"),
+    ]
+    for changes, _ in broken:
+        job = queue.enqueue(TASK, "a")
+        client.hset(f"rq:job:{job.id}", mapping=changes)  # type: ignore[arg-type]
+    queue.enqueue(TASK, "b", meta={"pages": 3, "tenant": "north", "user": {"id": 7}, "urgent": True})
+    async with Backstay(place("sqlite")) as app:
+        report = await imported(app, "rq", redis_url)
+
+        assert {each.reason for each in report.plan.refused} == {reason for _, reason in broken}
+        [job_here] = await app.find()
+        assert (job_here.metrics, job_here.tags) == ({"pages": 3}, ["tenant=north"])
+
+
 async def test_a_repeat_imports_what_came_since(redis_url: str, place: Place) -> None:
     make(redis_url, EACH)
     async with an_app(place("sqlite")) as app:

@@ -103,6 +103,23 @@ async def test_items_that_are_not_as_the_document_says_are_listed(table: Any, ta
         }
 
 
+async def test_a_job_that_a_crash_left_twice_is_imported_as_its_later_item_with_its_key(
+    table: Any, table_address: str, place: Place
+) -> None:
+    """As it is if a retry moves a job to the key of its new time, and is killed in between."""
+    later = item(0) | {"scheduled_for": "2099-01-01T07:00:00+00:00", "status": "failed", "attempts": 3}
+    later["SK"] = f"scheduled#2099-01-01T07:00:00+00:00#{job_id(0)}"
+    table.put_item(Item=later)
+    async with Backstay(place("sqlite")) as app:
+        report = await imported(app, "scheduled", table_address)
+
+        assert (report.imported, report.compared, report.changed) == (60, 60, 0)
+        [refused] = report.plan.refused
+        assert (refused.reason, refused.count) == ("a later item of the same job is imported instead", 1)
+        job = await app.get(job_id(0))
+        assert (job.status, job.failures, job.dedup_key) == ("retrying", 3, f"summary:{user(0)}:{day(0)}")
+
+
 async def test_another_table_is_refused(boto: Any, table_address: str) -> None:
     create_as_the_text_says(boto, urlsplit(table_address).netloc)
     await refused("scheduled", table_address, "its key is job_id, not PK and SK")

@@ -18,7 +18,7 @@ from backstay.cli.options import AppName, AsJson, Url
 from backstay.cli.output import Column, Exit, Interrupted, safe
 from backstay.core.checks import count, span
 from backstay.errors import InvalidOption
-from backstay.imports.importer import Importer, Line, Part, Plan, Progress, Report
+from backstay.imports.importer import Difference, Importer, Line, Part, Plan, Progress, Report
 
 T = TypeVar("T")
 _STEPS = {"reading": "reading the source", "importing": "importing", "comparing": "comparing both sides"}
@@ -31,6 +31,13 @@ _LINES: tuple[Column[Line], ...] = (
     Column("NOTE", lambda line: line.note),
 )
 
+_DIFFERENCES: tuple[Column[Difference], ...] = (
+    Column("ID", lambda job: job.source_id),
+    Column("TYPE", lambda job: job.job_type),
+    Column("THERE", lambda job: job.there),
+    Column("HERE", lambda job: job.here or "not here"),
+)
+
 
 def import_jobs(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help=f"One of {', '.join(imports.SOURCES)}.")],
@@ -39,6 +46,9 @@ def import_jobs(
     ] = "",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would become of it; write nothing anywhere.")
+    ] = False,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Only list the jobs that differ, here and in the source; write nothing.")
     ] = False,
     only: Annotated[Part, typer.Option("--only", metavar="PART", help="active, ended or all (default).")] = Part.ALL,
     queue: Annotated[
@@ -58,9 +68,21 @@ def import_jobs(
     Shows first what would become of it and asks. Nothing is changed in the source. Jobs keep their ids, and those that
     are here already are left alone, so that it can be repeated, also after it was interrupted.
     """
-    if not (dry_run or yes) and not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if compare and dry_run:
+        raise InvalidOption("--dry-run is for before an import, --compare for after it: give one")
+    if not (dry_run or compare or yes) and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise InvalidOption("there is no terminal to confirm the import on: add --dry-run to look at it, or --yes")
     renamed = _renamed(rename or [])
+
+    async def differ(app: Backstay) -> list[Difference]:
+        async with imports.opened(source, address) as found:
+            with _shown() as show:
+                importer = Importer(app, source, found, part=only, queue=queue, renamed=renamed, show=show)
+                return await importer.differences()
+
+    if compare:
+        _print_differences(app_loader.run(url, app, differ), as_json)
+        return Exit.OK
 
     async def work(app: Backstay) -> tuple[Plan | None, Report | None]:
         async with imports.opened(source, address) as found:
@@ -117,6 +139,15 @@ def _confirmed(plan: Plan, app: Backstay) -> bool:
     if not plan.jobs:
         return False
     return output.confirm(f"Import {count(plan.jobs, 'job')} into {app.location}?")
+
+
+def _print_differences(found: list[Difference], as_json: bool) -> None:
+    if as_json:
+        output.emit_json(found)
+        return
+    if found:
+        output.emit_table(_DIFFERENCES, found)
+    output.say(f"{count(len(found), 'job')} differ" if len(found) != 1 else "1 job differs")
 
 
 def _print_plan(plan: Plan) -> None:

@@ -21,22 +21,29 @@ from backstay.imports.source import (
     RUNNING,
     Row,
     Unmappable,
-    Unmapped,
     Work,
     document,
+    fraction,
     known,
     moment,
+    named,
+    read,
     required,
     text,
 )
 from backstay.limits import IMPORT_PAGE
 
-_COLUMNS = (
-    "id", "type", "status", "progress", "stage", "error_message", "request_json", "result_json", "created_at",
-    "updated_at", "content_hash",
+_TEXTS = (
+    "id", "type", "status", "stage", "error_message", "request_json", "result_json", "created_at", "updated_at",
+    "content_hash",
 )  # fmt: skip
-# In order of the ids: a page begins after the last one, and rows that come in between are seen or not, but none twice.
-_PAGE = f"SELECT {', '.join(_COLUMNS)} FROM jobs WHERE id > ?1 ORDER BY id LIMIT ?2"  # noqa: S608
+_COLUMNS = (*_TEXTS, "progress")
+# In the order in which they came in: a page begins after the last row, and rows that come in between are seen or not,
+# but none twice. Texts are read as bytes: SQLite stores what it was given, which need not be UTF-8.
+_PAGE = f"""
+SELECT rowid, {", ".join(f"CAST({name} AS BLOB)" for name in _TEXTS)}, progress
+FROM jobs WHERE rowid > ?1 ORDER BY rowid LIMIT ?2
+"""  # noqa: S608
 _COUNT = "SELECT count(*) FROM jobs"
 _KNOWN_COLUMNS = "SELECT name FROM pragma_table_info('jobs')"
 _STATES = {
@@ -91,9 +98,9 @@ class AnalysisJobs:
         return int(count)
 
     async def pages(self) -> AsyncIterator[list[Row]]:
-        after = ""
+        after = -(2**63)
         while page := self._rows(_PAGE, (after, IMPORT_PAGE)):
-            yield [_row(dict(zip(_COLUMNS, values, strict=True))) for values in page]
+            yield [_row(dict(zip(_COLUMNS, values, strict=True))) for _, *values in page]
             after = page[-1][0]
 
     def notes(self) -> list[str]:
@@ -106,24 +113,31 @@ class AnalysisJobs:
             return self._connection.execute(statement, bindings).fetchall()
         except apsw.BusyError:
             raise ConfigurationError(f"{self._path} is locked: stop the service that writes it") from None
+        except apsw.Error as error:
+            raise ConfigurationError(f"{self._path} cannot be read: {error}") from None
 
 
 def _row(row: dict[str, Any]) -> Row:
+    job_id, state = (bytes(row[name] or b"").decode("utf-8", "replace") for name in ("id", "status"))
+    return read(job_id, state, lambda: _work(job_id, state, {name: _decoded(row[name], name) for name in _COLUMNS}))
+
+
+def _decoded(value: Any, name: str) -> Any:
     try:
-        return _work(row)
-    except Unmappable as error:
-        return Unmapped(source_id=row["id"], state=row["status"], reason=str(error))
+        return value.decode() if isinstance(value, bytes) else value
+    except UnicodeDecodeError:
+        raise Unmappable(f"{name} is not UTF-8") from None
 
 
-def _work(row: dict[str, Any]) -> Work:
-    status = known(_STATES, row["status"])
+def _work(job_id: str, state: str, row: dict[str, Any]) -> Work:
+    status = known(_STATES, state)
     has_run = status is not Status.PENDING
     created_at = required(moment(row["created_at"], "created_at"), "created_at")
     updated_at = moment(row["updated_at"], "updated_at")
     return Work(
-        source_id=row["id"],
-        state=row["status"],
-        job_type=row["type"],
+        source_id=named(job_id, "id"),
+        state=state,
+        job_type=named(row["type"], "type"),
         payload=document(row["request_json"], "request_json"),
         status=status,
         created_at=created_at,
@@ -134,7 +148,7 @@ def _work(row: dict[str, Any]) -> Work:
         content_hash=text(row["content_hash"]),
         result=document(row["result_json"], "result_json"),
         error=text(row["error_message"]),
-        progress=row["progress"],
-        step=row["stage"],
+        progress=fraction(row["progress"], "progress"),
+        step=row["stage"] or "",
         note=RUNNING if status is Status.PROCESSING else "",
     )

@@ -26,7 +26,20 @@ from backstay.core.states import Status
 from backstay.errors import ConfigurationError, InvalidPayload
 from backstay.imports.pickles import read_pickle
 from backstay.imports.redis_reader import Command, RedisReader
-from backstay.imports.source import Row, Unmappable, Unmapped, Work, document, known, moment, required, text, whole
+from backstay.imports.source import (
+    Row,
+    Unmappable,
+    Unmapped,
+    Work,
+    document,
+    known,
+    moment,
+    named,
+    read,
+    required,
+    text,
+    whole,
+)
 from backstay.limits import IMPORT_PAGE, RESULT_BYTES_MAX
 
 _ENDED = {"SUCCESS": Status.COMPLETED, "FAILURE": Status.FAILED, "REVOKED": Status.CANCELLED}
@@ -37,6 +50,7 @@ _PRIORITIES = range(10)  # 0 is the first to be taken
 _OWN = (".pidbox", "celeryev")  # queues between workers
 UNNAMED = "celery.unnamed"
 NO_ID = "?"  # of a message that cannot be read
+_FOREIGN = "it is not a message of Celery's protocol 2"
 TAKEN = "a worker had taken it and not acknowledged it"
 _NEXT = {"callbacks": "a link", "errbacks": "a link_error", "chain": "a chain", "chord": "a chord"}
 _TYPED = {"__type__", "__value__"}  # how kombu writes a time, a UUID or a Decimal in JSON
@@ -149,19 +163,18 @@ class Celery:
         return False
 
     def _message(self, raw: bytes, queue: str | None, place: int, note: str = "") -> Row:
-        message: Any = None
         try:
             message = codec.from_json(raw, "message")
             if queue is None:
                 message, _, queue = message
-            return self._work(message, queue, self._base + place, note)
-        except (InvalidPayload, ValueError, TypeError, KeyError, AttributeError):
-            reason = "it is not a message of Celery's protocol 2"
-        except Unmappable as error:
-            reason = str(error)
-        return Unmapped(source_id=_id_of(message), state="waiting", reason=reason)
+        except (InvalidPayload, ValueError, TypeError):
+            return Unmapped(source_id=NO_ID, state="waiting", reason=_FOREIGN)
+        origin: str = queue
+        return read(_id_of(message), "waiting", lambda: self._work(message, origin, self._base + place, note))
 
     def _work(self, message: dict[str, Any], queue: str, created_at: Instant, note: str) -> Work:
+        if _id_of(message) == NO_ID or "task" not in message["headers"]:
+            raise Unmappable(_FOREIGN)
         headers, properties = message["headers"], message["properties"]
         args, kwargs, embedded = _body(message)
         if follows := [said for name, said in _NEXT.items() if (embedded or {}).get(name)]:
@@ -172,9 +185,9 @@ class Celery:
         retries = whole(headers.get("retries"), "retries")
         limits = [each for each in headers.get("timelimit") or () if each]
         return Work(
-            source_id=headers["id"],
+            source_id=named(headers["id"], "id"),
             state="waiting" if due_at is None else "waiting for its eta",
-            job_type=headers["task"],
+            job_type=named(headers["task"], "task"),
             payload=_plain(kwargs),
             args=tuple(_plain(args)),
             status=Status.RETRYING if retries else Status.SCHEDULED if due_at else Status.PENDING,
@@ -190,23 +203,20 @@ class Celery:
         )
 
     def _result(self, task_id: str, raw: bytes) -> Row:
-        state = ""
         try:
             said = (
                 read_pickle(raw, "its result", exceptions=True) if raw[:1] == b"\x80" else document(raw, "its result")
             )
-            state = str(said["status"])
-            if state not in _ENDED:
-                raise Unmappable(
-                    "it has not ended, and is in no queue: a worker runs it. Import again when it has ended"
-                )
-            return self._ended(task_id, state, said)
         except Unmappable as error:
-            return Unmapped(source_id=task_id, state=state, reason=str(error))
-        except (TypeError, KeyError):
-            return Unmapped(source_id=task_id, state=state, reason="its result is not one of Celery")
+            return Unmapped(source_id=task_id, state="", reason=str(error))
+        state = said.get("status") if isinstance(said, dict) else None
+        return read(task_id, state, lambda: self._ended(task_id, state, said))
 
-    def _ended(self, task_id: str, state: str, said: dict[str, Any]) -> Work:
+    def _ended(self, task_id: str, state: Any, said: Any) -> Work:
+        if state is None:
+            raise Unmappable("its result is not one of Celery")
+        if state not in _ENDED:
+            raise Unmappable("it has not ended, and is in no queue: a worker runs it. Import again when it has ended")
         status = known(_ENDED, state)
         name = text(said.get("name"))
         self._has_unnamed |= name is None

@@ -61,7 +61,7 @@ class Conversion(msgspec.Struct, frozen=True):
         try:
             return ids.canonical(source_id)
         except InvalidSubmission:
-            return str(uuid.uuid5(_NAMESPACE, f"{self.source}:{source_id}"))
+            return str(uuid.uuid5(_NAMESPACE, f"{self.source}:{codec.clean(source_id)}"))
 
     def name(self, work: Work) -> str:
         return self.renamed.get(work.job_type, work.job_type)
@@ -147,7 +147,7 @@ class Conversion(msgspec.Struct, frozen=True):
             subject=check_text(
                 "subject", work.subject or _derived("subject", announced, payload), limits.KEY_LENGTH_MAX
             ),
-            tags=codec.to_json([str(tag)[: limits.TAG_LENGTH_MAX] for tag in tags], "tags") if tags else None,
+            tags=_tags(tags),
             created_by=check_text("created_by", work.created_by, limits.NAME_LENGTH_MAX),
             job_stage=check_text("stage", work.stage, limits.STAGE_LENGTH_MAX),
             dedup_key=check_text("dedup_key", work.dedup_key, limits.KEY_LENGTH_MAX),
@@ -162,8 +162,8 @@ class Conversion(msgspec.Struct, frozen=True):
             last_error=_last_error(work, errors),
             errors=errors,
             logs=_logs(work),
-            log_location=work.log_location,
-            metrics=codec.to_json(work.metrics, "metrics") if work.metrics else None,
+            log_location=None if work.log_location is None else codec.clean(work.log_location),
+            metrics=_metrics(work),
             history=_numbered(history, work.version),
         )
 
@@ -242,7 +242,7 @@ def _stage(work: Work, status: Status) -> str:
         return "requeued"
     if status is Status.FAILED and not work.step:
         return "error"
-    return work.step[: limits.STAGE_LENGTH_MAX]
+    return codec.clean(work.step, limit=limits.STAGE_LENGTH_MAX)
 
 
 def _history(work: Work, status: Status) -> list[HistoryEvent]:
@@ -266,11 +266,15 @@ def _history(work: Work, status: Status) -> list[HistoryEvent]:
         case Status.FAILED:
             last = HistoryEvent(0, at, Event.EXHAUST, Status.PROCESSING, status, work.attempt, work.worker_id)
         case Status.CANCELLED:
-            last = HistoryEvent(0, at, Event.CANCEL, before, status, work.attempt, reason=work.error)
+            last = HistoryEvent(0, at, Event.CANCEL, before, status, work.attempt, reason=_reason_of(work))
         case _:
             event = Event.RESCUE if _was_running(work) else Event.RETRY
             last = HistoryEvent(0, at, event, Status.PROCESSING, status, work.attempt, work.worker_id)
     return [*events, last]
+
+
+def _reason_of(work: Work) -> str | None:
+    return None if work.error is None else codec.clean(work.error.strip(), limit=limits.REASON_LENGTH_MAX)
 
 
 def _numbered(events: list[HistoryEvent], version: int | None) -> tuple[HistoryEvent, ...]:
@@ -302,8 +306,8 @@ def _error(said: str, attempt: int, at: Instant) -> ErrorEntry:
         attempt,
         at,
         kind.rpartition(".")[2][: limits.NAME_LENGTH_MAX],
-        _stored(message),
-        _stored(trace),
+        codec.clean(message),
+        codec.clean(trace),
     )
 
 
@@ -313,12 +317,22 @@ def _last_error(work: Work, errors: tuple[ErrorEntry, ...]) -> str | None:
         return None
     if _was_running(work) or work.error is None or errors[-1].traceback:
         return f"{errors[-1].type}: {errors[-1].message}"
-    return _stored(work.error.strip())
+    return codec.clean(work.error.strip())
 
 
-def _stored(text: str) -> str:
-    """Return a text that every engine can store."""
-    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()[: limits.ERROR_TEXT_MAX]
+def _tags(tags: Sequence[str]) -> str | None:
+    if not tags:
+        return None
+    if len(tags) > limits.TAGS_MAX:
+        raise Unmappable(f"it has more than {limits.TAGS_MAX} tags")
+    return codec.to_json([codec.clean(tag, limit=limits.TAG_LENGTH_MAX) for tag in tags], "tags")
+
+
+def _metrics(work: Work) -> str | None:
+    if len(work.metrics) > limits.METRICS_MAX:
+        raise Unmappable(f"it has more than {limits.METRICS_MAX} metrics")
+    named = {codec.clean(name, limit=limits.NAME_LENGTH_MAX): value for name, value in work.metrics.items()}
+    return codec.to_json(named, "metrics") if named else None
 
 
 def _logs(work: Work) -> str | None:
@@ -330,7 +344,7 @@ def _logs(work: Work) -> str | None:
             {
                 "timestamp": str(each.get("timestamp", "")),
                 "level": str(each.get("level", "INFO")),
-                "message": _stored(str(each.get("message", "")))[: limits.LOG_MESSAGE_MAX],
+                "message": codec.clean(str(each.get("message", "")))[: limits.LOG_MESSAGE_MAX],
             }
             for each in kept
         ],
@@ -339,7 +353,7 @@ def _logs(work: Work) -> str | None:
 
 
 def _with_result(record: JobRecord, result: Any, files: Files | None) -> tuple[JobRecord, bytes | None]:
-    if record.status not in TERMINAL or (result is None and record.status is not Status.COMPLETED):
+    if record.status is not Status.COMPLETED:  # as here: only a completed job has a result
         return record, None
     encoded = codec.result_json(result)
     content = encoded.encode()

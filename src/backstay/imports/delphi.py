@@ -24,11 +24,12 @@ from backstay.imports.source import (
     RUNNING,
     Row,
     Unmappable,
-    Unmapped,
     Work,
     document,
     known,
     moment,
+    named,
+    read,
     required,
     text,
     whole,
@@ -87,7 +88,7 @@ class Delphi:
         ):
             self._items += len(page)
             for item in page:
-                seen = _Seen(str(item.get("status", "")), _newness(item), _listed(item.get("dependencies")))
+                seen = _Seen(str(item.get("status", "")), _newness(item), _needs(item))
                 job_id = str(item.get("job_id", ""))
                 before = self._jobs.get(job_id)
                 if before is None or seen.newness > before.newness:
@@ -108,12 +109,7 @@ class Delphi:
         return [NAIVE]
 
     def _row(self, item: Item) -> Row:
-        try:
-            return self._work(item)
-        except Unmappable as error:
-            return Unmapped(
-                source_id=str(item.get("job_id", "?")), state=str(item.get("status", "?")), reason=str(error)
-            )
+        return read(item.get("job_id", "?"), item.get("status", "?"), lambda: self._work(item))
 
     def _work(self, item: Item) -> Work:
         job_id = text(item.get("job_id"))
@@ -139,7 +135,7 @@ class Delphi:
         return Work(
             source_id=job_id,
             state=str(state),
-            job_type=str(item.get("job_type")),
+            job_type=named(item.get("job_type"), "job_type"),
             payload=document(item.get("job_config"), "job_config") or {},
             status=status,
             created_at=created_at,
@@ -180,6 +176,14 @@ class Delphi:
 def _newness(item: Item) -> tuple[int, str]:
     version = item.get("version")
     return version if isinstance(version, int) else 0, str(item.get("updated_at") or "")
+
+
+def _needs(item: Item) -> tuple[str, ...]:
+    """Return the dependencies of a job; none if they cannot be read, for which the job itself is refused later."""
+    try:
+        return _listed(item.get("dependencies"))
+    except (Unmappable, TypeError):
+        return ()
 
 
 def _listed(value: Any) -> tuple[str, ...]:

@@ -102,6 +102,16 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
 
 
+class Difference(msgspec.Struct, frozen=True):
+    """A job that is not the same in the source and here."""
+
+    source_id: str
+    job_id: str
+    job_type: str
+    there: str  # its state in the source
+    here: str | None  # its state here; None if it is not here
+
+
 class Progress(msgspec.Struct, frozen=True):
     step: str  # reading, importing, comparing
     done: int
@@ -140,10 +150,20 @@ class Importer:
         conversion = await self._conversion()
         await self._find_unusable(conversion)
         sketch = _Sketch()
-        async for rows in self._pages("reading"):
+        async for rows in self._pages("reading", conversion):
             for row in rows:
                 sketch.add(row, conversion, self._app.files, self._part)
         return self._planned(sketch, conversion)
+
+    async def differences(self) -> list[Difference]:
+        """Read both sides and return the jobs that are not the same on both. Changes nothing."""
+        conversion = await self._conversion()
+        await self._find_unusable(conversion)
+        comparison = _Comparison(self._app.store, self._app.files, conversion, self._part)
+        found: list[Difference] = []
+        async for rows in self._pages("comparing", conversion):
+            found += [each async for each in comparison.differences(rows)]
+        return found
 
     async def run(self, by: Actor) -> Report:
         """Import what is not here yet, and compare."""
@@ -152,12 +172,12 @@ class Importer:
             conversion = await self._conversion()
             await self._find_unusable(conversion)
             writer = _Writer(self._app, conversion, self._part)
-            async for rows in self._pages("importing"):
+            async for rows in self._pages("importing", conversion):
                 await writer.write(rows)
                 failpoints.hit("import.page")
             await writer.submit_waiting()
             comparison = _Comparison(self._app.store, self._app.files, conversion, self._part)
-            async for rows in self._pages("comparing"):
+            async for rows in self._pages("comparing", conversion):
                 await comparison.compare(rows, writer.not_stored)
             report = Report(
                 plan=self._planned(comparison.sketch, conversion),
@@ -183,12 +203,13 @@ class Importer:
         types: dict[str, JobType] = {each.job_type: each for each in await self._app.job_types()}
         return Conversion(self._name, types, self._renamed, self._queue)
 
-    async def _pages(self, step: str) -> AsyncIterator[list[Row]]:
+    async def _pages(self, step: str, conversion: Conversion) -> AsyncIterator[list[Row]]:
         total = await self._source.count()
         done = 0
+        seen: set[str] = set()
         self._show(Progress(step, 0, total))
         async for rows in self._source.pages():
-            yield [self._usable(row) for row in rows]
+            yield [_first(self._usable(row), conversion, seen) for row in rows]
             done += len(rows)
             self._show(Progress(step, done, max(done, total)))
 
@@ -223,6 +244,17 @@ class Importer:
             refused=tuple(sketch.refused()),
             notes=(*self._source.notes(), *sketch.notes(conversion, self._app.clock.now())),
         )
+
+
+def _first(row: Row, conversion: Conversion, seen: set[str]) -> Row:
+    """Refuse a job if another one with its id came before it: which of them is meant, is not for an import to guess."""
+    if isinstance(row, Unmapped):
+        return row
+    job_id = conversion.job_id(row.source_id)
+    if job_id in seen:
+        return Unmapped(source_id=row.source_id, state=row.state, reason="another job of the source has the same id")
+    seen.add(job_id)
+    return row
 
 
 class _Sketch:
@@ -428,6 +460,26 @@ class _Comparison:
             self.changed += 1
             if len(self.examples) < NAMED_MAX:
                 self.examples.append(adopted.job_id)
+
+    async def differences(self, rows: Sequence[Row]) -> AsyncIterator[Difference]:
+        made = [(row, self.sketch.add(row, self._conversion, self._files, self._part)) for row in rows]
+        wanted = [(row, adopted) for row, adopted in made if adopted is not None]
+        for start in range(0, len(wanted), IMPORT_PAGE):
+            part = wanted[start : start + IMPORT_PAGE]
+            found = await self._store.get([adopted.job_id for _, adopted in part])
+            for (row, adopted), record in zip(part, found, strict=True):
+                if record is None or not self._is_alike(adopted, record):
+                    job = adopted.job.record
+                    here = None if record is None else record.status.value
+                    yield Difference(row.source_id, job.job_id, job.job_type, row.state, here)
+
+    def _is_alike(self, adopted: Adopted, record: JobRecord) -> bool:
+        if is_submitted(adopted):
+            return record.status in _NOT_STARTED
+        return is_same(self._store, adopted, record)
+
+
+_NOT_STARTED = (Status.WAITING, Status.SCHEDULED, Status.PENDING)
 
 
 def is_submitted(adopted: Adopted) -> bool:

@@ -9,13 +9,13 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 import asyncpg
 
 from backstay.errors import ConfigurationError, StoreUnavailable
-from backstay.imports.source import Row, Unmappable, Unmapped
+from backstay.imports.source import Row, Work, read
 from backstay.limits import IMPORT_PAGE
 
 _NAME_OF = "SELECT to_regclass($1)::text"
 _COLUMNS_OF = "SELECT attname::text FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0"
 
-Read = Callable[[dict[str, Any]], Row]
+WorkOf = Callable[[dict[str, Any]], Work]
 
 
 class PostgresTables:
@@ -64,12 +64,12 @@ class PostgresTables:
     async def count(self, statement: str) -> int:
         return int(await self.connection.fetchval(f"SELECT count(*) FROM ({statement}) AS each"))  # noqa: S608
 
-    async def pages(self, statement: str, read: Read) -> AsyncIterator[list[Row]]:
+    async def pages(self, statement: str, work: WorkOf) -> AsyncIterator[list[Row]]:
         """Yield the rows of a statement as they are at one moment. Each has the columns `id` and `status`, as text."""
         async with self.connection.transaction(isolation="repeatable_read", readonly=True):
             cursor = await self.connection.cursor(statement)
             while rows := await cursor.fetch(IMPORT_PAGE):
-                yield [_row(dict(row), read) for row in rows]
+                yield [_row(dict(row), work) for row in rows]
 
     @property
     def connection(self) -> asyncpg.Connection:
@@ -78,8 +78,5 @@ class PostgresTables:
         return self._connection
 
 
-def _row(row: dict[str, Any], read: Read) -> Row:
-    try:
-        return read(row)
-    except Unmappable as error:
-        return Unmapped(source_id=row["id"], state=row["status"], reason=str(error))
+def _row(row: dict[str, Any], work: WorkOf) -> Row:
+    return read(row["id"], row["status"], lambda: work(row))

@@ -87,9 +87,10 @@ class RedisReader:
         writer.write(b"".join(_encoded(command) for command in commands))
         await writer.drain()
         answers = [await _answer(reader) for _ in commands]
-        for answer in answers:
+        for command, answer in zip(commands, answers, strict=True):
             if isinstance(answer, _Refusal):
-                raise ConfigurationError(f"{self.location} answers: {answer.message}")
+                asked = " ".join(str(part) for part in command[: 1 if command[0] == "AUTH" else 2])
+                raise ConfigurationError(f"{self.location} answers to {asked}: {answer.message}")
         return answers
 
 

@@ -9,10 +9,10 @@ counts as having failed once. A job without retries has one attempt here too.
 
 from __future__ import annotations
 
-import json
 import zlib
 from base64 import b64decode
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 from backstay.clock import MICROS
@@ -20,7 +20,7 @@ from backstay.core.states import Status
 from backstay.errors import ConfigurationError
 from backstay.imports.pickles import read_pickle
 from backstay.imports.redis_reader import Command, RedisReader
-from backstay.imports.source import RUNNING, Row, Unmappable, Unmapped, Work, document, known, moment, required, text
+from backstay.imports.source import RUNNING, Row, Unmappable, Work, document, known, moment, read, required, text
 from backstay.limits import IMPORT_PAGE, RESULT_BYTES_MAX
 
 _STATES = {
@@ -93,21 +93,14 @@ class Rq:
         queues = {each: _said(jobs[each][0], "origin") for each in scheduled}
         scores: list[Command] = [("ZSCORE", f"rq:scheduled:{queue}", each) for each, queue in queues.items()]
         due = dict(zip(scheduled, await self._redis.ask_all(scores) if scores else [], strict=True))
-        needed = sorted({each for job, _ in jobs.values() for each in _dependencies(job)})
+        needed = sorted({each for job, _ in jobs.values() for each in _looked_up(job)})
         looks: list[Command] = [("HGET", f"{_JOB}{each}", "status") for each in needed]
         states = dict(zip(needed, await self._redis.ask_all(looks) if looks else [], strict=True))
         return [
-            _row(job_id, job, result, due.get(job_id), states)
+            read(job_id, _said(job, "status"), partial(_work, job_id, job, result, due.get(job_id), states))
             for job_id, (job, result) in jobs.items()
             if job  # it may have expired meanwhile
         ]
-
-
-def _row(job_id: str, job: Fields, result: Fields, score: bytes | None, states: dict[str, bytes | None]) -> Row:
-    try:
-        return _work(job_id, job, result, score, states)
-    except Unmappable as error:
-        return Unmapped(source_id=job_id, state=_said(job, "status") or "", reason=str(error))
 
 
 def _work(job_id: str, job: Fields, result: Fields, score: bytes | None, states: dict[str, bytes | None]) -> Work:
@@ -128,6 +121,9 @@ def _work(job_id: str, job: Fields, result: Fields, score: bytes | None, states:
     has_run = is_running or status in (Status.COMPLETED, Status.FAILED) or (is_over and started_at is not None)
     attempt = retried + int(has_run)
     timeout = _said(job, "timeout")
+    meta = _meta(job)
+    tags = [f"group:{_said(job, 'group_id')}"] if job.get("group_id") else []
+    tags += [f"{name}={value}" for name, value in meta.items() if isinstance(value, str) and value]
     return Work(
         source_id=job_id,
         state=state,
@@ -147,8 +143,8 @@ def _work(job_id: str, job: Fields, result: Fields, score: bytes | None, states:
         result=_result(job, result) if status is Status.COMPLETED else None,
         error=_error(job, result) if not is_over or status is Status.FAILED else None,
         worker_id=_said(job, "worker_name") if started_at is not None else None,
-        tags=(f"group:{_said(job, 'group_id')}",) if job.get("group_id") else (),
-        metrics=_meta(job),
+        tags=tuple(tags),
+        metrics={name: value for name, value in meta.items() if _is_number(value)},
         depends_on=tuple(each for each in _dependencies(job) if states.get(each) is not None),
         unfinished=_unfinished(job, states) if state == "deferred" else (),
         note=RUNNING if is_running else "",
@@ -201,10 +197,22 @@ def _meta(job: Fields) -> dict[str, Any]:
     return said if isinstance(said, dict) else {}
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _dependencies(job: Fields) -> list[str]:
     if job.get("dependency_ids"):
-        return [str(each) for each in json.loads(job["dependency_ids"])]
+        return [str(each) for each in document(job["dependency_ids"], "dependency_ids")]
     return [job["dependency_id"].decode()] if job.get("dependency_id") else []
+
+
+def _looked_up(job: Fields) -> list[str]:
+    """Return the dependencies of a job; none if they cannot be read, for which the job itself is refused."""
+    try:
+        return _dependencies(job)
+    except (Unmappable, TypeError, UnicodeDecodeError):
+        return []
 
 
 def _unfinished(job: Fields, states: dict[str, bytes | None]) -> tuple[str, ...]:

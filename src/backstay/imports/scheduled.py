@@ -23,11 +23,12 @@ from backstay.imports.source import (
     RUNNING,
     Row,
     Unmappable,
-    Unmapped,
     Work,
     document,
     known,
     moment,
+    named,
+    read,
     required,
     text,
     whole,
@@ -52,6 +53,7 @@ class Scheduled:
     def __init__(self, address: str) -> None:
         self._table = ForeignTable(address)
         self._keys: dict[str, str] = {}  # dedup keys by the sort key of their job
+        self._newest: dict[str, str] = {}  # the last sort key of each job
         self._dangling: list[str] = []
 
     @property
@@ -69,6 +71,7 @@ class Scheduled:
 
     async def _read_keys(self) -> None:
         self._keys.clear()
+        self._newest.clear()
         found: dict[str, str] = {}
         async for page in self._table.scan(
             FilterExpression="begins_with(PK, :dedup)", ExpressionAttributeValues=values(dedup=_DEDUP)
@@ -78,10 +81,12 @@ class Scheduled:
                     found[dedup_key(item["PK"], item["SK"])] = item["job_sk"]
         jobs: set[str] = set()
         async for page in self._table.query(**_BY_PARTITION, ProjectionExpression="SK"):
-            jobs.update(item["SK"] for item in page)
+            for item in page:  # in order of time
+                jobs.add(item["SK"])
+                self._newest[_id_of(item) or item["SK"]] = item["SK"]
         for key, job in sorted(found.items()):
             if job in jobs:
-                self._keys.setdefault(job, key)
+                self._keys.setdefault(self._newest[_id_of({"SK": job}) or job], key)
         taken = set(self._keys.values())
         self._dangling = [key for key in sorted(found) if key not in taken]
 
@@ -106,17 +111,14 @@ class Scheduled:
         return found
 
     def _row(self, item: Item) -> Row:
-        try:
-            return self._work(item)
-        except Unmappable as error:
-            return Unmapped(
-                source_id=_id_of(item) or str(item["SK"]), state=str(item.get("status", "?")), reason=str(error)
-            )
+        return read(_id_of(item) or item["SK"], item.get("status", "?"), lambda: self._work(item))
 
     def _work(self, item: Item) -> Work:
         job_id = _id_of(item)
         if job_id is None:
             raise Unmappable("its sort key is not scheduled#<time>#<id>")
+        if self._newest.get(job_id, item["SK"]) > item["SK"]:
+            raise Unmappable("a later item of the same job is imported instead")
         state = item.get("status")
         status = known(_STATES, state)
         attempts = whole(item.get("attempts"), "attempts")
@@ -128,7 +130,7 @@ class Scheduled:
         return Work(
             source_id=job_id,
             state=str(state),
-            job_type=str(item.get("job_type")),
+            job_type=named(item.get("job_type"), "job_type"),
             payload=document(item.get("payload"), "payload"),
             status=status,
             created_at=created_at,

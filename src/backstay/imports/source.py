@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import zlib
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
 
 from backstay import codec
 from backstay.clock import Instant, to_instant
+from backstay.core.records import FOREVER
 from backstay.core.states import Status
 from backstay.errors import BackstayError, InvalidPayload
 
@@ -21,8 +23,13 @@ class Unmappable(BackstayError):
     reason does not name the row."""
 
 
+Whole = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+Moment = Annotated[Instant, msgspec.Meta(ge=0, le=9_999_999_999_999_999)]  # 1970 to 2286: sixteen digits, as in a key
+
+
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """A job of the source. What is None is not known to the source: then the job type's own setting is used."""
+    """A job of the source. What is None is not known to the source: then the job type's own setting is used. `read`
+    checks these types."""
 
     source_id: str
     state: str  # in the words of the source
@@ -30,13 +37,13 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     payload: Any
     args: tuple[Any, ...] = ()  # positional arguments; `payload` then holds those with a name
     status: Status  # PROCESSING if a worker of the source runs it
-    created_at: Instant
-    due_at: Instant | None = None  # None: at once
-    started_at: Instant | None = None  # of the last attempt
-    ended_at: Instant | None = None
-    attempt: int = 0  # how often it has started
-    failures: int = 0
-    max_attempts: int | None = None
+    created_at: Moment
+    due_at: Moment | None = None  # None: at once
+    started_at: Moment | None = None  # of the last attempt
+    ended_at: Moment | None = None
+    attempt: Whole = 0  # how often it has started
+    failures: Whole = 0
+    max_attempts: Whole | None = None
     timeout_seconds: float | None = None
     priority: int | None = None
     queue: str | None = None
@@ -49,12 +56,12 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None  # a message, "Type: message", or a traceback
     worker_id: str | None = None
     worker_version: str | None = None
-    progress: float = 0.0
+    progress: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
     step: str = ""  # what its progress last said
-    metrics: dict[str, Any] = {}
+    metrics: dict[str, float] = {}
     logs: tuple[dict[str, Any], ...] = ()  # timestamp, level, message
     log_location: str | None = None
-    version: int | None = None
+    version: Whole | None = None
     dedup_key: str | None = None
     dedup_until: Instant | None = None  # None: while it is active
     depends_on: tuple[str, ...] = ()  # ids of the source …
@@ -72,6 +79,35 @@ class Unmapped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Row = Work | Unmapped
+
+
+# What reading a value of the wrong kind raises, whatever the source.
+_MISREAD = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, zlib.error)
+
+
+def read(source_id: Any, state: Any, work: Callable[[], Work]) -> Row:
+    """Return what a row of the source becomes. One that is not as its system makes them is listed with the reason: it
+    must not keep all others from being imported."""
+    try:
+        found = work()
+        msgspec.convert(msgspec.structs.asdict(found), Work)
+        if found.dedup_until not in (None, FOREVER):
+            msgspec.convert(found.dedup_until, Moment)
+        return found
+    except Unmappable as error:
+        reason = str(error)
+    except msgspec.ValidationError as error:
+        reason = f"it is not as its system makes them: {_mistyped(error)}"
+    except _MISREAD as error:
+        reason = f"it is not as its system makes them ({type(error).__name__})"
+    return Unmapped(source_id=codec.clean(str(source_id)), state=codec.clean(str(state or "")), reason=reason)
+
+
+def _mistyped(error: msgspec.ValidationError) -> str:
+    """Return which value has a wrong type, without where exactly: that differs from row to row."""
+    expected, _, where = str(error).partition(" - at `$.")
+    name = where.rstrip("`").partition("[")[0].partition(".")[0]
+    return f"{name}: {expected[:1].lower()}{expected[1:]}" if name else expected
 
 
 class Source(Protocol):
@@ -144,6 +180,22 @@ def known(states: dict[str, Status], state: Any, name: str = "status") -> Status
 def text(value: Any) -> str | None:
     """Return a text; None if it is absent or empty."""
     return None if value is None or value == "" else str(value)
+
+
+def named(value: Any, name: str) -> str:
+    """Return a text that must be there."""
+    if not isinstance(value, str) or not value:
+        raise Unmappable(f"it has no {name}")
+    return value
+
+
+def fraction(value: Any, name: str) -> float:
+    """Return a number from 0 to 1; one beyond is taken as the nearest of these."""
+    if value is None:
+        return 0.0
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        raise Unmappable(f"{name} is not a number")
+    return min(1.0, max(0.0, float(value)))
 
 
 def priority_around(value: Any, name: str = "priority") -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import fcntl
 import http.client
 import os
@@ -27,6 +26,7 @@ from backstay.engines.dynamodb.schema import Key, Table
 from backstay.engines.dynamodb.store import DynamoStore
 from backstay.engines.dynamodb.table import Tables, run
 from backstay.engines.dynamodb.transport import Lane, Wire
+from tests.support.servers.parent import dies_with_parent
 from tests.support.servers.ports import free_port
 
 INSTALLED = Path(sys.prefix) / "dynamodb-local" / "lib"
@@ -105,7 +105,7 @@ class DynamoDB:
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 cwd=self._folder,
-                preexec_fn=_die_with_parent,
+                preexec_fn=dies_with_parent(),
             )
         self._await_ready()
 
@@ -223,12 +223,6 @@ def _answers(port: int) -> bool:
         return False
     finally:
         connection.close()
-
-
-def _die_with_parent() -> None:
-    """Let the kernel kill the server with its parent, so that a killed test run leaves none behind."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def _fast_disk() -> str | None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
 from pathlib import Path
 
+from tests.support.servers.parent import dies_with_parent
 from tests.support.servers.ports import free_port
-from tests.support.servers.postgres import Postgres, _answers, _as_nobody, _die_with_parent
+from tests.support.servers.postgres import Postgres, _answers, _as_nobody
 
 READY_SECONDS = 20.0
 FETCHED = Path("/var/tmp/backstay-tests-pgbouncer")  # cached: fetched once per machine
@@ -87,7 +89,7 @@ class PgBouncer:
                 stdout=log,
                 stderr=log,
                 cwd="/",
-                preexec_fn=_die_with_parent,
+                preexec_fn=dies_with_parent(signal.SIGQUIT),
                 **_as_nobody(),
             )
         deadline = time.monotonic() + READY_SECONDS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import select
 import shutil
@@ -15,6 +14,7 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
+from tests.support.servers.parent import dies_with_parent
 from tests.support.servers.ports import free_port
 
 NOBODY = 65534  # the server refuses to run as root
@@ -97,7 +97,7 @@ class Postgres:
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 cwd="/",
-                preexec_fn=_die_with_parent,
+                preexec_fn=dies_with_parent(signal.SIGQUIT),
                 **_as_nobody(),
             )
         self._await_ready()
@@ -160,12 +160,6 @@ def _answers(port: int) -> bool:
         link.sendall((len(body) + 4).to_bytes(4, "big") + body)
         return link.recv(1) == b"R"
     return False
-
-
-def _die_with_parent() -> None:
-    """Let the kernel kill the server with its parent, so that a killed test run leaves none behind."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGQUIT)  # PR_SET_PDEATHSIG
 
 
 def _as_nobody() -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shutil
 import socket
 import subprocess
@@ -11,8 +12,8 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
+from tests.support.servers.parent import dies_with_parent
 from tests.support.servers.ports import free_port
-from tests.support.servers.postgres import _die_with_parent
 
 READY_SECONDS = 20.0
 
@@ -45,6 +46,7 @@ class Redis:
     """`with Redis() as server:`; each test takes an empty database of its own. `password`: what clients must give."""
 
     def __init__(self, password: str = "") -> None:
+        self._databases = itertools.count(1)
         self._binary = binary()
         self._password = password
         self._folder = Path(tempfile.mkdtemp(prefix="backstay-redis-"))
@@ -65,7 +67,7 @@ class Redis:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            preexec_fn=_die_with_parent,
+            preexec_fn=dies_with_parent(),
         )
         deadline = time.monotonic() + READY_SECONDS
         while not _answers(self.port):
@@ -78,6 +80,10 @@ class Redis:
         self._process.kill()
         self._process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def empty(self) -> str:
+        """Return the address of a database that nothing has used."""
+        return self.url(next(self._databases))
 
     def url(self, database: int = 0) -> str:
         login = f":{self._password}@" if self._password else ""

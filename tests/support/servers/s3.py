@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import http.client
-import signal
-import socket
 import subprocess
 import sys
 import time
+
+from tests.support.servers.parent import dies_with_parent
+from tests.support.servers.ports import free_port
 
 READY_SECONDS = 60.0
 SERVER = """
@@ -23,7 +23,7 @@ make_server("127.0.0.1", int(sys.argv[1]), app, threaded=False).serve_forever()
 
 class S3:
     def __init__(self) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> S3:
@@ -32,7 +32,7 @@ class S3:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            preexec_fn=_die_with_parent,
+            preexec_fn=dies_with_parent(),
         )
         deadline = time.monotonic() + READY_SECONDS
         while not self._answers():
@@ -62,14 +62,3 @@ class S3:
             connection.close()
             return True
         return False
-
-
-def _die_with_parent() -> None:
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
