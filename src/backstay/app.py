@@ -24,7 +24,7 @@ from backstay import codec, ids, limits, settings
 from backstay.clock import Clock, Instant, SystemClock, seconds
 from backstay.core import access_keys, checks, schedules, stats
 from backstay.core.access_keys import AuditTrail, CreatedKey, KeyInfo
-from backstay.core.checks import check_name, check_text
+from backstay.core.checks import Until, check_name, check_text
 from backstay.core.port import Store
 from backstay.core.queues import Queue
 from backstay.core.records import (
@@ -42,6 +42,7 @@ from backstay.core.records import (
     Signal,
     WorkerRow,
 )
+from backstay.core.run_limits import Limit
 from backstay.core.schedules import ScheduleInfo, ScheduleOptions
 from backstay.core.states import TERMINAL, Status
 from backstay.core.stats import Stats, TotalFigures
@@ -954,9 +955,12 @@ class Backstay:
         """List the queues that were ever paused or limited, with these settings alone; `queues` also counts jobs."""
         return await self.store.queues()
 
-    async def pause_queue(self, name: str, *, by: By = None, reason: str | None = None) -> Queue:
-        """Stop claims from a queue until it is resumed. Running jobs continue; submitted jobs wait."""
-        return await manage.pause_queue(self.store, self.clock, actor(by), name, reason)
+    async def pause_queue(
+        self, name: str, *, until: Until | None = None, by: By = None, reason: str | None = None
+    ) -> Queue:
+        """Stop claims from a queue until it is resumed, or until a time: a datetime, or how long from now. Running jobs
+        continue; submitted jobs wait."""
+        return await manage.pause_queue(self.store, self.clock, actor(by), name, reason, until)
 
     async def resume_queue(self, name: str, *, by: By = None) -> Queue:
         """Resume a paused queue."""
@@ -965,6 +969,23 @@ class Backstay:
     async def limit_queue(self, name: str, max_pending: int | None, *, by: By = None) -> Queue:
         """Reject submits (QueueFull) while a queue holds that many pending jobs; None means no limit."""
         return await manage.limit_queue(self.store, self.clock, actor(by), name, max_pending)
+
+    # Limits at run time
+
+    async def limits(self) -> list[Limit]:
+        """List what was set at run time for job types and keys."""
+        return await manage.list_limits(self.store)
+
+    async def pause_type(
+        self, job_type: str, *, until: Until | None = None, by: By = None, reason: str | None = None
+    ) -> Limit:
+        """Stop claims of a job type, in every queue, until it is resumed, or until a time: a datetime, or how long from
+        now. Running jobs continue; submitted jobs wait."""
+        return await manage.pause_type(self.store, self.clock, actor(by), job_type, reason, until)
+
+    async def resume_type(self, job_type: str, *, by: By = None) -> Limit:
+        """Resume a paused job type."""
+        return await manage.resume_type(self.store, self.clock, actor(by), job_type)
 
     # Schedules
 

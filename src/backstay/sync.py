@@ -23,9 +23,11 @@ from backstay.app import NamedSubmission, Page, Submission, TypedSubmission, Wor
 from backstay.clock import Clock, Instant
 from backstay.core import access_keys
 from backstay.core.access_keys import AuditTrail, CreatedKey, KeyInfo
+from backstay.core.checks import Until
 from backstay.core.queues import Queue
 from backstay.core.records import ApiKey, Counter, DeadGroup, Depth, Finding, FormerWorker, JobType, QueueRow, WorkerRow
 from backstay.core.result_tables import ResultTable, RowPage, RowQuery
+from backstay.core.run_limits import Limit
 from backstay.core.schedules import ScheduleInfo, ScheduleOptions
 from backstay.core.states import Status
 from backstay.core.stats import Stats, TotalFigures
@@ -458,9 +460,9 @@ class Backstay:
         """Show a field to readers of the job that was once announced as sensitive."""
         return self._call(self.inner.unmark_sensitive(job_type, field, by=by))
 
-    def pause_queue(self, name: str, *, by: By = None, reason: str | None = None) -> Queue:
-        """Stop claims from a queue until it is resumed."""
-        return self._call(self.inner.pause_queue(name, by=by, reason=reason))
+    def pause_queue(self, name: str, *, until: Until | None = None, by: By = None, reason: str | None = None) -> Queue:
+        """Stop claims from a queue until it is resumed, or until a time."""
+        return self._call(self.inner.pause_queue(name, until=until, by=by, reason=reason))
 
     def resume_queue(self, name: str, *, by: By = None) -> Queue:
         """Resume a paused queue."""
@@ -469,6 +471,22 @@ class Backstay:
     def limit_queue(self, name: str, max_pending: int | None, *, by: By = None) -> Queue:
         """Reject submits while a queue holds that many pending jobs; None means no limit."""
         return self._call(self.inner.limit_queue(name, max_pending, by=by))
+
+    # Limits at run time
+
+    def limits(self) -> list[Limit]:
+        """List what was set at run time for job types and keys."""
+        return self._call(self.inner.limits())
+
+    def pause_type(
+        self, job_type: str, *, until: Until | None = None, by: By = None, reason: str | None = None
+    ) -> Limit:
+        """Stop claims of a job type until it is resumed, or until a time."""
+        return self._call(self.inner.pause_type(job_type, until=until, by=by, reason=reason))
+
+    def resume_type(self, job_type: str, *, by: By = None) -> Limit:
+        """Resume a paused job type."""
+        return self._call(self.inner.resume_type(job_type, by=by))
 
     # Schedules
 

@@ -31,6 +31,24 @@ def test_a_paused_queue_says_by_whom_and_why_until_it_is_resumed(cli: Cli, queue
     assert cli("queues", "--json").document["items"][0]["paused_at"] is None
 
 
+def test_a_pause_says_until_when_it_lasts(cli: Cli, queue: Queue) -> None:
+    assert cli("queues", "pause", "default", "--until", "2h").out.startswith("queue default paused until 2")
+    assert " until 2" in cli("queues").out
+    assert cli("queues", "pause", "default", "--until", "2001-01-01T00:00:00Z").code == 2
+    assert cli("queues", "pause", "default", "--until", "soon").code == 2
+
+
+def test_a_paused_type_is_listed_until_it_is_resumed(cli: Cli, queue: Queue) -> None:
+    job_id = queue.submit()
+    assert cli("types", "pause", "echo", "--by", "ada", "--reason", "no paper").out == "type echo paused\n"
+    assert "by ada: no paper" in cli("limits").out
+    assert "the type echo was paused by ada" in cli("explain", job_id).out
+    assert "backstay types resume echo" in cli("explain", job_id).out
+    assert cli("types", "resume", "echo").out == "type echo resumed\n"
+    assert cli("limits", "--json").document["items"] == []
+    assert "did you mean echo?" in cli("types", "pause", "ehco").err
+
+
 def test_who_paused_a_queue_is_the_user_and_host_unless_said(cli: Cli, queue: Queue) -> None:
     user = f"{getpass.getuser()}@{socket.gethostname()}"
     assert cli("queues", "pause", "default", "--json").document["paused_by"] == user

@@ -51,9 +51,26 @@ async def test_a_queue_is_paused_and_resumed_by_someone_for_a_reason_and_the_tra
         )  # fmt: skip
         assert paused.before["paused"] is False
         assert paused.after == {
-            "paused": True, "paused_by": "local", "reason": "the printer burns", "max_pending": None,
+            "paused": True, "paused_by": "local", "reason": "the printer burns", "until": None, "max_pending": None,
         }  # fmt: skip
         assert (resumed.action, resumed.before["paused"], resumed.after["paused"]) == ("queue.resume", True, False)
+
+
+async def test_a_queue_and_a_type_are_paused_for_some_minutes(tmp_path: Path) -> None:
+    async with served(tmp_path) as server, browsing(server) as browser:
+        await server.app.submit("letter", {"to": "anna"})
+        page = await browser.send((await browser.get("/queues")).form("/queues/mail/pause"), **{"for": "90"})
+        queue = next(each for each in await server.app.queues() if each.name == "mail")
+        assert queue.paused_at is not None and queue.paused_until is not None
+        lasts = queue.paused_until - queue.paused_at
+        assert timedelta(minutes=89) < lasts <= timedelta(minutes=90)
+        assert ", until " in page.text
+        page = await browser.send((await browser.get("/limits")).form("/types/letter/pause"), **{"for": "soon"})
+        assert "is not a number" in page.text
+        page = await browser.send(page.form("/types/letter/pause"), reason="no paper")
+        assert "Type letter paused." in page.text and "by local: no paper" in page.text
+        page = await browser.send(page.form("/types/letter/resume"))
+        assert "Type letter resumed." in page.text and await server.app.limits() == []
 
 
 async def test_a_queue_is_limited_and_a_limit_that_is_none_is_refused_with_words(tmp_path: Path) -> None:

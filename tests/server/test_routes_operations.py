@@ -108,11 +108,38 @@ async def test_a_paused_queue_gives_nothing_until_it_is_resumed(stage: Stage) ->
         ("queue.limit", "mail"),
     ]
     pause = (await stage.get("/audit"))["items"][-1]
-    said = {"paused": True, "paused_by": "local", "reason": "mail server is down", "max_pending": None}
+    said = {"paused": True, "paused_by": "local", "reason": "mail server is down", "until": None, "max_pending": None}
     assert pause["after"] == said
     resume = (await stage.get("/audit"))["items"][-2]
     assert resume["before"] == said
-    assert resume["after"] == {"paused": False, "paused_by": None, "reason": None, "max_pending": None}
+    nothing = {"paused": False, "paused_by": None, "reason": None, "until": None, "max_pending": None}
+    assert resume["after"] == nothing
+
+
+async def test_a_pause_says_until_when_it_lasts(stage: Stage) -> None:
+    until = "2999-01-01T09:00:00Z"
+    assert (
+        await stage.ask("POST", "/queues/mail/pause", json={"until": until})
+    ).status_code == 422  # ten years at most
+    for path in ("/queues/mail/pause", "/types/letter/pause"):
+        soon = (datetime.now(UTC) + timedelta(hours=1)).replace(microsecond=0)
+        paused = await stage.ask("POST", path, json={"until": soon.isoformat()})
+        assert datetime.fromisoformat(paused.json()["paused_until"]) == soon
+
+
+async def test_a_paused_type_is_listed_until_it_is_resumed(stage: Stage) -> None:
+    job = await stage.app.submit("letter", {"to": "anna"})
+    paused = await stage.ask("POST", "/types/letter/pause", json={"reason": "no paper"})
+    assert (paused.json()["job_type"], paused.json()["paused"], paused.json()["pause_reason"]) == (
+        "letter", True, "no paper",
+    )  # fmt: skip
+    assert [each["job_type"] for each in (await stage.get("/limits"))["items"]] == ["letter"]
+    explained = await stage.get(f"/jobs/{job.job_id}/explain")
+    assert (explained["reason"], explained["params"]["message"]) == ("type_paused", "no paper")
+    assert (await stage.ask("POST", "/types/letter/resume")).json()["paused"] is False
+    assert (await stage.get("/limits"))["items"] == []
+    assert (await stage.ask("POST", "/types/lettre/pause")).status_code == 404
+    assert [action for action, _ in await actions(stage)] == ["type.pause", "type.resume"]
 
 
 @pytest.mark.parametrize("body", [{}, {"max_pending": 0}, {"max_pending": "5"}])

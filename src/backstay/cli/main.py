@@ -101,7 +101,8 @@ _COMMANDS: dict[str, dict[str, str | tuple[str, dict[str, str]]]] = {
         "worker": "worker.worker",
         "workers": "stats.workers",
         "queues": ("queues.queues", {"pause": "queues.pause", "resume": "queues.resume", "limit": "queues.limit"}),
-        "types": ("types.types", {"unmark": "types.unmark"}),
+        "types": ("types.types", {"pause": "types.pause", "resume": "types.resume", "unmark": "types.unmark"}),
+        "limits": "limits.limits",
         "schedules": (
             "schedules.schedules",
             {

@@ -14,6 +14,7 @@ import typer
 
 from backstay import codec
 from backstay.cli import output
+from backstay.core.checks import utc
 from backstay.core.states import Status
 from backstay.errors import InvalidPayload
 from backstay.limits import PAYLOAD_BYTES_MAX
@@ -99,6 +100,21 @@ def moment(given: str) -> datetime:
     return found
 
 
+def until(given: str) -> datetime | timedelta:
+    """Return a parser for options that take a time, or how long from now."""
+    return moment(given) if "-" in given or ":" in given else length(given)
+
+
+def until_text(moment: datetime | None) -> str:
+    return "" if moment is None else f" until {utc(moment)}"
+
+
+Until = Annotated[
+    Any,  # a datetime or a timedelta
+    typer.Option(
+        "--until", metavar="WHEN", parser=until, help="Resume by itself after 30m, 2h, …, or at 2026-11-15T09:30:00Z."
+    ),
+]
 Timeout = Annotated[
     timedelta | None,
     typer.Option(

@@ -27,14 +27,17 @@ def queues(context: typer.Context, as_json: AsJson = False, url: Url = None, app
 def pause(
     name: Name,
     reason: Annotated[str | None, typer.Option(metavar="TEXT", help='Reason, shown by "explain" and "queues".')] = None,
+    until: options.Until = None,
     by: options.By = None,
     as_json: AsJson = False,
     url: Url = None,
     app: AppName = None,
 ) -> None:
     """Pause a queue: running jobs finish, no others start."""
-    queue = app_loader.run(url, app, lambda each: each.pause_queue(name, by=options.actor(by), reason=reason))
-    _report(queue, f"queue {name} paused; {_held(queue)}", as_json)
+    queue = app_loader.run(
+        url, app, lambda each: each.pause_queue(name, until=until, by=options.actor(by), reason=reason)
+    )
+    _report(queue, f"queue {name} paused{options.until_text(queue.paused_until)}; {_held(queue)}", as_json)
 
 
 def resume(name: Name, by: options.By = None, as_json: AsJson = False, url: Url = None, app: AppName = None) -> None:
@@ -100,5 +103,5 @@ def _note(queue: Queue, now: datetime) -> str:
     if queue.paused_at is not None:
         by = f" by {queue.paused_by}" if queue.paused_by else ""
         why = f": {queue.pause_reason}" if queue.pause_reason else ""
-        return f"for {_age(queue.paused_at, now)}{by}{why}"
+        return f"for {_age(queue.paused_at, now)}{options.until_text(queue.paused_until)}{by}{why}"
     return "" if queue.workers or not queue.pending else "no worker serves it"

@@ -259,6 +259,8 @@ def _command(job: Job, reason: Reason) -> str:
     match reason:
         case Reason.QUEUE_PAUSED:
             return f"backstay queues resume {job.queue}"
+        case Reason.TYPE_PAUSED:
+            return f"backstay types resume {job.job_type}"
         case Reason.SCHEDULED:
             return f"backstay reschedule {job.job_id} --in 0"
         case Reason.WAITING:

@@ -1,4 +1,4 @@
-"""`backstay types`: list job types with their sensitive fields; show such a field to readers again."""
+"""`backstay types`: list job types with their sensitive fields; pause and resume one; show such a field again."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from backstay.cli import app_loader, options, output
 from backstay.cli.options import AppName, AsJson, Url
 from backstay.cli.output import Column
 from backstay.core.records import JobType
+from backstay.core.run_limits import Limit
 
 
 def types(context: typer.Context, as_json: AsJson = False, url: Url = None, app: AppName = None) -> None:
@@ -35,6 +36,37 @@ def unmark(
         output.emit_json(found)
     else:
         print(f"{field} of {job_type} is shown to everyone who may read its jobs")
+
+
+def pause(
+    job_type: options.JobType,
+    reason: Annotated[str | None, typer.Option(metavar="TEXT", help='Reason, shown by "explain" and "limits".')] = None,
+    until: options.Until = None,
+    by: options.By = None,
+    as_json: AsJson = False,
+    url: Url = None,
+    app: AppName = None,
+) -> None:
+    """Pause a job type in every queue: running jobs finish, no others start."""
+    found = app_loader.run(
+        url, app, lambda each: each.pause_type(job_type, until=until, by=options.actor(by), reason=reason)
+    )
+    _report(found, f"type {job_type} paused{options.until_text(found.paused_until)}", as_json)
+
+
+def resume(
+    job_type: options.JobType, by: options.By = None, as_json: AsJson = False, url: Url = None, app: AppName = None
+) -> None:
+    """Resume a paused job type."""
+    found = app_loader.run(url, app, lambda each: each.resume_type(job_type, by=options.actor(by)))
+    _report(found, f"type {job_type} resumed", as_json)
+
+
+def _report(found: Limit, line: str, as_json: bool) -> None:
+    if as_json:
+        output.emit_json(found)
+    else:
+        print(line)
 
 
 def _columns(_: datetime) -> list[Column[JobType]]:

@@ -72,6 +72,7 @@ def report(job: Job, as_json: bool) -> Exit:
 
 _UNSERVED = (
     Reason.QUEUE_PAUSED,
+    Reason.TYPE_PAUSED,
     Reason.NO_WORKER,
     Reason.NO_WORKER_FOR_TYPE,
     Reason.NO_WORKER_FOR_QUEUE,

@@ -27,6 +27,7 @@ from backstay.core.checks import check_text
 from backstay.core.port import Store
 from backstay.core.queues import Queue
 from backstay.core.records import ApiKey, AuditEntry, QueueRow
+from backstay.core.run_limits import Limit
 from backstay.core.schedules import ScheduleInfo
 from backstay.errors import BackstayError, InvalidOption, StoreError
 
@@ -384,8 +385,26 @@ def queue(found: Queue | QueueRow | None) -> dict[str, Any]:
         "paused": found is not None and found.paused_at is not None,
         "paused_by": None if found is None else found.paused_by,
         "reason": None if found is None else found.pause_reason,
+        "until": _until(found),
         "max_pending": None if found is None else found.max_pending,
     }
+
+
+def limit(found: Limit | None) -> dict[str, Any]:
+    """Return the audited fields of what was set at run time."""
+    return {
+        "paused": found is not None and found.paused_at is not None,
+        "paused_by": None if found is None else found.paused_by,
+        "reason": None if found is None else found.pause_reason,
+        "until": _until(found),
+    }
+
+
+def _until(found: Queue | QueueRow | Limit | None) -> str | None:
+    until = None if found is None else found.paused_until
+    if until is None:
+        return None
+    return (until if isinstance(until, datetime) else to_datetime(until)).isoformat()
 
 
 def schedule(found: ScheduleInfo | None) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from backstay import limits
-from backstay.clock import micros
+from backstay.clock import micros, to_instant
 from backstay.errors import InvalidOption, PayloadTooLarge
 
 PRIORITIES = {"low": 25, "normal": 50, "high": 75, "urgent": 100}
@@ -92,6 +92,20 @@ def check_timeout(timeout: float | timedelta) -> int:
             f"timeout={timeout!r}: use seconds or a timedelta, above 0 and up to 30 days", option="timeout"
         )
     return span
+
+
+Until = datetime | timedelta | float  # when something ends: a time, or how long from now
+
+
+def check_until(until: Until, now: int) -> int:
+    """Return when something ends that begins now: a time, or how long from now."""
+    try:
+        found = to_instant(until) if isinstance(until, datetime) else now + micros(until)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidOption(f"until={until!r:.60}: {error}", option="until") from None
+    if not now < found <= now + limits.DELAY_SECONDS_MAX * 1_000_000:
+        raise InvalidOption(f"until={until!r:.60}: use a time ahead, within ten years", option="until")
+    return found
 
 
 def check_payload_size(payload: str) -> str:

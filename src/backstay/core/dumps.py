@@ -13,7 +13,18 @@ from typing import Any, TypeVar
 import msgspec
 
 from backstay.clock import Instant
-from backstay.core.records import ApiKey, AuditEntry, Counter, JobRecord, JobType, QueueRow, Rate, Schedule, Total
+from backstay.core.records import (
+    ApiKey,
+    AuditEntry,
+    Counter,
+    JobRecord,
+    JobType,
+    LimitRow,
+    QueueRow,
+    Rate,
+    Schedule,
+    Total,
+)
 from backstay.core.result_tables import ResultTable, RowOrigin, StoredRow
 from backstay.errors import MoveFailed
 
@@ -21,6 +32,7 @@ T = TypeVar("T")
 
 TYPES = "types"
 QUEUES = "queues"
+LIMITS = "limits"
 SCHEDULES = "schedules"
 TABLES = "tables"
 JOBS = "jobs"
@@ -33,7 +45,7 @@ KEYS = "keys"
 AUDIT = "audit"
 ROWS = "rows"
 # The order of transfer: rows need their table, and files need their job, which may be archived.
-KINDS = (TYPES, QUEUES, SCHEDULES, TABLES, ARCHIVE, JOBS, STEPS, GUARDS, COUNTERS, TOTALS, KEYS, AUDIT, ROWS)
+KINDS = (TYPES, QUEUES, LIMITS, SCHEDULES, TABLES, ARCHIVE, JOBS, STEPS, GUARDS, COUNTERS, TOTALS, KEYS, AUDIT, ROWS)
 
 
 class EdgeDump(msgspec.Struct, frozen=True, array_like=True, order=True):
@@ -105,13 +117,14 @@ class RowDump(msgspec.Struct, frozen=True):
 
 
 Dump = (
-    JobType | QueueRow | Schedule | ResultTable | JobDump | StepDump | ArchiveDump | GuardDump | Counter | TotalDump
-    | ApiKey | AuditEntry | RowDump
+    JobType | QueueRow | LimitRow | Schedule | ResultTable | JobDump | StepDump | ArchiveDump | GuardDump | Counter
+    | TotalDump | ApiKey | AuditEntry | RowDump
 )  # fmt: skip
 
 _TYPES: dict[str, type[Dump]] = {
     TYPES: JobType,
     QUEUES: QueueRow,
+    LIMITS: LimitRow,
     SCHEDULES: Schedule,
     TABLES: ResultTable,
     JOBS: JobDump,
@@ -175,6 +188,8 @@ def name_of(kind: str, item: bytes) -> str:
             return name
         case JobType(job_type=name) | QueueRow(name=name) | Schedule(name=name) | ResultTable(name=name):
             return name
+        case LimitRow(of=of, name=name):
+            return f"{of.value} {name}"
         case other:
             raise TypeError(f"{kind} are not {type(other).__name__}")
 

@@ -42,6 +42,9 @@ from backstay.core.records import (
     Inserted,
     JobRecord,
     JobType,
+    LimitChange,
+    LimitOf,
+    LimitRow,
     NewJob,
     Note,
     Page,
@@ -166,7 +169,7 @@ class Store(Protocol):
     # Maintenance: idempotent, leaderless, a bounded batch per call
 
     async def promote(self, now: Instant, limit: int) -> Promoted:
-        """Make due scheduled and retrying jobs pending."""
+        """Make due scheduled and retrying jobs pending, and end pauses whose time is over."""
         ...
 
     async def expired(self, now: Instant, limit: int, dead_workers: Sequence[str] = ()) -> list[ExpiredClaim]:
@@ -240,11 +243,19 @@ class Store(Protocol):
 
     async def change_queue(self, name: str, change: QueueChange, now: Instant) -> QueueRow:
         """Pause, resume or limit a queue. A claim that begins after a pause is acknowledged takes nothing from the
-        queue; one already under way may."""
+        queue; one already under way may. `promote` ends a pause at its `until`."""
         ...
 
     async def queues(self) -> list[QueueRow]:
         """List the queues that have been changed."""
+        ...
+
+    async def change_limit(self, of: LimitOf, name: str, change: LimitChange, now: Instant) -> LimitRow:
+        """Change what holds at run time for a type or a key; for claims as with `change_queue`."""
+        ...
+
+    async def limits(self) -> list[LimitRow]:
+        """List what was set at run time, keys first, by name."""
         ...
 
     async def save_schedule(self, schedule: Schedule, expected_version: int | None) -> Verdict:

@@ -26,6 +26,7 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     paused_at: Moment | None = None
     paused_by: str | None = None
     pause_reason: str | None = None
+    paused_until: Moment | None = None  # it resumes by itself then; None: once someone resumes it
     max_pending: int | None = None
     workers: int = 0
     note: str | None = None  # of a change: that nothing uses a queue of this name yet
@@ -69,6 +70,7 @@ def _queue(name: str, row: QueueRow | None, counts: dict[str, int], oldest: int 
         paused_at=None if row.paused_at is None else to_datetime(row.paused_at),
         paused_by=row.paused_by,
         pause_reason=row.pause_reason,
+        paused_until=None if row.paused_until is None else to_datetime(row.paused_until),
         max_pending=row.max_pending,
         workers=workers,
         note=None,

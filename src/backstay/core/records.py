@@ -626,6 +626,7 @@ class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
     paused_at: Instant | None = None
     paused_by: str | None = None
     pause_reason: str | None = None
+    paused_until: Instant | None = None  # `promote` ends the pause then; None: until someone resumes the queue
     max_pending: int | None = None
 
 
@@ -635,7 +636,35 @@ class QueueChange(msgspec.Struct, frozen=True, kw_only=True):
     paused: bool | None = None
     by: str | None = None
     reason: str | None = None
+    until: Instant | None = None  # of a pause; a repeated pause replaces it
     max_pending: int | None = None  # 0: no limit
+
+
+class LimitOf(StrEnum):
+    """What a run-time limit is of."""
+
+    TYPE = "type"
+    KEY = "key"
+
+
+class LimitRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What was set at run time for a job type or for a key. Without a setting there is no row."""
+
+    of: LimitOf
+    name: str
+    paused_at: Instant | None = None  # of a type only
+    paused_by: str | None = None
+    pause_reason: str | None = None
+    paused_until: Instant | None = None  # `promote` ends the pause then
+
+
+class LimitChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What to change about a type or a key; None leaves a setting unchanged."""
+
+    paused: bool | None = None
+    by: str | None = None
+    reason: str | None = None
+    until: Instant | None = None
 
 
 class Depth(msgspec.Struct, frozen=True):

@@ -34,6 +34,7 @@ def router() -> APIRouter:
         job,
         job_content,
         jobs,
+        limits,
         live,
         overview,
         page,
@@ -49,7 +50,7 @@ def router() -> APIRouter:
     whole = APIRouter(include_in_schema=False)
     # Literal paths come before those with a name in them.
     whole.include_router(page.assets_router)
-    for module in (live, overview, submit, jobs, job_content, job, tree, queues, workers):
+    for module in (live, overview, submit, jobs, job_content, job, tree, queues, limits, workers):
         whole.include_router(module.router)
     for module in (dead, schedules, comparison, subjects, access):
         whole.include_router(module.router)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from fastapi import Depends, Request, Response
 
 from backstay.core.checks import check_name, count
@@ -40,10 +42,13 @@ async def queues(request: Request, after: str = "") -> Response:
 async def pause(request: Request, app: App, who: Who, by: By, name: str) -> Response:
     form = await page.read(request)
     check_queue(who, check_name(name, "queue"))
-    queue = await app.pause_queue(name, by=by, reason=form.text("reason"))
+    back = page.back(request, form, "/queues")
+    try:
+        queue = await app.pause_queue(name, until=until(form.text("for")), by=by, reason=form.text("reason"))
+    except InvalidOption as error:
+        return page.redirect_to(request, back, f"Not paused: {error}.", kind="bad")
     still = f"; {count(queue.processing, 'job')} still running" if queue.processing else ""
-    notice = f"Queue {name} paused{still}."
-    return page.redirect_to(request, page.back(request, form, "/queues"), notice)
+    return page.redirect_to(request, back, f"Queue {name} paused{still}.")
 
 
 @router.post("/queues/{name}/resume", dependencies=[Depends(needs("admin"))])
@@ -61,7 +66,7 @@ async def limit(request: Request, app: App, who: Who, by: By, name: str) -> Resp
     check_queue(who, check_name(name, "queue"))
     back = page.back(request, form, "/queues")
     try:
-        most = _whole(form.text("max_pending"))
+        most = whole(form.text("max_pending"))
         await app.limit_queue(name, most, by=by)
     except InvalidOption as error:
         return page.redirect_to(request, back, f"Limit not changed: {error}.", kind="bad")
@@ -69,7 +74,13 @@ async def limit(request: Request, app: App, who: Who, by: By, name: str) -> Resp
     return page.redirect_to(request, back, f"{limited} for queue {name}.")
 
 
-def _whole(text: str | None) -> int | None:
+def until(minutes: str | None) -> timedelta | None:
+    """Return how long a pause is to last, from minutes; None: until someone resumes it."""
+    found = whole(minutes)
+    return None if found is None else timedelta(minutes=found)
+
+
+def whole(text: str | None) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit()) or len(text) > 12:

@@ -34,6 +34,8 @@ from backstay.core.records import (
     JobRecord,
     Keep,
     Kind,
+    LimitOf,
+    LimitRow,
     QueueRow,
     Rate,
     RetentionPolicy,
@@ -344,6 +346,14 @@ def key(row: Iterable[Any]) -> ApiKey:
 
 def queue(row: Iterable[Any]) -> QueueRow:
     return QueueRow(**dict(zip(QueueRow.__struct_fields__, row, strict=True)))
+
+
+LIMIT_COLUMNS = LimitRow.__struct_fields__
+
+
+def limit(row: Iterable[Any]) -> LimitRow:
+    fields = dict(zip(LIMIT_COLUMNS, row, strict=True))
+    return LimitRow(**{**fields, "of": LimitOf(fields["of"])})
 
 
 def entry(row: Iterable[Any]) -> AuditEntry:

@@ -10,7 +10,18 @@ from backstay.clock import MICROS, Clock, Instant, to_datetime
 from backstay.core import schedules as core_schedules
 from backstay.core.dumps import FROM, MoveState, refusal
 from backstay.core.port import Store
-from backstay.core.records import ClaimRequest, Depth, Finding, JobType, Lost, Query, QueueRow, Schedule, WorkerRow
+from backstay.core.records import (
+    ClaimRequest,
+    Depth,
+    Finding,
+    JobType,
+    LimitRow,
+    Lost,
+    Query,
+    QueueRow,
+    Schedule,
+    WorkerRow,
+)
 from backstay.core.states import Status
 from backstay.core.workers import blocked_for, is_silent, takes_jobs
 from backstay.errors import BackstayError
@@ -53,6 +64,7 @@ async def check_up(
         _versions(depths, await store.job_types(), workers),
         _overdue(depths, now, lease),
         _paused(await store.queues(), depths),
+        _paused_types(await store.limits()),
         _schedules(await store.upcoming(SCHEDULES_AHEAD), now, lease),
         await _rings(store, depths, now),
     ]
@@ -231,8 +243,22 @@ def _paused(rows: list[QueueRow], depths: list[Depth]) -> Finding:
     for depth in depths:
         if depth.status is Status.PENDING:
             held[depth.queue] += depth.count
-    names = ", ".join(f"{row.name} (by {row.paused_by or 'someone'}, {held[row.name]:,} pending)" for row in paused[:5])
+    names = ", ".join(
+        f"{row.name} (by {row.paused_by or 'someone'}{_until(row)}, {held[row.name]:,} pending)" for row in paused[:5]
+    )
     return Finding("queues", "warn", f"paused: {names}", f"backstay queues resume {paused[0].name}")
+
+
+def _paused_types(rows: list[LimitRow]) -> Finding:
+    paused = [row for row in rows if row.paused_at is not None]
+    if not paused:
+        return Finding("paused types", "ok", "none")
+    names = ", ".join(f"{row.name} (by {row.paused_by or 'someone'}{_until(row)})" for row in paused[:5])
+    return Finding("paused types", "warn", names, f"backstay types resume {paused[0].name}")
+
+
+def _until(row: QueueRow | LimitRow) -> str:
+    return "" if row.paused_until is None else f" until {to_datetime(row.paused_until):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _schedules(schedules: list[Schedule], now: Instant, lease: int) -> Finding:

@@ -20,7 +20,7 @@ from backstay.core.checks import after_attempts
 from backstay.core.dumps import FROM, MoveState
 from backstay.core.event_details import Dependency, Subtree
 from backstay.core.port import Store
-from backstay.core.records import JobRecord, Query, QueueRow, WorkerRow
+from backstay.core.records import JobRecord, LimitOf, LimitRow, Query, QueueRow, WorkerRow
 from backstay.core.states import TERMINAL, Event, Status
 from backstay.core.suspicion import RUNS_ALONE
 from backstay.core.workers import is_silent, takes_jobs
@@ -49,6 +49,7 @@ class Reason(StrEnum):
     BACKING_OFF = "backing_off"
     OVERDUE = "overdue"
     QUEUE_PAUSED = "queue_paused"
+    TYPE_PAUSED = "type_paused"
     MOVED = "moved"
     NO_WORKER = "no_worker"
     NO_WORKER_FOR_TYPE = "no_worker_for_type"
@@ -80,7 +81,7 @@ class Params(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, repr
     """The parameters of a sentence. Each reason sets a few of them; docs/reference/operating.md lists which."""
 
     # When and how
-    at: datetime | None = None  # it ended, it started, the queue was paused, the worker was last seen
+    at: datetime | None = None  # it ended, it started, the queue or type was paused, the worker was last seen
     archived_at: datetime | None = None
     status: Status | None = None  # how an archived job ended
     by: str | None = None
@@ -175,6 +176,10 @@ def _sentence(found: Explanation) -> Iterator[Part]:
             yield "; a worker will start it in a moment" if p.has_live_worker else "; no worker is alive: start one"
         case Reason.QUEUE_PAUSED:
             yield f"the queue {p.queue} was paused{_by(' by', p.by)} at {_at(p.at)}{_because(p.message)}"
+            yield f"; it resumes at {_at(found.until)}" if found.until else ""
+        case Reason.TYPE_PAUSED:
+            yield f"the type {p.job_type} was paused{_by(' by', p.by)} at {_at(p.at)}{_because(p.message)}"
+            yield f"; it resumes at {_at(found.until)}" if found.until else ""
         case Reason.MOVED:
             yield f"this queue {'was' if p.is_done else 'is being'} transferred to {p.store or 'another store'}"
             if p.store:
@@ -353,6 +358,7 @@ class Facts(msgspec.Struct, kw_only=True):
     now: Instant
     workers: list[WorkerRow] = []  # as many as it takes to tell
     queue: QueueRow | None = None
+    of_type: LimitRow | None = None  # what was set at run time for the type
     dependencies: dict[str, Status | None] = {}
     joined: str | None = None  # the identical job whose result it will reuse
     open_children: list[tuple[str, Status]] = []  # some of those that it waits for
@@ -395,6 +401,8 @@ async def explain(
             facts.bad_children += (await store.children(job.job_id, None, NAMED_MAX, status)).items
     if job.status is Status.PENDING:
         facts.queue = next((row for row in await store.queues() if row.name == job.queue), None)
+        limits = {(row.of, row.name): row for row in await store.limits()}
+        facts.of_type = limits.get((LimitOf.TYPE, job.job_type))
         facts.holders = await _holders(store, job)
         if job.rate_key is not None:
             facts.rate_due_at = await store.rate_due(job.job_id, now)
@@ -721,7 +729,10 @@ def _pending(facts: Facts) -> Explanation:
     job, queue = facts.job, facts.queue
     if queue is not None and queue.paused_at is not None:
         params = Params(queue=job.queue, at=_moment(queue.paused_at), by=queue.paused_by, message=queue.pause_reason)
-        return Explanation(reason=Reason.QUEUE_PAUSED, params=params)
+        return Explanation(reason=Reason.QUEUE_PAUSED, params=params, until=_moment(queue.paused_until))
+    if (held := facts.of_type) is not None and held.paused_at is not None:
+        params = Params(job_type=job.job_type, at=_moment(held.paused_at), by=held.paused_by, message=held.pause_reason)
+        return Explanation(reason=Reason.TYPE_PAUSED, params=params, until=_moment(held.paused_until))
     return _no_worker(facts) or _no_room(facts) or _in_line(facts, Reason.IN_LINE, Params())
 
 

@@ -15,12 +15,24 @@ import msgspec
 from backstay import ids, limits
 from backstay.clock import Clock, Instant, micros
 from backstay.core import access_keys, queues, schedules, sensitive, stats, workers
-from backstay.core.checks import check_job_type, check_name, check_reason, did_you_mean
+from backstay.core.checks import Until, check_job_type, check_name, check_reason, check_until, did_you_mean
 from backstay.core.dumps import INTO, is_closed, refusal
 from backstay.core.port import Store
 from backstay.core.queues import Queue
-from backstay.core.records import Inserted, JobTemplate, JobType, NewJob, QueueChange, Schedule, Verdict, WorkerRow
+from backstay.core.records import (
+    Inserted,
+    JobTemplate,
+    JobType,
+    LimitChange,
+    LimitOf,
+    NewJob,
+    QueueChange,
+    Schedule,
+    Verdict,
+    WorkerRow,
+)
 from backstay.core.result_tables import ResultTable
+from backstay.core.run_limits import Limit
 from backstay.core.schedules import ScheduleInfo
 from backstay.core.stats import Stats
 from backstay.errors import (
@@ -171,9 +183,12 @@ async def list_queues(store: Store) -> list[Queue]:
     return queues.overview(await store.queues(), await store.depths(), await store.job_types(), await _serving(store))
 
 
-async def pause_queue(store: Store, clock: Clock, actor: Actor, name: str, reason: str | None) -> Queue:
+async def pause_queue(
+    store: Store, clock: Clock, actor: Actor, name: str, reason: str | None, until: Until | None = None
+) -> Queue:
     def change() -> QueueChange:
-        return QueueChange(paused=True, by=actor.by, reason=check_reason(reason))
+        at = None if until is None else check_until(until, clock.now())
+        return QueueChange(paused=True, by=actor.by, reason=check_reason(reason), until=at)
 
     return await _change_queue(store, clock, actor, "queue.pause", name, change)
 
@@ -225,6 +240,53 @@ async def _serving(store: Store) -> Counter[str]:
 def is_dead(worker: WorkerRow) -> bool:
     """Return whether a worker's process is known to have ended."""
     return workers.is_dead(worker.process_key)
+
+
+# Limits at run time
+
+
+async def list_limits(store: Store) -> list[Limit]:
+    """List what was set at run time for types and keys."""
+    return [Limit.of_row(row) for row in await store.limits()]
+
+
+async def pause_type(
+    store: Store, clock: Clock, actor: Actor, job_type: str, reason: str | None, until: Until | None = None
+) -> Limit:
+    def change() -> LimitChange:
+        at = None if until is None else check_until(until, clock.now())
+        return LimitChange(paused=True, by=actor.by, reason=check_reason(reason), until=at)
+
+    return await _change_type(store, clock, actor, "type.pause", job_type, change)
+
+
+async def resume_type(store: Store, clock: Clock, actor: Actor, job_type: str) -> Limit:
+    return await _change_type(store, clock, actor, "type.resume", job_type, lambda: LimitChange(paused=False))
+
+
+async def _change_type(
+    store: Store, clock: Clock, actor: Actor, action: str, job_type: str, change: Callable[[], LimitChange]
+) -> Limit:
+    """Change what holds for a type, with its audit entry. A type may be changed before a worker has announced it; since
+    that may also be a misspelled name, it is logged and noted in the answer."""
+    check_job_type(job_type)
+    changed = await _change_limit(store, clock, actor, action, LimitOf.TYPE, job_type, change)
+    known = [each.job_type for each in await store.job_types() if actor.sees(each.queue)]
+    if job_type in known:
+        return changed
+    note = f"no worker has announced the type {job_type} yet ({did_you_mean(job_type, known)})"
+    log.warning("%s", note)
+    return msgspec.structs.replace(changed, note=note)
+
+
+async def _change_limit(
+    store: Store, clock: Clock, actor: Actor, action: str, of: LimitOf, name: str, change: Callable[[], LimitChange]
+) -> Limit:
+    before = next((Limit.of_row(row) for row in await store.limits() if (row.of, row.name) == (of, name)), None)
+    async with audited(store, clock, actor, action, name, access_keys.limit(before)) as entry:
+        changed = Limit.of_row(await store.change_limit(of, name, change(), clock.now()))
+        entry.after = access_keys.limit(changed)
+    return changed
 
 
 # Schedules

@@ -156,6 +156,7 @@ _ROUTERS = (
     ("backstay.server.routes.jobs", "jobs_router"),
     ("backstay.server.routes.operations", "queues_router"),
     ("backstay.server.routes.operations", "types_router"),
+    ("backstay.server.routes.operations", "limits_router"),
     ("backstay.server.routes.operations", "schedules_router"),
     ("backstay.server.routes.jobs", "dead_router"),
     ("backstay.server.routes.operations", "stats_router"),

@@ -31,7 +31,7 @@ from backstay import ids, limits
 from backstay.app import Backstay
 from backstay.core import access_keys
 from backstay.core.records import ApiKey, Hold
-from backstay.errors import BackstayError, ClaimLost, JobNotFound, StoreUnavailable
+from backstay.errors import BackstayError, ClaimLost, JobNotFound, StoreUnavailable, UnknownJobType
 from backstay.job import Job
 from backstay.ops.audit import Actor
 from backstay.server import problems
@@ -181,6 +181,12 @@ def check_queue(principal: Principal, queue: str) -> str:
     if not principal.sees(queue):
         raise problems.foreign_queue(queue)
     return queue
+
+
+async def check_type(app: Backstay, principal: Principal, job_type: str) -> None:
+    """Refuse to change a type that the key does not see."""
+    if not any(each.job_type == job_type and principal.sees(each.queue) for each in await app.job_types()):
+        raise UnknownJobType(f"no worker has announced the type {job_type!r:.80}")
 
 
 def link(request: Request, path: str) -> str:

@@ -185,6 +185,13 @@ class ReasonBody(_Body):
     reason: Reason | None = None
 
 
+class PauseBody(_Body):
+    """Why, and until when: without a time, until someone resumes it."""
+
+    reason: Reason | None = None
+    until: Moment | None = Field(None, description="It resumes by itself then.")
+
+
 ForgetSteps = Annotated[bool, Field(description="Start without the answers that `ctx.once` has recorded.")]
 
 

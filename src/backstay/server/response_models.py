@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from backstay.clock import Moment, to_instant
-from backstay.core import queues, records, schedules, stats, workers
+from backstay.core import queues, records, run_limits, schedules, stats, workers
 from backstay.core.access_keys import AuditRecord
 from backstay.core.states import Status
 from backstay.files.local import StoredFile
@@ -132,6 +132,14 @@ class Artifacts(msgspec.Struct):
 
 class Queue(queues.Queue, frozen=True, kw_only=True):
     paused: bool
+
+
+class Limit(run_limits.Limit, frozen=True, kw_only=True):
+    paused: bool
+
+
+class Limits(msgspec.Struct):
+    items: list[Limit]
 
 
 class Queues(msgspec.Struct):

@@ -28,6 +28,7 @@ OF_RATE = "rate_key=? AND rate_count=? AND rate_micros=?"
 RATE_LANE = f"{OF_RATE} AND queue=? AND job_type=? AND payload_version=?"
 KEY_LANE = "concurrency_key=? AND queue=? AND job_type=? AND payload_version=?"
 AT_LEVEL = "queue=? AND job_type=? AND parked=? AND priority=?"
+OF_LIMIT = "SEARCH l USING PRIMARY KEY (of=? AND name=?)"
 SIGHT = "queue=? AND job_type=? AND fair=? AND parked=?"  # of one lane
 LINE = f"{SIGHT} AND priority=? AND scheduled_for=? AND job_id=?"
 LED = by_seq("j")
@@ -39,7 +40,11 @@ DONOR = [step.replace(" USING", "_donor USING") for step in JOINED]
 PLANS = {
     "add_tally": [],
     "ahead": [f"SEARCH ready USING PRIMARY KEY ({SIGHT})"],
-    "alone_candidates": ["SCAN ready USING INDEX ready_alone", "SEARCH q USING PRIMARY KEY (name=?)"],
+    "alone_candidates": [
+        "SCAN ready USING INDEX ready_alone",
+        "SEARCH q USING PRIMARY KEY (name=?)",
+        OF_LIMIT,
+    ],
     "archive": [by_seq("j"), *JOINED],
     "archive_files": [
         "SCAN a USING INDEX archive_files",
@@ -52,6 +57,10 @@ PLANS = {
     "ask_no_queues": [],
     "ask_no_types": [],
     "ask_no_paused": ["SEARCH temp.asked_queue USING PRIMARY KEY (name=?)", "SCAN queue"],
+    "ask_no_paused_types": [
+        "SEARCH temp.asked_type USING PRIMARY KEY (name=?)",
+        "SEARCH run_limit USING PRIMARY KEY (of=?)",
+    ],
     "ask_queues": [],
     "ask_types": [],
     "audit": [],
@@ -64,7 +73,11 @@ PLANS = {
     "awaits": [by_seq("waiting")],
     "beat": [],
     "bring_back": [f"SEARCH ready USING PRIMARY KEY ({LINE})"],
-    "candidates": ["SEARCH queue USING PRIMARY KEY (name=?)", f"SEARCH ready USING PRIMARY KEY ({SIGHT})"],
+    "candidates": [
+        "SEARCH queue USING PRIMARY KEY (name=?)",
+        "SEARCH run_limit USING PRIMARY KEY (of=? AND name=?)",
+        f"SEARCH ready USING PRIMARY KEY ({SIGHT})",
+    ],
     "children": [
         "SEARCH j USING COVERING INDEX job_parent (parent_job_id=? AND job_id>?)",
         by_seq("e", left=True),
@@ -101,10 +114,12 @@ PLANS = {
     "drop_entries": ["SEARCH audit USING PRIMARY KEY (entry_id=?)", "SEARCH audit USING PRIMARY KEY (entry_id<?)"],
     "drop_guards": ["SEARCH dedup USING INDEX dedup_job (job_id=?)"],
     "drop_key": ["SEARCH api_key USING PRIMARY KEY (key_id=?)"],
+    "drop_limit": ["SEARCH run_limit USING PRIMARY KEY (of=? AND name=?)"],
     "drop_meta": ["SEARCH meta USING PRIMARY KEY (name=?)"],
     "drop_minutes": ["SEARCH counter USING PRIMARY KEY (minute<?)"],
     "drop_part": ["SEARCH staged USING INDEX sqlite_autoindex_staged_1 (job_id=? AND attempt=? AND part=?)"],
     "drop_parts_from": ["SEARCH staged USING INDEX sqlite_autoindex_staged_1 (job_id=? AND attempt=? AND part>?)"],
+    "drop_queue": ["SEARCH queue USING PRIMARY KEY (name=?)"],
     "drop_release": ["SEARCH release_due USING PRIMARY KEY (parent_id=?)"],
     "drop_schedule": ["SEARCH schedule USING PRIMARY KEY (name=?)"],
     "drop_worker": ["SEARCH worker USING PRIMARY KEY (worker_id=?)"],
@@ -149,7 +164,6 @@ PLANS = {
     "fire": ["SEARCH schedule USING PRIMARY KEY (name=?)"],
     "fired_into": ["SEARCH schedule USING PRIMARY KEY (name=?)"],
     "forget_idle_keys": ["SCAN fair_key", "SEARCH l USING PRIMARY KEY (queue=? AND job_type=?)"],
-    "forget_queues": ["SCAN queue"],
     "forget_steps": ["SEARCH step USING PRIMARY KEY (job_id=?)"],
     "forget_workers": ["SCAN former_worker"],
     "former_workers": ["SCAN former_worker"],
@@ -200,8 +214,9 @@ PLANS = {
     "leave_ready": [f"SEARCH ready USING PRIMARY KEY ({LINE})"],
     "leave_running": [by_seq("running")],
     "leave_waiting": [by_seq("waiting")],
-    "limit_queue": ["SEARCH queue USING PRIMARY KEY (name=?)"],
+    "limit": ["SEARCH run_limit USING PRIMARY KEY (of=? AND name=?)"],
     "limited_queues": ["SCAN queue"],
+    "limits": ["SCAN run_limit"],
     "line": [by_id("j"), by_seq("d", left=True), f"SEARCH p USING PRIMARY KEY ({LINE}) LEFT-JOIN"],
     "lines_of": [by_seq("j"), by_seq("d", left=True), f"SEARCH p USING PRIMARY KEY ({LINE})"],
     "many_pending": ["SCAN ready"],
@@ -210,11 +225,10 @@ PLANS = {
     "misplaced": ["SCAN job", by_seq("j", left=True), *JOINED],
     "move_triggers": ["SCAN sqlite_schema"],
     "need": [by_id("j"), *JOINED, "SEARCH archive USING PRIMARY KEY (job_id=?)"],
-    "next_due": ["SEARCH later USING COVERING INDEX later_due"],
+    "next_due": ["SEARCH later USING COVERING INDEX later_due", "SEARCH queue USING PRIMARY KEY"],
     "next_parts": ["SEARCH staged USING INDEX sqlite_autoindex_staged_1 (job_id=? AND attempt=?)"],
     "note": [by_seq("running"), by_id("job", covering=True)],
     "oldest_minute": ["SEARCH counter USING PRIMARY KEY (minute>?)"],
-    "open_queue": [],
     "outcomes_of": [
         "SEARCH x USING INDEX edge_child (child_id=?)",
         by_id("j", covering=True, left=True),
@@ -237,7 +251,7 @@ PLANS = {
         "SEARCH ready USING COVERING INDEX ready_parked (concurrency_key=? AND queue=? AND job_type>?)",
         "SEARCH ready USING COVERING INDEX ready_parked (concurrency_key=? AND queue>?)",
     ],
-    "pause_queue": ["SEARCH queue USING PRIMARY KEY (name=?)"],
+    "pauses_over": ["SCAN queue", "SCAN run_limit"],
     "pending_in": ["SEARCH ready USING PRIMARY KEY (queue=?)"],
     "plain_head": [f"SEARCH ready USING PRIMARY KEY ({SIGHT} AND priority=?)"],
     "promote_event": [by_seq("later")],
@@ -288,11 +302,11 @@ PLANS = {
     "restore_counter": [],
     "restore_edge": [],
     "restore_guard": [],
+    "restore_limit": [],
     "restore_queue": [],
     "restore_step": [],
     "restore_sum": [],
     "result_names": ["SCAN result_table"],
-    "resume_queue": ["SEARCH queue USING PRIMARY KEY (name=?)"],
     "retirable": [
         "SEARCH j USING INTEGER PRIMARY KEY (rowid>?)",
         by_seq("e", left=True),
@@ -342,7 +356,9 @@ PLANS = {
     "save_fair_key": [],
     "save_fair_lane": [],
     "save_key": [],
+    "save_limit": [],
     "save_meta": [],
+    "save_queue": [],
     "save_release": [],
     "save_schedule": [],
     "save_table": [],
@@ -404,7 +420,11 @@ PLANS = {
     ],
     "upcoming": ["SCAN schedule USING INDEX schedule_next"],
     "version_of": ["SEARCH schedule USING PRIMARY KEY (name=?)"],
-    "wait_alone": ["SCAN ready USING COVERING INDEX ready_alone", "SEARCH q USING PRIMARY KEY (name=?)"],
+    "wait_alone": [
+        "SCAN ready USING COVERING INDEX ready_alone",
+        "SEARCH q USING PRIMARY KEY (name=?)",
+        OF_LIMIT,
+    ],
     "workers_between": ["SEARCH worker USING PRIMARY KEY (worker_id>? AND worker_id<?)"],
     "workers_named": ["SEARCH worker USING PRIMARY KEY (worker_id=?)"],
     "write_detail": [],
@@ -436,10 +456,10 @@ WALKS = {
     "depths": ["SCAN ready", "SCAN later", "SCAN waiting"],
     "expired": ["SCAN running"],
     "forget_idle_keys": ["SCAN fair_key"],
-    "forget_queues": ["SCAN queue"],
     "held_by": ["SCAN running"],
     "keys": ["SCAN api_key"],
     "limited_queues": ["SCAN queue"],
+    "limits": ["SCAN run_limit"],
     "many_pending": ["SCAN ready"],
     "misplaced": [
         "SCAN job",
@@ -451,6 +471,7 @@ WALKS = {
         "SCAN ready",
     ],  # some rows of each
     "parked_keys": ["SCAN ready USING COVERING INDEX ready_parked"],  # its first entry
+    "pauses_over": ["SCAN queue", "SCAN run_limit"],
     "queues": ["SCAN queue"],
     "release_due": ["SCAN release_due"],
     "release_needed": [
@@ -495,6 +516,7 @@ TABLES = (
     "fair_key",
     "fair_lane",
     "queue",
+    "run_limit",
     "dedup",
     "release_due",
     "staged",

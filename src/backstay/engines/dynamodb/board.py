@@ -1,4 +1,4 @@
-"""The board on DynamoDB: one partition with queue settings, lanes that take turns, and signals.
+"""The board on DynamoDB: one partition with queue settings, run-time limits, fair lanes and signals.
 
 A claim reads it once, consistently, and so sees a pause. Listeners read it often while something happens, and up to a
 ceiling less often while nothing does. Signals are counters that only grow; a changed counter is a signal.
@@ -12,17 +12,18 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from backstay.clock import Instant
+from backstay.core import run_limits
 from backstay.core.dumps import MoveState, is_closed, refusal
 from backstay.core.port import Listener
-from backstay.core.records import QueueChange, QueueRow, Signal
+from backstay.core.records import LimitChange, LimitOf, LimitRow, QueueChange, QueueRow, Signal
 from backstay.engines.dynamodb import schema
 from backstay.engines.dynamodb.expressions import Ask, delete, equals, put, update
-from backstay.engines.dynamodb.schema import Item, Table
+from backstay.engines.dynamodb.schema import Item, Key, Table
 from backstay.engines.dynamodb.table import Failed, Tables
 from backstay.engines.dynamodb.transport import Lane
 from backstay.errors import BackstayError, StoreBusy, StoreGone, StoreMoved
@@ -36,16 +37,23 @@ CLOSE_SECONDS = 1.0  # for the last signal: a process that submits and exits at 
 ECHO_SECONDS = 2.0  # an index hardly ever lags more; beyond this, the next poll finds the job
 FRESH_SECONDS = 1.0  # how old a cached board may be if nothing depends on it
 CHANGE_ROUNDS = 20
+AnyRow = TypeVar("AnyRow", QueueRow, LimitRow)
 _ALL = Ask(table=Table.RECORDS, hash=schema.BOARD)
 
 
 class BoardState(msgspec.Struct, frozen=True):
     signals: dict[Signal, int]
     queues: dict[str, QueueRow]
+    limits: dict[tuple[LimitOf, str], LimitRow]
     fair: frozenset[tuple[str, str]]  # queue and type of lanes that have, or had, jobs with a fairness key
     move: MoveState | None = None  # set if the queue is being transferred, or was
     place: str | None = None  # identifies the queue: one that is deleted and created again is another
     shards: int = 1  # as many as the queue was created with, or raised to
+
+    def is_paused(self, queue: str = "", job_type: str = "") -> bool:
+        """Return whether a queue or a type is paused."""
+        of_queue, of_type = self.queues.get(queue), self.limits.get((LimitOf.TYPE, job_type))
+        return any(row is not None and row.paused_at is not None for row in (of_queue, of_type))
 
 
 class Board:
@@ -115,35 +123,79 @@ class Board:
         if self._state is not None:
             self._state = msgspec.structs.replace(self._state, fair=self._state.fair | {(queue, job_type)})
 
-    # Queues
+    # Queues, and limits at run time
 
     async def change_queue(self, name: str, change: QueueChange, now: Instant) -> QueueRow:
-        pk, sk = key = schema.queue_row(name)
+        row = await self._change(
+            schema.queue_row(name), lambda found: run_limits.changed_queue(queue_of(found, name), change, now)
+        )
+        if change.max_pending is not None:  # a count under another limit does not apply to this one
+            await self._tables.delete_many(Table.RECORDS, [schema.queue_gate(name)])
+        self._told_of(change)
+        return row
+
+    async def change_limit(self, of: LimitOf, name: str, change: LimitChange, now: Instant) -> LimitRow:
+        row = await self._change(
+            schema.limit_row(of, name), lambda found: run_limits.changed_limit(limit_of(found, of, name), change, now)
+        )
+        self._told_of(change)
+        return row
+
+    async def _change(self, key: Key, changed: Callable[[Item | None], AnyRow]) -> AnyRow:
+        """Store what a row has changed to, unless it has been changed by others since it was read: then once more."""
+        pk, sk = key
         for _ in range(CHANGE_ROUNDS):
             [found] = await self._tables.get(Table.RECORDS, [key])
-            row = changed(queue_of(found, name), change, now)
+            row = changed(found)
             condition = equals("nonce", None if found is None else found.get("nonce"))
-            nothing = row.paused_at is None and row.max_pending is None
             try:
-                if not nothing:
-                    item = {"pk": pk, "sk": sk, "nonce": secrets.token_hex(8), **msgspec.structs.asdict(row)}
+                if not run_limits.says_nothing(row):
+                    item = {"pk": pk, "sk": sk, "nonce": secrets.token_hex(8), **fields_of(row)}
                     item["wid"] = item["nonce"]
                     await self._tables.update(put(Table.RECORDS, item, condition))
                 elif found is not None:
                     await self._tables.update(delete(Table.RECORDS, key, condition))
             except Failed:
                 continue
-            if change.max_pending is not None:  # a count under another limit does not apply to this one
-                await self._tables.delete_many(Table.RECORDS, [schema.queue_gate(name)])
             self._state = None
-            if change.paused is False:
-                self.committed({Signal.READY})
             return row
-        raise StoreBusy(f"{self._tables.shown}: other processes keep changing the queue {name}: try again")
+        raise StoreBusy(f"{self._tables.shown}: other processes keep changing {sk}: try again")
+
+    def _told_of(self, change: QueueChange | LimitChange) -> None:
+        signals = {Signal.READY} if change.paused is False else set()
+        self.committed(signals | ({Signal.DUE} if change.until is not None else set()))
+
+    async def end_pauses(self, now: Instant) -> Instant | None:
+        """End the pauses whose time is over; return when the next one is."""
+        state = await self.read(fresh=False)
+        following: list[Instant] = []
+        rows: list[QueueRow | LimitRow] = [*state.queues.values(), *state.limits.values()]
+        for row in rows:
+            if row.paused_until is not None and not run_limits.is_over(row, now):
+                following.append(row.paused_until)
+            elif row.paused_until is not None:
+                await self._end_pause(row, now)
+        return min(following, default=None)
+
+    async def _end_pause(self, row: QueueRow | LimitRow, now: Instant) -> None:
+        def ended(current: AnyRow) -> AnyRow:
+            return run_limits.resumed(current) if run_limits.is_over(current, now) else current
+
+        name = row.name
+        if isinstance(row, LimitRow):
+            of = row.of
+            await self._change(schema.limit_row(of, name), lambda found: ended(limit_of(found, of, name)))
+        else:
+            await self._change(schema.queue_row(name), lambda found: ended(queue_of(found, name)))
+        self.committed({Signal.READY})
 
     async def queues(self) -> list[QueueRow]:
         state = await self.read(fresh=True)
         return [state.queues[name] for name in sorted(state.queues)]
+
+    async def limits(self) -> list[LimitRow]:
+        state = await self.read(fresh=True)
+        return sorted(state.limits.values(), key=lambda row: (row.of, row.name))
 
     # Signals
 
@@ -270,6 +322,7 @@ class Board:
 def state_of(items: list[Item]) -> BoardState:
     signals: dict[Signal, int] = {}
     queues: dict[str, QueueRow] = {}
+    limits: dict[tuple[LimitOf, str], LimitRow] = {}
     fair = set()
     move: MoveState | None = None
     place, shards = None, 1
@@ -279,13 +332,16 @@ def state_of(items: list[Item]) -> BoardState:
             signals = {signal: item[signal.value] for signal in Signal if signal.value in item}
         elif kind == "queue":
             queues[item["name"]] = queue_of(item, item["name"])
+        elif kind == "limit":
+            of = LimitOf(item["of"])
+            limits[of, item["name"]] = limit_of(item, of, item["name"])
         elif kind == "fair":
             fair.add((item["queue"], item["job_type"]))
         elif kind == "move":
             move = msgspec.json.decode(item["state"], type=MoveState)
         elif kind == "place":
             place, shards = item["place"], item["shards"]
-    return BoardState(signals, queues, frozenset(fair), move, place, shards)
+    return BoardState(signals, queues, limits, frozenset(fair), move, place, shards)
 
 
 def queue_of(item: Item | None, name: str) -> QueueRow:
@@ -293,12 +349,12 @@ def queue_of(item: Item | None, name: str) -> QueueRow:
     return QueueRow(**{**fields, "name": name})
 
 
-def changed(row: QueueRow, change: QueueChange, now: Instant) -> QueueRow:
-    """Return the changed queue. Pausing a paused queue keeps who paused it first, and when."""
-    if change.paused is True and row.paused_at is None:
-        row = msgspec.structs.replace(row, paused_at=now, paused_by=change.by, pause_reason=change.reason)
-    elif change.paused is False:
-        row = msgspec.structs.replace(row, paused_at=None, paused_by=None, pause_reason=None)
-    if change.max_pending is not None:
-        row = msgspec.structs.replace(row, max_pending=change.max_pending or None)
-    return row
+def limit_of(item: Item | None, of: LimitOf, name: str) -> LimitRow:
+    fields: dict[str, Any] = {each: (item or {}).get(each) for each in LimitRow.__struct_fields__}
+    return LimitRow(**{**fields, "of": of, "name": name})
+
+
+def fields_of(row: QueueRow | LimitRow) -> Item:
+    """Return the fields of a row as an item has them."""
+    fields = msgspec.structs.asdict(row)
+    return {**fields, "of": row.of.value} if isinstance(row, LimitRow) else fields

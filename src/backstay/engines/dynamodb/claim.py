@@ -95,8 +95,8 @@ class _Lane(msgspec.Struct, frozen=True):
 async def _lanes(session: Session, request: ClaimRequest, board: BoardState) -> tuple[list[_Lane], bool]:
     """Return the lanes to look at, and whether there may be others with jobs. Of many, only those that have some, by
     their first job."""
-    queues = [queue for queue in dict.fromkeys(request.queues) if not _is_paused(board, queue)]
-    types = [job_type for job_type, slots in request.slots.items() if slots > 0]
+    queues = [queue for queue in dict.fromkeys(request.queues) if not board.is_paused(queue)]
+    types = [name for name, slots in request.slots.items() if slots > 0 and not board.is_paused(job_type=name)]
     if len(queues) * len(types) <= CLAIM_LANES_FEW:
         return [_Lane(queue, job_type) for job_type in types for queue in queues], False
     found = await lanes.with_jobs(session, queues, types)
@@ -136,11 +136,6 @@ def _from_a_random_place(entries: list[Entry], limit: int) -> list[Entry]:
     return entries[start:] + entries[:start]
 
 
-def _is_paused(board: BoardState, queue: str) -> bool:
-    row = board.queues.get(queue)
-    return row is not None and row.paused_at is not None
-
-
 async def _alone(session: Session, request: ClaimRequest, board: BoardState, want: int) -> tuple[list[Item], bool]:
     """Return the first jobs that must run alone and that this worker can claim, and whether there may be more."""
     rows: list[Item] = []
@@ -151,7 +146,7 @@ async def _alone(session: Session, request: ClaimRequest, board: BoardState, wan
         if (
             request.slots.get(row["job_type"], 0) > 0
             and row["queue"] in request.queues
-            and not _is_paused(board, row["queue"])
+            and not board.is_paused(row["queue"], row["job_type"])
             and (newest is None or row.get("payload_version", 1) <= newest)
         ):
             rows.append(row)

@@ -432,7 +432,8 @@ async def promote(session: Session, now: Instant, limit: int) -> Promoted:
     session.board.committed(signals)
     if not promoted:
         session.board.again_if_new(Signal.DUE)
-    return Promoted(promoted, min((due for due in (next_due, next_rate) if due is not None), default=None))
+    next_over = await session.board.end_pauses(now)
+    return Promoted(promoted, min((due for due in (next_due, next_rate, next_over) if due is not None), default=None))
 
 
 async def _promote_due(session: Session, now: Instant, limit: int) -> tuple[int, Instant | None]:

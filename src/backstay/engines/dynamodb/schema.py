@@ -41,7 +41,8 @@ Records, by pk and sk:
     meta / turn|scan                         which process does a costly sweep: taken_at, by, at
     board / place                            place, shards: as the schema has them, for processes that run
     board / signals                          ready, due, planned, stopped, ended: counters that only grow
-    board / queue|mail                       paused_at, paused_by, pause_reason, max_pending, nonce
+    board / queue|mail                       paused_at, paused_by, pause_reason, paused_until, max_pending, nonce
+    board / limit|type|embed                 what was set at run time for a type or a key: paused_at, …, nonce
     board / fair|mail|send                   the lane has, or had, jobs with a fairness key
     board / move                             state, frozen_at: the queue is in transfer, or was transferred
     body|0198d0c2-… / k3J9x0a2Qe1.p.1.0      text: a payload (p), result (r) or list of artifacts (a), in parts;
@@ -91,6 +92,7 @@ from typing import Any
 import msgspec
 
 from backstay.clock import Instant
+from backstay.core.records import LimitOf
 from backstay.core.states import ACTIVE, Status
 from backstay.core.suspicion import RUNS_ALONE
 from backstay.errors import StoreError
@@ -489,6 +491,10 @@ def turn(name: str) -> Key:
 
 def queue_row(name: str) -> Key:
     return (BOARD, f"queue|{part(name)}")
+
+
+def limit_row(of: LimitOf, name: str) -> Key:
+    return (BOARD, f"limit|{of.value}|{part(name)}")
 
 
 def fair_lane(queue: str, job_type: str) -> Key:

@@ -28,6 +28,9 @@ from backstay.core.records import (
     Inserted,
     JobRecord,
     JobType,
+    LimitChange,
+    LimitOf,
+    LimitRow,
     NewJob,
     Note,
     Page,
@@ -281,6 +284,12 @@ class DynamoStore:
 
     async def queues(self) -> list[QueueRow]:
         return await self._open().board.queues()
+
+    async def change_limit(self, of: LimitOf, name: str, change: LimitChange, now: Instant) -> LimitRow:
+        return await self._changing().board.change_limit(of, name, change, now)
+
+    async def limits(self) -> list[LimitRow]:
+        return await self._open().board.limits()
 
     async def save_schedule(self, schedule: Schedule, expected_version: int | None) -> Verdict:
         return await maintenance.save_schedule(self._changing(), schedule, expected_version)

@@ -43,6 +43,7 @@ from backstay.core.records import (
     Hold,
     JobRecord,
     JobType,
+    LimitRow,
     QueueRow,
     Rate,
     Schedule,
@@ -65,6 +66,7 @@ from backstay.engines.dynamodb import (
     schema,
 )
 from backstay.engines.dynamodb import table as dynamodb_table
+from backstay.engines.dynamodb.board import fields_of
 from backstay.engines.dynamodb.expressions import (
     Ask,
     Condition,
@@ -508,6 +510,7 @@ async def _trail(session: Session, after: str | None, _: int) -> Source:
 _SOURCES: dict[str, Callable[[Session, str | None, int], Source]] = {
     dumps.TYPES: lambda session, after, _: whole(read.job_types(session), after),
     dumps.QUEUES: lambda session, after, _: whole(session.board.queues(), after),
+    dumps.LIMITS: lambda session, after, _: whole(session.board.limits(), after),
     dumps.SCHEDULES: lambda session, after, _: whole(maintenance.schedules(session, ()), after),
     dumps.TABLES: lambda session, after, _: whole(results.result_tables(session), after),
     dumps.JOBS: export_jobs,
@@ -547,6 +550,14 @@ async def _restore_queues(session: Session, packed: Sequence[bytes]) -> None:
     for row in dumps.all_unpacked(dumps.QUEUES, packed, QueueRow):
         pk, sk = schema.queue_row(row.name)
         made.append({"pk": pk, "sk": sk, "nonce": _WRITER, "wid": _WRITER, **msgspec.structs.asdict(row)})
+    await session.tables.put_many(Table.RECORDS, made)
+
+
+async def _restore_limits(session: Session, packed: Sequence[bytes]) -> None:
+    made = []
+    for row in dumps.all_unpacked(dumps.LIMITS, packed, LimitRow):
+        pk, sk = schema.limit_row(row.of, row.name)
+        made.append({"pk": pk, "sk": sk, "nonce": _WRITER, "wid": _WRITER, **fields_of(row)})
     await session.tables.put_many(Table.RECORDS, made)
 
 
@@ -629,6 +640,7 @@ async def _declare(session: Session, packed: Sequence[bytes]) -> None:
 _RESTORES: dict[str, Callable[[Session, Sequence[bytes]], Awaitable[None]]] = {
     dumps.TYPES: _restore_types,
     dumps.QUEUES: _restore_queues,
+    dumps.LIMITS: _restore_limits,
     dumps.SCHEDULES: _restore_schedules,
     dumps.TABLES: _declare,
     dumps.JOBS: restore_jobs,

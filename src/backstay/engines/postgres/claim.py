@@ -168,8 +168,9 @@ async def _write(tx: Tx, decided: Admission[Candidate], now: Instant) -> None:
 
 async def _shared(tx: Tx, request: ClaimRequest, part: Part, turns: dict[Pair, LaneTurns]) -> list[Candidate]:
     """Return the first jobs of the lanes that are not paused."""
-    paused = set(await tx.column("paused"))
-    heads = await _heads(tx, request, [lane for lane in part.lanes if lane.queue not in paused], turns)
+    paused = {(of, name) for of, name in await tx.rows("paused")}
+    lanes = [lane for lane in part.lanes if not {("queue", lane.queue), ("type", lane.job_type)} & paused]
+    heads = await _heads(tx, request, lanes, turns)
     if part.until is None:
         return heads
     # Of a lane that takes turns only one job was seen: if all have turned out to be later, they are no worse.

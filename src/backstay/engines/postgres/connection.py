@@ -28,7 +28,7 @@ from backstay.clock import Instant
 from backstay.core import open_files
 from backstay.core.admission import Turn
 from backstay.core.job_fields import ARCHIVED_FIELDS, HOMES, ID_FIELDS, PLAIN_FIELDS, Home
-from backstay.core.records import FOREVER, NEW_DEFAULTS, ClaimedJob, NewJob
+from backstay.core.records import FOREVER, NEW_DEFAULTS, ClaimedJob, NewJob, QueueRow
 from backstay.core.states import BOUNDS_MICROS, BUCKETS
 from backstay.engines import places, sql_files, sql_rows
 from backstay.engines.sql_rows import Counts, Noted
@@ -465,6 +465,12 @@ class Candidate(msgspec.Struct, gc=False):
 _SPELT = {"due": "scheduled_for", "at": "ctid::text", "job_id": "job_id::text"}
 _CANDIDATE = [_SPELT.get(name, name) for name in Candidate.__struct_fields__ if name != "turn"]
 
+
+def _places(names: Sequence[str]) -> str:
+    """Return places for parameters, one for each column."""
+    return ", ".join(f"${number}" for number in range(1, len(names) + 1))
+
+
 # Of a record: its columns, and what its history is derived from.
 RECORD = (
     *(name for name in sql_rows.COLUMNS if name not in ("history", "updated_at")),
@@ -487,6 +493,10 @@ _LISTS = {
     "standing_columns": ", ".join(
         "job_id::text AS key" if name == "key" else _read_as(name) for name in places.STANDING
     ),
+    "queue_columns": sql_rows.column_list(QueueRow.__struct_fields__),
+    "queue_places": _places(QueueRow.__struct_fields__),
+    "limit_columns": sql_rows.column_list(sql_rows.LIMIT_COLUMNS),
+    "limit_places": _places(sql_rows.LIMIT_COLUMNS),
     "detail_columns": sql_rows.column_list((*places.DETAIL, *places.KEPT)),
     "detail_changes": ", ".join(
         [f"{name} = excluded.{name}" for name in places.DETAIL]

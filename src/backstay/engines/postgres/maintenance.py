@@ -13,11 +13,14 @@ import asyncpg
 import msgspec
 
 from backstay.clock import MICROS, Instant
-from backstay.core import sensitive
+from backstay.core import run_limits, sensitive
 from backstay.core.records import (
     Finding,
     Firing,
     JobType,
+    LimitChange,
+    LimitOf,
+    LimitRow,
     Promoted,
     QueueChange,
     QueueRow,
@@ -43,11 +46,12 @@ async def promote(tx: Tx, now: Instant, limit: int) -> Promoted:
     if count:
         tx.signals.add(Signal.READY)
     await admission.unpark_due(tx, now)
+    await _end_pauses(tx, now)
     return Promoted(count, await next_due(tx, now))
 
 
 async def next_due(tx: Tx, now: Instant) -> Instant | None:
-    """Return when the next scheduled, retrying or rate-limited job may run."""
+    """Return when the next scheduled, retrying or rate-limited job may run, or a pause is over."""
     due = await tx.value("next_due")
     rate_due = await admission.next_due(tx, now)
     return min((each for each in (due, rate_due) if each is not None), default=None)
@@ -88,15 +92,66 @@ async def release(tx: Tx, now: Instant, limit: int) -> tuple[int, bool]:
     return done + await settle.drop_stale(tx), True
 
 
-# Queues
+# Queues, and limits at run time
 
 
 async def change_queue(tx: Tx, name: str, change: QueueChange, now: Instant) -> QueueRow:
-    row: Any = await tx.row("change_queue", name, change.paused, change.by, change.reason, now, change.max_pending)
-    await tx.execute("forget_queues")
+    row = run_limits.changed_queue(await _queue(tx, name), change, now)
+    await _save_queue(tx, row)
+    _tell(tx, change)
+    return row
+
+
+async def change_limit(tx: Tx, of: LimitOf, name: str, change: LimitChange, now: Instant) -> LimitRow:
+    row = run_limits.changed_limit(await _limit(tx, of, name), change, now)
+    await _save_limit(tx, row)
+    _tell(tx, change)
+    return row
+
+
+def _tell(tx: Tx, change: QueueChange | LimitChange) -> None:
     if change.paused is False:
         tx.signals.add(Signal.READY)
+    if change.until is not None:
+        tx.signals.add(Signal.DUE)
+
+
+async def _queue(tx: Tx, name: str) -> QueueRow:
+    """Return the settings of a queue, locked."""
+    row: Any = await tx.row("open_queue", name)
     return sql_rows.queue(row)
+
+
+async def _save_queue(tx: Tx, row: QueueRow) -> None:
+    if run_limits.says_nothing(row):
+        await tx.execute("drop_queue", row.name)
+    else:
+        await tx.execute("save_queue", *msgspec.structs.astuple(row))
+
+
+async def _limit(tx: Tx, of: LimitOf, name: str) -> LimitRow:
+    """Return what was set for a type or a key, locked."""
+    row: Any = await tx.row("open_limit", of.value, name)
+    return sql_rows.limit(row)
+
+
+async def _save_limit(tx: Tx, row: LimitRow) -> None:
+    if run_limits.says_nothing(row):
+        await tx.execute("drop_limit", row.of.value, row.name)
+    else:
+        await tx.execute("save_limit", *msgspec.structs.astuple(row))
+
+
+async def _end_pauses(tx: Tx, now: Instant) -> None:
+    for of, name in await tx.rows("pauses_over", now):
+        # Locked from here on, and perhaps changed since it was listed.
+        if of == "queue":
+            queue = await _queue(tx, name)
+            await _save_queue(tx, run_limits.resumed(queue) if run_limits.is_over(queue, now) else queue)
+        else:
+            limit = await _limit(tx, LimitOf(of), name)
+            await _save_limit(tx, run_limits.resumed(limit) if run_limits.is_over(limit, now) else limit)
+        tx.signals.add(Signal.READY)
 
 
 # Schedules

@@ -20,6 +20,7 @@ from backstay.core.records import (
     HistoryEvent,
     JobRecord,
     JobType,
+    LimitRow,
     Page,
     Query,
     QueueRow,
@@ -296,6 +297,10 @@ async def counts(tx: Tx) -> dict[str, int]:
 
 async def queues(tx: Tx) -> list[QueueRow]:
     return [sql_rows.queue(row) for row in await tx.rows("queues")]
+
+
+async def limits(tx: Tx) -> list[LimitRow]:
+    return [sql_rows.limit(row) for row in await tx.rows("limits")]
 
 
 async def depths(tx: Tx) -> list[Depth]:

@@ -30,6 +30,9 @@ from backstay.core.records import (
     Inserted,
     JobRecord,
     JobType,
+    LimitChange,
+    LimitOf,
+    LimitRow,
     Lost,
     NewJob,
     Note,
@@ -411,6 +414,12 @@ class PostgresStore:
 
     async def queues(self) -> list[QueueRow]:
         return await self._read(read.queues)
+
+    async def change_limit(self, of: LimitOf, name: str, change: LimitChange, now: Instant) -> LimitRow:
+        return await self._at("change_limit", now, lambda tx, at: maintenance.change_limit(tx, of, name, change, at))
+
+    async def limits(self) -> list[LimitRow]:
+        return await self._read(read.limits)
 
     async def save_schedule(self, schedule: Schedule, expected_version: int | None) -> Verdict:
         return await self._write(

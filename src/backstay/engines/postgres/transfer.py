@@ -38,7 +38,7 @@ from backstay.core.dumps import (
     refuse_freezing,
     refuse_other,
 )
-from backstay.core.records import ApiKey, AuditEntry, JobType, QueueRow, Schedule, Verdict
+from backstay.core.records import ApiKey, AuditEntry, JobType, LimitRow, QueueRow, Schedule, Verdict
 from backstay.core.result_tables import ResultTable
 from backstay.core.states import ACTIVE, TERMINAL
 from backstay.engines import sql_rows
@@ -245,6 +245,7 @@ async def _trail(tx: Tx, after: str | None, limit: int) -> Source:
 _SOURCES: dict[str, Callable[[Tx, str | None, int], Source]] = {
     dumps.TYPES: lambda tx, after, _: whole(read.job_types(tx), after),
     dumps.QUEUES: lambda tx, after, _: whole(read.queues(tx), after),
+    dumps.LIMITS: lambda tx, after, _: whole(read.limits(tx), after),
     dumps.SCHEDULES: lambda tx, after, _: whole(maintenance.schedules(tx, ()), after),
     dumps.TABLES: lambda tx, after, _: whole(results.result_tables(tx), after),
     dumps.JOBS: _jobs,
@@ -429,6 +430,7 @@ async def _declare(tx: Tx, items: Sequence[bytes]) -> None:
 _RESTORES: dict[str, Callable[[Tx, Sequence[bytes]], Awaitable[None]]] = {
     dumps.TYPES: _restore_types,
     dumps.QUEUES: _restore_rows(dumps.QUEUES, QueueRow),
+    dumps.LIMITS: _restore_rows(dumps.LIMITS, LimitRow),
     dumps.SCHEDULES: _restore_rows(dumps.SCHEDULES, Schedule),
     dumps.TABLES: _declare,
     dumps.JOBS: _restore_jobs,

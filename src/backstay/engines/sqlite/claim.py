@@ -47,6 +47,7 @@ ASK_QUEUES = load("ask_queues")
 ASK_NO_PAUSED = load("ask_no_paused")
 ASK_NO_TYPES = load("ask_no_types")
 ASK_TYPES = load("ask_types")
+ASK_NO_PAUSED_TYPES = load("ask_no_paused_types")
 _walked = msgspec.json.Decoder(list[tuple[str, str, tuple[int, Instant, str] | None]])
 
 
@@ -57,6 +58,7 @@ def lanes(connection: apsw.Connection, asked: Asked, at: Pair) -> list[Row]:
     connection.execute(ASK_NO_PAUSED)
     connection.execute(ASK_NO_TYPES)
     connection.execute(ASK_TYPES, (msgspec.json.encode(asked.types).decode(),))
+    connection.execute(ASK_NO_PAUSED_TYPES)
     found: list[Row] = []
     for statement, kind, looked in ((LANES, PLAIN, LOOKED[0]), (FAIR_LANES, FAIR, LOOKED[1])):
         text = sqlite_connection.value(connection, statement, (*at, CLAIM_LANES_MAX))

@@ -15,11 +15,14 @@ import apsw
 import msgspec
 
 from backstay.clock import Instant
-from backstay.core import sensitive
+from backstay.core import run_limits, sensitive
 from backstay.core.records import (
     Finding,
     Firing,
     JobType,
+    LimitChange,
+    LimitOf,
+    LimitRow,
     Promoted,
     QueueChange,
     QueueRow,
@@ -65,11 +68,12 @@ def promote(tx: Tx, now: Instant, limit: int) -> Promoted:
             sqlite_places.trim(tx, seq, version)
         tx.signals.add(Signal.READY)
     admission.unpark_due(tx, now)
+    _end_pauses(tx, now)
     return Promoted(count, next_due(tx.connection, now))
 
 
 def next_due(connection: apsw.Connection, now: Instant) -> Instant | None:
-    """Return when the next scheduled, retrying or rate-limited job may run."""
+    """Return when the next scheduled, retrying or rate-limited job may run, or a pause is over."""
     due: Instant | None = sqlite_connection.value(connection, NEXT_DUE)
     rate_due = admission.next_due(connection, now)
     return min((each for each in (due, rate_due) if each is not None), default=None)
@@ -299,24 +303,64 @@ def _places(connection: apsw.Connection) -> Finding:
     return sql_rows.places_finding(*found)
 
 
-# Queues
+# Queues, and limits at run time
 
-OPEN_QUEUE = load("open_queue")
-PAUSE_QUEUE = load("pause_queue")
-RESUME_QUEUE = load("resume_queue")
-LIMIT_QUEUE = load("limit_queue")
-FORGET_QUEUES = load("forget_queues")
+SAVE_QUEUE = load("save_queue")
+DROP_QUEUE = load("drop_queue")
+SAVE_LIMIT = load("save_limit")
+DROP_LIMIT = load("drop_limit")
+PAUSES_OVER = load("pauses_over")
 
 
 def change_queue(tx: Tx, name: str, change: QueueChange, now: Instant) -> QueueRow:
-    tx.connection.execute(OPEN_QUEUE, (name,))
-    if change.paused is True:  # pausing what is paused keeps who did it first, and when
-        tx.connection.execute(PAUSE_QUEUE, (name, now, change.by, change.reason))
-    elif change.paused is False:
-        tx.connection.execute(RESUME_QUEUE, (name,))
+    row = run_limits.changed_queue(_queue(tx, name), change, now)
+    _save_queue(tx, row)
+    _tell(tx, change)
+    return row
+
+
+def change_limit(tx: Tx, of: LimitOf, name: str, change: LimitChange, now: Instant) -> LimitRow:
+    row = run_limits.changed_limit(_limit(tx, of, name), change, now)
+    _save_limit(tx, row)
+    _tell(tx, change)
+    return row
+
+
+def _tell(tx: Tx, change: QueueChange | LimitChange) -> None:
+    if change.paused is False:
         tx.signals.add(Signal.READY)
-    if change.max_pending is not None:
-        tx.connection.execute(LIMIT_QUEUE, (name, change.max_pending or None))
+    if change.until is not None:
+        tx.signals.add(Signal.DUE)
+
+
+def _queue(tx: Tx, name: str) -> QueueRow:
     row = tx.row(read.QUEUE, (name,))
-    tx.connection.execute(FORGET_QUEUES)
     return QueueRow(name=name) if row is None else sql_rows.queue(row)
+
+
+def _save_queue(tx: Tx, row: QueueRow) -> None:
+    if run_limits.says_nothing(row):
+        tx.connection.execute(DROP_QUEUE, (row.name,))
+    else:
+        tx.connection.execute(SAVE_QUEUE, msgspec.structs.asdict(row))
+
+
+def _limit(tx: Tx, of: LimitOf, name: str) -> LimitRow:
+    row = tx.row(read.LIMIT, (of.value, name))
+    return LimitRow(of=of, name=name) if row is None else sql_rows.limit(row)
+
+
+def _save_limit(tx: Tx, row: LimitRow) -> None:
+    if run_limits.says_nothing(row):
+        tx.connection.execute(DROP_LIMIT, (row.of.value, row.name))
+    else:
+        tx.connection.execute(SAVE_LIMIT, msgspec.structs.asdict(row))
+
+
+def _end_pauses(tx: Tx, now: Instant) -> None:
+    for of, name in tx.rows(PAUSES_OVER, (now,)):
+        if of == "queue":
+            _save_queue(tx, run_limits.resumed(_queue(tx, name)))
+        else:
+            _save_limit(tx, run_limits.resumed(_limit(tx, LimitOf(of), name)))
+        tx.signals.add(Signal.READY)

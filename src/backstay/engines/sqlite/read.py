@@ -24,6 +24,7 @@ from backstay.core.records import (
     HistoryEvent,
     JobRecord,
     JobType,
+    LimitRow,
     Page,
     Query,
     QueueRow,
@@ -314,6 +315,8 @@ def counts(connection: apsw.Connection) -> dict[str, int]:
 
 QUEUES = load("queues")
 QUEUE = load("queue")
+LIMITS = load("limits")
+LIMIT = load("limit")
 FORMER_WORKERS = load("former_workers")
 WORKERS_NAMED = load("workers_named")
 WORKERS_BETWEEN = load("workers_between")
@@ -324,6 +327,10 @@ STEP = load("step")
 
 def queues(connection: apsw.Connection) -> list[QueueRow]:
     return [sql_rows.queue(row) for row in sqlite_connection.rows(connection, QUEUES)]
+
+
+def limits(connection: apsw.Connection) -> list[LimitRow]:
+    return [sql_rows.limit(row) for row in sqlite_connection.rows(connection, LIMITS)]
 
 
 def depths(connection: apsw.Connection) -> list[Depth]:

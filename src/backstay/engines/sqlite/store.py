@@ -33,6 +33,9 @@ from backstay.core.records import (
     Inserted,
     JobRecord,
     JobType,
+    LimitChange,
+    LimitOf,
+    LimitRow,
     Lost,
     NewJob,
     Note,
@@ -302,6 +305,12 @@ class SQLiteStore:
 
     async def queues(self) -> list[QueueRow]:
         return await self._read(read.queues)
+
+    async def change_limit(self, of: LimitOf, name: str, change: LimitChange, now: Instant) -> LimitRow:
+        return await self._write("change_limit", maintenance.change_limit, of, name, change, now, essential=True)
+
+    async def limits(self) -> list[LimitRow]:
+        return await self._read(read.limits)
 
     async def save_schedule(self, schedule: Schedule, expected_version: int | None) -> Verdict:
         return await self._write(

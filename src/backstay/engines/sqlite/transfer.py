@@ -33,7 +33,7 @@ from backstay.core.dumps import (
     refuse_freezing,
     refuse_other,
 )
-from backstay.core.records import ApiKey, AuditEntry, Counter, JobType, QueueRow, Schedule, Verdict
+from backstay.core.records import ApiKey, AuditEntry, Counter, JobType, LimitRow, QueueRow, Schedule, Verdict
 from backstay.core.result_tables import ColumnKind, ResultTable
 from backstay.core.states import ACTIVE
 from backstay.engines import sql_rows
@@ -175,6 +175,7 @@ _RESTORE_GUARD = load("restore_guard")
 _RESTORE_COUNTER = load("restore_counter")
 _RESTORE_SUM = load("restore_sum")
 _RESTORE_QUEUE = load("restore_queue")
+_RESTORE_LIMIT = load("restore_limit")
 
 Source = Iterator[tuple[Dump, str]]  # each with the cursor behind it
 
@@ -252,6 +253,7 @@ def _trail(connection: apsw.Connection, after: str | None, limit: int) -> Source
 _SOURCES: dict[str, Callable[[apsw.Connection, str | None, int], Source]] = {
     dumps.TYPES: lambda c, after, _: _whole(read.job_types(c), after),
     dumps.QUEUES: lambda c, after, _: _whole(read.queues(c), after),
+    dumps.LIMITS: lambda c, after, _: _whole(read.limits(c), after),
     dumps.SCHEDULES: lambda c, after, _: _whole(maintenance.schedules(c, ()), after),
     dumps.TABLES: lambda c, after, _: _whole(sqlite_results.result_tables(c), after),
     dumps.JOBS: _jobs,
@@ -391,6 +393,7 @@ def _declare(tx: Tx, items: Sequence[bytes]) -> None:
 _RESTORES: dict[str, Callable[[Tx, Sequence[bytes]], None]] = {
     dumps.TYPES: _restore_types,
     dumps.QUEUES: _restore_rows(dumps.QUEUES, _RESTORE_QUEUE, QueueRow),
+    dumps.LIMITS: _restore_rows(dumps.LIMITS, _RESTORE_LIMIT, LimitRow),
     dumps.SCHEDULES: _restore_schedules,
     dumps.TABLES: _declare,
     dumps.JOBS: _restore_jobs,

@@ -9,16 +9,16 @@ from fastapi import APIRouter, Depends, Query, Response
 from backstay import limits
 from backstay.app import Backstay
 from backstay.clock import Instant
-from backstay.core import stats
+from backstay.core import run_limits, stats
 from backstay.core.queues import Queue
 from backstay.core.records import Counter, JobType
 from backstay.core.schedules import ScheduleInfo
-from backstay.errors import ScheduleNotFound, UnknownJobType
+from backstay.errors import ScheduleNotFound
 from backstay.job import JobDocument
 from backstay.job import document as job_document
 from backstay.server import metrics, problems, response_models, submit, visibility
-from backstay.server.auth import App, By, Principal, Who, check_queue, needs
-from backstay.server.request_models import LimitBody, ReasonBody, ScheduleBody, UnmarkBody
+from backstay.server.auth import App, By, Principal, Who, check_queue, check_type, needs
+from backstay.server.request_models import LimitBody, PauseBody, ScheduleBody, UnmarkBody
 from backstay.server.routing import (
     AfterName,
     JobTypeName,
@@ -52,11 +52,12 @@ def queues_router() -> APIRouter:
         dependencies=admin,
         **answers(response_models.Queue, 400, 415),
     )
-    async def pause_queue(app: App, who: Who, by: By, name: Name, body: ReasonBody | None = None) -> Response:
-        """Nothing is claimed from it until it is resumed. Running jobs finish; new jobs wait."""
+    async def pause_queue(app: App, who: Who, by: By, name: Name, body: PauseBody | None = None) -> Response:
+        """Nothing is claimed from it until it is resumed, or until the given time. Running jobs finish; new jobs
+        wait."""
         check_queue(who, name)
-        reason = None if body is None else body.reason
-        return answer(_queue_document(await app.pause_queue(name, by=by, reason=reason)))
+        until, reason = (None, None) if body is None else (body.until, body.reason)
+        return answer(_queue_document(await app.pause_queue(name, until=until, by=by, reason=reason)))
 
     @api.post("/queues/{name}/resume", summary="Resume a queue", dependencies=admin, **answers(response_models.Queue))
     async def resume_queue(app: App, who: Who, by: By, name: Name) -> Response:
@@ -100,11 +101,56 @@ def types_router() -> APIRouter:
     )
     async def unmark(app: App, who: Who, by: By, job_type: JobTypeName, body: UnmarkBody) -> Response:
         """Remove the mark of a sensitive field. Marks of all announcements add up; nothing else removes one."""
-        if not any(each.job_type == job_type and who.sees(each.queue) for each in await app.job_types()):
-            raise UnknownJobType(f"no worker has announced the type {job_type!r:.80}")
+        await check_type(app, who, job_type)
         return answer(_type_document(await app.unmark_sensitive(job_type, body.field, by=by)))
 
+    @api.post(
+        "/types/{job_type}/pause",
+        summary="Pause a job type",
+        dependencies=[Depends(needs("admin"))],
+        **answers(response_models.Limit, 400, 404, 415),
+    )
+    async def pause_type(app: App, who: Who, by: By, job_type: JobTypeName, body: PauseBody | None = None) -> Response:
+        """No job of the type is claimed, in any queue, until it is resumed, or until the given time. Running jobs
+        finish; new jobs wait."""
+        await check_type(app, who, job_type)
+        until, reason = (None, None) if body is None else (body.until, body.reason)
+        return answer(_limit_document(await app.pause_type(job_type, until=until, by=by, reason=reason)))
+
+    @api.post(
+        "/types/{job_type}/resume",
+        summary="Resume a job type",
+        dependencies=[Depends(needs("admin"))],
+        **answers(response_models.Limit, 404),
+    )
+    async def resume_type(app: App, who: Who, by: By, job_type: JobTypeName) -> Response:
+        await check_type(app, who, job_type)
+        return answer(_limit_document(await app.resume_type(job_type, by=by)))
+
     return api
+
+
+@for_every_app
+def limits_router() -> APIRouter:
+    api = routes("limits")
+
+    @api.get(
+        "/limits",
+        summary="List the limits set at run time",
+        dependencies=[Depends(needs("read"))],
+        **answers(response_models.Limits),
+    )
+    async def list_limits(app: App, who: Who) -> Response:
+        """Job types and keys that are paused or limited at run time."""
+        seen = {each.job_type for each in await app.job_types() if who.sees(each.queue)}
+        found = [each for each in await app.limits() if who.sees_all or each.job_type in seen]
+        return answer(response_models.Limits([_limit_document(each) for each in found]))
+
+    return api
+
+
+def _limit_document(limit: run_limits.Limit) -> response_models.Limit:
+    return response_models.of(response_models.Limit, limit, paused=limit.paused)
 
 
 def _type_document(job_type: JobType) -> response_models.JobType:

@@ -9,7 +9,7 @@ import pytest
 
 from backstay.core.lifecycle import cancel, reprioritise
 from backstay.core.port import Store
-from backstay.core.records import QueueChange, QueueRow, Rate, Signal, Verdict
+from backstay.core.records import LimitChange, LimitOf, LimitRow, QueueChange, QueueRow, Rate, Signal, Verdict
 from backstay.core.states import Status
 from backstay.errors import QueueFull
 from backstay.testing.conformance.factories import (
@@ -158,6 +158,112 @@ class TestPause:
         await store.change_queue("default", RESUME, NOW)
 
         assert len(await claim_ids(store)) == 1
+
+
+class TestPausedUntil:
+    async def test_a_queue_resumes_by_itself_at_its_time(self, store: Store, second_store: Store) -> None:
+        [job_id] = await submit_many(store, 1)
+        pause = QueueChange(paused=True, by="me", until=NOW + HOUR)
+        assert (await store.change_queue("default", pause, NOW)).paused_until == NOW + HOUR
+
+        before = await second_store.promote(NOW + HOUR - 1, 10)
+        assert (before.count, before.next_due_at) == (0, NOW + HOUR)
+        assert await claim_ids(store, now=NOW + HOUR - 1) == []
+        await second_store.promote(NOW + HOUR, 10)
+
+        assert await store.queues() == []
+        assert await claim_ids(store, now=NOW + HOUR) == [job_id]
+
+    async def test_whoever_waits_is_woken_when_a_pause_ends(self, store: Store) -> None:
+        due, ready = SignalRecorder(store, Signal.DUE), SignalRecorder(store, Signal.READY)
+        await store.change_queue("default", QueueChange(paused=True, until=NOW + HOUR), NOW)
+        await due.heard()
+
+        await store.promote(NOW + HOUR, 10)
+
+        await ready.heard()
+        due.stop()
+        ready.stop()
+
+    async def test_the_limit_of_a_queue_outlives_its_pause(self, store: Store) -> None:
+        await _limit(store, 7)
+        await store.change_queue("default", QueueChange(paused=True, until=NOW + 1), NOW)
+
+        await store.promote(NOW + 1, 10)
+
+        assert await store.queues() == [QueueRow(name="default", max_pending=7)]
+
+    async def test_the_last_pause_says_until_when(self, store: Store) -> None:
+        await store.change_queue("default", QueueChange(paused=True, by="me", until=NOW + 1), NOW)
+
+        row = await store.change_queue("default", QueueChange(paused=True, by="you"), NOW)
+        await store.promote(NOW + HOUR, 10)
+
+        assert (row.paused_by, row.paused_until) == ("me", None)
+        assert await store.queues() == [row]
+
+
+PAUSE_TYPE = LimitChange(paused=True, by="me", reason="the model is down")
+
+
+class TestPausedType:
+    async def test_what_was_set_is_answered_and_kept(self, store: Store, second_store: Store) -> None:
+        paused = LimitRow(
+            of=LimitOf.TYPE,
+            name="T",
+            paused_at=NOW + 5,
+            paused_by="me",
+            pause_reason="the model is down",
+            paused_until=NOW + HOUR,
+        )
+        change = LimitChange(paused=True, by="me", reason="the model is down", until=NOW + HOUR)
+
+        assert await store.change_limit(LimitOf.TYPE, "T", change, NOW + 5) == paused
+        assert await second_store.limits() == [paused]
+        assert await store.change_limit(LimitOf.TYPE, "T", LimitChange(paused=False), NOW) == LimitRow(
+            of=LimitOf.TYPE, name="T"
+        )
+        assert await second_store.limits() == []
+
+    @pytest.mark.parametrize(
+        "changes",
+        [{}, {"concurrency_key": "k", "concurrency_limit": 1}, {"fairness_key": "f"}],
+        ids=["plain", "keyed", "fair"],
+    )
+    async def test_a_paused_type_gives_no_jobs_and_the_others_do(
+        self, store: Store, second_store: Store, changes: dict[str, Any]
+    ) -> None:
+        await submit(store, job_type="A", **changes)
+        await submit(store, job_type="A", queue="other", **changes)
+        other = await submit(store, job_type="B", **changes)
+
+        await store.change_limit(LimitOf.TYPE, "A", PAUSE_TYPE, NOW)
+        asked: dict[str, Any] = {"queues": ("default", "other"), "slots": {"A": 5, "B": 5}}
+
+        assert await claim_ids(second_store, queues=("default",), slots={"A": 5}) == []
+        assert await claim_ids(second_store, **asked) == [other]
+        await store.change_limit(LimitOf.TYPE, "A", LimitChange(paused=False), NOW)
+        assert len(await claim_ids(second_store, **asked)) == (1 if "concurrency_key" in changes else 2)
+
+    async def test_of_many_types_the_paused_ones_give_no_jobs(self, store: Store) -> None:
+        types = [f"T{number:02}" for number in range(40)]
+        ids = {name: await submit(store, job_type=name) for name in types}
+        for name in types[::2]:
+            await store.change_limit(LimitOf.TYPE, name, PAUSE_TYPE, NOW)
+
+        claimed = await claim_ids(store, slots=dict.fromkeys(types, 5), limit=100)
+
+        assert sorted(claimed) == sorted(ids[name] for name in types[1::2])
+
+    async def test_a_type_resumes_by_itself_at_its_time(self, store: Store, second_store: Store) -> None:
+        [job_id] = await submit_many(store, 1, job_type="A")
+        await store.change_limit(LimitOf.TYPE, "A", LimitChange(paused=True, until=NOW + HOUR), NOW)
+
+        assert (await second_store.promote(NOW + 1, 10)).next_due_at == NOW + HOUR
+        assert await claim_ids(store, slots={"A": 5}) == []
+        await second_store.promote(NOW + HOUR, 10)
+
+        assert await claim_ids(store, slots={"A": 5}, now=NOW + HOUR) == [job_id]
 
 
 class TestMaxPending:

@@ -15,7 +15,18 @@ from backstay.core.dumps import FROM, INTO, SEALED, Adopted, MoveState
 from backstay.core.event_details import Rerun, Subtree
 from backstay.core.lifecycle import cancel, manual_retry
 from backstay.core.port import Store
-from backstay.core.records import FOREVER, JobRecord, JobType, Note, Query, QueueChange, Rate, Verdict
+from backstay.core.records import (
+    FOREVER,
+    JobRecord,
+    JobType,
+    LimitChange,
+    LimitOf,
+    Note,
+    Query,
+    QueueChange,
+    Rate,
+    Verdict,
+)
 from backstay.core.states import Status
 from backstay.errors import MoveFailed, StoreMoved
 from backstay.testing.conformance.factories import (
@@ -230,7 +241,9 @@ class TestExport:
         assert await submit(elsewhere, dedup_key="k") == job.job_id
 
     async def test_what_was_said_about_the_queue_comes_along(self, store: Store, elsewhere: Store) -> None:
-        await store.change_queue("mail", QueueChange(paused=True, by="me", reason="why", max_pending=7), NOW)
+        said = QueueChange(paused=True, by="me", reason="why", until=NOW + 1, max_pending=7)
+        await store.change_queue("mail", said, NOW)
+        await store.change_limit(LimitOf.TYPE, "T", LimitChange(paused=True, by="me", until=NOW + 1), NOW)
         await store.save_schedule(a_schedule(), None)
         await store.announce([a_type(), a_type("other")])
         await failed(store)
@@ -238,6 +251,7 @@ class TestExport:
         await carry(store, elsewhere)
 
         assert await elsewhere.queues() == await store.queues()
+        assert await elsewhere.limits() == await store.limits() != []
         assert await elsewhere.schedules() == await store.schedules()
         assert await elsewhere.job_types() == await store.job_types()
         counted = await store.counters(NOW - DAY, NOW + DAY)

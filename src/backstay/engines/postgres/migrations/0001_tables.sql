@@ -333,7 +333,19 @@ CREATE TABLE backstay.queue (
     paused_at    bigint,
     paused_by    text,
     pause_reason text,
+    paused_until bigint,
     max_pending  integer CHECK (max_pending >= 1)
+);
+
+-- What was set at run time for a type or a key.
+CREATE TABLE backstay.run_limit (
+    of           text COLLATE "C" NOT NULL CHECK (of IN ('type', 'key')),
+    name         text COLLATE "C" NOT NULL,
+    paused_at    bigint,
+    paused_by    text,
+    pause_reason text,
+    paused_until bigint,
+    PRIMARY KEY (of, name)
 );
 
 CREATE TABLE backstay.schedule (

@@ -8,7 +8,10 @@ WITH RECURSIVE asked AS MATERIALIZED (
     SELECT ARRAY(
         SELECT each.name COLLATE "C" FROM unnest($1::text[]) AS each (name)
         WHERE each.name NOT IN (SELECT q.name FROM backstay.queue AS q WHERE q.paused_at IS NOT NULL)
-    ) AS queues, ARRAY(SELECT each.name COLLATE "C" FROM unnest($2::text[]) AS each (name)) AS types
+    ) AS queues, ARRAY(
+        SELECT each.name COLLATE "C" FROM unnest($2::text[]) AS each (name)
+        WHERE each.name NOT IN (SELECT l.name FROM backstay.run_limit AS l WHERE l.of = 'type' AND l.paused_at IS NOT NULL)
+    ) AS types
 ), kind AS (
     SELECT * FROM (VALUES ('plain', 0::smallint), ('keyed', 1::smallint), ('fair', 2::smallint)) AS k (kind, line)
 ), lane AS (
@@ -86,6 +89,7 @@ WITH asked AS MATERIALIZED (
 ), lane AS MATERIALIZED (
     SELECT * FROM asked
     WHERE queue NOT IN (SELECT name FROM backstay.queue WHERE paused_at IS NOT NULL)
+      AND job_type NOT IN (SELECT name FROM backstay.run_limit WHERE of = 'type' AND paused_at IS NOT NULL)
       AND NOT EXISTS (
         SELECT 1 FROM asked AS l CROSS JOIN LATERAL (
             SELECT 1 FROM backstay.ready AS r
@@ -121,6 +125,8 @@ WITH chosen AS MATERIALIZED (
       AND r.suspicion <= $11::integer
       AND NOT EXISTS (SELECT FROM backstay.queue AS q WHERE q.name = $1 AND q.paused_at IS NOT NULL)
       AND NOT EXISTS (
+        SELECT FROM backstay.run_limit AS l WHERE l.of = 'type' AND l.name = $2 AND l.paused_at IS NOT NULL)
+      AND NOT EXISTS (
         SELECT FROM backstay.ready AS k WHERE k.line IN (1, 2) AND k.queue = $1 AND k.job_type = $2)
       AND {not_taken}
     ORDER BY r.priority DESC, r.scheduled_for, r.job_id
@@ -135,6 +141,7 @@ SELECT {candidate_columns}
 FROM backstay.ready AS r
 WHERE suspicion = 2 AND parked = 0 AND queue = ANY ($1::text[])
   AND queue NOT IN (SELECT name FROM backstay.queue WHERE paused_at IS NOT NULL)
+  AND job_type NOT IN (SELECT name FROM backstay.run_limit WHERE of = 'type' AND paused_at IS NOT NULL)
   AND payload_version <= ($3::integer[])[array_position($2::text[], job_type::text)]
 ORDER BY r.priority DESC, r.scheduled_for, r.job_id
 LIMIT $4
@@ -147,6 +154,7 @@ SELECT job_type, count(*) FROM (
     SELECT job_type FROM backstay.ready
     WHERE suspicion = 2 AND parked = 0 AND queue = ANY ($1::text[])
       AND queue NOT IN (SELECT name FROM backstay.queue WHERE paused_at IS NOT NULL)
+      AND job_type NOT IN (SELECT name FROM backstay.run_limit WHERE of = 'type' AND paused_at IS NOT NULL)
       AND payload_version <= ($3::integer[])[array_position($2::text[], job_type::text)]
     LIMIT $4
 ) AS waiting
@@ -187,8 +195,9 @@ CROSS JOIN LATERAL (SELECT r.job_id, r.attempt, r.failures, r.version, coalesce(
 WHERE r.worker_id = $1 AND r.token = $2
 
 -- name: paused
--- Queues that are paused.
-SELECT name FROM backstay.queue WHERE paused_at IS NOT NULL
+-- Queues and types that are paused.
+SELECT 'queue' AS of, name FROM backstay.queue WHERE paused_at IS NOT NULL
+UNION ALL SELECT of, name FROM backstay.run_limit WHERE of = 'type' AND paused_at IS NOT NULL
 
 -- name: park
 -- Park pending jobs whose key is full, whose rows this transaction has locked; $2: 1 by their concurrency key, 2 by rate.

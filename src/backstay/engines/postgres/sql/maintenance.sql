@@ -21,31 +21,53 @@ INSERT INTO backstay.event (job_id, version, attempt, at, event, source, target)
 SELECT job_id, version + 1, attempt, $1, 'due', status, 'pending' FROM gone
 
 -- name: next_due
--- When the next scheduled or retrying job is due. Index: later_due.
-SELECT scheduled_for FROM backstay.later ORDER BY scheduled_for LIMIT 1
+-- When the next scheduled or retrying job is due, or a pause is over. Index: later_due; `queue` and `run_limit` have only
+-- what someone has changed.
+SELECT least((SELECT scheduled_for FROM backstay.later ORDER BY scheduled_for LIMIT 1),
+    (SELECT min(paused_until) FROM backstay.queue), (SELECT min(paused_until) FROM backstay.run_limit))
 
 -- name: staged_any
 -- Whether anything is staged at all, or named: mostly not, and then there is nothing to unpack or to remove.
 SELECT EXISTS (SELECT FROM backstay.staged) OR EXISTS (SELECT FROM backstay.unpack_due)
 
--- name: change_queue
--- Change the settings of a queue. Pausing a paused queue keeps who paused it first, and when.
-INSERT INTO backstay.queue AS q (name, paused_at, paused_by, pause_reason, max_pending)
-VALUES ($1, CASE WHEN $2 THEN $5::bigint END, CASE WHEN $2 THEN $3 END, CASE WHEN $2 THEN $4 END, nullif($6::integer, 0))
-ON CONFLICT (name) DO UPDATE SET
-    paused_at = CASE WHEN $2 THEN coalesce(q.paused_at, $5) WHEN NOT $2 THEN NULL ELSE q.paused_at END,
-    paused_by = CASE WHEN $2 AND q.paused_at IS NULL THEN $3 WHEN NOT $2 THEN NULL ELSE q.paused_by END,
-    pause_reason = CASE WHEN $2 AND q.paused_at IS NULL THEN $4 WHEN NOT $2 THEN NULL ELSE q.pause_reason END,
-    max_pending = CASE WHEN $6 IS NULL THEN q.max_pending ELSE nullif($6, 0) END
-RETURNING name, paused_at, paused_by, pause_reason, max_pending
+-- name: open_queue
+-- The settings of a queue, locked: there is a row of it from here on.
+INSERT INTO backstay.queue AS q (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET name = q.name
+RETURNING {queue_columns}
 
--- name: forget_queues
--- Delete queues without settings.
-DELETE FROM backstay.queue WHERE paused_at IS NULL AND max_pending IS NULL
+-- name: save_queue
+-- Keep the settings of a queue.
+UPDATE backstay.queue SET ({queue_columns}) = ROW ({queue_places}) WHERE name = $1
+
+-- name: drop_queue
+-- Nothing is set for a queue.
+DELETE FROM backstay.queue WHERE name = $1
 
 -- name: queues
 -- Queues with settings.
-SELECT name, paused_at, paused_by, pause_reason, max_pending FROM backstay.queue ORDER BY name
+SELECT {queue_columns} FROM backstay.queue ORDER BY name
+
+-- name: open_limit
+-- What was set at run time for a type or a key, locked: there is a row of it from here on.
+INSERT INTO backstay.run_limit AS l (of, name) VALUES ($1, $2) ON CONFLICT (of, name) DO UPDATE SET name = l.name
+RETURNING {limit_columns}
+
+-- name: save_limit
+-- Keep what was set for a type or a key.
+UPDATE backstay.run_limit SET ({limit_columns}) = ROW ({limit_places}) WHERE of = $1 AND name = $2
+
+-- name: drop_limit
+-- Nothing is set for a type or a key.
+DELETE FROM backstay.run_limit WHERE of = $1 AND name = $2
+
+-- name: limits
+-- What was set at run time for types and keys.
+SELECT {limit_columns} FROM backstay.run_limit ORDER BY of, name
+
+-- name: pauses_over
+-- Queues, types and keys whose pause is over at $1. Reads all of both tables, which have only what someone has changed.
+SELECT 'queue' AS of, name FROM backstay.queue WHERE paused_until <= $1
+UNION ALL SELECT of, name FROM backstay.run_limit WHERE paused_until <= $1
 
 -- name: schedule_version
 -- Whether there is a schedule of this name.

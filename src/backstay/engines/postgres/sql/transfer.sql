@@ -144,7 +144,12 @@ INSERT INTO backstay.dedup (dedup_key, job_id, until) VALUES ($1, $2::uuid, $3) 
 
 -- name: restore_queues
 -- What was said about queues. Index: the primary key.
-INSERT INTO backstay.queue (name, paused_at, paused_by, pause_reason, max_pending) VALUES ($1, $2, $3, $4, $5)
+INSERT INTO backstay.queue ({queue_columns}) VALUES ({queue_places})
+ON CONFLICT DO NOTHING
+
+-- name: restore_limits
+-- What was set at run time. Index: the primary key.
+INSERT INTO backstay.run_limit ({limit_columns}) VALUES ({limit_places})
 ON CONFLICT DO NOTHING
 
 -- name: restore_schedules

@@ -36,7 +36,19 @@ CREATE TABLE queue (
     paused_at    INTEGER,
     paused_by    TEXT,
     pause_reason TEXT,
+    paused_until INTEGER,
     max_pending  INTEGER CHECK (max_pending >= 1)
+) STRICT, WITHOUT ROWID;
+
+-- What was set at run time for a type or a key.
+CREATE TABLE run_limit (
+    of           TEXT NOT NULL CHECK (of = 'type' OR of = 'key'),
+    name         TEXT NOT NULL,
+    paused_at    INTEGER,
+    paused_by    TEXT,
+    pause_reason TEXT,
+    paused_until INTEGER,
+    PRIMARY KEY (of, name)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE schedule (

@@ -56,9 +56,10 @@ SELECT json_group_array(json_array(queue, job_type, json(head))) FROM (
 
 -- name: candidates
 -- The head of one queue and type, in claim order, as one JSON value: a row per step would cost a GIL hand-over each.
--- None while the queue is paused; NULL where jobs with a fairness key wait: then the lane takes turns. Index: the key.
+-- None while the queue or the type is paused; NULL where jobs with a fairness key wait: then the lane takes turns. Index: the key.
 SELECT CASE
-WHEN EXISTS (SELECT 1 FROM queue WHERE name = ?1 AND paused_at IS NOT NULL) THEN '[]'
+WHEN EXISTS (SELECT 1 FROM queue WHERE name = ?1 AND paused_at IS NOT NULL)
+    OR EXISTS (SELECT 1 FROM run_limit WHERE of = 'type' AND name = ?2 AND paused_at IS NOT NULL) THEN '[]'
 WHEN NOT EXISTS (SELECT 1 FROM ready WHERE queue = ?1 AND job_type = ?2 AND fair = 1 AND parked = 0)
 THEN (
     SELECT json_group_array(json_array({candidate_columns}))
@@ -80,6 +81,8 @@ FROM (
     WHERE suspicion = 2 AND parked = 0
       AND queue IN (SELECT value FROM json_each(?1))
       AND NOT EXISTS (SELECT 1 FROM queue AS q WHERE q.name = ready.queue AND q.paused_at IS NOT NULL)
+      AND NOT EXISTS (
+        SELECT 1 FROM run_limit AS l WHERE l.of = 'type' AND l.name = ready.job_type AND l.paused_at IS NOT NULL)
       AND job_type IN (SELECT key FROM json_each(?2))
       AND (payload_version = 1
         OR payload_version <= (SELECT value FROM json_each(?2) AS asked WHERE asked.key = ready.job_type))
@@ -94,6 +97,8 @@ SELECT job_type, count(*) FROM (
     WHERE suspicion = 2 AND parked = 0
       AND queue IN (SELECT value FROM json_each(?1))
       AND NOT EXISTS (SELECT 1 FROM queue AS q WHERE q.name = ready.queue AND q.paused_at IS NOT NULL)
+      AND NOT EXISTS (
+        SELECT 1 FROM run_limit AS l WHERE l.of = 'type' AND l.name = ready.job_type AND l.paused_at IS NOT NULL)
       AND job_type IN (SELECT key FROM json_each(?2))
       AND (payload_version = 1
         OR payload_version <= (SELECT value FROM json_each(?2) AS asked WHERE asked.key = ready.job_type))
@@ -157,6 +162,10 @@ DELETE FROM temp.asked_queue WHERE name IN (SELECT name FROM queue WHERE paused_
 -- name: ask_types
 -- The types in ?1 are asked for, each named once.
 INSERT INTO temp.asked_type SELECT value FROM json_each(?1)
+
+-- name: ask_no_paused_types
+-- But not those that are paused. Reads the types of `run_limit`, which has only what someone has changed. Index: the key.
+DELETE FROM temp.asked_type WHERE name IN (SELECT name FROM run_limit WHERE of = 'type' AND paused_at IS NOT NULL)
 
 -- name: ask_no_queues
 -- Empty what was asked before.

@@ -28,8 +28,12 @@ SELECT seq, version + 1 FROM later WHERE seq IN (SELECT value FROM json_each(?1)
 DELETE FROM later WHERE seq IN (SELECT value FROM json_each(?1))
 
 -- name: next_due
--- When the next scheduled or retrying job is due. Index: later_due.
-SELECT min(scheduled_for) FROM later INDEXED BY later_due
+-- When the next scheduled or retrying job is due, or a pause is over. Index: later_due; `queue` and `run_limit` have only
+-- what someone has changed.
+SELECT min(due) FROM (
+    SELECT min(scheduled_for) AS due FROM later INDEXED BY later_due
+    UNION ALL SELECT min(paused_until) FROM queue
+    UNION ALL SELECT min(paused_until) FROM run_limit)
 
 -- name: misplaced
 -- Of the jobs that arrived last and of those in the line or in another place, up to ?1 of each: how many; how many have no
@@ -129,22 +133,23 @@ SELECT version FROM schedule WHERE name = ?1
 -- Delete a schedule. Index: the key.
 DELETE FROM schedule WHERE name = ?1
 
--- name: open_queue
--- There is a row of a queue, so that it can be changed.
-INSERT OR IGNORE INTO queue (name) VALUES (?1)
+-- name: save_queue
+-- Keep the settings of a queue.
+INSERT OR REPLACE INTO queue ({queue_columns}) VALUES ({queue_values})
 
--- name: pause_queue
--- Pause a queue. One that is paused keeps who did it first, and when. Index: the key.
-UPDATE queue SET paused_at = ?2, paused_by = ?3, pause_reason = ?4 WHERE name = ?1 AND paused_at IS NULL
+-- name: drop_queue
+-- Nothing is set for a queue. Index: the key.
+DELETE FROM queue WHERE name = ?1
 
--- name: resume_queue
--- Resume a queue. Index: the key.
-UPDATE queue SET paused_at = NULL, paused_by = NULL, pause_reason = NULL WHERE name = ?1
+-- name: save_limit
+-- Keep what was set for a type or a key.
+INSERT OR REPLACE INTO run_limit ({limit_columns}) VALUES ({limit_values})
 
--- name: limit_queue
--- Set or remove the limit of a queue. Index: the key.
-UPDATE queue SET max_pending = ?2 WHERE name = ?1
+-- name: drop_limit
+-- Nothing is set for a type or a key. Index: the key.
+DELETE FROM run_limit WHERE of = ?1 AND name = ?2
 
--- name: forget_queues
--- Delete the rows that say nothing. Reads all of `queue`, which has only queues that someone has changed.
-DELETE FROM queue WHERE paused_at IS NULL AND max_pending IS NULL
+-- name: pauses_over
+-- Queues, types and keys whose pause is over at ?1. Reads all of both tables, which have only what someone has changed.
+SELECT 'queue', name FROM queue WHERE paused_until <= ?1
+UNION ALL SELECT of, name FROM run_limit WHERE paused_until <= ?1

@@ -194,6 +194,14 @@ SELECT {queue_columns} FROM queue ORDER BY name
 -- The settings of a queue. Index: the key.
 SELECT {queue_columns} FROM queue WHERE name = ?1
 
+-- name: limits
+-- What was set at run time for types and keys. Reads all of `run_limit`, which has only that.
+SELECT {limit_columns} FROM run_limit ORDER BY of, name
+
+-- name: limit
+-- What was set at run time for a type or a key. Index: the key.
+SELECT {limit_columns} FROM run_limit WHERE of = ?1 AND name = ?2
+
 -- name: former_workers
 -- Workers that have left after ?1, the last first. Reads all of `former_worker`, which has those of a day.
 SELECT worker_id, heartbeat_at, details, left_at FROM former_worker

@@ -102,4 +102,8 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
 
 -- name: restore_queue
 -- A repeat changes nothing.
-INSERT OR IGNORE INTO queue ({queue_columns}) VALUES (?1, ?2, ?3, ?4, ?5)
+INSERT OR IGNORE INTO queue ({queue_columns}) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+
+-- name: restore_limit
+-- A repeat changes nothing.
+INSERT OR IGNORE INTO run_limit ({limit_columns}) VALUES ({limit_places})
