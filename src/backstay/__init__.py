@@ -2,7 +2,7 @@
 
 from backstay.app import Backstay
 from backstay.backoff import Backoff
-from backstay.context import BatchContext, BlockingBatchContext, BlockingContext, Context
+from backstay.context import AnyContext, BatchContext, BlockingBatchContext, BlockingContext, Context
 from backstay.core.access_keys import AuditRecord, CreatedKey, KeyInfo
 from backstay.core.derivation import PriorityBy
 from backstay.core.queues import Queue
@@ -34,6 +34,8 @@ from backstay.errors import (
     JobFailed,
     JobNotFound,
     KeyNotFound,
+    LifespanFailed,
+    MiddlewareFailed,
     MoveFailed,
     NotOpen,
     PayloadTooLarge,
@@ -58,6 +60,7 @@ from backstay.errors import (
 )
 from backstay.handlers import JobHandler
 from backstay.job import Child, HistoryEntry, Job, JobHandle
+from backstay.middleware import BlockingCallNext, CallNext
 from backstay.ops.audit import Actor
 from backstay.ops.explain import Explanation, Reason
 from backstay.ops.jobs import BulkResult
@@ -71,6 +74,7 @@ from backstay.results.model import Dimensions, ResultRow, Vector
 
 __all__ = [
     "Actor",
+    "AnyContext",
     "ArtifactNotFound",
     "AuditRecord",
     "Backoff",
@@ -78,8 +82,10 @@ __all__ = [
     "BackstayError",
     "BatchContext",
     "BlockingBatchContext",
+    "BlockingCallNext",
     "BlockingContext",
     "BulkResult",
+    "CallNext",
     "Cancel",
     "Child",
     "ChildMismatch",
@@ -117,6 +123,8 @@ __all__ = [
     "JobNotFound",
     "KeyInfo",
     "KeyNotFound",
+    "LifespanFailed",
+    "MiddlewareFailed",
     "MoveFailed",
     "NotOpen",
     "PayloadTooLarge",

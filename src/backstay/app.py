@@ -60,6 +60,8 @@ from backstay.errors import (
 from backstay.files.local import LOG_FILE, Files, StoredFile, parts, read_result
 from backstay.handlers import BatchOptions, Handler, HandlerOptions, HandlerRef, P, R
 from backstay.job import HistoryEntry, Job, JobHandle, decode_result, target_of
+from backstay.lifespan import Lifespans, Make
+from backstay.middleware import Layer, M
 from backstay.observers import Observer, base
 from backstay.observers.base import submitting
 from backstay.ops import access, audit, explain, jobs, manage
@@ -96,6 +98,7 @@ TypedSubmission = tuple[HandlerRef[P, R], P] | tuple[HandlerRef[P, R], P, Submit
 NamedSubmission = tuple[str, Any] | tuple[str, Any, SubmitOptions]
 Submission = tuple[Any, Any] | tuple[Any, Any, SubmitOptions]
 T = TypeVar("T")
+F = TypeVar("F", bound=Make)
 Row = TypeVar("Row", bound=ResultRow)
 
 
@@ -134,6 +137,8 @@ class Backstay:
     ) -> None:
         self.url = settings.url(url)
         self.handlers: dict[str, BoundHandler] = {}
+        self.lifespans = Lifespans()
+        self.layers: list[Layer] = []  # of middleware, the outermost first
         self.clock: Clock = clock or SystemClock()
         self.observers = base.of_app(observers)
         self._artifacts = settings.setting("artifacts", artifacts, str, "") or None
@@ -195,10 +200,33 @@ class Backstay:
     def _register(self, handler: BoundHandler) -> BoundHandler:
         if handler.name in self.handlers:
             raise ConfigurationError(f"{handler.name!r} already has a handler: {self.handlers[handler.name]!r}")
+        handler.check_middleware(self.layers)
+        handler.wrap(self.layers)
         handler.app = self
-        handler.observers = self.observers
+        handler.observers, handler.lifespans = self.observers, self.lifespans
         self.handlers[handler.name] = handler
         return handler
+
+    # What surrounds handlers
+
+    def lifespan(self, target: F) -> F:
+        """Register a function with one `yield`, async or plain, as `@app.lifespan`: it runs once in each process that
+        runs handlers, before the first, and what it yields is their `ctx.state`. What comes after the yield runs
+        behind the last. A function that returns a context manager will do, too."""
+        self.lifespans.register(target)
+        return target
+
+    def middleware(self, target: M) -> M:
+        """Register a function that wraps every run of every handler, as `@app.middleware`; the first that is registered
+        is the outermost. `async def f(ctx, call_next)` fits handlers that are `async def`, `def f(ctx, call_next)`
+        those that are `def`, and `def f(ctx)` with one `yield` fits both."""
+        layer = Layer(target)
+        for handler in self.handlers.values():
+            handler.check_middleware([layer])
+        self.layers.append(layer)
+        for handler in self.handlers.values():
+            handler.wrap(self.layers)
+        return target
 
     # Open and close
 
@@ -522,6 +550,7 @@ class Backstay:
                 version=settings.release(),
             ),
             self.observers,
+            self.lifespans,
         )
 
     def _chosen(self, job_types: Sequence[str] | None) -> dict[str, BoundHandler]:

@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, 
 from functools import partial
 from typing import Any, Generic, NoReturn, Protocol, TypeVar, Unpack, cast, overload
 
+from typing_extensions import TypeVar as TypeVarWithDefault
+
 from backstay import codec
 from backstay.core import step_values
 from backstay.core.dependencies import Awaits, TriggerRule
@@ -42,6 +44,8 @@ from backstay.results.writer import BlockingJobResults, JobResults
 
 T = TypeVar("T")
 R = TypeVar("R", bound=ResultRow)
+# What the lifespan of the app yields. The default is not Any: in mypy, an argument with Any matches all overloads.
+State = TypeVarWithDefault("State", default=object, covariant=True)
 JOB_LOGGER = "backstay.job"
 ITEM = "backstay_item"  # of a log record: which job of a batch it is about
 
@@ -50,6 +54,9 @@ class Channel(Protocol):
     """How a context reaches its worker. The first three never block and never fail."""
 
     job: ClaimedJob
+
+    @property
+    def state(self) -> Any: ...
 
     def progress(self, fraction: float, stage: str | None) -> None: ...
 
@@ -184,7 +191,7 @@ class Done:
 DONE = Done()
 
 
-class _ContextFields:
+class _ContextFields(Generic[State]):
     __slots__ = ("_channel", "_job")
 
     def __init__(self, channel: Channel) -> None:
@@ -205,6 +212,11 @@ class _ContextFields:
         if self._job is None:
             self._job = Job(_record(self._channel.job))
         return self._job
+
+    @property
+    def state(self) -> State:
+        """What the function registered with `@app.lifespan` has yielded in this process."""
+        return cast(State, self._channel.state)
 
     @property
     def log(self) -> logging.Logger:
@@ -236,8 +248,8 @@ class _ContextFields:
         return DONE
 
 
-class Context(_ContextFields):
-    """The context of an `async def` handler."""
+class Context(_ContextFields[State]):
+    """The context of an `async def` handler; `Context[State]` where the app has a lifespan that yields a State."""
 
     __slots__ = ()
 
@@ -372,7 +384,7 @@ class Context(_ContextFields):
         return by_name(await channel.upstream(), channel.large_result)
 
 
-class BlockingContext(_ContextFields):
+class BlockingContext(_ContextFields[State]):
     """The context of a plain `def` handler, in a thread or a process."""
 
     __slots__ = ()
@@ -506,11 +518,11 @@ def _record(job: ClaimedJob) -> JobRecord:
     return JobRecord(**shared(job, JobRecord), status=Status.PROCESSING, updated_at=job.started_at)
 
 
-I = TypeVar("I", "ItemContext", "BlockingItemContext")  # noqa: E741
+I = TypeVar("I", bound="ItemContext[Any] | BlockingItemContext[Any]")  # noqa: E741
 _NO_WAIT = "a batch job cannot wait for children: use @app.job for one that does"
 
 
-class ItemContext(Context):
+class ItemContext(Context[State]):
     """The context of one job of a batch: what it records is stored with that job, and commits with its own
     completion."""
 
@@ -528,7 +540,7 @@ class ItemContext(Context):
         raise InvalidOption(_NO_WAIT)
 
 
-class BlockingItemContext(BlockingContext):
+class BlockingItemContext(BlockingContext[State]):
     """The same without await."""
 
     __slots__ = ("_number",)
@@ -550,7 +562,7 @@ def _item_logger(number: int) -> logging.Logger:
     return logging.LoggerAdapter(logging.getLogger(JOB_LOGGER), {ITEM: number})  # type: ignore[return-value]
 
 
-class _Batch(Generic[I]):
+class _Batch(Generic[I, State]):
     __slots__ = ("_cancelled", "items")
 
     def __init__(self, items: Sequence[I], cancelled: Callable[[], bool]) -> None:
@@ -566,6 +578,11 @@ class _Batch(Generic[I]):
 
     def __iter__(self) -> Iterator[I]:
         return iter(self.items)
+
+    @property
+    def state(self) -> State:
+        """What the function registered with `@app.lifespan` has yielded in this process."""
+        return cast(State, self.items[0].state)
 
     @property
     def log(self) -> logging.Logger:
@@ -589,16 +606,19 @@ class _Batch(Generic[I]):
         raise AttributeError(f"a batch's context has no {name}")
 
 
-class BatchContext(_Batch[ItemContext]):
+class BatchContext(_Batch[ItemContext[State], State]):
     """The context of an `async def` batch handler."""
 
     __slots__ = ()
 
 
-class BlockingBatchContext(_Batch[BlockingItemContext]):
+class BlockingBatchContext(_Batch[BlockingItemContext[State], State]):
     """The context of a plain `def` batch handler, in a thread or a process."""
 
     __slots__ = ()
+
+
+AnyContext = Context[State] | BlockingContext[State] | BatchContext[State] | BlockingBatchContext[State]
 
 
 def batch_context(is_async: bool, channels: Sequence[Any], cancelled: Callable[[], bool]) -> Any:

@@ -171,6 +171,14 @@ class ConfigurationError(BackstayError):
     """A setting is missing or invalid, or the server refuses the key of a client."""
 
 
+class LifespanFailed(BackstayError):
+    """The function registered with @app.lifespan raised, so the worker did not start: the log has its traceback."""
+
+
+class MiddlewareFailed(BackstayError):
+    """A middleware did not do its part: it must call `call_next()`, or yield, exactly once, or raise."""
+
+
 class UnknownTable(ConfigurationError):
     """No result table with this name was ever declared in this queue. Open the app whose handlers declare it once."""
 

@@ -35,6 +35,8 @@ from backstay.core.checks import (
 from backstay.core.derivation import Derivation, PriorityBy
 from backstay.core.records import FOREVER, JobType, Rate
 from backstay.errors import ConfigurationError, InvalidOption, InvalidPayload, InvalidResult
+from backstay.lifespan import Lifespans
+from backstay.middleware import Layer, Middleware, checked, wrapped
 from backstay.observers import Observers
 from backstay.ops import retention as retention_policy
 from backstay.ops.retention import Retention
@@ -108,6 +110,7 @@ class HandlerOptions(TypedDict, total=False):
     dedup_key: str | Derive | None
     dedup_for: str | float | timedelta
     dedup_per: str | None
+    middleware: Sequence[Middleware] | None
 
 
 class HandlerRef(Protocol[P, R]):
@@ -125,7 +128,9 @@ class Handler(Generic[P, R]):
     contexts = ("Context", "BlockingContext")  # the context of an `async def`, and of a `def`
     payload_word = "payload"  # in errors
     said_of_many = ""
-    observers: Observers | None = None  # the observers of its app, for a child process that runs it
+    observers: Observers | None = None  # of its app, as the next, for a child process that runs it
+    lifespans: Lifespans | None = None
+    factory: str | None = None  # "module:create_app", if a function made its app
 
     def __init__(
         self,
@@ -153,6 +158,7 @@ class Handler(Generic[P, R]):
         dedup_key: str | Derive | None = None,
         dedup_for: str | float | timedelta = "active",
         dedup_per: str | None = None,
+        middleware: Sequence[Middleware] | None = None,
     ) -> None:
         self.name = check_job_type(name)
         self.target = target
@@ -201,6 +207,9 @@ class Handler(Generic[P, R]):
         self.derivation = _derivation(self, sources, reuse, dedup_for, dedup_per)
         self.marked: tuple[str, ...] = ()  # sensitive fields that earlier code or other workers have announced
         self.joins: dict[str, tuple[Callable[..., Any], bool]] = {}
+        self._layers: tuple[Layer, ...] = ()
+        self._own_layers = self._checked_middleware(middleware or ())
+        self.wrap(())
         self.registered_in = _calling_module()
         _registered[self.name, self.module, self.qualname] = self
         self.__doc__ = named.__doc__
@@ -257,14 +266,42 @@ class Handler(Generic[P, R]):
     def entry(self, join: str | None) -> tuple[Callable[..., Any], bool]:
         """Return what to call, and whether it takes a context: the handler, or the join that runs after a wait."""
         if join is None:
-            return self.function, self.takes_context
+            return self._entry
         if join not in self.joins:
             known = ", ".join(self.joins) or "none"
             raise ConfigurationError(
                 f"{self.name} has no join {join!r}, which this job needs to continue (here: {known}): is this older"
                 " code?"
             )
-        return self.joins[join]
+        return self._wrapped(self.joins[join])
+
+    # Middleware
+
+    def wrap(self, outer: Sequence[Layer]) -> None:
+        """Run inside the middleware of the app, and inside its own. What a worker calls is made here, so that a handler
+        without middleware pays nothing for it."""
+        self._layers = (*outer, *self._own_layers)
+        self._entry = self._wrapped((self.function, self.takes_context))
+
+    def check_middleware(self, layers: Sequence[Layer]) -> None:
+        """Raise ConfigurationError if this middleware cannot wrap this handler."""
+        self._checked_middleware(layers)
+
+    def _wrapped(self, entry: tuple[Callable[..., Any], bool]) -> tuple[Callable[..., Any], bool]:
+        return (wrapped(entry, self._layers, is_async=self.is_async), True) if self._layers else entry
+
+    def _checked_middleware(self, middleware: Sequence[Middleware | Layer]) -> tuple[Layer, ...]:
+        if callable(middleware):
+            raise ConfigurationError(f"{self.name}: middleware={middleware!r:.80}: give a list of functions")
+        return checked(middleware, job_type=self.name, is_async=self.is_async, fits=self._wrong_context)
+
+    def _wrong_context(self, annotation: Any) -> str | None:
+        """Return what is wrong with the annotation of a context, if anything."""
+        contexts, wanted = contexts_of(annotation), self.contexts[0 if self.is_async else 1]
+        if not contexts or wanted in contexts:
+            return None
+        kind = ("an `async def`" if self.is_async else "a `def`") + self.said_of_many
+        return f"{kind} gets a {wanted}, not a {shown(annotation)}"
 
     def __repr__(self) -> str:
         return f"<Handler {self.name} ({self.module}.{self.qualname})>"
@@ -560,10 +597,17 @@ CONTEXT_NAMES = ("ctx", "context")  # of a parameter that no annotation says mor
 
 
 def contexts_of(annotation: Any) -> frozenset[str]:
-    """Return the names of the context classes in an annotation: it may be optional, or name several."""
-    if typing.get_origin(annotation) is not None:
-        return frozenset().union(*map(contexts_of, typing.get_args(annotation)))
-    return _CONTEXTS.intersection(each.__name__ for each in getattr(annotation, "__mro__", ()))
+    """Return the names of the context classes in an annotation: it may be optional, name several, or name the type of
+    the state, as in `Context[State]`."""
+    origin = typing.get_origin(annotation)
+    if found := _CONTEXTS.intersection(each.__name__ for each in getattr(origin or annotation, "__mro__", ())):
+        return found
+    return frozenset().union(*map(contexts_of, typing.get_args(annotation)))
+
+
+def shown(annotation: Any) -> str:
+    """Return an annotation as a message shows it."""
+    return getattr(annotation, "__name__", None) or str(annotation)
 
 
 def wrong_context(name: str, function: Callable[..., Any], annotation: Any) -> None:
@@ -571,17 +615,15 @@ def wrong_context(name: str, function: Callable[..., Any], annotation: Any) -> N
     contexts, wanted = contexts_of(annotation), "Context" if is_async(function) else "BlockingContext"
     if contexts and wanted not in contexts:
         kind = "an `async def`" if is_async(function) else "a `def`"
-        raise ConfigurationError(f"{name}: {kind} gets a {wanted}, not a {annotation.__name__}")
+        raise ConfigurationError(f"{name}: {kind} gets a {wanted}, not a {shown(annotation)}")
 
 
 def _check_context(handler: Handler, parameter: inspect.Parameter, annotation: Any) -> None:
-    wanted = handler.contexts[0 if handler.is_async else 1]
-    contexts = contexts_of(annotation)
-    if contexts and wanted not in contexts:
-        kind = ("an `async def`" if handler.is_async else "a `def`") + handler.said_of_many
-        raise ConfigurationError(f"{handler.name}: {kind} gets a {wanted}, not a {annotation.__name__}")
-    if contexts:
+    if (wrong := handler._wrong_context(annotation)) is not None:
+        raise ConfigurationError(f"{handler.name}: {wrong}")
+    if contexts_of(annotation):
         return
+    wanted = handler.contexts[0 if handler.is_async else 1]
     plain = parameter.name.strip("_")
     called_one = not plain or plain.endswith(CONTEXT_NAMES)
     says_nothing = annotation in (Any, object) or isinstance(annotation, typing.TypeVar)

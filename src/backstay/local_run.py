@@ -7,21 +7,27 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from backstay.clock import SystemClock
-from backstay.context import BlockingContext, Context
+from backstay.context import BlockingContext, Context, batch_context
 from backstay.core.records import ClaimedJob, Inserted, shared
 from backstay.core.states import Status
-from backstay.errors import InvalidOption
-from backstay.handlers import Handler
+from backstay.errors import InvalidOption, InvalidResult
+from backstay.handlers import BatchHandler, Handler
 from backstay.ids import new_id
+from backstay.lifespan import Resources
 from backstay.options import SubmitOptions, build, new_record
 
 
 class _Channel:
     """Records steps in memory; progress and metrics go nowhere. What needs a queue is refused."""
 
-    def __init__(self, job: ClaimedJob) -> None:
+    def __init__(self, job: ClaimedJob, resources: Resources) -> None:
         self.job = job
+        self._resources = resources
         self._steps: dict[str, str] = {}
+
+    @property
+    def state(self) -> Any:
+        return self._resources.state
 
     def progress(self, fraction: float, stage: str | None) -> None:
         """Nothing shows it."""
@@ -75,20 +81,41 @@ def _prepared(handler: Handler, payload: Any) -> tuple[ClaimedJob, Any]:
 
 
 async def call(handler: Handler, payload: Any) -> Any:
-    """Call a handler with a payload: a coroutine here, a plain function in a thread. Return what it returns."""
-    if not handler.is_async:
-        return await asyncio.to_thread(call_blocking, handler, payload)
-    job, value = _prepared(handler, payload)
-    if not handler.takes_context:
-        return await handler.function(value)
-    return await handler.function(value, Context(_AsyncChannel(job)))
+    """Call a handler with a payload, inside its middleware, after the start of the lifespan if that runs nowhere on
+    this event loop: a coroutine here, a plain function in a thread. Return what it returns."""
+    async with Resources(handler.lifespans) as resources:
+        if not handler.is_async:
+            return await asyncio.to_thread(_run, handler, payload, resources)
+        job, value = _prepared(handler, payload)
+        function, takes_context = handler.entry(None)
+        channel = _AsyncChannel(job, resources)
+        if isinstance(handler, BatchHandler):
+            context = batch_context(True, [channel], channel.cancelled)
+            return _of_one(handler, await (function([value], context) if takes_context else function([value])))
+        return await (function(value, Context(channel)) if takes_context else function(value))
 
 
 def call_blocking(handler: Handler, payload: Any) -> Any:
     """The same without a running event loop."""
-    if handler.is_async:
+    if handler.is_async or (handler.lifespans is not None and handler.lifespans.lifespan is not None):
         return asyncio.run(call(handler, payload))
+    return _run(handler, payload, Resources(None))
+
+
+def _run(handler: Handler, payload: Any, resources: Resources) -> Any:
     job, value = _prepared(handler, payload)
-    if not handler.takes_context:
-        return handler.function(value)
-    return handler.function(value, BlockingContext(_BlockingChannel(job)))
+    function, takes_context = handler.entry(None)
+    channel = _BlockingChannel(job, resources)
+    if isinstance(handler, BatchHandler):
+        context = batch_context(False, [channel], channel.cancelled)
+        return _of_one(handler, function([value], context) if takes_context else function([value]))
+    return function(value, BlockingContext(channel)) if takes_context else function(value)
+
+
+def _of_one(handler: Handler, answers: Any) -> Any:
+    """Return the answer of a batch handler to its only payload."""
+    if not isinstance(answers, list | tuple) or len(answers) != 1:
+        raise InvalidResult(f"{handler.name} must return a list of 1, for the one payload, not {answers!r:.200}")
+    if isinstance(answers[0], BaseException):
+        raise answers[0]
+    return answers[0]

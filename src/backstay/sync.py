@@ -19,7 +19,7 @@ import pydantic
 
 from backstay import limits
 from backstay.app import Backstay as AsyncBackstay
-from backstay.app import NamedSubmission, Page, Submission, TypedSubmission, WorkerOptions
+from backstay.app import F, NamedSubmission, Page, Submission, TypedSubmission, WorkerOptions
 from backstay.clock import Clock, Instant
 from backstay.core import access_keys
 from backstay.core.access_keys import AuditTrail, CreatedKey, KeyInfo
@@ -35,6 +35,7 @@ from backstay.errors import ForkedStore, NotOpen
 from backstay.files.local import StoredFile
 from backstay.handlers import BatchOptions, Handler, HandlerOptions, HandlerRef, P, R
 from backstay.job import HistoryEntry, Job, target_of
+from backstay.middleware import M
 from backstay.observers import Observer
 from backstay.ops.audit import Audited, By
 from backstay.ops.explain import Explanation
@@ -106,6 +107,15 @@ class Backstay:
 
     def _bound(self, register: Callable[[Any], Any]) -> Callable[[Any], BoundHandler]:
         return lambda target: bound(self, register(target))
+
+    def lifespan(self, target: F) -> F:
+        """Register a function with one `yield` that runs once in each process that runs handlers; see
+        Backstay.lifespan."""
+        return self.inner.lifespan(target)
+
+    def middleware(self, target: M) -> M:
+        """Register a function that wraps every run of every handler; see Backstay.middleware."""
+        return self.inner.middleware(target)
 
     def pipeline(
         self,

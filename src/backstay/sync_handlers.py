@@ -212,17 +212,17 @@ class Register(Protocol):
     @overload
     def __call__(self, target: type[JobHandler[V, W]], /) -> BoundHandler[V, W]: ...  # type: ignore[overload-overlap]
     @overload
-    def __call__(self, target: Callable[[V, Context], Awaitable[W]], /) -> BoundHandler[V, W]: ...  # type: ignore[overload-overlap]
+    def __call__(self, target: Callable[[V, Context[Any]], Awaitable[W]], /) -> BoundHandler[V, W]: ...  # type: ignore[overload-overlap]
     @overload
-    def __call__(self, target: Callable[[V, BlockingContext], W], /) -> BoundHandler[V, W]: ...  # type: ignore[overload-overlap]
+    def __call__(self, target: Callable[[V, BlockingContext[Any]], W], /) -> BoundHandler[V, W]: ...  # type: ignore[overload-overlap]
     @overload
     def __call__(self, target: AsyncWithContext[W], /) -> FunctionHandler[..., W]: ...
     @overload
     def __call__(self, target: BlockingWithContext[W], /) -> FunctionHandler[..., W]: ...
     @overload
-    def __call__(self, target: Callable[Concatenate[Context, Q], Awaitable[W]], /) -> FunctionHandler[Q, W]: ...
+    def __call__(self, target: Callable[Concatenate[Context[Any], Q], Awaitable[W]], /) -> FunctionHandler[Q, W]: ...
     @overload
-    def __call__(self, target: Callable[Concatenate[BlockingContext, Q], W], /) -> FunctionHandler[Q, W]: ...
+    def __call__(self, target: Callable[Concatenate[BlockingContext[Any], Q], W], /) -> FunctionHandler[Q, W]: ...
     @overload
     def __call__(self, target: Callable[[V], Awaitable[W]], /) -> BoundHandler[V, W]: ...  # type: ignore[overload-overlap]
     @overload
@@ -238,11 +238,11 @@ class RegisterBatch(Protocol):
 
     @overload
     def __call__(
-        self, target: Callable[[list[V], BatchContext], Awaitable[Sequence[W | Exception]]], /
+        self, target: Callable[[list[V], BatchContext[Any]], Awaitable[Sequence[W | Exception]]], /
     ) -> BoundHandler[V, W]: ...
     @overload
     def __call__(
-        self, target: Callable[[list[V], BlockingBatchContext], Sequence[W | Exception]], /
+        self, target: Callable[[list[V], BlockingBatchContext[Any]], Sequence[W | Exception]], /
     ) -> BoundHandler[V, W]: ...
     @overload
     def __call__(self, target: Callable[[list[V]], Awaitable[Sequence[W | Exception]]], /) -> BoundHandler[V, W]: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from backstay.errors import (
     JobCancelled,
     JobFailed,
     JobNotFound,
+    LifespanFailed,
     ResultTimeout,
     StoreUnavailable,
     UnknownJobType,
@@ -440,3 +441,48 @@ class _Broken(httpx.AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._whole.aclose()
+
+
+async def test_a_remote_worker_has_a_lifespan_and_middleware(app: Backstay, url: Served) -> None:
+    said: list[str] = []
+    async with Client(url) as far:
+        worker = RemoteWorker(far, worker_id="far-1")
+
+        @worker.lifespan
+        async def resources() -> AsyncIterator[str]:
+            said.append("begin")
+            yield "state"
+            said.append("end")
+
+        @worker.middleware
+        def around(ctx: RemoteContext | BlockingRemoteContext) -> Iterator[None]:
+            said.append(f"before {ctx.job_id}")
+            said.append((yield))
+
+        @worker.job("ask")
+        async def ask(payload: str, ctx: RemoteContext[str]) -> str:
+            return f"{ctx.state} of {payload}"
+
+        @worker.job("ask_plainly")
+        def ask_plainly(payload: str, ctx: BlockingRemoteContext[str]) -> str:
+            return f"{ctx.state} of {payload}"
+
+        async with worker:
+            assert said == ["begin"]
+            for name in ("ask", "ask_plainly"):
+                job = await far.submit(name, name)
+                assert await job.result(timeout=20) == f"state of {name}"
+                assert said[-2:] == [f"before {job.job_id}", f"state of {name}"]
+        assert said[-1] == "end"
+
+        failing = RemoteWorker(far)
+        failing.job("ask")(ask.function)
+
+        @failing.lifespan
+        def broken() -> Iterator[None]:
+            raise OSError("no GPU")
+            yield
+
+        with pytest.raises(LifespanFailed, match="raised OSError: no GPU"):
+            await failing.run()
+        assert [each.worker_id for each in await app.workers()] in ([], ["far-1"])

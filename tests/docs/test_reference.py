@@ -38,7 +38,7 @@ ACCESS = {  # methods of Backstay that access.md lists
     "audit_trail",
 }  # fmt: skip
 OTHERS = {  # those that other pages describe; operating.md lists the rest
-    "job", "batch_job", "pipeline", "worker", "maintenance",
+    "job", "batch_job", "pipeline", "lifespan", "middleware", "worker", "maintenance",
     "open", "close", "sync", "wait", "watch", "store", "is_open", "files", "location", "lease_seconds", "poll_seconds",
     "migrate", "exists", "would_erase", "erase", "migration_sql",
     "submit", "submit_many", "get", "seen_live", "find", "result", "tree", "history", "counts", "dead", "workers",

@@ -3,13 +3,13 @@
 import asyncio
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from backstay import Backstay, BlockingContext, Context, Snooze, sync
+from backstay import Backstay, BlockingContext, CallNext, Context, Snooze, sync
 from backstay.testing import throwaway_url
 from tests.testing import process_handlers
 from tests.testing.side_effects import AFTER, BEFORE, STALLED_AFTER, TWICE, Outside, killed, stalled
@@ -226,6 +226,70 @@ def test_sql_that_commits_with_the_job_passes_and_is_read_from_the_queues_own_fi
 
 def test_a_repeatable_handler_in_a_process_passes(outside: Outside) -> None:
     assert outside.crash(process_handlers.append_once, str(outside.file)).expected.effect == ["line"]
+
+
+# What surrounds a handler
+
+
+def surrounded(app: Backstay, outside: Outside) -> None:
+    @app.lifespan
+    async def resources() -> AsyncIterator[Path]:
+        yield outside.file
+
+    @app.middleware
+    async def first(ctx: Context, call_next: CallNext) -> None:
+        await call_next()
+
+    @app.middleware
+    def second(ctx: Context) -> Iterator[None]:
+        yield
+
+
+AROUND = [
+    "killed before the lifespan began",
+    "killed when the lifespan had started, before any claim",
+    "killed before the handler began",
+    "killed before middleware 1 began",
+    "killed before middleware 2 began",
+    "killed at progress call 1 of 1",
+    "killed after middleware had returned (1 of it)",
+    "killed after middleware had returned (2 of it)",
+    "killed after the handler returned",
+    TWICE,
+    "killed when the job had ended, before the end of the lifespan",
+]
+
+
+def test_a_handler_with_lifespan_and_middleware_is_killed_at_every_point_and_has_the_same_effects(
+    app: Backstay, outside: Outside
+) -> None:
+    surrounded(app, outside)
+
+    @app.job("write")
+    async def write(payload: str, ctx: Context[Path]) -> None:
+        ctx.state.write_text(payload)
+        await ctx.progress(0.5)
+
+    report = outside.crash(write, "a line")
+    assert report.expected.effect == ["a line"]
+    assert [each.disturbance for each in report.trials if each.disturbance.startswith(("killed", "deliv"))] == AROUND
+    assert all(each.reached for each in report.trials)
+
+
+def test_middleware_that_does_not_bear_a_second_run_is_found(app: Backstay, outside: Outside) -> None:
+    surrounded(app, outside)
+
+    @app.middleware
+    async def counts(ctx: Context, call_next: CallNext) -> None:
+        await call_next()
+        outside.append("ran")
+
+    @app.job("nothing")
+    async def nothing(payload: int) -> None: ...
+
+    blamed, _ = outside.complaint(nothing)
+    after = {f"killed after middleware had returned ({nth} of it)" for nth in (1, 2, 3)}
+    assert blamed == {*after, AFTER, TWICE, STALLED_AFTER}
 
 
 # Where it is called from

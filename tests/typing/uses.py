@@ -3,15 +3,18 @@
 Nothing here runs: test_types.py gives it to both checkers, and compares what they report with the comments.
 """
 
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import assert_type
 
 from pydantic import BaseModel
 
 from backstay import (
+    AnyContext,
     Backstay,
     BatchContext,
     BlockingContext,
+    CallNext,
     Child,
     Context,
     Explanation,
@@ -299,3 +302,60 @@ def without_await(job: Job) -> None:
     django.submit(django_summary, 5)  # error: misc | reportArgumentType, reportCallIssue
     django.submit_many([(async_too, 5)])  # error: misc | reportArgumentType, reportCallIssue
     django.schedule("nightly", "@daily", django_summary, 5)  # error: misc | reportArgumentType, reportCallIssue
+
+
+# What surrounds handlers
+
+
+@dataclass
+class Shared:
+    rates: dict[str, float]
+
+
+@app.lifespan
+async def shared() -> AsyncIterator[Shared]:
+    yield Shared({})
+
+
+@app.middleware
+async def timed(ctx: Context[Shared], call_next: CallNext) -> None:
+    assert_type(ctx.state, Shared)
+    await call_next()
+
+
+@app.middleware
+def noted(ctx: AnyContext[Shared]) -> Iterator[None]:
+    yield
+
+
+@app.middleware  # error: type-var | reportArgumentType, reportUntypedFunctionDecorator
+def takes_three(ctx: Context, call_next: CallNext, more: int) -> None: ...
+
+
+@app.job("convert", middleware=[timed, noted])
+async def convert(payload: Summary, ctx: Context[Shared]) -> float:
+    assert_type(ctx.state, Shared)
+    return ctx.state.rates["EUR"]
+
+
+@app.job("convert_by_name")
+async def convert_by_name(ctx: Context[Shared], currency: str) -> float:
+    return ctx.state.rates[currency]
+
+
+@app.batch_job("convert_many")
+async def convert_many(payloads: list[Summary], ctx: BatchContext[Shared]) -> list[float]:
+    return [ctx.item(0).state.rates["EUR"], ctx.state.rates["USD"]]
+
+
+@django.job("convert")
+def convert_plainly(payload: Summary, ctx: BlockingContext[Shared]) -> float:
+    return ctx.state.rates["EUR"]
+
+
+async def surrounded() -> None:
+    assert_type(await (await convert.submit(Summary(user_id=1))).result(), float)
+    assert_type(await (await convert_by_name.submit("EUR")).result(), float)
+    assert_type(await (await convert_many.submit(Summary(user_id=1))).result(), float)
+    assert_type(convert_plainly.submit(Summary(user_id=1)).result(), float)
+    await convert.submit(5)  # error: arg-type | reportArgumentType

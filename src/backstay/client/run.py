@@ -8,14 +8,14 @@ import logging
 import math
 import threading
 from collections.abc import Sequence
-from typing import Any, assert_never
+from typing import Any, Generic, assert_never, cast
 
 import msgspec
 
 from backstay import codec
 from backstay.client.client import RemoteJob
 from backstay.clock import MICROS, Clock
-from backstay.context import JOB_LOGGER
+from backstay.context import JOB_LOGGER, State
 from backstay.core.lifecycle import (
     Cancelled,
     Completed,
@@ -30,6 +30,7 @@ from backstay.core.lifecycle import (
 from backstay.core.records import ErrorEntry
 from backstay.errors import ClaimLost
 from backstay.handlers import Handler
+from backstay.lifespan import Resources
 from backstay.limits import KIB, METRICS_MAX, NAME_LENGTH_MAX, REASON_LENGTH_MAX, STAGE_LENGTH_MAX
 from backstay.worker import errors
 from backstay.worker.encoder import Unencoded, at_once, encoded
@@ -131,7 +132,7 @@ def _fitting(lines: list[dict[str, str]]) -> list[dict[str, str]]:
     return lines
 
 
-class _Context:
+class _Context(Generic[State]):
     """The base of both contexts."""
 
     def __init__(self, run: FarRun) -> None:
@@ -149,6 +150,11 @@ class _Context:
     @property
     def attempt(self) -> int:
         return int(self.job.attempt)
+
+    @property
+    def state(self) -> State:
+        """What the function registered with `@worker.lifespan` has yielded."""
+        return cast(State, self._run.resources.state)
 
     @property
     def log(self) -> logging.Logger:
@@ -170,7 +176,7 @@ class _Context:
         self._run.reporter.metric(name, value)
 
 
-class RemoteContext(_Context):
+class RemoteContext(_Context[State]):
     """The context of an `async def` handler."""
 
     async def progress(self, fraction: float, *, stage: str | None = None) -> None:
@@ -178,7 +184,7 @@ class RemoteContext(_Context):
         self._run.reporter.progress(fraction, stage)
 
 
-class BlockingRemoteContext(_Context):
+class BlockingRemoteContext(_Context[State]):
     """The context of a `def` handler, which runs in a thread."""
 
     def progress(self, fraction: float, *, stage: str | None = None) -> None:
@@ -206,7 +212,8 @@ class FarRun(Execution):
         self.timeout_micros = round(float(job.timeout_seconds) * MICROS)
         self.reporter = Reporter(job)
         self._clock = clock
-        self._context = RemoteContext(self) if handler.is_async else BlockingRemoteContext(self)
+        self.resources = Resources(None)  # those of its worker, once it begins
+        self._context: Any = RemoteContext(self) if handler.is_async else BlockingRemoteContext(self)
         if not handler.is_async:
             self.cancelled = threading.Event()
 
@@ -262,12 +269,13 @@ class FarRun(Execution):
     async def _call(self, threads: Threads) -> str:
         """Call the handler; return the result as JSON text."""
         payload = self.handler.decode(codec.encode(self.job.payload).decode(), self.job.payload_version)
-        arguments = (payload, self._context) if self.handler.takes_context else (payload,)
+        function, takes_context = self.handler.entry(None)
+        arguments = (payload, self._context) if takes_context else (payload,)
         if self.handler.is_async:
-            return await encoded(await self.handler.function(*arguments))
+            return await encoded(await function(*arguments))
 
         def call() -> str | Unencoded:
-            return at_once(self.handler.function(*arguments))
+            return at_once(function(*arguments))
 
         found: str | Unencoded = await threads.run(contextvars.copy_context(), call)
         return found if isinstance(found, str) else await encoded(found)

@@ -11,7 +11,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from backstay import limits
 from backstay.client.client import Client
@@ -21,6 +21,8 @@ from backstay.client.run import FarRun
 from backstay.clock import Clock, SystemClock, seconds, within
 from backstay.errors import BackstayError, ConfigurationError
 from backstay.handlers import Handler
+from backstay.lifespan import Lifespans, Make, Resources
+from backstay.middleware import Layer, M, Middleware
 from backstay.worker import errors
 from backstay.worker.executor import Deadlines, Threads
 from backstay.worker.pulse import STALL_SECONDS, Pulse
@@ -28,6 +30,7 @@ from backstay.worker.run import LOST, SHUT_DOWN, TIMED_OUT, Execution
 from backstay.worker.stop import Stop
 
 log = logging.getLogger("backstay.worker")
+F = TypeVar("F", bound=Make)
 STOP_SECONDS = 5.0  # how long a handler may take to stop, before its job is settled without it
 
 
@@ -58,6 +61,9 @@ class RemoteWorker:
             )
         self.worker_id = worker_id or f"{_host()}:{os.getpid()}:{secrets.token_hex(3)}"
         self.handlers: dict[str, FarHandler] = {}
+        self._lifespans = Lifespans()
+        self._layers: list[Layer] = []
+        self._resources = Resources(self._lifespans)
         self.failure: BackstayError | None = None  # why it stopped by itself
         self._requests: Requests = client.requests
         self._queues = list(queues)
@@ -75,23 +81,46 @@ class RemoteWorker:
         self._pulse: Pulse | None = None
         self._deadlines: Deadlines | None = None
 
-    def job(self, name: str, *, limit: int | None = None, version: int = 1) -> Callable[[Callable[..., Any]], Handler]:
+    def job(
+        self, name: str, *, limit: int | None = None, version: int = 1, middleware: Sequence[Middleware] = ()
+    ) -> Callable[[Callable[..., Any]], Handler]:
         """Register the handler of a job type: `@worker.job("embedding")` on a function of (payload, ctx). `limit`: how
-        many run at once."""
+        many run at once. `middleware`: functions that wrap each run; see Backstay.middleware."""
 
         def register(target: Callable[..., Any]) -> Handler:
             if name in self.handlers:
                 raise ConfigurationError(f"{name!r} already has a handler")
-            self.handlers[name] = FarHandler(name, target, concurrency=limit, version=version)
-            return self.handlers[name]
+            handler = FarHandler(name, target, concurrency=limit, version=version, middleware=middleware)
+            handler.check_middleware(self._layers)
+            handler.wrap(self._layers)
+            self.handlers[name] = handler
+            return handler
 
         return register
+
+    def lifespan(self, target: F) -> F:
+        """Register a function with one `yield`, async or plain, as `@worker.lifespan`: it runs once, before the first
+        claim, and what it yields is `ctx.state`. What comes after the yield runs behind the last job."""
+        self._lifespans.register(target)
+        return target
+
+    def middleware(self, target: M) -> M:
+        """Register a function that wraps every run of every handler, as `@worker.middleware`; see
+        Backstay.middleware."""
+        layer = Layer(target)
+        for handler in self.handlers.values():
+            handler.check_middleware([layer])
+        self._layers.append(layer)
+        for handler in self.handlers.values():
+            handler.wrap(self._layers)
+        return target
 
     # Starting and stopping
 
     async def __aenter__(self) -> RemoteWorker:
         if not self.handlers:
             raise ConfigurationError("this worker has no handlers: register one with @worker.job before it starts")
+        await self._resources.start()  # before the server hears of this worker
         self._pulse = Pulse(lambda: list(self._runs))
         self._deadlines = Deadlines(lambda: list(self._runs), self._stop_run, self._pulse)
         registration = Registration(
@@ -111,6 +140,7 @@ class RemoteWorker:
         except BaseException:
             self._pulse.stop()
             errors.remove()
+            await asyncio.shield(self._resources.end())
             raise
         self._link = link
         log.info("remote worker %s started: queues %s", self.worker_id, ", ".join(self._queues))
@@ -211,6 +241,7 @@ class RemoteWorker:
         self._deadlines.close()
         await self._link.close()
         self._pulse.stop()
+        await self._resources.end()
         self._threads.close()
         errors.remove()
         if self._runs:
@@ -259,6 +290,7 @@ class RemoteWorker:
         if self._stopped.is_set():
             run.stop(SHUT_DOWN)
         self._runs.add(run)
+        run.resources = self._resources
         run.task = asyncio.get_running_loop().create_task(self._work(run), name=run.job.job_id)
 
     def _lose(self, run: FarRun) -> None:

@@ -344,9 +344,9 @@ def _anew(app: Backstay | sync.Backstay, folder: Path) -> None:
         sync.Backstay.__init__(app, inner.url)
         app.inner = inner
         return
-    handlers = app.handlers
+    handlers, lifespans, layers = app.handlers, app.lifespans, app.layers
     Backstay.__init__(app, throwaway_url(folder), artifacts=(folder / "files").as_uri(), poll_interval=POLL_SECONDS)
-    app.handlers = handlers
+    app.handlers, app.lifespans, app.layers = handlers, lifespans, layers
 
 
 def _run(app: Backstay | sync.Backstay, program: Callable[[Backstay], Any]) -> Any:

@@ -142,6 +142,7 @@ def _jobs(counts: Mapping[str, int]) -> str:
 # progress calls at which a worker is killed; if there are more, this many, spread evenly, including the first and the
 # last
 KILLS_MAX = 50
+LAYERS_MAX = 10  # of middleware, before and after each of which a worker is killed
 STALLS_MAX = 3  # progress calls at which one is stopped: each costs a lease
 STALL_LEASE_SECONDS = 0.5  # long enough not to expire on a busy machine, and short enough to wait for
 CHILD_SECONDS = 30.0  # how long one worker may take for the job; beyond this something hangs
@@ -328,8 +329,21 @@ class _Bench:
 
 def kills(passed: Mapping[str, int]) -> list[Moment]:
     """Return where to kill a worker, given how often the undisturbed run reached each point."""
-    last = [Moment(point, passed[point]) for point in ("handler.after", "settle.before") if passed.get(point)]
-    return [Moment("handler.before", 1), *_progress(passed, KILLS_MAX), *last]
+
+    def last(*points: str) -> list[Moment]:
+        return [Moment(point, passed[point]) for point in points if passed.get(point)]
+
+    def each(point: str) -> list[Moment]:
+        return [Moment(point, nth) for nth in range(1, min(passed.get(point, 0), LAYERS_MAX) + 1)]
+
+    return [
+        *last("lifespan.before", "lifespan.started"),
+        Moment("handler.before", 1),
+        *each("middleware.before"),
+        *_progress(passed, KILLS_MAX),
+        *each("middleware.after"),
+        *last("handler.after", "settle.before", "lifespan.ending"),
+    ]
 
 
 def stalls(passed: Mapping[str, int]) -> list[Moment]:
@@ -348,6 +362,13 @@ def _progress(passed: Mapping[str, int], most: int) -> list[Moment]:
     return [Moment("progress", nth) for nth in chosen]
 
 
+_OF_LIFESPANS = {
+    "lifespan.before": "before the lifespan began",
+    "lifespan.started": "when the lifespan had started, before any claim",
+    "lifespan.ending": "when the job had ended, before the end of the lifespan",
+}
+
+
 def _killed_at(moment: Moment, calls: int) -> str:
     match moment.point:
         case "handler.before":
@@ -356,6 +377,12 @@ def _killed_at(moment: Moment, calls: int) -> str:
             return f"killed at progress call {moment.nth} of {calls}"
         case "handler.after":
             return "killed after the handler returned"
+        case "lifespan.before" | "lifespan.started" | "lifespan.ending":
+            return f"killed {_OF_LIFESPANS[moment.point]}"
+        case "middleware.before":
+            return f"killed before middleware {moment.nth} began"
+        case "middleware.after":
+            return f"killed after middleware had returned ({moment.nth} of it)"
         case _:
             return "delivered twice: killed after the handler returned, before that was recorded"
 

@@ -35,6 +35,7 @@ from backstay.core.states import Event, Status
 from backstay.errors import ForkedStore, InvalidOption, StoreGone, StoreMoved
 from backstay.handlers import BatchHandler
 from backstay.job import Job
+from backstay.lifespan import Resources
 from backstay.limits import POLL_SECONDS, RESULT_POLL_SECONDS, SWEEP_BATCH_MAX
 from backstay.testing.clock import ManualClock
 from backstay.worker.maintenance import Scheduler
@@ -316,15 +317,21 @@ def inline(app: Backstay | sync.Backstay) -> Any:
 
 @asynccontextmanager
 async def _inline(app: Backstay) -> AsyncIterator[Backstay]:
-    async with app:
+    async with app, Resources(app.lifespans):
         with _submits_run(app):
             yield app
 
 
 @contextmanager
 def _inline_blocking(app: sync.Backstay) -> Iterator[sync.Backstay]:
-    with app, _submits_run(app.inner):
-        yield app
+    with app:
+        resources = Resources(app.inner.lifespans)
+        app._call(resources.start())
+        try:
+            with _submits_run(app.inner):
+                yield app
+        finally:
+            app._call(resources.end())
 
 
 @contextmanager

@@ -138,9 +138,8 @@ class Caller:
                 errors.current.set(call)
                 channels = [LoopChannel(item, self._executor.services, call) for item in call.firsts]
                 context = batch_context(True, channels, lambda: call.is_stopped)
-                value = await (
-                    handler.function(payloads, context) if handler.takes_context else handler.function(payloads)
-                )
+                function, takes_context = handler.entry(None)
+                value = await (function(payloads, context) if takes_context else function(payloads))
                 return await self._encoded(call, answers_of(value, call, self._clock.now()))
             case "thread":
                 return await self._in_thread(call, payloads)
@@ -159,7 +158,8 @@ class Caller:
 
         def run() -> list[Answer | Unencoded]:
             errors.current.set(call)
-            value = handler.function(payloads, context) if handler.takes_context else handler.function(payloads)
+            function, takes_context = handler.entry(None)
+            value = function(payloads, context) if takes_context else function(payloads)
             return answers_of(value, call, self._clock.now())
 
         return await self._encoded(call, await self._executor.threads.run(contextvars.copy_context(), run))

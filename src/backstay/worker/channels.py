@@ -48,6 +48,7 @@ from backstay.files.local import (
 )
 from backstay.handlers import Handler
 from backstay.job import Ended, Submitted
+from backstay.lifespan import Resources
 from backstay.limits import (
     BATCH_ITEM_ROWS_BYTES_MAX,
     CHILDREN_INLINE_MAX,
@@ -508,6 +509,7 @@ class Services(msgspec.Struct, frozen=True):
     files: Files | None
     children: Children
     rows: Rows
+    resources: Resources
 
 
 class LoopChannel:
@@ -521,6 +523,10 @@ class LoopChannel:
         self._run = run
         self._services = services
         self._call = call  # the run itself, or the call that it shares with others
+
+    @property
+    def state(self) -> Any:
+        return self._services.resources.state
 
     def check(self) -> None:
         if self._call.ended:
@@ -637,6 +643,10 @@ class ThreadChannel:
         self.job: ClaimedJob = run.job
         self._inner = LoopChannel(run, services, call)
         self._loop = asyncio.get_running_loop()
+
+    @property
+    def state(self) -> Any:
+        return self._inner.state
 
     def _hop(self, call: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
         self._inner.check()  # here, too: after the end the loop may be closed

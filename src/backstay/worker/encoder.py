@@ -10,17 +10,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import os
 import threading
-from pathlib import Path
 from typing import Any
 
 from backstay import codec
 from backstay.errors import InvalidResult
 from backstay.limits import MIB, RESULT_MEMORY_BYTES_MAX
+from backstay.worker.memory import resident_bytes
 
 LOOK_SECONDS = 0.05  # between looks at the memory: a generator fills a few megabytes meanwhile
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Unencoded:
@@ -59,11 +57,11 @@ class _Encoding:
         self._thread = threading.Thread(target=self._work, name="backstay-encoder", daemon=True)
 
     async def text(self) -> str:
-        before = _resident_bytes()
+        before = resident_bytes()
         self._thread.start()
         try:
             while not (await asyncio.wait({self._future}, timeout=LOOK_SECONDS))[0]:
-                if not self._is_written and _resident_bytes() - before > RESULT_MEMORY_BYTES_MAX:
+                if not self._is_written and resident_bytes() - before > RESULT_MEMORY_BYTES_MAX:
                     raise InvalidResult(
                         f"encoding the result took more than {RESULT_MEMORY_BYTES_MAX // MIB} MiB of memory"
                         " (RESULT_MEMORY_BYTES_MAX): does one of its serializers produce without end?"
@@ -106,11 +104,3 @@ class _Encoding:
             self._future.set_result(text)
         else:
             self._future.set_exception(error)
-
-
-def _resident_bytes() -> int:
-    """Return how much memory this process uses, or 0 if the system does not tell."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
-    except (OSError, ValueError, IndexError):
-        return 0

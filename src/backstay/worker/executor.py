@@ -143,13 +143,17 @@ def _limit(size: int, files: Files | None) -> str:
 
 
 class Executor:
-    def __init__(self, services: Services, deadlines: Deadlines) -> None:
+    def __init__(self, services: Services, deadlines: Deadlines, memory_max: int | None = None) -> None:
         self.services = services
         self._clock = services.clock
         self._files = services.files
         self.deadlines = deadlines
         self.threads = Threads()
-        self.processes = Processes()
+        self.processes = Processes(memory_max)
+
+    async def end(self) -> None:
+        """Let child processes end what their lifespan has made."""
+        await self.processes.end()
 
     def close(self) -> None:
         self.threads.close()

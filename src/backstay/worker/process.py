@@ -25,7 +25,7 @@ from typing import Any, Protocol, cast
 import msgspec
 
 from backstay import codec
-from backstay.clock import Clock, Instant
+from backstay.clock import Clock, Instant, within
 from backstay.context import ITEM
 from backstay.core.dependencies import Awaits, TriggerRule
 from backstay.core.lifecycle import Cancelled, Discarded, Outcome, Raised, RetryAsked, Snoozed, WaitingForChildren
@@ -34,9 +34,9 @@ from backstay.core.result_tables import ResultTable, RowPage, RowQuery
 from backstay.core.step_values import packed, unpacked
 from backstay.errors import BackstayError, ClaimLost
 from backstay.handlers import Handler
-from backstay.limits import MIB, RESULT_BYTES_MAX
+from backstay.limits import LIFESPAN_END_SECONDS, MIB, RESULT_BYTES_MAX
 from backstay.options import SubmitOptions
-from backstay.worker import errors, keeper
+from backstay.worker import errors, keeper, memory
 from backstay.worker.channels import LoopChannel
 from backstay.worker.run import Call, Execution, Run
 from backstay.worker.spool import sweep
@@ -166,10 +166,12 @@ class CallBroke(Exception):
 class Processes:
     """Idle children, by handler. A child that was killed is replaced when a job next needs one."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory_max: int | None = None) -> None:
         self._idle: dict[str, list[_Child]] = {}
         self._all: set[_Child] = set()
         self._said: set[str] = set()  # handlers that leave something behind
+        self._memory_max = memory_max  # bytes of a child, beyond which it is replaced after its job
+        self._retiring: set[asyncio.Task[None]] = set()
 
     async def run(
         self, run: Run, channel: LoopChannel, clock: Clock, begins: Callable[[Execution], None]
@@ -205,7 +207,7 @@ class Processes:
         child = await self._child(handler)
         if isinstance(child, str):
             return ("raised", "ChildNotStarted", child, "")
-        is_clean = False
+        is_clean = may_stay = False
         try:
             begins(execution)  # starting a child and importing the user's program does not count
             execution.kill = child.kill
@@ -215,6 +217,7 @@ class Processes:
             if answers is None:
                 return ("raised", *child.reason(), "")
             is_clean = conversation.left is None and child.is_silent
+            may_stay = is_clean and not self._is_too_large(child)
         finally:
             execution.kill = None
             if not is_clean:  # it died, it bears traces of this call, or something raised here: no one else may have it
@@ -222,9 +225,42 @@ class Processes:
                 self._all.discard(child)
         if conversation.left is not None:
             self._say_left(handler, conversation.left)
-        if is_clean:
+        if may_stay:
             self._idle.setdefault(handler.name, []).append(child)
+        elif is_clean:
+            task = asyncio.ensure_future(self._retire(child))
+            self._retiring.add(task)
+            task.add_done_callback(self._retiring.discard)
         return answers
+
+    def _is_too_large(self, child: _Child) -> bool:
+        if self._memory_max is None or child.pid is None:
+            return False
+        used = memory.resident_bytes(child.pid)
+        if used > self._memory_max:
+            log.info(
+                "the process of %s uses %s, more than %s (max_memory): the next job gets a new one",
+                child.handler.name,
+                memory.shown(used),
+                memory.shown(self._memory_max),
+            )
+        return used > self._memory_max
+
+    async def _retire(self, child: _Child) -> None:
+        """End a child that runs no job: it may end what its lifespan has made, in bounded time."""
+        try:
+            if child.has_lifespan and child.alive:
+                await child.send(("end", ""))
+                await within(LIFESPAN_END_SECONDS, child.gone())
+        finally:
+            child.kill()
+            self._all.discard(child)
+
+    async def end(self) -> None:
+        """End the children that run no job."""
+        idle = [child for children in self._idle.values() for child in children if child.has_lifespan]
+        self._idle.clear()
+        await asyncio.gather(*self._retiring, *map(self._retire, idle), return_exceptions=True)
 
     def _say_left(self, handler: Handler, left: str) -> None:
         if handler.name not in self._said:
@@ -380,16 +416,16 @@ class _Child:
         from multiprocessing import Pipe, spawn
 
         self.alive = True  # until it is dead, with everything it had started
-        self._handler = handler
+        self.handler = handler
+        self.pid: int | None = None
         self._loop = asyncio.get_running_loop()
         self._messages: asyncio.Queue[tuple[Any, ...] | None] = asyncio.Queue()
-        self._pid: int | None = None
         self._killed = False
         self._code = 0
         self._ooms = oom_kills()
         preparation = spawn.get_preparation_data("backstay-child")
         preparation["authkey"] = bytes(preparation["authkey"])  # the wrapped one refuses to be pickled
-        names = (handler.name, handler.module, handler.qualname, handler.registered_in)
+        names = (handler.name, handler.module, handler.qualname, handler.registered_in, handler.factory)
         self._start = pickle.dumps({"preparation": preparation, "handler": names})
         self._mark = secrets.token_hex(16)
         self._pipe, theirs = Pipe()
@@ -412,12 +448,12 @@ class _Child:
         await self._send(self._start)
         match await self.receive():
             case ("ready", int() as pid):
-                self._pid = pid
+                self.pid = pid
                 return None
             case ("broken", reason):
                 return str(reason)
             case None:
-                hint = keeper.GUARD_HINT if self._handler.module == "__main__" else ""
+                hint = keeper.GUARD_HINT if self.handler.module == "__main__" else ""
                 return self.reason("before it was ready")[1] + hint
             case message:
                 return f"it sent an invalid message: {message!r:.200}"
@@ -440,6 +476,15 @@ class _Child:
         """Return the next message, or None if the child is gone."""
         return await self._messages.get()
 
+    @property
+    def has_lifespan(self) -> bool:
+        return self.handler.lifespans is not None and self.handler.lifespans.lifespan is not None
+
+    async def gone(self) -> None:
+        """Wait for its end."""
+        while await self.receive() is not None:
+            pass
+
     def _read(self) -> None:
         while True:
             try:
@@ -449,7 +494,7 @@ class _Child:
             self._post(message)
         self.kill()  # so that its keeper leaves, which takes all with it that could hold the pipe open
         self._end()
-        sweep(self._pid)
+        sweep(self.pid)
         self.alive = False
         self._post(None)
 

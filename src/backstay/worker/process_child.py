@@ -16,7 +16,9 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from multiprocessing.connection import Connection
 from typing import Any, cast
 
@@ -32,10 +34,11 @@ from backstay.errors import BackstayError, ClaimLost, InvalidResult, ResultTooLa
 from backstay.files.local import PIECE_BYTES, AsyncSource, Bytes, Content, Source, content_of, kept_in_thread
 from backstay.handlers import Handler, registered
 from backstay.job import Ended, Submitted, WaitForChildren, unwrapped
+from backstay.lifespan import Lifespan, Lifespans, Resources, failed, no_state
 from backstay.options import SubmitOptions
 from backstay.outcomes import Cancel, Discard, Retry, Snooze
 from backstay.worker import errors as worker_errors
-from backstay.worker import keeper, process
+from backstay.worker import factories, keeper, process
 from backstay.worker.errors import is_error, message, one_each, trace
 from backstay.worker.leftovers import Leftovers
 from backstay.worker.spool import spooled
@@ -64,7 +67,7 @@ class Pipe:
         self._changed = threading.Condition()
         self._questions = itertools.count()
         self._replies: dict[int, Any] = {}  # by the number of the question: threads may ask at the same time
-        self._calls: list[Call] = []
+        self._calls: list[Call | None] = []
         self._current: Call | None = None
         os.register_at_fork(before=_hold_signals, after_in_parent=_release_signals, after_in_child=self._disown)
         threading.Thread(target=self._listen, name="backstay-listen", daemon=True).start()
@@ -88,11 +91,14 @@ class Pipe:
                     if self._current is not None and self._current.name == call:
                         question, reply = rest
                         self._replies[question] = reply
+                elif kind == "end":
+                    self._calls.append(None)
                 else:
                     self._calls.append(Call(call, kind, msgspec.convert(rest[0], list[ClaimedJob])))
                 self._changed.notify_all()
 
-    def next_call(self) -> Call:
+    def next_call(self) -> Call | None:
+        """Return the next call; None when there are no more."""
         with self._changed:
             self._changed.wait_for(lambda: self._calls)
             self._current = self._calls.pop(0)
@@ -222,11 +228,16 @@ def _forward_logs() -> None:
 class Link:
     """The channel of one job: its messages name the call, the job's id and its attempt."""
 
-    def __init__(self, pipe: Pipe, call: Call, job: ClaimedJob, handler: Handler) -> None:
+    def __init__(self, pipe: Pipe, call: Call, job: ClaimedJob, handler: Handler, surroundings: Surroundings) -> None:
         self.job = job
         self.join_of = handler.join_of
         self._pipe = pipe
         self._call = call
+        self._surroundings = surroundings
+
+    @property
+    def state(self) -> Any:
+        return self._surroundings.state
 
     def _say(self, *message: Any) -> None:
         self._pipe.say(self._call, self.job, *message)
@@ -330,6 +341,10 @@ class AsyncLink:
         self.large_result = link.large_result
         self._link = link
 
+    @property
+    def state(self) -> Any:
+        return self._link.state
+
     async def step(self, name: str) -> str | None:
         return await asyncio.to_thread(self._link.step, name)
 
@@ -402,11 +417,70 @@ def _error(kind: str, message: str) -> Exception:
         return StoreError(message)
 
 
-def main(connection: Connection, name: str, module: str, qualname: str, registered_in: str) -> None:
+class Surroundings:
+    """What the handlers of this process run in: what the lifespan of their app has made here, and the event loop that
+    belongs to it. It runs only while a handler does."""
+
+    def __init__(self, lifespans: Lifespans | None) -> None:
+        self._lifespan: Lifespan | None = None if lifespans is None else lifespans.lifespan
+        self._runner: asyncio.Runner | None = None
+        self._resources = Resources(lifespans)
+        self._block: Any = None
+        self._state: Any = None
+        if self._lifespan is None:
+            return
+        try:
+            block = self._lifespan.block()
+            if not isinstance(block, AbstractAsyncContextManager):
+                self._state, self._block = block.__enter__(), block
+                return
+        except BaseException as error:
+            raise failed(self._lifespan, error) from error
+        self._runner = asyncio.Runner()
+        self._runner.run(self._resources.start())
+
+    @property
+    def state(self) -> Any:
+        if self._lifespan is None:
+            no_state()
+        return self._state if self._runner is None else self._resources.state
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a handler. What it leaves on the loop is cancelled, as `asyncio.run` does."""
+        if self._runner is None:
+            return asyncio.run(coroutine)
+        loop = self._runner.get_loop()
+        others = asyncio.all_tasks(loop)
+        with ThreadPoolExecutor() as executor:  # of this call: its threads end with it
+            loop.set_default_executor(executor)
+            try:
+                return self._runner.run(coroutine, context=contextvars.copy_context())
+            finally:
+                self._runner.run(_cancel(asyncio.all_tasks(loop) - others))
+
+    def end(self) -> None:
+        if self._block is not None:
+            self._block.__exit__(None, None, None)
+        if self._runner is not None:
+            self._runner.run(self._resources.end())
+            self._runner.close()
+
+
+async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    found = list(tasks)
+    for task in found:
+        task.cancel()
+    await asyncio.gather(*found, return_exceptions=True)
+
+
+def main(
+    connection: Connection, name: str, module: str, qualname: str, registered_in: str, factory: str | None = None
+) -> None:
     for each in _IGNORED:
         signal.signal(each, keeper.ignore)  # the worker decides when this process ends
     try:
-        handler = _find(name, module, qualname, registered_in)
+        handler = _find(name, module, qualname, registered_in, factory)
+        surroundings = Surroundings(handler.lifespans)
     except BaseException as error:
         connection.send_bytes(codec.encode(("broken", f"{type(error).__name__}: {message(error)}")))
         return
@@ -415,8 +489,11 @@ def main(connection: Connection, name: str, module: str, qualname: str, register
     pipe = Pipe(connection)
     while True:
         call = pipe.next_call()
+        if call is None:
+            surroundings.end()
+            return
         leftovers = Leftovers()
-        answers = _run(handler, call, pipe)
+        answers = _run(handler, call, pipe, surroundings)
         if pipe.is_copy:  # forked by the handler, and returned as if it were the process of the job
             os._exit(0)
         pipe.end(call)
@@ -426,13 +503,18 @@ def main(connection: Connection, name: str, module: str, qualname: str, register
         pipe.send(("done", call.name, left))
 
 
-def _find(name: str, module: str, qualname: str, registered_in: str) -> Handler:
-    """Import the module that registers the handler, then look the handler up."""
+def _find(name: str, module: str, qualname: str, registered_in: str, factory: str | None) -> Handler:
+    """Import the module that registers the handler, then look the handler up. `factory`: the function that makes the
+    app, if one does."""
     for each in (module, registered_in):
         if each != "__main__":
             importlib.import_module(each)
     own = "__mp_main__" if module == "__main__" else module
     handler = registered(name, own, qualname)
+    if handler is None and factory is not None:
+        global _app  # a handler is registered for as long as its app lives
+        _app = factories.made(factory)
+        handler = registered(name, own, qualname)
     if handler is None:
         raise LookupError(
             f"importing {registered_in} does not register {name!r} again: process isolation needs a handler that is"
@@ -441,25 +523,28 @@ def _find(name: str, module: str, qualname: str, registered_in: str) -> Handler:
     return handler
 
 
-def _run(handler: Handler, call: Call, pipe: Pipe) -> list[tuple[Any, ...]]:
+_app: Any = None
+
+
+def _run(handler: Handler, call: Call, pipe: Pipe, surroundings: Surroundings) -> list[tuple[Any, ...]]:
     """Run the handler. Return what to send at the end: an answer for each job, or one for the whole call."""
     token = _current.set((pipe, call))
     try:
         if handler.observers is None:
-            return _answered(handler, call, pipe)
+            return _answered(handler, call, pipe, surroundings)
         with handler.observers.continuing(call.jobs[0].traceparent):
-            return _answered(handler, call, pipe)
+            return _answered(handler, call, pipe, surroundings)
     finally:
         _current.reset(token)
 
 
-def _answered(handler: Handler, call: Call, pipe: Pipe) -> list[tuple[Any, ...]]:
+def _answered(handler: Handler, call: Call, pipe: Pipe, surroundings: Surroundings) -> list[tuple[Any, ...]]:
     try:
         if call.is_batch:
-            return [("answer", call.name, answer) for answer in _call_many(handler, call, pipe)]
+            return [("answer", call.name, answer) for answer in _call_many(handler, call, pipe, surroundings)]
         [job] = call.jobs
         payload = handler.decode(job.payload, job.payload_version)
-        value = _call(handler, payload, Link(pipe, call, job, handler))
+        value = _call(handler, payload, Link(pipe, call, job, handler, surroundings), surroundings)
         return [("answer", call.name, _completed(value))]
     except BaseException as error:
         return [("broke", call.name, _said(error))]
@@ -471,9 +556,9 @@ def _completed(value: Any) -> tuple[Any, ...]:
     return ("completed", result) if size <= limits.RESULT_BYTES_MAX else ("too_large", size)
 
 
-def _call(handler: Handler, payload: Any, link: Link) -> Any:
+def _call(handler: Handler, payload: Any, link: Link, surroundings: Surroundings) -> Any:
     if handler.is_async:
-        return asyncio.run(_awaited(handler, payload, Context(AsyncLink(link)), link.job.join))
+        return surroundings.run(_awaited(handler, payload, Context(AsyncLink(link)), link.job.join))
     function, takes_context = handler.entry(link.job.join)
     return function(payload, BlockingContext(link)) if takes_context else function(payload)
 
@@ -483,15 +568,16 @@ async def _awaited(handler: Handler, payload: Any, context: Any, join: str | Non
     return await (function(payload, context) if takes_context else function(payload))
 
 
-def _call_many(handler: Handler, call: Call, pipe: Pipe) -> list[tuple[Any, ...]]:
+def _call_many(handler: Handler, call: Call, pipe: Pipe, surroundings: Surroundings) -> list[tuple[Any, ...]]:
     payloads = [handler.decode(job.payload, job.payload_version) for job in call.jobs]
-    links = [Link(pipe, call, job, handler) for job in call.jobs]
+    links = [Link(pipe, call, job, handler, surroundings) for job in call.jobs]
     if handler.is_async:
         context = batch_context(True, [AsyncLink(link) for link in links], links[0].cancelled)
-        values = asyncio.run(_awaited(handler, payloads, context))
+        values = surroundings.run(_awaited(handler, payloads, context))
     else:
         context = batch_context(False, links, links[0].cancelled)
-        values = handler.function(payloads, context) if handler.takes_context else handler.function(payloads)
+        function, takes_context = handler.entry(None)
+        values = function(payloads, context) if takes_context else function(payloads)
     return [_answer(value) for value in one_each(values, len(call.jobs), handler.name)]
 
 

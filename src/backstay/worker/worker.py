@@ -20,6 +20,7 @@ from backstay.core.port import Store
 from backstay.core.records import Signal
 from backstay.files.local import Files
 from backstay.handlers import Handler
+from backstay.lifespan import Lifespans, Resources
 from backstay.observers import Observers
 from backstay.ops.wait import HOPELESS, Trouble
 from backstay.worker import errors
@@ -77,6 +78,7 @@ class Worker:
         targets: Targets,
         settings: WorkerSettings,
         observers: Observers | None = None,
+        lifespans: Lifespans | None = None,
     ) -> None:
         self.worker_id = f"{workers.host_name()}:{os.getpid()}:{secrets.token_hex(3)}"
         self.lease_seconds = settings.lease_seconds
@@ -88,7 +90,10 @@ class Worker:
         self._tasks: list[asyncio.Task[None]] = []
         self._unlisten: Callable[[], None] = lambda: None
         trouble = Trouble(log, clock)
-        services = Services(store, clock, files, Children(store, clock, targets, observers), Rows(store, clock))
+        self._resources = Resources(lifespans)
+        services = Services(
+            store, clock, files, Children(store, clock, targets, observers), Rows(store, clock), self._resources
+        )
         self._runs = Runs(live)
         self._pulse = Pulse(self._runs.executions)
         self._recorder = Recorder(store, clock, files, self._runs.running, trouble)
@@ -131,6 +136,7 @@ class Worker:
     # Starting and stopping
 
     async def __aenter__(self) -> Worker:
+        await self._resources.start()  # before anything that others see: a worker without it runs no job
         errors.install()
         self._pulse.start()
         try:
@@ -140,6 +146,7 @@ class Worker:
             errors.remove()
             await asyncio.shield(self._leases.stop())
             self._pulse.stop()
+            await asyncio.shield(self._resources.end())
             raise
         self._unlisten = self._store.listen(_SIGNALS, self._hear)
         self._maintenance.start(self._check_task)
@@ -208,6 +215,7 @@ class Worker:
         self._deadlines.close()
         await self._leases.stop()
         self._pulse.stop()
+        await asyncio.gather(self._executor.end(), self._resources.end())
         self._executor.close()
         errors.remove()
         if self._runs.stuck:

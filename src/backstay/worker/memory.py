@@ -1,0 +1,23 @@
+"""How much memory a process uses, as far as the system tells."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from backstay.limits import GIB, MIB
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0  # not on Windows
+
+
+def resident_bytes(pid: int | None = None) -> int:
+    """Return how much memory this process uses, or another one, or 0 if the system does not tell."""
+    try:
+        return int(Path(f"/proc/{pid or 'self'}/statm").read_text().split()[1]) * _PAGE_BYTES
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def shown(size: int) -> str:
+    """Return a size as a message says it."""
+    return f"{size / GIB:.3g} GiB" if size >= GIB else f"{size / MIB:.3g} MiB"
