@@ -158,6 +158,12 @@ FORMER_WORKER_SECONDS = 86_400.0  # that the figures of a worker are kept once i
 FORMER_WORKERS_MAX = 1_000  # that are listed, the last to leave first
 COUNTERS_DAYS = 30  # per-minute counters; plots do not go further back
 
+# What a tool answers an agent: a language model reads all of it, and pays for it.
+AGENT_JOBS_MAX = 100  # on a page, and groups of dead letters
+AGENT_EXAMPLES = 10  # ids that the answer to a change of many jobs names
+AGENT_TEXT_MAX = 4_000  # characters of a text: a traceback with its last frames, or the beginning of a document
+AGENT_ITEMS_MAX = 100  # of a list
+
 # Defaults that users change by option or BACKSTAY_….
 LEASE_SECONDS = 60.0
 POLL_SECONDS = 5.0  # a fallback; signals usually wake a worker much sooner

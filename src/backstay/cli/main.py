@@ -98,6 +98,7 @@ _COMMANDS: dict[str, dict[str, str | tuple[str, dict[str, str]]]] = {
     },
     "Operations": {
         "serve": "serve.serve",
+        "mcp": "mcp.mcp",
         "worker": "worker.worker",
         "workers": "stats.workers",
         "queues": ("queues.queues", {"pause": "queues.pause", "resume": "queues.resume", "limit": "queues.limit"}),

@@ -203,7 +203,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     entry_id: str  # UUIDv7: entries are in the order of their ids
     at: Instant
     by: str
-    via: str  # http, dashboard, cli
+    via: str  # http, dashboard, cli, mcp, python
     action: str  # job.cancel, queue.pause, …
     target: str  # an id or a name
     before: str | None = None  # JSON

@@ -32,7 +32,7 @@ class Actor(msgspec.Struct, frozen=True):
     """Who makes a change: a name for the trail and the history, and how the change came in."""
 
     by: str
-    via: str = "python"  # or http, dashboard, cli
+    via: str = "python"  # or http, dashboard, cli, mcp
     remote: str | None = None  # the address that a request came from
     queues: tuple[str, ...] = ()  # patterns of the queues that a bulk change may touch; none: all queues
 
