@@ -38,6 +38,7 @@ from backstay.errors import (
     MiddlewareFailed,
     MoveFailed,
     NotOpen,
+    OutputTooLarge,
     PayloadTooLarge,
     QueueFull,
     ResultGone,
@@ -64,6 +65,7 @@ from backstay.middleware import BlockingCallNext, CallNext
 from backstay.ops.audit import Actor
 from backstay.ops.explain import Explanation, Reason
 from backstay.ops.jobs import BulkResult
+from backstay.ops.output import OutputEntry, OutputPage
 from backstay.ops.retention import Retention
 from backstay.ops.tree import Tree
 from backstay.outcomes import Cancel, Discard, Retry, Snooze
@@ -127,6 +129,9 @@ __all__ = [
     "MiddlewareFailed",
     "MoveFailed",
     "NotOpen",
+    "OutputEntry",
+    "OutputPage",
+    "OutputTooLarge",
     "PayloadTooLarge",
     "Pipeline",
     "PipelineResult",

@@ -25,6 +25,7 @@ from backstay.clock import Clock, Instant, SystemClock, seconds
 from backstay.core import access_keys, checks, schedules, stats
 from backstay.core.access_keys import AuditTrail, CreatedKey, KeyInfo
 from backstay.core.checks import Until, check_name, check_text
+from backstay.core.output import OutputEnd
 from backstay.core.port import Store
 from backstay.core.queues import Queue
 from backstay.core.records import (
@@ -64,12 +65,13 @@ from backstay.lifespan import Lifespans, Make
 from backstay.middleware import Layer, M
 from backstay.observers import Observer, base
 from backstay.observers.base import submitting
-from backstay.ops import access, audit, explain, jobs, manage
+from backstay.ops import access, audit, explain, jobs, manage, output
 from backstay.ops import retention as retention_policy
 from backstay.ops.audit import Actor, Audited, By, actor
 from backstay.ops.edit import record_of
 from backstay.ops.explain import Explanation
 from backstay.ops.jobs import BulkResult
+from backstay.ops.output import OutputEntry, OutputPage
 from backstay.ops.retention import Retention
 from backstay.ops.tree import Tree, load, nodes, with_progress
 from backstay.ops.wait import Waiting, check_completed
@@ -682,6 +684,21 @@ class Backstay:
                         await stir.wait()
         finally:
             unlisten()
+
+    async def output(self, job_id: str, *, after: str | None = None, limit: int = limits.FIND_LIMIT_MAX) -> OutputPage:
+        """Return what a handler has streamed so far, from the beginning or behind a cursor: a page of entries, whose
+        `next` is the cursor of what follows."""
+        return await output.page(self.store, ids.canonical(job_id), after, limit)
+
+    def stream_output(self, job_id: str, *, after: str | None = None) -> AsyncGenerator[OutputEntry, None]:
+        """Yield what a handler has streamed, and each entry that it still streams, until the job has ended: a reader
+        that saw the end has seen everything. If the handler runs again, its output replaces that of the earlier run;
+        its first entry is `restarted`."""
+        return output.follow(self.store, ids.canonical(job_id), after)
+
+    async def output_end(self, job_id: str) -> OutputEnd | None:
+        """Return how far the output of a job has come; None if its handler has streamed nothing."""
+        return await self.store.output_end(ids.canonical(job_id))
 
     async def type_of(self, job_type: str) -> Handler | JobType:
         """Return the handler of a type, or what its worker has announced. Raises UnknownJobType."""

@@ -160,6 +160,11 @@ class ResultTooLarge(BackstayError):
     """The handler's result exceeds the hard limit. Store it as a file and return its name."""
 
 
+class OutputTooLarge(BackstayError):
+    """The handler streamed an entry that is too large, or more than a job's output may hold. Stream less, or store the
+    rest as a file."""
+
+
 class InvalidResult(BackstayError):
     """The handler returned a value that is not JSON."""
 
@@ -261,6 +266,7 @@ PROBLEMS: dict[type[BackstayError], tuple[int, str]] = {
     RowsWithdrawn: (409, "rows-withdrawn"),
     InvalidRow: (422, "invalid-row"),
     ResultTooLarge: (413, "result-too-large"),
+    OutputTooLarge: (413, "output-too-large"),
     InvalidResult: (422, "invalid-result"),
     StoreFull: (507, "store-full"),
     StoreBusy: (503, "store-busy"),

@@ -38,6 +38,7 @@ from backstay.outcomes import Discard
 if TYPE_CHECKING:
     from backstay.ops.audit import By
     from backstay.ops.explain import Explanation
+    from backstay.ops.output import OutputEntry
 
 T = TypeVar("T")
 R_co = typing_extensions.TypeVar("R_co", covariant=True, default=Any)  # the result of a job that is waited for
@@ -588,6 +589,8 @@ class _App(Protocol):
 
     def watch(self, job_id: str) -> AsyncGenerator[Job, None]: ...
 
+    def stream_output(self, job_id: str, *, after: str | None = None) -> AsyncGenerator[OutputEntry, None]: ...
+
     def cancel(self, job_id: str, **options: Unpack[ChangeOptions]) -> Awaitable[Job]: ...
 
     def retry(self, job_id: str, **options: Unpack[RetryOptions]) -> Awaitable[Job]: ...
@@ -637,6 +640,11 @@ class JobHandle(JobView, Generic[R_co]):
         """Yield its record now, and again whenever its progress, stage or status has changed, up to its end: `async for
         now in job.watch(): print(now.progress, now.stage)`."""
         return self._app.watch(self._id)
+
+    def stream(self, *, after: str | None = None) -> AsyncGenerator[OutputEntry, None]:
+        """Yield what its handler has streamed and still streams, until it has ended: `async for entry in job.stream():
+        print(entry.value)`. See Backstay.stream_output."""
+        return self._app.stream_output(self._id, after=after)
 
     async def cancel(self, **options: Unpack[ChangeOptions]) -> Job:
         """Cancel it in any active state; a running handler is stopped. See Backstay.cancel."""

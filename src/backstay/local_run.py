@@ -49,6 +49,9 @@ class _Channel:
 
 
 class _BlockingChannel(_Channel):
+    def stream(self, entry: str) -> None:
+        """Nothing reads it."""
+
     def step(self, name: str) -> str | None:
         return self._steps.get(name)
 
@@ -58,6 +61,9 @@ class _BlockingChannel(_Channel):
 
 
 class _AsyncChannel(_Channel):
+    async def stream(self, entry: str) -> None:
+        """Nothing reads it."""
+
     async def step(self, name: str) -> str | None:
         return self._steps.get(name)
 

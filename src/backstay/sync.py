@@ -24,6 +24,7 @@ from backstay.clock import Clock, Instant
 from backstay.core import access_keys
 from backstay.core.access_keys import AuditTrail, CreatedKey, KeyInfo
 from backstay.core.checks import Until
+from backstay.core.output import OutputEnd
 from backstay.core.queues import Queue
 from backstay.core.records import ApiKey, Counter, DeadGroup, Depth, Finding, FormerWorker, JobType, QueueRow, WorkerRow
 from backstay.core.result_tables import ResultTable, RowPage, RowQuery
@@ -40,6 +41,7 @@ from backstay.observers import Observer
 from backstay.ops.audit import Audited, By
 from backstay.ops.explain import Explanation
 from backstay.ops.jobs import BulkResult
+from backstay.ops.output import OutputEntry, OutputPage
 from backstay.ops.retention import Retention
 from backstay.ops.tree import Tree
 from backstay.options import FindOptions, JobFilter, SubmitOptions
@@ -229,6 +231,18 @@ class Backstay:
     def watch(self, job_id: str) -> Iterator[Job]:
         """Yield a job's record now, and again whenever its progress, stage or status has changed, up to its end."""
         return each_of(self, self.inner.watch(job_id))
+
+    def output(self, job_id: str, *, after: str | None = None, limit: int = limits.FIND_LIMIT_MAX) -> OutputPage:
+        """Return what a handler has streamed so far, from the beginning or behind a cursor."""
+        return self._call(self.inner.output(job_id, after=after, limit=limit))
+
+    def stream_output(self, job_id: str, *, after: str | None = None) -> Iterator[OutputEntry]:
+        """Yield what a handler has streamed, and each entry that it still streams, until the job has ended."""
+        return each_of(self, self.inner.stream_output(job_id, after=after))
+
+    def output_end(self, job_id: str) -> OutputEnd | None:
+        """Return how far the output of a job has come; None if its handler has streamed nothing."""
+        return self._call(self.inner.output_end(job_id))
 
     def tree(self, job_id: str) -> Tree:
         """Load a job and everything below it, up to 1,000 jobs."""

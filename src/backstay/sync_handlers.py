@@ -12,6 +12,7 @@ from backstay.handlers import Handler, JobHandler, P, R
 from backstay.job import ChangeOptions, Job, JobView, R_co, RetryOptions
 from backstay.job import JobHandle as AsyncJobHandle
 from backstay.ops.explain import Explanation
+from backstay.ops.output import OutputEntry
 from backstay.options import SubmitOptions
 from backstay.pipeline import Pipeline as AsyncPipeline
 from backstay.pipeline import PipelineResult
@@ -59,6 +60,10 @@ class JobHandle(JobView, Generic[R_co]):
     def wait(self, timeout: float | timedelta | None = None) -> Job:
         """Wait until the job has ended, however it ended, and return its record. Raises ResultTimeout."""
         return self._app._call(self._inner.wait(timeout))
+
+    def stream(self, *, after: str | None = None) -> Iterator[OutputEntry]:
+        """Yield what its handler has streamed and still streams, until it has ended."""
+        return each_of(self._app, self._inner.stream(after=after))
 
     def watch(self) -> Iterator[Job]:
         """Yield its record now, and again whenever its progress, stage or status has changed, up to its end."""

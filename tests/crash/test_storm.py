@@ -20,7 +20,7 @@ from backstay.clock import MICROS
 from backstay.core.records import HistoryEvent, JobRecord
 from backstay.core.states import Event, Status
 from tests.campaigns.fleet import ROOT
-from tests.campaigns.storm.app import DOOMED_ATTEMPTS, KEY_LIMIT, RATE_STARTS, ROWS
+from tests.campaigns.storm.app import DOOMED_ATTEMPTS, KEY_LIMIT, RATE_STARTS, ROWS, TOLD
 from tests.campaigns.storm.judge import CHECKS, Story, judge
 from tests.campaigns.storm.ledger import Asked, Ledger, Run
 from tests.campaigns.storm.run import ENGINES
@@ -150,6 +150,7 @@ def _sound() -> Story:
         _record("family", "family", result=json.dumps({"nonce": "family-2", "children": 3})),
         *(_record(f"kin-{n}", "kin", parent_job_id="family") for n in range(3)),
         _record("rows", "rows"),
+        _record("told", "told"),
         _record("later", "quick"),
         *(_record(f"tick-{n}", "tick", schedule="clock", tick_at=START + n * SECOND) for n in range(3)),
         _record("doomed", "doomed", status=Status.FAILED, failures=DOOMED_ATTEMPTS, result=None, history=failed),
@@ -166,7 +167,9 @@ def _sound() -> Story:
         begin = Run(record.job_id, 2, f"{record.job_id}-2", number * 10, "begin", record.job_type, "account")
         runs += [begin, msgspec.structs.replace(begin, at=number * 10 + 5, what="end")]
     rows = {"rows": [(number, "rows-2") for number in range(ROWS)]}
-    return Story(Ledger(asked, {"gone": True}, runs), {each.job_id: each for each in records}, rows, seconds=10)
+    output = {"told": [("told-2", number) for number in range(TOLD)]}
+    by_id = {each.job_id: each for each in records}
+    return Story(Ledger(asked, {"gone": True}, runs), by_id, rows, output, seconds=10)
 
 
 def _changed(story: Story, job_id: str, **fields: object) -> Story:
@@ -260,6 +263,8 @@ FLAWS: dict[str, tuple[str, Callable[[Story], Story]]] = {
     "a job began before it was due": ("too early", lambda s: _ran(s, "later", at=-MICROS * 1000)),
     "rows of another attempt": ("rows", lambda s: replace(s, rows={"rows": [(n, "rows-1") for n in range(ROWS)]})),
     "a row is missing": ("rows", lambda s: replace(s, rows={"rows": s.rows["rows"][1:]})),
+    "output of another attempt": ("output", lambda s: replace(s, output={"told": [("told-1", 0)]})),
+    "an entry of the output is missing": ("output", lambda s: replace(s, output={"told": s.output["told"][1:]})),
     "more at once than the limit": ("limit passed", _at_once),
     "more starts than the bucket holds": ("rate passed", _many_starts),
     "a tick is missing": ("ticks", lambda s: _without(s, "tick-1")),

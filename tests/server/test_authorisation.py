@@ -64,7 +64,7 @@ DIFFERENT: dict[tuple[str, str], tuple[str, ...]] = {
     ("POST", "/dashboard/jobs/bulk"): ("submit", "admin"),
 }
 AT_THE_DOOR = ("/dashboard/login", "/dashboard/logout")  # which answer for themselves who came in
-OF_WORKERS = re.compile(r"/workers/.*|/jobs/\{job_id\}/(complete|fail|outcome|extend|progress)")
+OF_WORKERS = re.compile(r"/workers/.*|/jobs/\{job_id\}/(complete|fail|outcome|extend|progress|output)")
 
 
 def expected(method: str, path: str) -> tuple[str, ...]:
@@ -171,6 +171,8 @@ def _document(path: str) -> Any:
             return {"cron": "@daily", "job_type": "letter", "payload": {"to": "x"}}
         case "complete" | "fail" | "outcome" | "extend" | "progress":
             return {"token": "x"}
+        case "output":
+            return {"token": "x", "first": 1, "entries": ["x"]}
         case _:
             return {}
 

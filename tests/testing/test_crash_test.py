@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from backstay import Backstay, BlockingContext, CallNext, Context, Snooze, sync
-from backstay.testing import throwaway_url
+from backstay.testing import crash_test, throwaway_url
 from tests.testing import process_handlers
 from tests.testing.side_effects import AFTER, BEFORE, STALLED_AFTER, TWICE, Outside, killed, stalled
 
@@ -315,3 +315,37 @@ def test_a_reset_that_is_built_in_takes_no_path(app: Backstay, outside: Outside)
 
     seen = {"left": "over"}
     assert outside.crash(nothing, effect=lambda: dict(seen), reset=seen.clear).expected.effect == {}
+
+
+# Output
+
+
+def test_a_handler_that_streams_is_disturbed_at_every_call_and_its_output_is_whole(app: Backstay) -> None:
+    @app.job("tell")
+    async def tell(payload: int, ctx: Context) -> None:
+        for n in range(payload):
+            await ctx.stream(n)
+
+    report = crash_test(tell, 2, effect=lambda: None)
+    tried = {trial.disturbance for trial in report.trials}
+    assert {f"killed at stream call {n} of 2" for n in (1, 2)} <= tried
+    assert len([each for each in tried if each.startswith("stalled past its lease at stream call")]) == 2
+    assert {tuple(trial.output or ()) for trial in report.trials} == {(0, 1)}
+
+
+def test_output_that_depends_on_what_happened_to_the_worker_is_found(app: Backstay) -> None:
+    @app.job("attempts")
+    async def attempts(payload: None, ctx: Context) -> None:
+        await ctx.stream(ctx.attempt)
+
+    with pytest.raises(AssertionError, match=r"expected output  \[1\]\n  found            \[2\]"):
+        crash_test(attempts, effect=lambda: None)
+
+
+def test_output_that_differs_from_run_to_run_is_not_compared(app: Backstay) -> None:
+    @app.job("tokens")
+    async def tokens(payload: None, ctx: Context) -> None:
+        await ctx.stream(os.urandom(8).hex())
+
+    report = crash_test(tokens, effect=lambda: None)
+    assert report.expected.output is None

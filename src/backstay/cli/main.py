@@ -86,6 +86,7 @@ _COMMANDS: dict[str, dict[str, str | tuple[str, dict[str, str]]]] = {
         "show": "jobs.show",
         "watch": "jobs.watch",
         "logs": "logs.logs",
+        "output": "stream.output",
         "artifacts": "files.artifacts",
         "results": "files.results",
         "tree": "tree.tree",

@@ -79,6 +79,10 @@ class RemoteHandle(RemoteView):
         """Wait until the job has ended. Raises JobFailed, JobCancelled or ResultTimeout if there is no result."""
         return await self._client.result(self.job_id, timeout)
 
+    def stream(self, *, after: str | None = None) -> AsyncIterator[dict[str, Any]]:
+        """Yield what its handler has streamed and still streams, until it has ended; see Client.stream_output."""
+        return self._client.stream_output(self.job_id, after=after)
+
     async def record(self) -> RemoteJob:
         """Read the current record."""
         return await self._client.get(self.job_id)
@@ -101,12 +105,16 @@ class JobEvent(msgspec.Struct, frozen=True):
     said: dict[str, Any]
 
 
-async def events(requests: Requests, path: str, after: str | None) -> AsyncIterator[JobEvent]:
+async def events(
+    requests: Requests, path: str, after: str | None, more_headers: Mapping[str, str] | None = None
+) -> AsyncIterator[JobEvent]:
     """Yield events to the end of the stream. A broken connection is reopened, and the stream resumes after its last
     event."""
     failures = 0
     while True:
-        headers = {} if after is None else {"Last-Event-ID": after}
+        headers = dict(more_headers or {})
+        if after is not None:
+            headers["Last-Event-ID"] = after
         try:
             async with requests.stream(path, headers) as response:
                 if response.status_code == _GONE:
@@ -251,6 +259,24 @@ class Client:
     def stream_tree(self, job_id: str, after: str | None = None) -> AsyncIterator[JobEvent]:
         """Yield the events of a job and everything below it."""
         return events(self.requests, _path(job_id, "tree/stream"), after)
+
+    async def output(self, job_id: str, *, after: str | None = None) -> AsyncIterator[dict[str, Any]]:
+        """Yield what the handler has streamed so far: `value`, `number`, `attempt`, `cursor` of each entry."""
+        while True:
+            page = await self.requests.send("GET", _path(job_id, "output"), params={"after": after})
+            for entry in page["items"]:
+                yield entry
+            if not page["more"]:
+                return
+            after = page["next"]
+
+    async def stream_output(self, job_id: str, *, after: str | None = None) -> AsyncIterator[dict[str, Any]]:
+        """Yield what the handler has streamed, and each entry that it still streams, until the job has ended. If the
+        handler runs again, its output replaces that of the earlier run; its first entry is `restarted`."""
+        path = _path(job_id, "output")
+        async for event in events(self.requests, path, after, {"Accept": "text/event-stream"}):
+            if event.name == "output":
+                yield {name: value for name, value in event.said.items() if name != "job_id"}
 
     async def results(self, job_id: str, table: str, *, subject: str | None = None) -> AsyncIterator[dict[str, Any]]:
         """Yield the rows of a job in a result table, by key: `async for row in client.results(job_id, "points"):`"""

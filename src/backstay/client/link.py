@@ -199,7 +199,10 @@ class Link(Releaser[FarRun]):
         await self._register()
         self._watchdog = Watchdog(self._clock, self.lease_seconds, self._pulse, self, self._trouble)
         self._watchdog.on_dead = self._is_dead
-        self._tasks = [asyncio.create_task(work) for work in (self._claim(), self._beat(), self._say(), self._watch())]
+        self._tasks = [
+            asyncio.create_task(work)
+            for work in (self._claim(), self._beat(), self._say(), self._stream(), self._watch())
+        ]
 
     def _is_dead(self) -> None:
         if self.on_dead is not None:
@@ -384,6 +387,7 @@ class Link(Releaser[FarRun]):
         last_report = run.reporter.take()
         last_report.progress = last_report.stage = None
         reported = last_report.fields()
+        end = await self._after_output(run, end)
         while not run.lost:
             try:
                 await self._send_end(run, end, reported)
@@ -403,6 +407,17 @@ class Link(Releaser[FarRun]):
                     return
                 else:
                     end = end_of(Discarded(entry(error, run.attempt, self._clock.now())))
+
+    async def _after_output(self, run: FarRun, end: End) -> End:
+        """Return the outcome, once all output is stored; if the server refuses some of it, that is the outcome."""
+        try:
+            await self._flush_output(run)
+        except (ClaimLost, JobNotFound):
+            pass  # the outcome will be rejected too
+        except BackstayError as error:
+            if end.verb == "complete":
+                return end_of(Discarded(entry(error, run.attempt, self._clock.now())))
+        return end
 
     async def _send_end(self, run: FarRun, end: End, reported: Mapping[str, Any] | None = None) -> None:
         body = {"token": run.token, **end.body, **(reported or {})}
@@ -472,6 +487,36 @@ class Link(Releaser[FarRun]):
             for run in list(self._held.values()):
                 if not run.is_over:
                     await self._attempt("reporting progress", self._report(run))
+
+    async def _stream(self) -> None:
+        while True:
+            await asyncio.sleep(limits.OUTPUT_INTERVAL_SECONDS)
+            for run in list(self._held.values()):
+                if not run.is_over:
+                    await self._attempt("sending output", self._send_output(run))
+
+    async def _send_output(self, run: FarRun) -> None:
+        """Send what a handler has streamed. What the server refuses is told to the handler with its next entry."""
+        while (part := run.output.part()) is not None:
+            body = {"token": run.token, "first": part.first, "entries": [msgspec.Raw(e.encode()) for e in part.entries]}
+            try:
+                await self._requests.send("POST", f"/jobs/{run.job.job_id}/output", body, tries=1)
+            except AWAY:
+                raise
+            except BackstayError as error:
+                run.output.refuse(error)
+                raise
+            run.output.answered(part)
+
+    async def _flush_output(self, run: FarRun) -> None:
+        """Send the rest before the outcome, which readers take for the end. Raises what the server refuses."""
+        while not run.lost:
+            try:
+                await self._send_output(run)
+                return
+            except AWAY as error:
+                self._trouble.met("sending output", error)
+                await asyncio.sleep(random.uniform(0.5, 1.0) * AGAIN_SECONDS)
 
     async def _report(self, run: FarRun) -> None:
         news = run.reporter.take()

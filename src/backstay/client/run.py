@@ -15,7 +15,7 @@ import msgspec
 from backstay import codec
 from backstay.client.client import RemoteJob
 from backstay.clock import MICROS, Clock
-from backstay.context import JOB_LOGGER, State
+from backstay.context import JOB_LOGGER, State, stream_entry
 from backstay.core.lifecycle import (
     Cancelled,
     Completed,
@@ -27,11 +27,19 @@ from backstay.core.lifecycle import (
     Snoozed,
     WaitingForChildren,
 )
-from backstay.core.records import ErrorEntry
+from backstay.core.output import OutputBuffer, OutputPart
+from backstay.core.records import ErrorEntry, Hold
 from backstay.errors import ClaimLost
 from backstay.handlers import Handler
 from backstay.lifespan import Resources
-from backstay.limits import KIB, METRICS_MAX, NAME_LENGTH_MAX, REASON_LENGTH_MAX, STAGE_LENGTH_MAX
+from backstay.limits import (
+    KIB,
+    METRICS_MAX,
+    NAME_LENGTH_MAX,
+    OUTPUT_REQUEST_ENTRIES_MAX,
+    REASON_LENGTH_MAX,
+    STAGE_LENGTH_MAX,
+)
 from backstay.worker import errors
 from backstay.worker.encoder import Unencoded, at_once, encoded
 from backstay.worker.errors import entry, outcome_of
@@ -122,6 +130,59 @@ class Reporter:
             raise ClaimLost(f"this run of job {self.job.job_id} has ended: its context cannot be used any more")
 
 
+class FarOutput:
+    """What a handler has streamed and the server does not have yet. A handler appends to it, from any thread; the
+    thread of the link sends it."""
+
+    def __init__(self, job: RemoteJob) -> None:
+        self._job = job
+        self._lock = threading.Lock()
+        self._room = threading.Event()
+        self._room.set()
+        self._buffer = OutputBuffer()
+        self._hold = Hold(job.job_id, int(job.attempt), "")
+        self._is_over = False
+
+    def add(self, entry: str) -> bool:
+        """Append an entry; return whether the handler should wait for room before the next one."""
+        with self._lock:
+            if self._is_over:
+                raise ClaimLost(f"this run of job {self._job.job_id} has ended: its context cannot be used any more")
+            self._buffer.add(entry)
+            if self._buffer.is_full:
+                self._room.clear()
+            return self._buffer.is_full
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for room; return whether there is some."""
+        return self._room.wait(seconds)
+
+    @property
+    def has_room(self) -> bool:
+        return self._room.is_set()
+
+    def part(self) -> OutputPart | None:
+        """Return what to send next: the same until it was answered."""
+        with self._lock:
+            return None if self._buffer.is_empty else self._buffer.part(self._hold, OUTPUT_REQUEST_ENTRIES_MAX)
+
+    def answered(self, part: OutputPart) -> None:
+        with self._lock:
+            self._buffer.answered(part)
+            if not self._buffer.is_full:
+                self._room.set()
+
+    def refuse(self, error: Exception) -> None:
+        with self._lock:
+            self._buffer.refuse(error)
+            self._room.set()
+
+    def end(self) -> None:
+        """The handler has returned, and what it left behind can no longer stream for it."""
+        with self._lock:
+            self._is_over = True
+
+
 def _fitting(lines: list[dict[str, str]]) -> list[dict[str, str]]:
     """Return the last lines that fit into one request."""
     length = 0
@@ -176,8 +237,18 @@ class _Context(Generic[State]):
         self._run.reporter.metric(name, value)
 
 
+ROOM_SECONDS = 0.05  # between looks for room, while a handler streams faster than the server takes it
+
+
 class RemoteContext(_Context[State]):
     """The context of an `async def` handler."""
+
+    async def stream(self, value: Any) -> None:
+        """Append a value to the output of the job, which others read while it runs; see backstay.Context.stream."""
+        output = self._run.output
+        if output.add(stream_entry(value)):
+            while not output.has_room and not self.cancelled:
+                await asyncio.to_thread(output.wait, ROOM_SECONDS)
 
     async def progress(self, fraction: float, *, stage: str | None = None) -> None:
         """Report progress, from 0 to 1. Sent about once a second."""
@@ -186,6 +257,13 @@ class RemoteContext(_Context[State]):
 
 class BlockingRemoteContext(_Context[State]):
     """The context of a `def` handler, which runs in a thread."""
+
+    def stream(self, value: Any) -> None:
+        """Append a value to the output of the job, which others read while it runs; see backstay.Context.stream."""
+        output = self._run.output
+        if output.add(stream_entry(value)):
+            while not output.wait(ROOM_SECONDS) and not self.cancelled:
+                pass
 
     def progress(self, fraction: float, *, stage: str | None = None) -> None:
         """Report progress, from 0 to 1. Sent about once a second."""
@@ -211,6 +289,7 @@ class FarRun(Execution):
         self.token = token
         self.timeout_micros = round(float(job.timeout_seconds) * MICROS)
         self.reporter = Reporter(job)
+        self.output = FarOutput(job)
         self._clock = clock
         self.resources = Resources(None)  # those of its worker, once it begins
         self._context: Any = RemoteContext(self) if handler.is_async else BlockingRemoteContext(self)
@@ -264,6 +343,7 @@ class FarRun(Execution):
         finally:
             self.ended = True
             self.reporter.end()
+            self.output.end()
         return self.end_of_stopped() if _is_stopped(self) else end
 
     async def _call(self, threads: Threads) -> str:

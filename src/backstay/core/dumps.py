@@ -37,6 +37,7 @@ SCHEDULES = "schedules"
 TABLES = "tables"
 JOBS = "jobs"
 STEPS = "steps"
+OUTPUT = "output"
 ARCHIVE = "archive"
 GUARDS = "guards"
 COUNTERS = "counters"
@@ -45,7 +46,9 @@ KEYS = "keys"
 AUDIT = "audit"
 ROWS = "rows"
 # The order of transfer: rows need their table, and files need their job, which may be archived.
-KINDS = (TYPES, QUEUES, LIMITS, SCHEDULES, TABLES, ARCHIVE, JOBS, STEPS, GUARDS, COUNTERS, TOTALS, KEYS, AUDIT, ROWS)
+KINDS = (
+    TYPES, QUEUES, LIMITS, SCHEDULES, TABLES, ARCHIVE, JOBS, STEPS, OUTPUT, GUARDS, COUNTERS, TOTALS, KEYS, AUDIT, ROWS,
+)  # fmt: skip
 
 
 class EdgeDump(msgspec.Struct, frozen=True, array_like=True, order=True):
@@ -90,6 +93,17 @@ class StepDump(msgspec.Struct, frozen=True):
     recorded_at: Instant
 
 
+class OutputDump(msgspec.Struct, frozen=True):
+    job_id: str
+    attempt: int
+    take: int
+    first: int
+    last: int
+    size: int
+    written_at: Instant
+    text: str
+
+
 class ArchiveDump(msgspec.Struct, frozen=True):
     record: JobRecord
     has_files: bool
@@ -117,7 +131,8 @@ class RowDump(msgspec.Struct, frozen=True):
 
 
 Dump = (
-    JobType | QueueRow | LimitRow | Schedule | ResultTable | JobDump | StepDump | ArchiveDump | GuardDump | Counter
+    JobType | QueueRow | LimitRow | Schedule | ResultTable | JobDump | StepDump | OutputDump | ArchiveDump | GuardDump
+    | Counter
     | TotalDump | ApiKey | AuditEntry | RowDump
 )  # fmt: skip
 
@@ -129,6 +144,7 @@ _TYPES: dict[str, type[Dump]] = {
     TABLES: ResultTable,
     JOBS: JobDump,
     STEPS: StepDump,
+    OUTPUT: OutputDump,
     ARCHIVE: ArchiveDump,
     GUARDS: GuardDump,
     COUNTERS: Counter,
@@ -176,6 +192,8 @@ def name_of(kind: str, item: bytes) -> str:
             return record.job_id
         case StepDump(job_id=job_id, name=name):
             return f"{job_id} {name}"
+        case OutputDump(job_id=job_id, attempt=attempt, last=last):
+            return f"{job_id} attempt {attempt} up to {last}"
         case GuardDump(dedup_key=key):
             return key
         case RowDump(table=table, job_id=job_id):

@@ -25,6 +25,7 @@ from typing import Protocol
 
 from backstay.clock import Instant
 from backstay.core.dumps import Adopted, Exported, MoveState
+from backstay.core.output import OutputEnd, OutputPart, OutputPlace, StoredPart
 from backstay.core.records import (
     ApiKey,
     AuditEntry,
@@ -309,6 +310,22 @@ class Store(Protocol):
 
     async def record_step(self, hold: Hold, name: str, answer: str, now: Instant) -> Verdict:
         """Store a step's answer if the claim still holds; the first answer is kept."""
+        ...
+
+    # Output: what running jobs append with ctx.stream
+
+    async def append_output(self, parts: Sequence[OutputPart], now: Instant) -> list[Verdict]:
+        """Append a part to the output of each job whose claim holds. A repeat of a part changes nothing. The first part
+        of a take deletes what older attempts and takes have written."""
+        ...
+
+    async def output(self, job_id: str, after: OutputPlace, limit: int) -> list[StoredPart]:
+        """Return up to `limit` parts of the latest take, in order: those with entries after this place, or all if it is
+        in an older take. Consistent: includes everything acknowledged."""
+        ...
+
+    async def output_end(self, job_id: str) -> OutputEnd | None:
+        """Return how far the output of a job has come; None if it has none."""
         ...
 
     # Trees

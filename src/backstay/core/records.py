@@ -267,6 +267,7 @@ class Signal(StrEnum):
     PLANNED = "planned"  # a schedule was saved; its next tick may be earlier, or never come
     STOPPED = "stopped"  # a running job was cancelled: holders should check their claims
     ENDED = "ended"  # jobs reached a terminal state
+    OUTPUT = "output"  # entries were appended to the output of a job
     UNFINISHED = "unfinished"  # a commit left a mark: `release` has work to continue
 
 

@@ -173,6 +173,7 @@ async def page(request: Request, app: App, who: Who, job_id: str) -> Response:
         payload=await job_content.payload_of(app, job) if job.archived_at is None else None,
         result=job_content.result_of(job) if job.status is Status.COMPLETED and job.archived_at is None else None,
         files=await job_content.artifacts(app, job) if job.archived_at is None else [],
+        streamed=await job_content.streamed(app, job),
         spans=spans(job.history, dashboard_page.now_of(request)),
         happenings=happenings(job.history),
         family=related,

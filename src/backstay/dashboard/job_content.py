@@ -16,8 +16,10 @@ import msgspec
 from fastapi import Depends, Request, Response
 from fastapi.responses import StreamingResponse
 
+from backstay import codec
 from backstay.app import Backstay
 from backstay.core import sensitive
+from backstay.core.output import OutputPlace
 from backstay.dashboard import page as dashboard_page
 from backstay.errors import ArtifactNotFound, StoreError
 from backstay.files.local import StoredFile
@@ -29,6 +31,7 @@ from backstay.server.auth import App, Who, needs, visible
 from backstay.server.gate import ARTIFACT_POLICY
 
 TEXT_BYTES_MAX = 64 * KIB  # of a text file shown on a page; the rest is in the file
+STREAMED_MAX = 1_000  # entries of a job's output shown on its page: the last ones
 TEXTS_MAX = 3  # files of one job whose text is on its page; the others are links
 PICTURE_BYTES_MAX = 20 * MIB  # of an image that a page loads automatically
 
@@ -65,6 +68,33 @@ class Result(msgspec.Struct, frozen=True):
 
     value: Any = None
     bytes: int = 0
+
+
+class Streamed(msgspec.Struct, frozen=True):
+    """The end of a job's output: texts as they follow one another, other values as a line of JSON each."""
+
+    text: str
+    entries: int
+    attempt: int
+    is_all: bool
+
+
+async def streamed(app: Backstay, job: Job) -> Streamed | None:
+    """Return the last entries of what the handler has streamed; None if it has streamed nothing."""
+    end = None if not job.attempt or job.archived_at is not None else await app.output_end(job.job_id)
+    if end is None:
+        return None
+    attempt, take, last = end.place
+    skipped = max(0, last - STREAMED_MAX)
+    page = await app.output(job.job_id, after=OutputPlace(attempt, take, skipped).cursor)
+    text = ""
+    for entry in page:
+        if isinstance(entry.value, str):
+            text += entry.value
+        else:
+            text += ("" if text.endswith("\n") or not text else "\n") + codec.encode(entry.value).decode() + "\n"
+    is_all = not skipped and len(text) <= TEXT_BYTES_MAX
+    return Streamed(text[-TEXT_BYTES_MAX:], last, attempt, is_all)
 
 
 def kind_of(name: str) -> tuple[str, str]:

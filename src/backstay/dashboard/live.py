@@ -92,7 +92,8 @@ async def _everything(app: Backstay, principal: Principal, signals: int = 0) -> 
 
 async def _of_job(app: Backstay, job_id: str) -> object:
     job = await app.get(job_id)
-    return _mark(job), job.row.logs, job.row.metrics, job.row.artifacts
+    end = await app.output_end(job_id) if job.attempt else None
+    return _mark(job), job.row.logs, job.row.metrics, job.row.artifacts, end
 
 
 async def _of_tree(app: Backstay, root: str) -> object:

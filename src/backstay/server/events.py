@@ -1,4 +1,4 @@
-"""Server-sent events of a job or a tree: what is new since the last event. Pure.
+"""Server-sent events of a job, a tree or an output: what is new since the last event. Pure.
 
 The id of an event is how far the stream has come, so that a client that names it (`Last-Event-ID`) resumes there at any
 server. For a job it is the version of the last transition, the last log line, and whether the end was sent. For a tree
@@ -9,14 +9,17 @@ events, which is harmless, because an event has the state of a job and not a ste
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from backstay import codec
 from backstay.clock import Instant
+from backstay.core.output import START
 from backstay.core.states import TERMINAL
 from backstay.job import HistoryEntry, Job
+from backstay.ops.output import OutputEntry
 from backstay.ops.tree import Tree
 from backstay.server.auth import Principal
 from backstay.server.visibility import without_ids
@@ -200,3 +203,38 @@ def _state(job: Job) -> dict[str, Any]:
         "last_error": job.last_error,
         "updated_at": job.updated_at,
     }
+
+
+_OUTPUT_CURSOR = re.compile(r"(\d{1,9}\.\d{1,9}\.\d{1,9})(\.end)?", re.ASCII)
+_NOTHING = START.cursor
+
+
+class OutputTold(msgspec.Struct, frozen=True):
+    """What has been sent of the output of a job."""
+
+    cursor: str | None = None
+    has_ended: bool = False
+
+    @classmethod
+    def of(cls, event_id: str | None, after: str | None) -> OutputTold:
+        """Return where a client continues: behind its last event, or else where it has asked for."""
+        found = _OUTPUT_CURSOR.fullmatch(event_id or "")
+        if found is None:
+            return cls(after)
+        return cls(None if found[1] == _NOTHING else found[1], found[2] is not None)
+
+
+def of_output(entries: Iterable[OutputEntry], job_id: str, told: OutputTold) -> tuple[bytes, OutputTold]:
+    """Return the events of new entries, and what has been sent with them."""
+    parts: list[bytes] = []
+    for entry in entries:
+        if entry.restarted:
+            # Its id is that of what it follows: a client that got no further hears it again.
+            parts.append(event("restarted", {"job_id": job_id, "attempt": entry.attempt}, told.cursor or _NOTHING))
+        told = OutputTold(entry.cursor)
+        parts.append(event("output", {"job_id": job_id, **msgspec.structs.asdict(entry)}, entry.cursor))
+    return b"".join(parts), told
+
+
+def end_of_output(job: Job, told: OutputTold) -> bytes:
+    return event("end", _end(job), f"{told.cursor or _NOTHING}.end")

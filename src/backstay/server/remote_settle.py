@@ -30,10 +30,12 @@ from backstay.core.lifecycle import (
     WaitingForChildren,
     decide,
 )
+from backstay.core.output import OutputPart, check_entry, full
 from backstay.core.records import ClaimedJob, HistoryEvent, Hold, JobRecord, JobType, Transition, Verdict, shared
 from backstay.core.states import Event, Status
-from backstay.errors import ClaimLost, StoreBusy
+from backstay.errors import ClaimLost, OutputTooLarge, StoreBusy
 from backstay.files.local import StoredFile
+from backstay.limits import OUTPUT_BYTES_MAX, OUTPUT_ENTRIES_MAX
 from backstay.ops.wait import Trouble
 from backstay.server.problems import Problem
 from backstay.worker.run import Report
@@ -88,6 +90,26 @@ class Settling:
         await self._write_log(report)
         if await self._app.remote_work.note(report.note()) is not Verdict.APPLIED:
             raise lost(report.hold)
+
+    async def append_output(self, hold: Hold, first: int, entries: Sequence[str]) -> int:
+        """Append entries that continue the output; return the number of the last one that is stored. A repeat changes
+        nothing."""
+        end = await self._app.output_end(hold.job_id)
+        is_own = end is not None and end.place.attempt == hold.attempt
+        last, size = (end.place.number, end.size) if end is not None and is_own else (0, 0)
+        if first + len(entries) - 1 <= last:
+            return last
+        if first != last + 1:
+            raise Problem(
+                409, "output-gap", f"the next entry of attempt {hold.attempt} of job {hold.job_id} is number {last + 1}"
+            )
+        added = sum(map(check_entry, entries))
+        if last + len(entries) > OUTPUT_ENTRIES_MAX or size + added > OUTPUT_BYTES_MAX:
+            raise OutputTooLarge(full(last, size))
+        part = OutputPart(hold, 0, first, tuple(entries), size + added)
+        if await self._app.remote_work.append_output(part) is not Verdict.APPLIED:
+            raise lost(hold)
+        return part.last
 
     async def extend(self, holds: Sequence[Hold], seconds: float | None = None) -> tuple[list[bool], Instant]:
         """Return which claims still hold, and until when. Raise StoreBusy if one holds, but until when is unknown."""

@@ -478,6 +478,22 @@ class ProgressBody(_Said):
     stage: Stage | None = None
 
 
+class OutputBody(_RemoteBody):
+    """Entries that a running handler has streamed."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"token": _EXAMPLE_TOKEN, "first": 1, "entries": ["Once ", "upon "]}]}
+    )
+
+    token: Token
+    first: Annotated[int, Field(ge=1, le=limits.OUTPUT_ENTRIES_MAX), Whole] = Field(
+        description="The number of the first of these entries: 1 for the first of the attempt, then one more for each."
+    )
+    entries: Annotated[list[Any], Field(min_length=1, max_length=limits.OUTPUT_REQUEST_ENTRIES_MAX)] = Field(
+        description="JSON values. Send them again as they were if there was no answer."
+    )
+
+
 class ExtendBody(_RemoteBody):
     model_config = ConfigDict(json_schema_extra={"examples": [{"token": _EXAMPLE_TOKEN}]})
 

@@ -20,6 +20,7 @@ from backstay.files.local import StoredFile
 from backstay.job import ClaimedDocument, HistoryEntry, Job, JobDocument
 from backstay.job import document as job_document
 from backstay.ops.explain import Params, Reason
+from backstay.ops.output import OutputEntry
 from backstay.server.metrics import Performance, Standing
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -73,6 +74,19 @@ class Logs(msgspec.Struct):
     job_id: str
     entries: list[dict[str, Any]]
     log_location: str | None
+
+
+class Output(msgspec.Struct):
+    job_id: str
+    items: list[OutputEntry]
+    next: Annotated[str | None, Meta(description="Send it as `after` to continue; null if there is no output yet.")]
+    more: Annotated[bool, Meta(description="Whether there are more entries already.")]
+
+
+class Appended(msgspec.Struct):
+    job_id: str
+    attempt: int
+    last: Annotated[int, Meta(description="The number of the last entry that is stored.")]
 
 
 class Tree(msgspec.Struct):

@@ -41,6 +41,7 @@ from backstay.testing.clock import throwaway_url
 from backstay.testing.drainer import AtOnce, behind
 from backstay.worker.channels import Children
 from backstay.worker.keeper import die_with_parent
+from backstay.worker.outputs import Outputs
 from backstay.worker.run import Run
 
 # between checks of a child whose pipe a grandchild may keep open; otherwise its end is noticed at once
@@ -255,6 +256,7 @@ class ChildReport(msgspec.Struct, frozen=True):
     error: str | None
     attempts: int
     submitted: dict[str, int]  # jobs that the handler submitted, by type
+    output: list[Any]  # what it streamed, as its readers find it
     passed: dict[str, int]
 
 
@@ -307,7 +309,7 @@ class _Points:
 
     def watch(self) -> None:
         """Patch the code to watch points. This process was forked for one run, so no other code sees the patches."""
-        inner_hit, inner_say = failpoints.hit, Run.say_progress
+        inner_hit, inner_say, inner_append = failpoints.hit, Run.say_progress, Outputs.append
 
         def hit(name: str) -> None:
             self.hit(name)
@@ -317,7 +319,12 @@ class _Points:
             inner_say(run, fraction, stage)
             self.hit("progress")
 
+        async def append(outputs: Outputs, run: Run, entry: str) -> None:
+            await inner_append(outputs, run, entry)
+            self.hit("stream")
+
         failpoints.hit, failpoints.armed = hit, True
+        Outputs.append = append  # type: ignore[method-assign, assignment]
         Run.say_progress = say_progress  # type: ignore[method-assign, assignment]
 
 
@@ -368,7 +375,12 @@ async def _work(app: Backstay, orders: Orders, lease: float, points: _Points) ->
                 await app.result(orders.job_id)
         job = await app.get(orders.job_id)
         return ChildReport(
-            job.status.value, job.last_error, job.attempt, await _submitted(app, orders.job_id), points.passed
+            job.status.value,
+            job.last_error,
+            job.attempt,
+            await _submitted(app, orders.job_id),
+            [entry.value async for entry in app.stream_output(orders.job_id)],
+            points.passed,
         )
 
 

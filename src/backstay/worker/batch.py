@@ -193,9 +193,11 @@ class Caller:
         """Write what has to be stored before the completions. Return the outcomes of the jobs for which this failed."""
         failed: dict[Item, Exception] = await self._executor.services.rows.publish(items)
         for item in items:
-            if item.family and item not in failed:
+            if (item.family or item.output is not None) and item not in failed:
                 try:
-                    await self._executor.services.children.flush(item)
+                    if item.family:
+                        await self._executor.services.children.flush(item)
+                    await self._executor.services.outputs.flush(item)
                 except BackstayError as error:
                     failed[item] = error
         return {item: outcome_of(error, item.job.attempt, self._clock.now()) for item, error in failed.items()}

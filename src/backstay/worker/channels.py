@@ -63,6 +63,7 @@ from backstay.ops.tree import children_again, rerun_version, said_of_blocked, sa
 from backstay.ops.wait import HOPELESS, OF_THE_STORE
 from backstay.options import SubmitOptions, build, new_record
 from backstay.results.reader import read
+from backstay.worker.outputs import Outputs
 from backstay.worker.run import Execution, Family, Item, Run, digest, in_parts
 
 Row = tuple[Value, ...]
@@ -510,6 +511,7 @@ class Services(msgspec.Struct, frozen=True):
     children: Children
     rows: Rows
     resources: Resources
+    outputs: Outputs
 
 
 class LoopChannel:
@@ -563,6 +565,10 @@ class LoopChannel:
         self.check()
         verdict = await self._services.store.record_step(self._run.hold, name, answer, self._services.clock.now())
         return verdict is Verdict.APPLIED
+
+    async def stream(self, entry: str) -> None:
+        self.check()
+        await self._services.outputs.append(self._run, entry)
 
     async def artifact(self, name: str, source: AsyncSource) -> str:
         return await kept_in_thread(self.keep, name, source)
@@ -669,6 +675,9 @@ class ThreadChannel:
 
     def artifact(self, name: str, source: Source) -> str:
         return self._inner.keep(name, watched(content_of(name, source), self.cancelled))
+
+    def stream(self, entry: str) -> None:
+        self._hop(self._inner.stream, entry)
 
     def step(self, name: str) -> str | None:
         return self._hop(self._inner.step, name)

@@ -194,11 +194,15 @@ class Executor:
             if _stop_asked(run):
                 return run.stopped(run.job.attempt, self._clock.now())
             if not isinstance(value, str):
+                if run.output is not None:
+                    await self.services.outputs.flush_quietly(run)
                 return value  # an outcome that a child process has already named
             if run.rows_refused is not None:
                 raise run.rows_refused
             if run.family:
                 await self.services.children.flush(run)
+            if run.output is not None:
+                await self.services.outputs.flush(run)
             return await self.completed(run, value) if len(value) > _SURELY_INLINE else Completed(value)
         except asyncio.CancelledError as error:
             # We cancel a run only with a reason: without one the handler did it, and that is a failure like any other.
@@ -208,6 +212,8 @@ class Executor:
         except BaseException as error:
             if _stop_asked(run):
                 return run.stopped(run.job.attempt, self._clock.now())
+            if run.output is not None:
+                await self.services.outputs.flush_quietly(run)
             return outcome_of(error, run.job.attempt, self._clock.now())
 
     # Each returns the result as JSON text

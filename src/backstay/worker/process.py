@@ -73,6 +73,8 @@ async def _asked(question: list[Any], channel: LoopChannel) -> Any:
             return await channel.artifact(name, base64.b64decode(content))
         case ["artifact_file", name, path]:
             return await channel.artifact(name, Path(path))
+        case ["stream", entry]:
+            return await channel.stream(entry)
         case ["step", name]:
             return await channel.step(name)
         case ["record_step", name, answer]:

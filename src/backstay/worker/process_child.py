@@ -271,6 +271,9 @@ class Link:
         with spooled(content) as path:
             return str(self._ask("artifact_file", name, path))
 
+    def stream(self, entry: str) -> None:
+        self._ask("stream", entry)
+
     def step(self, name: str) -> str | None:
         return None if (answer := self._ask("step", name)) is None else str(answer)
 
@@ -344,6 +347,9 @@ class AsyncLink:
     @property
     def state(self) -> Any:
         return self._link.state
+
+    async def stream(self, entry: str) -> None:
+        await asyncio.to_thread(self._link.stream, entry)
 
     async def step(self, name: str) -> str | None:
         return await asyncio.to_thread(self._link.step, name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from backstay.clock import MICROS, Clock, Instant
+from backstay.core.output import OutputPart
 from backstay.core.port import Store
 from backstay.core.records import ClaimedJob, ClaimRequest, Hold, JobType, Note, Query, Transition, Verdict, WorkerRow
 from backstay.core.states import Status
@@ -62,6 +63,11 @@ class RemoteWork:
     async def note(self, note: Note) -> Verdict:
         """Store the progress and the last log lines of a running job."""
         [verdict] = await self._store.note([note], self._clock.now())
+        return verdict
+
+    async def append_output(self, part: OutputPart) -> Verdict:
+        """Append to the output of a running job."""
+        [verdict] = await self._store.append_output([part], self._clock.now())
         return verdict
 
     async def statuses(self, job_ids: Sequence[str]) -> list[Status | None]:

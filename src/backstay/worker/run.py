@@ -20,6 +20,7 @@ import msgspec
 from backstay import codec, ids, limits
 from backstay.clock import MICROS, Instant
 from backstay.core.lifecycle import GivenBack, Outcome, Raised, Said
+from backstay.core.output import OutputBuffer
 from backstay.core.records import ClaimedJob, Effect, ErrorEntry, Hold, JobRecord, NewJob, Note, Staged
 from backstay.core.result_tables import RowBatch
 from backstay.files.local import StoredFile
@@ -226,6 +227,7 @@ class Report:
     effects: tuple[Effect, ...] = ()
     artifacts: dict[str, StoredFile] | None = None
     family: Family | None = None  # children
+    output: OutputBuffer | None = None
     _logs: list[dict[str, str]] | None = None
     _log_text: list[str] | None = None
 
@@ -348,7 +350,7 @@ class Run(Execution, Report):
     @property
     def has_effects(self) -> bool:
         """Whether its completion stores more than a result."""
-        return bool(self.effects or self.artifacts or self.family or self.row_parts)
+        return bool(self.effects or self.artifacts or self.family or self.row_parts or self.output)
 
     def unsay_effects(self) -> None:
         """Discard everything that the completion would have stored besides the result, because the call has failed."""
@@ -392,6 +394,8 @@ class Item(Run):
     def unsay_effects(self) -> None:
         super().unsay_effects()
         self.kept_rows, self.kept_bytes, self.row_parts, self.rows_refused = [], 0, None, None
+        if self.output is not None:
+            self.output.begin_again()
 
     def stop(self, reason: str) -> None:
         if self.stop_reason is None:

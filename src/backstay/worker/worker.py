@@ -30,6 +30,7 @@ from backstay.worker.executor import Deadlines, Executor
 from backstay.worker.fetcher import Fetcher, WorkerSettings
 from backstay.worker.leases import LeaseKeeper
 from backstay.worker.maintenance import Maintenance
+from backstay.worker.outputs import Outputs
 from backstay.worker.pulse import STALL_SECONDS, Pulse
 from backstay.worker.recorder import Recorder
 from backstay.worker.releaser import StoreReleaser
@@ -91,8 +92,15 @@ class Worker:
         self._unlisten: Callable[[], None] = lambda: None
         trouble = Trouble(log, clock)
         self._resources = Resources(lifespans)
+        self._outputs = Outputs(store, clock, trouble)
         services = Services(
-            store, clock, files, Children(store, clock, targets, observers), Rows(store, clock), self._resources
+            store,
+            clock,
+            files,
+            Children(store, clock, targets, observers),
+            Rows(store, clock),
+            self._resources,
+            self._outputs,
         )
         self._runs = Runs(live)
         self._pulse = Pulse(self._runs.executions)
@@ -211,6 +219,7 @@ class Worker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._outputs.close()
         await self._recorder.close(STOP_SECONDS)
         self._deadlines.close()
         await self._leases.stop()

@@ -19,6 +19,7 @@ DOOMED_ATTEMPTS = 3
 KEY_LIMIT = 2
 RATE, RATE_STARTS, RATE_SECONDS = "10/s", 10, 1
 ROWS = 12
+TOLD = 6
 TREE_EVERY = 3  # of so many families one has another family among its children
 TICK_SECONDS = 1
 KEEP = Retention(completed=None, failed=None, cancelled=None, archive=None)
@@ -111,6 +112,15 @@ async def rows(work: Work, ctx: Context) -> dict[str, Any]:
     return {"nonce": RUNS.end(run)}
 
 
+async def told(work: Work, ctx: Context) -> dict[str, Any]:
+    """Stream, in several writes."""
+    run = RUNS.begin(ctx.job_id, ctx.attempt, "told")
+    for number in range(TOLD):
+        await ctx.stream([run.nonce, number])
+        await asyncio.sleep(work.millis / 1000)
+    return {"nonce": RUNS.end(run)}
+
+
 async def bulk(payloads: list[Work], ctx: BatchContext) -> list[dict[str, Any]]:
     runs = [RUNS.begin(item.job_id, item.attempt, "bulk") for item in ctx]
     await asyncio.sleep(0.01)
@@ -135,6 +145,7 @@ def make_app(url: str, clock: Clock | None = None) -> Backstay:
     app.job("family", **tough)(family)
     app.job("kin", **tough)(kin)
     app.job("rows", results=[Drop], **tough)(rows)
+    app.job("told", **tough)(told)
     app.batch_job("bulk", max_size=10, max_wait=0.05, same_once=False, **tough)(bulk)
     app.job("tick", **tough)(tick)
     return app

@@ -25,6 +25,7 @@ from tests.campaigns.storm.app import (
     RATE_STARTS,
     ROWS,
     TICK_SECONDS,
+    TOLD,
     has_a_tree,
 )
 from tests.campaigns.storm.ledger import Ledger
@@ -53,6 +54,7 @@ class Story:
     ledger: Ledger
     records: dict[str, JobRecord]
     rows: dict[str, list[tuple[int, str]]]  # job id, to number and nonce of its rows
+    output: dict[str, list[tuple[str, int]]]  # and to what it has streamed
     seconds: float  # from its begin until every job had ended
     transfers: tuple[Instant, ...] = ()  # when they ended: buckets are full again
     clock_jumps: int = 0  # each may fill a bucket; and times in histories say nothing
@@ -232,6 +234,15 @@ def _rows(story: Story) -> Iterator[str]:
                 yield f"{record.job_id}, attempt {record.attempt}, has the rows {story.rows.get(record.job_id)}"
 
 
+def _output(story: Story) -> Iterator[str]:
+    for record in story.records.values():
+        if record.job_type == "told" and record.status is Status.COMPLETED:
+            nonce = story.results.get(record.job_id, {}).get("nonce")
+            if story.output.get(record.job_id) != [(nonce, number) for number in range(TOLD)]:
+                found = story.output.get(record.job_id)
+                yield f"{record.job_id}, attempt {record.attempt}, has the output {found}"
+
+
 def _limits(story: Story) -> Iterator[str]:
     held = {(record.job_id, record.attempt) for record in story.records.values() if record.status is Status.COMPLETED}
     recorded = {result.get("nonce") for result in story.results.values()}
@@ -301,6 +312,7 @@ CHECKS: dict[str, Check] = {
     "dependencies": _dependencies,
     "too early": _too_early,
     "rows": _rows,
+    "output": _output,
     "limit passed": _limits,
     "rate passed": _rates,
     "ticks": _ticks,

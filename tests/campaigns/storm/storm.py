@@ -220,13 +220,16 @@ class Storm:
     async def _judge(self, records: dict[str, JobRecord], seconds: float) -> None:
         outcome, ledger = self._outcome, read(self._ledger)
         rows: dict[str, list[tuple[int, str]]] = {}
+        output: dict[str, list[tuple[str, int]]] = {}
         async with make_app(self._site.direct) as app:
             for record in records.values():
                 if record.job_type == "rows" and record.status in TERMINAL:
                     rows[record.job_id] = [
                         (row.number, row.nonce) for row in await app.results(Drop).all(record.job_id)
                     ]
-        story = Story(ledger, records, rows, seconds, tuple(self._transfers.ended), self._site.clock_jumps)
+                if record.job_type == "told" and record.status in TERMINAL:
+                    output[record.job_id] = [tuple(entry.value) for entry in await app.output(record.job_id)]
+        story = Story(ledger, records, rows, output, seconds, tuple(self._transfers.ended), self._site.clock_jumps)
         outcome.broken = judge(story) + self._hosts.deaths
         if outcome.drain_seconds > outcome.drain_allowed:
             outcome.broken.append(f"late: after {outcome.drain_allowed:.0f} s not every job had ended")

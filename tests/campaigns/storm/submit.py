@@ -36,6 +36,7 @@ KINDS = {
     "rated": 8,
     "family": 6,
     "rows": 6,
+    "told": 4,
     "bulk": 12,
 }
 CANCEL_DELAY_SECONDS = 2

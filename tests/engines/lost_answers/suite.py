@@ -12,6 +12,7 @@ import pytest
 from backstay.core import dumps
 from backstay.core.dumps import FROM, INTO, JobDump, MoveState
 from backstay.core.lifecycle import Raised, cancel, manual_retry, reprioritise, rescue
+from backstay.core.output import START, OutputPart
 from backstay.core.port import Store
 from backstay.core.records import NewJob, Note, QueueChange, Rate, Staged, Verdict
 from backstay.core.schedules import defined
@@ -145,6 +146,10 @@ async def test_what_a_holder_says_is_taken(store: Store, unheard: Unheard) -> No
     assert await unheard(store.extend([claim.hold], NOW + 90 * SECOND, NOW)) == [Verdict.APPLIED]
     assert await unheard(store.note([Note(claim.hold, progress=0.5)], NOW)) == [Verdict.APPLIED]
     assert await unheard(store.record_step(claim.hold, "step", "1", NOW)) is Verdict.APPLIED
+
+    part = OutputPart(claim.hold, 0, 1, ('"a"', '"b"'), 6)
+    assert await unheard(store.append_output([part], NOW)) == [Verdict.APPLIED]
+    assert [each.text for each in await store.output(claim.job_id, START, 10)] == ['["a","b"]']
 
     job = await record(store, claim.job_id)
     assert (job.lease_expires_at, job.progress) == (NOW + 90 * SECOND, 0.5)

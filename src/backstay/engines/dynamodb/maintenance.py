@@ -62,7 +62,7 @@ PAGE = 500
 LATE_MICROS = 600 * MICROS  # a job unchanged for this long is checked in its index
 LITTER_MICROS = 24 * 3600 * MICROS
 _LOOKED_UP_MAX = 50  # items per page
-_OF_A_JOB = ("body|", "step|", "edge|", "needs|", "kid|", "staged|")
+_OF_A_JOB = ("body|", "step|", "edge|", "needs|", "kid|", "staged|", "output|")
 _NAMES = ("job_id", "status", "body", "result_body", "artifacts_body")
 
 

@@ -62,6 +62,8 @@ async def _around(session: Session, item: Item) -> list[Key]:
     found: list[Key] = []
     if item.get("attempt"):
         found += await _all_in(session, schema.steps(job_id))
+    if item.get("streamed"):
+        found += await _all_in(session, schema.output(job_id))
     if items.names_of(item):
         found += await _all_in(session, f"body|{job_id}")
     if item.get("awaited"):

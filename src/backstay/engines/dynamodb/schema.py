@@ -40,7 +40,7 @@ Records, by pk and sk:
     meta / schema                            number, names, shards, place, created_at
     meta / turn|scan                         which process does a costly sweep: taken_at, by, at
     board / place                            place, shards: as the schema has them, for processes that run
-    board / signals                          ready, due, planned, stopped, ended: counters that only grow
+    board / signals                          ready, due, planned, stopped, ended, output: counters that only grow
     board / queue|mail                       paused_at, paused_by, pause_reason, paused_until, max_pending, nonce
     board / limit|type|embed                 what was set at run time for a type or a key: paused_at, …, nonce
     board / fair|mail|send                   the lane has, or had, jobs with a fairness key
@@ -54,6 +54,8 @@ Records, by pk and sk:
     staged|<job_id>|2 / 0003.01              children that wait for the settlement of attempt 2: of part 3 a piece
     step|<job_id> / charge                   name, answer, attempt, recorded_at
     step|<job_id> / |forgotten               attempt: answers up to this one are forgotten; written with a manual retry
+    output|<job_id> / 000000002|000000000|000000057    entries of ctx.stream up to the 57th, of attempt 2 and take 0:
+                                             attempt, take, first, last, size, written_at, text
     gate|c|gpu / gate                        holders: the ids of running jobs
     gate|r|api|5|1000000 / gate              full_at, nonce, parked_at, wanted
     gate|q|mail / gate                       room, counted_at, limit, nonce; while max_pending is set
@@ -547,6 +549,19 @@ def step(job_id: str, name: str) -> Key:
 
 def forgotten_steps(job_id: str) -> Key:
     return (steps(job_id), "|forgotten")
+
+
+def output(job_id: str) -> str:
+    return f"output|{job_id}"
+
+
+def output_take(attempt: int, take: int) -> str:
+    """Return the beginning of the keys of the parts of a take."""
+    return f"{attempt:09d}|{take:09d}|"
+
+
+def output_part(job_id: str, attempt: int, take: int, last: int) -> Key:
+    return (output(job_id), f"{output_take(attempt, take)}{last:09d}")
 
 
 def key_gate(concurrency_key: str) -> Key:

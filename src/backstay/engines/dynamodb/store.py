@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from backstay.clock import Instant
 from backstay.core.dumps import Adopted, Exported, MoveState
+from backstay.core.output import OutputEnd, OutputPart, OutputPlace, StoredPart
 from backstay.core.port import Listener
 from backstay.core.records import (
     ApiKey,
@@ -58,6 +59,7 @@ from backstay.engines.dynamodb import (
     insert,
     maintenance,
     migrate,
+    output,
     parking,
     read,
     results,
@@ -329,6 +331,17 @@ class DynamoStore:
 
     async def record_step(self, hold: Hold, name: str, answer: str, now: Instant) -> Verdict:
         return await holder.record_step(self._open(), hold, name, answer, now)
+
+    # Output
+
+    async def append_output(self, parts: Sequence[OutputPart], now: Instant) -> list[Verdict]:
+        return await output.append(self._open(), parts, now)
+
+    async def output(self, job_id: str, after: OutputPlace, limit: int) -> list[StoredPart]:
+        return await output.read(self._open(), job_id, after, limit)
+
+    async def output_end(self, job_id: str) -> OutputEnd | None:
+        return await output.end(self._open(), job_id)
 
     # Trees
 

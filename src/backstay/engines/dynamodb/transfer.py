@@ -29,12 +29,14 @@ from backstay.core.dumps import (
     GuardDump,
     JobDump,
     MoveState,
+    OutputDump,
     RowDump,
     StepDump,
     TotalDump,
     refuse_freezing,
     refuse_other,
 )
+from backstay.core.output import StoredPart
 from backstay.core.records import (
     OWN_STEPS,
     ApiKey,
@@ -60,6 +62,7 @@ from backstay.engines.dynamodb import (
     insert_decision,
     items,
     maintenance,
+    output,
     plan,
     read,
     results,
@@ -77,6 +80,7 @@ from backstay.engines.dynamodb.expressions import (
     equals,
     present,
     put,
+    update,
 )
 from backstay.engines.dynamodb.insert import NEEDS_MAX
 from backstay.engines.dynamodb.insert_decision import INLINE_DEPENDENCIES_MAX
@@ -483,6 +487,13 @@ async def _steps(session: Session, after: str | None, _: int) -> Source:
         yield StepDump(job_id, item["name"], item["answer"], item["attempt"], item["recorded_at"]), _place(item)
 
 
+async def _output(session: Session, after: str | None, _: int) -> Source:
+    async for item in _scanned(session, Table.RECORDS, begins("pk", schema.output("")), after):
+        part = output.part_of(item)
+        job_id = item["pk"].removeprefix(schema.output(""))
+        yield OutputDump(job_id, **{name: getattr(part, name) for name in part.__struct_fields__}), _place(item)
+
+
 async def _guards(session: Session, after: str | None, _: int) -> Source:
     async for item in _scanned(session, Table.RECORDS, begins("pk", schema.guard("")[0]), after):
         yield GuardDump(item["key"], item["job_id"], item.get("until")), _place(item)
@@ -515,6 +526,7 @@ _SOURCES: dict[str, Callable[[Session, str | None, int], Source]] = {
     dumps.TABLES: lambda session, after, _: whole(results.result_tables(session), after),
     dumps.JOBS: export_jobs,
     dumps.STEPS: _steps,
+    dumps.OUTPUT: _output,
     dumps.ARCHIVE: _archive,
     dumps.GUARDS: _guards,
     dumps.COUNTERS: _counters,
@@ -601,6 +613,24 @@ async def _restore_steps(session: Session, packed: Sequence[bytes]) -> None:
     await session.tables.put_many(Table.RECORDS, made)
 
 
+async def _restore_output(session: Session, packed: Sequence[bytes]) -> None:
+    made = []
+    for dump in dumps.all_unpacked(dumps.OUTPUT, packed, OutputDump):
+        fields = {name: getattr(dump, name) for name in StoredPart.__struct_fields__}
+        made.append(output.item_of(dump.job_id, StoredPart(**fields)))
+        await _mark_streamed(session, dump)
+    await session.tables.put_many(Table.RECORDS, made)
+
+
+async def _mark_streamed(session: Session, dump: OutputDump) -> None:
+    """Mark the job, which is restored before its output, so that retention removes both."""
+    write = update(
+        Table.JOBS, (dump.job_id,), sets={"streamed": dump.attempt}, condition=present("version") & absent("streamed")
+    )
+    with contextlib.suppress(Failed):  # marked with another part, or archived
+        await session.tables.update(write, lane=Lane.IDLE)
+
+
 async def _restore_guards(session: Session, packed: Sequence[bytes]) -> None:
     made = []
     for dump in dumps.all_unpacked(dumps.GUARDS, packed, GuardDump):
@@ -645,6 +675,7 @@ _RESTORES: dict[str, Callable[[Session, Sequence[bytes]], Awaitable[None]]] = {
     dumps.TABLES: _declare,
     dumps.JOBS: restore_jobs,
     dumps.STEPS: _restore_steps,
+    dumps.OUTPUT: _restore_output,
     dumps.ARCHIVE: _restore_archive,
     dumps.GUARDS: _restore_guards,
     dumps.COUNTERS: _restore_counters,

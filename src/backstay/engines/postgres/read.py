@@ -10,6 +10,7 @@ import msgspec
 
 from backstay.clock import Instant
 from backstay.core.admission import BY_RATE
+from backstay.core.output import OutputEnd, OutputPlace, StoredPart
 from backstay.core.queues import depths_of
 from backstay.core.records import (
     Counter,
@@ -352,3 +353,15 @@ async def count_workers(tx: Tx) -> int:
 
 async def job_types(tx: Tx) -> list[JobType]:
     return [msgspec.json.decode(details, type=JobType) for details in await tx.column("job_types")]
+
+
+async def output(tx: Tx, job_id: str, after: OutputPlace, limit: int) -> list[StoredPart]:
+    return [StoredPart(*row) for row in await tx.rows("output", job_id, *after, limit)]
+
+
+async def output_end(tx: Tx, job_id: str) -> OutputEnd | None:
+    row = await tx.row("output_end", job_id)
+    if row is None:
+        return None
+    *place, size = row
+    return OutputEnd(OutputPlace(*place), size)

@@ -17,6 +17,7 @@ import msgspec
 
 from backstay.clock import Instant
 from backstay.core.dependencies import Brood, TriggerRule, again, moved
+from backstay.core.output import OutputPart
 from backstay.core.records import (
     OWN_STEPS,
     Hold,
@@ -362,6 +363,16 @@ def _columns(holds: Sequence[Hold]) -> list[list[Any]]:
 async def record_step(tx: Tx, hold: Hold, name: str, answer: str, store_now: Instant | None) -> Verdict:
     await tx.execute("record_step", hold.job_id, hold.attempt, token_key(hold.token), name, answer, store_now)
     return (await holding(tx, [hold]))[0]
+
+
+async def append_output(tx: Tx, parts: Sequence[OutputPart], store_now: Instant | None) -> list[Verdict]:
+    holds = [part.hold for part in parts]
+    fields = [[getattr(part, name) for part in parts] for name in ("take", "first", "last", "size", "text")]
+    for job_id, attempt, take, first in await tx.rows("append_output", *_columns(holds), *fields, store_now):
+        tx.signals.add(Signal.OUTPUT)
+        if first == 1:
+            await tx.execute("replace_output", job_id, attempt, take)
+    return await holding(tx, holds)
 
 
 async def _answer(tx: Tx, holds: Sequence[Hold], done: set[str]) -> list[Verdict]:

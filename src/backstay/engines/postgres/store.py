@@ -12,6 +12,7 @@ import msgspec
 
 from backstay.clock import Instant
 from backstay.core.dumps import Adopted, Exported, MoveState
+from backstay.core.output import OutputEnd, OutputPart, OutputPlace, StoredPart
 from backstay.core.port import Listener
 from backstay.core.records import (
     ApiKey,
@@ -465,6 +466,17 @@ class PostgresStore:
             lambda tx, _: settle.record_step(tx, hold, name, answer, self._store_now(now)),
             transaction=False,
         )
+
+    # Output
+
+    async def append_output(self, parts: Sequence[OutputPart], now: Instant) -> list[Verdict]:
+        return await self._write("append_output", lambda tx, _: settle.append_output(tx, parts, self._store_now(now)))
+
+    async def output(self, job_id: str, after: OutputPlace, limit: int) -> list[StoredPart]:
+        return await self._read(lambda tx: read.output(tx, job_id, after, limit))
+
+    async def output_end(self, job_id: str) -> OutputEnd | None:
+        return await self._read(lambda tx: read.output_end(tx, job_id))
 
     # Trees
 

@@ -30,6 +30,7 @@ from backstay.core.dumps import (
     GuardDump,
     JobDump,
     MoveState,
+    OutputDump,
     RowDump,
     StepDump,
     TotalDump,
@@ -215,6 +216,12 @@ async def _steps(tx: Tx, after: str | None, limit: int) -> Source:
         yield step, sql_rows.cursor(step.job_id, step.name)
 
 
+async def _output(tx: Tx, after: str | None, limit: int) -> Source:
+    for row in await tx.rows("export_output", *sql_rows.position(after, (_FIRST_ID, 0, 0, 0)), limit):
+        part = OutputDump(*row)
+        yield part, sql_rows.cursor(part.job_id, part.attempt, part.take, part.last)
+
+
 async def _archive(tx: Tx, after: str | None, limit: int) -> Source:
     for job_id, *rest in await tx.rows("export_archive", after or _FIRST_ID, limit):
         yield sql_rows.archived(*rest), job_id
@@ -250,6 +257,7 @@ _SOURCES: dict[str, Callable[[Tx, str | None, int], Source]] = {
     dumps.TABLES: lambda tx, after, _: whole(results.result_tables(tx), after),
     dumps.JOBS: _jobs,
     dumps.STEPS: _steps,
+    dumps.OUTPUT: _output,
     dumps.ARCHIVE: _archive,
     dumps.GUARDS: _guards,
     dumps.COUNTERS: _counters,
@@ -435,6 +443,7 @@ _RESTORES: dict[str, Callable[[Tx, Sequence[bytes]], Awaitable[None]]] = {
     dumps.TABLES: _declare,
     dumps.JOBS: _restore_jobs,
     dumps.STEPS: _restore_rows(dumps.STEPS, StepDump),
+    dumps.OUTPUT: _restore_rows(dumps.OUTPUT, OutputDump),
     dumps.ARCHIVE: _restore_archive,
     dumps.GUARDS: _restore_rows(dumps.GUARDS, GuardDump),
     dumps.COUNTERS: _restore_counters,

@@ -14,6 +14,7 @@ import msgspec
 from backstay.clock import Instant
 from backstay.core.admission import BY_RATE
 from backstay.core.event_details import EventDetails
+from backstay.core.output import OutputEnd, OutputPlace, StoredPart
 from backstay.core.queues import depths_of
 from backstay.core.records import (
     Counter,
@@ -323,6 +324,8 @@ WORKERS_BETWEEN = load("workers_between")
 COUNT_WORKERS = load("count_workers")
 JOB_TYPES = load("job_types")
 STEP = load("step")
+OUTPUT = load("output")
+OUTPUT_END = load("output_end")
 
 
 def queues(connection: apsw.Connection) -> list[QueueRow]:
@@ -396,3 +399,19 @@ def job_types(connection: apsw.Connection) -> list[JobType]:
 def step(connection: apsw.Connection, job_id: str, name: str) -> str | None:
     answer = sqlite_connection.value(connection, STEP, (job_id, name))
     return None if answer is None else str(answer)
+
+
+def output(connection: apsw.Connection, job_id: str, after: OutputPlace, limit: int) -> list[StoredPart]:
+    end = output_end(connection, job_id)
+    if end is None:
+        return []
+    attempt, take, _ = end.place
+    number = after.number if after.is_same_take(end.place) else 0
+    found = sqlite_connection.rows(connection, OUTPUT, (job_id, attempt, take, number, limit))
+    return [StoredPart(*row) for row in found]
+
+
+def output_end(connection: apsw.Connection, job_id: str) -> OutputEnd | None:
+    for *place, size in sqlite_connection.rows(connection, OUTPUT_END, (job_id,)):
+        return OutputEnd(OutputPlace(*place), size)
+    return None

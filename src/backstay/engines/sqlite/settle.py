@@ -14,6 +14,7 @@ import msgspec
 
 from backstay.clock import Instant
 from backstay.core.dependencies import Brood, TriggerRule, again, moved
+from backstay.core.output import OutputPart
 from backstay.core.records import (
     OWN_STEPS,
     Hold,
@@ -339,6 +340,32 @@ def record_step(tx: Tx, hold: Hold, name: str, answer: str, now: Instant) -> Ver
     }
     tx.connection.execute(RECORD_STEP, bindings)
     return holding(tx, [hold])[0]
+
+
+APPEND_OUTPUT = load("append_output")
+REPLACE_OUTPUT = load("replace_output")
+
+
+def append_output(tx: Tx, parts: Sequence[OutputPart], now: Instant) -> list[Verdict]:
+    for part in parts:
+        hold = part.hold
+        bindings = {
+            "job_id": hold.job_id,
+            "attempt": hold.attempt,
+            "token": token_key(hold.token),
+            "take": part.take,
+            "first": part.first,
+            "last": part.last,
+            "size": part.size,
+            "now": now,
+            "text": part.text,
+        }
+        tx.connection.execute(APPEND_OUTPUT, bindings)
+        if tx.connection.changes():
+            tx.signals.add(Signal.OUTPUT)
+            if part.first == 1:
+                tx.connection.execute(REPLACE_OUTPUT, (hold.job_id, hold.attempt, part.take))
+    return holding(tx, [part.hold for part in parts])
 
 
 CHILDREN = load("children")

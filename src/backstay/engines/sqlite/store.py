@@ -15,6 +15,7 @@ import apsw
 
 from backstay.clock import Instant
 from backstay.core.dumps import COUNTERS, Adopted, Exported, MoveState
+from backstay.core.output import OutputEnd, OutputPart, OutputPlace, StoredPart
 from backstay.core.port import Listener
 from backstay.core.records import (
     ApiKey,
@@ -352,6 +353,17 @@ class SQLiteStore:
 
     async def record_step(self, hold: Hold, name: str, answer: str, now: Instant) -> Verdict:
         return await self._write("record_step", settle.record_step, hold, name, answer, now, essential=True)
+
+    # Output
+
+    async def append_output(self, parts: Sequence[OutputPart], now: Instant) -> list[Verdict]:
+        return await self._write("append_output", settle.append_output, parts, now, essential=True)
+
+    async def output(self, job_id: str, after: OutputPlace, limit: int) -> list[StoredPart]:
+        return await self._read(read.output, job_id, after, limit)
+
+    async def output_end(self, job_id: str) -> OutputEnd | None:
+        return await self._read(read.output_end, job_id)
 
     # Trees
 

@@ -25,6 +25,7 @@ from backstay.core.dumps import (
     GuardDump,
     JobDump,
     MoveState,
+    OutputDump,
     RowDump,
     StepDump,
     TotalDump,
@@ -159,6 +160,7 @@ def _thaw(tx: Tx) -> None:
 _JOBS = load("export_jobs")
 _EDGES = load("edges_from")
 _STEPS = load("export_steps")
+_OUTPUT = load("export_output")
 _ARCHIVE = load("export_archive")
 _GUARDS = load("export_guards")
 _COUNTERS = load("export_counters")
@@ -170,6 +172,7 @@ _KNOWN_ANYWHERE = load("known_anywhere")
 _RESTORE_CHILDREN = load("restore_children")
 _RESTORE_EDGE = load("restore_edge")
 _RESTORE_STEP = load("restore_step")
+_RESTORE_OUTPUT = load("restore_output")
 _RESTORE_ARCHIVE = load("restore_archive")
 _RESTORE_GUARD = load("restore_guard")
 _RESTORE_COUNTER = load("restore_counter")
@@ -222,6 +225,12 @@ def _steps(connection: apsw.Connection, after: str | None, limit: int) -> Source
         yield step, sql_rows.cursor(step.job_id, step.name)
 
 
+def _output(connection: apsw.Connection, after: str | None, limit: int) -> Source:
+    for row in _rows(connection, _OUTPUT, (*sql_rows.position(after, ("", 0, 0, 0)), limit)):
+        part = OutputDump(*row)
+        yield part, sql_rows.cursor(part.job_id, part.attempt, part.take, part.last)
+
+
 def _archive(connection: apsw.Connection, after: str | None, limit: int) -> Source:
     for job_id, *rest in _rows(connection, _ARCHIVE, (after or "", limit)):
         yield sql_rows.archived(*rest), job_id
@@ -258,6 +267,7 @@ _SOURCES: dict[str, Callable[[apsw.Connection, str | None, int], Source]] = {
     dumps.TABLES: lambda c, after, _: _whole(sqlite_results.result_tables(c), after),
     dumps.JOBS: _jobs,
     dumps.STEPS: _steps,
+    dumps.OUTPUT: _output,
     dumps.ARCHIVE: _archive,
     dumps.GUARDS: _guards,
     dumps.COUNTERS: _counters,
@@ -398,6 +408,7 @@ _RESTORES: dict[str, Callable[[Tx, Sequence[bytes]], None]] = {
     dumps.TABLES: _declare,
     dumps.JOBS: _restore_jobs,
     dumps.STEPS: _restore_rows(dumps.STEPS, _RESTORE_STEP, StepDump),
+    dumps.OUTPUT: _restore_rows(dumps.OUTPUT, _RESTORE_OUTPUT, OutputDump),
     dumps.ARCHIVE: _restore_archive,
     dumps.GUARDS: _restore_rows(dumps.GUARDS, _RESTORE_GUARD, GuardDump),
     dumps.COUNTERS: _restore_counters,

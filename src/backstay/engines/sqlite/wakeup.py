@@ -28,6 +28,7 @@ _LETTERS = {
     Signal.PLANNED: "p",
     Signal.STOPPED: "s",
     Signal.ENDED: "e",
+    Signal.OUTPUT: "o",
     Signal.UNFINISHED: "u",
 }
 _SIGNALS = {letter: signal for signal, letter in _LETTERS.items()}

@@ -35,6 +35,7 @@ from backstay.server.request_models import (
     HeldClaim,
     LogLine,
     OutcomeBody,
+    OutputBody,
     ProgressBody,
     RegisterBody,
 )
@@ -50,6 +51,7 @@ def claims_router(remote: RemoteWorkers) -> APIRouter:
     api = routes("workers")
     _settle_routes(api, remote)
     _progress_routes(api, remote)
+    _output_routes(api, remote)
     return api
 
 
@@ -106,6 +108,23 @@ def _progress_routes(api: APIRouter, remote: RemoteWorkers) -> None:
         await remote.settling.note(report)
         until = record.lease_expires_at
         return answer(response_models.Noted(hold.job_id, hold.attempt, None if until is None else to_datetime(until)))
+
+
+def _output_routes(api: APIRouter, remote: RemoteWorkers) -> None:
+    @api.post(
+        "/jobs/{job_id:uuid}/output",
+        summary="Append to the output of the job",
+        dependencies=WORK,
+        **answers(response_models.Appended, 400, 404, 409, 413, 415, 507),
+    )
+    async def append_output(who: Who, job_id: JobId, body: OutputBody) -> Response:
+        """Entries that the handler streams, in order. Readers of the job get them at once."""
+        record, hold = await _claim(remote, who, str(job_id), body.token)
+        if not held(record, hold):
+            raise lost(hold)
+        entries = [codec.to_json(each, "entry of the output") for each in body.entries]
+        last = await remote.settling.append_output(hold, body.first, entries)
+        return answer(response_models.Appended(hold.job_id, hold.attempt, last))
 
 
 async def _claim(remote: RemoteWorkers, who: Principal, job_id: str, token: str) -> tuple[JobRecord, Hold]:

@@ -38,6 +38,7 @@ _MODULES = (
     "test_limits",
     "test_lost",
     "test_maintenance",
+    "test_output",
     "test_read",
     "test_results",
     "test_retention",
@@ -101,6 +102,7 @@ from backstay.testing.conformance.test_maintenance import (  # noqa: E402
     TestTypes,
     TestWorkers,
 )
+from backstay.testing.conformance.test_output import TestOutput, TestOutputOfAttempts, TestOutputOfEndedJobs  # noqa: E402
 from backstay.testing.conformance.test_read import (  # noqa: E402
     TestCounts,
     TestDead,
@@ -204,6 +206,9 @@ __all__ = [
     "TestMaxPending",
     "TestNote",
     "TestOpen",
+    "TestOutput",
+    "TestOutputOfAttempts",
+    "TestOutputOfEndedJobs",
     "TestOwnId",
     "TestPassesOfRetention",
     "TestPause",

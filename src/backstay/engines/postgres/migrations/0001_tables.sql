@@ -280,6 +280,19 @@ CREATE TABLE backstay.step (
     PRIMARY KEY (job_id, name)
 );
 
+-- What handlers append with ctx.stream, in parts: JSON arrays.
+CREATE TABLE backstay.output (
+    job_id     uuid NOT NULL,
+    attempt    integer NOT NULL,
+    take       integer NOT NULL,
+    first      integer NOT NULL,
+    last       integer NOT NULL,
+    size       integer NOT NULL, -- of the take up to here, in bytes
+    written_at bigint NOT NULL,
+    text       text NOT NULL,
+    PRIMARY KEY (job_id, attempt, take, last)
+);
+
 CREATE TABLE backstay.worker (
     worker_id    text COLLATE "C" PRIMARY KEY,
     heartbeat_at bigint NOT NULL,

@@ -825,6 +825,7 @@ BEGIN
     PERFORM backstay.drop_ended(dropped);
     DELETE FROM backstay.edge WHERE child_id = ANY (dropped) OR parent_id = ANY (dropped);
     DELETE FROM backstay.step WHERE job_id = ANY (dropped);
+    DELETE FROM backstay.output WHERE job_id = ANY (dropped);
     DELETE FROM backstay.dedup WHERE job_id = ANY (dropped);
     DELETE FROM backstay.file WHERE job_id = ANY (dropped);
     PERFORM backstay.drop_rows(dropped);

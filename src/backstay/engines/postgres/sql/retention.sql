@@ -47,6 +47,8 @@ WITH gone AS MATERIALIZED (
         has_files = excluded.has_files, details = excluded.details
 ), steps AS (
     DELETE FROM backstay.step WHERE job_id IN (SELECT job_id FROM gone)
+), output AS (
+    DELETE FROM backstay.output WHERE job_id IN (SELECT job_id FROM gone)
 ), edges AS (
     DELETE FROM backstay.edge WHERE child_id IN (SELECT job_id FROM gone)
 )

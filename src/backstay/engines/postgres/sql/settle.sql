@@ -244,6 +244,22 @@ WHERE r.job_id = $1::uuid AND r.attempt = $2 AND r.token = $3
 FOR SHARE
 ON CONFLICT (job_id, name) DO NOTHING
 
+-- name: append_output
+-- Append parts to the output of jobs whose claims hold; a repeat changes nothing. A settlement of the job waits for this
+-- commit; an extension of its lease does not.
+INSERT INTO backstay.output (job_id, attempt, take, first, last, size, written_at, text)
+SELECT r.job_id, b.attempt, b.take, b.first, b.last, b.size, coalesce($9::bigint, backstay.micros()), b.text
+FROM unnest($1::uuid[], $2::integer[], $3::bigint[], $4::integer[], $5::integer[], $6::integer[], $7::integer[], $8::text[])
+    AS b (job_id, attempt, token, take, first, last, size, text)
+JOIN backstay.running AS r ON r.job_id = b.job_id AND r.attempt = b.attempt AND r.token = b.token
+FOR KEY SHARE OF r
+ON CONFLICT (job_id, attempt, take, last) DO NOTHING
+RETURNING job_id::text, attempt, take, first
+
+-- name: replace_output
+-- Drop what older attempts and takes have written. Index: the primary key.
+DELETE FROM backstay.output WHERE job_id = $1::uuid AND (attempt, take) < ($2::integer, $3::integer)
+
 -- name: hold_claim
 -- Whether a claim holds, and so until the end of the transaction.
 SELECT attempt, token FROM backstay.running WHERE job_id = $1::uuid FOR NO KEY UPDATE

@@ -29,6 +29,22 @@ SELECT details FROM backstay.job_type WHERE job_type = ANY ($1::text[]) ORDER BY
 INSERT INTO backstay.job_type (job_type, details) SELECT * FROM unnest($1::text[], $2::text[])
 ON CONFLICT (job_type) DO UPDATE SET details = excluded.details
 
+-- name: output
+-- Parts of the latest take of a job with entries after ($2, $3, $4). Index: the primary key.
+SELECT o.attempt, o.take, o.first, o.last, o.size, o.written_at, o.text
+FROM (SELECT attempt, take FROM backstay.output WHERE job_id = $1::uuid ORDER BY attempt DESC, take DESC LIMIT 1) AS latest
+CROSS JOIN LATERAL (
+    SELECT * FROM backstay.output AS o
+    WHERE o.job_id = $1::uuid AND o.attempt = latest.attempt AND o.take = latest.take
+      AND o.last > CASE WHEN latest.attempt = $2::integer AND latest.take = $3::integer THEN $4::integer ELSE 0 END
+    ORDER BY o.last LIMIT $5
+) AS o
+
+-- name: output_end
+-- The end of the output of a job. Index: the primary key.
+SELECT attempt, take, last, size FROM backstay.output
+WHERE job_id = $1::uuid ORDER BY attempt DESC, take DESC, last DESC LIMIT 1
+
 -- name: step
 -- The recorded answer of a step.
 SELECT answer FROM backstay.step WHERE job_id = $1::uuid AND name = $2

@@ -50,6 +50,12 @@ SELECT child_id::text, parent_id::text, met, joined FROM backstay.edge WHERE chi
 SELECT job_id::text, name, answer, attempt, recorded_at FROM backstay.step
 WHERE (job_id, name) > ($1::uuid, $2::text) ORDER BY job_id, name LIMIT $3
 
+-- name: export_output
+-- A page of output after ($1, $2, $3, $4). Index: the primary key.
+SELECT job_id::text, attempt, take, first, last, size, written_at, text FROM backstay.output
+WHERE (job_id, attempt, take, last) > ($1::uuid, $2::integer, $3::integer, $4::integer)
+ORDER BY job_id, attempt, take, last LIMIT $5
+
 -- name: export_archive
 -- A page of the archive after $1. Index: the primary key.
 SELECT job_id::text, status, archived_at, has_files, details FROM backstay.archive
@@ -161,4 +167,10 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) ON CONFLICT
 -- name: restore_steps
 -- Steps as they were recorded. Index: the primary key.
 INSERT INTO backstay.step (job_id, name, answer, attempt, recorded_at) VALUES ($1::uuid, $2, $3, $4, $5)
+ON CONFLICT DO NOTHING
+
+-- name: restore_output
+-- Output as it was written. Index: the primary key.
+INSERT INTO backstay.output (job_id, attempt, take, first, last, size, written_at, text)
+VALUES ($1::uuid, $2, $3, $4, $5, $6, $7, $8)
 ON CONFLICT DO NOTHING

@@ -290,6 +290,19 @@ CREATE TABLE step (
     PRIMARY KEY (job_id, name)
 ) STRICT, WITHOUT ROWID;
 
+-- What handlers append with ctx.stream, in parts: JSON arrays.
+CREATE TABLE output (
+    job_id     TEXT NOT NULL,
+    attempt    INTEGER NOT NULL,
+    take       INTEGER NOT NULL,
+    last       INTEGER NOT NULL,
+    first      INTEGER NOT NULL,
+    size       INTEGER NOT NULL, -- of the take up to here, in bytes
+    written_at INTEGER NOT NULL,
+    text       TEXT NOT NULL,
+    PRIMARY KEY (job_id, attempt, take, last)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE result_table (
     name       TEXT PRIMARY KEY COLLATE NOCASE,
     definition TEXT NOT NULL

@@ -226,6 +226,15 @@ SELECT count(*) FROM worker
 -- What is known about all types, by name.
 SELECT details FROM job_type ORDER BY job_type
 
+-- name: output
+-- Parts of the output of a job, of one take, with entries after ?4. Index: the key.
+SELECT attempt, take, first, last, size, written_at, text FROM output
+WHERE job_id = ?1 AND attempt = ?2 AND take = ?3 AND last > ?4 ORDER BY last LIMIT ?5
+
+-- name: output_end
+-- The end of the output of a job. Index: the key.
+SELECT attempt, take, last, size FROM output WHERE job_id = ?1 ORDER BY attempt DESC, take DESC, last DESC LIMIT 1
+
 -- name: step
 -- The answer of a step. Index: the key.
 SELECT answer FROM step WHERE job_id = ?1 AND name = ?2

@@ -97,6 +97,10 @@ DELETE FROM event WHERE seq IN (SELECT value FROM json_each(?1))
 -- The recorded steps of the jobs in ?1 go. Index: the key.
 DELETE FROM step WHERE job_id IN (SELECT value FROM json_each(?1))
 
+-- name: retire_output
+-- The output of the jobs in ?1 goes. Index: the key.
+DELETE FROM output WHERE job_id IN (SELECT value FROM json_each(?1))
+
 -- name: retire_edges
 -- What the jobs in ?1 depended on goes. Index: edge_child.
 DELETE FROM edge WHERE child_id IN (SELECT value FROM json_each(?1))

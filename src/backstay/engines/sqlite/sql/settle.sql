@@ -102,6 +102,18 @@ FROM job AS j JOIN running AS r ON r.seq = j.seq
 WHERE j.job_id = :job_id AND r.attempt = :attempt AND r.token = :token
 ON CONFLICT (job_id, name) DO NOTHING
 
+-- name: append_output
+-- Append a part while the claim holds. A repeat changes nothing.
+INSERT INTO output (job_id, attempt, take, first, last, size, written_at, text)
+SELECT :job_id, :attempt, :take, :first, :last, :size, :now, :text
+FROM job AS j JOIN running AS r ON r.seq = j.seq
+WHERE j.job_id = :job_id AND r.attempt = :attempt AND r.token = :token
+ON CONFLICT (job_id, attempt, take, last) DO NOTHING
+
+-- name: replace_output
+-- Drop what older attempts and takes have written. Index: the key.
+DELETE FROM output WHERE job_id = ?1 AND (attempt, take) < (?2, ?3)
+
 -- name: children
 -- A page of the children of :parent by id, with how they stand. Index: job_parent.
 SELECT j.seq

@@ -16,6 +16,11 @@ ON CONFLICT (seq) DO UPDATE SET children = excluded.children, open_children = ex
 -- A page of recorded steps after (?1, ?2). Index: the primary key.
 SELECT job_id, name, answer, attempt, recorded_at FROM step WHERE (job_id, name) > (?1, ?2) ORDER BY job_id, name LIMIT ?3
 
+-- name: export_output
+-- A page of output after (?1, ?2, ?3, ?4). Index: the primary key.
+SELECT job_id, attempt, take, first, last, size, written_at, text FROM output
+WHERE (job_id, attempt, take, last) > (?1, ?2, ?3, ?4) ORDER BY job_id, attempt, take, last LIMIT ?5
+
 -- name: export_archive
 -- A page of the archive after ?1. Index: the primary key.
 SELECT job_id, status, archived_at, has_files, details FROM archive WHERE job_id > ?1 ORDER BY job_id LIMIT ?2
@@ -81,6 +86,11 @@ INSERT OR IGNORE INTO edge (child_id, parent_id, met, joined) VALUES (?1, ?2, ?3
 -- name: restore_step
 -- A repeat changes nothing.
 INSERT OR IGNORE INTO step (job_id, name, answer, attempt, recorded_at) VALUES (?1, ?2, ?3, ?4, ?5)
+
+-- name: restore_output
+-- A repeat changes nothing.
+INSERT OR IGNORE INTO output (job_id, attempt, take, first, last, size, written_at, text)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
 
 -- name: restore_archive
 -- A repeat changes nothing.
