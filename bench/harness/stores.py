@@ -30,6 +30,16 @@ PLACES = {"pending": "ready", "processing": "running", "completed": "ended WHERE
 UNSETTLED_IN_DATABASE = "SELECT (SELECT count(*) FROM backstay.ready) + (SELECT count(*) FROM backstay.running)"
 
 
+# Each job with its kind, as 'stored', and again with its state, if that is tallied: see engines/places.py.
+STANDING = """
+SELECT j.job_type, j.queue, coalesce(d.priority, j.priority) AS priority, p.status
+FROM {schema}job AS j LEFT JOIN {schema}detail AS d ON d.{key} = j.{key} JOIN (
+    SELECT {key}, 'stored' AS status FROM {schema}job
+    UNION ALL SELECT {key}, status FROM {schema}ended
+    UNION ALL SELECT {key}, status FROM {schema}later
+    UNION ALL SELECT {key}, 'waiting' FROM {schema}waiting) AS p ON p.{key} = j.{key}"""
+
+
 class SqliteFile:
     def __init__(self, order: Order) -> None:
         self.file = order.folder / "jobs.db"
@@ -66,6 +76,13 @@ class SqliteFile:
             _load_without_journal(connection)
             for job_id, numbers in copies:
                 _multiply(connection, job_id, numbers, differs)
+            connection.execute("DELETE FROM tally")
+            connection.execute("UPDATE meta SET value = (SELECT max(seq) FROM job) WHERE name = 'counted_through'")
+            tallied = STANDING.format(schema="", key="seq")
+            connection.execute(
+                "INSERT INTO tally (job_type, queue, priority, status, count)"
+                f" SELECT job_type, queue, priority, status, count(*) FROM ({tallied}) GROUP BY 1, 2, 3, 4"
+            )
             connection.execute("PRAGMA journal_mode = WAL").fetchall()
         _sync(self.file)
 
@@ -125,6 +142,14 @@ class PostgresDatabase:
         with psycopg.connect(self.url, autocommit=True) as connection, connection.transaction():
             for job_id, numbers in copies:
                 self._multiply(connection, job_id, numbers, differs)
+            connection.execute("DELETE FROM backstay.arrived")
+            connection.execute("DELETE FROM backstay.tally")
+            tallied = STANDING.format(schema="backstay.", key="job_id")
+            statement = (
+                "INSERT INTO backstay.tally (shard, job_type, queue, priority, status, count)"
+                f" SELECT -1, job_type, queue, priority, status, count(*) FROM ({tallied}) AS t GROUP BY 2, 3, 4, 5"
+            )
+            connection.execute(cast(LiteralString, statement))
 
     def _multiply(
         self, connection: psycopg.Connection[Any], job_id: str, numbers: range, differs: dict[str, str]
@@ -143,11 +168,6 @@ class PostgresDatabase:
                 f" WHERE j.job_id = '{job_id}'"  # no placeholder: the expressions may use %
             )
             connection.execute(cast(LiteralString, statement))
-        connection.execute(
-            "INSERT INTO backstay.tally (status, shard, count) SELECT status, 0, %s FROM backstay.ended"
-            " WHERE job_id = %s ON CONFLICT (status, shard) DO UPDATE SET count = tally.count + excluded.count",
-            (len(numbers), job_id),
-        )
 
     def is_kept(self, name: str) -> bool:
         with psycopg.connect(self._server, autocommit=True) as connection:
@@ -207,10 +227,6 @@ def _multiply(connection: apsw.Connection, job_id: str, numbers: range, differs:
             """,
             {"first": numbers[0], "last": numbers[-1], "newest": newest, "seq": seq},
         )
-    connection.execute(
-        "UPDATE tally SET count = count + ? WHERE status = (SELECT status FROM ended WHERE seq = ?)",
-        (len(numbers), seq),
-    )
 
 
 def _copy(source: Path, target: Path) -> None:

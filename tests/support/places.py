@@ -6,7 +6,7 @@ from pathlib import Path
 
 import apsw
 
-from backstay.engines.sqlite.connection import joined
+from backstay.engines.sqlite.connection import LISTS, joined
 
 _KEYED = ("detail", "ready", "later", "waiting", "running", "ended", "event")
 _RULES = {
@@ -17,10 +17,20 @@ _RULES = {
             + (p.seq IS NOT NULL) <> 1""",
     "the view of places has another number of rows than there are jobs": """
         SELECT count(*) FROM place HAVING count(*) <> (SELECT count(*) FROM job)""",
-    "the tally is not what has ended": """
-        SELECT status, count FROM tally WHERE count <> (SELECT count(*) FROM ended WHERE ended.status = tally.status)
-        UNION ALL
-        SELECT status, count(*) FROM ended WHERE status NOT IN (SELECT status FROM tally) GROUP BY status""",
+    "the tally is not what there is": f"""
+        SELECT job_type, queue, priority, status, sum(count), sum(there) FROM (
+            SELECT job_type, queue, priority, status, count, 0 AS there FROM tally
+            UNION ALL
+            SELECT job_type, queue, priority, 'stored', 1, 0 FROM uncounted
+            UNION ALL
+            SELECT j.job_type, j.queue, coalesce(d.priority, j.priority), 'stored', 0, 1
+            FROM job AS j LEFT JOIN detail AS d ON d.seq = j.seq
+            UNION ALL
+            SELECT j.job_type, j.queue, coalesce(d.priority, j.priority), {LISTS["status"]}, 0, 1
+            FROM job AS j
+            {joined()}
+            WHERE r.seq IS NULL AND p.seq IS NULL)
+        GROUP BY 1, 2, 3, 4 HAVING sum(count) <> sum(there)""",
     "a row is left of a job that is gone": " UNION ALL ".join(
         f"SELECT '{table}', seq FROM {table} WHERE seq NOT IN (SELECT seq FROM job)" for table in _KEYED
     ),

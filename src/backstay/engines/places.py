@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -21,7 +21,7 @@ import msgspec
 from backstay.clock import Instant
 from backstay.core import job_fields
 from backstay.core.event_details import EventDetails
-from backstay.core.records import ErrorEntry, HistoryEvent, Transition, Verdict
+from backstay.core.records import ErrorEntry, HistoryEvent, Kind, Transition, Verdict
 from backstay.core.states import TERMINAL, Event, Status
 from backstay.errors import StoreError
 from backstay.limits import ERRORS_KEPT_MAX, HISTORY_HEAD, HISTORY_TAIL
@@ -142,6 +142,10 @@ class Standing(msgspec.Struct, frozen=True):
     def place(self) -> str:
         return _PLACE_OF[self.status]
 
+    @property
+    def kind(self) -> Kind:
+        return self.job_type, self.queue, self.priority
+
 
 STANDING = Standing.__struct_fields__
 _JOB_ID, _STATUS, _AWAITED = (STANDING.index(name) for name in ("job_id", "status", "awaited"))
@@ -259,6 +263,27 @@ def is_fast_completion(t: Transition) -> bool:
         and t.reason is None
         and t.details is None
     )
+
+
+# How many jobs of each kind there are, and how many of them stand where: the tally. Neither pending nor processing jobs
+# are in it: a submit, which is often on its own, and a claim would have to write it. Those that run are few, and are
+# counted; the rest is pending.
+
+STORED = "stored"  # all of them
+TALLIED = frozenset(Status) - {Status.PENDING, Status.PROCESSING}
+
+
+def moved_tally(before: Standing, after: Standing) -> Iterator[tuple[Kind, str, int]]:
+    """Yield what a move changes of the tally."""
+    same_kind = before.kind == after.kind
+    if not same_kind:
+        yield before.kind, STORED, -1
+        yield after.kind, STORED, 1
+    if before.status is not after.status or not same_kind:
+        if before.status in TALLIED:
+            yield before.kind, before.status.value, -1
+        if after.status in TALLIED:
+            yield after.kind, after.status.value, 1
 
 
 def decide(standing: Standing | None, t: Transition, now: Instant, *, unmet: int = 0) -> Verdict | Move:

@@ -74,6 +74,12 @@ class Noted(msgspec.Struct, kw_only=True, eq=False):
     signals: set[Signal] = msgspec.field(default_factory=set)
     broods: Broods = msgspec.field(default_factory=Broods)  # written by each verb: see release.spread
     counts: Counts = msgspec.field(default_factory=dict)
+    tallies: dict[tuple[Kind, str], int] = msgspec.field(default_factory=dict)
+
+    def tally(self, kind: Kind, what: str, jobs: int) -> None:
+        """Add to how many jobs of a kind there are, or are in a state: see engines/places.py. Written like `count`."""
+        key = kind, what
+        self.tallies[key] = self.tallies.get(key, 0) + jobs
 
     def count(
         self,
@@ -95,6 +101,19 @@ class Noted(msgspec.Struct, kw_only=True, eq=False):
             sums[0] += jobs
             sums[1] += ran
             sums[2] += waited
+
+
+def counts_of(known: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Return how many jobs are in each state. Those that are in no other are pending."""
+    totals = {status.value: 0 for status in Status}
+    pending = Status.PENDING.value
+    for what, jobs in known:
+        if what == places.STORED:
+            totals[pending] += jobs
+        else:
+            totals[what] += jobs
+            totals[pending] -= jobs
+    return totals
 
 
 _errors = msgspec.json.Decoder(tuple[ErrorEntry, ...])

@@ -36,6 +36,8 @@ LED = by_seq("j")
 JOINED = [*(by_seq(each, left=True) for each in "derlw"), f"SEARCH p USING PRIMARY KEY ({LINE}) LEFT-JOIN"]
 DONOR = [step.replace(" USING", "_donor USING") for step in JOINED]
 
+UNCOUNTED = "SEARCH job USING INTEGER PRIMARY KEY (rowid>?)"  # the last jobs by arrival
+
 # What each statement's plan must say.
 PLANS = {
     "add_tally": [],
@@ -105,11 +107,20 @@ PLANS = {
         "SEARCH counter USING PRIMARY KEY (minute>? AND minute<?)",
         "SEARCH job USING INTEGER PRIMARY KEY (rowid>?)",
     ],
-    "counts": ["SCAN ready", "SCAN running", "SCAN later", "SCAN waiting", "SCAN tally"],
+    "counts": ["SCAN tally", UNCOUNTED, "SCAN running"],
     "dead": ["SEARCH e USING INDEX ended_badly (status=?)", by_seq("j"), by_seq("d", left=True)],
     "dedup_key_of": [BY_ID],
     "dedup_target": ["SEARCH dedup USING PRIMARY KEY (dedup_key=?)"],
-    "depths": ["SCAN ready", "SCAN r", by_seq("j"), by_seq("d", left=True), "SCAN later", "SCAN waiting"],
+    "depths": [
+        "SCAN tally",
+        UNCOUNTED,
+        "SCAN r",
+        by_seq("j"),
+        by_seq("d", left=True),
+        f"SEARCH r USING PRIMARY KEY ({SIGHT} AND priority=?)",
+        "SEARCH l USING COVERING INDEX later_kind (job_type=? AND queue=? AND priority=? AND status=?)",
+        "SEARCH w USING COVERING INDEX waiting_kind (job_type=? AND queue=? AND priority=?)",
+    ],
     "donated": [by_id("j", covering=True), by_seq("e"), by_seq("d", left=True)],
     "drop_archived": ["SEARCH archive USING PRIMARY KEY (job_id=?)"],
     "drop_entries": ["SEARCH audit USING PRIMARY KEY (entry_id=?)", "SEARCH audit USING PRIMARY KEY (entry_id<?)"],
@@ -123,6 +134,7 @@ PLANS = {
     "drop_queue": ["SEARCH queue USING PRIMARY KEY (name=?)"],
     "drop_release": ["SEARCH release_due USING PRIMARY KEY (parent_id=?)"],
     "drop_schedule": ["SEARCH schedule USING PRIMARY KEY (name=?)"],
+    "drop_tally": ["SEARCH tally USING PRIMARY KEY (job_type=? AND queue=? AND priority=? AND status=?)"],
     "drop_worker": ["SEARCH worker USING PRIMARY KEY (worker_id=?)"],
     "due": ["SEARCH later USING COVERING INDEX later_due (scheduled_for<?)"],
     "edges_from": ["SEARCH edge USING INDEX edge_child (child_id=?)"],
@@ -261,6 +273,7 @@ PLANS = {
     "promote_event": [by_seq("later")],
     "promote_leave": [by_seq("later")],
     "promote_long": [by_seq("later")],
+    "promote_tally": [by_seq("later")],
     "promote_ready": [by_seq("l"), by_seq("j"), by_seq("d", left=True)],
     "queue": ["SEARCH queue USING PRIMARY KEY (name=?)"],
     "queues": ["SCAN queue"],
@@ -333,7 +346,7 @@ PLANS = {
     ],
     "retire_output": ["SEARCH output USING PRIMARY KEY (job_id=?)"],
     "retire_steps": ["SEARCH step USING PRIMARY KEY (job_id=?)"],
-    "retire_tally": [by_seq("ended")],
+    "retire_tally": [by_seq("e"), by_seq("j"), by_seq("d", left=True)],
     "reusable": [
         "SEARCH e USING INDEX ended_content (content_hash=? AND job_type=? AND completed_at>?)",
         by_seq("j"),
@@ -403,6 +416,7 @@ PLANS = {
     "sum_counters": ["SEARCH counter USING PRIMARY KEY (minute>? AND minute<?)"],
     "table": ["SEARCH result_table USING PRIMARY KEY (name=?)"],
     "tables": ["SCAN result_table"],
+    "tally_submits": ["SEARCH job USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"],
     "totals": [
         "SCAN counter_sum",
         "SEARCH counter USING PRIMARY KEY (minute>?)",
@@ -459,8 +473,12 @@ WALKS = {
     "alone_candidates": ["SCAN ready USING INDEX ready_alone"],  # which holds nothing else, and that is little
     "ask_no_paused": ["SCAN queue"],
     "claimed_before": ["SCAN running"],  # which holds what runs, and that is little, too
-    "counts": ["SCAN ready", "SCAN running", "SCAN later", "SCAN waiting"],
-    "depths": ["SCAN ready", "SCAN later", "SCAN waiting"],
+    "counts": ["SCAN running"],
+    "depths": [
+        "SCAN ready EXISTS USING COVERING INDEX ready_fair",
+        "SCAN ready EXISTS USING COVERING INDEX ready_parked",
+        "SCAN ready EXISTS USING COVERING INDEX ready_rate_parked",
+    ],  # the first entry of each
     "expired": ["SCAN running"],
     "forget_idle_keys": ["SCAN fair_key"],
     "held_by": ["SCAN running"],
@@ -474,7 +492,7 @@ WALKS = {
         "SCAN ready",
         "SCAN running",
         "SCAN later USING COVERING INDEX later_due",
-        "SCAN waiting",
+        "SCAN waiting USING COVERING INDEX waiting_kind",
         "SCAN ready",
     ],  # some rows of each
     "parked_keys": ["SCAN ready USING COVERING INDEX ready_parked"],  # its first entry
@@ -499,8 +517,8 @@ WALKS = {
 # or the spans over which the minutes of some kinds are summed.
 SORTS = {
     "count_submits", "counters", "counts", "dead", "depths", "expired", "former_workers", "held_by", "misplaced",
-    "outcomes_of", "rate_due", "rate_unpark", "retire_standing", "retire_tally", "sum_counters", "totals", "unpark",
-    "wait_alone",
+    "outcomes_of", "promote_tally", "rate_due", "rate_unpark", "retire_standing", "retire_tally", "sum_counters",
+    "tally_submits", "totals", "unpark", "wait_alone",
 }  # fmt: skip
 TABLES = (
     "job",

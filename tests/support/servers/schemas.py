@@ -40,10 +40,18 @@ TRIGGER = (
     " FOR EACH ROW EXECUTE FUNCTION {schema}.one_place();"
 )
 TALLIED = """
-SELECT coalesce(t.status, e.status), t.count, e.count
-FROM (SELECT status, sum(count) AS count FROM {schema}.tally GROUP BY status) AS t
-FULL JOIN (SELECT status, count(*) AS count FROM {schema}.ended GROUP BY status) AS e ON e.status = t.status
-WHERE coalesce(t.count, 0) <> coalesce(e.count, 0)
+SELECT job_type, queue, priority, status, sum(count), sum(there) FROM (
+    SELECT job_type, queue, priority, status, count, 0 AS there FROM {schema}.tally
+    UNION ALL
+    SELECT job_type, queue, priority, 'stored', count, 0 FROM {schema}.arrived
+    UNION ALL
+    SELECT j.job_type, j.queue, coalesce(d.priority, j.priority), p.status, 0, 1
+    FROM {schema}.job AS j LEFT JOIN {schema}.detail AS d ON d.job_id = j.job_id JOIN (
+        SELECT job_id, 'stored' AS status FROM {schema}.job
+        UNION ALL SELECT job_id, status FROM {schema}.ended
+        UNION ALL SELECT job_id, status FROM {schema}.later
+        UNION ALL SELECT job_id, 'waiting' FROM {schema}.waiting) AS p ON p.job_id = j.job_id) AS every
+GROUP BY 1, 2, 3, 4 HAVING sum(count) <> sum(there)
 """
 
 
@@ -74,7 +82,7 @@ def empty_over(connection: psycopg.Connection, schema: str) -> None:
     guarded = connection.execute(lawful, [f'"{schema}".ready']).fetchone() is not None
     if guarded:
         wrong = connection.execute(TALLIED.format(schema=f'"{schema}"').encode()).fetchall()
-        assert not wrong, f"ended jobs by state, as tallied and as they are: {wrong}"
+        assert not wrong, f"jobs by kind and state, as tallied and as they are: {wrong}"
     tables = connection.execute(f"{TABLES} WHERE schemaname = %s AND tablename <> 'migration'", [schema]).fetchall()
     connection.execute("; ".join(f"DELETE FROM {table}" for (table,) in tables).encode())
     if not guarded:

@@ -55,14 +55,26 @@ async def totals(tx: Tx) -> list[Total]:
 async def sum_counters(tx: Tx, now: Instant) -> None:
     until, oldest = await _summed(tx)
     if sql_rows.next_span(until, oldest, now) is not None:
-        await tx.execute("lock_names", [f"backstay totals {tx.sql.schema}"])
+        await tx.execute("lock_names", [_totals_name(tx)])
+        await add_up(tx, now)  # or submits of an hour that is summed now would be in no sum
         until, oldest = await _summed(tx)  # another process may have added them by now
         span = sql_rows.next_span(until, oldest, now)
         if span is not None:
             await tx.execute("sum_counters", *span)
+            await tx.execute("tally_drop")
             await keep_until(tx, span[1])
             until = span[1]
     await tx.execute("counters_drop", sql_rows.droppable(until, now))
+
+
+async def add_up(tx: Tx, now: Instant) -> None:
+    """Add submits of past minutes to the counters and the tally. Only one process does so at a time, and none while
+    another sums: it would not see them."""
+    await tx.execute("add_up", now - now % sql_rows.MINUTE, _totals_name(tx))
+
+
+def _totals_name(tx: Tx) -> str:
+    return f"backstay totals {tx.sql.schema}"
 
 
 async def keep_until(tx: Tx, until: Instant) -> None:

@@ -14,7 +14,7 @@ import random
 import re
 import ssl
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from importlib import resources
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -28,8 +28,8 @@ from backstay.clock import Instant
 from backstay.core import open_files
 from backstay.core.admission import Turn
 from backstay.core.job_fields import ARCHIVED_FIELDS, HOMES, ID_FIELDS, PLAIN_FIELDS, Home
-from backstay.core.records import FOREVER, NEW_DEFAULTS, ClaimedJob, NewJob, QueueRow
-from backstay.core.states import BOUNDS_MICROS, BUCKETS
+from backstay.core.records import FOREVER, NEW_DEFAULTS, ClaimedJob, Kind, NewJob, QueueRow
+from backstay.core.states import BOUNDS_MICROS, BUCKETS, Counted
 from backstay.engines import places, sql_files, sql_rows
 from backstay.engines.sql_rows import Counts, Noted
 from backstay.errors import (
@@ -568,17 +568,25 @@ class Tx(Noted, eq=False):
         return await self.connection.fetchval(self.sql[name], *values)
 
     async def write_counters(self) -> None:
-        if self.counts:
-            await self.execute("count", *counter_columns(self.counts))
+        if self.counts or self.tallies:
+            await self.execute("count", *counter_columns(self.counts, self.tallies))
 
 
-def counter_columns(counts: Counts) -> Sequence[Any]:
+def counter_columns(counts: Counts, tallies: Mapping[tuple[Kind, str], int]) -> Sequence[Any]:
     """Return the columns of the counters, always in the same order, so that two transactions that write the same shard
     cannot deadlock."""
-    ordered = sorted(
-        (minute, *kind, outcome.value, bucket, *sums) for (minute, kind, outcome, bucket), sums in counts.items()
-    )
-    return [list(column) for column in zip(*ordered, strict=True)]
+    counted, came = [], []
+    for (minute, kind, outcome, bucket), sums in counts.items():
+        if outcome is Counted.SUBMITTED:
+            came.append((minute, *kind, sums[0]))
+        else:
+            counted.append((minute, *kind, outcome.value, bucket, *sums))
+    tallied = [(*kind, what, jobs) for (kind, what), jobs in tallies.items() if jobs]
+    return [*_columns(counted, 9), *_columns(came, 5), *_columns(tallied, 5)]
+
+
+def _columns(rows: list[Any], width: int) -> Iterable[list[Any]]:
+    return [list(column) for column in zip(*sorted(rows), strict=True)] if rows else [[] for _ in range(width)]
 
 
 T = TypeVar("T")

@@ -115,8 +115,11 @@ async def insert_copied(tx: Tx, jobs: Sequence[NewJob], now: Instant, at: Instan
         await _copy(tx, "ready", _in_line(used), due)
     if any(later):
         await _copy(tx, "later", {**{name: column[name] for name in _ANY_PLACE}, **_SCHEDULED}, later)
-    for kind, count in Counter(zip(column["job_type"], column["queue"], column["priority"], strict=True)).items():
+    kinds = list(zip(column["job_type"], column["queue"], column["priority"], strict=True))
+    for kind, count in Counter(kinds).items():
         tx.count(kind, Counted.SUBMITTED, at, count)
+    for kind, count in Counter(compress(kinds, later)).items():
+        tx.tally(kind, Status.SCHEDULED.value, count)
     return _inserted(tx, jobs, now)
 
 

@@ -29,7 +29,7 @@ from backstay.core.records import (
     Verdict,
 )
 from backstay.engines import sql_rows
-from backstay.engines.postgres import admission, insert, settle
+from backstay.engines.postgres import access, admission, insert, settle
 from backstay.engines.postgres import release as postgres_release
 from backstay.engines.postgres.connection import Statements, Tx, migrations
 from backstay.errors import SchemaMismatch, StoreUnsafe
@@ -86,6 +86,7 @@ def _details(job_type: JobType) -> str:
 
 async def release(tx: Tx, now: Instant, limit: int) -> tuple[int, bool]:
     """Continue releases; return how many jobs were released, and whether there are staged children to store."""
+    await access.add_up(tx, now)
     done = await postgres_release.release(tx, now, limit)
     if not await tx.value("staged_any"):
         return done, False

@@ -6,13 +6,11 @@ completions and promotions lock only places, and move jobs on without waiting fo
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
-from backstay.core.states import TERMINAL
 from backstay.engines import places, sql_rows
 from backstay.engines.places import ENDED, LATER, READY, RUNNING, WAITING, EventRow, Move, Standing
 from backstay.engines.postgres.connection import Tx
@@ -47,7 +45,6 @@ async def write(tx: Tx, moves: Sequence[Move]) -> None:
     entered: dict[str, list[dict[str, Any]]] = {}
     details: list[dict[str, Any]] = []
     events: list[dict[str, Any]] = []
-    tally: Counter[str] = Counter()
     spans: list[tuple[str, int, int]] = []
     for job_id, chain in chains.items():
         before, last = chain[0].before, chain[-1]
@@ -57,15 +54,13 @@ async def write(tx: Tx, moves: Sequence[Move]) -> None:
         if any(each.writes_detail for each in chain):
             details.append(_detail(chain))
         events += [_event(job_id, event) for each in chain for event in each.events]
-        if before.status in TERMINAL:
-            tally[before.status.value] -= 1
-        if last.after.status in TERMINAL:
-            tally[last.after.status.value] += 1
+        for change in places.moved_tally(before, last.after):
+            tx.tally(*change)
         if span := places.trimmed(last.after.version):
             spans.append((job_id, *span))
-    await _stay(tx, [chain[-1] for chain in chains.values() if _stays(chain)])
+    await _stay(tx, [(chain[0].before, chain[-1]) for chain in chains.values() if _stays(chain)])
     await _leave(tx, left, details)
-    await _enter(tx, entered, events, tally)
+    await _enter(tx, entered, events)
     if spans:
         await tx.execute("trim", *(list(column) for column in zip(*spans, strict=True)))
 
@@ -76,11 +71,17 @@ def _stays(chain: Sequence[Move]) -> bool:
     return chain[0].before.place == chain[-1].after.place in (RUNNING, WAITING)
 
 
-async def _stay(tx: Tx, moves: Sequence[Move]) -> None:
-    running = [move.after for move in moves if move.after.place == RUNNING]
-    waiting = [_row(move) for move in moves if move.after.place == WAITING]
+async def _stay(tx: Tx, moves: Sequence[tuple[Standing, Move]]) -> None:
+    running = [(before, move.after) for before, move in moves if move.after.place == RUNNING]
+    waiting = [_row(move) for _, move in moves if move.after.place == WAITING]
     if moves:
-        await tx.execute("stay", [job.job_id for job in running], [job.version for job in running], _json(waiting))
+        await tx.execute(
+            "stay",
+            [after.job_id for _, after in running],
+            [after.version for _, after in running],
+            _json(waiting),
+            [before.kind != after.kind for before, after in running],
+        )
 
 
 async def restore(tx: Tx, jobs: Sequence[sql_rows.Restored]) -> None:
@@ -88,20 +89,20 @@ async def restore(tx: Tx, jobs: Sequence[sql_rows.Restored]) -> None:
     entered: dict[str, list[dict[str, Any]]] = {}
     events: list[dict[str, Any]] = []
     details: list[dict[str, Any]] = []
-    tally: Counter[str] = Counter()
     for job in jobs:
         after = job.move.after
         entered.setdefault(after.place, []).append(_row(job.move))
         events += [_event(after.job_id, event) for event in job.events]
         if job.move.differs:
             details.append(_detail([job.move]))
-        if after.status in TERMINAL:
-            tally[after.status.value] += 1
+        tx.tally(after.kind, places.STORED, 1)
+        if after.status in places.TALLIED:
+            tx.tally(after.kind, after.status.value, 1)
     await _leave(tx, {}, details)
     if parents := [job for job in jobs if job.children]:
         columns = [[job.children[name] for job in parents] for name in places.CHILDREN]
         await tx.value("count_children", [job.move.after.job_id for job in parents], *columns)
-    await _enter(tx, entered, events, tally)
+    await _enter(tx, entered, events)
 
 
 async def _leave(tx: Tx, left: dict[str, list[Standing]], details: Sequence[dict[str, Any]]) -> None:
@@ -118,16 +119,11 @@ async def _leave(tx: Tx, left: dict[str, list[Standing]], details: Sequence[dict
     )
 
 
-async def _enter(
-    tx: Tx, entered: dict[str, list[dict[str, Any]]], events: Sequence[dict[str, Any]], tally: Counter[str]
-) -> None:
-    counts = sorted((status, count) for status, count in tally.items() if count)
+async def _enter(tx: Tx, entered: dict[str, list[dict[str, Any]]], events: Sequence[dict[str, Any]]) -> None:
     await tx.execute(
         "enter",
         *(_json(entered.get(place, ())) for place in (LATER, WAITING, RUNNING, ENDED, READY)),
         _json(events),
-        [status for status, _ in counts],
-        [count for _, count in counts],
     )
 
 

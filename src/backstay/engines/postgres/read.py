@@ -290,10 +290,7 @@ async def expired(tx: Tx, store_now: Instant | None, limit: int, dead_workers: S
 
 
 async def counts(tx: Tx) -> dict[str, int]:
-    totals = {status.value: 0 for status in Status}
-    for status, count in await tx.rows("counts"):
-        totals[status] += count
-    return totals
+    return sql_rows.counts_of(tuple(row) for row in await tx.rows("counts"))
 
 
 async def queues(tx: Tx) -> list[QueueRow]:

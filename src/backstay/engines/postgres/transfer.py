@@ -162,6 +162,7 @@ async def held(tx: Tx) -> MoveState | None:
 
 
 async def _seal(tx: Tx, state: MoveState) -> None:
+    await access.add_up(tx, sql_rows.EVERYTHING)  # of submits, what is exported are the counters
     results = await tx.column("result_names")
     for table in (*sql_rows.PLACED_TABLES, *(f"result_{name}" for name in results)):
         await _forbid(tx, table, _ALL, state, "FOR EACH STATEMENT")
@@ -234,6 +235,8 @@ async def _guards(tx: Tx, after: str | None, limit: int) -> Source:
 
 
 async def _counters(tx: Tx, after: str | None, limit: int) -> Source:
+    if after is None and await moving(tx) is None:
+        await access.add_up(tx, sql_rows.EVERYTHING)  # as `_seal` does
     for row in await tx.rows("export_counters", *sql_rows.position(after, (-1, "", "", 0, "")), limit):
         yield sql_rows.counter(*row), sql_rows.cursor(*tuple(row)[:5])
 

@@ -23,7 +23,7 @@ from backstay.core.dependencies import TriggerRule, began, breaker, moved
 from backstay.core.event_details import Dependency
 from backstay.core.records import FOREVER, NEW_DEFAULTS, Inserted, JobRecord, Kind, NewJob, Signal
 from backstay.core.states import TERMINAL, Counted, Event, Status
-from backstay.engines.places import FACTS, STANDING, Move, Standing, submitted
+from backstay.engines.places import FACTS, STANDING, TALLIED, Move, Standing, submitted
 from backstay.engines.release import Gift
 from backstay.engines.sqlite import admission, read, release
 from backstay.engines.sqlite import places as sqlite_places
@@ -115,6 +115,8 @@ def insert_plain(tx: Tx, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]
     if max(due, default=0) > now:
         tx.connection.execute(INSERT_LATER, (first, now))
         tx.signals.add(Signal.DUE)
+        for kind, count in Counter(_kind(job) for job in jobs if job.scheduled_for > now).items():
+            tx.tally(kind, Status.SCHEDULED.value, count)
     for kind, count in Counter(map(_kind, jobs)).items():
         tx.arrivals.submitted(kind, now, count)
     pending, scheduled = Status.PENDING, Status.SCHEDULED
@@ -149,6 +151,7 @@ def _insert_alone(tx: Tx, job: NewJob, now: Instant) -> Inserted:
     tx.arrivals.submitted(_kind(job), now)
     if job.scheduled_for > now:
         tx.connection.execute(INSERT_LATER, (seq, now))
+        tx.tally(_kind(job), Status.SCHEDULED.value, 1)
         tx.signals.add(Signal.DUE)
         return Inserted(job.job_id, Status.SCHEDULED)
     tx.connection.execute(INSERT_READY, (seq, now))
@@ -215,6 +218,8 @@ def _write(tx: Tx, job: NewJob, now: Instant, status: Status, **standing: Any) -
     """Write a special job: what was submitted, the place where it begins, the guard of its dedup key."""
     new = _stored(tx, job, now, status, **standing)
     sqlite_places.enter(tx, new.place, Move(new, new, ()).place_row())
+    if status in TALLIED:
+        tx.tally(new.kind, status.value, 1)
     if status is Status.WAITING:
         sqlite_places.write_events(tx, new.key, [submitted(now, job.created_by, status)])
     if new.joins is not None:
@@ -313,7 +318,7 @@ def _insert_reused(tx: Tx, job: NewJob, donor: Donor, now: Instant, promised: bo
     sqlite_places.enter(tx, after.place, move.place_row())
     sqlite_places.write_events(tx, new.key, [submitted(now, job.created_by, Status.COMPLETED, Event.REUSE)])
     tx.connection.execute(sqlite_places.WRITE_DETAIL, move.detail_row())
-    tx.tally(Status.COMPLETED, 1)
+    tx.tally(new.kind, Status.COMPLETED.value, 1)
     tx.count((job.job_type, job.queue, job.priority), Counted.COMPLETED, now)
     tx.count((job.job_type, job.queue, job.priority), Counted.REUSED, now, 1, donor.took_micros)
     tx.broods.add(job.parent_job_id, moved(None, Status.COMPLETED))

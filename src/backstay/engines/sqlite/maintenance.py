@@ -44,6 +44,7 @@ from backstay.limits import HISTORY_HEAD, HISTORY_TAIL
 DUE = load("due")
 PROMOTE = [load(name) for name in ("promote_ready", "promote_leave")]
 PROMOTE_EVENT = load("promote_event")
+PROMOTE_TALLY = load("promote_tally")
 PROMOTE_LONG = load("promote_long")
 NEXT_DUE = load("next_due")
 RELEASE_NEEDED = load("release_needed")
@@ -60,6 +61,8 @@ def promote(tx: Tx, now: Instant, limit: int) -> Promoted:
     count = 0
     if due != "[]":
         tx.connection.execute(PROMOTE_EVENT, (due, now))
+        for job_type, queue, priority, status, jobs in tx.rows(PROMOTE_TALLY, (due,)):
+            tx.tally((job_type, queue, priority), status, -jobs)
         long = tx.rows(PROMOTE_LONG, (due, HISTORY_HEAD + HISTORY_TAIL))
         for statement in PROMOTE:
             tx.connection.execute(statement, (due,))

@@ -21,6 +21,7 @@ from backstay.engines.places import (
     Move,
     Standing,
     is_repeat,
+    moved_tally,
     standing_from,
     trimmed,
 )
@@ -53,13 +54,12 @@ def standing(tx: Tx, job_id: str) -> Standing | None:
 def write(tx: Tx, move: Move) -> None:
     before, after = move.before, move.after
     if before.place == after.place == RUNNING:
-        tx.connection.execute(STAY_RUNNING, (after.version, after.key))
+        tx.connection.execute(STAY_RUNNING, (after.version, before.kind != after.kind, after.key))
     else:
         leave(tx, before)
         enter(tx, after.place, move.place_row())
-    if before.status is not after.status:
-        tx.tally(before.status, -1)
-        tx.tally(after.status, 1)
+    for change in moved_tally(before, after):
+        tx.tally(*change)
     write_events(tx, after.key, move.events)
     if move.writes_detail:
         tx.connection.execute(WRITE_DETAIL, move.detail_row())

@@ -75,8 +75,8 @@ _FROM = {
     ),
     "processing": ("running AS lead CROSS JOIN job AS j ON j.seq = lead.seq", "true"),
     "pending": ("ready AS lead CROSS JOIN job AS j ON j.seq = lead.seq", "true"),
-    "later": ("later AS lead CROSS JOIN job AS j ON j.seq = lead.seq", "lead.status = :status"),
-    "waiting": ("waiting AS lead CROSS JOIN job AS j ON j.seq = lead.seq", "true"),
+    "later": ("later AS lead NOT INDEXED CROSS JOIN job AS j ON j.seq = lead.seq", "lead.status = :status"),
+    "waiting": ("waiting AS lead NOT INDEXED CROSS JOIN job AS j ON j.seq = lead.seq", "true"),
     "ended_badly": (
         "ended AS lead INDEXED BY ended_badly CROSS JOIN job AS j ON j.seq = lead.seq",
         "lead.status = :status AND lead.status IN ('failed', 'cancelled')",
@@ -309,9 +309,7 @@ def expired(connection: apsw.Connection, now: int, limit: int, dead_workers: Seq
 
 
 def counts(connection: apsw.Connection) -> dict[str, int]:
-    totals = {status.value: 0 for status in Status}
-    totals.update(sqlite_connection.rows(connection, COUNTS))
-    return totals
+    return sql_rows.counts_of(sqlite_connection.rows(connection, COUNTS))
 
 
 QUEUES = load("queues")

@@ -14,8 +14,8 @@ import msgspec
 
 from backstay.clock import Instant
 from backstay.core.records import RetentionPolicy
-from backstay.core.states import Status
 from backstay.engines import sql_rows
+from backstay.engines.places import STORED
 from backstay.engines.sqlite import access
 from backstay.engines.sqlite import connection as sqlite_connection
 from backstay.engines.sqlite.connection import load
@@ -60,8 +60,10 @@ def retire(
         tx.arrivals.count()  # while they are there
         encoded = msgspec.json.encode(standing).decode()
         tx.connection.execute(ARCHIVE, {"now": now, "batch": encoded})
-        for status, jobs in tx.rows(RETIRE_TALLY, (encoded,)):
-            tx.tally(Status(status), -jobs)
+        for *kind, status, jobs in tx.rows(RETIRE_TALLY, (encoded,)):
+            job_type, queue, priority = kind
+            for what in (STORED, status):
+                tx.tally((job_type, queue, priority), what, -jobs)
         archived = [job_id for (job_id,) in tx.rows(RETIRE, (encoded,))]
         for statement in RETIRE_PLACED:
             tx.connection.execute(statement, (encoded,))

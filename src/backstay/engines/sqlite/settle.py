@@ -215,7 +215,7 @@ def _count_completed(tx: Tx, done: Sequence[Transition], now: Instant) -> None:
             found[2] += t.waited_micros
     for (kind, bucket), (jobs, ran, waited) in sums.items():
         tx.count(kind, Counted.COMPLETED, now, jobs, ran, waited, bucket)
-    tx.tally(Status.COMPLETED, len(done))
+        tx.tally(kind, Status.COMPLETED.value, jobs)
 
 
 def _count(tx: Tx, applied: Sequence[Transition], now: Instant) -> None:

@@ -38,6 +38,7 @@ from backstay.core.records import ApiKey, AuditEntry, Counter, JobType, LimitRow
 from backstay.core.result_tables import ColumnKind, ResultTable
 from backstay.core.states import ACTIVE
 from backstay.engines import sql_rows
+from backstay.engines.places import STORED, TALLIED
 from backstay.engines.sqlite import access, insert, maintenance, read
 from backstay.engines.sqlite import connection as sqlite_connection
 from backstay.engines.sqlite import places as sqlite_places
@@ -332,7 +333,9 @@ def _restore_job(tx: Tx, job: sql_rows.Restored) -> None:
     after = job.move.after
     tx.connection.execute(_RESTORE_JOB, {**job.facts, "seq": after.key})
     sqlite_places.enter(tx, after.place, job.move.place_row())
-    tx.tally(after.status, 1)
+    tx.tally(after.kind, STORED, 1)
+    if after.status in TALLIED:
+        tx.tally(after.kind, after.status.value, 1)
     for event in job.events:
         sqlite_places.write_event(tx, after.key, event)
     if job.move.differs:

@@ -29,7 +29,8 @@ import msgspec
 from backstay import failpoints
 from backstay.clock import Clock, Instant, SystemClock
 from backstay.core.records import Kind, Signal
-from backstay.core.states import NO_BUCKET, TERMINAL, Counted, Status
+from backstay.core.states import NO_BUCKET, Counted
+from backstay.engines.places import STORED
 from backstay.engines.sql_rows import MINUTE, Counts, Noted
 from backstay.engines.sqlite.connection import gate, load, translate
 from backstay.errors import ForkedStore, NotOpen, StoreBusy, StoreError, StoreFull, StoreGone
@@ -38,17 +39,19 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 COUNT = load("count")
 ADD_TALLY = load("add_tally")
+DROP_TALLY = load("drop_tally")
 LAST_SEQ = load("last_seq")
 LIMITED = load("limited_queues")
 COUNT_SUBMITS = load("count_submits")
+TALLY_SUBMITS = load("tally_submits")
 SAVE_COUNTED = load("save_counted")
 UNCOUNTED_MAX = 256  # a read adds them up
 
 
 # New jobs: their positions in the order of arrival, and when they are counted as submitted. A single submit writes no
-# counter, which would be one more page to sync. Jobs after `counted_through` are not in the counters yet, and every
-# read of the counters adds them from the view `uncounted`. They are counted once there are many, and before a job is
-# deleted or the counters are summed or exported.
+# counter, which would be one more page to sync. Jobs after `counted_through` are not in the counters yet, nor in the
+# tally, and every read of these adds them from the view `uncounted`. They are counted once there are many, and before a
+# job is deleted or the counters are summed or exported.
 
 
 class Known(NamedTuple):
@@ -67,12 +70,11 @@ def look(connection: apsw.Connection) -> Known:
 class Arrivals:
     """The new jobs of one transaction. No other process can take their positions in the meantime."""
 
-    __slots__ = ("_connection", "_counted", "_counts", "_first", "_known", "_last", "_submitted")
+    __slots__ = ("_counted", "_first", "_known", "_last", "_submitted", "_tx")
 
-    def __init__(self, connection: apsw.Connection, counts: Counts, known: Known | None) -> None:
-        self._connection = connection
-        self._counts = counts
-        self._known = known
+    def __init__(self, tx: Tx) -> None:
+        self._tx = tx
+        known = self._known = tx.known
         self._last = -1  # not read yet
         self._counted = 0
         if known is not None:
@@ -86,7 +88,7 @@ class Arrivals:
 
     def limited(self) -> list[tuple[Any, ...]]:
         """Return the queues that have a limit, each with it."""
-        return self._connection.execute(LIMITED).fetchall() if self._known is None else self._known.limited
+        return self._tx.rows(LIMITED) if self._known is None else self._known.limited
 
     def take_seqs(self, jobs: int) -> int:
         """Return the first of as many positions in the order of arrival."""
@@ -117,18 +119,21 @@ class Arrivals:
         self._read()
         if self._counted == self._last:
             return
+        connection = self._tx.connection
         if self._first is None or self._first > self._counted + 1:
-            self._connection.execute(COUNT_SUBMITS, (self._last + 1 if self._first is None else self._first,))
-        for key, (jobs, ran, waited) in self._submitted.items():
-            sums = self._counts.setdefault(key, [0, 0, 0])
-            self._counts[key] = [sums[0] + jobs, sums[1] + ran, sums[2] + waited]
+            before = (self._last + 1 if self._first is None else self._first,)
+            connection.execute(COUNT_SUBMITS, before)
+            connection.execute(TALLY_SUBMITS, before)
+        for (at, kind, outcome, _), (jobs, _, _) in self._submitted.items():
+            self._tx.count(kind, outcome, at, jobs)
+            self._tx.tally(kind, STORED, jobs)
         self._submitted.clear()
         self._first, self._counted = None, self._last
-        self._connection.execute(SAVE_COUNTED, (self._last,))
+        connection.execute(SAVE_COUNTED, (self._last,))
 
     def _read(self) -> None:
         if self._last < 0:
-            last, counted = self._connection.execute(LAST_SEQ).fetchall()[0]
+            last, counted = self._tx.connection.execute(LAST_SEQ).fetchall()[0]
             self._last, self._counted = int(str(last)), int(str(counted))
 
 
@@ -139,13 +144,12 @@ class Tx(Noted, eq=False):
     connection: apsw.Connection
     known: Known | None = None  # before it, of what an insert has to know
     room: dict[str, int] = msgspec.field(default_factory=dict)  # of limited queues, as far as this transaction knows
-    _tally: dict[Status, int] = msgspec.field(default_factory=dict)
     _arrivals: Arrivals | None = None
 
     @property
     def arrivals(self) -> Arrivals:
         if self._arrivals is None:
-            self._arrivals = Arrivals(self.connection, self.counts, self.known)
+            self._arrivals = Arrivals(self)
         return self._arrivals
 
     # apsw types a row as whatever SQLite can hold; our statements know what theirs hold.
@@ -160,17 +164,14 @@ class Tx(Noted, eq=False):
         """The first column of the first row; None when there is none."""
         return self.connection.execute(statement, bindings).get
 
-    def tally(self, status: Status, jobs: int) -> None:
-        """Add to how many jobs have ended in each way; ignored for other states, whose tables are counted."""
-        if status in TERMINAL:
-            self._tally[status] = self._tally.get(status, 0) + jobs
-
     def write_counters(self) -> None:
         if self._arrivals is not None:
             self._arrivals.count_many()
-        for status, jobs in self._tally.items():
+        for (kind, what), jobs in self.tallies.items():
             if jobs:
-                self.connection.execute(ADD_TALLY, (status.value, jobs))
+                self.connection.execute(ADD_TALLY, (*kind, what, jobs))
+            if jobs < 0:
+                self.connection.execute(DROP_TALLY, (*kind, what))
         for (minute, (job_type, queue, priority), outcome, bucket), sums in self.counts.items():
             self.connection.execute(COUNT, (minute, job_type, queue, priority, outcome.value, bucket, *sums))
 

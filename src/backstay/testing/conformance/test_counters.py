@@ -381,6 +381,41 @@ class TestDepths:
         places = (Place(50, 1, NOW + 5, NOW + 5),)
         assert await store.depths() == [Depth("default", "work", Status.PROCESSING, 1, NOW + 5, places)]
 
+    @pytest.mark.parametrize("state", sorted(ACTIVE))
+    async def test_a_job_counts_with_the_priority_that_it_has_now(self, store: Store, state: Status) -> None:
+        job = await in_state(store, state, job_type="mine")
+
+        await settle(store, reprioritise(await record(store, job.job_id), priority=90, by=None, reason=None))
+
+        [depth] = [each for each in await store.depths() if each.job_type == "mine"]
+        assert [(place.priority, place.count) for place in depth.by_priority] == [(90, 1)]
+
+    async def test_one_that_got_another_while_it_ran_leaves_no_other_count_wrong(self, store: Store) -> None:
+        claim = await running(store)
+        await submit_many(store, 2)
+        await submit(store, priority=90)
+        await settle(store, reprioritise(await record(store, claim.job_id), priority=90, by=None, reason=None))
+
+        await settle(store, claim.completes())
+
+        [depth] = await store.depths()
+        assert [(place.priority, place.count) for place in depth.by_priority] == [(90, 1), (50, 2)]
+        assert await self._not_empty(store) == {"pending": 3, "completed": 1}
+
+    async def test_nothing_is_left_of_jobs_that_are_gone(self, store: Store) -> None:
+        for _ in range(2):
+            for state in (Status.COMPLETED, Status.FAILED, Status.CANCELLED):
+                await in_state(store, state)
+            await retire(store, a_policy(0, 0, 0), now=NOW + DAY)
+
+        await submit(store, now=NOW + 2 * DAY)
+
+        assert await self._not_empty(store) == {"pending": 1}
+
+    @staticmethod
+    async def _not_empty(store: Store) -> dict[str, int]:
+        return {status: jobs for status, jobs in (await store.counts()).items() if jobs}
+
 
 START = NOW - NOW % HOUR
 AT_ONCE = a_policy(0, 0, 0)

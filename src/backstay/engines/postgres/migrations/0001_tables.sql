@@ -153,6 +153,8 @@ CREATE TABLE backstay.later (
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 -- promote
 CREATE INDEX later_due ON backstay.later (scheduled_for);
+-- depths: since when the oldest is due
+CREATE INDEX later_kind ON backstay.later (job_type, queue, priority, status, scheduled_for);
 
 -- Jobs that wait: for those that they depend on, or for their children.
 CREATE TABLE backstay.waiting (
@@ -169,6 +171,9 @@ CREATE TABLE backstay.waiting (
     awaits        text -- set: it waits for its children
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000,
     autovacuum_vacuum_cost_delay = 0);
+
+-- depths: since when the oldest is due
+CREATE INDEX waiting_kind ON backstay.waiting (job_type, queue, priority, scheduled_for);
 
 -- Processing jobs: claims.
 CREATE TABLE backstay.running (
@@ -223,13 +228,18 @@ CREATE INDEX ended_content ON backstay.ended (content_hash, job_type, completed_
 -- the job with rows of a subject and type that completed last
 CREATE INDEX ended_latest ON backstay.ended (subject, job_type, completed_at) WHERE subject IS NOT NULL;
 
--- How many jobs have ended how: those who count at the same time must not wait for each other's commits.
+-- How many jobs of each kind there are ('stored'), and how many of them are in each state but pending and processing: see
+-- engines/places.py. Those who count at the same time must not wait for each other's commits: each has a shard, and
+-- maintenance adds the shards up in -1. Jobs that are in `arrived` are not in 'stored' yet.
 CREATE TABLE backstay.tally (
-    status text COLLATE "C" NOT NULL,
-    shard  integer NOT NULL,
-    count  bigint NOT NULL,
-    PRIMARY KEY (status, shard)
-) WITH (fillfactor = 20);
+    shard    integer NOT NULL,
+    priority integer NOT NULL, -- as it is now
+    count    bigint NOT NULL,
+    job_type text COLLATE "C" NOT NULL,
+    queue    text COLLATE "C" NOT NULL,
+    status   text COLLATE "C" NOT NULL,
+    PRIMARY KEY (shard, job_type, queue, priority, status)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 500);
 
 -- History that does not follow from facts and place: see engines/places.py.
 CREATE TABLE backstay.event (
@@ -396,6 +406,24 @@ CREATE TABLE backstay.counter (
     waited_micros bigint NOT NULL,
     PRIMARY KEY (minute, job_type, queue, priority, outcome, shard, bucket)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
+
+-- Submits, until maintenance adds them to `counter` and `tally`: those of past minutes, so that a row is written often
+-- before it is deleted once. A submit writes nothing else that counts it.
+CREATE TABLE backstay.arrived (
+    minute   bigint NOT NULL,
+    count    bigint NOT NULL,
+    priority integer NOT NULL,
+    shard    integer NOT NULL,
+    job_type text COLLATE "C" NOT NULL,
+    queue    text COLLATE "C" NOT NULL,
+    PRIMARY KEY (minute, job_type, queue, priority, shard)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 500);
+
+-- All that was counted, by minute.
+CREATE VIEW backstay.counted AS
+SELECT minute, job_type, queue, priority, outcome, bucket, count, ran_micros, waited_micros FROM backstay.counter
+UNION ALL
+SELECT minute, job_type, queue, priority, 'submitted', 0, count, 0, 0 FROM backstay.arrived;
 
 -- What is left of a job after its retention.
 CREATE TABLE backstay.archive (

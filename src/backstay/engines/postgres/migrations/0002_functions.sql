@@ -12,25 +12,6 @@ $$
         + width_bucket(waited - 1, ARRAY[{bucket_bounds}]::bigint[])
 $$;
 
--- Add to the counters of this minute, in a shard that this connection has for itself, nearly always.
-CREATE FUNCTION backstay.count_jobs(
-    at bigint, of_type text, of_queue text, of_priority integer, as_outcome text, jobs bigint, ran bigint, waited bigint)
-RETURNS void LANGUAGE sql AS
-$$
-    INSERT INTO backstay.counter AS c
-        (minute, job_type, queue, priority, outcome, shard, bucket, count, ran_micros, waited_micros)
-    VALUES (at - at % 60000000, of_type, of_queue, of_priority, as_outcome, pg_backend_pid() % 64, 0, jobs, ran, waited)
-    ON CONFLICT (minute, job_type, queue, priority, outcome, shard, bucket) DO UPDATE SET count = c.count + excluded.count,
-        ran_micros = c.ran_micros + excluded.ran_micros, waited_micros = c.waited_micros + excluded.waited_micros
-$$;
-
--- Add to the number of jobs that have ended in a state.
-CREATE FUNCTION backstay.tally_jobs(as_status text, jobs bigint) RETURNS void LANGUAGE sql AS
-$$
-    INSERT INTO backstay.tally AS t (status, shard, count) VALUES (as_status, pg_backend_pid() % 64, jobs)
-    ON CONFLICT (status, shard) DO UPDATE SET count = t.count + excluded.count
-$$;
-
 -- QueueFull if this many more jobs would exceed the limit. Submits to a limited queue wait for one another.
 CREATE FUNCTION backstay.refuse_over_limit(to_queue text, coming bigint) RETURNS void LANGUAGE plpgsql AS
 $$

@@ -284,7 +284,6 @@ BEGIN
         FROM n LEFT JOIN LATERAL (SELECT * FROM backstay.ended WHERE job_id = n.donor OFFSET 0) AS e ON true
         LEFT JOIN LATERAL (SELECT * FROM backstay.detail WHERE job_id = n.donor OFFSET 0) AS d ON true
         WHERE starts = 'completed' OR ends IS NOT NULL
-        RETURNING job_id, status
     ), details AS (
         INSERT INTO backstay.detail (job_id, joins, reused_from, metrics, result_tables, rows_of, rows_attempt, stage,
             last_error, error_type)
@@ -313,17 +312,24 @@ BEGIN
         WHERE dedup_key IS NOT NULL
         ON CONFLICT (dedup_key) DO UPDATE SET job_id = excluded.job_id, until = excluded.until
     ), tallied AS (
-        INSERT INTO backstay.tally AS t (status, shard, count)
-        SELECT status, pg_backend_pid() % 64, count(*) FROM over GROUP BY status ORDER BY status
-        ON CONFLICT (status, shard) DO UPDATE SET count = t.count + excluded.count
+        INSERT INTO backstay.tally AS t (shard, job_type, queue, priority, status, count)
+        SELECT pg_backend_pid() % 64, job_type, queue, priority, coalesce(ends, starts) AS status, count(*) FROM n
+        WHERE coalesce(ends, starts) <> 'pending'
+        GROUP BY job_type, queue, priority, coalesce(ends, starts)
+        ORDER BY job_type, queue, priority, status
+        ON CONFLICT (shard, job_type, queue, priority, status) DO UPDATE SET count = t.count + excluded.count
+    ), came AS (
+        INSERT INTO backstay.arrived AS a (minute, job_type, queue, priority, shard, count)
+        SELECT at - at % 60000000, job_type, queue, priority, pg_backend_pid() % 64, count(*) FROM n
+        GROUP BY job_type, queue, priority
+        ORDER BY job_type, queue, priority
+        ON CONFLICT (minute, job_type, queue, priority, shard) DO UPDATE SET count = a.count + excluded.count
     )
     INSERT INTO backstay.counter AS c
         (minute, job_type, queue, priority, outcome, shard, bucket, count, ran_micros, waited_micros)
     SELECT at - at % 60000000, job_type, queue, priority, outcome, pg_backend_pid() % 64, 0, count(*), sum(ran), 0
     FROM (
-        SELECT job_type, queue, priority, 'submitted' AS outcome, 0 AS ran FROM n
-        UNION ALL
-        SELECT job_type, queue, priority, coalesce(ends, 'completed'), 0 FROM n WHERE donor IS NOT NULL OR ends IS NOT NULL
+        SELECT job_type, queue, priority, coalesce(ends, 'completed') AS outcome, 0 AS ran FROM n WHERE donor IS NOT NULL OR ends IS NOT NULL
         UNION ALL
         SELECT job_type, queue, priority, 'reused', backstay.took(coalesce(
             (SELECT reused_from FROM backstay.detail WHERE job_id = donor), donor)) FROM n WHERE donor IS NOT NULL
@@ -762,8 +768,13 @@ BEGIN
     ), due AS (
         INSERT INTO backstay.release_due (parent_id) SELECT job_id FROM s WHERE awaited ON CONFLICT DO NOTHING
     ), tallied AS (
-        INSERT INTO backstay.tally AS t (status, shard, count) VALUES ('cancelled', pg_backend_pid() % 64, cancelled)
-        ON CONFLICT (status, shard) DO UPDATE SET count = t.count + excluded.count
+        INSERT INTO backstay.tally AS t (shard, job_type, queue, priority, status, count)
+        SELECT pg_backend_pid() % 64, job_type, queue, priority, what, sum(jobs)
+        FROM s CROSS JOIN LATERAL (VALUES (status, -1), ('cancelled', 1)) AS change (what, jobs)
+        WHERE what NOT IN ('pending', 'processing')
+        GROUP BY job_type, queue, priority, what
+        ORDER BY job_type, queue, priority, what
+        ON CONFLICT (shard, job_type, queue, priority, status) DO UPDATE SET count = t.count + excluded.count
     )
     INSERT INTO backstay.counter AS c
         (minute, job_type, queue, priority, outcome, shard, bucket, count, ran_micros, waited_micros)
@@ -852,11 +863,16 @@ CREATE FUNCTION backstay.drop_ended(ids uuid[]) RETURNS void LANGUAGE plpgsql SE
 $$
 BEGIN
     WITH gone AS (
-        DELETE FROM backstay.ended WHERE job_id = ANY (ids) RETURNING status
+        DELETE FROM backstay.ended WHERE job_id = ANY (ids) RETURNING job_id, status
     )
-    INSERT INTO backstay.tally AS t (status, shard, count)
-    SELECT status, pg_backend_pid() % 64, -count(*) FROM gone GROUP BY status ORDER BY status
-    ON CONFLICT (status, shard) DO UPDATE SET count = t.count + excluded.count;
+    INSERT INTO backstay.tally AS t (shard, job_type, queue, priority, status, count)
+    SELECT pg_backend_pid() % 64, j.job_type, j.queue, coalesce(d.priority, j.priority) AS now, what, -count(*)
+    FROM gone CROSS JOIN LATERAL (VALUES (status), ('stored')) AS either (what)
+    CROSS JOIN LATERAL (SELECT job_type, queue, priority FROM backstay.job WHERE job_id = gone.job_id OFFSET 0) AS j
+    LEFT JOIN LATERAL (SELECT priority FROM backstay.detail WHERE job_id = gone.job_id OFFSET 0) AS d ON true
+    GROUP BY j.job_type, j.queue, now, what
+    ORDER BY j.job_type, j.queue, now, what
+    ON CONFLICT (shard, job_type, queue, priority, status) DO UPDATE SET count = t.count + excluded.count;
     DELETE FROM backstay.event WHERE job_id = ANY (ids);
     DELETE FROM backstay.detail WHERE job_id = ANY (ids);
     DELETE FROM backstay.job WHERE job_id = ANY (ids);

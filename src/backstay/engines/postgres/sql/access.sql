@@ -55,7 +55,7 @@ FROM (
     FROM (
         SELECT job_type, queue, outcome, bucket, count, ran_micros, waited_micros FROM backstay.counter_sum
         UNION ALL
-        SELECT job_type, queue, outcome, bucket, count, ran_micros, waited_micros FROM backstay.counter
+        SELECT job_type, queue, outcome, bucket, count, ran_micros, waited_micros FROM backstay.counted
         WHERE minute >= coalesce((SELECT until FROM backstay.summed), 0)
     ) AS counted
     GROUP BY job_type, queue, outcome, bucket
@@ -77,11 +77,15 @@ ON CONFLICT (job_type, queue, outcome, bucket) DO UPDATE SET count = s.count + e
 -- Counters that are over their time.
 DELETE FROM backstay.counter WHERE minute < $1
 
+-- name: tally_drop
+-- Kinds and states of which there are no jobs any more. Reads all of `tally`, which has a row for each.
+DELETE FROM backstay.tally WHERE shard = -1 AND count = 0
+
 -- name: summed_save
 -- Remember how far the sums go.
 INSERT INTO backstay.summed (until) VALUES ($1) ON CONFLICT (only_one) DO UPDATE SET until = excluded.until
 
 -- name: summed
 -- What came before this is in the sums; and the first minute after it that has something. Index: the primary key.
-SELECT until, (SELECT min(minute) FROM backstay.counter WHERE minute >= until)
+SELECT until, (SELECT min(minute) FROM backstay.counted WHERE minute >= until)
 FROM (SELECT coalesce((SELECT until FROM backstay.summed), 0) AS until) AS so_far

@@ -11,11 +11,9 @@ moment AS MATERIALIZED (
         CASE WHEN $4::text IS NOT NULL THEN pg_notify(backstay.channel(), $4) END AS told,
         coalesce($2::bigint, backstay.micros()) AS now
 ), counted AS (
-    INSERT INTO backstay.counter AS c
-        (minute, job_type, queue, priority, outcome, shard, bucket, count, ran_micros, waited_micros)
-    SELECT now - now % 60000000, {$job_type}, {$queue}, {$priority}, 'submitted', pg_backend_pid() % 64, 0, 1, 0, 0
-    FROM moment
-    ON CONFLICT (minute, job_type, queue, priority, outcome, shard, bucket) DO UPDATE SET count = c.count + excluded.count
+    INSERT INTO backstay.arrived AS a (minute, job_type, queue, priority, shard, count)
+    SELECT now - now % 60000000, {$job_type}, {$queue}, {$priority}, pg_backend_pid() % 64, 1 FROM moment
+    ON CONFLICT (minute, job_type, queue, priority, shard) DO UPDATE SET count = a.count + excluded.count
 )
 
 -- name: insert_one
@@ -73,13 +71,19 @@ WITH n AS MATERIALIZED (
     INSERT INTO backstay.later (job_id, queue, job_type, priority, scheduled_for, attempt, failures, version, awaited,
         status)
     SELECT job_id, queue, job_type, priority, due, 0, 0, 1, false, 'scheduled' FROM due WHERE later
+), tallied AS (
+    INSERT INTO backstay.tally AS t (shard, job_type, queue, priority, status, count)
+    SELECT pg_backend_pid() % 64, job_type, queue, priority, 'scheduled', count(*) FROM due WHERE later
+    GROUP BY job_type, queue, priority
+    ORDER BY job_type, queue, priority
+    ON CONFLICT (shard, job_type, queue, priority, status) DO UPDATE SET count = t.count + excluded.count
 )
-INSERT INTO backstay.counter AS c (minute, job_type, queue, priority, outcome, shard, bucket, count, ran_micros, waited_micros)
-SELECT now - now % 60000000, job_type, queue, priority, 'submitted', pg_backend_pid() % 64, 0, count(*), 0, 0
+INSERT INTO backstay.arrived AS a (minute, job_type, queue, priority, shard, count)
+SELECT now - now % 60000000, job_type, queue, priority, pg_backend_pid() % 64, count(*)
 FROM due
 GROUP BY now, job_type, queue, priority
 ORDER BY job_type, queue, priority
-ON CONFLICT (minute, job_type, queue, priority, outcome, shard, bucket) DO UPDATE SET count = c.count + excluded.count
+ON CONFLICT (minute, job_type, queue, priority, shard) DO UPDATE SET count = a.count + excluded.count
 
 -- name: refuse_over_limit
 -- QueueFull where a limited queue has no room for so many jobs more.

@@ -16,6 +16,12 @@ WITH due AS MATERIALIZED (
         j.findable, j.child, j.concurrency_key, j.concurrency_limit, j.rate_key, j.rate_count, j.rate_micros, j.rate_cost,
         j.fairness_key, j.fairness_weight, g.attempt, g.failures, g.version + 1, g.awaited
     FROM gone AS g CROSS JOIN LATERAL (SELECT * FROM backstay.claimable WHERE job_id = g.job_id OFFSET 0) AS j
+), tallied AS (
+    INSERT INTO backstay.tally AS t (shard, job_type, queue, priority, status, count)
+    SELECT pg_backend_pid() % 64, job_type, queue, priority, status, -count(*) FROM gone
+    GROUP BY job_type, queue, priority, status
+    ORDER BY job_type, queue, priority, status
+    ON CONFLICT (shard, job_type, queue, priority, status) DO UPDATE SET count = t.count + excluded.count
 )
 INSERT INTO backstay.event (job_id, version, attempt, at, event, source, target)
 SELECT job_id, version + 1, attempt, $1, 'due', status, 'pending' FROM gone

@@ -34,9 +34,11 @@ ON CONFLICT (job_id) DO UPDATE SET {detail_changes}
 
 -- name: stay
 -- Running jobs have changed and continue to run, $1 and $2; waiting ones continue to wait, $3 as JSON. Rows are updated,
--- so that a release which waits for their locks finds them again.
+-- so that a release which waits for their locks finds them again. The completion of a running job that has another
+-- priority, $4, leaves the common path, which takes it for one of the kind that it was when it was claimed.
 WITH running AS (
-    UPDATE backstay.running AS r SET version = n.version FROM unnest($1::uuid[], $2::integer[]) AS n (job_id, version)
+    UPDATE backstay.running AS r SET version = n.version, awaited = r.awaited OR n.is_other
+    FROM unnest($1::uuid[], $2::integer[], $4::boolean[]) AS n (job_id, version, is_other)
     WHERE r.job_id = n.job_id
 )
 UPDATE backstay.waiting AS w SET scheduled_for = n.scheduled_for, priority = n.priority, attempt = n.attempt,
@@ -45,8 +47,8 @@ FROM json_populate_recordset(NULL::backstay.waiting, $3::json) AS n
 WHERE $3 IS NOT NULL AND w.job_id = n.job_id
 
 -- name: enter
--- Put jobs into their new places, as JSON: $1 later, $2 waiting, $3 running, $4 ended, $5 ready; keep events, $6, and the
--- numbers of jobs that ended, $7 and $8. What the line has besides is from facts and detail.
+-- Put jobs into their new places, as JSON: $1 later, $2 waiting, $3 running, $4 ended, $5 ready; and keep events, $6. What
+-- the line has besides is from facts and detail.
 WITH later AS (
     INSERT INTO backstay.later SELECT * FROM json_populate_recordset(NULL::backstay.later, $1::json) WHERE $1 IS NOT NULL
 ), waiting AS (
@@ -67,10 +69,6 @@ WITH later AS (
         job_id uuid, attempt integer, failures integer, version integer, awaited boolean, parked smallint)
     CROSS JOIN LATERAL (SELECT * FROM backstay.claimable WHERE job_id = n.job_id OFFSET 0) AS j
     WHERE $5 IS NOT NULL
-), tallied AS (
-    INSERT INTO backstay.tally AS t (status, shard, count)
-    SELECT status, pg_backend_pid() % 64, count FROM unnest($7::text[], $8::bigint[]) AS n (status, count)
-    ON CONFLICT (status, shard) DO UPDATE SET count = t.count + excluded.count
 )
 INSERT INTO backstay.event SELECT * FROM json_populate_recordset(NULL::backstay.event, $6::json) WHERE $6 IS NOT NULL
 

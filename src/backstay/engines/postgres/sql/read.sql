@@ -40,51 +40,76 @@ LEFT JOIN LATERAL (SELECT * FROM backstay.detail WHERE job_id = r.job_id OFFSET 
 ORDER BY r.lease_expires_at
 
 -- name: counts
--- Jobs per state: those that have ended are tallied; the others, which are fewer, are counted where they stand.
+-- Jobs in all ('stored') and per state: what is tallied, what arrived since, and those that run.
 SELECT status, sum(count)::bigint FROM backstay.tally GROUP BY status
 UNION ALL
-SELECT 'pending', count(*) FROM backstay.ready
+SELECT 'stored', sum(count)::bigint FROM backstay.arrived HAVING count(*) > 0
 UNION ALL
 SELECT 'processing', count(*) FROM backstay.running
-UNION ALL
-SELECT status, count(*) FROM backstay.later GROUP BY status
-UNION ALL
-SELECT 'waiting', count(*) FROM backstay.waiting
 
 -- name: pending_beyond
 -- Whether there are more than $1 pending jobs. Index: ready_line.
 SELECT 1 FROM backstay.ready LIMIT 1 OFFSET $1
 
 -- name: depths
--- Active jobs by queue, type, state and priority. Pending jobs may be millions, of a few types in a few queues: the index
--- is walked from one of these to the next, and the jobs of each are counted by what is in it. Grouping all at once would
--- read and hash names for each job. Index: ready_line.
-WITH RECURSIVE lane (line, queue, job_type) AS (
-    (SELECT line, queue, job_type FROM backstay.ready ORDER BY line, queue, job_type LIMIT 1)
-    UNION ALL
-    SELECT following.* FROM lane AS l CROSS JOIN LATERAL (
-        SELECT line, queue, job_type FROM backstay.ready
-        WHERE (line, queue, job_type) > (l.line, l.queue, l.job_type)
-        ORDER BY line, queue, job_type LIMIT 1) AS following
-)
-SELECT l.queue, l.job_type, 'pending', n.* FROM lane AS l CROSS JOIN LATERAL (
-    SELECT priority, count(*), min(scheduled_for), max(scheduled_for) FROM backstay.ready
-    WHERE line = l.line AND queue = l.queue AND job_type = l.job_type
-    GROUP BY priority) AS n
-UNION ALL
-SELECT j.queue, j.job_type, 'processing', j.priority, count(*), min(j.started_at), max(j.started_at)
-FROM (
-    SELECT j.queue, j.job_type, coalesce(d.priority, j.priority) AS priority, r.started_at FROM backstay.running AS r
+-- Active jobs by queue, type, state and priority, and since when the first and the last of each are due: seeks for each,
+-- however many jobs there are. Pending are those that are in no other state; of the lines, only those in which any job
+-- stands are looked at. Indexes: ready_line, later_kind, waiting_kind.
+WITH runs AS MATERIALIZED (
+    SELECT j.queue, j.job_type, coalesce(d.priority, j.priority) AS priority, count(*) AS count,
+        min(r.started_at) AS first, max(r.started_at) AS last
+    FROM backstay.running AS r
     CROSS JOIN LATERAL (SELECT queue, job_type, priority FROM backstay.job WHERE job_id = r.job_id OFFSET 0) AS j
     LEFT JOIN LATERAL (SELECT priority FROM backstay.detail WHERE job_id = r.job_id OFFSET 0) AS d ON true
-) AS j
-GROUP BY j.queue, j.job_type, j.priority
+    GROUP BY 1, 2, 3
+), known AS MATERIALIZED (
+    SELECT queue, job_type, priority, status, sum(count)::bigint AS count FROM (
+        SELECT queue, job_type, priority, status, count FROM backstay.tally
+        UNION ALL
+        SELECT queue, job_type, priority, 'stored', count FROM backstay.arrived
+        UNION ALL
+        SELECT queue, job_type, priority, 'processing', count FROM runs) AS parts
+    GROUP BY queue, job_type, priority, status
+), line AS MATERIALIZED (
+    SELECT n::smallint AS line FROM generate_series(0, 4) AS n
+    WHERE n = (SELECT r.line FROM backstay.ready AS r WHERE r.line >= n
+        ORDER BY r.line, r.queue, r.job_type, r.priority DESC, r.scheduled_for LIMIT 1)
+)
+SELECT k.queue, k.job_type, 'pending' AS status, k.priority, k.count, due.first, due.last
+FROM (
+    SELECT queue, job_type, priority, sum(CASE status WHEN 'stored' THEN count ELSE -count END)::bigint AS count FROM known
+    GROUP BY queue, job_type, priority
+) AS k CROSS JOIN LATERAL (
+    SELECT min(first) AS first, max(last) AS last FROM (
+        SELECT (SELECT r.scheduled_for FROM backstay.ready AS r
+                WHERE r.line = line.line AND r.queue = k.queue AND r.job_type = k.job_type AND r.priority = k.priority
+                ORDER BY r.scheduled_for LIMIT 1) AS first,
+            (SELECT r.scheduled_for FROM backstay.ready AS r
+                WHERE r.line = line.line AND r.queue = k.queue AND r.job_type = k.job_type AND r.priority = k.priority
+                ORDER BY r.scheduled_for DESC LIMIT 1) AS last
+        FROM line) AS of_line
+) AS due
+WHERE k.count > 0
 UNION ALL
-SELECT queue, job_type, status, priority, count(*), min(scheduled_for), max(scheduled_for) FROM backstay.later
-GROUP BY queue, job_type, status, priority
+SELECT queue, job_type, 'processing', priority, count, first, last FROM runs
 UNION ALL
-SELECT queue, job_type, 'waiting', priority, count(*), min(scheduled_for), max(scheduled_for) FROM backstay.waiting
-GROUP BY queue, job_type, priority
+SELECT k.queue, k.job_type, k.status, k.priority, k.count, (
+        SELECT min(l.scheduled_for) FROM backstay.later AS l
+        WHERE l.job_type = k.job_type AND l.queue = k.queue AND l.priority = k.priority AND l.status = k.status
+    ), (
+        SELECT max(l.scheduled_for) FROM backstay.later AS l
+        WHERE l.job_type = k.job_type AND l.queue = k.queue AND l.priority = k.priority AND l.status = k.status
+    )
+FROM known AS k WHERE k.count > 0 AND k.status IN ('scheduled', 'retrying')
+UNION ALL
+SELECT k.queue, k.job_type, k.status, k.priority, k.count, (
+        SELECT min(w.scheduled_for) FROM backstay.waiting AS w
+        WHERE w.job_type = k.job_type AND w.queue = k.queue AND w.priority = k.priority
+    ), (
+        SELECT max(w.scheduled_for) FROM backstay.waiting AS w
+        WHERE w.job_type = k.job_type AND w.queue = k.queue AND w.priority = k.priority
+    )
+FROM known AS k WHERE k.count > 0 AND k.status = 'waiting'
 
 -- name: place
 -- The position of a pending job in claim order, and the key by which it is parked.
@@ -166,7 +191,7 @@ FROM (
     SELECT coalesce($1::bigint + (minute - $1) / $3::bigint * $3, minute) AS span,
         CASE WHEN $4::boolean THEN job_type ELSE '' END AS job_type, CASE WHEN $4 THEN queue ELSE '' END AS queue,
         priority, outcome, bucket, sum(count) AS jobs, sum(ran_micros) AS ran, sum(waited_micros) AS waited
-    FROM backstay.counter
+    FROM backstay.counted
     WHERE minute >= $1 AND minute < $2
     GROUP BY 1, 2, 3, priority, outcome, bucket
 ) AS each

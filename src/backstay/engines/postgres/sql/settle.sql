@@ -92,25 +92,27 @@ WITH locked AS MATERIALIZED (
     ON CONFLICT (job_id) DO UPDATE SET logs = coalesce(excluded.logs, d.logs),
         log_location = coalesce(excluded.log_location, d.log_location), metrics = coalesce(excluded.metrics, d.metrics),
         artifacts = coalesce(excluded.artifacts, d.artifacts)
+), of_kind AS MATERIALIZED (
+    SELECT now, ($13::text[])[claim] AS job_type, ($14::text[])[claim] AS queue, ($15::integer[])[claim] AS priority,
+        bucket, count, ran, waited
+    FROM (
+        SELECT moment.now, g.claim, backstay.bucket_of(moment.now - g.started_at, g.waited) AS bucket,
+            count(*) AS count, sum(moment.now - g.started_at) AS ran, sum(g.waited) AS waited
+        FROM gone AS g, moment
+        GROUP BY moment.now, g.claim, bucket
+    ) AS of_claim
 ), tallied AS (
-    INSERT INTO backstay.tally AS t (status, shard, count)
-    SELECT 'completed', pg_backend_pid() % 64, count(*) FROM gone HAVING count(*) > 0
-    ON CONFLICT (status, shard) DO UPDATE SET count = t.count + excluded.count
+    INSERT INTO backstay.tally AS t (shard, job_type, queue, priority, status, count)
+    SELECT pg_backend_pid() % 64, job_type, queue, priority, 'completed', sum(count) FROM of_kind
+    GROUP BY job_type, queue, priority
+    ORDER BY job_type, queue, priority
+    ON CONFLICT (shard, job_type, queue, priority, status) DO UPDATE SET count = t.count + excluded.count
 ), counted AS (
     INSERT INTO backstay.counter AS c
         (minute, job_type, queue, priority, outcome, shard, bucket, count, ran_micros, waited_micros)
     SELECT now - now % 60000000, job_type, queue, priority, 'completed', pg_backend_pid() % 64, bucket, sum(count),
         sum(ran), sum(waited)
-    FROM (
-        SELECT now, ($13::text[])[claim] AS job_type, ($14::text[])[claim] AS queue, ($15::integer[])[claim] AS priority,
-            bucket, count, ran, waited
-        FROM (
-            SELECT moment.now, g.claim, backstay.bucket_of(moment.now - g.started_at, g.waited) AS bucket,
-                count(*) AS count, sum(moment.now - g.started_at) AS ran, sum(g.waited) AS waited
-            FROM gone AS g, moment
-            GROUP BY moment.now, g.claim, bucket
-        ) AS of_claim
-    ) AS of_kind
+    FROM of_kind
     GROUP BY now, job_type, queue, priority, bucket
     ORDER BY job_type, queue, priority, bucket
     ON CONFLICT (minute, job_type, queue, priority, outcome, shard, bucket) DO UPDATE SET count = c.count + excluded.count,

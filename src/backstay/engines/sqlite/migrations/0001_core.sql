@@ -147,6 +147,8 @@ CREATE TABLE later (
 ) STRICT;
 -- promote
 CREATE INDEX later_due ON later (scheduled_for);
+-- depths: since when the oldest is due
+CREATE INDEX later_kind ON later (job_type, queue, priority, status, scheduled_for);
 
 -- Waiting for other jobs.
 CREATE TABLE waiting (
@@ -162,6 +164,8 @@ CREATE TABLE waiting (
     unmet         INTEGER NOT NULL CHECK (unmet >= 0),
     awaits        TEXT -- set: it waits for its children
 ) STRICT;
+-- depths: since when the oldest is due
+CREATE INDEX waiting_kind ON waiting (job_type, queue, priority, scheduled_for);
 
 -- Processing. `token` is a hash.
 CREATE TABLE running (
@@ -218,10 +222,15 @@ UNION ALL SELECT seq, 'waiting' FROM waiting
 UNION ALL SELECT seq, 'processing' FROM running
 UNION ALL SELECT seq, status FROM ended;
 
--- How many jobs have ended in each way.
+-- How many jobs of each kind there are ('stored'), and how many of them are in each state but pending and processing: see
+-- engines/places.py. Jobs after meta's `counted_through` are not in 'stored' yet.
 CREATE TABLE tally (
-    status TEXT PRIMARY KEY,
-    count  INTEGER NOT NULL
+    job_type TEXT NOT NULL,
+    queue    TEXT NOT NULL,
+    priority INTEGER NOT NULL, -- as it is now
+    status   TEXT NOT NULL,
+    count    INTEGER NOT NULL,
+    PRIMARY KEY (job_type, queue, priority, status)
 ) STRICT, WITHOUT ROWID;
 
 -- What cannot be derived of the history of a job from the tables above.

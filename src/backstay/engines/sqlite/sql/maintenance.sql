@@ -19,6 +19,10 @@ LEFT JOIN detail AS d ON d.seq = l.seq
 INSERT INTO event (seq, version, at, event, source, target, attempt)
 SELECT seq, version + 1, ?2, 'due', status, 'pending', attempt FROM later WHERE seq IN (SELECT value FROM json_each(?1))
 
+-- name: promote_tally
+-- How many of the jobs in ?1 leave each state, by kind. Index: the key.
+SELECT job_type, queue, priority, status, count(*) FROM later WHERE seq IN (SELECT value FROM json_each(?1)) GROUP BY 1, 2, 3, 4
+
 -- name: promote_long
 -- Which of the jobs in ?1 have a history of more than ?2 events, and how many. Index: the key.
 SELECT seq, version + 1 FROM later WHERE seq IN (SELECT value FROM json_each(?1)) AND version >= ?2

@@ -71,10 +71,6 @@ WHERE p.seq IS NOT NULL
 UPDATE ready SET awaited = 1
 WHERE queue = ?1 AND job_type = ?2 AND fair = ?3 AND parked = ?4 AND priority = ?5 AND scheduled_for = ?6 AND job_id = ?7
 
--- name: add_tally
--- Count how jobs have ended.
-INSERT INTO tally (status, count) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET count = count + excluded.count
-
 -- name: leave_later
 -- A job leaves its place. Index: the key.
 DELETE FROM later WHERE seq = ?1
@@ -92,8 +88,9 @@ DELETE FROM running WHERE seq = ?1
 DELETE FROM ended WHERE seq = ?1
 
 -- name: stay_running
--- A job that runs has a new version. Index: the key.
-UPDATE running SET version = ?1 WHERE seq = ?2
+-- A job that runs has a new version, and perhaps (?2) another priority: then its completion leaves the common path, which
+-- takes it for one of the kind that it was when it was claimed. Index: the key.
+UPDATE running SET version = ?1, awaited = max(awaited, ?2) WHERE seq = ?3
 
 -- name: trim_history
 -- Drop the events of a job from version ?2 to ?3. Index: the key.

@@ -33,16 +33,12 @@ ORDER BY 3 DESC, 1, 2
 LIMIT ?1
 
 -- name: counts
--- Jobs per state: of those that have not ended, the rows of their places; the others are tallied.
-SELECT 'pending', count(*) FROM ready
+-- Jobs in all ('stored') and per state: what is tallied, the few that arrived since, and those that run.
+SELECT status, sum(count) FROM tally GROUP BY status
+UNION ALL
+SELECT 'stored', count(*) FROM uncounted
 UNION ALL
 SELECT 'processing', count(*) FROM running
-UNION ALL
-SELECT status, count(*) FROM later GROUP BY status
-UNION ALL
-SELECT 'waiting', count(*) FROM waiting
-UNION ALL
-SELECT status, count FROM tally
 
 -- name: counters
 -- The counters of minutes from ?1 to ?2, all buckets together, and how many are in each: summed over spans of ?3, which
@@ -68,21 +64,69 @@ GROUP BY span, job_type, queue, priority, outcome
 ORDER BY span, job_type, queue, priority, outcome
 
 -- name: depths
--- Active jobs by queue, type, state and priority: each place is read once, `ready` in the order of its key.
-SELECT queue, job_type, 'pending', priority, count(*), min(scheduled_for), max(scheduled_for)
-FROM ready
-GROUP BY queue, job_type, fair, parked, priority
+-- Active jobs by queue, type, state and priority, and since when the first and the last of each are due: seeks for each,
+-- however many jobs there are. Pending are those that are in no other state. Of the parts of a line, only those in which
+-- any job stands are looked at. Indexes: the key of `ready`, later_kind, waiting_kind.
+WITH runs AS MATERIALIZED (
+    SELECT j.queue, j.job_type, coalesce(d.priority, j.priority) AS priority, count(*) AS count,
+        min(r.started_at) AS first, max(r.started_at) AS last
+    FROM running AS r CROSS JOIN job AS j ON j.seq = r.seq LEFT JOIN detail AS d ON d.seq = r.seq
+    GROUP BY 1, 2, 3
+), known AS MATERIALIZED (
+    SELECT queue, job_type, priority, status, count FROM tally
+    UNION ALL
+    SELECT queue, job_type, priority, 'stored', count(*) FROM uncounted GROUP BY 1, 2, 3
+    UNION ALL
+    SELECT queue, job_type, priority, 'processing', count FROM runs
+), part (fair, parked) AS MATERIALIZED (
+    SELECT 0, 0
+    UNION ALL
+    SELECT 1, 0 WHERE EXISTS (SELECT 1 FROM ready INDEXED BY ready_fair WHERE fairness_key IS NOT NULL)
+    UNION ALL
+    SELECT value, 1 FROM json_each('[0, 1]')
+    WHERE EXISTS (SELECT 1 FROM ready INDEXED BY ready_parked WHERE parked = 1)
+    UNION ALL
+    SELECT value, 2 FROM json_each('[0, 1]')
+    WHERE EXISTS (SELECT 1 FROM ready INDEXED BY ready_rate_parked WHERE parked = 2)
+)
+SELECT queue, job_type, 'pending', priority, count, (
+        SELECT min(due) FROM (SELECT (
+            SELECT scheduled_for FROM ready AS r
+            WHERE r.queue = k.queue AND r.job_type = k.job_type AND r.fair = part.fair AND r.parked = part.parked
+              AND r.priority = k.priority
+            ORDER BY scheduled_for LIMIT 1) AS due FROM part)
+    ) AS first, (
+        SELECT max(due) FROM (SELECT (
+            SELECT scheduled_for FROM ready AS r
+            WHERE r.queue = k.queue AND r.job_type = k.job_type AND r.fair = part.fair AND r.parked = part.parked
+              AND r.priority = k.priority
+            ORDER BY scheduled_for DESC LIMIT 1) AS due FROM part)
+    )
+FROM (
+    SELECT queue, job_type, priority, sum(CASE status WHEN 'stored' THEN count ELSE -count END) AS count FROM known
+    GROUP BY queue, job_type, priority
+) AS k
+WHERE count > 0
 UNION ALL
-SELECT j.queue, j.job_type, 'processing', coalesce(d.priority, j.priority) AS now, count(*), min(r.started_at),
-    max(r.started_at)
-FROM running AS r CROSS JOIN job AS j ON j.seq = r.seq LEFT JOIN detail AS d ON d.seq = r.seq
-GROUP BY j.queue, j.job_type, now
+SELECT queue, job_type, 'processing', priority, count, first, last FROM runs
 UNION ALL
-SELECT queue, job_type, status, priority, count(*), min(scheduled_for), max(scheduled_for)
-FROM later GROUP BY queue, job_type, status, priority
+SELECT queue, job_type, status, priority, count, (
+        SELECT min(scheduled_for) FROM later AS l INDEXED BY later_kind
+        WHERE l.job_type = t.job_type AND l.queue = t.queue AND l.priority = t.priority AND l.status = t.status
+    ), (
+        SELECT max(scheduled_for) FROM later AS l INDEXED BY later_kind
+        WHERE l.job_type = t.job_type AND l.queue = t.queue AND l.priority = t.priority AND l.status = t.status
+    )
+FROM tally AS t WHERE count > 0 AND (status = 'scheduled' OR status = 'retrying')
 UNION ALL
-SELECT queue, job_type, 'waiting', priority, count(*), min(scheduled_for), max(scheduled_for)
-FROM waiting GROUP BY queue, job_type, priority
+SELECT queue, job_type, 'waiting', priority, count, (
+        SELECT min(scheduled_for) FROM waiting AS w INDEXED BY waiting_kind
+        WHERE w.job_type = t.job_type AND w.queue = t.queue AND w.priority = t.priority
+    ), (
+        SELECT max(scheduled_for) FROM waiting AS w INDEXED BY waiting_kind
+        WHERE w.job_type = t.job_type AND w.queue = t.queue AND w.priority = t.priority
+    )
+FROM tally AS t WHERE count > 0 AND status = 'waiting'
 
 -- name: expired
 -- Claims whose lease ran out, oldest first. Reads all of `running`, which is short.

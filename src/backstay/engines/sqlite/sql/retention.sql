@@ -59,8 +59,11 @@ FROM json_each(:batch) AS each CROSS JOIN job AS j ON j.seq = each.value
 {joined}
 
 -- name: retire_tally
--- How many of the jobs in ?1 ended in each way. Index: the key.
-SELECT status, count(*) FROM ended WHERE seq IN (SELECT value FROM json_each(?1)) GROUP BY status
+-- How many of the jobs in ?1 ended in each way, by kind. Index: the key.
+SELECT j.job_type, j.queue, coalesce(d.priority, j.priority), e.status, count(*)
+FROM json_each(?1) AS each CROSS JOIN ended AS e ON e.seq = each.value CROSS JOIN job AS j ON j.seq = e.seq
+LEFT JOIN detail AS d ON d.seq = e.seq
+GROUP BY 1, 2, 3, 4
 
 -- name: retire
 -- Remove the jobs in ?1, by seq: those that `archive` has kept.

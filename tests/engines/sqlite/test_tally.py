@@ -1,0 +1,42 @@
+"""How many jobs there are is told without looking at each of them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+import pytest
+
+from backstay.engines.sqlite import connection, read
+from backstay.engines.sqlite.store import SQLiteStore
+from backstay.testing.conformance.factories import NOW, new_job
+
+
+@pytest.mark.parametrize("question", [read.counts, read.depths])
+async def test_counting_takes_as_many_steps_for_many_jobs_as_for_few(
+    tmp_path: Path, question: Callable[[apsw.Connection], object]
+) -> None:
+    steps = []
+    for jobs in (300, 3_000):
+        store = SQLiteStore(f"sqlite:///{tmp_path}/{jobs}.db")
+        await store.open()
+        for due in (NOW, NOW + 1):
+            await store.insert([new_job(scheduled_for=due) for _ in range(jobs)], NOW)
+        await store.close()
+        steps.append(_steps(tmp_path / f"{jobs}.db", question))
+
+    assert steps[1] <= 1.1 * steps[0]
+
+
+def _steps(path: Path, question: Callable[[apsw.Connection], object]) -> int:
+    steps = 0
+
+    def count() -> bool:
+        nonlocal steps
+        steps += 1
+        return False
+
+    opened = connection.connect(path)
+    opened.set_progress_handler(count, 1)
+    assert question(opened)
+    opened.close()
+    return steps
