@@ -6,6 +6,7 @@ of the next lane is left for later, so that the order is that of all of them.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from backstay.engines.lanes import FAIR, PLAIN, Asked, Lane, Order, Pair, Row, o
 from backstay.engines.places import token_key
 from backstay.engines.postgres import admission, release
 from backstay.engines.postgres.connection import Candidate, Tx
+from backstay.engines.postgres.heads import DEAD_ROWS_MIN, SLOW_SECONDS, Heads
 from backstay.limits import ALONE_COUNTED_MAX, CLAIM_LANES_FEW, CLAIM_LANES_MAX
 
 _ANY_VERSION = 2**31 - 1
@@ -54,7 +56,7 @@ def parts(page: Sequence[Lane]) -> Iterator[Part]:
 
 
 async def claim_plain(
-    tx: Tx, request: ClaimRequest, part: Part, store_now: Instant | None, repeat: bool
+    tx: Tx, request: ClaimRequest, part: Part, store_now: Instant | None, repeat: bool, heads: Heads
 ) -> list[ClaimedJob] | None:
     """Claim jobs in one statement; None if keys have to be checked, which takes a transaction."""
     if (request.repeat or repeat) and (before := await _claimed_before(tx, request)):
@@ -64,13 +66,21 @@ async def claim_plain(
     columns = _columns(request, part.lanes)
     claimant = token_key(request.token), request.worker_id, request.worker_version, request.lease_micros, store_now
     asked = (request.limit, *claimant, request.lost.suspicion_max)
-    if len(part.lanes) == 1:
+    begins = heads.begins(request, part.lanes) if part.until is None else None
+    began = time.monotonic()
+    if begins is not None:
+        taken = await tx.rows("claim_behind", *columns, *asked, *(list(each) for each in zip(*begins, strict=True)))
+    elif len(part.lanes) == 1:
         taken = await tx.rows("claim_lane", *(column[0] for column in columns), *asked)
     else:
         taken = await tx.rows("claim_plain", *columns, *asked, *(part.until or (None, None, None)))
+    if begins is None and part.until is None:
+        is_slow = time.monotonic() - began > SLOW_SECONDS
+        heads.looked(is_slow=is_slow and await tx.value("dead_in_line") > DEAD_ROWS_MIN)
     if not taken and await tx.value("keyed_any", *columns[:2]):
         return None
     jobs = _in_order(taken)
+    heads.took(request, jobs)
     if len(part.lanes) > 1:
         _offer_the_rest(tx, request, jobs)
     return jobs

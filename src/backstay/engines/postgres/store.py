@@ -71,6 +71,7 @@ from backstay.engines.postgres import (
 )
 from backstay.engines.postgres.claim import Part
 from backstay.engines.postgres.connection import Session, Tx, guest_error, parse, refuse_unsafe
+from backstay.engines.postgres.heads import Heads
 from backstay.engines.postgres.wakeup import Waker
 from backstay.engines.sql_rows import check_all
 from backstay.errors import BackstayError, ConfigurationError, NotOpen, StoreError
@@ -85,6 +86,8 @@ class PostgresStore:
         self._session = Session(self.address)
         self._waker: Waker | None = None
         self._submits = Coalescer(self._insert_plain, at_once=True)
+        self._heads = Heads()
+        self._looks: asyncio.TimerHandle | None = None
 
     # Opening
 
@@ -108,6 +111,8 @@ class PostgresStore:
     async def close(self) -> None:
         await self._submits.finish()
         waker, self._waker = self._waker, None
+        if self._looks is not None:
+            self._looks.cancel()
         if waker is not None:
             await waker.stop()
         await self._session.close()
@@ -241,10 +246,12 @@ class PostgresStore:
         if part.may_be_plain and request.lost is not Lost.ALONE:
             plain = await self._write(
                 "claim",
-                lambda tx, repeat: claim.claim_plain(tx, request, part, self._store_now(now), repeat),
+                lambda tx, repeat: claim.claim_plain(tx, request, part, self._store_now(now), repeat, self._heads),
                 transaction=False,
             )
             if plain is not None:
+                if not plain:
+                    self._look_again()
                 return plain
 
         async def keyed(tx: Tx, repeat: bool) -> list[ClaimedJob] | None:
@@ -258,6 +265,18 @@ class PostgresStore:
             # there are more jobs behind the parked ones: free workers should claim again
             self._waker.committed({Signal.READY})
         return []
+
+    def _look_again(self) -> None:
+        """Wake the claimers here, who have found nothing, once the whole line is looked at again."""
+        if (seconds := self._heads.seconds_unseen) is None or self._looks is not None:
+            return
+
+        def look() -> None:
+            self._looks = None
+            if self._waker is not None:
+                self._waker.wake({Signal.READY})
+
+        self._looks = asyncio.get_running_loop().call_later(seconds, look)
 
     async def wait_alone(self, request: ClaimRequest) -> dict[str, int]:
         return await self._read(lambda tx: claim.wait_alone(tx, request))

@@ -144,7 +144,7 @@ class Waker:
             self._was_carried()
         if not signals:
             return
-        self._wake(signals)
+        self.wake(signals)
         if self._sender is None or self._ended_sender is None or carried is not None:
             return
         if Signal.ENDED in signals:
@@ -163,7 +163,7 @@ class Waker:
         if carried is not None and self._sender is not None:
             self._sender.add(set(map(Signal, carried.split()[1:])))
 
-    def _wake(self, signals: set[Signal]) -> None:
+    def wake(self, signals: set[Signal]) -> None:
         for wanted, listener in tuple(self._listeners):
             for signal in wanted & signals:
                 listener(signal)
@@ -193,13 +193,13 @@ class Waker:
         hears_ended = False
         try:
             await connection.add_listener(self._channel, self._heard)
-            self._wake(set(Signal))  # signals from before we listened: a worker may hold claims already
+            self.wake(set(Signal))  # signals from before we listened: a worker may hold claims already
             while not connection.is_closed():
                 self._look.clear()
                 if not hears_ended and any(Signal.ENDED in signals for signals, _ in self._listeners):
                     await connection.add_listener(self._ended_channel, self._heard)
                     hears_ended = True
-                    self._wake({Signal.ENDED})
+                    self.wake({Signal.ENDED})
                 try:
                     async with asyncio.timeout(KEEP_ALIVE_SECONDS):
                         await self._look.wait()
@@ -211,4 +211,4 @@ class Waker:
     def _heard(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
         sender, *names = str(payload).split()
         if sender != self._own:
-            self._wake({Signal(name) for name in names if name in set(Signal)})
+            self.wake({Signal(name) for name in names if name in set(Signal)})

@@ -134,6 +134,58 @@ WITH chosen AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
 ), {claim_chosen}
 
+-- name: claim_behind
+-- claim_plain where the server cannot remove dead rows: nothing is looked for before the places $12, $13, $14 of the lanes
+-- (see heads.py), each the negated priority, due time and id of a job. First those of the same priority, then the others.
+-- Index: ready_line.
+WITH asked AS MATERIALIZED (
+    SELECT * FROM unnest($1::text[], $2::text[], $3::integer[], $4::integer[], $12::integer[], $13::bigint[], $14::uuid[])
+        AS l (queue, job_type, slots, version, less, due, job_id)
+), lane AS MATERIALIZED (
+    SELECT * FROM asked
+    WHERE queue NOT IN (SELECT name FROM backstay.queue WHERE paused_at IS NOT NULL)
+      AND NOT EXISTS (
+        SELECT 1 FROM asked AS l CROSS JOIN LATERAL (
+            SELECT 1 FROM backstay.ready AS r
+            WHERE r.line IN (1, 2) AND r.queue = l.queue AND r.job_type = l.job_type LIMIT 1) AS found)
+), same AS MATERIALIZED (
+    SELECT h.* FROM lane CROSS JOIN LATERAL (
+        SELECT r.ctid AS place_of, r.queue, r.job_type, r.priority, r.scheduled_for, r.job_id FROM backstay.ready AS r
+        WHERE r.line = 0 AND r.queue = lane.queue AND r.job_type = lane.job_type AND r.priority = -lane.less
+          AND (r.scheduled_for, r.job_id) >= (lane.due, lane.job_id)
+          AND r.payload_version <= lane.version AND r.suspicion <= $11 AND {not_taken}
+        ORDER BY r.scheduled_for, r.job_id
+        LIMIT lane.slots
+        FOR UPDATE SKIP LOCKED
+    ) AS h
+), lower AS MATERIALIZED (
+    SELECT h.* FROM (
+        SELECT lane.*, (SELECT count(*) FROM same WHERE same.queue = lane.queue AND same.job_type = lane.job_type) AS found
+        FROM lane OFFSET 0
+    ) AS lane CROSS JOIN LATERAL (
+        SELECT r.ctid AS place_of, r.queue, r.job_type, r.priority, r.scheduled_for, r.job_id FROM backstay.ready AS r
+        WHERE r.line = 0 AND r.queue = lane.queue AND r.job_type = lane.job_type AND r.priority < -lane.less
+          AND r.payload_version <= lane.version AND r.suspicion <= $11 AND {not_taken}
+        ORDER BY r.priority DESC, r.scheduled_for, r.job_id
+        LIMIT lane.slots - lane.found
+        FOR UPDATE SKIP LOCKED
+    ) AS h
+), chosen AS MATERIALIZED (
+    SELECT place_of FROM (
+        SELECT place_of, priority, scheduled_for, job_id,
+            row_number() OVER (PARTITION BY job_type ORDER BY priority DESC, scheduled_for, job_id) AS place,
+            job_type
+        FROM (SELECT * FROM same UNION ALL SELECT * FROM lower) AS head
+    ) AS ranked
+    WHERE place <= (SELECT max(slots) FROM lane WHERE lane.job_type = ranked.job_type)
+    ORDER BY priority DESC, scheduled_for, job_id
+    LIMIT $5
+), {claim_chosen}
+
+-- name: dead_in_line
+-- How many dead rows the line has, as the server knows.
+SELECT pg_stat_get_dead_tuples('backstay.ready'::regclass)
+
 -- name: alone_candidates
 -- The first jobs that wait to run alone, over the queues in $1 and the types in $2, of the versions in $3 at most, locked.
 -- Index: ready_alone, which holds nothing else, so that a scan past other queues and types is short.
