@@ -25,39 +25,79 @@ SYSTEMS = {
 HEAD = """# What is covered
 
 Backstay replaces five job systems that grew apart. Each is rebuilt in `examples/`, using only Backstay's public
-interface. This page lists every requirement of those systems (each field, endpoint, policy, figure and test) with the
-test that proves it: a test of the application, or of Backstay where the queue itself provides it. What is done
-differently is listed, with the reason, under [departures](../explanation/departures.md).
+interface. This page lists every requirement of those systems (each field, endpoint, policy, figure and test) with a
+verdict and the test that proves it: a test of the application, or of Backstay where the queue itself provides it.
+
+| verdict | |
+|---|---|
+| works | as it was asked for, perhaps under [another name](../explanation/departures.md#names), which is given as "ours" |
+| differs | the same purpose is served otherwise: the line says how, [departures](../explanation/departures.md) say why |
+| receiver | it needs a [service that cannot be had](#services) where tests run: the real client works against a receiver on the same machine, which checks what it gets |
 
 This page is generated from `scripts/docs/coverage.toml` by `scripts/docs/generate_coverage.py`;
 `tests/docs/test_coverage.py` checks that every test in it exists and runs.
 """
+VERDICTS = ("works", "differs", "receiver")
+
+
+def read() -> dict[str, list[dict[str, str]]]:
+    """Return the items and services in the order of the file: items of one system are consecutive."""
+    found: dict[str, list[dict[str, str]]] = tomllib.loads(SOURCE.read_text(encoding="utf-8"))
+    return found
 
 
 def items() -> list[dict[str, str]]:
-    """Return the items in the order of the file: those of one system are consecutive."""
-    read: list[dict[str, str]] = tomllib.loads(SOURCE.read_text(encoding="utf-8"))["item"]
-    return read
+    return read()["item"]
+
+
+def verdict(item: dict[str, str]) -> str:
+    return item.get("verdict", "works")
 
 
 def pages() -> list[tuple[Path, str]]:
-    return [(PAGE, page(items()))]
+    return [(PAGE, page(**read()))]
 
 
-def page(listed: list[dict[str, str]]) -> str:
-    of_system = {name: list(group) for name, group in groupby(listed, key=lambda each: each["system"])}
-    lines = [HEAD, "| system | what it was | rebuilt in | items |", "|---|---|---|---|"]
+def page(item: list[dict[str, str]], service: list[dict[str, str]]) -> str:
+    of_system = {name: list(group) for name, group in groupby(item, key=lambda each: each["system"])}
+    lines = [HEAD, "| system | what it was | rebuilt in | requirements | work | differ | receiver |"]
+    lines.append("|---|---|---|---:|---:|---:|---:|")
     for system, (example, was) in SYSTEMS.items():
         built = f"[examples/{example}](../../examples/{example}/README.md)"
-        lines.append(f"| [{system}](#{system.replace(' ', '-')}) | {was} | {built} | {len(of_system[system])} |")
+        counts = _counts(of_system[system])
+        lines.append(f"| [{system}](#{system.replace(' ', '-')}) | {was} | {built} | {counts} |")
+    lines += [f"| together | | | {_counts(item)} |", "\n## Services\n"]
+    lines += ["| service | client | in its place | test |", "|---|---|---|---|"]
+    lines += [
+        f"| {each['what']} | {_cell(each['client'])} | {_cell(each['instead'])} | `{each['test']}` |"
+        for each in service
+    ]
+    whats = {each["name"]: each["what"] for each in service}
     for system in SYSTEMS:
         lines += [
             f"\n## {system[0].upper()}{system[1:]}\n",
-            "| requirement | test |",
-            "|---|---|",
+            "| requirement | verdict | test |",
+            "|---|---|---|",
         ]
-        lines += [f"| {_cell(each['item'])} | `{each['test']}` |" for each in of_system[system]]
+        lines += [
+            f"| {_cell(each['item'])} | {_verdict(each, whats)} | `{each['test']}` |" for each in of_system[system]
+        ]
     return "\n".join(lines) + "\n"
+
+
+def _counts(listed: list[dict[str, str]]) -> str:
+    found = [sum(verdict(each) == name for each in listed) for name in VERDICTS]
+    return " | ".join(str(number) for number in (len(listed), *found))
+
+
+def _verdict(item: dict[str, str], whats: dict[str, str]) -> str:
+    match verdict(item):
+        case "differs":
+            return f"differs: {_cell(item['why'])}"
+        case "receiver":
+            return f"receiver: {whats[item['service']]}"
+        case found:
+            return found
 
 
 def _cell(text: str) -> str:

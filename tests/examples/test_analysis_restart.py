@@ -196,6 +196,9 @@ async def test_every_state_that_a_job_went_through_is_on_disk(left: Killed) -> N
     assert events(records["done"]) == ["submit", "claim", "complete"]
     assert events(records["bad"]) == ["submit", "claim", "discard"]
     assert events(records["long"]) == ["submit", "claim"]
+    assert (records["long"].status, records["long"].result) == ("processing", None)
+    assert (records["done"].status, records["done"].progress) == ("completed", 1.0)
+    assert records["done"].result == left.said["done"]["result"] is not None
     assert (records["bad"].stage, records["done"].stage) == ("error", "complete")
     assert "no sound file" in str(records["bad"].last_error)
 

@@ -1,6 +1,7 @@
 """Reading a Polis export, and the maths of its analysis on conversations whose answer is known."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -195,7 +196,9 @@ def test_a_made_up_conversation_has_about_as_many_votes_as_were_asked_for(tmp_pa
 def test_the_last_vote_of_a_participant_on_a_comment_counts(tmp_path: Path, batch_size: int) -> None:
     votes = [(7, 0, 1), (7, 1, 1), (8, 0, 0), (7, 0, 0), (8, 0, 1), (7, 0, -1)]
     folder = write_conversation(tmp_path, ["A first one", "A second one"], votes)
-    matrix = counted(read_export(folder, "1"), batch_size=batch_size)
+    shares: list[float] = []
+    matrix = matrix_of(read_export(folder, "1"), 1_000_000, batch_size, shares.append)
+    assert len(shares) == -(-len(votes) // batch_size) and shares[-1] == 1, "told after each batch"
     assert matrix.participant_ids.tolist() == [7, 8]
     assert matrix.cells[:, 0].tolist() == [-1, 1]
 
@@ -233,6 +236,7 @@ def test_the_three_groups_of_the_sample_are_found_by_every_method(tmp_path: Path
     export = read_export(write_sample(tmp_path, participants=150), "1")
     votes = counted(export)
     opinions = opinion_map(votes, 2, method)
+    assert opinions.solver == method
     groups = find_groups(votes, opinions)
     assert groups.count == 3
     assert groups.sizes() == sorted(groups.sizes(), reverse=True)
@@ -385,6 +389,13 @@ def two_bunches() -> np.ndarray:
 def test_comments_that_mean_the_same_stand_together(metric: str) -> None:
     vectors = two_bunches()
     graph = neighbour_graph(vectors, 5, metric)
+    ends = np.stack([vectors[graph.sources], vectors[graph.targets]])
+    measured = {
+        "cosine": 1 - (ends[0] * ends[1]).sum(axis=1) / np.linalg.norm(ends, axis=2).prod(axis=0),
+        "euclidean": np.linalg.norm(ends[0] - ends[1], axis=1),
+        "manhattan": np.abs(ends[0] - ends[1]).sum(axis=1),
+    }
+    assert graph.distances == pytest.approx(measured[metric])
     places, _ = project(vectors, graph, 2, 5, 0.1, metric)
     one, other = places[:15], places[15:]
     within = max(np.linalg.norm(bunch - bunch.mean(axis=0), axis=1).max() for bunch in (one, other))
@@ -415,6 +426,10 @@ def test_an_edge_stands_once_with_a_weight_and_the_nearest_neighbour_is_sure(tmp
     assert all(edge.weight == pytest.approx(1) for edge in edges if edge.nearest)
     first = edges[0]
     assert first.distance == pytest.approx(np.linalg.norm(vectors[first.source] - vectors[first.target]))
+    for neighbours in (1, 3, 11):  # each comment is joined to so many at least, and the graph has no more than these
+        wider = edge_rows("1", export.let_in, neighbour_graph(vectors, neighbours, "euclidean"))
+        joined = Counter(end for edge in wider for end in (edge.source, edge.target))
+        assert min(joined.values()) >= neighbours and len(wider) <= neighbours * len(vectors)
 
 
 def test_clusters_of_a_layer_lie_within_those_of_the_next() -> None:

@@ -69,6 +69,7 @@ async def test_a_failure_is_retried_after_60_and_120_seconds_and_then_a_dead_let
         (dead,) = await drain(the_app)
         assert (dead.status, dead.failures, dead.max_attempts) == ("failed", 3, 3)
         assert len(dead.errors) == 3 and dead.completed_at is not None and dead.result is None
+        assert "failed to encode" in str(dead.last_error)
         (group,) = await the_app.dead()
         assert (group.count, group.job_type) == (1, "embedding")
 
@@ -80,7 +81,7 @@ async def test_a_failure_is_retried_after_60_and_120_seconds_and_then_a_dead_let
 
 async def _failed_once(clock: ManualClock) -> float:
     (job,) = await drain(the_app)
-    assert job.status == "retrying"
+    assert job.status == "retrying" and "failed to encode" in str(job.last_error)
     wait = (job.scheduled_for - clock.moment).total_seconds()
     clock.advance(wait - 1)
     assert await drain(the_app) == [], "not before its time"

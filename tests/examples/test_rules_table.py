@@ -1,5 +1,6 @@
 """Rules, the table: its trigger, its constraints, and what goes with a rule that goes."""
 
+import hashlib
 import json
 from typing import Any
 from uuid import UUID
@@ -29,8 +30,9 @@ async def test_a_rule_that_is_stored_has_a_job_with_its_text(app: Backstay, sql:
     assert payload.input_text == "Rule A Do as A says. It is so."
     assert (payload.rule_id, payload.embedding_model, payload.project_id) == (rule, MODEL, None)
     assert payload.text_hash == await sql.fetchval("SELECT text_hash FROM rules")
+    assert payload.text_hash == hashlib.md5(payload.input_text.encode(), usedforsecurity=False).hexdigest()
     assert (job.job_type, job.subject) == ("embedding", f"rule:{rule}")
-    assert (job.status, job.failures, job.max_attempts) == ("pending", 0, 3)
+    assert (job.status, job.failures, job.max_attempts, job.priority) == ("pending", 0, 3, 50)
     assert job.content_hash == f"{MODEL}:{payload.text_hash}"
 
 
@@ -297,7 +299,7 @@ async def test_the_vector_its_dimensions_and_its_time_are_on_the_job_and_on_the_
     assert len(rule["numbers"]) == job.result["embedding_dimensions"] == rule["embedding_dimensions"] == 768
     assert job.result["embedding_model"] == rule["embedding_model"] == MODEL
     assert job.result["embedding_ms"] == rule["embedding_ms"] > 0
-    assert job.started_at <= rule["embedded_at"] <= job.completed_at
+    assert job.created_at <= job.started_at <= rule["embedded_at"] <= job.completed_at
     assert job.processing_time_ms >= job.result["embedding_ms"]
     assert job.worker_id and job.worker_version
 

@@ -1,4 +1,4 @@
-"""A stand-in for Sentry on this machine: it takes envelopes as they come over the wire."""
+"""A stand-in for Sentry on this machine: it takes envelopes as they come over the wire, with the key of its DSN."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ class Receiver:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 if self.headers.get("Content-Encoding") == "gzip":
                     body = gzip.decompress(body)
-                self.send_response(200)
+                known = self.path == "/api/1/envelope/" and "sentry_key=public" in self.headers["X-Sentry-Auth"]
+                self.send_response(200 if known else 403)
                 self.send_header("Content-Length", "2")
                 self.end_headers()
                 self.wfile.write(b"{}")
-                receiver._take(body)
+                if known:
+                    receiver._take(body)
 
             def log_message(self, format: str, *args: Any) -> None: ...
 

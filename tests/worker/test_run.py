@@ -188,7 +188,9 @@ async def test_memory_keeps_nothing_of_jobs_that_have_ended_and_they_are_read_fr
         assert {(await app.get(handle.job_id)).stage for handle in handles} == {"complete"}
 
 
-async def test_a_bookkeeping_write_that_fails_does_not_fail_the_job(app: Backstay, monkeypatch: Any) -> None:
+async def test_a_bookkeeping_write_that_fails_does_not_fail_the_job(
+    app: Backstay, monkeypatch: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     from backstay.engines.sqlite.store import SQLiteStore
     from backstay.errors import StoreError
     from backstay.files.local import LocalFiles
@@ -214,6 +216,7 @@ async def test_a_bookkeeping_write_that_fails_does_not_fail_the_job(app: Backsta
 
     async with app, app.worker():
         assert await (await work.submit(1)).result(timeout=10) == "done"
+    assert [line for line in caplog.messages if "progress" in line], "and the log says so"
 
 
 async def test_a_step_runs_once_over_attempts_and_the_idempotency_key_stays(app: Backstay) -> None:

@@ -58,6 +58,7 @@ async def test_a_claim_costs_the_same_however_many_jobs_of_others_are_there(
 ) -> None:
     await submit_many(store, 90, job_type="foreign", priority=100)
     await submit_many(store, 90, queue="elsewhere", priority=100)
+    await submit_many(store, 90, scheduled_for=NOW + 3600 * MICROS, priority=100)
     await submit(store)
 
     # The second one has heard of nothing: who has just been woken looks a little further.

@@ -290,6 +290,25 @@ def test_what_is_no_bucket_is_an_error_at_once(uri: str) -> None:
         Backstay("sqlite:///jobs.db", artifacts=uri)
 
 
+@pytest.mark.parametrize("secret", ["another", None])
+def test_a_request_with_a_wrong_signature_is_refused(
+    files: S3Files, bucket: str, job_id: str, monkeypatch: pytest.MonkeyPatch, secret: str | None
+) -> None:
+    """The server of all of these tests checks each signature: this is what they would see."""
+    files.write(job_id, 1, "kept.txt", b"kept")  # signed with the right one
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret or "secret")
+    place = S3Files(bucket)
+    try:
+        if secret is None:
+            place.write(job_id, 1, "other.txt", b"other")
+        else:
+            with pytest.raises(StoreError, match="SignatureDoesNotMatch"):
+                place.write(job_id, 1, "other.txt", b"other")
+    finally:
+        place.close()
+
+
 def test_any_engine_may_keep_files_in_a_bucket() -> None:
     Backstay("sqlite:///jobs.db", artifacts="s3://bucket/prefix?region=eu-north-1")
     Backstay("dynamodb://shop?region=eu-north-1", artifacts="s3://bucket/prefix?region=eu-north-1")
