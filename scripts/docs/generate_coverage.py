@@ -30,9 +30,11 @@ verdict and the test that proves it: a test of the application, or of Backstay w
 
 | verdict | |
 |---|---|
-| works | as it was asked for, perhaps under [another name](../explanation/departures.md#names), which is given as "ours" |
-| differs | the same purpose is served otherwise: the line says how, [departures](../explanation/departures.md) say why |
-| receiver | it needs a [service that cannot be had](#services) where tests run: the real client works against a receiver on the same machine, which checks what it gets |
+| works | as it was asked for, perhaps under [another name](../explanation/departures.md#names) ("ours") |
+| differs | the same purpose is served otherwise: [departures](../explanation/departures.md) say why |
+| receiver | the real client works against a receiver that checks what it gets: see [services](#services) |
+
+A receiver is on the same machine as the test, for a service that cannot be had where tests run.
 
 This page is generated from `scripts/docs/coverage.toml` by `scripts/docs/generate_coverage.py`;
 `tests/docs/test_coverage.py` checks that every test in it exists and runs.
