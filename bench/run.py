@@ -53,6 +53,7 @@ ALONE = (
     "dynamodb-clients",
     "dynamodb-parent",
     "compare",
+    "foretell",
 )
 
 

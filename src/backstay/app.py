@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast, overloa
 import msgspec
 import pydantic
 
-from backstay import codec, ids, limits, settings
+from backstay import codec, ids, limits, origins, settings
 from backstay.clock import Clock, Instant, SystemClock, seconds
 from backstay.core import access_keys, checks, schedules, stats
 from backstay.core.access_keys import AuditTrail, CreatedKey, KeyInfo
 from backstay.core.checks import Until, check_name, check_text
+from backstay.core.declarations import Code, DeclaredSchedule
 from backstay.core.output import OutputEnd
 from backstay.core.port import Store
 from backstay.core.queues import Queue
@@ -44,7 +45,7 @@ from backstay.core.records import (
     WorkerRow,
 )
 from backstay.core.run_limits import Limit
-from backstay.core.schedules import ScheduleInfo, ScheduleOptions
+from backstay.core.schedules import Backfill, Overlap, ScheduleInfo, ScheduleOptions, TimingOptions
 from backstay.core.states import TERMINAL, Status
 from backstay.core.stats import Stats, TotalFigures
 from backstay.engines import open_files, open_url
@@ -59,7 +60,7 @@ from backstay.errors import (
     UnknownJobType,
 )
 from backstay.files.local import LOG_FILE, Files, StoredFile, parts, read_result
-from backstay.handlers import BatchOptions, Handler, HandlerOptions, HandlerRef, P, R
+from backstay.handlers import BatchOptions, Handler, HandlerOptions, HandlerRef, JobOptions, P, R
 from backstay.job import HistoryEntry, Job, JobHandle, decode_result, target_of
 from backstay.lifespan import Lifespans, Make
 from backstay.middleware import Layer, M
@@ -75,7 +76,17 @@ from backstay.ops.output import OutputEntry, OutputPage
 from backstay.ops.retention import Retention
 from backstay.ops.tree import Tree, load, nodes, with_progress
 from backstay.ops.wait import Waiting, check_completed
-from backstay.options import FindOptions, JobFilter, SubmitOptions, Unread, build, build_alike, in_order, query
+from backstay.options import (
+    FindOptions,
+    JobFilter,
+    SubmitOptions,
+    Unread,
+    build,
+    build_alike,
+    in_order,
+    job_template,
+    query,
+)
 from backstay.pipeline import Pipeline, Stage
 from backstay.registration import BoundBatchHandler, BoundHandler, Register, RegisterBatch, bound
 from backstay.results.model import ResultRow
@@ -136,8 +147,13 @@ class Backstay:
         purge_on_start: bool = False,
         clock: Clock | None = None,
         observers: Sequence[Observer] | None = None,
+        name: str | None = None,
     ) -> None:
         self.url = settings.url(url)
+        given = settings.setting("name", name, str, "")
+        self._name = check_name(given, "name of an app") if given else ""
+        self.made_in = origins.made_in()
+        self._declared: dict[str, DeclaredSchedule] = {}
         self.handlers: dict[str, BoundHandler] = {}
         self.lifespans = Lifespans()
         self.layers: list[Layer] = []  # of middleware, the outermost first
@@ -165,14 +181,140 @@ class Backstay:
 
     # Handlers
 
-    def job(self, name: str, **options: Unpack[HandlerOptions]) -> Register:
-        """Register a function (or a JobHandler class) as the handler of a job type."""
-        _check_options("job", name, options, HandlerOptions)
+    def job(self, name: str, **options: Unpack[JobOptions]) -> Register:
+        """Register a function (or a JobHandler class) as the handler of a job type. With `cron`, its code declares a
+        schedule of the same name, which submits `cron_payload`; see `cron`."""
+        _check_options("job", name, options, JobOptions)
+        of_handler, of_schedule = _apart(name, options)
 
         def register(target: Any) -> BoundHandler:
-            return self._register(bound(name, target, options))
+            handler = self._register(bound(name, target, of_handler))
+            if of_schedule:
+                self._declare_own(handler, of_schedule)
+            return handler
 
         return cast(Register, register)
+
+    def _declare_own(self, handler: BoundHandler, options: Mapping[str, Any]) -> None:
+        """Declare the schedule of a handler. Without a payload it is empty: `{}`, or nothing."""
+        given = dict(options)
+        rule, payloads = given.pop("cron"), [given.pop("cron_payload")] if "cron_payload" in given else [{}, None]
+        for payload in payloads[:-1]:
+            with suppress(InvalidSubmission):
+                handler.encode(payload)
+                payloads = [payload]
+        try:
+            self.cron(handler.name, rule, handler, payloads[-1], **given)
+        except InvalidSubmission as error:
+            if "cron_payload" in options:
+                raise
+            raise ConfigurationError(
+                f"{handler.name}: cron needs cron_payload=…, the payload of its jobs ({error})"
+            ) from None
+
+    @overload
+    def cron(
+        self,
+        name: str,
+        cron: str,
+        job_type: HandlerRef[P, Any],
+        payload: P,
+        *,
+        timezone: str = "UTC",
+        missed: str = "one",
+        overlap: Overlap = "queue",
+        jitter: float | timedelta = 0,
+        starts_at: datetime | None = None,
+        ends_at: datetime | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> None: ...
+
+    @overload
+    def cron(
+        self,
+        name: str,
+        cron: str,
+        job_type: str | HandlerRef[None, Any],
+        payload: Any = None,
+        *,
+        timezone: str = "UTC",
+        missed: str = "one",
+        overlap: Overlap = "queue",
+        jitter: float | timedelta = 0,
+        starts_at: datetime | None = None,
+        ends_at: datetime | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> None: ...
+
+    def cron(
+        self,
+        name: str,
+        cron: str,
+        job_type: Any,
+        payload: Any = None,
+        *,
+        timezone: str = "UTC",
+        missed: str = "one",
+        overlap: Overlap = "queue",
+        jitter: float | timedelta = 0,
+        starts_at: datetime | None = None,
+        ends_at: datetime | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> None:
+        """Declare a schedule in code: `app.cron("nightly", "30 3 * * *", report, Report(of="sales"))`.
+
+        Every worker that starts declares the schedules of its code. One that the code no longer declares is removed;
+        those of other apps, and those made by `schedule`, stay as they are. The rest is as for `schedule`.
+        """
+        _check_schedule_options(options)
+        check_name(name, "schedule")
+        when = schedules.timing(
+            cron,
+            timezone=timezone,
+            missed=missed,
+            overlap=overlap,
+            jitter=jitter,
+            starts_at=starts_at,
+            ends_at=ends_at,
+        )
+        if name in self._declared:
+            raise ConfigurationError(f"the schedule {name!r} is declared twice: give one of them another name")
+        if len(self._declared) >= limits.DECLARED_MAX:
+            raise ConfigurationError(f"more than {limits.DECLARED_MAX:,} schedules in code (DECLARED_MAX)")
+        named = target_of(job_type)
+        handler = named if isinstance(named, Handler) else self.handlers.get(named)
+        if handler is not None:
+            job = job_template(handler, payload, cast(SubmitOptions, options))
+            declared = DeclaredSchedule(name=name, when=when, job_type=handler.name, job=job)
+        else:
+            assert isinstance(named, str)  # noqa: S101 - otherwise it is a handler
+            check_name(named, "job type")
+            told = codec.decode(codec.to_json(payload))
+            declared = DeclaredSchedule(
+                name=name, when=when, job_type=named, job=None, payload=told, options=cast(dict[str, Any], options)
+            )
+        self._declared[name] = declared
+
+    @property
+    def name(self) -> str:
+        """The name by which the store knows whose code declares a schedule: the option `name`, otherwise where the app
+        was made, such as `reports:app`."""
+        return self._name or origins.name_of(self.made_in)
+
+    def _code(self) -> Code:
+        """Return what the code of this app declares. A type by name may have got its handler after the schedule."""
+        declared = [
+            each
+            if each.job is not None or (handler := self.handlers.get(each.job_type)) is None
+            else msgspec.structs.replace(
+                each,
+                job=job_template(handler, each.payload, cast(SubmitOptions, each.options)),
+                payload=None,
+                options={},
+            )
+            for each in self._declared.values()
+        ]
+        return Code.of(self.name, declared, self.handlers)
 
     def batch_job(self, name: str, **options: Unpack[BatchOptions]) -> RegisterBatch:
         """Register a function that takes a list of payloads as the handler of a job type. One call handles up to
@@ -550,6 +692,7 @@ class Backstay:
                 grace_seconds=settings.grace(None if grace is None else seconds(grace)),
                 keep=self._retention,
                 version=settings.release(),
+                code=self._code(),
             ),
             self.observers,
             self.lifespans,
@@ -1045,6 +1188,10 @@ class Backstay:
         *,
         timezone: str = "UTC",
         missed: str = "one",
+        overlap: Overlap = "queue",
+        jitter: float | timedelta = 0,
+        starts_at: datetime | None = None,
+        ends_at: datetime | None = None,
         by: By = None,
         **options: Unpack[ScheduleOptions],
     ) -> ScheduleInfo: ...
@@ -1059,6 +1206,10 @@ class Backstay:
         *,
         timezone: str = "UTC",
         missed: str = "one",
+        overlap: Overlap = "queue",
+        jitter: float | timedelta = 0,
+        starts_at: datetime | None = None,
+        ends_at: datetime | None = None,
         by: By = None,
         **options: Unpack[ScheduleOptions],
     ) -> ScheduleInfo: ...
@@ -1072,6 +1223,10 @@ class Backstay:
         *,
         timezone: str = "UTC",
         missed: str = "one",
+        overlap: Overlap = "queue",
+        jitter: float | timedelta = 0,
+        starts_at: datetime | None = None,
+        ends_at: datetime | None = None,
         by: By = None,
         **options: Unpack[ScheduleOptions],
     ) -> ScheduleInfo:
@@ -1079,9 +1234,14 @@ class Backstay:
 
         Repeating the same call changes nothing; a different call changes the schedule with this name. `missed` decides
         how ticks are handled at which no worker ran: skip them, create one job for all of them, or one for each.
+        `overlap` decides what a tick does while the job of the last one is active: its job queues, it is skipped, or it
+        replaces that job, which is cancelled. `jitter` makes jobs due up to this much later, each tick's always by the
+        same; no tick is before `starts_at` or after `ends_at`. To declare it in code instead, use `cron`.
         """
-        if unknown := options.keys() - ScheduleOptions.__annotations__.keys():
-            raise InvalidOption(f"schedule has no option {', '.join(sorted(unknown))}")
+        _check_schedule_options(options)
+        timing = TimingOptions(
+            timezone=timezone, missed=missed, overlap=overlap, jitter=jitter, starts_at=starts_at, ends_at=ends_at
+        )
         return await manage.define_schedule(
             self.store,
             self.clock,
@@ -1090,8 +1250,7 @@ class Backstay:
             cron,
             await self._target(job_type),
             payload,
-            timezone=timezone,
-            missed=missed,
+            timing=timing,
             options=cast(SubmitOptions, options),
         )
 
@@ -1122,6 +1281,15 @@ class Backstay:
         creator = check_text("created_by", created_by, limits.NAME_LENGTH_MAX) or (None if by is None else who.by)
         ran = await manage.run_schedule(self.store, self.clock, who, self.observers, name, creator)
         return self._handle(*ran, self.handlers.get(ran[0].job_type))
+
+    async def backfill(
+        self, name: str, from_: datetime, to: datetime, *, dry_run: bool = False, by: By = None
+    ) -> Backfill:
+        """Submit the job of each tick of a schedule from `from_` to `to` that has none: up to 1,000 ticks, all due now.
+        The id of a job follows from its tick, so repeating the call submits none twice. `dry_run` only tells which."""
+        return await manage.backfill(
+            self.store, self.clock, actor(by), self.observers, name, from_, to, dry_run=dry_run
+        )
 
     # Figures, check-up, retention
 
@@ -1249,6 +1417,23 @@ class Backstay:
         if script is None:
             raise ConfigurationError(f"{self.url} is migrated when it is opened: there is no SQL script for it")
         return script
+
+
+def _check_schedule_options(options: Mapping[str, Any]) -> None:
+    if unknown := options.keys() - ScheduleOptions.__annotations__.keys():
+        raise InvalidOption(f"schedule has no option {', '.join(sorted(unknown))}")
+
+
+_OF_RULE = frozenset({"cron", "cron_payload", *TimingOptions.__annotations__})
+
+
+def _apart(name: str, options: JobOptions) -> tuple[HandlerOptions, dict[str, Any]]:
+    """Return the options of a handler and those of its schedule."""
+    of_handler = {each: value for each, value in options.items() if each not in _OF_RULE}
+    of_schedule = {each: value for each, value in options.items() if each in _OF_RULE}
+    if of_schedule and "cron" not in of_schedule:
+        raise ConfigurationError(f"{name}: {', '.join(sorted(of_schedule))} needs cron=…, the rule of its schedule")
+    return cast(HandlerOptions, of_handler), of_schedule
 
 
 def _check_options(verb: str, name: str, options: Mapping[str, Any], known: Any) -> None:

@@ -34,6 +34,7 @@ from backstay.core.checks import (
 )
 from backstay.core.derivation import Derivation, PriorityBy
 from backstay.core.records import FOREVER, JobType, Rate
+from backstay.core.schedules import TimingOptions
 from backstay.errors import ConfigurationError, InvalidOption, InvalidPayload, InvalidResult
 from backstay.lifespan import Lifespans
 from backstay.middleware import Layer, Middleware, checked, wrapped
@@ -111,6 +112,13 @@ class HandlerOptions(TypedDict, total=False):
     dedup_for: str | float | timedelta
     dedup_per: str | None
     middleware: Sequence[Middleware] | None
+
+
+class JobOptions(HandlerOptions, TimingOptions, total=False):
+    """The keyword options of @app.job: those of its handler, and those of a schedule with the name of its type."""
+
+    cron: str
+    cron_payload: Any
 
 
 class HandlerRef(Protocol[P, R]):

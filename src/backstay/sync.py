@@ -29,12 +29,12 @@ from backstay.core.queues import Queue
 from backstay.core.records import ApiKey, Counter, DeadGroup, Depth, Finding, FormerWorker, JobType, QueueRow, WorkerRow
 from backstay.core.result_tables import ResultTable, RowPage, RowQuery
 from backstay.core.run_limits import Limit
-from backstay.core.schedules import ScheduleInfo, ScheduleOptions
+from backstay.core.schedules import Backfill, Overlap, ScheduleInfo, ScheduleOptions
 from backstay.core.states import Status
 from backstay.core.stats import Stats, TotalFigures
 from backstay.errors import ForkedStore, NotOpen
 from backstay.files.local import StoredFile
-from backstay.handlers import BatchOptions, Handler, HandlerOptions, HandlerRef, P, R
+from backstay.handlers import BatchOptions, Handler, HandlerOptions, HandlerRef, JobOptions, P, R
 from backstay.job import HistoryEntry, Job, target_of
 from backstay.middleware import M
 from backstay.observers import Observer
@@ -71,6 +71,7 @@ class Backstay:
         purge_on_start: bool = False,
         clock: Clock | None = None,
         observers: Sequence[Observer] | None = None,
+        name: str | None = None,
     ) -> None:
         self.inner = AsyncBackstay(
             url,
@@ -82,6 +83,7 @@ class Backstay:
             purge_on_start=purge_on_start,
             clock=clock,
             observers=observers,
+            name=name,
         )
         self._thread = _LoopThread(self.inner)
 
@@ -99,8 +101,8 @@ class Backstay:
 
     # Handlers
 
-    def job(self, name: str, **options: Unpack[HandlerOptions]) -> Register:
-        """Register a function (or a JobHandler class) as the handler of a job type."""
+    def job(self, name: str, **options: Unpack[JobOptions]) -> Register:
+        """Register a function (or a JobHandler class) as the handler of a job type; with `cron`, declare a schedule."""
         return cast(Register, self._bound(self.inner.job(name, **options)))
 
     def batch_job(self, name: str, **options: Unpack[BatchOptions]) -> RegisterBatch:
@@ -118,6 +120,75 @@ class Backstay:
     def middleware(self, target: M) -> M:
         """Register a function that wraps every run of every handler; see Backstay.middleware."""
         return self.inner.middleware(target)
+
+    @overload
+    def cron(
+        self,
+        name: str,
+        cron: str,
+        job_type: HandlerRef[P, Any],
+        payload: P,
+        *,
+        timezone: str = "UTC",
+        missed: str = "one",
+        overlap: Overlap = "queue",
+        jitter: float | timedelta = 0,
+        starts_at: datetime | None = None,
+        ends_at: datetime | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> None: ...
+
+    @overload
+    def cron(
+        self,
+        name: str,
+        cron: str,
+        job_type: str | HandlerRef[None, Any],
+        payload: Any = None,
+        *,
+        timezone: str = "UTC",
+        missed: str = "one",
+        overlap: Overlap = "queue",
+        jitter: float | timedelta = 0,
+        starts_at: datetime | None = None,
+        ends_at: datetime | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> None: ...
+
+    def cron(
+        self,
+        name: str,
+        cron: str,
+        job_type: Any,
+        payload: Any = None,
+        *,
+        timezone: str = "UTC",
+        missed: str = "one",
+        overlap: Overlap = "queue",
+        jitter: float | timedelta = 0,
+        starts_at: datetime | None = None,
+        ends_at: datetime | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> None:
+        """Declare a schedule in code, which every worker stores when it starts; see backstay.Backstay.cron."""
+        self.inner.cron(
+            name,
+            cron,
+            job_type,
+            payload,
+            timezone=timezone,
+            missed=missed,
+            overlap=overlap,
+            jitter=jitter,
+            starts_at=starts_at,
+            ends_at=ends_at,
+            **options,
+        )
+
+    @property
+    def name(self) -> str:
+        """The name by which the store knows whose code declares a schedule."""
+        return self.inner.name
 
     def pipeline(
         self,
@@ -524,6 +595,10 @@ class Backstay:
         *,
         timezone: str = "UTC",
         missed: str = "one",
+        overlap: Overlap = "queue",
+        jitter: float | timedelta = 0,
+        starts_at: datetime | None = None,
+        ends_at: datetime | None = None,
         by: By = None,
         **options: Unpack[ScheduleOptions],
     ) -> ScheduleInfo: ...
@@ -538,6 +613,10 @@ class Backstay:
         *,
         timezone: str = "UTC",
         missed: str = "one",
+        overlap: Overlap = "queue",
+        jitter: float | timedelta = 0,
+        starts_at: datetime | None = None,
+        ends_at: datetime | None = None,
         by: By = None,
         **options: Unpack[ScheduleOptions],
     ) -> ScheduleInfo: ...
@@ -551,12 +630,29 @@ class Backstay:
         *,
         timezone: str = "UTC",
         missed: str = "one",
+        overlap: Overlap = "queue",
+        jitter: float | timedelta = 0,
+        starts_at: datetime | None = None,
+        ends_at: datetime | None = None,
         by: By = None,
         **options: Unpack[ScheduleOptions],
     ) -> ScheduleInfo:
         """Submit a job at every tick; see backstay.Backstay.schedule."""
         return self._call(
-            self.inner.schedule(name, cron, job_type, payload, timezone=timezone, missed=missed, by=by, **options)
+            self.inner.schedule(
+                name,
+                cron,
+                job_type,
+                payload,
+                timezone=timezone,
+                missed=missed,
+                overlap=overlap,
+                jitter=jitter,
+                starts_at=starts_at,
+                ends_at=ends_at,
+                by=by,
+                **options,
+            )
         )
 
     def schedules(self, *, after: str = "", limit: int | None = None) -> list[ScheduleInfo]:
@@ -582,6 +678,10 @@ class Backstay:
     def run_schedule(self, name: str, *, by: By = None, created_by: str | None = None) -> JobHandle:
         """Submit the job of a schedule now, in addition to its ticks."""
         return JobHandle(self, self._call(self.inner.run_schedule(name, by=by, created_by=created_by)))
+
+    def backfill(self, name: str, from_: datetime, to: datetime, *, dry_run: bool = False, by: By = None) -> Backfill:
+        """Submit the job of each tick of a schedule in this span that has none."""
+        return self._call(self.inner.backfill(name, from_, to, dry_run=dry_run, by=by))
 
     # Figures, check-up, retention
 

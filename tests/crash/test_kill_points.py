@@ -14,6 +14,7 @@ from tests.campaigns.move_process import POINTS as MOVE_POINTS
 from tests.campaigns.retention import KILL_POINTS
 from tests.campaigns.ticks import FIRE_POINTS
 from tests.crash.test_batches import BATCH_POINTS
+from tests.crash.test_declarations import OVERLAP_POINTS
 from tests.crash.test_output import OUTPUT_POINTS
 from tests.crash.test_rows import DROP_POINTS, PUT_POINTS
 from tests.crash.test_sensitive import UNMARK_POINTS
@@ -21,12 +22,12 @@ from tests.crash.test_sensitive import UNMARK_POINTS
 SOURCE = Path(backstay.__file__).parent
 # One statement each, and nothing that was said depends on them: a repeated call puts them right.
 SAID_AGAIN = {"announce", "audit", "change_queue", "declare", "drop_keys", "drop_schedule", "forget", "freeze"}
-SAID_AGAIN |= {"record_step", "save_key", "save_schedule"}
+SAID_AGAIN |= {"record_step", "save_declaration", "save_key", "save_schedule"}
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 def test_every_failpoint_is_one_at_which_processes_are_killed(engine: str) -> None:
-    planned = {*POINTS, *IN_TREES, *FIRE_POINTS, *BATCH_POINTS, *UNMARK_POINTS, *IMPORT_POINTS}
+    planned = {*POINTS, *IN_TREES, *FIRE_POINTS, *BATCH_POINTS, *UNMARK_POINTS, *IMPORT_POINTS, *OVERLAP_POINTS}
     planned |= {point for point, _ in OUTPUT_POINTS}
     planned |= {point for points in KILL_POINTS.values() for point in points}
     planned |= {point for point, _ in [*PUT_POINTS, *DROP_POINTS]} | {point.partition("@")[0] for point in MOVE_POINTS}

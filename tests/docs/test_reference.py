@@ -38,7 +38,7 @@ ACCESS = {  # methods of Backstay that access.md lists
     "audit_trail",
 }  # fmt: skip
 OTHERS = {  # those that other pages describe; operating.md lists the rest
-    "job", "batch_job", "pipeline", "lifespan", "middleware", "worker", "maintenance",
+    "job", "batch_job", "pipeline", "lifespan", "middleware", "worker", "maintenance", "name",
     "open", "close", "sync", "wait", "watch", "store", "is_open", "files", "location", "lease_seconds", "poll_seconds",
     "migrate", "exists", "would_erase", "erase", "migration_sql",
     "submit", "submit_many", "get", "seen_live", "find", "result", "tree", "history", "counts", "dead", "workers",
@@ -147,7 +147,12 @@ def test_every_field_of_a_queue_a_schedule_and_the_figures_is_listed() -> None:
     assert section("operating", "`Queue`") == [*Queue.__struct_fields__, "paused"]
     assert section("operating", "Figures") == list(Figures.__struct_fields__)
     assert section("operating", "Totals") == list(TotalFigures.__struct_fields__)
-    assert section("schedules", "`ScheduleInfo`") == [*ScheduleInfo.__struct_fields__, "paused"]
+    assert section("schedules", "`ScheduleInfo`") == [
+        *ScheduleInfo.__struct_fields__,
+        "paused",
+        "ended",
+        "ticks(after, most)",
+    ]
 
 
 def test_everything_about_access_is_listed() -> None:

@@ -153,5 +153,5 @@ def test_one_that_its_key_holds_back_is_told_how_many_of_that_key_come_first() -
 
 
 def test_many_ahead_are_not_counted_to_the_end() -> None:
-    assert "100 or more jobs" in str(said(a_job(), a_worker(), claims={"w": {}}, ahead=100))
+    assert "1,000 or more jobs" in str(said(a_job(), a_worker(), claims={"w": {}}, ahead=1_000))
     assert "99 jobs" in str(said(a_job(), a_worker(), claims={"w": {}}, ahead=99))

@@ -113,6 +113,7 @@ _COMMANDS: dict[str, dict[str, str | tuple[str, dict[str, str]]]] = {
                 "pause": "schedules.pause",
                 "resume": "schedules.resume",
                 "run": "schedules.run",
+                "backfill": "schedules.backfill",
                 "remove": "schedules.remove",
             },
         ),

@@ -1,9 +1,9 @@
-"""`backstay schedules`: list, add, show, pause, resume, run and remove schedules."""
+"""`backstay schedules`: list, add, show, pause, resume, run, backfill and remove schedules."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated
 from zoneinfo import ZoneInfo
 
@@ -14,12 +14,17 @@ from backstay.cli import app_loader, options, output
 from backstay.cli.options import AppName, AsJson, Url
 from backstay.cli.output import Column, safe
 from backstay.clock import Instant, to_datetime
-from backstay.core import schedules as core_schedules
-from backstay.core.checks import away, utc
-from backstay.core.schedules import MISSED, ScheduleInfo, ScheduleOptions
+from backstay.core.checks import away, count, span, utc
+from backstay.core.schedules import (
+    MISSED,
+    NEXT_TICKS,
+    OVERLAPS,
+    Backfill,
+    ScheduleInfo,
+    ScheduleOptions,
+)
 from backstay.errors import ScheduleNotFound
 
-NEXT_TICKS = 5  # enough to see that a rule means what it should
 NAMED_MAX = 20  # schedules that an error names
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the schedule.")]
 Cron = Annotated[
@@ -30,6 +35,26 @@ Missed = Annotated[
     str,
     typer.Option(metavar="WHAT", help="Jobs for ticks that were missed: skip (none), one (default) or all."),
 ]
+Overlaps = Annotated[
+    str,
+    typer.Option(
+        metavar="WHAT", help="While the last job is active: queue (default), skip the tick, or replace that job."
+    ),
+]
+Jitter = Annotated[
+    timedelta | None,
+    typer.Option(metavar="TIME", parser=options.length, help="Jobs are due up to TIME after their tick."),
+]
+StartsAt = Annotated[
+    datetime | None,
+    typer.Option(metavar="WHEN", parser=options.moment, help="No tick before this, such as 2026-12-01T00:00:00Z."),
+]
+EndsAt = Annotated[datetime | None, typer.Option(metavar="WHEN", parser=options.moment, help="No tick after this.")]
+From = Annotated[datetime, typer.Option("--from", metavar="WHEN", parser=options.moment, help="Ticks from then on.")]
+To = Annotated[
+    datetime | None, typer.Option("--to", metavar="WHEN", parser=options.moment, help="Ticks until then; default now.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
 
 
 def schedules(context: typer.Context, as_json: AsJson = False, url: Url = None, app: AppName = None) -> None:
@@ -51,6 +76,10 @@ def add(
     payload: options.Payload = "{}",
     timezone: Zone = "UTC",
     missed: Missed = "one",
+    overlap: Overlaps = "queue",
+    jitter: Jitter = None,
+    starts_at: StartsAt = None,
+    ends_at: EndsAt = None,
     priority: options.Priority = None,
     queue: options.Queue = None,
     subject: options.Subject = None,
@@ -74,13 +103,26 @@ def add(
     """Add a schedule, or change an existing one."""
     if missed not in MISSED:
         raise typer.BadParameter(f"{missed!r}: use {', '.join(MISSED)}", param_hint="--missed")
+    if overlap not in OVERLAPS:
+        raise typer.BadParameter(f"{overlap!r}: use {', '.join(OVERLAPS)}", param_hint="--overlap")
     body = options.read(payload)
     chosen: ScheduleOptions = options.chosen(context, ScheduleOptions.__annotations__)
 
     async def work(app: Backstay) -> tuple[ScheduleInfo | None, ScheduleInfo, Instant]:
         before = await _stored(app, name)
         after = await app.schedule(
-            name, rule, job_type, body, timezone=timezone, missed=missed, by=options.actor(by), **chosen
+            name,
+            rule,
+            job_type,
+            body,
+            timezone=timezone,
+            missed=missed,
+            overlap=overlap,
+            jitter=jitter or 0,
+            starts_at=starts_at,
+            ends_at=ends_at,
+            by=options.actor(by),
+            **chosen,
         )
         return before, after, app.clock.now()
 
@@ -109,6 +151,8 @@ def show(name: Name, as_json: AsJson = False, url: Url = None, app: AppName = No
     for line in output.as_json(found.payload, output.width() or 100).split("\n"):
         print(f"  {line}")
     print("\nNext runs" if not found.paused else "\nNext runs, if resumed")
+    if not _ticks(found, now):
+        print("  none: it has ended")
     for tick in _ticks(found, now):
         print(f"  {_local(found, tick)}, {away(tick, at)}")
 
@@ -130,6 +174,33 @@ def run(name: Name, by: options.By = None, as_json: AsJson = False, url: Url = N
         output.emit_json({"job_id": job.job_id, "schedule": name, "status": job.status})
     else:
         print(job.job_id)
+
+
+def backfill(
+    name: Name,
+    from_: From,
+    to: To = None,
+    dry_run: DryRun = False,
+    by: options.By = None,
+    as_json: AsJson = False,
+    url: Url = None,
+    app: AppName = None,
+) -> None:
+    """Submit the jobs of past ticks.
+
+    Each tick in the span gets its job, unless it has one. Up to 1,000 ticks; repeating the command submits none twice.
+    """
+
+    async def work(app: Backstay) -> Backfill:
+        until = to_datetime(app.clock.now()) if to is None else to
+        return await app.backfill(name, from_, until, dry_run=dry_run, by=options.actor(by))
+
+    found = app_loader.run(url, app, work)
+    if as_json:
+        output.emit_json(found)
+        return
+    new, old = count(len(found.submitted), "job"), len(found.existing)
+    print(f"{count(found.ticks, 'tick')}: {new} {'to submit' if dry_run else 'submitted'}, {old:,} already there")
 
 
 def remove(name: Name, by: options.By = None, as_json: AsJson = False, url: Url = None, app: AppName = None) -> None:
@@ -170,7 +241,7 @@ def _change(change: Callable[[Backstay], Awaitable[ScheduleInfo]], as_json: bool
 
 def _next(found: ScheduleInfo, now: Instant) -> str:
     if found.next_at is None:
-        return "no jobs until it is resumed"
+        return "no jobs until it is resumed" if found.paused else "it has no tick left"
     return f"next run {_local(found, found.next_at)}, {away(found.next_at, to_datetime(now))}"
 
 
@@ -180,12 +251,7 @@ def _local(found: ScheduleInfo, moment: datetime) -> str:
 
 
 def _ticks(found: ScheduleInfo, now: Instant) -> list[datetime]:
-    rule = core_schedules.parse(found.cron, found.timezone)
-    ticks: list[datetime] = []
-    for _ in range(NEXT_TICKS):
-        now = rule.after(now)
-        ticks.append(to_datetime(now))
-    return ticks
+    return found.ticks(to_datetime(now), NEXT_TICKS)
 
 
 def _document(found: ScheduleInfo) -> dict[str, object]:
@@ -197,11 +263,19 @@ def _facts(found: ScheduleInfo, now: datetime) -> list[tuple[str, str]]:
         ("schedule", found.name),
         ("rule", f"{found.cron} in {found.timezone}"),
         ("if missed", found.missed),
+        ("overlap", found.overlap),
+        *([("jitter", f"up to {span(found.jitter_seconds)}")] if found.jitter_seconds else []),
+        *([("starts", utc(found.starts_at))] if found.starts_at else []),
+        *([("ends", utc(found.ends_at))] if found.ends_at else []),
+        ("declared by", f"the code of {found.declared_by}" if found.declared_by else "a call or a person"),
         ("job", f"{found.job_type} in queue {found.queue}, priority {found.priority}"),
         ("last run", "never" if found.last_at is None else f"{utc(found.last_at)}, {away(found.last_at, now)}"),
     ]
     if found.last_job_id is not None:
         facts.append(("last job", found.last_job_id))
+    if found.skipped_at is not None:
+        last = f"the last {away(found.skipped_at, now)}"
+        facts.append(("skipped", f"{count(found.skipped, 'tick')} because of overlap, {last}"))
     if found.paused_at is not None:
         facts.append(("paused", f"{away(found.paused_at, now)}{f' by {found.paused_by}' if found.paused_by else ''}"))
     return facts
@@ -215,9 +289,11 @@ def _columns(now: datetime) -> list[Column[ScheduleInfo]]:
         Column("TYPE", lambda each: each.job_type, cut=True),
         Column("QUEUE", lambda each: each.queue, wide=True, cut=True),
         Column("IF MISSED", lambda each: each.missed, wide=True),
+        Column("OVERLAP", lambda each: each.overlap, wide=True),
+        Column("DECLARED BY", lambda each: each.declared_by or "", wide=True, cut=True),
         Column(
             "NEXT",
-            lambda each: _coming(each.next_at, now),
+            lambda each: "ended" if each.ended else _coming(each.next_at, now),
             style=lambda each: "yellow" if each.paused else "",
         ),
         Column("LAST", lambda each: _away(each.last_at, now) or "never"),

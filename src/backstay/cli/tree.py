@@ -183,6 +183,8 @@ def explain(job_id: JobId, as_json: AsJson = False, url: Url = None, app: AppNam
                 "params": found.params,
                 "until": found.until,
                 "job_ids": found.job_ids,
+                "estimate": found.estimate,
+                "unforeseen": found.unforeseen,
             }
         )
         return

@@ -17,6 +17,7 @@ import msgspec
 from backstay import codec, ids
 from backstay.client.http import PAUSE_SECONDS, TRIES, Requests, error_of, of_problem
 from backstay.clock import Clock, SystemClock, seconds
+from backstay.core.schedules import Backfill, Overlap, ScheduleOptions
 from backstay.core.states import Status
 from backstay.errors import (
     BackstayError,
@@ -383,6 +384,61 @@ class Client:
         tries = TRIES if dry_run else 1
         body = {**_chosen(job_ids, created_until, dry_run, reason, conditions), "forget_steps": forget_steps}
         return await self._change_many("retry", body, tries)
+
+    async def schedules(self) -> list[dict[str, Any]]:
+        """List the schedules by name, as the server sends them: each with its next ticks."""
+        found: list[dict[str, Any]] = []
+        after: str | None = None
+        while True:
+            page = await self.requests.send("GET", "/schedules", params={"after": after})
+            found += page["items"]
+            after = page["next"]
+            if after is None:
+                return found
+
+    async def schedule(
+        self,
+        name: str,
+        cron: str,
+        job_type: str,
+        payload: Any = None,
+        *,
+        timezone: str = "UTC",
+        missed: str = "one",
+        overlap: Overlap = "queue",
+        jitter: float | timedelta = 0,
+        starts_at: datetime | None = None,
+        ends_at: datetime | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> dict[str, Any]:
+        """Add or change a schedule; see backstay.Backstay.schedule."""
+        rule = {"timezone": timezone, "missed": missed, "overlap": overlap, "jitter": jitter}
+        bounds = {name: value for name, value in (("starts_at", starts_at), ("ends_at", ends_at)) if value is not None}
+        body = _body(payload, {"cron": cron, "job_type": job_type, **rule, **bounds, **options})
+        return dict(await self.requests.send("PUT", f"/schedules/{quote(name, safe='')}", body))
+
+    async def unschedule(self, name: str) -> None:
+        """Delete a schedule. The jobs it created remain."""
+        await self.requests.send("DELETE", f"/schedules/{quote(name, safe='')}")
+
+    async def pause_schedule(self, name: str) -> dict[str, Any]:
+        """Stop a schedule from creating jobs until it is resumed."""
+        return dict(await self.requests.send("POST", f"/schedules/{quote(name, safe='')}/pause"))
+
+    async def resume_schedule(self, name: str) -> dict[str, Any]:
+        """Resume with the next tick from now."""
+        return dict(await self.requests.send("POST", f"/schedules/{quote(name, safe='')}/resume"))
+
+    async def run_schedule(self, name: str) -> RemoteHandle:
+        """Submit the job of a schedule now, in addition to its ticks. The request is sent once."""
+        return RemoteHandle(self, await self.requests.send("POST", f"/schedules/{quote(name, safe='')}/run", tries=1))
+
+    async def backfill(self, name: str, from_: datetime, to: datetime, *, dry_run: bool = False) -> Backfill:
+        """Submit the job of each tick in this span that has none; see backstay.Backstay.backfill."""
+        body = {"from": _sent(from_), "to": _sent(to), "dry_run": dry_run}
+        return msgspec.convert(
+            await self.requests.send("POST", f"/schedules/{quote(name, safe='')}/backfill", body), Backfill
+        )
 
     async def _change_many(self, action: str, body: dict[str, Any], tries: int) -> BulkResult:
         return msgspec.convert(await self.requests.send("POST", f"/jobs/{action}", body, tries=tries), BulkResult)

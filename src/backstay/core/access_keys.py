@@ -375,7 +375,10 @@ def _json(value: Any) -> str | None:
     return encoded.decode()
 
 
-_OF_SCHEDULES = ("cron", "timezone", "missed", "job_type", "queue", "priority", "paused", "paused_by", "version")
+_OF_SCHEDULES = (
+    "cron", "timezone", "missed", "overlap", "jitter_seconds", "starts_at", "ends_at", "job_type", "queue", "priority",
+    "declared_by", "paused", "paused_by", "version",
+)  # fmt: skip
 _OF_KEYS = ("name", "scopes", "queues", "state", "expires_at", "revoked_by")
 
 

@@ -17,6 +17,7 @@ from backstay.core.records import (
     ApiKey,
     AuditEntry,
     Counter,
+    Declaration,
     JobRecord,
     JobType,
     LimitRow,
@@ -34,6 +35,7 @@ TYPES = "types"
 QUEUES = "queues"
 LIMITS = "limits"
 SCHEDULES = "schedules"
+DECLARATIONS = "declarations"
 TABLES = "tables"
 JOBS = "jobs"
 STEPS = "steps"
@@ -47,7 +49,8 @@ AUDIT = "audit"
 ROWS = "rows"
 # The order of transfer: rows need their table, and files need their job, which may be archived.
 KINDS = (
-    TYPES, QUEUES, LIMITS, SCHEDULES, TABLES, ARCHIVE, JOBS, STEPS, OUTPUT, GUARDS, COUNTERS, TOTALS, KEYS, AUDIT, ROWS,
+    TYPES, QUEUES, LIMITS, SCHEDULES, DECLARATIONS, TABLES, ARCHIVE, JOBS, STEPS, OUTPUT, GUARDS, COUNTERS, TOTALS,
+    KEYS, AUDIT, ROWS,
 )  # fmt: skip
 
 
@@ -131,7 +134,8 @@ class RowDump(msgspec.Struct, frozen=True):
 
 
 Dump = (
-    JobType | QueueRow | LimitRow | Schedule | ResultTable | JobDump | StepDump | OutputDump | ArchiveDump | GuardDump
+    JobType | QueueRow | LimitRow | Schedule | Declaration | ResultTable | JobDump | StepDump | OutputDump | ArchiveDump
+    | GuardDump
     | Counter
     | TotalDump | ApiKey | AuditEntry | RowDump
 )  # fmt: skip
@@ -141,6 +145,7 @@ _TYPES: dict[str, type[Dump]] = {
     QUEUES: QueueRow,
     LIMITS: LimitRow,
     SCHEDULES: Schedule,
+    DECLARATIONS: Declaration,
     TABLES: ResultTable,
     JOBS: JobDump,
     STEPS: StepDump,
@@ -202,7 +207,7 @@ def name_of(kind: str, item: bytes) -> str:
             return f"{counter.minute} {counter.job_type} {counter.outcome.value}"
         case TotalDump(total=total):
             return f"{total.job_type} {total.outcome.value}"
-        case ApiKey(key_id=name) | AuditEntry(entry_id=name):
+        case ApiKey(key_id=name) | AuditEntry(entry_id=name) | Declaration(origin=name):
             return name
         case JobType(job_type=name) | QueueRow(name=name) | Schedule(name=name) | ResultTable(name=name):
             return name

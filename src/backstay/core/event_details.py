@@ -56,8 +56,15 @@ class Priority(_Details, frozen=True, tag="priority"):
     previous: int
 
 
+class Tick(_Details, frozen=True, tag="tick"):
+    """A tick of the job's schedule made no job, because this one was active."""
+
+    schedule: str
+    tick_at: Moment
+
+
 AboutJob = Rerun | RerunBelow | Subtree | Dependency  # `job_id` is None for readers who may not see that job
-EventDetails = AboutJob | DueTime | Priority
+EventDetails = AboutJob | DueTime | Priority | Tick
 
 FORGETTING = "without recorded steps"
 
@@ -78,6 +85,8 @@ def text(details: EventDetails) -> str:
             return f"for {at:%Y-%m-%d %H:%M:%S} UTC"
         case Priority(priority, previous):
             return f"priority {priority}, was {previous}"
+        case Tick(schedule, at):
+            return f"schedule {schedule} skipped its tick at {at:%Y-%m-%d %H:%M:%S} UTC: this job was active"
 
 
 def why(details: EventDetails | None, forget_steps: bool, reason: str | None) -> str | None:

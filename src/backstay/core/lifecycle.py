@@ -17,7 +17,7 @@ from backstay.backoff import Backoff
 from backstay.clock import Instant, to_datetime
 from backstay.core import suspicion
 from backstay.core.dependencies import Awaits
-from backstay.core.event_details import DueTime, EventDetails, Priority
+from backstay.core.event_details import DueTime, EventDetails, Priority, Tick
 from backstay.core.records import LEASE_LOST, ClaimedJob, ExpiredClaim, JobRecord, NewJob, Node
 from backstay.core.records import Effect as Effect
 from backstay.core.records import ErrorEntry as ErrorEntry
@@ -25,6 +25,7 @@ from backstay.core.records import Kind as Kind
 from backstay.core.records import Staged as Staged
 from backstay.core.records import Transition as Transition
 from backstay.core.states import ACTIVE as ACTIVE
+from backstay.core.states import STAYING as STAYING
 from backstay.core.states import TERMINAL as TERMINAL
 from backstay.core.states import Counted as Counted
 from backstay.core.states import Event as Event
@@ -33,7 +34,7 @@ from backstay.core.states import also_counted as also_counted
 from backstay.core.states import bucket_of as bucket_of
 from backstay.core.states import counted as counted
 from backstay.errors import IllegalTransition
-from backstay.limits import GIVE_BACKS_MAX, REASON_LENGTH_MAX, SNOOZES_MAX, WAITS_MAX
+from backstay.limits import GIVE_BACKS_MAX, NAME_LENGTH_MAX, REASON_LENGTH_MAX, SNOOZES_MAX, WAITS_MAX
 
 _S = Status
 # None means "no job yet".
@@ -58,13 +59,14 @@ EDGES: Mapping[Event, tuple[frozenset[Status | None], frozenset[Status]]] = {
     Event.REPRIORITISE: (frozenset(ACTIVE), frozenset(ACTIVE)),
     Event.CANCEL: (frozenset(ACTIVE), frozenset({_S.CANCELLED})),
     Event.MANUAL_RETRY: (frozenset(TERMINAL), frozenset({_S.PENDING, _S.WAITING})),
+    Event.SKIP_TICK: (frozenset(ACTIVE), frozenset(ACTIVE)),
 }
 
 
 def allowed(event: Event, source: Status | None, target: Status) -> bool:
     sources, targets = EDGES[event]
-    if event is Event.REPRIORITISE and source is not target:
-        return False  # it changes the job's place in the queue, never its state
+    if event in STAYING and source is not target:
+        return False
     return source in sources and target in targets
 
 
@@ -383,6 +385,12 @@ def reprioritise(job: JobRecord | Node, *, priority: int, by: str | None, reason
     again."""
     details = Priority(priority, job.priority)
     return _edit(job, Event.REPRIORITISE, job.status, by=by, reason=_short(reason), details=details, priority=priority)
+
+
+def skip_tick(job: JobRecord | Node, *, schedule: str, tick_at: Instant) -> Transition:
+    """Return the transition that notes in the history of an active job that a tick of its schedule made none."""
+    details = Tick(schedule, to_datetime(tick_at))
+    return _edit(job, Event.SKIP_TICK, job.status, by=f"schedule:{schedule}"[:NAME_LENGTH_MAX], details=details)
 
 
 def _edit(job: JobRecord | Node, event: Event, target: Status, **changes: object) -> Transition:

@@ -34,6 +34,7 @@ from backstay.core.records import (
     ClaimRequest,
     Counter,
     DeadGroup,
+    Declaration,
     Depth,
     ExpiredClaim,
     Finding,
@@ -263,8 +264,17 @@ class Store(Protocol):
         """Store a whole schedule if it is still at this version; None means only if no schedule has its name."""
         ...
 
-    async def drop_schedule(self, name: str) -> Verdict:
-        """Delete a schedule."""
+    async def drop_schedule(self, name: str, expected_version: int | None = None) -> Verdict:
+        """Delete a schedule; with `expected_version`, only if it is still at this version."""
+        ...
+
+    async def save_declaration(self, declaration: Declaration, expected_version: int | None) -> Verdict:
+        """Store which code of an app declares its schedules, if what is stored is still at this version; None means
+        only if nothing is stored of the app. STALE otherwise."""
+        ...
+
+    async def declarations(self) -> list[Declaration]:
+        """List what is stored of each app whose code declares schedules, by origin."""
         ...
 
     async def schedules(
@@ -460,6 +470,12 @@ class Store(Protocol):
         """Count the pending jobs of the same queue and type that would be claimed before this one, up to `limit`; 0 if
         it is not pending. Jobs parked by a key do not count, nor do those of other fairness keys, which take turns. For
         a parked job, count the jobs of its key that come first."""
+        ...
+
+    async def ahead_in(self, job_id: str, lanes: Sequence[tuple[str, str]], limit: int) -> list[int]:
+        """Count, for each of these queues and types, the pending jobs without a fairness key that a worker would claim
+        before this job: by priority, due time and id, up to `limit` each. Jobs parked by a key do not count; zeros if
+        the job is not pending. On DynamoDB the index may lag."""
         ...
 
     async def diagnose(self, now: Instant) -> list[Finding]:

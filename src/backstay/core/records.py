@@ -581,6 +581,8 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     marks: tuple[tuple[Instant, int, int, int], ...] = ()
     blocked: BlockedLoop | None = None  # its event loop does not run
     key_id: str | None = None  # the key that registered it over HTTP; None: a local worker, or no keys exist
+    origin: str | None = None  # its app, and the digest of the schedules that its code declares
+    declares: str | None = None
     unread: bool = False  # its row could not be read: only its name and when it was last seen are known
 
 
@@ -708,6 +710,13 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     paused_by: str | None = None
     last_at: Instant | None = None  # the last tick that created a job, and that job
     last_job_id: str | None = None
+    overlap: str = "queue"  # what a tick does while the last job is active: queue, skip, replace
+    jitter_micros: int = 0  # a tick's job is due up to this much later
+    starts_at: Instant | None = None  # no tick before this …
+    ends_at: Instant | None = None  # … or after this
+    declared_by: str | None = None  # the app whose code declares it; None: it was made by a call
+    skipped: int = 0  # ticks without a job of their own, because of `overlap`, and the last of them
+    skipped_at: Instant | None = None
 
 
 class Firing(msgspec.Struct, frozen=True):
@@ -718,6 +727,20 @@ class Firing(msgspec.Struct, frozen=True):
     due_at: Instant  # the next_at that was read
     next_at: Instant
     jobs: tuple[NewJob, ...]
+    skipped: int = 0  # ticks without a job, because of `overlap`, and the last of them
+    skipped_at: Instant | None = None
+
+
+class Declaration(msgspec.Struct, frozen=True, kw_only=True):
+    """Which schedules the code of an app declares, and which code that is. See core/declarations.py."""
+
+    origin: str  # the app
+    digest: str  # of what the code declares that holds now
+    since: Instant
+    names: tuple[str, ...]  # schedules that it has declared and may still have to remove
+    job_types: tuple[str, ...]  # that the app handles
+    superseded: tuple[str, ...] = ()  # digests of code that newer code has replaced, the last one first
+    version: int = 1
 
 
 class RetentionPolicy(msgspec.Struct, frozen=True):

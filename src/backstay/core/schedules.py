@@ -1,5 +1,8 @@
 """Schedules: cron expressions in a time zone and fixed intervals, their next firing, and their settings. Pure.
 
+A schedule's ticks are those of its rule from `starts_at` to `ends_at`. With `jitter`, the job of a tick is due a little
+later: how much follows from the schedule and the tick, so that every worker computes the same.
+
 When the clocks change: a tick at a fixed time that is skipped fires right after the gap, and one whose hour occurs
 twice fires once; a tick every so many minutes keeps its pace.
 """
@@ -10,19 +13,19 @@ import hashlib
 import re
 import uuid
 from collections.abc import Iterator
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
-from typing import Any, TypedDict
+from typing import Any, Literal, Protocol, TypedDict, get_args
 from zoneinfo import ZoneInfo
 
 import msgspec
 from cronsim import CronSim, CronSimError
 
-from backstay.clock import MICROS, Instant, Moment, to_datetime, to_instant
+from backstay.clock import MICROS, Instant, Moment, micros, to_datetime, to_instant
 from backstay.core.checks import check_name
-from backstay.core.records import Firing, JobTemplate, NewJob, Schedule
+from backstay.core.records import FOREVER, Firing, JobTemplate, NewJob, Schedule
 from backstay.errors import InvalidSchedule
-from backstay.limits import SCHEDULE_LATE_SECONDS, TICKS_PER_FIRING_MAX
+from backstay.limits import JITTER_SECONDS_MAX, NAME_LENGTH_MAX, SCHEDULE_LATE_SECONDS, TICKS_PER_FIRING_MAX
 
 NICKNAMES = {
     "@yearly": "0 0 1 1 *",
@@ -152,19 +155,159 @@ def _every(expression: str) -> int | None:
 
 
 MISSED = ("skip", "one", "all")
+Overlap = Literal["queue", "skip", "replace"]
+OVERLAPS: tuple[Overlap, ...] = get_args(Overlap)
+NEXT_TICKS = 5  # that a schedule is shown with: enough to see that its rule means what it should
+NEVER = FOREVER  # the next tick of a schedule that has none left
 
 
-def firing(schedule: Schedule, now: Instant, most: int = TICKS_PER_FIRING_MAX) -> Firing | None:
-    """Return what to insert for the ticks up to now, at most `most` of them; None if there are none."""
+class TimingOptions(TypedDict, total=False):
+    """The keyword options of a schedule's rule."""
+
+    timezone: str
+    missed: str
+    overlap: Overlap
+    jitter: float | timedelta
+    starts_at: datetime | None
+    ends_at: datetime | None
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """When a schedule ticks, and what it does then, as it is stored."""
+
+    cron: str
+    timezone: str
+    missed: str
+    overlap: str
+    jitter_micros: int
+    starts_at: Instant | None
+    ends_at: Instant | None
+
+
+def timing(
+    cron: str,
+    *,
+    timezone: str = "UTC",
+    missed: str = "one",
+    overlap: str = "queue",
+    jitter: float | timedelta = 0,
+    starts_at: datetime | None = None,
+    ends_at: datetime | None = None,
+) -> Timing:
+    """Return a rule with its options, checked."""
+    parse(cron, timezone)
+    for name, value, known in (("missed", missed, MISSED), ("overlap", overlap, OVERLAPS)):
+        if value not in known:
+            raise InvalidSchedule(f"{name}={value!r:.60}: use one of {', '.join(known)}")
+    found = Timing(
+        cron=cron,
+        timezone=timezone,
+        missed=missed,
+        overlap=overlap,
+        jitter_micros=_jitter(jitter),
+        starts_at=_bound("starts_at", starts_at),
+        ends_at=_bound("ends_at", ends_at),
+    )
+    if found.starts_at is not None and found.ends_at is not None and Ticks(found).after(found.starts_at - 1) == NEVER:
+        raise InvalidSchedule(f"{cron} in {timezone} has no tick from starts_at={starts_at} to ends_at={ends_at}")
+    return found
+
+
+def _jitter(span: Any) -> int:
+    try:
+        found = micros(span)
+    except (TypeError, ValueError, OverflowError):
+        found = -1
+    if not 0 <= found <= JITTER_SECONDS_MAX * MICROS:
+        raise InvalidSchedule(f"jitter={span!r:.40}: use 0 to {JITTER_SECONDS_MAX:,.0f} seconds, or a timedelta")
+    return found
+
+
+def _bound(name: str, moment: datetime | None) -> Instant | None:
+    if moment is None:
+        return None
+    try:
+        return to_instant(moment)
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+        raise InvalidSchedule(f"{name}={moment!r:.60}: {error}") from None
+
+
+class _Timed(Protocol):
+    """What has ticks: a schedule, a timing."""
+
+    @property
+    def cron(self) -> str: ...
+
+    @property
+    def timezone(self) -> str: ...
+
+    @property
+    def starts_at(self) -> Any: ...
+
+    @property
+    def ends_at(self) -> Any: ...
+
+
+class Ticks:
+    """The ticks of a schedule: those of its rule from `starts_at` to `ends_at`."""
+
+    def __init__(self, of: _Timed) -> None:
+        self._rule = parse(of.cron, of.timezone)
+        self._starts_at, self._ends_at = _as_instant(of.starts_at), _as_instant(of.ends_at)
+
+    def after(self, instant: Instant) -> Instant:
+        """Return the first tick after this instant; NEVER if there is none."""
+        if self._starts_at is not None:
+            instant = max(instant, self._starts_at - 1)
+        if self._ends_at is not None and instant >= self._ends_at:
+            return NEVER
+        tick = self._rule.after(instant)
+        return tick if self._ends_at is None or tick <= self._ends_at else NEVER
+
+    def latest(self, instant: Instant) -> Instant | None:
+        """Return the last tick at or before this instant."""
+        tick = self._rule.latest(instant if self._ends_at is None else min(instant, self._ends_at))
+        return None if self._starts_at is not None and tick < self._starts_at else tick
+
+    def next(self, instant: Instant, most: int) -> list[Instant]:
+        """Return up to this many ticks after an instant."""
+        found: list[Instant] = []
+        while len(found) < most and (instant := self.after(instant)) != NEVER:
+            found.append(instant)
+        return found
+
+    def between(self, since: Instant, until: Instant, most: int) -> list[Instant]:
+        """Return up to this many ticks from `since` to `until`, both included."""
+        return [tick for tick in self.next(since - 1, most) if tick <= until]
+
+
+def _as_instant(moment: Any) -> Instant | None:
+    return to_instant(moment) if isinstance(moment, datetime) else moment
+
+
+def firing(
+    schedule: Schedule, now: Instant, most: int = TICKS_PER_FIRING_MAX, *, is_active: bool = False
+) -> Firing | None:
+    """Return what to insert for the ticks up to now, at most `most` of them; None if there are none. `is_active`:
+    whether the job of the last tick is active, which matters unless overlapping jobs queue."""
     if schedule.paused_at is not None or schedule.next_at > now:
         return None
-    rule = parse(schedule.cron, schedule.timezone)
-    ticks, next_at = _due(schedule, rule, now, most)
-    jobs = tuple(job_of(schedule, tick, now) for tick in ticks)
-    return Firing(schedule.name, schedule.version, schedule.next_at, next_at, jobs)
+    ticks, next_at = _due(schedule, Ticks(schedule), now, most)
+    kept = _without_overlap(schedule, ticks, is_active)
+    dropped = [tick for tick in ticks if tick not in kept]
+    jobs = tuple(job_of(schedule, tick, now) for tick in kept)
+    return Firing(
+        schedule.name,
+        schedule.version,
+        schedule.next_at,
+        next_at,
+        jobs,
+        len(dropped),
+        dropped[-1] if dropped else None,
+    )
 
 
-def _due(schedule: Schedule, rule: Cron, now: Instant, most: int) -> tuple[list[Instant], Instant]:
+def _due(schedule: Schedule, rule: Ticks, now: Instant, most: int) -> tuple[list[Instant], Instant]:
     match schedule.missed:
         case "all":
             ticks: list[Instant] = []
@@ -183,9 +326,20 @@ def _due(schedule: Schedule, rule: Cron, now: Instant, most: int) -> tuple[list[
             raise InvalidSchedule(f"missed={other!r}: use one of {', '.join(MISSED)}")
 
 
-def _last(schedule: Schedule, rule: Cron, now: Instant) -> Instant:
+def _last(schedule: Schedule, rule: Ticks, now: Instant) -> Instant:
     """Return the newest due tick. The stored next tick counts even if the rule would no longer produce it."""
-    return max(schedule.next_at, rule.latest(now))
+    return max(schedule.next_at, rule.latest(now) or schedule.next_at)
+
+
+def _without_overlap(schedule: Schedule, ticks: list[Instant], is_active: bool) -> list[Instant]:
+    """Return the ticks that make a job, so that no two jobs of the schedule are active, unless they may queue."""
+    match schedule.overlap:
+        case "skip":
+            return [] if is_active else ticks[:1]
+        case "replace":
+            return ticks[-1:]
+        case _:
+            return ticks
 
 
 def job_of(schedule: Schedule, tick: Instant, now: Instant) -> NewJob:
@@ -194,13 +348,27 @@ def job_of(schedule: Schedule, tick: Instant, now: Instant) -> NewJob:
     return msgspec.structs.replace(
         template.job(now, tick),
         job_id=tick_id(schedule.name, tick),
-        scheduled_for=now,  # queued from now: a tick in the past must not overtake waiting jobs
+        # From now, or after the jitter: a tick in the past must not overtake waiting jobs.
+        scheduled_for=max(now, tick + jitter_of(schedule, tick)),
         special=True,
         own_id=True,
-        created_by=f"schedule:{schedule.name}"[:128],
+        created_by=creator(schedule.name),
         schedule=schedule.name,
         tick_at=tick,
     )
+
+
+def creator(name: str) -> str:
+    """Return the `created_by` of a schedule's jobs."""
+    return f"schedule:{name}"[:NAME_LENGTH_MAX]
+
+
+def jitter_of(schedule: Schedule, tick: Instant) -> int:
+    """Return how long after a tick its job is due: the same on every worker, and spread evenly over the ticks."""
+    if not schedule.jitter_micros:
+        return 0
+    digest = hashlib.sha256(f"{schedule.name}\0{tick}\0jitter".encode()).digest()
+    return int.from_bytes(digest[:8], "big") % (schedule.jitter_micros + 1)
 
 
 def tick_id(name: str, tick: Instant) -> str:
@@ -238,13 +406,20 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
     cron: str
     timezone: str
     missed: str
+    overlap: str
+    jitter_seconds: float
+    starts_at: Moment | None
+    ends_at: Moment | None
     job_type: str
     payload: Any
     queue: str
     priority: int
-    next_at: Moment | None  # None while it is paused
+    declared_by: str | None  # the app whose code declares it; None: made by a call of schedule
+    next_at: Moment | None  # None while it is paused, and when it has ended
     last_at: Moment | None
     last_job_id: str | None
+    skipped: int
+    skipped_at: Moment | None
     paused_at: Moment | None
     paused_by: str | None
     created_at: Moment
@@ -255,21 +430,46 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
     def paused(self) -> bool:
         return self.paused_at is not None
 
+    @property
+    def ended(self) -> bool:
+        """Whether it has no tick left."""
+        return self.next_at is None and not self.paused
+
+    def ticks(self, after: datetime, most: int) -> list[datetime]:
+        """Return up to this many ticks after a time."""
+        return [to_datetime(tick) for tick in Ticks(self).next(to_instant(after), most)]
+
+
+class Backfill(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backfill did: how many ticks the span has, and the ids of their jobs."""
+
+    ticks: int
+    submitted: tuple[str, ...]
+    existing: tuple[str, ...]  # jobs that were there before, or that have the schedule's dedup key
+
 
 def info(schedule: Schedule) -> ScheduleInfo:
     template = msgspec.json.decode(schedule.template, type=NewJob)
+    has_next = schedule.paused_at is None and schedule.next_at != NEVER
     return ScheduleInfo(
         name=schedule.name,
         cron=schedule.cron,
         timezone=schedule.timezone,
         missed=schedule.missed,
+        overlap=schedule.overlap,
+        jitter_seconds=schedule.jitter_micros / MICROS,
+        starts_at=_moment(schedule.starts_at),
+        ends_at=_moment(schedule.ends_at),
         job_type=schedule.job_type,
         payload=msgspec.json.decode(template.payload),
         queue=template.queue,
         priority=template.priority,
-        next_at=None if schedule.paused_at is not None else to_datetime(schedule.next_at),
+        declared_by=schedule.declared_by,
+        next_at=to_datetime(schedule.next_at) if has_next else None,
         last_at=_moment(schedule.last_at),
         last_job_id=schedule.last_job_id,
+        skipped=schedule.skipped,
+        skipped_at=_moment(schedule.skipped_at),
         paused_at=_moment(schedule.paused_at),
         paused_by=schedule.paused_by,
         created_at=to_datetime(schedule.created_at),
@@ -282,43 +482,40 @@ def _moment(instant: Instant | None) -> datetime | None:
     return None if instant is None else to_datetime(instant)
 
 
+_RULE = ("cron", "timezone", "starts_at", "ends_at")  # what decides when the ticks are
+
+
 def defined(
-    stored: Schedule | None, name: str, expression: str, timezone: str, missed: str, job: NewJob, now: Instant
+    stored: Schedule | None, name: str, when: Timing, job: NewJob, now: Instant, *, declared_by: str | None = None
 ) -> Schedule | None:
     """Return the schedule to store; None if it is stored unchanged: repeating the call at every start changes nothing,
     and in particular does not forget missed ticks."""
     check_name(name, "schedule")
-    if missed not in MISSED:
-        raise InvalidSchedule(f"missed={missed!r:.60}: use one of {', '.join(MISSED)}")
-    rule = parse(expression, timezone)
-    template = msgspec.json.encode(
-        msgspec.structs.replace(job, job_id="", scheduled_for=0, created_by=None, special=True)
-    ).decode()
+    template = template_text(job)
+    fields = {**msgspec.structs.asdict(when), "job_type": job.job_type, "template": template}
     if stored is None:
         return Schedule(
             name=name,
-            cron=expression,
-            timezone=timezone,
-            missed=missed,
-            job_type=job.job_type,
-            template=template,
             created_at=now,
             updated_at=now,
-            next_at=rule.after(now),
+            next_at=Ticks(when).after(now),
+            declared_by=declared_by,
+            **fields,
         )
-    same_rule = (stored.cron, stored.timezone) == (expression, timezone)
+    same_rule = all(getattr(stored, each) == getattr(when, each) for each in _RULE)
     changed = msgspec.structs.replace(
-        stored,
-        cron=expression,
-        timezone=timezone,
-        missed=missed,
-        job_type=job.job_type,
-        template=template,
-        next_at=stored.next_at if same_rule else rule.after(now),
+        stored, **fields, next_at=stored.next_at if same_rule else Ticks(when).after(now), declared_by=declared_by
     )
     if changed == stored:
         return None
     return msgspec.structs.replace(changed, version=stored.version + 1, updated_at=now)
+
+
+def template_text(job: NewJob) -> str:
+    """Return the job of a schedule as it is stored."""
+    return msgspec.json.encode(
+        msgspec.structs.replace(job, job_id="", scheduled_for=0, created_by=None, special=True)
+    ).decode()
 
 
 def paused(stored: Schedule, by: str | None, now: Instant) -> Schedule | None:
@@ -331,7 +528,11 @@ def resumed(stored: Schedule, now: Instant) -> Schedule | None:
     """Return the schedule resumed from now on: ticks during the pause are dropped."""
     if stored.paused_at is None:
         return None
-    rule = parse(stored.cron, stored.timezone)
     return msgspec.structs.replace(
-        stored, paused_at=None, paused_by=None, next_at=rule.after(now), version=stored.version + 1, updated_at=now
+        stored,
+        paused_at=None,
+        paused_by=None,
+        next_at=Ticks(stored).after(now),
+        version=stored.version + 1,
+        updated_at=now,
     )

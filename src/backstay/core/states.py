@@ -58,8 +58,10 @@ class Event(StrEnum):
     REPRIORITISE = "reprioritise"
     CANCEL = "cancel"
     MANUAL_RETRY = "manual_retry"
+    SKIP_TICK = "skip_tick"  # its schedule made no job for a tick, because this one was active
 
 
+STAYING = frozenset({Event.REPRIORITISE, Event.SKIP_TICK})  # they never change the state of a job
 TERMINAL = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
 ACTIVE = frozenset(Status) - TERMINAL
 
@@ -98,7 +100,7 @@ _COUNTED_BESIDE = {Event.REUSE: Counted.REUSED, Event.RESCUE: Counted.RESCUED}
 @functools.cache  # cached: called for every settlement
 def counted(event: Event, target: Status) -> Counted | None:
     """Return what a transition is counted as; None if it is not the outcome of an attempt or job."""
-    if event is Event.REPRIORITISE:
+    if event in STAYING:
         return None
     return _COUNTED_BY_EVENT.get(event) or _COUNTED_BY_TARGET.get(target)
 

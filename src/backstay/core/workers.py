@@ -97,7 +97,7 @@ def _lease_micros(row: Heard) -> int:
 
 
 # Internal fields: process identity, and the sums behind averages.
-_INTERNAL = ("process_key", "marks", "unread", "busy_micros", "lease_micros", "key_id")
+_INTERNAL = ("process_key", "marks", "unread", "busy_micros", "lease_micros", "key_id", "origin", "declares")
 _Attempts = Annotated[
     int | None,
     Meta(description="Attempts since it started. Null if the worker also serves queues that the key does not see."),

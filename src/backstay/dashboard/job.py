@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 import msgspec
 from fastapi import Depends, Request, Response
@@ -16,7 +16,6 @@ from backstay.core.states import ACTIVE, TERMINAL, Event, Status
 from backstay.dashboard import job_content, tree
 from backstay.dashboard import page as dashboard_page
 from backstay.dashboard.page import Form
-from backstay.errors import InvalidOption
 from backstay.job import HistoryEntry, Job
 from backstay.ops.explain import Explanation, RelatedJob
 from backstay.server import problems, worker_summary
@@ -44,6 +43,7 @@ _WORDS = {
     Event.REPRIORITISE: "Priority changed",
     Event.CANCEL: "Cancelled",
     Event.MANUAL_RETRY: "Retried manually",
+    Event.SKIP_TICK: "A tick of its schedule was skipped",
 }
 
 
@@ -299,7 +299,7 @@ async def reschedule(request: Request, app: App, who: Who, by: By, job_id: str) 
     async def change() -> Job:
         return await app.reschedule(
             job.job_id,
-            run_at=moment_of(form.text("run_at")),
+            run_at=dashboard_page.moment_of("run_at", form.text("run_at")),
             reason=form.text("reason"),
             by=by,
             expected_version=_version(form),
@@ -326,14 +326,3 @@ def _version(form: Form) -> int | None:
     """Return the version that the page showed. If the job has changed since, the user has to look again first."""
     text = form.get("version", "")
     return int(text) if text.isdecimal() and len(text) < 19 else None
-
-
-def moment_of(text: str | None) -> datetime | None:
-    """Parse the value of a datetime-local input as UTC."""
-    if text is None:
-        return None
-    try:
-        found = datetime.fromisoformat(text.removesuffix("Z"))
-    except ValueError:
-        raise InvalidOption(f"run_at={text!r:.60}: use a date and time, such as 2026-11-16T09:30") from None
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found

@@ -19,7 +19,7 @@ import re
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from importlib import resources
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
@@ -38,6 +38,7 @@ from backstay.errors import (
     BackstayError,
     DedupConflict,
     IllegalTransition,
+    InvalidOption,
     InvalidSubmission,
     QueueFull,
     VersionConflict,
@@ -244,6 +245,19 @@ class Form(dict[str, str]):
     def text(self, name: str) -> str | None:
         """The value of a field; None if it is blank."""
         return self.get(name, "").strip() or None
+
+
+def moment_of(name: str, text: str | None) -> datetime | None:
+    """Parse the value of a datetime-local input as UTC."""
+    if text is None:
+        return None
+    try:
+        found = datetime.fromisoformat(text.removesuffix("Z"))
+    except ValueError:
+        raise InvalidOption(
+            f"{name}={text!r:.60}: use a date and time, such as 2026-11-16T09:30", option=name
+        ) from None
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
 
 
 @dataclass(frozen=True, slots=True)

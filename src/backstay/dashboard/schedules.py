@@ -15,10 +15,12 @@ import msgspec
 from fastapi import Depends, Request, Response
 
 from backstay.clock import to_datetime
-from backstay.core import schedules, sensitive
+from backstay.core import sensitive
+from backstay.core.checks import count
 from backstay.core.schedules import ScheduleInfo
 from backstay.dashboard import page
-from backstay.errors import ScheduleNotFound
+from backstay.dashboard.page import moment_of
+from backstay.errors import InvalidOption, ScheduleNotFound
 from backstay.server import visibility
 from backstay.server.auth import App, By, Who, needs
 
@@ -134,26 +136,17 @@ class Line(msgspec.Struct, frozen=True):
 async def index(request: Request, app: App, who: Who, after: str = "") -> Response:
     marks = await visibility.all_marks(app)
     seen, following = await visibility.schedules_page(app, who, after)
-    now = app.clock.now()
+    now = to_datetime(app.clock.now())
     lines = [
         Line(
             each,
             described(each.cron),
             sensitive.masked(marks.get(each.job_type, ()), each.payload),
-            [_local(tick, each.timezone) for tick in _ticks(each, now)],
+            [_local(tick, each.timezone) for tick in each.ticks(now, TICKS_SHOWN)],
         )
         for each in seen
     ]
     return page.render(request, "schedules.html", live="all", lines=lines, after=after, following=following)
-
-
-def _ticks(schedule: ScheduleInfo, now: int) -> list[datetime]:
-    rule = schedules.parse(schedule.cron, schedule.timezone)
-    ticks = []
-    for _ in range(TICKS_SHOWN):
-        now = rule.after(now)
-        ticks.append(to_datetime(now))
-    return ticks
 
 
 def _local(moment: datetime, timezone: str) -> str:
@@ -175,6 +168,12 @@ async def change(request: Request, app: App, who: Who, by: By, name: str, verb: 
             case "resume":
                 await app.resume_schedule(name, by=by)
                 notice = f"Schedule {name} resumed."
+            case "backfill":
+                since, until = moment_of("from", form.text("from")), moment_of("to", form.text("to"))
+                if since is None:
+                    raise InvalidOption("give the first time of the span", option="from")
+                found = await app.backfill(name, since, until or to_datetime(app.clock.now()), by=by)
+                notice = f"{count(len(found.submitted), 'job')} submitted for {count(found.ticks, 'tick')} of {name}."
             case "remove":
                 await app.unschedule(name, by=by)
                 notice = f"Schedule {name} removed. Jobs it created are kept."

@@ -15,8 +15,7 @@ from backstay.core import payload_schema, sensitive
 from backstay.core.checks import PRIORITIES, check_max_attempts, check_priority
 from backstay.core.records import JobType
 from backstay.dashboard import page, schema_form
-from backstay.dashboard.job import moment_of
-from backstay.dashboard.page import Form
+from backstay.dashboard.page import Form, moment_of
 from backstay.dashboard.schema_form import Field
 from backstay.errors import InvalidOption, InvalidPayload, UnknownJobType
 from backstay.ops.jobs import state
@@ -211,7 +210,7 @@ def _option(name: str, text: str) -> Any:
         case "max_attempts":
             return check_max_attempts(_whole(name, text))
         case "run_at":
-            return moment_of(text)
+            return moment_of("run_at", text)
         case "delay" | "timeout":
             return timedelta(seconds=_whole(name, text))
         case "tags":

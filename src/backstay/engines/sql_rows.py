@@ -46,7 +46,7 @@ from backstay.core.records import (
     Verdict,
     WorkerRow,
 )
-from backstay.core.states import NO_BUCKET, TERMINAL, Counted, Event, Status
+from backstay.core.states import NO_BUCKET, STAYING, TERMINAL, Counted, Event, Status
 from backstay.engines import places
 from backstay.errors import IllegalTransition
 from backstay.limits import COUNTERS_DAYS, MOVE_PAGE_BYTES_MAX
@@ -232,8 +232,8 @@ def places_finding(looked: int, none: int, several: int, strays: int, lost: int,
 
 # All columns that an export reads. Workers are not exported: they stay alive while their queue is transferred.
 TABLES = (
-    "job", "edge", "dedup", "step", "output", "archive", "queue", "schedule", "job_type", "counter", "counter_sum",
-    "api_key", "audit", "result_table",
+    "job", "edge", "dedup", "step", "output", "archive", "queue", "schedule", "declaration", "job_type", "counter",
+    "counter_sum", "api_key", "audit", "result_table",
 )  # fmt: skip
 # What a transfer closes where jobs are stored as facts and places; the tally follows from the places.
 PLACED_TABLES = (*TABLES, "detail", *places.PLACES, "event")
@@ -410,7 +410,7 @@ def signals_of(applied: Iterable[Transition]) -> set[Signal]:
     for t in applied:
         if t.target in TERMINAL:
             signals.add(Signal.ENDED)
-        if t.event is Event.REPRIORITISE:
+        if t.event in STAYING:
             continue
         if t.target is Status.PENDING:
             signals.add(Signal.READY)

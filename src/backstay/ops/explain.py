@@ -16,20 +16,21 @@ from typing import Literal, assert_never
 import msgspec
 
 from backstay.clock import Instant, to_datetime
-from backstay.core.checks import after_attempts
+from backstay.core.checks import after_attempts, span
 from backstay.core.dumps import FROM, MoveState
-from backstay.core.event_details import Dependency, Subtree
+from backstay.core.event_details import Dependency, Subtree, Tick
+from backstay.core.forecast import Estimate, Unforeseen
 from backstay.core.port import Store
 from backstay.core.records import JobRecord, LimitOf, LimitRow, Query, QueueRow, WorkerRow
-from backstay.core.states import TERMINAL, Event, Status
+from backstay.core.states import STAYING, TERMINAL, Event, Status
 from backstay.core.suspicion import RUNS_ALONE
 from backstay.core.workers import is_silent, takes_jobs
 from backstay.job import own_progress
-from backstay.limits import FIND_LIMIT_MAX, LISTED_EDGES_MAX
+from backstay.limits import AHEAD_MAX, FIND_LIMIT_MAX, FORETELL_WORKERS_MAX, LISTED_EDGES_MAX
+from backstay.ops.foretell import foretell
 
 NAMED_MAX = 3  # jobs or workers that a sentence names; the rest is a number
 _OFFERS_NAMED_MAX = 10  # types or queues that a sentence names
-_AHEAD_MAX = 100  # beyond this "100 or more" says enough
 
 
 class Reason(StrEnum):
@@ -100,7 +101,7 @@ class Params(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, repr
     children: int | None = None
     open_children: int | None = None
     dependencies_listed: int | None = None  # it waits for others than these
-    ahead: int | None = None  # jobs that come first, counted up to 100
+    ahead: int | None = None  # jobs that come first, counted up to AHEAD_MAX
     line: Literal["queue", "key", "fairness_key"] | None = None  # what those share with it
 
     # Queue, type and keys
@@ -113,6 +114,11 @@ class Params(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, repr
     readable_version: int | None = None
     store: str | None = None  # where the queue moves
     is_done: bool | None = None  # whether it has moved
+
+    # Ticks of its schedule that made no job, because this one was active: how many, and the last
+    schedule: str | None = None
+    skipped: int = 0
+    skipped_at: datetime | None = None
 
     # Workers
     worker_id: str | None = None
@@ -135,13 +141,15 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     params: Params = Params()
     until: datetime | None = None  # when this ends, where that is known
     job_ids: tuple[str, ...] = ()  # all jobs that it is about, also those that the sentence only counts
+    estimate: Estimate | None = None  # when it starts; without one …
+    unforeseen: Unforeseen | None = None  # … why there is none, unless it has started
 
     def __str__(self) -> str:
         return "".join(map(str, self.parts()))
 
     def parts(self) -> list[Part]:
         """Return the sentence in parts, so that the jobs in it can be told from the words."""
-        return [part for part in _sentence(self) if part]
+        return [part for part in (*_sentence(self), *_start(self), *_skipped(self.params)) if part]
 
 
 # The sentence
@@ -211,6 +219,23 @@ def _sentence(found: Explanation) -> Iterator[Part]:
             yield f"{'it is in line' if p.ahead else 'a worker will claim it in a moment'}: {_place(p)}"
         case _:
             assert_never(found.reason)
+
+
+def _start(found: Explanation) -> Iterator[Part]:
+    """Say when the job starts, if that is more than the sentence says."""
+    if found.unforeseen is Unforeseen.NO_HISTORY:
+        yield "; when it starts is not known: no attempt of its type has ended yet"
+    if (e := found.estimate) is None or (e.seconds < 1 and not e.ahead):
+        return
+    when = "more than" if e.high is None else "about"
+    slots = f"{e.slots:,} slot{'' if e.slots == 1 else 's'}"
+    yield f"; it starts in {when} {span(e.seconds)}: {e.ahead:,} before it, {span(e.each_seconds)} each, {slots}"
+
+
+def _skipped(p: Params) -> Iterator[Part]:
+    if p.skipped:
+        ticks = "a tick" if p.skipped == 1 else f"{p.skipped} ticks, the last"
+        yield f"; its schedule {p.schedule} skipped {ticks} at {_at(p.skipped_at)}, because this job was active"
 
 
 def _blocked(p: Params) -> Iterator[Part]:
@@ -320,7 +345,7 @@ def _place(p: Params) -> str:
         kin, turns = f"the key {p.key}", ", and keys take turns"
     if not p.ahead:
         return f"it is next in line for {kin}{turns}"
-    count = f"{p.ahead} or more" if p.ahead >= _AHEAD_MAX else str(p.ahead)
+    count = f"{p.ahead:,} or more" if p.ahead >= AHEAD_MAX else str(p.ahead)
     return f"{count} {'job' if p.ahead == 1 else 'jobs'} of {kin} {'is' if p.ahead == 1 else 'are'} ahead of it{turns}"
 
 
@@ -386,7 +411,7 @@ async def explain(
     recently. `ask_first`: workers that could probably run the job, if any are known."""
     state = await store.moving()
     if state is not None and state.role == FROM and job.status not in (Status.PROCESSING, *TERMINAL):
-        return _moved(state)
+        return msgspec.structs.replace(_moved(state), unforeseen=Unforeseen.MOVED)
     facts = Facts(job=job, now=now)
     if job.status is Status.PROCESSING:
         await _read_holder(store, facts, is_dead)
@@ -414,8 +439,58 @@ async def explain(
             _sort(facts, worker, is_dead)
         if not await _some_with_room(store, facts):
             await _read_workers(store, facts, is_dead, _some_with_room)
-        facts.ahead = await store.ahead(job.job_id, _AHEAD_MAX)
-    return judge(facts)
+        facts.ahead = await store.ahead(job.job_id, AHEAD_MAX)
+    return _with_skipped(await _with_estimate(store, facts, judge(facts), is_dead), job)
+
+
+async def _with_estimate(
+    store: Store, facts: Facts, found: Explanation, is_dead: Callable[[WorkerRow], bool]
+) -> Explanation:
+    """Add when the job starts, or why that cannot be foretold."""
+    job = facts.job
+    estimate: Estimate | None = None
+    match found.reason:
+        case Reason.WAITING | Reason.WAITING_FOR_CHILDREN | Reason.RING:
+            why: Unforeseen | None = Unforeseen.WAITS
+        case Reason.SCHEDULED | Reason.SNOOZED | Reason.BACKING_OFF:
+            why = Unforeseen.NOT_DUE
+        case Reason.QUEUE_PAUSED | Reason.TYPE_PAUSED:
+            why = Unforeseen.PAUSED
+        case Reason.NO_WORKER | Reason.NO_WORKER_FOR_TYPE | Reason.NO_WORKER_FOR_QUEUE | Reason.NO_WORKER_FOR_VERSION:
+            why = Unforeseen.NO_WORKER
+        case Reason.RUNS_ALONE:
+            why = Unforeseen.RUNS_ALONE
+        case Reason.KEY_FULL | Reason.RATE_LIMITED | Reason.TYPE_FULL | Reason.WORKERS_BUSY | Reason.IN_LINE:
+            if job.fairness_key is not None and not job.parked:
+                why = Unforeseen.TAKES_TURNS
+            else:
+                is_next = found.reason is Reason.IN_LINE and not facts.ahead
+                rows = facts.workers if is_next else await store.workers(limit=FORETELL_WORKERS_MAX)
+                estimate = await foretell(
+                    store,
+                    job,
+                    facts.now,
+                    [each for each in rows if not is_dead(each) and _may_run(job, each, facts.now)],
+                    ahead=facts.ahead,
+                    has_room=found.reason is Reason.IN_LINE,
+                    is_held_by_key=found.reason is Reason.KEY_FULL,
+                    rate_due_at=facts.rate_due_at,
+                    claims=facts.claims,
+                )
+                why = None if estimate else Unforeseen.NO_HISTORY
+        case _:
+            why = None
+    return msgspec.structs.replace(found, estimate=estimate, unforeseen=why)
+
+
+def _with_skipped(found: Explanation, job: JobRecord) -> Explanation:
+    """Add the ticks that its schedule has skipped because of this job, as far as its history names them."""
+    ticks = [each.details for each in job.history if isinstance(each.details, Tick)]
+    if not ticks:
+        return found
+    last = ticks[-1]
+    params = msgspec.structs.replace(found.params, schedule=last.schedule, skipped=len(ticks), skipped_at=last.tick_at)
+    return msgspec.structs.replace(found, params=params)
 
 
 def _open(facts: Facts) -> list[str]:
@@ -575,7 +650,7 @@ def ended_with_children(job: JobRecord) -> bool:
     """Return whether it was waiting for its children, and they ended in a way that its trigger rule does not accept."""
     if not _ended_waiting(job):
         return False
-    came = (each.event for each in reversed(job.history[:-1]) if each.event is not Event.REPRIORITISE)
+    came = (each.event for each in reversed(job.history[:-1]) if each.event not in STAYING)
     return next(came, None) is Event.WAIT_FOR_CHILDREN
 
 
@@ -716,7 +791,7 @@ def _later(facts: Facts) -> Explanation:
         params = Params(failures=job.failures, max_attempts=job.max_attempts, error=job.last_error)
         return Explanation(reason=Reason.BACKING_OFF, params=params, until=until)
     # A change of priority says nothing about how the job came to be where it is.
-    came = next((each for each in reversed(job.history) if each.event is not Event.REPRIORITISE), None)
+    came = next((each for each in reversed(job.history) if each.event not in STAYING), None)
     if came is None or came.event not in (Event.SNOOZE, Event.RESCHEDULE):
         return Explanation(reason=Reason.SCHEDULED, until=until)
     if came.event is Event.SNOOZE:
@@ -828,14 +903,17 @@ def _in_line(facts: Facts, reason: Reason, params: Params) -> Explanation:
 
 def _able(facts: Facts) -> list[WorkerRow]:
     """Return live workers that would claim the job if they had room."""
-    job = facts.job
-    return [
-        worker
-        for worker in _live(facts)
-        if job.job_type in worker.job_types
+    return [worker for worker in facts.workers if _may_run(facts.job, worker, facts.now)]
+
+
+def _may_run(job: JobRecord, worker: WorkerRow, now: Instant) -> bool:
+    """Return whether a worker would claim the job if it had room."""
+    return (
+        takes_jobs(worker, now)
+        and job.job_type in worker.job_types
         and job.queue in worker.queues
         and worker.versions.get(job.job_type, job.payload_version) >= job.payload_version
-    ]
+    )
 
 
 def _live(facts: Facts) -> list[WorkerRow]:

@@ -7,13 +7,13 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 
 from backstay import ids, limits
-from backstay.clock import Clock, Instant, micros
+from backstay.clock import Clock, Instant, micros, to_datetime, to_instant
 from backstay.core import access_keys, queues, schedules, sensitive, stats, workers
 from backstay.core.checks import Until, check_job_type, check_name, check_reason, check_until, did_you_mean
 from backstay.core.dumps import INTO, is_closed, refusal
@@ -33,12 +33,13 @@ from backstay.core.records import (
 )
 from backstay.core.result_tables import ResultTable
 from backstay.core.run_limits import Limit
-from backstay.core.schedules import ScheduleInfo
+from backstay.core.schedules import Backfill, ScheduleInfo, TimingOptions
 from backstay.core.stats import Stats
 from backstay.errors import (
     BackstayError,
     ConfigurationError,
     InvalidOption,
+    InvalidSchedule,
     ScheduleNotFound,
     StoreMoved,
     UnknownJobType,
@@ -301,15 +302,18 @@ async def define_schedule(
     target: Handler | JobType,
     payload: Any,
     *,
-    timezone: str,
-    missed: str,
+    timing: TimingOptions,
     options: SubmitOptions,
 ) -> ScheduleInfo:
     """Create the schedule with this name, or change it to this definition."""
 
     def change(stored: Schedule | None, now: Instant) -> Schedule | None:
-        job = job_template(target, payload, options)
-        return schedules.defined(stored, name, cron, timezone, missed, job, now)
+        if stored is not None and stored.declared_by is not None:
+            raise InvalidSchedule(
+                f"schedule {name} is declared in the code of {stored.declared_by}: change it there, or use another name"
+            )
+        when = schedules.timing(cron, **timing)
+        return schedules.defined(stored, name, when, job_template(target, payload, options), now)
 
     stored = await _stored_schedule(store, name)
     with suppress(BackstayError):  # what is wrong with it is an error below, with an entry
@@ -381,13 +385,67 @@ async def run_schedule(
             msgspec.json.decode(stored.template, type=JobTemplate).job(now, now),
             job_id=ids.new_id(now),
             scheduled_for=now,
-            created_by=created_by or f"schedule:{name}"[: limits.NAME_LENGTH_MAX],
+            created_by=created_by or schedules.creator(name),
             schedule=name,
         )
         with submitting(observers, [job]) as [job]:
             [inserted] = await store.insert([job], now)
         entry.after = {"job_id": inserted.job_id}
     return job, inserted, now
+
+
+async def backfill(
+    store: Store,
+    clock: Clock,
+    actor: Actor,
+    observers: Observers | None,
+    name: str,
+    from_: datetime,
+    to: datetime,
+    *,
+    dry_run: bool,
+) -> Backfill:
+    """Submit the job of each tick from `since` to `until` that has none. The id of a job follows from its tick, so this
+    may be repeated."""
+    now = clock.now()
+    since, until = _instant("from_", from_), _instant("to", to)
+    if not since <= until <= now:
+        raise InvalidOption("from_ must not be after to, and to not in the future: ticks that come make their jobs")
+    stored = _existing(await _stored_schedule(store, name), name)
+    ticks = schedules.Ticks(stored).between(since, until, limits.BACKFILL_TICKS_MAX + 1)
+    if len(ticks) > limits.BACKFILL_TICKS_MAX:
+        last = to_datetime(ticks[-2])
+        raise InvalidOption(
+            f"more than {limits.BACKFILL_TICKS_MAX:,} ticks (BACKFILL_TICKS_MAX): backfill up to {last:%Y-%m-%d %H:%M}"
+            " first, then the rest"
+        )
+    made = [msgspec.structs.replace(schedules.job_of(stored, tick, now), scheduled_for=now) for tick in ticks]
+    if dry_run:
+        there = await store.statuses([job.job_id for job in made]) if made else []
+        new: list[str] = []
+        old: list[str] = []
+        for job, status in zip(made, there, strict=True):
+            (new if status is None else old).append(job.job_id)
+        return Backfill(ticks=len(ticks), submitted=tuple(new), existing=tuple(old))
+    async with audited(store, clock, actor, "schedule.backfill", name) as entry:
+        submitted: list[str] = []
+        existing: list[str] = []
+        for start in range(0, len(made), limits.TICKS_PER_FIRING_MAX):
+            part = made[start : start + limits.TICKS_PER_FIRING_MAX]
+            with submitting(observers, part) as jobs:
+                inserted = await store.insert(jobs, now)
+            for each in inserted:
+                (submitted if each.existing is None else existing).append(each.job_id)
+        span = {"from": to_datetime(since), "to": to_datetime(until)}
+        entry.after = {**span, "submitted": len(submitted), "existing": len(existing)}
+    return Backfill(ticks=len(ticks), submitted=tuple(submitted), existing=tuple(existing))
+
+
+def _instant(name: str, moment: datetime) -> Instant:
+    try:
+        return to_instant(moment)
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+        raise InvalidOption(f"{name}={moment!r:.60}: {error}", option=name) from None
 
 
 async def get_schedule(store: Store, name: str) -> ScheduleInfo:

@@ -13,7 +13,7 @@ from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Fiel
 
 from backstay import limits
 from backstay.core import checks
-from backstay.core.schedules import ScheduleOptions
+from backstay.core.schedules import ScheduleOptions, TimingOptions
 from backstay.core.states import Status
 from backstay.options import JobFilter, SubmitOptions
 from backstay.server.auth import TOKEN_LENGTH_MAX
@@ -315,12 +315,32 @@ class ScheduleBody(_JobOptions):
     missed: Literal["skip", "one", "all"] = Field(
         "one", description="What to do about ticks missed while no worker ran."
     )
+    overlap: Literal["queue", "skip", "replace"] = Field(
+        "queue", description="What a tick does while the job of the last one is active; replace cancels that job."
+    )
+    jitter: Annotated[float, Field(ge=0, le=limits.JITTER_SECONDS_MAX, allow_inf_nan=False)] = Field(
+        0.0, description="Seconds by which a job may be due after its tick: each tick's by its own share."
+    )
+    starts_at: Moment | None = Field(None, description="No tick before this.")
+    ends_at: Moment | None = Field(None, description="No tick after this.")
     dedup_key: Text | None = Field(None, description="While a job has this key, a tick submits none.")
     dedup_for: Literal["active", "forever"] | Span | None = Field(None, description="A window counts from the tick.")
     reuse: bool | Span | None = Field(None, description="Reuse the result of an identical job, if there is one.")
 
     def options(self) -> ScheduleOptions:
-        return cast(ScheduleOptions, self._given("payload", "cron", "job_type", "timezone", "missed"))
+        return cast(ScheduleOptions, self._given("payload", "cron", "job_type", *TimingOptions.__annotations__))
+
+
+class BackfillBody(_Body):
+    """The span whose ticks get their jobs."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"from": "2026-11-01T00:00:00Z", "to": "2026-11-08T00:00:00Z"}]}
+    )
+
+    from_: Moment = Field(alias="from", description="The first instant of the span.")
+    to: Moment = Field(description="The last instant; not in the future.")
+    dry_run: bool = Field(False, description="Only tell which jobs would be submitted.")
 
 
 class DeadRetryBody(_Body):

@@ -15,6 +15,7 @@ from msgspec import UNSET, Meta, UnsetType
 from backstay.clock import Moment, to_instant
 from backstay.core import queues, records, run_limits, schedules, stats, workers
 from backstay.core.access_keys import AuditRecord
+from backstay.core.forecast import Estimate, Unforeseen
 from backstay.core.states import Status
 from backstay.files.local import StoredFile
 from backstay.job import ClaimedDocument, HistoryEntry, Job, JobDocument
@@ -107,6 +108,8 @@ class Explanation(msgspec.Struct):
     params: Annotated[Params, Meta(description="The values behind the sentence, by name. Each reason has its own.")]
     until: Moment | None
     job_ids: Annotated[tuple[str, ...], Meta(description="The related jobs that the key may see.")]
+    estimate: Annotated[Estimate | None, Meta(description="When it starts, in seconds from now.")]
+    unforeseen: Annotated[Unforeseen | None, Meta(description="Why there is no estimate, unless it has started.")]
 
 
 class Tables(msgspec.Struct):
@@ -175,6 +178,13 @@ class JobTypes(msgspec.Struct):
 
 class Schedule(schedules.ScheduleInfo, frozen=True, kw_only=True):
     paused: bool
+    next_ticks: Annotated[list[Moment], Meta(description="The next ticks; while it is paused, those if resumed now.")]
+
+
+class Backfill(msgspec.Struct):
+    ticks: Annotated[int, Meta(description="How many ticks the span has.")]
+    submitted: list[str]
+    existing: Annotated[list[str], Meta(description="Jobs that these ticks had before, or that have their dedup key.")]
 
 
 class Schedules(msgspec.Struct):

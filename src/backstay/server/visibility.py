@@ -401,7 +401,11 @@ def hide(found: Explanation, visible: Set[str]) -> Explanation:
             params = replace(params, store=None)
         case _:
             pass
-    return replace(found, params=params, job_ids=tuple(each for each in found.job_ids if each in visible))
+    estimate = found.estimate
+    if estimate is not None:  # without the number of jobs in other queues
+        estimate = replace(estimate, ahead=params.ahead or 0)
+    job_ids = tuple(each for each in found.job_ids if each in visible)
+    return replace(found, params=params, job_ids=job_ids, estimate=estimate)
 
 
 def _hidden(job: RelatedJob, visible: Set[str]) -> RelatedJob:

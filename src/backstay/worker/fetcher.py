@@ -11,6 +11,7 @@ import msgspec
 
 from backstay import failpoints
 from backstay.clock import MICROS, Clock
+from backstay.core.declarations import Code
 from backstay.core.port import Store
 from backstay.core.records import ClaimedJob, ClaimRequest, Lost, Signal
 from backstay.core.suspicion import OPEN, Opening
@@ -37,6 +38,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     grace_seconds: float
     keep: Retention
     version: str
+    code: Code | None = None  # the schedules that its app declares
 
 
 class Fetcher:

@@ -218,6 +218,8 @@ class LeaseKeeper:
             lease_micros=round(self._settings.lease_seconds * MICROS),
             marks=self._marks,
             blocked=self._watchdog.blocked,
+            origin=None if (code := self._settings.code) is None else code.origin,
+            declares=None if code is None else code.digest,
         )
         row = workers.marked(row)
         self._marks = row.marks

@@ -19,6 +19,7 @@ from backstay import failpoints
 from backstay.clock import MICROS, Clock, Instant, within
 from backstay.core import schedules, workers
 from backstay.core.checks import count
+from backstay.core.declarations import Code
 from backstay.core.lifecycle import rescue
 from backstay.core.port import Store
 from backstay.core.records import ExpiredClaim, Firing, JobRecord, Schedule, Signal, Verdict, WorkerRow
@@ -26,7 +27,8 @@ from backstay.errors import QueueFull, StoreBusy, StoreMoved
 from backstay.files.local import Files
 from backstay.limits import RETIRE_INTERVAL_SECONDS, RETIRE_REST_SECONDS, SCHEDULES_AHEAD, SWEEP_BATCH_MAX
 from backstay.observers import Observers
-from backstay.ops import retention
+from backstay.ops import overlap, retention
+from backstay.ops.declare import Declarer
 from backstay.ops.retention import Retention
 from backstay.ops.wait import HOPELESS, Trouble
 from backstay.worker import errors
@@ -58,6 +60,7 @@ class Maintenance:
         observers: Observers | None = None,
         trouble: Trouble | None = None,
         settling: Callable[[], Collection[str]] = tuple,
+        code: Code | None = None,
     ) -> None:
         trouble = trouble or Trouble(log, clock)
         self._store = store
@@ -71,7 +74,7 @@ class Maintenance:
             settling=settling,
             observers=observers,
         )
-        self._scheduler = Scheduler(store, clock, look_seconds=poll_seconds, trouble=trouble)
+        self._scheduler = Scheduler(store, clock, look_seconds=poll_seconds, trouble=trouble, code=code)
         self._janitor = Janitor(store, clock, files, keep, trouble)
         self._tasks: list[asyncio.Task[None]] = []
         self._unlisten: Callable[[], None] = lambda: None
@@ -94,6 +97,10 @@ class Maintenance:
             log.warning("the first check for lost claims is postponed: %s", error)
         except StoreMoved as error:  # as one that was running: idle, until the transfer is abandoned
             errors.say_once(error)
+
+    async def declare_first(self) -> None:
+        """Store the schedules of this worker's code, before it claims. What fails is tried again later."""
+        await self._scheduler.declare()
 
     def start(self, ended: Callable[[asyncio.Task[None]], None]) -> None:
         """Start all loops. `ended` is called with each task that ends, which is a failure unless it was cancelled."""
@@ -339,10 +346,24 @@ def _reason(claim: ExpiredClaim, dead: list[str]) -> str:
 
 
 LOOKING = "checking schedules"
+DECLARING = "declaring schedules"
+DECLARE_SECONDS = 60.0  # until a worker looks again whether its code holds: newer code may have come and gone
 
 
 class Scheduler:
-    def __init__(self, store: Store, clock: Clock, *, look_seconds: float, trouble: Trouble | None = None) -> None:
+    """Fires the ticks of all schedules, and declares those of this worker's code."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        look_seconds: float,
+        trouble: Trouble | None = None,
+        code: Code | None = None,
+    ) -> None:
+        self._declarer = None if code is None else Declarer(store, clock, code)
+        self._declare_at: float | None = None  # when to declare again
         self._store = store
         self._trouble = trouble or Trouble(log, clock)
         self._clock = clock
@@ -359,6 +380,8 @@ class Scheduler:
         """Sleep until the next tick, then fire it."""
         good_for = 0.0  # seconds for which what is known will do
         while True:
+            if self._declare_at is not None and self._clock.monotonic() >= self._declare_at:
+                await self.declare()
             read = good_for <= 0 or self._changed.is_set() or self._others_are_due()
             self._changed.clear()
             if read:
@@ -377,6 +400,24 @@ class Scheduler:
                 self._trouble.over(LOOKING)
             await within(pause, self._changed.wait())
             good_for -= pause
+
+    async def declare(self) -> None:
+        """Bring the stored schedules in line with this worker's code, and plan when to look at that again."""
+        if self._declarer is None:
+            return
+        again = self._look_seconds
+        try:
+            if await self._declarer.declare():
+                again = DECLARE_SECONDS
+            self._trouble.over(DECLARING)
+        except StoreMoved as error:
+            errors.say_once(error)
+        except HOPELESS:
+            raise
+        except Exception as error:
+            self._trouble.met(DECLARING, error)
+        needed = again < DECLARE_SECONDS or self._declarer.is_needed_again
+        self._declare_at = self._clock.monotonic() + again if needed else None
 
     async def look(self) -> Instant | None:
         """Read the schedules with the next ticks, and fire every tick that is due. Return when the next one is."""
@@ -413,6 +454,16 @@ class Scheduler:
             firing = schedules.firing(schedule, now)
             if firing is None:
                 return schedule.next_at
+            last = await overlap.last_active(self._store, schedule)
+            if last is not None:
+                firing = schedules.firing(schedule, now, is_active=True) or firing
+                if firing.jobs and (tick := firing.jobs[-1].tick_at) is not None:
+                    if await self._store.schedules([schedule.name]) != [schedule]:
+                        await self._read_one(schedule.name)  # nothing is cancelled for a tick that is not ours
+                        return now
+                    # Before the job of the tick is there: a worker that dies in between leaves the tick to another.
+                    await overlap.replace(self._store, self._clock, schedule, last, tick)
+                    failpoints.hit("replace.cancelled")
             try:
                 verdict = await self._fire(firing, now)
             except QueueFull:
@@ -434,7 +485,13 @@ class Scheduler:
             return now
         if firing.jobs:
             log.info("schedule %s: %d job%s", schedule.name, len(firing.jobs), "" if len(firing.jobs) == 1 else "s")
-        self._known[schedule.name] = msgspec.structs.replace(schedule, next_at=firing.next_at)
+        if schedule.overlap == "queue":
+            self._known[schedule.name] = msgspec.structs.replace(schedule, next_at=firing.next_at)
+            return firing.next_at
+        await self._read_one(schedule.name)  # which job is its last one now
+        if last is not None and firing.skipped_at is not None and not firing.jobs:
+            log.info("schedule %s: skipped a tick, because job %s is active", schedule.name, last.job_id)
+            await overlap.tell(self._store, self._clock, schedule, last, firing.skipped_at)
         return firing.next_at
 
     async def _read_one(self, name: str) -> None:

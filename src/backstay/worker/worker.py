@@ -139,6 +139,7 @@ class Worker:
             observers=observers,
             trouble=trouble,
             settling=self._runs.settling,
+            code=settings.code,
         )
 
     # Starting and stopping
@@ -150,6 +151,7 @@ class Worker:
         try:
             await self._leases.start()
             await self._maintenance.sweep_first()
+            await self._maintenance.declare_first()
         except BaseException:
             errors.remove()
             await asyncio.shield(self._leases.stop())

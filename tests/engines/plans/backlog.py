@@ -72,8 +72,9 @@ CROWDS = {
         SELECT 'k' || value, 1, 1000000, 1 << 60, 1 << 60, 0 FROM generate_series(1, :count)""",
     "schedules": """
         INSERT INTO schedule (name, cron, timezone, missed, job_type, template, created_at, updated_at, next_at,
-            version)
-        SELECT 's' || value, '@daily', 'UTC', 'one', 'mine', '{}', 0, 0, 1 << 60, 1 FROM generate_series(1, :count)""",
+            version, overlap, jitter_micros, skipped)
+        SELECT 's' || value, '@daily', 'UTC', 'one', 'mine', '{}', 0, 0, 1 << 60, 1, 'queue', 0, 0
+        FROM generate_series(1, :count)""",
 }
 
 

@@ -26,7 +26,7 @@ import msgspec
 
 from backstay.clock import MICROS, Instant, SystemClock
 from backstay.core.checks import count
-from backstay.core.records import ExpiredClaim, Finding, Firing, Promoted, Schedule, Signal, Verdict
+from backstay.core.records import Declaration, ExpiredClaim, Finding, Firing, Promoted, Schedule, Signal, Verdict
 from backstay.core.states import Status
 from backstay.core.workers import renewal_seconds
 from backstay.engines.dynamodb import (
@@ -44,7 +44,18 @@ from backstay.engines.dynamodb import (
 from backstay.engines.dynamodb import schema as dynamodb_schema
 from backstay.engines.dynamodb.admission import bucket_of, limited_key
 from backstay.engines.dynamodb.commit import Cancelled, Commit, merged
-from backstay.engines.dynamodb.expressions import Ask, Write, absent, change, delete, equals, present, put_new, update
+from backstay.engines.dynamodb.expressions import (
+    Ask,
+    Write,
+    absent,
+    change,
+    delete,
+    equals,
+    present,
+    put,
+    put_new,
+    update,
+)
 from backstay.engines.dynamodb.insert import ElseRefused
 from backstay.engines.dynamodb.outbox import Mark, MarkKind
 from backstay.engines.dynamodb.schema import INDEXES, READY, SCHEMA, TIME, WORKER, Index, Item, Key, Table, size
@@ -249,7 +260,7 @@ async def _delete_unchanged(session: Session, row: Item) -> None:
 
 SCHEDULE_BYTES_MAX = 390_000  # an item holds 400 KB
 _FIELDS = Schedule.__struct_fields__
-_OF_TICKS = ("created_at", "last_at", "last_job_id")  # an edit does not change these
+_OF_TICKS = ("created_at", "last_at", "last_job_id", "skipped", "skipped_at")  # an edit does not change these
 
 
 async def save_schedule(session: Session, schedule: Schedule, expected_version: int | None) -> Verdict:
@@ -296,15 +307,43 @@ def _next(schedule: Schedule, expected_version: int) -> Write:
     )
 
 
-async def drop_schedule(session: Session, name: str) -> Verdict:
+async def drop_schedule(session: Session, name: str, expected_version: int | None = None) -> Verdict:
     # A transaction, whose token recognises our own repeat: a deleted item cannot name its writer.
     commit = Commit(session.tables, "drop_schedule", SystemClock().now())
-    commit.write(delete(Table.RECORDS, dynamodb_schema.schedule(name), present("pk")))
+    as_read = present("pk") if expected_version is None else equals("version", expected_version)
+    commit.write(delete(Table.RECORDS, dynamodb_schema.schedule(name), as_read))
     try:
         await commit.run(Lane.URGENT)
     except Cancelled:
-        return Verdict.GONE
+        [item] = await session.tables.get(Table.RECORDS, [dynamodb_schema.schedule(name)])
+        return Verdict.GONE if item is None else Verdict.STALE
     return Verdict.APPLIED
+
+
+async def save_declaration(session: Session, declaration: Declaration, expected_version: int | None) -> Verdict:
+    item = {**_declared(declaration), "wid": items.new_wid()}
+    try:
+        await session.tables.update(
+            put(Table.RECORDS, item, equals("version", expected_version)), verb="save_declaration"
+        )
+    except Failed:
+        return Verdict.STALE
+    return Verdict.APPLIED
+
+
+async def declarations(session: Session) -> list[Declaration]:
+    ask = Ask(table=Table.RECORDS, hash=dynamodb_schema.DECLARATIONS, consistent=True)
+    return [msgspec.json.decode(item["details"], type=Declaration) async for item in session.tables.ask(ask)]
+
+
+async def restore_declarations(session: Session, found: Sequence[Declaration]) -> None:
+    await session.tables.put_many(Table.RECORDS, [_declared(each) for each in found])
+
+
+def _declared(declaration: Declaration) -> Item:
+    pk, sk = dynamodb_schema.declaration(declaration.origin)
+    details = msgspec.json.encode(declaration).decode()
+    return {"pk": pk, "sk": sk, "version": declaration.version, "details": details}
 
 
 async def schedules(
@@ -341,10 +380,13 @@ async def fire(session: Session, firings: Sequence[Firing], now: Instant) -> lis
 async def _fire(session: Session, firing: Firing, now: Instant) -> Verdict:
     last = firing.jobs[-1] if firing.jobs else None
     ticked = {"last_at": last.tick_at, "last_job_id": last.job_id} if last is not None else {}
+    if firing.skipped:
+        ticked["skipped_at"] = firing.skipped_at
     moves_on = update(
         Table.RECORDS,
         dynamodb_schema.schedule(firing.name),
         sets={"next_at": firing.next_at, **ticked},
+        adds={"skipped": firing.skipped} if firing.skipped else {},
         condition=equals("version", firing.version) & equals("next_at", firing.due_at) & absent("paused_at"),
     )
     # Check first: a tick that another worker has fired must not fail because its queue is full.

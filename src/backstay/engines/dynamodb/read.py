@@ -582,6 +582,24 @@ async def ahead(session: Session, job_id: str, limit: int) -> int:
     return total
 
 
+async def ahead_in(session: Session, job_id: str, lanes: Sequence[tuple[str, str]], limit: int) -> list[int]:
+    [item] = await session.tables.get(Table.JOBS, [(job_id,)])
+    if item is None or item.get("status") != Status.PENDING:
+        return [0] * len(lanes)
+    stands = schema.place(item["priority"], item["scheduled_for"], item["job_id"])
+    return [await _ahead_in(session, lane, stands, limit) for lane in lanes]
+
+
+async def _ahead_in(session: Session, lane: tuple[str, str], stands: str, limit: int) -> int:
+    total = 0
+    for each in schema.all_shards(schema.READY_JOBS, session.shards):
+        ask = _held(READY.name, each, "".join(map(schema.in_lane, lane)), stands)
+        total += await session.tables.count(ask, limit - total)
+        if total >= limit:
+            return limit
+    return total
+
+
 def _before(session: Session, item: Item) -> list[Ask]:
     stands = schema.place(item["priority"], item["scheduled_for"], item["job_id"])
     derived = schema.derived(item, session.shards)

@@ -64,6 +64,7 @@ Records, by pk and sk:
     waiting / r|1763300000000000|api|5|1000000    a rate with parked jobs, by the time of its next check: due_at, nonce
     turns|mail|send / lane, key||tenant-7    position, after, nonce; position, turn_at
     schedules / nightly                      every field of Schedule
+    declarations / reports:app               version, details
     workers / host-7                         worker_id, heartbeat_at, details
     types / PCA                              details
     counthours / 00489805|2                  the hours and slots that have counters
@@ -474,6 +475,7 @@ SIGNALS_KEY: Key = (BOARD, "signals")
 MOVE_KEY: Key = (BOARD, "move")
 PLACE_KEY: Key = (BOARD, "place")
 SCHEDULES = "schedules"
+DECLARATIONS = "declarations"
 WORKERS = "workers"
 FORMER_WORKERS = "formerworkers"
 TYPES = "types"
@@ -599,6 +601,10 @@ def turn_of(queue: str, job_type: str, fairness_key: str | None) -> Key:
 
 def schedule(name: str) -> Key:
     return (SCHEDULES, part(name))
+
+
+def declaration(origin: str) -> Key:
+    return (DECLARATIONS, part(origin))
 
 
 def worker(worker_id: str) -> Key:

@@ -20,6 +20,7 @@ from backstay.core.records import (
     ClaimRequest,
     Counter,
     DeadGroup,
+    Declaration,
     Depth,
     ExpiredClaim,
     Finding,
@@ -296,8 +297,14 @@ class DynamoStore:
     async def save_schedule(self, schedule: Schedule, expected_version: int | None) -> Verdict:
         return await maintenance.save_schedule(self._changing(), schedule, expected_version)
 
-    async def drop_schedule(self, name: str) -> Verdict:
-        return await maintenance.drop_schedule(self._changing(), name)
+    async def drop_schedule(self, name: str, expected_version: int | None = None) -> Verdict:
+        return await maintenance.drop_schedule(self._changing(), name, expected_version)
+
+    async def save_declaration(self, declaration: Declaration, expected_version: int | None) -> Verdict:
+        return await maintenance.save_declaration(self._changing(), declaration, expected_version)
+
+    async def declarations(self) -> list[Declaration]:
+        return await maintenance.declarations(self._open())
 
     async def schedules(
         self, names: Sequence[str] = (), *, after: str = "", limit: int | None = None
@@ -427,6 +434,9 @@ class DynamoStore:
 
     async def ahead(self, job_id: str, limit: int) -> int:
         return await read.ahead(await self._everywhere(), job_id, limit)
+
+    async def ahead_in(self, job_id: str, lanes: Sequence[tuple[str, str]], limit: int) -> list[int]:
+        return await read.ahead_in(await self._everywhere(), job_id, lanes, limit)
 
     async def diagnose(self, now: Instant) -> list[Finding]:
         return await maintenance.diagnose(self._open(), now)

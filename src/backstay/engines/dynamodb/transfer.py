@@ -42,6 +42,7 @@ from backstay.core.records import (
     ApiKey,
     AuditEntry,
     Counter,
+    Declaration,
     Hold,
     JobRecord,
     JobType,
@@ -523,6 +524,7 @@ _SOURCES: dict[str, Callable[[Session, str | None, int], Source]] = {
     dumps.QUEUES: lambda session, after, _: whole(session.board.queues(), after),
     dumps.LIMITS: lambda session, after, _: whole(session.board.limits(), after),
     dumps.SCHEDULES: lambda session, after, _: whole(maintenance.schedules(session, ()), after),
+    dumps.DECLARATIONS: lambda session, after, _: whole(maintenance.declarations(session), after),
     dumps.TABLES: lambda session, after, _: whole(results.result_tables(session), after),
     dumps.JOBS: export_jobs,
     dumps.STEPS: _steps,
@@ -579,6 +581,11 @@ async def _restore_schedules(session: Session, packed: Sequence[bytes]) -> None:
         pk, sk = schema.schedule(schedule.name)
         made.append({**msgspec.structs.asdict(schedule), "pk": pk, "sk": sk, "wid": _WRITER})
     await session.tables.put_many(Table.RECORDS, made)
+
+
+async def _restore_declarations(session: Session, packed: Sequence[bytes]) -> None:
+    found = dumps.all_unpacked(dumps.DECLARATIONS, packed, Declaration)
+    await maintenance.restore_declarations(session, found)
 
 
 async def _restore_archive(session: Session, packed: Sequence[bytes]) -> None:
@@ -672,6 +679,7 @@ _RESTORES: dict[str, Callable[[Session, Sequence[bytes]], Awaitable[None]]] = {
     dumps.QUEUES: _restore_queues,
     dumps.LIMITS: _restore_limits,
     dumps.SCHEDULES: _restore_schedules,
+    dumps.DECLARATIONS: _restore_declarations,
     dumps.TABLES: _declare,
     dumps.JOBS: restore_jobs,
     dumps.STEPS: _restore_steps,

@@ -15,6 +15,7 @@ import msgspec
 from backstay.clock import MICROS, Instant
 from backstay.core import run_limits, sensitive
 from backstay.core.records import (
+    Declaration,
     Finding,
     Firing,
     JobType,
@@ -37,7 +38,8 @@ from backstay.errors import SchemaMismatch, StoreUnsafe
 # The order of a schedule's fields in the statements.
 _SCHEDULE_ORDER = (
     "name", "cron", "timezone", "missed", "job_type", "template", "created_at", "updated_at", "next_at", "version",
-    "paused_at", "paused_by", "last_at", "last_job_id",
+    "paused_at", "paused_by", "last_at", "last_job_id", "overlap", "jitter_micros", "starts_at", "ends_at",
+    "declared_by", "skipped", "skipped_at",
 )  # fmt: skip
 
 
@@ -171,9 +173,24 @@ async def save_schedule(tx: Tx, schedule: Schedule, expected_version: int | None
     return Verdict.APPLIED
 
 
-async def drop_schedule(tx: Tx, name: str, repeat: bool) -> Verdict:
-    dropped = await tx.execute("drop_schedule", name) or repeat  # the earlier try may have deleted it
-    return Verdict.APPLIED if dropped else Verdict.GONE
+async def drop_schedule(tx: Tx, name: str, expected_version: int | None, repeat: bool) -> Verdict:
+    if await tx.execute("drop_schedule", name, expected_version):
+        return Verdict.APPLIED
+    if await tx.row("schedule_version", name) is not None:
+        return Verdict.STALE
+    return Verdict.APPLIED if repeat else Verdict.GONE  # the earlier try may have deleted it
+
+
+async def save_declaration(tx: Tx, declaration: Declaration, expected_version: int | None, repeat: bool) -> Verdict:
+    details = msgspec.json.encode(declaration).decode()
+    saved = await tx.execute("save_declaration", declaration.origin, declaration.version, details, expected_version)
+    if not saved and repeat:  # the earlier try may have been applied
+        saved = declaration in await declarations(tx)
+    return Verdict.APPLIED if saved else Verdict.STALE
+
+
+async def declarations(tx: Tx) -> list[Declaration]:
+    return [msgspec.json.decode(details, type=Declaration) for details in await tx.column("declarations")]
 
 
 async def schedules(tx: Tx, names: Sequence[str], after: str = "", limit: int | None = None) -> list[Schedule]:
@@ -196,6 +213,8 @@ async def fire(tx: Tx, firing: Firing, now: Instant, store_now: Instant | None, 
         firing.next_at,
         None if last is None else last.tick_at,
         None if last is None else last.job_id,
+        firing.skipped,
+        firing.skipped_at,
     )
     if not moved:
         found = await schedules(tx, [firing.name])

@@ -323,6 +323,14 @@ async def ahead(tx: Tx, job_id: str, limit: int) -> int:
     return min(count, limit)
 
 
+async def ahead_in(tx: Tx, job_id: str, lanes: Sequence[tuple[str, str]], limit: int) -> list[int]:
+    row = await tx.row("place", job_id)
+    if row is None:
+        return [0] * len(lanes)
+    _, _, _, *turn, _, _, _, _, _, _ = row
+    return [await tx.value("ahead", *lane, *turn, limit) for lane in lanes]
+
+
 async def counters(tx: Tx, since: Instant, until: Instant, width: int | None, kinds: bool) -> list[Counter]:
     return [sql_rows.counter(*row) for row in await tx.rows("counters", since, until, width, kinds)]
 

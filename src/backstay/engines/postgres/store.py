@@ -22,6 +22,7 @@ from backstay.core.records import (
     ClaimRequest,
     Counter,
     DeadGroup,
+    Declaration,
     Depth,
     ExpiredClaim,
     Finding,
@@ -446,8 +447,19 @@ class PostgresStore:
             "save_schedule", lambda tx, repeat: maintenance.save_schedule(tx, schedule, expected_version, repeat)
         )
 
-    async def drop_schedule(self, name: str) -> Verdict:
-        return await self._write("drop_schedule", lambda tx, repeat: maintenance.drop_schedule(tx, name, repeat))
+    async def drop_schedule(self, name: str, expected_version: int | None = None) -> Verdict:
+        return await self._write(
+            "drop_schedule", lambda tx, repeat: maintenance.drop_schedule(tx, name, expected_version, repeat)
+        )
+
+    async def save_declaration(self, declaration: Declaration, expected_version: int | None) -> Verdict:
+        return await self._write(
+            "save_declaration",
+            lambda tx, repeat: maintenance.save_declaration(tx, declaration, expected_version, repeat),
+        )
+
+    async def declarations(self) -> list[Declaration]:
+        return await self._read(maintenance.declarations)
 
     async def schedules(
         self, names: Sequence[str] = (), *, after: str = "", limit: int | None = None
@@ -599,6 +611,9 @@ class PostgresStore:
 
     async def ahead(self, job_id: str, limit: int) -> int:
         return await self._read(lambda tx: read.ahead(tx, job_id, limit))
+
+    async def ahead_in(self, job_id: str, lanes: Sequence[tuple[str, str]], limit: int) -> list[int]:
+        return await self._read(lambda tx: read.ahead_in(tx, job_id, lanes, limit))
 
     async def diagnose(self, now: Instant) -> list[Finding]:
         return await self._read(lambda tx: maintenance.diagnose(tx, now))

@@ -39,7 +39,7 @@ from backstay.core.dumps import (
     refuse_freezing,
     refuse_other,
 )
-from backstay.core.records import ApiKey, AuditEntry, JobType, LimitRow, QueueRow, Schedule, Verdict
+from backstay.core.records import ApiKey, AuditEntry, Declaration, JobType, LimitRow, QueueRow, Schedule, Verdict
 from backstay.core.result_tables import ResultTable
 from backstay.core.states import ACTIVE, TERMINAL
 from backstay.engines import sql_rows
@@ -257,6 +257,7 @@ _SOURCES: dict[str, Callable[[Tx, str | None, int], Source]] = {
     dumps.QUEUES: lambda tx, after, _: whole(read.queues(tx), after),
     dumps.LIMITS: lambda tx, after, _: whole(read.limits(tx), after),
     dumps.SCHEDULES: lambda tx, after, _: whole(maintenance.schedules(tx, ()), after),
+    dumps.DECLARATIONS: lambda tx, after, _: whole(maintenance.declarations(tx), after),
     dumps.TABLES: lambda tx, after, _: whole(results.result_tables(tx), after),
     dumps.JOBS: _jobs,
     dumps.STEPS: _steps,
@@ -400,6 +401,11 @@ async def _restore_types(tx: Tx, items: Sequence[bytes]) -> None:
     await tx.execute("save_types", [each.job_type for each in found], details)
 
 
+async def _restore_declarations(tx: Tx, items: Sequence[bytes]) -> None:
+    for declaration in dumps.all_unpacked(dumps.DECLARATIONS, items, Declaration):
+        await maintenance.save_declaration(tx, declaration, None, repeat=True)
+
+
 async def _restore_counters(tx: Tx, items: Sequence[bytes]) -> None:
     found = dumps.all_unpacked(dumps.COUNTERS, items, records.Counter)
     await _many(tx, "restore_counters", [row for each in found for row in sql_rows.counter_rows(each)])
@@ -443,6 +449,7 @@ _RESTORES: dict[str, Callable[[Tx, Sequence[bytes]], Awaitable[None]]] = {
     dumps.QUEUES: _restore_rows(dumps.QUEUES, QueueRow),
     dumps.LIMITS: _restore_rows(dumps.LIMITS, LimitRow),
     dumps.SCHEDULES: _restore_rows(dumps.SCHEDULES, Schedule),
+    dumps.DECLARATIONS: _restore_declarations,
     dumps.TABLES: _declare,
     dumps.JOBS: _restore_jobs,
     dumps.STEPS: _restore_rows(dumps.STEPS, StepDump),

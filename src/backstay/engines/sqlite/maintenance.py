@@ -17,6 +17,7 @@ import msgspec
 from backstay.clock import Instant
 from backstay.core import run_limits, sensitive
 from backstay.core.records import (
+    Declaration,
     Finding,
     Firing,
     JobType,
@@ -131,6 +132,8 @@ AFTER = load("schedules_after")
 UPCOMING = load("upcoming")
 VERSION_OF = load("version_of")
 DROP_SCHEDULE = load("drop_schedule")
+SAVE_DECLARATION = load("save_declaration")
+DECLARATIONS = load("declarations")
 
 
 def save_schedule(tx: Tx, schedule: Schedule, expected_version: int | None) -> Verdict:
@@ -144,9 +147,22 @@ def save_schedule(tx: Tx, schedule: Schedule, expected_version: int | None) -> V
     return Verdict.APPLIED
 
 
-def drop_schedule(tx: Tx, name: str) -> Verdict:
-    tx.connection.execute(DROP_SCHEDULE, (name,))
-    return Verdict.APPLIED if tx.connection.changes() else Verdict.GONE
+def drop_schedule(tx: Tx, name: str, expected_version: int | None) -> Verdict:
+    tx.connection.execute(DROP_SCHEDULE, (name, expected_version))
+    if tx.connection.changes():
+        return Verdict.APPLIED
+    return Verdict.GONE if tx.value(VERSION_OF, (name,)) is None else Verdict.STALE
+
+
+def save_declaration(tx: Tx, declaration: Declaration, expected_version: int | None) -> Verdict:
+    details = msgspec.json.encode(declaration).decode()
+    tx.connection.execute(SAVE_DECLARATION, (declaration.origin, declaration.version, details, expected_version))
+    return Verdict.APPLIED if tx.connection.changes() else Verdict.STALE
+
+
+def declarations(connection: apsw.Connection) -> list[Declaration]:
+    found = sqlite_connection.rows(connection, DECLARATIONS)
+    return [msgspec.json.decode(details, type=Declaration) for (details,) in found]
 
 
 def schedules(
@@ -180,6 +196,8 @@ def _fire_one(tx: Tx, firing: Firing, now: Instant) -> Verdict:
             "next_at": firing.next_at,
             "last_at": None if last is None else last.tick_at,
             "last_job_id": None if last is None else last.job_id,
+            "skipped": firing.skipped,
+            "skipped_at": firing.skipped_at,
         },
     )
     if not tx.connection.changes():

@@ -358,6 +358,14 @@ def ahead(connection: apsw.Connection, job_id: str, limit: int) -> int:
     return min(count, limit)
 
 
+def ahead_in(connection: apsw.Connection, job_id: str, lanes: Sequence[tuple[str, str]], limit: int) -> list[int]:
+    row = sqlite_connection.row(connection, LINE, (job_id,))
+    if row is None:
+        return [0] * len(lanes)
+    _, _, _, *turn, _, _, _, _, _, _ = row
+    return [sqlite_connection.value(connection, AHEAD, (*lane, *turn, limit)) for lane in lanes]
+
+
 def counters(
     connection: apsw.Connection, since: Instant, until: Instant, width: int | None, kinds: bool
 ) -> list[Counter]:

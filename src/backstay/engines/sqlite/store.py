@@ -25,6 +25,7 @@ from backstay.core.records import (
     ClaimRequest,
     Counter,
     DeadGroup,
+    Declaration,
     Depth,
     ExpiredClaim,
     Finding,
@@ -318,8 +319,16 @@ class SQLiteStore:
             "save_schedule", maintenance.save_schedule, schedule, expected_version, essential=False
         )
 
-    async def drop_schedule(self, name: str) -> Verdict:
-        return await self._write("drop_schedule", maintenance.drop_schedule, name, essential=True)
+    async def drop_schedule(self, name: str, expected_version: int | None = None) -> Verdict:
+        return await self._write("drop_schedule", maintenance.drop_schedule, name, expected_version, essential=True)
+
+    async def save_declaration(self, declaration: Declaration, expected_version: int | None) -> Verdict:
+        return await self._write(
+            "save_declaration", maintenance.save_declaration, declaration, expected_version, essential=False
+        )
+
+    async def declarations(self) -> list[Declaration]:
+        return await self._read(maintenance.declarations)
 
     async def schedules(
         self, names: Sequence[str] = (), *, after: str = "", limit: int | None = None
@@ -462,6 +471,9 @@ class SQLiteStore:
 
     async def ahead(self, job_id: str, limit: int) -> int:
         return await self._read(read.ahead, job_id, limit)
+
+    async def ahead_in(self, job_id: str, lanes: Sequence[tuple[str, str]], limit: int) -> list[int]:
+        return await self._read(read.ahead_in, job_id, lanes, limit)
 
     async def diagnose(self, now: Instant) -> list[Finding]:
         return await self._read(maintenance.diagnose, self.path)

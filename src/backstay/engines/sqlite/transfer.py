@@ -34,7 +34,17 @@ from backstay.core.dumps import (
     refuse_freezing,
     refuse_other,
 )
-from backstay.core.records import ApiKey, AuditEntry, Counter, JobType, LimitRow, QueueRow, Schedule, Verdict
+from backstay.core.records import (
+    ApiKey,
+    AuditEntry,
+    Counter,
+    Declaration,
+    JobType,
+    LimitRow,
+    QueueRow,
+    Schedule,
+    Verdict,
+)
 from backstay.core.result_tables import ColumnKind, ResultTable
 from backstay.core.states import ACTIVE
 from backstay.engines import sql_rows
@@ -265,6 +275,7 @@ _SOURCES: dict[str, Callable[[apsw.Connection, str | None, int], Source]] = {
     dumps.QUEUES: lambda c, after, _: _whole(read.queues(c), after),
     dumps.LIMITS: lambda c, after, _: _whole(read.limits(c), after),
     dumps.SCHEDULES: lambda c, after, _: _whole(maintenance.schedules(c, ()), after),
+    dumps.DECLARATIONS: lambda c, after, _: _whole(maintenance.declarations(c), after),
     dumps.TABLES: lambda c, after, _: _whole(sqlite_results.result_tables(c), after),
     dumps.JOBS: _jobs,
     dumps.STEPS: _steps,
@@ -373,6 +384,11 @@ def _restore_schedules(tx: Tx, items: Sequence[bytes]) -> None:
             tx.connection.execute(maintenance.SAVE, {**msgspec.structs.asdict(schedule), "expected": None})
 
 
+def _restore_declarations(tx: Tx, items: Sequence[bytes]) -> None:
+    for declaration in dumps.all_unpacked(dumps.DECLARATIONS, items, Declaration):
+        maintenance.save_declaration(tx, declaration, None)  # one that is there is this one, of an earlier try
+
+
 def _restore_counters(tx: Tx, items: Sequence[bytes]) -> None:
     found = dumps.all_unpacked(dumps.COUNTERS, items, Counter)
     tx.connection.executemany(_RESTORE_COUNTER, (row for each in found for row in sql_rows.counter_rows(each)))
@@ -408,6 +424,7 @@ _RESTORES: dict[str, Callable[[Tx, Sequence[bytes]], None]] = {
     dumps.QUEUES: _restore_rows(dumps.QUEUES, _RESTORE_QUEUE, QueueRow),
     dumps.LIMITS: _restore_rows(dumps.LIMITS, _RESTORE_LIMIT, LimitRow),
     dumps.SCHEDULES: _restore_schedules,
+    dumps.DECLARATIONS: _restore_declarations,
     dumps.TABLES: _declare,
     dumps.JOBS: _restore_jobs,
     dumps.STEPS: _restore_rows(dumps.STEPS, _RESTORE_STEP, StepDump),

@@ -105,6 +105,8 @@ def _found_out(api: APIRouter) -> None:
                 found.params,
                 found.until,
                 found.job_ids,
+                found.estimate,
+                found.unforeseen,
             )
         )
 

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Response
 
 from backstay import limits
 from backstay.app import Backstay
-from backstay.clock import Instant
+from backstay.clock import Instant, to_datetime
 from backstay.core import run_limits, stats
 from backstay.core.queues import Queue
 from backstay.core.records import Counter, JobType
-from backstay.core.schedules import ScheduleInfo
+from backstay.core.schedules import NEXT_TICKS, ScheduleInfo
 from backstay.errors import ScheduleNotFound
 from backstay.job import JobDocument
 from backstay.job import document as job_document
 from backstay.server import metrics, problems, response_models, submit, visibility
 from backstay.server.auth import App, By, Principal, Who, check_queue, check_type, needs
-from backstay.server.request_models import LimitBody, PauseBody, ScheduleBody, UnmarkBody
+from backstay.server.request_models import BackfillBody, LimitBody, PauseBody, ScheduleBody, UnmarkBody
 from backstay.server.routing import (
     AfterName,
     JobTypeName,
@@ -178,11 +179,11 @@ def _reading(api: APIRouter) -> None:
         app: App, who: Who, after: AfterName = None, limit: ListLimit = limits.LIST_LIMIT
     ) -> Response:
         """By name. A key that sees few of the queues may get a short page although more follow."""
-        known = await visibility.marks(app, who)
+        known, now = await visibility.marks(app, who), to_datetime(app.clock.now())
         seen, following = await visibility.schedules_page(app, who, after or "", limit)
         return answer(
             response_models.Schedules(
-                [_schedule_document(visibility.covered(known, each.job_type, each)) for each in seen], following
+                [_schedule_document(visibility.covered(known, each.job_type, each), now) for each in seen], following
             )
         )
 
@@ -191,7 +192,8 @@ def _reading(api: APIRouter) -> None:
     )
     async def read_schedule(app: App, who: Who, name: Name) -> Response:
         found = await visibility.schedule_named(app, who, name)
-        return answer(_schedule_document(visibility.covered(await visibility.marks(app, who), found.job_type, found)))
+        shown = visibility.covered(await visibility.marks(app, who), found.job_type, found)
+        return answer(_schedule_document(shown, to_datetime(app.clock.now())))
 
 
 def _defining(api: APIRouter) -> None:
@@ -212,10 +214,14 @@ def _defining(api: APIRouter) -> None:
                 body.payload,
                 timezone=body.timezone,
                 missed=body.missed,
+                overlap=body.overlap,
+                jitter=body.jitter,
+                starts_at=body.starts_at,
+                ends_at=body.ends_at,
                 by=by,
                 **options,
             )
-        return answer(_schedule_document(after), 201 if before is None else 200)
+        return answer(_schedule_document(after, to_datetime(app.clock.now())), 201 if before is None else 200)
 
     @api.delete(
         "/schedules/{name}",
@@ -242,7 +248,7 @@ def _changing(api: APIRouter) -> None:
         """It submits no jobs until it is resumed."""
         await visibility.schedule_named(app, who, name)
         with problems.raced():
-            return answer(_schedule_document(await app.pause_schedule(name, by=by)))
+            return answer(_schedule_document(await app.pause_schedule(name, by=by), to_datetime(app.clock.now())))
 
     @api.post(
         "/schedules/{name}/resume",
@@ -254,7 +260,7 @@ def _changing(api: APIRouter) -> None:
         """It continues with the next tick from now."""
         await visibility.schedule_named(app, who, name)
         with problems.raced():
-            return answer(_schedule_document(await app.resume_schedule(name, by=by)))
+            return answer(_schedule_document(await app.resume_schedule(name, by=by), to_datetime(app.clock.now())))
 
     @api.post(
         "/schedules/{name}/run",
@@ -266,6 +272,18 @@ def _changing(api: APIRouter) -> None:
         """In addition to its regular ticks."""
         await visibility.schedule_named(app, who, name)
         return answer(job_document(await app.run_schedule(name, by=by)), 201)
+
+    @api.post(
+        "/schedules/{name}/backfill",
+        summary="Submit the jobs of past ticks",
+        dependencies=admin,
+        **answers(response_models.Backfill, 400, 404, 409, 507),
+    )
+    async def backfill_schedule(app: App, who: Who, by: By, name: Name, body: BackfillBody) -> Response:
+        """Each tick from `from` to `to` gets its job, unless it has one. Repeating the request submits none twice."""
+        await visibility.schedule_named(app, who, name)
+        found = await app.backfill(name, body.from_, body.to, dry_run=body.dry_run, by=by)
+        return answer(response_models.Backfill(found.ticks, list(found.submitted), list(found.existing)))
 
 
 async def _stored(app: Backstay, name: str) -> ScheduleInfo | None:
@@ -281,8 +299,9 @@ def _put_answers() -> dict[str, Any]:
     return found
 
 
-def _schedule_document(schedule: ScheduleInfo) -> response_models.Schedule:
-    return response_models.of(response_models.Schedule, schedule, paused=schedule.paused)
+def _schedule_document(schedule: ScheduleInfo, now: datetime) -> response_models.Schedule:
+    ticks = schedule.ticks(now, NEXT_TICKS)
+    return response_models.of(response_models.Schedule, schedule, paused=schedule.paused, next_ticks=ticks)
 
 
 Minutes = Annotated[int, Query(ge=1, le=limits.COUNTERS_DAYS * 24 * 60, description="How many minutes to look back.")]

@@ -31,6 +31,7 @@ from backstay.core.records import (
     AnyJob,
     ClaimedJob,
     ClaimRequest,
+    Declaration,
     ErrorEntry,
     Firing,
     Hold,
@@ -355,6 +356,19 @@ def a_schedule(name: str = "nightly", **changes: Any) -> Schedule:
         "next_at": NOW + HOUR,
     }
     return Schedule(**(fields | changes))
+
+
+def a_declaration(**changes: Any) -> Declaration:
+    """Return what the code of an app declares: two schedules."""
+    fields: dict[str, Any] = {
+        "origin": "reports:app",
+        "digest": "d1",
+        "since": NOW,
+        "names": ("nightly", "weekly"),
+        "job_types": ("report",),
+        "superseded": ("d0",),
+    }
+    return Declaration(**(fields | changes))
 
 
 def a_tick(schedule: Schedule, tick: Instant, **changes: Any) -> NewJob:

@@ -609,6 +609,21 @@ class TestAhead:
 
         assert await store.ahead(last, 9) == 2  # one of each key, the one that may start
 
+    async def test_jobs_of_other_lanes_count_if_a_worker_claims_them_first(self, store: Store) -> None:
+        await submit_many(store, 3, job_type="other", priority=90)
+        await submit_many(store, 2, job_type="other", queue="elsewhere", priority=50, scheduled_for=NOW - 5)
+        ours = await submit(store, priority=50)
+        await submit_many(store, 4, job_type="other", priority=10)
+        queue = (await record(store, ours)).queue
+        lanes = [(queue, "other"), ("elsewhere", "other"), (queue, "none")]
+
+        assert await store.ahead_in(ours, lanes, 9) == [3, 2, 0]
+        assert await store.ahead_in(ours, lanes, 2) == [2, 2, 0]
+        assert await store.ahead_in(ours, [], 9) == []
+
+        later = await submit(store, scheduled_for=NOW + HOUR)
+        assert await store.ahead_in(later, lanes, 9) == [0, 0, 0]
+
     async def test_other_fairness_keys_take_turns_and_are_not_ahead(self, store: Store) -> None:
         await submit_many(store, 5, fairness_key="a")
         first, second = await submit_many(store, 2, fairness_key="b")

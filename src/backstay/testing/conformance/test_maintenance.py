@@ -9,7 +9,16 @@ import msgspec
 import pytest
 
 from backstay.core.port import Store
-from backstay.core.records import FormerWorker, JobType, Keep, Promoted, QueueChange, Rate, Schedule, Verdict
+from backstay.core.records import (
+    FormerWorker,
+    JobType,
+    Keep,
+    Promoted,
+    QueueChange,
+    Rate,
+    Schedule,
+    Verdict,
+)
 from backstay.core.states import Event, Status
 from backstay.errors import BackstayError, ConfigurationError, QueueFull
 from backstay.testing.conformance.factories import (
@@ -17,6 +26,7 @@ from backstay.testing.conformance.factories import (
     HOUR,
     NOW,
     SECOND,
+    a_declaration,
     a_firing,
     a_schedule,
     a_tick,
@@ -409,6 +419,13 @@ class TestSchedules:
             template='{"payload":"snö ☃"}',
             paused_at=NOW + 1,
             paused_by="me",
+            overlap="replace",
+            jitter_micros=90 * SECOND,
+            starts_at=NOW - DAY,
+            ends_at=NOW + DAY,
+            declared_by="reports:app",
+            skipped=3,
+            skipped_at=NOW - HOUR,
         )
 
         await _saved(store, schedule)
@@ -471,6 +488,35 @@ class TestSchedules:
 
         assert [each.name for each in await store.schedules()] == ["kept"]
 
+    async def test_it_can_be_dropped_only_as_it_was_read(self, store: Store) -> None:
+        first = await _saved(store)
+        await store.save_schedule(_next_version(first, cron="0 0 * * *"), first.version)
+
+        assert await store.drop_schedule("nightly", first.version) is STALE
+        assert len(await store.schedules()) == 1
+
+        assert await store.drop_schedule("nightly", first.version + 1) is APPLIED
+        assert await store.drop_schedule("nightly", first.version + 1) is GONE
+
+    async def test_a_change_of_its_definition_reaches_every_field_and_leaves_what_ticks_have_noted(
+        self, store: Store
+    ) -> None:
+        first = await _saved(store)
+        await store.fire([a_firing(first, jobs=(), skipped=2, skipped_at=NOW + HOUR)], NOW + HOUR)
+        changes = {
+            "overlap": "skip",
+            "jitter_micros": 5,
+            "starts_at": NOW,
+            "ends_at": NOW + DAY,
+            "declared_by": "a:app",
+        }
+
+        edit = _next_version(await _stored(store), **changes)
+        assert await store.save_schedule(msgspec.structs.replace(edit, skipped=0, skipped_at=None), 1) is APPLIED
+
+        assert await _stored(store) == edit
+        assert edit.skipped == 2
+
     async def test_of_many_who_saw_the_same_version_one_wins(self, store: Store, second_store: Store) -> None:
         first = await _saved(store)
         edits = [_next_version(first, job_type=f"type-{i}") for i in range(8)]
@@ -491,6 +537,40 @@ class TestSchedules:
 
         assert await store.schedules() == [rivals[verdicts.index(APPLIED)]]
         assert verdicts.count(APPLIED) == 1
+
+
+class TestDeclarations:
+    async def test_what_an_app_declares_is_stored_by_its_name(self, store: Store, second_store: Store) -> None:
+        ours, theirs = a_declaration(), a_declaration(origin="billing:app", names=())
+        for each in (ours, theirs):
+            assert await store.save_declaration(each, None) is APPLIED
+
+        assert await second_store.declarations() == [theirs, ours]
+
+    async def test_it_is_changed_by_who_saw_its_current_version(self, store: Store) -> None:
+        first, second = a_declaration(), a_declaration(digest="d2", version=2)
+        await store.save_declaration(first, None)
+
+        assert await store.save_declaration(second, None) is STALE
+        assert await store.save_declaration(second, 1) is APPLIED
+        assert await store.save_declaration(a_declaration(digest="d3", version=2), 1) is STALE
+
+        assert await store.declarations() == [second]
+
+    async def test_what_is_not_there_cannot_be_changed(self, store: Store) -> None:
+        assert await store.save_declaration(a_declaration(version=2), 1) is STALE
+
+        assert await store.declarations() == []
+
+    async def test_of_many_who_declare_at_once_one_wins(self, store: Store, second_store: Store) -> None:
+        rivals = [a_declaration(digest=f"d{number}") for number in range(8)]
+
+        verdicts = await asyncio.gather(
+            *((store, second_store)[i % 2].save_declaration(each, None) for i, each in enumerate(rivals))
+        )
+
+        assert verdicts.count(APPLIED) == 1
+        assert await store.declarations() == [rivals[verdicts.index(APPLIED)]]
 
 
 class TestFire:
@@ -550,6 +630,17 @@ class TestFire:
 
         assert await store.schedules() == [msgspec.structs.replace(before, next_at=NOW + 9 * HOUR)]
         assert sum((await store.counts()).values()) == 1
+
+    async def test_ticks_skipped_because_of_overlap_are_counted_with_the_last_of_them(self, store: Store) -> None:
+        schedule = await _saved(store, a_schedule(overlap="skip"))
+        first = a_firing(schedule, jobs=(), skipped=1, skipped_at=NOW + HOUR)
+        assert await store.fire([first], NOW + HOUR) == [APPLIED]
+        moved = await _stored(store)
+        later = a_firing(moved, skipped=2, skipped_at=NOW + 3 * HOUR)
+        assert await store.fire([later], NOW + 3 * HOUR) == [APPLIED]
+
+        stored = await _stored(store)
+        assert (stored.skipped, stored.skipped_at, stored.last_at) == (3, NOW + 3 * HOUR, moved.next_at)
 
     async def test_firing_does_not_change_the_version_that_editors_see(self, store: Store) -> None:
         schedule = await _saved(store)

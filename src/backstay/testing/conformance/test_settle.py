@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from backstay.clock import to_datetime
+from backstay.core.event_details import Tick
 from backstay.core.lifecycle import (
     Cancelled,
     Completed,
@@ -23,6 +25,7 @@ from backstay.core.lifecycle import (
     reprioritise,
     reschedule,
     rescue,
+    skip_tick,
 )
 from backstay.core.port import Store
 from backstay.core.records import OWN_STEPS, Hold, Note, Promoted, Signal, Transition, Verdict
@@ -626,6 +629,19 @@ class TestReprioritise:
             "it is urgent",
         )
         assert (last.source, last.target) == (Status.PENDING, Status.PENDING)
+
+    @pytest.mark.parametrize("state", sorted(ACTIVE))
+    async def test_a_skipped_tick_changes_nothing_but_its_history(self, store: Store, state: Status) -> None:
+        before = await in_state(store, state)
+
+        assert await store.apply([skip_tick(before, schedule="nightly", tick_at=NOW)], NOW + 5) == [Verdict.APPLIED]
+
+        after = await record(store, before.job_id)
+        moving = {"updated_at": 0, "history": (), "version": before.version + 1}
+        assert msgspec.structs.replace(after, **moving) == msgspec.structs.replace(before, **moving)
+        last = after.history[-1]
+        assert (last.event, last.source, last.target, last.by) == (Event.SKIP_TICK, state, state, "schedule:nightly")
+        assert last.details == Tick("nightly", to_datetime(NOW))
 
     @pytest.mark.parametrize("state", sorted(ACTIVE))
     async def test_nothing_but_its_place_in_line_changes(self, store: Store, state: Status) -> None:

@@ -37,6 +37,7 @@ from backstay.testing.conformance.factories import (
     SECOND,
     SPECIAL_VALUES,
     Claim,
+    a_declaration,
     a_firing,
     a_schedule,
     archived,
@@ -244,7 +245,8 @@ class TestExport:
         said = QueueChange(paused=True, by="me", reason="why", until=NOW + 1, max_pending=7)
         await store.change_queue("mail", said, NOW)
         await store.change_limit(LimitOf.TYPE, "T", LimitChange(paused=True, by="me", until=NOW + 1), NOW)
-        await store.save_schedule(a_schedule(), None)
+        await store.save_schedule(a_schedule(declared_by="reports:app", overlap="skip", ends_at=NOW + DAY), None)
+        await store.save_declaration(a_declaration(), None)
         await store.announce([a_type(), a_type("other")])
         await failed(store)
 
@@ -253,6 +255,7 @@ class TestExport:
         assert await elsewhere.queues() == await store.queues()
         assert await elsewhere.limits() == await store.limits() != []
         assert await elsewhere.schedules() == await store.schedules()
+        assert await elsewhere.declarations() == [a_declaration()]
         assert await elsewhere.job_types() == await store.job_types()
         counted = await store.counters(NOW - DAY, NOW + DAY)
         assert counted

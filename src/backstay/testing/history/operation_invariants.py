@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from backstay.clock import MICROS, Instant
 from backstay.core import schedules as core_schedules
 from backstay.core.records import HistoryEvent, JobRecord, Schedule
-from backstay.core.states import TERMINAL, Counted, Event, Status, also_counted, counted
+from backstay.core.states import STAYING, TERMINAL, Counted, Event, Status, also_counted, counted
 from backstay.limits import COUNTERS_DAYS, SCHEDULE_LATE_SECONDS, TICKS_PER_FIRING_MAX
 from backstay.testing.history.evidence import (
     NEVER,
@@ -198,7 +198,7 @@ def _log_was_asked_for(evidence: Evidence, record: JobRecord) -> Iterator[Findin
                 )
 
 
-EDITS = frozenset({Event.CANCEL, Event.MANUAL_RETRY, Event.RESCHEDULE, Event.REPRIORITISE})
+EDITS = frozenset({Event.CANCEL, Event.MANUAL_RETRY, Event.RESCHEDULE, *STAYING})
 
 
 _Change = tuple[Event | None, int | None, Status | None]
@@ -450,6 +450,8 @@ def _decided_by_policy(evidence: Evidence, op: Operation) -> Iterator[Finding]:
         case _:
             on_time = op.now - due[-1] <= SCHEDULE_LATE_SECONDS * MICROS
             right = made == (due[-1:] if on_time else [])
+    if not right and schedule.overlap != "queue":
+        right = len(made) <= 1 and set(made) <= set(due)  # the rest depends on a job that was active
     if not right or next_at <= due_at or due[-1] > op.now:
         yield (
             "",
@@ -460,10 +462,10 @@ def _decided_by_policy(evidence: Evidence, op: Operation) -> Iterator[Finding]:
 def _ticks(schedule: Schedule, since: Instant, until: Instant) -> list[Instant]:
     """Return the last ticks in [since, until), up to a number; the first counts even if the rule would no longer
     produce it."""
-    rule = core_schedules.parse(schedule.cron, schedule.timezone)
+    rule = core_schedules.Ticks(schedule)
     ticks: list[Instant] = []
     tick = until
-    while len(ticks) <= TICKS_PER_FIRING_MAX and (tick := rule.latest(tick - 1)) > since:
+    while len(ticks) <= TICKS_PER_FIRING_MAX and (tick := rule.latest(tick - 1) or since) > since:
         ticks.append(tick)
     return [since, *reversed(ticks)] if tick <= since else list(reversed(ticks))
 

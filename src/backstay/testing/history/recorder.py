@@ -132,8 +132,8 @@ class _Recorded:
         saving = partial(self._store.save_schedule, schedule, expected_version)
         return await self._call("save_schedule", [item], 0, saving, lambda verdict: _verdicts([verdict]))
 
-    async def drop_schedule(self, name: str) -> Verdict:
-        dropping = partial(self._store.drop_schedule, name)
+    async def drop_schedule(self, name: str, expected_version: int | None = None) -> Verdict:
+        dropping = partial(self._store.drop_schedule, name, expected_version)
         return await self._call(
             "drop_schedule", [Item(schedule=name)], 0, dropping, lambda verdict: _verdicts([verdict])
         )

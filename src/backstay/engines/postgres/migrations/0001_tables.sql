@@ -388,9 +388,23 @@ CREATE TABLE backstay.schedule (
     paused_at   bigint,
     paused_by   text,
     last_at     bigint,
-    last_job_id text
+    last_job_id text,
+    overlap     text NOT NULL CHECK (overlap IN ('queue', 'skip', 'replace')),
+    jitter_micros bigint NOT NULL,
+    starts_at   bigint,
+    ends_at     bigint,
+    declared_by text,
+    skipped     bigint NOT NULL,
+    skipped_at  bigint
 );
 CREATE INDEX schedule_next ON backstay.schedule (next_at, name) WHERE paused_at IS NULL;
+
+-- Which code of an app declares its schedules: see core/declarations.py.
+CREATE TABLE backstay.declaration (
+    origin  text COLLATE "C" PRIMARY KEY,
+    version integer NOT NULL,
+    details text NOT NULL
+);
 
 -- A row per kind, outcome, bucket and shard: those who count at the same time must not wait for each other's commits.
 CREATE TABLE backstay.counter (

@@ -80,42 +80,56 @@ UNION ALL SELECT of, name FROM backstay.run_limit WHERE paused_until <= $1
 SELECT version FROM backstay.schedule WHERE name = $1
 
 -- name: save_schedule
--- Store a schedule whole; $15 is the version to replace, NULL where there must be none yet.
+-- Store a schedule whole; $22 is the version to replace, NULL where there must be none yet.
 INSERT INTO backstay.schedule AS s (name, cron, timezone, missed, job_type, template, created_at, updated_at, next_at,
-    version, paused_at, paused_by, last_at, last_job_id)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+    version, paused_at, paused_by, last_at, last_job_id, overlap, jitter_micros, starts_at, ends_at, declared_by, skipped,
+    skipped_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)
 ON CONFLICT (name) DO UPDATE SET cron = excluded.cron, timezone = excluded.timezone, missed = excluded.missed,
     job_type = excluded.job_type, template = excluded.template, updated_at = excluded.updated_at,
     next_at = excluded.next_at, version = excluded.version, paused_at = excluded.paused_at,
-    paused_by = excluded.paused_by
-WHERE s.version = $15::integer
+    paused_by = excluded.paused_by, overlap = excluded.overlap, jitter_micros = excluded.jitter_micros,
+    starts_at = excluded.starts_at, ends_at = excluded.ends_at, declared_by = excluded.declared_by
+WHERE s.version = $22::integer
 
 -- name: drop_schedule
--- Remove a schedule.
-DELETE FROM backstay.schedule WHERE name = $1
+-- Remove a schedule; with a version in $2, only if it is at this version. Index: the primary key.
+DELETE FROM backstay.schedule WHERE name = $1 AND version = coalesce($2::integer, version)
+
+-- name: save_declaration
+-- Store what an app declares, if it is stored at the version $4, or not at all if that is NULL. Index: the primary key.
+INSERT INTO backstay.declaration AS d (origin, version, details)
+SELECT $1, $2::integer, $3
+WHERE $4::integer IS NULL OR EXISTS (SELECT 1 FROM backstay.declaration WHERE origin = $1)
+ON CONFLICT (origin) DO UPDATE SET version = excluded.version, details = excluded.details WHERE d.version = $4::integer
+
+-- name: declarations
+-- What all apps declare. Index: the primary key.
+SELECT details FROM backstay.declaration ORDER BY origin
 
 -- name: schedules
 -- The first $2 schedules after a name, NULL for all. Index: the primary key.
 SELECT name, cron, timezone, missed, job_type, template, created_at, updated_at, next_at, version, paused_at, paused_by,
-    last_at, last_job_id
+    last_at, last_job_id, overlap, jitter_micros, starts_at, ends_at, declared_by, skipped, skipped_at
 FROM backstay.schedule WHERE name > $1 ORDER BY name LIMIT $2::bigint
 
 -- name: schedules_named
 -- The schedules of these names. Index: the primary key.
 SELECT name, cron, timezone, missed, job_type, template, created_at, updated_at, next_at, version, paused_at, paused_by,
-    last_at, last_job_id
+    last_at, last_job_id, overlap, jitter_micros, starts_at, ends_at, declared_by, skipped, skipped_at
 FROM backstay.schedule WHERE name = ANY ($1::text[]) ORDER BY name COLLATE "C"
 
 -- name: upcoming
 -- The first schedules by when they tick next. Index: schedule_next.
 SELECT name, cron, timezone, missed, job_type, template, created_at, updated_at, next_at, version, paused_at, paused_by,
-    last_at, last_job_id
+    last_at, last_job_id, overlap, jitter_micros, starts_at, ends_at, declared_by, skipped, skipped_at
 FROM backstay.schedule WHERE paused_at IS NULL ORDER BY next_at, name LIMIT $1
 
 -- name: fire
 -- Move a schedule on past its ticks, if it is still as it was read.
 UPDATE backstay.schedule
-SET next_at = $4, last_at = coalesce($5::bigint, last_at), last_job_id = coalesce($6::text, last_job_id)
+SET next_at = $4, last_at = coalesce($5::bigint, last_at), last_job_id = coalesce($6::text, last_job_id),
+    skipped = skipped + $7::bigint, skipped_at = coalesce($8::bigint, skipped_at)
 WHERE name = $1 AND version = $2 AND next_at = $3 AND paused_at IS NULL
 
 -- name: fired_into

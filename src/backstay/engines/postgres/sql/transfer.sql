@@ -161,8 +161,10 @@ ON CONFLICT DO NOTHING
 -- name: restore_schedules
 -- Schedules as they were. Index: the primary key.
 INSERT INTO backstay.schedule (name, cron, timezone, missed, job_type, template, created_at, updated_at, next_at,
-    version, paused_at, paused_by, last_at, last_job_id)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) ON CONFLICT DO NOTHING
+    version, paused_at, paused_by, last_at, last_job_id, overlap, jitter_micros, starts_at, ends_at, declared_by, skipped,
+    skipped_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)
+ON CONFLICT DO NOTHING
 
 -- name: restore_steps
 -- Steps as they were recorded. Index: the primary key.

@@ -66,9 +66,23 @@ CREATE TABLE schedule (
     paused_at   INTEGER,
     paused_by   TEXT,
     last_at     INTEGER,
-    last_job_id TEXT
+    last_job_id TEXT,
+    overlap     TEXT NOT NULL CHECK (overlap = 'queue' OR overlap = 'skip' OR overlap = 'replace'),
+    jitter_micros INTEGER NOT NULL,
+    starts_at   INTEGER,
+    ends_at     INTEGER,
+    declared_by TEXT,
+    skipped     INTEGER NOT NULL,
+    skipped_at  INTEGER
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX schedule_next ON schedule (next_at, name) WHERE paused_at IS NULL;
+
+-- Which code of an app declares its schedules: see core/declarations.py.
+CREATE TABLE declaration (
+    origin  TEXT PRIMARY KEY,
+    version INTEGER NOT NULL,
+    details TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE counter (
     minute        INTEGER NOT NULL,

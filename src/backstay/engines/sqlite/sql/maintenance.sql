@@ -68,19 +68,22 @@ FROM (
 -- name: save_schedule
 -- Store a schedule whole; :expected is the version to replace, NULL where there must be none yet.
 INSERT INTO schedule (name, cron, timezone, missed, job_type, template, created_at, updated_at, next_at, version,
-    paused_at, paused_by, last_at, last_job_id)
+    paused_at, paused_by, last_at, last_job_id, overlap, jitter_micros, starts_at, ends_at, declared_by, skipped, skipped_at)
 VALUES (:name, :cron, :timezone, :missed, :job_type, :template, :created_at, :updated_at, :next_at, :version,
-    :paused_at, :paused_by, :last_at, :last_job_id)
+    :paused_at, :paused_by, :last_at, :last_job_id, :overlap, :jitter_micros, :starts_at, :ends_at, :declared_by, :skipped,
+    :skipped_at)
 ON CONFLICT (name) DO UPDATE SET cron = excluded.cron, timezone = excluded.timezone, missed = excluded.missed,
     job_type = excluded.job_type, template = excluded.template, updated_at = excluded.updated_at,
     next_at = excluded.next_at, version = excluded.version, paused_at = excluded.paused_at,
-    paused_by = excluded.paused_by
+    paused_by = excluded.paused_by, overlap = excluded.overlap, jitter_micros = excluded.jitter_micros,
+    starts_at = excluded.starts_at, ends_at = excluded.ends_at, declared_by = excluded.declared_by
 WHERE version = :expected
 
 -- name: fire
 -- Move a schedule on past its ticks, if it is still as it was read.
 UPDATE schedule
-SET next_at = :next_at, last_at = coalesce(:last_at, last_at), last_job_id = coalesce(:last_job_id, last_job_id)
+SET next_at = :next_at, last_at = coalesce(:last_at, last_at), last_job_id = coalesce(:last_job_id, last_job_id),
+    skipped = skipped + :skipped, skipped_at = coalesce(:skipped_at, skipped_at)
 WHERE name = :name AND version = :version AND next_at = :due_at AND paused_at IS NULL
 
 -- name: fired_into
@@ -134,8 +137,18 @@ SELECT {schedule_columns} FROM schedule INDEXED BY schedule_next WHERE paused_at
 SELECT version FROM schedule WHERE name = ?1
 
 -- name: drop_schedule
--- Delete a schedule. Index: the key.
-DELETE FROM schedule WHERE name = ?1
+-- Delete a schedule; with a version in ?2, only if it is at this version. Index: the key.
+DELETE FROM schedule WHERE name = ?1 AND version = coalesce(?2, version)
+
+-- name: save_declaration
+-- Store what an app declares, if it is stored at the version ?4, or not at all if that is NULL. Index: the key.
+INSERT INTO declaration (origin, version, details)
+SELECT ?1, ?2, ?3 WHERE ?4 IS NULL OR EXISTS (SELECT 1 FROM declaration WHERE origin = ?1)
+ON CONFLICT (origin) DO UPDATE SET version = excluded.version, details = excluded.details WHERE version = ?4
+
+-- name: declarations
+-- What all apps declare. Index: the key.
+SELECT details FROM declaration ORDER BY origin
 
 -- name: save_queue
 -- Keep the settings of a queue.
