@@ -10,16 +10,19 @@ from backstay.core.records import Finding
 from backstay.core.schedules import ScheduleInfo
 from backstay.core.states import Event, Status
 from backstay.core.stats import Stats
+from backstay.encryption import Encrypted
 from backstay.errors import (
     ArtifactNotFound,
     BackstayError,
     ChildMismatch,
     ClaimLost,
     ConfigurationError,
+    DecryptionFailed,
     DedupConflict,
     DependencyCycle,
     DuplicateRow,
     EffectFailed,
+    EncryptionKeyMissing,
     ForkedStore,
     IllegalTransition,
     ImportFailed,
@@ -95,12 +98,15 @@ __all__ = [
     "ConfigurationError",
     "Context",
     "CreatedKey",
+    "DecryptionFailed",
     "DedupConflict",
     "DependencyCycle",
     "Dimensions",
     "Discard",
     "DuplicateRow",
     "EffectFailed",
+    "Encrypted",
+    "EncryptionKeyMissing",
     "Event",
     "Explanation",
     "Finding",

@@ -786,7 +786,7 @@ class Backstay:
             text = await asyncio.to_thread(self._job(completed).result_text)  # a large one is read from its file
         if as_type is None or (isinstance(as_type, Handler) and as_type.name != completed.job_type):
             return None if text is None else codec.decode(text)  # the latter: a duplicate of a job of another type
-        return decode_result(as_type, job_id, text)
+        return decode_result(as_type, job_id, text, completed.job_type)
 
     async def wait(self, job_id: str, timeout: float | timedelta | None = None) -> Job:
         """Wait until a job has ended, however it ended, and return its record. Raises JobNotFound or ResultTimeout."""

@@ -192,6 +192,14 @@ class InvalidPipeline(ConfigurationError):
     """The stages do not form a valid pipeline."""
 
 
+class EncryptionKeyMissing(BackstayError):
+    """A field is to be encrypted or decrypted, and this process does not have the key."""
+
+
+class DecryptionFailed(BackstayError):
+    """An encrypted field was changed, or belongs to another job type or field."""
+
+
 class NotOpen(BackstayError, RuntimeError):
     """The app is used outside `async with app:`, or on another event loop."""
 
@@ -268,6 +276,8 @@ PROBLEMS: dict[type[BackstayError], tuple[int, str]] = {
     ResultTooLarge: (413, "result-too-large"),
     OutputTooLarge: (413, "output-too-large"),
     InvalidResult: (422, "invalid-result"),
+    EncryptionKeyMissing: (503, "encryption-key-missing"),
+    DecryptionFailed: (422, "decryption-failed"),
     StoreFull: (507, "store-full"),
     StoreBusy: (503, "store-busy"),
     StoreUnavailable: (503, "store-unavailable"),

@@ -19,7 +19,7 @@ import pydantic_core
 from pydantic_core import PydanticSerializationError
 from typing_extensions import TypeVar
 
-from backstay import codec, limits
+from backstay import codec, encryption, limits
 from backstay.backoff import Backoff
 from backstay.clock import MICROS, Instant, micros
 from backstay.core import admission, derivation, payload_schema, sensitive
@@ -213,6 +213,8 @@ class Handler(Generic[P, R]):
         sources = {"subject": subject, "content_hash": content_hash, "dedup_key": dedup_key, "priority": priority}
         self.functions = {each: source for each, source in sources.items() if callable(source)}
         self.derivation = _derivation(self, sources, reuse, dedup_for, dedup_per)
+        if self.reuse_by or self.derivation is not None:
+            self._refuse_encrypted_sources()
         self.marked: tuple[str, ...] = ()  # sensitive fields that earlier code or other workers have announced
         self.joins: dict[str, tuple[Callable[..., Any], bool]] = {}
         self._layers: tuple[Layer, ...] = ()
@@ -330,12 +332,14 @@ class Handler(Generic[P, R]):
         if b"null" in raw and codec.has_nan(self.adapter.dump_python(value, warnings=False)):
             raise InvalidPayload(f"payload of {self.name}: NaN and infinity are not JSON")
         text = codec.checked(raw, "payload")
+        if self.encrypted:
+            return check_payload_size(encryption.encrypted(text, self.encrypted, self.name, encryption.PAYLOAD))
         return text if len(raw) <= limits.PAYLOAD_BYTES_MAX else check_payload_size(text)
 
     def encode_many(self, payloads: Iterable[Any]) -> list[str] | None:
         """Return what `encode` returns for each, in half the time; None if one of them is refused or needs a closer
         look."""
-        if self._may_repeat_names:
+        if self._may_repeat_names or self.encrypted:
             return None
         try:
             values = list(map(self._validate, payloads))
@@ -356,6 +360,8 @@ class Handler(Generic[P, R]):
 
     def decode(self, payload: str, version: int | None = None) -> P:
         """Return a stored payload as the handler's model; it may come from an older release or from SQL."""
+        if self.encrypted:
+            payload = encryption.plain(payload, self.name, encryption.PAYLOAD)
         try:
             if version is not None and version != self.version:
                 return cast(P, self._decode_other(payload, version))
@@ -369,6 +375,8 @@ class Handler(Generic[P, R]):
         text = "null" if result is None else result
         if self._result_adapter is None:
             return cast(R, codec.decode(text))
+        if self.encrypted_result:
+            text = encryption.plain(text, self.name, encryption.RESULT)
         try:
             return cast(R, self._result_adapter.validate_json(text))
         except pydantic.ValidationError as error:
@@ -376,6 +384,22 @@ class Handler(Generic[P, R]):
                 f"the result of {self.name} is not what its handler declares: {explain_validation(error, 'result')};"
                 " app.result(job_id) returns it as plain JSON"
             ) from None
+
+    def stored_result(self, result: str) -> str:
+        """Return the JSON text of a result as it is stored: with its encrypted fields encrypted."""
+        if not self.encrypted_result:
+            return result
+        return encryption.encrypted(result, self.encrypted_result, self.name, encryption.RESULT)
+
+    @functools.cached_property
+    def encrypted(self) -> tuple[str, ...]:
+        """The paths of the payload's encrypted fields; none for most handlers."""
+        return _marked(self.adapter, encryption.WORD)
+
+    @functools.cached_property
+    def encrypted_result(self) -> tuple[str, ...]:
+        """The paths of the result's encrypted fields."""
+        return () if self._result_adapter is None else _marked(self._result_adapter, encryption.WORD)
 
     @functools.cached_property
     def _result_adapter(self) -> pydantic.TypeAdapter[Any] | None:
@@ -455,18 +479,19 @@ class Handler(Generic[P, R]):
         """The marks of sensitive fields, under every name that a stored payload can have them. An app without this code
         stores a payload as it was submitted, with any alias that the model reads; this one writes the serialization
         aliases."""
-        try:
-            schemas = [
-                codec.encode(self.adapter.json_schema(by_alias=by_alias, mode=mode)).decode()
-                for mode in _MODES
-                for by_alias in (True, False)
-            ]
-        except _NO_SCHEMA:
-            return ()
-        marks = [sensitive.marks_of(schema) for schema in schemas]
-        if not any(marks):
-            return ()
-        return sensitive.union(*marks, sensitive.renamed(sensitive.union(*marks), _aliases(self.adapter.core_schema)))
+        return _marked(self.adapter, None)
+
+    def _refuse_encrypted_sources(self) -> None:
+        """Refuse to derive from an encrypted field what is stored in plain text."""
+        sources: dict[str, tuple[str, ...]] = {f"reuse_by={name!r}": (name,) for name in self.reuse_by}
+        if self.derivation is not None:
+            sources |= dict(derivation.sources(self.derivation))
+        for what, path in sources.items():
+            if any(sensitive.covers(mark, path) for mark in self.encrypted):
+                raise ConfigurationError(
+                    f"{self.name}: {what} would store the encrypted field {'.'.join(path)!r} in plain text: derive it"
+                    " from another field, or with a function that hashes it with a secret of yours"
+                )
 
 
 _PLAIN = (Any, object, dict, list)  # declared results that decoded JSON is, whatever it contains
@@ -675,6 +700,22 @@ def _declared(handler: Handler, ask: Any, annotation: Any) -> Any:
         f"{handler.name}: payload_model() returns {model.__name__}, but handle() takes {annotation!r}: make them the"
         " same, or leave one out"
     )
+
+
+def _marked(adapter: pydantic.TypeAdapter[Any], word: str | None) -> tuple[str, ...]:
+    """Return the marks of a type (see core/sensitive.py), under every name that a stored document can have them."""
+    try:
+        schemas = [
+            codec.encode(adapter.json_schema(by_alias=by_alias, mode=mode)).decode()
+            for mode in _MODES
+            for by_alias in (True, False)
+        ]
+    except _NO_SCHEMA:
+        return ()
+    marks = [sensitive.marks_of(schema, word) for schema in schemas]
+    if not any(marks):
+        return ()
+    return sensitive.union(*marks, sensitive.renamed(sensitive.union(*marks), _aliases(adapter.core_schema)))
 
 
 def _adapter(name: str, annotation: Any) -> pydantic.TypeAdapter[Any]:

@@ -24,7 +24,7 @@ import pydantic
 import typing_extensions
 from msgspec import Meta
 
-from backstay import codec
+from backstay import codec, encryption
 from backstay.clock import Instant, Moment, to_datetime
 from backstay.core import dedup, event_details
 from backstay.core.event_details import EventDetails
@@ -190,8 +190,9 @@ class JobView:
         converted if it was stored by an older release."""
         if (handler := _handler_of(kind)) is not None:
             return handler.decode(self.row.payload, self.row.payload_version)
+        text = encryption.plain(self.row.payload, self.row.job_type, encryption.PAYLOAD)
         try:
-            return pydantic.TypeAdapter(kind).validate_json(self.row.payload)
+            return pydantic.TypeAdapter(kind).validate_json(text)
         except pydantic.ValidationError as error:
             raise InvalidPayload(f"payload of job {self.job_id}: {explain_validation(error)}") from None
 
@@ -448,7 +449,7 @@ class Job(JobView):
         """Return the result as a type, `job.result_as(Report)`, or as what a handler is declared to return. Raises
         JobFailed or JobCancelled if the job has no result."""
         check_completed(self.job_id, self.row)
-        return decode_result(kind, self.job_id, self.result_text())
+        return decode_result(kind, self.job_id, self.result_text(), self.row.job_type)
 
     def result_text(self) -> str | None:
         """The result as JSON text."""
@@ -466,12 +467,13 @@ def _handler_of(kind: Any) -> Handler | None:
     return found if isinstance(found, Handler) else None
 
 
-def decode_result(kind: Any, job_id: str, text: str | None) -> Any:
+def decode_result(kind: Any, job_id: str, text: str | None, job_type: str) -> Any:
     """Return a stored result as a type, or as what a handler is declared to return."""
     if (handler := _handler_of(kind)) is not None:
         return handler.decode_result(text)
+    text = "null" if text is None else encryption.plain(text, job_type, encryption.RESULT)
     try:
-        return pydantic.TypeAdapter(kind).validate_json("null" if text is None else text)
+        return pydantic.TypeAdapter(kind).validate_json(text)
     except pydantic.ValidationError as error:
         raise InvalidResult(f"result of job {job_id}: {explain_validation(error, 'result')}") from None
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypedDict, Unpack, cast
 
 import msgspec
 
-from backstay import codec, ids, limits
+from backstay import codec, encryption, ids, limits
 from backstay.clock import MICROS, Instant, micros, to_instant
 from backstay.core import dependencies, payload_schema
 from backstay.core.checks import (
@@ -101,6 +101,8 @@ def build(
         name, limit = target.job_type, target.concurrency_limit
         text = check_payload_size(codec.to_json(payload))
         payload_schema.check(name, target.payload_schema, text)
+        if marks := encryption.marks_of(target.payload_schema):
+            text = check_payload_size(encryption.encrypted(text, marks, name, encryption.PAYLOAD))
     if target.derivation is not None:
         options = _with_derived(target, name, text, now, options, for_template)
     is_plain = limit is None and target.rate is None and target.version == 1 and not target.reuse_by

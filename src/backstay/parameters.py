@@ -51,7 +51,10 @@ class Parameters:
             return target(*args, **named)
 
         run: Any = coroutine if is_async(target) else plain
-        run.__annotations__ = {"payload": self.model, "return": typing.get_type_hints(target).get("return", Any)}
+        run.__annotations__ = {
+            "payload": self.model,
+            "return": typing.get_type_hints(target, include_extras=True).get("return", Any),
+        }
         for each in ("__module__", "__name__", "__qualname__", "__doc__"):
             setattr(run, each, getattr(target, each))
         return typing.cast("Callable[..., Any]", run)

@@ -1,4 +1,4 @@
-"""`backstay doctor`, `purge` and `migrate`: check the queue's health, archive old jobs, upgrade the schema."""
+"""`backstay doctor`, `purge`, `migrate` and `encryption-key`: health, archiving, the schema, a new key."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from backstay import encryption
 from backstay.app import Backstay
 from backstay.cli import app_loader, options, output
 from backstay.cli.options import AppName, AsJson, Url
@@ -195,3 +196,8 @@ def _confirm_delete(place: str, planned: dict[str, int]) -> bool:
     question = f"This deletes {tables} of {place} and everything in them, for good. Type delete to continue: "
     print(safe(question), end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip() == "delete"
+
+
+def encryption_key() -> None:
+    """Print a new key for encrypted fields, for BACKSTAY_ENCRYPTION_KEYS="name:KEY"."""
+    print(encryption.new_key())

@@ -127,6 +127,7 @@ _COMMANDS: dict[str, dict[str, str | tuple[str, dict[str, str]]]] = {
         "migrate": "admin.migrate",
         "move": "move.move",
         "import": "imports.import_jobs",
+        "encryption-key": "admin.encryption_key",
         "bench": "bench.bench",
         "demo": "demo.demo",
     },

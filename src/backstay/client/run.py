@@ -332,7 +332,7 @@ class FarRun(Execution):
         errors.current.set(self)  # in the task's own context: nothing to reset
         deadlines.watch(self)
         try:
-            text = await self._call(threads)
+            text = self.handler.stored_result(await self._call(threads))
             end = End("complete", {"result": msgspec.Raw(text.encode())})
         except asyncio.CancelledError as error:
             if _is_stopped(self) and self.task is not None:

@@ -77,6 +77,16 @@ class Derivation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return name in self.in_code or getattr(self, name, None) is not None
 
 
+def sources(derivation: Derivation) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield each name that is derived from a field of the payload as it is, and the path of the field."""
+    for name in ("subject", "content_hash", "dedup_key"):
+        for part in getattr(derivation, name) or ():
+            if part.path:
+                yield name, part.path
+    if derivation.priority is not None:
+        yield "priority", derivation.priority.path
+
+
 def parse(name: str, template: str, stored_names: Mapping[str, str] | None, defaults: Mapping[str, Any]) -> Template:
     """Return a template's parts. `stored_names` maps the fields of the model to their names in a stored payload; None
     accepts any field."""

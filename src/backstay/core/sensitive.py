@@ -10,7 +10,7 @@ leads to marks that mask more than it asked for, never less.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -36,16 +36,17 @@ _WORDS = ("sensitive", "writeOnly", "password")
 
 
 @lru_cache(maxsize=256)
-def marks_of(schema: str | None) -> tuple[str, ...]:
-    """Return the marks of a schema; most have none."""
-    if schema is None or not any(word in schema for word in _WORDS):
+def marks_of(schema: str | None, word: str | None = None) -> tuple[str, ...]:
+    """Return the marks of a schema; most have none. With a `word`, the paths of what has this word instead."""
+    words = _WORDS if word is None else (word,)
+    if schema is None or not any(each in schema for each in words):
         return ()
     try:
         document = msgspec.json.decode(schema)
     except msgspec.DecodeError:
         return ()
     try:
-        return _written(_Graph(document).marks)
+        return _written(_Graph(document, word).marks)
     except RecursionError:
         return ("",)
 
@@ -92,7 +93,7 @@ def masked(marks: Iterable[str], value: Any) -> Any:
 class _Graph:
     """A schema as parts and the steps between them; a reference is a step that stays at its place."""
 
-    def __init__(self, document: Any) -> None:
+    def __init__(self, document: Any, word: str | None = None) -> None:
         self._document = document
         self._anchors: dict[str, Any] | None = None
         self._parts: dict[int, dict[str, Any]] = {}
@@ -101,7 +102,8 @@ class _Graph:
         self._covered: dict[int, bool] = {}
         self._names: set[Path] | None = None
         root = self._add(document)
-        self._marked = {key for key, part in self._parts.items() if _is_marked(part)}
+        is_marked = _is_marked if word is None else lambda part: part.get(word) is True
+        self._marked = {key for key, part in self._parts.items() if is_marked(part)}
         # A document inside a text: the text is masked.
         self._marked |= {
             key
@@ -335,6 +337,33 @@ def _masked(value: Any, nodes: list[_Node], depth: int) -> Any:
             return [_masked(part, _after(nodes, str(place)), depth - 1) for place, part in enumerate(value)]
         case _:
             return value
+
+
+def replaced(marks: tuple[str, ...], value: Any, new: Callable[[Path, Any], Any]) -> Any:
+    """Return the value with every marked part replaced. A path has "*" for a place in a list."""
+    node = _tree(marks)
+    return value if node is None else _replaced(value, [node], (), new)
+
+
+def _replaced(value: Any, nodes: list[_Node], path: Path, new: Callable[[Path, Any], Any]) -> Any:
+    nodes = _with_deep(nodes)
+    if any(node.is_end for node in nodes):
+        return new(path, value)
+    match value:
+        case dict():
+            return {name: _replaced(part, _after(nodes, name), (*path, name), new) for name, part in value.items()}
+        case list():
+            return [_replaced(part, _after(nodes, str(place)), (*path, ANY), new) for place, part in enumerate(value)]
+        case _:
+            return value
+
+
+def covers(mark: str, names: tuple[str, ...]) -> bool:
+    """Return whether a mark is at, above or below the field with these names."""
+    steps = _steps(mark)
+    if DEEP in steps:
+        return True
+    return all(step in (ANY, name) for step, name in zip(steps, names, strict=False))
 
 
 def _with_deep(nodes: list[_Node]) -> list[_Node]:

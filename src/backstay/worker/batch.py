@@ -204,7 +204,11 @@ class Caller:
 
     async def _outcome(self, item: Item, answer: Answer) -> Outcome:
         if isinstance(answer, str):
-            return await self._executor.completed(item, answer)
+            try:
+                text = item.handler.stored_result(answer)
+            except BackstayError as error:
+                return outcome_of(error, item.job.attempt, self._clock.now())
+            return await self._executor.completed(item, text)
         if isinstance(answer, Raised | RetryAsked | Discarded):  # a copy's own attempt, not the first one's
             return msgspec.structs.replace(
                 answer, error=msgspec.structs.replace(answer.error, attempt=item.job.attempt)

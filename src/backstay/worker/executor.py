@@ -197,6 +197,8 @@ class Executor:
                 if run.output is not None:
                     await self.services.outputs.flush_quietly(run)
                 return value  # an outcome that a child process has already named
+            if run.handler.encrypted_result:
+                value = run.handler.stored_result(value)
             if run.rows_refused is not None:
                 raise run.rows_refused
             if run.family:
