@@ -1,5 +1,6 @@
 """Claims over many queues and types: the order of all of them, each job in its turn, and none left out."""
 
+import gc
 import itertools
 import random
 import secrets
@@ -123,13 +124,28 @@ async def test_jobs_that_nobody_here_can_read_do_not_hide_those_behind_them(stor
     assert await claim_ids(store, limit=1, versions=dict.fromkeys(TYPES, 1), **ALL) == [job.job_id]
 
 
+async def test_what_a_claim_compares_is_no_work_for_the_garbage_collector(store: Store) -> None:
+    await store.insert([new_job(queue=queue, job_type=job_type) for queue in QUEUES for job_type in TYPES], NOW)
+    collected: list[int] = []
+
+    def note(phase: str, said: dict[str, int]) -> None:
+        collected.append(said["generation"])
+
+    gc.callbacks.append(note)
+    for _ in range(30):
+        assert len(await claim_ids(store, limit=1, **ALL)) == 1
+    gc.callbacks.remove(note)
+
+    assert len(collected) < 2 * 30  # it begins and ends; there were several collections for each claim
+
+
 # The walk itself, over lanes in a list
 
 
 async def pages_of(present: set[Pair], asked: Asked) -> list[list[Lane]]:
     async def ask(at: Pair) -> list[Row]:
         found = sorted(pair for pair in present if pair >= at and pair[0] in asked.queues and pair[1] in asked.types)
-        return [("plain", *pair, 50, 0, "id") for pair in found[:CLAIM_LANES_MAX]]
+        return [Row("plain", *pair, 50, 0, "id") for pair in found[:CLAIM_LANES_MAX]]
 
     return [page async for page in lanes.pages(asked, ask)]
 

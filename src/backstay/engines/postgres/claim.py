@@ -40,7 +40,7 @@ class Part(msgspec.Struct, frozen=True):
 
 async def lanes(tx: Tx, asked: Asked, at: Pair) -> list[Row]:
     rows = await tx.rows("lanes", asked.queues, asked.types, *at, CLAIM_LANES_MAX)
-    return [tuple(row) for row in rows]
+    return [Row(*row) for row in rows]
 
 
 def parts(page: Sequence[Lane]) -> Iterator[Part]:

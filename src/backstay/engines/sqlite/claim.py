@@ -48,7 +48,23 @@ ASK_NO_PAUSED = load("ask_no_paused")
 ASK_NO_TYPES = load("ask_no_types")
 ASK_TYPES = load("ask_types")
 ASK_NO_PAUSED_TYPES = load("ask_no_paused_types")
-_walked = msgspec.json.Decoder(list[tuple[str, str, tuple[int, Instant, str] | None]])
+
+
+class _Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    priority: int
+    due: Instant
+    job_id: str
+
+
+class _Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A lane that a walk has come to, and the first job in it that may start."""
+
+    queue: str
+    job_type: str
+    head: _Head | None
+
+
+_walked = msgspec.json.Decoder(list[_Step])
 
 
 def lanes(connection: apsw.Connection, asked: Asked, at: Pair) -> list[Row]:
@@ -62,10 +78,10 @@ def lanes(connection: apsw.Connection, asked: Asked, at: Pair) -> list[Row]:
     found: list[Row] = []
     for statement, kind, looked in ((LANES, PLAIN, LOOKED[0]), (FAIR_LANES, FAIR, LOOKED[1])):
         text = sqlite_connection.value(connection, statement, (*at, CLAIM_LANES_MAX))
-        for queue, job_type, head in _walked.decode(text):
-            found.append((looked, queue, job_type, 0, 0, ""))
-            if head is not None:
-                found.append((kind, queue, job_type, *head))
+        for step in _walked.decode(text):
+            found.append(Row(looked, step.queue, step.job_type))
+            if (head := step.head) is not None:
+                found.append(Row(kind, step.queue, step.job_type, head.priority, head.due, head.job_id))
     return found
 
 
