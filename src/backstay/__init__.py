@@ -23,9 +23,13 @@ from backstay.errors import (
     DuplicateRow,
     EffectFailed,
     EncryptionKeyMissing,
+    EventRefused,
+    EventsFull,
+    EventTimeout,
     ForkedStore,
     IllegalTransition,
     ImportFailed,
+    InvalidEvent,
     InvalidOption,
     InvalidPayload,
     InvalidPipeline,
@@ -66,6 +70,7 @@ from backstay.handlers import JobHandler
 from backstay.job import Child, HistoryEntry, Job, JobHandle
 from backstay.middleware import BlockingCallNext, CallNext
 from backstay.ops.audit import Actor
+from backstay.ops.events import SentEvent, StepEntry
 from backstay.ops.explain import Explanation, Reason
 from backstay.ops.jobs import BulkResult
 from backstay.ops.output import OutputEntry, OutputPage
@@ -108,6 +113,9 @@ __all__ = [
     "Encrypted",
     "EncryptionKeyMissing",
     "Event",
+    "EventRefused",
+    "EventTimeout",
+    "EventsFull",
     "Explanation",
     "Finding",
     "ForkedStore",
@@ -116,6 +124,7 @@ __all__ = [
     "HistoryEntry",
     "IllegalTransition",
     "ImportFailed",
+    "InvalidEvent",
     "InvalidOption",
     "InvalidPayload",
     "InvalidPipeline",
@@ -155,11 +164,13 @@ __all__ = [
     "ScheduleInfo",
     "ScheduleNotFound",
     "SchemaMismatch",
+    "SentEvent",
     "Snooze",
     "Stage",
     "StageResult",
     "Stats",
     "Status",
+    "StepEntry",
     "StoreBusy",
     "StoreError",
     "StoreFull",

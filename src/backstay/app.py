@@ -61,15 +61,16 @@ from backstay.errors import (
 )
 from backstay.files.local import LOG_FILE, Files, StoredFile, parts, read_result
 from backstay.handlers import BatchOptions, Handler, HandlerOptions, HandlerRef, JobOptions, P, R
-from backstay.job import HistoryEntry, Job, JobHandle, decode_result, target_of
+from backstay.job import HistoryEntry, Job, JobHandle, JobView, decode_result, target_of
 from backstay.lifespan import Lifespans, Make
 from backstay.middleware import Layer, M
 from backstay.observers import Observer, base
 from backstay.observers.base import submitting
-from backstay.ops import access, audit, explain, jobs, manage, output
+from backstay.ops import access, audit, events, explain, jobs, manage, output
 from backstay.ops import retention as retention_policy
 from backstay.ops.audit import Actor, Audited, By, actor
 from backstay.ops.edit import record_of
+from backstay.ops.events import SentEvent, StepEntry
 from backstay.ops.explain import Explanation
 from backstay.ops.jobs import BulkResult
 from backstay.ops.output import OutputEntry, OutputPage
@@ -877,6 +878,11 @@ class Backstay:
         job = (await self.get(job_id)).row
         return await explain.explain(self.store, job, self.clock.now(), manage.is_dead, ask_first)
 
+    async def steps(self, job_id: str) -> list[StepEntry]:
+        """Return what a job's handler has recorded, in that order: steps, sleeps, and waits for events; and events that
+        were sent to it and that no wait has received yet."""
+        return await events.steps(self.store, job_id)
+
     async def log_bytes(self, job_id: str, start: int = 0, size_max: int = limits.MIB) -> bytes | None:
         """Read part of a job's full log, UTF-8, starting at a byte offset: empty at the end. None if the log file is
         not available here; the record has the last lines in any case."""
@@ -1009,7 +1015,8 @@ class Backstay:
         expected_version: int | None = None,
     ) -> Job:
         """Retry an ended job, with its attempts reset. `subtree` retries every failed or cancelled job in its tree, and
-        keeps completed ones. Answers that `ctx.once` has recorded are used again, unless `forget_steps`."""
+        keeps completed ones. Steps, sleeps and events that the handler got past are not repeated, unless
+        `forget_steps`."""
         record = await jobs.retry(
             self.store,
             self.clock,
@@ -1024,10 +1031,29 @@ class Backstay:
 
     async def rerun(self, job_id: str, *, forget_steps: bool = False, reason: str | None = None, by: By = None) -> Job:
         """Run this job again, with everything below it, everything in its tree that depends on one of these, and then
-        its parents. Results of upstream jobs are kept and read again; so are answers that `ctx.once` has recorded. With
+        its parents. Results of upstream jobs are kept and read again; so are recorded steps. With
         `forget_steps`, all of these jobs but its parents start without them."""
         record = await jobs.rerun(self.store, self.clock, actor(by), job_id, forget_steps=forget_steps, reason=reason)
         return self._job(record)
+
+    async def send_event(
+        self,
+        job: str | JobView | None = None,
+        name: str = "",
+        payload: Any = None,
+        *,
+        key: str | None = None,
+        event_id: str | None = None,
+        by: By = None,
+    ) -> SentEvent:
+        """Send an event to a job, `await app.send_event(job, "approved", {"by": "ada"})`, for its
+        `ctx.wait_for_event("approved")`; also before it waits. With `key` instead of a job, it goes to the job that has
+        waited longest for this key, or is kept for a week until one does. Sending again with the same `event_id` has no
+        further effect. Raises JobNotFound, EventRefused if the job has ended, InvalidEvent or EventsFull."""
+        job_id = job.job_id if isinstance(job, JobView) else job
+        return await events.send_event(
+            self.store, self.clock, actor(by), job_id, name, payload, key=key, event_id=event_id
+        )
 
     async def reprioritise(
         self,

@@ -10,20 +10,24 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
+from datetime import timedelta
 from functools import partial
-from typing import Any, Generic, NoReturn, Protocol, TypeVar, Unpack, cast, overload
+from typing import Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
+import pydantic
 from typing_extensions import TypeVar as TypeVarWithDefault
 
-from backstay import codec
+from backstay import codec, typed_json
+from backstay.clock import MICROS, Instant, micros
 from backstay.core import step_values
+from backstay.core.checks import check_text
 from backstay.core.dependencies import Awaits, TriggerRule
-from backstay.core.records import OWN_STEPS, ClaimedJob, Effect, JobRecord, Page, shared
+from backstay.core.records import ClaimedJob, Effect, JobRecord, Page, shared
 from backstay.core.result_tables import ResultTable, RowPage, RowQuery, Value
 from backstay.core.states import Status
-from backstay.errors import ClaimLost, EffectFailed, InvalidOption, InvalidResult
+from backstay.errors import ClaimLost, EffectFailed, EventTimeout, InvalidEvent, InvalidOption, InvalidResult
 from backstay.files.local import AsyncSource, Source, check_name
-from backstay.handlers import Handler, HandlerRef, P
+from backstay.handlers import Handler, HandlerRef, P, explain_validation
 from backstay.handlers import R as Result
 from backstay.job import (
     BlockingChildren,
@@ -31,18 +35,22 @@ from backstay.job import (
     Children,
     Ended,
     Job,
+    SleepUntil,
     Submitted,
+    Waited,
     WaitForChildren,
+    WaitForEvent,
     by_name,
     join_name,
     target_of,
 )
-from backstay.limits import NAME_LENGTH_MAX
+from backstay.limits import DELAY_SECONDS_MAX, KEY_LENGTH_MAX, NAME_LENGTH_MAX
 from backstay.options import SubmitOptions
 from backstay.results.model import ResultRow
 from backstay.results.writer import BlockingJobResults, JobResults
 
 T = TypeVar("T")
+A = ParamSpec("A")
 R = TypeVar("R", bound=ResultRow)
 # What the lifespan of the app yields. The default is not Any: in mypy, an argument with Any matches all overloads.
 State = TypeVarWithDefault("State", default=object, covariant=True)
@@ -82,6 +90,12 @@ class AsyncChannel(Channel, Protocol):
 
     async def record_step(self, name: str, answer: str) -> bool: ...
 
+    async def sleep(self, name: str, micros: int) -> tuple[str, Instant] | None: ...
+
+    async def wait_for_event(
+        self, name: str, key: str | None, timeout_micros: int | None, schema: str | None
+    ) -> Waited: ...
+
     async def artifact(self, name: str, source: AsyncSource) -> str: ...
 
     async def submit(
@@ -109,6 +123,10 @@ class BlockingChannel(Channel, Protocol):
     def step(self, name: str) -> str | None: ...
 
     def record_step(self, name: str, answer: str) -> bool: ...
+
+    def sleep(self, name: str, micros: int) -> tuple[str, Instant] | None: ...
+
+    def wait_for_event(self, name: str, key: str | None, timeout_micros: int | None, schema: str | None) -> Waited: ...
 
     def artifact(self, name: str, source: Source) -> str: ...
 
@@ -258,27 +276,75 @@ class Context(_ContextFields[State]):
     __slots__ = ()
 
     @overload
-    async def once(self, name: str, fn: Callable[[], Awaitable[T]]) -> T: ...
+    async def step(self, name: str, fn: Callable[A, Awaitable[T]], /, *args: A.args, **kwargs: A.kwargs) -> T: ...
 
     @overload
-    async def once(self, name: str, fn: Callable[[], T]) -> T: ...
+    async def step(self, name: str, fn: Callable[A, T], /, *args: A.args, **kwargs: A.kwargs) -> T: ...
 
-    async def once(self, name: str, fn: Callable[[], Any]) -> Any:
-        """Run a step and store its return value: a later attempt gets the value and does not run the step again.
+    async def step(self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a function, `await ctx.step("charge", charge, order)`, and record what it returns: a later attempt gets
+        the recorded value, as the type that the function declares to return, and does not call it again.
 
-        The step itself still runs at least once: a crash between its effect and the record repeats it.
+        The function may still run more than once: a crash between its effect and the record repeats it. A name stands
+        for one answer: give each step of a loop its own.
         """
         channel = cast(AsyncChannel, self._channel)
         recorded = await channel.step(_step_name(name))
         if recorded is not None:
-            return codec.decode(recorded)
-        value = fn()
+            return _decoded(name, fn, recorded)
+        value = fn(*args, **kwargs)
         if inspect.isawaitable(value):
             value = await value
         answer = _answer(name, value)
         if not await channel.record_step(name, answer):
             raise ClaimLost(f"step {name!r}: this run no longer holds job {self.job_id}")
-        return codec.decode(answer)
+        return _decoded(name, fn, answer)
+
+    once = step
+
+    async def sleep(self, name: str, span: float | timedelta) -> None:
+        """End this attempt, and run the handler again from the top after this time; then this call returns at once:
+        `await ctx.sleep("cooldown", timedelta(days=3))`. A sleeping job holds no slot and counts no failure. The
+        second sleep of a name in one run is another sleep, so that a loop may use one name."""
+        channel = cast(AsyncChannel, self._channel)
+        if (left := await channel.sleep(_step_name(name), _span(span))) is not None:
+            raise SleepUntil(*left)
+
+    @overload
+    async def wait_for_event(
+        self,
+        name: str,
+        *,
+        type: type[T],
+        key: str | None = None,
+        timeout: float | timedelta | None = None,
+    ) -> T: ...
+
+    @overload
+    async def wait_for_event(
+        self, name: str, *, key: str | None = None, timeout: float | timedelta | None = None
+    ) -> Any: ...
+
+    async def wait_for_event(
+        self,
+        name: str,
+        *,
+        type: Any = Any,
+        key: str | None = None,
+        timeout: float | timedelta | None = None,
+    ) -> Any:
+        """Return the payload of the next event of this name that was sent to this job (app.send_event), or to `key`.
+        If none has come, end this attempt without a slot or a failure; the handler runs again from the top when one
+        comes, and this call returns its payload, as `type`.
+
+        Each event is received by one wait, and a later attempt gets the same one again. The second wait for a name in
+        one run gets the next event. After `timeout`, counted from the first time that the handler came here, it raises
+        EventTimeout; a payload that does not fit `type` raises InvalidEvent.
+        """
+        channel = cast(AsyncChannel, self._channel)
+        return _event(
+            name, type, await channel.wait_for_event(*_event_options(name, key, timeout), typed_json.schema_of(type))
+        )
 
     async def stream(self, value: Any) -> None:
         """Append a value to the output of this job, which others read while it runs and afterwards: the tokens of a
@@ -399,16 +465,52 @@ class BlockingContext(_ContextFields[State]):
 
     __slots__ = ()
 
-    def once(self, name: str, fn: Callable[[], T]) -> T:
-        """Run a step and store its return value; see Context.once."""
+    def step(self, name: str, fn: Callable[A, T], /, *args: A.args, **kwargs: A.kwargs) -> T:
+        """Call a function and record what it returns; see Context.step."""
         channel = cast(BlockingChannel, self._channel)
         recorded = channel.step(_step_name(name))
         if recorded is not None:
-            return cast(T, codec.decode(recorded))
-        answer = _answer(name, fn())
+            return cast(T, _decoded(name, fn, recorded))
+        answer = _answer(name, fn(*args, **kwargs))
         if not channel.record_step(name, answer):
             raise ClaimLost(f"step {name!r}: this run no longer holds job {self.job_id}")
-        return cast(T, codec.decode(answer))
+        return cast(T, _decoded(name, fn, answer))
+
+    once = step
+
+    def sleep(self, name: str, span: float | timedelta) -> None:
+        """End this attempt, and run the handler again from the top after this time; see Context.sleep."""
+        channel = cast(BlockingChannel, self._channel)
+        if (left := channel.sleep(_step_name(name), _span(span))) is not None:
+            raise SleepUntil(*left)
+
+    @overload
+    def wait_for_event(
+        self,
+        name: str,
+        *,
+        type: type[T],
+        key: str | None = None,
+        timeout: float | timedelta | None = None,
+    ) -> T: ...
+
+    @overload
+    def wait_for_event(self, name: str, *, key: str | None = None, timeout: float | timedelta | None = None) -> Any: ...
+
+    def wait_for_event(
+        self,
+        name: str,
+        *,
+        type: Any = Any,
+        key: str | None = None,
+        timeout: float | timedelta | None = None,
+    ) -> Any:
+        """Return the payload of the next event of this name, or end this attempt until one comes; see
+        Context.wait_for_event."""
+        channel = cast(BlockingChannel, self._channel)
+        return _event(
+            name, type, channel.wait_for_event(*_event_options(name, key, timeout), typed_json.schema_of(type))
+        )
 
     def stream(self, value: Any) -> None:
         """Append a value to the output of this job, which others read while it runs; see Context.stream."""
@@ -516,9 +618,45 @@ def _awaits(trigger_rule: str, on_child_failure: str) -> Awaits:
 def _step_name(name: str) -> str:
     if not isinstance(name, str) or not 0 < len(name) <= NAME_LENGTH_MAX:
         raise ValueError(f"step name {name!r:.80}: use a string of 1 to {NAME_LENGTH_MAX} characters")
-    if name.startswith(OWN_STEPS):
-        raise ValueError(f"step name {name!r:.80}: names that begin with {OWN_STEPS!r} are reserved")
     return name
+
+
+def _decoded(name: str, fn: Callable[..., Any], answer: str) -> Any:
+    try:
+        return typed_json.decoded(typed_json.returned(fn), answer)
+    except pydantic.ValidationError as error:
+        raise InvalidResult(
+            f"the answer of step {name!r} is not what its function declares to return:"
+            f" {explain_validation(error, 'answer')}"
+        ) from None
+
+
+def _span(span: float | timedelta) -> int:
+    found = micros(span)
+    if not 0 <= found <= DELAY_SECONDS_MAX * MICROS:
+        raise InvalidOption(f"{span!r}: use seconds or a timedelta, from 0 to ten years")
+    return found
+
+
+def _event_options(name: str, key: str | None, timeout: float | timedelta | None) -> tuple[str, str | None, int | None]:
+    check_text("key", key, KEY_LENGTH_MAX)
+    return _step_name(name), key, None if timeout is None else _span(timeout)
+
+
+def _event(name: str, kind: Any, waited: Waited) -> Any:
+    """Return the payload of an event that came, or end the attempt."""
+    ending = waited.ending
+    if ending is None and waited.wait is not None:
+        raise WaitForEvent(waited.wait, waited.seen)
+    if ending is None or ending.event_id is None:
+        raise EventTimeout(f"event {name!r} did not come in time")
+    try:
+        return typed_json.decoded(kind, ending.payload)
+    except pydantic.ValidationError as error:
+        raise InvalidEvent(
+            f"event {name!r} ({ending.event_id}) does not fit the type that the wait declares:"
+            f" {explain_validation(error, 'payload')}"
+        ) from None
 
 
 def _answer(name: str, value: Any) -> str:
@@ -541,7 +679,7 @@ def _record(job: ClaimedJob) -> JobRecord:
 
 
 I = TypeVar("I", bound="ItemContext[Any] | BlockingItemContext[Any]")  # noqa: E741
-_NO_WAIT = "a batch job cannot wait for children: use @app.job for one that does"
+_NO_WAIT = "a batch job cannot wait: use @app.job for one that does"
 
 
 class ItemContext(Context[State]):
@@ -561,6 +699,12 @@ class ItemContext(Context[State]):
     async def wait_for_children(self, **_: Any) -> NoReturn:
         raise InvalidOption(_NO_WAIT)
 
+    async def sleep(self, name: str, span: float | timedelta) -> NoReturn:
+        raise InvalidOption(_NO_WAIT)
+
+    async def wait_for_event(self, name: str, **_: Any) -> NoReturn:
+        raise InvalidOption(_NO_WAIT)
+
 
 class BlockingItemContext(BlockingContext[State]):
     """The same without await."""
@@ -576,6 +720,12 @@ class BlockingItemContext(BlockingContext[State]):
         return _item_logger(self._number)
 
     def wait_for_children(self, **_: Any) -> NoReturn:
+        raise InvalidOption(_NO_WAIT)
+
+    def sleep(self, name: str, span: float | timedelta) -> NoReturn:
+        raise InvalidOption(_NO_WAIT)
+
+    def wait_for_event(self, name: str, **_: Any) -> NoReturn:
         raise InvalidOption(_NO_WAIT)
 
 

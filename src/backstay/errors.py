@@ -131,6 +131,23 @@ class RowsWithdrawn(BackstayError):
 # Inside a handler
 
 
+class EventTimeout(BackstayError, TimeoutError):
+    """The event that `ctx.wait_for_event` waited for did not come in time. It is recorded: the job's next attempts get
+    it again, unless it is retried without its steps."""
+
+
+class InvalidEvent(BackstayError, ValueError):
+    """The payload of an event is not what the wait has declared, or is not JSON that every engine can store."""
+
+
+class EventsFull(BackstayError):
+    """The job or the key has as many events as it may have, or too many jobs wait for the key."""
+
+
+class EventRefused(BackstayError):
+    """The job has ended, so that it receives no events."""
+
+
 class ClaimLost(BackstayError):
     """This run no longer holds its job: another worker has it, it was cancelled, or its handler has returned. Stop;
     nothing is recorded."""
@@ -269,6 +286,9 @@ PROBLEMS: dict[type[BackstayError], tuple[int, str]] = {
     UnknownTable: (404, "unknown-table"),
     IllegalTransition: (409, "illegal-transition"),
     VersionConflict: (412, "version-conflict"),
+    InvalidEvent: (422, "invalid-event"),
+    EventRefused: (409, "event-refused"),
+    EventsFull: (429, "events-full"),
     ClaimLost: (409, "claim-lost"),
     ResultGone: (410, "result-gone"),
     RowsWithdrawn: (409, "rows-withdrawn"),

@@ -30,6 +30,7 @@ from backstay.core import dedup, event_details
 from backstay.core.event_details import EventDetails
 from backstay.core.records import ErrorEntry, HistoryEvent, JobRecord, Page
 from backstay.core.states import TERMINAL, Event, Status
+from backstay.core.waits import Ending, EventWait, awaits_of
 from backstay.errors import InvalidOption, InvalidPayload, InvalidResult
 from backstay.handlers import Handler, HandlerRef, P, R, explain_validation
 from backstay.ops.wait import check_completed
@@ -37,6 +38,7 @@ from backstay.outcomes import Discard
 
 if TYPE_CHECKING:
     from backstay.ops.audit import By
+    from backstay.ops.events import SentEvent, StepEntry
     from backstay.ops.explain import Explanation
     from backstay.ops.output import OutputEntry
 
@@ -106,7 +108,6 @@ class JobDocument(msgspec.Struct, frozen=True, kw_only=True):
     payload_version: int
     concurrency_key: str | None
     rate_key: str | None
-    rate_cost: int
     fairness_key: str | None
     schedule: str | None
     tick_at: Moment | None
@@ -333,10 +334,12 @@ class JobView:
 
     @property
     def waits_for(self) -> str | None:
-        """What a waiting job waits for: "dependencies" or "children"."""
+        """What a waiting job waits for: "dependencies", "children" or "event"."""
         if self.row.status is not Status.WAITING:
             return None
-        return "dependencies" if self.row.awaits is None else "children"
+        if self.row.awaits is None:
+            return "dependencies"
+        return "event" if isinstance(awaits_of(self.row.awaits), EventWait) else "children"
 
     @property
     def trigger_rule(self) -> str:
@@ -373,11 +376,6 @@ class JobView:
     @property
     def rate_key(self) -> str | None:
         return self.row.rate_key
-
-    @property
-    def rate_cost(self) -> int:
-        """How much of its rate each start takes."""
-        return self.row.rate_cost
 
     @property
     def fairness_key(self) -> str | None:
@@ -537,7 +535,6 @@ def document(job: JobView) -> JobDocument:
         payload_version=record.payload_version,
         concurrency_key=record.concurrency_key,
         rate_key=record.rate_key,
-        rate_cost=record.rate_cost,
         fairness_key=record.fairness_key,
         schedule=record.schedule,
         tick_at=_moment(record.tick_at),
@@ -596,6 +593,12 @@ class _App(Protocol):
     def cancel(self, job_id: str, **options: Unpack[ChangeOptions]) -> Awaitable[Job]: ...
 
     def retry(self, job_id: str, **options: Unpack[RetryOptions]) -> Awaitable[Job]: ...
+
+    def send_event(
+        self, job: str, name: str, payload: Any = None, *, event_id: str | None = None, by: By = None
+    ) -> Awaitable[SentEvent]: ...
+
+    def steps(self, job_id: str) -> Awaitable[list[StepEntry]]: ...
 
     def explain(self, job_id: str) -> Awaitable[Explanation]: ...
 
@@ -656,6 +659,16 @@ class JobHandle(JobView, Generic[R_co]):
         """Run it again after its end, with its attempts reset. See Backstay.retry."""
         return await self._app.retry(self._id, **options)
 
+    async def send_event(
+        self, name: str, payload: Any = None, *, event_id: str | None = None, by: By = None
+    ) -> SentEvent:
+        """Send it an event, for its `ctx.wait_for_event(name)`. See Backstay.send_event."""
+        return await self._app.send_event(self._id, name, payload, event_id=event_id, by=by)
+
+    async def steps(self) -> list[StepEntry]:
+        """What its handler has recorded: steps, sleeps, and waits for events. See Backstay.steps."""
+        return await self._app.steps(self._id)
+
     async def explain(self) -> Explanation:
         """Why it is not running, or how it ended; `str()` of it is the sentence. See Backstay.explain."""
         return await self._app.explain(self._id)
@@ -705,11 +718,40 @@ class Ended(msgspec.Struct, frozen=True):
     total: int
 
 
-class WaitForChildren(BaseException):
-    """Raised by ctx.wait_for_children(): this run ends, and the job resumes when the children have ended.
+class Waited(msgspec.Struct, frozen=True):
+    """How a wait for an event ended, or what the job has to wait for, having seen this many events."""
+
+    name: str
+    ending: Ending | None
+    wait: EventWait | None = None
+    seen: int = 0
+
+
+class Suspended(BaseException):
+    """Raised by the methods of a context that wait: this run ends, and the job resumes when the wait is over.
 
     Not an Exception, so that a handler's `except Exception` does not swallow it.
     """
+
+
+class SleepUntil(Suspended):
+    """Raised by ctx.sleep()."""
+
+    def __init__(self, name: str, until: Instant) -> None:
+        super().__init__(f"sleeping: {name}")
+        self.name, self.until = name, until
+
+
+class WaitForEvent(Suspended):
+    """Raised by ctx.wait_for_event()."""
+
+    def __init__(self, wait: EventWait, seen: int) -> None:
+        super().__init__(f"waiting for event {wait.name}")
+        self.wait, self.seen = wait, seen
+
+
+class WaitForChildren(Suspended):
+    """Raised by ctx.wait_for_children()."""
 
     def __init__(self, trigger_rule: str, on_failure: str, join: str | None) -> None:
         super().__init__("waiting for its children")
@@ -719,13 +761,13 @@ class WaitForChildren(BaseException):
 def unwrapped(error: BaseException) -> BaseException:
     """Return the wait inside an exception group: a wait raised in a task group comes out as a group. Groups may be
     nested to any depth."""
-    found: WaitForChildren | None = None
+    found: Suspended | None = None
     left: list[BaseException] = [error]
     while left:
         each = left.pop()
         if issubclass(type(each), BaseExceptionGroup):
             left += each.exceptions  # type: ignore[attr-defined]
-        elif issubclass(type(each), WaitForChildren):
+        elif issubclass(type(each), Suspended):
             found = each  # type: ignore[assignment]
         else:
             return error

@@ -33,7 +33,6 @@ TIMEOUT_SECONDS_MAX = 30 * 24 * 3600
 SPAN_SECONDS_MAX = 100 * 366 * 24 * 3600  # dedup_for and reuse; beyond a century, use "forever" or True
 DELAY_SECONDS_MAX = 10 * 366 * 24 * 3600  # a date that is off by a century is a mistake, not a plan
 
-RATE_COST_MAX = 999_999_999  # as many as a rate may allow
 FAIRNESS_WEIGHT_MAX = 1_000  # turns are counted in integer steps of a million; a larger weight makes no difference
 SCHEDULES_AHEAD = 1_000  # schedules that a worker keeps in mind, those that tick next: it reads them every few seconds
 AHEAD_MAX = 1_000  # jobs ahead of one that are counted, so that to explain it stays cheap in a line of any length
@@ -108,7 +107,17 @@ OUTPUT_PART_BYTES_MAX = 128 * KIB  # entries in one write; a DynamoDB item holds
 OUTPUT_REQUEST_ENTRIES_MAX = 1_000  # that a remote worker sends in one request
 OUTPUT_PARTS_READ_MAX = 50  # in one read: a few megabytes at most
 OUTPUT_INTERVAL_SECONDS = 0.1  # between two writes of a worker, each with what all of its jobs have appended meanwhile
-STEPS_MAX = 1_000  # recorded ctx.once answers per job
+STEPS_MAX = 1_000  # recorded steps, sleeps and events of a job that are listed
+EVENT_BYTES_MAX = 64 * KIB  # payload of an event: a hundred of them are read at once
+EVENT_SCHEMA_BYTES_MAX = (
+    8 * KIB
+)  # of the type that a wait declares: it is stored with the wait, to check events as they are sent
+JOB_EVENTS_MAX = 1_000  # events ever sent to one job: a wait reads them all
+EVENTS_KEPT_MAX = 100  # events that a correlation key keeps while no wait listens …
+EVENTS_KEPT_BYTES_MAX = 200 * KIB  # … and their payloads together: they are one item on DynamoDB, which holds 400 KB
+EVENTS_KEPT_DAYS = 7.0  # that they are kept
+EVENT_IDS_KEPT_MAX = 200  # ids of the last events of a key, by which a repeat is known
+LISTENERS_MAX = 300  # waits that listen to one key; they are in the same item
 STAGE_LENGTH_MAX = 200
 RESULT_TABLES_MAX = 200  # each is a table of the engine; a DynamoDB account has 2,500
 RESULT_ROW_BYTES_MAX = 300 * KIB  # a DynamoDB item holds 400 KB, including names and what Backstay adds

@@ -59,6 +59,9 @@ class _BlockingChannel(_Channel):
         self._steps[name] = answer
         return True
 
+    def sleep(self, name: str, micros: int) -> None:
+        """Sleeps are over at once."""
+
 
 class _AsyncChannel(_Channel):
     async def stream(self, entry: str) -> None:
@@ -70,6 +73,9 @@ class _AsyncChannel(_Channel):
     async def record_step(self, name: str, answer: str) -> bool:
         self._steps[name] = answer
         return True
+
+    async def sleep(self, name: str, micros: int) -> None:
+        """Sleeps are over at once."""
 
 
 def _prepared(handler: Handler, payload: Any) -> tuple[ClaimedJob, Any]:

@@ -35,10 +35,11 @@ from backstay.core.stats import Stats, TotalFigures
 from backstay.errors import ForkedStore, NotOpen
 from backstay.files.local import StoredFile
 from backstay.handlers import BatchOptions, Handler, HandlerOptions, HandlerRef, JobOptions, P, R
-from backstay.job import HistoryEntry, Job, target_of
+from backstay.job import HistoryEntry, Job, JobView, target_of
 from backstay.middleware import M
 from backstay.observers import Observer
 from backstay.ops.audit import Audited, By
+from backstay.ops.events import SentEvent, StepEntry
 from backstay.ops.explain import Explanation
 from backstay.ops.jobs import BulkResult
 from backstay.ops.output import OutputEntry, OutputPage
@@ -339,6 +340,10 @@ class Backstay:
         """Explain in one sentence why a job is not running."""
         return self._call(self.inner.explain(job_id, ask_first=ask_first))
 
+    def steps(self, job_id: str) -> list[StepEntry]:
+        """Return what a job's handler has recorded: steps, sleeps, and waits for events."""
+        return self._call(self.inner.steps(job_id))
+
     def log_bytes(self, job_id: str, start: int = 0, size_max: int = limits.MIB) -> bytes | None:
         """Read part of a job's full log."""
         return self._call(self.inner.log_bytes(job_id, start, size_max))
@@ -455,6 +460,19 @@ class Backstay:
     def rerun(self, job_id: str, *, forget_steps: bool = False, reason: str | None = None, by: By = None) -> Job:
         """Run this job and everything downstream again."""
         return self._call(self.inner.rerun(job_id, forget_steps=forget_steps, reason=reason, by=by))
+
+    def send_event(
+        self,
+        job: str | JobView | None = None,
+        name: str = "",
+        payload: Any = None,
+        *,
+        key: str | None = None,
+        event_id: str | None = None,
+        by: By = None,
+    ) -> SentEvent:
+        """Send an event to a job, or to a correlation key; see backstay.Backstay.send_event."""
+        return self._call(self.inner.send_event(job, name, payload, key=key, event_id=event_id, by=by))
 
     def reprioritise(
         self,

@@ -11,6 +11,8 @@ from backstay.context import BatchContext, BlockingBatchContext, BlockingContext
 from backstay.handlers import Handler, JobHandler, P, R
 from backstay.job import ChangeOptions, Job, JobView, R_co, RetryOptions
 from backstay.job import JobHandle as AsyncJobHandle
+from backstay.ops.audit import By
+from backstay.ops.events import SentEvent, StepEntry
 from backstay.ops.explain import Explanation
 from backstay.ops.output import OutputEntry
 from backstay.options import SubmitOptions
@@ -76,6 +78,14 @@ class JobHandle(JobView, Generic[R_co]):
     def retry(self, **options: Unpack[RetryOptions]) -> Job:
         """Run it again after its end, with its attempts reset. See Backstay.retry."""
         return self._app._call(self._inner.retry(**options))
+
+    def send_event(self, name: str, payload: Any = None, *, event_id: str | None = None, by: By = None) -> SentEvent:
+        """Send it an event, for its `ctx.wait_for_event(name)`. See Backstay.send_event."""
+        return self._app._call(self._inner.send_event(name, payload, event_id=event_id, by=by))
+
+    def steps(self) -> list[StepEntry]:
+        """What its handler has recorded: steps, sleeps, and waits for events. See Backstay.steps."""
+        return self._app._call(self._inner.steps())
 
     def explain(self) -> Explanation:
         """Why it is not running, or how it ended; `str()` of it is the sentence. See Backstay.explain."""

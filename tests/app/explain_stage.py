@@ -60,6 +60,14 @@ class Stage:
             await ctx.submit("other", 2, delay=3600, depends_on=() if payload is None else [payload], key="child")
             await ctx.wait_for_children()
 
+        @app.job("resting")
+        async def resting(payload: Any, ctx: Context) -> None:
+            await ctx.sleep("cooldown", timedelta(hours=2))
+
+        @app.job("approved")
+        async def approved(payload: Any, ctx: Context) -> None:
+            await ctx.wait_for_event("approved", key="order:7", timeout=timedelta(hours=2))
+
         @app.job("sleepy")
         async def sleepy(payload: Any) -> None:
             raise Snooze(timedelta(hours=2), "the shop is closed")

@@ -94,6 +94,24 @@ async def _snoozed(stage: Stage) -> Scene:
     return Scene(job_id, ["snoozed until 2030-01-01 14:00:00", "the shop is closed"], NOON + timedelta(hours=2))
 
 
+async def _sleeping(stage: Stage) -> Scene:
+    await stage.worker()
+    job_id = await stage.in_state(await stage.submit("resting"), "scheduled")
+    return Scene(job_id, ["sleeping until 2030-01-01 14:00:00", "cooldown"], NOON + timedelta(hours=2))
+
+
+async def _waiting_for_event(stage: Stage) -> Scene:
+    await stage.worker()
+    job_id = await stage.in_state(await stage.submit("approved"), "waiting")
+    says = [
+        "waiting for the event approved",
+        "of the key order:7",
+        "since 2030-01-01 12:00:00",
+        "until 2030-01-01 14:00:00",
+    ]
+    return Scene(job_id, says, NOON + timedelta(hours=2))
+
+
 async def _backing_off(stage: Stage) -> Scene:
     await stage.worker()
     job_id = await stage.in_state(await stage.submit("failing"), "retrying")
@@ -228,6 +246,8 @@ SCENES: dict[Reason, Callable[[Stage], Awaitable[Scene]]] = {
     Reason.RING: _ring,
     Reason.SCHEDULED: _scheduled,
     Reason.SNOOZED: _snoozed,
+    Reason.SLEEPING: _sleeping,
+    Reason.WAITING_FOR_EVENT: _waiting_for_event,
     Reason.BACKING_OFF: _backing_off,
     Reason.OVERDUE: _overdue,
     Reason.QUEUE_PAUSED: _queue_paused,

@@ -179,7 +179,7 @@ def test_a_parent_goes_on_when_its_last_child_has_ended(brood: Brood) -> None:
 def test_what_a_parent_waits_for_is_stored_with_its_names(rule: TriggerRule, on_failure: str) -> None:
     awaits = Awaits(rule, on_failure)
 
-    assert json.loads(awaits.stored) == {"rule": rule.value, "on_failure": on_failure}
+    assert json.loads(awaits.stored) == {"for": "children", "rule": rule.value, "on_failure": on_failure}
     assert Awaits.of(awaits.stored) == awaits
 
 

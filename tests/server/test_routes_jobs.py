@@ -144,7 +144,8 @@ async def test_a_job_that_is_not_there_is_not_found(stage: Stage) -> None:
     for method, path in [
         ("GET", ""), ("DELETE", ""), ("PATCH", ""), ("POST", "/retry"), ("POST", "/rerun"), ("GET", "/history"),
         ("GET", "/logs"), ("GET", "/tree"), ("GET", "/explain"), ("GET", "/results"), ("GET", "/results/comments"),
-        ("GET", "/results/comments/1"), ("GET", "/artifacts"), ("GET", "/artifacts/report.html"),
+        ("GET", "/results/comments/1"), ("GET", "/artifacts"), ("GET", "/artifacts/report.html"), ("GET", "/steps"),
+        ("POST", "/events/approved"),
     ]:  # fmt: skip
         body = {"json": {"priority": 1}} if method == "PATCH" else {}
         answer = await stage.ask(method, f"/jobs/{NOBODY}{path}", **body)

@@ -104,6 +104,7 @@ async def test_a_job_of_another_queue_looks_like_none(stage: Stage) -> None:
         ("POST", "/rerun", None), ("GET", "/history", None), ("GET", "/logs", None), ("GET", "/tree", None),
         ("GET", "/explain", None), ("GET", "/results", None), ("GET", "/results/comments", None),
         ("GET", "/results/comments/1", None), ("GET", "/artifacts", None), ("GET", "/artifacts/report.html", None),
+        ("GET", "/steps", None), ("POST", "/events/approved", None),
     ]:  # fmt: skip
         options = {} if body is None else {"json": body}
         found = await who(method, f"/jobs/{theirs}{path}", **options)

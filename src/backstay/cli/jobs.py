@@ -20,6 +20,7 @@ from backstay.clock import to_datetime
 from backstay.core.checks import away, count, span, utc
 from backstay.core.states import Status
 from backstay.job import HistoryEntry, Job, whole
+from backstay.ops.events import StepEntry, says
 
 
 def list_jobs(
@@ -117,18 +118,22 @@ def show(job_id: JobId, as_json: AsJson = False, url: Url = None, app: AppName =
     async def work(app: Backstay) -> None:
         job = await app.get(await app_loader.job_id(app, job_id))
         if as_json:
-            output.emit_json({**msgspec.structs.asdict(whole(job)), "history": job.history})
+            steps = await app.steps(job.job_id)
+            output.emit_json({**msgspec.structs.asdict(whole(job)), "history": job.history, "steps": steps})
             return
-        why = await app.explain(job.job_id) if job.status is Status.PENDING else None
-        _Sheet(job, None if why is None else str(why), to_datetime(app.clock.now())).print()
+        explained = job.status is Status.PENDING or job.waits_for == "event"
+        why = await app.explain(job.job_id) if explained else None
+        steps = await app.steps(job.job_id) if job.attempt else []
+        _Sheet(job, None if why is None else str(why), steps, to_datetime(app.clock.now())).print()
 
     app_loader.run(url, app, work)
 
 
 class _Sheet:
-    def __init__(self, job: Job, why: str | None, now: datetime) -> None:
+    def __init__(self, job: Job, why: str | None, steps: list[StepEntry], now: datetime) -> None:
         self._job = job
         self._why = why
+        self._steps = steps
         self._now = now
         self._console = output.console()
 
@@ -140,6 +145,7 @@ class _Sheet:
             if self._job.status is Status.COMPLETED:
                 self._document("Result", self._job.result)
         self._errors()
+        self._recorded()
         self._history()
         self._logs()
 
@@ -203,7 +209,6 @@ class _Sheet:
             "schedule": job.schedule and f"{job.schedule}, for {utc(job.tick_at) if job.tick_at else 'a manual run'}",
             "limited by": job.concurrency_key and f"concurrency key {job.concurrency_key}",
             "paced by": job.rate_key and f"rate key {job.rate_key}",
-            "rate cost": f"{job.rate_cost:,}" if job.rate_cost > 1 else None,
             "takes turns": job.fairness_key and f"by fairness key {job.fairness_key}",
             "result tables": ", ".join(job.result_tables),
             "artifacts": ", ".join(job.artifacts),
@@ -220,6 +225,14 @@ class _Sheet:
             self._lines(line, style="red")
             if error["traceback"]:
                 self._lines(error["traceback"].rstrip("\n"), indent=4)
+
+    def _recorded(self) -> None:
+        if not self._steps:
+            return
+        self._title("Steps")
+        width = max(len(step.name) for step in self._steps)
+        for step in self._steps:
+            self._lines(f"{step.kind.value:<6}{step.name:<{width}}  {says(step)}", hang=8 + width)
 
     def _history(self) -> None:
         entries = self._job.history

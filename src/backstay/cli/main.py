@@ -94,6 +94,7 @@ _COMMANDS: dict[str, dict[str, str | tuple[str, dict[str, str]]]] = {
         "cancel": "change.cancel",
         "retry": "change.retry",
         "rerun": "change.rerun",
+        "event": "event.event",
         "reprioritise": "change.reprioritise",
         "reschedule": "change.reschedule",
     },

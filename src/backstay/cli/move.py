@@ -28,6 +28,7 @@ _NAMES = {
     dumps.SCHEDULES: "schedule",
     dumps.TABLES: "result table",
     dumps.STEPS: "step",
+    dumps.MAILBOXES: "event key",
     dumps.GUARDS: "dedup key",
     dumps.COUNTERS: "counter",
     dumps.KEYS: "API key",

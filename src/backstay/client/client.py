@@ -356,6 +356,30 @@ class Client:
         )
         return RemoteJob(found)
 
+    async def send_event(
+        self,
+        job_id: str | None = None,
+        name: str = "",
+        payload: Any = None,
+        *,
+        key: str | None = None,
+        event_id: str | None = None,
+    ) -> dict[str, Any]:
+        """Send an event to a job, or to a correlation key; see backstay.Backstay.send_event. If there is no
+        `event_id`, one is made here, so that a request that is repeated has one effect."""
+        if (job_id is None) == (key is None):
+            raise InvalidOption("send_event: name either a job or key=…")
+        body = {"payload": payload, "event_id": event_id or ids.new_id(SystemClock().now())}
+        if job_id is None:
+            found = await self.requests.send("POST", "/events", {**body, "key": key, "name": name})
+        else:
+            found = await self.requests.send("POST", _path(job_id, f"events/{quote(name, safe='')}"), body)
+        return dict(found)
+
+    async def steps(self, job_id: str) -> list[dict[str, Any]]:
+        """Return what a job has recorded: steps, sleeps, and waits for events; see backstay.Backstay.steps."""
+        return list((await self.requests.send("GET", _path(job_id, "steps")))["items"])
+
     async def cancel_many(
         self,
         job_ids: Sequence[str] | None = None,

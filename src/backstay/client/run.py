@@ -24,8 +24,10 @@ from backstay.core.lifecycle import (
     Outcome,
     Raised,
     RetryAsked,
+    Sleeping,
     Snoozed,
     WaitingForChildren,
+    WaitingForEvent,
 )
 from backstay.core.output import OutputBuffer, OutputPart
 from backstay.core.records import ErrorEntry, Hold
@@ -388,6 +390,10 @@ def end_of(outcome: Outcome) -> End:
             return End("outcome", {"outcome": "give_back", **_because(reason)})
         case Cancelled(reason):
             return End("outcome", {"outcome": "cancel", **_because(reason)})
+        case Sleeping(name, until):
+            return End("outcome", {"outcome": "sleep", "name": name, "until": until})
+        case WaitingForEvent(awaits, seen):
+            return End("outcome", {"outcome": "wait_for_event", "name": awaits.wait, "seen": seen})
         case WaitingForChildren():
             why = "a remote worker cannot wait for children: submit the next step with depends_on"
             return End("fail", {"error": {"type": "WaitForChildren", "message": why}, "retry": False})

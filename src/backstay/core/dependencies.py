@@ -119,7 +119,7 @@ def _ready(scheduled_for: Instant, now: Instant) -> Status:
 # Children
 
 
-class Awaits(msgspec.Struct, frozen=True):
+class Awaits(msgspec.Struct, frozen=True, tag_field="for", tag="children"):
     """The outcome of its children that a parent waits for, and how it ends if they have another."""
 
     rule: TriggerRule  # not one_success: a parent resumes once all children have ended

@@ -40,6 +40,7 @@ TABLES = "tables"
 JOBS = "jobs"
 STEPS = "steps"
 OUTPUT = "output"
+MAILBOXES = "mailboxes"
 ARCHIVE = "archive"
 GUARDS = "guards"
 COUNTERS = "counters"
@@ -49,8 +50,8 @@ AUDIT = "audit"
 ROWS = "rows"
 # The order of transfer: rows need their table, and files need their job, which may be archived.
 KINDS = (
-    TYPES, QUEUES, LIMITS, SCHEDULES, DECLARATIONS, TABLES, ARCHIVE, JOBS, STEPS, OUTPUT, GUARDS, COUNTERS, TOTALS,
-    KEYS, AUDIT, ROWS,
+    TYPES, QUEUES, LIMITS, SCHEDULES, DECLARATIONS, TABLES, ARCHIVE, JOBS, STEPS, MAILBOXES, OUTPUT, GUARDS, COUNTERS,
+    TOTALS, KEYS, AUDIT, ROWS,
 )  # fmt: skip
 
 
@@ -90,6 +91,7 @@ class Adopted(msgspec.Struct, frozen=True):
 
 class StepDump(msgspec.Struct, frozen=True):
     job_id: str
+    kind: str  # see waits.StepKind
     name: str
     answer: str
     attempt: int
@@ -105,6 +107,14 @@ class OutputDump(msgspec.Struct, frozen=True):
     size: int
     written_at: Instant
     text: str
+
+
+class MailboxDump(msgspec.Struct, frozen=True):
+    """A correlation key: who listens, and what is kept, as JSON text; see waits.Mailbox."""
+
+    event_key: str
+    content: str
+    expires_at: Instant
 
 
 class ArchiveDump(msgspec.Struct, frozen=True):
@@ -134,7 +144,8 @@ class RowDump(msgspec.Struct, frozen=True):
 
 
 Dump = (
-    JobType | QueueRow | LimitRow | Schedule | Declaration | ResultTable | JobDump | StepDump | OutputDump | ArchiveDump
+    JobType | QueueRow | LimitRow | Schedule | Declaration | ResultTable | JobDump | StepDump | MailboxDump | OutputDump
+    | ArchiveDump
     | GuardDump
     | Counter
     | TotalDump | ApiKey | AuditEntry | RowDump
@@ -150,6 +161,7 @@ _TYPES: dict[str, type[Dump]] = {
     JOBS: JobDump,
     STEPS: StepDump,
     OUTPUT: OutputDump,
+    MAILBOXES: MailboxDump,
     ARCHIVE: ArchiveDump,
     GUARDS: GuardDump,
     COUNTERS: Counter,
@@ -199,7 +211,7 @@ def name_of(kind: str, item: bytes) -> str:
             return f"{job_id} {name}"
         case OutputDump(job_id=job_id, attempt=attempt, last=last):
             return f"{job_id} attempt {attempt} up to {last}"
-        case GuardDump(dedup_key=key):
+        case GuardDump(dedup_key=key) | MailboxDump(event_key=key):
             return key
         case RowDump(table=table, job_id=job_id):
             return f"{table} of {job_id}"

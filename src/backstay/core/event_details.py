@@ -63,8 +63,28 @@ class Tick(_Details, frozen=True, tag="tick"):
     tick_at: Moment
 
 
+class Slept(_Details, frozen=True, tag="slept"):
+    """The job sleeps, under the name of the sleep."""
+
+    name: str
+
+
+class Awaited(_Details, frozen=True, tag="awaited"):
+    """The job waits for the event `event`, sent to it or to a correlation key."""
+
+    event: str
+    key: str | None = None
+
+
+class Received(_Details, frozen=True, tag="received"):
+    """The job left `waiting` because the event `event` was sent."""
+
+    event: str
+    event_id: str | None = None
+
+
 AboutJob = Rerun | RerunBelow | Subtree | Dependency  # `job_id` is None for readers who may not see that job
-EventDetails = AboutJob | DueTime | Priority | Tick
+EventDetails = AboutJob | DueTime | Priority | Tick | Slept | Awaited | Received
 
 FORGETTING = "without recorded steps"
 
@@ -87,6 +107,12 @@ def text(details: EventDetails) -> str:
             return f"priority {priority}, was {previous}"
         case Tick(schedule, at):
             return f"schedule {schedule} skipped its tick at {at:%Y-%m-%d %H:%M:%S} UTC: this job was active"
+        case Slept(name):
+            return f"sleep {name}"
+        case Awaited(event, key):
+            return f"for event {event}" + ("" if key is None else f" of {key}")
+        case Received(event):
+            return f"event {event} came"
 
 
 def why(details: EventDetails | None, forget_steps: bool, reason: str | None) -> str | None:

@@ -17,7 +17,7 @@ from backstay.backoff import Backoff
 from backstay.clock import Instant, to_datetime
 from backstay.core import suspicion
 from backstay.core.dependencies import Awaits
-from backstay.core.event_details import DueTime, EventDetails, Priority, Tick
+from backstay.core.event_details import Awaited, DueTime, EventDetails, Priority, Slept, Tick
 from backstay.core.records import LEASE_LOST, ClaimedJob, ExpiredClaim, JobRecord, NewJob, Node
 from backstay.core.records import Effect as Effect
 from backstay.core.records import ErrorEntry as ErrorEntry
@@ -33,6 +33,7 @@ from backstay.core.states import Status as Status
 from backstay.core.states import also_counted as also_counted
 from backstay.core.states import bucket_of as bucket_of
 from backstay.core.states import counted as counted
+from backstay.core.waits import EventWait
 from backstay.errors import IllegalTransition
 from backstay.limits import GIVE_BACKS_MAX, NAME_LENGTH_MAX, REASON_LENGTH_MAX, SNOOZES_MAX, WAITS_MAX
 
@@ -45,7 +46,8 @@ EDGES: Mapping[Event, tuple[frozenset[Status | None], frozenset[Status]]] = {
         frozenset({_S.WAITING}),
         frozenset({_S.PENDING, _S.SCHEDULED, _S.CANCELLED, _S.FAILED}),
     ),
-    Event.DUE: (frozenset({_S.SCHEDULED, _S.RETRYING}), frozenset({_S.PENDING})),
+    # A wait for an event is due at its timeout.
+    Event.DUE: (frozenset({_S.SCHEDULED, _S.RETRYING, _S.WAITING}), frozenset({_S.PENDING})),
     Event.CLAIM: (frozenset({_S.PENDING}), frozenset({_S.PROCESSING})),
     Event.COMPLETE: (frozenset({_S.PROCESSING}), frozenset({_S.COMPLETED})),
     Event.RETRY: (frozenset({_S.PROCESSING}), frozenset({_S.RETRYING})),
@@ -54,6 +56,8 @@ EDGES: Mapping[Event, tuple[frozenset[Status | None], frozenset[Status]]] = {
     Event.SNOOZE: (frozenset({_S.PROCESSING}), frozenset({_S.SCHEDULED})),
     Event.GIVE_BACK: (frozenset({_S.PROCESSING}), frozenset({_S.PENDING})),
     Event.WAIT_FOR_CHILDREN: (frozenset({_S.PROCESSING}), frozenset({_S.WAITING})),
+    Event.SLEEP: (frozenset({_S.PROCESSING}), frozenset({_S.SCHEDULED})),
+    Event.WAIT_FOR_EVENT: (frozenset({_S.PROCESSING}), frozenset({_S.WAITING})),
     Event.RESCUE: (frozenset({_S.PROCESSING}), frozenset({_S.RETRYING, _S.FAILED})),
     Event.RESCHEDULE: (frozenset({_S.PENDING, _S.SCHEDULED}), frozenset({_S.SCHEDULED, _S.PENDING})),
     Event.REPRIORITISE: (frozenset(ACTIVE), frozenset(ACTIVE)),
@@ -132,7 +136,23 @@ class WaitingForChildren(msgspec.Struct, frozen=True):
     join: str | None = None
 
 
-_WithoutResult = Raised | RetryAsked | Snoozed | Cancelled | Discarded | GivenBack | WaitingForChildren
+class Sleeping(msgspec.Struct, frozen=True):
+    """The job resumes from the top at this time. The sleep is recorded as a step of this name."""
+
+    name: str
+    until: Instant
+
+
+class WaitingForEvent(msgspec.Struct, frozen=True):
+    """The job resumes from the top when the event has come, or after the timeout. `seen`: see waits.Inbox."""
+
+    awaits: EventWait
+    seen: int
+
+
+_WithoutResult = (
+    Raised | RetryAsked | Snoozed | Cancelled | Discarded | GivenBack | WaitingForChildren | Sleeping | WaitingForEvent
+)
 Outcome = Completed | _WithoutResult
 
 
@@ -164,10 +184,14 @@ def decide(
         return msgspec.structs.replace(complete(job, outcome, now, token, by), **said)
     change = _without_result(job, outcome, now, backoff, draw)
     said.pop("effects", None)
-    if change.event is not Event.WAIT_FOR_CHILDREN:
+    if change.event not in _RESUMES:
         said.pop("children", None)
         said.pop("staged", None)
     return msgspec.structs.replace(change, token=token, by=by, ran_micros=now - job.started_at, **said)
+
+
+# The handler comes back to what it has submitted so far: its children are stored with the wait.
+_RESUMES = frozenset({Event.WAIT_FOR_CHILDREN, Event.SLEEP, Event.WAIT_FOR_EVENT})
 
 
 # A member of an enum is looked up by a function of Python's each time: three of them cost half of what follows.
@@ -242,6 +266,26 @@ def _without_result(
                 waits=job.waits + 1,
                 awaits=awaits,
                 join=join,
+                suspicion=_cleared(job),
+            )
+        case Sleeping(name, until):
+            return _end(
+                job,
+                Event.SLEEP,
+                Status.SCHEDULED,
+                scheduled_for=until,
+                details=Slept(name),
+                suspicion=_cleared(job),
+            )
+        case WaitingForEvent(wait, seen):
+            return _end(
+                job,
+                Event.WAIT_FOR_EVENT,
+                Status.WAITING,
+                awaits=wait,
+                join=job.join,
+                seen=seen,
+                details=Awaited(wait.name, wait.key),
                 suspicion=_cleared(job),
             )
         case Cancelled(reason):

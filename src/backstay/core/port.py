@@ -65,6 +65,7 @@ from backstay.core.records import (
 )
 from backstay.core.result_tables import ResultTable, RowBatch, RowPage, RowQuery
 from backstay.core.states import Status
+from backstay.core.waits import Delivery, EventWait, Inbox, NewEvent, Step, StepKind
 
 Listener = Callable[[Signal], None]
 
@@ -171,7 +172,8 @@ class Store(Protocol):
     # Maintenance: idempotent, leaderless, a bounded batch per call
 
     async def promote(self, now: Instant, limit: int) -> Promoted:
-        """Make due scheduled and retrying jobs pending, and end pauses whose time is over."""
+        """Make due scheduled and retrying jobs pending, and jobs whose wait for an event has timed out; end pauses
+        whose time is over."""
         ...
 
     async def expired(self, now: Instant, limit: int, dead_workers: Sequence[str] = ()) -> list[ExpiredClaim]:
@@ -312,14 +314,41 @@ class Store(Protocol):
         """List entries, newest first, starting before the entry with the id `after`."""
         ...
 
-    # Steps: the recorded answers of ctx.once
+    # Steps and events: what a handler got past, and what was sent to it; see core/waits.py
 
-    async def step(self, job_id: str, name: str) -> str | None:
+    async def step(self, job_id: str, name: str, kind: StepKind = StepKind.STEP) -> str | None:
         """Return a step's recorded answer, or None."""
         ...
 
-    async def record_step(self, hold: Hold, name: str, answer: str, now: Instant) -> Verdict:
-        """Store a step's answer if the claim still holds; the first answer is kept."""
+    async def record_step(
+        self, hold: Hold, name: str, answer: str, now: Instant, kind: StepKind = StepKind.STEP
+    ) -> Verdict:
+        """Store a step's answer if the claim still holds; the first answer of a name and kind is kept."""
+        ...
+
+    async def steps(self, job_id: str, limit: int) -> list[Step]:
+        """Return up to `limit` recorded steps of a job, of all kinds, in any order. Consistent."""
+        ...
+
+    async def inbox(self, job_id: str) -> Inbox:
+        """Return the events that were sent to a job, and the endings of its waits. Consistent: a wait that is applied
+        with `seen` as it is here waits only if nothing was sent in between."""
+        ...
+
+    async def send(self, events: Sequence[NewEvent], now: Instant) -> list[Delivery]:
+        """Record each event with its job, or with the job whose wait has listened longest to its key, and make that
+        job pending in the same commit if it waits for the event; or keep it with the key. An event with an id that
+        its job or key has seen changes nothing."""
+        ...
+
+    async def listen_for(self, hold: Hold, wait: EventWait, now: Instant) -> Verdict:
+        """Let a wait listen to its key, if the claim still holds. If the key has kept an event for it, that is recorded
+        with the job in the same commit. BLOCKED if too many waits listen to the key."""
+        ...
+
+    async def stop_listening(self, hold: Hold, wait: EventWait, now: Instant) -> Verdict:
+        """Remove a wait from those that listen to its key, if the claim still holds: what is sent from then on goes to
+        others."""
         ...
 
     # Output: what running jobs append with ctx.stream

@@ -19,13 +19,13 @@ from backstay.core.dependencies import Awaits
 from backstay.core.derivation import Derivation
 from backstay.core.event_details import EventDetails
 from backstay.core.states import Counted, Event, Status
+from backstay.core.waits import EventWait
 
 FOREVER: Instant = 2**62
 
 
 class Rate(msgspec.Struct, frozen=True, gc=False):
-    """At most `count` starts in any span of `micros`, roughly, or starts that cost this much together: a bucket of
-    `count` that refills evenly."""
+    """At most `count` starts in any span of `micros`, roughly: a bucket of `count` that refills evenly."""
 
     count: int
     micros: int
@@ -73,7 +73,6 @@ class NewJob(AnyJob, frozen=True):
     reuse_since: Instant | None = None  # reuse an identical job completed at or after this
     rate_key: str | None = None
     rate: Rate | None = None
-    rate_cost: int = 1  # how much of its rate a start takes
     schedule: str | None = None  # the schedule that created it, and the tick
     tick_at: Instant | None = None
 
@@ -128,9 +127,6 @@ class Staged(msgspec.Struct, frozen=True, gc=False):
     jobs: int
 
 
-OWN_STEPS = "backstay: "  # prefix of steps that the worker records for itself, next to those of `ctx.once`
-
-
 class Transition(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A decided change: guards, then what to write. A field left at None keeps what is stored."""
 
@@ -173,10 +169,12 @@ class Transition(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     # Children submitted with it: up to CHILDREN_INLINE_MAX inline, or else what `stage` stored. Only one of the two.
     children: tuple[NewJob, ...] = ()
     staged: Staged | None = None
-    # For WAIT_FOR_CHILDREN only: what it waits for, and the function that runs next; None means the handler itself.
-    awaits: Awaits | None = None
+    # For WAIT_FOR_CHILDREN and WAIT_FOR_EVENT: what it waits for, and the function that runs next; None means the
+    # handler itself.
+    awaits: Awaits | EventWait | None = None
     join: str | None = None
-    forget_steps: bool = False  # a manual retry that starts without the recorded answers, except those of OWN_STEPS
+    seen: int | None = None  # for WAIT_FOR_EVENT: if more events than these were sent to it, it does not wait
+    forget_steps: bool = False  # a manual retry that starts without the recorded steps, except those of the worker
     rewait: bool = False  # a manual retry after which the job may wait again, for a dependency that also runs again
 
 
@@ -456,7 +454,7 @@ class JobRecord(JobFields, frozen=True, kw_only=True):
     open_children: int = 0  # how many of its children have not ended, and how many ended badly
     failed_children: int = 0
     cancelled_children: int = 0
-    awaits: str | None = None  # JSON text: set while it waits for its children; see dependencies.Awaits
+    awaits: str | None = None  # JSON text: set while it waits for its children or an event; see waits.awaits_of
     result_tables: tuple[str, ...] = ()  # result tables in which it may have rows
     rows_of: str | None = None  # a reused job: the job and attempt whose rows it returns
     rows_attempt: int | None = None
@@ -467,7 +465,6 @@ class JobRecord(JobFields, frozen=True, kw_only=True):
     fairness_key: str | None = None
     fairness_weight: int = 1
     rate_key: str | None = None
-    rate_cost: int = 1
     archived_at: Instant | None = None  # set: retention has been here; payload, result, logs and history are gone
     history: tuple[HistoryEvent, ...] = ()
 

@@ -53,6 +53,8 @@ class Event(StrEnum):
     SNOOZE = "snooze"
     GIVE_BACK = "give_back"
     WAIT_FOR_CHILDREN = "wait_for_children"
+    SLEEP = "sleep"
+    WAIT_FOR_EVENT = "wait_for_event"
     RESCUE = "rescue"
     RESCHEDULE = "reschedule"
     REPRIORITISE = "reprioritise"

@@ -17,6 +17,7 @@ from backstay.dashboard import job_content, tree
 from backstay.dashboard import page as dashboard_page
 from backstay.dashboard.page import Form
 from backstay.job import HistoryEntry, Job
+from backstay.ops.events import StepEntry, says
 from backstay.ops.explain import Explanation, RelatedJob
 from backstay.server import problems, worker_summary
 from backstay.server.auth import App, By, Principal, Who, needs, visible
@@ -38,6 +39,8 @@ _WORDS = {
     Event.SNOOZE: "Snoozed",
     Event.GIVE_BACK: "Returned to the queue by its worker",
     Event.WAIT_FOR_CHILDREN: "Waiting for its children",
+    Event.SLEEP: "Sleeping",
+    Event.WAIT_FOR_EVENT: "Waiting for an event",
     Event.RESCUE: "Recovered from a lost worker",
     Event.RESCHEDULE: "Rescheduled",
     Event.REPRIORITISE: "Priority changed",
@@ -131,6 +134,13 @@ _READS_MAX = 3  # of a job that changes while it is read; its page updates anywa
 router = dashboard_page.pages()
 
 
+class Recorded(msgspec.Struct, frozen=True):
+    """A recorded step as the page shows it."""
+
+    step: StepEntry
+    words: str
+
+
 class Possible(msgspec.Struct, frozen=True):
     """What the user may do with the job in its current state."""
 
@@ -176,6 +186,7 @@ async def page(request: Request, app: App, who: Who, job_id: str) -> Response:
         streamed=await job_content.streamed(app, job),
         spans=spans(job.history, dashboard_page.now_of(request)),
         happenings=happenings(job.history),
+        steps=[Recorded(each, says(each)) for each in await app.steps(job.job_id)],
         family=related,
         picture=None if related.alone else related.picture(),
         has_log_file=job.attempt > 0 and await app.log_bytes(job.job_id, 0, 1) is not None,

@@ -23,6 +23,7 @@ from backstay.core import job_fields
 from backstay.core.event_details import EventDetails
 from backstay.core.records import ErrorEntry, HistoryEvent, Kind, Transition, Verdict
 from backstay.core.states import TERMINAL, Event, Status
+from backstay.core.waits import wakes_at
 from backstay.errors import StoreError
 from backstay.limits import ERRORS_KEPT_MAX, HISTORY_HEAD, HISTORY_TAIL
 
@@ -44,10 +45,10 @@ _LINE = ("queue", "job_type", "priority", "scheduled_for", "attempt", "failures"
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     READY: (
         *_LINE, "job_id", "payload_version", "suspicion", "parked", "concurrency_key", "concurrency_limit", "rate_key",
-        "rate_count", "rate_micros", "rate_cost", "fairness_key", "fairness_weight",
+        "rate_count", "rate_micros", "fairness_key", "fairness_weight",
     ),
     LATER: ("status", *_LINE),
-    WAITING: (*_LINE, "unmet", "awaits"),
+    WAITING: (*_LINE, "unmet", "awaits", "wakes_at"),
     RUNNING: (
         "attempt", "failures", "version", "token", "worker_id", "worker_version", "lease_expires_at", "started_at",
         "awaited", "concurrency_key", "noted_at", "progress", "stage",
@@ -98,7 +99,6 @@ class Standing(msgspec.Struct, frozen=True):
     rate_key: str | None = None
     rate_count: int | None = None
     rate_micros: int | None = None
-    rate_cost: int = 1
     fairness_key: str | None = None
     fairness_weight: int = 1
     trigger_rule: str = "all_success"
@@ -151,14 +151,11 @@ STANDING = Standing.__struct_fields__
 _JOB_ID, _STATUS, _AWAITED = (STANDING.index(name) for name in ("job_id", "status", "awaited"))
 _detail_of = operator.attrgetter(*DETAIL)
 _detail_but_progress_of = operator.attrgetter(*(name for name in DETAIL if name not in ("progress", "stage")))
+_COMPUTED = ("status", "result", "result_artifact", "wakes_at")
 _row_of = {
-    place: operator.attrgetter(*(name for name in names if name not in ("status", "result", "result_artifact")))
-    for place, names in COLUMNS.items()
+    place: operator.attrgetter(*(name for name in names if name not in _COMPUTED)) for place, names in COLUMNS.items()
 }
-_names_of = {
-    place: tuple(name for name in names if name not in ("status", "result", "result_artifact"))
-    for place, names in COLUMNS.items()
-}
+_names_of = {place: tuple(name for name in names if name not in _COMPUTED) for place, names in COLUMNS.items()}
 
 
 def status_of(stored: str | None, job_id: str) -> Status:
@@ -220,6 +217,8 @@ class Move(msgspec.Struct, frozen=True):
             row.update(result=self.result, result_artifact=self.result_artifact, awaited=after.awaited or None)
             tables = self.kept.get("result_tables") or after.result_tables
             row.update(_findable(after, has_rows=tables is not None))
+        elif place == WAITING:
+            row["wakes_at"] = wakes_at(after.awaits)
         elif place == RUNNING:
             row.update(progress=after.progress or None, stage=after.stage or None)
         if place in (LATER, ENDED):

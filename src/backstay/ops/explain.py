@@ -18,7 +18,7 @@ import msgspec
 from backstay.clock import Instant, to_datetime
 from backstay.core.checks import after_attempts, span
 from backstay.core.dumps import FROM, MoveState
-from backstay.core.event_details import Dependency, Subtree, Tick
+from backstay.core.event_details import Dependency, Slept, Subtree, Tick
 from backstay.core.forecast import Estimate, Unforeseen
 from backstay.core.port import Store
 from backstay.core.records import JobRecord, LimitOf, LimitRow, Query, QueueRow, WorkerRow
@@ -27,6 +27,7 @@ from backstay.core.suspicion import RUNS_ALONE
 from backstay.core.workers import is_silent, takes_jobs
 from backstay.job import own_progress
 from backstay.limits import AHEAD_MAX, FIND_LIMIT_MAX, FORETELL_WORKERS_MAX, LISTED_EDGES_MAX
+from backstay.ops.events import event_wait
 from backstay.ops.foretell import foretell
 
 NAMED_MAX = 3  # jobs or workers that a sentence names; the rest is a number
@@ -44,9 +45,11 @@ class Reason(StrEnum):
     LEASE_EXPIRED = "lease_expired"
     WAITING = "waiting"
     WAITING_FOR_CHILDREN = "waiting_for_children"
+    WAITING_FOR_EVENT = "waiting_for_event"
     RING = "ring"
     SCHEDULED = "scheduled"
     SNOOZED = "snoozed"
+    SLEEPING = "sleeping"
     BACKING_OFF = "backing_off"
     OVERDUE = "overdue"
     QUEUE_PAUSED = "queue_paused"
@@ -107,9 +110,10 @@ class Params(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, repr
     # Queue, type and keys
     queue: str | None = None
     job_type: str | None = None
-    key: str | None = None  # concurrency, rate or fairness key
+    key: str | None = None  # concurrency, rate or fairness key; the correlation key of an event
+    event: str | None = None  # the event that it waits for
+    step: str | None = None  # the name of a sleep
     limit: int | None = None
-    cost: int | None = None  # what a start takes of the rate, if that is more than 1
     payload_version: int | None = None
     readable_version: int | None = None
     store: str | None = None  # where the queue moves
@@ -174,6 +178,12 @@ def _sentence(found: Explanation) -> Iterator[Part]:
             yield "; another worker will pick it up" if p.has_live_worker else "; no worker is alive: start one"
         case Reason.WAITING | Reason.WAITING_FOR_CHILDREN | Reason.RING:
             yield from _wait(found.reason, p)
+        case Reason.WAITING_FOR_EVENT:
+            yield f"it is waiting for the event {p.event}{f' of the key {p.key}' if p.key else ''} since {_at(p.at)}"
+            yield f", until {_at(found.until)} at the latest" if found.until else ""
+            yield ": send it with app.send_event()"
+        case Reason.SLEEPING:
+            yield f"it is sleeping until {_at(found.until)} ({p.step})"
         case Reason.SCHEDULED:
             yield f"it is scheduled for {_at(found.until)}{_by(', rescheduled by', p.by)}{_because(p.message)}"
         case Reason.SNOOZED:
@@ -200,10 +210,7 @@ def _sentence(found: Explanation) -> Iterator[Part]:
             yield from _listed([[job] for job in p.jobs], p.more)
             yield f" {'is' if len(p.jobs) + p.more == 1 else 'are'} running"
         case Reason.RATE_LIMITED:
-            if p.cost is None:
-                yield f"the rate limit of the key {p.key} is used up until {_at(found.until)}"
-            else:
-                yield f"it costs {p.cost:,}, which the rate limit of the key {p.key} allows at {_at(found.until)}"
+            yield f"the rate limit of the key {p.key} is used up until {_at(found.until)}"
         case Reason.RUNS_ALONE:
             yield (
                 f"it lost its worker at {_at(p.at)} and will run alone ({p.failures} of {p.max_attempts} attempts have"
@@ -422,7 +429,7 @@ async def explain(
             statuses = await store.statuses(job.dependencies)
             facts.dependencies = dict(zip(job.dependencies, statuses, strict=True))
             facts.joined = await _joined(store, job, _open(facts)[:NAMED_MAX])
-        else:
+        elif event_wait(job) is None:
             facts.open_children = await _open_children(store, job)
         facts.ring = await find_ring(store, job)
     if ended_with_children(job):
@@ -627,6 +634,8 @@ async def _waits_for(store: Store, record: JobRecord) -> list[JobRecord]:
     """Return the jobs that this one waits for and that are waiting themselves."""
     if record.status is not Status.WAITING:
         return []
+    if event_wait(record) is not None:
+        return []
     if record.awaits is not None:
         return list((await store.children(record.job_id, None, _STEPS_MAX, Status.WAITING)).items)
     found = await store.get(record.dependencies)
@@ -762,6 +771,10 @@ def _waiting(facts: Facts) -> Explanation:
     job = facts.job
     if facts.ring:
         return ring(facts.ring)
+    if (wait := event_wait(job)) is not None:
+        until = None if wait.until is None else to_datetime(wait.until)
+        params = Params(event=wait.name, key=wait.key, at=to_datetime(wait.since))
+        return Explanation(reason=Reason.WAITING_FOR_EVENT, params=params, until=until)
     if job.awaits is not None:
         named = tuple(RelatedJob(job_id=job_id, status=status) for job_id, status in facts.open_children)
         params = Params(
@@ -792,6 +805,8 @@ def _later(facts: Facts) -> Explanation:
         return Explanation(reason=Reason.BACKING_OFF, params=params, until=until)
     # A change of priority says nothing about how the job came to be where it is.
     came = next((each for each in reversed(job.history) if each.event not in STAYING), None)
+    if came is not None and isinstance(came.details, Slept):
+        return Explanation(reason=Reason.SLEEPING, params=Params(step=came.details.name), until=until)
     if came is None or came.event not in (Event.SNOOZE, Event.RESCHEDULE):
         return Explanation(reason=Reason.SCHEDULED, until=until)
     if came.event is Event.SNOOZE:
@@ -851,7 +866,7 @@ def _no_room(facts: Facts) -> Explanation | None:
         )
         return Explanation(reason=Reason.KEY_FULL, params=params, job_ids=tuple(holders))
     if facts.rate_due_at is not None and facts.rate_due_at > facts.now:
-        params = Params(key=job.rate_key, cost=job.rate_cost if job.rate_cost > 1 else None)
+        params = Params(key=job.rate_key)
         return Explanation(reason=Reason.RATE_LIMITED, params=params, until=to_datetime(facts.rate_due_at))
     if job.suspicion >= RUNS_ALONE:
         params = Params(at=_moment(job.lost_at), failures=job.failures, max_attempts=job.max_attempts)

@@ -153,6 +153,7 @@ _ROUTERS = (
     ("backstay.server.routes.job_details", "artifacts_router"),
     ("backstay.server.routes.results", "results_router"),
     ("backstay.server.routes.job_details", "trees_router"),
+    ("backstay.server.routes.events", "events_router"),
     ("backstay.server.routes.jobs", "jobs_router"),
     ("backstay.server.routes.operations", "queues_router"),
     ("backstay.server.routes.operations", "types_router"),

@@ -26,8 +26,10 @@ from backstay.core.lifecycle import (
     Outcome,
     Raised,
     RetryAsked,
+    Sleeping,
     Snoozed,
     WaitingForChildren,
+    WaitingForEvent,
     decide,
 )
 from backstay.core.output import OutputPart, check_entry, full
@@ -228,5 +230,9 @@ def _events(outcome: Outcome) -> frozenset[Event]:
             return _FAILURES | {Event.GIVE_BACK}
         case WaitingForChildren():
             return _FAILURES | {Event.WAIT_FOR_CHILDREN}
+        case Sleeping():
+            return frozenset({Event.SLEEP})
+        case WaitingForEvent():
+            return frozenset({Event.WAIT_FOR_EVENT})
         case Cancelled():
             return frozenset({Event.CANCEL})

@@ -113,9 +113,6 @@ class _JobOptions(_Body):
     timeout: Timeout | None = Field(None, description="Seconds.")
     concurrency_key: Text | None = None
     rate_key: Text | None = None
-    rate_cost: Annotated[int, Field(ge=1, le=limits.RATE_COST_MAX), Whole] | None = Field(
-        None, description="How much of its rate a start takes: tokens, cents."
-    )
     fairness_key: Text | None = None
     fairness_weight: Annotated[int, Field(ge=1, le=limits.FAIRNESS_WEIGHT_MAX), Whole] | None = None
 
@@ -196,6 +193,25 @@ class PauseBody(_Body):
 
 
 ForgetSteps = Annotated[bool, Field(description="Start without the answers that `ctx.once` has recorded.")]
+
+
+EventId = Annotated[
+    Word, Field(description="Sending again with this id has no further effect; one is made if there is none.")
+]
+
+
+class EventBody(_Body):
+    """The payload of an event."""
+
+    payload: Any = Field(None, description="What ctx.wait_for_event returns.")
+    event_id: EventId | None = None
+
+
+class KeyEventBody(EventBody):
+    """An event for whichever job waits for a correlation key."""
+
+    key: Text
+    name: Word
 
 
 class RetryBody(ReasonBody):

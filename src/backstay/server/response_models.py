@@ -20,6 +20,7 @@ from backstay.core.states import Status
 from backstay.files.local import StoredFile
 from backstay.job import ClaimedDocument, HistoryEntry, Job, JobDocument
 from backstay.job import document as job_document
+from backstay.ops.events import StepEntry
 from backstay.ops.explain import Params, Reason
 from backstay.ops.output import OutputEntry
 from backstay.server.metrics import Performance, Standing
@@ -69,6 +70,11 @@ class History(msgspec.Struct):
     job_id: str
     items: list[HistoryEntry]
     dropped: Annotated[int, Meta(description="Events between the first and the last hundred, which are not kept.")]
+
+
+class Steps(msgspec.Struct):
+    job_id: str
+    items: list[StepEntry]
 
 
 class Logs(msgspec.Struct):

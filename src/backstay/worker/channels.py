@@ -20,9 +20,10 @@ from backstay.core import dependencies
 from backstay.core.checks import check_text
 from backstay.core.dependencies import Awaits, Brood
 from backstay.core.port import Store
-from backstay.core.records import OWN_STEPS, ClaimedJob, Effect, Inserted, JobRecord, JobType, NewJob, Page, Verdict
+from backstay.core.records import ClaimedJob, Effect, Inserted, JobRecord, JobType, NewJob, Page, Verdict
 from backstay.core.result_tables import ResultTable, RowBatch, RowOrigin, RowPage, RowQuery, Value
 from backstay.core.states import TERMINAL, Status
+from backstay.core.waits import StepKind
 from backstay.errors import (
     ChildMismatch,
     ClaimLost,
@@ -47,7 +48,7 @@ from backstay.files.local import (
     watched,
 )
 from backstay.handlers import Handler
-from backstay.job import Ended, Submitted
+from backstay.job import Ended, Submitted, Waited
 from backstay.lifespan import Resources
 from backstay.limits import (
     BATCH_ITEM_ROWS_BYTES_MAX,
@@ -65,6 +66,7 @@ from backstay.options import SubmitOptions, build, new_record
 from backstay.results.reader import read
 from backstay.worker.outputs import Outputs
 from backstay.worker.run import Execution, Family, Item, Run, digest, in_parts
+from backstay.worker.waits import Waits
 
 Row = tuple[Value, ...]
 
@@ -224,15 +226,15 @@ class Children:
         version = None if record is None else rerun_version(record)
         if record is None or version is None:
             return
-        step = f"{OWN_STEPS}children of version {version}"
-        if await self._store.step(run.job.job_id, step) is not None:
+        step = f"children of version {version}"
+        if await self._store.step(run.job.job_id, step, StepKind.OWN) is not None:
             return
         found, left = await children_again(self._store, self._clock, record, version, run.job.worker_id)
         if left.blocked:
             run.say_log(None, "WARNING", f"not rerun: {said_of_blocked(found, left.blocked)}")
         if left.overtaken:
             run.say_log(None, "WARNING", said_of_overtaken(left.overtaken))
-        await self._store.record_step(run.hold, step, "true", self._clock.now())
+        await self._store.record_step(run.hold, step, "true", self._clock.now(), StepKind.OWN)
 
     async def page(self, run: Run, after: str | None, named: int) -> Page:
         """Return a page of all stored children, by id, or of the first `named` that this run has submitted, in that
@@ -429,18 +431,19 @@ class Children:
         later run would otherwise mistake children of the next phase for those of this one."""
         none, some = _wait_steps(run, wait)
         if not brood.children:
-            if await self._store.record_step(run.hold, none, "true", self._clock.now()) is not Verdict.APPLIED:
+            verdict = await self._store.record_step(run.hold, none, "true", self._clock.now(), StepKind.OWN)
+            if verdict is not Verdict.APPLIED:
                 raise ClaimLost(f"this run no longer holds job {run.job.job_id}")
             return True
-        if await self._store.step(run.job.job_id, none) is None:
+        if await self._store.step(run.job.job_id, none, StepKind.OWN) is None:
             return False
-        return await self._store.step(run.job.job_id, some) is None
+        return await self._store.step(run.job.job_id, some, StepKind.OWN) is None
 
     async def _is_for_some(self, run: Run, wait: int) -> None:
         """Record that this wait has children after all, in case an earlier attempt recorded that it had none."""
         none, some = _wait_steps(run, wait)
-        if run.job.attempt > 1 and await self._store.step(run.job.job_id, none) is not None:
-            await self._store.record_step(run.hold, some, "true", self._clock.now())
+        if run.job.attempt > 1 and await self._store.step(run.job.job_id, none, StepKind.OWN) is not None:
+            await self._store.record_step(run.hold, some, "true", self._clock.now(), StepKind.OWN)
 
     async def _brood_of(self, named: Sequence[str]) -> Brood:
         standing = Counter(status for _, status in await self._statuses(named))
@@ -489,7 +492,7 @@ def _checked(
 
 def _wait_steps(run: Run, wait: int) -> tuple[str, str]:
     """Return the names of two steps: one records that a wait had no children, the other that it has had some since."""
-    name = f"{OWN_STEPS}wait {wait + 1}" + (f" of {run.job.join}" if run.job.join else "")
+    name = f"wait {wait + 1}" + (f" of {run.job.join}" if run.job.join else "")
     return f"{name}, for none", f"{name}, for some"
 
 
@@ -510,6 +513,7 @@ class Services(msgspec.Struct, frozen=True):
     files: Files | None
     children: Children
     rows: Rows
+    waits: Waits
     resources: Resources
     outputs: Outputs
 
@@ -569,6 +573,22 @@ class LoopChannel:
     async def stream(self, entry: str) -> None:
         self.check()
         await self._services.outputs.append(self._run, entry)
+
+    async def sleep(self, name: str, micros: int) -> tuple[str, Instant] | None:
+        self.check()
+        until = await self._services.waits.sleep(self._run, name, micros)
+        if until is not None:
+            await self._services.children.flush(self._run)  # they are stored with the wait
+        return until
+
+    async def wait_for_event(
+        self, name: str, key: str | None, timeout_micros: int | None, schema: str | None
+    ) -> Waited:
+        self.check()
+        waited = await self._services.waits.wait_for_event(self._run, name, key, timeout_micros, schema)
+        if waited.ending is None:
+            await self._services.children.flush(self._run)
+        return waited
 
     async def artifact(self, name: str, source: AsyncSource) -> str:
         return await kept_in_thread(self.keep, name, source)
@@ -684,6 +704,12 @@ class ThreadChannel:
 
     def record_step(self, name: str, answer: str) -> bool:
         return self._hop(self._inner.record_step, name, answer)
+
+    def sleep(self, name: str, micros: int) -> tuple[str, Instant] | None:
+        return self._hop(self._inner.sleep, name, micros)
+
+    def wait_for_event(self, name: str, key: str | None, timeout_micros: int | None, schema: str | None) -> Waited:
+        return self._hop(self._inner.wait_for_event, name, key, timeout_micros, schema)
 
     def loaded_children(self) -> list[JobRecord]:
         return self._inner.loaded_children()

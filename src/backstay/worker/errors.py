@@ -13,10 +13,20 @@ from backstay import codec
 from backstay.clock import Instant
 from backstay.context import ITEM, JOB_LOGGER
 from backstay.core.dependencies import Awaits, TriggerRule
-from backstay.core.lifecycle import Cancelled, Discarded, Outcome, Raised, RetryAsked, Snoozed, WaitingForChildren
+from backstay.core.lifecycle import (
+    Cancelled,
+    Discarded,
+    Outcome,
+    Raised,
+    RetryAsked,
+    Sleeping,
+    Snoozed,
+    WaitingForChildren,
+    WaitingForEvent,
+)
 from backstay.core.records import ErrorEntry
 from backstay.errors import InvalidResult, ResultTooLarge, StoreMoved
-from backstay.job import WaitForChildren, unwrapped
+from backstay.job import SleepUntil, WaitForChildren, WaitForEvent, unwrapped
 from backstay.limits import RESULT_BYTES_MAX
 from backstay.outcomes import Cancel, Discard, Retry, Snooze
 
@@ -48,6 +58,10 @@ def _outcome_of(error: BaseException, attempt: int, now: Instant) -> Outcome:
             return Discarded(entry(error, attempt, now))
         case WaitForChildren():
             return WaitingForChildren(Awaits(TriggerRule(error.trigger_rule), error.on_failure), error.join)
+        case SleepUntil():
+            return Sleeping(error.name, error.until)
+        case WaitForEvent():
+            return WaitingForEvent(error.wait, error.seen)
         case _:
             return Raised(entry(error, attempt, now))
 

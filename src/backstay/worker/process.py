@@ -28,10 +28,21 @@ from backstay import codec
 from backstay.clock import Clock, Instant, within
 from backstay.context import ITEM
 from backstay.core.dependencies import Awaits, TriggerRule
-from backstay.core.lifecycle import Cancelled, Discarded, Outcome, Raised, RetryAsked, Snoozed, WaitingForChildren
+from backstay.core.lifecycle import (
+    Cancelled,
+    Discarded,
+    Outcome,
+    Raised,
+    RetryAsked,
+    Sleeping,
+    Snoozed,
+    WaitingForChildren,
+    WaitingForEvent,
+)
 from backstay.core.records import ErrorEntry
 from backstay.core.result_tables import ResultTable, RowPage, RowQuery
 from backstay.core.step_values import packed, unpacked
+from backstay.core.waits import EventWait
 from backstay.errors import BackstayError, ClaimLost
 from backstay.handlers import Handler
 from backstay.limits import LIFESPAN_END_SECONDS, MIB, RESULT_BYTES_MAX
@@ -79,6 +90,10 @@ async def _asked(question: list[Any], channel: LoopChannel) -> Any:
             return await channel.step(name)
         case ["record_step", name, answer]:
             return await channel.record_step(name, answer)
+        case ["sleep", name, micros]:
+            return await channel.sleep(name, micros)
+        case ["wait_for_event", name, key, timeout_micros, schema]:
+            return await channel.wait_for_event(name, key, timeout_micros, schema)
         case ["submit", name, payload, key, at_once, options]:
             plain = cast(SubmitOptions, {option: unpacked(value) for option, value in options.items()})
             return await channel.submit(name, codec.decode(payload), key, at_once, plain)
@@ -396,6 +411,10 @@ def _outcome(answer: tuple[Any, ...], attempt: int, now: Instant) -> Outcome | s
             return Cancelled(reason)
         case ("wait", rule, on_failure, join):
             return WaitingForChildren(Awaits(TriggerRule(rule), on_failure), join)
+        case ("sleep", name, until):
+            return Sleeping(name, until)
+        case ("wait_for_event", wait, seen):
+            return WaitingForEvent(EventWait.of(wait), seen)
         case ("discard", kind, message, trace):
             return Discarded(ErrorEntry(attempt, now, kind, message, trace))
         case _:

@@ -25,6 +25,7 @@ from typing import Any, cast
 import msgspec
 
 from backstay import codec, errors, limits
+from backstay.clock import Instant
 from backstay.context import ITEM, BlockingContext, Context, batch_context
 from backstay.core.dependencies import Awaits
 from backstay.core.records import ClaimedJob, Effect, JobRecord, Page
@@ -33,7 +34,7 @@ from backstay.core.step_values import packed, unpacked
 from backstay.errors import BackstayError, ClaimLost, InvalidResult, ResultTooLarge, StoreError
 from backstay.files.local import PIECE_BYTES, AsyncSource, Bytes, Content, Source, content_of, kept_in_thread
 from backstay.handlers import Handler, registered
-from backstay.job import Ended, Submitted, WaitForChildren, unwrapped
+from backstay.job import Ended, SleepUntil, Submitted, Waited, WaitForChildren, WaitForEvent, unwrapped
 from backstay.lifespan import Lifespan, Lifespans, Resources, failed, no_state
 from backstay.options import SubmitOptions
 from backstay.outcomes import Cancel, Discard, Retry, Snooze
@@ -280,6 +281,12 @@ class Link:
     def record_step(self, name: str, answer: str) -> bool:
         return bool(self._ask("record_step", name, answer))
 
+    def sleep(self, name: str, micros: int) -> tuple[str, Instant] | None:
+        return msgspec.convert(self._ask("sleep", name, micros), tuple[str, Instant] | None)
+
+    def wait_for_event(self, name: str, key: str | None, timeout_micros: int | None, schema: str | None) -> Waited:
+        return msgspec.convert(self._ask("wait_for_event", name, key, timeout_micros, schema), Waited)
+
     # Children
 
     def loaded_children(self) -> list[JobRecord]:
@@ -356,6 +363,14 @@ class AsyncLink:
 
     async def record_step(self, name: str, answer: str) -> bool:
         return await asyncio.to_thread(self._link.record_step, name, answer)
+
+    async def sleep(self, name: str, micros: int) -> tuple[str, Instant] | None:
+        return await asyncio.to_thread(self._link.sleep, name, micros)
+
+    async def wait_for_event(
+        self, name: str, key: str | None, timeout_micros: int | None, schema: str | None
+    ) -> Waited:
+        return await asyncio.to_thread(self._link.wait_for_event, name, key, timeout_micros, schema)
 
     async def artifact(self, name: str, source: AsyncSource) -> str:
         return await kept_in_thread(self._link.keep, name, source)
@@ -617,6 +632,10 @@ def _asked(error: BaseException) -> tuple[Any, ...]:
             return ("discard", *_entry(error))
         case WaitForChildren():
             return ("wait", error.trigger_rule, error.on_failure, error.join)
+        case SleepUntil():
+            return ("sleep", error.name, error.until)
+        case WaitForEvent():
+            return ("wait_for_event", error.wait.stored, error.seen)
         case _:
             return ("raised", *_entry(error))
 

@@ -23,6 +23,7 @@ from backstay.core.lifecycle import GivenBack, Outcome, Raised, Said
 from backstay.core.output import OutputBuffer
 from backstay.core.records import ClaimedJob, Effect, ErrorEntry, Hold, JobRecord, NewJob, Note, Staged
 from backstay.core.result_tables import RowBatch
+from backstay.core.waits import StepKind
 from backstay.files.local import StoredFile
 from backstay.handlers import BatchHandler, Handler
 from backstay.job import REPORTED_ZERO
@@ -338,6 +339,7 @@ class Run(Execution, Report):
     lost = False
     settling = False
     row_parts: dict[str, int] | None = None  # how many batches of rows of each result table
+    waits: dict[tuple[StepKind, str], int] | None = None  # how often it has come to a sleep or an event of this name
     rows_refused: Exception | None = None  # a part of which not all is stored, and which must not be published
 
     def __init__(self, job: ClaimedJob, handler: Handler, token: str, taken_at: float) -> None:

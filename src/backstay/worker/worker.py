@@ -37,6 +37,7 @@ from backstay.worker.releaser import StoreReleaser
 from backstay.worker.run import SHUT_DOWN, Run, Runs
 from backstay.worker.settler import STOP_SECONDS, Settler
 from backstay.worker.slots import Slots
+from backstay.worker.waits import Waits
 from backstay.worker.watchdog import Watchdog
 
 log = logging.getLogger("backstay.worker")
@@ -99,6 +100,7 @@ class Worker:
             files,
             Children(store, clock, targets, observers),
             Rows(store, clock),
+            Waits(store, clock),
             self._resources,
             self._outputs,
         )

@@ -13,8 +13,9 @@ import asyncpg
 import pytest
 from pydantic import BaseModel
 
-from backstay import Backstay, InvalidOption, InvalidSubmission, JobFailed, PriorityBy, limits
+from backstay import Backstay, Context, InvalidOption, InvalidSubmission, JobFailed, PriorityBy, limits
 from backstay.engines.postgres.triggers import trigger_sql
+from tests.support.eventually import eventually
 from tests.support.servers.postgres import Postgres
 
 
@@ -542,3 +543,38 @@ def test_a_trigger_is_written_where_no_driver_is_installed() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert "CREATE" in ended.stdout, ended.stderr
+
+
+# backstay.send_event
+
+
+async def test_an_event_that_sql_sends_reaches_the_job_once_its_transaction_has_committed(
+    app: Backstay, sql: Any, schema: str
+) -> None:
+    @app.job("order")
+    async def order(payload: str | None, ctx: Context) -> Any:
+        return await ctx.wait_for_event("approved", key=payload)
+
+    one, other = await app.submit("order", None), await app.submit("order", "order:7")
+    async with app.worker():
+        await eventually(lambda: _both(app, one.job_id, other.job_id, "waiting"))
+        async with sql.transaction():
+            args = (one.job_id, '{"by": "ada"}')
+            await sql.fetchval(f"SELECT {schema}.send_event($1::text::uuid, 'approved', $2::text::jsonb)", *args)
+            await sql.fetchval(f"SELECT {schema}.send_event(key => 'order:7', name => 'approved', payload => '7')")
+            assert (await app.get(one.job_id)).status == "waiting"
+
+        assert await one.result(timeout=30) == {"by": "ada"}
+        assert await other.result(timeout=30) == 7
+    for arguments, says in (
+        (f"'{one.job_id}', 'approved'", "has ended"),
+        ("gen_random_uuid(), 'approved'", "no job"),
+        ("name => 'approved'", "either a job or a key"),
+        ("key => 'k', name => ''", "1 to 128"),
+    ):
+        with pytest.raises(asyncpg.PostgresError, match=says):
+            await sql.fetchval(f"SELECT {schema}.send_event({arguments})")
+
+
+async def _both(app: Backstay, one: str, other: str, status: str) -> bool:
+    return all([(await app.get(job_id)).status == status for job_id in (one, other)])

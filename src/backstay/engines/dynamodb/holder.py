@@ -9,8 +9,9 @@ import asyncio
 from collections.abc import Sequence
 
 from backstay.clock import Instant
-from backstay.core.records import OWN_STEPS, Hold, Note, Transition, Verdict
+from backstay.core.records import Hold, Note, Transition, Verdict
 from backstay.core.states import Status
+from backstay.core.waits import StepKind
 from backstay.engines.dynamodb import items, schema, transitions
 from backstay.engines.dynamodb.commit import Cancelled, Commit
 from backstay.engines.dynamodb.expressions import Condition, Write, at_most, check, equals, put, put_new, update
@@ -95,30 +96,37 @@ async def verdict(session: Session, hold: Hold) -> Verdict:
 # Steps
 
 
-async def step(session: Session, job_id: str, name: str) -> str | None:
-    [found] = await session.tables.get(Table.RECORDS, [schema.step(job_id, name)])
-    if found is None or found["attempt"] <= await forgotten(session, job_id, name):
+async def step(session: Session, job_id: str, name: str, kind: StepKind) -> str | None:
+    [found] = await session.tables.get(Table.RECORDS, [schema.step(job_id, kind.value, name)])
+    if found is None or is_forgotten(found, await forgotten(session, job_id)):
         return None
     answer: str = found["answer"]
     return answer
 
 
-async def forgotten(session: Session, job_id: str, name: str) -> int:
-    """Return the attempt up to which the answers of a step are forgotten; 0 if none are."""
-    if name.startswith(OWN_STEPS):
-        return 0
+async def forgotten(session: Session, job_id: str) -> Item | None:
+    """Return the mark up to which the steps of a job are forgotten."""
     [mark] = await session.tables.get(Table.RECORDS, [schema.forgotten_steps(job_id)])
-    return 0 if mark is None else int(mark["attempt"])
+    return mark
+
+
+def is_forgotten(step: Item, mark: Item | None) -> bool:
+    """Return whether a step was recorded, or an event sent, before a manual retry that forgot it."""
+    if mark is None or step["kind"] == StepKind.OWN:
+        return False
+    if step["kind"] == StepKind.SENT:
+        return bool(step.get("at", 0) <= mark["version"])
+    return bool(step["attempt"] <= mark["attempt"])
 
 
 def forget_steps(t: Transition) -> Write:
     """Return the write that forgets all answers of a job so far. It is one, however many answers there are: a commit
     could not delete more than a hundred. They go with the job, or are replaced."""
     pk, sk = schema.forgotten_steps(t.job_id)
-    return put(Table.RECORDS, {"pk": pk, "sk": sk, "attempt": t.attempt})
+    return put(Table.RECORDS, {"pk": pk, "sk": sk, "attempt": t.attempt, "version": t.version or 0})
 
 
-async def record_step(session: Session, hold: Hold, name: str, answer: str, now: Instant) -> Verdict:
+async def record_step(session: Session, hold: Hold, name: str, answer: str, now: Instant, kind: StepKind) -> Verdict:
     """Store an answer and check the claim in one commit; the first answer that is not forgotten is kept."""
     size = len(answer.encode())
     if size > ANSWER_BYTES_MAX:
@@ -126,12 +134,13 @@ async def record_step(session: Session, hold: Hold, name: str, answer: str, now:
             f"the answer of step {name!r} has {size:,} bytes, and DynamoDB keeps {ANSWER_BYTES_MAX:,}:"
             " store it as an artifact and answer with its name"
         )
-    pk, sk = schema.step(hold.job_id, name)
-    item = {"pk": pk, "sk": sk, "name": name, "answer": answer, "attempt": hold.attempt, "recorded_at": now}
+    pk, sk = schema.step(hold.job_id, kind.value, name)
+    what = {"kind": kind.value, "name": name, "answer": answer, "attempt": hold.attempt, "recorded_at": now}
+    item = {"pk": pk, "sk": sk, **what}
     if await _record(session, hold, put_new(Table.RECORDS, item), now):
         return Verdict.APPLIED
-    last = await forgotten(session, hold.job_id, name)
-    if last and await _record(session, hold, put(Table.RECORDS, item, at_most("attempt", last)), now):
+    mark = None if kind is StepKind.OWN else await forgotten(session, hold.job_id)
+    if mark and await _record(session, hold, put(Table.RECORDS, item, at_most("attempt", mark["attempt"])), now):
         return Verdict.APPLIED
     return await verdict(session, hold)
 

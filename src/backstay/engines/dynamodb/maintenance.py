@@ -40,6 +40,7 @@ from backstay.engines.dynamodb import (
     parking,
     retention,
     transitions,
+    waits,
 )
 from backstay.engines.dynamodb import schema as dynamodb_schema
 from backstay.engines.dynamodb.admission import bucket_of, limited_key
@@ -156,6 +157,8 @@ def _is_late(item: Item, now: Instant) -> bool:
             return bool(item["scheduled_for"] < now - LATE_MICROS)
         case Status.PROCESSING:
             return bool(item["lease_expires_at"] < now - LATE_MICROS)
+        case Status.WAITING:
+            return bool(item.get("wakes_at", now) < now - LATE_MICROS)
         case _:
             return False
 
@@ -197,6 +200,9 @@ async def _look_at_records(session: Session, rows: list[Item], now: Instant) -> 
     for row in rows:
         if row["pk"].startswith("gate|r|") and row["full_at"] < now - LITTER_MICROS and "due_at" not in row:
             await _delete_unchanged(session, row)  # a full bucket is the same as no bucket
+    await waits.prune(
+        session, [row for row in rows if row["pk"].startswith("mailbox|") and row["expires_at"] < now], now
+    )
     old = [row for row in rows if row["pk"].startswith("gate|q|") and row.get("at", now) < now - LITTER_MICROS]
     await session.tables.delete_many(Table.RECORDS, [(row["pk"], row["sk"]) for row in old], lane=Lane.IDLE)
 
@@ -463,6 +469,12 @@ _TOGETHER = 16
 _DUE = (Status.SCHEDULED, Status.RETRYING)
 
 
+def _is_due(item: Item, now: Instant) -> bool:
+    if item.get("status") in _DUE:
+        return bool(item["scheduled_for"] <= now)
+    return transitions.event_wait(item) is not None and bool(item.get("wakes_at", now + 1) <= now)
+
+
 # promote
 
 
@@ -497,7 +509,7 @@ async def _promote_due(session: Session, now: Instant, limit: int) -> tuple[int,
 
 async def _promote_batch(session: Session, job_ids: Sequence[str], now: Instant) -> int:
     found = await session.tables.get(Table.JOBS, [(job_id,) for job_id in job_ids], lane=Lane.IDLE)
-    due = [item for item in found if item is not None and item.get("status") in _DUE and item["scheduled_for"] <= now]
+    due = [item for item in found if item is not None and _is_due(item, now)]
     pairs = [(item, items.fit(transitions.promoted(item, now, items.new_wid()))) for item in due]
     limited = [new for _, new in pairs if limited_key(new) is not None or bucket_of(new) is not None]
     # Otherwise many jobs of a full key that become due at once would block all others until claims have parked them.

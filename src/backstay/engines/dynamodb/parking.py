@@ -222,17 +222,15 @@ async def mark(
     return False
 
 
-async def left_sight(session: Session, buckets: Collection[Bucket], now: Instant, *, gone: bool) -> set[Signal]:
-    """Note that jobs of these rates are no longer claimable and did not start: others may be unparked. `gone`: they
-    have left the line, and one of them may have been what its bucket waits for."""
+async def left_sight(session: Session, buckets: Collection[Bucket], now: Instant) -> set[Signal]:
+    """Note that jobs of these rates are no longer claimable and did not start: others may be unparked."""
     signals: set[Signal] = set()
     for bucket in buckets:
         for _ in range(_TRIES):
             was = await _read(session, bucket, now, Lane.USUAL)
-            if was.due_at != NO_TIME and not (gone and was.wanted > 1):
+            if was.due_at != NO_TIME:
                 break
-            wanted = 1 if gone else None
-            if await save(session, [Drawn(bucket, was, was.full_at, now, was.parked_at, wanted)], now, Lane.USUAL):
+            if await save(session, [Drawn(bucket, was, was.full_at, now, was.parked_at)], now, Lane.USUAL):
                 signals.add(Signal.DUE)
                 break
     return signals
@@ -289,8 +287,7 @@ async def _look(session: Session, bucket: Bucket, now: Instant) -> tuple[int, In
         due = was.check_at(bucket, now) if left else None
         if was.is_fresh(now) and (not left or (room and not changed)):
             due = now + _LOOK_AGAIN_MICROS  # the index may not yet show a job that was parked a moment ago
-        wanted = None if left else 1
-        if await save(session, [Drawn(bucket, was, was.full_at, due, was.parked_at, wanted)], now, Lane.IDLE):
+        if await save(session, [Drawn(bucket, was, was.full_at, due, was.parked_at)], now, Lane.IDLE):
             return changed, due
     return changed, now
 
@@ -326,9 +323,9 @@ async def _forget(session: Session, mark: Item, now: Instant) -> None:
 async def rate_due(session: Session, job_id: str, now: Instant) -> Instant | None:
     [item] = await session.tables.get(Table.JOBS, [(job_id,)])
     bucket = None if item is None else bucket_of(item)
-    if item is None or bucket is None:
+    if bucket is None:
         return None
-    due = (await _read(session, bucket, now, Lane.USUAL)).next_start(bucket, now, item.get("rate_cost", 1))
+    due = (await _read(session, bucket, now, Lane.USUAL)).next_start(bucket, now)
     return due if due > now else None
 
 
@@ -348,7 +345,7 @@ async def park(session: Session, decided: Admission[Head], now: Instant) -> set[
     parked = [(head.item, BY_KEY) for head in decided.key_full] + [(head.item, BY_RATE) for head in decided.over_rate]
     for start in range(0, len(parked), TOGETHER):
         await asyncio.gather(*(_park(session, item, by) for item, by in parked[start : start + TOGETHER]))
-    return await left_sight(session, decided.left_sight(), now, gone=False)
+    return await left_sight(session, decided.left_sight(), now)
 
 
 async def _park(session: Session, item: Item, by: str) -> None:
@@ -451,7 +448,7 @@ async def after_leaving(
             changed += count
             if not count and not left:
                 alone.append(each)
-    signals = await left_sight(session, buckets, now, gone=True)
+    signals = await left_sight(session, buckets, now)
     if changed or await _are_parked_just_now(session, alone, now):
         signals = signals | {Signal.READY}
     return signals

@@ -234,7 +234,7 @@ def decide(made: Plan, parents: Parents, now: Instant) -> None:
 def _decide_one(made: Plan, parent: Item, brood: Brood, now: Instant) -> None:
     parent_id = parent["job_id"]
     if transitions.awaits(parent) is None:
-        made.writes.append(_numbers(parent_id, brood, present("status") & absent("awaits")))
+        made.writes.append(_numbers(parent_id, brood, present("status") & (absent("awaits") | present("for_event"))))
         return
     moved = transitions.joined(parent, brood, now, items.new_wid())
     if moved is None:

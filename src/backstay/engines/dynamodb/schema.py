@@ -24,7 +24,7 @@ Indexes of the jobs, and what is in them; examples are of the job 0198d0c2-6c1e-
     ReadyIndex          gr ready             gq queue|type|prio|due|id pending, claimable:   default|PCA|050|1763…
                         gr f|queue|type      gq prio|key|due|id        … with a fairness key: 050|tenant-7|1763…
                         gr alone             gq prio|due|id            … that must run alone, of all queues and types
-    TimeIndex           gd due, lease        ge at|id                  scheduled, retrying; processing
+    TimeIndex           gd due, lease        ge at|id                  scheduled, retrying, timed waits; processing
     RootIndex           root_job_id          created_at                members of trees but the root
     ContentIndex        content_hash         gh type|done|completed|id, type|open|created|id, type|else|created|id
     KeyIndex            concurrency_key      gk run|created|id, in|lane|prio|due|id (lane: queue|type|version),
@@ -52,12 +52,15 @@ Records, by pk and sk:
     needs|<child> / 0000                     parents, where they are more than the job itself lists
     kid|<parent> / <child>                   a child of a tree: what `children` reads
     staged|<job_id>|2 / 0003.01              children that wait for the settlement of attempt 2: of part 3 a piece
-    step|<job_id> / charge                   name, answer, attempt, recorded_at
-    step|<job_id> / |forgotten               attempt: answers up to this one are forgotten; written with a manual retry
+    step|<job_id> / step|charge              kind, name, answer, attempt, recorded_at
+    step|<job_id> / sent|<event_id>          an event that was sent to the job; at: the version of the job then
+    step|<job_id> / |forgotten               attempt, version: steps up to this attempt and events up to this version
+                                             are forgotten; written with a manual retry
+    mailbox|order:7 / mailbox                key, content, expires_at, nonce: of a correlation key, see core/waits.py
     output|<job_id> / 000000002|000000000|000000057    entries of ctx.stream up to the 57th, of attempt 2 and take 0:
                                              attempt, take, first, last, size, written_at, text
     gate|c|gpu / gate                        holders: the ids of running jobs
-    gate|r|api|5|1000000 / gate              full_at, nonce, parked_at, wanted
+    gate|r|api|5|1000000 / gate              full_at, nonce, parked_at
     gate|q|mail / gate                       room, counted_at, limit, nonce; while max_pending is set
     gate|q|mail / given|1763300000000000|5f2a9c010b3d|0000    ids of admitted jobs; journal, at
     waiting / c|gpu|2                        a key with parked jobs: limit, set_at, nonce
@@ -417,6 +420,8 @@ def derived(item: Item, shards: int) -> Item:
                 found.update(_ready(item, stands, shards))
         case "processing":
             found.update(gd=f"lease{mark}", ge=lease_place(item["lease_expires_at"], job_id))
+        case "waiting" if "wakes_at" in item:
+            found.update(gd=f"due{mark}", ge=f"{at(item['wakes_at'])}|{short(job_id)}")
         case "scheduled" | "retrying":
             found.update(gd=f"due{mark}", ge=f"{at(item['scheduled_for'])}|{short(job_id)}")
     if item.get("content_hash"):
@@ -545,8 +550,13 @@ def steps(job_id: str) -> str:
     return f"step|{job_id}"
 
 
-def step(job_id: str, name: str) -> Key:
-    return (steps(job_id), part(name) or "|")
+def step(job_id: str, kind: str, name: str) -> Key:
+    return (steps(job_id), steps_of(kind) + part(name))
+
+
+def steps_of(kind: str) -> str:
+    """Return what the keys of all steps of a kind begin with."""
+    return f"{kind}|"
 
 
 def forgotten_steps(job_id: str) -> Key:
@@ -564,6 +574,10 @@ def output_take(attempt: int, take: int) -> str:
 
 def output_part(job_id: str, attempt: int, take: int, last: int) -> Key:
     return (output(job_id), f"{output_take(attempt, take)}{last:09d}")
+
+
+def mailbox(event_key: str) -> Key:
+    return (f"mailbox|{part(event_key)}", "mailbox")
 
 
 def key_gate(concurrency_key: str) -> Key:

@@ -51,6 +51,7 @@ from backstay.core.records import (
 )
 from backstay.core.result_tables import ResultTable, RowBatch, RowPage, RowQuery
 from backstay.core.states import Status
+from backstay.core.waits import Delivery, EventWait, Inbox, NewEvent, Step, StepKind
 from backstay.engines.coalescer import Coalescer
 from backstay.engines.dynamodb import (
     access,
@@ -68,6 +69,7 @@ from backstay.engines.dynamodb import (
     settle,
     table,
     transfer,
+    waits,
 )
 from backstay.engines.dynamodb.board import Board
 from backstay.engines.dynamodb.claim import Claims, wait_alone
@@ -331,13 +333,30 @@ class DynamoStore:
     async def audited(self, after: str | None, limit: int) -> AuditPage:
         return await access.audited(self._open(), after, limit)
 
-    # Steps
+    # Steps and events
 
-    async def step(self, job_id: str, name: str) -> str | None:
-        return await holder.step(self._open(), job_id, name)
+    async def step(self, job_id: str, name: str, kind: StepKind = StepKind.STEP) -> str | None:
+        return await holder.step(self._open(), job_id, name, kind)
 
-    async def record_step(self, hold: Hold, name: str, answer: str, now: Instant) -> Verdict:
-        return await holder.record_step(self._open(), hold, name, answer, now)
+    async def record_step(
+        self, hold: Hold, name: str, answer: str, now: Instant, kind: StepKind = StepKind.STEP
+    ) -> Verdict:
+        return await holder.record_step(self._open(), hold, name, answer, now, kind)
+
+    async def steps(self, job_id: str, limit: int) -> list[Step]:
+        return await waits.steps(self._open(), job_id, limit)
+
+    async def inbox(self, job_id: str) -> Inbox:
+        return await waits.inbox(self._open(), job_id)
+
+    async def send(self, events: Sequence[NewEvent], now: Instant) -> list[Delivery]:
+        return await waits.send(self._changing(), events, now)
+
+    async def listen_for(self, hold: Hold, wait: EventWait, now: Instant) -> Verdict:
+        return await waits.listen_for(self._open(), hold, wait, now)
+
+    async def stop_listening(self, hold: Hold, wait: EventWait, now: Instant) -> Verdict:
+        return await waits.stop_listening(self._open(), hold, wait, now)
 
     # Output
 

@@ -28,6 +28,7 @@ from backstay.core.dumps import (
     Exported,
     GuardDump,
     JobDump,
+    MailboxDump,
     MoveState,
     OutputDump,
     RowDump,
@@ -38,7 +39,6 @@ from backstay.core.dumps import (
 )
 from backstay.core.output import StoredPart
 from backstay.core.records import (
-    OWN_STEPS,
     ApiKey,
     AuditEntry,
     Counter,
@@ -54,6 +54,7 @@ from backstay.core.records import (
 )
 from backstay.core.result_tables import ResultTable, RowBatch
 from backstay.core.states import ACTIVE, Status
+from backstay.core.waits import EventWait, awaits_of
 from backstay.engines import sql_rows
 from backstay.engines.dynamodb import (
     access,
@@ -68,6 +69,7 @@ from backstay.engines.dynamodb import (
     read,
     results,
     schema,
+    transitions,
 )
 from backstay.engines.dynamodb import table as dynamodb_table
 from backstay.engines.dynamodb.board import fields_of
@@ -290,6 +292,8 @@ def _beside(dump: JobDump) -> Item:
         "rate_count": None if dump.rate is None else dump.rate.count,
         "rate_micros": None if dump.rate is None else dump.rate.micros,
     }
+    if dump.record.awaits is not None and isinstance(wait := awaits_of(dump.record.awaits), EventWait):
+        item |= transitions.for_event(wait)
     if len(parents) > INLINE_DEPENDENCIES_MAX:
         item["needs"] = len(parents)
     elif parents:
@@ -476,16 +480,22 @@ async def _archive(session: Session, after: str | None, _: int) -> Source:
 
 
 async def _steps(session: Session, after: str | None, _: int) -> Source:
-    last: tuple[str, int] = "", 0  # of which job, and up to which attempt its steps are forgotten
+    last: tuple[str, Item | None] = "", None  # of which job, and up to where its steps are forgotten
     async for item in _scanned(session, Table.RECORDS, begins("pk", schema.steps("")), after):
         job_id = item["pk"].removeprefix(schema.steps(""))
         if "name" not in item:
             continue  # the mark itself
         if last[0] != job_id:  # steps of one job come one after another
-            last = job_id, await holder.forgotten(session, job_id, "")
-        if item["attempt"] <= last[1] and not item["name"].startswith(OWN_STEPS):
+            last = job_id, await holder.forgotten(session, job_id)
+        if holder.is_forgotten(item, last[1]):
             continue
-        yield StepDump(job_id, item["name"], item["answer"], item["attempt"], item["recorded_at"]), _place(item)
+        step = StepDump(job_id, item["kind"], item["name"], item["answer"], item["attempt"], item["recorded_at"])
+        yield step, _place(item)
+
+
+async def _mailboxes(session: Session, after: str | None, _: int) -> Source:
+    async for item in _scanned(session, Table.RECORDS, begins("pk", schema.mailbox("")[0]), after):
+        yield MailboxDump(item["key"], item["content"], item["expires_at"]), _place(item)
 
 
 async def _output(session: Session, after: str | None, _: int) -> Source:
@@ -529,6 +539,7 @@ _SOURCES: dict[str, Callable[[Session, str | None, int], Source]] = {
     dumps.JOBS: export_jobs,
     dumps.STEPS: _steps,
     dumps.OUTPUT: _output,
+    dumps.MAILBOXES: _mailboxes,
     dumps.ARCHIVE: _archive,
     dumps.GUARDS: _guards,
     dumps.COUNTERS: _counters,
@@ -614,8 +625,17 @@ async def _restore_steps(session: Session, packed: Sequence[bytes]) -> None:
                 f"the answer of step {dump.name!r} of job {dump.job_id} has more than the"
                 f" {holder.ANSWER_BYTES_MAX:,} bytes that DynamoDB keeps: end that job first, and purge it"
             )
-        pk, sk = schema.step(dump.job_id, dump.name)
-        fields = {"name": dump.name, "answer": dump.answer, "attempt": dump.attempt, "recorded_at": dump.recorded_at}
+        pk, sk = schema.step(dump.job_id, dump.kind, dump.name)
+        fields = {name: value for name, value in msgspec.structs.asdict(dump).items() if name != "job_id"}
+        made.append({"pk": pk, "sk": sk, **fields})
+    await session.tables.put_many(Table.RECORDS, made)
+
+
+async def _restore_mailboxes(session: Session, packed: Sequence[bytes]) -> None:
+    made = []
+    for dump in dumps.all_unpacked(dumps.MAILBOXES, packed, MailboxDump):
+        pk, sk = schema.mailbox(dump.event_key)
+        fields = {"key": dump.event_key, "content": dump.content, "expires_at": dump.expires_at, "nonce": _WRITER}
         made.append({"pk": pk, "sk": sk, **fields})
     await session.tables.put_many(Table.RECORDS, made)
 
@@ -684,6 +704,7 @@ _RESTORES: dict[str, Callable[[Session, Sequence[bytes]], Awaitable[None]]] = {
     dumps.JOBS: restore_jobs,
     dumps.STEPS: _restore_steps,
     dumps.OUTPUT: _restore_output,
+    dumps.MAILBOXES: _restore_mailboxes,
     dumps.ARCHIVE: _restore_archive,
     dumps.GUARDS: _restore_guards,
     dumps.COUNTERS: _restore_counters,

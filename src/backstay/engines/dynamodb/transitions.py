@@ -19,7 +19,7 @@ from backstay.core.dependencies import Awaits, Brood, TriggerRule
 from backstay.core.dependencies import joined as joined_to
 from backstay.core.dependencies import moved as brood_of_move
 from backstay.core.dependencies import released as released_to
-from backstay.core.event_details import Dependency, EventDetails
+from backstay.core.event_details import Dependency, EventDetails, Received
 from backstay.core.records import (
     CHILD_FAILED,
     DEPENDENCY_FAILED,
@@ -30,6 +30,7 @@ from backstay.core.records import (
     Verdict,
 )
 from backstay.core.states import TERMINAL, Counted, Event, Status, counted
+from backstay.core.waits import EventWait, Sent, awaits_of, fits
 from backstay.engines.dynamodb import history
 from backstay.engines.dynamodb.expressions import Condition, Write, above, change, unchanged
 from backstay.engines.dynamodb.schema import Item
@@ -132,7 +133,7 @@ def applied(item: Item | None, t: Transition, now: Instant, wid: str, brings: Br
     else:
         new.pop("parked", None)
     if t.target is not Status.WAITING:
-        for name in ("unmet", "linking", "awaits"):
+        for name in ("unmet", "linking", *_AWAITED):
             new.pop(name, None)
     if ends:
         rests_on.append("awaited")
@@ -168,6 +169,8 @@ def applied(item: Item | None, t: Transition, now: Instant, wid: str, brings: Br
         new["errors"] = msgspec.json.encode(kept).decode()
     freed = t.source is Status.PROCESSING and t.target is not Status.PROCESSING
     moved = Moved(was, new, tuple(dict.fromkeys(rests_on)), counted(t.event, t.target), ends, freed)
+    if isinstance(t.awaits, EventWait):
+        return _awaiting_event(moved, t.awaits, t, now, wid)
     return _awaiting(moved, t, brings, now, wid) if t.event is Event.WAIT_FOR_CHILDREN else moved
 
 
@@ -191,6 +194,52 @@ def _awaiting(moved: Moved, t: Transition, brings: Brood, now: Instant, wid: str
     ends = target in TERMINAL
     rests_on = (*moved.rests_on, *NUMBERS, *(("awaited",) if ends else ()))
     return msgspec.structs.replace(moved, rests_on=rests_on, counted=counted(Event.RELEASE, target), ended=ends)
+
+
+_AWAITED = ("awaits", "for_event", "wakes_at")
+
+
+def for_event(wait: EventWait) -> Item:
+    """Return the attributes of a job that waits for an event."""
+    return {"awaits": wait.stored, "for_event": 1} | ({} if wait.until is None else {"wakes_at": wait.until})
+
+
+def _awaiting_event(moved: Moved, wait: EventWait, t: Transition, now: Instant, wid: str) -> Moved:
+    """Return the job as waiting for an event; it resumes at once if more events were sent to it than it has seen."""
+    new = moved.item
+    if t.join is None:
+        new.pop("join", None)
+    else:
+        new["join"] = t.join
+    new.update(for_event(wait))
+    if t.seen is not None and moved.was.get("mail", 0) != t.seen:
+        _resume(new, Received(wait.name), now, wid)
+    return msgspec.structs.replace(moved, rests_on=(*moved.rests_on, "mail"))
+
+
+def event_wait(item: Item) -> EventWait | None:
+    """Return what event a job waits for."""
+    if not is_there(item) or item["status"] != Status.WAITING or "for_event" not in item:
+        return None
+    found = awaits_of(item["awaits"])
+    return found if isinstance(found, EventWait) else None
+
+
+def sent(item: Item, event_id: str, event: Sent, now: Instant, wid: str) -> Moved | None:
+    """Return a job as it resumes because of an event that is recorded with it; None if it does not wait for it."""
+    wait = event_wait(item)
+    if wait is None or not fits(wait, event):
+        return None
+    new = {**item, "mail": item.get("mail", 0) + 1}
+    _resume(new, Received(event.name, event_id), now, wid)
+    return Moved(item, new, ("mail",))
+
+
+def _resume(new: Item, details: EventDetails, now: Instant, wid: str) -> None:
+    for name in _AWAITED:
+        new.pop(name, None)
+    _move(new, Event.RELEASE, Status.WAITING, Status.PENDING, now, wid, details=details)
+    new["scheduled_for"] = now
 
 
 def _guards_hold(item: Item, t: Transition) -> bool:
@@ -231,6 +280,10 @@ def claimed(item: Item, request: ClaimRequest, now: Instant, wid: str) -> Item:
 
 def promoted(item: Item, now: Instant, wid: str) -> Item:
     new = dict(item)
+    if event_wait(item) is not None:  # by its due time, the next attempt knows that the wait is over
+        new["scheduled_for"] = item["wakes_at"]
+        for name in _AWAITED:
+            new.pop(name, None)
     _move(new, Event.DUE, Status(item["status"]), Status.PENDING, now, wid)
     return new
 
@@ -326,7 +379,7 @@ def added(brood: Brood) -> dict[str, int]:
 def awaits(item: Item) -> Awaits | None:
     """Return what a parent waits for; None if it does not wait for its children."""
     stored = item.get("awaits")
-    return None if stored is None or not is_there(item) else Awaits.of(stored)
+    return None if stored is None or "for_event" in item or not is_there(item) else Awaits.of(stored)
 
 
 def joined(parent: Item, brood: Brood, now: Instant, wid: str) -> Moved | None:

@@ -30,7 +30,7 @@ from backstay.core.records import (
     Verdict,
 )
 from backstay.engines import sql_rows
-from backstay.engines.postgres import access, admission, insert, settle
+from backstay.engines.postgres import access, admission, insert, settle, waits
 from backstay.engines.postgres import release as postgres_release
 from backstay.engines.postgres.connection import Statements, Tx, migrations
 from backstay.errors import SchemaMismatch, StoreUnsafe
@@ -45,6 +45,7 @@ _SCHEDULE_ORDER = (
 
 async def promote(tx: Tx, now: Instant, limit: int) -> Promoted:
     count = await tx.execute("promote", now, limit)
+    count += await waits.time_out(tx, now, limit)
     if count:
         tx.signals.add(Signal.READY)
     await admission.unpark_due(tx, now)
@@ -53,10 +54,12 @@ async def promote(tx: Tx, now: Instant, limit: int) -> Promoted:
 
 
 async def next_due(tx: Tx, now: Instant) -> Instant | None:
-    """Return when the next scheduled, retrying or rate-limited job may run, or a pause is over."""
+    """Return when the next scheduled, retrying or rate-limited job may run, a wait for an event times out, or a pause
+    is over."""
     due = await tx.value("next_due")
     rate_due = await admission.next_due(tx, now)
-    return min((each for each in (due, rate_due) if each is not None), default=None)
+    times = (due, rate_due, await tx.value("next_timeout"))
+    return min((each for each in times if each is not None), default=None)
 
 
 async def announce(tx: Tx, types: Sequence[JobType]) -> None:
@@ -89,7 +92,8 @@ def _details(job_type: JobType) -> str:
 async def release(tx: Tx, now: Instant, limit: int) -> tuple[int, bool]:
     """Continue releases; return how many jobs were released, and whether there are staged children to store."""
     await access.add_up(tx, now)
-    done = await postgres_release.release(tx, now, limit)
+    done = await waits.send_due(tx, now, limit)
+    done += await postgres_release.release(tx, now, limit)
     if not await tx.value("staged_any"):
         return done, False
     return done + await settle.drop_stale(tx), True

@@ -14,6 +14,7 @@ from backstay.clock import Instant
 from backstay.core.dependencies import Awaits, Brood, joined
 from backstay.core.records import Signal
 from backstay.core.states import TERMINAL, Status
+from backstay.core.waits import awaits_of
 from backstay.engines.places import Move
 from backstay.engines.postgres import admission
 from backstay.engines.postgres import places as postgres_places
@@ -85,8 +86,8 @@ async def _count_children(tx: Tx, now: Instant) -> list[str]:
         await tx.value("count_children", [parent for parent, _ in counts], *columns)
     targets: dict[str, tuple[Status, Brood]] = {}
     for parent, awaits, *numbers in await tx.rows("broods", parents):
-        brood = Brood(*numbers)
-        if (target := joined(Awaits.of(awaits), brood)) is not None:
+        brood, awaited = Brood(*numbers), awaits_of(awaits)
+        if isinstance(awaited, Awaits) and (target := joined(awaited, brood)) is not None:
             targets[parent] = (target, brood)
     moves: list[Move] = []
     for parent, job in sorted((await postgres_places.standings(tx, list(targets))).items()):

@@ -8,7 +8,7 @@ from typing import Any
 from backstay.clock import Instant
 from backstay.core.records import RetentionPolicy
 from backstay.engines import sql_rows
-from backstay.engines.postgres import access
+from backstay.engines.postgres import access, waits
 from backstay.engines.postgres.connection import Tx
 
 _FIRST = "00000000-0000-0000-0000-000000000000"
@@ -50,6 +50,7 @@ async def _standing(tx: Tx, batch: list[tuple[str, Instant]]) -> list[str]:
 async def drop(tx: Tx, policy: RetentionPolicy, now: Instant, limit: int) -> int:
     await access.sum_counters(tx, now)
     await access.drop_entries(tx, now, limit)
+    await waits.drop_old_mailboxes(tx, now, limit)
     if policy.archive_micros is None:
         return 0
     dropped: int = await tx.value("archive_drop", now - policy.archive_micros, limit)

@@ -19,7 +19,6 @@ from backstay.clock import Instant
 from backstay.core.dependencies import Brood, TriggerRule, again, moved
 from backstay.core.output import OutputPart
 from backstay.core.records import (
-    OWN_STEPS,
     Hold,
     Inserted,
     Kind,
@@ -32,8 +31,9 @@ from backstay.core.records import (
     Verdict,
 )
 from backstay.core.states import TERMINAL, Event, Status, also_counted, bucket_of, counted
+from backstay.core.waits import EventWait, StepKind
 from backstay.engines.places import LATEST_MAX, Move, Standing, decide, is_repeat, token_key
-from backstay.engines.postgres import admission, insert, read, release
+from backstay.engines.postgres import admission, insert, read, release, waits
 from backstay.engines.postgres import places as postgres_places
 from backstay.engines.postgres.connection import Tx, is_collision, is_outage, translate
 from backstay.engines.postgres.insert import Terms
@@ -262,14 +262,16 @@ async def _beside(tx: Tx, t: Transition, move: Move, retries: Retries, now: Inst
                 await tx.execute("save_guard", key, t.job_id)
                 retries.guards[key] = (t.job_id, None, after.status)
         if t.forget_steps:
-            await tx.execute("forget_steps", t.job_id, OWN_STEPS)
+            await tx.execute("forget_steps", t.job_id, StepKind.OWN.value)
         if after.status is Status.WAITING:
             await _wait_again(tx, t.job_id)
     if t.effects:
         await _run_effects(tx, t)
     if t.children or t.staged is not None:
         await bring(tx, t, client_now, now)
-    if t.awaits is not None:
+    if isinstance(t.awaits, EventWait):
+        await waits.resume_if_sent(tx, after, t.seen, now)
+    elif t.awaits is not None:
         tx.broods.add(t.job_id, Brood())  # checked with the others: perhaps none is open
 
 
@@ -329,7 +331,7 @@ async def _after(tx: Tx, done: Sequence[tuple[Transition, Move]], now: Instant) 
         await tx.rows("lock_names", names)
     for key, limit in limits.items():
         await release.unpark(tx, key, limit)
-    await admission.left_sight(tx, rate_keys, now, gone=True)
+    await admission.left_sight(tx, rate_keys, now)
     tx.signals |= signals_of([t for t, _ in done])
 
 
@@ -360,8 +362,9 @@ def _columns(holds: Sequence[Hold]) -> list[list[Any]]:
     ]
 
 
-async def record_step(tx: Tx, hold: Hold, name: str, answer: str, store_now: Instant | None) -> Verdict:
-    await tx.execute("record_step", hold.job_id, hold.attempt, token_key(hold.token), name, answer, store_now)
+async def record_step(tx: Tx, hold: Hold, name: str, answer: str, store_now: Instant | None, kind: StepKind) -> Verdict:
+    key = token_key(hold.token)
+    await tx.execute("record_step", hold.job_id, hold.attempt, key, name, answer, store_now, kind.value)
     return (await holding(tx, [hold]))[0]
 
 
@@ -396,6 +399,23 @@ async def insert_children(
     if row is None or holds_by_key(hold, tuple(row)) is not Verdict.APPLIED:
         return None
     return await insert.insert(tx, jobs, now, store_now, repeat)
+
+
+async def _hold(tx: Tx, hold: Hold) -> Verdict:
+    """Return whether a claim holds, and keep it so until the end of the transaction."""
+    await tx.row("hold_claim", hold.job_id)
+    return (await holding(tx, [hold]))[0]
+
+
+async def listen_for(tx: Tx, hold: Hold, wait: EventWait, now: Instant) -> Verdict:
+    await tx.rows("lock_names", [waits.name_of(wait.key or "")])
+    await tx.rows("lock_jobs", [hold.job_id], [])
+    return await waits.listen_for(tx, hold, wait, now, await _hold(tx, hold))
+
+
+async def stop_listening(tx: Tx, hold: Hold, wait: EventWait, now: Instant) -> Verdict:
+    await tx.rows("lock_names", [waits.name_of(wait.key or "")])
+    return await waits.stop_listening(tx, hold, wait, now, await _hold(tx, hold))
 
 
 async def stage(tx: Tx, hold: Hold, part: int, jobs: Sequence[NewJob]) -> Verdict:

@@ -54,6 +54,7 @@ from backstay.core.records import (
 )
 from backstay.core.result_tables import ResultTable, RowBatch, RowPage, RowQuery
 from backstay.core.states import Status
+from backstay.core.waits import Delivery, EventWait, Inbox, NewEvent, Step, StepKind
 from backstay.core.workers import former_since
 from backstay.engines import lanes, sql_rows
 from backstay.engines.coalescer import Coalescer
@@ -69,6 +70,7 @@ from backstay.engines.postgres import (
     retention,
     settle,
     transfer,
+    waits,
 )
 from backstay.engines.postgres.claim import Part
 from backstay.engines.postgres.connection import Session, Tx, guest_error, parse, refuse_unsafe
@@ -486,15 +488,17 @@ class PostgresStore:
     async def audited(self, after: str | None, limit: int) -> AuditPage:
         return await self._read(lambda tx: access.audited(tx, after, limit))
 
-    # Steps: the recorded answers of ctx.once
+    # Steps and events
 
-    async def step(self, job_id: str, name: str) -> str | None:
-        return await self._read(lambda tx: tx.value("step", job_id, name))
+    async def step(self, job_id: str, name: str, kind: StepKind = StepKind.STEP) -> str | None:
+        return await self._read(lambda tx: tx.value("step", job_id, kind.value, name))
 
-    async def record_step(self, hold: Hold, name: str, answer: str, now: Instant) -> Verdict:
+    async def record_step(
+        self, hold: Hold, name: str, answer: str, now: Instant, kind: StepKind = StepKind.STEP
+    ) -> Verdict:
         return await self._write(
             "record_step",
-            lambda tx, _: settle.record_step(tx, hold, name, answer, self._store_now(now)),
+            lambda tx, _: settle.record_step(tx, hold, name, answer, self._store_now(now), kind),
             transaction=False,
         )
 
@@ -508,6 +512,21 @@ class PostgresStore:
 
     async def output_end(self, job_id: str) -> OutputEnd | None:
         return await self._read(lambda tx: read.output_end(tx, job_id))
+
+    async def steps(self, job_id: str, limit: int) -> list[Step]:
+        return await self._read(lambda tx: waits.steps(tx, job_id, limit))
+
+    async def inbox(self, job_id: str) -> Inbox:
+        return await self._read(lambda tx: waits.inbox(tx, job_id))
+
+    async def send(self, events: Sequence[NewEvent], now: Instant) -> list[Delivery]:
+        return await self._at("send", now, lambda tx, at: waits.send(tx, events, at))
+
+    async def listen_for(self, hold: Hold, wait: EventWait, now: Instant) -> Verdict:
+        return await self._at("listen_for", now, lambda tx, at: settle.listen_for(tx, hold, wait, at))
+
+    async def stop_listening(self, hold: Hold, wait: EventWait, now: Instant) -> Verdict:
+        return await self._at("stop_listening", now, lambda tx, at: settle.stop_listening(tx, hold, wait, at))
 
     # Trees
 

@@ -29,6 +29,7 @@ from backstay.core.dumps import (
     Exported,
     GuardDump,
     JobDump,
+    MailboxDump,
     MoveState,
     OutputDump,
     RowDump,
@@ -164,7 +165,7 @@ async def held(tx: Tx) -> MoveState | None:
 async def _seal(tx: Tx, state: MoveState) -> None:
     await access.add_up(tx, sql_rows.EVERYTHING)  # of submits, what is exported are the counters
     results = await tx.column("result_names")
-    for table in (*sql_rows.PLACED_TABLES, *(f"result_{name}" for name in results)):
+    for table in (*sql_rows.PLACED_TABLES, "event_due", *(f"result_{name}" for name in results)):
         await _forbid(tx, table, _ALL, state, "FOR EACH STATEMENT")
 
 
@@ -212,9 +213,15 @@ async def _jobs(tx: Tx, after: str | None, limit: int) -> Source:
 
 
 async def _steps(tx: Tx, after: str | None, limit: int) -> Source:
-    for row in await tx.rows("export_steps", *sql_rows.position(after, (_FIRST_ID, "")), limit):
+    for row in await tx.rows("export_steps", *sql_rows.position(after, (_FIRST_ID, "", "")), limit):
         step = StepDump(*row)
-        yield step, sql_rows.cursor(step.job_id, step.name)
+        yield step, sql_rows.cursor(step.job_id, step.kind, step.name)
+
+
+async def _mailboxes(tx: Tx, after: str | None, limit: int) -> Source:
+    for row in await tx.rows("export_mailboxes", after or "", limit):
+        box = MailboxDump(*row)
+        yield box, box.event_key
 
 
 async def _output(tx: Tx, after: str | None, limit: int) -> Source:
@@ -262,6 +269,7 @@ _SOURCES: dict[str, Callable[[Tx, str | None, int], Source]] = {
     dumps.JOBS: _jobs,
     dumps.STEPS: _steps,
     dumps.OUTPUT: _output,
+    dumps.MAILBOXES: _mailboxes,
     dumps.ARCHIVE: _archive,
     dumps.GUARDS: _guards,
     dumps.COUNTERS: _counters,
@@ -454,6 +462,7 @@ _RESTORES: dict[str, Callable[[Tx, Sequence[bytes]], Awaitable[None]]] = {
     dumps.JOBS: _restore_jobs,
     dumps.STEPS: _restore_rows(dumps.STEPS, StepDump),
     dumps.OUTPUT: _restore_rows(dumps.OUTPUT, OutputDump),
+    dumps.MAILBOXES: _restore_rows(dumps.MAILBOXES, MailboxDump),
     dumps.ARCHIVE: _restore_archive,
     dumps.GUARDS: _restore_rows(dumps.GUARDS, GuardDump),
     dumps.COUNTERS: _restore_counters,

@@ -34,7 +34,7 @@ from backstay.core.records import (
 )
 from backstay.core.workers import former_since
 from backstay.engines import sql_rows
-from backstay.engines.sqlite import admission, insert, read, settle
+from backstay.engines.sqlite import admission, insert, read, settle, waits
 from backstay.engines.sqlite import connection as sqlite_connection
 from backstay.engines.sqlite import places as sqlite_places
 from backstay.engines.sqlite import release as sqlite_release
@@ -71,16 +71,19 @@ def promote(tx: Tx, now: Instant, limit: int) -> Promoted:
         for seq, version in long:
             sqlite_places.trim(tx, seq, version)
         tx.signals.add(Signal.READY)
+    count += waits.time_out(tx, now, limit)
     admission.unpark_due(tx, now)
     _end_pauses(tx, now)
     return Promoted(count, next_due(tx.connection, now))
 
 
 def next_due(connection: apsw.Connection, now: Instant) -> Instant | None:
-    """Return when the next scheduled, retrying or rate-limited job may run, or a pause is over."""
+    """Return when the next scheduled, retrying or rate-limited job may run, a wait for an event times out, or a pause
+    is over."""
     due: Instant | None = sqlite_connection.value(connection, NEXT_DUE)
     rate_due = admission.next_due(connection, now)
-    return min((each for each in (due, rate_due) if each is not None), default=None)
+    times = (due, rate_due, waits.next_timeout(connection))
+    return min((each for each in times if each is not None), default=None)
 
 
 def release_needed(connection: apsw.Connection) -> bool:

@@ -32,6 +32,7 @@ from backstay.core.records import (
     WorkerRow,
 )
 from backstay.core.states import Event, Status
+from backstay.core.waits import StepKind
 from backstay.core.workers import former_since
 from backstay.engines import sql_rows
 from backstay.engines.places import HISTORY
@@ -402,8 +403,8 @@ def job_types(connection: apsw.Connection) -> list[JobType]:
     return [msgspec.json.decode(details, type=JobType) for (details,) in found]
 
 
-def step(connection: apsw.Connection, job_id: str, name: str) -> str | None:
-    answer = sqlite_connection.value(connection, STEP, (job_id, name))
+def step(connection: apsw.Connection, job_id: str, name: str, kind: StepKind) -> str | None:
+    answer = sqlite_connection.value(connection, STEP, (job_id, kind.value, name))
     return None if answer is None else str(answer)
 
 

@@ -18,6 +18,7 @@ from backstay.core.dependencies import Awaits, Brood, joined
 from backstay.core.event_details import Dependency
 from backstay.core.records import Signal
 from backstay.core.states import TERMINAL, Status
+from backstay.core.waits import awaits_of
 from backstay.engines.places import Move, Standing, standing_from
 from backstay.engines.release import Gift, after_children, after_dependency, after_last_dependency, note
 from backstay.engines.sqlite import admission
@@ -110,10 +111,11 @@ def _count_children(tx: Tx, now: Instant) -> list[str]:
         if row is None:
             continue
         seq, *numbers = row
-        if (awaits := tx.value(AWAITS, (seq,))) is None:
+        awaits = tx.value(AWAITS, (seq,))
+        if awaits is None or not isinstance(found := awaits_of(awaits), Awaits):
             continue
         brood = Brood(*numbers)
-        if (target := joined(Awaits.of(awaits), brood)) is None:
+        if (target := joined(found, brood)) is None:
             continue
         job = sqlite_places.standing(tx, parent)
         if job is None:

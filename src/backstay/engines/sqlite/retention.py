@@ -16,7 +16,7 @@ from backstay.clock import Instant
 from backstay.core.records import RetentionPolicy
 from backstay.engines import sql_rows
 from backstay.engines.places import STORED
-from backstay.engines.sqlite import access
+from backstay.engines.sqlite import access, waits
 from backstay.engines.sqlite import connection as sqlite_connection
 from backstay.engines.sqlite.connection import load
 from backstay.engines.sqlite.writer import Tx
@@ -82,6 +82,7 @@ def _standing(tx: Tx, batch: list[tuple[int, Instant]]) -> list[int]:
 def _drop(tx: Tx, policy: RetentionPolicy, now: Instant, limit: int) -> int:
     access.sum_counters(tx, now)
     access.drop_entries(tx, now, limit)
+    waits.drop_old_mailboxes(tx, now, limit)
     if policy.archive_micros is None:
         return 0
     over = [job_id for (job_id,) in tx.rows(OVER, (now - policy.archive_micros, limit))]
@@ -94,6 +95,8 @@ def _drop(tx: Tx, policy: RetentionPolicy, now: Instant, limit: int) -> int:
 
 def anything_to_drop(connection: apsw.Connection, policy: RetentionPolicy, now: Instant) -> bool:
     if policy.archive_micros is not None and sqlite_connection.rows(connection, OVER, (now - policy.archive_micros, 1)):
+        return True
+    if waits.has_old_mailboxes(connection, now):
         return True
     return access.has_counters_to_sum(connection, now) or access.has_entries_to_drop(connection, now)
 

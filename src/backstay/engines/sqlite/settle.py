@@ -16,7 +16,6 @@ from backstay.clock import Instant
 from backstay.core.dependencies import Brood, TriggerRule, again, moved
 from backstay.core.output import OutputPart
 from backstay.core.records import (
-    OWN_STEPS,
     Hold,
     Inserted,
     Kind,
@@ -29,9 +28,10 @@ from backstay.core.records import (
     Verdict,
 )
 from backstay.core.states import TERMINAL, Counted, Event, Status, also_counted, bucket_of, bucket_of_attempt, counted
+from backstay.core.waits import EventWait, StepKind
 from backstay.engines.places import Move, Standing, decide, is_fast_completion, token_key
 from backstay.engines.sql_rows import check_all, holds_by_key, left_their_place, signals_of
-from backstay.engines.sqlite import admission, effects, insert, read, release
+from backstay.engines.sqlite import admission, effects, insert, read, release, waits
 from backstay.engines.sqlite import connection as sqlite_connection
 from backstay.engines.sqlite import places as sqlite_places
 from backstay.engines.sqlite.connection import load
@@ -247,7 +247,7 @@ def _apply_one(tx: Tx, t: Transition, now: Instant) -> Verdict | Move:
     if t.event is Event.MANUAL_RETRY:
         insert.guard_again(tx, t.job_id, now)
         if t.forget_steps:
-            tx.connection.execute(FORGET_STEPS, (t.job_id, OWN_STEPS))
+            tx.connection.execute(FORGET_STEPS, (t.job_id, StepKind.OWN.value))
         if unmet:
             tx.connection.execute(UNMEET, (t.job_id,))
             sqlite_places.set_awaited(tx, [seq for (seq,) in tx.rows(AWAITED_BY, (t.job_id,))])
@@ -255,7 +255,9 @@ def _apply_one(tx: Tx, t: Transition, now: Instant) -> Verdict | Move:
         effects.run(tx.connection, t.job_id, t.effects)
     if t.children or t.staged is not None:
         bring(tx, t, now)
-    if t.awaits is not None:
+    if isinstance(t.awaits, EventWait):
+        waits.resume_if_sent(tx, after, t.seen, now)
+    elif t.awaits is not None:
         tx.broods.add(t.job_id, Brood())  # checked with the others: perhaps none is open
     return decided
 
@@ -285,7 +287,7 @@ def _after(tx: Tx, moves: Sequence[tuple[Transition, Move]], now: Instant) -> No
     for key, limit in limits.items():
         release.unpark(tx, key, limit)
     if rate_keys:
-        admission.left_sight(tx, rate_keys, now, gone=True)
+        admission.left_sight(tx, rate_keys, now)
     tx.signals |= signals_of([t for t, _ in moves])
 
 
@@ -329,8 +331,9 @@ def _note_one(tx: Tx, note: Note, now: Instant) -> Verdict:
     return Verdict.APPLIED
 
 
-def record_step(tx: Tx, hold: Hold, name: str, answer: str, now: Instant) -> Verdict:
+def record_step(tx: Tx, hold: Hold, name: str, answer: str, now: Instant, kind: StepKind) -> Verdict:
     bindings = {
+        "kind": kind.value,
         "job_id": hold.job_id,
         "attempt": hold.attempt,
         "token": token_key(hold.token),
@@ -366,6 +369,14 @@ def append_output(tx: Tx, parts: Sequence[OutputPart], now: Instant) -> list[Ver
             if part.first == 1:
                 tx.connection.execute(REPLACE_OUTPUT, (hold.job_id, hold.attempt, part.take))
     return holding(tx, [part.hold for part in parts])
+
+
+def listen_for(tx: Tx, hold: Hold, wait: EventWait, now: Instant) -> Verdict:
+    return waits.listen_for(tx, hold, wait, now, _held(tx, hold))
+
+
+def stop_listening(tx: Tx, hold: Hold, wait: EventWait, now: Instant) -> Verdict:
+    return waits.stop_listening(tx, hold, wait, now, _held(tx, hold))
 
 
 CHILDREN = load("children")

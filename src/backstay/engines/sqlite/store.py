@@ -57,6 +57,7 @@ from backstay.core.records import (
 )
 from backstay.core.result_tables import ResultTable, RowBatch, RowPage, RowQuery
 from backstay.core.states import Status
+from backstay.core.waits import Delivery, EventWait, Inbox, NewEvent, Step, StepKind
 from backstay.engines import lanes, sql_rows
 from backstay.engines.coalescer import Coalescer
 from backstay.engines.sqlite import (
@@ -71,6 +72,7 @@ from backstay.engines.sqlite import (
     retention,
     settle,
     transfer,
+    waits,
 )
 from backstay.engines.sqlite.connection import gate, translate
 from backstay.engines.sqlite.wakeup import Bell
@@ -355,13 +357,30 @@ class SQLiteStore:
     async def audited(self, after: str | None, limit: int) -> AuditPage:
         return await self._read(access.audited, after, limit)
 
-    # Steps: the recorded answers of ctx.once
+    # Steps and events
 
-    async def step(self, job_id: str, name: str) -> str | None:
-        return await self._read(read.step, job_id, name)
+    async def step(self, job_id: str, name: str, kind: StepKind = StepKind.STEP) -> str | None:
+        return await self._read(read.step, job_id, name, kind)
 
-    async def record_step(self, hold: Hold, name: str, answer: str, now: Instant) -> Verdict:
-        return await self._write("record_step", settle.record_step, hold, name, answer, now, essential=True)
+    async def record_step(
+        self, hold: Hold, name: str, answer: str, now: Instant, kind: StepKind = StepKind.STEP
+    ) -> Verdict:
+        return await self._write("record_step", settle.record_step, hold, name, answer, now, kind, essential=True)
+
+    async def steps(self, job_id: str, limit: int) -> list[Step]:
+        return await self._read(waits.steps, job_id, limit)
+
+    async def inbox(self, job_id: str) -> Inbox:
+        return await self._read(waits.inbox, job_id)
+
+    async def send(self, events: Sequence[NewEvent], now: Instant) -> list[Delivery]:
+        return await self._write("send", waits.send, events, now, essential=False)
+
+    async def listen_for(self, hold: Hold, wait: EventWait, now: Instant) -> Verdict:
+        return await self._write("listen_for", settle.listen_for, hold, wait, now, essential=True)
+
+    async def stop_listening(self, hold: Hold, wait: EventWait, now: Instant) -> Verdict:
+        return await self._write("stop_listening", settle.stop_listening, hold, wait, now, essential=True)
 
     # Output
 

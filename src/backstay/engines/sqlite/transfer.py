@@ -24,6 +24,7 @@ from backstay.core.dumps import (
     Exported,
     GuardDump,
     JobDump,
+    MailboxDump,
     MoveState,
     OutputDump,
     RowDump,
@@ -172,6 +173,8 @@ _JOBS = load("export_jobs")
 _EDGES = load("edges_from")
 _STEPS = load("export_steps")
 _OUTPUT = load("export_output")
+_MAILBOXES = load("export_mailboxes")
+_RESTORE_MAILBOX = load("restore_mailbox")
 _ARCHIVE = load("export_archive")
 _GUARDS = load("export_guards")
 _COUNTERS = load("export_counters")
@@ -231,9 +234,15 @@ def _jobs(connection: apsw.Connection, after: str | None, limit: int) -> Source:
 
 
 def _steps(connection: apsw.Connection, after: str | None, limit: int) -> Source:
-    for row in _rows(connection, _STEPS, (*sql_rows.position(after, ("", "")), limit)):
+    for row in _rows(connection, _STEPS, (*sql_rows.position(after, ("", "", "")), limit)):
         step = StepDump(*row)
-        yield step, sql_rows.cursor(step.job_id, step.name)
+        yield step, sql_rows.cursor(step.job_id, step.kind, step.name)
+
+
+def _mailboxes(connection: apsw.Connection, after: str | None, limit: int) -> Source:
+    for row in _rows(connection, _MAILBOXES, (after or "", limit)):
+        box = MailboxDump(*row)
+        yield box, box.event_key
 
 
 def _output(connection: apsw.Connection, after: str | None, limit: int) -> Source:
@@ -280,6 +289,7 @@ _SOURCES: dict[str, Callable[[apsw.Connection, str | None, int], Source]] = {
     dumps.JOBS: _jobs,
     dumps.STEPS: _steps,
     dumps.OUTPUT: _output,
+    dumps.MAILBOXES: _mailboxes,
     dumps.ARCHIVE: _archive,
     dumps.GUARDS: _guards,
     dumps.COUNTERS: _counters,
@@ -429,6 +439,7 @@ _RESTORES: dict[str, Callable[[Tx, Sequence[bytes]], None]] = {
     dumps.JOBS: _restore_jobs,
     dumps.STEPS: _restore_rows(dumps.STEPS, _RESTORE_STEP, StepDump),
     dumps.OUTPUT: _restore_rows(dumps.OUTPUT, _RESTORE_OUTPUT, OutputDump),
+    dumps.MAILBOXES: _restore_rows(dumps.MAILBOXES, _RESTORE_MAILBOX, MailboxDump),
     dumps.ARCHIVE: _restore_archive,
     dumps.GUARDS: _restore_rows(dumps.GUARDS, _RESTORE_GUARD, GuardDump),
     dumps.COUNTERS: _restore_counters,

@@ -28,8 +28,9 @@ from backstay.core.lifecycle import (
     skip_tick,
 )
 from backstay.core.port import Store
-from backstay.core.records import OWN_STEPS, Hold, Note, Promoted, Signal, Transition, Verdict
+from backstay.core.records import Hold, Note, Promoted, Signal, Transition, Verdict
 from backstay.core.states import ACTIVE, Event, Status
+from backstay.core.waits import StepKind
 from backstay.errors import IllegalTransition
 from backstay.limits import ERRORS_KEPT_MAX, HISTORY_HEAD, HISTORY_SLACK, HISTORY_TAIL
 from backstay.testing.conformance.factories import (
@@ -560,16 +561,16 @@ class TestSteps:
 
     async def test_the_workers_own_steps_are_not_forgotten(self, store: Store) -> None:
         claim = await running(store)
-        own = f"{OWN_STEPS}wait 1, for none"
-        await store.record_step(claim.hold, own, "true", NOW)
+        own = "wait 1, for none"
+        await store.record_step(claim.hold, own, "true", NOW, StepKind.OWN)
         await settle(store, claim.completes())
 
         await retry_by_hand(store, claim.job_id, forget_steps=True)
 
-        assert await store.step(claim.job_id, own) == "true"
+        assert await store.step(claim.job_id, own, StepKind.OWN) == "true"
         second = await claim_again(store, claim)
-        assert await store.record_step(second.hold, own, "false", NOW) is APPLIED
-        assert await store.step(claim.job_id, own) == "true"
+        assert await store.record_step(second.hold, own, "false", NOW, StepKind.OWN) is APPLIED
+        assert await store.step(claim.job_id, own, StepKind.OWN) == "true"
 
     async def test_steps_belong_to_their_job(self, store: Store) -> None:
         one, other = await running(store), await running(store)

@@ -37,6 +37,8 @@ OF_A_CLAIM = frozenset(
         Event.SNOOZE,
         Event.GIVE_BACK,
         Event.WAIT_FOR_CHILDREN,
+        Event.SLEEP,
+        Event.WAIT_FOR_EVENT,
         Event.RESCUE,
     }
 )

@@ -27,6 +27,7 @@ from backstay.core.records import (
     Verdict,
 )
 from backstay.core.result_tables import RowBatch
+from backstay.core.waits import StepKind
 from backstay.errors import BackstayError, InvalidSubmission, StoreBusy, StoreError, StoreFull
 from backstay.testing.history.evidence import Answer, Item, OperationLog, Outcome, digest, row_digest
 
@@ -105,8 +106,10 @@ class _Recorded:
         items = [_holding(note.hold) for note in notes]
         return await self._call("note", items, now, partial(self._store.note, notes, now), _verdicts)
 
-    async def record_step(self, hold: Hold, name: str, answer: str, now: Instant) -> Verdict:
-        recording = partial(self._store.record_step, hold, name, answer, now)
+    async def record_step(
+        self, hold: Hold, name: str, answer: str, now: Instant, kind: StepKind = StepKind.STEP
+    ) -> Verdict:
+        recording = partial(self._store.record_step, hold, name, answer, now, kind)
         return await self._call("record_step", [_holding(hold)], now, recording, lambda verdict: _verdicts([verdict]))
 
     async def fire(self, firings: Sequence[Firing], now: Instant) -> list[Verdict]:

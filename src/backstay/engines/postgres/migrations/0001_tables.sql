@@ -34,7 +34,6 @@ CREATE TABLE backstay.job (
     rate_key              text COLLATE "C",
     rate_count            integer,
     rate_micros           bigint,
-    rate_cost             integer CHECK (rate_cost > 1), -- NULL: 1
     schedule              text COLLATE "C",
     tick_at               bigint,
     arrival               uuid, -- where it is among the ids, which are by time, if its own tells another time
@@ -110,7 +109,6 @@ CREATE TABLE backstay.ready (
     rate_key          text COLLATE "C",
     rate_count        integer,
     rate_micros       bigint,
-    rate_cost         integer,
     fairness_key      text COLLATE "C",
     fairness_weight   integer
 ) WITH (
@@ -156,7 +154,7 @@ CREATE INDEX later_due ON backstay.later (scheduled_for);
 -- depths: since when the oldest is due
 CREATE INDEX later_kind ON backstay.later (job_type, queue, priority, status, scheduled_for);
 
--- Jobs that wait: for those that they depend on, or for their children.
+-- Jobs that wait: for those that they depend on, for their children, or for an event.
 CREATE TABLE backstay.waiting (
     job_id        uuid NOT NULL PRIMARY KEY,
     scheduled_for bigint NOT NULL,
@@ -168,9 +166,12 @@ CREATE TABLE backstay.waiting (
     awaited       boolean NOT NULL,
     queue         text COLLATE "C" NOT NULL,
     job_type      text COLLATE "C" NOT NULL,
-    awaits        text -- set: it waits for its children
+    awaits        text, -- set: it waits for its children, or for an event: see core/waits.py
+    wakes_at      bigint -- when its wait for an event times out
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000,
     autovacuum_vacuum_cost_delay = 0);
+-- timeouts
+CREATE INDEX waiting_wakes ON backstay.waiting (wakes_at) WHERE wakes_at IS NOT NULL;
 
 -- depths: since when the oldest is due
 CREATE INDEX waiting_kind ON backstay.waiting (job_type, queue, priority, scheduled_for);
@@ -281,13 +282,15 @@ CREATE TABLE backstay.dedup (
 );
 CREATE INDEX dedup_job ON backstay.dedup (job_id);
 
+-- What handlers have recorded, and the events that were sent to their jobs: see core/waits.py.
 CREATE TABLE backstay.step (
     job_id      uuid NOT NULL,
+    kind        text COLLATE "C" NOT NULL,
     name        text COLLATE "C" NOT NULL,
     answer      text NOT NULL,
     attempt     integer NOT NULL,
     recorded_at bigint NOT NULL,
-    PRIMARY KEY (job_id, name)
+    PRIMARY KEY (job_id, kind, name)
 );
 
 -- What handlers append with ctx.stream, in parts: JSON arrays.
@@ -302,6 +305,14 @@ CREATE TABLE backstay.output (
     text       text NOT NULL,
     PRIMARY KEY (job_id, attempt, take, last)
 );
+
+-- Correlation keys to which waits listen, or which keep events.
+CREATE TABLE backstay.mailbox (
+    event_key  text COLLATE "C" PRIMARY KEY,
+    content    text NOT NULL, -- JSON: see core/waits.py
+    expires_at bigint NOT NULL -- when to see whether anything in it still counts
+);
+CREATE INDEX mailbox_expires ON backstay.mailbox (expires_at);
 
 CREATE TABLE backstay.worker (
     worker_id    text COLLATE "C" PRIMARY KEY,
@@ -328,7 +339,6 @@ CREATE TABLE backstay.rate (
     rate_count  integer NOT NULL,
     rate_micros bigint NOT NULL,
     full_at     bigint NOT NULL, -- when the bucket would be full again
-    wanted      integer NOT NULL DEFAULT 1, -- the cost of the job that waits first: with less, nothing starts
     due_at      bigint,          -- when to look at its parked jobs again; set for every one that has some
     set_at      bigint NOT NULL, -- what the clock said when this was written
     PRIMARY KEY (rate_key, rate_count, rate_micros)
@@ -486,6 +496,17 @@ CREATE TABLE backstay.unpack_due (
     job_id  uuid NOT NULL,
     attempt integer NOT NULL,
     PRIMARY KEY (job_id, attempt)
+);
+
+-- Events that were sent by SQL. Maintenance hands them to the jobs that wait for them.
+CREATE TABLE backstay.event_due (
+    place     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    event_id  text NOT NULL,
+    name      text NOT NULL,
+    payload   text NOT NULL,
+    job_id    uuid,
+    event_key text,
+    sent_by   text
 );
 
 -- Parents whose last child was ended by SQL: maintenance decides whether they resume.

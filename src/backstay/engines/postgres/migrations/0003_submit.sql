@@ -9,7 +9,7 @@ CREATE TYPE backstay.coming AS (
     root_job_id uuid, content_hash text, concurrency_key text, concurrency_limit integer, on_dependency_failure text,
     payload_version integer, fairness_key text, fairness_weight integer, traceparent text, own_id boolean,
     dedup_key text, dedup_until bigint, dedup_conflict_is_error boolean, depends_on uuid[], trigger_rule text,
-    reuse_since bigint, rate_key text, rate backstay.rate_of, rate_cost integer, schedule text, tick_at bigint,
+    reuse_since bigint, rate_key text, rate backstay.rate_of, schedule text, tick_at bigint,
     admitted boolean, -- it came with a parent that was, so that no queue is too full for it
     promised boolean, -- its parent has ended on the strength of it; what it depended on and is gone since was no obstacle
     repeated boolean, -- an earlier try may have stored it: its own id is for us to find it by
@@ -243,25 +243,23 @@ BEGIN
         INSERT INTO backstay.job (job_id, job_type, queue, priority, payload, scheduled_for, max_attempts, timeout_micros,
             subject, tags, created_by, job_stage, parent_job_id, root_job_id, content_hash, concurrency_key,
             concurrency_limit, on_dependency_failure, payload_version, fairness_key, fairness_weight, rate_key,
-            rate_count, rate_micros, rate_cost, schedule, tick_at, traceparent, trigger_rule, dedup_key, created_at,
-            arrival)
+            rate_count, rate_micros, schedule, tick_at, traceparent, trigger_rule, dedup_key, created_at, arrival)
         SELECT job_id, job_type, queue, priority, payload, due, max_attempts, timeout_micros, subject, tags, created_by,
             job_stage, parent_job_id, root, content_hash, concurrency_key, concurrency_limit,
             nullif(on_dependency_failure, 'cancel'), written_as, fairness_key, nullif(fairness_weight, 1), rate_key,
-            rate_count, rate_micros, nullif(rate_cost, 1), schedule, tick_at, traceparent,
-            nullif(trigger_rule, 'all_success'), dedup_key, at,
+            rate_count, rate_micros, schedule, tick_at, traceparent, nullif(trigger_rule, 'all_success'), dedup_key, at,
             backstay.arrival(job_id, at, parent_job_id IS NOT NULL, place)
         FROM n
     ), pending AS (
         -- Those with a key are let in below.
         INSERT INTO backstay.ready (job_id, queue, job_type, priority, scheduled_for, payload_version, attempt, failures,
             version, line, suspicion, parked, awaited, findable, child, concurrency_key, concurrency_limit, rate_key,
-            rate_count, rate_micros, rate_cost, fairness_key, fairness_weight)
+            rate_count, rate_micros, fairness_key, fairness_weight)
         SELECT job_id, queue, job_type, priority, due, written_as, 0, 0, 1,
             CASE WHEN fairness_key IS NOT NULL THEN 2 WHEN concurrency_key IS NOT NULL OR rate_key IS NOT NULL THEN 1
                 ELSE 0 END + CASE WHEN parked > 0 THEN 2 ELSE 0 END, 0, parked, false, content_hash IS NOT NULL,
             parent_job_id IS NOT NULL, concurrency_key, concurrency_limit, rate_key, rate_count, rate_micros,
-            rate_cost, fairness_key, nullif(fairness_weight, 1)
+            fairness_key, nullif(fairness_weight, 1)
         FROM n CROSS JOIN LATERAL (
             SELECT CASE WHEN concurrency_key IS NOT NULL AND concurrency_limit IS NOT NULL THEN 1
                 WHEN rate_key IS NOT NULL AND rate_count IS NOT NULL THEN 2 ELSE 0 END AS parked) AS k
@@ -551,7 +549,6 @@ CREATE FUNCTION backstay.submit(
     created_by text DEFAULT NULL,
     concurrency_key text DEFAULT NULL,
     rate_key text DEFAULT NULL,
-    rate_cost integer DEFAULT 1,
     fairness_key text DEFAULT NULL,
     fairness_weight integer DEFAULT 1,
     notify boolean DEFAULT true)
@@ -654,12 +651,6 @@ BEGIN
     ELSIF fairness_weight NOT BETWEEN 1 AND {fairness_weight_max} OR fairness_weight IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format(
             'fairness_weight %s: use 1 to {fairness_weight_max}', fairness_weight);
-    ELSIF rate_cost NOT BETWEEN 1 AND {rate_cost_max} OR rate_cost IS NULL THEN
-        RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format('rate_cost %s: use 1 to {rate_cost_max}', rate_cost);
-    ELSIF rate_cost > (known -> 'rate' ->> 'count')::integer THEN
-        RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format(
-            'rate_cost %s: the rate of %s allows %s in its span, so that such a job could never start:'
-            ' raise the rate or split the job', rate_cost, job_type, known -> 'rate' ->> 'count');
     ELSIF on_dependency_failure NOT IN ('cancel', 'fail') OR on_dependency_failure IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format(
             'on_dependency_failure %L: use cancel or fail', on_dependency_failure);
@@ -705,12 +696,59 @@ BEGIN
         'fairness_weight', fairness_weight,
         'rate_key', CASE WHEN known -> 'rate' ->> 'count' IS NOT NULL THEN coalesce(rate_key, job_type) END,
         'rate', known -> 'rate',
-        'rate_cost', rate_cost,
         'dedup_key', dedup_key,
         'dedup_until', CASE dedup_for WHEN 'active' THEN CASE WHEN kept < {forever} THEN at + kept ELSE kept END WHEN 'forever' THEN {forever}
             ELSE at + (extract(epoch FROM dedup_for::interval) * 1000000)::bigint END,
         'dedup_conflict_is_error', dedup_conflict = 'error',
         'depends_on', coalesce(to_jsonb(depends_on), '[]')))), at, at, notify) -> 0 ->> 'job_id')::uuid;
+END
+$$;
+
+-- SELECT backstay.send_event('019a8d3e-…', 'approved', '{"by": "ada"}');
+-- SELECT backstay.send_event(key => 'order:7', name => 'paid', payload => '120');
+-- It is stored with the caller's transaction; maintenance hands it to the job as soon as that has committed. Its id.
+CREATE FUNCTION backstay.send_event(
+    job_id uuid DEFAULT NULL,
+    name text DEFAULT NULL,
+    payload jsonb DEFAULT 'null',
+    key text DEFAULT NULL,
+    event_id text DEFAULT NULL,
+    by text DEFAULT 'sql',
+    notify boolean DEFAULT true) RETURNS text
+LANGUAGE plpgsql AS
+$$
+#variable_conflict use_variable
+DECLARE
+    id text := coalesce(event_id, backstay.new_id()::text);
+    status text;
+BEGIN
+    IF (job_id IS NULL) = (key IS NULL) THEN
+        RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = 'send_event: name either a job or a key';
+    ELSIF name IS NULL OR length(name) NOT BETWEEN 1 AND {name_length_max} OR length(id) NOT BETWEEN 1 AND {name_length_max}
+            OR length(by) NOT BETWEEN 1 AND {name_length_max} THEN
+        RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = 'send_event: name, event_id and by have 1 to {name_length_max} characters';
+    ELSIF length(key) NOT BETWEEN 1 AND {key_length_max} THEN
+        RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = 'send_event: a key has 1 to {key_length_max} characters';
+    ELSIF octet_length(coalesce(payload, 'null')::text) > {event_bytes_max} THEN
+        RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format(
+            'the payload of event %L has %s bytes; the limit is {event_bytes_max}: store the data elsewhere and send its name',
+            name, octet_length(payload::text));
+    END IF;
+    IF job_id IS NOT NULL THEN
+        status := backstay.status_of(job_id);
+        IF status IS NULL THEN
+            RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format('no job %s', job_id);
+        ELSIF status IN ('completed', 'failed', 'cancelled') THEN
+            RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format(
+                'job %s has ended: it receives no events; retry it first', job_id);
+        END IF;
+    END IF;
+    INSERT INTO backstay.event_due (event_id, name, payload, job_id, event_key, sent_by)
+    VALUES (id, name, coalesce(payload, 'null')::text, job_id, key, by);
+    IF notify THEN
+        PERFORM pg_notify(backstay.channel(), 'sql unfinished');
+    END IF;
+    RETURN id;
 END
 $$;
 
@@ -786,7 +824,7 @@ BEGIN
         SELECT DISTINCT hashtextextended('backstay rate ' || (s ->> 'rate_key'), 0) AS lock
         FROM jsonb_array_elements(stood) AS s WHERE s ->> 'rate_key' IS NOT NULL AND s ->> 'status' = 'pending'
         ORDER BY lock) AS locks;
-    UPDATE backstay.rate SET due_at = at, wanted = 1 WHERE (due_at = 4611686018427387904 OR wanted > 1) AND rate_key IN (
+    UPDATE backstay.rate SET due_at = at WHERE due_at = 4611686018427387904 AND rate_key IN (
         SELECT s ->> 'rate_key' FROM jsonb_array_elements(stood) AS s WHERE s ->> 'status' = 'pending');
     SELECT array_agg(parent) AS ids, array_agg(0) AS none, array_agg(-count) AS ended, array_agg(count) AS left_out
     INTO parents FROM (

@@ -235,16 +235,16 @@ WITH locked AS MATERIALIZED (
 SELECT job_id::text FROM locked
 
 -- name: forget_steps
--- Drop the answers that a job's attempts have recorded, except the worker's own, $2. Index: the primary key.
-DELETE FROM backstay.step WHERE job_id = $1::uuid AND NOT starts_with(name, $2)
+-- Drop what a job's attempts have recorded and what was sent to them, except the worker's own, $2. Index: the primary key.
+DELETE FROM backstay.step WHERE job_id = $1::uuid AND kind <> $2
 
 -- name: record_step
 -- Keep a step's answer while the claim holds; the first answer stays.
-INSERT INTO backstay.step (job_id, name, answer, attempt, recorded_at)
-SELECT r.job_id, $4, $5, $2, coalesce($6::bigint, backstay.micros()) FROM backstay.running AS r
+INSERT INTO backstay.step (job_id, kind, name, answer, attempt, recorded_at)
+SELECT r.job_id, $7, $4, $5, $2, coalesce($6::bigint, backstay.micros()) FROM backstay.running AS r
 WHERE r.job_id = $1::uuid AND r.attempt = $2 AND r.token = $3
 FOR SHARE
-ON CONFLICT (job_id, name) DO NOTHING
+ON CONFLICT (job_id, kind, name) DO NOTHING
 
 -- name: append_output
 -- Append parts to the output of jobs whose claims hold; a repeat changes nothing. A settlement of the job waits for this

@@ -47,4 +47,4 @@ WHERE job_id = $1::uuid ORDER BY attempt DESC, take DESC, last DESC LIMIT 1
 
 -- name: step
 -- The recorded answer of a step.
-SELECT answer FROM backstay.step WHERE job_id = $1::uuid AND name = $2
+SELECT answer FROM backstay.step WHERE job_id = $1::uuid AND kind = $2 AND name = $3

@@ -11,6 +11,7 @@ IN SHARE ROW EXCLUSIVE MODE
 -- Operations that would be left half done if the queue were sealed now. A table that holds what runs.
 SELECT (SELECT count(*) FROM backstay.running) + (SELECT count(*) FROM backstay.release_due)
     + (SELECT count(*) FROM backstay.unpack_due) + (SELECT count(*) FROM backstay.join_due)
+    + (SELECT count(*) FROM backstay.event_due)
 
 -- name: move_save
 -- Remember how far a move is. Index: the primary key.
@@ -46,9 +47,13 @@ ORDER BY h.place
 SELECT child_id::text, parent_id::text, met, joined FROM backstay.edge WHERE child_id = ANY ($1::uuid[])
 
 -- name: export_steps
--- A page of recorded steps after ($1, $2). Index: the primary key.
-SELECT job_id::text, name, answer, attempt, recorded_at FROM backstay.step
-WHERE (job_id, name) > ($1::uuid, $2::text) ORDER BY job_id, name LIMIT $3
+-- A page of recorded steps after ($1, $2, $3). Index: the primary key.
+SELECT job_id::text, kind, name, answer, attempt, recorded_at FROM backstay.step
+WHERE (job_id, kind, name) > ($1::uuid, $2::text, $3::text) ORDER BY job_id, kind, name LIMIT $4
+
+-- name: export_mailboxes
+-- A page of correlation keys after $1. Index: the primary key.
+SELECT event_key, content, expires_at FROM backstay.mailbox WHERE event_key > $1::text ORDER BY event_key LIMIT $2
 
 -- name: export_output
 -- A page of output after ($1, $2, $3, $4). Index: the primary key.
@@ -168,7 +173,7 @@ ON CONFLICT DO NOTHING
 
 -- name: restore_steps
 -- Steps as they were recorded. Index: the primary key.
-INSERT INTO backstay.step (job_id, name, answer, attempt, recorded_at) VALUES ($1::uuid, $2, $3, $4, $5)
+INSERT INTO backstay.step (job_id, kind, name, answer, attempt, recorded_at) VALUES ($1::uuid, $2, $3, $4, $5, $6)
 ON CONFLICT DO NOTHING
 
 -- name: restore_output
@@ -176,3 +181,7 @@ ON CONFLICT DO NOTHING
 INSERT INTO backstay.output (job_id, attempt, take, first, last, size, written_at, text)
 VALUES ($1::uuid, $2, $3, $4, $5, $6, $7, $8)
 ON CONFLICT DO NOTHING
+
+-- name: restore_mailboxes
+-- Correlation keys as they were. Index: the primary key.
+INSERT INTO backstay.mailbox (event_key, content, expires_at) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING

@@ -32,7 +32,6 @@ CREATE TABLE job (
     rate_key              TEXT,
     rate_count            INTEGER,
     rate_micros           INTEGER,
-    rate_cost             INTEGER CHECK (rate_cost > 1), -- NULL: 1
     schedule              TEXT,
     tick_at               INTEGER
 ) STRICT;
@@ -105,7 +104,6 @@ CREATE TABLE ready (
     rate_key          TEXT,
     rate_count        INTEGER,
     rate_micros       INTEGER,
-    rate_cost         INTEGER,
     fairness_key      TEXT,
     fairness_weight   INTEGER,
     PRIMARY KEY (queue, job_type, fair, parked, priority DESC, scheduled_for, job_id)
@@ -162,10 +160,13 @@ CREATE TABLE waiting (
     version       INTEGER NOT NULL,
     awaited       INTEGER NOT NULL,
     unmet         INTEGER NOT NULL CHECK (unmet >= 0),
-    awaits        TEXT -- set: it waits for its children
+    awaits        TEXT, -- set: it waits for its children, or for an event: see core/waits.py
+    wakes_at      INTEGER -- when its wait for an event times out
 ) STRICT;
 -- depths: since when the oldest is due
 CREATE INDEX waiting_kind ON waiting (job_type, queue, priority, scheduled_for);
+-- timeouts
+CREATE INDEX waiting_wakes ON waiting (wakes_at) WHERE wakes_at IS NOT NULL;
 
 -- Processing. `token` is a hash.
 CREATE TABLE running (
@@ -290,13 +291,15 @@ CREATE TABLE dedup (
 -- guards go with the archive rows that they stand on
 CREATE INDEX dedup_job ON dedup (job_id);
 
+-- What handlers have recorded, and the events that were sent to their jobs: see core/waits.py.
 CREATE TABLE step (
     job_id      TEXT NOT NULL,
+    kind        TEXT NOT NULL,
     name        TEXT NOT NULL,
     answer      TEXT NOT NULL,
     attempt     INTEGER NOT NULL,
     recorded_at INTEGER NOT NULL,
-    PRIMARY KEY (job_id, name)
+    PRIMARY KEY (job_id, kind, name)
 ) STRICT, WITHOUT ROWID;
 
 -- What handlers append with ctx.stream, in parts: JSON arrays.
@@ -311,6 +314,14 @@ CREATE TABLE output (
     text       TEXT NOT NULL,
     PRIMARY KEY (job_id, attempt, take, last)
 ) STRICT, WITHOUT ROWID;
+
+-- Correlation keys to which waits listen, or which keep events.
+CREATE TABLE mailbox (
+    event_key  TEXT PRIMARY KEY,
+    content    TEXT NOT NULL, -- JSON: see core/waits.py
+    expires_at INTEGER NOT NULL -- when to see whether anything in it still counts
+) STRICT, WITHOUT ROWID;
+CREATE INDEX mailbox_expires ON mailbox (expires_at);
 
 CREATE TABLE result_table (
     name       TEXT PRIMARY KEY COLLATE NOCASE,

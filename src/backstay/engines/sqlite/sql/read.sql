@@ -281,4 +281,4 @@ SELECT attempt, take, last, size FROM output WHERE job_id = ?1 ORDER BY attempt 
 
 -- name: step
 -- The answer of a step. Index: the key.
-SELECT answer FROM step WHERE job_id = ?1 AND name = ?2
+SELECT answer FROM step WHERE job_id = ?1 AND kind = ?2 AND name = ?3

@@ -91,16 +91,16 @@ SET progress = coalesce(:progress, progress), stage = coalesce(:stage, stage), n
 WHERE seq = (SELECT seq FROM job WHERE job_id = :job_id) AND attempt = :attempt AND token = :token
 
 -- name: forget_steps
--- Drop the answers that a job's attempts have recorded, except the worker's own, ?2. Index: the primary key.
-DELETE FROM step WHERE job_id = ?1 AND substr(name, 1, length(?2)) <> ?2
+-- Drop what a job's attempts have recorded and what was sent to them, except the worker's own, ?2. Index: the primary key.
+DELETE FROM step WHERE job_id = ?1 AND kind <> ?2
 
 -- name: record_step
 -- Keep a step's answer while the claim holds; the first answer stays.
-INSERT INTO step (job_id, name, answer, attempt, recorded_at)
-SELECT :job_id, :name, :answer, :attempt, :now
+INSERT INTO step (job_id, kind, name, answer, attempt, recorded_at)
+SELECT :job_id, :kind, :name, :answer, :attempt, :now
 FROM job AS j JOIN running AS r ON r.seq = j.seq
 WHERE j.job_id = :job_id AND r.attempt = :attempt AND r.token = :token
-ON CONFLICT (job_id, name) DO NOTHING
+ON CONFLICT (job_id, kind, name) DO NOTHING
 
 -- name: append_output
 -- Append a part while the claim holds. A repeat changes nothing.

@@ -13,8 +13,13 @@ ON CONFLICT (seq) DO UPDATE SET children = excluded.children, open_children = ex
     failed_children = excluded.failed_children, cancelled_children = excluded.cancelled_children
 
 -- name: export_steps
--- A page of recorded steps after (?1, ?2). Index: the primary key.
-SELECT job_id, name, answer, attempt, recorded_at FROM step WHERE (job_id, name) > (?1, ?2) ORDER BY job_id, name LIMIT ?3
+-- A page of recorded steps after (?1, ?2, ?3). Index: the primary key.
+SELECT job_id, kind, name, answer, attempt, recorded_at FROM step
+WHERE (job_id, kind, name) > (?1, ?2, ?3) ORDER BY job_id, kind, name LIMIT ?4
+
+-- name: export_mailboxes
+-- A page of correlation keys after ?1. Index: the key.
+SELECT event_key, content, expires_at FROM mailbox WHERE event_key > ?1 ORDER BY event_key LIMIT ?2
 
 -- name: export_output
 -- A page of output after (?1, ?2, ?3, ?4). Index: the primary key.
@@ -85,7 +90,11 @@ INSERT OR IGNORE INTO edge (child_id, parent_id, met, joined) VALUES (?1, ?2, ?3
 
 -- name: restore_step
 -- A repeat changes nothing.
-INSERT OR IGNORE INTO step (job_id, name, answer, attempt, recorded_at) VALUES (?1, ?2, ?3, ?4, ?5)
+INSERT OR IGNORE INTO step (job_id, kind, name, answer, attempt, recorded_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+
+-- name: restore_mailbox
+-- A repeat changes nothing.
+INSERT OR IGNORE INTO mailbox (event_key, content, expires_at) VALUES (?1, ?2, ?3)
 
 -- name: restore_output
 -- A repeat changes nothing.
