@@ -108,6 +108,7 @@ class JobDocument(msgspec.Struct, frozen=True, kw_only=True):
     payload_version: int
     concurrency_key: str | None
     rate_key: str | None
+    rate_cost: int
     fairness_key: str | None
     schedule: str | None
     tick_at: Moment | None
@@ -378,6 +379,11 @@ class JobView:
         return self.row.rate_key
 
     @property
+    def rate_cost(self) -> int:
+        """How much of its rate each start takes."""
+        return self.row.rate_cost
+
+    @property
     def fairness_key(self) -> str | None:
         return self.row.fairness_key
 
@@ -535,6 +541,7 @@ def document(job: JobView) -> JobDocument:
         payload_version=record.payload_version,
         concurrency_key=record.concurrency_key,
         rate_key=record.rate_key,
+        rate_cost=record.rate_cost,
         fairness_key=record.fairness_key,
         schedule=record.schedule,
         tick_at=_moment(record.tick_at),

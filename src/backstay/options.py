@@ -21,6 +21,7 @@ from backstay.core.checks import (
     check_text,
     check_timeout,
     did_you_mean,
+    span,
 )
 from backstay.core.dependencies import TriggerRule
 from backstay.core.derivation import ANY_AGE, DERIVED, Derivation, render
@@ -32,6 +33,7 @@ from backstay.core.records import (
     JobType,
     NewJob,
     Query,
+    Rate,
     dedup_key_of,
     shared,
 )
@@ -73,6 +75,7 @@ class SubmitOptions(TypedDict, total=False):
     created_by: str
     concurrency_key: str
     rate_key: str
+    rate_cost: int
     fairness_key: str
     fairness_weight: int
     connection: Any
@@ -221,6 +224,7 @@ def _with_options(
     rate_key = _text(o, "rate_key", limits.KEY_LENGTH_MAX)
     if rate_key is not None and target.rate is None:
         raise InvalidOption(f"rate_key={rate_key!r:.80}: {name} has no rate to apply to it")
+    cost = _cost(o, name, target.rate)
     own_id = o.get("job_id")
     job_id = job_id if own_id is None else ids.canonical(own_id)
     depends_on = _depends_on(o)
@@ -253,7 +257,9 @@ def _with_options(
         payload_version=target.version,
         fairness_key=_text(o, "fairness_key", limits.KEY_LENGTH_MAX) or None,
         fairness_weight=_weight(o),
-        special=bool(own_id or dedup_key or depends_on or reuse_since is not None or limit or parent or target.rate),
+        special=bool(
+            own_id or dedup_key or depends_on or reuse_since is not None or limit or parent or target.rate or cost != 1
+        ),
         own_id=own_id is not None,
         dedup_key=dedup_key,
         dedup_until=_dedup_until(o, now),
@@ -263,6 +269,7 @@ def _with_options(
         reuse_since=reuse_since,
         rate_key=None if target.rate is None else rate_key or name,
         rate=target.rate,
+        rate_cost=cost,
     )
 
 
@@ -293,6 +300,19 @@ def _weight(o: SubmitOptions) -> int:
     if weight != 1 and not o.get("fairness_key"):
         raise InvalidOption("fairness_weight needs a fairness_key")
     return weight
+
+
+def _cost(o: SubmitOptions, name: str, rate: Rate | None) -> int:
+    cost = o.get("rate_cost", 1)
+    if isinstance(cost, bool) or not isinstance(cost, int) or not 1 <= cost <= limits.RATE_COST_MAX:
+        raise InvalidOption(f"rate_cost={cost!r:.40}: use 1 to {limits.RATE_COST_MAX:,}", option="rate_cost")
+    if rate is not None and cost > rate.count:
+        raise InvalidOption(
+            f"rate_cost={cost:,}: the rate of {name} allows {rate.count:,} in {span(rate.micros / MICROS)}, so that"
+            " such a job could never start: raise the rate or split the job",
+            option="rate_cost",
+        )
+    return cost
 
 
 def _span(name: str, span: Any) -> int:

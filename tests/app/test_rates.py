@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from backstay import Backoff, Backstay, InvalidOption, Job
+from backstay import Backoff, Backstay, InvalidOption, Job, Reason
 from backstay.core.records import ClaimRequest
 from backstay.testing import ManualClock
 from tests.support.eventually import eventually
@@ -257,3 +257,40 @@ async def test_a_rate_key_without_a_rate_is_refused(app: Backstay) -> None:
     async with app:
         with pytest.raises(InvalidOption, match="no rate"):
             await work.submit(1, rate_key="shop")
+
+
+@pytest.mark.parametrize("cost", [0, -1, 1.5, True, "7", 10**9])
+async def test_a_cost_that_is_no_number_of_units_is_refused(app: Backstay, cost: Any) -> None:
+    @app.job("work")
+    async def work(payload: int) -> None: ...
+
+    async with app:
+        with pytest.raises(InvalidOption, match="rate_cost"):
+            await work.submit(1, rate_cost=cost)
+
+
+async def test_a_job_that_costs_more_than_its_budget_is_refused_with_a_sentence(app: Backstay) -> None:
+    @app.job("complete", rate="100000/d")
+    async def complete(payload: int) -> None: ...
+
+    async with app:
+        assert (await (await complete.submit(1, rate_cost=100_000)).record()).rate_cost == 100_000
+        with pytest.raises(InvalidOption) as refused:
+            await complete.submit(1, rate_cost=100_001)
+        assert str(refused.value) == (
+            "rate_cost=100,001: the rate of complete allows 100,000 in 24 h, so that such a job could never start:"
+            " raise the rate or split the job"
+        )
+        with pytest.raises(InvalidOption, match="could never start"):
+            await app.schedule("nightly", "0 3 * * *", complete, 1, rate_cost=100_001)
+
+
+async def test_what_a_job_costs_explains_why_it_waits(app: Backstay) -> None:
+    @app.job("complete", rate="1000/h")
+    async def complete(payload: int) -> None: ...
+
+    async with app, app.worker():
+        await (await complete.submit(1, rate_cost=900)).result(timeout=30)
+        why = await app.explain((await complete.submit(2, rate_cost=400)).job_id)
+        assert (why.reason, why.params.cost) == (Reason.RATE_LIMITED, 400)
+        assert str(why).startswith("it costs 400, which the rate limit of the key complete allows at ")

@@ -44,12 +44,12 @@ def test_every_option_of_submit_reaches_the_record(cli: Cli, queue: Queue) -> No
 
 def test_the_keys_that_limit_pace_and_share_reach_the_record(cli: Cli, queue: Queue) -> None:
     options = (
-        "--concurrency-key c --rate-key r --fairness-key f --fairness-weight 3 --content-hash h --stage s"
+        "--concurrency-key c --rate-key r --rate-cost 2 --fairness-key f --fairness-weight 3 --content-hash h --stage s"
         f" --parent {queue.submit()} --on-dependency-failure fail --depends-on {queue.submit()} --trigger-rule all_done"
     )
     job = queue.job(cli("submit", "limited", "{}", *options.split()).out.strip())
     assert (job.concurrency_key, job.rate_key, job.fairness_key, job.content_hash) == ("c", "r", "f", "h")
-    assert (job.row.fairness_weight, job.job_stage, job.row.on_dependency_failure) == (3, "s", "fail")
+    assert (job.row.fairness_weight, job.rate_cost, job.job_stage, job.row.on_dependency_failure) == (3, 2, "s", "fail")
     assert job.parent_job_id is not None
     assert job.row.trigger_rule == "all_done"
 

@@ -43,6 +43,7 @@ class Head(msgspec.Struct, frozen=True):
     rate_key: str | None = None
     rate_count: int | None = None
     rate_micros: int | None = None
+    rate_cost: int | None = None
     turn: Turn | None = None
 
 
@@ -50,8 +51,9 @@ def _keyed(job_id: str, key: str = "gpu", limit: int = 2) -> Head:
     return Head(job_id, concurrency_key=key, concurrency_limit=limit)
 
 
-def _rated(job_id: str, bucket: Bucket = API) -> Head:
-    return Head(job_id, rate_key=bucket.key, rate_count=bucket.starts, rate_micros=bucket.micros)
+def _rated(job_id: str, bucket: Bucket = API, cost: int | None = None) -> Head:
+    named = {"rate_key": bucket.key, "rate_count": bucket.starts, "rate_micros": bucket.micros}
+    return Head(job_id, **named, rate_cost=cost)  # type: ignore[arg-type]
 
 
 def _decide(
@@ -197,6 +199,41 @@ def test_no_more_jobs_are_claimable_than_may_start_nor_than_are_counted_often() 
     assert Level().check_at(API, NOW) == NO_TIME
     assert Level(NOW + SPAN).places(API, NOW) == 0
     assert Level(NOW + SPAN).check_at(API, NOW) == NOW + SPAN // 3
+
+
+def test_what_a_job_costs_is_taken_from_its_bucket() -> None:
+    budget = Bucket("tokens", 100, SPAN)
+    decided = _decide([_rated("a", budget, 60), _rated("b", budget, 40), _rated("c", budget)])
+
+    assert (_ids(decided.started), _ids(decided.over_rate)) == (["a", "b"], ["c"])
+    [draw] = decided.draws()
+    assert (draw.spent, draw.level.full_at) == (100, NOW + SPAN)
+
+
+def test_behind_a_job_that_costs_more_than_there_is_cheaper_ones_wait() -> None:
+    budget = Bucket("tokens", 100, SPAN)
+    decided = _decide([_rated("a", budget, 60), _rated("b", budget, 50), _rated("c", budget)])
+
+    assert (_ids(decided.started), _ids(decided.over_rate)) == (["a"], ["b", "c"])
+    [draw] = decided.draws()
+    assert (draw.level.wanted, draw.level.due_at) == (50, NOW + SPAN // 10)
+    # So it stays, though the cheap one alone comes next.
+    again = _decide([_rated("c", budget)], levels={budget: draw.level})
+    assert (_ids(again.started), again.draws()[0].level) == ([], draw.level)
+
+
+def test_a_bucket_with_as_much_as_the_first_job_wants_is_open_to_all() -> None:
+    budget = Bucket("tokens", 100, SPAN)
+    waiting = Level(NOW + SPAN // 2, NOW, 50)
+
+    decided = _decide([_rated("b", budget, 50), _rated("c", budget)], levels={budget: waiting})
+
+    assert (_ids(decided.started), _ids(decided.over_rate)) == (["b"], ["c"])
+    assert (waiting.places(budget, NOW), waiting.next_start(budget, NOW, 80)) == (1, NOW + 3 * SPAN // 10)
+
+
+def test_a_job_that_costs_more_than_its_bucket_holds_takes_all_of_it() -> None:
+    assert _ids(_decide([_rated("a", cost=1_000)]).started) == ["a"]
 
 
 @given(spent=st.integers(0, SPAN), back=st.integers(0, 10**13), passed=st.integers(0, SPAN))
@@ -409,7 +446,7 @@ def test_no_limit_is_exceeded_and_no_job_waits_that_could_start(
             of_type[head.job_type] += 1
             of_key.update([head.concurrency_key] if head.concurrency_key is not None else [])
             of_bucket.update([bucket] if bucket is not None else [])
-    assert {draw.bucket: draw.starts for draw in decided.draws() if draw.starts} == of_bucket
+    assert {draw.bucket: draw.spent for draw in decided.draws() if draw.spent} == of_bucket
     assert {draw.bucket for draw in decided.draws() if draw.refused} == {
         admission.bucket_of(head) for head in decided.over_rate
     }

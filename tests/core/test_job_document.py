@@ -62,6 +62,7 @@ FULL = JobRecord(
     payload_version=2,
     concurrency_key="c",
     rate_key="r",
+    rate_cost=5,
     fairness_key="f",
     schedule="nightly",
     tick_at=7_000_000,

@@ -209,6 +209,7 @@ class _Sheet:
             "schedule": job.schedule and f"{job.schedule}, for {utc(job.tick_at) if job.tick_at else 'a manual run'}",
             "limited by": job.concurrency_key and f"concurrency key {job.concurrency_key}",
             "paced by": job.rate_key and f"rate key {job.rate_key}",
+            "rate cost": f"{job.rate_cost:,}" if job.rate_cost > 1 else None,
             "takes turns": job.fairness_key and f"by fairness key {job.fairness_key}",
             "result tables": ", ".join(job.result_tables),
             "artifacts": ", ".join(job.artifacts),

@@ -160,6 +160,7 @@ TriggerRule = Annotated[
 Parent = Annotated[str | None, typer.Option(metavar="ID", help="Make it a child of this job.")]
 Stage = Annotated[str | None, typer.Option(metavar="TEXT", help="Name of its stage in the workflow.")]
 ConcurrencyKey = Annotated[str | None, typer.Option(metavar="KEY", help="Apply the type's global concurrency per key.")]
+RateCost = Annotated[int | None, typer.Option(metavar="N", help="How much of the rate a start takes: tokens, cents.")]
 RateKey = Annotated[str | None, typer.Option(metavar="KEY", help="Apply the type's rate limit per key.")]
 FairnessKey = Annotated[str | None, typer.Option(metavar="KEY", help="Take turns with jobs of other keys …")]
 FairnessWeight = Annotated[int | None, typer.Option(metavar="N", help="… N jobs per turn; default 1.")]

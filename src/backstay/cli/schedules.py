@@ -90,6 +90,7 @@ def add(
     dedup_for: options.DedupFor = None,
     concurrency_key: options.ConcurrencyKey = None,
     rate_key: options.RateKey = None,
+    rate_cost: options.RateCost = None,
     fairness_key: options.FairnessKey = None,
     fairness_weight: options.FairnessWeight = None,
     max_attempts: options.MaxAttempts = None,

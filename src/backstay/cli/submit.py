@@ -37,6 +37,7 @@ def submit(
     stage: options.Stage = None,
     concurrency_key: options.ConcurrencyKey = None,
     rate_key: options.RateKey = None,
+    rate_cost: options.RateCost = None,
     fairness_key: options.FairnessKey = None,
     fairness_weight: options.FairnessWeight = None,
     max_attempts: options.MaxAttempts = None,

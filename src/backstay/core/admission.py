@@ -5,8 +5,9 @@ writes the decision in the transaction in which it claims the jobs. A lane is a 
 
 - A concurrency key has room for a job while fewer jobs of the key run than that job's own limit.
 - A rate key has a bucket for each rate that its jobs were submitted with. A bucket is one number: the instant at which
-  it would be full again. Every start moves it forward by one share of the span; a job may start as long as that leaves
-  the bucket within one span of now.
+  it would be full again. Every start moves it forward by one share of the span, or by as many as the job costs; a job
+  may start as long as that leaves the bucket within one span of now. A job that costs more than there is holds back the
+  others of its bucket, so that cheaper ones behind it do not take what it waits for.
 - Fairness keys take turns within a priority. A key has a position, which every start moves forward by a step divided by
   its weight; the key that is furthest behind is next, and jobs without a key count as one more key. A key that was idle
   starts where the lane is: absence earns nothing.
@@ -59,14 +60,14 @@ def room(rate: Rate, full_at: Instant, now: Instant) -> int:
 
 
 def take(rate: Rate, full_at: Instant, now: Instant, starts: int) -> Instant:
-    """Return when the bucket is full again after this many starts."""
+    """Return when the bucket is full again after this many starts, or starts that cost this much."""
     full_at = min(max(full_at, now), now + rate.micros)
     return full_at + -(-starts * rate.micros // rate.count)
 
 
-def due_at(rate: Rate, full_at: Instant, now: Instant) -> Instant:
+def due_at(rate: Rate, full_at: Instant, now: Instant, cost: int = 1) -> Instant:
     """Return when the next job may start."""
-    share = -(-rate.micros // rate.count)
+    share = -(-cost * rate.micros // rate.count)
     return max(now, min(full_at, now + rate.micros) + share - rate.micros)
 
 
@@ -93,22 +94,32 @@ class Level(msgspec.Struct, frozen=True):
 
     full_at: Instant = 0
     due_at: Instant | None = None
+    wanted: int = 1  # the cost of the job that waits first: less than that is in the bucket, nothing starts
 
     def room(self, bucket: Bucket, now: Instant) -> int:
-        """Return how many jobs may start now."""
-        return room(bucket.rate, self.full_at, now)
+        """Return how much may be spent now."""
+        found = room(bucket.rate, self.full_at, now)
+        return found if found >= self._at_once(bucket) else 0
 
     def places(self, bucket: Bucket, now: Instant) -> int:
         """Return how many jobs of a queue, type and version may be claimable now. The others are parked, except those
         that come before a claimable one."""
-        return min(self.room(bucket, now), IN_SIGHT_MAX)
+        return min(self.room(bucket, now) // self._at_once(bucket), IN_SIGHT_MAX)
 
-    def next_start(self, bucket: Bucket, now: Instant) -> Instant:
-        return due_at(bucket.rate, self.full_at, now)
+    def _at_once(self, bucket: Bucket) -> int:
+        return min(self.wanted, bucket.starts)
+
+    def next_start(self, bucket: Bucket, now: Instant, cost: int = 1) -> Instant:
+        """Return when a job of this cost may start, if no other does before."""
+        return due_at(bucket.rate, self.full_at, now, min(max(self.wanted, cost), bucket.starts))
 
     def check_at(self, bucket: Bucket, now: Instant) -> Instant:
         """Return when parked jobs are to be checked if as many are claimable as may be."""
         return NO_TIME if self.room(bucket, now) else self.next_start(bucket, now)
+
+    def checked(self, bucket: Bucket, now: Instant, are_left: bool) -> Level:
+        """Return the level after a check that has left parked jobs, or none."""
+        return Level(self.full_at, self.check_at(bucket, now), self.wanted) if are_left else Level(self.full_at)
 
 
 class Draw(msgspec.Struct, frozen=True):
@@ -116,7 +127,7 @@ class Draw(msgspec.Struct, frozen=True):
 
     bucket: Bucket
     level: Level  # the new one
-    starts: int
+    spent: int
     refused: bool  # at least one job
 
 
@@ -195,6 +206,8 @@ class Head(Protocol):
     @property
     def rate_micros(self) -> int | None: ...
     @property
+    def rate_cost(self) -> int | None: ...
+    @property
     def turn(self) -> Turn | None: ...
 
 
@@ -211,6 +224,11 @@ def bucket_of(head: Head) -> Bucket | None:
     """Return the bucket that a job draws from, if it has a rate."""
     key, count, micros = head.rate_key, head.rate_count, head.rate_micros
     return None if key is None or count is None or micros is None else Bucket(key, count, micros)
+
+
+def cost_of(head: Head, bucket: Bucket) -> int:
+    """Return what a start takes. A job that costs more than its bucket holds takes all of it."""
+    return min(head.rate_cost or 1, bucket.starts)
 
 
 class Gates(msgspec.Struct):
@@ -260,7 +278,7 @@ class Admission(Generic[AnyHead]):
         self._entered: dict[str, int] = {}  # how many start of each concurrency key
         self._room: dict[Bucket, int] = {}
         self._taken: dict[Bucket, int] = {}
-        self._refused: set[Bucket] = set()
+        self._refused: dict[Bucket, int] = {}  # with what the first that was refused waits for
 
     @property
     def is_full(self) -> bool:
@@ -282,7 +300,7 @@ class Admission(Generic[AnyHead]):
                 started.append(head)
 
     def _may_start(self, head: AnyHead) -> bool:
-        key, bucket = None, None
+        key, bucket, cost = None, None, 0
         if head.concurrency_key is not None and (limited := limited_key(head)) is not None:
             key, limit = limited
             if self._gates.running[key] + self._entered.get(key, 0) >= limit:
@@ -291,9 +309,10 @@ class Admission(Generic[AnyHead]):
         if head.rate_key is not None and (bucket := bucket_of(head)) is not None:
             if bucket not in self._room:
                 self._room[bucket] = self._gates.levels[bucket].room(bucket, self._now)
-            if self._room[bucket] <= 0:
+            cost = cost_of(head, bucket)
+            if bucket in self._refused or self._room[bucket] < cost:
                 self.over_rate.append(head)
-                self._refused.add(bucket)
+                self._refused.setdefault(bucket, max(cost, self._held_for(bucket)))
                 return False
         if self._fits is not None and not self._fits(head):
             self.cut = True
@@ -301,20 +320,26 @@ class Admission(Generic[AnyHead]):
         if key is not None:
             self._entered[key] = self._entered.get(key, 0) + 1
         if bucket is not None:
-            self._room[bucket] -= 1
-            self._taken[bucket] = self._taken.get(bucket, 0) + 1
+            self._room[bucket] -= cost
+            self._taken[bucket] = self._taken.get(bucket, 0) + cost
         return True
+
+    def _held_for(self, bucket: Bucket) -> int:
+        """Return what a job that is not among the heads waits for, if that is more than there is."""
+        level = self._gates.levels[bucket]
+        return 1 if level.room(bucket, self._now) else level.wanted
 
     def draws(self) -> list[Draw]:
         """Return the new levels of the buckets that were looked at."""
         return [self._draw(bucket) for bucket in self._room]
 
     def _draw(self, bucket: Bucket) -> Draw:
-        was, starts, refused = self._gates.levels[bucket], self._taken.get(bucket, 0), bucket in self._refused
+        was, spent, refused = self._gates.levels[bucket], self._taken.get(bucket, 0), bucket in self._refused
         # This call may be late: newer starts of other claims stay counted.
-        full = take(bucket.rate, was.full_at, self._now, starts) if starts else was.full_at
-        due = due_at(bucket.rate, full, self._now) if refused or was.due_at is not None else None
-        return Draw(bucket, Level(full, due), starts, refused)
+        full = take(bucket.rate, was.full_at, self._now, spent) if spent else was.full_at
+        wanted = self._refused.get(bucket, 1)
+        due = due_at(bucket.rate, full, self._now, wanted) if refused or was.due_at is not None else None
+        return Draw(bucket, Level(full, due, wanted), spent, refused)
 
     def turns(self) -> dict[tuple[str, str], LaneTurns]:
         """Return the new positions in the lanes that had turns, of the keys that had one."""

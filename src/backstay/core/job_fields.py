@@ -74,6 +74,7 @@ JOB_FIELDS = (
     _fact("dedup_key", _SPECIAL),
     _fact("trigger_rule", _SPECIAL, usual="all_success"),
     _fact("rate_key", _SPECIAL),
+    _fact("rate_cost", _SPECIAL, archived=False, usual=1),
     _fact("schedule", _SPECIAL),
     _fact("tick_at", _SPECIAL),
     _fact("created_at", Insert.NEVER),

@@ -25,7 +25,8 @@ FOREVER: Instant = 2**62
 
 
 class Rate(msgspec.Struct, frozen=True, gc=False):
-    """At most `count` starts in any span of `micros`, roughly: a bucket of `count` that refills evenly."""
+    """At most `count` starts in any span of `micros`, roughly, or starts that cost this much together: a bucket of
+    `count` that refills evenly."""
 
     count: int
     micros: int
@@ -73,6 +74,7 @@ class NewJob(AnyJob, frozen=True):
     reuse_since: Instant | None = None  # reuse an identical job completed at or after this
     rate_key: str | None = None
     rate: Rate | None = None
+    rate_cost: int = 1  # how much of its rate a start takes
     schedule: str | None = None  # the schedule that created it, and the tick
     tick_at: Instant | None = None
 
@@ -465,6 +467,7 @@ class JobRecord(JobFields, frozen=True, kw_only=True):
     fairness_key: str | None = None
     fairness_weight: int = 1
     rate_key: str | None = None
+    rate_cost: int = 1
     archived_at: Instant | None = None  # set: retention has been here; payload, result, logs and history are gone
     history: tuple[HistoryEvent, ...] = ()
 

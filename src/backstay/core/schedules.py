@@ -394,6 +394,7 @@ class ScheduleOptions(TypedDict, total=False):
     reuse: Any
     concurrency_key: str
     rate_key: str
+    rate_cost: int
     fairness_key: str
     fairness_weight: int
 

@@ -45,7 +45,7 @@ _LINE = ("queue", "job_type", "priority", "scheduled_for", "attempt", "failures"
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     READY: (
         *_LINE, "job_id", "payload_version", "suspicion", "parked", "concurrency_key", "concurrency_limit", "rate_key",
-        "rate_count", "rate_micros", "fairness_key", "fairness_weight",
+        "rate_count", "rate_micros", "rate_cost", "fairness_key", "fairness_weight",
     ),
     LATER: ("status", *_LINE),
     WAITING: (*_LINE, "unmet", "awaits", "wakes_at"),
@@ -99,6 +99,7 @@ class Standing(msgspec.Struct, frozen=True):
     rate_key: str | None = None
     rate_count: int | None = None
     rate_micros: int | None = None
+    rate_cost: int = 1
     fairness_key: str | None = None
     fairness_weight: int = 1
     trigger_rule: str = "all_success"

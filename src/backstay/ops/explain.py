@@ -114,6 +114,7 @@ class Params(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, repr
     event: str | None = None  # the event that it waits for
     step: str | None = None  # the name of a sleep
     limit: int | None = None
+    cost: int | None = None  # what a start takes of the rate, if that is more than 1
     payload_version: int | None = None
     readable_version: int | None = None
     store: str | None = None  # where the queue moves
@@ -210,7 +211,10 @@ def _sentence(found: Explanation) -> Iterator[Part]:
             yield from _listed([[job] for job in p.jobs], p.more)
             yield f" {'is' if len(p.jobs) + p.more == 1 else 'are'} running"
         case Reason.RATE_LIMITED:
-            yield f"the rate limit of the key {p.key} is used up until {_at(found.until)}"
+            if p.cost is None:
+                yield f"the rate limit of the key {p.key} is used up until {_at(found.until)}"
+            else:
+                yield f"it costs {p.cost:,}, which the rate limit of the key {p.key} allows at {_at(found.until)}"
         case Reason.RUNS_ALONE:
             yield (
                 f"it lost its worker at {_at(p.at)} and will run alone ({p.failures} of {p.max_attempts} attempts have"
@@ -866,7 +870,7 @@ def _no_room(facts: Facts) -> Explanation | None:
         )
         return Explanation(reason=Reason.KEY_FULL, params=params, job_ids=tuple(holders))
     if facts.rate_due_at is not None and facts.rate_due_at > facts.now:
-        params = Params(key=job.rate_key)
+        params = Params(key=job.rate_key, cost=job.rate_cost if job.rate_cost > 1 else None)
         return Explanation(reason=Reason.RATE_LIMITED, params=params, until=to_datetime(facts.rate_due_at))
     if job.suspicion >= RUNS_ALONE:
         params = Params(at=_moment(job.lost_at), failures=job.failures, max_attempts=job.max_attempts)

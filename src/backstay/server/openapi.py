@@ -130,6 +130,9 @@ def _submit_schema(body: dict[str, Any], payload: str, job_type: JobType) -> dic
         options["concurrency_key"] = {"type": "null", "description": "This type has no global_concurrency."}
     if job_type.rate is None:
         options["rate_key"] = {"type": "null", "description": "This type has no rate."}
+    else:
+        [cost] = [each for each in options["rate_cost"]["anyOf"] if each.get("type") == "integer"]
+        cost["maximum"] = job_type.rate.count
     derives = job_type.derivation is not None and job_type.derivation.derives("content_hash")
     if not job_type.reuse_by and not derives:
         found["allOf"] = [*found.get("allOf", ()), request_models.needs("reuse", "content_hash", unless=(None, False))]

@@ -113,6 +113,9 @@ class _JobOptions(_Body):
     timeout: Timeout | None = Field(None, description="Seconds.")
     concurrency_key: Text | None = None
     rate_key: Text | None = None
+    rate_cost: Annotated[int, Field(ge=1, le=limits.RATE_COST_MAX), Whole] | None = Field(
+        None, description="How much of its rate a start takes: tokens, cents."
+    )
     fairness_key: Text | None = None
     fairness_weight: Annotated[int, Field(ge=1, le=limits.FAIRNESS_WEIGHT_MAX), Whole] | None = None
 

@@ -85,13 +85,13 @@ def test_a_bucket_in_which_no_job_has_to_wait_needs_no_second_look() -> None:
 
 
 def test_a_start_gives_parked_jobs_a_time() -> None:
-    was = RateGate(NOW, NO_TIME, "n")
+    was = RateGate(NOW, NO_TIME, nonce="n")
 
     assert _drawn([_rated("a")], was) == [Drawn(BUCKET, was, NOW + SPAN // 3, NOW)]
 
 
 def test_a_spent_bucket_that_says_so_already_is_not_written_again() -> None:
-    was = RateGate(NOW + SPAN, NOW + SPAN // 3, "n", NOW)
+    was = RateGate(NOW + SPAN, NOW + SPAN // 3, nonce="n", parked_at=NOW)
 
     assert _drawn([_rated("a")], was) == []
 

@@ -18,13 +18,14 @@ _JOBS = """
 _PLACES = {
     "ready": "(queue, job_type, fair, parked, priority, scheduled_for, job_id, seq, payload_version, suspicion,"
     " attempt, failures, version, awaited, concurrency_key, concurrency_limit, rate_key, rate_count, rate_micros,"
-    " fairness_key, fairness_weight)",
+    " rate_cost, fairness_key, fairness_weight)",
     "later": "(seq, status, queue, job_type, priority, scheduled_for, attempt, failures, version, awaited)",
     "ended": "(seq, status, attempt, failures, version, completed_at, job_type, content_hash)",
 }
 _ROWS = {
     "ready": "queue, job_type, fairness_key IS NOT NULL, {parked}, priority, scheduled_for, job_id, seq, 1, 0, 0, 0, 1,"
-    " 0, concurrency_key, concurrency_limit, rate_key, rate_count, rate_micros, fairness_key, 1",
+    " 0, concurrency_key, concurrency_limit, rate_key, rate_count, rate_micros, rate_cost,"
+    " fairness_key, 1",
     "later": "seq, 'scheduled', queue, job_type, priority, scheduled_for, 0, 0, 1, 0",
     "ended": "seq, 'completed', 1, 0, 3, {completed_at}, job_type, content_hash",
 }

@@ -81,6 +81,10 @@ class Head(msgspec.Struct, frozen=True):
     def rate_micros(self) -> int | None:
         return self.item.get("rate_micros")
 
+    @property
+    def rate_cost(self) -> int | None:
+        return self.item.get("rate_cost")
+
 
 def bucket_of(item: Item) -> Bucket | None:
     return admission.bucket_of(Head(item))
@@ -159,7 +163,7 @@ def rate_gate(item: Item | None, now: Instant) -> RateGate:
     if item is None:
         return RateGate()
     full_at = admission.by_this_clock(item["full_at"], item["set_at"], now)
-    return RateGate(full_at, item.get("due_at"), item["nonce"], item.get("parked_at", 0))
+    return RateGate(full_at, item.get("due_at"), item.get("wanted", 1), item["nonce"], item.get("parked_at", 0))
 
 
 class Drawn(msgspec.Struct, frozen=True):
@@ -170,6 +174,11 @@ class Drawn(msgspec.Struct, frozen=True):
     full_at: Instant
     due_at: Instant | None
     parked_at: Instant = 0
+    wanted: int | None = None  # None: as it was
+
+    @property
+    def waits_for(self) -> int:
+        return self.was.wanted if self.wanted is None else self.wanted
 
 
 def drawn(decided: Admission[Head], rates: Mapping[Bucket, RateGate], now: Instant) -> list[Drawn]:
@@ -179,8 +188,9 @@ def drawn(decided: Admission[Head], rates: Mapping[Bucket, RateGate], now: Insta
         was, due_at = rates[draw.bucket], draw.level.due_at
         parked_at = now if draw.refused else was.parked_at
         is_noted = due_at is None or (due_at == was.due_at and parked_at - was.parked_at <= FRESH_MICROS // 2)
-        if draw.starts or not is_noted:
-            changes.append(Drawn(draw.bucket, was, draw.level.full_at, due_at, parked_at))
+        wanted = None if draw.level.wanted == was.wanted else draw.level.wanted
+        if draw.spent or not is_noted or wanted is not None:
+            changes.append(Drawn(draw.bucket, was, draw.level.full_at, due_at, parked_at, wanted))
     return changes
 
 
@@ -366,6 +376,7 @@ def draw(drawn: Drawn, now: Instant) -> list[Write]:
         "sk": sk,
         **said,
         "full_at": drawn.full_at,
+        "wanted": None if drawn.waits_for == 1 else drawn.waits_for,
         "nonce": nonce(),
         "parked_at": drawn.parked_at or None,
     }

@@ -167,7 +167,7 @@ class Board:
 
     async def end_pauses(self, now: Instant) -> Instant | None:
         """End the pauses whose time is over; return when the next one is."""
-        state = await self.read(fresh=False)
+        state = await self.read(fresh=True)
         following: list[Instant] = []
         rows: list[QueueRow | LimitRow] = [*state.queues.values(), *state.limits.values()]
         for row in rows:

@@ -222,15 +222,17 @@ async def mark(
     return False
 
 
-async def left_sight(session: Session, buckets: Collection[Bucket], now: Instant) -> set[Signal]:
-    """Note that jobs of these rates are no longer claimable and did not start: others may be unparked."""
+async def left_sight(session: Session, buckets: Collection[Bucket], now: Instant, *, gone: bool) -> set[Signal]:
+    """Note that jobs of these rates are no longer claimable and did not start: others may be unparked. `gone`: they
+    have left the line, and one of them may have been what its bucket waits for."""
     signals: set[Signal] = set()
     for bucket in buckets:
         for _ in range(_TRIES):
             was = await _read(session, bucket, now, Lane.USUAL)
-            if was.due_at != NO_TIME:
+            if was.due_at != NO_TIME and not (gone and was.wanted > 1):
                 break
-            if await save(session, [Drawn(bucket, was, was.full_at, now, was.parked_at)], now, Lane.USUAL):
+            wanted = 1 if gone else None
+            if await save(session, [Drawn(bucket, was, was.full_at, now, was.parked_at, wanted)], now, Lane.USUAL):
                 signals.add(Signal.DUE)
                 break
     return signals
@@ -287,7 +289,8 @@ async def _look(session: Session, bucket: Bucket, now: Instant) -> tuple[int, In
         due = was.check_at(bucket, now) if left else None
         if was.is_fresh(now) and (not left or (room and not changed)):
             due = now + _LOOK_AGAIN_MICROS  # the index may not yet show a job that was parked a moment ago
-        if await save(session, [Drawn(bucket, was, was.full_at, due, was.parked_at)], now, Lane.IDLE):
+        wanted = None if left else 1
+        if await save(session, [Drawn(bucket, was, was.full_at, due, was.parked_at, wanted)], now, Lane.IDLE):
             return changed, due
     return changed, now
 
@@ -323,9 +326,9 @@ async def _forget(session: Session, mark: Item, now: Instant) -> None:
 async def rate_due(session: Session, job_id: str, now: Instant) -> Instant | None:
     [item] = await session.tables.get(Table.JOBS, [(job_id,)])
     bucket = None if item is None else bucket_of(item)
-    if bucket is None:
+    if item is None or bucket is None:
         return None
-    due = (await _read(session, bucket, now, Lane.USUAL)).next_start(bucket, now)
+    due = (await _read(session, bucket, now, Lane.USUAL)).next_start(bucket, now, item.get("rate_cost", 1))
     return due if due > now else None
 
 
@@ -345,7 +348,7 @@ async def park(session: Session, decided: Admission[Head], now: Instant) -> set[
     parked = [(head.item, BY_KEY) for head in decided.key_full] + [(head.item, BY_RATE) for head in decided.over_rate]
     for start in range(0, len(parked), TOGETHER):
         await asyncio.gather(*(_park(session, item, by) for item, by in parked[start : start + TOGETHER]))
-    return await left_sight(session, decided.left_sight(), now)
+    return await left_sight(session, decided.left_sight(), now, gone=False)
 
 
 async def _park(session: Session, item: Item, by: str) -> None:
@@ -448,7 +451,7 @@ async def after_leaving(
             changed += count
             if not count and not left:
                 alone.append(each)
-    signals = await left_sight(session, buckets, now)
+    signals = await left_sight(session, buckets, now, gone=True)
     if changed or await _are_parked_just_now(session, alone, now):
         signals = signals | {Signal.READY}
     return signals

@@ -60,7 +60,7 @@ Records, by pk and sk:
     output|<job_id> / 000000002|000000000|000000057    entries of ctx.stream up to the 57th, of attempt 2 and take 0:
                                              attempt, take, first, last, size, written_at, text
     gate|c|gpu / gate                        holders: the ids of running jobs
-    gate|r|api|5|1000000 / gate              full_at, nonce, parked_at
+    gate|r|api|5|1000000 / gate              full_at, nonce, parked_at, wanted
     gate|q|mail / gate                       room, counted_at, limit, nonce; while max_pending is set
     gate|q|mail / given|1763300000000000|5f2a9c010b3d|0000    ids of admitted jobs; journal, at
     waiting / c|gpu|2                        a key with parked jobs: limit, set_at, nonce

@@ -27,20 +27,21 @@ def name_of(key: str) -> str:
 async def levels(tx: Tx, buckets: Collection[Bucket], now: Instant) -> dict[Bucket, Level]:
     found = dict.fromkeys(buckets, Level())
     if buckets:
-        for *bucket, full, due, set_at in await tx.rows("rate_buckets", *map(list, zip(*buckets, strict=True))):
-            found[Bucket(*bucket)] = Level(admission.by_this_clock(full, set_at, now), due)
+        for *bucket, full, due, wanted, set_at in await tx.rows("rate_buckets", *map(list, zip(*buckets, strict=True))):
+            found[Bucket(*bucket)] = Level(admission.by_this_clock(full, set_at, now), due, wanted)
     return found
 
 
 async def save(tx: Tx, bucket: Bucket, new: Level, now: Instant) -> None:
-    await tx.execute("save_rate", *bucket, new.full_at, new.due_at, now)
+    await tx.execute("save_rate", *bucket, new.full_at, new.due_at, new.wanted, now)
     if new.due_at is not None and new.due_at < NO_TIME:
         tx.signals.add(Signal.DUE)
 
 
-async def left_sight(tx: Tx, keys: Collection[str], now: Instant) -> None:
-    """Note that jobs of these keys are no longer claimable and did not start: others may be unparked."""
-    if keys and await tx.execute("left_sight", sorted(keys), now, NO_TIME):
+async def left_sight(tx: Tx, keys: Collection[str], now: Instant, *, gone: bool) -> None:
+    """Note that jobs of these keys are no longer claimable and did not start: others may be unparked. `gone`: they have
+    left the line, and one of them may have been what its bucket waits for."""
+    if keys and await tx.execute("left_sight", sorted(keys), now, NO_TIME, gone):
         tx.signals.add(Signal.DUE)
 
 
@@ -68,8 +69,9 @@ async def rate_due(tx: Tx, job_id: str, now: Instant) -> Instant | None:
     row = await tx.row("rate_of_job", job_id)
     if row is None:
         return None
-    bucket = Bucket(*row)
-    due = (await levels(tx, [bucket], now))[bucket].next_start(bucket, now)
+    *named, cost = row
+    bucket = Bucket(*named)
+    due = (await levels(tx, [bucket], now))[bucket].next_start(bucket, now, cost)
     return due if due > now else None
 
 

@@ -173,7 +173,7 @@ async def _write(tx: Tx, decided: Admission[Candidate], now: Instant) -> None:
     for parked, by_what in ((decided.key_full, BY_KEY), (decided.over_rate, BY_RATE)):
         if parked:
             await tx.execute("park", [each.at for each in parked], by_what)
-    await admission.left_sight(tx, {bucket.key for bucket in decided.left_sight()}, now)
+    await admission.left_sight(tx, {bucket.key for bucket in decided.left_sight()}, now, gone=False)
 
 
 async def _shared(tx: Tx, request: ClaimRequest, part: Part, turns: dict[Pair, LaneTurns]) -> list[Candidate]:

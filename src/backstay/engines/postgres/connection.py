@@ -459,6 +459,7 @@ class Candidate(msgspec.Struct, gc=False):
     rate_key: str | None
     rate_count: int | None
     rate_micros: int | None
+    rate_cost: int | None
     turn: Turn | None = None  # not a column
 
 

@@ -331,7 +331,7 @@ async def _after(tx: Tx, done: Sequence[tuple[Transition, Move]], now: Instant) 
         await tx.rows("lock_names", names)
     for key, limit in limits.items():
         await release.unpark(tx, key, limit)
-    await admission.left_sight(tx, rate_keys, now)
+    await admission.left_sight(tx, rate_keys, now, gone=True)
     tx.signals |= signals_of([t for t, _ in done])
 
 

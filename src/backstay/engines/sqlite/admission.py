@@ -44,12 +44,12 @@ def level(connection: apsw.Connection, bucket: Bucket, now: Instant) -> Level:
     row = sqlite_connection.row(connection, BUCKET, bucket)
     if row is None:
         return Level()
-    full, due, set_at = row
-    return Level(admission.by_this_clock(full, set_at, now), due)
+    full, due, wanted, set_at = row
+    return Level(admission.by_this_clock(full, set_at, now), due, wanted)
 
 
 def save(tx: Tx, bucket: Bucket, new: Level, now: Instant) -> None:
-    tx.connection.execute(SAVE, (*bucket, new.full_at, new.due_at, now))
+    tx.connection.execute(SAVE, (*bucket, new.full_at, new.due_at, new.wanted, now))
     if new.due_at is not None and new.due_at < NO_TIME:
         tx.signals.add(Signal.DUE)
 
@@ -69,14 +69,15 @@ def has_to_wait(tx: Tx, job: NewJob, now: Instant) -> bool:
     if tx.value(IN_SIGHT, (*bucket, *lane, *place, places)) < places:
         return False
     if was.due_at is None:
-        save(tx, bucket, Level(was.full_at, was.check_at(bucket, now)), now)
+        save(tx, bucket, Level(was.full_at, was.check_at(bucket, now), was.wanted), now)
     tx.signals.add(Signal.DUE)
     return True
 
 
-def left_sight(tx: Tx, keys: Collection[str], now: Instant) -> None:
-    """Note that jobs of these rate keys are no longer claimable and did not start: others may be unparked."""
-    tx.connection.execute(LEFT_SIGHT, (now, NO_TIME, msgspec.json.encode(list(keys)).decode()))
+def left_sight(tx: Tx, keys: Collection[str], now: Instant, *, gone: bool) -> None:
+    """Note that jobs of these rate keys are no longer claimable and did not start: others may be unparked. `gone`: they
+    have left the line, and one of them may have been what its bucket waits for."""
+    tx.connection.execute(LEFT_SIGHT, (now, NO_TIME, msgspec.json.encode(list(keys)).decode(), gone))
     if tx.connection.changes():
         tx.signals.add(Signal.DUE)
 
@@ -106,7 +107,7 @@ def _unpark(tx: Tx, bucket: Bucket, now: Instant) -> int:
     for lane in tx.rows(LANES, bucket):
         changed += bring_back(tx, tx.value(UNPARK, (*bucket, *lane, places)), admission.BY_RATE)
     are_left = bool(tx.rows(LANES, bucket))
-    save(tx, bucket, Level(was.full_at, was.check_at(bucket, now) if are_left else None), now)
+    save(tx, bucket, was.checked(bucket, now, are_left), now)
     return changed
 
 
@@ -122,8 +123,9 @@ def rate_due(connection: apsw.Connection, job_id: str, now: Instant) -> Instant 
     row = sqlite_connection.row(connection, RATE_OF, (job_id,))
     if row is None:
         return None
-    bucket = Bucket(*row)
-    due = level(connection, bucket, now).next_start(bucket, now)
+    *named, cost = row
+    bucket = Bucket(*named)
+    due = level(connection, bucket, now).next_start(bucket, now, cost)
     return due if due > now else None
 
 

@@ -182,7 +182,7 @@ def _write(tx: Tx, decided: Admission[Candidate], now: Instant) -> None:
             places = msgspec.json.encode([_place(each) for each in parked]).decode()
             tx.connection.execute(admission.PARK, (places, why))
     if left := decided.left_sight():
-        admission.left_sight(tx, {bucket.key for bucket in left}, now)
+        admission.left_sight(tx, {bucket.key for bucket in left}, now, gone=False)
 
 
 def _heads(tx: Tx, request: ClaimRequest, lanes: Sequence[Lane], turns: dict[Pair, LaneTurns]) -> Iterator[Candidate]:

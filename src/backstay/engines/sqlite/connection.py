@@ -180,6 +180,7 @@ class Candidate(msgspec.Struct, array_like=True, gc=False):
     rate_key: str | None
     rate_count: int | None
     rate_micros: int | None
+    rate_cost: int | None
     queue: str
     job_type: str
     fair: int

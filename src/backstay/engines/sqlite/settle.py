@@ -287,7 +287,7 @@ def _after(tx: Tx, moves: Sequence[tuple[Transition, Move]], now: Instant) -> No
     for key, limit in limits.items():
         release.unpark(tx, key, limit)
     if rate_keys:
-        admission.left_sight(tx, rate_keys, now)
+        admission.left_sight(tx, rate_keys, now, gone=True)
     tx.signals |= signals_of([t for t, _ in moves])
 
 

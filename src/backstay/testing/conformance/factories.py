@@ -65,6 +65,7 @@ _SPECIAL = {
     "parent_job_id",
     "rate_key",
     "rate",
+    "rate_cost",
     "schedule",
     "tick_at",
 }
@@ -93,6 +94,7 @@ SPECIAL_VALUES: dict[str, Any] = PLAIN_VALUES | {
     "dedup_key": "k",
     "rate_key": "api",
     "rate": Rate(1, HOUR),
+    "rate_cost": 3,
     "schedule": "nightly",
     "tick_at": NOW - HOUR,
 }

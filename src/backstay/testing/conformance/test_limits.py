@@ -15,6 +15,7 @@ from backstay.errors import QueueFull
 from backstay.testing.conformance.factories import (
     DAY,
     HOUR,
+    MINUTE,
     NOW,
     SECOND,
     Claim,
@@ -227,7 +228,7 @@ class TestPausedType:
 
     @pytest.mark.parametrize(
         "changes",
-        [{}, {"concurrency_key": "k", "concurrency_limit": 1}, {"fairness_key": "f"}],
+        [{}, {"concurrency_key": "k", "concurrency_limit": 9}, {"fairness_key": "f"}],
         ids=["plain", "keyed", "fair"],
     )
     async def test_a_paused_type_gives_no_jobs_and_the_others_do(
@@ -243,7 +244,7 @@ class TestPausedType:
         assert await claim_ids(second_store, queues=("default",), slots={"A": 5}) == []
         assert await claim_ids(second_store, **asked) == [other]
         await store.change_limit(LimitOf.TYPE, "A", LimitChange(paused=False), NOW)
-        assert len(await claim_ids(second_store, **asked)) == (1 if "concurrency_key" in changes else 2)
+        assert len(await claim_ids(second_store, **asked)) == 2
 
     async def test_of_many_types_the_paused_ones_give_no_jobs(self, store: Store) -> None:
         types = [f"T{number:02}" for number in range(40)]
@@ -251,7 +252,9 @@ class TestPausedType:
         for name in types[::2]:
             await store.change_limit(LimitOf.TYPE, name, PAUSE_TYPE, NOW)
 
-        claimed = await claim_ids(store, slots=dict.fromkeys(types, 5), limit=100)
+        claimed: list[str] = []
+        while more := await claim_ids(store, slots=dict.fromkeys(types, 5), limit=100):
+            claimed += more
 
         assert sorted(claimed) == sorted(ids[name] for name in types[1::2])
 
@@ -652,3 +655,93 @@ class TestRateDue:
 
         for job_id in (await submit(store), *await _submit(store, 1, "other"), new_job().job_id):
             assert await store.rate_due(job_id, NOW) is None
+
+
+def _budget(units: int = 100) -> dict[str, Any]:
+    return {"rate_key": "api", "rate": Rate(units, HOUR)}
+
+
+class TestRateCost:
+    async def test_starts_take_as_much_of_a_rate_as_they_cost(self, store: Store) -> None:
+        ids = await submit_many(store, 3, **_budget(), rate_cost=40)
+
+        assert await claim_ids(store) == ids[:2]
+        assert await store.rate_due(ids[2], NOW) == NOW + 12 * MINUTE  # 20 units are left, 40 are wanted
+
+        await store.promote(NOW + 12 * MINUTE, 10)
+        assert await claim_ids(store, now=NOW + 12 * MINUTE) == ids[2:]
+
+    async def test_jobs_of_any_cost_draw_from_one_budget(self, store: Store) -> None:
+        costly = await submit(store, **_budget(), rate_cost=60)
+        rest = await submit_many(store, 50, **_budget())
+
+        assert await claim_ids(store) == [costly, *rest[:40]]
+
+    async def test_cheap_jobs_do_not_starve_a_costly_one_before_them(self, store: Store) -> None:
+        spent = await submit(store, **_budget(), rate_cost=90)
+        assert await claim_ids(store) == [spent]
+        costly = await submit(store, **_budget(), rate_cost=50)
+        cheap = await submit_many(store, 20, **_budget())
+
+        started: list[str] = []
+        for minute in range(0, 24, 2):
+            await store.promote(NOW + minute * MINUTE, 100)
+            started += await claim_ids(store, now=NOW + minute * MINUTE)
+        assert started == []  # ten units were left, and a unit comes every 36 s: the costly job has all of them
+
+        await store.promote(NOW + 24 * MINUTE, 100)
+        assert await claim_ids(store, now=NOW + 24 * MINUTE) == [costly]
+        await store.promote(NOW + 36 * MINUTE, 100)
+        assert await claim_ids(store, now=NOW + 36 * MINUTE) == cheap
+
+    async def test_a_cheap_job_that_comes_later_waits_too(self, store: Store, second_store: Store) -> None:
+        await submit(store, **_budget(), rate_cost=90)
+        assert len(await claim_ids(store)) == 1
+        await submit(store, **_budget(), rate_cost=50)
+        assert await claim_ids(store) == []
+
+        await submit(second_store, **_budget(), now=NOW + 1)
+
+        assert await claim_ids(second_store, now=NOW + 1) == []
+
+    async def test_the_others_go_on_once_a_costly_job_has_left(self, store: Store) -> None:
+        await submit(store, **_budget(), rate_cost=90)
+        assert len(await claim_ids(store)) == 1
+        costly = await submit(store, **_budget(), rate_cost=100)
+        cheap = await submit_many(store, 3, **_budget())
+        assert await claim_ids(store) == []
+
+        await settle(store, cancel(await record(store, costly), by="me", reason="too much"))
+
+        await store.promote(NOW + MINUTE, 100)
+        await store.promote(NOW + 2 * MINUTE, 100)
+        assert await claim_ids(store, now=NOW + 2 * MINUTE) == cheap
+
+    async def test_a_retry_costs_as_much_again(self, store: Store) -> None:
+        job_id = await submit(store, **_budget(), rate_cost=60)
+        await settle(store, (await claim_one(store, job_id)).gives_back())
+
+        assert await claim_ids(store) == []
+        await store.promote(NOW + 12 * MINUTE, 10)
+        assert await claim_ids(store, now=NOW + 12 * MINUTE) == [job_id]
+
+    async def test_a_job_that_costs_more_than_there_ever_is_takes_all(self, store: Store) -> None:
+        """The rate of a stored job may have been made smaller since by an option of its schedule, or by hand."""
+        job_id = await submit(store, **_budget(), rate_cost=1_000)
+
+        assert await claim_ids(store) == [job_id]
+        other = await submit(store, **_budget())
+        assert await claim_ids(store) == []
+        await store.promote(NOW + HOUR // 100, 10)
+        assert await claim_ids(store, now=NOW + HOUR // 100) == [other]
+
+    async def test_many_costly_jobs_wait_in_their_order(self, store: Store) -> None:
+        ids = await submit_many(store, 12, **_budget(), rate_cost=50)
+        started = await claim_ids(store)
+
+        for half_hour in range(1, 11):
+            at = NOW + half_hour * 30 * MINUTE
+            await store.promote(at, 100)
+            started += await claim_ids(store, now=at)
+
+        assert started == ids

@@ -34,6 +34,7 @@ CREATE TABLE backstay.job (
     rate_key              text COLLATE "C",
     rate_count            integer,
     rate_micros           bigint,
+    rate_cost             integer CHECK (rate_cost > 1), -- NULL: 1
     schedule              text COLLATE "C",
     tick_at               bigint,
     arrival               uuid, -- where it is among the ids, which are by time, if its own tells another time
@@ -109,6 +110,7 @@ CREATE TABLE backstay.ready (
     rate_key          text COLLATE "C",
     rate_count        integer,
     rate_micros       bigint,
+    rate_cost         integer,
     fairness_key      text COLLATE "C",
     fairness_weight   integer
 ) WITH (
@@ -339,6 +341,7 @@ CREATE TABLE backstay.rate (
     rate_count  integer NOT NULL,
     rate_micros bigint NOT NULL,
     full_at     bigint NOT NULL, -- when the bucket would be full again
+    wanted      integer NOT NULL DEFAULT 1, -- the cost of the job that waits first: with less, nothing starts
     due_at      bigint,          -- when to look at its parked jobs again; set for every one that has some
     set_at      bigint NOT NULL, -- what the clock said when this was written
     PRIMARY KEY (rate_key, rate_count, rate_micros)

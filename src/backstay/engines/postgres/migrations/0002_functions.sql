@@ -67,7 +67,8 @@ SELECT j.job_id, j.queue, j.job_type, coalesce(d.priority, j.priority) AS priori
     coalesce(d.suspicion, 0)::smallint AS suspicion,
     j.content_hash IS NOT NULL OR d.result_tables IS NOT NULL AS findable,
     j.parent_job_id IS NOT NULL AS child,
-    j.concurrency_key, j.concurrency_limit, j.rate_key, j.rate_count, j.rate_micros, j.fairness_key, j.fairness_weight
+    j.concurrency_key, j.concurrency_limit, j.rate_key, j.rate_count, j.rate_micros, j.rate_cost, j.fairness_key,
+    j.fairness_weight
 FROM backstay.job AS j
 LEFT JOIN LATERAL (
     SELECT priority, scheduled_for, suspicion, result_tables FROM backstay.detail WHERE job_id = j.job_id OFFSET 0
@@ -82,7 +83,8 @@ SELECT j.job_id, j.job_type, j.queue, j.payload, j.max_attempts, j.timeout_micro
     j.schedule, j.tick_at, j.traceparent, j.concurrency_key, j.concurrency_limit,
     coalesce(j.on_dependency_failure, 'cancel') AS on_dependency_failure,
     coalesce(j.trigger_rule, 'all_success') AS trigger_rule, j.fairness_key,
-    coalesce(j.fairness_weight, 1) AS fairness_weight, j.rate_key, j.rate_count, j.rate_micros, j.arrival,
+    coalesce(j.fairness_weight, 1) AS fairness_weight, j.rate_key, j.rate_count, j.rate_micros,
+    coalesce(j.rate_cost, 1) AS rate_cost, j.arrival,
     j.scheduled_for AS submitted_for,
     coalesce(d.priority, j.priority) AS priority,
     coalesce(d.scheduled_for, j.scheduled_for) AS scheduled_for,
@@ -214,15 +216,22 @@ EXCEPTION WHEN data_exception THEN -- JSON that jsonb does not take, as one with
 END
 $$;
 
--- How many starts a rate still allows: the same as room in core/admission.py.
-CREATE FUNCTION backstay.rate_room(starts integer, span bigint, full_at bigint, at bigint) RETURNS bigint
+-- How many starts a rate still allows, of jobs that cost as much as the first that waits: with room, as in Level of
+-- core/admission.py.
+CREATE FUNCTION backstay.rate_room(starts integer, span bigint, wanted integer, full_at bigint, at bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
-$$ SELECT floor((span - least(greatest(coalesce(full_at, 0) - at, 0), span))::numeric * starts / span)::bigint $$;
+$$
+    SELECT floor((span - least(greatest(coalesce(full_at, 0) - at, 0), span))::numeric * starts / span)::bigint
+        / least(wanted, starts)
+$$;
 
 -- When the next may start.
-CREATE FUNCTION backstay.rate_due_at(starts integer, span bigint, full_at bigint, at bigint) RETURNS bigint
+CREATE FUNCTION backstay.rate_due_at(starts integer, span bigint, wanted integer, full_at bigint, at bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
-$$ SELECT greatest(at, least(coalesce(full_at, 0), at + span) + ceil(span::numeric / starts)::bigint - span) $$;
+$$
+    SELECT greatest(at,
+        least(coalesce(full_at, 0), at + span) + ceil(span::numeric * least(wanted, starts) / starts)::bigint - span)
+$$;
 
 -- When a bucket is full again by this clock, which may have been set back since. 60 s: see SET_BACK in core/admission.py.
 CREATE FUNCTION backstay.bucket(full_at bigint, set_at bigint, at bigint) RETURNS bigint
@@ -339,7 +348,9 @@ $$
 DECLARE
     bucket_full bigint := coalesce((SELECT backstay.bucket(full_at, set_at, at) FROM backstay.rate
         WHERE rate_key = of_key AND rate_count = starts AND rate_micros = span), 0);
-    room integer := least(200, backstay.rate_room(starts, span, bucket_full, at));
+    waits_for integer := coalesce((SELECT wanted FROM backstay.rate
+        WHERE rate_key = of_key AND rate_count = starts AND rate_micros = span), 1);
+    room integer := least(200, backstay.rate_room(starts, span, waits_for, bucket_full, at));
     lane record;
     changed integer;
     unparked integer := 0;
@@ -389,11 +400,11 @@ BEGIN
             WHERE rate_key = of_key AND rate_count = starts AND rate_micros = span AND parked = 2) THEN
         INSERT INTO backstay.rate (rate_key, rate_count, rate_micros, full_at, due_at, set_at)
         VALUES (of_key, starts, span, bucket_full, CASE WHEN room > 0 THEN 4611686018427387904
-            ELSE backstay.rate_due_at(starts, span, bucket_full, at) END, at)
+            ELSE backstay.rate_due_at(starts, span, waits_for, bucket_full, at) END, at)
         ON CONFLICT (rate_key, rate_count, rate_micros) DO UPDATE SET full_at = excluded.full_at,
             due_at = excluded.due_at, set_at = excluded.set_at;
     ELSE
-        UPDATE backstay.rate SET full_at = bucket_full, due_at = NULL, set_at = at
+        UPDATE backstay.rate SET full_at = bucket_full, due_at = NULL, wanted = 1, set_at = at
         WHERE rate_key = of_key AND rate_count = starts AND rate_micros = span;
     END IF;
     RETURN unparked;

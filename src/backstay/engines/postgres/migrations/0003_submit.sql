@@ -9,7 +9,7 @@ CREATE TYPE backstay.coming AS (
     root_job_id uuid, content_hash text, concurrency_key text, concurrency_limit integer, on_dependency_failure text,
     payload_version integer, fairness_key text, fairness_weight integer, traceparent text, own_id boolean,
     dedup_key text, dedup_until bigint, dedup_conflict_is_error boolean, depends_on uuid[], trigger_rule text,
-    reuse_since bigint, rate_key text, rate backstay.rate_of, schedule text, tick_at bigint,
+    reuse_since bigint, rate_key text, rate backstay.rate_of, rate_cost integer, schedule text, tick_at bigint,
     admitted boolean, -- it came with a parent that was, so that no queue is too full for it
     promised boolean, -- its parent has ended on the strength of it; what it depended on and is gone since was no obstacle
     repeated boolean, -- an earlier try may have stored it: its own id is for us to find it by
@@ -243,23 +243,25 @@ BEGIN
         INSERT INTO backstay.job (job_id, job_type, queue, priority, payload, scheduled_for, max_attempts, timeout_micros,
             subject, tags, created_by, job_stage, parent_job_id, root_job_id, content_hash, concurrency_key,
             concurrency_limit, on_dependency_failure, payload_version, fairness_key, fairness_weight, rate_key,
-            rate_count, rate_micros, schedule, tick_at, traceparent, trigger_rule, dedup_key, created_at, arrival)
+            rate_count, rate_micros, rate_cost, schedule, tick_at, traceparent, trigger_rule, dedup_key, created_at,
+            arrival)
         SELECT job_id, job_type, queue, priority, payload, due, max_attempts, timeout_micros, subject, tags, created_by,
             job_stage, parent_job_id, root, content_hash, concurrency_key, concurrency_limit,
             nullif(on_dependency_failure, 'cancel'), written_as, fairness_key, nullif(fairness_weight, 1), rate_key,
-            rate_count, rate_micros, schedule, tick_at, traceparent, nullif(trigger_rule, 'all_success'), dedup_key, at,
+            rate_count, rate_micros, nullif(rate_cost, 1), schedule, tick_at, traceparent,
+            nullif(trigger_rule, 'all_success'), dedup_key, at,
             backstay.arrival(job_id, at, parent_job_id IS NOT NULL, place)
         FROM n
     ), pending AS (
         -- Those with a key are let in below.
         INSERT INTO backstay.ready (job_id, queue, job_type, priority, scheduled_for, payload_version, attempt, failures,
             version, line, suspicion, parked, awaited, findable, child, concurrency_key, concurrency_limit, rate_key,
-            rate_count, rate_micros, fairness_key, fairness_weight)
+            rate_count, rate_micros, rate_cost, fairness_key, fairness_weight)
         SELECT job_id, queue, job_type, priority, due, written_as, 0, 0, 1,
             CASE WHEN fairness_key IS NOT NULL THEN 2 WHEN concurrency_key IS NOT NULL OR rate_key IS NOT NULL THEN 1
                 ELSE 0 END + CASE WHEN parked > 0 THEN 2 ELSE 0 END, 0, parked, false, content_hash IS NOT NULL,
             parent_job_id IS NOT NULL, concurrency_key, concurrency_limit, rate_key, rate_count, rate_micros,
-            fairness_key, nullif(fairness_weight, 1)
+            rate_cost, fairness_key, nullif(fairness_weight, 1)
         FROM n CROSS JOIN LATERAL (
             SELECT CASE WHEN concurrency_key IS NOT NULL AND concurrency_limit IS NOT NULL THEN 1
                 WHEN rate_key IS NOT NULL AND rate_count IS NOT NULL THEN 2 ELSE 0 END AS parked) AS k
@@ -549,6 +551,7 @@ CREATE FUNCTION backstay.submit(
     created_by text DEFAULT NULL,
     concurrency_key text DEFAULT NULL,
     rate_key text DEFAULT NULL,
+    rate_cost integer DEFAULT 1,
     fairness_key text DEFAULT NULL,
     fairness_weight integer DEFAULT 1,
     notify boolean DEFAULT true)
@@ -651,6 +654,12 @@ BEGIN
     ELSIF fairness_weight NOT BETWEEN 1 AND {fairness_weight_max} OR fairness_weight IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format(
             'fairness_weight %s: use 1 to {fairness_weight_max}', fairness_weight);
+    ELSIF rate_cost NOT BETWEEN 1 AND {rate_cost_max} OR rate_cost IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format('rate_cost %s: use 1 to {rate_cost_max}', rate_cost);
+    ELSIF rate_cost > (known -> 'rate' ->> 'count')::integer THEN
+        RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format(
+            'rate_cost %s: the rate of %s allows %s in its span, so that such a job could never start:'
+            ' raise the rate or split the job', rate_cost, job_type, known -> 'rate' ->> 'count');
     ELSIF on_dependency_failure NOT IN ('cancel', 'fail') OR on_dependency_failure IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format(
             'on_dependency_failure %L: use cancel or fail', on_dependency_failure);
@@ -696,6 +705,7 @@ BEGIN
         'fairness_weight', fairness_weight,
         'rate_key', CASE WHEN known -> 'rate' ->> 'count' IS NOT NULL THEN coalesce(rate_key, job_type) END,
         'rate', known -> 'rate',
+        'rate_cost', rate_cost,
         'dedup_key', dedup_key,
         'dedup_until', CASE dedup_for WHEN 'active' THEN CASE WHEN kept < {forever} THEN at + kept ELSE kept END WHEN 'forever' THEN {forever}
             ELSE at + (extract(epoch FROM dedup_for::interval) * 1000000)::bigint END,
@@ -824,7 +834,7 @@ BEGIN
         SELECT DISTINCT hashtextextended('backstay rate ' || (s ->> 'rate_key'), 0) AS lock
         FROM jsonb_array_elements(stood) AS s WHERE s ->> 'rate_key' IS NOT NULL AND s ->> 'status' = 'pending'
         ORDER BY lock) AS locks;
-    UPDATE backstay.rate SET due_at = at WHERE due_at = 4611686018427387904 AND rate_key IN (
+    UPDATE backstay.rate SET due_at = at, wanted = 1 WHERE (due_at = 4611686018427387904 OR wanted > 1) AND rate_key IN (
         SELECT s ->> 'rate_key' FROM jsonb_array_elements(stood) AS s WHERE s ->> 'status' = 'pending');
     SELECT array_agg(parent) AS ids, array_agg(0) AS none, array_agg(-count) AS ended, array_agg(count) AS left_out
     INTO parents FROM (

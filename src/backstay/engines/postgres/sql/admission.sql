@@ -1,21 +1,23 @@
 -- name: rate_buckets
 -- The buckets of these rate keys and rates: when each is full again by the clock that wrote it, when its parked jobs are
--- to be checked, and when it was written. Index: the key.
+-- to be checked, what the first of them costs, and when it was written. Index: the key.
 SELECT r.* FROM unnest($1::text[], $2::integer[], $3::bigint[]) AS each (key, starts, span) CROSS JOIN LATERAL (
-    SELECT rate_key, rate_count, rate_micros, full_at, due_at, set_at FROM backstay.rate
+    SELECT rate_key, rate_count, rate_micros, full_at, due_at, wanted, set_at FROM backstay.rate
     WHERE rate_key = each.key COLLATE "C" AND rate_count = each.starts AND rate_micros = each.span
     OFFSET 0) AS r
 
 -- name: save_rate
 -- Keep a bucket, and when its parked jobs are to be checked.
-INSERT INTO backstay.rate (rate_key, rate_count, rate_micros, full_at, due_at, set_at)
-VALUES ($1, $2, $3, $4, $5, $6)
+INSERT INTO backstay.rate (rate_key, rate_count, rate_micros, full_at, due_at, wanted, set_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7)
 ON CONFLICT (rate_key, rate_count, rate_micros) DO UPDATE SET full_at = excluded.full_at,
-    due_at = excluded.due_at, set_at = excluded.set_at
+    due_at = excluded.due_at, wanted = excluded.wanted, set_at = excluded.set_at
 
 -- name: left_sight
--- Jobs of these rate keys are no longer claimable and did not start: others may be unparked.
-UPDATE backstay.rate SET due_at = $2 WHERE rate_key = ANY ($1::text[]) AND due_at = $3
+-- Jobs of these rate keys are no longer claimable and did not start: others may be unparked. $4: they are gone, and one of
+-- them may be what its bucket waits for.
+UPDATE backstay.rate SET due_at = $2, wanted = CASE WHEN $4::boolean THEN 1 ELSE wanted END
+WHERE rate_key = ANY ($1::text[]) AND (due_at = $3 OR ($4 AND wanted > 1))
 
 -- name: rate_due
 -- The rate keys and rates whose parked jobs are to be checked by $1, the longest due first, and those that were last
@@ -41,8 +43,8 @@ SELECT CASE WHEN EXISTS (SELECT 1 FROM backstay.rate WHERE set_at > $2) THEN $1:
     ELSE (SELECT due_at FROM backstay.rate WHERE due_at < $3 ORDER BY due_at LIMIT 1) END
 
 -- name: rate_of_job
--- The rate key of a job and its rate.
-SELECT rate_key, rate_count, rate_micros FROM backstay.job WHERE job_id = $1::uuid AND rate_count IS NOT NULL
+-- The rate key of a job, its rate, and what it costs.
+SELECT rate_key, rate_count, rate_micros, coalesce(rate_cost, 1) FROM backstay.job WHERE job_id = $1::uuid AND rate_count IS NOT NULL
 
 -- name: fair_level
 -- The highest priority below $3 at which jobs of a lane wait. Index: ready_line.

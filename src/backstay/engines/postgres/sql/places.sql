@@ -60,11 +60,11 @@ WITH later AS (
     INSERT INTO backstay.ended SELECT * FROM json_populate_recordset(NULL::backstay.ended, $4::json) WHERE $4 IS NOT NULL
 ), ready AS (
     INSERT INTO backstay.ready (job_id, queue, job_type, priority, scheduled_for, payload_version, line, suspicion,
-        findable, child, concurrency_key, concurrency_limit, rate_key, rate_count, rate_micros, fairness_key,
+        findable, child, concurrency_key, concurrency_limit, rate_key, rate_count, rate_micros, rate_cost, fairness_key,
         fairness_weight, attempt, failures, version, awaited, parked)
     SELECT j.job_id, j.queue, j.job_type, j.priority, j.scheduled_for, j.payload_version,
         j.line + CASE WHEN n.parked > 0 THEN 2 ELSE 0 END, j.suspicion,
-        j.findable, j.child, j.concurrency_key, j.concurrency_limit, j.rate_key, j.rate_count, j.rate_micros,
+        j.findable, j.child, j.concurrency_key, j.concurrency_limit, j.rate_key, j.rate_count, j.rate_micros, j.rate_cost,
         j.fairness_key, j.fairness_weight, n.attempt, n.failures, n.version, n.awaited, n.parked
     FROM json_to_recordset($5::json) AS n (
         job_id uuid, attempt integer, failures integer, version integer, awaited boolean, parked smallint)

@@ -32,6 +32,7 @@ CREATE TABLE job (
     rate_key              TEXT,
     rate_count            INTEGER,
     rate_micros           INTEGER,
+    rate_cost             INTEGER CHECK (rate_cost > 1), -- NULL: 1
     schedule              TEXT,
     tick_at               INTEGER
 ) STRICT;
@@ -104,6 +105,7 @@ CREATE TABLE ready (
     rate_key          TEXT,
     rate_count        INTEGER,
     rate_micros       INTEGER,
+    rate_cost         INTEGER,
     fairness_key      TEXT,
     fairness_weight   INTEGER,
     PRIMARY KEY (queue, job_type, fair, parked, priority DESC, scheduled_for, job_id)

@@ -6,6 +6,7 @@ CREATE TABLE rate (
     rate_count  INTEGER NOT NULL,
     rate_micros INTEGER NOT NULL,
     full_at     INTEGER NOT NULL, -- when the bucket would be full again
+    wanted      INTEGER NOT NULL DEFAULT 1, -- the cost of the job that waits first: with less, nothing starts
     due_at      INTEGER,          -- when to look at its parked jobs again; set for every one that has some
     set_at      INTEGER NOT NULL, -- what the clock said when this was written
     PRIMARY KEY (rate_key, rate_count, rate_micros)

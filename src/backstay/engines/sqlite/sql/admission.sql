@@ -67,8 +67,8 @@ FROM (
 
 -- name: rate_save
 -- Keep a bucket, and when its parked jobs are to be checked.
-INSERT INTO rate (rate_key, rate_count, rate_micros, full_at, due_at, set_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-ON CONFLICT DO UPDATE SET full_at = ?4, due_at = ?5, set_at = ?6
+INSERT INTO rate (rate_key, rate_count, rate_micros, full_at, due_at, wanted, set_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+ON CONFLICT DO UPDATE SET full_at = ?4, due_at = ?5, wanted = ?6, set_at = ?7
 
 -- name: fair_level
 -- The highest priority below ?3 at which jobs with a fairness key wait, or without one. Index: the key.
@@ -135,17 +135,20 @@ FROM (
 SELECT count(*) FROM (SELECT 1 FROM ready WHERE queue = ?1 LIMIT ?2)
 
 -- name: rate_bucket
--- When a bucket is full again, when its parked jobs are to be checked, and when it was written. Index: the key.
-SELECT full_at, due_at, set_at FROM rate WHERE rate_key = ?1 AND rate_count = ?2 AND rate_micros = ?3
+-- When a bucket is full again, when its parked jobs are to be checked, what the first of them costs, and when it was
+-- written. Index: the key.
+SELECT full_at, due_at, wanted, set_at FROM rate WHERE rate_key = ?1 AND rate_count = ?2 AND rate_micros = ?3
 
 -- name: rate_left_sight
 -- Have the buckets of the rate keys in ?3 checked at ?1, of which a job has left sight without a start; ?2 is the time of
--- those that have no check to come. Index: the key; the plus keeps the index of due times out.
-UPDATE rate SET due_at = ?1 WHERE +due_at = ?2 AND rate_key IN (SELECT value FROM json_each(?3))
+-- those that have no check to come. ?4: it is gone, and may be the one that a bucket waits for. Index: the key; the plus
+-- keeps the index of due times out.
+UPDATE rate SET due_at = ?1, wanted = CASE WHEN ?4 THEN 1 ELSE wanted END
+WHERE (+due_at = ?2 OR (?4 AND wanted > 1)) AND rate_key IN (SELECT value FROM json_each(?3))
 
 -- name: rate_of
--- The bucket that a job draws from. Index: the unique one on job_id.
-SELECT rate_key, rate_count, rate_micros FROM job WHERE job_id = ?1 AND rate_count IS NOT NULL
+-- The bucket that a job draws from, and what it costs. Index: the unique one on job_id.
+SELECT rate_key, rate_count, rate_micros, coalesce(rate_cost, 1) FROM job WHERE job_id = ?1 AND rate_count IS NOT NULL
 
 -- name: rate_forget
 -- Delete buckets that are full and hold nothing back: a full bucket is the same as none. Index: rate_full.

@@ -7,10 +7,10 @@ SELECT json_group_array(seq) FROM (
 -- The jobs in ?1, which are due, wait for a worker. Indexes: the keys.
 INSERT INTO ready (queue, job_type, fair, parked, priority, scheduled_for, job_id, seq, payload_version, suspicion,
     attempt, failures, version, awaited, concurrency_key, concurrency_limit, rate_key, rate_count, rate_micros,
-    fairness_key, fairness_weight)
+    rate_cost, fairness_key, fairness_weight)
 SELECT j.queue, j.job_type, j.fairness_key IS NOT NULL, 0, l.priority, l.scheduled_for, j.job_id, j.seq,
     j.payload_version, coalesce(d.suspicion, 0), l.attempt, l.failures, l.version + 1, l.awaited, j.concurrency_key,
-    j.concurrency_limit, j.rate_key, j.rate_count, j.rate_micros, j.fairness_key, coalesce(j.fairness_weight, 1)
+    j.concurrency_limit, j.rate_key, j.rate_count, j.rate_micros, coalesce(j.rate_cost, 1), j.fairness_key, coalesce(j.fairness_weight, 1)
 FROM json_each(?1) AS each CROSS JOIN later AS l ON l.seq = each.value CROSS JOIN job AS j ON j.seq = l.seq
 LEFT JOIN detail AS d ON d.seq = l.seq
 
