@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -98,3 +98,27 @@ def test_a_narrow_terminal_shows_the_zone(cli: Cli, queue: Queue) -> None:
     assert " ZONE " in heading
     assert " Europe/Berlin " in row
     assert len(row) <= 80
+
+
+def test_a_schedule_has_an_overlap_jitter_and_bounds(cli: Cli, queue: Queue) -> None:
+    bounds = ("--starts-at", "2100-01-01T00:00:00Z", "--ends-at", "2100-01-02T00:00:00Z")
+    cli("schedules", "add", "once", "@daily", "echo", "--overlap", "replace", "--jitter", "5m", *bounds)
+
+    shown = cli("schedules", "show", "once").out
+    for line in ("overlap     replace", "jitter      up to 5 min", "starts      2100-01-01", "ends        2100-01-02"):
+        assert line in shown
+    assert "declared by a call or a person" in shown
+    document = cli("schedules", "show", "once", "--json").document
+    assert (document["overlap"], document["jitter_seconds"], len(document["next_ticks"])) == ("replace", 300.0, 2)
+
+
+def test_past_ticks_get_their_jobs_once(cli: Cli, queue: Queue) -> None:
+    cli("schedules", "add", "daily", "@daily", "echo")
+    since = (datetime.now(UTC) - timedelta(days=3)).isoformat()
+
+    assert cli("schedules", "backfill", "daily", "--from", since, "--dry-run").out == (
+        "3 ticks: 3 jobs to submit, 0 already there\n"
+    )
+    assert cli("schedules", "backfill", "daily", "--from", since).out == "3 ticks: 3 jobs submitted, 0 already there\n"
+    again = cli("schedules", "backfill", "daily", "--from", since, "--json").document
+    assert (again["submitted"], len(again["existing"])) == ([], 3)

@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +129,20 @@ async def test_many_jobs_are_cancelled_and_retried_by_a_client(app: Backstay, cl
     with pytest.raises(InvalidSubmission):
         await client.cancel_many()
     assert [event.why for event in await app.history(ids[0])][1:] == ["not today", "without recorded steps"]
+
+
+async def test_schedules_are_defined_paused_run_and_filled_in_by_a_client(app: Backstay, client: Client) -> None:
+    now = datetime.now(UTC)
+    made = await client.schedule("daily", "@daily", "plot", {"points": 1}, overlap="skip", jitter=timedelta(minutes=1))
+    assert (made["overlap"], made["jitter_seconds"], len(made["next_ticks"])) == ("skip", 60.0, 5)
+    assert (await client.pause_schedule("daily"))["paused"] is True
+    assert (await client.resume_schedule("daily"))["paused"] is False
+    assert (await client.run_schedule("daily")).schedule == "daily"
+    planned = await client.backfill("daily", now - timedelta(days=2), now, dry_run=True)
+    assert await client.backfill("daily", now - timedelta(days=2), now) == planned
+    assert [each["name"] for each in await client.schedules()] == ["daily"]
+    await client.unschedule("daily")
+    assert await client.schedules() == []
 
 
 async def test_problems_are_errors_of_backstay_again(app: Backstay, client: Client, url: Served) -> None:

@@ -1,9 +1,11 @@
 """Dead letters, schedules and subjects in the dashboard."""
 
 import re
+from datetime import UTC, datetime, timedelta
 from html import unescape
 from typing import Any
 
+import msgspec
 import pytest
 
 from backstay.dashboard import subjects
@@ -101,6 +103,28 @@ async def test_a_schedule_is_paused_resumed_run_and_removed(person: Person) -> N
     assert await schedule("heartbeat") is None
     actions = [entry.action for entry in await person.trail()]
     assert actions == ["schedule.delete", "schedule.run", "schedule.resume", "schedule.pause"]
+
+
+async def test_schedules_show_their_origin_overlap_and_skipped_ticks(person: Person) -> None:
+    [stored] = await person.app.store.schedules(["heartbeat"])
+    changes = {"overlap": "skip", "jitter_micros": 5_000_000, "declared_by": "reports:app", "skipped": 3}
+    edit = msgspec.structs.replace(stored, **changes, skipped_at=stored.created_at, version=stored.version + 1)
+    await person.app.store.save_schedule(edit, stored.version)
+
+    text = (await person.get("/schedules")).text
+
+    assert "heartbeat in the code of reports:app" in text
+    assert "A tick is skipped while the last job is active. Jobs are due up to 5.0 s after their tick." in text
+
+
+async def test_past_ticks_of_a_schedule_get_their_jobs(person: Person) -> None:
+    now = datetime.now(UTC)
+    since = (now - timedelta(seconds=90)).strftime("%Y-%m-%dT%H:%M:%S")
+
+    page = await person.send("/schedules/heartbeat/backfill", {"from": since})
+
+    assert "3 jobs submitted for 3 ticks of heartbeat." in page.text
+    assert "Give the first time of the span" in (await person.send("/schedules/heartbeat/backfill")).text
 
 
 async def test_schedules_of_other_queues_are_neither_shown_nor_changed(person: Person) -> None:

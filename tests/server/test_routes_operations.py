@@ -185,10 +185,61 @@ async def test_a_schedule_is_added_changed_paused_run_and_removed(stage: Stage) 
     ], "the definition that was sent again changed nothing"
 
 
+async def test_a_schedule_has_an_overlap_jitter_and_bounds_and_shows_its_next_ticks(stage: Stage) -> None:
+    body = {"cron": "@daily", "job_type": "letter", "payload": {"to": "x"}}
+    options = {
+        "overlap": "skip",
+        "jitter": 90.5,
+        "starts_at": "2100-01-01T00:00:00Z",
+        "ends_at": "2100-01-02T00:00:00Z",
+    }
+
+    found = (await stage.ask("PUT", "/schedules/once", json=body | options)).json()
+
+    assert {name: found[name] for name in options if name != "jitter"} == {
+        name: value for name, value in options.items() if name != "jitter"
+    }
+    assert (found["jitter_seconds"], found["declared_by"], found["skipped"]) == (90.5, None, 0)
+    assert found["next_ticks"] == ["2100-01-01T00:00:00Z", "2100-01-02T00:00:00Z"]
+
+
+async def test_past_ticks_get_their_jobs_once(stage: Stage) -> None:
+    await stage.app.schedule("daily", "@daily", "letter", {"to": "x"})
+    now = datetime.now(UTC)
+    span = {"from": (now - timedelta(days=3)).isoformat(), "to": now.isoformat()}
+
+    planned = await stage.ask("POST", "/schedules/daily/backfill", json=span | {"dry_run": True})
+    done = await stage.ask("POST", "/schedules/daily/backfill", json=span)
+    again = await stage.ask("POST", "/schedules/daily/backfill", json=span)
+
+    assert [each.status_code for each in (planned, done, again)] == [200, 200, 200]
+    assert planned.json() == done.json()
+    assert done.json()["ticks"] == len(done.json()["submitted"]) == 3
+    assert again.json() == {"ticks": 3, "submitted": [], "existing": done.json()["submitted"]}
+    assert {each["schedule"] for each in (await stage.get("/jobs"))["items"]} == {"daily"}
+
+
+async def test_a_schedule_that_code_declares_is_changed_there(stage: Stage) -> None:
+    stage.app.cron("declared", "@daily", "letter", {"to": "x"})
+    async with stage.app.worker():
+        pass
+
+    answer = await stage.ask(
+        "PUT", "/schedules/declared", json={"cron": "@hourly", "job_type": "letter", "payload": {"to": "x"}}
+    )
+
+    assert answer.status_code == 422
+    assert "is declared in the code of " in answer.json()["detail"]
+    assert (await stage.get("/schedules/declared"))["cron"] == "@daily"
+
+
 @pytest.mark.parametrize(
     ("change", "status"),
     [
         ({"cron": "whenever"}, 422),
+        ({"overlap": "maybe"}, 422),
+        ({"jitter": -1}, 422),
+        ({"starts_at": "2100-01-02T00:00:00Z", "ends_at": "2100-01-01T00:00:00Z"}, 422),
         ({"timezone": "Mars/Base"}, 422),
         ({"missed": "some"}, 422),
         ({"job_type": "nobody"}, 404),

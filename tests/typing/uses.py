@@ -216,6 +216,10 @@ async def what_the_app_returns(job: Job) -> None:
     await app.schedule("nightly", "30 3 * * *", summary, Summary(user_id=1))
     await app.schedule("hourly", "@hourly", nothing)
     await app.schedule("daily", "@daily", "summary", {"user_id": 1})
+    app.cron("nightly", "30 3 * * *", summary, Summary(user_id=1), overlap="skip", jitter=60)
+    app.cron("hourly", "@hourly", nothing)
+    app.cron("nightly", "30 3 * * *", summary, 5)  # error: misc | reportArgumentType, reportCallIssue
+    app.cron("nightly", "@daily", nothing, overlap="maybe")  # error: call-overload | reportArgumentType
     await app.schedule("nightly", "30 3 * * *", summary, 5)  # error: misc | reportArgumentType, reportCallIssue
 
     assert_type(await app.result(job.job_id, as_type=summary), Report)
