@@ -41,6 +41,7 @@ from backstay.core.records import (
     JobType,
     NewJob,
     QueueRow,
+    Rate,
     Signal,
     WorkerRow,
 )
@@ -1190,6 +1191,20 @@ class Backstay:
     async def limits(self) -> list[Limit]:
         """List what was set at run time for job types and keys."""
         return await manage.list_limits(self.store)
+
+    async def limit(
+        self,
+        *,
+        job_type: str | None = None,
+        key: str | None = None,
+        concurrency: int | None = None,
+        rate: str | Rate | None = None,
+        by: By = None,
+    ) -> Limit:
+        """Limit a job type, or a key, at run time: how many of its jobs run at once over all workers, and how many
+        start in a span of time (`"100/m"`). It holds at once, also for jobs that wait already, whatever they were
+        submitted with. Both limits are set: None, or leaving one out, removes it."""
+        return await manage.set_limit(self.store, self.clock, actor(by), job_type, key, concurrency, rate)
 
     async def pause_type(
         self, job_type: str, *, until: Until | None = None, by: By = None, reason: str | None = None

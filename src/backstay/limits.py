@@ -33,6 +33,8 @@ TIMEOUT_SECONDS_MAX = 30 * 24 * 3600
 SPAN_SECONDS_MAX = 100 * 366 * 24 * 3600  # dedup_for and reuse; beyond a century, use "forever" or True
 DELAY_SECONDS_MAX = 10 * 366 * 24 * 3600  # a date that is off by a century is a mistake, not a plan
 
+RUN_LIMITS_MAX = 1_000  # types and keys limited at run time: on DynamoDB every claim reads them all
+RUN_CONCURRENCY_MAX = 100_000  # no fleet runs as many jobs of a type at once
 RATE_COST_MAX = 999_999_999  # as many as a rate may allow
 FAIRNESS_WEIGHT_MAX = 1_000  # turns are counted in integer steps of a million; a larger weight makes no difference
 SCHEDULES_AHEAD = 1_000  # schedules that a worker keeps in mind, those that tick next: it reads them every few seconds

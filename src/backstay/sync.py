@@ -26,7 +26,18 @@ from backstay.core.access_keys import AuditTrail, CreatedKey, KeyInfo
 from backstay.core.checks import Until
 from backstay.core.output import OutputEnd
 from backstay.core.queues import Queue
-from backstay.core.records import ApiKey, Counter, DeadGroup, Depth, Finding, FormerWorker, JobType, QueueRow, WorkerRow
+from backstay.core.records import (
+    ApiKey,
+    Counter,
+    DeadGroup,
+    Depth,
+    Finding,
+    FormerWorker,
+    JobType,
+    QueueRow,
+    Rate,
+    WorkerRow,
+)
 from backstay.core.result_tables import ResultTable, RowPage, RowQuery
 from backstay.core.run_limits import Limit
 from backstay.core.schedules import Backfill, Overlap, ScheduleInfo, ScheduleOptions
@@ -590,6 +601,18 @@ class Backstay:
     def limits(self) -> list[Limit]:
         """List what was set at run time for job types and keys."""
         return self._call(self.inner.limits())
+
+    def limit(
+        self,
+        *,
+        job_type: str | None = None,
+        key: str | None = None,
+        concurrency: int | None = None,
+        rate: str | Rate | None = None,
+        by: By = None,
+    ) -> Limit:
+        """Limit a job type, or a key, at run time; None, or leaving a limit out, removes it."""
+        return self._call(self.inner.limit(job_type=job_type, key=key, concurrency=concurrency, rate=rate, by=by))
 
     def pause_type(
         self, job_type: str, *, until: Until | None = None, by: By = None, reason: str | None = None

@@ -131,6 +131,22 @@ async def _queue_paused(stage: Stage) -> Scene:
     return Scene(await stage.submit("other"), ["default", "by ada", "at 2030-01-01 12:00:00", "the shop moves"])
 
 
+async def _type_paused(stage: Stage) -> Scene:
+    await stage.worker()
+    await stage.app.pause_type("other", by="ada", reason="the shop moves", until=600)
+    stage.clock.advance(5)
+    said = ["type other", "by ada", "at 2030-01-01 12:00:00", "the shop moves", "resumes at 2030-01-01 12:10:00"]
+    return Scene(await stage.submit("other"), said, NOON + timedelta(minutes=10))
+
+
+async def _type_limited(stage: Stage) -> Scene:
+    await stage.worker()
+    await stage.app.limit(job_type="work", concurrency=1, by="ada")
+    holder = await stage.started("work")
+    says = ["the type work", "limited to 1", "by ada", holder, "is running"]
+    return Scene(await stage.submit("work"), says, names=(holder,))
+
+
 async def _no_worker(stage: Stage) -> Scene:
     return Scene(await stage.submit("other"), ["no worker is alive", "start one"])
 
@@ -251,6 +267,8 @@ SCENES: dict[Reason, Callable[[Stage], Awaitable[Scene]]] = {
     Reason.BACKING_OFF: _backing_off,
     Reason.OVERDUE: _overdue,
     Reason.QUEUE_PAUSED: _queue_paused,
+    Reason.TYPE_PAUSED: _type_paused,
+    Reason.TYPE_LIMITED: _type_limited,
     Reason.MOVED: _moved,
     Reason.NO_WORKER: _no_worker,
     Reason.NO_WORKER_FOR_TYPE: _no_worker_for_type,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from backstay import Backoff, Backstay, InvalidOption, Job, Reason
+from backstay import Backoff, Backstay, Context, InvalidOption, Job, Reason
 from backstay.core.records import ClaimRequest
 from backstay.testing import ManualClock
 from tests.support.eventually import eventually
@@ -294,3 +294,52 @@ async def test_what_a_job_costs_explains_why_it_waits(app: Backstay) -> None:
         why = await app.explain((await complete.submit(2, rate_cost=400)).job_id)
         assert (why.reason, why.params.cost) == (Reason.RATE_LIMITED, 400)
         assert str(why).startswith("it costs 400, which the rate limit of the key complete allows at ")
+
+
+async def test_a_limit_at_run_time_holds_for_jobs_that_wait_and_says_so(app: Backstay) -> None:
+    running: list[str] = []
+    go_on = asyncio.Event()
+
+    async def runs(number: int) -> bool:
+        return len(running) == number
+
+    @app.job("embed")
+    async def embed(payload: int, ctx: Context) -> None:
+        running.append(ctx.job_id)
+        await go_on.wait()
+
+    async with app:
+        jobs = [await embed.submit(number) for number in range(6)]
+        await app.limit(job_type="embed", concurrency=2, by="ada")
+        async with app.worker(concurrency=4), app.worker(concurrency=4):
+            await eventually(lambda: runs(2), seconds=60)
+            why = await app.explain(jobs[5].job_id)
+            assert why.reason is Reason.TYPE_LIMITED
+            assert str(why).startswith("the type embed was limited to 2 at once by ada: ")
+            assert len(running) == 2
+            await app.limit(job_type="embed", concurrency=5)
+            await eventually(lambda: runs(5), seconds=60)
+            await app.limit(job_type="embed")
+            await eventually(lambda: runs(6), seconds=60)
+            go_on.set()
+            for job in jobs:
+                await job.result(timeout=30)
+        assert [entry.action for entry in await app.audit_trail()] == ["type.limit"] * 3
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"job_type": "a", "key": "b"},
+        {"job_type": "a", "concurrency": 0},
+        {"job_type": "a", "concurrency": True},
+        {"key": "", "concurrency": 1},
+        {"key": "b", "rate": "fast"},
+    ],
+)
+async def test_a_limit_that_cannot_be_meant_is_refused(app: Backstay, wrong: dict[str, Any]) -> None:
+    async with app:
+        with pytest.raises(InvalidOption):
+            await app.limit(**wrong)
+        assert await app.limits() == []

@@ -49,6 +49,25 @@ def test_a_paused_type_is_listed_until_it_is_resumed(cli: Cli, queue: Queue) -> 
     assert "did you mean echo?" in cli("types", "pause", "ehco").err
 
 
+def test_types_and_keys_are_limited_at_run_time(cli: Cli, queue: Queue) -> None:
+    said = cli("limits", "set", "--type", "echo", "--concurrency", "4", "--rate", "100/m", "--by", "ada")
+    assert (said.code, said.out) == (0, "type echo: 4 at once, 100/m\n")
+    assert cli("limits", "set", "--key", "customer: 7", "--rate", "60/60s").out == "key customer: 7: 60/m\n"
+    of_key, of_type = cli("limits", "--json").document["items"]
+    assert (of_key["key"], of_key["rate"]) == ("customer: 7", "60/m")
+    assert (of_type["job_type"], of_type["concurrency"], of_type["set_by"]) == ("echo", 4, "ada")
+    assert "set by ada" in cli("limits").out
+    assert cli("limits", "remove", "--type", "echo").out == "type echo: no limits\n"
+    assert cli("limits", "remove", "--key", "customer: 7").code == 0
+    assert cli("limits", "--json").document["items"] == []
+
+
+def test_a_limit_of_nothing_or_of_no_number_is_refused(cli: Cli, queue: Queue) -> None:
+    for wrong in (["--type", "echo"], ["--concurrency", "4"], ["--type", "echo", "--key", "k", "--concurrency", "4"],
+                  ["--type", "echo", "--concurrency", "0"], ["--type", "echo", "--rate", "fast"]):  # fmt: skip
+        assert cli("limits", "set", *wrong).code == 2, wrong
+
+
 def test_who_paused_a_queue_is_the_user_and_host_unless_said(cli: Cli, queue: Queue) -> None:
     user = f"{getpass.getuser()}@{socket.gethostname()}"
     assert cli("queues", "pause", "default", "--json").document["paused_by"] == user

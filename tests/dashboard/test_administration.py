@@ -73,6 +73,23 @@ async def test_a_queue_and_a_type_are_paused_for_some_minutes(tmp_path: Path) ->
         assert "Type letter resumed." in page.text and await server.app.limits() == []
 
 
+async def test_types_and_keys_are_limited_on_their_page(tmp_path: Path) -> None:
+    async with served(tmp_path) as server, browsing(server) as browser:
+        await server.app.submit("letter", {"to": "anna"})
+        page = await browser.get("/limits")
+        page = await browser.send(page.form("/types/letter/limit"), concurrency="4", rate="100/m")
+        assert "Limits of the type letter changed." in page.text
+        assert "4 at once, 100/m" in page.text
+        page = await browser.send(page.form("/types/letter/limit"), concurrency="many")
+        assert "Not limited: " in page.text
+        page = await browser.send(page.form("/limits/keys"), key=EVIL, rate="5/h")
+        assert EVIL in page.text
+        assert EVIL not in page.html
+        assert [each.key for each in await server.app.limits()] == [EVIL, None]
+        page = await browser.send(page.form("/types/letter/limit"), concurrency="", rate="")
+        assert [each.job_type for each in await server.app.limits()] == [None]
+
+
 async def test_a_queue_is_limited_and_a_limit_that_is_none_is_refused_with_words(tmp_path: Path) -> None:
     async with served(tmp_path) as server, browsing(server) as browser:
         await server.app.submit("letter", {"to": "anna"})

@@ -127,6 +127,22 @@ async def test_a_pause_says_until_when_it_lasts(stage: Stage) -> None:
         assert datetime.fromisoformat(paused.json()["paused_until"]) == soon
 
 
+async def test_a_type_and_a_key_are_limited_and_freed(stage: Stage) -> None:
+    limited = await stage.ask("PUT", "/limits/types/letter", json={"concurrency": 4, "rate": "100/m"})
+    assert (limited.json()["concurrency"], limited.json()["rate"], limited.json()["set_by"]) == (4, "100/m", "local")
+    key = {"key": "customer: 7/8"}
+    assert (await stage.ask("PUT", "/limits/keys", params=key, json={"concurrency": 1})).json()["key"] == key["key"]
+    assert [each["rate"] for each in (await stage.get("/limits"))["items"]] == [None, "100/m"]
+    assert (await stage.ask("DELETE", "/limits/types/letter")).json()["concurrency"] is None
+    assert (await stage.ask("DELETE", "/limits/keys", params=key)).status_code == 200
+    assert (await stage.get("/limits"))["items"] == []
+    for wrong in ({"concurrency": 0}, {"rate": "fast"}, {"most": 1}):
+        assert (await stage.ask("PUT", "/limits/types/letter", json=wrong)).status_code == 422, wrong
+    assert (await stage.ask("PUT", "/limits/types/lettre", json={})).status_code == 404
+    assert (await stage.ask("PUT", "/limits/keys", json={"concurrency": 1})).status_code == 422
+    assert [action for action, _ in await actions(stage)] == ["type.limit", "key.limit", "type.limit", "key.limit"]
+
+
 async def test_a_paused_type_is_listed_until_it_is_resumed(stage: Stage) -> None:
     job = await stage.app.submit("letter", {"to": "anna"})
     paused = await stage.ask("POST", "/types/letter/pause", json={"reason": "no paper"})

@@ -105,7 +105,7 @@ _COMMANDS: dict[str, dict[str, str | tuple[str, dict[str, str]]]] = {
         "workers": "stats.workers",
         "queues": ("queues.queues", {"pause": "queues.pause", "resume": "queues.resume", "limit": "queues.limit"}),
         "types": ("types.types", {"pause": "types.pause", "resume": "types.resume", "unmark": "types.unmark"}),
-        "limits": "limits.limits",
+        "limits": ("limits.limits", {"set": "limits.set_limit", "remove": "limits.remove"}),
         "schedules": (
             "schedules.schedules",
             {

@@ -263,6 +263,8 @@ def _command(job: Job, reason: Reason) -> str:
             return f"backstay queues resume {job.queue}"
         case Reason.TYPE_PAUSED:
             return f"backstay types resume {job.job_type}"
+        case Reason.TYPE_LIMITED:
+            return "backstay limits"
         case Reason.SCHEDULED:
             return f"backstay reschedule {job.job_id} --in 0"
         case Reason.WAITING:

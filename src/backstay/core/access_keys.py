@@ -396,6 +396,8 @@ def queue(found: Queue | QueueRow | None) -> dict[str, Any]:
 def limit(found: Limit | None) -> dict[str, Any]:
     """Return the audited fields of what was set at run time."""
     return {
+        "concurrency": None if found is None else found.concurrency,
+        "rate": None if found is None else found.rate,
         "paused": found is not None and found.paused_at is not None,
         "paused_by": None if found is None else found.paused_by,
         "reason": None if found is None else found.pause_reason,

@@ -8,6 +8,10 @@ writes the decision in the transaction in which it claims the jobs. A lane is a 
   it would be full again. Every start moves it forward by one share of the span, or by as many as the job costs; a job
   may start as long as that leaves the bucket within one span of now. A job that costs more than there is holds back the
   others of its bucket, so that cheaper ones behind it do not take what it waits for.
+- What was set at run time takes the place of what jobs were submitted with. A limit of a key holds instead of theirs:
+  the bucket that they are parked under stays, and only says when to look again. A limit of a type holds for all its
+  jobs, whatever their keys, and instead of their own where the key is the name of the type, as it is without one. Jobs
+  over a limit of their type are not parked: a claim takes fewer of the lane.
 - Fairness keys take turns within a priority. A key has a position, which every start moves forward by a step divided by
   its weight; the key that is furthest behind is next, and jobs without a key count as one more key. A key that was idle
   starts where the lane is: absence earns nothing.
@@ -28,7 +32,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from backstay.clock import MICROS, Instant
-from backstay.core.records import Rate
+from backstay.core.records import LimitOf, LimitRow, Rate
 from backstay.errors import InvalidOption, QueueFull
 from backstay.limits import IN_SIGHT_MAX
 
@@ -117,9 +121,9 @@ class Level(msgspec.Struct, frozen=True):
         """Return when parked jobs are to be checked if as many are claimable as may be."""
         return NO_TIME if self.room(bucket, now) else self.next_start(bucket, now)
 
-    def checked(self, bucket: Bucket, now: Instant, are_left: bool) -> Level:
-        """Return the level after a check that has left parked jobs, or none."""
-        return Level(self.full_at, self.check_at(bucket, now), self.wanted) if are_left else Level(self.full_at)
+    def checked(self, due_at: Instant | None) -> Level:
+        """Return the level after a check of the parked jobs: when the next one is, None if none of them is left."""
+        return Level(self.full_at) if due_at is None else Level(self.full_at, due_at, self.wanted)
 
 
 class Draw(msgspec.Struct, frozen=True):
@@ -231,13 +235,47 @@ def cost_of(head: Head, bucket: Bucket) -> int:
     return min(head.rate_cost or 1, bucket.starts)
 
 
+class RunLimits(msgspec.Struct):
+    """What was set at run time, as far as it was read."""
+
+    rows: dict[tuple[LimitOf, str], LimitRow] = msgspec.field(default_factory=dict)
+
+    def add(self, rows: Iterable[LimitRow]) -> None:
+        self.rows.update(((row.of, row.name), row) for row in rows)
+
+    def of_type(self, job_type: str) -> LimitRow | None:
+        return self.rows.get((LimitOf.TYPE, job_type)) if self.rows else None
+
+    def allowed(self, key: str, own: int) -> int:
+        """Return how many jobs of a key may run at once; `own` is what they were submitted with."""
+        return next((row.concurrency for row in self._named(key) if row.concurrency is not None), own)
+
+    def bucket(self, own: Bucket) -> Bucket:
+        """Return what jobs draw from that were submitted with this bucket."""
+        rate = next((row.rate for row in self._named(own.key) if row.rate is not None), None)
+        return own if rate is None else Bucket(own.key, rate.count, rate.micros)
+
+    def bucket_of_type(self, job_type: str) -> Bucket | None:
+        """Return what all jobs of a type draw from."""
+        row = self.of_type(job_type)
+        rate = None if row is None else row.rate
+        return None if rate is None else Bucket(job_type, rate.count, rate.micros)
+
+    def _named(self, name: str) -> list[LimitRow]:
+        found = [self.rows.get((of, name)) for of in (LimitOf.KEY, LimitOf.TYPE)] if self.rows else []
+        return [row for row in found if row is not None]
+
+
 class Gates(msgspec.Struct):
-    """The gates that some jobs have to pass, as read: how many jobs of each concurrency key run, the levels of the
-    buckets, and the turns of the lanes whose keys take turns."""
+    """The gates that some jobs have to pass, as read: how many jobs of each concurrency key run, and of each type that
+    is limited at run time, the levels of the buckets, the turns of the lanes whose keys take turns, and what was set at
+    run time."""
 
     running: dict[str, int] = msgspec.field(default_factory=dict)
     levels: dict[Bucket, Level] = msgspec.field(default_factory=dict)
     turns: dict[tuple[str, str], LaneTurns] = msgspec.field(default_factory=dict)
+    limits: RunLimits = msgspec.field(default_factory=RunLimits)
+    of_type: dict[str, int] = msgspec.field(default_factory=dict)
 
     def missing(self, heads: Iterable[Head]) -> tuple[set[str], set[Bucket]]:
         """Return the concurrency keys and buckets of these jobs that have not been read."""
@@ -247,8 +285,17 @@ class Gates(msgspec.Struct):
             if head.concurrency_key is not None and (limited := limited_key(head)) is not None:
                 keys.add(limited[0])
             if head.rate_key is not None and (bucket := bucket_of(head)) is not None:
+                buckets |= {bucket, self.limits.bucket(bucket)}
+            if self.limits.rows and (bucket := self.limits.bucket_of_type(head.job_type)) is not None:
                 buckets.add(bucket)
         return keys.difference(self.running), buckets.difference(self.levels)
+
+    def limited_types(self, heads: Iterable[Head]) -> set[str]:
+        """Return the types of these jobs whose running ones have to be counted, and have not been."""
+        if not self.limits.rows:
+            return set()
+        rows = {self.limits.of_type(head.job_type) for head in heads}
+        return {row.name for row in rows if row is not None and row.concurrency is not None}.difference(self.of_type)
 
 
 class Admission(Generic[AnyHead]):
@@ -271,11 +318,15 @@ class Admission(Generic[AnyHead]):
         self.over_rate: list[AnyHead] = []  # … and by their rate
         self.cut = False  # more may start than fit into one commit
         self._gates = gates
+        self._limits = gates.limits
+        self._set = gates.limits.rows  # mostly empty: asked for every job
         self._limit = limit
         self._slots = dict(slots)
         self._now = now
         self._fits = fits
         self._entered: dict[str, int] = {}  # how many start of each concurrency key
+        self._entered_types: dict[str, int] = {}  # … and of each type that is limited at run time
+        self._lots: dict[Bucket, Bucket] = {}  # what heads are parked under, if that is not what they draw from
         self._room: dict[Bucket, int] = {}
         self._taken: dict[Bucket, int] = {}
         self._refused: dict[Bucket, int] = {}  # with what the first that was refused waits for
@@ -300,29 +351,64 @@ class Admission(Generic[AnyHead]):
                 started.append(head)
 
     def _may_start(self, head: AnyHead) -> bool:
-        key, bucket, cost = None, None, 0
+        key, bucket = None, None
         if head.concurrency_key is not None and (limited := limited_key(head)) is not None:
             key, limit = limited
+            limit = self._limits.allowed(key, limit)
             if self._gates.running[key] + self._entered.get(key, 0) >= limit:
                 self.key_full.append(head)
                 return False
         if head.rate_key is not None and (bucket := bucket_of(head)) is not None:
-            if bucket not in self._room:
-                self._room[bucket] = self._gates.levels[bucket].room(bucket, self._now)
-            cost = cost_of(head, bucket)
-            if bucket in self._refused or self._room[bucket] < cost:
+            lot, bucket = bucket, self._limits.bucket(bucket)
+            if lot != bucket:
+                self._lots[lot] = bucket
+            if not self._has_room(bucket, cost_of(head, bucket)):
                 self.over_rate.append(head)
-                self._refused.setdefault(bucket, max(cost, self._held_for(bucket)))
                 return False
+        if self._set and not self._type_has_room(head, bucket):
+            return False
         if self._fits is not None and not self._fits(head):
             self.cut = True
             return False
         if key is not None:
             self._entered[key] = self._entered.get(key, 0) + 1
         if bucket is not None:
-            self._room[bucket] -= cost
-            self._taken[bucket] = self._taken.get(bucket, 0) + cost
+            self._spend(bucket, cost_of(head, bucket))
+        if self._set:
+            self._entered_types[head.job_type] = self._entered_types.get(head.job_type, 0) + 1
+            if (of_type := self._limits.bucket_of_type(head.job_type)) is not None and of_type != bucket:
+                self._spend(of_type, cost_of(head, of_type))
         return True
+
+    def _type_has_room(self, head: AnyHead, bucket: Bucket | None) -> bool:
+        row = self._limits.of_type(head.job_type)
+        if row is None:
+            return True
+        if row.paused_at is not None:
+            return False
+        if row.concurrency is not None:
+            entered = self._entered_types.get(head.job_type, 0)
+            if self._gates.of_type[head.job_type] + entered >= row.concurrency:
+                return False
+        of_type = self._limits.bucket_of_type(head.job_type)
+        if of_type is None or of_type == bucket:
+            return True
+        # These jobs are not parked: every claim sees the first of them, and need not hold a place for it.
+        self._room.setdefault(of_type, room(of_type.rate, self._gates.levels[of_type].full_at, self._now))
+        return self._has_room(of_type, cost_of(head, of_type))
+
+    def _has_room(self, bucket: Bucket, cost: int) -> bool:
+        """Return whether a bucket holds as much; if not, nothing more is taken from it."""
+        if bucket not in self._room:
+            self._room[bucket] = self._gates.levels[bucket].room(bucket, self._now)
+        if bucket not in self._refused and self._room[bucket] >= cost:
+            return True
+        self._refused.setdefault(bucket, max(cost, self._held_for(bucket)))
+        return False
+
+    def _spend(self, bucket: Bucket, cost: int) -> None:
+        self._room[bucket] -= cost
+        self._taken[bucket] = self._taken.get(bucket, 0) + cost
 
     def _held_for(self, bucket: Bucket) -> int:
         """Return what a job that is not among the heads waits for, if that is more than there is."""
@@ -331,7 +417,17 @@ class Admission(Generic[AnyHead]):
 
     def draws(self) -> list[Draw]:
         """Return the new levels of the buckets that were looked at."""
-        return [self._draw(bucket) for bucket in self._room]
+        drawn = {bucket: self._draw(bucket) for bucket in self._room}
+        lots = (self._look_again(lot, drawn[bucket]) for lot, bucket in self._lots.items())
+        return [*drawn.values(), *(draw for draw in lots if draw is not None and draw.bucket not in drawn)]
+
+    def _look_again(self, lot: Bucket, draw: Draw) -> Draw | None:
+        """Return when to look at the jobs again that are parked under a bucket that they do not draw from."""
+        was = self._gates.levels[lot]
+        if not draw.refused and was.due_at is None:
+            return None
+        due = due_at(draw.bucket.rate, draw.level.full_at, self._now, draw.level.wanted)
+        return Draw(lot, Level(was.full_at, due, was.wanted), 0, draw.refused)
 
     def _draw(self, bucket: Bucket) -> Draw:
         was, spent, refused = self._gates.levels[bucket], self._taken.get(bucket, 0), bucket in self._refused

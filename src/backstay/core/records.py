@@ -658,10 +658,19 @@ class LimitRow(msgspec.Struct, frozen=True, kw_only=True):
 
     of: LimitOf
     name: str
+    concurrency: int | None = None  # how many of its jobs may run at once, over all workers
+    rate_count: int | None = None  # how many may start, or what they may cost, …
+    rate_micros: int | None = None  # … in this span
+    set_at: Instant | None = None  # of these limits
+    set_by: str | None = None
     paused_at: Instant | None = None  # of a type only
     paused_by: str | None = None
     pause_reason: str | None = None
     paused_until: Instant | None = None  # `promote` ends the pause then
+
+    @property
+    def rate(self) -> Rate | None:
+        return None if self.rate_count is None or self.rate_micros is None else Rate(self.rate_count, self.rate_micros)
 
 
 class LimitChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -671,6 +680,9 @@ class LimitChange(msgspec.Struct, frozen=True, kw_only=True):
     by: str | None = None
     reason: str | None = None
     until: Instant | None = None
+    limits: bool = False  # whether both limits are set; None removes one
+    concurrency: int | None = None
+    rate: Rate | None = None
 
 
 class Depth(msgspec.Struct, frozen=True):

@@ -6,8 +6,8 @@ from typing import TypeVar
 
 import msgspec
 
-from backstay.clock import Instant, Moment, to_datetime
-from backstay.core.records import LimitChange, LimitOf, LimitRow, QueueChange, QueueRow
+from backstay.clock import MICROS, Instant, Moment, to_datetime
+from backstay.core.records import LimitChange, LimitOf, LimitRow, QueueChange, QueueRow, Rate
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
@@ -15,6 +15,10 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
 
     job_type: str | None = None
     key: str | None = None
+    concurrency: int | None = None  # how many of its jobs may run at once, over all workers
+    rate: str | None = None  # how many may start, or what they may cost: 100/m
+    set_at: Moment | None = None  # when these limits were set, and by whom
+    set_by: str | None = None
     paused_at: Moment | None = None
     paused_by: str | None = None
     pause_reason: str | None = None
@@ -30,12 +34,26 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
         return cls(
             job_type=row.name if row.of is LimitOf.TYPE else None,
             key=row.name if row.of is LimitOf.KEY else None,
+            concurrency=row.concurrency,
+            rate=None if row.rate is None else rate_text(row.rate),
+            set_at=None if row.set_at is None else to_datetime(row.set_at),
+            set_by=row.set_by,
             paused_at=None if row.paused_at is None else to_datetime(row.paused_at),
             paused_by=row.paused_by,
             pause_reason=row.pause_reason,
             paused_until=None if row.paused_until is None else to_datetime(row.paused_until),
             note=note,
         )
+
+
+_UNITS = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
+
+
+def rate_text(rate: Rate) -> str:
+    """Return a rate as it is written: 10/s, 5/30s."""
+    seconds = rate.micros // MICROS
+    letter, unit = next((each for each in _UNITS if seconds % each[1] == 0), ("s", 1))
+    return f"{rate.count}/{'' if seconds == unit else seconds // unit}{letter}"
 
 
 Paused = TypeVar("Paused", QueueRow, LimitRow)
@@ -51,7 +69,19 @@ def changed_queue(row: QueueRow, change: QueueChange, now: Instant) -> QueueRow:
 
 def changed_limit(row: LimitRow, change: LimitChange, now: Instant) -> LimitRow:
     """Return the changed settings of a type or a key."""
-    return _pause(row, change, now)
+    row = _pause(row, change, now)
+    if not change.limits:
+        return row
+    rate = change.rate
+    is_none = change.concurrency is None and rate is None
+    return msgspec.structs.replace(
+        row,
+        concurrency=change.concurrency,
+        rate_count=None if rate is None else rate.count,
+        rate_micros=None if rate is None else rate.micros,
+        set_at=None if is_none else now,
+        set_by=None if is_none else change.by,
+    )
 
 
 def _pause(row: Paused, change: QueueChange | LimitChange, now: Instant) -> Paused:

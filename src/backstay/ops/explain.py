@@ -16,12 +16,13 @@ from typing import Literal, assert_never
 import msgspec
 
 from backstay.clock import Instant, to_datetime
+from backstay.core.admission import RunLimits
 from backstay.core.checks import after_attempts, span
 from backstay.core.dumps import FROM, MoveState
 from backstay.core.event_details import Dependency, Slept, Subtree, Tick
 from backstay.core.forecast import Estimate, Unforeseen
 from backstay.core.port import Store
-from backstay.core.records import JobRecord, LimitOf, LimitRow, Query, QueueRow, WorkerRow
+from backstay.core.records import JobRecord, LimitRow, Query, QueueRow, WorkerRow
 from backstay.core.states import STAYING, TERMINAL, Event, Status
 from backstay.core.suspicion import RUNS_ALONE
 from backstay.core.workers import is_silent, takes_jobs
@@ -59,6 +60,7 @@ class Reason(StrEnum):
     NO_WORKER_FOR_TYPE = "no_worker_for_type"
     NO_WORKER_FOR_QUEUE = "no_worker_for_queue"
     NO_WORKER_FOR_VERSION = "no_worker_for_version"
+    TYPE_LIMITED = "type_limited"
     KEY_FULL = "key_full"
     RATE_LIMITED = "rate_limited"
     RUNS_ALONE = "runs_alone"
@@ -206,15 +208,20 @@ def _sentence(found: Explanation) -> Iterator[Part]:
                 yield f": set BACKSTAY_URL to it{'' if p.is_done else ' once that is done'}"
         case Reason.NO_WORKER | Reason.NO_WORKER_FOR_TYPE | Reason.NO_WORKER_FOR_QUEUE | Reason.NO_WORKER_FOR_VERSION:
             yield from _unserved(found.reason, p)
+        case Reason.TYPE_LIMITED:
+            yield f"the type {p.job_type} was limited to {p.limit} at once{_by(' by', p.by)}: "
+            yield from _listed([[job] for job in p.jobs], p.more)
+            yield f" {'is' if len(p.jobs) + p.more == 1 else 'are'} running"
         case Reason.KEY_FULL:
             yield f"the concurrency key {p.key} is at its limit of {p.limit}: "
             yield from _listed([[job] for job in p.jobs], p.more)
             yield f" {'is' if len(p.jobs) + p.more == 1 else 'are'} running"
         case Reason.RATE_LIMITED:
+            of = f"key {p.key}" if p.job_type is None else f"type {p.job_type}"
             if p.cost is None:
-                yield f"the rate limit of the key {p.key} is used up until {_at(found.until)}"
+                yield f"the rate limit of the {of} is used up until {_at(found.until)}"
             else:
-                yield f"it costs {p.cost:,}, which the rate limit of the key {p.key} allows at {_at(found.until)}"
+                yield f"it costs {p.cost:,}, which the rate limit of the {of} allows at {_at(found.until)}"
         case Reason.RUNS_ALONE:
             yield (
                 f"it lost its worker at {_at(p.at)} and will run alone ({p.failures} of {p.max_attempts} attempts have"
@@ -398,7 +405,9 @@ class Facts(msgspec.Struct, kw_only=True):
     now: Instant
     workers: list[WorkerRow] = []  # as many as it takes to tell
     queue: QueueRow | None = None
-    of_type: LimitRow | None = None  # what was set at run time for the type
+    limits: RunLimits = msgspec.field(default_factory=RunLimits)  # what was set at run time
+    of_type: LimitRow | None = None  # … for the type
+    type_holders: list[str] = []  # jobs of the type that run, if it is limited
     dependencies: dict[str, Status | None] = {}
     joined: str | None = None  # the identical job whose result it will reuse
     open_children: list[tuple[str, Status]] = []  # some of those that it waits for
@@ -441,10 +450,14 @@ async def explain(
             facts.bad_children += (await store.children(job.job_id, None, NAMED_MAX, status)).items
     if job.status is Status.PENDING:
         facts.queue = next((row for row in await store.queues() if row.name == job.queue), None)
-        limits = {(row.of, row.name): row for row in await store.limits()}
-        facts.of_type = limits.get((LimitOf.TYPE, job.job_type))
-        facts.holders = await _holders(store, job)
-        if job.rate_key is not None:
+        facts.limits.add(await store.limits())
+        facts.of_type = facts.limits.of_type(job.job_type)
+        if job.concurrency_key is not None and job.concurrency_limit is not None:
+            most = facts.limits.allowed(job.concurrency_key, job.concurrency_limit)
+            facts.holders = await _running(store, most, concurrency_key=job.concurrency_key)
+        if facts.of_type is not None and facts.of_type.concurrency is not None:
+            facts.type_holders = await _running(store, facts.of_type.concurrency, job_type=job.job_type)
+        if job.rate_key is not None or facts.limits.bucket_of_type(job.job_type) is not None:
             facts.rate_due_at = await store.rate_due(job.job_id, now)
         for worker in await store.workers(ask_first) if ask_first else []:
             _sort(facts, worker, is_dead)
@@ -527,14 +540,15 @@ async def _joined(store: Store, job: JobRecord, waits_for: Sequence[str]) -> str
     return next((each.job_id for each in found if each and (each.job_type, each.content_hash) == same), None)
 
 
-async def _holders(store: Store, job: JobRecord) -> list[str]:
-    """Return as many running jobs of the key as fill it."""
+async def _running(
+    store: Store, most: int, *, concurrency_key: str | None = None, job_type: str | None = None
+) -> list[str]:
+    """Return as many running jobs of a key or type as fill it."""
     found: list[str] = []
+    query = Query(concurrency_key=concurrency_key, job_type=job_type, status=Status.PROCESSING, limit=_PAGE)
     after: str | None = None
-    while job.concurrency_key is not None and len(found) < (job.concurrency_limit or 0):
-        page = await store.find(
-            Query(concurrency_key=job.concurrency_key, status=Status.PROCESSING, after=after, limit=_PAGE)
-        )
+    while len(found) < most:
+        page = await store.find(msgspec.structs.replace(query, after=after))
         found += [each.job_id for each in page.items]
         after = page.next
         if after is None:
@@ -860,22 +874,30 @@ def _no_worker(facts: Facts) -> Explanation | None:
 
 
 def _no_room(facts: Facts) -> Explanation | None:
-    job, holders = facts.job, facts.holders
-    if job.concurrency_limit is not None and len(holders) >= job.concurrency_limit:
-        params = Params(
-            key=job.concurrency_key,
-            limit=job.concurrency_limit,
-            jobs=tuple(RelatedJob(job_id=job_id) for job_id in holders[:NAMED_MAX]),
-            more=max(0, len(holders) - NAMED_MAX),
-        )
-        return Explanation(reason=Reason.KEY_FULL, params=params, job_ids=tuple(holders))
+    job, held = facts.job, facts.of_type
+    if held is not None and held.concurrency is not None and len(facts.type_holders) >= held.concurrency:
+        params = _held_by(facts.type_holders, Params(job_type=job.job_type, limit=held.concurrency, by=held.set_by))
+        return Explanation(reason=Reason.TYPE_LIMITED, params=params, job_ids=tuple(facts.type_holders))
+    if job.concurrency_key is not None and job.concurrency_limit is not None:
+        most = facts.limits.allowed(job.concurrency_key, job.concurrency_limit)
+        if len(facts.holders) >= most:
+            params = _held_by(facts.holders, Params(key=job.concurrency_key, limit=most))
+            return Explanation(reason=Reason.KEY_FULL, params=params, job_ids=tuple(facts.holders))
     if facts.rate_due_at is not None and facts.rate_due_at > facts.now:
-        params = Params(key=job.rate_key, cost=job.rate_cost if job.rate_cost > 1 else None)
+        cost = job.rate_cost if job.rate_cost > 1 else None
+        of_type = job.job_type if job.rate_key is None else None
+        params = Params(key=job.rate_key, job_type=of_type, cost=cost)
         return Explanation(reason=Reason.RATE_LIMITED, params=params, until=to_datetime(facts.rate_due_at))
     if job.suspicion >= RUNS_ALONE:
         params = Params(at=_moment(job.lost_at), failures=job.failures, max_attempts=job.max_attempts)
         return Explanation(reason=Reason.RUNS_ALONE, params=params)
     return _no_slot(facts)
+
+
+def _held_by(holders: Sequence[str], params: Params) -> Params:
+    """Add the jobs that hold a limit."""
+    named = tuple(RelatedJob(job_id=job_id) for job_id in holders[:NAMED_MAX])
+    return msgspec.structs.replace(params, jobs=named, more=max(0, len(holders) - NAMED_MAX))
 
 
 def _no_slot(facts: Facts) -> Explanation | None:

@@ -15,7 +15,8 @@ import msgspec
 from backstay import ids, limits
 from backstay.clock import Clock, Instant, micros, to_datetime, to_instant
 from backstay.core import access_keys, queues, schedules, sensitive, stats, workers
-from backstay.core.checks import Until, check_job_type, check_name, check_reason, check_until, did_you_mean
+from backstay.core.admission import parse
+from backstay.core.checks import Until, check_job_type, check_name, check_reason, check_text, check_until, did_you_mean
 from backstay.core.dumps import INTO, is_closed, refusal
 from backstay.core.port import Store
 from backstay.core.queues import Queue
@@ -27,6 +28,7 @@ from backstay.core.records import (
     LimitOf,
     NewJob,
     QueueChange,
+    Rate,
     Schedule,
     Verdict,
     WorkerRow,
@@ -263,6 +265,43 @@ async def pause_type(
 
 async def resume_type(store: Store, clock: Clock, actor: Actor, job_type: str) -> Limit:
     return await _change_type(store, clock, actor, "type.resume", job_type, lambda: LimitChange(paused=False))
+
+
+async def set_limit(
+    store: Store,
+    clock: Clock,
+    actor: Actor,
+    job_type: str | None,
+    key: str | None,
+    concurrency: int | None,
+    rate: str | Rate | None,
+) -> Limit:
+    """Set what holds at run time for a type or a key, both limits at once; None removes one."""
+    if (job_type is None) == (key is None):
+        raise InvalidOption("give job_type or key, one of the two: what the limit is of")
+    most = limits.RUN_CONCURRENCY_MAX
+    if concurrency is not None and (
+        isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 1 <= concurrency <= most
+    ):
+        pause = " (to stop all of them, pause the type)" if concurrency == 0 else ""
+        raise InvalidOption(f"concurrency={concurrency!r:.40}: use 1 to {most:,}, or None for no limit{pause}")
+    change = LimitChange(limits=True, by=actor.by, concurrency=concurrency, rate=parse(rate))
+    if job_type is not None:
+        check_job_type(job_type)
+        await _check_room(store, LimitOf.TYPE, job_type)
+        return await _change_type(store, clock, actor, "type.limit", job_type, lambda: change)
+    name = check_text("key", key, limits.KEY_LENGTH_MAX) or ""
+    await _check_room(store, LimitOf.KEY, name)
+    return await _change_limit(store, clock, actor, "key.limit", LimitOf.KEY, name, lambda: change)
+
+
+async def _check_room(store: Store, of: LimitOf, name: str) -> None:
+    rows = await store.limits()
+    if len(rows) >= limits.RUN_LIMITS_MAX and (of, name) not in {(row.of, row.name) for row in rows}:
+        raise InvalidOption(
+            f"{len(rows):,} types and keys have limits set at run time, which is as many as there can be: remove one,"
+            " or give jobs a concurrency_key or rate_key with the limit of their handler"
+        )
 
 
 async def _change_type(

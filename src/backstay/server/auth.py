@@ -183,6 +183,12 @@ def check_queue(principal: Principal, queue: str) -> str:
     return queue
 
 
+def check_all_queues(principal: Principal) -> None:
+    """Refuse to change what holds for jobs of every queue to a key that sees some."""
+    if not principal.sees_all:
+        raise problems.foreign_queue("every queue, and jobs of a key may be in any")
+
+
 async def check_type(app: Backstay, principal: Principal, job_type: str) -> None:
     """Refuse to change a type that the key does not see."""
     if not any(each.job_type == job_type and principal.sees(each.queue) for each in await app.job_types()):

@@ -83,6 +83,7 @@ def _moment(value: Any) -> Any:
 Moment = Annotated[AwareDatetime, BeforeValidator(_moment, json_schema_input_type=AwareDatetime)]
 Priority = Annotated[int, Field(ge=0, le=100), Whole] | Literal["low", "normal", "high", "urgent"]
 Id = Annotated[str, Field(json_schema_extra={"format": "uuid"})]
+_RATE = r"^[1-9][0-9]{0,8}/([1-9][0-9]{0,5})?[smhd]$"
 _CRON = r"^\s*(@[a-z]+.*|\S+(\s+\S+){4})\s*$"  # only its form: five fields, or a word such as @daily
 _WEIGHTED = needs("fairness_weight", "fairness_key", unless=(None, 1))
 _UNTIL = "created_until"
@@ -308,6 +309,17 @@ class BulkRetryBody(BulkBody):
 
 class UnmarkBody(_Body):
     field: Mark = Field(description="The path of the field, as `GET /types` lists it.")
+
+
+class RunLimitBody(_Body):
+    """What holds at run time; null, or leaving a field out, removes the limit."""
+
+    concurrency: Annotated[int, Field(ge=1, le=limits.RUN_CONCURRENCY_MAX), Whole] | None = Field(
+        None, description="How many jobs run at once, over all workers."
+    )
+    rate: Annotated[str, Field(min_length=3, max_length=20, json_schema_extra={"pattern": _RATE})] | None = Field(
+        None, description="How many jobs start in a span of time, or what they cost: 100/m.", examples=["100/m"]
+    )
 
 
 class LimitBody(_Body):

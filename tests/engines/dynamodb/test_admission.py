@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from backstay.clock import MICROS
-from backstay.core.admission import NO_TIME, Admission, Bucket, Gates, Turn
+from backstay.core.admission import NO_TIME, Admission, Bucket, Gates, RunLimits, Turn
 from backstay.engines.dynamodb.admission import (
     COMMIT_ITEMS_MAX,
     HOLDERS_MAX,
@@ -40,7 +40,7 @@ def _decide(heads: list[Head], running: int = 0, gate: RateGate | None = None) -
     keys, _ = gates.missing(heads)
     gates.running = dict.fromkeys(keys, running)
     gates.levels = {BUCKET: gate or RateGate()}
-    decided = Admission(gates, 1_000, {"work": 1_000}, NOW, CommitRoom().fits)
+    decided = Admission(gates, 1_000, {"work": 1_000}, NOW, CommitRoom(RunLimits()).fits)
     decided.consider(heads)
     return decided
 
@@ -57,7 +57,7 @@ def test_a_key_says_which_jobs_come_in_and_how_many_may_hold_it() -> None:
     decided = _decide([_keyed("a"), _keyed("b"), _head("c"), _keyed("d", "other")], running=1)
 
     assert _ids(decided.started) == ["a", "c", "d"]
-    assert entries(decided.started) == [("gpu", 2, {"a"}), ("other", 2, {"d"})]
+    assert entries(decided.started, RunLimits()) == [("gpu", 2, {"a"}), ("other", 2, {"d"})]
 
 
 def test_a_key_holds_no_more_than_fit_its_gate() -> None:
@@ -71,7 +71,9 @@ def test_of_one_key_with_several_limits_the_strictest_holds_when_they_come_in() 
 
     decided = _decide(heads, running=1)
 
-    assert entries(decided.started) == [("gpu", 4, {"a", "c", "d"})]  # c came second, where no more than one ran
+    assert entries(decided.started, RunLimits()) == [
+        ("gpu", 4, {"a", "c", "d"})
+    ]  # c came second, where no more than one ran
 
 
 def test_a_bucket_that_had_to_refuse_notes_when_that_was() -> None:

@@ -13,13 +13,13 @@ acceptance, though its jobs are stored little by little.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
 import msgspec
 
 from backstay.clock import MICROS, Instant
 from backstay.core import admission
-from backstay.core.admission import NO_TIME, Admission, Bucket, Gates, Level, Turn
+from backstay.core.admission import NO_TIME, Admission, Bucket, Gates, Level, RunLimits, Turn
 from backstay.core.dumps import INTO, is_closed, refusal
 from backstay.core.records import NewJob
 from backstay.core.states import Status
@@ -101,14 +101,15 @@ class CommitRoom:
     """The room of one commit: each job that starts writes its own item, and those of its gates that no earlier job of
     the commit writes."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: RunLimits) -> None:
+        self._limits = limits
         self._items = 0
         self._bytes = 0
         self._gates: set[tuple[str, ...]] = set()
 
     def fits(self, head: Head) -> bool:
         """Return whether there is room for one more; if so it is counted."""
-        new = {name: items for name, items in _gates_of(head).items() if name not in self._gates}
+        new = {name: items for name, items in _gates_of(head, self._limits).items() if name not in self._gates}
         items, bytes_more = self._items + 1 + sum(new.values()), size(head.item)
         if items > COMMIT_ITEMS_MAX or (self._items and self._bytes + bytes_more > COMMIT_BYTES_MAX):
             return False
@@ -118,21 +119,45 @@ class CommitRoom:
         return True
 
 
-def _gates_of(head: Head) -> dict[tuple[str, ...], int]:
+def _gates_of(head: Head, limits: RunLimits) -> dict[tuple[str, ...], int]:
     """Return how many items each gate of a job is in a commit."""
     gates: dict[tuple[str, ...], int] = {}
     if (limited := admission.limited_key(head)) is not None:
         gates["key", limited[0]] = 1
-    if (bucket := admission.bucket_of(head)) is not None:
-        # the gate, and its mark, which is deleted at one time and written at another
-        gates["rate", *map(str, bucket)] = 3
+    lot = admission.bucket_of(head)
+    for bucket in (lot, lot and limits.bucket(lot), limits.bucket_of_type(head.job_type)):
+        if bucket is not None:
+            # the gate, and its mark, which is deleted at one time and written at another
+            gates["rate", *map(str, bucket)] = 3
+    if is_gated(head.job_type, limits):
+        gates["type", head.job_type] = 1
     if head.turn is not None:
         gates["lane", *head.turn.lane] = 1
         gates["turn", *head.turn.lane, head.turn.key] = 1
     return gates
 
 
-def entries(started: Iterable[Head]) -> list[tuple[str, int, set[str]]]:
+def is_gated(job_type: str, limits: RunLimits) -> bool:
+    """Return whether running jobs of a type are counted, because they are limited at run time."""
+    row = limits.of_type(job_type)
+    return row is not None and row.concurrency is not None
+
+
+def types_entered(started: Iterable[Head], limits: RunLimits) -> list[Write]:
+    """Return the writes that count the jobs which start of types that are limited at run time."""
+    ids: dict[str, set[str]] = {}
+    for head in started:
+        if is_gated(head.job_type, limits):
+            ids.setdefault(head.job_type, set()).add(head.job_id)
+    writes: list[Write] = []
+    for job_type, new in ids.items():
+        row = limits.of_type(job_type)
+        most = None if row is None or row.concurrency is None else min(row.concurrency, HOLDERS_MAX)
+        writes.append(join_set(Table.RECORDS, schema.type_gate(job_type), _HOLDERS, new, most=most))
+    return writes
+
+
+def entries(started: Iterable[Head], limits: RunLimits) -> list[tuple[str, int, set[str]]]:
     """Return the keys that get new holders, each with how many may hold it then and the new ids. Jobs of one key can
     have different limits: each is checked against its own."""
     new: dict[str, set[str]] = {}
@@ -140,6 +165,7 @@ def entries(started: Iterable[Head]) -> list[tuple[str, int, set[str]]]:
     for head in started:
         if (limited := admission.limited_key(head)) is not None:
             key, limit = limited
+            limit = min(limits.allowed(key, limit), HOLDERS_MAX)
             ids = new.setdefault(key, set())
             ids.add(head.job_id)
             before[key] = min(before.get(key, limit), limit - len(ids))
@@ -298,11 +324,13 @@ def nonce() -> str:
 # Reading
 
 
-async def read(tables: Tables, items: Sequence[Item], now: Instant, lane: Lane = Lane.USUAL) -> GateStates:
-    """Read the gates that these jobs have to pass."""
+async def read(
+    tables: Tables, items: Sequence[Item], limits: RunLimits, now: Instant, lane: Lane = Lane.USUAL
+) -> GateStates:
+    """Read the gates that these jobs have to pass, and the buckets that they are parked under."""
     limited = {found[0] for item in items if (found := limited_key(item)) is not None}
-    buckets = {bucket for item in items if (bucket := bucket_of(item)) is not None}
-    return await read_named(tables, limited, buckets, now, lane)
+    lots = {bucket for item in items if (bucket := bucket_of(item)) is not None}
+    return await read_named(tables, limited, lots | set(map(limits.bucket, lots)), now, lane)
 
 
 async def read_missing(
@@ -310,6 +338,8 @@ async def read_missing(
 ) -> None:
     """Read the gates of these jobs that have not been read for earlier ones of the same claim."""
     read = await read_named(tables, *gates.missing(heads), now, Lane.IDLE)
+    for job_type in gates.limited_types(heads):
+        gates.of_type[job_type] = len(await holders_of_type(tables, job_type, now))
     gates.running.update(read.running)
     gates.levels.update(read.rates)
     rates.update(read.rates)
@@ -338,6 +368,36 @@ async def holders(tables: Tables, key: str, lane: Lane = Lane.USUAL) -> set[str]
     return _holders(item)
 
 
+# Types that are limited at run time
+
+
+async def holders_of_type(tables: Tables, job_type: str, now: Instant) -> set[str]:
+    """Return the running jobs of a type that is limited at run time. When the limit was set, some ran already."""
+    key = schema.type_gate(job_type)
+    [item] = await tables.get(Table.RECORDS, [key], lane=Lane.IDLE)
+    if item is not None and "counted_at" in item:
+        return _holders(item)
+    running = {row["job_id"] async for row in _running(tables, job_type)}
+    await tables.update(
+        update(Table.RECORDS, key, sets={"counted_at": now}, adds={_HOLDERS: running} if running else None),
+        lane=Lane.IDLE,
+    )
+    return _holders(item) | running
+
+
+async def _running(tables: Tables, job_type: str) -> AsyncIterator[Item]:
+    for hash_value in schema.all_shards(Status.PROCESSING.value, tables.shards):
+        ask = Ask(
+            table=Table.JOBS,
+            index=STATUS.name,
+            hash=hash_value,
+            only=("job_id", STATUS.range),
+            where=equals("job_type", job_type),
+        )
+        async for row in tables.ask(ask, lane=Lane.IDLE):
+            yield row
+
+
 # Keys
 
 
@@ -348,13 +408,14 @@ def enter(key: str, limit: int, job_ids: set[str]) -> Write:
 def leave(item: Item) -> list[Write]:
     """Return the write for the commit in which a running job stops running."""
     limited = limited_key(item)
-    if limited is None:
-        return []
-    return [leave_set(Table.RECORDS, schema.key_gate(limited[0]), _HOLDERS, {item["job_id"]})]
+    held = [] if limited is None else [schema.key_gate(limited[0])]
+    if item.get("gated"):
+        held.append(schema.type_gate(item["job_type"]))
+    return [leave_set(Table.RECORDS, gate, _HOLDERS, {item["job_id"]}) for gate in held]
 
 
-def forget_holders(key: str, job_ids: set[str]) -> Write:
-    return leave_set(Table.RECORDS, schema.key_gate(key), _HOLDERS, job_ids)
+def forget_holders(gate: Key, job_ids: set[str]) -> Write:
+    return leave_set(Table.RECORDS, gate, _HOLDERS, job_ids)
 
 
 # Rates

@@ -30,10 +30,9 @@ MARKED = frozenset({STATUS, "job_type"})
 _INTERNAL = frozenset(
     {
         "anew", "artifacts_body", "awaited", "awaits", "bad", "body", "children", "claim_token", "depends_on",
-        "details", "empty", "ended", "files", "for_event", "frozen", "frozen_at", "joined",
-        "joins", "left", "mail", "needs", "open", "rate_count", "rate_micros",
-        "records", "result_body", "rows_attempt", "rows_of", "rule", "tables", "unmet",
-        "wakes_at", "wid",
+        "details", "empty", "ended", "files", "for_event", "frozen", "frozen_at", "gated", "joined", "joins", "left",
+        "mail", "needs", "open", "rate_count", "rate_micros", "records", "result_body", "rows_attempt", "rows_of",
+        "rule", "tables", "unmet", "wakes_at", "wid",
     }
 )  # fmt: skip
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")

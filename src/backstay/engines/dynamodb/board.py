@@ -18,6 +18,7 @@ import msgspec
 
 from backstay.clock import Instant
 from backstay.core import run_limits
+from backstay.core.admission import RunLimits
 from backstay.core.dumps import MoveState, is_closed, refusal
 from backstay.core.port import Listener
 from backstay.core.records import LimitChange, LimitOf, LimitRow, QueueChange, QueueRow, Signal
@@ -49,6 +50,10 @@ class BoardState(msgspec.Struct, frozen=True):
     move: MoveState | None = None  # set if the queue is being transferred, or was
     place: str | None = None  # identifies the queue: one that is deleted and created again is another
     shards: int = 1  # as many as the queue was created with, or raised to
+
+    @property
+    def run_limits(self) -> RunLimits:
+        return RunLimits(self.limits)
 
     def is_paused(self, queue: str = "", job_type: str = "") -> bool:
         """Return whether a queue or a type is paused."""
@@ -138,6 +143,8 @@ class Board:
         row = await self._change(
             schema.limit_row(of, name), lambda found: run_limits.changed_limit(limit_of(found, of, name), change, now)
         )
+        if row.concurrency is None:  # if it is limited again, those that run then are counted anew
+            await self._tables.delete_many(Table.RECORDS, [schema.type_gate(name)] if of is LimitOf.TYPE else [])
         self._told_of(change)
         return row
 

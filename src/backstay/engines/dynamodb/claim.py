@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import msgspec
 
 from backstay.clock import MICROS, Instant
-from backstay.core.admission import Admission, Bucket, Gates
+from backstay.core.admission import Admission, Bucket, Gates, RunLimits
 from backstay.core.dumps import INTO, refusal
 from backstay.core.records import ClaimedJob, ClaimRequest, Lost, Signal
 from backstay.core.states import Status
@@ -358,7 +358,7 @@ class Claims:
             try:
                 async with asyncio.timeout_at(until):
                     proposed = await propose(session, request, board, limit, spare, crowded)
-                    decided, drawn, ghosts = await self._admit(request, proposed, limit, spare, now)
+                    decided, drawn, ghosts = await self._admit(request, proposed, limit, spare, board, now)
             except TimeoutError:
                 if tries:
                     break
@@ -369,7 +369,7 @@ class Claims:
                 spare *= 4  # the index shows jobs that are gone: read further
                 continue
             if decided.started:
-                taken = await self._take(request, decided, drawn, proposed.turns, now)
+                taken = await self._take(request, decided, drawn, proposed.turns, board.run_limits, now)
                 if taken is not None:
                     await self._park_quietly(decided, now)
                     return _Taken(taken, decided.cut)
@@ -379,20 +379,21 @@ class Claims:
                 await self._park(decided, drawn, now)
                 spare = min(4 * spare, _SPARE_MAX)  # there may be as many again behind them
             else:
-                return _NOTHING
+                if not await parking.drop_dead_of_types(session, board.run_limits, request.slots, now):
+                    return _NOTHING
             if asyncio.get_running_loop().time() > until:
                 break
         session.board.committed({Signal.READY})  # there are more jobs behind these: free workers should claim again
         return _NOTHING
 
     async def _admit(
-        self, request: ClaimRequest, proposed: Proposed, limit: int, spare: int, now: Instant
+        self, request: ClaimRequest, proposed: Proposed, limit: int, spare: int, board: BoardState, now: Instant
     ) -> tuple[Admission[Head], list[Drawn], bool]:
         """Return which jobs may start, how their buckets change, and whether the index showed any jobs that are
         gone."""
-        gates = Gates(turns={**proposed.turns})
+        gates = Gates(turns={**proposed.turns}, limits=board.run_limits)
         rates: dict[Bucket, RateGate] = {}
-        decided = Admission(gates, limit, request.slots, now, CommitRoom().fits)
+        decided = Admission(gates, limit, request.slots, now, CommitRoom(gates.limits).fits)
         ghosts = False
         step = limit + spare
         for start in range(0, len(proposed.entries), step):
@@ -413,23 +414,24 @@ class Claims:
         decided: Admission[Head],
         drawn: Sequence[Drawn],
         lanes: dict[Pair, fairness.LaneState],
+        limits: RunLimits,
         now: Instant,
     ) -> list[Item] | None:
         """Claim all admitted jobs; None if another claim was faster with one of them or with a gate."""
         session, started = self._session, decided.started
         session.remembered.trying(request.token, [head.job_id for head in started])
-        pairs = [
-            (head.item, items.fit(transitions.claimed(head.item, request, now, items.new_wid()))) for head in started
-        ]
-        entries, turns = dynamodb_admission.entries(started), decided.turns()
+        pairs = [(head.item, _claimed(head, request, limits, now)) for head in started]
+        entries, turns = dynamodb_admission.entries(started, limits), decided.turns()
+        entered = dynamodb_admission.types_entered(started, limits)
         try:
-            if len(pairs) == 1 and not entries and not drawn and not turns:
+            if len(pairs) == 1 and not entries and not entered and not drawn and not turns:
                 await session.tables.update(change(*pairs[0]), lane=Lane.IDLE, verb="claim")
             else:
                 commit = Commit(session.tables, "claim", now)
                 commit.write(*(change(old, new) for old, new in pairs))
                 for key, limit, ids in entries:
                     commit.write(dynamodb_admission.enter(key, limit, ids))
+                commit.write(*entered)
                 for each in drawn:
                     commit.write(*dynamodb_admission.draw(each, now))
                 for lane, reached in turns.items():
@@ -460,6 +462,11 @@ class Claims:
         except (StoreBusy, StoreUnavailable):
             return  # the next claim finds them again
         self._session.board.committed(signals)
+
+
+def _claimed(head: Head, request: ClaimRequest, limits: RunLimits, now: Instant) -> Item:
+    gated = dynamodb_admission.is_gated(head.job_type, limits)
+    return items.fit(transitions.claimed(head.item, request, now, items.new_wid(), gated=gated))
 
 
 def _fewer(request: ClaimRequest, taken: Sequence[Item]) -> ClaimRequest:

@@ -25,6 +25,7 @@ from typing import Any
 import msgspec
 
 from backstay.clock import MICROS, Instant, SystemClock
+from backstay.core.admission import RunLimits
 from backstay.core.checks import count
 from backstay.core.records import Declaration, ExpiredClaim, Finding, Firing, Promoted, Schedule, Signal, Verdict
 from backstay.core.states import Status
@@ -188,7 +189,7 @@ async def _mark(session: Session, item: Item, now: Instant) -> None:
     if item["parked"] == parking.BY_KEY:
         await parking.mark_keys(session, [item], now)
     elif bucket is not None:
-        states = await admission.read(session.tables, [item], now, Lane.IDLE)
+        states = await admission.read(session.tables, [item], RunLimits(), now, Lane.IDLE)
         await parking.mark(session, states.rates, bucket, states.rates[bucket].next_start(bucket, now), now)
 
 

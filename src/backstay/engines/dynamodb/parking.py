@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from backstay.clock import MICROS, Instant
-from backstay.core.admission import NO_TIME, SET_BACK, Admission, Bucket
+from backstay.core.admission import NO_TIME, SET_BACK, Admission, Bucket, RunLimits
 from backstay.core.records import Signal
 from backstay.core.states import Status
 from backstay.engines.dynamodb import admission as dynamodb_admission
@@ -42,7 +43,7 @@ from backstay.engines.dynamodb.expressions import (
     equals,
     update,
 )
-from backstay.engines.dynamodb.schema import KEY, RATE, Index, Item, Table
+from backstay.engines.dynamodb.schema import KEY, RATE, Index, Item, Key, Table
 from backstay.engines.dynamodb.session import Session
 from backstay.engines.dynamodb.table import Failed, Tables
 from backstay.engines.dynamodb.transport import Lane
@@ -243,7 +244,6 @@ async def left_sight(session: Session, buckets: Collection[Bucket], now: Instant
 
 async def unpark_due(session: Session, now: Instant) -> tuple[set[Signal], Instant | None]:
     """Unpark jobs that may start now; return when the next check is due."""
-    changed = 0
     marked = await _earliest(session, now)
     later = [mark["due_at"] for mark in marked if not _is_due(mark, now)]
     due_now = [_bucket(mark) for mark in marked if _is_due(mark, now)]
@@ -251,12 +251,12 @@ async def unpark_due(session: Session, now: Instant) -> tuple[set[Signal], Insta
         later.append(now)  # there are more: check again at once
     for start in range(0, len(due_now), _TOGETHER):
         batch = due_now[start : start + _TOGETHER]
-        for count, due in await asyncio.gather(*(_look(session, bucket, now) for bucket in batch)):
-            changed += count
+        for _, due in await asyncio.gather(*(_look(session, bucket, now) for bucket in batch)):
             if due is not None:
                 later.append(due)
     next_due = min((due for due in later if due < NO_TIME), default=None)
-    return ({Signal.READY} if changed else set()), next_due
+    # Jobs over the rate of their type were not parked.
+    return ({Signal.READY} if due_now else set()), next_due
 
 
 async def _earliest(session: Session, now: Instant) -> list[Item]:
@@ -278,19 +278,43 @@ def _bucket(each: Item) -> Bucket:
     return Bucket(each["rate_key"], each["rate_count"], each["rate_micros"])
 
 
-async def _look(session: Session, bucket: Bucket, now: Instant) -> tuple[int, Instant | None]:
+async def in_force(session: Session) -> RunLimits:
+    """Return what was set at run time, as it was known a moment ago."""
+    return (await session.board.read(fresh=False)).run_limits
+
+
+async def _both(session: Session, lot: Bucket, now: Instant) -> tuple[RateGate, Bucket, RateGate]:
+    """Return a bucket that jobs were submitted with, as read, and what they draw from instead, likewise."""
+    bucket = (await in_force(session)).bucket(lot)
+    found = (await dynamodb_admission.read_named(session.tables, (), {lot, bucket}, now, Lane.IDLE)).rates
+    return found[lot], bucket, found[bucket]
+
+
+async def look_again(session: Session, key: str, now: Instant) -> None:
+    """Have the parked jobs of a rate key checked, because what they draw from has changed; and those that are parked by
+    a concurrency key of this name."""
+    async for mark in session.tables.ask(Ask(table=Table.RECORDS, hash=schema.WAITING, consistent=True)):
+        if mark.get("rate_key") == key:
+            was = await _read(session, _bucket(mark), now, Lane.USUAL)
+            await save(session, [Drawn(_bucket(mark), was, was.full_at, now, was.parked_at)], now, Lane.USUAL)
+        elif mark.get("key") == key:
+            await _unpark_marked(session, mark, now)
+    session.board.committed({Signal.DUE, Signal.READY})
+
+
+async def _look(session: Session, lot: Bucket, now: Instant) -> tuple[int, Instant | None]:
     """Unpark jobs that may start; return how many, and when to check again (None: none is left)."""
     changed = 0
     for _ in range(_TRIES):
-        was = await _read(session, bucket, now, Lane.IDLE)
-        room = was.places(bucket, now)
-        count, left = await back_in_sight(session, RATE, schema.rate_name(*bucket), "r", room, Lane.IDLE)
+        was, bucket, level = await _both(session, lot, now)
+        room = level.places(bucket, now)
+        count, left = await back_in_sight(session, RATE, schema.rate_name(*lot), "r", room, Lane.IDLE)
         changed += count
-        due = was.check_at(bucket, now) if left else None
+        due = level.check_at(bucket, now) if left else None
         if was.is_fresh(now) and (not left or (room and not changed)):
             due = now + _LOOK_AGAIN_MICROS  # the index may not yet show a job that was parked a moment ago
         wanted = None if left else 1
-        if await save(session, [Drawn(bucket, was, was.full_at, due, was.parked_at, wanted)], now, Lane.IDLE):
+        if await save(session, [Drawn(lot, was, was.full_at, due, was.parked_at, wanted)], now, Lane.IDLE):
             return changed, due
     return changed, now
 
@@ -300,17 +324,17 @@ async def unpark_marked_rates(session: Session, now: Instant) -> int:
     wrote one. Old marks without parked jobs are removed."""
     changed = 0
     for each in await in_turn(session, f"r|{schema.at(NO_TIME)}|", _SWEPT_MAX, "rates"):
-        bucket = _bucket(each)
-        was = await _read(session, bucket, now, Lane.IDLE)
+        lot = _bucket(each)
+        was, bucket, level = await _both(session, lot, now)
         if was.due_at is not None and was.due_at < NO_TIME:
             await _forget(session, each, now)  # it has another mark, with a time
             continue
-        room = was.places(bucket, now)
-        count, left = await back_in_sight(session, RATE, schema.rate_name(*bucket), "r", room, Lane.IDLE)
+        room = level.places(bucket, now)
+        count, left = await back_in_sight(session, RATE, schema.rate_name(*lot), "r", room, Lane.IDLE)
         changed += count
         if left and (was.due_at is None or not room):
-            due = was.check_at(bucket, now)
-            await save(session, [Drawn(bucket, was, was.full_at, due, was.parked_at)], now, Lane.IDLE)
+            due = level.check_at(bucket, now)
+            await save(session, [Drawn(lot, was, was.full_at, due, was.parked_at)], now, Lane.IDLE)
         elif not left and was.due_at is None:
             await _forget(session, each, now)
     return changed
@@ -325,10 +349,13 @@ async def _forget(session: Session, mark: Item, now: Instant) -> None:
 
 async def rate_due(session: Session, job_id: str, now: Instant) -> Instant | None:
     [item] = await session.tables.get(Table.JOBS, [(job_id,)])
-    bucket = None if item is None else bucket_of(item)
-    if item is None or bucket is None:
+    if item is None:
         return None
-    due = (await _read(session, bucket, now, Lane.USUAL)).next_start(bucket, now, item.get("rate_cost", 1))
+    limits, lot = (await session.board.read(fresh=True)).run_limits, bucket_of(item)
+    found = {None if lot is None else limits.bucket(lot), limits.bucket_of_type(item["job_type"])}
+    read = await dynamodb_admission.read_named(session.tables, (), {each for each in found if each}, now, Lane.USUAL)
+    cost = item.get("rate_cost", 1)
+    due = max((level.next_start(bucket, now, cost) for bucket, level in read.rates.items()), default=now)
     return due if due > now else None
 
 
@@ -405,28 +432,30 @@ def _place(item: Item) -> str:
 async def decide_at_entry(session: Session, items: Sequence[Item], now: Instant) -> dict[str, str | None]:
     """Return which of these jobs, all about to be pending, are to be stored as parked, and by what. Writes their
     marks."""
-    states = await dynamodb_admission.read(session.tables, items, now)
+    limits = await in_force(session)
+    states = await dynamodb_admission.read(session.tables, items, limits, now)
     lines = _Lines(session)
     decided: dict[str, str | None] = {}
     full: list[Item] = []
     for item in items:
         by = None
-        limited, bucket = limited_key(item), bucket_of(item)
+        limited, lot = limited_key(item), bucket_of(item)
         if limited is not None:
-            room = min(limited[1] - states.running.get(limited[0], 0), IN_SIGHT_MAX)
+            room = min(limits.allowed(*limited) - states.running.get(limited[0], 0), IN_SIGHT_MAX)
             if not await lines.has_place(KEY, limited[0], item, room):
                 by = BY_KEY
                 full.append(item)
-        if by is None and bucket is not None:
+        if by is None and lot is not None:
+            bucket = limits.bucket(lot)
             level = states.rates[bucket]
-            has_place = await lines.has_place(RATE, schema.rate_name(*bucket), item, level.places(bucket, now))
-            if not has_place and await mark(session, states.rates, bucket, level.check_at(bucket, now), now):
+            has_place = await lines.has_place(RATE, schema.rate_name(*lot), item, level.places(bucket, now))
+            if not has_place and await mark(session, states.rates, lot, level.check_at(bucket, now), now):
                 by = BY_RATE
         if by is None:
             if limited is not None:
                 lines.add(KEY, limited[0], item)
-            if bucket is not None:
-                lines.add(RATE, schema.rate_name(*bucket), item)
+            if lot is not None:
+                lines.add(RATE, schema.rate_name(*lot), item)
         decided[item["job_id"]] = by
     await mark_keys(session, full, now)
     return decided
@@ -480,10 +509,11 @@ async def unpark(session: Session, key: str, limit: int, lane: Lane = Lane.USUAL
     if not await session.tables.count(ask, stop_at=1, lane=lane):
         return 0, False
     running = len(await dynamodb_admission.holders(session.tables, key, lane))
-    room = limit - running
+    allowed = (await in_force(session)).allowed(key, 0)  # 0: nothing was set at run time
+    room = (allowed or limit) - running
     if room <= 0:
         return 0, True
-    may_run = above("concurrency_limit", running)  # other jobs of the key may have another limit
+    may_run = None if allowed else above("concurrency_limit", running)  # other jobs of the key may have another limit
     return await back_in_sight(session, KEY, key, BY_KEY, min(room, IN_SIGHT_MAX), lane, may_run)
 
 
@@ -512,31 +542,51 @@ async def drop_dead_holders(session: Session, now: Instant) -> None:
         await _drop_dead_holders(session, mark["key"], mark["limit"], now)
 
 
+async def drop_dead_of_types(session: Session, limits: RunLimits, types: Iterable[str], now: Instant) -> bool:
+    """Remove holders of types limited at run time that do not run: those that ran before the limit was set do not leave
+    by themselves. Return whether there were any."""
+    dropped = False
+    for job_type in types:
+        row = limits.of_type(job_type)
+        if row is None or row.concurrency is None or not session.remembered.may_look(job_type, now):
+            continue
+        held = sorted(await dynamodb_admission.holders_of_type(session.tables, job_type, now))
+        if len(held) >= row.concurrency:
+            found = await _drop_dead(session, schema.type_gate(job_type), held, "job_type", job_type, now)
+            dropped = dropped or found.dead > 0
+            if found.leave:
+                session.remembered.need_not_look(job_type, now)
+    return dropped
+
+
 async def _drop_dead_holders(session: Session, key: str, limit: int, now: Instant) -> None:
     """Remove holders that do not run: they would occupy their place forever. This should not happen, because both
     change in one commit; it is a safety net."""
     held = sorted(await dynamodb_admission.holders(session.tables, key, Lane.IDLE))
-    if len(held) < limit:
-        return
-    found = await session.tables.get(
-        Table.JOBS, [(each,) for each in held], only=("status", "concurrency_key"), lane=Lane.IDLE
-    )
+    if len(held) >= limit:
+        await _drop_dead(session, schema.key_gate(key), held, "concurrency_key", key, now)
+
+
+class _Held(NamedTuple):
+    dead: int  # how many holders did not run
+    leave: bool  # whether all that run leave by themselves
+
+
+async def _drop_dead(session: Session, gate: Key, held: Sequence[str], name: str, value: str, now: Instant) -> _Held:
+    only = ("status", name, "gated")
+    found = await session.tables.get(Table.JOBS, [(each,) for each in held], only=only, lane=Lane.IDLE)
     dead = [
         job_id
         for job_id, item in zip(held, found, strict=True)
-        if item is None or item.get("status") != Status.PROCESSING or item.get("concurrency_key") != key
+        if item is None or item.get("status") != Status.PROCESSING or item.get(name) != value
     ][:DEAD_MAX]
     if not dead:
-        return
-    runs_not = any_of(
-        absent("status"),
-        differs("status", Status.PROCESSING.value),
-        absent("concurrency_key"),
-        differs("concurrency_key", key),
-    )
+        return _Held(0, all(item is not None and "gated" in item for item in found))
+    runs_not = any_of(absent("status"), differs("status", Status.PROCESSING.value), absent(name), differs(name, value))
     commit = Commit(session.tables, "release", now)
     commit.write(
-        dynamodb_admission.forget_holders(key, set(dead)), *(check(Table.JOBS, (job_id,), runs_not) for job_id in dead)
+        dynamodb_admission.forget_holders(gate, set(dead)), *(check(Table.JOBS, (job_id,), runs_not) for job_id in dead)
     )
     with contextlib.suppress(Cancelled):  # one of them has started since: the next sweep checks again
         await commit.run(Lane.IDLE)
+    return _Held(len(dead), leave=False)

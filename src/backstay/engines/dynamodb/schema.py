@@ -61,6 +61,7 @@ Records, by pk and sk:
                                              attempt, take, first, last, size, written_at, text
     gate|c|gpu / gate                        holders: the ids of running jobs
     gate|r|api|5|1000000 / gate              full_at, nonce, parked_at, wanted
+    gate|t|embed / gate                      holders, likewise of a type that is limited at run time; counted_at
     gate|q|mail / gate                       room, counted_at, limit, nonce; while max_pending is set
     gate|q|mail / given|1763300000000000|5f2a9c010b3d|0000    ids of admitted jobs; journal, at
     waiting / c|gpu|2                        a key with parked jobs: limit, set_at, nonce
@@ -586,6 +587,10 @@ def key_gate(concurrency_key: str) -> Key:
 
 def rate_gate(rate_key: str, count: int, micros: int) -> Key:
     return (f"gate|r|{rate_name(rate_key, count, micros)}", "gate")
+
+
+def type_gate(job_type: str) -> Key:
+    return (f"gate|t|{part(job_type)}", "gate")
 
 
 def queue_gate(queue: str) -> Key:

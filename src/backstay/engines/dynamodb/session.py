@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from backstay.clock import MICROS, Instant
 from backstay.core.result_tables import ResultTable
 from backstay.engines.dynamodb.board import Board
 from backstay.engines.dynamodb.schema import Item
@@ -17,6 +18,7 @@ from backstay.engines.dynamodb.table import CounterLanes, Tables
 
 REMEMBERED_MAX = 2_000  # more than a process has claims
 TOKENS_MAX = 1_000
+LOOK_MICROS = 60 * MICROS  # for holders that do not run, once all of them leave by themselves
 
 
 class Remembered:
@@ -26,7 +28,16 @@ class Remembered:
     def __init__(self) -> None:
         self._items: OrderedDict[str, Item] = OrderedDict()
         self._tokens: OrderedDict[str, set[str]] = OrderedDict()
+        self._looked: dict[str, Instant] = {}
         self.left_off: dict[str, str] = {}  # by lane, where claims that found only jobs too new for them stopped
+
+    def may_look(self, job_type: str, now: Instant) -> bool:
+        """Return whether to look for holders of a limited type that do not run."""
+        return abs(now - self._looked.get(job_type, 0)) >= LOOK_MICROS
+
+    def need_not_look(self, job_type: str, now: Instant) -> None:
+        """Note that all holders of a limited type leave by themselves."""
+        self._looked[job_type] = now
 
     def keep(self, item: Item) -> None:
         self._items[item["job_id"]] = item

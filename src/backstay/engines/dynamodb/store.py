@@ -291,7 +291,11 @@ class DynamoStore:
         return await self._open().board.queues()
 
     async def change_limit(self, of: LimitOf, name: str, change: LimitChange, now: Instant) -> LimitRow:
-        return await self._changing().board.change_limit(of, name, change, now)
+        session = self._changing()
+        row = await session.board.change_limit(of, name, change, now)
+        if change.limits:  # for jobs that wait already, too
+            await parking.look_again(session, name, now)
+        return row
 
     async def limits(self) -> list[LimitRow]:
         return await self._open().board.limits()

@@ -265,7 +265,8 @@ def _is_in(item: Item, t: Transition) -> bool:
 # Changes that the engine decides
 
 
-def claimed(item: Item, request: ClaimRequest, now: Instant, wid: str) -> Item:
+def claimed(item: Item, request: ClaimRequest, now: Instant, wid: str, *, gated: bool = False) -> Item:
+    """Return the job as claimed. `gated`: it is counted among the running ones of its type."""
     new = dict(item)
     new["attempt"] = item.get("attempt", 0) + 1
     started = max(now, item["updated_at"])  # another host changed the job meanwhile, or by a clock that is ahead
@@ -273,8 +274,10 @@ def claimed(item: Item, request: ClaimRequest, now: Instant, wid: str) -> Item:
     new["claim_token"] = request.token
     new["worker_id"], new["worker_version"] = request.worker_id, request.worker_version
     new["lease_expires_at"], new["started_at"] = now + request.lease_micros, started
-    for name in ("progress", "stage", "parked"):
+    for name in ("progress", "stage", "parked", "gated"):
         new.pop(name, None)
+    if gated:
+        new["gated"] = True
     return new
 
 

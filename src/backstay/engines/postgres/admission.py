@@ -11,9 +11,9 @@ from collections.abc import Collection
 
 from backstay.clock import MICROS, Instant
 from backstay.core import admission
-from backstay.core.admission import NO_TIME, SET_BACK, Bucket, LaneTurns, Level, Turn, TurnOrder
+from backstay.core.admission import NO_TIME, SET_BACK, Bucket, LaneTurns, Level, RunLimits, Turn, TurnOrder
 from backstay.core.records import Signal
-from backstay.engines import lanes
+from backstay.engines import lanes, sql_rows
 from backstay.engines.postgres.connection import Candidate, Tx
 from backstay.limits import FAIR_KEY_SECONDS, FAIR_KEYS_MAX, RATES_DUE_MAX
 
@@ -22,6 +22,13 @@ from backstay.limits import FAIR_KEY_SECONDS, FAIR_KEYS_MAX, RATES_DUE_MAX
 
 def name_of(key: str) -> str:
     return f"backstay rate {key}"
+
+
+async def in_force(tx: Tx, names: Collection[str]) -> RunLimits:
+    """Return what was set at run time for types and keys of these names."""
+    found = RunLimits()
+    found.add(map(sql_rows.limit, await tx.rows("limits_named", sorted(names))))
+    return found
 
 
 async def levels(tx: Tx, buckets: Collection[Bucket], now: Instant) -> dict[Bucket, Level]:
@@ -53,7 +60,7 @@ async def unpark_due(tx: Tx, now: Instant) -> int:
         await tx.rows("lock_names", [name_of(key) for key, _, _ in rows])
         for key, count, micros in rows:
             changed += await tx.value("unpark_rate", key, count, micros, now)
-    if changed:
+    if rows:  # jobs over the rate of their type were not parked
         tx.signals.add(Signal.READY)
     await tx.execute("forget_full_rates", now)
     return changed
@@ -69,10 +76,19 @@ async def rate_due(tx: Tx, job_id: str, now: Instant) -> Instant | None:
     row = await tx.row("rate_of_job", job_id)
     if row is None:
         return None
-    *named, cost = row
-    bucket = Bucket(*named)
-    due = (await levels(tx, [bucket], now))[bucket].next_start(bucket, now, cost)
+    job_type, key, count, micros, cost = row
+    limits = await in_force(tx, {each for each in (job_type, key) if each is not None})
+    found = {limits.bucket_of_type(job_type), None if count is None else limits.bucket(Bucket(key, count, micros))}
+    named = [bucket for bucket in found if bucket is not None]
+    dues = [level.next_start(bucket, now, cost) for bucket, level in (await levels(tx, named, now)).items()]
+    due = max(dues, default=now)
     return due if due > now else None
+
+
+async def look_again(tx: Tx, key: str, now: Instant) -> None:
+    """Have the parked jobs of a rate key checked, because what they draw from has changed."""
+    await tx.execute("look_again", key, now)
+    tx.signals |= {Signal.DUE, Signal.READY}
 
 
 # Turns

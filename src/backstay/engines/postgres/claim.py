@@ -149,17 +149,23 @@ async def _choose(
 ) -> tuple[list[Candidate], bool, Instant]:
     """Return the jobs to claim, whether others were parked, and when they were chosen."""
     gates = Gates()
+    paused, anything_set = await _paused(tx)
     if request.lost is Lost.ALONE:
         heads = await _alone(tx, request)
     else:
-        heads = await _shared(tx, request, part, gates.turns)
+        heads = await _shared(tx, request, part, paused, gates.turns)
+    if anything_set:
+        gates.limits = await admission.in_force(tx, _names(heads))
     keys, buckets = gates.missing(heads)
+    types = gates.limited_types(heads)
     # Locked until the commit, so that two claims cannot both take the last place.
     names = {release.name_of(key) for key in keys} | {admission.name_of(bucket.key) for bucket in buckets}
+    names |= {release.name_of_type(job_type) for job_type in types}
     if names:
         await tx.rows("lock_names", sorted(names))
     now = await clock()  # after all waiting: a run does not begin before the one that it waited for has ended
     gates.running, gates.levels = await release.running(tx, keys), await admission.levels(tx, buckets, now)
+    gates.of_type = await release.running_of_types(tx, types)
     decided: Admission[Candidate] = Admission(gates, request.limit, request.slots, now)
     decided.consider(heads)
     await _write(tx, decided, now)
@@ -176,11 +182,23 @@ async def _write(tx: Tx, decided: Admission[Candidate], now: Instant) -> None:
     await admission.left_sight(tx, {bucket.key for bucket in decided.left_sight()}, now, gone=False)
 
 
-async def _shared(tx: Tx, request: ClaimRequest, part: Part, turns: dict[Pair, LaneTurns]) -> list[Candidate]:
-    """Return the first jobs of the lanes that are not paused."""
-    paused = {(of, name) for of, name in await tx.rows("paused")}
-    lanes = [lane for lane in part.lanes if not {("queue", lane.queue), ("type", lane.job_type)} & paused]
-    heads = await _heads(tx, request, lanes, turns)
+async def _paused(tx: Tx) -> tuple[set[str], bool]:
+    """Return the queues that are paused, and whether anything was set at run time."""
+    found = await tx.column("paused")
+    return {name for name in found if name is not None}, None in found
+
+
+def _names(heads: Sequence[Candidate]) -> set[str]:
+    """Return the names of everything that something could have been set for at run time."""
+    named = ((head.job_type, head.concurrency_key, head.rate_key) for head in heads)
+    return {name for names in named for name in names if name is not None}
+
+
+async def _shared(
+    tx: Tx, request: ClaimRequest, part: Part, paused: set[str], turns: dict[Pair, LaneTurns]
+) -> list[Candidate]:
+    """Return the first jobs of the lanes whose queues are not paused."""
+    heads = await _heads(tx, request, [lane for lane in part.lanes if lane.queue not in paused], turns)
     if part.until is None:
         return heads
     # Of a lane that takes turns only one job was seen: if all have turned out to be later, they are no worse.

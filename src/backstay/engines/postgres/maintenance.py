@@ -113,6 +113,9 @@ async def change_limit(tx: Tx, of: LimitOf, name: str, change: LimitChange, now:
     row = run_limits.changed_limit(await _limit(tx, of, name), change, now)
     await _save_limit(tx, row)
     _tell(tx, change)
+    if change.limits:  # for jobs that wait already, too
+        await postgres_release.unpark_now(tx, name)
+        await admission.look_again(tx, name, now)
     return row
 
 

@@ -110,6 +110,21 @@ async def running(tx: Tx, keys: Collection[str]) -> dict[str, int]:
     return dict(await tx.rows("keys_running", list(keys))) if keys else {}
 
 
+def name_of_type(job_type: str) -> str:
+    return f"backstay type {job_type}"
+
+
+async def running_of_types(tx: Tx, types: Collection[str]) -> dict[str, int]:
+    return dict(await tx.rows("types_running", list(types))) if types else {}
+
+
+async def unpark_now(tx: Tx, key: str) -> None:
+    """Unpark jobs of a key whose limit has changed."""
+    await tx.rows("lock_names", [name_of(key)])
+    if (limit := await tx.value("parked_limit", key)) is not None:
+        await unpark(tx, key, limit)
+
+
 async def unpark(tx: Tx, key: str, limit: int) -> int:
     """Unpark as many jobs as could run, for each queue, type and version separately: jobs that no worker here runs must
     not take the room. The key's name is locked: a job submitted at the same time is either parked before and seen here,

@@ -11,14 +11,16 @@ import msgspec
 
 from backstay.clock import MICROS, Instant
 from backstay.core import admission
-from backstay.core.admission import NO_TIME, SET_BACK, Bucket, LaneTurns, Level, Turn, TurnOrder
+from backstay.core.admission import NO_TIME, SET_BACK, Bucket, LaneTurns, Level, RunLimits, Turn, TurnOrder
 from backstay.core.records import NewJob, Signal
-from backstay.engines import lanes
+from backstay.engines import lanes, sql_rows
 from backstay.engines.sqlite import connection as sqlite_connection
 from backstay.engines.sqlite.connection import Candidate, load
 from backstay.engines.sqlite.writer import Tx
 from backstay.limits import FAIR_KEY_SECONDS, FAIR_KEYS_MAX, RATES_DUE_MAX
 
+LIMITS_NAMED = load("limits_named")
+LOOK_AGAIN = load("rate_look_again")
 DUE = load("rate_due")
 LANES = load("rate_lanes")
 IN_SIGHT = load("rate_in_sight")
@@ -38,6 +40,17 @@ _candidates = msgspec.json.Decoder(list[Candidate]).decode
 
 
 # Buckets
+
+
+def in_force(connection: apsw.Connection, names: Collection[str]) -> RunLimits:
+    """Return what was set at run time for types and keys of these names."""
+    found = RunLimits()
+    found.add(map(sql_rows.limit, sqlite_connection.rows(connection, LIMITS_NAMED, (_json(names),))))
+    return found
+
+
+def _json(names: Collection[str]) -> str:
+    return msgspec.json.encode(list(names)).decode()
 
 
 def level(connection: apsw.Connection, bucket: Bucket, now: Instant) -> Level:
@@ -61,15 +74,17 @@ def has_to_wait(tx: Tx, job: NewJob, now: Instant) -> bool:
     """Return whether a new job is to be parked; if so, its bucket gets a time for the next check."""
     if job.rate_key is None or job.rate is None:
         return False
-    bucket = Bucket(job.rate_key, job.rate.count, job.rate.micros)
+    lot = Bucket(job.rate_key, job.rate.count, job.rate.micros)
+    bucket = in_force(tx.connection, [lot.key]).bucket(lot)
     was = level(tx.connection, bucket, now)
     places = was.places(bucket, now)
     # Claimable jobs that come later do not block it: they are parked when it is claimed.
     lane, place = (job.queue, job.job_type, job.payload_version), (job.priority, job.scheduled_for, job.job_id)
-    if tx.value(IN_SIGHT, (*bucket, *lane, *place, places)) < places:
+    if tx.value(IN_SIGHT, (*lot, *lane, *place, places)) < places:
         return False
-    if was.due_at is None:
-        save(tx, bucket, Level(was.full_at, was.check_at(bucket, now), was.wanted), now)
+    parked = was if lot == bucket else level(tx.connection, lot, now)
+    if parked.due_at is None:
+        save(tx, lot, Level(parked.full_at, was.check_at(bucket, now), parked.wanted), now)
     tx.signals.add(Signal.DUE)
     return True
 
@@ -94,21 +109,29 @@ def unpark_due(tx: Tx, now: Instant) -> int:
     """Unpark jobs that may start now."""
     due = tx.rows(DUE, (now, now + SET_BACK, RATES_DUE_MAX))
     changed = sum(_unpark(tx, Bucket(*row), now) for row in due)
-    if changed:
+    if due:  # jobs over the rate of their type were not parked
         tx.signals.add(Signal.READY)
     tx.connection.execute(FORGET, (now,))  # a full bucket is the same as no bucket
     return changed
 
 
-def _unpark(tx: Tx, bucket: Bucket, now: Instant) -> int:
+def _unpark(tx: Tx, lot: Bucket, now: Instant) -> int:
+    """Unpark jobs that were submitted with a bucket, as many as what they draw from allows."""
+    bucket = in_force(tx.connection, [lot.key]).bucket(lot)
     was = level(tx.connection, bucket, now)
     places = was.places(bucket, now)
     changed = 0
-    for lane in tx.rows(LANES, bucket):
-        changed += bring_back(tx, tx.value(UNPARK, (*bucket, *lane, places)), admission.BY_RATE)
-    are_left = bool(tx.rows(LANES, bucket))
-    save(tx, bucket, was.checked(bucket, now, are_left), now)
+    for lane in tx.rows(LANES, lot):
+        changed += bring_back(tx, tx.value(UNPARK, (*lot, *lane, places)), admission.BY_RATE)
+    own = was if lot == bucket else level(tx.connection, lot, now)
+    save(tx, lot, own.checked(was.check_at(bucket, now) if tx.rows(LANES, lot) else None), now)
     return changed
+
+
+def look_again(tx: Tx, key: str, now: Instant) -> None:
+    """Have the parked jobs of a rate key checked, because what they draw from has changed."""
+    tx.connection.execute(LOOK_AGAIN, (now, key))
+    tx.signals |= {Signal.DUE, Signal.READY}
 
 
 def next_due(connection: apsw.Connection, now: Instant) -> Instant | None:
@@ -123,9 +146,11 @@ def rate_due(connection: apsw.Connection, job_id: str, now: Instant) -> Instant 
     row = sqlite_connection.row(connection, RATE_OF, (job_id,))
     if row is None:
         return None
-    *named, cost = row
-    bucket = Bucket(*named)
-    due = level(connection, bucket, now).next_start(bucket, now, cost)
+    job_type, key, count, micros, cost = row
+    limits = in_force(connection, [each for each in (job_type, key) if each is not None])
+    found = {limits.bucket_of_type(job_type), None if count is None else limits.bucket(Bucket(key, count, micros))}
+    dues = [level(connection, bucket, now).next_start(bucket, now, cost) for bucket in found if bucket is not None]
+    due = max(dues, default=now)
     return due if due > now else None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, islice
 from operator import attrgetter
 from typing import Any
@@ -13,7 +13,7 @@ import apsw
 import msgspec
 
 from backstay.clock import Instant
-from backstay.core.admission import BY_KEY, BY_RATE, Admission, Gates, LaneTurns
+from backstay.core.admission import BY_KEY, BY_RATE, Admission, Gates
 from backstay.core.records import ClaimedJob, ClaimRequest, Lost, Signal
 from backstay.engines.lanes import FAIR, LOOKED, PLAIN, Asked, Lane, Pair, Row, order
 from backstay.engines.places import token_key
@@ -40,6 +40,8 @@ _ALONE_MAX = 200  # read at once
 _jobs = msgspec.json.Decoder(list[ClaimedJob])
 _candidates = msgspec.json.Decoder(list[Candidate]).decode
 _ANY_VERSION = 2**31
+_NO_LIMIT = 2**31
+_LIMITED = "limited"  # instead of the head of a lane: something was set at run time for its type
 _start = attrgetter("seq", "attempt", "failures", "version", "awaited", "concurrency_key")
 _place = attrgetter("queue", "job_type", "fair", "priority", "scheduled_for", "job_id")
 ASK_NO_QUEUES = load("ask_no_queues")
@@ -143,7 +145,7 @@ def _choose(tx: Tx, request: ClaimRequest, lanes: Sequence[Lane], now: Instant) 
     for _ in range(CLAIM_ROUNDS_MAX):
         alone = request.lost is Lost.ALONE
         gates = Gates()
-        heads = iter(_alone(tx, request)) if alone else _heads(tx, request, lanes, gates.turns)
+        heads = iter(_alone(tx, request, gates)) if alone else _heads(tx, request, lanes, gates)
         first = next(heads, None)
         if first is None:
             return [], False
@@ -162,7 +164,10 @@ def _admit(
 ) -> Admission[Candidate]:
     decided: Admission[Candidate] = Admission(gates, request.limit, request.slots, now)
     while some := list(islice(heads, request.limit - len(decided.started))):
+        _read_limits(tx, gates, {name for head in some for name in (head.concurrency_key, head.rate_key) if name})
         keys, buckets = gates.missing(some)
+        for job_type in gates.limited_types(some):
+            gates.of_type[job_type] = release.running_of_type(tx, job_type)
         for key in keys:
             gates.running[key] = release.running(tx, key)
         for bucket in buckets:
@@ -171,6 +176,11 @@ def _admit(
         if decided.is_full:
             break
     return decided
+
+
+def _read_limits(tx: Tx, gates: Gates, names: Collection[str]) -> None:
+    if names:
+        gates.limits.rows.update(admission.in_force(tx.connection, names).rows)
 
 
 def _write(tx: Tx, decided: Admission[Candidate], now: Instant) -> None:
@@ -185,18 +195,18 @@ def _write(tx: Tx, decided: Admission[Candidate], now: Instant) -> None:
         admission.left_sight(tx, {bucket.key for bucket in left}, now, gone=False)
 
 
-def _heads(tx: Tx, request: ClaimRequest, lanes: Sequence[Lane], turns: dict[Pair, LaneTurns]) -> Iterator[Candidate]:
+def _heads(tx: Tx, request: ClaimRequest, lanes: Sequence[Lane], gates: Gates) -> Iterator[Candidate]:
     """The first jobs over all lanes, each type within its slots. A lane is not read before its first job could be next.
 
     Perhaps more than can be claimed: jobs of one type that must wait must not hide those of another."""
     if len(lanes) == 1:
         lane = lanes[0]
         room = min(request.slots[lane.job_type], request.limit)
-        return iter(_lane(tx, lane, room, request, turns)) if room > 0 else iter(())
-    return _merged(tx, request, lanes, turns)
+        return iter(_lane(tx, lane, room, request, gates)) if room > 0 else iter(())
+    return _merged(tx, request, lanes, gates)
 
 
-def _merged(tx: Tx, request: ClaimRequest, lanes: Sequence[Lane], turns: dict[Pair, LaneTurns]) -> Iterator[Candidate]:
+def _merged(tx: Tx, request: ClaimRequest, lanes: Sequence[Lane], gates: Gates) -> Iterator[Candidate]:
     given: Counter[str] = Counter()
     heads: dict[int, list[Candidate]] = {}
     waiting = [(lane.head, number) for number, lane in enumerate(lanes)]
@@ -208,7 +218,7 @@ def _merged(tx: Tx, request: ClaimRequest, lanes: Sequence[Lane], turns: dict[Pa
         if room <= 0:
             continue
         if number not in heads:
-            heads[number] = _lane(tx, lane, room, request, turns)[::-1]
+            heads[number] = _lane(tx, lane, room, request, gates)[::-1]
         else:
             given[lane.job_type] += 1
             yield heads[number].pop()
@@ -216,20 +226,38 @@ def _merged(tx: Tx, request: ClaimRequest, lanes: Sequence[Lane], turns: dict[Pa
             heapq.heappush(waiting, (order(heads[number][-1]), number))
 
 
-def _lane(tx: Tx, lane: Lane, limit: int, request: ClaimRequest, turns: dict[Pair, LaneTurns]) -> list[Candidate]:
+def _lane(tx: Tx, lane: Lane, limit: int, request: ClaimRequest, gates: Gates) -> list[Candidate]:
     reads = _reads(request, lane.job_type)
-    head: Any = tx.connection.execute(CANDIDATES, (lane.queue, lane.job_type, limit, *reads)).get
+    head: Any = tx.connection.execute(CANDIDATES, (lane.queue, lane.job_type, limit, *reads, False)).get
+    if head == _LIMITED:
+        limit = min(limit, _room_of_type(tx, lane.job_type, gates))
+        if limit <= 0:
+            return []
+        head = tx.connection.execute(CANDIDATES, (lane.queue, lane.job_type, limit, *reads, True)).get
     if head is not None:
         return _candidates(head)
-    return admission.heads(tx, lane.queue, lane.job_type, limit, reads, turns)
+    return admission.heads(tx, lane.queue, lane.job_type, limit, reads, gates.turns)
+
+
+def _room_of_type(tx: Tx, job_type: str, gates: Gates) -> int:
+    """Return how many more jobs may run of a type for which something was set at run time."""
+    _read_limits(tx, gates, [job_type])
+    row = gates.limits.of_type(job_type)
+    if row is None or row.concurrency is None:
+        return _NO_LIMIT if row is None or row.paused_at is None else 0
+    if job_type not in gates.of_type:
+        gates.of_type[job_type] = release.running_of_type(tx, job_type)
+    return 0 if row.paused_at is not None else row.concurrency - gates.of_type[job_type]
 
 
 # Jobs that run alone
 
 
-def _alone(tx: Tx, request: ClaimRequest) -> list[Candidate]:
+def _alone(tx: Tx, request: ClaimRequest, gates: Gates) -> list[Candidate]:
     """The first of them over all asked queues and types."""
-    return _candidates(tx.value(ALONE_CANDIDATES, (*_asked(request), _ALONE_MAX)))
+    found = _candidates(tx.value(ALONE_CANDIDATES, (*_asked(request), _ALONE_MAX)))
+    _read_limits(tx, gates, {head.job_type for head in found})
+    return found
 
 
 def wait_alone(connection: apsw.Connection, request: ClaimRequest) -> dict[str, int]:

@@ -344,7 +344,7 @@ def _needs(tx: Tx, depends_on: Sequence[str], promised: bool) -> dict[str, Need]
 def _has_room(tx: Tx, job: NewJob) -> bool:
     if job.concurrency_key is None or job.concurrency_limit is None:
         return True
-    room = job.concurrency_limit - release.running(tx, job.concurrency_key)
+    room = release.allowed(tx, job.concurrency_key, job.concurrency_limit) - release.running(tx, job.concurrency_key)
     if room <= 0:
         return False
     lane = (job.queue, job.job_type, job.payload_version)

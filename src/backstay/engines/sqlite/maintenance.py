@@ -347,6 +347,9 @@ def change_limit(tx: Tx, of: LimitOf, name: str, change: LimitChange, now: Insta
     row = run_limits.changed_limit(_limit(tx, of, name), change, now)
     _save_limit(tx, row)
     _tell(tx, change)
+    if change.limits:  # for jobs that wait already, too
+        sqlite_release.unpark_now(tx, name)
+        admission.look_again(tx, name, now)
     return row
 
 

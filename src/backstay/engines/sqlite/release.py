@@ -37,6 +37,8 @@ SAVE_RELEASE = load("save_release")
 RELEASE_DUE = load("release_due")
 DROP_RELEASE = load("drop_release")
 KEY_RUNNING = load("key_running")
+TYPE_RUNNING = load("type_running")
+PARKED_LIMIT = load("parked_limit")
 KEY_IN_SIGHT = load("key_in_sight")
 PARKED_KEYS = load("parked_keys")
 PARKED_OF = load("parked_of")
@@ -134,11 +136,27 @@ def running(tx: Tx, key: str) -> int:
     return count
 
 
+def running_of_type(tx: Tx, job_type: str) -> int:
+    count: int = tx.value(TYPE_RUNNING, (job_type,))
+    return count
+
+
+def allowed(tx: Tx, key: str, limit: int) -> int:
+    """Return how many jobs of a key may run at once."""
+    return admission.in_force(tx.connection, [key]).allowed(key, limit)
+
+
+def unpark_now(tx: Tx, key: str) -> None:
+    """Unpark jobs of a key whose limit has changed."""
+    if (limit := tx.value(PARKED_LIMIT, (key,))) is not None:
+        unpark(tx, key, limit)
+
+
 def unpark(tx: Tx, key: str, limit: int) -> int:
     """Unpark as many jobs as could run, for each queue, type and version separately: jobs that no worker here runs must
     not take the room."""
     changed = 0
-    if (room := limit - running(tx, key)) > 0:
+    if (room := allowed(tx, key, limit) - running(tx, key)) > 0:
         for lane in tx.rows(PARKED_OF, (key,)):
             changed += admission.bring_back(tx, tx.value(UNPARK, (key, *lane, room)), BY_KEY)
     if changed:

@@ -18,8 +18,16 @@ from backstay.errors import ScheduleNotFound
 from backstay.job import JobDocument
 from backstay.job import document as job_document
 from backstay.server import metrics, problems, response_models, submit, visibility
-from backstay.server.auth import App, By, Principal, Who, check_queue, check_type, needs
-from backstay.server.request_models import BackfillBody, LimitBody, PauseBody, ScheduleBody, UnmarkBody
+from backstay.server.auth import App, By, Principal, Who, check_all_queues, check_queue, check_type, needs
+from backstay.server.request_models import (
+    NO_NUL,
+    BackfillBody,
+    LimitBody,
+    PauseBody,
+    RunLimitBody,
+    ScheduleBody,
+    UnmarkBody,
+)
 from backstay.server.routing import (
     AfterName,
     JobTypeName,
@@ -147,7 +155,63 @@ def limits_router() -> APIRouter:
         found = [each for each in await app.limits() if who.sees_all or each.job_type in seen]
         return answer(response_models.Limits([_limit_document(each) for each in found]))
 
+    admin = [Depends(needs("admin"))]
+
+    @api.put(
+        "/limits/types/{job_type}",
+        summary="Limit a job type at run time",
+        dependencies=admin,
+        **answers(response_models.Limit, 400, 404, 415),
+    )
+    async def limit_type(app: App, who: Who, by: By, job_type: JobTypeName, body: RunLimitBody) -> Response:
+        """It holds at once, over all workers, also for jobs that wait already. Both limits are set."""
+        await check_type(app, who, job_type)
+        found = await app.limit(job_type=job_type, concurrency=body.concurrency, rate=body.rate, by=by)
+        return answer(_limit_document(found))
+
+    @api.delete(
+        "/limits/types/{job_type}",
+        summary="Remove the limits of a job type",
+        dependencies=admin,
+        **answers(response_models.Limit, 404),
+    )
+    async def unlimit_type(app: App, who: Who, by: By, job_type: JobTypeName) -> Response:
+        """Those that were set at run time; a pause stays."""
+        await check_type(app, who, job_type)
+        return answer(_limit_document(await app.limit(job_type=job_type, by=by)))
+
+    @api.put(
+        "/limits/keys",
+        summary="Limit a key at run time",
+        dependencies=admin,
+        **answers(response_models.Limit, 400, 415),
+    )
+    async def limit_key(app: App, who: Who, by: By, key: LimitedKey, body: RunLimitBody) -> Response:
+        """It holds instead of what jobs were submitted with: `concurrency` for those with this `concurrency_key`,
+        `rate` for those with this `rate_key`. Needs a key that sees all queues."""
+        check_all_queues(who)
+        return answer(_limit_document(await app.limit(key=key, concurrency=body.concurrency, rate=body.rate, by=by)))
+
+    @api.delete(
+        "/limits/keys", summary="Remove the limits of a key", dependencies=admin, **answers(response_models.Limit)
+    )
+    async def unlimit_key(app: App, who: Who, by: By, key: LimitedKey) -> Response:
+        """What jobs were submitted with holds again. Needs a key that sees all queues."""
+        check_all_queues(who)
+        return answer(_limit_document(await app.limit(key=key, by=by)))
+
     return api
+
+
+LimitedKey = Annotated[
+    str,
+    Query(
+        description="The concurrency key or rate key.",
+        min_length=1,
+        max_length=limits.KEY_LENGTH_MAX,
+        json_schema_extra=NO_NUL,
+    ),
+]
 
 
 def _limit_document(limit: run_limits.Limit) -> response_models.Limit:

@@ -98,6 +98,7 @@ from backstay.testing.conformance.test_limits import (  # noqa: E402
     TestRateCost,
     TestRateDue,
     TestRates,
+    TestRunLimits,
 )
 from backstay.testing.conformance.test_lost import TestLostJobs  # noqa: E402
 from backstay.testing.conformance.test_maintenance import (  # noqa: E402
@@ -245,6 +246,7 @@ __all__ = [
     "TestRowsOfReused",
     "TestRulesAtSubmit",
     "TestRulesOfMany",
+    "TestRunLimits",
     "TestSchedules",
     "TestSettle",
     "TestSleep",

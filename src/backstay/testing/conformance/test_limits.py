@@ -745,3 +745,200 @@ class TestRateCost:
             started += await claim_ids(store, now=at)
 
         assert started == ids
+
+
+def _limit_to(concurrency: int | None = None, rate: Rate | None = None) -> LimitChange:
+    return LimitChange(limits=True, by="me", concurrency=concurrency, rate=rate)
+
+
+async def _limit_type(store: Store, concurrency: int | None = None, rate: Rate | None = None) -> None:
+    await store.change_limit(LimitOf.TYPE, "work", _limit_to(concurrency, rate), NOW)
+
+
+async def _limit_key(store: Store, key: str, concurrency: int | None = None, rate: Rate | None = None) -> None:
+    await store.change_limit(LimitOf.KEY, key, _limit_to(concurrency, rate), NOW)
+
+
+class TestRunLimits:
+    async def test_what_was_set_is_answered_and_kept(self, store: Store, second_store: Store) -> None:
+        of_key = await store.change_limit(LimitOf.KEY, "customer: 7/8", _limit_to(rate=Rate(5, HOUR)), NOW + 1)
+        of_type = await store.change_limit(LimitOf.TYPE, "work", _limit_to(4, Rate(100, MINUTE)), NOW)
+
+        assert (of_type.concurrency, of_type.rate, of_type.set_at, of_type.set_by) == (4, Rate(100, MINUTE), NOW, "me")
+        assert (of_key.concurrency, of_key.rate, of_key.set_at) == (None, Rate(5, HOUR), NOW + 1)
+        assert await second_store.limits() == [of_key, of_type]
+        await store.change_limit(LimitOf.KEY, "customer: 7/8", _limit_to(), NOW)
+        await store.change_limit(LimitOf.TYPE, "work", LimitChange(paused=True), NOW)
+        await store.change_limit(LimitOf.TYPE, "work", _limit_to(), NOW)
+        [paused] = await second_store.limits()
+        assert (paused.paused_at, paused.concurrency, paused.set_at, paused.set_by) == (NOW, None, None, None)
+
+    async def test_a_type_runs_no_more_jobs_than_its_limit_over_all_workers_and_queues(
+        self, store: Store, second_store: Store
+    ) -> None:
+        ids = await submit_many(store, 4)
+        elsewhere = await submit(store, queue="other")
+        other = await submit(store, job_type="free")
+        await _limit_type(store, 3)
+        asked: dict[str, Any] = {"queues": ("default", "other"), "slots": {"work": 2, "free": 2}}
+
+        assert await claim_ids(store, **asked) == [*ids[:2], other]
+        assert await claim_ids(second_store, **asked) == [ids[2]]
+        assert await claim_ids(second_store, **asked) == []
+
+        await _limit_type(second_store, None)
+        assert await claim_ids(store, **asked) == [ids[3], elsewhere]
+
+    async def test_jobs_that_run_already_count(self, store: Store) -> None:
+        ids = await submit_many(store, 4)
+        first = await claim_one(store, ids[0])
+        second = await claim_one(store, ids[1])
+
+        await _limit_type(store, 1)
+
+        assert await claim_ids(store) == []
+        await settle(store, first.completes())
+        assert await claim_ids(store) == []
+        await settle(store, second.completes())
+        assert await claim_ids(store) == [ids[2]]
+
+    @pytest.mark.parametrize("end", ["retries", "cancelled", "snoozes"])
+    async def test_however_a_run_ends_it_no_longer_counts(self, store: Store, end: str) -> None:
+        await _limit_type(store, 1)
+        first, second = await submit_many(store, 2)
+        claim = await claim_one(store, first)
+        assert await claim_ids(store) == []
+
+        if end == "retries":
+            await settle(store, claim.fails())
+        elif end == "snoozes":
+            await settle(store, claim.snoozes(HOUR))
+        else:
+            await settle(store, cancel(await record(store, first), by="me", reason=None))
+
+        assert await claim_ids(store) == [second]
+
+    async def test_claims_at_once_start_no_more_than_the_limit(self, store: Store, second_store: Store) -> None:
+        await _limit_type(store, 5)
+        await submit_many(store, 40)
+
+        claimed = await asyncio.gather(*(claim_ids(each, limit=3) for each in (store, second_store) * 6))
+
+        assert sum(map(len, claimed)) <= 5
+        started = sum(map(len, claimed))
+        while more := await claim_ids(store, limit=3):
+            started += len(more)
+        assert started == 5
+
+    async def test_a_limit_of_a_type_holds_instead_of_what_its_jobs_were_submitted_with(self, store: Store) -> None:
+        ids = await submit_many(store, 6, concurrency_key="work", concurrency_limit=2)
+        assert await claim_ids(store) == ids[:2]
+        assert await claim_ids(store) == []
+
+        await _limit_type(store, 5)
+
+        assert await claim_ids(store) == ids[2:5]
+
+    async def test_a_limit_of_a_type_holds_beside_limits_of_keys(self, store: Store) -> None:
+        of_a = await submit_many(store, 3, concurrency_key="a", concurrency_limit=2)
+        of_b = await submit_many(store, 3, concurrency_key="b", concurrency_limit=2)
+        await _limit_type(store, 3)
+
+        claimed = await claim_ids(store)
+        while more := await claim_ids(store):
+            claimed += more
+
+        assert claimed == [*of_a[:2], of_b[0]]
+
+    async def test_the_limit_of_a_key_holds_instead_of_that_of_its_jobs(self, store: Store) -> None:
+        ids = await submit_many(store, 8, concurrency_key="customer", concurrency_limit=2)
+        await _limit_key(store, "customer", 1)
+        assert await claim_ids(store) == ids[:1]
+        assert await claim_ids(store) == []
+
+        await _limit_key(store, "customer", 4)
+        assert await claim_ids(store) == ids[1:4]
+        more = await submit(store, concurrency_key="customer", concurrency_limit=2)
+        assert await claim_ids(store) == []
+
+        await _limit_key(store, "customer", None)
+        assert await claim_ids(store) == []  # four run: more than two
+        assert more not in ids
+
+    async def test_a_type_starts_no_more_jobs_than_its_rate(self, store: Store, second_store: Store) -> None:
+        ids = await submit_many(store, 5)
+        await _limit_type(store, rate=Rate(2, HOUR))
+
+        assert await claim_ids(store) == ids[:2]
+        assert await claim_ids(second_store) == []
+        assert await store.rate_due(ids[2], NOW) == NOW + HOUR // 2
+        due = (await second_store.promote(NOW + 1, 10)).next_due_at
+        assert due is not None
+        assert due <= NOW + HOUR // 2
+
+        await store.promote(NOW + HOUR // 2, 10)
+        assert await claim_ids(store, now=NOW + HOUR // 2) == [ids[2]]
+        await _limit_type(store)
+        assert await claim_ids(store, now=NOW + HOUR // 2) == ids[3:]
+
+    async def test_workers_are_woken_when_the_rate_of_a_type_allows_another(self, store: Store) -> None:
+        await submit_many(store, 2)
+        await _limit_type(store, rate=Rate(1, HOUR))
+        assert len(await claim_ids(store)) == 1
+        assert await claim_ids(store) == []
+        ready = SignalRecorder(store, Signal.READY)
+
+        await store.promote(NOW + HOUR, 10)
+
+        await ready.heard()
+        ready.stop()
+
+    async def test_the_rate_of_a_type_is_a_budget_too(self, store: Store) -> None:
+        costly = await submit(store, rate_cost=60)
+        next_one = await submit(store, rate_cost=60)
+        cheap = await submit(store)
+        await _limit_type(store, rate=Rate(100, HOUR))
+
+        assert await claim_ids(store) == [costly]
+        assert await claim_ids(store) == []  # the cheap one comes after the costly one
+        await store.promote(NOW + 12 * MINUTE, 10)
+        assert await claim_ids(store, now=NOW + 12 * MINUTE) == [next_one]
+        await store.promote(NOW + 13 * MINUTE, 10)
+        assert await claim_ids(store, now=NOW + 13 * MINUTE) == [cheap]
+
+    @pytest.mark.parametrize("of", ["key", "type"])
+    async def test_another_rate_holds_for_jobs_that_wait_already(self, store: Store, of: str) -> None:
+        name = "work" if of == "type" else "customer"
+        ids = await submit_many(store, 9, rate_key=name, rate=Rate(1, HOUR))
+        assert await claim_ids(store) == ids[:1]
+        assert await claim_ids(store) == []
+
+        await store.change_limit(LimitOf(of), name, _limit_to(rate=Rate(3, HOUR)), NOW)
+        await store.promote(NOW, 100)
+        assert await claim_ids(store) == ids[1:4]
+        assert await claim_ids(store) == []
+        await store.promote(NOW + HOUR // 3, 100)
+        assert await claim_ids(store, now=NOW + HOUR // 3) == ids[4:5]
+
+        await store.change_limit(LimitOf(of), name, _limit_to(rate=Rate(1, DAY)), NOW + HOUR // 3)
+        later = NOW + HOUR
+        await store.promote(later, 100)
+        assert await claim_ids(store, now=later) == ids[5:6]
+        await store.promote(later + HOUR, 100)
+        assert await claim_ids(store, now=later + HOUR) == []
+
+        await store.change_limit(LimitOf(of), name, _limit_to(), later + HOUR)
+        await store.promote(later + HOUR, 100)
+        assert await claim_ids(store, now=later + HOUR) == ids[6:7]
+
+    async def test_jobs_of_one_key_and_several_rates_draw_from_what_was_set(self, store: Store) -> None:
+        some = await submit_many(store, 3, rate_key="customer", rate=Rate(50, HOUR))
+        others = await submit_many(store, 3, rate_key="customer", rate=Rate(90, HOUR))
+        await _limit_key(store, "customer", rate=Rate(4, HOUR))
+
+        assert await claim_ids(store) == [*some, others[0]]
+        assert await claim_ids(store) == []
+        for quarter in (1, 2):
+            at = NOW + quarter * 15 * MINUTE
+            await store.promote(at, 100)
+            assert await claim_ids(store, now=at) == [others[quarter]]

@@ -380,6 +380,11 @@ CREATE TABLE backstay.queue (
 CREATE TABLE backstay.run_limit (
     of           text COLLATE "C" NOT NULL CHECK (of IN ('type', 'key')),
     name         text COLLATE "C" NOT NULL,
+    concurrency  integer CHECK (concurrency >= 1),
+    rate_count   integer,
+    rate_micros  bigint,
+    set_at       bigint,
+    set_by       text,
     paused_at    bigint,
     paused_by    text,
     pause_reason text,

@@ -282,6 +282,14 @@ END
 $$;
 
 
+-- How many jobs of a key may run at once: what was set at run time for the key, or for the type of this name, or else what
+-- they were submitted with. The same as RunLimits in core/admission.py.
+CREATE FUNCTION backstay.allowed(key text, own integer) RETURNS integer LANGUAGE sql STABLE AS
+$$
+    SELECT coalesce((SELECT concurrency FROM backstay.run_limit WHERE of IN ('key', 'type') AND name = key
+        AND concurrency IS NOT NULL ORDER BY of LIMIT 1), own)
+$$;
+
 -- Let in jobs of a concurrency key: as many as could run, for each queue, type and version apart, because jobs that no
 -- worker here runs must not take the room. Each is unparked that is among the first of the parked and claimable ones;
 -- claimable ones that come later do not count. The key's name is locked by the caller: a job that is submitted at the
@@ -290,7 +298,7 @@ CREATE FUNCTION backstay.unpark_key(key text, key_limit integer) RETURNS integer
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS
 $$
 DECLARE
-    room integer := key_limit - (SELECT count(*) FROM backstay.running WHERE concurrency_key = key);
+    room integer := backstay.allowed(key, key_limit) - (SELECT count(*) FROM backstay.running WHERE concurrency_key = key);
     lane record;
     changed integer;
     unparked integer := 0;
@@ -346,11 +354,18 @@ CREATE FUNCTION backstay.unpark_rate(of_key text, starts integer, span bigint, a
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS
 $$
 DECLARE
-    bucket_full bigint := coalesce((SELECT backstay.bucket(full_at, set_at, at) FROM backstay.rate
+    own_full bigint := coalesce((SELECT backstay.bucket(full_at, set_at, at) FROM backstay.rate
         WHERE rate_key = of_key AND rate_count = starts AND rate_micros = span), 0);
+    -- What they draw from: another bucket, if another rate was set at run time for the key or the type of its name.
+    now_starts integer := coalesce((SELECT l.rate_count FROM backstay.run_limit AS l WHERE l.of IN ('key', 'type')
+        AND l.name = of_key AND l.rate_count IS NOT NULL ORDER BY l.of LIMIT 1), starts);
+    now_span bigint := coalesce((SELECT l.rate_micros FROM backstay.run_limit AS l WHERE l.of IN ('key', 'type')
+        AND l.name = of_key AND l.rate_count IS NOT NULL ORDER BY l.of LIMIT 1), span);
+    bucket_full bigint := coalesce((SELECT backstay.bucket(full_at, set_at, at) FROM backstay.rate
+        WHERE rate_key = of_key AND rate_count = now_starts AND rate_micros = now_span), 0);
     waits_for integer := coalesce((SELECT wanted FROM backstay.rate
-        WHERE rate_key = of_key AND rate_count = starts AND rate_micros = span), 1);
-    room integer := least(200, backstay.rate_room(starts, span, waits_for, bucket_full, at));
+        WHERE rate_key = of_key AND rate_count = now_starts AND rate_micros = now_span), 1);
+    room integer := least(200, backstay.rate_room(now_starts, now_span, waits_for, bucket_full, at));
     lane record;
     changed integer;
     unparked integer := 0;
@@ -399,12 +414,12 @@ BEGIN
     IF is_any AND EXISTS (SELECT FROM backstay.ready
             WHERE rate_key = of_key AND rate_count = starts AND rate_micros = span AND parked = 2) THEN
         INSERT INTO backstay.rate (rate_key, rate_count, rate_micros, full_at, due_at, set_at)
-        VALUES (of_key, starts, span, bucket_full, CASE WHEN room > 0 THEN 4611686018427387904
-            ELSE backstay.rate_due_at(starts, span, waits_for, bucket_full, at) END, at)
+        VALUES (of_key, starts, span, own_full, CASE WHEN room > 0 THEN 4611686018427387904
+            ELSE backstay.rate_due_at(now_starts, now_span, waits_for, bucket_full, at) END, at)
         ON CONFLICT (rate_key, rate_count, rate_micros) DO UPDATE SET full_at = excluded.full_at,
             due_at = excluded.due_at, set_at = excluded.set_at;
     ELSE
-        UPDATE backstay.rate SET full_at = bucket_full, due_at = NULL, wanted = 1, set_at = at
+        UPDATE backstay.rate SET full_at = own_full, due_at = NULL, wanted = 1, set_at = at
         WHERE rate_key = of_key AND rate_count = starts AND rate_micros = span;
     END IF;
     RETURN unparked;

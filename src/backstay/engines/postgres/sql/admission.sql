@@ -43,8 +43,8 @@ SELECT CASE WHEN EXISTS (SELECT 1 FROM backstay.rate WHERE set_at > $2) THEN $1:
     ELSE (SELECT due_at FROM backstay.rate WHERE due_at < $3 ORDER BY due_at LIMIT 1) END
 
 -- name: rate_of_job
--- The rate key of a job, its rate, and what it costs.
-SELECT rate_key, rate_count, rate_micros, coalesce(rate_cost, 1) FROM backstay.job WHERE job_id = $1::uuid AND rate_count IS NOT NULL
+-- The type of a job, its rate key, its rate, and what it costs.
+SELECT job_type, rate_key, rate_count, rate_micros, coalesce(rate_cost, 1) FROM backstay.job WHERE job_id = $1::uuid
 
 -- name: fair_level
 -- The highest priority below $3 at which jobs of a lane wait. Index: ready_line.

@@ -80,7 +80,7 @@ LEFT JOIN LATERAL (SELECT * FROM backstay.detail WHERE job_id = p.job_id OFFSET 
 
 -- name: claim_plain
 -- Take the first plain pending jobs over the asked lanes; none where keyed jobs wait in one of them, because the two
--- kinds are claimed in one order. Index: ready_line, one descent per lane; locked rows are skipped. The limit is applied
+-- kinds are claimed in one order, nor where something was set at run time for one of the types. Index: ready_line, one descent per lane; locked rows are skipped. The limit is applied
 -- to what was locked, never by joining back to a moving subquery. What is claimed is what was deleted: a row that changed
 -- since the statement began is left for the next claim. Nothing later than $12, $13, $14 is taken, if they are given:
 -- lanes that were not asked for have jobs there. $6 is the key of the token.
@@ -89,7 +89,7 @@ WITH asked AS MATERIALIZED (
 ), lane AS MATERIALIZED (
     SELECT * FROM asked
     WHERE queue NOT IN (SELECT name FROM backstay.queue WHERE paused_at IS NOT NULL)
-      AND job_type NOT IN (SELECT name FROM backstay.run_limit WHERE of = 'type' AND paused_at IS NOT NULL)
+      AND NOT EXISTS (SELECT FROM asked AS l JOIN backstay.run_limit AS s ON s.of = 'type' AND s.name = l.job_type)
       AND NOT EXISTS (
         SELECT 1 FROM asked AS l CROSS JOIN LATERAL (
             SELECT 1 FROM backstay.ready AS r
@@ -124,8 +124,7 @@ WITH chosen AS MATERIALIZED (
     WHERE r.line = 0 AND r.queue = $1 AND r.job_type = $2 AND r.payload_version <= $4::integer
       AND r.suspicion <= $11::integer
       AND NOT EXISTS (SELECT FROM backstay.queue AS q WHERE q.name = $1 AND q.paused_at IS NOT NULL)
-      AND NOT EXISTS (
-        SELECT FROM backstay.run_limit AS l WHERE l.of = 'type' AND l.name = $2 AND l.paused_at IS NOT NULL)
+      AND NOT EXISTS (SELECT FROM backstay.run_limit AS l WHERE l.of = 'type' AND l.name = $2)
       AND NOT EXISTS (
         SELECT FROM backstay.ready AS k WHERE k.line IN (1, 2) AND k.queue = $1 AND k.job_type = $2)
       AND {not_taken}
@@ -213,8 +212,9 @@ SELECT job_type, count(*) FROM (
 GROUP BY job_type
 
 -- name: keyed_any
--- Whether jobs with a concurrency, rate or fairness key wait in the asked lanes. Index: ready_line.
-SELECT EXISTS (
+-- Whether jobs with a concurrency, rate or fairness key wait in the asked lanes, or something was set at run time for one
+-- of the types. Index: ready_line.
+SELECT EXISTS (SELECT FROM backstay.run_limit WHERE of = 'type' AND name = ANY ($2::text[])) OR EXISTS (
     SELECT 1 FROM unnest($1::text[], $2::text[]) AS l (queue, job_type) CROSS JOIN LATERAL (
         SELECT 1 FROM backstay.ready AS r
         WHERE r.line IN (1, 2) AND r.queue = l.queue AND r.job_type = l.job_type LIMIT 1) AS found)
@@ -247,9 +247,9 @@ CROSS JOIN LATERAL (SELECT r.job_id, r.attempt, r.failures, r.version, coalesce(
 WHERE r.worker_id = $1 AND r.token = $2
 
 -- name: paused
--- Queues and types that are paused.
-SELECT 'queue' AS of, name FROM backstay.queue WHERE paused_at IS NOT NULL
-UNION ALL SELECT of, name FROM backstay.run_limit WHERE of = 'type' AND paused_at IS NOT NULL
+-- Queues that are paused, and whether anything was set at run time.
+SELECT name FROM backstay.queue WHERE paused_at IS NOT NULL
+UNION ALL SELECT NULL WHERE EXISTS (SELECT FROM backstay.run_limit)
 
 -- name: park
 -- Park pending jobs whose key is full, whose rows this transaction has locked; $2: 1 by their concurrency key, 2 by rate.

@@ -70,6 +70,24 @@ DELETE FROM backstay.run_limit WHERE of = $1 AND name = $2
 -- What was set at run time for types and keys.
 SELECT {limit_columns} FROM backstay.run_limit ORDER BY of, name
 
+-- name: limits_named
+-- What was set at run time for types and keys of these names. Index: the key.
+SELECT {limit_columns} FROM backstay.run_limit WHERE of IN ('key', 'type') AND name = ANY ($1::text[])
+
+-- name: types_running
+-- How many jobs of these types run. Reads all of `running`, which is short.
+SELECT t.name, (
+    SELECT count(*) FROM backstay.running AS r JOIN backstay.job AS j ON j.job_id = r.job_id WHERE j.job_type = t.name)
+FROM unnest($1::text[]) AS t (name)
+
+-- name: parked_limit
+-- What a job that is parked by a key was submitted with. Index: ready_parked.
+SELECT concurrency_limit FROM backstay.ready WHERE parked = 1 AND concurrency_key = $1 LIMIT 1
+
+-- name: look_again
+-- Have the parked jobs of a rate key checked.
+UPDATE backstay.rate SET due_at = $2 WHERE rate_key = $1 AND due_at IS NOT NULL
+
 -- name: pauses_over
 -- Queues, types and keys whose pause is over at $1. Reads all of both tables, which have only what someone has changed.
 SELECT 'queue' AS of, name FROM backstay.queue WHERE paused_until <= $1

@@ -45,6 +45,11 @@ CREATE TABLE queue (
 CREATE TABLE run_limit (
     of           TEXT NOT NULL CHECK (of = 'type' OR of = 'key'),
     name         TEXT NOT NULL,
+    concurrency  INTEGER CHECK (concurrency >= 1),
+    rate_count   INTEGER,
+    rate_micros  INTEGER,
+    set_at       INTEGER,
+    set_by       TEXT,
     paused_at    INTEGER,
     paused_by    TEXT,
     pause_reason TEXT,

@@ -147,8 +147,12 @@ UPDATE rate SET due_at = ?1, wanted = CASE WHEN ?4 THEN 1 ELSE wanted END
 WHERE (+due_at = ?2 OR (?4 AND wanted > 1)) AND rate_key IN (SELECT value FROM json_each(?3))
 
 -- name: rate_of
--- The bucket that a job draws from, and what it costs. Index: the unique one on job_id.
-SELECT rate_key, rate_count, rate_micros, coalesce(rate_cost, 1) FROM job WHERE job_id = ?1 AND rate_count IS NOT NULL
+-- The type of a job, the bucket that it was submitted with, and what it costs. Index: the unique one on job_id.
+SELECT job_type, rate_key, rate_count, rate_micros, coalesce(rate_cost, 1) FROM job WHERE job_id = ?1
+
+-- name: rate_look_again
+-- Have the parked jobs of a rate key checked at ?1. Index: the key.
+UPDATE rate SET due_at = ?1 WHERE rate_key = ?2 AND due_at IS NOT NULL
 
 -- name: rate_forget
 -- Delete buckets that are full and hold nothing back: a full bucket is the same as none. Index: rate_full.

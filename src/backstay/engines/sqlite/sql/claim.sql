@@ -56,10 +56,11 @@ SELECT json_group_array(json_array(queue, job_type, json(head))) FROM (
 
 -- name: candidates
 -- The head of one queue and type, in claim order, as one JSON value: a row per step would cost a GIL hand-over each.
--- None while the queue or the type is paused; NULL where jobs with a fairness key wait: then the lane takes turns. Index: the key.
+-- None while the queue is paused; 'limited' instead of those of a type for which something was set at run time, unless
+-- ?6 says that this is known; NULL where jobs with a fairness key wait: then the lane takes turns. Index: the key.
 SELECT CASE
-WHEN EXISTS (SELECT 1 FROM queue WHERE name = ?1 AND paused_at IS NOT NULL)
-    OR EXISTS (SELECT 1 FROM run_limit WHERE of = 'type' AND name = ?2 AND paused_at IS NOT NULL) THEN '[]'
+WHEN EXISTS (SELECT 1 FROM queue WHERE name = ?1 AND paused_at IS NOT NULL) THEN '[]'
+WHEN NOT ?6 AND EXISTS (SELECT 1 FROM run_limit WHERE of = 'type' AND name = ?2) THEN 'limited'
 WHEN NOT EXISTS (SELECT 1 FROM ready WHERE queue = ?1 AND job_type = ?2 AND fair = 1 AND parked = 0)
 THEN (
     SELECT json_group_array(json_array({candidate_columns}))

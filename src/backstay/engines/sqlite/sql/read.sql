@@ -246,6 +246,10 @@ SELECT {limit_columns} FROM run_limit ORDER BY of, name
 -- What was set at run time for a type or a key. Index: the key.
 SELECT {limit_columns} FROM run_limit WHERE of = ?1 AND name = ?2
 
+-- name: limits_named
+-- What was set at run time for types and keys of the names in ?1. Index: the key.
+SELECT {limit_columns} FROM run_limit WHERE of IN ('key', 'type') AND name IN (SELECT value FROM json_each(?1))
+
 -- name: former_workers
 -- Workers that have left after ?1, the last first. Reads all of `former_worker`, which has those of a day.
 SELECT worker_id, heartbeat_at, details, left_at FROM former_worker

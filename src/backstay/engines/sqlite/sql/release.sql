@@ -30,6 +30,14 @@ RETURNING seq, children, open_children, failed_children, cancelled_children
 -- How many jobs of a concurrency key run. Index: running_key.
 SELECT count(*) FROM running INDEXED BY running_key WHERE concurrency_key = ?1
 
+-- name: type_running
+-- How many jobs of a type run. Reads all of `running`, which is short. Index: the key of `job`.
+SELECT count(*) FROM running AS r CROSS JOIN job AS j ON j.seq = r.seq WHERE j.job_type = ?1
+
+-- name: parked_limit
+-- What a job that is parked by a key was submitted with. Index: ready_parked.
+SELECT concurrency_limit FROM ready INDEXED BY ready_parked WHERE parked = 1 AND concurrency_key = ?1 LIMIT 1
+
 -- name: key_in_sight
 -- How many pending jobs of a concurrency key, queue, type and version are in sight and come no later in claim order than
 -- the one of priority ?5, due time ?6 and id ?7, up to ?8. Index: ready_key.
