@@ -66,6 +66,7 @@ from backstay.errors import (
     UnknownTable,
     VersionConflict,
 )
+from backstay.files.references import ArtifactRef
 from backstay.handlers import JobHandler
 from backstay.job import Child, HistoryEntry, Job, JobHandle
 from backstay.middleware import BlockingCallNext, CallNext
@@ -86,6 +87,7 @@ __all__ = [
     "Actor",
     "AnyContext",
     "ArtifactNotFound",
+    "ArtifactRef",
     "AuditRecord",
     "Backoff",
     "Backstay",

@@ -61,6 +61,7 @@ from backstay.errors import (
     UnknownJobType,
 )
 from backstay.files.local import LOG_FILE, Files, StoredFile, parts, read_result
+from backstay.files.references import ArtifactRef
 from backstay.handlers import BatchOptions, Handler, HandlerOptions, HandlerRef, JobOptions, P, R
 from backstay.job import HistoryEntry, Job, JobHandle, JobView, decode_result, target_of
 from backstay.lifespan import Lifespans, Make
@@ -844,6 +845,16 @@ class Backstay:
     async def output_end(self, job_id: str) -> OutputEnd | None:
         """Return how far the output of a job has come; None if its handler has streamed nothing."""
         return await self.store.output_end(ids.canonical(job_id))
+
+    async def read_artifact(self, ref: ArtifactRef) -> bytes:
+        """Read a file by the reference that a handler has passed on in a result: of up to 64 MiB. Raises
+        ArtifactNotFound if it is gone, or another file by now."""
+        if self._files is None:
+            raise ConfigurationError(
+                "the files of this queue cannot be read from here: pass Backstay(..., artifacts=...)"
+            )
+        [record] = await self.store.get([ids.canonical(ref.job_id)])
+        return await asyncio.to_thread(self._files.read, ref.found_in(record))
 
     async def type_of(self, job_type: str) -> Handler | JobType:
         """Return the handler of a type, or what its worker has announced. Raises UnknownJobType."""

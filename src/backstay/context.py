@@ -27,6 +27,7 @@ from backstay.core.result_tables import ResultTable, RowPage, RowQuery, Value
 from backstay.core.states import Status
 from backstay.errors import ClaimLost, EffectFailed, EventTimeout, InvalidEvent, InvalidOption, InvalidResult
 from backstay.files.local import AsyncSource, Source, check_name
+from backstay.files.references import ArtifactRef
 from backstay.handlers import Handler, HandlerRef, P, explain_validation
 from backstay.handlers import R as Result
 from backstay.job import (
@@ -86,6 +87,10 @@ class Channel(Protocol):
 class AsyncChannel(Channel, Protocol):
     async def stream(self, entry: str) -> None: ...
 
+    async def artifact_ref(self, name: str) -> dict[str, Any]: ...
+
+    async def read_artifact(self, reference: dict[str, Any]) -> bytes: ...
+
     async def step(self, name: str) -> str | None: ...
 
     async def record_step(self, name: str, answer: str) -> bool: ...
@@ -119,6 +124,10 @@ class AsyncChannel(Channel, Protocol):
 
 class BlockingChannel(Channel, Protocol):
     def stream(self, entry: str) -> None: ...
+
+    def artifact_ref(self, name: str) -> dict[str, Any]: ...
+
+    def read_artifact(self, reference: dict[str, Any]) -> bytes: ...
 
     def step(self, name: str) -> str | None: ...
 
@@ -363,6 +372,16 @@ class Context(_ContextFields[State]):
         async."""
         return await cast(AsyncChannel, self._channel).artifact(check_name(name), data)
 
+    async def artifact_ref(self, name: str) -> ArtifactRef:
+        """Return a reference to a file that this job has stored, to pass on in a result or a payload."""
+        return ArtifactRef(**await cast(AsyncChannel, self._channel).artifact_ref(check_name(name)))
+
+    async def read_artifact(self, ref: ArtifactRef) -> bytes:
+        """Read a file of another job by reference: of a job of this tree, of one that this job depends on, or of one in
+        its queue; of up to 64 MiB. Raises ArtifactNotFound if there is no such file, or another one by now, and
+        StoreError if its content is not what was stored."""
+        return await cast(AsyncChannel, self._channel).read_artifact(ref.model_dump())
+
     # Children
 
     @overload
@@ -524,6 +543,14 @@ class BlockingContext(_ContextFields[State]):
         """Store a file with the job and return its URI. Accepts bytes, a string, a Path, an open file, or an iterable
         of bytes."""
         return cast(BlockingChannel, self._channel).artifact(check_name(name), data)
+
+    def artifact_ref(self, name: str) -> ArtifactRef:
+        """Return a reference to a file that this job has stored; see Context.artifact_ref."""
+        return ArtifactRef(**cast(BlockingChannel, self._channel).artifact_ref(check_name(name)))
+
+    def read_artifact(self, ref: ArtifactRef) -> bytes:
+        """Read a file of another job by reference; see Context.read_artifact."""
+        return cast(BlockingChannel, self._channel).read_artifact(ref.model_dump())
 
     @overload
     def submit(

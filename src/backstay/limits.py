@@ -17,6 +17,7 @@ RESULT_MEMORY_BYTES_MAX = (
 )  # that a process may grow by while a serializer of a result runs, before it is stopped
 DYNAMODB_FILE_BYTES_MAX = 16 * MIB  # results, logs, artifacts in its tables: each KiB is a write unit; use S3 for more
 ARTIFACT_BYTES_MAX = 80_000 * MIB  # in a folder or a bucket: S3 accepts 10,000 parts, and one of 8 MiB is in memory
+ARTIFACT_READ_BYTES_MAX = 64 * MIB  # of a file that a handler reads as a whole: a child process gets it in one message
 JSON_DEPTH_MAX = 64  # deeper documents overflow the parser's stack on some engines
 JSON_INT_MAX = 2**63 - 1  # SQLite and PostgreSQL integers; only DynamoDB keeps more, 38 digits
 JSON_INT_MIN = -(2**63)

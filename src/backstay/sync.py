@@ -45,6 +45,7 @@ from backstay.core.states import Status
 from backstay.core.stats import Stats, TotalFigures
 from backstay.errors import ForkedStore, NotOpen
 from backstay.files.local import StoredFile
+from backstay.files.references import ArtifactRef
 from backstay.handlers import BatchOptions, Handler, HandlerOptions, HandlerRef, JobOptions, P, R
 from backstay.job import HistoryEntry, Job, JobView, target_of
 from backstay.middleware import M
@@ -326,6 +327,10 @@ class Backstay:
     def output_end(self, job_id: str) -> OutputEnd | None:
         """Return how far the output of a job has come; None if its handler has streamed nothing."""
         return self._call(self.inner.output_end(job_id))
+
+    def read_artifact(self, ref: ArtifactRef) -> bytes:
+        """Read a file by the reference that a handler has passed on in a result."""
+        return self._call(self.inner.read_artifact(ref))
 
     def tree(self, job_id: str) -> Tree:
         """Load a job and everything below it, up to 1,000 jobs."""

@@ -25,6 +25,7 @@ from backstay.core.result_tables import ResultTable, RowBatch, RowOrigin, RowPag
 from backstay.core.states import TERMINAL, Status
 from backstay.core.waits import StepKind
 from backstay.errors import (
+    ArtifactNotFound,
     ChildMismatch,
     ClaimLost,
     ConfigurationError,
@@ -47,6 +48,7 @@ from backstay.files.local import (
     until,
     watched,
 )
+from backstay.files.references import ArtifactRef, may_read, stored_files
 from backstay.handlers import Handler
 from backstay.job import Ended, Submitted, Waited
 from backstay.lifespan import Resources
@@ -593,6 +595,29 @@ class LoopChannel:
     async def artifact(self, name: str, source: AsyncSource) -> str:
         return await kept_in_thread(self.keep, name, source)
 
+    async def artifact_ref(self, name: str) -> dict[str, Any]:
+        self.check()
+        own = (self._run.artifacts or {}).get(name)
+        if own is None and self.job.artifacts is not None:
+            own = next((each for each in stored_files(self.job.artifacts) if each.name == name), None)
+        if own is None:
+            raise ArtifactNotFound(f"this job has stored no file {name!r}: await ctx.artifact({name!r}, …) first")
+        return ArtifactRef.of(self.job.job_id, own).model_dump()
+
+    async def read_artifact(self, reference: dict[str, Any]) -> bytes:
+        self.check()
+        files, ref, job = self._services.files, ArtifactRef(**reference), self.job
+        if files is None:
+            raise ConfigurationError("this store cannot hold artifacts: pass Backstay(..., artifacts=...)")
+        own = (self._run.artifacts or {}).get(ref.name) if ref.job_id == job.job_id else None
+        if own is not None:
+            return await asyncio.to_thread(files.read, ref.checked(own))
+        [other, mine] = await self._services.store.get([ref.job_id, job.job_id])
+        upstream = () if mine is None else mine.dependencies
+        if other is not None and not may_read(job, job.root_job_id, upstream, other):
+            other = None  # as if it were not there: its queue is another one's
+        return await asyncio.to_thread(files.read, ref.found_in(other))
+
     def keep(self, name: str, content: Content) -> str:
         """Write a file in the calling thread."""
         self.check()
@@ -698,6 +723,12 @@ class ThreadChannel:
 
     def stream(self, entry: str) -> None:
         self._hop(self._inner.stream, entry)
+
+    def artifact_ref(self, name: str) -> dict[str, Any]:
+        return self._hop(self._inner.artifact_ref, name)
+
+    def read_artifact(self, reference: dict[str, Any]) -> bytes:
+        return self._hop(self._inner.read_artifact, reference)
 
     def step(self, name: str) -> str | None:
         return self._hop(self._inner.step, name)

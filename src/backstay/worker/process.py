@@ -84,6 +84,10 @@ async def _asked(question: list[Any], channel: LoopChannel) -> Any:
             return await channel.artifact(name, base64.b64decode(content))
         case ["artifact_file", name, path]:
             return await channel.artifact(name, Path(path))
+        case ["artifact_ref", name]:
+            return await channel.artifact_ref(name)
+        case ["read_artifact", reference]:
+            return base64.b64encode(await channel.read_artifact(reference)).decode()
         case ["stream", entry]:
             return await channel.stream(entry)
         case ["step", name]:

@@ -275,6 +275,12 @@ class Link:
     def stream(self, entry: str) -> None:
         self._ask("stream", entry)
 
+    def artifact_ref(self, name: str) -> dict[str, Any]:
+        return cast("dict[str, Any]", self._ask("artifact_ref", name))
+
+    def read_artifact(self, reference: dict[str, Any]) -> bytes:
+        return base64.b64decode(self._ask("read_artifact", reference))
+
     def step(self, name: str) -> str | None:
         return None if (answer := self._ask("step", name)) is None else str(answer)
 
@@ -357,6 +363,12 @@ class AsyncLink:
 
     async def stream(self, entry: str) -> None:
         await asyncio.to_thread(self._link.stream, entry)
+
+    async def artifact_ref(self, name: str) -> dict[str, Any]:
+        return await asyncio.to_thread(self._link.artifact_ref, name)
+
+    async def read_artifact(self, reference: dict[str, Any]) -> bytes:
+        return await asyncio.to_thread(self._link.read_artifact, reference)
 
     async def step(self, name: str) -> str | None:
         return await asyncio.to_thread(self._link.step, name)
