@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from operator import itemgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast, overload
 
 import msgspec
@@ -68,12 +69,13 @@ from backstay.lifespan import Lifespans, Make
 from backstay.middleware import Layer, M
 from backstay.observers import Observer, base
 from backstay.observers.base import submitting
-from backstay.ops import access, audit, events, explain, jobs, manage, output
+from backstay.ops import access, audit, events, explain, job_export, jobs, manage, output
 from backstay.ops import retention as retention_policy
 from backstay.ops.audit import Actor, Audited, By, actor
 from backstay.ops.edit import record_of
 from backstay.ops.events import SentEvent, StepEntry
 from backstay.ops.explain import Explanation
+from backstay.ops.job_export import JobExport
 from backstay.ops.jobs import BulkResult
 from backstay.ops.output import OutputEntry, OutputPage
 from backstay.ops.retention import Retention
@@ -855,6 +857,35 @@ class Backstay:
             )
         [record] = await self.store.get([ids.canonical(ref.job_id)])
         return await asyncio.to_thread(self._files.read, ref.found_in(record))
+
+    async def export_job(
+        self,
+        job_id: str,
+        path: str | os.PathLike[str],
+        *,
+        sensitive: bool = False,
+        decrypt: bool = False,
+        files: bool = True,
+        by: By = None,
+    ) -> JobExport:
+        """Write a job to one file, to replay it on another machine: its record, payload, steps, output, log and files,
+        and the records of its tree. Sensitive fields are masked and encrypted ones stay encrypted, unless
+        `sensitive` or `decrypt` say otherwise, which leaves an entry in the audit trail."""
+        job_id, target = ids.canonical(job_id), Path(path)
+        choice = job_export.Choice(sensitive=sensitive, decrypt=decrypt, files=files)
+        known = {each.job_type: each.sensitive for each in await self.store.job_types()}
+
+        def marks(job_type: str) -> Sequence[str]:
+            handler = self.handlers.get(job_type)
+            here = () if handler is None else (*handler.sensitive, *handler.marked)
+            return (*known.get(job_type, ()), *here)
+
+        work = job_export.export_job(self.store, self.clock, self._files, marks, job_id, target, choice)
+        if not sensitive and not decrypt:
+            return await work
+        async with audit.audited(self.store, self.clock, actor(by), "job.export", job_id, None) as entry:
+            entry.after = {"sensitive": sensitive, "decrypt": decrypt}
+            return await work
 
     async def type_of(self, job_type: str) -> Handler | JobType:
         """Return the handler of a type, or what its worker has announced. Raises UnknownJobType."""

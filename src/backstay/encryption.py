@@ -213,6 +213,11 @@ def plain(text: str, job_type: str, what: str) -> str:
     return codec.encode(open_((), codec.decode(text))).decode()
 
 
+def is_sealed(value: Any) -> bool:
+    """Return whether a value of a document is encrypted."""
+    return _sealed(value) is not None
+
+
 def _sealed(value: Any) -> str | None:
     """Return the text of an encrypted value; None if it is none."""
     if isinstance(value, dict) and len(value) == 1 and isinstance(found := value.get(ENVELOPE), str):

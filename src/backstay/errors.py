@@ -261,6 +261,10 @@ class MoveFailed(BackstayError):
     """A queue could not be transferred to another store. Nothing is lost: the message says how to continue."""
 
 
+class ExportFailed(BackstayError):
+    """A job could not be exported, or a file cannot be replayed here. The message says what to do."""
+
+
 class ImportFailed(BackstayError):
     """A queue of another system could not be imported completely. Nothing is lost: the message says how to continue."""
 

@@ -53,6 +53,7 @@ from backstay.observers import Observer
 from backstay.ops.audit import Audited, By
 from backstay.ops.events import SentEvent, StepEntry
 from backstay.ops.explain import Explanation
+from backstay.ops.job_export import JobExport
 from backstay.ops.jobs import BulkResult
 from backstay.ops.output import OutputEntry, OutputPage
 from backstay.ops.retention import Retention
@@ -331,6 +332,19 @@ class Backstay:
     def read_artifact(self, ref: ArtifactRef) -> bytes:
         """Read a file by the reference that a handler has passed on in a result."""
         return self._call(self.inner.read_artifact(ref))
+
+    def export_job(
+        self,
+        job_id: str,
+        path: str | os.PathLike[str],
+        *,
+        sensitive: bool = False,
+        decrypt: bool = False,
+        files: bool = True,
+        by: By = None,
+    ) -> JobExport:
+        """Write a job to one file, to replay it on another machine; see backstay.Backstay.export_job."""
+        return self._call(self.inner.export_job(job_id, path, sensitive=sensitive, decrypt=decrypt, files=files, by=by))
 
     def tree(self, job_id: str) -> Tree:
         """Load a job and everything below it, up to 1,000 jobs."""

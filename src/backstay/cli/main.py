@@ -91,6 +91,8 @@ _COMMANDS: dict[str, dict[str, str | tuple[str, dict[str, str]]]] = {
         "results": "files.results",
         "tree": "tree.tree",
         "explain": "tree.explain",
+        "export": "export.export",
+        "replay": "export.replay",
         "cancel": "change.cancel",
         "retry": "change.retry",
         "rerun": "change.rerun",
