@@ -96,7 +96,7 @@ from backstay.pipeline import Pipeline, Stage
 from backstay.registration import BoundBatchHandler, BoundHandler, Register, RegisterBatch, bound
 from backstay.results.model import ResultRow
 from backstay.results.reader import PAGE, PlainRows, StoreRows, TableResults, plain_row, plain_rows, plain_subject_rows
-from backstay.worker import main_guard
+from backstay.worker import main_guard, memory
 from backstay.worker.fetcher import WorkerSettings
 from backstay.worker.maintenance import Maintenance
 from backstay.worker.remote import RemoteWork
@@ -135,6 +135,9 @@ class WorkerOptions(TypedDict, total=False):
     poll_interval: float | timedelta | None
     grace: float | timedelta | None
     job_types: Sequence[str] | None
+    burst: bool
+    max_jobs: int | None
+    max_memory: int | str | None
 
 
 class Backstay:
@@ -675,7 +678,9 @@ class Backstay:
 
     def worker(self, **options: Unpack[WorkerOptions]) -> Worker:
         """Create a worker inside this process: `async with app.worker(concurrency=10): …`. By default it serves
-        `default` and the queues of its handlers."""
+        `default` and the queues of its handlers. It ends by itself, which `worker.join()` waits for, with `burst=True`
+        when nothing is due that it could run, after `max_jobs` runs, and when the process uses more than `max_memory`
+        ("500M"), which also replaces processes of handlers."""
         if unknown := options.keys() - WorkerOptions.__annotations__.keys():
             raise ConfigurationError(f"worker has no option {', '.join(sorted(unknown))}")
         handlers = self._chosen(options.get("job_types"))
@@ -698,6 +703,9 @@ class Backstay:
                 keep=self._retention,
                 version=settings.release(),
                 code=self._code(),
+                burst=bool(options.get("burst")),
+                max_jobs=checks.check_count("max_jobs", options.get("max_jobs")),
+                max_memory=_memory(options.get("max_memory")),
             ),
             self.observers,
             self.lifespans,
@@ -1545,6 +1553,12 @@ def _of_one(rest: Sequence[SubmitOptions]) -> SubmitOptions:
     if options and options.get("connection") is not None:
         raise InvalidOption("connection applies to all jobs or none: write submit_many(…, connection=…)")
     return options
+
+
+def _memory(given: int | str | None) -> int | None:
+    if given is not None and not memory.is_known():
+        raise ConfigurationError("max_memory: this system does not tell how much memory a process uses")
+    return checks.check_bytes("max_memory", given)
 
 
 def _queues(given: Sequence[str] | None, handlers: Mapping[str, Handler]) -> tuple[str, ...]:

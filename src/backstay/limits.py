@@ -201,6 +201,7 @@ LEASE_SECONDS = 60.0
 POLL_SECONDS = 5.0  # a fallback; signals usually wake a worker much sooner
 CONCURRENCY = 10
 GRACE_SECONDS = 30.0  # how long a stopping worker lets handlers finish
+WATCHED_FILES_MAX = 20_000  # that `backstay worker --reload` looks at, twice a second
 LIFESPAN_END_SECONDS = 10.0  # for the end of a lifespan: a service manager kills what stops too slowly
 MOVE_OUTAGE_SECONDS = 60.0  # how long a transfer waits for a store that is away, before the command ends
 MOVE_GRACE_SECONDS = 60.0  # how long a queue under transfer waits for running jobs, beyond a lease

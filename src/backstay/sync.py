@@ -63,6 +63,7 @@ from backstay.pipeline import Stage
 from backstay.results.model import ResultRow
 from backstay.results.reader import PAGE, BlockingTableResults, PlainRows
 from backstay.sync_handlers import BoundHandler, JobHandle, Pipeline, Register, RegisterBatch, bound, each_of
+from backstay.worker.worker import Worker as AsyncWorker
 
 __all__ = ["Backstay", "BoundHandler", "JobHandle", "Pipeline"]
 
@@ -274,15 +275,15 @@ class Backstay:
     # Work
 
     @contextmanager
-    def worker(self, **options: Unpack[WorkerOptions]) -> Iterator[None]:
-        """Create a worker inside this process, on the app's own event loop."""
+    def worker(self, **options: Unpack[WorkerOptions]) -> Iterator[Worker]:
+        """Create a worker inside this process, on the app's own event loop; see Backstay.worker."""
 
         async def start() -> Any:
             return await self.inner.worker(**options).__aenter__()
 
         worker = self._call(start())
         try:
-            yield
+            yield Worker(self, worker)
         finally:
             self._call(worker.stop())
 
@@ -856,6 +857,18 @@ class Backstay:
     def migration_sql(self) -> str:
         """Return the schema's migrations as a script."""
         return self.inner.migration_sql()
+
+
+class Worker:
+    """A worker inside this process."""
+
+    def __init__(self, app: Backstay, inner: AsyncWorker) -> None:
+        self._app = app
+        self._inner = inner
+
+    def join(self) -> None:
+        """Wait until it has ended by itself: with burst=True when nothing is due that it could run."""
+        self._app._call(self._inner.join())
 
 
 class _Rows:

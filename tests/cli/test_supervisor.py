@@ -35,8 +35,15 @@ while True:
 class Supervised:
     """A supervisor in this process, whose children are small programs."""
 
-    def __init__(self, program: str, caplog: pytest.LogCaptureFixture, grace_seconds: float = 0.0) -> None:
-        self.supervisor = daemon._Supervisor([], grace_seconds)
+    def __init__(
+        self,
+        program: str,
+        caplog: pytest.LogCaptureFixture,
+        grace_seconds: float = 0.0,
+        *,
+        ends_when_done: bool = False,
+    ) -> None:
+        self.supervisor = daemon.Supervisor([], grace_seconds, ends_when_done=ends_when_done)
         self.supervisor._command = [sys.executable, "-c", program]
         self._caplog = caplog
         self.ended: asyncio.Task[Any] | None = None
@@ -59,8 +66,10 @@ def supervise(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(daemon, "PAUSE_SECONDS", 0.02)
 
     @asynccontextmanager
-    async def supervise(program: str, count: int = 1, grace_seconds: float = 0.0) -> AsyncIterator[Supervised]:
-        made = Supervised(program, caplog, grace_seconds)
+    async def supervise(
+        program: str, count: int = 1, grace_seconds: float = 0.0, *, ends_when_done: bool = False
+    ) -> AsyncIterator[Supervised]:
+        made = Supervised(program, caplog, grace_seconds, ends_when_done=ends_when_done)
         made.ended = asyncio.ensure_future(made.supervisor.run(count))
         try:
             yield made
@@ -200,3 +209,15 @@ async def test_a_signal_that_arrives_twice_at_once_leaves_children_their_grace(s
         made.supervisor._signalled(signal.SIGTERM)
         assert made.supervisor._ends_at > time.monotonic() + 3600
         assert made.text.count("SIGTERM: forwarded") == 1
+
+
+async def test_a_child_that_has_done_its_share_is_replaced_at_once_and_that_is_no_error(supervise: Any) -> None:
+    async with supervise(BEGINS + f"beat(60); os._exit({daemon.REPLACE})") as made:
+        await made.hears("has done its share: starting another", times=3)
+        assert "restarting it" not in made.text
+
+
+async def test_children_of_a_burst_end_one_by_one_and_then_the_supervisor_does(supervise: Any) -> None:
+    async with supervise(BEGINS + "beat(60)", count=2, ends_when_done=True) as made:
+        assert await made.ended == 0
+        assert made.text.count("has nothing more to do") == 2

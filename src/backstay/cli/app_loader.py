@@ -18,8 +18,11 @@ from backstay.cli.output import Column
 from backstay.clock import to_datetime
 from backstay.core import records
 from backstay.errors import BackstayError, ConfigurationError, InvalidOption, JobNotFound
+from backstay.handlers import Handler
 from backstay.ops import lookup
 from backstay.options import FindOptions
+from backstay.sync_handlers import BoundHandler as BlockingHandler
+from backstay.worker import factories
 
 T = TypeVar("T")
 _OURS = str(Path(__file__).parents[1]) + os.sep
@@ -86,7 +89,30 @@ def _find(name: str) -> Backstay:
         if not hasattr(found, part):
             raise ConfigurationError(f"--app {name}: {module_name} has no {part!r}{_hint(module)}")
         found = getattr(found, part)
+    if not _is_app(found) and callable(found) and not isinstance(found, Handler | BlockingHandler):
+        return _made(name, f"{module.__name__}:{attribute}", found)
     return _async_app(name, found)
+
+
+def _is_app(found: Any) -> bool:
+    return isinstance(getattr(found, "inner", found), Backstay)
+
+
+def _made(name: str, factory: str, function: Any) -> Backstay:
+    """Return the app that a function makes. Processes of handlers call it again: their handlers are inside it."""
+    try:
+        found = factories.called(function)
+    except (Exception, SystemExit) as error:
+        raise _broken(name, error, "raised") from error
+    if not _is_app(found):
+        raise ConfigurationError(
+            f"--app {name}: it returned a {type(found).__name__}, not a Backstay: return the object created with"
+            " Backstay(…)"
+        )
+    app = _async_app(name, found)
+    for handler in app.handlers.values():
+        handler.factory = factory
+    return app
 
 
 def _async_app(name: str, found: Any) -> Backstay:
@@ -135,7 +161,7 @@ def _put_first(folder: str) -> None:
         sys.path.insert(0, folder)
 
 
-def _broken(name: str, error: BaseException) -> ConfigurationError:
+def _broken(name: str, error: BaseException, what: str = "cannot be imported:") -> ConfigurationError:
     """Return one line that says where the user's module failed."""
     ours = isinstance(error, BackstayError)  # it says itself what is wrong; where the user's code asked for that helps
     trace = error.__traceback__
@@ -148,11 +174,11 @@ def _broken(name: str, error: BaseException) -> ConfigurationError:
         trace = trace.tb_next
     if ours:
         return ConfigurationError(f"{error}{where}")
-    return ConfigurationError(f"--app {name} cannot be imported: {type(error).__name__}: {error}{where}")
+    return ConfigurationError(f"--app {name} {what} {type(error).__name__}: {error}{where}")
 
 
 def _hint(module: Any) -> str:
-    apps = [each for each, value in vars(module).items() if isinstance(getattr(value, "inner", value), Backstay)]
+    apps = [each for each, value in vars(module).items() if _is_app(value)]
     return f"; it has {', '.join(apps)}" if apps else "; it creates no Backstay at module level"
 
 

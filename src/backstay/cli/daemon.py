@@ -140,8 +140,11 @@ HEALTHY_SECONDS = 60.0  # a child that lived so long did not die of its start
 ORPHAN_SECONDS = 15.0  # beyond the grace, before an orphan that cannot stop is ended
 
 
-def supervise(count: int, arguments: list[str], grace_seconds: float) -> Exit:
-    return asyncio.run(_Supervisor(arguments, grace_seconds).run(count))
+REPLACE = 75  # exit status of a child that has done its share, as max_jobs and max_memory say
+
+
+def supervise(count: int, arguments: list[str], grace_seconds: float, *, ends_when_done: bool = False) -> Exit:
+    return asyncio.run(Supervisor(arguments, grace_seconds, ends_when_done=ends_when_done).run(count))
 
 
 class _Pulse:
@@ -176,8 +179,11 @@ class _Pulse:
         return self.silent_seconds > self._patience_seconds
 
 
-class _Supervisor:
-    def __init__(self, arguments: list[str], grace_seconds: float) -> None:
+class Supervisor:
+    """Keeps processes of a command alive. `ends_when_done`: one that ends with status 0 has nothing more to do."""
+
+    def __init__(self, arguments: list[str], grace_seconds: float, *, ends_when_done: bool = False) -> None:
+        self._ends_when_done = ends_when_done
         self._command = [sys.executable, "-m", "backstay", *arguments]
         self._grace_seconds = grace_seconds
         self._signalled_at = float("-inf")
@@ -202,20 +208,29 @@ class _Supervisor:
         pause = PAUSE_SECONDS
         while not self._stopping.is_set():
             started = time.monotonic()
+            code: int | None = None
             try:
-                how = await self._live(index, pipe)
+                code = await self._live(index, pipe)
+                how = _ending(code)
             except OSError as error:  # no process, memory or descriptor is left: later there may be
                 how = f"could not be started: {error}"
             if self._stopping.is_set():
                 break
+            if code == 0 and self._ends_when_done:
+                supervisor_log.info("worker process %d has nothing more to do", index)
+                break
+            if code == REPLACE:
+                supervisor_log.info("worker process %d has done its share: starting another", index)
+                pause = PAUSE_SECONDS
+                continue
             if time.monotonic() - started > HEALTHY_SECONDS:
                 pause = PAUSE_SECONDS
             supervisor_log.error("worker process %d %s: restarting it in %g s", index, how, pause)
             await self._rest(pause)
             pause = min(PAUSE_SECONDS_MAX, pause * 2)
 
-    async def _live(self, index: int, pipe: int) -> str:
-        """Run one child from its start to its end; return how it ended."""
+    async def _live(self, index: int, pipe: int) -> int:
+        """Run one child from its start to its end; return its exit status, or minus the signal that ended it."""
         ours, theirs = os.pipe()
         pulse = _Pulse(ours)
         try:
@@ -241,11 +256,16 @@ class _Supervisor:
             os.close(ours)
         del self._children[index]
         self._judge(index, code, pulse)
-        return _ending(code)
+        return code
 
     def _judge(self, index: int, code: int, pulse: _Pulse) -> None:
         """Decide what the end of a child means for the exit status and for the other children."""
-        well = code in (0, -signal.SIGTERM, -signal.SIGINT)  # a signal in the middle of its start ends it, rightly
+        well = code in (
+            0,
+            REPLACE,
+            -signal.SIGTERM,
+            -signal.SIGINT,
+        )  # a signal in the middle of its start ends it, rightly
         if self._stopping.is_set():
             if not well and self._code is Exit.OK:
                 supervisor_log.error("worker process %d %s", index, _ending(code))
@@ -377,7 +397,7 @@ LEAVE_SECONDS = 10.0  # once all has stopped, what user code left behind may hol
 
 
 def run(
-    work: Callable[[], Coroutine[Any, Any, Exit]],
+    work: Callable[[], Coroutine[Any, Any, int]],
     log_style: str,
     log: logging.Logger,
     loop_factory: LoopFactory | None = None,
@@ -399,7 +419,7 @@ def run(
             Stop.current.close()
 
 
-def _run_to_its_end(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Exit]) -> Exit:
+def _run_to_its_end(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, int]) -> int:
     """Run until the work has ended. The loop belongs to the worker: a handler that calls `loop.stop()`, or a task of it
     that exits, does not stop it."""
     task = loop.create_task(work)

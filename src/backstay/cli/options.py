@@ -27,7 +27,11 @@ Url = Annotated[
 ]
 AppName = Annotated[
     str | None,
-    typer.Option("--app", metavar="MODULE:APP", help="Your app: module or file, and its name in it."),
+    typer.Option(
+        "--app",
+        metavar="MODULE:APP",
+        help="Your app, or the function that makes it: module or file, and its name in it.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 JobId = Annotated[str, typer.Argument(metavar="ID", help="Job id, or 6 or more of its first or last characters.")]

@@ -19,12 +19,14 @@ import typer
 
 from backstay import settings
 from backstay.app import Backstay
-from backstay.cli import app_loader, daemon, options
+from backstay.cli import app_loader, daemon, options, reloader
 from backstay.cli.daemon import first_of
 from backstay.cli.options import AppName, Url
 from backstay.cli.output import Exit, without_password
+from backstay.core import checks
 from backstay.errors import ConfigurationError
 from backstay.worker import Worker
+from backstay.worker.lifetime import Reason
 
 log = logging.getLogger("backstay.worker")
 
@@ -34,6 +36,10 @@ class _Settings:
     concurrency: int
     queues: tuple[str, ...]
     grace_seconds: float
+    burst: bool
+    max_jobs: int | None
+    max_memory: int | None
+    is_supervised: bool
 
 
 def worker(
@@ -51,6 +57,19 @@ def worker(
         timedelta | None,
         typer.Option(metavar="TIME", parser=options.length, help="How long running jobs get to finish; default 30s."),
     ] = None,
+    burst: Annotated[
+        bool, typer.Option("--burst", help="End when nothing is due; what is scheduled for later does not count.")
+    ] = False,
+    max_jobs: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="End after N jobs; with --processes, a new one follows.")
+    ] = None,
+    max_memory: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="End, or replace a handler's process, beyond this; such as 500M."),
+    ] = None,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="For development: start again when a Python file here changes.")
+    ] = False,
     log_level: Annotated[
         str | None, typer.Option(metavar="LEVEL", help="debug (a line per job), info (default), warning or error.")
     ] = None,
@@ -63,11 +82,23 @@ def worker(
     After the first signal no job starts and running jobs may finish; the second signal stops them.
     """
     level, style = daemon.level(log_level), daemon.style(log_format)
-    if settings.setting("processes", processes, settings.count_above_zero, 1) > 1 and not daemon.is_child():
-        daemon.configure(level, style)
+    memory = checks.check_bytes("--max-memory", max_memory)
+    is_supervised = daemon.is_child()
+    if not is_supervised:
         count = settings.setting("processes", processes, settings.count_above_zero, 1)
-        arguments = _arguments(concurrency, queues, grace, level, style, url, app)
-        return daemon.supervise(count, arguments, settings.grace(None if grace is None else grace.total_seconds()))
+        is_replaced = processes is not None and (max_jobs is not None or memory is not None)
+        grace_seconds = settings.grace(None if grace is None else grace.total_seconds())
+        if reload:
+            _check_alone(count, burst)
+            grace_seconds = grace_seconds if grace is not None else reloader.GRACE_SECONDS
+        if reload or count > 1 or is_replaced:
+            daemon.configure(level, style)
+            arguments = _arguments(
+                concurrency, queues, grace_seconds, level, style, url, app, burst, max_jobs, max_memory
+            )
+            if reload:
+                return reloader.run(arguments, grace_seconds)
+            return daemon.supervise(count, arguments, grace_seconds, ends_when_done=burst)
     mine = app_loader.load(url, app)
     if not mine.handlers:
         raise ConfigurationError(
@@ -78,6 +109,10 @@ def worker(
         settings.concurrency(concurrency),
         _queues(queues, mine),
         settings.grace(None if grace is None else grace.total_seconds()),
+        burst,
+        max_jobs,
+        memory,
+        is_supervised,
     )
     daemon.configure(level, style)
     _warn_of_another_url(mine)
@@ -95,7 +130,12 @@ def _warn_of_another_url(app: Backstay) -> None:
         )
 
 
-async def _work(app: Backstay, chosen: _Settings) -> Exit:
+def _check_alone(processes: int, burst: bool) -> None:
+    if processes > 1 or burst:
+        raise ConfigurationError("--reload is for development: leave out --processes and --burst")
+
+
+async def _work(app: Backstay, chosen: _Settings) -> int:
     stop = daemon.hear(chosen.grace_seconds)
     async with AsyncExitStack() as opened:
         worker = await daemon.begun(lambda tried: _start(app, chosen, tried), opened, stop, log)
@@ -110,13 +150,23 @@ async def _work(app: Backstay, chosen: _Settings) -> Exit:
         if not stopping.done():
             worker.hurry()
         await stopping
-        return Exit.FAILED if worker.failure is not None or stop.hurried.is_set() else Exit.OK
+        if worker.failure is not None or stop.hurried.is_set():
+            return Exit.FAILED
+        is_to_be_replaced = worker.ended_for in (Reason.JOBS, Reason.MEMORY)
+        return daemon.REPLACE if is_to_be_replaced and chosen.is_supervised else Exit.OK
 
 
 async def _start(app: Backstay, chosen: _Settings, opened: AsyncExitStack) -> Worker:
     await opened.enter_async_context(app)
     return await opened.enter_async_context(
-        app.worker(concurrency=chosen.concurrency, queues=chosen.queues, grace=chosen.grace_seconds)
+        app.worker(
+            concurrency=chosen.concurrency,
+            queues=chosen.queues,
+            grace=chosen.grace_seconds,
+            burst=chosen.burst,
+            max_jobs=chosen.max_jobs,
+            max_memory=chosen.max_memory,
+        )
     )
 
 
@@ -137,21 +187,26 @@ def _queues(given: str | list[str] | None, app: Backstay) -> tuple[str, ...]:
 def _arguments(
     concurrency: int | None,
     queues: str | None,
-    grace: timedelta | None,
+    grace_seconds: float,
     level: str,
     style: str,
     url: str | None,
     app: str | None,
+    burst: bool,
+    max_jobs: int | None,
+    max_memory: str | None,
 ) -> list[str]:
     """Return the arguments of the same command for a child, with one process."""
     given = {
         "--concurrency": concurrency,
         "--queues": queues,
-        "--grace": None if grace is None else grace.total_seconds(),
+        "--grace": grace_seconds,
         "--log-level": level,
         "--log-format": style,
         "--url": url,
         "--app": app,
+        "--max-jobs": max_jobs,
+        "--max-memory": max_memory,
     }
     chosen = [f"{name}={value}" for name, value in given.items() if value is not None]
-    return ["worker", "--processes=1", *chosen]
+    return ["worker", "--processes=1", *chosen, *(["--burst"] if burst else [])]

@@ -182,3 +182,24 @@ def how_to_install(extra: str) -> str:
         f"run pip install '.[{extra}]' in a checkout, or pip install 'backstay-VERSION-py3-none-any.whl[{extra}]'"
         f" with a built wheel (once it is published: pip install 'backstay[{extra}]')"
     )
+
+
+_BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+
+
+def check_bytes(name: str, given: int | str | None) -> int | None:
+    """Return a number of bytes: as a number, or as text such as 500M or 1.5GiB, in powers of 1,024."""
+    if given is None:
+        return None
+    found = _BYTES.fullmatch(given.strip()) if isinstance(given, str) else None
+    size = given if found is None else int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
+    if isinstance(size, bool) or not isinstance(size, int) or size < limits.MIB:
+        raise InvalidOption(f"{name}={given!r:.40}: use a size such as 500M or 2G, or bytes; at least 1M", option=name)
+    return size
+
+
+def check_count(name: str, given: int | None) -> int | None:
+    """Return a number of things from 1, or None."""
+    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 1):
+        raise InvalidOption(f"{name}={given!r:.40}: use an integer of 1 or more, or leave it out", option=name)
+    return given

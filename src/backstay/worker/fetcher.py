@@ -24,6 +24,7 @@ from backstay.worker.settler import Settler
 from backstay.worker.slots import Room, Slots
 
 log = logging.getLogger("backstay.worker")
+_ASKED_SECONDS = 0.01
 _TURN_SECONDS = 0.25  # between looks at whose turn it is, while jobs wait to run alone
 
 
@@ -39,6 +40,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     keep: Retention
     version: str
     code: Code | None = None  # the schedules that its app declares
+    burst: bool = False
+    max_jobs: int | None = None
+    max_memory: int | None = None  # bytes
 
 
 class Fetcher:
@@ -73,7 +77,17 @@ class Fetcher:
         self._signalled = True  # since the last look
         self._poll_at = 0.0
         self._stopping = False
+        self.is_waiting = False  # nothing can be claimed now: there was nothing, or there is no room
+        self.claimed = 0  # jobs
         self._loop = asyncio.get_running_loop()
+
+    async def ask_again(self) -> None:
+        """Ask for every type once more, also for jobs that run alone; return when there is an answer to all of it."""
+        self.is_waiting = False
+        self._look_at = 0.0
+        self._ready(Signal.READY)
+        while not self.is_waiting:  # noqa: ASYNC110  # once per burst: no one else needs a signal
+            await asyncio.sleep(_ASKED_SECONDS)
 
     def _ready(self, _: Signal) -> None:
         """Wake up: jobs may be waiting."""
@@ -100,7 +114,7 @@ class Fetcher:
         try:
             while not self._stopping:
                 changed.clear()
-                if self._settler.is_behind:
+                if self._settler.is_behind or self._left() == 0:
                     await changed.wait()
                     continue
                 await self._look()
@@ -115,9 +129,12 @@ class Fetcher:
                 if (chosen := self._chosen(rooms)) is not None:
                     await self._claim(chosen, opening.lost)
                 elif self._maybe_ready and not rooms and opening is OPEN and not self._alone:
+                    self.is_waiting = True
                     await changed.wait()
                 else:
+                    self.is_waiting = not self._alone
                     await self._wait(opening)
+                self.is_waiting = False
         finally:
             unlisten()
 
@@ -183,6 +200,7 @@ class Fetcher:
                 jobs = [job for job in answered if not self.is_released(job)]
                 self._released.clear()
             if answered:
+                self.claimed += len(answered)
                 if lost is not Lost.ALONE:
                     self._maybe_ready.update(request.slots)  # until a claim comes back empty there may be more
                 if jobs:
@@ -196,6 +214,8 @@ class Fetcher:
 
     def _request(self, room: Room, lost: Lost) -> ClaimRequest:
         limit = min(self._settings.claim_limit, room.total)
+        if (left := self._left()) is not None:
+            limit = min(limit, left)
         return ClaimRequest(
             worker_id=self._worker_id,
             worker_version=self._settings.version,
@@ -207,6 +227,12 @@ class Fetcher:
             versions=self._versions,
             lost=lost,
         )
+
+    def _left(self) -> int | None:
+        """Return how many more jobs this worker may take, if that is limited."""
+        if self._settings.max_jobs is None:
+            return None
+        return max(0, self._settings.max_jobs - self._settler.ran - self._slots.unsettled)
 
     async def _answer(self, request: ClaimRequest) -> list[ClaimedJob]:
         """Repeat a claim until the store answers. One without an answer may have been applied; the same token gets the

@@ -21,3 +21,8 @@ def resident_bytes(pid: int | None = None) -> int:
 def shown(size: int) -> str:
     """Return a size as a message says it."""
     return f"{size / GIB:.3g} GiB" if size >= GIB else f"{size / MIB:.3g} MiB"
+
+
+def is_known() -> bool:
+    """Return whether the system tells how much memory a process uses."""
+    return resident_bytes() > 0

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from backstay import codec, failpoints
 from backstay.clock import MICROS, Clock
-from backstay.core.lifecycle import Completed, Outcome, Raised, complete, decide
+from backstay.core.lifecycle import Completed, GivenBack, Outcome, Raised, complete, decide
 from backstay.core.port import Store
 from backstay.core.records import ErrorEntry, Transition, Verdict
 from backstay.errors import EffectFailed, StoreBusy, StoreMoved
@@ -51,6 +51,7 @@ class Settler:
         self._observers = observers
         self._trouble = trouble
         self.ended = self.failed = self.busy_micros = 0  # attempts, for the worker's heartbeat
+        self._not_begun = 0  # of these, given back before they began
         self.waiting: list[tuple[Run, Transition]] = []  # decided, not written
         # So much waits that no more jobs should be claimed. What runs faster than the store takes it would pile up in
         # memory, with a lease each, and would all run again after a crash.
@@ -102,6 +103,16 @@ class Settler:
             self._idle.clear()
         self.waiting.append((run, transition))
         self.is_behind = len(self.waiting) >= UNSETTLED_MAX
+
+    def give_back(self, run: Run, reason: str) -> None:
+        """Give back a job that has not begun."""
+        self._not_begun += 1
+        self.settle(run, GivenBack(reason))
+
+    @property
+    def ran(self) -> int:
+        """How many attempts have begun and ended."""
+        return self.ended - self._not_begun
 
     def _decide(self, run: Run, outcome: Outcome) -> Transition:
         now = self._clock.now()

@@ -404,6 +404,11 @@ class Slots:
             self._patience = self._loop.call_later(AHEAD_SECONDS_MAX, self._give_back_late)
         self._loop.call_soon(self._dispatch)
 
+    @property
+    def unsettled(self) -> int:
+        """Return how many jobs are held and not settled."""
+        return sum(not run.settling for run in self._runs.held.values())
+
     def lose(self, run: Run) -> None:
         """Stop a run whose claim no longer holds, as the store has answered."""
         if run.settling or self._runs.held.get(run.job.job_id) is not run:
@@ -446,7 +451,7 @@ class Slots:
         for each in late:
             self._lane_of(each).pace.stalled(now)
             for run in self._unbuffered(each):
-                self._settler.settle(run, GivenBack(TOO_LATE))
+                self._settler.give_back(run, TOO_LATE)
         if self._buffer:
             self._patience = self._loop.call_later(AHEAD_SECONDS_MAX / 2, self._give_back_late)
         self.changed.set()
@@ -506,7 +511,7 @@ class Slots:
         lane = self.lanes[run.job.job_type]
         lane.buffered -= 1
         if self._taken >= self._concurrency or lane.is_full:
-            self._settler.settle(run, GivenBack(NO_SLOT))
+            self._settler.give_back(run, NO_SLOT)
         else:
             self._start(run, lane)
 

@@ -29,6 +29,7 @@ from backstay.worker.channels import Children, Rows, Services, Targets
 from backstay.worker.executor import Deadlines, Executor
 from backstay.worker.fetcher import Fetcher, WorkerSettings
 from backstay.worker.leases import LeaseKeeper
+from backstay.worker.lifetime import Lifetime, Reason
 from backstay.worker.maintenance import Maintenance
 from backstay.worker.outputs import Outputs
 from backstay.worker.pulse import STALL_SECONDS, Pulse
@@ -109,12 +110,15 @@ class Worker:
         self._recorder = Recorder(store, clock, files, self._runs.running, trouble)
         self._settler = Settler(self.worker_id, store, clock, self._runs, self._recorder, observers, trouble)
         self._deadlines = Deadlines(self._runs.executions, self._settler.stop, self._pulse)
-        self._executor = Executor(services, self._deadlines)
+        self._executor = Executor(services, self._deadlines, settings.max_memory)
         caller = Caller(clock, self._runs, self._settler, self._executor)
         self._slots = Slots(
             handlers, settings.concurrency, self._runs, self._settler, self._executor, caller, observers
         )
         self._fetcher = Fetcher(self.worker_id, store, clock, settings, self._slots, self._settler, trouble)
+        self._lifetime = Lifetime(
+            store, clock, settings, self._runs, self._settler, self._fetcher, self._stop_by_itself
+        )
         releaser = StoreReleaser(self.worker_id, clock, self._runs, self._settler, self._fetcher, self._slots.lose)
         self._watchdog = Watchdog(clock, settings.lease_seconds, self._pulse, releaser, trouble)
         self._leases = LeaseKeeper(
@@ -162,7 +166,8 @@ class Worker:
             raise
         self._unlisten = self._store.listen(_SIGNALS, self._hear)
         self._maintenance.start(self._check_task)
-        for work in (self._sum_up_minutes(), self._settler.work(), self._recorder.work(), self._fetcher.work()):
+        own = (self._lifetime.work(),) if self._lifetime.is_limited else ()
+        for work in (*own, self._sum_up_minutes(), self._settler.work(), self._recorder.work(), self._fetcher.work()):
             task = asyncio.get_running_loop().create_task(work)
             task.add_done_callback(self._check_task)
             self._tasks.append(task)
@@ -177,6 +182,14 @@ class Worker:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.stop()
+
+    @property
+    def ended_for(self) -> Reason | None:
+        """Why it has ended by itself, without anything being wrong; None if it was told to."""
+        return self._lifetime.reason
+
+    def _stop_by_itself(self) -> None:
+        self._stopping = asyncio.get_running_loop().create_task(self.stop())
 
     async def stop(self) -> None:
         """Stop claiming, give back what has not started, and let the rest finish, or give it back too after the grace
