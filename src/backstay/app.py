@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast, overloa
 import msgspec
 import pydantic
 
-from backstay import codec, ids, limits, origins, settings
+from backstay import codec, ids, limits, origins, posix, settings
 from backstay.clock import Clock, Instant, SystemClock, seconds
 from backstay.core import access_keys, checks, schedules, stats
 from backstay.core.access_keys import AuditTrail, CreatedKey, KeyInfo
@@ -714,11 +714,17 @@ class Backstay:
     def _chosen(self, job_types: Sequence[str] | None) -> dict[str, BoundHandler]:
         if not self.handlers:
             raise ConfigurationError("this app has no handlers: register one with @app.job before starting a worker")
-        if job_types is None:
-            return self.handlers
-        if missing := [name for name in job_types if name not in self.handlers]:
+        if missing := [name for name in job_types or () if name not in self.handlers]:
             raise ConfigurationError(f"no handler for {', '.join(missing)}")
-        return {name: self.handlers[name] for name in job_types}
+        chosen = self.handlers if job_types is None else {name: self.handlers[name] for name in job_types}
+        if not posix.HAS_PROCESSES and (
+            apart := [each.name for each in chosen.values() if each.isolation == "process"]
+        ):
+            raise ConfigurationError(
+                f'{", ".join(apart)}: isolation="process" {posix.ONLY_HERE}; leave it out, or leave these types to'
+                " other workers with job_types="
+            )
+        return chosen
 
     def maintenance(self, name: str) -> Maintenance:
         """Run the maintenance that workers do, without running jobs: `async with app.maintenance("server"): …`."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 import threading
 import uuid
 
+from backstay import posix
 from backstay.clock import Instant
 from backstay.errors import InvalidOption
 
@@ -26,7 +26,7 @@ def _start_anew() -> None:
     _random.seed()
 
 
-os.register_at_fork(after_in_child=_start_anew)
+posix.at_fork(after_in_child=_start_anew)
 
 
 def _take(count: int, now: Instant) -> int:

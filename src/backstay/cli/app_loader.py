@@ -18,11 +18,8 @@ from backstay.cli.output import Column
 from backstay.clock import to_datetime
 from backstay.core import records
 from backstay.errors import BackstayError, ConfigurationError, InvalidOption, JobNotFound
-from backstay.handlers import Handler
 from backstay.ops import lookup
 from backstay.options import FindOptions
-from backstay.sync_handlers import BoundHandler as BlockingHandler
-from backstay.worker import factories
 
 T = TypeVar("T")
 _OURS = str(Path(__file__).parents[1]) + os.sep
@@ -89,7 +86,7 @@ def _find(name: str) -> Backstay:
         if not hasattr(found, part):
             raise ConfigurationError(f"--app {name}: {module_name} has no {part!r}{_hint(module)}")
         found = getattr(found, part)
-    if not _is_app(found) and callable(found) and not isinstance(found, Handler | BlockingHandler):
+    if not _is_app(found) and callable(found) and not hasattr(found, "handler"):  # which is called for something else
         return _made(name, f"{module.__name__}:{attribute}", found)
     return _async_app(name, found)
 
@@ -100,6 +97,8 @@ def _is_app(found: Any) -> bool:
 
 def _made(name: str, factory: str, function: Any) -> Backstay:
     """Return the app that a function makes. Processes of handlers call it again: their handlers are inside it."""
+    from backstay.worker import factories  # here: few workers need it
+
     try:
         found = factories.called(function)
     except (Exception, SystemExit) as error:

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from backstay import settings
+from backstay import posix, settings
 from backstay.cli import output
 from backstay.cli.output import Exit, safe_lines
 from backstay.clock import within
@@ -144,7 +144,13 @@ REPLACE = 75  # exit status of a child that has done its share, as max_jobs and 
 
 
 def supervise(count: int, arguments: list[str], grace_seconds: float, *, ends_when_done: bool = False) -> Exit:
+    check_supervision()
     return asyncio.run(Supervisor(arguments, grace_seconds, ends_when_done=ends_when_done).run(count))
+
+
+def check_supervision() -> None:
+    if not posix.HAS_PROCESSES:
+        raise ConfigurationError(f"--processes and --reload: a parent of workers {posix.ONLY_HERE}; leave them out")
 
 
 class _Pulse:

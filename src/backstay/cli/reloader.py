@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from backstay.cli.daemon import Supervisor, _ending, _Pulse, supervisor_log
+from backstay.cli.daemon import Supervisor, _ending, _Pulse, check_supervision, supervisor_log
 from backstay.cli.output import Exit
 from backstay.clock import within
 from backstay.limits import WATCHED_FILES_MAX
@@ -22,6 +22,7 @@ _PASSED_OVER = ("__pycache__", "node_modules", "site-packages")
 
 
 def run(arguments: list[str], grace_seconds: float) -> Exit:
+    check_supervision()
     return asyncio.run(_Reloader(arguments, grace_seconds).run(1))
 
 

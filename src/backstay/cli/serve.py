@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from backstay import limits, settings
+from backstay import limits, posix, settings
 from backstay.app import Backstay
 from backstay.cli import app_loader, daemon, options
 from backstay.cli.daemon import first_of
@@ -87,7 +87,7 @@ def serve(
             " on it with @app.job; or remove --workers"
         )
     daemon.configure(level, style)
-    _allow_files()
+    posix.allow_open_files(FILES_MAX)  # the usual 1,024 are few if streams stay open
     return daemon.run(lambda: _serve(mine, chosen), style, log, daemon.loop_for_sockets())
 
 
@@ -153,16 +153,6 @@ def _count(value: Any) -> int:
     if number < 0:
         raise ValueError
     return number
-
-
-def _allow_files() -> None:
-    """Raise the limit of open files to what the system allows: the usual 1,024 are few if streams stay open."""
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(FILES_MAX, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _serve(app: Backstay, chosen: _Settings) -> Exit:

@@ -19,14 +19,13 @@ import typer
 
 from backstay import settings
 from backstay.app import Backstay
-from backstay.cli import app_loader, daemon, options, reloader
+from backstay.cli import app_loader, daemon, options
 from backstay.cli.daemon import first_of
 from backstay.cli.options import AppName, Url
 from backstay.cli.output import Exit, without_password
 from backstay.core import checks
 from backstay.errors import ConfigurationError
 from backstay.worker import Worker
-from backstay.worker.lifetime import Reason
 
 log = logging.getLogger("backstay.worker")
 
@@ -89,6 +88,8 @@ def worker(
         is_replaced = processes is not None and (max_jobs is not None or memory is not None)
         grace_seconds = settings.grace(None if grace is None else grace.total_seconds())
         if reload:
+            from backstay.cli import reloader  # here: a worker in production spares itself the memory
+
             _check_alone(count, burst)
             grace_seconds = grace_seconds if grace is not None else reloader.GRACE_SECONDS
         if reload or count > 1 or is_replaced:
@@ -152,8 +153,8 @@ async def _work(app: Backstay, chosen: _Settings) -> int:
         await stopping
         if worker.failure is not None or stop.hurried.is_set():
             return Exit.FAILED
-        is_to_be_replaced = worker.ended_for in (Reason.JOBS, Reason.MEMORY)
-        return daemon.REPLACE if is_to_be_replaced and chosen.is_supervised else Exit.OK
+        reason = worker.ended_for
+        return daemon.REPLACE if reason is not None and reason.is_for_another and chosen.is_supervised else Exit.OK
 
 
 async def _start(app: Backstay, chosen: _Settings, opened: AsyncExitStack) -> Worker:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 
+from backstay import posix
+
 _SHORTAGES = (errno.EMFILE, errno.ENFILE)
 
 
@@ -29,8 +31,5 @@ def what_to_do() -> str:
 
 
 def _limit() -> str:
-    try:
-        import resource
-    except ImportError:  # on Windows
-        return ""
-    return f" (its limit is {resource.getrlimit(resource.RLIMIT_NOFILE)[0]:,})"
+    limit = posix.open_files_limit()
+    return "" if limit is None else f" (its limit is {limit:,})"

@@ -21,6 +21,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from backstay import posix
 from backstay.errors import ClaimLost, ConfigurationError, InvalidOption, StoreError
 from backstay.limits import ARTIFACT_BYTES_MAX, MIB
 
@@ -284,7 +285,7 @@ class LocalFiles(Files):
         path = self._folder(job_id, str(attempt)) / name
         draft = path.with_name(f".{name}.{os.getpid()}.{threading.get_ident()}.draft")  # two runs may write it at once
         tally = Tally(name, self.size_max)
-        descriptor = os.open(draft, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+        descriptor = os.open(draft, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | posix.BINARY, 0o600)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 for piece in in_pieces(content, PIECE_BYTES):
@@ -299,7 +300,7 @@ class LocalFiles(Files):
         return StoredFile(path.as_uri(), tally.sha256, tally.size, name)
 
     def append(self, job_id: str, name: str, content: bytes, size_max: int) -> None:
-        descriptor = os.open(self._folder(job_id) / name, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+        descriptor = os.open(self._folder(job_id) / name, os.O_CREAT | os.O_WRONLY | os.O_APPEND | posix.BINARY, 0o600)
         try:
             if os.fstat(descriptor).st_size < size_max:
                 os.write(descriptor, content)

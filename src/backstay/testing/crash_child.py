@@ -49,7 +49,7 @@ LOOK_SECONDS = 0.05
 LAST_WORDS_BYTES = 4_000  # characters of a child's output in a message: a traceback, not a log
 STOPS_MAX = 1_000  # tries to stop a child outside a transaction: it is inside one for a few milliseconds in a hundred
 STOP_AGAIN_SECONDS = 0.005  # about the duration of a transaction
-_RESTORED = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD, signal.SIGHUP)
+_RESTORED = ("SIGINT", "SIGTERM", "SIGALRM", "SIGCHLD", "SIGHUP")  # by name: not every system has all of them
 
 
 class Link:
@@ -104,7 +104,7 @@ def _become(program: Callable[[Link], None], link: Link, output: Path, parent: i
         die_with_parent(parent)
         signal.set_wakeup_fd(-1)
         for each in _RESTORED:
-            signal.signal(each, signal.SIG_DFL)
+            signal.signal(signal.Signals[each], signal.SIG_DFL)
         _redirect(output)
         program(link)
         code = 0

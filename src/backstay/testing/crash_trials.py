@@ -26,7 +26,7 @@ from typing import Any
 
 import msgspec
 
-from backstay import ids, sync
+from backstay import ids, posix, sync
 from backstay import options as backstay_options
 from backstay.clock import MICROS, SystemClock, micros
 from backstay.errors import ConfigurationError, InvalidOption
@@ -174,6 +174,8 @@ def crash_test(
     of the run's queue, a new SQLite file each time. `options` are those of submit. `timeout` bounds each worker.
     """
     __tracebackhide__ = True  # pytest shows the line of the test
+    if not posix.HAS_PROCESSES:
+        raise ConfigurationError(f"crash_test forks its workers, which {posix.ONLY_HERE}")
     if inspect.iscoroutinefunction(effect) or inspect.iscoroutinefunction(reset):
         raise ConfigurationError("effect and reset are called without await: write a plain `def`")
     lease_seconds, child_seconds = _seconds("lease", lease), _seconds("timeout", timeout)

@@ -44,6 +44,11 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_jobs: int | None = None
     max_memory: int | None = None  # bytes
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether the worker may end by itself: most run until they are told to stop."""
+        return self.burst or self.max_jobs is not None or self.max_memory is not None
+
 
 class Fetcher:
     def __init__(

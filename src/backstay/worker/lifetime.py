@@ -29,6 +29,11 @@ class Reason(Enum):
     JOBS = "it has run as many jobs as max_jobs says"
     MEMORY = "it uses more memory than max_memory says"
 
+    @property
+    def is_for_another(self) -> bool:
+        """Whether there may be work for another worker in its place."""
+        return self is not Reason.NOTHING_DUE
+
 
 class Lifetime:
     def __init__(
@@ -50,11 +55,6 @@ class Lifetime:
         self._fetcher = fetcher
         self._stop = stop
         self._schedules = Scheduler(store, clock, look_seconds=settings.poll_seconds)
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether there is anything to look for: most workers run until they are told to stop."""
-        return self._settings.burst or self._settings.max_jobs is not None or self._settings.max_memory is not None
 
     async def work(self) -> None:
         while (reason := await self._over()) is None:  # noqa: ASYNC110  # most of what it looks at has no signal

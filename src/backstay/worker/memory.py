@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
+from backstay import posix
 from backstay.limits import GIB, MIB
-
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0  # not on Windows
 
 
 def resident_bytes(pid: int | None = None) -> int:
     """Return how much memory this process uses, or another one, or 0 if the system does not tell."""
     try:
-        return int(Path(f"/proc/{pid or 'self'}/statm").read_text().split()[1]) * _PAGE_BYTES
+        return int(Path(f"/proc/{pid or 'self'}/statm").read_text().split()[1]) * posix.PAGE_BYTES
     except (OSError, ValueError, IndexError):
         return 0
 

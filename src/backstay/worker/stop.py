@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Protocol
 
+from backstay import posix
+
 log = logging.getLogger("backstay.worker")
 FAILED = 1  # the exit status of a process that had to be ended
 STOPPING = (signal.SIGTERM, signal.SIGINT)
@@ -33,10 +35,10 @@ def _let_children_have_their_own_signals() -> None:
     the pipe that tells this process of signals: one sent to the child would otherwise stop the worker."""
 
     def mask() -> None:
-        _unmasked.signals = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+        _unmasked.signals = posix.block_signals(STOPPING)
 
     def unmask() -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, _unmasked.signals)
+        posix.restore_signals(_unmasked.signals)
 
     def forget() -> None:
         if Stop.current is not None:
@@ -45,7 +47,7 @@ def _let_children_have_their_own_signals() -> None:
                 signal.signal(number, signal.SIG_DFL)
         unmask()
 
-    os.register_at_fork(before=mask, after_in_parent=unmask, after_in_child=forget)
+    posix.at_fork(before=mask, after_in_parent=unmask, after_in_child=forget)
 
 
 SAME_SIGNAL_SECONDS = 0.5  # a service manager tells the whole group, and a parent passes it on: that is one signal

@@ -11,7 +11,7 @@ import logging
 import os
 import secrets
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from backstay.clock import Clock, within
 from backstay.core import workers
@@ -29,7 +29,6 @@ from backstay.worker.channels import Children, Rows, Services, Targets
 from backstay.worker.executor import Deadlines, Executor
 from backstay.worker.fetcher import Fetcher, WorkerSettings
 from backstay.worker.leases import LeaseKeeper
-from backstay.worker.lifetime import Lifetime, Reason
 from backstay.worker.maintenance import Maintenance
 from backstay.worker.outputs import Outputs
 from backstay.worker.pulse import STALL_SECONDS, Pulse
@@ -40,6 +39,9 @@ from backstay.worker.settler import STOP_SECONDS, Settler
 from backstay.worker.slots import Slots
 from backstay.worker.waits import Waits
 from backstay.worker.watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from backstay.worker.lifetime import Lifetime, Reason
 
 log = logging.getLogger("backstay.worker")
 
@@ -116,9 +118,13 @@ class Worker:
             handlers, settings.concurrency, self._runs, self._settler, self._executor, caller, observers
         )
         self._fetcher = Fetcher(self.worker_id, store, clock, settings, self._slots, self._settler, trouble)
-        self._lifetime = Lifetime(
-            store, clock, settings, self._runs, self._settler, self._fetcher, self._stop_by_itself
-        )
+        self._lifetime: Lifetime | None = None
+        if settings.is_limited:
+            from backstay.worker.lifetime import Lifetime  # here: other workers spare themselves the memory
+
+            self._lifetime = Lifetime(
+                store, clock, settings, self._runs, self._settler, self._fetcher, self._stop_by_itself
+            )
         releaser = StoreReleaser(self.worker_id, clock, self._runs, self._settler, self._fetcher, self._slots.lose)
         self._watchdog = Watchdog(clock, settings.lease_seconds, self._pulse, releaser, trouble)
         self._leases = LeaseKeeper(
@@ -166,7 +172,7 @@ class Worker:
             raise
         self._unlisten = self._store.listen(_SIGNALS, self._hear)
         self._maintenance.start(self._check_task)
-        own = (self._lifetime.work(),) if self._lifetime.is_limited else ()
+        own = () if self._lifetime is None else (self._lifetime.work(),)
         for work in (*own, self._sum_up_minutes(), self._settler.work(), self._recorder.work(), self._fetcher.work()):
             task = asyncio.get_running_loop().create_task(work)
             task.add_done_callback(self._check_task)
@@ -186,7 +192,7 @@ class Worker:
     @property
     def ended_for(self) -> Reason | None:
         """Why it has ended by itself, without anything being wrong; None if it was told to."""
-        return self._lifetime.reason
+        return None if self._lifetime is None else self._lifetime.reason
 
     def _stop_by_itself(self) -> None:
         self._stopping = asyncio.get_running_loop().create_task(self.stop())

@@ -20,6 +20,7 @@ from weakref import WeakSet
 import apsw
 import msgspec
 
+from backstay import posix
 from backstay.clock import Instant
 from backstay.core import open_files
 from backstay.core.admission import Turn
@@ -77,7 +78,7 @@ def _after() -> None:
     _one_fork.release()
 
 
-os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_after)
+posix.at_fork(before=_before, after_in_parent=_after, after_in_child=_after)
 
 
 MOVED = "backstay moved: "  # how the words of a trigger begin that keeps a queue from changing while it moves

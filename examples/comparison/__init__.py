@@ -1,0 +1,1 @@
+"""One application on three systems: see README.md."""
