@@ -7,7 +7,7 @@ from typing import Any
 
 __all__ = ["element", "number", "prose", "text"]
 
-_CITED = re.compile(r"\[(\d{1,12})\]")
+_CITED = re.compile(r"\[(\d{1,12})\]([.,;:!?]*)")  # and the punctuation that must not begin the next line
 
 
 def number(value: float) -> str:
@@ -44,7 +44,9 @@ def _block(block: str, known: Container[int]) -> str:
 def _cited(line: str, known: Container[int]) -> str:
     def link(found: re.Match[str]) -> str:
         comment = int(found[1])
-        return cite(comment) if comment in known else found[0]
+        if comment not in known:
+            return found[0]
+        return f'<span class="kept">{cite(comment)}{found[2]}</span>' if found[2] else cite(comment)
 
     return _CITED.sub(link, text(line))
 

@@ -134,6 +134,22 @@ async def test_what_sql_says_itself_goes_before_what_is_derived(app: Backstay, s
         assert await facts(app, job_id) == ("s", "h", "k", 9)
 
 
+async def test_a_type_that_reuses_by_fields_wants_its_hash_from_sql(postgres: Postgres, schema: str, sql: Any) -> None:
+    app = Backstay(postgres.url(schema=schema))
+
+    @app.job("embed", reuse_by=["text"], reuse=True)
+    async def embed(payload: Rule) -> str:
+        return payload.text.upper()
+
+    async with app:
+        with pytest.raises(asyncpg.PostgresError, match="embed reuses results by text"):
+            await submit(sql, RULE)
+        job = await app.get(await submit(sql, f"{RULE}, content_hash => 'of-ours'"))
+        assert job.content_hash == "of-ours"
+        plain = await app.get(await submit(sql, f"{RULE}, reuse => 'false'"))
+        assert plain.content_hash is None
+
+
 async def test_sql_is_told_what_it_cannot_derive(app: Backstay, sql: Any) -> None:
     async with await announce(app, subject=lambda rule: rule.text, priority=lambda rule: 7):
         with pytest.raises(asyncpg.PostgresError, match="derived computes its subject and priority in code, which SQL"):

@@ -591,6 +591,13 @@ BEGIN
                 kept := (derives ->> 'dedup_for')::bigint;
             END IF;
         END IF;
+        IF reuse IS NULL AND content_hash IS NULL AND derives ->> 'reuse' IS NOT NULL
+                AND jsonb_array_length(known -> 'reuse_by') > 0 THEN
+            RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format(
+                '%s reuses results by %s (reuse_by), of which only Python computes the hash: give content_hash here, or'
+                ' declare it as a template instead of reuse_by', job_type, (
+                    SELECT string_agg(field, ' and ') FROM jsonb_array_elements_text(known -> 'reuse_by') AS field));
+        END IF;
         IF reuse IS NULL AND content_hash IS NOT NULL AND derives ->> 'reuse' IS NOT NULL THEN
             reuse := CASE (derives ->> 'reuse')::bigint WHEN -1 THEN 'true'
                 ELSE ((derives ->> 'reuse')::bigint / 1000000.0) || ' s' END;
@@ -642,7 +649,7 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format('reuse %L: use true, false or an interval', reuse);
     ELSIF reuse NOT IN ('true', 'false') AND reuse::interval > '{span_seconds_max} s' THEN
         RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format('reuse %L is beyond a century: use true', reuse);
-    ELSIF reuse IS NOT NULL AND content_hash IS NULL THEN
+    ELSIF reuse <> 'false' AND content_hash IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = 'reuse needs a content_hash to compare by';
     ELSIF priority NOT BETWEEN 0 AND 100 THEN
         RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format('priority %s: use 0 to 100', priority);
