@@ -7,7 +7,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from pydantic import BaseModel
 from redis import Redis as Client
 
 from backstay import Backstay
@@ -15,24 +14,10 @@ from backstay.imports.importer import Part
 from tests.imports.celery_source import LATER, TASK, celery, facts_of, linked, make, ordered, result_of, taken, typed
 from tests.imports.conftest import ENGINES, Place, imported, planned, refused
 from tests.imports.facts import digest, jobs_of
+from tests.imports.letters import app_of
 
 EACH = 3  # tasks of each kind
 JOBS = 7 * EACH
-
-
-class Letter(BaseModel):
-    to: str
-    pages: int = 1
-
-
-def a_queue(url: str) -> Backstay:
-    app = Backstay(url)
-
-    @app.job(TASK, queue="mail")
-    async def send(payload: Letter) -> object:
-        return payload.to
-
-    return app
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -42,7 +27,7 @@ async def test_every_task_is_the_same_on_every_engine(
 ) -> None:
     settings = {"task_serializer": serializer, "accept_content": ["json", "pickle"], "result_serializer": serializer}
     expected = [tuple(each) for each in celery(make, redis_url, EACH, **settings)]
-    async with a_queue(place(engine)) as app:
+    async with app_of(place(engine), TASK) as app:
         report = await imported(app, "celery", redis_url)
 
         assert (report.imported, report.compared, report.changed) == (JOBS, JOBS, 0)
@@ -51,7 +36,7 @@ async def test_every_task_is_the_same_on_every_engine(
 
 async def test_waiting_tasks_run_in_their_order(redis_url: str, place: Place) -> None:
     celery(ordered, redis_url)
-    async with a_queue(place("sqlite")) as app:
+    async with app_of(place("sqlite"), TASK) as app:
         await imported(app, "celery", redis_url)
         async with app.worker(concurrency=1):
             for job in await app.find():
@@ -63,7 +48,7 @@ async def test_waiting_tasks_run_in_their_order(redis_url: str, place: Place) ->
 
 async def test_a_result_is_found_by_the_id_of_its_task(redis_url: str, place: Place) -> None:
     celery(make, redis_url, 1)
-    async with a_queue(place("sqlite")) as app:
+    async with app_of(place("sqlite"), TASK) as app:
         await imported(app, "celery", redis_url, part=Part.ENDED)
 
         [job] = await app.find(status="completed")
@@ -72,7 +57,7 @@ async def test_a_result_is_found_by_the_id_of_its_task(redis_url: str, place: Pl
 
 async def test_a_result_without_the_name_of_its_task_is_kept_under_another(redis_url: str, place: Place) -> None:
     celery(make, redis_url, 1, result_extended=False)
-    async with a_queue(place("sqlite")) as app:
+    async with app_of(place("sqlite"), TASK) as app:
         report = await imported(app, "celery", redis_url)
 
         [job] = await app.find(status="completed")
@@ -82,7 +67,7 @@ async def test_a_result_without_the_name_of_its_task_is_kept_under_another(redis
 
 async def test_results_may_be_in_another_database(redis_url: str, redis_url_too: str, place: Place) -> None:
     celery(make, redis_url, EACH, results=redis_url_too)
-    async with a_queue(place("sqlite")) as app:
+    async with app_of(place("sqlite"), TASK) as app:
         report = await imported(app, "celery", f"{redis_url}?results={redis_url_too}")
 
         assert report.imported == JOBS
@@ -90,7 +75,7 @@ async def test_results_may_be_in_another_database(redis_url: str, redis_url_too:
 
 async def test_a_task_that_a_worker_has_taken_is_imported_too(redis_url: str, place: Place) -> None:
     celery(taken, redis_url)
-    async with a_queue(place("sqlite")) as app:
+    async with app_of(place("sqlite"), TASK) as app:
         plan = await planned(app, "celery", redis_url)
 
         assert [(line.becomes, line.note) for line in plan.lines] == [
@@ -100,7 +85,7 @@ async def test_a_task_that_a_worker_has_taken_is_imported_too(redis_url: str, pl
 
 async def test_times_and_ids_in_arguments_become_text(redis_url: str, place: Place) -> None:
     celery(typed, redis_url)
-    async with a_queue(place("sqlite")) as app:
+    async with app_of(place("sqlite"), TASK) as app:
         await imported(app, "celery", redis_url)
 
         [job] = await app.find()
@@ -109,7 +94,7 @@ async def test_times_and_ids_in_arguments_become_text(redis_url: str, place: Pla
 
 async def test_what_only_celery_can_continue_is_listed_with_the_reason(redis_url: str, place: Place) -> None:
     celery(linked, redis_url)
-    async with a_queue(place("sqlite")) as app:
+    async with app_of(place("sqlite"), TASK) as app:
         report = await imported(app, "celery", redis_url)
 
         assert sorted(each.reason.partition(",")[0] for each in report.plan.refused) == [

@@ -7,12 +7,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from pydantic import BaseModel
 
 from backstay import Backstay
 from backstay.imports import opened
 from tests.imports.conftest import ENGINES, Place, database, imported, planned, refused
 from tests.imports.facts import digest, jobs_of
+from tests.imports.letters import Letter
 from tests.imports.procrastinate_source import an_app, facts, facts_of, in_an_hour, make
 from tests.support.servers.postgres import Postgres
 
@@ -24,11 +24,6 @@ async def source(postgres: Postgres) -> str:
     url = database(postgres)
     await make(url, EACH)
     return url
-
-
-class Letter(BaseModel):
-    to: str
-    pages: int
 
 
 @pytest.mark.parametrize("engine", ENGINES)

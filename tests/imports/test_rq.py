@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from pydantic import BaseModel
 from redis import Redis as Client
 from rq import Queue
 
@@ -13,25 +12,11 @@ from backstay import Backstay
 from backstay.imports.importer import Part
 from tests.imports.conftest import ENGINES, Place, imported, planned, refused
 from tests.imports.facts import digest, jobs_of
+from tests.imports.letters import app_of
 from tests.imports.rq_source import LATER, PLAIN, TASK, facts, facts_of, make
 
 EACH = 3  # jobs of each kind
 JOBS = 8 * EACH
-
-
-class Letter(BaseModel):
-    to: str
-    pages: int = 1
-
-
-def an_app(url: str) -> Backstay:
-    app = Backstay(url)
-
-    @app.job(TASK, queue="mail")
-    async def send(payload: Letter) -> object:
-        return payload.to
-
-    return app
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -40,7 +25,7 @@ async def test_every_job_is_the_same_on_every_engine(
     redis_url: str, place: Place, engine: str, serializer: str
 ) -> None:
     make(redis_url, EACH, serializer)
-    async with an_app(place(engine)) as app:
+    async with app_of(place(engine), TASK) as app:
         before = list(facts(redis_url, serializer))
 
         report = await imported(app, "rq", redis_url)
@@ -74,7 +59,7 @@ async def test_the_plan_says_what_becomes_of_which_jobs(redis_url: str, place: P
 
 async def test_waiting_jobs_run_and_release_those_that_wait_for_them(redis_url: str, place: Place) -> None:
     make(redis_url, EACH)
-    async with an_app(place("sqlite")) as app:
+    async with app_of(place("sqlite"), TASK) as app:
         await imported(app, "rq", redis_url)
 
         waiting = await app.find(status="waiting")
@@ -172,7 +157,7 @@ async def test_broken_jobs_are_named_and_the_others_imported(redis_url: str, pla
 
 async def test_a_repeat_imports_what_came_since(redis_url: str, place: Place) -> None:
     make(redis_url, EACH)
-    async with an_app(place("sqlite")) as app:
+    async with app_of(place("sqlite"), TASK) as app:
         assert (await imported(app, "rq", redis_url, part=Part.ENDED)).imported == 3 * EACH
         Queue("mail", connection=Client.from_url(redis_url)).enqueue(TASK, "new")
 

@@ -59,6 +59,8 @@ JobTypeName = Annotated[str, Path(description="The job type.", pattern=NAME)]
 Name = Annotated[str, Path(pattern=NAME)]
 _AFTER_NAME = r"^[A-Za-z0-9._:-]{1,256}$"  # a name, which is longer where it is sealed
 AfterName = Annotated[str | None, Query(description="`next` of the previous page.", pattern=_AFTER_NAME)]
+NameFilter = Annotated[str | None, Query(pattern=NAME)]
+FindLimit = Annotated[int, Query(ge=1, le=limits.FIND_LIMIT_MAX, description="Maximum number of items.")]
 ListLimit = Annotated[int, Query(ge=1, le=limits.LIST_LIMIT_MAX, description="Maximum number of items.")]
 _ETAG = r'^(\*|(W/)?"[0-9]{1,18}"|[0-9]{1,18})$'
 IfMatch = Annotated[

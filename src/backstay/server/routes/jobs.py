@@ -28,7 +28,6 @@ from backstay.server.auth import App, By, Principal, Root, Who, is_operator, nee
 from backstay.server.problems import Problem
 from backstay.server.request_models import (
     BATCH_MAX,
-    NAME,
     NO_NUL,
     BatchBody,
     BatchJob,
@@ -42,9 +41,11 @@ from backstay.server.request_models import (
 from backstay.server.response_models import BatchAnswer
 from backstay.server.routing import (
     After,
+    FindLimit,
     IfMatch,
     JobId,
     JobTypeName,
+    NameFilter,
     Subtree,
     answer,
     answers,
@@ -55,11 +56,9 @@ from backstay.server.routing import (
 )
 from backstay.server.submit import Asked
 
-Limit = Annotated[int, Query(ge=1, le=limits.FIND_LIMIT_MAX, description="Maximum number of jobs.")]
 Order = Annotated[
     Literal["created", "priority"], Query(description="created (newest first) or priority (next to be claimed first).")
 ]
-TypeFilter = Annotated[str | None, Query(pattern=NAME)]
 Text = Annotated[str | None, Query(min_length=1, max_length=limits.KEY_LENGTH_MAX, json_schema_extra=NO_NUL)]
 Cancelled = Annotated[
     str | None,
@@ -112,8 +111,8 @@ def _finding(api: APIRouter) -> None:
         app: App,
         who: Who,
         status: Annotated[Status | None, Query()] = None,
-        job_type: TypeFilter = None,
-        queue: TypeFilter = None,
+        job_type: NameFilter = None,
+        queue: NameFilter = None,
         subject: Text = None,
         worker: Text = None,
         tag: Text = None,
@@ -124,7 +123,7 @@ def _finding(api: APIRouter) -> None:
         content_hash: Text = None,
         order: Order = "created",
         after: After = None,
-        limit: Limit = 50,
+        limit: FindLimit = 50,
     ) -> Response:
         """All conditions apply together. A page can be shorter than `limit` even if more follow: check `next`."""
         page = await visibility.page_of(
@@ -200,11 +199,11 @@ def _of_a_type(api: APIRouter) -> None:
         who: Who,
         job_type: JobTypeName,
         status: Annotated[Status | None, Query()] = None,
-        queue: TypeFilter = None,
+        queue: NameFilter = None,
         subject: Text = None,
         order: Order = "created",
         after: After = None,
-        limit: Limit = 50,
+        limit: FindLimit = 50,
     ) -> Response:
         """Same as GET /jobs?job_type=…"""
         page = await visibility.page_of(

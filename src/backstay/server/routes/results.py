@@ -17,11 +17,10 @@ from backstay.server import response_models, visibility
 from backstay.server.auth import App, Principal, Who, needs, visible
 from backstay.server.problems import Problem
 from backstay.server.request_models import NO_NUL
-from backstay.server.routing import JobId, answer, answers, for_every_app, routes
+from backstay.server.routing import FindLimit, JobId, NameFilter, answer, answers, for_every_app, routes
 
 READ = [Depends(needs("read"))]
 Table = Annotated[str, Path(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,47}$")]
-Limit = Annotated[int, Query(ge=1, le=limits.FIND_LIMIT_MAX)]
 Subject = Annotated[str | None, Query(min_length=1, max_length=limits.RESULT_KEY_BYTES_MAX, json_schema_extra=NO_NUL)]
 About = Annotated[str, Query(min_length=1, max_length=limits.RESULT_KEY_BYTES_MAX, json_schema_extra=NO_NUL)]
 # The attempt and the key of the last row; each byte of a key can be six characters of JSON, within JSON.
@@ -70,7 +69,7 @@ def _rows(api: APIRouter) -> None:
         table: Table,
         subject: Subject = None,
         after: After = None,
-        limit: Limit = 100,
+        limit: FindLimit = 100,
     ) -> Response:
         """Ordered by key; optionally only those of a `subject`. Rows appear once the job has completed."""
         job = await visible(app, who, str(job_id))
@@ -93,7 +92,6 @@ def _rows(api: APIRouter) -> None:
         return answer(row)
 
 
-JobType = Annotated[str | None, Query(pattern=r"^[A-Za-z0-9._:-]{1,128}$")]
 Cursor = Annotated[
     str | None,
     Query(
@@ -113,7 +111,7 @@ def _of_subjects(api: APIRouter) -> None:
         **answers(response_models.SubjectRows, 404),
     )
     async def read_rows_of_subject(
-        app: App, who: Who, table: Table, subject: About, after: Cursor = None, limit: Limit = 100
+        app: App, who: Who, table: Table, subject: About, after: Cursor = None, limit: FindLimit = 100
     ) -> Response:
         """From all completed jobs, oldest first; each row has its `job_id`. The table needs `subject_index`."""
         page = await visibility.rows_of_subject(app, who, table, subject, after, limit)
@@ -130,9 +128,9 @@ def _of_subjects(api: APIRouter) -> None:
         who: Who,
         table: Table,
         subject: About,
-        job_type: JobType = None,
+        job_type: NameFilter = None,
         after: Cursor = None,
-        limit: Limit = 100,
+        limit: FindLimit = 100,
     ) -> Response:
         """Of the job, optionally of a type, that completed last and has rows in the table. All pages are of the job of
         the first; `job_id` is null if there is none."""
