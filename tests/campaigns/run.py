@@ -9,6 +9,7 @@
     python -m tests.campaigns.run imports --kills 2 --jobs 100000 --out bench/results/import-campaign.json
     python -m tests.campaigns.run api --examples 100 --out bench/results/api-campaign.json
     python -m tests.campaigns.run lost-claims --engine postgres --workers 4 --out lost-claims.json
+    python -m tests.campaigns.run approvals --engine postgres --out bench/results/approvals-postgres.json
     python -m tests.campaigns.run storm --engine postgres --minutes 20 --out bench/results/storm-postgres.json
     python -m tests.campaigns.run --replay bench/results/crash-campaign.json
 
@@ -33,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.campaigns.api import ask
+from tests.campaigns.approval import campaign
 from tests.campaigns.dynamodb import bad_days
 from tests.campaigns.fleet import ROOT, Fleet
 from tests.campaigns.imports import SOURCES, imports
@@ -45,7 +47,19 @@ from tests.campaigns.rounds import in_a_folder, versions
 from tests.campaigns.stalls import STALLS, stall
 from tests.campaigns.storm.run import ENGINES, in_a_namespace, storm
 
-WHAT = ("crashes", "schedules", "retention", "postgres", "dynamodb", "move", "imports", "api", "storm", "lost-claims")
+WHAT = (
+    "crashes",
+    "schedules",
+    "retention",
+    "postgres",
+    "dynamodb",
+    "move",
+    "imports",
+    "api",
+    "storm",
+    "lost-claims",
+    "approvals",
+)
 LEASE_SECONDS = 0.8
 AT_EACH_POINT = 10  # in one round: about 300 kills, and a history that the checker reads in seconds
 STALLED_AT_ONCE = 20
@@ -86,6 +100,8 @@ def main() -> None:
         case "storm":
             in_a_namespace()
             written = asyncio.run(storm(arguments.engine, arguments.minutes, arguments.seed))
+        case "approvals":
+            written = campaign(arguments.engine)
         case "lost-claims":
             engine, jobs, alone = arguments.engine, arguments.jobs, arguments.alone
             written = asyncio.run(lost_claims(engine, jobs, alone, arguments.workers, arguments.rounds))
@@ -126,7 +142,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--restarts", type=int, default=20, help="postgres: of the server, under load")
     parser.add_argument("--replies", type=int, default=200, help="postgres: replies lost after the commit")
     parser.add_argument("--examples", type=int, default=100, help="api: drawn for each operation")
-    parser.add_argument("--engine", choices=ENGINES, default="sqlite", help="storm, lost-claims")
+    parser.add_argument("--engine", choices=ENGINES, default="sqlite", help="storm, lost-claims, approvals")
     parser.add_argument("--workers", type=int, default=4, help="lost-claims")
     parser.add_argument("--rounds", type=int, default=5, help="lost-claims: of which the median counts")
     parser.add_argument("--alone", type=int, default=200, help="lost-claims: jobs that have to run alone")

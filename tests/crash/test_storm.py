@@ -21,7 +21,7 @@ from backstay.core.records import HistoryEvent, JobRecord
 from backstay.core.states import Event, Status
 from tests.campaigns.fleet import ROOT
 from tests.campaigns.storm.app import DOOMED_ATTEMPTS, KEY_LIMIT, RATE_STARTS, ROWS, TOLD
-from tests.campaigns.storm.judge import CHECKS, Story, judge
+from tests.campaigns.storm.judge import CHECKS, NANOS, Story, judge
 from tests.campaigns.storm.ledger import Asked, Ledger, Run
 from tests.campaigns.storm.run import ENGINES
 from tests.campaigns.storm.site_sqlite import SQLiteSite
@@ -151,6 +151,7 @@ def _sound() -> Story:
         *(_record(f"kin-{n}", "kin", parent_job_id="family") for n in range(3)),
         _record("rows", "rows"),
         _record("told", "told"),
+        _record("patient", "patient", result=json.dumps({"nonce": "patient-2", "received": 2})),
         _record("later", "quick"),
         *(_record(f"tick-{n}", "tick", schedule="clock", tick_at=START + n * SECOND) for n in range(3)),
         _record("doomed", "doomed", status=Status.FAILED, failures=DOOMED_ATTEMPTS, result=None, history=failed),
@@ -165,7 +166,8 @@ def _sound() -> Story:
     runs = []
     for number, record in enumerate(records):
         begin = Run(record.job_id, 2, f"{record.job_id}-2", number * 10, "begin", record.job_type, "account")
-        runs += [begin, msgspec.structs.replace(begin, at=number * 10 + 5, what="end")]
+        took = NANOS if record.job_type == "patient" else 5
+        runs += [begin, msgspec.structs.replace(begin, at=number * 10 + took, what="end")]
     rows = {"rows": [(number, "rows-2") for number in range(ROWS)]}
     output = {"told": [("told-2", number) for number in range(TOLD)]}
     by_id = {each.job_id: each for each in records}
@@ -211,6 +213,13 @@ def _many_starts(story: Story) -> Story:
 
 def _last(job_id: str, *events: HistoryEvent) -> Callable[[Story], Story]:
     return lambda story: _changed(story, job_id, history=(*story.records[job_id].history, *events))
+
+
+def _short_sleep(story: Story) -> Story:
+    runs = [
+        msgspec.structs.replace(run, at=run.at % NANOS) if run.job_id == "patient" else run for run in story.ledger.runs
+    ]
+    return replace(story, ledger=msgspec.structs.replace(story.ledger, runs=runs))
 
 
 FLAWS: dict[str, tuple[str, Callable[[Story], Story]]] = {
@@ -265,6 +274,11 @@ FLAWS: dict[str, tuple[str, Callable[[Story], Story]]] = {
     "a row is missing": ("rows", lambda s: replace(s, rows={"rows": s.rows["rows"][1:]})),
     "output of another attempt": ("output", lambda s: replace(s, output={"told": [("told-1", 0)]})),
     "an entry of the output is missing": ("output", lambda s: replace(s, output={"told": s.output["told"][1:]})),
+    "an event of another job": (
+        "waits",
+        lambda s: _changed(s, "patient", result=json.dumps({"nonce": "patient-2", "received": 7})),
+    ),
+    "a sleep that was too short": ("waits", _short_sleep),
     "more at once than the limit": ("limit passed", _at_once),
     "more starts than the bucket holds": ("rate passed", _many_starts),
     "a tick is missing": ("ticks", lambda s: _without(s, "tick-1")),

@@ -8,7 +8,7 @@ import logging
 import math
 import threading
 from collections.abc import Sequence
-from typing import Any, Generic, assert_never, cast
+from typing import Any, Generic, NoReturn, assert_never, cast
 
 import msgspec
 
@@ -31,7 +31,7 @@ from backstay.core.lifecycle import (
 )
 from backstay.core.output import OutputBuffer, OutputPart
 from backstay.core.records import ErrorEntry, Hold
-from backstay.errors import ClaimLost
+from backstay.errors import ClaimLost, InvalidOption
 from backstay.handlers import Handler
 from backstay.lifespan import Resources
 from backstay.limits import (
@@ -238,6 +238,25 @@ class _Context(Generic[State]):
         """Store a number with the job."""
         self._run.reporter.metric(name, value)
 
+    def step(self, name: str, *_: Any, **__: Any) -> NoReturn:
+        """Refused: a remote worker records no steps."""
+        raise InvalidOption(_NO_STEPS)
+
+    once = step
+
+    def sleep(self, name: str, *_: Any) -> NoReturn:
+        """Refused: a remote worker cannot wait."""
+        raise InvalidOption(_NO_STEPS)
+
+    def wait_for_event(self, name: str, **_: Any) -> NoReturn:
+        """Refused: a remote worker cannot wait."""
+        raise InvalidOption(_NO_STEPS)
+
+
+_NO_STEPS = (
+    "a remote worker records no steps and cannot wait: raise Snooze, or run handlers with steps, sleeps and events on"
+    " a worker that opens the store"
+)
 
 ROOM_SECONDS = 0.05  # between looks for room, while a handler streams faster than the server takes it
 
@@ -390,10 +409,8 @@ def end_of(outcome: Outcome) -> End:
             return End("outcome", {"outcome": "give_back", **_because(reason)})
         case Cancelled(reason):
             return End("outcome", {"outcome": "cancel", **_because(reason)})
-        case Sleeping(name, until):
-            return End("outcome", {"outcome": "sleep", "name": name, "until": until})
-        case WaitingForEvent(awaits, seen):
-            return End("outcome", {"outcome": "wait_for_event", "name": awaits.wait, "seen": seen})
+        case Sleeping() | WaitingForEvent():
+            return End("fail", {"error": {"type": "InvalidOption", "message": _NO_STEPS}, "retry": False})
         case WaitingForChildren():
             why = "a remote worker cannot wait for children: submit the next step with depends_on"
             return End("fail", {"error": {"type": "WaitForChildren", "message": why}, "retry": False})

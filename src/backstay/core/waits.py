@@ -36,7 +36,7 @@ class StepKind(StrEnum):
 
 
 # Those that users see; of several with the same time, in this order.
-SHOWN = (StepKind.STEP, StepKind.SLEEP, StepKind.WAIT, StepKind.EVENT, StepKind.SENT)
+SHOWN = (StepKind.STEP, StepKind.EVENT, StepKind.SLEEP, StepKind.WAIT, StepKind.SENT)
 
 
 class Step(msgspec.Struct, frozen=True):

@@ -17,9 +17,9 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,13 +28,18 @@ import msgspec
 
 from backstay import failpoints, sync
 from backstay.app import Backstay
-from backstay.clock import SystemClock
+from backstay.clock import Instant, SystemClock
+from backstay.core import waits
 from backstay.core.dependencies import Awaits
+from backstay.core.port import Store
+from backstay.core.records import Transition, Verdict
 from backstay.core.states import Event
+from backstay.core.waits import EventWait, NewEvent, Sleep, StepKind
 from backstay.errors import JobCancelled, JobFailed
 from backstay.handlers import Handler
-from backstay.job import Ended
+from backstay.job import Ended, Job, Waited
 from backstay.limits import FIND_LIMIT_MAX
+from backstay.ops.events import event_wait
 from backstay.options import SubmitOptions
 from backstay.outcomes import Discard
 from backstay.testing.clock import throwaway_url
@@ -43,6 +48,7 @@ from backstay.worker.channels import Children
 from backstay.worker.keeper import die_with_parent
 from backstay.worker.outputs import Outputs
 from backstay.worker.run import Run
+from backstay.worker.waits import Waits
 
 # between checks of a child whose pipe a grandchild may keep open; otherwise its end is noticed at once
 LOOK_SECONDS = 0.05
@@ -247,6 +253,7 @@ class Orders:
     options: SubmitOptions
     job_id: str
     grace_seconds: float
+    events: Mapping[str, str] = field(default_factory=dict)  # payloads by name, as JSON
 
 
 class ChildReport(msgspec.Struct, frozen=True):
@@ -278,6 +285,7 @@ def work(
     points = _Points(moment, deed)
     points.watch()
     _refuse_waits()
+    _refuse_unsent(orders.events)
     _anew(orders.app, folder)
     orders.handler.rate = None  # a second run would wait for it
     report = _run(orders.app, lambda app: _work(app, orders, lease, points))
@@ -328,6 +336,62 @@ class _Points:
         Run.say_progress = say_progress  # type: ignore[method-assign, assignment]
 
 
+class Patient(AtOnce):
+    """Makes waits short: a sleep is over when the handler comes back, an event comes as soon as the job waits for it,
+    and one that was not given has timed out."""
+
+    def __init__(self, store: Store, events: Mapping[str, str]) -> None:
+        super().__init__(store, {Event.RETRY, Event.SNOOZE, Event.SLEEP})
+        self._payloads = events
+
+    async def step(self, job_id: str, name: str, kind: StepKind = StepKind.STEP) -> str | None:
+        found = await self._store.step(job_id, name, kind)
+        if found is None:
+            return None
+        if kind is StepKind.SLEEP:
+            return waits.encoded(Sleep(0))
+        if kind is StepKind.WAIT and (wait := EventWait.of(found)).name not in self._payloads:
+            return msgspec.structs.replace(wait, until=0).stored
+        return found
+
+    async def apply(self, transitions: Sequence[Transition], now: Instant) -> list[Verdict]:
+        verdicts = await super().apply(transitions, now)
+        for each in transitions:
+            if isinstance(each.awaits, EventWait):
+                await self._send(each.job_id, each.awaits, now)
+        return verdicts
+
+    def _hurried(self, transition: Transition, now: Instant) -> Transition:
+        wait = transition.awaits
+        if isinstance(wait, EventWait) and wait.name not in self._payloads:
+            return msgspec.structs.replace(transition, awaits=msgspec.structs.replace(wait, until=now))
+        return super()._hurried(transition, now)
+
+    async def send_to(self, job: Job, now: Instant) -> None:
+        """Send what a job waits for whose worker was killed before it was sent."""
+        if (wait := event_wait(job.row)) is not None:
+            await self._send(job.job_id, wait, now)
+
+    async def _send(self, job_id: str, wait: EventWait, now: Instant) -> None:
+        if (payload := self._payloads.get(wait.name)) is not None:
+            to = {"job_id": job_id} if wait.key is None else {"key": wait.key}
+            await self._store.send([NewEvent(f"crash-test {wait.wait}", wait.name, payload, **to)], now)
+
+
+def _refuse_unsent(events: Mapping[str, str]) -> None:
+    """Refuse a wait that would never end."""
+    inner = Waits.wait_for_event
+
+    async def wait_for_event(
+        self: Waits, run: Run, name: str, key: str | None, timeout_micros: int | None, schema: str | None
+    ) -> Waited:
+        if name not in events and timeout_micros is None:
+            raise Discard(f"the handler waits for the event {name!r}: pass crash_test(events={{{name!r}: payload}})")
+        return await inner(self, run, name, key, timeout_micros, schema)
+
+    Waits.wait_for_event = wait_for_event  # type: ignore[method-assign]
+
+
 def _refuse_waits() -> None:
     """Refuse a wait for children: they do not run here, so their parent would wait forever."""
     inner = Children.ended
@@ -367,7 +431,9 @@ async def _work(app: Backstay, orders: Orders, lease: float, points: _Points) ->
     handler = orders.handler
     async with app:
         await app.submit(handler, handler.decode(orders.payload), **orders.options)
-        hurried = behind(app, AtOnce(app.store, {Event.RETRY, Event.SNOOZE}))
+        patient = Patient(app.store, orders.events)
+        await patient.send_to(await app.get(orders.job_id), app.clock.now())
+        hurried = behind(app, patient)
         async with hurried.worker(
             concurrency=1, job_types=[handler.name], queues=[QUEUE], lease=lease, grace=orders.grace_seconds
         ):

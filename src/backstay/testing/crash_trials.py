@@ -26,7 +26,7 @@ from typing import Any
 
 import msgspec
 
-from backstay import ids, posix, sync
+from backstay import codec, ids, posix, sync
 from backstay import options as backstay_options
 from backstay.clock import MICROS, SystemClock, micros
 from backstay.errors import ConfigurationError, InvalidOption
@@ -55,7 +55,7 @@ A worker can die, or stall while another takes over, at any moment: a handler ru
 idempotent:
   * write under a key derived from the payload, so that a second run overwrites what the first one wrote;
   * pass ctx.idempotency_key to a service that ignores duplicates;
-  * record a step with ctx.once("name", fn): a later attempt gets the recorded answer instead of running it again;
+  * record a step with ctx.step("name", fn): a later attempt gets the recorded answer instead of running it again;
   * put SQL on the queue's own file into ctx.transaction(): it commits with the completion, or not at all."""
 
 OF_STALLS = """\
@@ -147,7 +147,7 @@ def _jobs(counts: Mapping[str, int]) -> str:
 # progress calls, and as many stream calls, at which a worker is killed; if there are more, this many, spread evenly,
 # including the first and the last
 KILLS_MAX = 50
-LAYERS_MAX = 10  # of middleware, before and after each of which a worker is killed
+LAYERS_MAX = 10  # of middleware, and entries of a handler that waits: around each of them a worker is killed
 STALLS_MAX = 3  # progress calls at which one is stopped: each costs a lease
 STALL_LEASE_SECONDS = 0.5  # long enough not to expire on a busy machine, and short enough to wait for
 CHILD_SECONDS = 30.0  # how long one worker may take for the job; beyond this something hangs
@@ -164,6 +164,7 @@ def crash_test(
     effect: Outside,
     reset: Outside | None = None,
     options: SubmitOptions | None = None,
+    events: Mapping[str, Any] | None = None,
     lease: float | timedelta = STALL_LEASE_SECONDS,
     timeout: float | timedelta = CHILD_SECONDS,
 ) -> CrashReport:
@@ -172,6 +173,9 @@ def crash_test(
     `effect()` reads what the handler left outside (a file, a table, a service), in this process; what it returns is
     compared with ==. `reset()` puts the outside back as it was, before every run. Both may take one argument: the path
     of the run's queue, a new SQLite file each time. `options` are those of submit. `timeout` bounds each worker.
+
+    Sleeps are over at once. `events` has the payloads, by name, of events that the handler waits for: each is sent as
+    soon as it waits. A wait with a timeout for any other event times out.
     """
     __tracebackhide__ = True  # pytest shows the line of the test
     if not posix.HAS_PROCESSES:
@@ -179,7 +183,8 @@ def crash_test(
     if inspect.iscoroutinefunction(effect) or inspect.iscoroutinefunction(reset):
         raise ConfigurationError("effect and reset are called without await: write a plain `def`")
     lease_seconds, child_seconds = _seconds("lease", lease), _seconds("timeout", timeout)
-    orders = _orders(handler, payload, options or {}, child_seconds)
+    sent = {name: codec.to_json(value, f"payload of event {name!r}") for name, value in (events or {}).items()}
+    orders = replace(_orders(handler, payload, options or {}, child_seconds), events=sent)
     with tempfile.TemporaryDirectory(prefix="backstay-crash-", ignore_cleanup_errors=True) as folder:
         return _Bench(Path(folder), orders, effect, reset, lease_seconds, child_seconds).run()
 
@@ -354,12 +359,14 @@ def kills(passed: Mapping[str, int]) -> list[Moment]:
 
     return [
         *last("lifespan.before", "lifespan.started"),
-        Moment("handler.before", 1),
+        *(each("handler.before") or [Moment("handler.before", 1)]),
         *each("middleware.before"),
         *_calls(passed, "progress", KILLS_MAX),
         *_calls(passed, "stream", KILLS_MAX),
         *each("middleware.after"),
-        *last("handler.after", "settle.before", "lifespan.ending"),
+        *last("handler.after"),
+        *each("settle.before"),
+        *last("lifespan.ending"),
     ]
 
 

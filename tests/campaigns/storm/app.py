@@ -5,11 +5,23 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 from pydantic import BaseModel
 
-from backstay import Backoff, Backstay, BatchContext, BlockingContext, Context, ResultRow, Retention
+from backstay import (
+    Backoff,
+    Backstay,
+    BackstayError,
+    BatchContext,
+    BlockingContext,
+    Context,
+    EventTimeout,
+    ResultRow,
+    Retention,
+)
 from backstay.clock import Clock
 from tests.campaigns.storm.ledger import Runs
 
@@ -20,6 +32,8 @@ KEY_LIMIT = 2
 RATE, RATE_STARTS, RATE_SECONDS = "10/s", 10, 1
 ROWS = 12
 TOLD = 6
+NAP_SECONDS = 0.5
+EVENT_SECONDS = 2.0
 TREE_EVERY = 3  # of so many families one has another family among its children
 TICK_SECONDS = 1
 KEEP = Retention(completed=None, failed=None, cancelled=None, archive=None)
@@ -121,6 +135,33 @@ async def told(work: Work, ctx: Context) -> dict[str, Any]:
     return {"nonce": RUNS.end(run)}
 
 
+def patient_of(app: Backstay) -> Callable[[Work, Context], Awaitable[dict[str, Any]]]:
+    """Return a handler that sleeps, and waits for an event of its own or of a key, which comes before it waits or
+    meanwhile; if the worker dies that would send it, the wait times out."""
+    sending: set[asyncio.Task[None]] = set()
+
+    async def send(job_id: str, key: str | None, number: int) -> None:
+        await asyncio.sleep(0.05 * (number % 3))
+        with suppress(BackstayError):
+            await app.send_event(None if key else job_id, "go", number, key=key, event_id=f"go {job_id}")
+
+    async def patient(work: Work, ctx: Context) -> dict[str, Any]:
+        run = RUNS.begin(ctx.job_id, ctx.attempt, "patient")
+        await ctx.step("first", lambda: ctx.attempt)
+        await ctx.sleep("nap", NAP_SECONDS)
+        key = f"patient {ctx.job_id}" if work.n % 2 else None
+        task = asyncio.create_task(send(ctx.job_id, key, work.n))
+        sending.add(task)
+        task.add_done_callback(sending.discard)
+        try:
+            received = await ctx.wait_for_event("go", key=key, timeout=EVENT_SECONDS)
+        except EventTimeout:
+            received = None
+        return {"nonce": RUNS.end(run), "received": received}
+
+    return patient
+
+
 async def bulk(payloads: list[Work], ctx: BatchContext) -> list[dict[str, Any]]:
     runs = [RUNS.begin(item.job_id, item.attempt, "bulk") for item in ctx]
     await asyncio.sleep(0.01)
@@ -146,6 +187,7 @@ def make_app(url: str, clock: Clock | None = None) -> Backstay:
     app.job("kin", **tough)(kin)
     app.job("rows", results=[Drop], **tough)(rows)
     app.job("told", **tough)(told)
+    app.job("patient", **tough)(patient_of(app))
     app.batch_job("bulk", max_size=10, max_wait=0.05, same_once=False, **tough)(bulk)
     app.job("tick", **tough)(tick)
     return app

@@ -21,6 +21,7 @@ from backstay.core.states import TERMINAL, Event, Status
 from tests.campaigns.storm.app import (
     DOOMED_ATTEMPTS,
     KEY_LIMIT,
+    NAP_SECONDS,
     RATE_SECONDS,
     RATE_STARTS,
     ROWS,
@@ -243,6 +244,26 @@ def _output(story: Story) -> Iterator[str]:
                 yield f"{record.job_id}, attempt {record.attempt}, has the output {found}"
 
 
+def _waits(story: Story) -> Iterator[str]:
+    """A job that waits receives its own event or none, and does not end before its sleep is over."""
+    began: dict[str, int] = {}
+    ended: dict[str, int] = {}
+    for run in story.ledger.runs:
+        if run.kind == "patient" and run.what == "begin":
+            began[run.job_id] = min(run.at, began.get(run.job_id, run.at))
+        elif run.nonce == story.results.get(run.job_id, {}).get("nonce"):
+            ended[run.job_id] = run.at
+    for record in story.records.values():
+        if record.job_type != "patient" or record.status is not Status.COMPLETED:
+            continue
+        received = story.results.get(record.job_id, {}).get("received")
+        if received not in (None, msgspec.json.decode(record.payload)["n"]):
+            yield f"{record.job_id} received {received}, which is the event of another"
+        slept = (ended.get(record.job_id, sys.maxsize) - began.get(record.job_id, 0)) / NANOS
+        if not story.clock_jumps and slept < NAP_SECONDS - CLOCK_SECONDS:
+            yield f"{record.job_id} ended {slept:.3f} s after it began, and sleeps {NAP_SECONDS} s"
+
+
 def _limits(story: Story) -> Iterator[str]:
     held = {(record.job_id, record.attempt) for record in story.records.values() if record.status is Status.COMPLETED}
     recorded = {result.get("nonce") for result in story.results.values()}
@@ -313,6 +334,7 @@ CHECKS: dict[str, Check] = {
     "too early": _too_early,
     "rows": _rows,
     "output": _output,
+    "waits": _waits,
     "limit passed": _limits,
     "rate passed": _rates,
     "ticks": _ticks,

@@ -37,6 +37,7 @@ KINDS = {
     "family": 6,
     "rows": 6,
     "told": 4,
+    "patient": 6,
     "bulk": 12,
 }
 CANCEL_DELAY_SECONDS = 2
