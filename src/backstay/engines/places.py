@@ -21,7 +21,7 @@ import msgspec
 from backstay.clock import Instant
 from backstay.core import job_fields
 from backstay.core.event_details import EventDetails
-from backstay.core.records import ErrorEntry, HistoryEvent, Kind, Transition, Verdict
+from backstay.core.records import DEPENDENCY_FAILED, ErrorEntry, HistoryEvent, Kind, Transition, Verdict
 from backstay.core.states import TERMINAL, Event, Status
 from backstay.core.waits import wakes_at
 from backstay.errors import StoreError
@@ -55,7 +55,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     ),
     ENDED: (
         "status", "attempt", "failures", "version", "worker_id", "worker_version", "started_at", "completed_at",
-        "token", "result", "result_artifact", "job_type", "content_hash", "subject", "awaited",
+        "token", "result", "result_artifact", "job_type", "error_type", "content_hash", "subject", "awaited",
     ),
 }  # fmt: skip
 # Columns of `detail` that a move writes as a whole. Priority and due time are the current ones; worker and start are
@@ -236,10 +236,13 @@ class Move(msgspec.Struct, frozen=True):
 
 
 def _findable(job: Standing, *, has_rows: bool) -> dict[str, Any]:
-    """Return what an ended job is found by: its content where it has a hash, its subject where it has rows."""
-    found = job.content_hash is not None or has_rows
+    """Return what an ended job is found by: its content where it has a hash, its subject where it has rows, its error
+    where it has failed."""
+    is_dead = job.status is Status.FAILED
+    found = job.content_hash is not None or has_rows or is_dead
     return {
         "job_type": job.job_type if found else None,
+        "error_type": (job.error_type or DEPENDENCY_FAILED) if is_dead else None,
         "content_hash": job.content_hash,
         "subject": job.subject if has_rows else None,
     }

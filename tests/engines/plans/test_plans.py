@@ -109,7 +109,7 @@ PLANS = {
         "SEARCH job USING INTEGER PRIMARY KEY (rowid>?)",
     ],
     "counts": ["SCAN tally", UNCOUNTED, "SCAN running"],
-    "dead": ["SEARCH e USING INDEX ended_badly (status=?)", by_seq("j"), by_seq("d", left=True)],
+    "dead": ["SCAN ended USING COVERING INDEX ended_dead", by_seq("j"), by_seq("d", left=True)],
     "dedup_key_of": [BY_ID],
     "dedup_target": ["SEARCH dedup USING PRIMARY KEY (dedup_key=?)"],
     "depths": [
@@ -493,6 +493,7 @@ WALKS = {
     "ask_no_paused": ["SCAN queue"],
     "claimed_before": ["SCAN running"],  # which holds what runs, and that is little, too
     "counts": ["SCAN running"],
+    "dead": ["SCAN ended USING COVERING INDEX ended_dead"],  # which holds nothing else
     "depths": [
         "SCAN ready EXISTS USING COVERING INDEX ready_fair",
         "SCAN ready EXISTS USING COVERING INDEX ready_parked",

@@ -221,11 +221,14 @@ CREATE TABLE backstay.ended (
     result          text,
     result_artifact text,
     job_type        text COLLATE "C", -- these only where the job is found by them
+    error_type      text COLLATE "C",
     content_hash    text COLLATE "C",
     subject         text COLLATE "C"
 ) WITH (autovacuum_analyze_scale_factor = 0.05);
 -- find by state, for the states that are few
 CREATE INDEX ended_state ON backstay.ended (status, job_id) WHERE status IN ('failed', 'cancelled');
+-- dead letters by type and error
+CREATE INDEX ended_dead ON backstay.ended (job_type, error_type, completed_at) WHERE status = 'failed';
 -- reuse
 CREATE INDEX ended_content ON backstay.ended (content_hash, job_type, completed_at) WHERE content_hash IS NOT NULL;
 -- the job with rows of a subject and type that completed last

@@ -277,10 +277,12 @@ BEGIN
         WHERE starts = 'waiting' AND ends IS NULL
     ), over AS (
         INSERT INTO backstay.ended (job_id, completed_at, attempt, failures, version, status, result, result_artifact,
-            job_type, content_hash, subject)
+            job_type, error_type, content_hash, subject)
         SELECT n.job_id, at, 0, 0, CASE WHEN ends IS NULL THEN 1 ELSE 2 END, coalesce(ends, 'completed'), e.result,
-            e.result_artifact, CASE WHEN n.content_hash IS NOT NULL OR d.result_tables IS NOT NULL THEN n.job_type END,
-            n.content_hash, CASE WHEN d.result_tables IS NOT NULL THEN n.subject END
+            e.result_artifact,
+            CASE WHEN n.content_hash IS NOT NULL OR d.result_tables IS NOT NULL OR ends = 'failed' THEN n.job_type END,
+            CASE ends WHEN 'failed' THEN 'DependencyFailed' END, n.content_hash,
+            CASE WHEN d.result_tables IS NOT NULL THEN n.subject END
         FROM n LEFT JOIN LATERAL (SELECT * FROM backstay.ended WHERE job_id = n.donor OFFSET 0) AS e ON true
         LEFT JOIN LATERAL (SELECT * FROM backstay.detail WHERE job_id = n.donor OFFSET 0) AS d ON true
         WHERE starts = 'completed' OR ends IS NOT NULL

@@ -199,18 +199,21 @@ GROUP BY span, job_type, queue, priority, outcome
 ORDER BY span, job_type, queue, priority, outcome
 
 -- name: dead
--- Dead letters by type and error, the largest group first, each with its newest. Index: ended_state.
-SELECT j.job_type, j.kind, count(*), (array_agg(j.job_id::text ORDER BY j.completed_at DESC))[1],
-    (array_agg(coalesce(j.last_error, '') ORDER BY j.completed_at DESC))[1], max(j.completed_at)
+-- Dead letters by type and error, the largest group first, each with its newest. Only the index is read for those that are
+-- not the newest. Index: ended_dead.
+SELECT g.job_type, g.error_type, g.jobs, newest.job_id::text, coalesce(d.last_error, ''), newest.completed_at
 FROM (
-    SELECT j.job_type, e.job_id, d.last_error, e.completed_at, coalesce(d.error_type, 'DependencyFailed') AS kind
-    FROM backstay.ended AS e JOIN backstay.job AS j ON j.job_id = e.job_id
-    LEFT JOIN backstay.detail AS d ON d.job_id = e.job_id
-    WHERE e.status = 'failed'
-) AS j
-GROUP BY j.job_type, j.kind
-ORDER BY 3 DESC, 1, 2
-LIMIT $1
+    SELECT job_type, error_type, count(*) AS jobs FROM backstay.ended WHERE status = 'failed'
+    GROUP BY job_type, error_type
+    ORDER BY jobs DESC, job_type, error_type
+    LIMIT $1
+) AS g CROSS JOIN LATERAL (
+    SELECT job_id, completed_at FROM backstay.ended
+    WHERE status = 'failed' AND job_type = g.job_type AND error_type = g.error_type
+    ORDER BY job_type DESC, error_type DESC, completed_at DESC
+    LIMIT 1
+) AS newest LEFT JOIN LATERAL (SELECT last_error FROM backstay.detail WHERE job_id = newest.job_id OFFSET 0) AS d ON true
+ORDER BY g.jobs DESC, g.job_type, g.error_type
 
 -- name: former_workers
 -- Those that left after $1, the last one first, $2 at most.

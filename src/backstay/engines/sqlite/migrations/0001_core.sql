@@ -205,6 +205,7 @@ CREATE TABLE ended (
     result          TEXT,
     result_artifact TEXT,
     job_type        TEXT,
+    error_type      TEXT, -- of those that have failed
     content_hash    TEXT,
     subject         TEXT,
     awaited         INTEGER,
@@ -212,6 +213,8 @@ CREATE TABLE ended (
 ) STRICT;
 -- find by state, for the states that are few
 CREATE INDEX ended_badly ON ended (status) WHERE status IN ('failed', 'cancelled');
+-- dead letters by type and error
+CREATE INDEX ended_dead ON ended (job_type, error_type, completed_at) WHERE status = 'failed';
 -- reuse: by time of completion, because the same content may have been reused a thousand times
 CREATE INDEX ended_content ON ended (content_hash, job_type, completed_at) WHERE content_hash IS NOT NULL;
 -- the job with rows of a subject and type that completed last

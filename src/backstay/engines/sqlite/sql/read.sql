@@ -23,14 +23,17 @@ SELECT
     (SELECT count(*) FROM edge WHERE parent_id = ?1)
 
 -- name: dead
--- Dead letters by type and error, the largest group first; max() picks the newest row of each. Index: ended_badly.
-SELECT j.job_type, coalesce(d.error_type, 'DependencyFailed'), count(*), j.job_id, coalesce(d.last_error, ''),
-    max(e.completed_at)
-FROM ended AS e INDEXED BY ended_badly CROSS JOIN job AS j ON j.seq = e.seq LEFT JOIN detail AS d ON d.seq = e.seq
-WHERE e.status = 'failed' AND e.status IN ('failed', 'cancelled')
-GROUP BY 1, 2
-ORDER BY 3 DESC, 1, 2
-LIMIT ?1
+-- Dead letters by type and error, the largest group first; max() picks the newest row of each. Only the index is read for
+-- those that are not the newest. Index: ended_dead.
+SELECT g.job_type, g.error_type, g.jobs, j.job_id, coalesce(d.last_error, ''), g.newest
+FROM (
+    SELECT job_type, error_type, count(*) AS jobs, max(completed_at) AS newest, seq FROM ended INDEXED BY ended_dead
+    WHERE status = 'failed'
+    GROUP BY job_type, error_type
+    ORDER BY jobs DESC, job_type, error_type
+    LIMIT ?1
+) AS g CROSS JOIN job AS j ON j.seq = g.seq LEFT JOIN detail AS d ON d.seq = g.seq
+ORDER BY g.jobs DESC, g.job_type, g.error_type
 
 -- name: counts
 -- Jobs in all ('stored') and per state: what is tallied, the few that arrived since, and those that run.
