@@ -473,6 +473,8 @@ def droppable(until: Instant, now: Instant) -> Instant:
     return min(until, now - COUNTERS_DAYS * 24 * HOUR)
 
 
+LINED = {"status", "queue", "job_type"}  # what a search of pending jobs in claim order is narrowed by in the index
+ABOVE_ALL = 101  # a priority that no job has
 WINDOW = 5_000  # positions in order of arrival
 WINDOWS_MAX = 20  # windows per page: about a tenth of a second
 PENDING_SORTED_MAX = 20_000  # pending jobs that are sorted by arrival; if there are more, every window has some

@@ -31,6 +31,7 @@ AT_LEVEL = "queue=? AND job_type=? AND parked=? AND priority=?"
 OF_LIMIT = "SEARCH l USING PRIMARY KEY (of=? AND name=?)"
 SIGHT = "queue=? AND job_type=? AND fair=? AND parked=?"  # of one lane
 LINE = f"{SIGHT} AND priority=? AND scheduled_for=? AND job_id=?"
+BEHIND = f"{SIGHT} AND priority=? AND (scheduled_for,job_id)>(?,?)"  # a place
 LED = by_seq("j")
 # All that finds the place of a job, and its detail.
 JOINED = [*(by_seq(each, left=True) for each in "derlw"), f"SEARCH p USING PRIMARY KEY ({LINE}) LEFT-JOIN"]
@@ -216,6 +217,10 @@ PLANS = {
     "known": [by_id("job", covering=True)],
     "known_anywhere": [by_id("job", covering=True), "SEARCH archive USING PRIMARY KEY (job_id=?)"],
     "knows_sent": ["SEARCH step USING PRIMARY KEY (job_id=? AND kind=? AND name=?)"],
+    "lane_in_order": [
+        f"SEARCH ready USING PRIMARY KEY ({BEHIND})",
+        f"SEARCH ready USING PRIMARY KEY ({SIGHT} AND priority<?)",
+    ],
     "lanes": [
         "SEARCH ready USING PRIMARY KEY ((queue,job_type)>(?,?))",
         "SEARCH ready USING PRIMARY KEY (queue=? AND job_type>?)",
@@ -223,6 +228,14 @@ PLANS = {
         "SEARCH ready USING PRIMARY KEY (queue>?)",
         "SEARCH asked_queue USING PRIMARY KEY (name>?)",
         f"SEARCH r USING PRIMARY KEY ({SIGHT})",
+    ],
+    "lanes_in_order": [
+        "SEARCH ready USING PRIMARY KEY (queue=? AND job_type=? AND fair=? AND parked>?)",
+        "SEARCH ready USING PRIMARY KEY (queue=? AND job_type=? AND fair>?)",
+        "SEARCH ready USING PRIMARY KEY (queue=? AND job_type>?)",
+        "SEARCH ready USING PRIMARY KEY (queue>?)",
+        f"SEARCH r USING PRIMARY KEY ({BEHIND})",
+        f"SEARCH r USING PRIMARY KEY ({SIGHT} AND priority<?)",
     ],
     "last_seq": ["SEARCH job", "SEARCH meta USING PRIMARY KEY (name=?)"],
     "latest_of": ["SEARCH event USING PRIMARY KEY (seq=?)"],
@@ -505,6 +518,7 @@ WALKS = {
     "keys": ["SCAN api_key"],
     "limited_queues": ["SCAN queue"],
     "limits": ["SCAN run_limit"],
+    "lanes_in_order": ["SCAN ready"],  # its first entry
     "many_pending": ["SCAN ready"],
     "misplaced": [
         "SCAN job",
@@ -533,10 +547,11 @@ WALKS = {
     "wait_alone": ["SCAN ready USING COVERING INDEX ready_alone"],
 }
 # Sorts of a handful of rows: those that run, groups of errors or of active jobs, keys that are due,
-# the trees of a batch, workers that have left, the states of what a job depends on, the kinds that are counted,
-# or the spans over which the minutes of some kinds are summed.
+# the trees of a batch, the lanes of a search and the first jobs of each, workers that have left, the states of what a
+# job depends on, the kinds that are counted, or the spans over which the minutes of some kinds are summed.
 SORTS = {
-    "count_submits", "counters", "counts", "dead", "depths", "expired", "former_workers", "held_by", "misplaced",
+    "count_submits", "counters", "counts", "dead", "depths", "expired", "former_workers", "held_by", "lane_in_order",
+    "lanes_in_order", "misplaced",
     "outcomes_of", "promote_tally", "rate_due", "rate_unpark", "retire_standing", "retire_tally", "sum_counters",
     "tally_submits", "totals", "unpark", "wait_alone",
 }  # fmt: skip

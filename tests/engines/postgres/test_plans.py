@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -309,7 +310,7 @@ async def test_a_search_that_nothing_narrows_looks_at_a_window(
     assert plan.rows <= 5 * 50
 
 
-@pytest.mark.parametrize("statement", ["counts", "depths"])
+@pytest.mark.parametrize("statement", ["counts", "depths", "lined"])
 @pytest.mark.parametrize("known", ["nothing", "that none is pending", "all"])
 async def test_what_counts_jobs_looks_at_few_of_them_whatever_the_server_knows_of_the_table(
     postgres: Postgres, known: str, statement: str
@@ -327,7 +328,8 @@ async def test_what_counts_jobs_looks_at_few_of_them_whatever_the_server_knows_o
         )
     )
 
-    plan = await explain(connection, sql[statement], [], "force_custom_plan")
+    values = [None, None, 5, 101, 0, str(uuid.UUID(int=0))] if statement == "lined" else []
+    plan = await explain(connection, sql[statement], values, "force_custom_plan")
 
     await connection.close()
     assert statement == "counts" or "ready_line" in plan.indexes

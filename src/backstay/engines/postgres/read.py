@@ -30,7 +30,7 @@ from backstay.core.records import (
 from backstay.core.states import Status
 from backstay.engines import sql_rows
 from backstay.engines.postgres.connection import _LISTS, RECORD, Tx
-from backstay.engines.sql_rows import PENDING_SORTED_MAX, WINDOW, WINDOWS_MAX
+from backstay.engines.sql_rows import ABOVE_ALL, LINED, PENDING_SORTED_MAX, WINDOW, WINDOWS_MAX
 from backstay.errors import InvalidOption
 from backstay.limits import FORMER_WORKERS_MAX, LISTED_EDGES_MAX
 
@@ -123,6 +123,9 @@ async def find(tx: Tx, query: Query) -> Page:
     following: str | None = None
     if query.order == "created" and await _walks(tx, query):
         found, following = await _walked(tx, query)
+    elif _is_lined(query):
+        place = (ABOVE_ALL, 0, _FIRST) if query.after is None else _position(query)
+        found = await tx.rows("lined", query.queue, query.job_type, query.limit + 1, *place)
     else:
         statement, values = search(query)
         found = await tx.connection.fetch(tx.sql.named(statement), *values)
@@ -131,6 +134,12 @@ async def find(tx: Tx, query: Query) -> Page:
         items=await with_edges(tx, [tuple(row)[:-1] for row in items]),
         next=_cursor(query, items[-1]) if len(found) > query.limit else following,
     )
+
+
+def _is_lined(query: Query) -> bool:
+    """Return whether the line itself has what is searched for in its order."""
+    asked = {name for name in _FILTERS if getattr(query, name) is not None}
+    return query.order == "priority" and query.status is Status.PENDING and asked <= LINED
 
 
 async def _walks(tx: Tx, query: Query) -> bool:

@@ -120,6 +120,8 @@ _LED = {
     "arrival": "j.seq",
 }
 MANY_PENDING = load("many_pending")
+LANES_IN_ORDER = load("lanes_in_order")
+LANE_IN_ORDER = load("lane_in_order")
 
 
 def positions(lead: str, order: str, filters: Collection[str], *, more: bool) -> str:
@@ -228,6 +230,8 @@ def find(connection: apsw.Connection, query: Query) -> Page:
     following: str | None = None
     if query.order == "created" and lead in _IN_WINDOWS:
         found, following = _walked(connection, lead, asked, bindings)
+    elif query.order == "priority" and lead == "pending" and asked.keys() <= sql_rows.LINED:
+        found = _lined(connection, query, position)
     else:
         statement = positions(lead, query.order, asked, more=bool(position))
         found = [seq for (seq,) in sqlite_connection.rows(connection, statement, bindings)]
@@ -255,6 +259,24 @@ def _walked(
             return found, None
         below = floor
     return found, str(below)
+
+
+def _lined(connection: apsw.Connection, query: Query, position: dict[str, Any]) -> list[int]:
+    """Return the first pending jobs in claim order, one row more than a page has: those of the lanes whose first jobs
+    come first, of which no more have to be looked at than there are jobs on the page."""
+    bindings = {
+        "priority": position.get("after_priority", sql_rows.ABOVE_ALL),
+        "due": position.get("after_due", 0),
+        "job_id": position.get("after_id", ""),
+        "limit": query.limit + 1,
+    }
+    asked = {"queue": query.queue, "job_type": query.job_type}
+    found: list[tuple[int, Instant, str, int]] = []
+    for lane in sqlite_connection.rows(connection, LANES_IN_ORDER, bindings | asked):
+        named = dict(zip(("queue", "job_type", "fair", "parked"), lane, strict=True))
+        for priority, due, job_id, seq in sqlite_connection.rows(connection, LANE_IN_ORDER, bindings | named):
+            found.append((-priority, due, job_id, seq))
+    return [seq for *_, seq in sorted(found)[: query.limit + 1]]
 
 
 def _lead(query: Query) -> str:

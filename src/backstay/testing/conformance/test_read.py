@@ -199,6 +199,31 @@ class TestFind:
         for limit in (1, 5):
             assert await _all_pages(store, limit, order=order, **query) == whole
 
+    @pytest.mark.parametrize(
+        "query", [{}, {"queue": "q1"}, {"job_type": "t2"}, {"queue": "q0", "job_type": "t1"}, {"subject": "s"}], ids=str
+    )
+    async def test_pending_jobs_of_all_queues_and_types_are_in_one_order(
+        self, store: Store, query: dict[str, Any]
+    ) -> None:
+        ids = {}
+        for i in range(36):
+            named: dict[str, Any] = {"queue": f"q{i % 2}", "job_type": f"t{i % 3}", "subject": "s" if i % 5 else None}
+            keys: dict[str, Any] = ({}, {"fairness_key": f"f{i % 7}"}, {"concurrency_key": "gpu"})[i % 4 % 3]
+            priority, due = (10, 50, 90)[i % 11 % 3], NOW - i % 5
+            job_id = await submit(store, priority=priority, scheduled_for=due, **named, **keys)
+            ids[job_id] = (-priority, due, job_id), named
+        await in_state(store, Status.PROCESSING)
+        await in_state(store, Status.SCHEDULED, queue="q1", job_type="t2", subject="s")
+
+        order = [
+            job_id
+            for job_id, (_, named) in sorted(ids.items(), key=lambda each: each[1][0])
+            if all(named[name] == value for name, value in query.items())
+        ]
+        for limit in (1, 4, 50):
+            pages = await _all_pages(store, limit, status=Status.PENDING, order="priority", **query)
+            assert pages == order
+
     @pytest.mark.parametrize("state", [Status.SCHEDULED, Status.PROCESSING, Status.COMPLETED])
     async def test_pages_of_other_states_are_complete_too(self, store: Store, state: Status) -> None:
         ids = [(await in_state(store, state)).job_id for _ in range(7)]

@@ -47,6 +47,49 @@ SELECT 'stored', sum(count)::bigint FROM backstay.arrived HAVING count(*) > 0
 UNION ALL
 SELECT 'processing', count(*) FROM backstay.running
 
+-- name: lined
+-- The first $3 pending jobs in claim order after a place, $4, $5 and $6, of the queue $1 and the type $2 where they are given:
+-- of the lanes whose first jobs come first, of which no more have to be looked at than jobs are wanted. Some seeks for each
+-- lane, whatever its length. Index: ready_line.
+WITH RECURSIVE lane (line, queue, job_type) AS (
+    (SELECT line, queue, job_type FROM backstay.ready ORDER BY line, queue, job_type LIMIT 1)
+    UNION ALL
+    SELECT following.* FROM lane AS l CROSS JOIN LATERAL (
+        SELECT line, queue, job_type FROM backstay.ready
+        WHERE (line, queue, job_type) > (l.line, l.queue, l.job_type)
+        ORDER BY line, queue, job_type LIMIT 1) AS following
+), first AS MATERIALIZED (
+    SELECT l.* FROM lane AS l CROSS JOIN LATERAL (
+        (SELECT priority, scheduled_for, job_id FROM backstay.ready AS r
+         WHERE r.line = l.line AND r.queue = l.queue AND r.job_type = l.job_type AND r.priority = $4::integer
+           AND (r.scheduled_for, r.job_id) > ($5::bigint, $6::uuid)
+         ORDER BY r.scheduled_for, r.job_id LIMIT 1)
+        UNION ALL
+        (SELECT priority, scheduled_for, job_id FROM backstay.ready AS r
+         WHERE r.line = l.line AND r.queue = l.queue AND r.job_type = l.job_type AND r.priority < $4
+         ORDER BY r.priority DESC, r.scheduled_for, r.job_id LIMIT 1)
+        ORDER BY priority DESC LIMIT 1) AS head
+    WHERE l.queue = coalesce($1::text, l.queue) AND l.job_type = coalesce($2::text, l.job_type)
+    ORDER BY head.priority DESC, head.scheduled_for, head.job_id
+    LIMIT $3
+), hits AS MATERIALIZED (
+    SELECT part.* FROM first AS l CROSS JOIN LATERAL (
+        (SELECT priority, scheduled_for, job_id FROM backstay.ready AS r
+         WHERE r.line = l.line AND r.queue = l.queue AND r.job_type = l.job_type AND r.priority = $4
+           AND (r.scheduled_for, r.job_id) > ($5, $6)
+         ORDER BY r.scheduled_for, r.job_id LIMIT $3)
+        UNION ALL
+        (SELECT priority, scheduled_for, job_id FROM backstay.ready AS r
+         WHERE r.line = l.line AND r.queue = l.queue AND r.job_type = l.job_type AND r.priority < $4
+         ORDER BY r.priority DESC, r.scheduled_for, r.job_id LIMIT $3)
+    ) AS part
+    ORDER BY part.priority DESC, part.scheduled_for, part.job_id
+    LIMIT $3
+)
+SELECT {record_columns}, json_build_array(h.priority, h.scheduled_for, h.job_id)::text
+FROM hits AS h CROSS JOIN LATERAL (SELECT * FROM backstay.standing AS s WHERE s.job_id = h.job_id OFFSET 0) AS standing
+ORDER BY h.priority DESC, h.scheduled_for, h.job_id
+
 -- name: pending_beyond
 -- Whether there are more than $1 pending jobs. Index: ready_line.
 SELECT 1 FROM backstay.ready LIMIT 1 OFFSET $1

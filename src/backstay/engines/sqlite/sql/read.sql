@@ -229,6 +229,60 @@ FROM (
 )
 WHERE (-priority, scheduled_for, job_id) < (-?7, ?8, ?9)
 
+-- name: lanes_in_order
+-- The parts of lines whose first jobs come first after a place, :priority, :due and :job_id, up to :limit: among as many
+-- first jobs of a search in claim order there are none of other parts. Some seeks for each, whatever its length. Index: the
+-- key of `ready`.
+WITH RECURSIVE lane (at) AS (
+    SELECT * FROM (
+        SELECT json_array(queue, job_type, fair, parked) FROM ready ORDER BY queue, job_type, fair, parked LIMIT 1)
+    UNION ALL
+    SELECT coalesce(
+        (SELECT json_array(queue, job_type, fair, parked) FROM ready
+         WHERE queue = at ->> 0 AND job_type = at ->> 1 AND fair = at ->> 2 AND parked > at ->> 3 ORDER BY parked LIMIT 1),
+        (SELECT json_array(queue, job_type, fair, parked) FROM ready
+         WHERE queue = at ->> 0 AND job_type = at ->> 1 AND fair > at ->> 2 ORDER BY fair, parked LIMIT 1),
+        (SELECT json_array(queue, job_type, fair, parked) FROM ready
+         WHERE queue = at ->> 0 AND job_type > at ->> 1 ORDER BY job_type, fair, parked LIMIT 1),
+        (SELECT json_array(queue, job_type, fair, parked) FROM ready
+         WHERE queue > at ->> 0 ORDER BY queue, job_type, fair, parked LIMIT 1))
+    FROM lane WHERE at IS NOT NULL
+), first AS MATERIALIZED (
+    SELECT *, coalesce((
+            SELECT json_array(-priority, scheduled_for, job_id) FROM ready AS r
+            WHERE r.queue = l.queue AND r.job_type = l.job_type AND r.fair = l.fair AND r.parked = l.parked
+              AND r.priority = :priority AND (r.scheduled_for, r.job_id) > (:due, :job_id)
+            ORDER BY scheduled_for, job_id LIMIT 1
+        ), (
+            SELECT json_array(-priority, scheduled_for, job_id) FROM ready AS r
+            WHERE r.queue = l.queue AND r.job_type = l.job_type AND r.fair = l.fair AND r.parked = l.parked
+              AND r.priority < :priority
+            ORDER BY priority DESC, scheduled_for, job_id LIMIT 1)) AS head
+    FROM (SELECT at ->> 0 AS queue, at ->> 1 AS job_type, at ->> 2 AS fair, at ->> 3 AS parked FROM lane
+        WHERE at IS NOT NULL) AS l
+    WHERE queue = coalesce(:queue, queue) AND job_type = coalesce(:job_type, job_type)
+)
+SELECT queue, job_type, fair, parked FROM first WHERE head IS NOT NULL
+ORDER BY head ->> 0, head ->> 1, head ->> 2
+LIMIT :limit
+
+-- name: lane_in_order
+-- The first jobs of a part of a line after a place, up to :limit. Index: the key of `ready`.
+SELECT priority, scheduled_for, job_id, seq
+FROM (
+    SELECT * FROM (
+        SELECT priority, scheduled_for, job_id, seq FROM ready
+        WHERE queue = :queue AND job_type = :job_type AND fair = :fair AND parked = :parked AND priority = :priority
+          AND (scheduled_for, job_id) > (:due, :job_id)
+        ORDER BY scheduled_for, job_id LIMIT :limit)
+    UNION ALL
+    SELECT * FROM (
+        SELECT priority, scheduled_for, job_id, seq FROM ready
+        WHERE queue = :queue AND job_type = :job_type AND fair = :fair AND parked = :parked AND priority < :priority
+        ORDER BY priority DESC, scheduled_for, job_id LIMIT :limit)
+)
+ORDER BY priority DESC, scheduled_for, job_id LIMIT :limit
+
 -- name: many_pending
 -- Whether more than ?1 jobs are pending.
 SELECT 1 FROM ready LIMIT 1 OFFSET ?1
