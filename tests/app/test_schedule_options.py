@@ -78,6 +78,17 @@ async def test_a_tick_replaces_the_job_that_is_active(app: Backstay) -> None:
     assert (schedule.last_job_id, schedule.skipped) == (second.job_id, 0)
 
 
+async def test_a_tick_replaces_no_job_that_only_has_its_dedup_key(app: Backstay) -> None:
+    other = await app.submit("report", SHORT, dedup_key="k")
+    await _hourly(app, overlap="replace", dedup_key="k")
+    await look(app, NOON)
+    assert (await app.get_schedule("hourly")).last_job_id == other.job_id
+
+    await look(app, NOON + HOUR)
+
+    assert (await app.get(other.job_id)).status == "pending"
+
+
 async def test_a_schedule_that_was_paused_in_between_replaces_nothing(app: Backstay) -> None:
     await _hourly(app, overlap="replace")
     await look(app, NOON)
@@ -151,8 +162,9 @@ async def test_a_missed_tick_has_no_jitter_left(app: Backstay) -> None:
 # Bounds
 
 
-async def test_there_is_no_tick_before_the_first_moment_or_after_the_last(app: Backstay) -> None:
-    await _hourly(app, starts_at=NOON + HOUR, ends_at=NOON + 3 * HOUR, missed="all")
+@pytest.mark.parametrize("beside", [timedelta(0), 30 * MINUTE], ids=["ticks", "between ticks"])
+async def test_there_is_no_tick_before_the_first_moment_or_after_the_last(app: Backstay, beside: timedelta) -> None:
+    await _hourly(app, starts_at=NOON + HOUR - beside, ends_at=NOON + 3 * HOUR + beside, missed="all")
     [schedule] = await app.schedules()
     assert schedule.next_at == NOON + HOUR
     assert schedule.ticks(NOON - HOUR, 9) == [NOON + n * HOUR for n in (1, 2, 3)]
