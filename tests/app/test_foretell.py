@@ -149,6 +149,17 @@ async def test_a_key_at_its_limit_counts_as_its_slots(make_app: Make) -> None:
     assert (found.slots, found.ahead) == (1, 9)
 
 
+async def test_a_limit_that_was_set_at_run_time_counts_as_the_slots_of_its_type(stage: Stage) -> None:
+    await stage.app.limit(job_type="work", concurrency=1)
+    async with stage.app.worker(concurrency=5):
+        await stage.submit(1)
+        await stage.started(1)
+        jobs = await stage.submit(10)
+        found = await _estimate(stage.app, jobs[-1])
+        stage.go.set()
+    assert found.slots == 1
+
+
 async def test_a_rate_that_is_used_up_says_when_its_turn_is(make_app: Make) -> None:
     app = make_app()
     stage = Stage(app, rate="1/m")

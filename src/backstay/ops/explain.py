@@ -484,7 +484,14 @@ async def _with_estimate(
             why = Unforeseen.NO_WORKER
         case Reason.RUNS_ALONE:
             why = Unforeseen.RUNS_ALONE
-        case Reason.KEY_FULL | Reason.RATE_LIMITED | Reason.TYPE_FULL | Reason.WORKERS_BUSY | Reason.IN_LINE:
+        case (
+            Reason.KEY_FULL
+            | Reason.RATE_LIMITED
+            | Reason.TYPE_LIMITED
+            | Reason.TYPE_FULL
+            | Reason.WORKERS_BUSY
+            | Reason.IN_LINE
+        ):
             if job.fairness_key is not None and not job.parked:
                 why = Unforeseen.TAKES_TURNS
             else:
@@ -500,6 +507,7 @@ async def _with_estimate(
                     is_held_by_key=found.reason is Reason.KEY_FULL,
                     rate_due_at=facts.rate_due_at,
                     claims=facts.claims,
+                    limits=facts.limits,
                 )
                 why = None if estimate else Unforeseen.NO_HISTORY
         case _:

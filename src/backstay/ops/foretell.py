@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from backstay.clock import MICROS, Instant
 from backstay.core import forecast, stats
+from backstay.core.admission import Bucket, RunLimits
 from backstay.core.forecast import Estimate, Line, RunTime
 from backstay.core.port import Store
 from backstay.core.records import Counter, JobRecord, WorkerRow
@@ -26,9 +27,10 @@ async def foretell(
     is_held_by_key: bool,
     rate_due_at: Instant | None,
     claims: Mapping[str, Mapping[str, int]],
+    limits: RunLimits,
 ) -> Estimate | None:
-    """`workers`: those that may run the job; `claims`: how many jobs of each type some of them hold. None if no attempt
-    of its type has ended."""
+    """`workers`: those that may run the job; `claims`: how many jobs of each type some of them hold; `limits`: what was
+    set at run time. None if no attempt of its type has ended."""
     since, until = stats.span(now, FORETELL_MINUTES)
     counters = await store.counters(since, until, width=until - since)
     times = forecast.run_times(counters)
@@ -52,11 +54,11 @@ async def foretell(
             is_capped=max(ahead, *others.values(), 0) >= AHEAD_MAX,
             has_room=has_room and not is_behind_key,
         ),
-        forecast.room(job.job_type, workers, job.concurrency_limit),
+        forecast.room(job.job_type, workers, _at_most(job, limits)),
         ended=ended,
         span_seconds=span_seconds,
         wait_seconds=wait,
-        seconds_per_start=await _seconds_per_start(store, job),
+        seconds_per_start=await _seconds_per_start(store, job, limits),
     )
 
 
@@ -96,9 +98,20 @@ async def _pace(
     return sum(each.count for each in mine if each.outcome in ended), (until - since) / MICROS
 
 
-async def _seconds_per_start(store: Store, job: JobRecord) -> float:
-    """Return how far apart its rate keeps the starts of its key."""
-    if job.rate_key is None:
-        return 0.0
-    rate = next((each.rate for each in await store.job_types() if each.job_type == job.job_type), None)
-    return 0.0 if rate is None else rate.micros / rate.count / MICROS
+def _at_most(job: JobRecord, limits: RunLimits) -> int | None:
+    """Return how many jobs of its key or type may run at once, over all workers."""
+    found = []
+    if job.concurrency_key is not None and job.concurrency_limit is not None:
+        found.append(limits.allowed(job.concurrency_key, job.concurrency_limit))
+    if (row := limits.of_type(job.job_type)) is not None and row.concurrency is not None:
+        found.append(row.concurrency)
+    return min(found, default=None)
+
+
+async def _seconds_per_start(store: Store, job: JobRecord, limits: RunLimits) -> float:
+    """Return how far apart its rate keeps starts that cost as much as this one."""
+    bucket = limits.bucket_of_type(job.job_type)
+    if job.rate_key is not None:
+        rate = next((each.rate for each in await store.job_types() if each.job_type == job.job_type), None)
+        bucket = bucket if rate is None else limits.bucket(Bucket(job.rate_key, rate.count, rate.micros))
+    return 0.0 if bucket is None else bucket.micros / bucket.starts / MICROS * min(job.rate_cost, bucket.starts)
