@@ -69,7 +69,7 @@ from backstay.lifespan import Lifespans, Make
 from backstay.middleware import Layer, M
 from backstay.observers import Observer, base
 from backstay.observers.base import submitting
-from backstay.ops import access, audit, events, explain, job_export, jobs, manage, output
+from backstay.ops import access, audit, events, explain, job_export, jobs, manage, output, removal
 from backstay.ops import retention as retention_policy
 from backstay.ops.audit import Actor, Audited, By, actor
 from backstay.ops.edit import record_of
@@ -88,6 +88,7 @@ from backstay.options import (
     Unread,
     build,
     build_alike,
+    encoded_payload,
     in_order,
     job_template,
     query,
@@ -1126,6 +1127,43 @@ class Backstay:
             self.store, self.clock, actor(by), job_id, priority, reason=reason, expected_version=expected_version
         )
         return self._job(record)
+
+    async def update(
+        self,
+        job_id: str,
+        payload: Any,
+        *,
+        reason: str | None = None,
+        by: By = None,
+        expected_version: int | None = None,
+    ) -> Job:
+        """Give a job that waits, for its time, a worker, a retry or other jobs, another payload. It is checked as by
+        submit. What was derived from the first payload, such as a subject or a dedup key, stays."""
+
+        async def encoded(record: JobRecord) -> tuple[str, int]:
+            target = await self._target(record.job_type)
+            return encoded_payload(target, payload), target.version
+
+        record = await jobs.update(
+            self.store, self.clock, actor(by), job_id, encoded, reason=reason, expected_version=expected_version
+        )
+        return self._job(record)
+
+    async def remove(
+        self, job_id: str, *, reason: str | None = None, by: By = None, expected_version: int | None = None
+    ) -> None:
+        """Erase a job for good: its record, payload, result, files, rows, steps, history and dedup key, also from the
+        archive. One that waits is cancelled first; one that runs, or has children, is refused. The audit trail keeps
+        one line, without anything that the job contained."""
+        await removal.remove(
+            self.store,
+            self.clock,
+            actor(by),
+            self._files,
+            job_id,
+            reason=reason,
+            expected_version=expected_version,
+        )
 
     async def reschedule(
         self,

@@ -55,7 +55,7 @@ class ChildMismatch(InvalidSubmission):
 
 
 class DedupConflict(InvalidSubmission):
-    """The dedup key belongs to a job with another payload, and `dedup_conflict="error"` was set."""
+    """The dedup key belongs to a job with another payload, and `dedup="error"` was set."""
 
 
 class QueueFull(InvalidSubmission):

@@ -109,8 +109,11 @@ class HandlerOptions(TypedDict, total=False):
     content_hash: str | Derive | None
     reuse: bool | float | timedelta
     dedup_key: str | Derive | None
+    dedup_by: Sequence[str] | None
     dedup_for: str | float | timedelta
     dedup_per: str | None
+    dedup: str
+    debounce_max: float | timedelta | None
     middleware: Sequence[Middleware] | None
 
 
@@ -164,8 +167,11 @@ class Handler(Generic[P, R]):
         content_hash: str | Derive | None = None,
         reuse: bool | float | timedelta = False,
         dedup_key: str | Derive | None = None,
+        dedup_by: Sequence[str] | None = None,
         dedup_for: str | float | timedelta = "active",
         dedup_per: str | None = None,
+        dedup: str = "return",
+        debounce_max: float | timedelta | None = None,
         middleware: Sequence[Middleware] | None = None,
     ) -> None:
         self.name = check_job_type(name)
@@ -212,7 +218,7 @@ class Handler(Generic[P, R]):
         self.results = tuple(results or ())
         sources = {"subject": subject, "content_hash": content_hash, "dedup_key": dedup_key, "priority": priority}
         self.functions = {each: source for each, source in sources.items() if callable(source)}
-        self.derivation = _derivation(self, sources, reuse, dedup_for, dedup_per)
+        self.derivation = _derivation(self, sources, reuse, dedup_by, dedup_for, dedup_per, dedup, debounce_max)
         if self.reuse_by or self.derivation is not None:
             self._refuse_encrypted_sources()
         self.marked: tuple[str, ...] = ()  # sensitive fields that earlier code or other workers have announced
@@ -473,6 +479,12 @@ class Handler(Generic[P, R]):
                     f"payload of {self.name}: {name} cannot be computed: {type(error).__name__}: {error}"
                 ) from error
         return found
+
+    @functools.cached_property
+    def stored_fields(self) -> tuple[dict[str, str] | None, dict[str, Any]]:
+        """The fields of the payload with their names in what is stored, None if any name may occur there; and their
+        defaults."""
+        return _stored_names(self.annotation, self.adapter), _defaults(self.adapter)
 
     @functools.cached_property
     def sensitive(self) -> tuple[str, ...]:
@@ -746,8 +758,11 @@ def _derivation(
     handler: Handler,
     sources: dict[str, Any],
     reuse: bool | float | timedelta,
+    dedup_by: Sequence[str] | None,
     dedup_for: str | float | timedelta,
     dedup_per: str | None,
+    dedup: str,
+    debounce_max: float | timedelta | None,
 ) -> Derivation | None:
     """Return what the type derives; None if nothing."""
     name = handler.name
@@ -755,8 +770,13 @@ def _derivation(
         raise ConfigurationError(f"{name}: reuse_by and content_hash both say what is the same work: give one")
     if reuse is not False and sources["content_hash"] is None and not handler.reuse_by:
         raise ConfigurationError(f"{name}: reuse needs content_hash or reuse_by, to say what is the same work")
-    if sources["dedup_key"] is None and (dedup_for != "active" or dedup_per is not None):
-        raise ConfigurationError(f"{name}: {'dedup_for' if dedup_per is None else 'dedup_per'} needs a dedup_key")
+    if sources["dedup_key"] is not None and dedup_by is not None:
+        raise ConfigurationError(f"{name}: dedup_key and dedup_by both say what is the same submit: give one")
+    if sources["dedup_key"] is None and dedup_by is None and (dedup_for != "active" or dedup_per is not None):
+        raise ConfigurationError(
+            f"{name}: {'dedup_for' if dedup_per is None else 'dedup_per'} needs a dedup_key or dedup_by"
+        )
+    _check_dedup(handler, sources, dedup_by, dedup, debounce_max)
     if dedup_per not in (None, "day"):
         raise ConfigurationError(f'{name}: dedup_per={dedup_per!r:.40}: use "day"')
     for each, function in handler.functions.items():
@@ -765,9 +785,10 @@ def _derivation(
     if dedup_per is not None and dedup_for == "active":
         dedup_for = "forever"  # one per day, also after it has ended
     found: dict[str, Any] = {}
-    stored_names = _stored_names(handler.annotation, handler.adapter)
-    defaults = _defaults(handler.adapter)
+    stored_names, defaults = handler.stored_fields
     try:
+        if dedup_by is not None:
+            found["dedup_key"] = derivation.of_fields(name, dedup_by, stored_names, defaults)
         for each in ("subject", "content_hash", "dedup_key"):
             if sources[each] is not None and each not in handler.functions:
                 found[each] = derivation.parse(each, sources[each], stored_names, defaults)
@@ -781,9 +802,32 @@ def _derivation(
         **found,
         in_code=tuple(handler.functions),
         dedup_per=dedup_per,
+        dedup=None if dedup == "return" else dedup,
+        debounce=None if debounce_max is None else _span("debounce_max", debounce_max),
         dedup_for=_kept(dedup_for),
         reuse=None if reuse is False else derivation.ANY_AGE if reuse is True else _span("reuse", reuse),
     )
+
+
+def _check_dedup(
+    handler: Handler,
+    sources: dict[str, Any],
+    dedup_by: Sequence[str] | None,
+    dedup: str,
+    debounce_max: float | timedelta | None,
+) -> None:
+    name = handler.name
+    if dedup not in ("return", "error", "replace"):
+        raise ConfigurationError(f'{name}: dedup={dedup!r:.40}: use "return", "error" or "replace"')
+    if dedup != "return" and sources["dedup_key"] is None and dedup_by is None:
+        raise ConfigurationError(f"{name}: dedup={dedup!r} needs a dedup_key or dedup_by, to say what is a repeat")
+    if dedup == "replace" and (sources["content_hash"] is not None or handler.reuse_by):
+        raise ConfigurationError(
+            f'{name}: dedup="replace" and a content hash exclude each other: the hash stands for the payload, which a'
+            " later submit replaces"
+        )
+    if debounce_max is not None and dedup != "replace":
+        raise ConfigurationError(f'{name}: debounce_max needs dedup="replace"')
 
 
 def _kept(dedup_for: str | float | timedelta) -> int | None:

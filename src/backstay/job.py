@@ -93,6 +93,7 @@ class JobDocument(msgspec.Struct, frozen=True, kw_only=True):
     deduplicated: bool
     content_hash: str | None
     reused_from: str | None
+    expires_at: Annotated[Moment | None, Meta(description="It is cancelled if it has not started by then.")]
     parent_job_id: str | None
     root_job_id: str | None
     job_stage: str | None
@@ -298,6 +299,11 @@ class JobView:
     def result_tables(self) -> list[str]:
         """The tables in which it may have rows."""
         return list(self.row.result_tables)
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """By when it has to have started; None once it has, or if it does not expire."""
+        return _moment(self.row.expires_at)
 
     @property
     def dedup_key(self) -> str | None:
@@ -526,6 +532,7 @@ def document(job: JobView) -> JobDocument:
         deduplicated=job.deduplicated,
         content_hash=record.content_hash,
         reused_from=record.reused_from,
+        expires_at=_moment(record.expires_at),
         parent_job_id=record.parent_job_id,
         root_job_id=record.root_job_id,
         job_stage=record.job_stage,
@@ -567,13 +574,18 @@ def raw(text: str | None) -> msgspec.Raw:
         return msgspec.Raw(codec.encode(text))
 
 
-class ChangeOptions(TypedDict, total=False):
-    """The keyword options of JobHandle.cancel, as those of Backstay.cancel."""
+class EditOptions(TypedDict, total=False):
+    """The keyword options of JobHandle.update and remove, as those of Backstay.update."""
 
-    subtree: bool
     reason: str | None
     by: By
     expected_version: int | None
+
+
+class ChangeOptions(EditOptions, total=False):
+    """The keyword options of JobHandle.cancel, as those of Backstay.cancel."""
+
+    subtree: bool
 
 
 class RetryOptions(ChangeOptions, total=False):
@@ -606,6 +618,10 @@ class _App(Protocol):
     ) -> Awaitable[SentEvent]: ...
 
     def steps(self, job_id: str) -> Awaitable[list[StepEntry]]: ...
+
+    def update(self, job_id: str, payload: Any, **options: Unpack[EditOptions]) -> Awaitable[Job]: ...
+
+    def remove(self, job_id: str, **options: Unpack[EditOptions]) -> Awaitable[None]: ...
 
     def explain(self, job_id: str) -> Awaitable[Explanation]: ...
 
@@ -675,6 +691,14 @@ class JobHandle(JobView, Generic[R_co]):
     async def steps(self) -> list[StepEntry]:
         """What its handler has recorded: steps, sleeps, and waits for events. See Backstay.steps."""
         return await self._app.steps(self._id)
+
+    async def update(self, payload: Any, **options: Unpack[EditOptions]) -> Job:
+        """Give it another payload while it waits. See Backstay.update."""
+        return await self._app.update(self._id, payload, **options)
+
+    async def remove(self, **options: Unpack[EditOptions]) -> None:
+        """Erase it for good, with its files, rows and history. See Backstay.remove."""
+        await self._app.remove(self._id, **options)
 
     async def explain(self) -> Explanation:
         """Why it is not running, or how it ended; `str()` of it is the sentence. See Backstay.explain."""

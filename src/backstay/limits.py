@@ -22,6 +22,7 @@ JSON_DEPTH_MAX = 64  # deeper documents overflow the parser's stack on some engi
 JSON_INT_MAX = 2**63 - 1  # SQLite and PostgreSQL integers; only DynamoDB keeps more, 38 digits
 JSON_INT_MIN = -(2**63)
 NAME_LENGTH_MAX = 128  # job types, queues, worker ids: short enough for any index key
+DEDUP_FIELDS_MAX = 6  # payload fields in a dedup key: the hash of each takes 65 of the characters of a key
 KEY_LENGTH_MAX = 512  # dedup keys, subjects, content hashes: DynamoDB sort keys hold at most 1,024 bytes
 TAGS_MAX = 32
 TAG_LENGTH_MAX = 128

@@ -24,7 +24,7 @@ from backstay.core.checks import (
     span,
 )
 from backstay.core.dependencies import TriggerRule
-from backstay.core.derivation import ANY_AGE, DERIVED, Derivation, render
+from backstay.core.derivation import ANY_AGE, DERIVED, Derivation, of_fields, render
 from backstay.core.records import (
     FOREVER,
     Inserted,
@@ -38,7 +38,7 @@ from backstay.core.records import (
     shared,
 )
 from backstay.core.states import OTHER_NAMES, Status
-from backstay.errors import DependencyCycle, InvalidOption, InvalidPayload
+from backstay.errors import ConfigurationError, DependencyCycle, InvalidOption, InvalidPayload
 from backstay.handlers import Handler
 
 
@@ -60,9 +60,12 @@ class SubmitOptions(TypedDict, total=False):
     subject: str
     tags: Iterable[str]
     job_id: str
+    expires: float | timedelta | datetime
     dedup_key: str
+    dedup_by: Sequence[str]
     dedup_for: str | float | timedelta
-    dedup_conflict: str
+    dedup: str
+    debounce_max: float | timedelta
     content_hash: str
     reuse: bool | float | timedelta
     depends_on: Iterable[JobRef]
@@ -96,13 +99,9 @@ def build(
 ) -> NewJob:
     if isinstance(target, Handler):
         name, limit = target.name, target.global_concurrency
-        text = target.encode(payload)
     else:
         name, limit = target.job_type, target.concurrency_limit
-        text = check_payload_size(codec.to_json(payload))
-        payload_schema.check(name, target.payload_schema, text)
-        if marks := encryption.marks_of(target.payload_schema):
-            text = check_payload_size(encryption.encrypted(text, marks, name, encryption.PAYLOAD))
+    text = encoded_payload(target, payload)
     if target.derivation is not None:
         options = _with_derived(target, name, text, now, options, for_template)
     is_plain = limit is None and target.rate is None and target.version == 1 and not target.reuse_by
@@ -124,6 +123,17 @@ def build(
             created_by=_text(options, "created_by", limits.NAME_LENGTH_MAX),
         )
     return _with_options(target, name, limit, text, job_id, now, options)
+
+
+def encoded_payload(target: Handler | JobType, payload: Any) -> str:
+    """Return a payload as it is stored, checked against the model of the handler or the schema of the type."""
+    if isinstance(target, Handler):
+        return target.encode(payload)
+    text = check_payload_size(codec.to_json(payload))
+    payload_schema.check(target.job_type, target.payload_schema, text)
+    if marks := encryption.marks_of(target.payload_schema):
+        text = check_payload_size(encryption.encrypted(text, marks, target.job_type, encryption.PAYLOAD))
+    return text
 
 
 def build_alike(target: Handler, payloads: Iterable[Any], job_ids: Sequence[str], now: Instant) -> list[NewJob] | None:
@@ -161,6 +171,8 @@ def _with_derived(
     derivation = target.derivation
     assert derivation is not None  # noqa: S101 - the caller has looked
     wanted = [each for each in DERIVED if o.get(each) is None and derivation.derives(each)]
+    if o.get("dedup_by") is not None and "dedup_key" in wanted:
+        wanted.remove("dedup_key")
     found: dict[str, Any] = {}
     if in_code := [each for each in wanted if each in derivation.in_code]:
         if not isinstance(target, Handler):
@@ -181,6 +193,10 @@ def _with_derived(
         if not for_template:
             found["dedup_key"] = dedup_key_of(key, derivation.dedup_per, run_at_of(o, now))
         found["dedup_for"] = derived_dedup_for(derivation)
+    if (derivation.dedup_key is not None or "dedup_key" in derivation.in_code) and derivation.dedup is not None:
+        found["dedup"] = derivation.dedup
+        if derivation.debounce is not None and o.get("dedup") in (None, derivation.dedup):
+            found["debounce_max"] = timedelta(microseconds=derivation.debounce)
     if derivation.reuse is not None and (target.reuse_by or found.get("content_hash") or o.get("content_hash")):
         found["reuse"] = True if derivation.reuse == ANY_AGE else timedelta(microseconds=derivation.reuse)
     given = {each: value for each, value in o.items() if value is not None or each not in found}
@@ -230,18 +246,23 @@ def _with_options(
     depends_on = _depends_on(o)
     parent = None if o.get("parent") is None else _id_of(o["parent"])
     _check_ties(job_id, depends_on, parent)
-    dedup_key = _text(o, "dedup_key", limits.KEY_LENGTH_MAX)
+    dedup_key = _dedup_key(target, name, text, o)
+    scheduled_for = run_at_of(o, now)
+    expires_at = _expires_at(o, scheduled_for, now)
     content_hash = _text(o, "content_hash", limits.KEY_LENGTH_MAX)
     if content_hash is None and target.reuse_by:
         content_hash = content_hash_of(target, name, text)
     reuse_since = _reuse_since(o, content_hash, now)
+    dedup = _one_of(o, "dedup", ("return", "error", "replace"))
+    if dedup == "replace":
+        _check_replacing(dedup_key, content_hash)
     return NewJob(
         job_id=job_id,
         job_type=name,
         queue=check_name(o["queue"], "queue") if "queue" in o else target.queue,
         priority=check_priority(o["priority"]) if "priority" in o else target.priority,
         payload=text,
-        scheduled_for=run_at_of(o, now),
+        scheduled_for=scheduled_for,
         max_attempts=check_max_attempts(o["max_attempts"]) if "max_attempts" in o else target.max_attempts,
         timeout_micros=check_timeout(o["timeout"]) if "timeout" in o else target.timeout_micros,
         subject=_text(o, "subject", limits.KEY_LENGTH_MAX),
@@ -258,12 +279,23 @@ def _with_options(
         fairness_key=_text(o, "fairness_key", limits.KEY_LENGTH_MAX) or None,
         fairness_weight=_weight(o),
         special=bool(
-            own_id or dedup_key or depends_on or reuse_since is not None or limit or parent or target.rate or cost != 1
+            own_id
+            or dedup_key
+            or depends_on
+            or reuse_since is not None
+            or limit
+            or parent
+            or target.rate
+            or cost != 1
+            or expires_at is not None
         ),
         own_id=own_id is not None,
         dedup_key=dedup_key,
-        dedup_until=_dedup_until(o, now),
-        dedup_conflict_is_error=_one_of(o, "dedup_conflict", ("return", "error")) == "error",
+        dedup_until=None if dedup_key is None else _dedup_until(o, now),
+        dedup_conflict_is_error=dedup == "error",
+        dedup_replaces=dedup == "replace",
+        debounce_micros=_debounce(o, dedup, scheduled_for - now),
+        expires_at=expires_at,
         depends_on=depends_on,
         trigger_rule=_trigger_rule(o, depends_on),
         reuse_since=reuse_since,
@@ -332,9 +364,66 @@ def _bounded_span(name: str, span: Any) -> int:
     return found
 
 
+def _dedup_key(target: Handler | JobType, name: str, text: str, o: SubmitOptions) -> str | None:
+    """Return the key that repeats of a submit share, given or made of fields of the payload."""
+    by = o.get("dedup_by")
+    if by is None:
+        key = _text(o, "dedup_key", limits.KEY_LENGTH_MAX)
+        if key is None and "dedup_for" in o:
+            raise InvalidOption("dedup_for needs a dedup_key or dedup_by")
+        return key
+    if o.get("dedup_key") is not None:
+        raise InvalidOption("dedup_key and dedup_by both say what is the same submit: give one")
+    try:
+        template = of_fields(name, by, *(target.stored_fields if isinstance(target, Handler) else (None, {})))
+    except ConfigurationError as error:
+        raise InvalidOption(str(error), option="dedup_by") from None
+    return check_text("dedup_by", render("dedup_by", template, codec.decode(text)), limits.KEY_LENGTH_MAX)
+
+
+def _check_replacing(dedup_key: str | None, content_hash: str | None) -> None:
+    if dedup_key is None:
+        raise InvalidOption('dedup="replace" needs a dedup_key or dedup_by, to say which job it replaces')
+    if content_hash is not None:
+        raise InvalidOption(
+            'dedup="replace" and a content hash exclude each other: the hash stands for the payload, which a later'
+            " submit replaces"
+        )
+
+
+def _debounce(o: SubmitOptions, dedup: str, wait: int) -> int | None:
+    if o.get("debounce_max") is None:
+        return None
+    if dedup != "replace":
+        raise InvalidOption('debounce_max needs dedup="replace"', option="debounce_max")
+    found = _bounded_span("debounce_max", o["debounce_max"])
+    if found < wait:
+        raise InvalidOption(
+            "debounce_max is shorter than the delay: no submit would be replaced", option="debounce_max"
+        )
+    return found
+
+
+def _expires_at(o: SubmitOptions, scheduled_for: Instant, now: Instant) -> Instant | None:
+    """Return by when a job has to have started."""
+    match o.get("expires"):
+        case None:
+            return None
+        case datetime() as moment:
+            try:
+                found = to_instant(moment)
+            except (ValueError, TypeError) as error:
+                raise InvalidOption(f"expires={moment!r}: {error}", option="expires") from None
+        case span:
+            found = now + _bounded_span("expires", span)
+    if found <= scheduled_for:
+        raise InvalidOption(
+            f"expires={o['expires']!r:.60}: the job would expire before it is due, and never run", option="expires"
+        )
+    return min(found, FOREVER)
+
+
 def _dedup_until(o: SubmitOptions, now: Instant) -> Instant | None:
-    if "dedup_for" in o and o.get("dedup_key") is None:
-        raise InvalidOption("dedup_for needs a dedup_key")
     match o.get("dedup_for", "active"):
         case "active":
             return None

@@ -519,6 +519,24 @@ class Backstay:
             self.inner.reprioritise(job_id, priority, reason=reason, by=by, expected_version=expected_version)
         )
 
+    def update(
+        self,
+        job_id: str,
+        payload: Any,
+        *,
+        reason: str | None = None,
+        by: By = None,
+        expected_version: int | None = None,
+    ) -> Job:
+        """Give a job that waits another payload; see Backstay.update."""
+        return self._call(self.inner.update(job_id, payload, reason=reason, by=by, expected_version=expected_version))
+
+    def remove(
+        self, job_id: str, *, reason: str | None = None, by: By = None, expected_version: int | None = None
+    ) -> None:
+        """Erase a job for good, with its files, rows and history; see Backstay.remove."""
+        self._call(self.inner.remove(job_id, reason=reason, by=by, expected_version=expected_version))
+
     def reschedule(
         self,
         job_id: str,

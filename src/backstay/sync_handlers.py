@@ -9,7 +9,7 @@ from typing import Any, Concatenate, Generic, Protocol, TypeVar, Unpack, cast, o
 from backstay import local_run
 from backstay.context import BatchContext, BlockingBatchContext, BlockingContext, Context
 from backstay.handlers import Handler, JobHandler, P, R
-from backstay.job import ChangeOptions, Job, JobView, R_co, RetryOptions
+from backstay.job import ChangeOptions, EditOptions, Job, JobView, R_co, RetryOptions
 from backstay.job import JobHandle as AsyncJobHandle
 from backstay.ops.audit import By
 from backstay.ops.events import SentEvent, StepEntry
@@ -86,6 +86,14 @@ class JobHandle(JobView, Generic[R_co]):
     def steps(self) -> list[StepEntry]:
         """What its handler has recorded: steps, sleeps, and waits for events. See Backstay.steps."""
         return self._app._call(self._inner.steps())
+
+    def update(self, payload: Any, **options: Unpack[EditOptions]) -> Job:
+        """Give it another payload while it waits. See Backstay.update."""
+        return self._app._call(self._inner.update(payload, **options))
+
+    def remove(self, **options: Unpack[EditOptions]) -> None:
+        """Erase it for good, with its files, rows and history. See Backstay.remove."""
+        self._app._call(self._inner.remove(**options))
 
     def explain(self) -> Explanation:
         """Why it is not running, or how it ended; `str()` of it is the sentence. See Backstay.explain."""

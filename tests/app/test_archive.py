@@ -110,7 +110,7 @@ async def test_a_job_may_depend_on_an_archived_one_and_a_key_for_ever_still_answ
     [done] = await ended(app, "a", dedup_key="once", dedup_for="forever")
     await app.purge(older_than=0)
 
-    again = await app.submit("work", "a", dedup_key="once", dedup_for="forever", dedup_conflict="error")
+    again = await app.submit("work", "a", dedup_key="once", dedup_for="forever", dedup="error")
     assert (again.job_id, again.deduplicated) == (done, True)
     follower = await app.submit("work", "b", depends_on=[done])
     assert follower.status == "pending"

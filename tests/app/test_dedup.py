@@ -62,9 +62,9 @@ async def test_a_conflicting_payload_is_an_error_where_that_is_asked_for(app: Ba
     work = with_work(app)
     async with app:
         await work.submit(1, dedup_key="k")
-        assert (await work.submit(1, dedup_key="k", dedup_conflict="error")).deduplicated
+        assert (await work.submit(1, dedup_key="k", dedup="error")).deduplicated
         with pytest.raises(DedupConflict):
-            await work.submit(2, dedup_key="k", dedup_conflict="error")
+            await work.submit(2, dedup_key="k", dedup="error")
 
 
 async def test_a_finished_identical_job_is_reused(app: Backstay) -> None:

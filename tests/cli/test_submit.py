@@ -57,7 +57,7 @@ def test_the_keys_that_limit_pace_and_share_reach_the_record(cli: Cli, queue: Qu
 def test_a_dedup_conflict_is_an_error_only_on_demand(cli: Cli, queue: Queue) -> None:
     first = cli("submit", "echo", "1", "--dedup-key", "k").out
     assert cli("submit", "echo", "2", "--dedup-key", "k").out == first
-    ran = cli("submit", "echo", "2", "--dedup-key", "k", "--dedup-conflict", "error")
+    ran = cli("submit", "echo", "2", "--dedup-key", "k", "--dedup", "error")
     assert (ran.code, ran.out) == (2, "")
 
 
@@ -91,7 +91,7 @@ def test_the_payload_may_come_from_a_file(cli: Cli, queue: Queue, folder: Path) 
         (["echo", "@missing.json"], "missing.json cannot be read"),
         (["echo", "NaN"], 'NaN is not JSON; write null for NaN, or text: "NaN"'),
         (["echo", '{"n": -Infinity}'], "write null for -Infinity"),
-        (["echo", "--dedup-conflict", "shout", "--dedup-key", "k"], "return or error"),
+        (["echo", "--dedup", "shout", "--dedup-key", "k"], "return, error or replace"),
         (["echo", "--reuse", "some", "--content-hash", "h"], "1h30m"),
         (["echo", "--rate-key", "k"], "no rate"),
         (["echo", "--fairness-weight", "3"], "fairness_key"),

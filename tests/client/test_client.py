@@ -156,7 +156,7 @@ async def test_problems_are_errors_of_backstay_again(app: Backstay, client: Clie
         await client.submit("plot", {"points": 1}, colour="blue")  # type: ignore[call-arg]
     await client.submit("plot", {"points": 1}, dedup_key="one")
     with pytest.raises(DedupConflict):
-        await client.submit("plot", {"points": 2}, dedup_key="one", dedup_conflict="error")
+        await client.submit("plot", {"points": 2}, dedup_key="one", dedup="error")
     job = await client.submit("plot", {"points": 1})
     with pytest.raises(ResultTimeout):
         await job.result(timeout=0.05)

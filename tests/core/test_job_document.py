@@ -47,6 +47,7 @@ FULL = JobRecord(
     dedup_key="key\x1fgpu",
     content_hash="h",
     reused_from=OTHER,
+    expires_at=9_000_000,
     parent_job_id=OTHER,
     root_job_id=OTHER,
     job_stage="stage",

@@ -21,7 +21,8 @@ def test_a_new_job_begins_with_the_fields_that_every_job_has_and_that_submit_fil
 
 # Of a new job, what tells the store how to insert it.
 INSTRUCTIONS = {
-    *("special", "own_id", "dedup_until", "dedup_conflict_is_error", "depends_on", "reuse_since", "rate"),
+    *("special", "own_id", "dedup_until", "dedup_conflict_is_error", "dedup_replaces", "debounce_micros"),
+    *("depends_on", "reuse_since", "rate"),
 }
 
 
@@ -36,7 +37,8 @@ def test_the_table_has_every_field_of_every_shape_once() -> None:
 def test_an_insert_writes_what_a_new_job_has_and_nothing_else() -> None:
     written = {each.name for each in JOB_FIELDS if each.insert is not Insert.NEVER}
     assert written == set(NewJob.__struct_fields__) - INSTRUCTIONS
-    assert {each.name for each in JOB_FIELDS if each.home is Home.FACT} == written | {"created_at"}
+    facts = {each.name for each in JOB_FIELDS if each.home is Home.FACT}
+    assert facts == written - {"expires_at"} | {"created_at"}  # which a job has until it starts: it is of its place
     assert set(PLAIN_FIELDS) < written
 
 

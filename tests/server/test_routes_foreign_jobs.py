@@ -156,7 +156,7 @@ async def test_a_dedup_key_of_another_queue_is_neither_seen_nor_taken(stage: Sta
     assert (taken.json()["dedup_key"], free.json()["dedup_key"]) == ("taken", "free")
     again = await submitted("taken")
     assert (again.status_code, again.json()["job_id"]) == (200, taken.json()["job_id"])
-    refused = await submitted("taken", payload={"to": "bob"}, dedup_conflict="error")
+    refused = await submitted("taken", payload={"to": "bob"}, dedup="error")
     assert (refused.status_code, refused.json()["detail"].count("taken")) == (409, 1)
     assert "\\u001f" not in refused.text and "mail" not in refused.json()["detail"]
 

@@ -104,7 +104,7 @@ async def test_a_type_that_only_a_worker_knows_is_taken_and_checked(tmp_path: Pa
 async def test_a_duplicate_answers_200_and_says_so(stage: Stage) -> None:
     first = await stage.ask("POST", "/jobs/anything", json={"payload": 1, "dedup_key": "k"})
     second = await stage.ask("POST", "/jobs/anything", json={"payload": 1, "dedup_key": "k"})
-    third = await stage.ask("POST", "/jobs/anything", json={"payload": 2, "dedup_key": "k", "dedup_conflict": "error"})
+    third = await stage.ask("POST", "/jobs/anything", json={"payload": 2, "dedup_key": "k", "dedup": "error"})
 
     assert (first.status_code, second.status_code, third.status_code) == (201, 200, 409)
     assert second.json() == first.json() | {"deduplicated": True}

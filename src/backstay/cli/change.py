@@ -365,6 +365,70 @@ def reschedule(
         print(f"{job.job_id} is {job.status.value}")
 
 
+def update(
+    job_id: JobId,
+    payload: options.Payload,
+    reason: options.Reason = None,
+    by: options.By = None,
+    as_json: AsJson = False,
+    url: Url = None,
+    app: AppName = None,
+) -> None:
+    """Give a job that waits another payload."""
+    body = options.read(payload)
+
+    async def work(app: Backstay) -> Job:
+        whole = await app_loader.job_id(app, job_id)
+        return await app.update(whole, body, reason=reason, by=options.actor(by))
+
+    job = app_loader.run(url, app, work)
+    if as_json:
+        output.emit_json(whole(job))
+    else:
+        print(f"{job.job_id} is {job.status.value} with its new payload")
+
+
+def remove(
+    job_ids: JobIds,
+    yes: options.Yes = False,
+    reason: options.Reason = None,
+    by: options.By = None,
+    as_json: AsJson = False,
+    url: Url = None,
+    app: AppName = None,
+) -> int:
+    """Erase jobs for good, with their files, rows and history.
+
+    A job that waits is cancelled first; one that is running, or has children, is refused.
+    """
+    if not (yes or (sys.stdin.isatty() and sys.stderr.isatty())):
+        raise typer.BadParameter("there is no terminal to confirm this on: add --yes", param_hint="--yes")
+
+    async def work(app: Backstay) -> int:
+        removed: list[str] = []
+        code: int = Exit.OK
+        for each in dict.fromkeys(job_ids):
+            try:
+                job_id = await app_loader.job_id(app, each)
+                if not yes and not output.confirm(f"Remove job {job_id} for good?"):
+                    output.say("nothing was removed")
+                    code = max(code, Exit.FAILED)
+                    continue
+                await app.remove(job_id, reason=reason, by=options.actor(by))
+            except BackstayError as error:
+                output.say(str(error))
+                code = max(code, of_error(error))
+            else:
+                removed.append(job_id)
+                if not as_json:
+                    print(f"{job_id} is removed")
+        if as_json:
+            output.emit_json({"removed": removed})
+        return code
+
+    return app_loader.run(url, app, work)
+
+
 async def _each(app: Backstay, given: list[str], change: Callable[[str], Awaitable[Job]], as_json: bool) -> int:
     """Change each job separately, so that one failure does not stop the others. Return the highest exit code."""
     changed: list[Job] = []

@@ -177,6 +177,8 @@ class _Sheet:
         never_ran = job.status is Status.CANCELLED and job.started_at is None  # and never will
         if job.scheduled_for != job.created_at and not never_ran:
             yield "due", self._moment(job.scheduled_for)
+        if job.expires_at is not None:
+            yield "expires", self._moment(job.expires_at)
         if job.started_at is not None:
             yield "started", self._moment(job.started_at)
         if job.status is Status.PROCESSING and job.lease_expires_at is not None:

@@ -99,6 +99,8 @@ _COMMANDS: dict[str, dict[str, str | tuple[str, dict[str, str]]]] = {
         "event": "event.event",
         "reprioritise": "change.reprioritise",
         "reschedule": "change.reschedule",
+        "update": "change.update",
+        "remove": "change.remove",
     },
     "Operations": {
         "serve": "serve.serve",

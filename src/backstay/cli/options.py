@@ -135,6 +135,9 @@ RunAt = Annotated[
     datetime | None,
     typer.Option(metavar="WHEN", parser=moment, help="When to run it, such as 2026-11-15T09:30:00Z."),
 ]
+Expires = Annotated[
+    str | None, typer.Option(metavar="WHEN", help="Cancel it if it has not started after 90s, 1h, … or by a time.")
+]
 Queue = Annotated[str | None, typer.Option(metavar="NAME", help="Queue; default: the handler's own.")]
 Subject = Annotated[str | None, typer.Option(metavar="TEXT", help="What the job is about; searchable.")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="Tag; repeatable.")]
@@ -144,8 +147,16 @@ DedupKey = Annotated[
 DedupFor = Annotated[
     str | None, typer.Option(metavar="TIME", help="… while it is active (default), for TIME, or forever.")
 ]
-DedupConflict = Annotated[
-    str | None, typer.Option(metavar="WHAT", help="… if the payload differs: return (default) or error.")
+DedupBy = Annotated[
+    list[str] | None, typer.Option(metavar="FIELD", help="Make the key of this payload field; repeatable.")
+]
+Dedup = Annotated[
+    str | None,
+    typer.Option(metavar="WHAT", help="What a repeat does: return (default), error if it differs, replace."),
+]
+DebounceMax = Annotated[
+    timedelta | None,
+    typer.Option(metavar="TIME", parser=length, help="With replace: the longest that repeats put the job off."),
 ]
 ContentHash = Annotated[
     str | None, typer.Option(metavar="HASH", help="Your own hash of the work, to find identical jobs.")
@@ -195,6 +206,8 @@ def chosen(context: typer.Context, allowed: Mapping[str, Any]) -> Any:
 def _read(name: str, value: Any) -> Any:
     if name == "priority":
         return priority(value)
+    if name == "expires":
+        return moment(value) if "T" in value or "-" in value else length(value)
     if name not in _WORDS:
         return value
     if value not in _WORDS[name]:

@@ -380,6 +380,18 @@ class Client:
         """Return what a job has recorded: steps, sleeps, and waits for events; see backstay.Backstay.steps."""
         return list((await self.requests.send("GET", _path(job_id, "steps")))["items"])
 
+    async def update(
+        self, job_id: str, payload: Any, *, reason: str | None = None, expected_version: int | None = None
+    ) -> RemoteJob:
+        """Give a job that waits another payload; see backstay.Backstay.update."""
+        body = {"payload": payload, **({} if reason is None else {"reason": reason})}
+        return RemoteJob(await self.requests.send("PATCH", _path(job_id), body, headers=_if_match(expected_version)))
+
+    async def remove(self, job_id: str, *, reason: str | None = None, expected_version: int | None = None) -> None:
+        """Erase a job for good, with its files, rows and history; see backstay.Backstay.remove."""
+        headers = _if_match(expected_version)
+        await self.requests.response("POST", _path(job_id, "remove"), {"reason": reason}, headers=headers)
+
     async def cancel_many(
         self,
         job_ids: Sequence[str] | None = None,

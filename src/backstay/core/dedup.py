@@ -7,6 +7,9 @@ stored. Its keys are therefore stored with the name of the queue, which is not s
 
 from __future__ import annotations
 
+from backstay.core.records import NewJob
+from backstay.errors import DedupConflict
+
 _MARK = "\x1f"  # cannot be in the name of a queue
 
 
@@ -23,3 +26,12 @@ def plain(dedup_key: str | None, queue: str) -> str | None:
 def without_scope(text: str, queue: str) -> str:
     """Return a message that quotes a stored key, with the key as it was submitted."""
     return text.replace(f"{_MARK}{queue}", "").replace(f"{_MARK!r}"[1:-1] + queue, "")
+
+
+def check_replaceable(new: NewJob, job_id: str, job_type: str) -> None:
+    """Raise DedupConflict if a submit would give a job of another type its payload."""
+    if job_type != new.job_type:
+        raise DedupConflict(
+            f"dedup key {new.dedup_key!r} belongs to job {job_id} of type {job_type}, and this is a {new.job_type}: one"
+            " cannot replace the other; use a key of its own for each type"
+        )

@@ -70,6 +70,8 @@ class Derivation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: Levels | None = None
     in_code: tuple[str, ...] = ()  # names derived by functions
     dedup_per: str | None = None  # "day": the key is for one day, that on which the job is due, in UTC
+    dedup: str | None = None  # what a repeat does, if not the usual: error, replace
+    debounce: int | None = None  # of a repeat that replaces: how long after the first submit it may move a job
     dedup_for: int | None = None  # microseconds, or FOREVER; None: while the job is active
     reuse: int | None = None  # how old a reused result may be, in microseconds, or ANY_AGE; None: no reuse
 
@@ -98,6 +100,18 @@ def parse(name: str, template: str, stored_names: Mapping[str, str] | None, defa
             f"{name}={template!r:.80} names no field of the payload: every job would have the same"
         )
     return parts
+
+
+def of_fields(
+    job_type: str, fields: Sequence[str], stored_names: Mapping[str, str] | None, defaults: Mapping[str, Any]
+) -> Template:
+    """Return the template of a dedup key that jobs of a type share if these fields are the same. If there are several,
+    each is hashed: "a:b" and "c" must not be the same as "a" and "b:c"."""
+    if isinstance(fields, str) or not fields:
+        raise ConfigurationError(f'dedup_by={fields!r:.80}: use a list of fields of the payload, such as ["user_id"]')
+    written = "{{{}}}" if len(fields) == 1 else "{{sha256({})}}"
+    text = ":".join([job_type, *(written.format(field) for field in fields)])
+    return parse("dedup_by", text, stored_names, defaults)
 
 
 def levels(by: PriorityBy, stored_names: Mapping[str, str] | None, defaults: Mapping[str, Any]) -> Levels:

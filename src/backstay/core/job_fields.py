@@ -83,6 +83,7 @@ JOB_FIELDS = (
     JobField("failures", _PLACE),
     JobField("version", _PLACE),
     JobField("parked", _PLACE, archived=False, document=None),
+    JobField("expires_at", _PLACE, _SPECIAL, archived=False),
     JobField("awaits", _PLACE, archived=False, document="waits_for"),
     JobField("worker_id", _PLACE),
     JobField("worker_version", _PLACE),

@@ -22,6 +22,7 @@ from backstay.core.records import LEASE_LOST, ClaimedJob, ExpiredClaim, JobRecor
 from backstay.core.records import Effect as Effect
 from backstay.core.records import ErrorEntry as ErrorEntry
 from backstay.core.records import Kind as Kind
+from backstay.core.records import Revision as Revision
 from backstay.core.records import Staged as Staged
 from backstay.core.records import Transition as Transition
 from backstay.core.states import ACTIVE as ACTIVE
@@ -61,16 +62,24 @@ EDGES: Mapping[Event, tuple[frozenset[Status | None], frozenset[Status]]] = {
     Event.RESCUE: (frozenset({_S.PROCESSING}), frozenset({_S.RETRYING, _S.FAILED})),
     Event.RESCHEDULE: (frozenset({_S.PENDING, _S.SCHEDULED}), frozenset({_S.SCHEDULED, _S.PENDING})),
     Event.REPRIORITISE: (frozenset(ACTIVE), frozenset(ACTIVE)),
+    Event.UPDATE: (frozenset(ACTIVE - {_S.PROCESSING}), frozenset(ACTIVE - {_S.PROCESSING})),
+    Event.REPLACE: (frozenset(ACTIVE - {_S.PROCESSING}), frozenset(ACTIVE - {_S.PROCESSING})),
+    Event.EXPIRE: (frozenset({_S.WAITING, _S.SCHEDULED, _S.PENDING}), frozenset({_S.CANCELLED})),
     Event.CANCEL: (frozenset(ACTIVE), frozenset({_S.CANCELLED})),
     Event.MANUAL_RETRY: (frozenset(TERMINAL), frozenset({_S.PENDING, _S.WAITING})),
     Event.SKIP_TICK: (frozenset(ACTIVE), frozenset(ACTIVE)),
 }
 
 
+_IN_TIME: frozenset[Status | None] = frozenset({_S.SCHEDULED, _S.PENDING})
+
+
 def allowed(event: Event, source: Status | None, target: Status) -> bool:
     sources, targets = EDGES[event]
     if event in STAYING and source is not target:
         return False
+    if event is Event.REPLACE and source is not target and not {source, target} <= _IN_TIME:
+        return False  # a later submit changes when the job is due, and nothing else that it waits for
     return source in sources and target in targets
 
 
@@ -435,6 +444,42 @@ def skip_tick(job: JobRecord | Node, *, schedule: str, tick_at: Instant) -> Tran
     """Return the transition that notes in the history of an active job that a tick of its schedule made none."""
     details = Tick(schedule, to_datetime(tick_at))
     return _edit(job, Event.SKIP_TICK, job.status, by=f"schedule:{schedule}"[:NAME_LENGTH_MAX], details=details)
+
+
+def update(job: JobRecord, *, payload: str, payload_version: int, by: str | None, reason: str | None) -> Transition:
+    """Return the transition of a job that waits to another payload."""
+    revision = Revision(payload, payload_version, job.expires_at)
+    return _edit(job, Event.UPDATE, job.status, by=by, reason=_short(reason), revision=revision)
+
+
+def replace(job: JobRecord, new: NewJob, *, now: Instant) -> Transition | None:
+    """Return the transition of a job to what a later submit with its dedup key brings: its payload, and when it is due.
+    None if it has begun: then the later one is a job of its own. One that waits for a retry keeps the time of that."""
+    if job.status in TERMINAL or (job.attempt and job.status is not Status.RETRYING):
+        return None
+    due = new.scheduled_for
+    if new.debounce_micros is not None:
+        due = min(due, job.created_at + new.debounce_micros)
+    target, due_at = job.status, due
+    if job.status in _IN_TIME:
+        target = Status.SCHEDULED if due > now else Status.PENDING
+    if job.status is Status.RETRYING or (job.status is Status.PENDING and target is Status.PENDING):
+        due_at = job.scheduled_for  # it keeps its place
+    revision = Revision(new.payload, new.payload_version, None if job.attempt else new.expires_at)
+    details = DueTime(to_datetime(due_at)) if due_at != job.scheduled_for else None
+    return _edit(
+        job, Event.REPLACE, target, by=new.created_by, details=details, scheduled_for=due_at, revision=revision
+    )
+
+
+EXPIRED = "expired"  # the reason of a job that was cancelled because it had not started in time
+
+
+def expire(job: JobRecord, *, now: Instant, by: str | None) -> Transition | None:
+    """Return the transition of a job that has not started in time; None if it has, or may still."""
+    if job.expires_at is None or job.expires_at > now or job.status not in EDGES[Event.EXPIRE][0]:
+        return None
+    return _edit(job, Event.EXPIRE, Status.CANCELLED, by=by, reason=EXPIRED)
 
 
 def _edit(job: JobRecord | Node, event: Event, target: Status, **changes: object) -> Transition:

@@ -180,6 +180,11 @@ class Store(Protocol):
         """Return claims whose lease has expired, or whose worker is known to be dead. Read-only."""
         ...
 
+    async def overdue(self, now: Instant, limit: int) -> list[str]:
+        """Return jobs that wait and were to start by now: `expires_at` is over. Read-only; on DynamoDB the index may
+        lag."""
+        ...
+
     async def fire(self, firings: Sequence[Firing], now: Instant) -> list[Verdict]:
         """Insert the jobs of each schedule's ticks and advance the schedule, in one commit each; STALE if another
         worker was faster or the schedule changed, so that a tick creates one job however many workers see it."""
@@ -196,6 +201,12 @@ class Store(Protocol):
 
     async def cleaned(self, job_ids: Sequence[str]) -> None:
         """Record that the files and rows of these jobs have been removed."""
+        ...
+
+    async def remove(self, job_id: str, version: int, now: Instant) -> Verdict:
+        """Delete a job that has ended, or what the archive has of it: with its history, steps, edges and dedup keys,
+        and without an archive row. STALE if it has not ended or is not at this version; BLOCKED if it has children, or
+        jobs still wait on it, or what its end releases is under way. Its files and rows are the caller's to remove."""
         ...
 
     async def release(self, now: Instant, limit: int) -> int:

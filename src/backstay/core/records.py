@@ -69,6 +69,9 @@ class NewJob(AnyJob, frozen=True):
     dedup_key: str | None = None
     dedup_until: Instant | None = None  # None: while the job is active; FOREVER; or the end of the window
     dedup_conflict_is_error: bool = False
+    dedup_replaces: bool = False  # the job that the key belongs to takes this payload, while it waits
+    debounce_micros: int | None = None  # how long after the first submit its job is due at the latest
+    expires_at: Instant | None = None  # cancelled if it has not started by then
     depends_on: tuple[str, ...] = ()
     trigger_rule: str = "all_success"  # see dependencies.TriggerRule; other than the default needs depends_on
     reuse_since: Instant | None = None  # reuse an identical job completed at or after this
@@ -129,6 +132,14 @@ class Staged(msgspec.Struct, frozen=True, gc=False):
     jobs: int
 
 
+class Revision(msgspec.Struct, frozen=True, gc=False):
+    """What a job that waits is given in place of what was submitted."""
+
+    payload: str
+    payload_version: int
+    expires_at: Instant | None
+
+
 class Transition(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A decided change: guards, then what to write. A field left at None keeps what is stored."""
 
@@ -156,6 +167,7 @@ class Transition(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     suspicion: int | None = None  # see core/suspicion.py
     scheduled_for: Instant | None = None
     priority: int | None = None
+    revision: Revision | None = None  # only of a job that neither runs nor has ended
     progress: float | None = None
     stage: str | None = None
     error: ErrorEntry | None = None
@@ -254,7 +266,8 @@ class Verdict(Enum):
     APPLIED = "applied"  # stored, now or by an earlier try of the same write
     STALE = "stale"  # its guards no longer hold; nothing was changed
     GONE = "gone"  # no such job
-    BLOCKED = "blocked"  # a manual retry of a job with a dependency that has not completed; nothing was changed
+    BLOCKED = "blocked"  # a manual retry of a job with a dependency that has not completed, or a removal of a job that
+    # others need; nothing was changed
     LOCKED = "locked"  # an extension of a valid claim whose row another transaction has locked; nothing was changed
     TAKEN = "taken"  # a manual retry whose dedup key now belongs to another active job; nothing was changed
 
@@ -468,6 +481,7 @@ class JobRecord(JobFields, frozen=True, kw_only=True):
     fairness_weight: int = 1
     rate_key: str | None = None
     rate_cost: int = 1
+    expires_at: Instant | None = None  # None once it has started
     archived_at: Instant | None = None  # set: retention has been here; payload, result, logs and history are gone
     history: tuple[HistoryEvent, ...] = ()
 

@@ -58,12 +58,15 @@ class Event(StrEnum):
     RESCUE = "rescue"
     RESCHEDULE = "reschedule"
     REPRIORITISE = "reprioritise"
+    UPDATE = "update"
+    REPLACE = "replace"
+    EXPIRE = "expire"
     CANCEL = "cancel"
     MANUAL_RETRY = "manual_retry"
     SKIP_TICK = "skip_tick"  # its schedule made no job for a tick, because this one was active
 
 
-STAYING = frozenset({Event.REPRIORITISE, Event.SKIP_TICK})  # they never change the state of a job
+STAYING = frozenset({Event.REPRIORITISE, Event.UPDATE, Event.SKIP_TICK})  # they never change the state of a job
 TERMINAL = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
 ACTIVE = frozenset(Status) - TERMINAL
 
@@ -96,13 +99,14 @@ _COUNTED_BY_EVENT = {
     Event.MANUAL_RETRY: Counted.RETRIED_BY_HAND,
 }
 
+_UNCOUNTED = STAYING | {Event.REPLACE}  # the outcome of no attempt
 _COUNTED_BESIDE = {Event.REUSE: Counted.REUSED, Event.RESCUE: Counted.RESCUED}
 
 
 @functools.cache  # cached: called for every settlement
 def counted(event: Event, target: Status) -> Counted | None:
     """Return what a transition is counted as; None if it is not the outcome of an attempt or job."""
-    if event in STAYING:
+    if event in _UNCOUNTED:
         return None
     return _COUNTED_BY_EVENT.get(event) or _COUNTED_BY_TARGET.get(target)
 

@@ -11,6 +11,7 @@ import msgspec
 from fastapi import Depends, Request, Response
 from fastapi.responses import RedirectResponse, StreamingResponse
 
+from backstay import codec
 from backstay.app import Backstay
 from backstay.core.states import ACTIVE, TERMINAL, Event, Status
 from backstay.dashboard import job_content, tree
@@ -44,6 +45,9 @@ _WORDS = {
     Event.RESCUE: "Recovered from a lost worker",
     Event.RESCHEDULE: "Rescheduled",
     Event.REPRIORITISE: "Priority changed",
+    Event.UPDATE: "Payload changed",
+    Event.REPLACE: "Replaced by a later submit",
+    Event.EXPIRE: "Expired: it had not started in time",
     Event.CANCEL: "Cancelled",
     Event.MANUAL_RETRY: "Retried manually",
     Event.SKIP_TICK: "A tick of its schedule was skipped",
@@ -149,6 +153,8 @@ class Possible(msgspec.Struct, frozen=True):
     rerun: bool
     change: bool  # its priority
     move: bool  # to another time
+    update: bool  # its payload
+    remove: bool
     resubmit: bool
 
 
@@ -162,6 +168,8 @@ def possible(job: Job, who: Principal, *, has_form: bool) -> Possible:
         rerun=ended and who.may("admin") and (job.child_count > 0 or job.parent_job_id is not None),
         change=active and who.may("admin"),
         move=job.status in (Status.PENDING, Status.SCHEDULED) and who.may("admin"),
+        update=active and job.status is not Status.PROCESSING and job.content_hash is None and who.may("admin"),
+        remove=job.status is not Status.PROCESSING and job.child_count == 0 and who.may("admin"),
         resubmit=job.archived_at is None and has_form,
     )
 
@@ -317,6 +325,32 @@ async def reschedule(request: Request, app: App, who: Who, by: By, job_id: str) 
         )
 
     return await _change(request, form, job, change(), "Job rescheduled.")
+
+
+@router.post("/jobs/{job_id}/payload", dependencies=[Depends(needs("admin"))])
+async def update(request: Request, app: App, who: Who, by: By, job_id: str) -> Response:
+    job, form = await _asked(request, app, who, job_id)
+
+    async def change() -> Job:
+        return await app.update(
+            job.job_id,
+            codec.from_json((form.text("payload") or "").encode()),
+            reason=form.text("reason"),
+            by=by,
+            expected_version=_version(form),
+        )
+
+    return await _change(request, form, job, change(), "Payload changed.")
+
+
+@router.post("/jobs/{job_id}/remove", dependencies=[Depends(needs("admin"))])
+async def remove(request: Request, app: App, who: Who, by: By, job_id: str) -> Response:
+    job, form = await _asked(request, app, who, job_id)
+    try:
+        await app.remove(job.job_id, reason=form.text("reason"), by=by, expected_version=_version(form))
+    except dashboard_page.REFUSALS as error:
+        return dashboard_page.refused(request, form, error, f"/jobs/{job.job_id}")
+    return dashboard_page.redirect_to(request, dashboard_page.url(request, "/jobs"), "Job removed.")
 
 
 async def _asked(request: Request, app: Backstay, who: Principal, job_id: str) -> tuple[Job, Form]:

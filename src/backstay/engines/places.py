@@ -21,7 +21,7 @@ import msgspec
 from backstay.clock import Instant
 from backstay.core import job_fields
 from backstay.core.event_details import EventDetails
-from backstay.core.records import DEPENDENCY_FAILED, ErrorEntry, HistoryEvent, Kind, Transition, Verdict
+from backstay.core.records import DEPENDENCY_FAILED, ErrorEntry, HistoryEvent, Kind, Revision, Transition, Verdict
 from backstay.core.states import TERMINAL, Event, Status
 from backstay.core.waits import wakes_at
 from backstay.errors import StoreError
@@ -40,7 +40,9 @@ _PLACE_OF = {
 }
 
 FACTS = (*job_fields.FACT_FIELDS, "rate_count", "rate_micros")
-_LINE = ("queue", "job_type", "priority", "scheduled_for", "attempt", "failures", "version", "awaited")
+_LINE = (
+    "queue", "job_type", "priority", "scheduled_for", "attempt", "failures", "version", "awaited", "expires_at",
+)  # fmt: skip
 # The columns of each place besides the key of the job. A standing has a field of each name.
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     READY: (
@@ -109,6 +111,7 @@ class Standing(msgspec.Struct, frozen=True):
     failures: int = 0
     version: int = 1
     awaited: bool = False
+    expires_at: Instant | None = None
     parked: int = 0  # 1 by its concurrency key, 2 by its rate
     unmet: int = 0
     awaits: str | None = None
@@ -194,6 +197,7 @@ class Move(msgspec.Struct, frozen=True):
     result: str | None = None
     result_artifact: str | None = None
     kept: Mapping[str, Any] = {}
+    revision: Revision | None = None  # what replaces the submitted payload
 
     @property
     def writes_detail(self) -> bool:
@@ -320,11 +324,13 @@ def decide(standing: Standing | None, t: Transition, now: Instant, *, unmet: int
         given["unmet"] = unmet or standing.unmet
         if t.awaits is not None:
             given["awaits"] = t.awaits.stored
+    if t.revision is not None:
+        given.update(payload_version=t.revision.payload_version, expires_at=t.revision.expires_at)
     kept = {name: value for name in _REPORTED if (value := getattr(t, name)) is not None}
     key = None if t.token is None else token_key(t.token)
     return move(
         standing, target, t.event, now, by=t.by, reason=t.reason, details=t.details, forget_steps=t.forget_steps,
-        token=key, kept=kept, result=t.result, result_artifact=t.result_artifact, **given,
+        token=key, kept=kept, result=t.result, result_artifact=t.result_artifact, revision=t.revision, **given,
     )  # fmt: skip
 
 
@@ -357,6 +363,7 @@ def move(
     kept: Mapping[str, Any] | None = None,
     result: str | None = None,
     result_artifact: str | None = None,
+    revision: Revision | None = None,
     **changes: Any,
 ) -> Move:
     """Return the move of a job to a state, with an event that makes a new version of it. What the place that it leaves
@@ -377,10 +384,12 @@ def move(
         changes.update(lease_expires_at=None, noted_at=None, token=token if ends else None)
         if target is not Status.WAITING:
             changes.update(unmet=0, awaits=None)
+        if ends:
+            changes.update(expires_at=None)
     if target is Status.COMPLETED:
         changes.update(progress=1.0, stage="complete")
     after = msgspec.structs.replace(standing, **changes)
-    return Move(standing, after, events, result, result_artifact, kept or {})
+    return Move(standing, after, events, result, result_artifact, kept or {}, revision)
 
 
 # History
@@ -502,6 +511,7 @@ def columns(key: str) -> dict[str, str]:
         parked="coalesce(p.parked, 0)",
         unmet="coalesce(w.unmet, 0)",
         awaits="w.awaits",
+        expires_at="coalesce(p.expires_at, l.expires_at, w.expires_at)",
         lease_expires_at="r.lease_expires_at",
         noted_at="r.noted_at",
         completed_at="e.completed_at",

@@ -21,7 +21,7 @@ from backstay.core.checks import check_priority, check_reason, check_text, count
 from backstay.core.port import Store
 from backstay.core.records import DEPENDENCY_FAILED, JobRecord, Node, Page, Query, Transition, Verdict
 from backstay.core.states import ACTIVE, TERMINAL, Status
-from backstay.errors import InvalidOption, JobNotFound
+from backstay.errors import IllegalTransition, InvalidOption, JobNotFound
 from backstay.ops.audit import Actor, audited
 from backstay.ops.edit import AnyRecord, Change, apply_edits, check_version, edit, record_of
 from backstay.ops.tree import Subtrees, with_progress
@@ -142,6 +142,37 @@ async def reschedule(
         )
 
     return await _change(store, clock, actor, "job.patch", job_id, work)
+
+
+async def update(
+    store: Store,
+    clock: Clock,
+    actor: Actor,
+    job_id: str,
+    encoded: Callable[[JobRecord], Awaitable[tuple[str, int]]],
+    *,
+    reason: str | None,
+    expected_version: int | None,
+) -> JobRecord:
+    """Give a job that waits another payload; `encoded` returns it as it is stored, and its version."""
+
+    async def work(record: JobRecord) -> None:
+        why = check_reason(reason)
+        if record.content_hash is not None:
+            raise IllegalTransition(
+                f"job {record.job_id} has a content hash, which stands for its payload: cancel it, and submit the other"
+                " work"
+            )
+        payload, version = await encoded(record)
+        await edit(
+            store,
+            clock,
+            record,
+            expected_version,
+            lambda job, _: lifecycle.update(job, payload=payload, payload_version=version, by=actor.by, reason=why),
+        )
+
+    return await _change(store, clock, actor, "job.update", job_id, work)
 
 
 async def _change(

@@ -129,7 +129,8 @@ class SubmitBody(_JobOptions):
             "allOf": [
                 _AT_ONE_TIME,
                 _WEIGHTED,
-                needs("dedup_for", "dedup_key"),
+                excludes("dedup_key", "dedup_by"),
+                needs("debounce_max", "dedup"),
                 needs("trigger_rule", "depends_on", unless=(None, "all_success")),
             ],
             "examples": [{"payload": {"user_id": 7, "day": "2026-11-15"}, "priority": "high", "subject": "user:7"}],
@@ -138,12 +139,23 @@ class SubmitBody(_JobOptions):
 
     run_at: Moment | None = None
     delay: Delay | None = Field(None, description="Seconds from now; instead of run_at.")
+    expires: Span | Moment | None = Field(
+        None, description="Seconds from now, or a time: cancelled if it has not started by then."
+    )
     job_id: Id | None = Field(
         None, examples=[EXAMPLE_ID], description="Id of the job: submitting it again returns the same job."
     )
     dedup_key: Text | None = None
+    dedup_by: Annotated[list[Text], Field(min_length=1, max_length=limits.DEDUP_FIELDS_MAX)] | None = Field(
+        None, description="Fields of the payload that make the key; instead of dedup_key."
+    )
     dedup_for: Literal["active", "forever"] | Span | None = None
-    dedup_conflict: Literal["return", "error"] | None = None
+    dedup: Literal["return", "error", "replace"] | None = Field(
+        None, description="What a repeat does: return the job, fail if the payload differs, or replace it."
+    )
+    debounce_max: Span | None = Field(
+        None, description="With replace: seconds after the first submit beyond which the job is not put off."
+    )
     reuse: bool | Span | None = Field(None, description="Reuse the result of an identical job, if there is one.")
     depends_on: Annotated[list[Id], Field(max_length=limits.DEPENDENCIES_MAX)] | None = None
     trigger_rule: Literal["all_success", "all_done", "one_success", "none_failed"] | None = None
@@ -225,13 +237,18 @@ class RetryBody(ReasonBody):
 
 
 class PatchBody(_Body):
-    """A new priority or time for a job."""
+    """A new priority, time or payload for a job."""
 
     model_config = ConfigDict(
         json_schema_extra={
             "allOf": [
                 _AT_ONE_TIME,
-                {"anyOf": [given(**{name: SOMETHING}) for name in ("priority", "run_at", "delay")]},
+                {
+                    "anyOf": [
+                        *(given(**{name: SOMETHING}) for name in ("priority", "run_at", "delay")),
+                        {"required": ["payload"]},
+                    ]
+                },
             ],
             "examples": [{"priority": "urgent"}],
         }
@@ -240,12 +257,17 @@ class PatchBody(_Body):
     priority: Priority | None = None
     run_at: Moment | None = None
     delay: Delay | None = Field(None, description="Seconds from now; instead of run_at. 0: now.")
+    payload: Any = Field(None, description="Of a job that waits; must match the schema of the job type.")
     reason: Reason | None = None
+
+    @property
+    def has_payload(self) -> bool:
+        return "payload" in self.model_fields_set
 
     @model_validator(mode="after")
     def _says_what(self) -> PatchBody:
-        if self.priority is None and self.run_at is None and self.delay is None:
-            raise ValueError("give what to change: priority, run_at or delay")
+        if self.priority is None and self.run_at is None and self.delay is None and not self.has_payload:
+            raise ValueError("give what to change: priority, run_at, delay or payload")
         if self.run_at is not None and self.delay is not None:
             raise ValueError("run_at and delay are mutually exclusive: give one")
         return self

@@ -34,6 +34,7 @@ _IDEMPOTENT = uuid.UUID("b3a52b9f-5d1c-5e0f-8b5e-2f1d8e1c7a44")  # namespace of 
 _MAY_DIFFER = {
     *("job_id", "job_type", "payload", "payload_version", "priority", "scheduled_for", "created_by", "root_job_id"),
     *("concurrency_key", "concurrency_limit", "rate_key", "fairness_weight", "traceparent", "schedule", "tick_at"),
+    "expires_at",
 }
 _LASTING = tuple(
     name for name in NewJob.__struct_fields__ if name in JobRecord.__struct_fields__ and name not in _MAY_DIFFER

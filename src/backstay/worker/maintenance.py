@@ -17,7 +17,7 @@ import msgspec
 
 from backstay import failpoints
 from backstay.clock import MICROS, Clock, Instant, within
-from backstay.core import schedules, workers
+from backstay.core import lifecycle, schedules, workers
 from backstay.core.checks import count
 from backstay.core.declarations import Code
 from backstay.core.lifecycle import rescue
@@ -238,6 +238,8 @@ class Sweeper:
             while (count := await self._rescue(dead)) == SWEEP_BATCH_MAX:
                 rescued += count
             rescued += count
+        while await self._expire() == SWEEP_BATCH_MAX:
+            pass
         await self._release()
         if dead or forgotten:
             await self._store.forget(dead + forgotten, self._clock.now())
@@ -276,6 +278,21 @@ class Sweeper:
             if self._observers is not None and (attempt := attempts[place]) is not None:
                 self._observers.ended(attempt[0], decided[place], attempt[1])
         return len(claims)
+
+    async def _expire(self) -> int:
+        """Cancel jobs that were to start by now and have not."""
+        now = self._clock.now()
+        ids = await self._store.overdue(now, SWEEP_BATCH_MAX)
+        if not ids:
+            return 0
+        records = [record for record in await self._store.get(ids) if record is not None]
+        # The store found them by its own clock, which may be ahead of this one.
+        decided = [lifecycle.expire(record, now=record.expires_at or now, by=self._worker_id) for record in records]
+        transitions = [transition for transition in decided if transition is not None]
+        if transitions:
+            verdicts = await self._store.apply(transitions, now)
+            log.info("%s had not started in time", count(verdicts.count(Verdict.APPLIED), "job"))
+        return len(ids)
 
     async def _attempts(self, claims: Sequence[ExpiredClaim]) -> list[tuple[JobRecord, tuple[str, ...]] | None]:
         """Return the jobs, for observers, while they still belong to their dead workers, and their sensitive fields."""

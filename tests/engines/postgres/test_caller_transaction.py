@@ -121,7 +121,7 @@ async def test_a_duplicate_is_found_inside_the_transaction_too(app: Backstay, po
         again = await app.submit("greet", {"name": "ada"}, dedup_key="k", connection=connection)
         assert again.job_id == first.job_id
         with pytest.raises(DedupConflict):
-            await app.submit("greet", {"name": "eve"}, dedup_key="k", dedup_conflict="error", connection=connection)
+            await app.submit("greet", {"name": "eve"}, dedup_key="k", dedup="error", connection=connection)
         await end("rollback")
 
 
@@ -180,7 +180,7 @@ async def test_a_submit_that_is_refused_leaves_the_callers_transaction_as_it_was
     async with guest(postgres.url()) as (connection, end):
         await app.submit("greet", {"name": "ada"}, dedup_key="k", connection=connection)
         with pytest.raises(DedupConflict):
-            await app.submit("greet", {"name": "eve"}, dedup_key="k", dedup_conflict="error", connection=connection)
+            await app.submit("greet", {"name": "eve"}, dedup_key="k", dedup="error", connection=connection)
         with pytest.raises(UnknownDependency, match=NOBODY):
             await app.submit("greet", {"name": "eve"}, depends_on=[NOBODY], connection=connection)
         with pytest.raises(QueueFull) as full:

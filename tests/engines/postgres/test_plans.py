@@ -171,7 +171,8 @@ async def test_a_walk_along_the_lanes_is_as_short_whatever_the_server_knows_of_t
 async def test_the_heads_of_lanes_are_read_without_what_is_foreign(connection: Any, line: int, mode: str) -> None:
     lanes = [("other", "none", 9), ("default", "mine", LIMIT)]
 
-    plan = await explain(connection, SQL["lane_heads"], [*lane_values(lanes, LIMIT)[:4], RUNS_ALONE - 1, line], mode)
+    asked = [*lane_values(lanes, LIMIT)[:4], RUNS_ALONE - 1, line, 10**15]
+    plan = await explain(connection, SQL["lane_heads"], asked, mode)
 
     assert plan.indexes == {"ready_line"}
     assert plan.rows <= LIMIT
@@ -192,6 +193,14 @@ async def test_a_promotion_touches_what_is_due(connection: Any, mode: str) -> No
     assert "later_due" in plan.indexes
     assert not plan.scanned_whole & TABLES
     assert plan.rows <= 5 * LIMIT < 5 * DUE
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_jobs_that_were_to_start_are_found_without_looking_at_any_other(connection: Any, mode: str) -> None:
+    plan = await explain(connection, SQL["overdue"], [10**15, LIMIT], mode)
+
+    assert not plan.scanned_whole & TABLES
+    assert plan.rows == 0
 
 
 @pytest.mark.parametrize("mode", MODES)

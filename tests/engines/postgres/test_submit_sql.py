@@ -272,7 +272,7 @@ async def test_sql_and_python_find_each_others_duplicates(app: Backstay, sql: An
 
 async def test_the_same_payload_is_the_same_whether_it_comes_from_sql_or_from_python(app: Backstay, sql: Any) -> None:
     from_python = await app.submit("embed", Rule(rule_id=1, text="be kind"), dedup_key="same")
-    again = """'embed', '{"text": "be kind", "rule_id": 1}', dedup_key => 'same', dedup_conflict => 'error'"""
+    again = """'embed', '{"text": "be kind", "rule_id": 1}', dedup_key => 'same', dedup => 'error'"""
     assert await submit(sql, again) == from_python.job_id
     with pytest.raises(asyncpg.PostgresError, match="whose payload is different"):
         await submit(sql, again.replace("kind", "brief"))
@@ -341,7 +341,7 @@ async def test_a_payload_that_does_not_fit_fails_without_running_the_handler(app
         (f"{RULE}, fairness_weight => 0", "use 1 to 1000"),
         (f"{RULE}, fairness_weight => NULL", "use 1 to 1000"),
         (f"{RULE}, on_dependency_failure => 'ignore'", "cancel or fail"),
-        (f"{RULE}, dedup_conflict => 'raise'", "return or error"),
+        (f"{RULE}, dedup => 'raise'", "return, error or replace"),
         ("'embed', NULL", "payload is NULL"),
         (f"{RULE}, run_at => '200000-01-01'", "ten years"),
         (f"{RULE}, run_at => '-infinity'", "ten years"),

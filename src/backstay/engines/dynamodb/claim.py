@@ -28,7 +28,7 @@ from backstay.engines.dynamodb.admission import CommitRoom, Drawn, Entry, Head, 
 from backstay.engines.dynamodb.board import BoardState
 from backstay.engines.dynamodb.commit import Cancelled, Commit
 from backstay.engines.dynamodb.expressions import Ask, Condition, absent, at_most, change
-from backstay.engines.dynamodb.schema import READY, WORKER, Item, Table
+from backstay.engines.dynamodb.schema import NO_TIME, READY, WORKER, Item, Table
 from backstay.engines.dynamodb.session import Session
 from backstay.engines.dynamodb.table import Failed
 from backstay.engines.dynamodb.transport import Lane
@@ -239,8 +239,8 @@ async def _shard(
         page = min(4 * page, _PAGE_MAX)
 
 
-async def verified(session: Session, entries: Sequence[Entry], lost: Lost) -> list[Head]:
-    """Return the jobs that are still as the index shows them, read consistently."""
+async def verified(session: Session, entries: Sequence[Entry], lost: Lost, now: Instant) -> list[Head]:
+    """Return the jobs that are still as the index shows them, read consistently, and have not expired."""
     items = await session.tables.get(Table.JOBS, [(entry.job_id,) for entry in entries], lane=Lane.IDLE)
     return [
         Head(item, entry.turn)
@@ -249,6 +249,7 @@ async def verified(session: Session, entries: Sequence[Entry], lost: Lost) -> li
         and item.get("status") == Status.PENDING
         and "parked" not in item
         and lost.may_bring(item.get("suspicion", 0))
+        and item.get("expires_at", NO_TIME) > now
     ]
 
 
@@ -398,7 +399,7 @@ class Claims:
         step = limit + spare
         for start in range(0, len(proposed.entries), step):
             chunk = proposed.entries[start : start + step]
-            heads = await verified(self._session, chunk, request.lost)
+            heads = await verified(self._session, chunk, request.lost, now)
             ghosts = ghosts or len(heads) < len(chunk)
             await dynamodb_admission.read_missing(self._session.tables, gates, rates, heads, now)
             decided.consider(heads)

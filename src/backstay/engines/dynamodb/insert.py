@@ -22,7 +22,7 @@ from backstay import failpoints
 from backstay.clock import Instant
 from backstay.core.records import Inserted, JobRecord, NewJob, Signal
 from backstay.core.states import Counted, Status
-from backstay.engines.dynamodb import admission, dependencies, items, outbox, parking, plan, read, schema
+from backstay.engines.dynamodb import admission, dependencies, items, outbox, parking, plan, read, schema, transitions
 from backstay.engines.dynamodb.commit import ITEMS_MAX, Cancelled, Commit, Rounds
 from backstay.engines.dynamodb.expressions import Write, check, equals, put, put_new
 from backstay.engines.dynamodb.insert_decision import Decided, Looked, New, decide, guards, look
@@ -61,7 +61,7 @@ def answers(
 async def after_commit(session: Session, decided: Decided, found: dict[str, JobRecord]) -> list[Inserted]:
     """Return the answers after the commit; reads jobs again that others of the batch were deduplicated to, and jobs
     that were linked."""
-    twins = [job_id for job_id in _named(decided) if job_id in decided.news]
+    twins = [job_id for job_id in _named(decided) if job_id in decided.news or job_id in decided.replaced]
     linked = [new.job.job_id for new in decided.news.values() if new.linked_later]
     statuses: dict[str, Status | None] = {}
     with contextlib.suppress(BackstayError):
@@ -168,7 +168,9 @@ async def prepare(
         for outcome in new.counted:
             commit.count(new.kind, outcome, ran=new.saved_micros if outcome is Counted.REUSED else 0)
     spilled = [items.spill(items.fit(new.item)) for new in news]
+    replaced = [(moved, items.spill(items.fit(moved.item))) for moved in decided.replaced.values()]
     writes = [*also, *guards(decided, looked), *(touched.write() for touched in decided.touched.values())]
+    writes += [transitions.written(msgspec.structs.replace(moved, item=item)) for moved, (item, _) in replaced]
     for donor in {new.donor for new in news if new.donor is not None}:
         writes.append(check(Table.JOBS, (donor,), equals("status", Status.COMPLETED.value)))
     for new, (item, _) in zip(news, spilled, strict=True):
@@ -183,7 +185,8 @@ async def prepare(
     if gated and len(pending) < len(news):
         admission.refuse_moved(await session.board.read(fresh=not pending), [new.job for new in news])
     commit.signals |= await _park(session, pending, {item["job_id"]: item for item, _ in spilled}, now)
-    await items.put(session.tables, [record for _, records in spilled for record in records])
+    texts = [record for _, records in (*spilled, *(each for _, each in replaced)) for record in records]
+    await items.put(session.tables, texts)
     await _mark_fair(session, news)
     commit.write(*writes)
     return commit

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from backstay.clock import Instant
+from backstay.core import dedup, lifecycle
 from backstay.core.dependencies import Brood, TriggerRule, began, breaker
 from backstay.core.dependencies import moved as brood_of_move
 from backstay.core.records import FOREVER, Inserted, Kind, NewJob, Signal
@@ -26,6 +27,7 @@ from backstay.engines.dynamodb import items, schema, transitions
 from backstay.engines.dynamodb.expressions import Ask, Condition, Write, absent, add, equals, one_of, present, put
 from backstay.engines.dynamodb.schema import CONTENT, Item, Table
 from backstay.engines.dynamodb.session import Session
+from backstay.engines.dynamodb.transitions import Moved
 from backstay.errors import BackstayError, DedupConflict, StoreError, UnknownDependency
 
 Content = tuple[str, str]  # hash and job type: what makes jobs identical
@@ -246,6 +248,7 @@ class Decided(msgspec.Struct):
     news: dict[str, New] = {}
     touched: dict[str, Touched] = {}
     guarded: dict[str, Guarded] = {}
+    replaced: dict[str, Moved] = {}  # stored jobs that wait, and what later submits with their keys make of them
     signals: set[Signal] = set()
     refusal: BackstayError | None = None
 
@@ -272,7 +275,7 @@ def guards(decided: Decided, looked: Looked) -> list[Write]:
 
 class _Decider:
     def __init__(self, looked: Looked, now: Instant, wid: str, promised: bool) -> None:
-        self.decided = Decided(answers=[], news={}, touched={}, guarded={}, signals=set())
+        self.decided = Decided(answers=[], news={}, touched={}, guarded={}, replaced={}, signals=set())
         self._looked = looked
         self._now = now
         self._wid = wid
@@ -311,19 +314,42 @@ class _Decider:
             found = stands_for(guard, target, self._now)
         if found is None:
             return None
+        if job.dedup_replaces and target is not None and transitions.status_of(target) not in TERMINAL:
+            return self._replace(job, found, target)
         # The archive has no payload to compare: the repeat is accepted.
         payload = self._payload(found) if job.dedup_conflict_is_error and not self._promised else None
         if payload is not None and payload != job.payload:
             raise DedupConflict(f"dedup key {key!r} belongs to job {found}, whose payload is different")
         return found
 
+    def _replace(self, job: NewJob, job_id: str, item: Item) -> str | None:
+        """Give the job that has the key what this one brings; None if it has begun, and this one takes the key."""
+        dedup.check_replaceable(job, job_id, item["job_type"])
+        transition = lifecycle.replace(items.bare_record(item), job, now=self._now)
+        if transition is None:
+            return None
+        moved = transitions.applied(item, transition, self._now, self._wid)
+        if not isinstance(moved, Moved):
+            raise StoreError(f"job {job_id} cannot be replaced: {moved.value}")
+        self.decided.signals |= {Signal.READY, Signal.DUE}
+        new = self.decided.news.get(job_id)
+        if new is not None:
+            new.item = moved.item
+            return job_id
+        before = self.decided.replaced.get(job_id)
+        was = moved.was if before is None else before.was
+        self.decided.replaced[job_id] = msgspec.structs.replace(moved, was=was)
+        return job_id
+
     def _payload(self, job_id: str) -> str | None:
         new = self.decided.news.get(job_id)
         return self._looked.payloads.get(job_id) if new is None else new.job.payload
 
     def _find(self, job_id: str) -> Item | None:
-        new = self.decided.news.get(job_id)
-        return self._looked.items.get(job_id) if new is None else new.item
+        if (new := self.decided.news.get(job_id)) is not None:
+            return new.item
+        replaced = self.decided.replaced.get(job_id)
+        return self._looked.items.get(job_id) if replaced is None else replaced.item
 
     # New jobs
 

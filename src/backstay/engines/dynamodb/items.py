@@ -42,6 +42,7 @@ _SPILLED = (
     ("result", "result_body", INLINE_BYTES_MAX),
     ("artifacts", "artifacts_body", ARTIFACTS_INLINE_BYTES_MAX),
 )
+_BODIES = frozenset(pointer for _, pointer, _ in _SPILLED)
 Texts = Mapping[Key, str]
 
 
@@ -282,6 +283,11 @@ def without_empty_keys(item: Item) -> Item:
     if not empty:
         return item
     return {name: value for name, value in item.items() if name not in empty} | {"empty": empty}
+
+
+def bare_record(item: Item) -> JobRecord:
+    """Return the record of a job without its texts, for decisions that do not look at them."""
+    return record({name: value for name, value in item.items() if name not in _BODIES}, {})
 
 
 def status_of(item: Item) -> Status:

@@ -535,7 +535,7 @@ async def _promote(session: Session, item: Item, promoted: Item) -> bool:
 async def _by_time(
     session: Session, kind: str, *, up_to: Instant | None = None, page: int
 ) -> AsyncIterator[tuple[Instant, str]]:
-    """Yield entries of the time index under `due` or `lease`, the earliest first, across all shards."""
+    """Yield entries of the time index under `due`, `lease` or `expire`, the earliest first, across all shards."""
     end = None if up_to is None else f"{dynamodb_schema.at(up_to)}|{dynamodb_schema.HIGH}"
     asks = [
         Ask(table=Table.JOBS, index=TIME.name, hash=hash_value, up_to=end, page=page)
@@ -573,6 +573,20 @@ async def expired(session: Session, now: Instant, limit: int, dead_workers: Sequ
         and (item["lease_expires_at"] <= now or item.get("worker_id") in dead)
     ]
     return sorted(over, key=lambda claim: claim.lease_expires_at)[:limit]
+
+
+# overdue
+
+
+async def overdue(session: Session, now: Instant, limit: int) -> list[str]:
+    """Return jobs that were to start by now and have not. The index proposes; the job's item decides."""
+    ids: list[str] = []
+    async for _, job_id in _by_time(session, "expire", up_to=now, page=limit):
+        ids.append(job_id)
+        if len(ids) == limit:
+            break
+    found = await session.tables.get(Table.JOBS, [(job_id,) for job_id in ids], lane=Lane.IDLE)
+    return [item["job_id"] for item in found if item is not None and item.get("expires_at", now + 1) <= now]
 
 
 # release

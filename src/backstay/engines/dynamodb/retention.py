@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 import msgspec
 
 from backstay.clock import MICROS, Instant
-from backstay.core.records import RetentionPolicy, Retired
+from backstay.core.records import RetentionPolicy, Retired, Verdict
 from backstay.core.states import TERMINAL
 from backstay.engines import sql_rows
 from backstay.engines.dynamodb import access, dependencies, items, outbox, plan, read, schema, transitions
@@ -30,6 +30,7 @@ from backstay.engines.dynamodb.expressions import (
     Ask,
     Write,
     absent,
+    add,
     delete,
     equals,
     present,
@@ -81,6 +82,56 @@ async def _all_in(session: Session, partition: str) -> list[Key]:
     ask = Ask(table=Table.RECORDS, hash=partition, only=("pk", "sk"))
     return [(row["pk"], row["sk"]) async for row in session.tables.ask(ask, lane=Lane.IDLE)]
 
+
+async def remove_job(session: Session, job_id: str, version: int, now: Instant) -> Verdict:
+    """Delete a job that has ended, or its archived form: the item with its key and its place among its siblings in one
+    commit, and then what only the item led to. A crash in between leaves records of a job that does not exist, which
+    the sweep removes."""
+    [item] = await session.tables.get(Table.JOBS, [(job_id,)])
+    if item is None:
+        return Verdict.GONE
+    if "frozen" in item or transitions.status_of(item) not in TERMINAL or transitions.version_of(item) != version:
+        return Verdict.STALE
+    if await _is_needed(session, item):
+        return Verdict.BLOCKED
+    is_archived = not transitions.is_there(item)
+    standing = equals("archived_at", item["archived_at"]) if is_archived else equals("version", version)
+    commit = Commit(session.tables, "remove", now)
+    commit.write(delete(Table.JOBS, (job_id,), standing & unchanged(item, "awaited", "children", "open", "frozen")))
+    if (key := item.get("dedup_key")) is not None:
+        [guard] = await session.tables.get(Table.RECORDS, [schema.guard(key)])
+        if guard is not None and guard["job_id"] == job_id:
+            commit.write(delete(Table.RECORDS, schema.guard(key), equals("nonce", guard["nonce"])))
+    if (parent_id := item.get("parent_job_id")) is not None:
+        commit.write(delete(Table.RECORDS, schema.kid(parent_id, job_id)))
+        [parent] = await session.tables.get(Table.JOBS, [(parent_id,)])
+        if transitions.is_there(parent):
+            commit.write(add(Table.JOBS, (parent_id,), {"children": -1}, present("status")))
+    try:
+        await commit.run(Lane.URGENT)
+    except Cancelled:
+        return Verdict.STALE
+    if not is_archived:
+        await remove(session, [item])
+    return Verdict.APPLIED
+
+
+async def _is_needed(session: Session, item: Item) -> bool:
+    """Return whether a job has children, or others wait on it, or something of its end is still to be done."""
+    job_id = item["job_id"]
+    if not transitions.is_there(item):
+        return False
+    if len(await _without_marks(session, [{**item, "awaited": 1}])) == 0:
+        return True
+    kids = [(key[1],) for key in await _all_in(session, schema.kids(job_id))]
+    if any(transitions.is_there(kid) for kid in await session.tables.get(Table.JOBS, kids)):
+        return True
+    waiting = [(child,) for child in await dependencies.unmet(session, job_id, _UNMET_MAX)]
+    found = await session.tables.get(Table.JOBS, waiting)
+    return any(child is not None and transitions.waits_on_others(child) for child in found)
+
+
+_UNMET_MAX = 1_000  # dependents that may still wait on an ended job: none, but in the moment of its end
 
 _MOVED_AT_ONCE = 90
 THAW_MICROS = 60 * MICROS  # no process freezes jobs for this long without a mark

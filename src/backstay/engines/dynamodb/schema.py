@@ -25,6 +25,8 @@ Indexes of the jobs, and what is in them; examples are of the job 0198d0c2-6c1e-
                         gr f|queue|type      gq prio|key|due|id        … with a fairness key: 050|tenant-7|1763…
                         gr alone             gq prio|due|id            … that must run alone, of all queues and types
     TimeIndex           gd due, lease        ge at|id                  scheduled, retrying, timed waits; processing
+                        gd expire            ge at|id                  pending or waiting, with a time to expire; and
+                                                                       scheduled, if that is before it is due
     RootIndex           root_job_id          created_at                members of trees but the root
     ContentIndex        content_hash         gh type|done|completed|id, type|open|created|id, type|else|created|id
     KeyIndex            concurrency_key      gk run|created|id, in|lane|prio|due|id (lane: queue|type|version),
@@ -425,6 +427,9 @@ def derived(item: Item, shards: int) -> Item:
             found.update(gd=f"due{mark}", ge=f"{at(item['wakes_at'])}|{short(job_id)}")
         case "scheduled" | "retrying":
             found.update(gd=f"due{mark}", ge=f"{at(item['scheduled_for'])}|{short(job_id)}")
+    expires_at = item.get("expires_at")
+    if expires_at is not None and not (status == "scheduled" and item["scheduled_for"] < expires_at):
+        found.update(gd=f"expire{mark}", ge=f"{at(expires_at)}|{short(job_id)}")
     if item.get("content_hash"):
         found["gh"] = f"{part(item['job_type'])}|{_content(item, status, arrived)}"
     if item.get("concurrency_key"):

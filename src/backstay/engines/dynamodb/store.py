@@ -239,6 +239,9 @@ class DynamoStore:
     async def expired(self, now: Instant, limit: int, dead_workers: Sequence[str] = ()) -> list[ExpiredClaim]:
         return await maintenance.expired(self._open(), now, limit, dead_workers)
 
+    async def overdue(self, now: Instant, limit: int) -> list[str]:
+        return await maintenance.overdue(self._open(), now, limit)
+
     async def fire(self, firings: Sequence[Firing], now: Instant) -> list[Verdict]:
         return await maintenance.fire(self._changing(), firings, now)
 
@@ -250,6 +253,9 @@ class DynamoStore:
 
     async def cleaned(self, job_ids: Sequence[str]) -> None:
         await retention.cleaned(self._changing(), job_ids)
+
+    async def remove(self, job_id: str, version: int, now: Instant) -> Verdict:
+        return await retention.remove_job(self._changing(), job_id, version, now)
 
     async def release(self, now: Instant, limit: int) -> int:
         return await maintenance.release(self._changing(), now, limit)

@@ -26,6 +26,7 @@ from backstay.core.records import (
     ClaimRequest,
     ErrorEntry,
     HistoryEvent,
+    Revision,
     Transition,
     Verdict,
 )
@@ -79,6 +80,7 @@ def is_there(item: Item | None) -> bool:
 
 class _Archived(msgspec.Struct):
     attempt: int = 0
+    version: int = 1
 
 
 _archived = msgspec.json.Decoder(_Archived)
@@ -89,6 +91,11 @@ def attempt_of(item: Item | None) -> int | None:
     if item is None:
         return None
     return int(item.get("attempt", 0)) if is_there(item) else _archived.decode(item["details"]).attempt
+
+
+def version_of(item: Item) -> int:
+    """Return the version of a job, or its last one if it is archived."""
+    return int(item["version"]) if is_there(item) else _archived.decode(item["details"]).version
 
 
 def has_rows_of(item: Item, owner: Item | None) -> bool:
@@ -145,6 +152,8 @@ def applied(item: Item | None, t: Transition, now: Instant, wid: str, brings: Br
     for name, value in (("priority", t.priority), ("scheduled_for", t.scheduled_for)):
         if value is not None:
             new[name] = value
+    if t.revision is not None:
+        _revise(new, t.revision)
     for name in _COUNTS:
         _set_unless_zero(new, name, getattr(t, name))
     for name in _NOTED:
@@ -172,6 +181,20 @@ def applied(item: Item | None, t: Transition, now: Instant, wid: str, brings: Br
     if isinstance(t.awaits, EventWait):
         return _awaiting_event(moved, t.awaits, t, now, wid)
     return _awaiting(moved, t, brings, now, wid) if t.event is Event.WAIT_FOR_CHILDREN else moved
+
+
+def _revise(new: Item, revision: Revision) -> None:
+    """Give a job that waits what it is to have in place of what was submitted."""
+    new.pop("body", None)
+    new["payload"] = revision.payload
+    for name, value, usual in (
+        ("payload_version", revision.payload_version, 1),
+        ("expires_at", revision.expires_at, None),
+    ):
+        if value == usual:
+            new.pop(name, None)
+        else:
+            new[name] = value
 
 
 def _awaiting(moved: Moved, t: Transition, brings: Brood, now: Instant, wid: str) -> Moved:
@@ -473,6 +496,8 @@ def _move(
         new["completed_at"] = now
     else:
         new.pop("completed_at", None)
+    if target in TERMINAL or target is Status.PROCESSING:
+        new.pop("expires_at", None)
 
 
 def _end_by_others(new: Item, error_type: str, message: str) -> None:

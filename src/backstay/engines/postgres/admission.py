@@ -94,7 +94,9 @@ async def look_again(tx: Tx, key: str, now: Instant) -> None:
 # Turns
 
 _ABOVE_ALL = 101  # above every priority
-Reads = tuple[int, int]  # what a claim may bring: the newest payload version, and the highest suspicion
+# What a claim may bring: the newest payload version, the highest suspicion, and after when a job may expire: after now
+# by the store's clock, if it is None.
+Reads = tuple[int, int, Instant | None]
 
 
 async def hold(tx: Tx, pairs: list[tuple[str, str]]) -> None:

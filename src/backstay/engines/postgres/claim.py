@@ -87,14 +87,19 @@ async def claim_plain(
 
 
 async def claim_keyed(
-    tx: Tx, request: ClaimRequest, part: Part, clock: Callable[[], Awaitable[Instant]], repeat: bool
+    tx: Tx,
+    request: ClaimRequest,
+    part: Part,
+    store_now: Instant | None,
+    clock: Callable[[], Awaitable[Instant]],
+    repeat: bool,
 ) -> list[ClaimedJob] | None:
     """Claim jobs with keys; None if all that were found had to be parked: there may be more behind them. Those are
     claimed in another transaction, because locking further keys after the first ones could deadlock with a claim that
     locks them in the other order."""
     if (request.repeat or repeat) and (before := await _claimed_before(tx, request)):
         return before
-    chosen, parked, now = await _choose(tx, request, part, clock)
+    chosen, parked, now = await _choose(tx, request, part, store_now, clock)
     if not chosen:
         return None if parked else []
     taken = await tx.rows(
@@ -145,15 +150,15 @@ def _columns(request: ClaimRequest, lanes: Sequence[Lane]) -> list[list[Any]]:
 
 
 async def _choose(
-    tx: Tx, request: ClaimRequest, part: Part, clock: Callable[[], Awaitable[Instant]]
+    tx: Tx, request: ClaimRequest, part: Part, store_now: Instant | None, clock: Callable[[], Awaitable[Instant]]
 ) -> tuple[list[Candidate], bool, Instant]:
     """Return the jobs to claim, whether others were parked, and when they were chosen."""
     gates = Gates()
     paused, anything_set = await _paused(tx)
     if request.lost is Lost.ALONE:
-        heads = await _alone(tx, request)
+        heads = await _alone(tx, request, store_now)
     else:
-        heads = await _shared(tx, request, part, paused, gates.turns)
+        heads = await _shared(tx, request, part, paused, gates.turns, store_now)
     if anything_set:
         gates.limits = await admission.in_force(tx, _names(heads))
     keys, buckets = gates.missing(heads)
@@ -195,10 +200,15 @@ def _names(heads: Sequence[Candidate]) -> set[str]:
 
 
 async def _shared(
-    tx: Tx, request: ClaimRequest, part: Part, paused: set[str], turns: dict[Pair, LaneTurns]
+    tx: Tx,
+    request: ClaimRequest,
+    part: Part,
+    paused: set[str],
+    turns: dict[Pair, LaneTurns],
+    store_now: Instant | None,
 ) -> list[Candidate]:
     """Return the first jobs of the lanes whose queues are not paused."""
-    heads = await _heads(tx, request, [lane for lane in part.lanes if lane.queue not in paused], turns)
+    heads = await _heads(tx, request, [lane for lane in part.lanes if lane.queue not in paused], turns, store_now)
     if part.until is None:
         return heads
     # Of a lane that takes turns only one job was seen: if all have turned out to be later, they are no worse.
@@ -208,9 +218,10 @@ async def _shared(
 # Jobs that run alone
 
 
-async def _alone(tx: Tx, request: ClaimRequest) -> list[Candidate]:
+async def _alone(tx: Tx, request: ClaimRequest, store_now: Instant | None) -> list[Candidate]:
     """Return the first of them over all requested queues and types."""
-    return [Candidate(*row) for row in await tx.rows("alone_candidates", *_asked(request), request.limit)]
+    rows = await tx.rows("alone_candidates", *_asked(request), request.limit, store_now)
+    return [Candidate(*row) for row in rows]
 
 
 async def wait_alone(tx: Tx, request: ClaimRequest) -> dict[str, int]:
@@ -223,7 +234,9 @@ def _asked(request: ClaimRequest) -> tuple[list[str], list[str], list[int]]:
     return list(request.queues), types, [request.versions.get(name, _ANY_VERSION) for name in types]
 
 
-async def _heads(tx: Tx, request: ClaimRequest, lanes: Sequence[Lane], turns: dict[Pair, LaneTurns]) -> list[Candidate]:
+async def _heads(
+    tx: Tx, request: ClaimRequest, lanes: Sequence[Lane], turns: dict[Pair, LaneTurns], store_now: Instant | None
+) -> list[Candidate]:
     """Return the first jobs of all requested lanes, each type within its slots."""
     columns = _columns(request, lanes)
     fair = {(queue, job_type) for queue, job_type in await tx.rows("fair_any", *columns[:2])}
@@ -232,10 +245,10 @@ async def _heads(tx: Tx, request: ClaimRequest, lanes: Sequence[Lane], turns: di
     suspicion_max = request.lost.suspicion_max
     for queue, job_type, limit, version in zip(*columns, strict=True):
         if (queue, job_type) in fair:
-            candidates += await admission.heads(tx, queue, job_type, limit, (version, suspicion_max), turns)
+            candidates += await admission.heads(tx, queue, job_type, limit, (version, suspicion_max, store_now), turns)
     if plain := [lane for lane in lanes if (lane.queue, lane.job_type) not in fair]:
         for line in (0, 1):
-            rows = await tx.rows("lane_heads", *_columns(request, plain), suspicion_max, line)
+            rows = await tx.rows("lane_heads", *_columns(request, plain), suspicion_max, line, store_now)
             candidates += [Candidate(*row) for row in rows]
     candidates.sort(key=order)
     # Perhaps more than can be claimed: jobs of one type that must wait must not hide those of another.

@@ -233,6 +233,8 @@ async def _insert_special(
 def _answered(tx: Tx, job: NewJob, answer: dict[str, Any], existing: JobRecord | None, repeat: bool) -> Inserted:
     status = Status(answer["status"])
     if answer["existing"]:
+        if job.dedup_replaces:
+            tx.signals |= {Signal.READY, Signal.DUE}
         same = repeat and answer["job_id"] == job.job_id
         return Inserted(answer["job_id"], status, existing=None if same else existing)
     tx.broods.add(job.parent_job_id, moved(None, status))

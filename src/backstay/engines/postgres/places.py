@@ -16,7 +16,7 @@ from backstay.engines.places import ENDED, LATER, READY, RUNNING, WAITING, Event
 from backstay.engines.postgres.connection import Tx
 
 _EVENT_FIELDS = EventRow.__struct_fields__
-_IN_LINE = ("attempt", "failures", "version", "awaited", "parked")
+_IN_LINE = ("attempt", "failures", "version", "awaited", "parked", "expires_at")
 
 
 async def standings(tx: Tx, job_ids: Sequence[str]) -> dict[str, Standing]:
@@ -58,6 +58,7 @@ async def write(tx: Tx, moves: Sequence[Move]) -> None:
             tx.tally(*change)
         if span := places.trimmed(last.after.version):
             spans.append((job_id, *span))
+    await _revise(tx, [each for chain in chains.values() for each in chain])
     await _stay(tx, [(chain[0].before, chain[-1]) for chain in chains.values() if _stays(chain)])
     await _leave(tx, left, details)
     await _enter(tx, entered, events)
@@ -82,6 +83,14 @@ async def _stay(tx: Tx, moves: Sequence[tuple[Standing, Move]]) -> None:
             _json(waiting),
             [before.kind != after.kind for before, after in running],
         )
+
+
+async def _revise(tx: Tx, moves: Sequence[Move]) -> None:
+    """Write what jobs that wait are given in place of what was submitted; of several of a job, the last."""
+    revised = {move.after.job_id: move.revision for move in moves if move.revision is not None}
+    if revised:
+        payloads = [each.payload for each in revised.values()]
+        await tx.execute("revise", list(revised), payloads, [each.payload_version for each in revised.values()])
 
 
 async def restore(tx: Tx, jobs: Sequence[sql_rows.Restored]) -> None:

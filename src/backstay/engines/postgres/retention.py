@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from backstay.clock import Instant
-from backstay.core.records import RetentionPolicy
+from backstay.core.records import RetentionPolicy, Verdict
 from backstay.engines import sql_rows
 from backstay.engines.postgres import access, waits
 from backstay.engines.postgres.connection import Tx
@@ -45,6 +45,15 @@ async def _standing(tx: Tx, batch: list[tuple[str, Instant]]) -> list[str]:
     ids, ends = ([each[0] for each in batch], [each[1] for each in batch])
     await tx.rows("retire_lock", ids)
     return sql_rows.whole_trees((key, root, size) for key, root, size in await tx.rows("retire_standing", ids, ends))
+
+
+async def remove(tx: Tx, job_id: str, version: int, repeat: bool) -> Verdict:
+    """Delete a job that has ended, or its archive row; `repeat`: the earlier try may have done so."""
+    await tx.rows("lock_jobs", [job_id], [])
+    state = await tx.value("remove", job_id, version)
+    if state is None:
+        return Verdict.APPLIED if repeat else Verdict.GONE
+    return Verdict(state)
 
 
 async def drop(tx: Tx, policy: RetentionPolicy, now: Instant, limit: int) -> int:

@@ -258,7 +258,7 @@ class PostgresStore:
                 return plain
 
         async def keyed(tx: Tx, repeat: bool) -> list[ClaimedJob] | None:
-            return await claim.claim_keyed(tx, request, part, lambda: self._now(tx, now), repeat)
+            return await claim.claim_keyed(tx, request, part, self._store_now(now), lambda: self._now(tx, now), repeat)
 
         for _ in range(CLAIM_ROUNDS_MAX):
             taken = await self._write("claim", keyed)
@@ -361,6 +361,9 @@ class PostgresStore:
     async def expired(self, now: Instant, limit: int, dead_workers: Sequence[str] = ()) -> list[ExpiredClaim]:
         return await self._read(lambda tx: read.expired(tx, self._store_now(now), limit, dead_workers))
 
+    async def overdue(self, now: Instant, limit: int) -> list[str]:
+        return await self._read(lambda tx: tx.column("overdue", self._store_now(now), limit))
+
     async def fire(self, firings: Sequence[Firing], now: Instant) -> list[Verdict]:
         async def each(tx: Tx, repeat: bool) -> list[Verdict]:
             return [await maintenance.fire(tx, firing, now, self._store_now(now), repeat) for firing in firings]
@@ -385,6 +388,9 @@ class PostgresStore:
 
     async def cleaned(self, job_ids: Sequence[str]) -> None:
         await self._write("cleaned", lambda tx, _: retention.cleaned(tx, job_ids), transaction=False)
+
+    async def remove(self, job_id: str, version: int, now: Instant) -> Verdict:
+        return await self._write("remove", lambda tx, repeat: retention.remove(tx, job_id, version, repeat))
 
     async def release(self, now: Instant, limit: int) -> int:
         done, more = await self._at("release", now, lambda tx, at: maintenance.release(tx, at, limit))

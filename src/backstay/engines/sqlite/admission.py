@@ -167,7 +167,8 @@ SAVE_AFTER = load("save_fair_after")
 SAVE_LANE = load("save_fair_lane")
 SAVE_FAIR_KEY = load("save_fair_key")
 FORGET_IDLE = load("forget_idle_keys")
-Reads = tuple[int, int]  # what a claim may bring: the newest payload version, and the highest suspicion
+# What a claim may bring: the newest payload version, the highest suspicion, and after when a job may expire.
+Reads = tuple[int, int, Instant]
 
 
 def heads(

@@ -105,21 +105,21 @@ def claim(tx: Tx, request: ClaimRequest, now: Instant, lanes: Sequence[Lane]) ->
         "now": max(now, *(each.due for each in chosen)),
     }
     if is_head:
-        _take_heads(tx, request, chosen, run)
+        _take_heads(tx, request, chosen, run, now)
     else:
         tx.connection.execute(CLAIM, run | {"batch": msgspec.json.encode([_start(each) for each in chosen]).decode()})
         tx.connection.executemany(LEAVE, map(_place, chosen))
     return _fetch(tx, msgspec.json.encode([each.seq for each in chosen]).decode())
 
 
-def _take_heads(tx: Tx, request: ClaimRequest, chosen: Sequence[Candidate], run: dict[str, Any]) -> None:
+def _take_heads(tx: Tx, request: ClaimRequest, chosen: Sequence[Candidate], run: dict[str, Any], now: Instant) -> None:
     """Take jobs of which those of each lane are its first, as its line is."""
     lanes: dict[tuple[str, str], list[Candidate]] = {}
     for candidate in chosen:
         lanes.setdefault((candidate.queue, candidate.job_type), []).append(candidate)
     for (queue, job_type), taken in lanes.items():
-        newest, suspicion = _reads(request, job_type)
-        line = {"queue": queue, "job_type": job_type, "newest": newest, "suspicion": suspicion}
+        newest, suspicion, at = _reads(request, job_type, now)
+        line = {"queue": queue, "job_type": job_type, "newest": newest, "suspicion": suspicion, "at": at}
         tx.connection.execute(CLAIM_HEAD, run | line | {"count": len(taken)})
         last = taken[-1]
         line |= {"priority": last.priority, "due": last.due, "job_id": last.job_id}
@@ -128,8 +128,8 @@ def _take_heads(tx: Tx, request: ClaimRequest, chosen: Sequence[Candidate], run:
             tx.connection.execute(LEAVE_ABOVE, line)
 
 
-def _reads(request: ClaimRequest, job_type: str) -> admission.Reads:
-    return request.versions.get(job_type, _ANY_VERSION), request.lost.suspicion_max
+def _reads(request: ClaimRequest, job_type: str, now: Instant) -> admission.Reads:
+    return request.versions.get(job_type, _ANY_VERSION), request.lost.suspicion_max, now
 
 
 def _fetch(tx: Tx, seqs: str) -> list[ClaimedJob]:
@@ -145,7 +145,7 @@ def _choose(tx: Tx, request: ClaimRequest, lanes: Sequence[Lane], now: Instant) 
     for _ in range(CLAIM_ROUNDS_MAX):
         alone = request.lost is Lost.ALONE
         gates = Gates()
-        heads = iter(_alone(tx, request, gates)) if alone else _heads(tx, request, lanes, gates)
+        heads = iter(_alone(tx, request, gates, now)) if alone else _heads(tx, request, lanes, gates, now)
         first = next(heads, None)
         if first is None:
             return [], False
@@ -195,18 +195,18 @@ def _write(tx: Tx, decided: Admission[Candidate], now: Instant) -> None:
         admission.left_sight(tx, {bucket.key for bucket in left}, now, gone=False)
 
 
-def _heads(tx: Tx, request: ClaimRequest, lanes: Sequence[Lane], gates: Gates) -> Iterator[Candidate]:
+def _heads(tx: Tx, request: ClaimRequest, lanes: Sequence[Lane], gates: Gates, now: Instant) -> Iterator[Candidate]:
     """The first jobs over all lanes, each type within its slots. A lane is not read before its first job could be next.
 
     Perhaps more than can be claimed: jobs of one type that must wait must not hide those of another."""
     if len(lanes) == 1:
         lane = lanes[0]
         room = min(request.slots[lane.job_type], request.limit)
-        return iter(_lane(tx, lane, room, request, gates)) if room > 0 else iter(())
-    return _merged(tx, request, lanes, gates)
+        return iter(_lane(tx, lane, room, request, gates, now)) if room > 0 else iter(())
+    return _merged(tx, request, lanes, gates, now)
 
 
-def _merged(tx: Tx, request: ClaimRequest, lanes: Sequence[Lane], gates: Gates) -> Iterator[Candidate]:
+def _merged(tx: Tx, request: ClaimRequest, lanes: Sequence[Lane], gates: Gates, now: Instant) -> Iterator[Candidate]:
     given: Counter[str] = Counter()
     heads: dict[int, list[Candidate]] = {}
     waiting = [(lane.head, number) for number, lane in enumerate(lanes)]
@@ -218,7 +218,7 @@ def _merged(tx: Tx, request: ClaimRequest, lanes: Sequence[Lane], gates: Gates) 
         if room <= 0:
             continue
         if number not in heads:
-            heads[number] = _lane(tx, lane, room, request, gates)[::-1]
+            heads[number] = _lane(tx, lane, room, request, gates, now)[::-1]
         else:
             given[lane.job_type] += 1
             yield heads[number].pop()
@@ -226,8 +226,8 @@ def _merged(tx: Tx, request: ClaimRequest, lanes: Sequence[Lane], gates: Gates) 
             heapq.heappush(waiting, (order(heads[number][-1]), number))
 
 
-def _lane(tx: Tx, lane: Lane, limit: int, request: ClaimRequest, gates: Gates) -> list[Candidate]:
-    reads = _reads(request, lane.job_type)
+def _lane(tx: Tx, lane: Lane, limit: int, request: ClaimRequest, gates: Gates, now: Instant) -> list[Candidate]:
+    reads = _reads(request, lane.job_type, now)
     head: Any = tx.connection.execute(CANDIDATES, (lane.queue, lane.job_type, limit, *reads, False)).get
     if head == _LIMITED:
         limit = min(limit, _room_of_type(tx, lane.job_type, gates))
@@ -253,9 +253,9 @@ def _room_of_type(tx: Tx, job_type: str, gates: Gates) -> int:
 # Jobs that run alone
 
 
-def _alone(tx: Tx, request: ClaimRequest, gates: Gates) -> list[Candidate]:
+def _alone(tx: Tx, request: ClaimRequest, gates: Gates, now: Instant) -> list[Candidate]:
     """The first of them over all asked queues and types."""
-    found = _candidates(tx.value(ALONE_CANDIDATES, (*_asked(request), _ALONE_MAX)))
+    found = _candidates(tx.value(ALONE_CANDIDATES, (*_asked(request), _ALONE_MAX, now)))
     _read_limits(tx, gates, {head.job_type for head in found})
     return found
 

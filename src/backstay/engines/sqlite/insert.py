@@ -18,18 +18,18 @@ import apsw
 import msgspec
 
 from backstay.clock import Instant
-from backstay.core import job_fields
+from backstay.core import dedup, job_fields, lifecycle
 from backstay.core.dependencies import TriggerRule, began, breaker, moved
 from backstay.core.event_details import Dependency
 from backstay.core.records import FOREVER, NEW_DEFAULTS, Inserted, JobRecord, Kind, NewJob, Signal
 from backstay.core.states import TERMINAL, Counted, Event, Status
-from backstay.engines.places import FACTS, STANDING, TALLIED, Move, Standing, submitted
+from backstay.engines.places import FACTS, STANDING, TALLIED, Move, Standing, decide, submitted
 from backstay.engines.release import Gift
 from backstay.engines.sqlite import admission, read, release
 from backstay.engines.sqlite import places as sqlite_places
 from backstay.engines.sqlite.connection import ID_LENGTH, RARELY_SET, SHARED, USUALLY_SET, load, translate
 from backstay.engines.sqlite.writer import Tx
-from backstay.errors import DedupConflict, InvalidOption, UnknownDependency
+from backstay.errors import DedupConflict, InvalidOption, StoreError, UnknownDependency
 
 DEDUP_TARGET = load("dedup_target")
 SAVE_DEDUP = load("save_dedup")
@@ -177,7 +177,7 @@ def insert(
 
 
 def _insert_special(tx: Tx, job: NewJob, now: Instant, admitted: bool, promised: bool) -> Inserted:
-    existing = _by_own_id(tx, job) or _by_dedup_key(tx, job, now, promised)
+    existing = _by_own_id(tx, job) or _by_dedup_key(tx, job, now, promised=promised)
     if existing is not None:
         return existing
     job = _with_root(tx, job)
@@ -204,7 +204,7 @@ def _insert_special(tx: Tx, job: NewJob, now: Instant, admitted: bool, promised:
     parked = 0
     if start.status is Status.PENDING:
         parked = 1 if not _has_room(tx, job) else 2 if admission.has_to_wait(tx, job, now) else 0
-    new = _write(tx, job, now, start.status, parked=parked, unmet=start.unmet, joins=leader)
+    new = _write(tx, job, now, start.status, parked=parked, unmet=start.unmet, joins=leader, expires_at=job.expires_at)
     _write_edges(tx, job.job_id, needs, leader)
     if start.then is not None:
         culprit = breaker(rule, outcomes)
@@ -283,14 +283,31 @@ def _by_own_id(tx: Tx, job: NewJob) -> Inserted | None:
     return None if record is None else Inserted(job.job_id, record.status, existing=record)
 
 
-def _by_dedup_key(tx: Tx, job: NewJob, now: Instant, promised: bool) -> Inserted | None:
+def _by_dedup_key(tx: Tx, job: NewJob, now: Instant, *, promised: bool) -> Inserted | None:
     target = None if job.dedup_key is None else living_target(tx, job.dedup_key, now)
     if target is None:
         return None
+    if job.dedup_replaces and target.status not in TERMINAL:
+        return _replace(tx, job, target, now)
     # The archive has no payload to compare: the repeat is accepted. A job that was promised is never refused.
     if job.dedup_conflict_is_error and not promised and target.archived_at is None and target.payload != job.payload:
         raise DedupConflict(f"dedup key {job.dedup_key!r} belongs to job {target.job_id}, whose payload is different")
     return Inserted(target.job_id, target.status, existing=target)
+
+
+def _replace(tx: Tx, job: NewJob, target: JobRecord, now: Instant) -> Inserted | None:
+    """Give the job that has the dedup key what this one brings; None if it has begun, and this one takes the key."""
+    dedup.check_replaceable(job, target.job_id, target.job_type)
+    transition = lifecycle.replace(target, job, now=now)
+    if transition is None:
+        return None
+    move = decide(sqlite_places.standing(tx, target.job_id), transition, now)
+    if not isinstance(move, Move):
+        raise StoreError(f"job {target.job_id} cannot be replaced: {move.value}")
+    sqlite_places.write(tx, move)
+    release.after_moves(tx, [(transition, move)], now)
+    [found] = read.get(tx.connection, [target.job_id])
+    return Inserted(target.job_id, move.after.status, existing=found)
 
 
 def _identical(tx: Tx, job: NewJob) -> tuple[Donor | None, str | None]:

@@ -33,6 +33,7 @@ ENTER = {place: load(f"enter_{place}") for place in (READY, LATER, WAITING, ENDE
 LEAVE_READY = load("leave_ready")
 LEAVE = {place: load(f"leave_{place}") for place in (LATER, WAITING, RUNNING, ENDED)}
 STAY_RUNNING = load("stay_running")
+REVISE = load("revise")
 WRITE_DETAIL = load("write_detail")
 WRITE_EVENT = load("write_event")
 LATEST_OF = load("latest_of")
@@ -63,6 +64,9 @@ def write(tx: Tx, move: Move) -> None:
     write_events(tx, after.key, move.events)
     if move.writes_detail:
         tx.connection.execute(WRITE_DETAIL, move.detail_row())
+    if (revision := move.revision) is not None:
+        row = {"seq": after.key, "payload": revision.payload, "version": revision.payload_version}
+        tx.connection.execute(REVISE, row)
 
 
 def enter(tx: Tx, place: str, row: dict[str, Any]) -> None:

@@ -54,6 +54,7 @@ COUNTS = load("counts")
 COUNTERS = load("counters")
 DEPTHS = load("depths")
 EXPIRED = load("expired")
+OVERDUE = load("overdue")
 HELD_BY = load("held_by")
 STATUSES = load("statuses")
 LINE = load("line")
@@ -329,6 +330,10 @@ def expired(connection: apsw.Connection, now: int, limit: int, dead_workers: Seq
         workers = msgspec.json.encode(dead_workers).decode()
         found += sqlite_connection.rows(connection, HELD_BY, {"workers": workers, "limit": limit - len(found)})
     return [ExpiredClaim(*row) for row in dict.fromkeys(found)]
+
+
+def overdue(connection: apsw.Connection, now: int, limit: int) -> list[str]:
+    return [job_id for (job_id,) in sqlite_connection.rows(connection, OVERDUE, (now, limit))]
 
 
 def counts(connection: apsw.Connection) -> dict[str, int]:

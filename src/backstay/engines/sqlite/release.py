@@ -8,7 +8,7 @@ update.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -16,11 +16,12 @@ from backstay.clock import Instant
 from backstay.core.admission import BY_KEY
 from backstay.core.dependencies import Awaits, Brood, joined
 from backstay.core.event_details import Dependency
-from backstay.core.records import Signal
+from backstay.core.records import Signal, Transition
 from backstay.core.states import TERMINAL, Status
 from backstay.core.waits import awaits_of
 from backstay.engines.places import Move, Standing, standing_from
 from backstay.engines.release import Gift, after_children, after_dependency, after_last_dependency, note
+from backstay.engines.sql_rows import left_their_place, signals_of
 from backstay.engines.sqlite import admission
 from backstay.engines.sqlite import places as sqlite_places
 from backstay.engines.sqlite.connection import load
@@ -70,6 +71,26 @@ def spread(tx: Tx, ended: Iterable[str], now: Instant, budget: int = RELEASE_BAT
             tx.connection.execute(SAVE_RELEASE, (parent,))
             tx.signals.add(Signal.UNFINISHED)
     return done
+
+
+def after_moves(tx: Tx, moves: Sequence[tuple[Transition, Move]], now: Instant) -> None:
+    """Do what follows from transitions in the same commit: release dependents, unpark jobs, record signals."""
+    ended = [move.after.job_id for _, move in moves if move.after.awaited and move.after.status in TERMINAL]
+    if ended or tx.broods:
+        spread(tx, ended, now)
+    limits: dict[str, int] = {}
+    rate_keys = set()
+    for t, move in moves:
+        job = move.after
+        if job.concurrency_key is not None:
+            limits[job.concurrency_key] = max(limits.get(job.concurrency_key, 0), job.concurrency_limit or 0)
+        if job.rate_key is not None and left_their_place([t]):
+            rate_keys.add(job.rate_key)
+    for key, limit in limits.items():
+        unpark(tx, key, limit)
+    if rate_keys:
+        admission.left_sight(tx, rate_keys, now, gone=True)
+    tx.signals |= signals_of([t for t, _ in moves])
 
 
 # Dependents

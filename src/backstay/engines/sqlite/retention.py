@@ -13,11 +13,13 @@ import apsw
 import msgspec
 
 from backstay.clock import Instant
-from backstay.core.records import RetentionPolicy
+from backstay.core.records import RetentionPolicy, Verdict
+from backstay.core.states import TERMINAL
 from backstay.engines import sql_rows
 from backstay.engines.places import STORED
 from backstay.engines.sqlite import access, waits
 from backstay.engines.sqlite import connection as sqlite_connection
+from backstay.engines.sqlite import places as sqlite_places
 from backstay.engines.sqlite.connection import load
 from backstay.engines.sqlite.writer import Tx
 
@@ -77,6 +79,39 @@ def _standing(tx: Tx, batch: list[tuple[int, Instant]]) -> list[int]:
     """Return the jobs of the batch that are unchanged since they were read."""
     rows = tx.rows(RETIRE_CANDIDATES, (msgspec.json.encode(batch).decode(),))
     return sql_rows.whole_trees((seq, root, size) for seq, root, size in rows)
+
+
+_REMOVED = [
+    load(name)
+    for name in (
+        "drop_archived", "drop_guards", "remove_ended", "remove_detail", "remove_events", "retire_steps",
+        "retire_output", "retire_edges", "remove_staged", "remove_job",
+    )
+]  # fmt: skip
+REMOVE_KIN = load("remove_kin")
+ARCHIVED_VERSION = load("archived_version")
+NEEDED = load("needed")
+
+
+def remove(tx: Tx, job_id: str, version: int) -> Verdict:
+    """Delete a job that has ended, or its archive row."""
+    job = sqlite_places.standing(tx, job_id)
+    stored: int | None = tx.value(ARCHIVED_VERSION, (job_id,)) if job is None else job.version
+    if stored is None:
+        return Verdict.GONE
+    if stored != version or (job is not None and job.status not in TERMINAL):
+        return Verdict.STALE
+    if tx.value(NEEDED, (job_id,)):
+        return Verdict.BLOCKED
+    if job is not None:
+        tx.arrivals.count()  # while it is there
+        for what in (STORED, job.status.value):
+            tx.tally(job.kind, what, -1)
+        tx.connection.execute(REMOVE_KIN, (job_id,))
+    named = msgspec.json.encode([job_id]).decode()
+    for statement in _REMOVED:
+        tx.connection.execute(statement, (named,))
+    return Verdict.APPLIED
 
 
 def _drop(tx: Tx, policy: RetentionPolicy, now: Instant, limit: int) -> int:

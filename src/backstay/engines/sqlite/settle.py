@@ -30,9 +30,9 @@ from backstay.core.records import (
 from backstay.core.states import TERMINAL, Counted, Event, Status, also_counted, bucket_of, bucket_of_attempt, counted
 from backstay.core.waits import EventWait, StepKind
 from backstay.engines.places import Move, Standing, decide, is_fast_completion, token_key
-from backstay.engines.sql_rows import check_all, holds_by_key, left_their_place, signals_of
-from backstay.engines.sqlite import admission, effects, insert, read, release, waits
+from backstay.engines.sql_rows import check_all, holds_by_key
 from backstay.engines.sqlite import connection as sqlite_connection
+from backstay.engines.sqlite import effects, insert, read, release, waits
 from backstay.engines.sqlite import places as sqlite_places
 from backstay.engines.sqlite.connection import load
 from backstay.engines.sqlite.writer import Tx
@@ -141,7 +141,7 @@ def apply(tx: Tx, transitions: Sequence[Transition], now: Instant) -> list[Verdi
         else:
             verdicts[i] = found
     if slow:
-        _after(tx, moves, now)
+        release.after_moves(tx, moves, now)
     elif tx.broods:
         release.spread(tx, (), now)
     return verdicts
@@ -269,26 +269,6 @@ def _run_again(tx: Tx, t: Transition, job: Standing, now: Instant) -> Verdict | 
     if stands.blocked or (stands.unmet and not t.rewait):
         return Verdict.BLOCKED
     return stands.unmet if insert.may_guard_again(tx, t.job_id, now) else Verdict.TAKEN
-
-
-def _after(tx: Tx, moves: Sequence[tuple[Transition, Move]], now: Instant) -> None:
-    """Do what follows in the same commit: release dependents, unpark jobs, record signals."""
-    ended = [move.after.job_id for _, move in moves if move.after.awaited and move.after.status in TERMINAL]
-    if ended or tx.broods:
-        release.spread(tx, ended, now)
-    limits: dict[str, int] = {}
-    rate_keys = set()
-    for t, move in moves:
-        job = move.after
-        if job.concurrency_key is not None:
-            limits[job.concurrency_key] = max(limits.get(job.concurrency_key, 0), job.concurrency_limit or 0)
-        if job.rate_key is not None and left_their_place([t]):
-            rate_keys.add(job.rate_key)
-    for key, limit in limits.items():
-        release.unpark(tx, key, limit)
-    if rate_keys:
-        admission.left_sight(tx, rate_keys, now, gone=True)
-    tx.signals |= signals_of([t for t, _ in moves])
 
 
 def extend(tx: Tx, holds: Sequence[Hold], lease_expires_at: Instant) -> list[Verdict]:

@@ -250,6 +250,9 @@ class SQLiteStore:
     async def expired(self, now: Instant, limit: int, dead_workers: Sequence[str] = ()) -> list[ExpiredClaim]:
         return await self._read(read.expired, now, limit, dead_workers)
 
+    async def overdue(self, now: Instant, limit: int) -> list[str]:
+        return await self._read(read.overdue, now, limit)
+
     async def fire(self, firings: Sequence[Firing], now: Instant) -> list[Verdict]:
         return await self._write("fire", maintenance.fire, firings, now, essential=False)
 
@@ -267,6 +270,9 @@ class SQLiteStore:
 
     async def cleaned(self, job_ids: Sequence[str]) -> None:
         await self._write("cleaned", retention.cleaned, job_ids, essential=True)
+
+    async def remove(self, job_id: str, version: int, now: Instant) -> Verdict:
+        return await self._write("remove", retention.remove, job_id, version, essential=True)
 
     async def release(self, now: Instant, limit: int) -> int:
         if not await self._read(maintenance.release_needed):

@@ -35,6 +35,7 @@ from backstay.server.request_models import (
     BulkRetryBody,
     DeadRetryBody,
     PatchBody,
+    ReasonBody,
     RetryBody,
     SubmitBody,
 )
@@ -172,19 +173,37 @@ def _job_routes(api: APIRouter) -> None:
 
     @api.patch(
         "/jobs/{job_id:uuid}",
-        summary="Change the priority or time of a job",
+        summary="Change the priority, time or payload of a job",
         dependencies=EDIT,
         **answers(JobDocument, 400, 404, 409, 412, 415),
     )
     async def patch_job(
         app: App, who: Who, by: By, job_id: JobId, body: PatchBody, if_match: IfMatch = None
     ) -> Response:
-        """Change `priority` of a job that has not ended, or `run_at` of one that is pending or scheduled."""
+        """Change `priority` of a job that has not ended, `run_at` of one that is pending or scheduled, or `payload` of
+        one that has not ended and is not running."""
         job = await visible(app, who, str(job_id))
         expected = expected_version(if_match)
         with problems.raced(expected):
             job = await _patched(app, by, job, body, expected)
         return await _changed(app, who, job)
+
+    @api.post(
+        "/jobs/{job_id:uuid}/remove",
+        summary="Remove a job for good",
+        dependencies=EDIT,
+        **answers(None, 400, 404, 409, 412, 415, status=204, says="It is gone"),
+    )
+    async def remove_job(
+        app: App, who: Who, by: By, job_id: JobId, body: ReasonBody | None = None, if_match: IfMatch = None
+    ) -> Response:
+        """Erase a job with its payload, result, files, rows, steps and history, also from the archive. One that waits
+        is cancelled first; one that is running, or has children, is refused."""
+        job = await visible(app, who, str(job_id))
+        expected = expected_version(if_match)
+        with problems.raced(expected):
+            await app.remove(job.job_id, reason=None if body is None else body.reason, by=by, expected_version=expected)
+        return Response(status_code=204)
 
 
 def _of_a_type(api: APIRouter) -> None:
@@ -323,7 +342,10 @@ async def _cancelled(
 
 
 async def _patched(app: Backstay, by: Actor, job: Job, body: PatchBody, expected: int | None) -> Job:
-    """Change the time first: fewer states allow that, so that a refusal comes before any change."""
+    """Change the payload and the time first: fewer states allow that, so that a refusal comes before any change."""
+    if body.has_payload:
+        job = await app.update(job.job_id, body.payload, reason=body.reason, by=by, expected_version=expected)
+        expected = None if expected is None else job.version
     if body.run_at is not None or body.delay is not None:
         job = await app.reschedule(
             job.job_id,

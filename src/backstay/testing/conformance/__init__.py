@@ -29,6 +29,7 @@ import pytest
 _MODULES = (
     "factories",
     "test_access",
+    "test_changes",
     "test_children",
     "test_claim",
     "test_counters",
@@ -51,6 +52,7 @@ _MODULES = (
 pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in _MODULES))
 
 from backstay.testing.conformance.test_access import TestAuditTrail, TestExportOfAccess, TestKeys  # noqa: E402
+from backstay.testing.conformance.test_changes import TestExpire, TestRemove, TestReplace, TestUpdate  # noqa: E402
 from backstay.testing.conformance.test_children import (  # noqa: E402
     TestChildren,
     TestChildrenAtOnce,
@@ -196,6 +198,7 @@ __all__ = [
     "TestErrors",
     "TestEventsOfJobs",
     "TestEventsOfKeys",
+    "TestExpire",
     "TestExpired",
     "TestExport",
     "TestExportOfAccess",
@@ -236,6 +239,8 @@ __all__ = [
     "TestRates",
     "TestReadRows",
     "TestReleaseOutbox",
+    "TestRemove",
+    "TestReplace",
     "TestReprioritise",
     "TestReschedule",
     "TestRetire",
@@ -261,6 +266,7 @@ __all__ = [
     "TestTriggerRules",
     "TestTurns",
     "TestTypes",
+    "TestUpdate",
     "TestVectors",
     "TestWaitingAgain",
     "TestWaitingParents",

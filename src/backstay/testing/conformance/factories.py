@@ -68,6 +68,8 @@ _SPECIAL = {
     "rate_cost",
     "schedule",
     "tick_at",
+    "expires_at",
+    "dedup_replaces",
 }
 
 
@@ -97,6 +99,7 @@ SPECIAL_VALUES: dict[str, Any] = PLAIN_VALUES | {
     "rate_cost": 3,
     "schedule": "nightly",
     "tick_at": NOW - HOUR,
+    "expires_at": NOW + DAY,
 }
 
 
@@ -127,6 +130,8 @@ def new_job(**changes: Any) -> NewJob:
     }
     if "concurrency_key" in changes:
         fields["concurrency_limit"] = 1
+    if changes.get("rate_key") is not None:
+        fields["rate"] = Rate(10, HOUR)
     return NewJob(**(fields | changes))
 
 

@@ -5,7 +5,7 @@
 -- of the places ready, later, waiting, running and ended, and which one it is is its state. Claims and completions move
 -- narrow rows from place to place, and leave the wide one alone. docs/explanation/postgresql.md says more.
 
--- Facts: what was submitted. Never updated.
+-- Facts: what was submitted. Never updated, but that a job that waits may be given another payload.
 CREATE TABLE backstay.job (
     job_id                uuid NOT NULL PRIMARY KEY,
     scheduled_for         bigint NOT NULL, -- as submitted, as is the priority: see detail
@@ -112,7 +112,8 @@ CREATE TABLE backstay.ready (
     rate_micros       bigint,
     rate_cost         integer,
     fairness_key      text COLLATE "C",
-    fairness_weight   integer
+    fairness_weight   integer,
+    expires_at        bigint -- it is not to start from then on
 ) WITH (
     -- Rows come and go: a vacuum that keeps up, by number and not by share.
     autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_insert_threshold = -1,
@@ -138,6 +139,9 @@ CREATE INDEX ready_rate ON backstay.ready
     (rate_key, rate_count, rate_micros, parked, queue, job_type, payload_version, priority DESC, scheduled_for, job_id)
     WHERE rate_key IS NOT NULL;
 
+-- expire
+CREATE INDEX ready_expiring ON backstay.ready (expires_at) WHERE expires_at IS NOT NULL;
+
 -- Scheduled and retrying jobs.
 CREATE TABLE backstay.later (
     job_id        uuid NOT NULL PRIMARY KEY,
@@ -149,12 +153,15 @@ CREATE TABLE backstay.later (
     awaited       boolean NOT NULL,
     status        text COLLATE "C" NOT NULL, -- scheduled or retrying
     queue         text COLLATE "C" NOT NULL,
-    job_type      text COLLATE "C" NOT NULL
+    job_type      text COLLATE "C" NOT NULL,
+    expires_at    bigint
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 -- promote
 CREATE INDEX later_due ON backstay.later (scheduled_for);
 -- depths: since when the oldest is due
 CREATE INDEX later_kind ON backstay.later (job_type, queue, priority, status, scheduled_for);
+-- expire
+CREATE INDEX later_expiring ON backstay.later (expires_at) WHERE expires_at IS NOT NULL;
 
 -- Jobs that wait: for those that they depend on, for their children, or for an event.
 CREATE TABLE backstay.waiting (
@@ -169,11 +176,14 @@ CREATE TABLE backstay.waiting (
     queue         text COLLATE "C" NOT NULL,
     job_type      text COLLATE "C" NOT NULL,
     awaits        text, -- set: it waits for its children, or for an event: see core/waits.py
-    wakes_at      bigint -- when its wait for an event times out
+    wakes_at      bigint, -- when its wait for an event times out
+    expires_at    bigint
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000,
     autovacuum_vacuum_cost_delay = 0);
 -- timeouts
 CREATE INDEX waiting_wakes ON backstay.waiting (wakes_at) WHERE wakes_at IS NOT NULL;
+-- expire
+CREATE INDEX waiting_expiring ON backstay.waiting (expires_at) WHERE expires_at IS NOT NULL;
 
 -- depths: since when the oldest is due
 CREATE INDEX waiting_kind ON backstay.waiting (job_type, queue, priority, scheduled_for);

@@ -95,7 +95,7 @@ SELECT j.job_id, j.job_type, j.queue, j.payload, j.max_attempts, j.timeout_micro
     d.rows_of, d.rows_attempt, d.result_tables, d.last_error, d.error_type, d.lost_at, d.errors, d.logs, d.log_location,
     d.metrics, d.artifacts,
     p.status, p.attempt, p.failures, p.version, coalesce(p.awaited, false) AS awaited, coalesce(p.unmet, 0) AS unmet,
-    p.awaits, p.parked::integer AS parked, coalesce(p.worker_id, d.worker_id) AS worker_id,
+    p.awaits, p.expires_at, p.parked::integer AS parked, coalesce(p.worker_id, d.worker_id) AS worker_id,
     coalesce(p.worker_version, d.worker_version) AS worker_version, p.token, p.lease_expires_at, p.noted_at,
     coalesce(p.started_at, d.started_at) AS started_at, p.completed_at, p.result, p.result_artifact,
     CASE p.status WHEN 'processing' THEN coalesce(p.progress, 0) WHEN 'completed' THEN 1
@@ -111,23 +111,23 @@ CROSS JOIN LATERAL (
     SELECT status, attempt, failures, version, awaited, NULL::integer AS unmet, NULL::text AS awaits,
         0::smallint AS parked, worker_id, worker_version, token, NULL::bigint AS lease_expires_at, started_at,
         completed_at, result, result_artifact, NULL::bigint AS noted_at, NULL::double precision AS progress,
-        NULL::text AS stage
+        NULL::text AS stage, NULL::bigint AS expires_at
     FROM backstay.ended WHERE job_id = j.job_id
     UNION ALL
     SELECT 'processing', attempt, failures, version, awaited, NULL, NULL, 0, worker_id, worker_version, token,
-        lease_expires_at, started_at, NULL, NULL, NULL, noted_at, progress, stage
+        lease_expires_at, started_at, NULL, NULL, NULL, noted_at, progress, stage, NULL
     FROM backstay.running WHERE job_id = j.job_id
     UNION ALL
     SELECT status, attempt, failures, version, awaited, NULL, NULL, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-        NULL, NULL, NULL
+        NULL, NULL, NULL, expires_at
     FROM backstay.later WHERE job_id = j.job_id
     UNION ALL
     SELECT 'waiting', attempt, failures, version, awaited, unmet, awaits, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-        NULL, NULL, NULL, NULL
+        NULL, NULL, NULL, NULL, expires_at
     FROM backstay.waiting WHERE job_id = j.job_id
     UNION ALL
     SELECT 'pending', attempt, failures, version, awaited, NULL, NULL, parked, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-        NULL, NULL, NULL, NULL
+        NULL, NULL, NULL, NULL, expires_at
     FROM backstay.ready
     WHERE line = ANY (CASE WHEN j.fairness_key IS NOT NULL THEN '{2,4}'
             WHEN j.concurrency_key IS NOT NULL OR j.rate_key IS NOT NULL THEN '{1,3}' ELSE '{0}' END::smallint[])

@@ -8,7 +8,8 @@ CREATE TYPE backstay.coming AS (
     timeout_micros bigint, subject text, tags text, created_by text, job_stage text, parent_job_id uuid,
     root_job_id uuid, content_hash text, concurrency_key text, concurrency_limit integer, on_dependency_failure text,
     payload_version integer, fairness_key text, fairness_weight integer, traceparent text, own_id boolean,
-    dedup_key text, dedup_until bigint, dedup_conflict_is_error boolean, depends_on uuid[], trigger_rule text,
+    dedup_key text, dedup_until bigint, dedup_conflict_is_error boolean, dedup_replaces boolean, debounce_micros bigint,
+    expires_at bigint, depends_on uuid[], trigger_rule text,
     reuse_since bigint, rate_key text, rate backstay.rate_of, rate_cost integer, schedule text, tick_at bigint,
     admitted boolean, -- it came with a parent that was, so that no queue is too full for it
     promised boolean, -- its parent has ended on the strength of it; what it depended on and is gone since was no obstacle
@@ -80,6 +81,10 @@ BEGIN
         CROSS JOIN LATERAL (
             SELECT job_id FROM backstay.job AS k WHERE content_hash = j.content_hash AND job_type = j.job_type
                 AND NOT EXISTS (SELECT FROM backstay.ended WHERE job_id = k.job_id)) AS same
+        UNION -- and what they take the place of
+        SELECT d.job_id FROM unnest(jobs) AS j CROSS JOIN LATERAL (
+            SELECT job_id FROM backstay.dedup WHERE dedup_key = j.dedup_key OFFSET 0) AS d
+        WHERE j.dedup_replaces
     ), locked AS MATERIALIZED (
         SELECT job_id FROM backstay.job WHERE job_id = ANY (ARRAY(SELECT job_id FROM wanted)) ORDER BY job_id FOR UPDATE
     )
@@ -91,6 +96,85 @@ BEGIN
             WHERE concurrency_key IS NOT NULL
         UNION SELECT hashtextextended('backstay rate ' || rate_key, 0) FROM unnest(jobs) WHERE rate_key IS NOT NULL
         ORDER BY lock) AS locks;
+END
+$$;
+
+-- Give a job that waits what a later submit with its dedup key brings, and return how it stands from now on: the same as
+-- replace in core/lifecycle.py. NULL if it has begun. Its row in `job` and its place are locked.
+CREATE FUNCTION backstay.replace_job(c backstay.coming, earlier uuid, client_now bigint, at bigint) RETURNS text
+LANGUAGE plpgsql SET enable_seqscan = off AS
+$$
+DECLARE
+    was record;
+    due bigint := CASE WHEN c.scheduled_for > client_now THEN greatest(c.scheduled_for, at + 1)
+        ELSE c.scheduled_for + at - client_now END;
+    goes text;
+    until bigint;
+BEGIN
+    SELECT s.job_type, s.status, s.attempt, s.failures, s.version, s.priority, s.scheduled_for, s.created_at,
+        s.queue, s.awaited, s.parked, s.rate_key INTO was
+    FROM backstay.standing AS s WHERE s.job_id = earlier;
+    IF was.job_type <> c.job_type THEN
+        RAISE EXCEPTION USING ERRCODE = 'BS001', MESSAGE = format(
+            'dedup key %L belongs to job %s of type %s, and this is a %s: one cannot replace the other; use a key of its'
+            ' own for each type', c.dedup_key, earlier, was.job_type, c.job_type);
+    ELSIF was.attempt > 0 AND was.status <> 'retrying' THEN
+        RETURN NULL;
+    END IF;
+    due := least(due, was.created_at + c.debounce_micros);
+    goes := CASE WHEN was.status NOT IN ('scheduled', 'pending') THEN was.status WHEN due > at THEN 'scheduled'
+        ELSE 'pending' END;
+    due := CASE WHEN was.status = 'retrying' OR was.status = 'pending' AND goes = 'pending' THEN was.scheduled_for
+        ELSE due END;
+    until := CASE WHEN was.attempt = 0 THEN c.expires_at END;
+    UPDATE backstay.job SET payload = c.payload, payload_version = coalesce(c.payload_version, 1) WHERE job_id = earlier;
+    IF goes = was.status THEN
+        UPDATE backstay.later SET scheduled_for = due, version = was.version + 1, expires_at = until WHERE job_id = earlier;
+        UPDATE backstay.waiting SET scheduled_for = due, version = was.version + 1, expires_at = until
+        WHERE job_id = earlier;
+        UPDATE backstay.ready AS r SET version = was.version + 1, expires_at = until,
+            payload_version = coalesce(c.payload_version, 1)
+        FROM backstay.claimable AS j
+        WHERE was.status = 'pending' AND j.job_id = earlier AND r.line IN (j.line, CASE WHEN j.line > 0 THEN j.line + 2 END)
+          AND r.queue = j.queue AND r.job_type = j.job_type AND r.priority = j.priority
+          AND r.scheduled_for = j.scheduled_for AND r.job_id = j.job_id;
+    ELSE
+        PERFORM backstay.leave_places(ARRAY[earlier]);
+    END IF;
+    IF due <> was.scheduled_for THEN
+        INSERT INTO backstay.detail AS d (job_id, scheduled_for) VALUES (earlier, due)
+        ON CONFLICT (job_id) DO UPDATE SET scheduled_for = excluded.scheduled_for;
+    END IF;
+    IF goes <> was.status AND goes = 'scheduled' THEN
+        INSERT INTO backstay.later (job_id, queue, job_type, priority, scheduled_for, attempt, failures, version, awaited,
+            status, expires_at)
+        VALUES (earlier, was.queue, was.job_type, was.priority, due, was.attempt, was.failures, was.version + 1,
+            was.awaited, 'scheduled', until);
+        -- It has left the line without a start: another of its rate key may be next. 2^62: see unpark_rate.
+        UPDATE backstay.rate SET due_at = at, wanted = 1
+        WHERE rate_key = was.rate_key AND (due_at = 4611686018427387904 OR wanted > 1);
+    ELSIF goes <> was.status THEN
+        INSERT INTO backstay.ready (job_id, queue, job_type, priority, scheduled_for, payload_version, line, suspicion,
+            findable, child, concurrency_key, concurrency_limit, rate_key, rate_count, rate_micros, rate_cost,
+            fairness_key, fairness_weight, attempt, failures, version, awaited, expires_at)
+        SELECT j.job_id, j.queue, j.job_type, j.priority, j.scheduled_for, j.payload_version, j.line, j.suspicion,
+            j.findable, j.child, j.concurrency_key, j.concurrency_limit, j.rate_key, j.rate_count, j.rate_micros,
+            j.rate_cost, j.fairness_key, j.fairness_weight, was.attempt, was.failures, was.version + 1, was.awaited, until
+        FROM backstay.claimable AS j WHERE j.job_id = earlier;
+    END IF;
+    IF goes <> was.status THEN
+        INSERT INTO backstay.tally AS t (shard, job_type, queue, priority, status, count)
+        VALUES (pg_backend_pid() % 64, was.job_type, was.queue, was.priority, 'scheduled',
+            CASE goes WHEN 'scheduled' THEN 1 ELSE -1 END)
+        ON CONFLICT (shard, job_type, queue, priority, status) DO UPDATE SET count = t.count + excluded.count;
+    END IF;
+    INSERT INTO backstay.event (job_id, version, attempt, at, event, source, target, by, details)
+    VALUES (earlier, was.version + 1, was.attempt, at, 'replace', was.status, goes, c.created_by,
+        CASE WHEN due <> was.scheduled_for THEN jsonb_build_object('kind', 'due_time', 'scheduled_for',
+            to_char(backstay.instant(due) AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')) END);
+    DELETE FROM backstay.event WHERE job_id = earlier
+        AND version BETWEEN {history_head} + 1 AND was.version + 1 - {history_tail};
+    RETURN goes;
 END
 $$;
 
@@ -127,6 +211,20 @@ BEGIN
     IF FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'BS001', MESSAGE = format(
             'dedup key %L belongs to job %s, whose payload is different', wrong.key, wrong.found);
+    END IF;
+
+    -- What takes the place of a job that waits. One that has begun stays as it is: then the new one is another job.
+    IF EXISTS (SELECT FROM unnest(jobs) WHERE dedup_replaces) THEN
+        v := ARRAY(
+            SELECT ROW(c.place, CASE WHEN after.status IS NOT NULL THEN c.found END, after.status,
+                NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)::backstay.decided
+            FROM ROWS FROM (unnest(v), unnest(jobs)) AS c
+            CROSS JOIN LATERAL (
+                SELECT CASE WHEN c.dedup_replaces AND c.found <> c.job_id
+                        AND c.found_status NOT IN ('completed', 'failed', 'cancelled')
+                    THEN backstay.replace_job(jobs[c.place], c.found, client_now, at) ELSE c.found_status END AS status
+                OFFSET 0) AS after
+            ORDER BY c.place);
     END IF;
 
     -- Their trees, and results that they can have: of jobs that are held from then on, so that they keep their results,
@@ -256,24 +354,25 @@ BEGIN
         -- Those with a key are let in below.
         INSERT INTO backstay.ready (job_id, queue, job_type, priority, scheduled_for, payload_version, attempt, failures,
             version, line, suspicion, parked, awaited, findable, child, concurrency_key, concurrency_limit, rate_key,
-            rate_count, rate_micros, rate_cost, fairness_key, fairness_weight)
+            rate_count, rate_micros, rate_cost, fairness_key, fairness_weight, expires_at)
         SELECT job_id, queue, job_type, priority, due, written_as, 0, 0, 1,
             CASE WHEN fairness_key IS NOT NULL THEN 2 WHEN concurrency_key IS NOT NULL OR rate_key IS NOT NULL THEN 1
                 ELSE 0 END + CASE WHEN parked > 0 THEN 2 ELSE 0 END, 0, parked, false, content_hash IS NOT NULL,
             parent_job_id IS NOT NULL, concurrency_key, concurrency_limit, rate_key, rate_count, rate_micros,
-            rate_cost, fairness_key, nullif(fairness_weight, 1)
+            rate_cost, fairness_key, nullif(fairness_weight, 1), expires_at
         FROM n CROSS JOIN LATERAL (
             SELECT CASE WHEN concurrency_key IS NOT NULL AND concurrency_limit IS NOT NULL THEN 1
                 WHEN rate_key IS NOT NULL AND rate_count IS NOT NULL THEN 2 ELSE 0 END AS parked) AS k
         WHERE starts = 'pending'
     ), scheduled AS (
         INSERT INTO backstay.later (job_id, queue, job_type, priority, scheduled_for, attempt, failures, version, awaited,
-            status)
-        SELECT job_id, queue, job_type, priority, due, 0, 0, 1, false, 'scheduled' FROM n WHERE starts = 'scheduled'
+            status, expires_at)
+        SELECT job_id, queue, job_type, priority, due, 0, 0, 1, false, 'scheduled', expires_at FROM n
+        WHERE starts = 'scheduled'
     ), waits AS (
         INSERT INTO backstay.waiting (job_id, queue, job_type, priority, scheduled_for, attempt, failures, version,
-            awaited, unmet)
-        SELECT job_id, queue, job_type, priority, due, 0, 0, 1, false, cardinality(active) FROM n
+            awaited, unmet, expires_at)
+        SELECT job_id, queue, job_type, priority, due, 0, 0, 1, false, cardinality(active), expires_at FROM n
         WHERE starts = 'waiting' AND ends IS NULL
     ), over AS (
         INSERT INTO backstay.ended (job_id, completed_at, attempt, failures, version, status, result, result_artifact,
@@ -540,7 +639,9 @@ CREATE FUNCTION backstay.submit(
     job_id uuid DEFAULT NULL,
     dedup_key text DEFAULT NULL,
     dedup_for text DEFAULT 'active', -- active, forever, or an interval
-    dedup_conflict text DEFAULT 'return',
+    dedup text DEFAULT NULL, -- return, error or replace
+    debounce_max interval DEFAULT NULL,
+    expires interval DEFAULT NULL,
     content_hash text DEFAULT NULL,
     reuse text DEFAULT NULL, -- true, or an interval
     depends_on uuid[] DEFAULT NULL,
@@ -599,6 +700,10 @@ BEGIN
                 '%s reuses results by %s (reuse_by), of which only Python computes the hash: give content_hash here, or'
                 ' declare it as a template instead of reuse_by', job_type, (
                     SELECT string_agg(field, ' and ') FROM jsonb_array_elements_text(known -> 'reuse_by') AS field));
+        END IF;
+        IF dedup IS NULL AND derives -> 'dedup_key' IS NOT NULL AND derives ->> 'dedup' IS NOT NULL THEN
+            dedup := derives ->> 'dedup';
+            debounce_max := coalesce(debounce_max, (derives ->> 'debounce')::bigint * interval '1 microsecond');
         END IF;
         IF reuse IS NULL AND content_hash IS NOT NULL AND derives ->> 'reuse' IS NOT NULL THEN
             reuse := CASE (derives ->> 'reuse')::bigint WHEN -1 THEN 'true'
@@ -679,9 +784,15 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format('trigger_rule %L needs depends_on', trigger_rule);
     ELSIF job_id = ANY (depends_on) OR parent = ANY (depends_on) THEN
         RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = 'depends_on names the job itself, or its parent';
-    ELSIF dedup_conflict NOT IN ('return', 'error') OR dedup_conflict IS NULL THEN
-        RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format(
-            'dedup_conflict %L: use return or error', dedup_conflict);
+    ELSIF dedup NOT IN ('return', 'error', 'replace') THEN
+        RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format('dedup %L: use return, error or replace', dedup);
+    ELSIF dedup = 'replace' AND (dedup_key IS NULL OR content_hash IS NOT NULL) THEN
+        RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE =
+            'dedup replace needs a dedup_key, and no content_hash, which stands for a payload that a later submit replaces';
+    ELSIF debounce_max IS NOT NULL AND (dedup IS DISTINCT FROM 'replace' OR debounce_max < coalesce(delay, '0 s')) THEN
+        RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = 'debounce_max needs dedup replace, and is no shorter than the delay';
+    ELSIF debounce_max > '{span_seconds_max} s' OR expires > '{span_seconds_max} s' OR expires <= coalesce(delay, '0 s') THEN
+        RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = 'expires: use a span that is longer than the delay, up to a century';
     END IF;
     due := greatest(at, coalesce((extract(epoch FROM run_at) * 1000000)::bigint,
         at + (extract(epoch FROM delay) * 1000000)::bigint, at));
@@ -708,7 +819,10 @@ BEGIN
         'concurrency_limit', (known ->> 'concurrency_limit')::integer,
         'on_dependency_failure', on_dependency_failure,
         'trigger_rule', trigger_rule,
-        'payload_version', (known ->> 'version')::integer)
+        'payload_version', (known ->> 'version')::integer,
+        'expires_at', at + (extract(epoch FROM expires) * 1000000)::bigint,
+        'debounce_micros', (extract(epoch FROM debounce_max) * 1000000)::bigint,
+        'dedup_replaces', dedup = 'replace')
     || jsonb_build_object(
         'fairness_key', nullif(fairness_key, ''),
         'fairness_weight', fairness_weight,
@@ -718,7 +832,7 @@ BEGIN
         'dedup_key', dedup_key,
         'dedup_until', CASE dedup_for WHEN 'active' THEN CASE WHEN kept < {forever} THEN at + kept ELSE kept END WHEN 'forever' THEN {forever}
             ELSE at + (extract(epoch FROM dedup_for::interval) * 1000000)::bigint END,
-        'dedup_conflict_is_error', dedup_conflict = 'error',
+        'dedup_conflict_is_error', coalesce(dedup = 'error', false),
         'depends_on', coalesce(to_jsonb(depends_on), '[]')))), at, at, notify) -> 0 ->> 'job_id')::uuid;
 END
 $$;
@@ -898,6 +1012,42 @@ BEGIN
     DELETE FROM backstay.file WHERE job_id = ANY (dropped);
     PERFORM backstay.drop_rows(dropped);
     RETURN cardinality(dropped);
+END
+$$;
+
+-- Delete a job for good that has ended at this version, or what the archive has of it. Its row in `job` is locked, and that
+-- of its parent; its files and rows have been removed. Returns a verdict, or NULL if there is no such job.
+CREATE FUNCTION backstay.remove_job(id uuid, at_version integer) RETURNS text
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS
+$$
+DECLARE
+    is_there boolean := EXISTS (SELECT FROM backstay.job WHERE job_id = id);
+    stored integer := CASE WHEN is_there THEN (SELECT version FROM backstay.ended WHERE job_id = id FOR UPDATE)
+        ELSE (SELECT (details::json ->> 'version')::integer FROM backstay.archive WHERE job_id = id) END;
+BEGIN
+    IF stored IS NULL AND NOT is_there THEN
+        RETURN NULL;
+    ELSIF stored IS DISTINCT FROM at_version THEN
+        RETURN 'stale';
+    ELSIF EXISTS (SELECT FROM backstay.job WHERE parent_job_id = id)
+        OR EXISTS (SELECT FROM backstay.edge AS x JOIN backstay.waiting AS w ON w.job_id = x.child_id
+            WHERE x.parent_id = id AND NOT x.met)
+        OR EXISTS (SELECT FROM backstay.release_due WHERE parent_id = id)
+        OR EXISTS (SELECT FROM backstay.unpack_due WHERE job_id = id) THEN
+        RETURN 'blocked';
+    END IF;
+    IF is_there THEN
+        UPDATE backstay.detail SET children = children - 1
+        WHERE job_id = (SELECT parent_job_id FROM backstay.job WHERE job_id = id);
+        PERFORM backstay.drop_ended(ARRAY[id]);
+    END IF;
+    DELETE FROM backstay.edge WHERE child_id = id;
+    DELETE FROM backstay.step WHERE job_id = id;
+    DELETE FROM backstay.output WHERE job_id = id;
+    DELETE FROM backstay.staged WHERE job_id = id;
+    DELETE FROM backstay.dedup WHERE job_id = id;
+    DELETE FROM backstay.archive WHERE job_id = id;
+    RETURN 'applied';
 END
 $$;
 

@@ -68,11 +68,13 @@ WITH RECURSIVE each (key) AS (
     (SELECT fairness_key FROM backstay.ready
      WHERE line = 2 AND queue = $1 AND job_type = $2
        AND priority = $3 AND fairness_key > $5 AND payload_version <= $6 AND suspicion <= $7
+          AND (expires_at IS NULL OR expires_at > coalesce($8::bigint, backstay.micros()))
      ORDER BY fairness_key LIMIT 1)
     UNION ALL
     SELECT (SELECT fairness_key FROM backstay.ready
         WHERE line = 2 AND queue = $1 AND job_type = $2
           AND priority = $3 AND fairness_key > each.key AND payload_version <= $6 AND suspicion <= $7
+          AND (expires_at IS NULL OR expires_at > coalesce($8::bigint, backstay.micros()))
         ORDER BY fairness_key LIMIT 1)
     FROM each WHERE each.key IS NOT NULL
 )
@@ -80,6 +82,7 @@ SELECT key, (
     SELECT coalesce(fairness_weight, 1) FROM backstay.ready
     WHERE line = 2 AND fairness_key = each.key AND queue = $1 AND job_type = $2
       AND priority = $3 AND payload_version <= $6 AND suspicion <= $7
+          AND (expires_at IS NULL OR expires_at > coalesce($8::bigint, backstay.micros()))
     ORDER BY scheduled_for, job_id LIMIT 1) AS weight,
     coalesce((SELECT position FROM backstay.fair_key AS k
         WHERE k.queue = $1 AND k.job_type = $2 AND k.fairness_key = each.key), 0) AS position
@@ -97,18 +100,20 @@ ON CONFLICT (queue, job_type) DO UPDATE SET after_key = excluded.after_key
 SELECT {candidate_columns}
 FROM backstay.ready AS r
 WHERE line = 2 AND fairness_key = $4 AND queue = $1 AND job_type = $2 AND priority = $3
-  AND payload_version <= $6 AND suspicion <= $7 AND NOT job_id = ANY ($8::uuid[])
+  AND payload_version <= $6 AND suspicion <= $7 AND (expires_at IS NULL OR expires_at > coalesce($8::bigint, backstay.micros()))
+  AND NOT job_id = ANY ($9::uuid[])
 ORDER BY r.scheduled_for, r.job_id
 LIMIT $5
 FOR UPDATE SKIP LOCKED
 
 -- name: candidates
--- The head of one lane at one priority among jobs without a fairness key, locked: $8 is 0 for those without any key, 1 for those with a
--- concurrency or rate key. Index: ready_line.
+-- The head of one lane at one priority among jobs without a fairness key, locked: $9 is 0 for those without any key, 1 for those
+-- with a concurrency or rate key. Index: ready_line.
 SELECT {candidate_columns}
 FROM backstay.ready AS r
-WHERE line = $8::smallint AND queue = $1 AND job_type = $2 AND payload_version <= $4 AND suspicion <= $5
-  AND priority = $6 AND NOT job_id = ANY ($7::uuid[])
+WHERE line = $9::smallint AND queue = $1 AND job_type = $2 AND payload_version <= $4 AND suspicion <= $5
+  AND (expires_at IS NULL OR expires_at > coalesce($6::bigint, backstay.micros()))
+  AND priority = $7 AND NOT job_id = ANY ($8::uuid[])
 ORDER BY r.scheduled_for, r.job_id
 LIMIT $3
 FOR UPDATE SKIP LOCKED

@@ -98,7 +98,8 @@ WITH asked AS MATERIALIZED (
     SELECT h.* FROM lane CROSS JOIN LATERAL (
         SELECT r.ctid AS place_of, r.job_type, r.priority, r.scheduled_for, r.job_id FROM backstay.ready AS r
         WHERE r.line = 0 AND r.queue = lane.queue AND r.job_type = lane.job_type AND r.payload_version <= lane.version
-          AND r.suspicion <= $11 AND {not_taken}
+          AND r.suspicion <= $11 AND (r.expires_at IS NULL OR r.expires_at > coalesce($10::bigint, backstay.micros()))
+          AND {not_taken}
         ORDER BY r.priority DESC, r.scheduled_for, r.job_id
         LIMIT lane.slots
         FOR UPDATE SKIP LOCKED
@@ -123,6 +124,7 @@ WITH chosen AS MATERIALIZED (
     SELECT r.ctid AS place_of FROM backstay.ready AS r
     WHERE r.line = 0 AND r.queue = $1 AND r.job_type = $2 AND r.payload_version <= $4::integer
       AND r.suspicion <= $11::integer
+      AND (r.expires_at IS NULL OR r.expires_at > coalesce($10::bigint, backstay.micros()))
       AND NOT EXISTS (SELECT FROM backstay.queue AS q WHERE q.name = $1 AND q.paused_at IS NOT NULL)
       AND NOT EXISTS (SELECT FROM backstay.run_limit AS l WHERE l.of = 'type' AND l.name = $2)
       AND NOT EXISTS (
@@ -152,7 +154,8 @@ WITH asked AS MATERIALIZED (
         SELECT r.ctid AS place_of, r.queue, r.job_type, r.priority, r.scheduled_for, r.job_id FROM backstay.ready AS r
         WHERE r.line = 0 AND r.queue = lane.queue AND r.job_type = lane.job_type AND r.priority = -lane.less
           AND (r.scheduled_for, r.job_id) >= (lane.due, lane.job_id)
-          AND r.payload_version <= lane.version AND r.suspicion <= $11 AND {not_taken}
+          AND r.payload_version <= lane.version AND r.suspicion <= $11
+          AND (r.expires_at IS NULL OR r.expires_at > coalesce($10::bigint, backstay.micros())) AND {not_taken}
         ORDER BY r.scheduled_for, r.job_id
         LIMIT lane.slots
         FOR UPDATE SKIP LOCKED
@@ -164,7 +167,8 @@ WITH asked AS MATERIALIZED (
     ) AS lane CROSS JOIN LATERAL (
         SELECT r.ctid AS place_of, r.queue, r.job_type, r.priority, r.scheduled_for, r.job_id FROM backstay.ready AS r
         WHERE r.line = 0 AND r.queue = lane.queue AND r.job_type = lane.job_type AND r.priority < -lane.less
-          AND r.payload_version <= lane.version AND r.suspicion <= $11 AND {not_taken}
+          AND r.payload_version <= lane.version AND r.suspicion <= $11
+          AND (r.expires_at IS NULL OR r.expires_at > coalesce($10::bigint, backstay.micros())) AND {not_taken}
         ORDER BY r.priority DESC, r.scheduled_for, r.job_id
         LIMIT lane.slots - lane.found
         FOR UPDATE SKIP LOCKED
@@ -194,6 +198,7 @@ WHERE suspicion = 2 AND parked = 0 AND queue = ANY ($1::text[])
   AND queue NOT IN (SELECT name FROM backstay.queue WHERE paused_at IS NOT NULL)
   AND job_type NOT IN (SELECT name FROM backstay.run_limit WHERE of = 'type' AND paused_at IS NOT NULL)
   AND payload_version <= ($3::integer[])[array_position($2::text[], job_type::text)]
+  AND (r.expires_at IS NULL OR r.expires_at > coalesce($5::bigint, backstay.micros()))
 ORDER BY r.priority DESC, r.scheduled_for, r.job_id
 LIMIT $4
 FOR UPDATE SKIP LOCKED
@@ -271,6 +276,7 @@ SELECT h.* FROM unnest($1::text[], $2::text[], $3::integer[], $4::integer[])
     FROM backstay.ready AS r
     WHERE r.line = $6::smallint AND r.queue = lane.queue AND r.job_type = lane.job_type
       AND r.payload_version <= lane.version AND r.suspicion <= $5
+      AND (r.expires_at IS NULL OR r.expires_at > coalesce($7::bigint, backstay.micros()))
     ORDER BY r.priority DESC, r.scheduled_for, r.job_id
     LIMIT lane.slots
     FOR UPDATE SKIP LOCKED

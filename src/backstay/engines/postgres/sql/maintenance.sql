@@ -11,10 +11,10 @@ WITH due AS MATERIALIZED (
 ), ready AS (
     INSERT INTO backstay.ready (job_id, queue, job_type, priority, scheduled_for, payload_version, line, suspicion,
         findable, child, concurrency_key, concurrency_limit, rate_key, rate_count, rate_micros, rate_cost, fairness_key,
-        fairness_weight, attempt, failures, version, awaited)
+        fairness_weight, attempt, failures, version, awaited, expires_at)
     SELECT j.job_id, j.queue, j.job_type, j.priority, j.scheduled_for, j.payload_version, j.line, j.suspicion,
         j.findable, j.child, j.concurrency_key, j.concurrency_limit, j.rate_key, j.rate_count, j.rate_micros, j.rate_cost,
-        j.fairness_key, j.fairness_weight, g.attempt, g.failures, g.version + 1, g.awaited
+        j.fairness_key, j.fairness_weight, g.attempt, g.failures, g.version + 1, g.awaited, g.expires_at
     FROM gone AS g CROSS JOIN LATERAL (SELECT * FROM backstay.claimable WHERE job_id = g.job_id OFFSET 0) AS j
 ), tallied AS (
     INSERT INTO backstay.tally AS t (shard, job_type, queue, priority, status, count)

@@ -6,6 +6,11 @@ SELECT backstay.lock_places($1::uuid[])
 -- How jobs stand, as a decision needs to know it.
 SELECT {standing_columns} FROM backstay.standing WHERE job_id = ANY ($1::uuid[])
 
+-- name: revise
+-- Jobs that wait have other payloads, of the versions in $3.
+UPDATE backstay.job AS j SET payload = n.payload, payload_version = n.version
+FROM unnest($1::uuid[], $2::text[], $3::integer[]) AS n (job_id, payload, version) WHERE j.job_id = n.job_id
+
 -- name: leave
 -- Take jobs out of the places in which they are locked, and write what their detail is from now on. $1 to $4: ids of those
 -- in later, waiting, running and ended; $5 to $10: the places of those in the line; $11: details, as JSON. Of their
@@ -43,7 +48,7 @@ WITH running AS (
 )
 UPDATE backstay.waiting AS w SET scheduled_for = n.scheduled_for, priority = n.priority, attempt = n.attempt,
     failures = n.failures, version = n.version, unmet = n.unmet, awaited = n.awaited, awaits = n.awaits,
-    wakes_at = n.wakes_at
+    wakes_at = n.wakes_at, expires_at = n.expires_at
 FROM json_populate_recordset(NULL::backstay.waiting, $3::json) AS n
 WHERE $3 IS NOT NULL AND w.job_id = n.job_id
 
@@ -61,13 +66,14 @@ WITH later AS (
 ), ready AS (
     INSERT INTO backstay.ready (job_id, queue, job_type, priority, scheduled_for, payload_version, line, suspicion,
         findable, child, concurrency_key, concurrency_limit, rate_key, rate_count, rate_micros, rate_cost, fairness_key,
-        fairness_weight, attempt, failures, version, awaited, parked)
+        fairness_weight, attempt, failures, version, awaited, parked, expires_at)
     SELECT j.job_id, j.queue, j.job_type, j.priority, j.scheduled_for, j.payload_version,
         j.line + CASE WHEN n.parked > 0 THEN 2 ELSE 0 END, j.suspicion,
         j.findable, j.child, j.concurrency_key, j.concurrency_limit, j.rate_key, j.rate_count, j.rate_micros, j.rate_cost,
-        j.fairness_key, j.fairness_weight, n.attempt, n.failures, n.version, n.awaited, n.parked
+        j.fairness_key, j.fairness_weight, n.attempt, n.failures, n.version, n.awaited, n.parked, n.expires_at
     FROM json_to_recordset($5::json) AS n (
-        job_id uuid, attempt integer, failures integer, version integer, awaited boolean, parked smallint)
+        job_id uuid, attempt integer, failures integer, version integer, awaited boolean, parked smallint,
+        expires_at bigint)
     CROSS JOIN LATERAL (SELECT * FROM backstay.claimable WHERE job_id = n.job_id OFFSET 0) AS j
     WHERE $5 IS NOT NULL
 )

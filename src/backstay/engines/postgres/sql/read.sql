@@ -22,6 +22,14 @@ SELECT id::text, status FROM unnest($1::uuid[]) AS n (id) CROSS JOIN LATERAL (
     SELECT backstay.status_of(id) AS status OFFSET 0) AS s
 WHERE status IS NOT NULL
 
+-- name: overdue
+-- Jobs that have not started and were to, up to $2. Indexes: ready_expiring, later_expiring, waiting_expiring.
+SELECT job_id::text FROM (
+    (SELECT job_id FROM backstay.ready WHERE expires_at <= coalesce($1::bigint, backstay.micros()) LIMIT $2)
+    UNION ALL (SELECT job_id FROM backstay.later WHERE expires_at <= coalesce($1::bigint, backstay.micros()) LIMIT $2)
+    UNION ALL (SELECT job_id FROM backstay.waiting WHERE expires_at <= coalesce($1::bigint, backstay.micros()) LIMIT $2)
+) AS found LIMIT $2
+
 -- name: expired
 -- Claims whose lease ran out, or whose worker is known to be dead, oldest first, of all that run, which are few. Locked
 -- rows are skipped: the worker may be waiting to settle the job.

@@ -111,3 +111,7 @@ LIMIT $1
 -- name: cleaned
 -- Their files are gone.
 UPDATE backstay.archive SET has_files = false WHERE job_id = ANY ($1::uuid[])
+
+-- name: remove
+-- Delete a job that has ended and is locked, or its archive row: see `remove_job`.
+SELECT backstay.remove_job($1::uuid, $2::integer)

@@ -108,12 +108,13 @@ CREATE TABLE ready (
     rate_cost         INTEGER,
     fairness_key      TEXT,
     fairness_weight   INTEGER,
+    expires_at        INTEGER, -- it is not to start from then on
     PRIMARY KEY (queue, job_type, fair, parked, priority DESC, scheduled_for, job_id)
 ) STRICT, WITHOUT ROWID;
 
 -- claim of jobs that take turns
 CREATE INDEX ready_fair ON ready
-    (queue, job_type, parked, priority DESC, fairness_key, scheduled_for, job_id, payload_version, suspicion)
+    (queue, job_type, parked, priority DESC, fairness_key, scheduled_for, job_id, payload_version, suspicion, expires_at)
     WHERE fairness_key IS NOT NULL;
 -- claim of jobs that run alone, which are few
 CREATE INDEX ready_alone ON ready (priority DESC, scheduled_for, job_id, queue, job_type, payload_version)
@@ -132,6 +133,9 @@ CREATE INDEX ready_rate_parked ON ready
     (rate_key, rate_count, rate_micros, queue, job_type, payload_version, priority DESC, scheduled_for, job_id)
     WHERE parked = 2;
 
+-- expire
+CREATE INDEX ready_expiring ON ready (expires_at) WHERE expires_at IS NOT NULL;
+
 -- Scheduled, retrying.
 CREATE TABLE later (
     seq           INTEGER PRIMARY KEY,
@@ -143,12 +147,15 @@ CREATE TABLE later (
     attempt       INTEGER NOT NULL,
     failures      INTEGER NOT NULL,
     version       INTEGER NOT NULL,
-    awaited       INTEGER NOT NULL
+    awaited       INTEGER NOT NULL,
+    expires_at    INTEGER
 ) STRICT;
 -- promote
 CREATE INDEX later_due ON later (scheduled_for);
 -- depths: since when the oldest is due
 CREATE INDEX later_kind ON later (job_type, queue, priority, status, scheduled_for);
+-- expire
+CREATE INDEX later_expiring ON later (expires_at) WHERE expires_at IS NOT NULL;
 
 -- Waiting for other jobs.
 CREATE TABLE waiting (
@@ -163,12 +170,15 @@ CREATE TABLE waiting (
     awaited       INTEGER NOT NULL,
     unmet         INTEGER NOT NULL CHECK (unmet >= 0),
     awaits        TEXT, -- set: it waits for its children, or for an event: see core/waits.py
-    wakes_at      INTEGER -- when its wait for an event times out
+    wakes_at      INTEGER, -- when its wait for an event times out
+    expires_at    INTEGER
 ) STRICT;
 -- depths: since when the oldest is due
 CREATE INDEX waiting_kind ON waiting (job_type, queue, priority, scheduled_for);
 -- timeouts
 CREATE INDEX waiting_wakes ON waiting (wakes_at) WHERE wakes_at IS NOT NULL;
+-- expire
+CREATE INDEX waiting_expiring ON waiting (expires_at) WHERE expires_at IS NOT NULL;
 
 -- Processing. `token` is a hash.
 CREATE TABLE running (

@@ -88,12 +88,14 @@ WITH RECURSIVE each (key) AS (
         SELECT fairness_key FROM ready INDEXED BY ready_fair
         WHERE queue = ?1 AND job_type = ?2 AND parked = 0
           AND priority = ?3 AND fairness_key > ?5 AND payload_version <= ?6 AND suspicion <= ?7
+          AND (expires_at IS NULL OR expires_at > ?8)
         ORDER BY fairness_key LIMIT 1)
     UNION ALL
     SELECT (
         SELECT fairness_key FROM ready INDEXED BY ready_fair
         WHERE queue = ?1 AND job_type = ?2 AND parked = 0
           AND priority = ?3 AND fairness_key > each.key AND payload_version <= ?6 AND suspicion <= ?7
+          AND (expires_at IS NULL OR expires_at > ?8)
         ORDER BY fairness_key LIMIT 1)
     FROM each
     WHERE each.key IS NOT NULL
@@ -103,6 +105,7 @@ SELECT key, (
     SELECT fairness_weight FROM ready INDEXED BY ready_fair
     WHERE fairness_key = each.key AND queue = ?1 AND job_type = ?2 AND parked = 0
       AND priority = ?3 AND payload_version <= ?6 AND suspicion <= ?7
+          AND (expires_at IS NULL OR expires_at > ?8)
     ORDER BY scheduled_for, job_id LIMIT 1),
     coalesce((SELECT position FROM fair_key WHERE queue = ?1 AND job_type = ?2 AND fairness_key = each.key), 0)
 FROM each
@@ -115,6 +118,7 @@ FROM (
     SELECT * FROM ready INDEXED BY ready_fair
     WHERE fairness_key = ?4 AND queue = ?1 AND job_type = ?2 AND parked = 0 AND priority = ?3
       AND payload_version <= ?6 AND suspicion <= ?7
+          AND (expires_at IS NULL OR expires_at > ?8)
     ORDER BY scheduled_for, job_id
     LIMIT ?5
 )
@@ -126,6 +130,7 @@ FROM (
     SELECT * FROM ready
     WHERE queue = ?1 AND job_type = ?2 AND fair = 0 AND parked = 0 AND priority = ?3
       AND payload_version <= ?5 AND suspicion <= ?6
+      AND (expires_at IS NULL OR expires_at > ?7)
     ORDER BY scheduled_for, job_id
     LIMIT ?4
 )

@@ -57,16 +57,17 @@ SELECT json_group_array(json_array(queue, job_type, json(head))) FROM (
 -- name: candidates
 -- The head of one queue and type, in claim order, as one JSON value: a row per step would cost a GIL hand-over each.
 -- None while the queue is paused; 'limited' instead of those of a type for which something was set at run time, unless
--- ?6 says that this is known; NULL where jobs with a fairness key wait: then the lane takes turns. Index: the key.
+-- ?7 says that this is known; NULL where jobs with a fairness key wait: then the lane takes turns. Index: the key.
 SELECT CASE
 WHEN EXISTS (SELECT 1 FROM queue WHERE name = ?1 AND paused_at IS NOT NULL) THEN '[]'
-WHEN NOT ?6 AND EXISTS (SELECT 1 FROM run_limit WHERE of = 'type' AND name = ?2) THEN 'limited'
+WHEN NOT ?7 AND EXISTS (SELECT 1 FROM run_limit WHERE of = 'type' AND name = ?2) THEN 'limited'
 WHEN NOT EXISTS (SELECT 1 FROM ready WHERE queue = ?1 AND job_type = ?2 AND fair = 1 AND parked = 0)
 THEN (
     SELECT json_group_array(json_array({candidate_columns}))
     FROM (
         SELECT * FROM ready
         WHERE queue = ?1 AND job_type = ?2 AND fair = 0 AND parked = 0 AND payload_version <= ?4 AND suspicion <= ?5
+          AND (expires_at IS NULL OR expires_at > ?6)
         ORDER BY priority DESC, scheduled_for, job_id
         LIMIT ?3
     ))
@@ -87,6 +88,7 @@ FROM (
       AND job_type IN (SELECT key FROM json_each(?2))
       AND (payload_version = 1
         OR payload_version <= (SELECT value FROM json_each(?2) AS asked WHERE asked.key = ready.job_type))
+      AND (expires_at IS NULL OR expires_at > ?4)
     ORDER BY priority DESC, scheduled_for, job_id
     LIMIT ?3)
 
@@ -124,6 +126,7 @@ SELECT seq, attempt + 1, failures, version + 1, :token, :worker_id, :worker_vers
 FROM ready
 WHERE queue = :queue AND job_type = :job_type AND fair = 0 AND parked = 0
   AND payload_version <= :newest AND suspicion <= :suspicion
+  AND (expires_at IS NULL OR expires_at > :at)
 ORDER BY priority DESC, scheduled_for, job_id
 LIMIT :count
 
@@ -132,12 +135,14 @@ LIMIT :count
 DELETE FROM ready
 WHERE queue = :queue AND job_type = :job_type AND fair = 0 AND parked = 0 AND priority = :priority
   AND (scheduled_for, job_id) <= (:due, :job_id) AND payload_version <= :newest AND suspicion <= :suspicion
+  AND (expires_at IS NULL OR expires_at > :at)
 
 -- name: leave_above
 -- And those of higher priorities. Index: the key.
 DELETE FROM ready
 WHERE queue = :queue AND job_type = :job_type AND fair = 0 AND parked = 0 AND priority > :priority
   AND payload_version <= :newest AND suspicion <= :suspicion
+  AND (expires_at IS NULL OR expires_at > :at)
 
 -- name: claimed
 -- What a worker needs of the jobs in ?1, as one JSON value in the order of ClaimedJob's fields, of which the last may be

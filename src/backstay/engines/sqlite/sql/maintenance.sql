@@ -7,10 +7,11 @@ SELECT json_group_array(seq) FROM (
 -- The jobs in ?1, which are due, wait for a worker. Indexes: the keys.
 INSERT INTO ready (queue, job_type, fair, parked, priority, scheduled_for, job_id, seq, payload_version, suspicion,
     attempt, failures, version, awaited, concurrency_key, concurrency_limit, rate_key, rate_count, rate_micros,
-    rate_cost, fairness_key, fairness_weight)
+    rate_cost, fairness_key, fairness_weight, expires_at)
 SELECT j.queue, j.job_type, j.fairness_key IS NOT NULL, 0, l.priority, l.scheduled_for, j.job_id, j.seq,
     j.payload_version, coalesce(d.suspicion, 0), l.attempt, l.failures, l.version + 1, l.awaited, j.concurrency_key,
-    j.concurrency_limit, j.rate_key, j.rate_count, j.rate_micros, coalesce(j.rate_cost, 1), j.fairness_key, coalesce(j.fairness_weight, 1)
+    j.concurrency_limit, j.rate_key, j.rate_count, j.rate_micros, coalesce(j.rate_cost, 1), j.fairness_key,
+    coalesce(j.fairness_weight, 1), l.expires_at
 FROM json_each(?1) AS each CROSS JOIN later AS l ON l.seq = each.value CROSS JOIN job AS j ON j.seq = l.seq
 LEFT JOIN detail AS d ON d.seq = l.seq
 
@@ -38,6 +39,15 @@ SELECT min(due) FROM (
     SELECT min(scheduled_for) AS due FROM later INDEXED BY later_due
     UNION ALL SELECT min(paused_until) FROM queue
     UNION ALL SELECT min(paused_until) FROM run_limit)
+
+-- name: overdue
+-- Jobs that have not started by ?1 and were to, up to ?2. Indexes: ready_expiring, later_expiring, waiting_expiring.
+SELECT j.job_id FROM (
+    SELECT * FROM (SELECT seq FROM ready INDEXED BY ready_expiring WHERE expires_at <= ?1 LIMIT ?2)
+    UNION ALL SELECT * FROM (SELECT seq FROM later INDEXED BY later_expiring WHERE expires_at <= ?1 LIMIT ?2)
+    UNION ALL SELECT * FROM (SELECT seq FROM waiting INDEXED BY waiting_expiring WHERE expires_at <= ?1 LIMIT ?2)
+    LIMIT ?2
+) AS found CROSS JOIN job AS j ON j.seq = found.seq
 
 -- name: misplaced
 -- Of the jobs that arrived last and of those in the line or in another place, up to ?1 of each: how many; how many have no

@@ -26,6 +26,10 @@ INSERT INTO ended (seq, {ended_columns}) VALUES (:key, {ended_values})
 DELETE FROM ready
 WHERE queue = ?1 AND job_type = ?2 AND fair = ?3 AND parked = ?4 AND priority = ?5 AND scheduled_for = ?6 AND job_id = ?7
 
+-- name: revise
+-- A job that waits has another payload: :version of it. Index: the key.
+UPDATE job SET payload = :payload, payload_version = :version WHERE seq = :seq
+
 -- name: write_detail
 -- Write what is not plain about a job; of the last ones, NULL keeps what is stored.
 INSERT INTO detail (seq, {detail_columns}) VALUES (:key, {detail_values})

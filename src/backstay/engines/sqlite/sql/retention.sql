@@ -119,3 +119,41 @@ DELETE FROM dedup WHERE job_id IN (SELECT value FROM json_each(?1))
 -- name: cleaned
 -- An archived job has no files any more. Index: the key.
 UPDATE archive SET has_files = 0 WHERE job_id = ?1
+
+-- name: archived_version
+-- The version at which a job was archived. Index: the key.
+SELECT details ->> 'version' FROM archive WHERE job_id = ?1
+
+-- name: needed
+-- Whether a job has children, or others still wait on it, or something of its end is still to be done. Indexes:
+-- job_parent, edge_unmet, the keys.
+SELECT EXISTS (SELECT 1 FROM job INDEXED BY job_parent WHERE parent_job_id = ?1)
+    OR EXISTS (SELECT 1 FROM edge AS x INDEXED BY edge_unmet CROSS JOIN job AS j ON j.job_id = x.child_id
+        CROSS JOIN waiting AS w ON w.seq = j.seq WHERE x.parent_id = ?1 AND x.met = 0)
+    OR EXISTS (SELECT 1 FROM release_due WHERE parent_id = ?1)
+    OR EXISTS (SELECT 1 FROM unpack_due WHERE job_id = ?1)
+
+-- name: remove_ended
+-- The jobs in ?1 are in no place any more. Indexes: the keys.
+DELETE FROM ended WHERE seq IN (SELECT j.seq FROM json_each(?1) AS each CROSS JOIN job AS j ON j.job_id = each.value)
+
+-- name: remove_detail
+-- See remove_ended.
+DELETE FROM detail WHERE seq IN (SELECT j.seq FROM json_each(?1) AS each CROSS JOIN job AS j ON j.job_id = each.value)
+
+-- name: remove_events
+-- See remove_ended.
+DELETE FROM event WHERE seq IN (SELECT j.seq FROM json_each(?1) AS each CROSS JOIN job AS j ON j.job_id = each.value)
+
+-- name: remove_kin
+-- The parent of ?1 has one child less. Indexes: the unique one on job_id, the key.
+UPDATE detail SET children = children - 1
+WHERE seq = (SELECT p.seq FROM job AS j CROSS JOIN job AS p ON p.job_id = j.parent_job_id WHERE j.job_id = ?1)
+
+-- name: remove_staged
+-- Parts that attempts of the jobs in ?1 staged. Index: the key.
+DELETE FROM staged WHERE job_id IN (SELECT value FROM json_each(?1))
+
+-- name: remove_job
+-- What was submitted of the jobs in ?1. Index: the unique one on job_id.
+DELETE FROM job WHERE job_id IN (SELECT value FROM json_each(?1))
