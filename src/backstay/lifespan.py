@@ -92,8 +92,9 @@ class _Started:
             self._leave, self._over = _live_in_thread(block, begun, loop)
         try:
             self.state = await begun
-        except asyncio.CancelledError:
-            self._over.cancel()  # nothing waits for it any more: what it began, it can take back
+        except asyncio.CancelledError:  # no one waits for it any more: what it began, it can take back
+            self._leave()  # a thread cannot be cancelled, and leaves once it has entered
+            self._over.cancel()
             with suppress(BaseException):
                 await asyncio.wait({self._over}, timeout=LIFESPAN_END_SECONDS)
             raise

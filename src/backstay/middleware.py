@@ -7,6 +7,7 @@ returns is ignored, what it gets is a copy of the result, and an exception that 
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import typing
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
@@ -33,7 +34,10 @@ class Layer:
     def __init__(self, target: Any) -> None:
         self.target = target
         self.name = getattr(target, "__qualname__", repr(target))
-        function = target if inspect.isroutine(target) else getattr(target, "__call__", None)  # noqa: B004
+        named = target
+        while isinstance(named, functools.partial):
+            named = named.func
+        function = named if inspect.isroutine(named) else getattr(type(named), "__call__", None)  # noqa: B004
         try:
             parameters = list(inspect.signature(target).parameters.values())
         except (TypeError, ValueError):
@@ -69,7 +73,7 @@ def checked(
             kind, own = ("an `async def`", "a `def`") if is_async else ("a `def`", "an `async def`")
             raise ConfigurationError(
                 f"the middleware {layer.name} is {own}, and the handler of {job_type!r}, which it wraps, is {kind}:"
-                f" write the middleware as def {layer.target.__name__}(ctx) with one yield, which fits both, or give it"
+                f" write the middleware as def f(ctx) with one yield, which fits both, or give it"
                 " to the handlers that it fits, @app.job(…, middleware=[…])"
             )
         if (wrong := fits(layer.annotation)) is not None:

@@ -171,6 +171,41 @@ async def test_a_start_that_fails_is_an_error_and_nothing_is_claimed(
     assert any(record.exc_info for record in caplog.records), "the traceback is in the log"
 
 
+@pytest.mark.parametrize("kind", ["async", "plain"])
+async def test_a_start_that_is_cancelled_takes_back_what_it_began(app: Backstay, kind: str) -> None:
+    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+    if kind == "async":
+
+        @app.lifespan
+        async def slow() -> AsyncIterator[None]:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+                yield
+            finally:
+                ended.set()
+    else:
+
+        @app.lifespan
+        def slow_plainly() -> Iterator[None]:
+            begun.set()
+            go_on.wait()
+            yield
+            ended.set()
+
+    @app.job("work")
+    async def work(payload: None) -> None: ...
+
+    async with app:
+        starting = asyncio.ensure_future(app.worker().__aenter__())
+        await asyncio.to_thread(begun.wait)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        go_on.set()
+        assert await asyncio.to_thread(ended.wait, 30)
+
+
 async def test_a_start_that_exits_ends_neither_the_loop_nor_the_claim(app: Backstay) -> None:
     @app.lifespan
     async def leaves() -> AsyncIterator[None]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -63,6 +64,25 @@ async def test_the_first_registered_is_the_outermost_and_a_handlers_own_are_inne
         assert await result(app, "add", 1) == 2
     names = ["first", "later", "own", "innermost"]
     assert said == [*(f"{each} before" for each in names), "handler", *(f"{each} saw 2" for each in reversed(names))]
+
+
+async def test_a_partial_and_an_object_are_middleware_too(app: Backstay) -> None:
+    said: list[str] = []
+
+    def named(name: str, ctx: Context) -> Iterator[None]:
+        said.append(name)
+        yield
+
+    class Audit:
+        async def __call__(self, ctx: Context, call_next: CallNext) -> None:
+            said.append("object")
+            await call_next()
+
+    @app.job("work", middleware=[functools.partial(named, "partial"), Audit()])
+    async def work(payload: None) -> None: ...
+
+    await work.call(None)
+    assert said == ["partial", "object"]
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
