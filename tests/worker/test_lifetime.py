@@ -11,6 +11,7 @@ import pytest
 from backstay import Backoff, Backstay, BlockingContext, Context, InvalidOption, Status, sync
 from backstay.worker import memory
 from backstay.worker.lifetime import Reason
+from backstay.worker.maintenance import Maintenance
 from tests.support import process_jobs
 
 
@@ -54,6 +55,27 @@ async def test_a_burst_ends_when_nothing_is_due_and_leaves_what_is_for_later(app
         assert {(await each.record()).status for each in done} == {Status.COMPLETED}
         left = [(await each.record()).status for each in (later, retried, paused)]
         assert left == [Status.SCHEDULED, Status.RETRYING, Status.PENDING]
+
+
+async def test_a_burst_waits_for_no_other_to_make_due_jobs_pending(
+    app: Backstay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(*_: object) -> None: ...
+
+    monkeypatch.setattr(Maintenance, "sweep_first", nothing)
+    monkeypatch.setattr(Maintenance, "start", lambda *_: None)
+    monkeypatch.setattr(Maintenance, "stop", nothing)
+
+    @app.job("work")
+    async def work(payload: int) -> None: ...
+
+    async with app:
+        due = await work.submit(1, delay=0.01)
+        await app.schedule("often", "@every 1s", work, 2)
+        await asyncio.sleep(1.1)
+        assert await burst(app) is Reason.NOTHING_DUE
+        assert (await due.record()).status is Status.COMPLETED
+        assert [job.payload for job in await app.find(status="completed")].count(2) >= 1
 
 
 async def test_a_burst_fires_ticks_that_are_due_and_runs_their_jobs(app: Backstay) -> None:
