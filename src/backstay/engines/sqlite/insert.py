@@ -102,10 +102,10 @@ class Donor(NamedTuple):
 
 def insert_plain(tx: Tx, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]:
     """Insert jobs that are rows and nothing more."""
-    if limited := tx.arrivals.limited():
-        admission.refuse_over_limit(tx, limited, jobs, now)
     if len(jobs) == 1:
         return [_insert_alone(tx, jobs[0], now)]
+    if limited := tx.arrivals.limited():
+        admission.refuse_over_limit(tx, limited, jobs, now)
     first = tx.arrivals.take_seqs(len(jobs))
     _insert_facts(tx, jobs, first, now)
     due = {job.scheduled_for for job in jobs}
@@ -143,12 +143,15 @@ def _insert_facts(tx: Tx, jobs: Sequence[NewJob], first: int, now: Instant) -> N
 
 def _insert_alone(tx: Tx, job: NewJob, now: Instant) -> Inserted:
     """Insert a job that comes on its own: for one, sets cost more than they save."""
-    seq = tx.arrivals.take_seqs(1)
+    arrivals = tx.arrivals
+    if limited := arrivals.limited():
+        admission.refuse_over_limit(tx, limited, [job], now)
+    seq = arrivals.take_seqs(1)
     if _rare(job) == _NOTHING_RARE:
         tx.connection.execute(INSERT_USUAL, (seq, now, *_usual_row(job)))
     else:
         tx.connection.execute(INSERT, (seq, now, *_row(job)))
-    tx.arrivals.submitted(_kind(job), now)
+    arrivals.submitted(_kind(job), now)
     if job.scheduled_for > now:
         tx.connection.execute(INSERT_LATER, (seq, now))
         tx.tally(_kind(job), Status.SCHEDULED.value, 1)

@@ -104,6 +104,7 @@ from backstay.testing.conformance.test_limits import (  # noqa: E402
 )
 from backstay.testing.conformance.test_lost import TestLostJobs  # noqa: E402
 from backstay.testing.conformance.test_maintenance import (  # noqa: E402
+    TestDeclarations,
     TestDiagnose,
     TestErase,
     TestExpired,
@@ -185,6 +186,7 @@ __all__ = [
     "TestCounters",
     "TestCounts",
     "TestDead",
+    "TestDeclarations",
     "TestDeclare",
     "TestDedup",
     "TestDedupOfArchived",
