@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from backstay.cli.output import Exit
+from backstay.sync import Backstay
 from tests.cli.conftest import APP, Cli, Queue
 from tests.cli.terminal import on_a_terminal
 from tests.imports.analysis_source import make
@@ -33,6 +34,17 @@ def test_a_dry_run_prints_what_becomes_what_and_writes_nothing(cli: Cli, folder:
     assert ["analyze", "queued", "pending", "default", "1"] in lines
     assert "8 jobs of" in ran.err and "can be imported, 0 cannot" in ran.err
     assert not (folder / "jobs.db").exists()
+
+
+def test_a_dry_run_writes_nothing_into_a_queue_that_exists(cli: Cli, folder: Path, source: str) -> None:
+    """Not even the job types of the application, which it uses."""
+    with Backstay(f"sqlite:///{folder}/jobs.db"):
+        pass
+    ran = cli("import", "analysis", source, "--dry-run", "--app", APP, "--rename", "analyze=add")
+
+    assert ran.code == Exit.OK and "no application here has a handler for lrc:" in ran.err
+    with Backstay(f"sqlite:///{folder}/jobs.db") as queue:
+        assert queue.job_types() == [] and queue.audit_trail() == []
 
 
 def test_it_is_imported_after_a_yes(cli: Cli, source: str) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Annotated, TypeVar
 
 import typer
@@ -18,9 +19,12 @@ from backstay.cli.options import AppName, AsJson, Url
 from backstay.cli.output import Column, Exit, Interrupted, safe
 from backstay.core.checks import count, span
 from backstay.errors import InvalidOption
+from backstay.handlers import Handler
 from backstay.imports.importer import Difference, Importer, Line, Part, Plan, Progress, Report
 
 T = TypeVar("T")
+Handlers = Mapping[str, Handler]
+_NONE: Handlers = MappingProxyType({})
 _STEPS = {"reading": "reading the source", "importing": "importing", "comparing": "comparing both sides"}
 _LINES: tuple[Column[Line], ...] = (
     Column("TYPE", lambda line: line.job_type),
@@ -84,10 +88,12 @@ def import_jobs(
         _print_differences(app_loader.run(url, app, differ), as_json)
         return Exit.OK
 
-    async def work(app: Backstay) -> tuple[Plan | None, Report | None]:
+    async def work(app: Backstay, handlers: Handlers = _NONE) -> tuple[Plan | None, Report | None]:
         async with imports.opened(source, address) as found:
             with _shown() as show:
-                importer = Importer(app, source, found, part=only, queue=queue, renamed=renamed, show=show)
+                importer = Importer(
+                    app, source, found, part=only, queue=queue, renamed=renamed, handlers=handlers, show=show
+                )
                 plan = None if yes and not dry_run else await importer.plan()
             if plan is not None and not as_json:
                 _print_plan(plan)
@@ -110,17 +116,17 @@ def import_jobs(
     return Exit.OK if dry_run or report is not None else Exit.FAILED
 
 
-def _looked(url: str | None, name: str | None, work: Callable[[Backstay], Awaitable[T]]) -> T:
-    """Run a dry run. It needs no queue, and makes none where there is none yet: then it uses one that is thrown away,
-    which has the job types of the app."""
+def _looked(url: str | None, name: str | None, work: Callable[[Backstay, Handlers], Awaitable[T]]) -> T:
+    """Run a dry run. It needs no queue, and makes none where there is none yet: then it uses one that is thrown away.
+    A queue that exists is opened without the application's code, which would announce its job types and schedules."""
     app = app_loader.load(url, name)
 
     async def looked() -> T:
         with tempfile.TemporaryDirectory(prefix="backstay-") as folder:
-            if not await app.exists():
-                app.url = f"sqlite:///{folder}/none.db"
-            async with app:
-                return await work(app)
+            there = app.url if await app.exists() else f"sqlite:///{folder}/none.db"
+            bare = Backstay(there, artifacts=app._artifacts, clock=app.clock, purge_on_start=False)
+            async with bare:
+                return await work(bare, app.handlers)
 
     return asyncio.run(looked())
 

@@ -25,6 +25,7 @@ from backstay.core.records import JobRecord, JobType, Verdict
 from backstay.core.states import ACTIVE, Status
 from backstay.errors import ImportFailed, StoreError
 from backstay.files.local import Files
+from backstay.handlers import Handler
 from backstay.imports.conversion import RESULT_FILE, Conversion
 from backstay.imports.source import Row, Source, Unmappable, Unmapped, Work
 from backstay.limits import IMPORT_PAGE
@@ -123,7 +124,8 @@ Show = Callable[[Progress], None]
 
 class Importer:
     """Imports a source into the queue of an open app. `queue` is where all jobs go; by default each goes where its type
-    says. `renamed`: the new name of a job type, by its old one."""
+    says. `renamed`: the new name of a job type, by its old one. `handlers`: those that the app would announce, if it is
+    open without them."""
 
     def __init__(
         self,
@@ -134,6 +136,7 @@ class Importer:
         part: Part = Part.ALL,
         queue: str | None = None,
         renamed: Mapping[str, str] | None = None,
+        handlers: Mapping[str, Handler] | None = None,
         show: Show = lambda _: None,
     ) -> None:
         self._app = app
@@ -142,6 +145,7 @@ class Importer:
         self._part = part
         self._queue = queue
         self._renamed = dict(renamed or {})
+        self._handlers = dict(handlers or {})
         self._show = show
         self._unusable: set[str] = set()  # jobs that cannot be imported, if others may wait for them
 
@@ -201,6 +205,8 @@ class Importer:
 
     async def _conversion(self) -> Conversion:
         types: dict[str, JobType] = {each.job_type: each for each in await self._app.job_types()}
+        now = self._app.clock.now()
+        types |= {name: handler.describe(now) for name, handler in self._handlers.items()}
         return Conversion(self._name, types, self._renamed, self._queue)
 
     async def _pages(self, step: str, conversion: Conversion) -> AsyncIterator[list[Row]]:
