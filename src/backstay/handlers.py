@@ -716,12 +716,13 @@ def _declared(handler: Handler, ask: Any, annotation: Any) -> Any:
 
 def _marked(adapter: pydantic.TypeAdapter[Any], word: str | None) -> tuple[str, ...]:
     """Return the marks of a type (see core/sensitive.py), under every name that a stored document can have them."""
+    schemas: list[str] = []
     try:
-        schemas = [
-            codec.encode(adapter.json_schema(by_alias=by_alias, mode=mode)).decode()
-            for mode in _MODES
-            for by_alias in (True, False)
-        ]
+        for mode in _MODES:
+            for by_alias in (True, False):
+                schemas.append(codec.encode(adapter.json_schema(by_alias=by_alias, mode=mode)).decode())
+                if word is not None and word not in schemas[0]:
+                    return ()  # as for most types: the other forms of the schema need not be made
     except _NO_SCHEMA:
         return ()
     marks = [sensitive.marks_of(schema, word) for schema in schemas]

@@ -219,15 +219,16 @@ async def test_identical_jobs_of_a_batch_each_have_their_output(app: Backstay) -
 
 
 class Slow(SQLiteStore):
-    """Counts the writes of output; the first so many fail, as if the store were away."""
+    """Counts the writes of output; the first so many fail, as if the store were away, or its answers were lost."""
 
     failing = 0
+    loses_answers = False
     written: ClassVar[list[tuple[str, ...]]] = []
 
     async def append_output(self, parts: Sequence[OutputPart], now: Instant) -> list[Verdict]:
         if Slow.failing:
             Slow.failing -= 1
-            if Slow.failing % 2:  # stored, but the answer is lost
+            if Slow.loses_answers:
                 await super().append_output(parts, now)
             raise StoreUnavailable("away")
         Slow.written += [part.entries for part in parts]
@@ -237,7 +238,7 @@ class Slow(SQLiteStore):
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> type[Slow]:
     monkeypatch.setattr("backstay.app.open_url", Slow)
-    Slow.failing, Slow.written = 0, []
+    Slow.failing, Slow.loses_answers, Slow.written = 0, False, []
     return Slow
 
 
@@ -248,15 +249,34 @@ async def test_many_values_share_a_write(streaming: Backstay, slow: type[Slow]) 
     assert len(slow.written) < 20
 
 
+@pytest.mark.parametrize("loses_answers", [False, True])
 async def test_a_completion_waits_for_output_that_the_store_did_not_take_yet(
-    streaming: Backstay, slow: type[Slow]
+    streaming: Backstay, slow: type[Slow], loses_answers: bool
 ) -> None:
-    slow.failing = 4
+    slow.failing, slow.loses_answers = 3, loses_answers
     async with streaming as app, app.worker():
         job = await app.submit("async", VALUES)
         ended = await job.wait(timeout=20)
         assert (slow.failing, ended.status) == (0, "completed")
         assert [entry.value for entry in await app.output(job.job_id)] == VALUES
+
+
+async def test_what_is_streamed_while_an_answer_is_awaited_follows_the_part_that_is_repeated(
+    app: Backstay, slow: type[Slow]
+) -> None:
+    slow.failing, slow.loses_answers = 2, True
+
+    @app.job("talk")
+    async def talk(payload: None, ctx: Context) -> None:
+        await ctx.stream(1)
+        while slow.failing:  # noqa: ASYNC110 - the store has no signal for a write that fails
+            await asyncio.sleep(0.01)
+        await ctx.stream(2)
+        await ctx.stream(3)
+
+    async with app, app.worker():
+        job = await talk.submit(None)
+        assert await all_of(app, job.job_id) == [1, 2, 3]
 
 
 async def test_a_handler_whose_claim_is_over_is_told_with_its_next_value(app: Backstay) -> None:

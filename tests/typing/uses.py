@@ -11,17 +11,20 @@ from pydantic import BaseModel
 
 from backstay import (
     AnyContext,
+    ArtifactRef,
     Backstay,
     BatchContext,
     BlockingContext,
     CallNext,
     Child,
     Context,
+    Encrypted,
     Explanation,
     Handler,
     Job,
     JobHandle,
     JobHandler,
+    OutputEntry,
     PipelineResult,
     Stage,
 )
@@ -363,3 +366,37 @@ async def surrounded() -> None:
     assert_type(await (await convert_many.submit(Summary(user_id=1))).result(), float)
     assert_type(convert_plainly.submit(Summary(user_id=1)).result(), float)
     await convert.submit(5)  # error: arg-type | reportArgumentType
+
+
+# Encrypted fields, files by reference, output
+
+
+class Payment(BaseModel):
+    card: Encrypted[str]
+    amounts: Encrypted[list[int]]
+
+
+@app.job("charge")
+async def charge(payload: Payment, ctx: Context) -> ArtifactRef:
+    assert_type(payload.card, str)
+    assert_type(payload.amounts, list[int])
+    await ctx.stream({"any": "JSON"})
+    assert_type(await ctx.read_artifact(await ctx.artifact_ref("bill.pdf")), bytes)
+    await ctx.read_artifact("bill.pdf")  # error: arg-type | reportArgumentType
+    return await ctx.artifact_ref("bill.pdf")
+
+
+@app.job("charge_function")
+def charge_function(ctx: BlockingContext, card: Encrypted[str]) -> Encrypted[str]:
+    ctx.stream(card)
+    return card
+
+
+async def streamed() -> None:
+    job = await charge.submit(Payment(card="4111", amounts=[1]))
+    async for entry in job.stream():
+        assert_type(entry, OutputEntry)
+    assert_type((await app.output(job.job_id))[0], OutputEntry)
+    assert_type(await app.read_artifact(await job.result()), bytes)
+    Payment(card=4111, amounts=[1])  # error: arg-type | reportArgumentType
+    assert_type(await (await charge_function.submit("4111")).result(), str)

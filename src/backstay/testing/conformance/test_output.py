@@ -140,6 +140,7 @@ class TestOutputOfAttempts:
         await store.append_output([a_part(second.hold, 1, '"again"')], NOW)
 
         assert await read(store, claim.job_id) == [(2, 0, 1, '"again"')]
+        assert len(await everything(store, dumps.OUTPUT)) == 1
         assert await read(store, claim.job_id, OutputPlace(1, 0, 3)) == [(2, 0, 1, '"again"')]  # a reader of the first
 
     async def test_so_does_a_newer_take_of_the_same_attempt(self, store: Store) -> None:
