@@ -23,6 +23,7 @@ from statistics import median
 from backstay import Backstay, Context, Job
 
 RESULT = Path(__file__).parents[1] / "results" / "foretell.json"
+COMPARED_MIN = 20
 COMPARED_FROM_SECONDS = 0.5  # of a shorter wait the measurement itself is a large part
 
 
@@ -51,7 +52,8 @@ class Errors:
     ask_ms: float  # what an answer takes, while the worker runs
 
 
-async def measure(url: str, *, jobs: int, slots: int, mean_seconds: float, seed: int = 7) -> Errors:
+async def measure(url: str, *, jobs: int, slots: int, mean_seconds: float, seed: int = 7) -> Errors | None:
+    """None if all jobs had started before enough of them were asked about."""
     app = Backstay(url)
     draw = random.Random(seed)
 
@@ -80,6 +82,8 @@ async def measure(url: str, *, jobs: int, slots: int, mean_seconds: float, seed:
         ratios.append(ratio)
         factors.append(max(ratio, 1 / ratio))
         bounded += each.low <= wait and (each.high is None or wait <= each.high)
+    if len(factors) < COMPARED_MIN:
+        return None
     factors.sort()
     return Errors(
         jobs,
@@ -124,5 +128,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/jobs.db"
         found = asyncio.run(measure(url, jobs=options.jobs, slots=options.slots, mean_seconds=options.runs))
+    if found is None:
+        raise SystemExit("too few jobs had to wait for half a second: use longer or more of them")
     print(json.dumps(asdict(found), indent=2))
     RESULT.write_text(json.dumps(asdict(found), indent=2) + "\n", encoding="utf-8")
